@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks.dxt_decode import PYDARSHAN
 from benchmarks.measured_child import measured_child
-from dxt_replay.profiler_merge.darshan.record_id import record_id
+from dxt_replay.traces.record_id import record_id
 from dxt_replay.traces.units import format_bytes
 from tests.darshan_writer import (
     DxtRecord,

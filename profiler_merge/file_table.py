@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 
 from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK, CounterTable, read_counters, read_lustre
 from dxt_replay.profiler_merge.darshan.log import DarshanLog
-from dxt_replay.profiler_merge.darshan.record_id import record_id
 from dxt_replay.profiler_merge.file_notes import AS_RECORDED, REPAIRED, SUSPECT, FileNotes, KnownFiles, Renamed
 from dxt_replay.profiler_merge.left_out import shown
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.file_rows import STANDARD_STREAMS, without_dots
+from dxt_replay.traces.record_id import record_id
 from dxt_replay.traces.recorder_files import is_recorder_file
 from dxt_replay.traces.schema import COUNTERS, FILES_SCHEMA, FORMATS, Coverage, table_from_columns
 from dxt_replay.traces.text import listed

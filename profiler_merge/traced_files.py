@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.profiler_merge.darshan.record_id import record_id
 from dxt_replay.profiler_merge.file_notes import AS_RECORDED, SUSPECT
 from dxt_replay.profiler_merge.file_table import files_table
 from dxt_replay.profiler_merge.left_out import shown
+from dxt_replay.traces.record_id import record_id
 from dxt_replay.traces.schema import APIS, OPS, READ, WRITE
 
 _COUNTED = {"opens": "open", "reads": "read", "writes": "write", "seeks": "seek"}

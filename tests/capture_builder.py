@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from dxt_replay.traces.schema import (
     APIS,
@@ -37,6 +38,7 @@ from dxt_replay.traces.schema import (
     Job,
     table_from_columns,
 )
+from dxt_replay.traces.store.index import INDEX_NAME
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.store.relation import as_source
 from dxt_replay.traces.store.writer import (
@@ -152,6 +154,14 @@ def build_capture(
         info = replace(info, sources=(as_source(replay_of),), made_by=made_by)
     write_capture_info(path, info)
     return open_capture(path)
+
+
+def with_counts_of(capture: Capture, other: Capture) -> Capture:
+    """The capture, opened again, with the counts that the index of another one with as many stretches holds."""
+    index, counts = (pq.read_table(each.path / INDEX_NAME) for each in (capture, other))
+    place = index.schema.get_field_index("usage")
+    pq.write_table(index.set_column(place, index.schema.field(place), counts["usage"]), capture.path / INDEX_NAME)
+    return open_capture(capture.path)
 
 
 def ops_table(ops: Iterable[Op]) -> pa.Table:

@@ -16,11 +16,12 @@ import pyarrow as pa
 
 from dxt_replay.traces.errors import CaptureError
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Version of the tables and of `capture.json`. History: 1 (0.1.0): first. 2: operation `rename`, rows that are
 reconstructed, and the column `offsets` of the files. 3: the counts of usage lie in `usage/`, no longer in `ops/`.
 4: the origins `generated`, `transformed` and `modelled`, the columns `feeds`, `follows` and `ready_ns` of the
-operations, and `dependencies` in `capture.json`."""
+operations, and `dependencies` in `capture.json`. 5: `index.parquet` in place of `usage/`; a row group may hold several
+ranks."""
 
 OPS = ("open", "close", "read", "write", "stat", "sync", "seek", "rename")
 APIS = ("POSIX", "MPIIO", "MPIIO_COLL", "STDIO", "HDF5")
@@ -92,6 +93,50 @@ is `known`. The batch fetches of a rank are its `input_wait` spans in start orde
 `feeds`: the fetch that waits for the operation; null: none does. `follows`: the moment of the training thread that lets
 the operation begin, 2 n for the begin of fetch n and 2 n + 1 for its end; null: only its lane. `ready_ns`: how long
 after the operation's end its batch is ready, on the last operation of a batch; null: at once."""
+
+LEFT_OUT: Mapping[str, Any] = {"step": NO_STEP, "origin": "traced", "format": "other", "mount": "", "fs_type": ""}
+"""What a column without nulls holds where its writer leaves it out. `record_id` is made of the path."""
+
+USAGE_SCHEMA = pa.schema(
+    [
+        *(OPS_SCHEMA.field(name) for name in ("rank", "lane", "op", "api", "origin", "file_id")),
+        pa.field("other_file_id", pa.int32(), nullable=False),
+        pa.field("operations", pa.int64(), nullable=False),
+        pa.field("least_length", pa.int64(), nullable=False),
+        pa.field("reach", pa.int64(), nullable=False),
+    ]
+)
+"""How much each lane of a rank uses each file: one row per rank, lane, op, api, origin and file. `other_file_id`: the
+new name's file of a rename, else -1; `operations`: how many; `least_length`: of the shortest; `reach`: where the
+furthest ends, max(offset, 0) + length in bytes."""
+
+INDEX_SCHEMA = pa.schema(
+    [
+        pa.field("part", pa.string(), nullable=False),
+        pa.field("part_bytes", pa.int64(), nullable=False),
+        pa.field("digest", pa.string(), nullable=False),
+        pa.field("row_group", pa.int32(), nullable=False),
+        pa.field("rank", pa.int32(), nullable=False),
+        pa.field("rows", pa.int64(), nullable=False),
+        pa.field("first_ns", pa.int64(), nullable=False),
+        pa.field("last_start_ns", pa.int64(), nullable=False),
+        pa.field("last_ns", pa.int64(), nullable=False),
+        pa.field("usage", pa.list_(pa.struct([field for field in USAGE_SCHEMA if field.name != "rank"]))),
+    ]
+)
+"""One row per stretch of the op stream: the operations of one rank in one row group. `part`: name of the file in
+`ops/`, with its size and its SHA-256. `first_ns`, `last_start_ns`: when the first and the last of its operations start;
+`last_ns`: when the last one ends. `usage`: on the last stretch of a rank, what all of its operations use
+(`USAGE_SCHEMA`); null on the others."""
+
+FILE_METADATA: Mapping[str, str] = {
+    "dxt_replay.schema_version": str(SCHEMA_VERSION),
+    "dxt_replay.units": "times: ns from job.zero_ns of capture.json; sizes, offsets and lengths: bytes",
+}
+"""Key-values of every Parquet file of a capture."""
+
+BY_RANK_AND_START = (("rank", "ascending"), ("start_ns", "ascending"))
+"""The order of operations within a row group, and of all spans."""
 
 DEPENDENCY_COLUMNS = ("feeds", "follows", "ready_ns")
 """The columns of `OPS_SCHEMA` that say what an operation waits for."""
@@ -316,7 +361,8 @@ class CaptureInfo:
     `dependencies`: whether what an operation waits for is `known`, from the columns `feeds`, `follows` and `ready_ns`,
     or has to be `inferred` from the times.
     `made_by`: program, version and command; of a replay also what `traces.replay_record` reads.
-    `digests`: path below the capture -> SHA-256 of the file (`traces.store.digests`); none in captures of old releases.
+    `digests`: path below the capture -> SHA-256 of the file (`traces.store.digests`); those of the parts are in the
+    index. None in captures of old releases and of other writers.
     """
 
     job: Job

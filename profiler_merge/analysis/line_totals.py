@@ -118,9 +118,8 @@ class LineTotals:
 def lines_of(capture: Capture) -> list[LineTotals]:
     """Empty sums of all ranks of a capture, which may be a part of one."""
     spans = capture.spans
-    groups = [group for rank in capture.ranks for group in capture.row_groups(rank)]
-    first = [group.first_ns for group in groups]
-    last = [group.last_end_ns for group in groups]
+    operations_ns = capture.index.time_span_ns
+    first, last = ([], []) if operations_ns is None else ([operations_ns[0]], [operations_ns[1]])
     if spans.num_rows:
         first.append(pc.min(spans["start_ns"]).as_py())
         last.append(pc.max(spans["end_ns"]).as_py())

@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK
 from dxt_replay.profiler_merge.darshan.job import UNKNOWN_MOUNT
-from dxt_replay.profiler_merge.darshan.record_id import record_id
 from dxt_replay.profiler_merge.export.darshan_container import LogRegions, encode_job, encode_names
 from dxt_replay.profiler_merge.export.darshan_counters import (
     APIS_OF_MODULE,
@@ -37,6 +36,7 @@ from dxt_replay.profiler_merge.export.exported import Exported, ExportedFile
 from dxt_replay.traces.errors import CaptureError, UsageError
 from dxt_replay.traces.file_rows import exact_paths
 from dxt_replay.traces.output import folder_beside, new_file, refusal
+from dxt_replay.traces.record_id import record_id
 from dxt_replay.traces.schema import APIS, READ, RECONSTRUCTED, WRITE, codes
 from dxt_replay.traces.store.rank_pieces import rank_pieces, work_of
 from dxt_replay.traces.store.reader import Capture

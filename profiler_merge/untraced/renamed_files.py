@@ -8,9 +8,9 @@ from functools import cached_property
 
 import numpy as np
 
-from dxt_replay.profiler_merge.darshan.record_id import record_id
 from dxt_replay.profiler_merge.untraced.rank_counters import NOT_SEEN, CountedFiles
 from dxt_replay.profiler_merge.untraced.renames import Rename, WrittenFile, checkpoint_renames, final_name, merged_shard
+from dxt_replay.traces.record_id import record_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -128,12 +128,12 @@ def first_start_ns(capture: Capture) -> int:
     Reads a row group or two of each rank that begins earlier than the first read or write of those before it.
     Raises: CaptureError when a part is damaged.
     """
-    begins = sorted((groups[0].first_ns, rank) for rank in capture.ranks if (groups := capture.row_groups(rank)))
+    begins = capture.index.first_starts()
     first: int | None = None
     for begin in range(0, len(begins), _RANKS_TOGETHER):
         next_ones = begins[begin : begin + _RANKS_TOGETHER]
         ranks = [rank for begin_ns, rank in next_ones if first is None or begin_ns < first]
-        short = sorted(rank for rank in ranks if len(capture.row_groups(rank)) == 1)
+        short = sorted(rank for rank in ranks if capture.index.is_single(rank))
         found = [_first_data_ns(capture.operations([rank], _TIMES)) for rank in set(ranks) - set(short)]
         found += [_first_data_ns([batch]) for batch in capture.operations(short, _TIMES)]
         first = min((time for time in (first, *found) if time is not None), default=None)

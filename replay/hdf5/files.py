@@ -55,7 +55,7 @@ class Hdf5Files:
         counter = UsageCounter()
         for batch in capture.operations(rank, columns=USAGE_COLUMNS):
             counter.add(batch.filter(pa.array(~self.own_rows(batch))))
-        return counter.table(rank)
+        return counter.table()
 
     def notes(self, capture: Capture) -> tuple[str, ...]:
         """Which files are not opened through the library and why, one line each, for a run that was to use it."""

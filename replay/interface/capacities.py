@@ -222,7 +222,7 @@ class _Loads:
         """The overrides, with as many more files as ranks, so that each rank has as much to do as one alone."""
         if self.strong:
             return list(self.overrides)
-        from dxt_replay.profiler_merge.workloads.workload_source import read_workload
+        from dxt_replay.workloads.workload_source import read_workload
 
         files = read_workload(Path(str(self.source)), self.overrides, None).workload.dataset.num_files_train
         return [*self.overrides, f"dataset.num_files_train={files * ranks}"]

@@ -1,9 +1,9 @@
-"""The tables of a capture, all rows of them, held against the schema, the footers of their files and each other."""
+"""The tables of a capture, all rows of them, held against the schema, the index and each other."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,56 +11,57 @@ import pyarrow as pa
 
 from dxt_replay.replay.verifying.checked import CheckedPart, Difference, in_threads
 from dxt_replay.traces.errors import CaptureError
-from dxt_replay.traces.schema import READ, WRITE, codes
+from dxt_replay.traces.few_together import few_together
+from dxt_replay.traces.schema import READ, USAGE_SCHEMA, WRITE, codes
+from dxt_replay.traces.store.index import INDEX_NAME
 from dxt_replay.traces.store.reader import Capture
-from dxt_replay.traces.store.usage import USAGE_SCHEMA, StoredUsage, UsageCounter
+from dxt_replay.traces.store.usage import StoredUsage, UsageCounter
 from dxt_replay.traces.text import printable
-from dxt_replay.traces.units import format_counted
 
 _ADDED_UP = {"operations": "sum", "least_length": "min", "reach": "max"}
 _REPLAYED = ("operations", "read", "written")
+_ROWS_TOGETHER = 1 << 18
+"""Operations of the ranks that one thread looks at."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _RankRows:
-    """What one rank's rows came to. `replayed`: operations, bytes read and bytes written by a replay."""
+    """What the rows of some ranks came to. `replayed`: operations, bytes read and bytes written by a replay."""
 
     rows: int = 0
     replayed: np.ndarray = field(default_factory=lambda: np.zeros(len(_REPLAYED), dtype=np.int64))
     differences: list[Difference] = field(default_factory=list)
     counted_rows: int = 0
-    counts_differ: bool = False
+    miscounted: tuple[int, ...] = ()
 
 
 class _Counts(threading.local):
     """A reader of the stored counts for each thread: an open Parquet file and what was read last belong to one."""
 
     def __init__(self, capture: Capture) -> None:
-        self.stored = StoredUsage(capture.path, capture.files.num_rows)
+        self.stored = StoredUsage(capture.path / INDEX_NAME, capture.files.num_rows)
 
 
 def content_parts(capture: Capture) -> list[CheckedPart]:
-    """The rows of an opened capture: files, operations, counts, spans and datasets. Memory: a row group a thread."""
+    """The rows of an opened capture: files, operations, index, spans and datasets. Memory: some row groups a thread."""
     files = CheckedPart(part="files", unit="row", checked=capture.files.num_rows)
     operations = CheckedPart(part="operations", unit="row")
-    usage = CheckedPart(part="usage counts", unit="row")
+    index = CheckedPart(part="index", unit="row")
+    indexed = (capture.path / INDEX_NAME).exists()
     counts = _Counts(capture)
-    uncounted = 0
     replayed = np.zeros(len(_REPLAYED), dtype=np.int64)
-    for rank, found in zip(
-        capture.ranks, in_threads(lambda rank: _rank_rows(capture, counts, rank), capture.ranks), strict=True
-    ):
+    ranks = capture.index.ranks_together(_ROWS_TOGETHER)
+    for found in in_threads(lambda some: _rank_rows(capture, counts if indexed else None, some), ranks):
         operations.checked += found.rows
         operations.count(found.differences)
         replayed += found.replayed
-        usage.checked += found.counted_rows
-        uncounted += bool(found.rows and not found.counted_rows)
-        if found.counts_differ:
-            usage.differs("usage", f"counts of rank {rank}", "those of its operations", "others")
-    if uncounted:
-        usage.note = f"{format_counted(uncounted, 'rank')} without counts that can be read: a replay counts the rows"
+        index.checked += found.counted_rows
+        for rank in found.miscounted:
+            index.differs(INDEX_NAME, f"counts of rank {rank}", "those of its operations", "others")
+    if not indexed:
+        index.note = "none is stored: it is made from the operations"
     _check_replayed(capture, replayed, operations)
-    return [files, operations, usage, _table(capture, "spans"), _table(capture, "hdf5")]
+    return [files, operations, index, _table(capture, "spans"), _table(capture, "hdf5")]
 
 
 def _table(capture: Capture, name: str) -> CheckedPart:
@@ -73,46 +74,43 @@ def _table(capture: Capture, name: str) -> CheckedPart:
     return part
 
 
-def _rank_rows(capture: Capture, stored_counts: _Counts, rank: int) -> _RankRows:
+def _rank_rows(capture: Capture, counts: _Counts | None, ranks: Sequence[int]) -> _RankRows:
+    """What reading the rows of `ranks` finds, which holds each row group against the index, too."""
     found = _RankRows()
     counter = UsageCounter()
     try:
-        for rows in _row_groups(capture, rank, found.differences):
+        for rows in _tables(capture, ranks):
             found.rows += rows.num_rows
             counter.add(rows)
             found.replayed += _replayed(rows)
     except CaptureError as error:
-        text = printable(str(error))
+        what = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
         found.differences.append(
-            Difference(file="ops", what=f"rank {rank}", expected="rows as the schema describes them", found=text)
+            Difference(file="ops", what=what, expected="rows as the schema describes them", found=printable(str(error)))
         )
         return found
-    counts = stored_counts.stored.of((rank,))
     if counts is not None:
-        found.counted_rows = counts.num_rows
-        found.counts_differ = not _sorted(counts).equals(_sorted(counter.table(rank)))
+        stored = counts.stored.of(ranks) or USAGE_SCHEMA.empty_table()
+        found.counted_rows = stored.num_rows
+        found.miscounted = _miscounted(_sorted(stored), _sorted(counter.table()), ranks)
     return found
 
 
-def _row_groups(capture: Capture, rank: int, differences: list[Difference]) -> Iterator[pa.Table]:
-    """The row groups of a rank, each held against what the footer says of it, by which readers skip row groups."""
-    batches = capture.operations(rank)
-    for group in capture.row_groups(rank):
-        parts: list[pa.RecordBatch] = []
-        while sum(part.num_rows for part in parts) < group.rows:
-            parts.append(next(batches))
-        rows = pa.Table.from_batches(parts)
-        start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
-        for name, said, is_so in (
-            ("first start_ns", group.first_ns, int(start[0])),
-            ("last start_ns", group.last_start_ns, int(start[-1])),
-            ("last end_ns", group.last_end_ns, int(end.max())),
-        ):
-            if said is not None and said != is_so:
-                file = group.part.relative_to(capture.path).as_posix()
-                what = f"{name} in the footer of row group {group.index}"
-                differences.append(Difference(file=file, what=what, expected=str(is_so), found=str(said)))
-        yield rows
+def _tables(capture: Capture, ranks: Sequence[int]) -> Iterator[pa.Table]:
+    """The operations of `ranks`, of many small ranks together."""
+    batches = (batch for _, batch in capture.rank_operations(ranks))
+    for some in few_together(batches, len, _ROWS_TOGETHER):
+        yield pa.Table.from_batches(some)
+
+
+def _miscounted(stored: pa.Table, counted: pa.Table, ranks: Sequence[int]) -> tuple[int, ...]:
+    """The ranks whose counts are not those of their operations."""
+    if stored.equals(counted):
+        return ()
+    of_rank = [
+        [table.filter(pa.array(table["rank"].to_numpy() == rank)) for table in (stored, counted)] for rank in ranks
+    ]
+    return tuple(rank for rank, (one, other) in zip(ranks, of_rank, strict=True) if not one.equals(other))
 
 
 def _replayed(rows: pa.Table) -> np.ndarray:

@@ -18,9 +18,9 @@ from dxt_replay.replay.verifying.checked import CheckedPart, in_threads
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.schema import CaptureInfo, Source
 from dxt_replay.traces.store.digests import DOCUMENT, file_digest, own_digests
-from dxt_replay.traces.store.info import read_info
+from dxt_replay.traces.store.index import part_digests
+from dxt_replay.traces.store.info import is_ours, read_info
 from dxt_replay.traces.store.reader import open_capture
-from dxt_replay.traces.store.usage import USAGE_FOLDER
 from dxt_replay.traces.store.writer import foreign_name
 from dxt_replay.traces.text import printable
 
@@ -39,13 +39,16 @@ def capture_parts(path: Path, sources: Sequence[Path]) -> list[CheckedPart]:
     if info is None:
         digests.note = f"not checked: {DOCUMENT} cannot be used"
         return [document, digests]
-    if info.digests:
-        _check_digests(path, info.digests, digests)
+    expected = {**info.digests, **part_digests(path)} if info.digests else {}
+    if expected:
+        _check_digests(path, expected, digests)
+    elif not is_ours(path, info):
+        digests.note = f"{DOCUMENT} has no digests, as another program wrote it: checked by its rows alone"
     elif info.schema_version >= _DIGESTED_VERSION:
         digests.differs(DOCUMENT, "digests", f"{SHA256} of every file", "none: they were removed, or never written")
     else:
         digests.note = _OLD
-    _check_names(path, info, digests)
+    _check_names(path, expected, digests)
     return [document, digests, *_contents(path, digests), _check_sources(path, info, sources)]
 
 
@@ -97,7 +100,7 @@ def _digest(file: Path) -> tuple[str, int]:
         return error.strerror or str(error), 0
 
 
-def _check_names(path: Path, info: CaptureInfo, part: CheckedPart) -> None:
+def _check_names(path: Path, expected: Mapping[str, str], part: CheckedPart) -> None:
     """Files that do not belong to the capture, or came to it after it was written."""
     try:
         there = {file.relative_to(path).as_posix() for file in path.rglob("*") if not file.is_dir()}
@@ -105,14 +108,13 @@ def _check_names(path: Path, info: CaptureInfo, part: CheckedPart) -> None:
     except OSError as error:
         part.differs(".", "directory", "one that can be listed", error.strerror or error)
         return
-    added = there - info.digests.keys() - {DOCUMENT} if info.digests else set()
+    added = there - expected.keys() - {DOCUMENT} if expected else set()
     for name in sorted(added | ({foreign} if foreign is not None else set())):
         part.differs(printable(name), "file", _ABSENT, "there, and not part of the capture")
 
 
 def _contents(path: Path, digests: CheckedPart) -> list[CheckedPart]:
-    damaged = [each.file for each in digests.differences if each.what == SHA256]
-    if any(not name.startswith(f"{USAGE_FOLDER}/") for name in damaged):
+    if any(each.what == SHA256 for each in digests.differences):
         note = "not read, since a digest differs"
         return [CheckedPart(part="tables", unit="row", note=note)]
     tables = CheckedPart(part="tables", unit="row")

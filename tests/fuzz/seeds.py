@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from dxt_replay import stage
 from dxt_replay.replay.simulation import model_file
-from dxt_replay.traces.schema import HDF5_SCHEMA, SPAN_KINDS
+from dxt_replay.traces.schema import HDF5_SCHEMA
 from dxt_replay.workloads.workload_source import SHIPPED
 from tests import kineto_writer
 from tests.capture_builder import File, Op, Span, build_capture, read, write
@@ -179,8 +179,12 @@ def small_capture(folder: Path) -> Path:
 
 
 def _capture(scratch: Path) -> list[Files]:
-    assert "checkpoint" in SPAN_KINDS
-    return [{f"c.capture/{name}": data for name, data in files_in(small_capture(scratch)).items()}]
+    """A capture with its index and digests, and one as another program writes it, known by its rows alone."""
+    made = {f"c.capture/{name}": data for name, data in files_in(small_capture(scratch)).items()}
+    document = json.loads(made["c.capture/capture.json"])
+    del document["digests"]
+    foreign = {name: data for name, data in made.items() if not name.endswith("index.parquet")}
+    return [made, {**foreign, "c.capture/capture.json": json.dumps(document).encode()}]
 
 
 def _manifest(scratch: Path) -> list[Files]:

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from dxt_replay.profiler_merge.darshan.record_id import record_id
 from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.profiler_merge.merge_options import MergeOptions
+from dxt_replay.traces.record_id import record_id
 from dxt_replay.traces.store.reader import open_capture
 from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_counters, encode_dxt, write_log
 
@@ -93,7 +93,7 @@ def merged(log, **options):
     rows = [row for batch in opened.operations() for row in batch.to_pylist()]
     info = json.loads((capture / "capture.json").read_text())
     assert sorted(path.name for path in capture.iterdir()) == sorted(
-        ["capture.json", "files.parquet", "ops", "spans.parquet", "usage"]
+        ["capture.json", "files.parquet", "index.parquet", "ops", "spans.parquet"]
     )
     # Which counter is the example depends on the ranks that are rebuilt together.
     info["warnings"] = [text.partition(" (for example")[0] for text in info["warnings"]]

@@ -13,11 +13,11 @@ import pytest
 from benchmarks.large_log import FILES_PER_RANK, write_large_log
 from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.darshan.rank_segments import ranks_in_order
-from dxt_replay.profiler_merge.darshan.record_id import record_id
 from dxt_replay.profiler_merge.darshan.stream_starts import cut_at
 from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.profiler_merge.merge_options import MergeOptions
 from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.record_id import record_id
 from dxt_replay.traces.store.rank_pieces import RANK_OPERATIONS
 from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.traces.workers.workers import Workers
@@ -120,7 +120,7 @@ def test_a_disk_that_refuses_a_worker_is_one_error_and_leaves_nothing(tmp_path):
     ranks = 1 + 2 * Workers().piece_operations // RANK_OPERATIONS
     log = tmp_path / "a.darshan"
     write_large_log(log, ranks * FILES_PER_RANK, ranks)
-    limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({1 << 18}, {1 << 18}))"
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({1 << 14}, {1 << 14}))"
     script = f"{limited}; import sys; from dxt_replay.replay.commands.main import main; sys.exit(main(sys.argv[1:]))"
     words = ["merge", str(log), "-o", str(tmp_path / "out.capture"), "--workers", "2"]
     done = subprocess.run(

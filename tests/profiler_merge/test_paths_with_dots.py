@@ -2,8 +2,8 @@
 
 import pytest
 
-from dxt_replay.profiler_merge.darshan.record_id import record_id
 from dxt_replay.profiler_merge.merge import merge
+from dxt_replay.traces.record_id import record_id
 from dxt_replay.traces.store.reader import open_capture
 from tests.darshan_writer import DxtRecord, JobSpec, write_dxt_log
 

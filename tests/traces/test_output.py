@@ -257,9 +257,9 @@ def test_names_as_long_as_the_file_system_allows(tmp_path: Path) -> None:
 
 def test_captures_of_older_versions_are_replaced_too(tmp_path: Path) -> None:
     capture = build_capture(tmp_path, ops=[read(0)], files=["/a"])
-    (counts,) = (capture.path / "usage").iterdir()
-    counts.rename(capture.path / "ops" / counts.name)
-    (capture.path / "usage").rmdir()
+    (capture.path / "ops" / "usage-0000000.parquet").write_bytes(b"counts of version 2")
+    (capture.path / "usage").mkdir()
+    (capture.path / "usage" / "usage-0000000.parquet").write_bytes(b"counts of version 3")
     write_capture(capture.path, force=True)
     assert open_capture(capture.path).operation_count() == 0
 

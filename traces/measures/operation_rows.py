@@ -136,7 +136,7 @@ def _joined(capture: Capture, names: list[str]) -> Iterator[OperationRows]:
     waiting: list[tuple[int, pa.RecordBatch]] = []
     rows = 0
     for rank, batch in capture.rank_operations(columns=names):
-        whole = len(capture.row_groups(rank)) == 1
+        whole = capture.index.is_single(rank)
         if waiting and (not whole or rows + len(batch) > FEW_ROWS):
             yield _rows_of_ranks(waiting, names)
             waiting, rows = [], 0

@@ -14,9 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.file_rows import exact_paths
+from dxt_replay.traces.record_id import record_id
 from dxt_replay.traces.schema import (
     FILES_SCHEMA,
     HDF5_SCHEMA,
+    LEFT_OUT,
     NO_STEP,
     OPS,
     OPS_SCHEMA,
@@ -32,20 +35,22 @@ MOST_ROWS = 1 << 22
 _RENAME = OPS.index("rename")
 _NO_ROWS = np.empty(0, dtype=np.int64)
 _MOST_OFFSET = (1 << 63) - 1
+_NAMES = pa.schema([FILES_SCHEMA.field(name) for name in ("path", "path_bytes")])
 _LEAST = {"rank": 0, "lane": 0, "file_id": 0, "offset": -1, "length": 0, "step": -1, "start_ns": -MOST_NS}
 _MOST_WHERE_KNOWN = {"feeds": (1 << 31) - 1, "follows": (1 << 31) - 1, "ready_ns": MOST_NS}
 
 
 def check_columns(names: Sequence[str], schema: pa.Schema, place: object) -> None:
-    """Raises: CaptureError where a column is missing that must have values."""
+    """Raises: CaptureError where a column is missing that no writer may leave out."""
     for column in schema:
-        if not column.nullable and column.name not in names:
+        if not column.nullable and column.name not in names and column.name not in LEFT_OUT:
             raise CaptureError(f"{place} lacks the column {column.name}: merge or run again")
 
 
 def conforming(table: pa.Table, schema: pa.Schema, place: object, columns: Sequence[str] | None = None) -> pa.Table:
-    """The table with the types of `schema`, all of its columns or those named; absent ones that may be null are null.
+    """The table with the types of `schema`, all of its columns or those named.
 
+    Absent ones are null, or what `LEFT_OUT` says of them.
     Raises: CaptureError for another type, for a null where the schema wants a value, or for an unknown name in an
     enumerated column.
     """
@@ -56,7 +61,8 @@ def conforming(table: pa.Table, schema: pa.Schema, place: object, columns: Seque
     nulls = {each: pa.nulls(table.num_rows, each) for each in absent}  # columns share them
     for column in wanted:
         if column.name not in table.column_names:
-            arrays.append(nulls[column.type])
+            left_out = pa.repeat(LEFT_OUT[column.name], table.num_rows) if not column.nullable else None
+            arrays.append(nulls[column.type] if left_out is None else _as(left_out, column))
             continue
         try:
             arrays.append(_as(_in_one(table[column.name]), column))
@@ -141,6 +147,10 @@ def operations(
 
 def files_table(table: pa.Table, place: object) -> pa.Table:
     """The files table. Raises: CaptureError where row i does not have file_id i, or a size is negative."""
+    if "record_id" not in table.column_names:
+        names = conforming(table, _NAMES, place)
+        made = pa.array(map(record_id, exact_paths(names)), type=pa.uint64())
+        table = table.append_column("record_id", made)
     found = conforming(table, FILES_SCHEMA, place)
     if not np.array_equal(found["file_id"].to_numpy(), np.arange(found.num_rows)):
         raise CaptureError(f"{place} is damaged: its rows are not numbered from 0 by file_id")

@@ -1,8 +1,7 @@
-"""SHA-256 digests of the files of a capture: taken while they are written, and kept in `capture.json`.
+"""SHA-256 digests of the files of a capture, kept in `capture.json`; those of the parts are in `index.parquet`.
 
-A writer of Parquet leaves the digest of its file beside it (`.NAME.sha256`), wherever it runs; whoever writes
-`capture.json` gathers the digests and removes those files. `capture.json` carries its own digest too, taken with that
-digest's 64 digits as zeros. The digests find damage, not a forger, who can write new ones.
+A part is hashed while it is written. `capture.json` carries its own digest too, taken with that digest's 64 digits as
+zeros. The digests find damage, not a forger, who can write new ones.
 """
 
 from __future__ import annotations
@@ -11,12 +10,13 @@ import hashlib
 import re
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from dxt_replay.traces.schema import FILE_METADATA
 
 DOCUMENT = "capture.json"
 
@@ -24,7 +24,6 @@ _NO_DIGEST = "0" * 64
 _OWN_DIGEST = re.compile(rb'"capture\.json": "([0-9a-f]{64})"')
 """The digest of `capture.json` in its text: the first place, since no free text comes before the digests."""
 
-_BESIDE = re.compile(r"\.(.+\.parquet)\.sha256")
 _BLOCK_BYTES = 1 << 20
 
 
@@ -32,21 +31,21 @@ class DigestedParquet:
     """A Parquet file that is hashed as it is written. Raises: OSError, ArrowException when the disk refuses."""
 
     def __init__(self, path: Path, schema: pa.Schema, **options: Any) -> None:
-        self._path = path
         self._sink = _HashedFile(path)
         self._writer = pq.ParquetWriter(pa.PythonFile(self._sink, mode="w"), schema, **options)
+        self._writer.add_key_value_metadata(FILE_METADATA)
 
     def write_table(self, table: pa.Table, row_group_size: int | None = None) -> None:
         """Append a table of the schema, in row groups of so many rows."""
         self._writer.write_table(table, row_group_size=row_group_size)
 
-    def close(self) -> None:
-        """Write the footer, and the digest beside the file."""
+    def close(self) -> str:
+        """Write the footer. Returns: the digest of the file."""
         try:
             self._writer.close()
         finally:
             self._sink.close()
-        _beside(self._path).write_bytes(self._sink.digest.hexdigest().encode())
+        return self._sink.digest.hexdigest()
 
 
 class _HashedFile:
@@ -111,32 +110,8 @@ def digests_beside(paths: Iterable[Path]) -> Callable[[Path], str]:
 
 
 def gathered_digests(directory: Path) -> dict[str, str]:
-    """Path below `directory` -> digest of every Parquet file there, and `capture.json` without one yet.
-
-    Those that a writer left beside its file are taken and removed; a file without one is read. Raises: OSError.
-    """
-    found = {DOCUMENT: _NO_DIGEST}
-    for path in sorted(directory.rglob("*.parquet")):
-        beside = _beside(path)
-        try:
-            digest = beside.read_bytes().decode()
-        except FileNotFoundError:
-            digest = file_digest(path)
-        found[path.relative_to(directory).as_posix()] = digest
-        beside.unlink(missing_ok=True)
-    return found
-
-
-def remove_digest(path: Path) -> None:
-    """Remove the digest beside a file that is taken back."""
-    with suppress(OSError):
-        _beside(path).unlink(missing_ok=True)
-
-
-def is_digest_name(name: str) -> str | None:
-    """The name of the file that the digest of this name belongs to; None for any other name."""
-    match = _BESIDE.fullmatch(name)
-    return None if match is None else match[1]
+    """Name -> digest of every Parquet file in `directory` itself; `capture.json` has none yet. Raises: OSError."""
+    return {DOCUMENT: _NO_DIGEST, **{path.name: file_digest(path) for path in sorted(directory.glob("*.parquet"))}}
 
 
 def sealed(text: str) -> str:
@@ -152,7 +127,3 @@ def own_digests(text: bytes) -> tuple[str, str] | None:
         return None
     without = text[: match.start(1)] + _NO_DIGEST.encode() + text[match.end(1) :]
     return match[1].decode(), hashlib.sha256(without).hexdigest()
-
-
-def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.sha256")

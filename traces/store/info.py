@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -52,13 +51,23 @@ def read_info(path: Path) -> CaptureInfo:
     return info
 
 
+def is_ours(path: Path, info: CaptureInfo) -> bool:
+    """Whether dxt-replay wrote the capture in `path`, and not another program as docs/capture-format.md says.
+
+    Such a capture is whole only with all its tables, and from schema version 4 on with digests.
+    """
+    told = info.digests or info.made_by.get("program") == "dxt-replay"
+    return bool(told) or any((path / name).exists() for name in ("index.parquet", "usage"))
+
+
 def _problems(info: CaptureInfo) -> Iterator[str]:
     job, coverage = info.job, info.coverage
     if not 0 <= job.nprocs <= MOST_RANK:
         yield f"a job of {job.nprocs} processes"
     if not 0 <= job.run_time_s <= MOST_NS / 1e9:
         yield f"a run time of {job.run_time_s} s"
-    if any(rank < 0 or rank > MOST_RANK for rank in info.ranks) or any(a >= b for a, b in pairwise(info.ranks)):
+    ranks = list(info.ranks)
+    if ranks != sorted(set(ranks)) or (ranks and not 0 <= ranks[0] <= ranks[-1] <= MOST_RANK):
         yield "its ranks are not ascending numbers from 0 to 2147483647"
     for clock in info.clock:
         low, high = clock.interval_ns

@@ -74,7 +74,7 @@ class PartCapture(Capture):
         files: np.ndarray | None,
     ) -> None:
         info = dataclasses.replace(inner.info, ranks=tuple(ranks))
-        super().__init__(inner.path, info, inner.files, {rank: inner.row_groups(rank) for rank in ranks}, inner.named)
+        super().__init__(inner.path, info, inner.files, inner.index.only(ranks), inner.named)
         self._inner = inner
         self._part = part
         self._windows = windows

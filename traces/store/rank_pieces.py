@@ -21,7 +21,7 @@ RANK_OPERATIONS = 1 << 12
 
 def work_of(capture: Capture) -> int:
     """How much work a pass over a capture is, in operations."""
-    return capture.stored_rows() + RANK_OPERATIONS * sum(capture.stored_rows(rank) > 0 for rank in capture.ranks)
+    return capture.stored_rows() + RANK_OPERATIONS * len(capture.index.ranks)
 
 
 def rank_pieces(capture: Capture, operations: int) -> list[tuple[int, ...]]:
@@ -36,7 +36,7 @@ def rank_pieces(capture: Capture, operations: int) -> list[tuple[int, ...]]:
 def pieces_of_both(captures: Sequence[Capture], operations: int) -> list[tuple[int, ...]]:
     """As `rank_pieces`, of the ranks that any of the captures has, for a pass over all of them in step."""
     ranks = sorted({rank for capture in captures for rank in capture.ranks})
-    rows = np.array([sum(capture.stored_rows(rank) for capture in captures) for rank in ranks], dtype=np.int64)
+    rows = np.sum([capture.index.row_counts(ranks) for capture in captures], axis=0)
     work = rows + RANK_OPERATIONS * (rows > 0)
     files = max(capture.files.num_rows for capture in captures)
     size = max(operations, OPERATIONS_PER_FILE * files if operations > 1 else 1)

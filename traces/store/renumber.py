@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.schema import OPS, OPS_SCHEMA, codes
-from dxt_replay.traces.store.usage import OPS_FOLDER, USAGE_FOLDER
+from dxt_replay.traces.store.index import OPS_FOLDER
 from dxt_replay.traces.store.writer import OpsWriter
 
 _RENAME = OPS.index("rename")
@@ -30,7 +30,7 @@ class RenumberedParts:
 
 
 def renumber(directory: Path, change: RenumberedParts) -> None:
-    """Write parts of the capture in `directory`, and their usage, again with other numbers instead of negative ones.
+    """Write parts of the capture in `directory` again, with other numbers instead of negative ones.
 
     It may be done again: what has a number keeps it. Raises: TargetError when the disk refuses.
     """
@@ -47,9 +47,8 @@ def renumber(directory: Path, change: RenumberedParts) -> None:
                 with pq.ParquetFile(directory / OPS_FOLDER / part) as opened:
                     for group in range(opened.num_row_groups):
                         writer.write(_renumbered(opened.read_row_group(group), number))
-        for folder in (OPS_FOLDER, USAGE_FOLDER):
-            for file in sorted((again / folder).iterdir()):
-                os.replace(file, directory / folder / file.name)
+        for file in sorted((again / OPS_FOLDER).iterdir()):
+            os.replace(file, directory / OPS_FOLDER / file.name)
         shutil.rmtree(again)
     except (OSError, pa.ArrowException) as error:
         raise TargetError(f"cannot write {directory}: {error}; free space or choose another --output") from error

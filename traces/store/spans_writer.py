@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from dxt_replay.traces.errors import TargetError
-from dxt_replay.traces.schema import SPANS_SCHEMA
-from dxt_replay.traces.store.digests import DigestedParquet
+from dxt_replay.traces.schema import BY_RANK_AND_START, FILE_METADATA, SPANS_SCHEMA
 
 
 class SpansWriter:
@@ -20,14 +21,17 @@ class SpansWriter:
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "spans.parquet"
-        self._writer: DigestedParquet | None = None
+        self._writer: pq.ParquetWriter | None = None
         self.rows = 0
 
     def write(self, spans: pa.Table) -> None:
         """Append rows of `SPANS_SCHEMA`."""
         try:
             if self._writer is None:
-                self._writer = DigestedParquet(self._path, SPANS_SCHEMA, compression="zstd", write_page_checksum=True)
+                sorting = pq.SortingColumn.from_ordering(SPANS_SCHEMA, BY_RANK_AND_START)
+                options: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True}
+                self._writer = pq.ParquetWriter(self._path, SPANS_SCHEMA, sorting_columns=sorting, **options)
+                self._writer.add_key_value_metadata(FILE_METADATA)
             self._writer.write_table(spans.cast(SPANS_SCHEMA))
         except (OSError, pa.ArrowException) as error:
             raise self._refusal(error) from error

@@ -6,8 +6,7 @@ import dataclasses
 import json
 import os
 import re
-from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -19,29 +18,35 @@ import pyarrow.parquet as pq
 
 from dxt_replay.traces.errors import CaptureError, TargetError, exhausted
 from dxt_replay.traces.output import DirectoryKind, begin_directory, check_output, discard_directory, place_directory
-from dxt_replay.traces.schema import FILES_SCHEMA, HDF5_SCHEMA, OPS_SCHEMA, SPANS_SCHEMA, CaptureInfo
-from dxt_replay.traces.store.digests import (
-    DOCUMENT,
-    DigestedParquet,
-    gathered_digests,
-    is_digest_name,
-    remove_digest,
-    sealed,
+from dxt_replay.traces.schema import (
+    BY_RANK_AND_START,
+    FILE_METADATA,
+    FILES_SCHEMA,
+    HDF5_SCHEMA,
+    OPS_SCHEMA,
+    SCHEMA_VERSION,
+    SPANS_SCHEMA,
+    CaptureInfo,
 )
-from dxt_replay.traces.store.usage import OPS_FOLDER, USAGE_FOLDER, UsageWriter
+from dxt_replay.traces.store.digests import DOCUMENT, DigestedParquet, gathered_digests, sealed
+from dxt_replay.traces.store.index import INDEX_NAME, OPS_FOLDER
+from dxt_replay.traces.store.index_writer import IndexWriter, write_index
 
 ROW_GROUP_ROWS = 1 << 16
 """Operations per row group: the unit of streaming. 64 Ki rows are about 5 MB in memory."""
 
-PART_ROWS = 1 << 24
-"""Operations after which the writer begins a new part."""
+SHARED_ROWS = 1 << 13
+"""Rows from which a row group ends with a rank: ranks with fewer share one, and are read at the cost of one."""
 
-PART_ROW_GROUPS = 1 << 12
-"""Row groups after which it does: some 20 KB of the footer of each are in memory until the part is closed."""
+PART_ROW_GROUPS = 1 << 8
+"""Row groups of a part, whose footer takes some 20 KB of memory for each: at most 16 Mi operations."""
 
-_TABLES = (DOCUMENT, f".{DOCUMENT}.new", "files.parquet", "spans.parquet", "hdf5.parquet")
-_PART_NAME = re.compile(r"(part|usage)-[0-9]{7,}(-[0-9]{4,})?\.parquet")
-"""Names that a capture's directory and its folders hold; captures before schema version 3 hold usage among the rows."""
+_TABLES = (DOCUMENT, f".{DOCUMENT}.new", "files.parquet", "spans.parquet", "hdf5.parquet", INDEX_NAME)
+_PART_NAME = re.compile(r"((index-of-)?part|usage)-[0-9]{7,}(-[0-9]{4,})?\.parquet")
+"""Names that the folders of a capture hold. Captures before schema version 5 have counts in files of their own."""
+
+_USAGE_FOLDER = "usage"
+"""Folder of those counts."""
 
 _DELTAS = ("offset", "start_ns", "end_ns", "due_ns", "feeds", "follows")
 """Columns whose values differ little from row to row: stored as differences, they are read 3 times as fast."""
@@ -50,22 +55,14 @@ _LAYOUT: Mapping[str, Any] = {
     "compression": {name: "none" if name in _DELTAS else "zstd" for name in OPS_SCHEMA.names},
     "use_dictionary": [name for name in OPS_SCHEMA.names if name not in _DELTAS],
     "column_encoding": dict.fromkeys(_DELTAS, "DELTA_BINARY_PACKED"),
+    "sorting_columns": pq.SortingColumn.from_ordering(OPS_SCHEMA, BY_RANK_AND_START),
+    "store_schema": True,
+    "write_page_checksum": True,
 }
-
-_SMALL_ROW_GROUP = 1 << 13
-"""Rows below which a row group is small: writing it is mostly what each of its columns costs, whatever it holds."""
-
-_SMALL_LAYOUT: Mapping[str, Any] = {
-    "compression": "snappy",
-    "use_dictionary": [column.name for column in OPS_SCHEMA if pa.types.is_dictionary(column.type)],
-    "column_encoding": dict.fromkeys(_DELTAS, "DELTA_BINARY_PACKED"),
-    "write_statistics": ["rank", "start_ns", "end_ns"],
-}
-"""Layout of parts that begin with a small row group: half the time, and less space, than the other layout there."""
 
 
 class OpsWriter:
-    """Writes a sorted op stream into `directory`/ops and its counts into `directory`/usage.
+    """Writes a sorted op stream into `directory`/ops, and notes its index.
 
     Rows of one rank must come together and in start order.
 
@@ -77,19 +74,20 @@ class OpsWriter:
     def __init__(self, directory: Path, *, row_group_rows: int = ROW_GROUP_ROWS) -> None:
         self._folder = directory / OPS_FOLDER
         self._row_group_rows = row_group_rows
+        self._shared_rows = min(SHARED_ROWS, row_group_rows)
         self._writer: DigestedParquet | None = None
-        self._rows_in_part = self._groups_in_part = 0
-        self._small = False
-        self._pending: deque[pa.Table] = deque()
+        self._groups_in_part = 0
+        self._pending: list[pa.Table] = []
         self._pending_rows = 0
+        self._whole_rows = 0
         self._rank: int | None = None
+        self._begun = False
         self._last_start = 0
         self._seen: set[int] = set()
         self._parts: list[Path] = []
-        self._usage = UsageWriter(directory / USAGE_FOLDER)
+        self._index = IndexWriter(self._folder)
         self.rows = 0
         _make_directory(self._folder)
-        _make_directory(directory / USAGE_FOLDER)
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -108,8 +106,6 @@ class OpsWriter:
         if len(back) or (ranks[0] == self._rank and starts[0] < self._last_start):
             rank = ranks[0 if ranks[0] == self._rank and starts[0] < self._last_start else back[0]]
             raise CaptureError(f"operations of rank {rank} are not in the order of their start")
-        with self._refusals():
-            self._usage.add(table)
         for begin, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(ranks)], strict=True):
             self._append(int(ranks[begin]), table.slice(begin, end - begin))
         self._last_start = int(starts[-1])
@@ -118,57 +114,66 @@ class OpsWriter:
         if rank != self._rank:
             if rank in self._seen:
                 raise CaptureError(f"operations of rank {rank} come in two places: sort them by rank before writing")
-            self._flush(whole=True)
-            self._rank = rank
+            self._end_rank(rank)
             self._seen.add(rank)
         self._pending.append(rows)
         self._pending_rows += rows.num_rows
-        if self._pending_rows >= self._row_group_rows:
-            self._flush(whole=False)
+        if self._pending_rows > self._row_group_rows:
+            self._write_full()
 
-    def _flush(self, *, whole: bool) -> None:
-        """Write full row groups of the current rank, and the rest of them if `whole`."""
-        if not self._pending_rows or self._rank is None:
+    def _end_rank(self, following: int | None) -> None:
+        """No more rows of the current rank come: write them, unless there are few and the next rank may join them."""
+        self._whole_rows = self._pending_rows
+        joins = following is not None and (self._rank is None or following > self._rank)
+        if self._begun or not joins or self._pending_rows >= self._shared_rows:
+            self._write_pending(self._pending_rows, whole=True)
+        self._rank = following
+
+    def _write_full(self) -> None:
+        """Write the ranks before the current one, and full row groups of this one; a row or more is left."""
+        if self._whole_rows:
+            self._write_pending(self._whole_rows, whole=True)
+        while self._pending_rows > self._row_group_rows:
+            self._write_pending(self._row_group_rows, whole=False)
+
+    def _write_pending(self, rows: int, *, whole: bool) -> None:
+        """Write the first of the pending rows as a row group. `whole`: no more of its last rank follow."""
+        if not rows:
             return
-        table = pa.concat_tables(self._pending) if len(self._pending) > 1 else self._pending[0]
-        full = table.num_rows if whole else table.num_rows - table.num_rows % self._row_group_rows
+        table = pa.concat_tables(self._pending).combine_chunks() if len(self._pending) > 1 else self._pending[0]
+        group, rest = table.slice(0, rows), table.slice(rows)
         with self._refusals():
-            for begin in range(0, full, self._row_group_rows):
-                group = table.slice(begin, min(self._row_group_rows, full - begin))
-                self._part_writer(group.num_rows).write_table(group, row_group_size=self._row_group_rows)
-                self._rows_in_part += group.num_rows
-                self._groups_in_part += 1
-                self.rows += group.num_rows
-        rest = table.slice(full)
-        self._pending = deque([rest] if rest.num_rows else [])
-        self._pending_rows = rest.num_rows
+            if self._groups_in_part >= PART_ROW_GROUPS:
+                self._close_part()
+            writer = self._writer or self._begin_part(group["rank"][0].as_py())
+            writer.write_table(group, row_group_size=rows)
+            self._index.add(self._parts[-1].name, self._groups_in_part, group, whole=whole)
+        self._groups_in_part += 1
+        self.rows += rows
+        self._pending = [rest] if rest.num_rows else []
+        self._pending_rows -= rows
+        self._whole_rows = 0
+        self._begun = not whole
 
-    def _part_writer(self, rows: int) -> DigestedParquet:
-        """The writer of the part that a row group of so many rows goes into."""
-        full = self._rows_in_part >= PART_ROWS or self._groups_in_part >= PART_ROW_GROUPS
-        if full or (self._small and rows >= _SMALL_ROW_GROUP):
-            self._close_part()
-        if self._writer is None:
-            part = self._folder / f"part-{self._rank:07d}-{len(self._parts):04d}.parquet"
-            self._small = rows < _SMALL_ROW_GROUP
-            layout = _SMALL_LAYOUT if self._small else _LAYOUT
-            self._writer = DigestedParquet(part, OPS_SCHEMA, store_schema=True, write_page_checksum=True, **layout)
-            self._parts.append(part)
-            self._rows_in_part = self._groups_in_part = 0
+    def _begin_part(self, rank: int) -> DigestedParquet:
+        part = self._folder / f"part-{rank:07d}-{len(self._parts):04d}.parquet"
+        self._writer = DigestedParquet(part, OPS_SCHEMA, **_LAYOUT)
+        self._parts.append(part)
+        self._groups_in_part = 0
         return self._writer
 
     def close(self) -> None:
         """Write what is pending and the footers."""
-        self._flush(whole=True)
+        self._end_rank(None)
         with self._refusals():
             self._close_part()
-            self._usage.close()
+            self._index.close()
 
     def _close_part(self) -> None:
         """Write the footer of the part. Where that fails, the writer is not used again."""
         writer, self._writer = self._writer, None
         if writer is not None:
-            writer.close()
+            self._index.part_closed(self._parts[-1].name, writer.close())
 
     @contextmanager
     def _refusals(self) -> Iterator[None]:
@@ -197,12 +202,11 @@ class OpsWriter:
         with suppress(OSError, pa.ArrowException):
             self._close_part()
         with suppress(OSError, pa.ArrowException):
-            self._usage.close()
-        for part in (*self._parts, self._usage.file):
+            self._index.close()
+        for part in (*self._parts, self._index.file):
             if part is not None:
                 with suppress(OSError):
                     part.unlink(missing_ok=True)
-                remove_digest(part)
 
 
 def create_capture(directory: Path) -> None:
@@ -213,13 +217,12 @@ def create_capture(directory: Path) -> None:
     foreign = foreign_name(directory) if os.path.lexists(directory) else None
     if foreign is not None:
         raise TargetError(f"{directory} exists and holds {foreign}: choose another name")
-    for folder in (OPS_FOLDER, USAGE_FOLDER):
-        _make_directory(directory / folder)
-        for part in (directory / folder).iterdir():
+    _make_directory(directory / OPS_FOLDER)
+    for folder in (OPS_FOLDER, _USAGE_FOLDER):
+        for part in (directory / folder).glob("*"):
             part.unlink()
     for name in _TABLES:
         (directory / name).unlink(missing_ok=True)
-        remove_digest(directory / name)
 
 
 def check_capture_output(path: Path, *, force: bool = False) -> None:
@@ -269,11 +272,11 @@ def foreign_name(directory: Path) -> str | None:
     if directory.is_symlink() or not directory.is_dir():
         return directory.name
     for entry in directory.iterdir():
-        if entry.name in (OPS_FOLDER, USAGE_FOLDER) and entry.is_dir() and not entry.is_symlink():
+        if entry.name in (OPS_FOLDER, _USAGE_FOLDER) and entry.is_dir() and not entry.is_symlink():
             for part in entry.iterdir():
-                if not _PART_NAME.fullmatch(is_digest_name(part.name) or part.name) or part.is_dir():
+                if not _PART_NAME.fullmatch(part.name) or part.is_dir():
                     return f"{entry.name}/{part.name}"
-        elif (is_digest_name(entry.name) or entry.name) not in _TABLES or entry.is_dir():
+        elif entry.name not in _TABLES or entry.is_dir():
             return entry.name
     return None
 
@@ -286,14 +289,14 @@ def write_files(directory: Path, files: pa.Table) -> None:
     """Write `files.parquet`. Raises: CaptureError when row i has not file_id i; TargetError when the disk refuses."""
     if not np.array_equal(files["file_id"].to_numpy(), np.arange(files.num_rows)):
         raise CaptureError("files are not numbered 0, 1, 2 ... in order")
-    _write_table(directory / "files.parquet", files.cast(FILES_SCHEMA))
+    _write_table(directory / "files.parquet", files.cast(FILES_SCHEMA), (("file_id", "ascending"),))
 
 
 def write_spans(directory: Path, spans: pa.Table) -> None:
     """Write `spans.parquet`, sorted by (rank, start_ns). Raises: TargetError when the disk refuses."""
     if spans.num_rows:
-        spans = spans.sort_by([("rank", "ascending"), ("start_ns", "ascending"), ("end_ns", "descending")])
-    _write_table(directory / "spans.parquet", spans.cast(SPANS_SCHEMA))
+        spans = spans.sort_by([*BY_RANK_AND_START, ("end_ns", "descending")])
+    _write_table(directory / "spans.parquet", spans.cast(SPANS_SCHEMA), BY_RANK_AND_START)
 
 
 def write_hdf5(directory: Path, datasets: pa.Table) -> None:
@@ -303,23 +306,31 @@ def write_hdf5(directory: Path, datasets: pa.Table) -> None:
 
 
 def write_capture_info(directory: Path, info: CaptureInfo) -> None:
-    """Write `capture.json`, with the digests of all files: the last step, which makes the directory a capture.
+    """Write `index.parquet` and `capture.json`, with the digests of all files: the last step, which makes the directory
+    a capture.
 
     Raises: TargetError when the disk refuses.
     """
     temporary = directory / f".{DOCUMENT}.new"
     try:
-        whole = dataclasses.replace(info, digests=gathered_digests(directory))
+        tables = gathered_digests(directory)
+        digests = {**tables, INDEX_NAME: write_index(directory, tables)}
+        whole = dataclasses.replace(info, digests=digests, schema_version=SCHEMA_VERSION)
         text = json.dumps(_as_json(whole), indent=1, sort_keys=True, allow_nan=False)
         temporary.write_text(sealed(text + "\n"), encoding="utf-8")
         os.replace(temporary, directory / DOCUMENT)
-    except OSError as error:
+    except (OSError, pa.ArrowException) as error:
         raise TargetError(f"cannot write {directory / DOCUMENT}: {error}") from error
 
 
-def _write_table(path: Path, table: pa.Table) -> None:
+def _write_table(path: Path, table: pa.Table, order: Sequence[tuple[str, str]] = ()) -> None:
+    """`order`: the columns that the rows are sorted by."""
+    sorting = pq.SortingColumn.from_ordering(table.schema, order) if order else None
+    options: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True, "sorting_columns": sorting}
     try:
-        pq.write_table(table, path, row_group_size=ROW_GROUP_ROWS, compression="zstd", write_page_checksum=True)
+        with pq.ParquetWriter(path, table.schema, **options) as writer:
+            writer.add_key_value_metadata(FILE_METADATA)
+            writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
     except (OSError, pa.ArrowException) as error:
         raise TargetError(
             f"cannot write {path}: {error}; free space there, or choose another place for the output"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.profiler_merge.darshan.record_id import record_id
+from dxt_replay.traces.record_id import record_id
 from dxt_replay.traces.schema import FILES_SCHEMA, FORMATS, HDF5_SCHEMA, table_from_columns
 from dxt_replay.workloads.data_set_files import FileSet, absolute_folder, data_set_files
 from dxt_replay.workloads.description import Workload

@@ -23,7 +23,7 @@ from dxt_replay.traces.measures import operation_rows
 from dxt_replay.traces.measures.intervals import BoundedUnion
 from dxt_replay.traces.part import Part
 from dxt_replay.traces.schema import OPS_SCHEMA, READ, CaptureInfo, Job, table_from_columns
-from dxt_replay.traces.store import operation_batches, reader
+from dxt_replay.traces.store import reader, writer
 from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.store.writer import (
@@ -266,7 +266,7 @@ def test_memory_does_not_grow_with_pairs_of_rank_and_file(tmp_path: Path, monkey
     a test can make."""
     files, few, many = 2_000, 2, 42
     monkeypatch.setattr(reread, "BoundedUnion", partial(BoundedUnion, limit=2 * files))
-    monkeypatch.setattr(operation_batches, "TOGETHER_ROWS", files)
+    monkeypatch.setattr(writer, "SHARED_ROWS", 1)
     monkeypatch.setattr(operation_rows, "FEW_ROWS", files)
     monkeypatch.setattr(reader, "COUNTED_TOGETHER", files)
     peak_bytes(wide_capture(tmp_path, 1, 10))

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK, read_counters
 from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.darshan.process_count import process_count
-from dxt_replay.profiler_merge.darshan.record_id import record_id
 from dxt_replay.profiler_merge.export.darshan_writer import FAILED, HDF5, WRITER_KEY, write_darshan
 from dxt_replay.profiler_merge.merge import MergeOptions, merge
 from dxt_replay.traces.errors import CaptureError, TargetError, UsageError
+from dxt_replay.traces.record_id import record_id
 from dxt_replay.traces.samples import sample
 from dxt_replay.traces.schema import COUNTERS, CaptureInfo, Coverage, Job
 from dxt_replay.traces.store.reader import Capture, open_capture

@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from dxt_replay.profiler_merge.darshan.record_id import record_id
 from dxt_replay.profiler_merge.merge import MergeOptions, merge
 from dxt_replay.profiler_merge.untraced import reconstruct as module
 from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.record_id import record_id
 from dxt_replay.traces.store.reader import open_capture
 from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_counters, encode_dxt, write_log
 

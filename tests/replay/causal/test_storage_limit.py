@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from dxt_replay.replay.commands.main import main
 from dxt_replay.replay.plan.plan_row import OPERATION_ROW, PLAN_ROW
 from dxt_replay.traces.schema import CaptureInfo, Job
 from dxt_replay.traces.store.reader import Capture
-from tests.capture_builder import Span, build_capture, read
+from tests.capture_builder import Span, build_capture, read, with_counts_of
 from tests.simulated_application import FILES as APPLICATION_FILES
 from tests.simulated_application import MS, US, Application, Storage
 from tests.simulated_application import run as run_application
@@ -145,8 +144,7 @@ def test_counts_that_contradict_the_rows_are_damage_and_no_reason(
     capture = a_reader(tmp_path)
     ops = [read(0, lane=1, start_ns=start) for start in range(capture.operation_count())]
     other = build_capture(tmp_path, ops=ops, files=["/a"], name="other")
-    shutil.rmtree(capture.path / "usage")
-    (other.path / "usage").rename(capture.path / "usage")
+    with_counts_of(capture, other)
     assert main(["summary", str(capture.path)]) == 2
     printed = capfd.readouterr()
     assert printed.out == ""

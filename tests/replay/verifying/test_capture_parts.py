@@ -18,12 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dxt_replay
-from dxt_replay.replay.verifying import checked
+from dxt_replay.replay.verifying import capture_contents, checked
 from dxt_replay.replay.verifying.capture_contents import content_parts
 from dxt_replay.replay.verifying.checked import Difference, Verified
 from dxt_replay.traces.errors import CaptureError
-from dxt_replay.traces.schema import HDF5_SCHEMA, CaptureInfo, Job, Source, table_from_columns
+from dxt_replay.traces.schema import HDF5_SCHEMA, INDEX_SCHEMA, CaptureInfo, Job, Source, table_from_columns
 from dxt_replay.traces.store.digests import file_digest
+from dxt_replay.traces.store.index import INDEX_NAME
 from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.traces.store.usage import StoredUsage
 from dxt_replay.traces.store.writer import write_capture_info, write_hdf5
@@ -62,6 +63,7 @@ def without_digests(capture: Path) -> None:
     document = json.loads((capture / "capture.json").read_text())
     del document["digests"]
     document["schema_version"] = 3
+    (capture / INDEX_NAME).unlink()
     (capture / "capture.json").write_text(json.dumps(document))
 
 
@@ -71,6 +73,7 @@ def test_a_whole_capture_passes_and_says_what_was_checked(whole: Path) -> None:
     checked = {part.part: part.checked for part in found.places[0].parts}
     assert checked["operations"] == 41
     assert checked["digests"] == 5
+    assert checked["index"] == 3
     assert checked["hdf5"] == checked["spans"] == 1
     assert not [path for path in whole.rglob(".*") if path.is_file()], "a digest was left beside its file"
 
@@ -146,30 +149,28 @@ def test_no_thread_reads_the_counts_with_the_reader_of_another(whole: Path, monk
 
     monkeypatch.setattr(StoredUsage, "of", seen)
     monkeypatch.setattr(checked, "default_workers", lambda: 2)
+    monkeypatch.setattr(capture_contents, "_ROWS_TOGETHER", 1)
     assert dxt_replay.verify(whole).passed
     assert [len(threads) for threads in users.values()] == [1, 1]
 
 
-def test_counts_that_cannot_be_read_are_said(whole: Path, tmp_path: Path) -> None:
+def test_counts_that_are_not_those_of_the_rows_are_named(whole: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(whole, tmp_path / "c.capture"))
-    (copy / "usage" / "usage-0000000.parquet").write_bytes(b"PAR1 nothing PAR1")
-    usage = next(part for part in content_parts(open_capture(copy)) if part.part == "usage counts")
-    assert (usage.checked, usage.note[:7]) == (0, "2 ranks")
+    index = pq.read_table(copy / INDEX_NAME).to_pylist()
+    index[1]["usage"][0]["least_length"] += 1
+    pq.write_table(pa.Table.from_pylist(index, schema=INDEX_SCHEMA), copy / INDEX_NAME)
+    (part,) = (part for part in content_parts(open_capture(copy)) if part.different)
+    assert [(each.file, each.what) for each in part.differences] == [(INDEX_NAME, "counts of rank 1")]
 
 
-@pytest.mark.parametrize(
-    "name", ["capture.json", "files.parquet", "ops/part-0000000-0000.parquet", "usage/usage-0000000.parquet"]
-)
+@pytest.mark.parametrize("name", ["capture.json", "files.parquet", "ops/part-0000000-0000.parquet", "index.parquet"])
 def test_a_fifo_in_place_of_a_file_is_named_and_not_waited_for(whole: Path, tmp_path: Path, name: str) -> None:
     copy = Path(shutil.copytree(whole, tmp_path / "c.capture"))
     (copy / name).unlink()
     os.mkfifo(copy / name)
     assert name in {each.file for each in differences(dxt_replay.verify(copy))}
-    if name.startswith("usage"):
-        assert dxt_replay.open_capture(copy).usage(1)["operations"].to_pylist() == [20, 1]
-    else:
-        with pytest.raises(CaptureError, match=r"not a regular file|no capture\.json"):
-            dxt_replay.open_capture(copy)
+    with pytest.raises(CaptureError, match=r"not a regular file|no capture\.json|is truncated, or another"):
+        dxt_replay.open_capture(copy)
 
 
 def test_digests_that_were_removed_are_missed(whole: Path, tmp_path: Path) -> None:
@@ -197,14 +198,15 @@ class TestWithoutDigests:
         assert found.passed
         assert "checked by counts alone" in found.places[0].parts[1].note
 
-    def test_a_missing_row_contradicts_the_usage_counts(self, old: Path) -> None:
+    def test_a_missing_row_contradicts_the_number_of_operations(self, old: Path) -> None:
+        document = json.loads((old / "capture.json").read_text())
+        document["made_by"]["operations_stored"] = 41
+        (old / "capture.json").write_text(json.dumps(document))
+        assert dxt_replay.verify(old).passed
         part = old / "ops" / "part-0000000-0000.parquet"
-        ranks = [pq.ParquetFile(part).read_row_group(index) for index in range(2)]
-        with pq.ParquetWriter(part, ranks[0].schema) as writer:
-            for rows in (ranks[0].slice(1), ranks[1]):
-                writer.write_table(rows)
+        pq.write_table(pq.read_table(part).slice(1), part)
         (difference,) = differences(dxt_replay.verify(old))
-        assert (difference.file, difference.what) == ("usage", "counts of rank 0")
+        assert "holds 40 of 41 operations" in difference.found
 
     def test_a_file_number_that_is_not_there_is_found(self, old: Path) -> None:
         pq.write_table(pq.read_table(old / "files.parquet").slice(0, 1), old / "files.parquet")

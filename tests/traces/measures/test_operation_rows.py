@@ -10,8 +10,9 @@ from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.measures import operation_rows as operation_rows_home
 from dxt_replay.traces.measures.operation_rows import ROW_COLUMNS, operation_rows, read_ahead, rows_together
 from dxt_replay.traces.schema import OPS
+from dxt_replay.traces.store.info import read_info
 from dxt_replay.traces.store.reader import open_capture
-from dxt_replay.traces.store.writer import OpsWriter
+from dxt_replay.traces.store.writer import OpsWriter, write_capture_info
 from tests.capture_builder import Op, build_capture, ops_table, read, write
 
 
@@ -49,8 +50,9 @@ def test_rows_of_several_ranks_are_those_of_each(tmp_path: Path, monkeypatch: py
     with OpsWriter(path, row_group_rows=20) as writer:
         for rank in range(7):
             writer.write(ops_table([op for op in ops if op.rank == rank]))
+    write_capture_info(path, read_info(path))
     capture = open_capture(path)
-    assert len(capture.row_groups(6)) == 2
+    assert len(capture.index.of(6)) == 2
     monkeypatch.setattr(operation_rows_home, "FEW_ROWS", 40)
     found = list(rows_together(capture, without=("step",)))
     assert [sorted(set(rows.ranks.tolist())) for rows in found] == [[0, 1], [2, 3], [4, 5], [], []]

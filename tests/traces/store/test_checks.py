@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from dxt_replay.traces.errors import CaptureError
-from dxt_replay.traces.store.operation_batches import read_row_groups
 from dxt_replay.traces.store.reader import Capture, open_capture
 from tests.capture_builder import File, Op, Span, build_capture, read, write
 from tests.places import ROOT, SHARED
 
 CONTRADICTORY = SHARED / "trials" / "repro" / "captures" / "cap-15726.capture"
 OPS, FILES, SPANS, HDF5 = "ops/part-0000000-0000.parquet", "files.parquet", "spans.parquet", "hdf5.parquet"
+INDEX = "index.parquet"
 
 DATASET = {
     "file_id": 0, "dataset": "/x", "type_size": 4, "points": 8, "shape": [8], "chunk_shape": [4], "filters": [],
@@ -47,10 +46,11 @@ def capture(tmp_path: Path) -> Capture:
 
 
 def change(capture: Capture, part: str, changed: Callable[[pa.Table], pa.Table]) -> None:
-    """Write a table of the capture anew."""
+    """Write a table of the capture anew, as another writer would, who has no index."""
     file = capture.path / part
     table = changed(pq.read_table(file))
     pq.write_table(table, file)
+    (capture.path / INDEX).unlink(missing_ok=True)
 
 
 def with_column(name: str, values: Any) -> Callable[[pa.Table], pa.Table]:
@@ -86,7 +86,8 @@ CASES: dict[str, tuple[str, Callable[[pa.Table], pa.Table], str]] = {
     "null": (OPS, with_column("lane", [0, None, 0]), "lane has rows without a value"),
     "null word": (OPS, with_column("op", pa.array(["read", None, "read"]).dictionary_encode()), "op has rows without"),
     "unknown word": (OPS, with_column("op", pa.array(["read"] * 2 + ["mmap"]).dictionary_encode()), "'mmap'"),
-    "two ranks": (OPS, with_column("rank", [0, 0, 1]), "mixes ranks"),
+    "two ranks": (OPS, with_column("rank", [0, 0, 1]), "rank 1, which capture.json does not list"),
+    "ranks out of order": (OPS, with_column("rank", [1, 0, 0]), "sort the operations by rank and start_ns"),
     "other rank": (OPS, with_column("rank", [7, 7, 7]), "rank 7, which capture.json does not list"),
     "no file": (OPS, with_column("file_id", [0, 2, 0]), "names a file that files.parquet lacks"),
     "file below 0": (OPS, with_column("file_id", [0, -1, 0]), "file_id -1"),
@@ -148,15 +149,52 @@ def test_what_is_read_is_checked_and_nothing_else(capture: Capture, columns: lis
         assert batch.num_rows == 3
 
 
-@pytest.mark.parametrize("changes", [{"file_id": [0, 9, 0]}, {"other_file_id": [-1, -1, -1]}, {"operations": None}])
-def test_counts_that_cannot_be_are_counted_anew(capture: Capture, changes: dict[str, Any]) -> None:
-    (file,) = (capture.path / "usage").iterdir()
+@pytest.mark.parametrize("changes", [{"file_id": [0, 9, 0]}, {"other_file_id": [-1] * 3}, {"operations": [-1] * 3}])
+def test_counts_that_cannot_be_are_counted_anew(capture: Capture, changes: dict[str, list[int]]) -> None:
+    index = pq.read_table(capture.path / INDEX)
     expected = capture.usage(0)
     ((name, values),) = changes.items()
-    table = pq.read_table(file)
-    pq.write_table(with_column(name, [None] * 3 if values is None else values)(table), file)
-    found = open_capture(capture.path).usage(0)
-    assert {tuple(row.values()) for row in found.to_pylist()} == {tuple(row.values()) for row in expected.to_pylist()}
+    ((counts,),) = [index["usage"].to_pylist()]
+    usage = [[{**count, name: value} for count, value in zip(counts, values, strict=True)]]
+    pq.write_table(with_column("usage", usage)(index), capture.path / INDEX)
+    assert open_capture(capture.path).usage(0).equals(expected)
+
+
+INDEX_CASES: dict[str, tuple[str, Any, str]] = {
+    "rank": ("rank", [7], "rank 7, which capture.json does not list"),
+    "rank below 0": ("rank", [-1], "a stretch of part-0000000-0000.parquet cannot be"),
+    "no rows": ("rows", [0], "cannot be"),
+    "rows": ("rows", [2], "contradicts index.parquet"),
+    "too many rows": ("rows", [1 << 40], "cannot be"),
+    "row group": ("row_group", [1], "contradicts index.parquet"),
+    "row group below 0": ("row_group", [-1], "cannot be"),
+    "begin": ("first_ns", [-5], "contradicts index.parquet"),
+    "begin before time": ("first_ns", [-(1 << 62)], "cannot be"),
+    "last begin": ("last_start_ns", [9_001], "contradicts index.parquet"),
+    "end": ("last_ns", [10_001], "contradicts index.parquet"),
+    "end before begin": ("last_ns", [5], "cannot be"),
+    "part": ("part", ["../../files.parquet"], "part-0000000-0000.parquet is not in index.parquet"),
+    "size": ("part_bytes", [5], "part-0000000-0000.parquet is truncated, or another"),
+    "null": ("rank", [None], "rank has rows without a value"),
+    "text": ("rank", pa.array(["zero"]), "column rank is not int32"),
+}
+
+
+@pytest.mark.parametrize("case", INDEX_CASES)
+def test_an_index_that_contradicts_the_rows_is_one_sentence(capture: Capture, case: str) -> None:
+    name, values, expected = INDEX_CASES[case]
+    file = capture.path / INDEX
+    pq.write_table(with_column(name, values)(pq.read_table(file)), file)
+    with pytest.raises(CaptureError) as caught:
+        list(read_all(open_capture(capture.path)))
+    assert expected in str(caught.value)
+
+
+def test_an_index_without_a_column_is_refused(capture: Capture) -> None:
+    file = capture.path / INDEX
+    pq.write_table(pq.read_table(file).drop_columns("rows"), file)
+    with pytest.raises(CaptureError, match=r"index\.parquet lacks the column rows"):
+        open_capture(capture.path)
 
 
 @pytest.mark.parametrize(
@@ -231,11 +269,11 @@ def test_texts_that_would_fill_the_memory_are_refused(capture: Capture) -> None:
 
 @pytest.mark.skipif(not CONTRADICTORY.exists(), reason="the captures of the trials are not here")
 def test_the_type_of_a_column_is_that_of_the_schema_where_a_row_group_says_another() -> None:
-    """pyarrow refuses such a row group by itself, and reads it as the schema says beside others."""
+    """pyarrow refuses such a row group by itself, whatever rank is asked for."""
     capture = open_capture(CONTRADICTORY)
-    assert sum(batch.num_rows for batch in capture.operations()) == 84
-    with pytest.raises(CaptureError, match="damaged"):
-        list(capture.operations(1))
+    for ranks in (None, 1):
+        with pytest.raises(CaptureError, match=r"row group 1\) is damaged"):
+            list(capture.operations(ranks))
 
 
 def rewritten_footer(file: Path, changed: Callable[[bytes], bytes]) -> None:
@@ -259,6 +297,7 @@ def test_statistics_that_cannot_be_decoded_do_not_end_the_program(tmp_path: Path
     capture = build_capture(tmp_path, files=["/a"], ops=[read(0, length=1, start_ns=5_000)])
     before = list(read_all(capture))
     rewritten_footer(capture.path / OPS, lambda footer: footer.replace(old, new))
+    (capture.path / INDEX).unlink()
     assert pq.read_metadata(capture.path / OPS).num_rows == 1
     with suppress(CaptureError):
         assert list(read_all(open_capture(capture.path))) == before
@@ -266,41 +305,24 @@ def test_statistics_that_cannot_be_decoded_do_not_end_the_program(tmp_path: Path
 
 def test_a_capture_without_statistics_is_read(capture: Capture) -> None:
     before = list(read_all(capture))
-    for name in (OPS, "usage/usage-0000000.parquet"):
-        pq.write_table(pq.read_table(capture.path / name), capture.path / name, write_statistics=False)
+    pq.write_table(pq.read_table(capture.path / OPS), capture.path / OPS, write_statistics=False)
+    (capture.path / INDEX).unlink()
     assert list(read_all(open_capture(capture.path))) == before
-
-
-def test_statistics_are_held_against_the_rows(tmp_path: Path) -> None:
-    capture = build_capture(tmp_path, files=["/a"], ops=[read(0, length=1, start_ns=5_000)])
-    rewritten_footer(capture.path / OPS, lambda footer: footer.replace(FIRST_START, (4_999).to_bytes(8, "little")))
-    opened = open_capture(capture.path)
-    assert opened.time_span_ns[0] == 4_999
-    with pytest.raises(CaptureError, match="its footer contradicts its rows"):
-        list(opened.operations())
-
-
-@pytest.mark.parametrize("rows", [1, 3, 40])
-def test_small_row_groups_have_as_many_rows_as_the_footer_says(tmp_path: Path, rows: int) -> None:
-    """Also where only columns are read that say nothing else of them."""
-    build_capture(tmp_path, files=["/a"], ops=[read(0, start_ns=place, rank=place // 2) for place in range(6)])
-    opened = open_capture(tmp_path / "test.capture")
-    groups = [opened.row_groups(rank)[0] for rank in opened.ranks]
-    groups[1] = replace(groups[1], rows=rows)
-    for columns in (["start_ns"], ["length"], ["rank", "start_ns"]):
-        with pytest.raises(CaptureError, match="its footer contradicts its rows"):
-            read_row_groups(pq.ParquetFile(groups[0].part), groups, columns, files=1)
 
 
 def test_the_name_of_a_column_that_is_not_text(capture: Capture) -> None:
     rewritten_footer(capture.path / OPS, lambda footer: footer.replace(b"follows", b"follow\xff", 1))
+    (capture.path / INDEX).unlink()
     with pytest.raises(CaptureError, match="decode"):
         open_capture(capture.path)
 
 
-@pytest.mark.parametrize("part", [OPS, FILES, SPANS])
-def test_a_flipped_bit_of_the_data_is_noticed(capture: Capture, part: str) -> None:
-    """Each page has a checksum; the headers of the pages have none, so that one may be read as what it was not."""
+@pytest.mark.parametrize(("part", "least"), [(OPS, 0.5), (FILES, 0.5), (SPANS, 0.5), (INDEX, 0.1)])
+def test_a_flipped_bit_of_the_data_is_noticed(capture: Capture, part: str, least: float) -> None:
+    """Each page has a checksum; the headers of the pages have none, so that one may be read as what it was not.
+
+    Damaged counts in the index are counted anew, which most of its bytes are.
+    """
     file = capture.path / part
     whole, expected, noticed = file.read_bytes(), list(read_all(capture)), 0
     end = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
@@ -314,17 +336,17 @@ def test_a_flipped_bit_of_the_data_is_noticed(capture: Capture, part: str) -> No
             noticed += 1
         else:
             assert found == expected, f"byte {place}"
-    assert noticed > 0.5 * len(range(4, end, 23))
+    assert noticed > least * len(range(4, end, 23))
 
 
 FLIPPING = """
 import random, struct, sys
 from pathlib import Path
 from dxt_replay.traces.errors import CaptureError
-from dxt_replay.traces.store.operation_batches import read_row_groups
 from dxt_replay.traces.store.reader import open_capture
 
 part = next(Path(sys.argv[1], "ops").glob("part-*"))
+Path(sys.argv[1], "index.parquet").unlink()
 sound = part.read_bytes()
 (length,) = struct.unpack("<I", sound[-8:-4])
 chance = random.Random(7)

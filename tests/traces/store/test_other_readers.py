@@ -18,12 +18,13 @@ from dxt_replay.traces.schema import (
     DEPENDENCY_COLUMNS,
     FILES_SCHEMA,
     HDF5_SCHEMA,
+    INDEX_SCHEMA,
     OPS_SCHEMA,
     SCHEMA_VERSION,
     SPANS_SCHEMA,
+    USAGE_SCHEMA,
 )
 from dxt_replay.traces.store.reader import Capture, open_capture
-from dxt_replay.traces.store.usage import USAGE_SCHEMA
 from tests.capture_builder import Op, Span, build_capture, read, write
 from tests.places import ROOT
 
@@ -94,12 +95,6 @@ def test_a_capture_of_version_2_is_read(tmp_path: Path) -> None:
     assert [capture.usage(rank)["operations"].to_pylist() for rank in (0, 1)] == [[1, 1], [1, 1]]
 
 
-def test_the_counts_of_version_2_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    capture = open_capture(VERSION_2)
-    monkeypatch.setattr(Capture, "operations", lambda *_, **__: pytest.fail("scanned"))
-    assert capture.usage(0).num_rows == 2
-
-
 def test_a_capture_of_version_3_is_read() -> None:
     capture = open_capture(VERSION_3)
     assert (capture.info.schema_version, capture.info.dependencies) == (3, "inferred")
@@ -116,15 +111,15 @@ def test_a_capture_of_version_3_is_read() -> None:
 
 def test_a_copied_capture_is_whole(capture: Capture, tmp_path: Path) -> None:
     shutil.copytree(capture.path, tmp_path / "copy.capture")
-    shutil.rmtree(tmp_path / "copy.capture" / "usage")
+    (tmp_path / "copy.capture" / "index.parquet").unlink()
     assert open_capture(tmp_path / "copy.capture").usage(0).num_rows == capture.usage(0).num_rows
 
 
 def test_a_new_capture_says_its_version(capture: Capture) -> None:
-    assert json.loads((capture.path / "capture.json").read_text())["schema_version"] == SCHEMA_VERSION == 4
+    assert json.loads((capture.path / "capture.json").read_text())["schema_version"] == SCHEMA_VERSION == 5
 
 
-@pytest.mark.parametrize("schema", [OPS_SCHEMA, FILES_SCHEMA, SPANS_SCHEMA, HDF5_SCHEMA, USAGE_SCHEMA])
+@pytest.mark.parametrize("schema", [OPS_SCHEMA, FILES_SCHEMA, SPANS_SCHEMA, HDF5_SCHEMA, INDEX_SCHEMA, USAGE_SCHEMA])
 def test_the_description_names_every_column(schema: pa.Schema) -> None:
     text = (ROOT / "docs" / "capture-format.md").read_text(encoding="utf-8")
     missing = [name for name in schema.names if f"`{name}`" not in text]

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dxt_replay.traces.errors import CaptureError
-from dxt_replay.traces.schema import OPS
+from dxt_replay.traces.schema import OPS, USAGE_SCHEMA
+from dxt_replay.traces.store.index import INDEX_NAME
 from dxt_replay.traces.store.reader import Capture, open_capture
-from dxt_replay.traces.store.usage import USAGE_SCHEMA, UsageCounter
-from tests.capture_builder import Op, build_capture, ops_table
+from dxt_replay.traces.store.usage import UsageCounter
+from tests.capture_builder import Op, build_capture, ops_table, with_counts_of
 
 ROWS = st.builds(
     Op,
@@ -28,11 +29,11 @@ ROWS = st.builds(
 
 @given(st.lists(ROWS, min_size=1), st.integers(1, 10))
 def test_counts_are_those_of_the_rows_however_they_come(ops: list[Op], cut: int) -> None:
-    table = ops_table(ops)
+    table = ops_table([replace(op, rank=5) for op in ops])
     counter = UsageCounter()
     for begin in range(0, len(ops), cut):
         counter.add(table.slice(begin, cut))
-    counted = counter.table(5)
+    counted = counter.table()
     assert counted.schema.equals(USAGE_SCHEMA)
     found = {
         (row["lane"], row["op"], row["api"], row["file_id"]): (row["operations"], row["least_length"], row["reach"])
@@ -57,7 +58,7 @@ def test_a_rename_names_its_other_file_and_reaches_nowhere() -> None:
             ]
         )
     )
-    rows = {row["op"]: row for row in counter.table(0).to_pylist()}
+    rows = {row["op"]: row for row in counter.table().to_pylist()}
     assert (rows["rename"]["other_file_id"], rows["rename"]["reach"]) == (7, 0)
     assert (rows["read"]["other_file_id"], rows["read"]["reach"]) == (-1, 13)
 
@@ -69,11 +70,10 @@ def two_ranks(folder: Path) -> Capture:
 
 def test_the_writer_stores_what_a_scan_would_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     capture = two_ranks(tmp_path)
-    for file in (capture.path / "usage").glob("usage-*"):
-        file.rename(tmp_path / file.name)
+    stored = capture.path / INDEX_NAME
+    stored.rename(tmp_path / "away")
     scanned = {rank: open_capture(capture.path).usage(rank) for rank in (0, 3)}
-    for file in tmp_path.glob("usage-*"):
-        file.rename(capture.path / "usage" / file.name)
+    (tmp_path / "away").rename(stored)
     again = open_capture(capture.path)
     monkeypatch.setattr(Capture, "operations", lambda *_, **__: pytest.fail("scanned"))
     for rank in (0, 3):
@@ -81,24 +81,11 @@ def test_the_writer_stores_what_a_scan_would_find(tmp_path: Path, monkeypatch: p
         assert again.usage(rank).sort_by(order).equals(scanned[rank].sort_by(order))
 
 
-@pytest.mark.parametrize("damage", ["truncated", "of another capture"])
-def test_what_does_not_add_up_is_counted_anew(tmp_path: Path, damage: str) -> None:
+def test_counts_that_do_not_add_up_are_counted_anew(tmp_path: Path) -> None:
     capture = two_ranks(tmp_path)
-    (file,) = (capture.path / "usage").glob("usage-*")
-    if damage == "truncated":
-        file.write_bytes(file.read_bytes()[:50])
-    else:
-        other = build_capture(tmp_path, ops=[Op("read", 0, length=1)], files=["/a"], name="other")
-        (stored,) = (other.path / "usage").glob("usage-*")
-        file.write_bytes(stored.read_bytes())
-    again = open_capture(capture.path)
+    ops = [Op("read", 0, length=1), Op("read", 0, rank=3, length=1)]
+    again = with_counts_of(capture, build_capture(tmp_path, ops=ops, files=["/a"], name="other"))
     assert [sum(again.usage(rank)["operations"].to_pylist()) for rank in (0, 3)] == [10, 10]
-
-
-def test_an_older_capture_is_emptied_with_its_counts(tmp_path: Path) -> None:
-    two_ranks(tmp_path)
-    capture = build_capture(tmp_path, ops=[Op("read", 0, rank=1, length=1)], files=["/a"])
-    assert [file.name for file in (capture.path / "usage").glob("usage-*")] == ["usage-0000001.parquet"]
 
 
 @pytest.mark.parametrize(
@@ -115,12 +102,10 @@ def test_rows_that_the_stored_counts_contradict_are_damage(tmp_path: Path, count
     files = ["/a", "/b"]
     capture = build_capture(tmp_path, ops=ops, files=files)
     other = build_capture(tmp_path, ops=counted, files=files, name="other")
-    shutil.rmtree(capture.path / "usage")
-    (other.path / "usage").rename(capture.path / "usage")
-    again = open_capture(capture.path)
+    again = with_counts_of(capture, other)
     assert len(list(again.operations())) == 1, "who does not rely on the counts reads the rows"
     again.usage(0)
-    with pytest.raises(CaptureError, match="rank 0 are not those that its folder usage counts"):
+    with pytest.raises(CaptureError, match=r"rank 0 are not those that index\.parquet counts"):
         list(again.operations(0))
     assert list(again.operations(0, columns=["start_ns"]))
 
@@ -138,8 +123,6 @@ def test_stale_counts_of_many_ranks_at_once_are_counted_again(tmp_path: Path) ->
     files = ["/a"]
     capture = build_capture(tmp_path, ops=[Op("read", 0, rank=rank) for rank in (0, 0, 1, 1)], files=files)
     stale = build_capture(tmp_path, ops=[Op("read", 0, rank=rank) for rank in (0, 1, 1, 1)], files=files, name="stale")
-    shutil.rmtree(capture.path / "usage")
-    (stale.path / "usage").rename(capture.path / "usage")
-    again = open_capture(capture.path)
+    again = with_counts_of(capture, stale)
     found = [(row["rank"], row["operations"]) for table in again.usages() for row in table.to_pylist()]
     assert found == [(0, 2), (1, 2)]

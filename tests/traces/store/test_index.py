@@ -1,0 +1,181 @@
+"""The index says where the operations of each rank are: held against the rows as another reader finds them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.store import writer as writer_home
+from dxt_replay.traces.store.digests import file_digest
+from dxt_replay.traces.store.index import INDEX_NAME
+from dxt_replay.traces.store.info import read_info
+from dxt_replay.traces.store.reader import Capture, open_capture
+from dxt_replay.traces.store.writer import OpsWriter, write_capture_info
+from tests.capture_builder import Op, Span, build_capture, ops_table, read
+
+Stretch = tuple[str, int, int, int, int, int, int]
+
+
+def rows_of(sizes: list[int]) -> list[Op]:
+    """So many reads of rank 0, 1, 2 ..., each of which ends 5 ns after the next begins."""
+    return [
+        read(at % 3, rank=rank, start_ns=10 * at + rank, end_ns=10 * at + rank + 15, length=at, offset=at)
+        for rank, size in enumerate(sizes)
+        for at in range(size)
+    ]
+
+
+def stretches(capture: Path) -> list[Stretch]:
+    """What the index has to hold, from the rows alone."""
+    found: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
+    for part in sorted((capture / "ops").iterdir()):
+        file = pq.ParquetFile(part)
+        for group in range(file.num_row_groups):
+            for row in file.read_row_group(group).to_pylist():
+                found.setdefault((part.name, group, row["rank"]), []).append((row["start_ns"], row["end_ns"]))
+    return [(*key, len(times), times[0][0], times[-1][0], max(end for _, end in times)) for key, times in found.items()]
+
+
+def stored(capture: Path) -> list[Stretch]:
+    names = ("part", "row_group", "rank", "rows", "first_ns", "last_start_ns", "last_ns")
+    return [tuple(row[name] for name in names) for row in pq.read_table(capture / INDEX_NAME).to_pylist()]
+
+
+@settings(max_examples=40, deadline=None)
+@example(sizes=[20, 20, 20], group=20, cut=100)
+@example(sizes=[3, 41, 0, 19, 1], group=20, cut=7)
+@given(st.lists(st.integers(0, 45), min_size=1, max_size=8), st.integers(1, 30), st.integers(1, 60))
+def test_every_rank_is_where_the_index_says(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], group: int, cut: int
+) -> None:
+    """However its rows come to the writer, with the index and without it."""
+    ops = rows_of(sizes)
+    path = build_capture(tmp_path_factory.mktemp("index"), files=["/a", "/b", "/c"], ranks=range(len(sizes))).path
+    with OpsWriter(path, row_group_rows=group) as writer:
+        for begin in range(0, len(ops), cut):
+            writer.write(ops_table(ops[begin : begin + cut]))
+    write_capture_info(path, read_info(path))
+    assert stored(path) == stretches(path)
+    indexed = open_capture(path)
+    assert_ranks(indexed, sizes, ops)
+    counts = {rank: sum(indexed.usage(rank)["operations"].to_pylist()) for rank in range(len(sizes))}
+    assert counts == dict(enumerate(sizes))
+    (path / INDEX_NAME).unlink()
+    assert_ranks(open_capture(path), sizes, ops)
+
+
+def assert_ranks(capture: Capture, sizes: list[int], ops: list[Op]) -> None:
+    for rank in reversed(range(len(sizes))):
+        mine = [op.start_ns for op in ops if op.rank == rank]
+        found = [batch["start_ns"].to_pylist() for batch in capture.operations(rank, columns=["start_ns"])]
+        assert [start for starts in found for start in starts] == mine
+        assert capture.operation_count(rank) == sizes[rank]
+    together = list(capture.rank_operations(columns=["rank", "offset"]))
+    assert [(rank, set(batch["rank"].to_pylist())) for rank, batch in together] == [(r, {r}) for r, _ in together]
+    assert [op.offset for op in ops] == [offset for _, batch in together for offset in batch["offset"].to_pylist()]
+    assert capture.time_span_ns == (
+        min((op.start_ns for op in ops), default=0),
+        max((op.end_ns or 0 for op in ops), default=0),
+    )
+
+
+def test_small_ranks_share_row_groups_and_large_ones_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_home, "SHARED_ROWS", 8)
+    path = build_capture(
+        tmp_path, files=["/a", "/b", "/c"], ops=rows_of([2, 2, 2, 50, 3, 3, 3, 9]), row_group_rows=20
+    ).path
+    groups: dict[int, list[tuple[int, int]]] = {}
+    for _, group, rank, rows, *_ in stored(path):
+        groups.setdefault(group, []).append((rank, rows))
+    assert list(groups.values()) == [
+        [(0, 2), (1, 2), (2, 2)],
+        [(3, 20)],
+        [(3, 20)],
+        [(3, 10)],
+        [(4, 3), (5, 3), (6, 3)],
+        [(7, 9)],
+    ]
+
+
+def test_a_rank_that_comes_before_a_smaller_one_does_not_share(tmp_path: Path) -> None:
+    """Row groups are sorted by rank, as their metadata say; several writers may have ranks in any order."""
+    path = build_capture(tmp_path, files=["/a"], ranks=range(3)).path
+    with OpsWriter(path) as writer:
+        for rank in (1, 2, 0):
+            writer.write(ops_table([read(0, rank=rank)]))
+    write_capture_info(path, read_info(path))
+    assert [(group, rank) for _, group, rank, *_ in stored(path)] == [(0, 1), (0, 2), (1, 0)]
+    assert [rank for rank, _ in open_capture(path).rank_operations()] == [0, 1, 2]
+
+
+def test_a_part_has_its_size_and_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_home, "PART_ROW_GROUPS", 2)
+    path = build_capture(tmp_path, files=["/a", "/b", "/c"], ops=rows_of([50]), row_group_rows=10).path
+    parts = sorted((path / "ops").iterdir())
+    assert [part.name for part in parts] == [f"part-0000000-000{number}.parquet" for number in range(3)]
+    found = {(row["part"], row["part_bytes"], row["digest"]) for row in pq.read_table(path / INDEX_NAME).to_pylist()}
+    assert found == {(part.name, part.stat().st_size, file_digest(part)) for part in parts}
+
+
+def test_several_writers_make_one_index(tmp_path: Path) -> None:
+    path = build_capture(tmp_path, files=["/a"], ranks=range(4)).path
+    with OpsWriter(path) as one, OpsWriter(path) as other:
+        for rank in (0, 2):
+            one.write(ops_table([read(0, rank=rank, length=rank)]))
+            other.write(ops_table([read(0, rank=rank + 1, length=rank + 1)]))
+    write_capture_info(path, read_info(path))
+    assert sorted(file.name for file in (path / "ops").iterdir()) == [
+        "part-0000000-0000.parquet",
+        "part-0000001-0000.parquet",
+    ]
+    lengths = [batch["length"].to_pylist() for batch in open_capture(path).operations()]
+    assert lengths == [[0], [1], [2], [3]]
+
+
+@pytest.mark.parametrize("change", ["gone", "more", "shorter"])
+def test_parts_that_are_not_those_of_the_index_are_named(tmp_path: Path, change: str) -> None:
+    path = build_capture(tmp_path, files=["/a"], ops=[read(0)]).path
+    part = path / "ops" / "part-0000000-0000.parquet"
+    if change == "gone":
+        part.unlink()
+    elif change == "more":
+        (path / "ops" / "part-0000001-0000.parquet").write_bytes(part.read_bytes())
+    else:
+        part.write_bytes(part.read_bytes()[:-1])
+    expected = {"gone": "lacks part-0000000", "more": "part-0000001-0000.parquet is not in", "shorter": "is truncated"}
+    with pytest.raises(CaptureError, match=expected[change]):
+        open_capture(path)
+
+
+def test_a_row_group_of_many_ranks_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    capture = build_capture(tmp_path, files=["/a", "/b", "/c"], ops=rows_of([4] * 50))
+    reads: list[int] = []
+    read_row_group = pq.ParquetFile.read_row_group
+
+    def counted(self: pq.ParquetFile, number: int, **options: object) -> object:
+        reads.append(number)
+        return read_row_group(self, number, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", counted)
+    for rank in capture.ranks:
+        assert [batch.num_rows for batch in capture.operations(rank)] == [4]
+    assert reads == [0]
+
+
+def test_other_readers_learn_units_version_order_and_identity(tmp_path: Path) -> None:
+    ops, spans = rows_of([3, 3]), [Span("step", 0, 9, step=0)]
+    paths = [build_capture(tmp_path, files=["/a", "/b", "/c"], ops=ops, spans=spans, name=name).path for name in "ab"]
+    for name, order in (("ops/part-0000000-0000.parquet", [0, 7]), ("spans.parquet", [0, 5]), ("files.parquet", [0])):
+        footer = pq.read_metadata(paths[0] / name)
+        assert footer.metadata[b"dxt_replay.schema_version"] == b"5"
+        assert footer.metadata[b"dxt_replay.units"].startswith(b"times: ns")
+        assert [column.column_index for column in footer.row_group(0).sorting_columns] == order
+    identities = [pq.read_metadata(path / INDEX_NAME).metadata[b"dxt_replay.capture_id"] for path in paths]
+    other = build_capture(tmp_path, files=["/a", "/b", "/c"], ops=rows_of([3, 4]), spans=spans, name="c").path
+    identities.append(pq.read_metadata(other / INDEX_NAME).metadata[b"dxt_replay.capture_id"])
+    assert identities[0] == identities[1] != identities[2]

@@ -1,0 +1,285 @@
+"""The index of the op stream: which rows of which row group are the operations of a rank, and when they are.
+
+`index.parquet` holds it, with what each rank does to each file (`traces.store.usage`). A capture without that file,
+such as one of an earlier release or of another writer, has its index made from the rows (`scanned_index`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from operator import itemgetter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.few_together import few_together
+from dxt_replay.traces.schema import INDEX_SCHEMA, OPS_SCHEMA, CaptureInfo
+from dxt_replay.traces.store.checks import MOST_ROWS, check_columns, conforming
+from dxt_replay.traces.store.info import MOST_NS
+from dxt_replay.traces.store.tables import open_parquet, read_table
+
+OPS_FOLDER = "ops"
+"""Folder of a capture: the parts of the op stream."""
+
+INDEX_NAME = "index.parquet"
+
+_PLACES = ("part", "part_bytes", "row_group", "rank", "rows", "first_ns", "last_start_ns", "last_ns")
+"""Columns of `INDEX_SCHEMA` that say where operations are."""
+
+_COLUMNS = ("part", "row_group", "begin", "rank", "rows", "first_ns", "last_start_ns", "last_ns")
+_SCANNED = ["rank", "start_ns", "end_ns"]
+_SCANNED_ROWS = 1 << 16
+"""Rows of small row groups that are scanned at once."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OpsIndex:
+    """The stretches of the op stream, each the operations of one rank in one row group, by rank and time.
+
+    parts: the files that hold them.
+    part: number in `parts`. row_group: number in the part. begin: number in the row group of the stretch's first row.
+    rank; rows: how many operations. first_ns, last_start_ns: when the first and the last of them start.
+    last_ns: when the last one ends.
+    The columns are int64 (stretches,).
+    """
+
+    parts: tuple[Path, ...]
+    part: np.ndarray
+    row_group: np.ndarray
+    begin: np.ndarray
+    rank: np.ndarray
+    rows: np.ndarray
+    first_ns: np.ndarray
+    last_start_ns: np.ndarray
+    last_ns: np.ndarray
+
+    def of(self, rank: int, starts_ns: tuple[int, int] | None = None) -> np.ndarray:
+        """Numbers of the stretches of a rank, in order. `starts_ns`: those in which one may start in [begin, end)."""
+        found = np.arange(*np.searchsorted(self.rank, (rank, rank + 1)))
+        if starts_ns is None:
+            return found
+        return found[(self.first_ns[found] < starts_ns[1]) & (self.last_start_ns[found] >= starts_ns[0])]
+
+    def row_counts(self, ranks: Sequence[int]) -> np.ndarray:
+        """int64 (ranks,): operations of each rank."""
+        total = np.append(0, np.cumsum(self.rows))
+        counts: np.ndarray = (
+            total[np.searchsorted(self.rank, ranks, "right")] - total[np.searchsorted(self.rank, ranks)]
+        )
+        return counts
+
+    def ranks_together(self, rows: int) -> Iterator[tuple[int, ...]]:
+        """The ranks with operations, as runs with at most so many together, or of a single larger one."""
+        counted = zip(self.ranks, self.row_counts(self.ranks).tolist(), strict=True)
+        for some in few_together(counted, itemgetter(1), rows):
+            yield tuple(rank for rank, _ in some)
+
+    def is_single(self, rank: int) -> bool:
+        """Whether all operations of a rank are one stretch."""
+        return len(self.of(rank)) == 1
+
+    def first_starts(self) -> list[tuple[int, int]]:
+        """(start in ns of its first operation, rank) of every rank with operations, ascending."""
+        _, first = np.unique(self.rank, return_index=True)
+        return sorted(zip(self.first_ns[first].tolist(), self.rank[first].tolist(), strict=True))
+
+    @cached_property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks with operations, ascending."""
+        return tuple(np.unique(self.rank).tolist())
+
+    @cached_property
+    def time_span_ns(self) -> tuple[int, int] | None:
+        """First start and last end of all operations; None without any."""
+        return (int(self.first_ns.min()), int(self.last_ns.max())) if len(self.rank) else None
+
+    @cached_property
+    def _groups(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Stretches by row group and place in it; where each row group begins there; the row group of each stretch."""
+        order = np.lexsort((self.begin, self.row_group, self.part))
+        first = np.ones(len(order), dtype=bool)
+        first[1:] = (np.diff(self.part[order]) != 0) | (np.diff(self.row_group[order]) != 0)
+        group = np.empty(len(order), dtype=np.int64)
+        group[order] = np.cumsum(first) - 1
+        return order, np.append(np.flatnonzero(first), len(order)), group
+
+    def together(self, stretch: int) -> np.ndarray:
+        """Numbers of all stretches of the row group that holds this one, in the order of their rows."""
+        order, begins, group = self._groups
+        return order[slice(*begins[group[stretch] : group[stretch] + 2])]
+
+    def place(self, stretch: int) -> str:
+        """The row group of a stretch, for messages."""
+        return f"{self.parts[self.part[stretch]]} (row group {self.row_group[stretch]})"
+
+    def only(self, ranks: Collection[int]) -> OpsIndex:
+        """The stretches of some ranks. What shares their row groups is kept: they are read by the whole index."""
+        return self if set(self.ranks) <= set(ranks) else self._taken(np.isin(self.rank, list(ranks)))
+
+    def _taken(self, chosen: np.ndarray) -> OpsIndex:
+        """A mask, or an order, of the stretches."""
+        return OpsIndex(parts=self.parts, **{name: getattr(self, name)[chosen] for name in _COLUMNS})
+
+    def checked(self, info: CaptureInfo, folder: Path) -> OpsIndex:
+        """The index in the order of its ranks and times.
+
+        Raises: CaptureError where it contradicts `capture.json`, or where operations of a rank overlap.
+        """
+        unknown = self.rank[~np.isin(self.rank, info.ranks)]
+        if len(unknown):
+            raise CaptureError(
+                f"{folder} holds operations of rank {unknown.min()}, which capture.json does not list: merge or run "
+                "again"
+            )
+        stored, expected = int(self.rows.sum()), info.made_by.get("operations_stored")
+        if expected is not None and expected != stored:
+            raise CaptureError(
+                f"{folder} holds {stored} of {expected} operations: a part is missing or truncated, copy the capture "
+                "again"
+            )
+        keys = (self.row_group, self.part, self.last_start_ns, self.first_ns, self.rank)
+        found = self._taken(np.lexsort(keys))
+        later = (found.rank[1:] == found.rank[:-1]) & (found.first_ns[1:] < found.last_start_ns[:-1])
+        if later.any():
+            place = int(later.argmax()) + 1
+            raise CaptureError(
+                f"{found.parts[found.part[place]]} is damaged: its operations of rank {found.rank[place]} are not in "
+                "the order of their times"
+            )
+        return found
+
+
+def ops_index(directory: Path, info: CaptureInfo) -> OpsIndex:
+    """The index of a capture: what it stores, or what its rows say.
+
+    Raises: CaptureError where a part is missing, damaged or not of this job; OSError where it cannot be read.
+    """
+    folder = directory / OPS_FOLDER
+    if not folder.is_dir():
+        raise CaptureError(f"{directory} lacks its ops folder: the capture is incomplete, merge or run again")
+    # not glob, which takes a folder that may not be read for an empty one
+    parts = tuple(sorted(file for file in folder.iterdir() if file.match("part-*.parquet")))
+    stored = os.path.lexists(directory / INDEX_NAME)
+    found = _stored_index(directory / INDEX_NAME, parts) if stored else scanned_index(parts)
+    return found.checked(info, folder)
+
+
+def part_digests(directory: Path) -> dict[str, str]:
+    """Path below the capture -> SHA-256 of each part, as the index says; none without an index that can be read."""
+    try:
+        table = read_table(directory / INDEX_NAME, ("part", "digest"))
+        pairs = table.group_by(["part", "digest"]).aggregate([]).to_pylist()
+        return {f"{OPS_FOLDER}/{pair['part']}": str(pair["digest"]) for pair in pairs}
+    except (CaptureError, KeyError):
+        return {}
+
+
+def _stored_index(path: Path, parts: tuple[Path, ...]) -> OpsIndex:
+    """Raises: CaptureError where it does not agree with the parts that are there, or with itself."""
+    wanted = pa.schema([INDEX_SCHEMA.field(name) for name in _PLACES])
+    table = conforming(read_table(path, _PLACES), wanted, path)
+    code = table["part"].combine_chunks().dictionary_encode()
+    named = {name: number for number, name in enumerate(code.dictionary.to_pylist())}
+    for part in parts:
+        if part.name not in named:
+            raise CaptureError(f"{part} is not in {path.name}: take it away, or copy the capture again")
+    there = {part.name: number for number, part in enumerate(parts)}
+    for name in named:
+        if name not in there:
+            raise CaptureError(f"{path.parent / OPS_FOLDER} lacks {name}: copy the capture again")
+    number = np.array([there[name] for name in named], dtype=np.int64)
+    columns = {name: table[name].to_numpy().astype(np.int64) for name in _PLACES if name != "part"}
+    columns["part"] = number[code.indices.to_numpy()] if len(code) else np.empty(0, dtype=np.int64)
+    sizes = np.array([part.stat().st_size for part in parts], dtype=np.int64)
+    short = columns.pop("part_bytes") != sizes[columns["part"]] if len(code) else np.empty(0, dtype=bool)
+    if short.any():
+        raise CaptureError(f"{parts[columns['part'][short.argmax()]]} is truncated, or another: copy the capture again")
+    columns.pop("part_bytes", None)
+    return _with_begins(columns, parts, path)
+
+
+def _with_begins(columns: dict[str, np.ndarray], parts: tuple[Path, ...], path: Path) -> OpsIndex:
+    """The stored stretches, with the places of their rows. Raises: CaptureError for what no op stream has."""
+    order = np.lexsort([columns[name] for name in ("rank", "row_group", "part")])
+    columns = {name: values[order] for name, values in columns.items()}
+    part, group, rank, rows = (columns[name] for name in ("part", "row_group", "rank", "rows"))
+    same = np.zeros(len(order), dtype=bool)
+    same[1:] = (part[1:] == part[:-1]) & (group[1:] == group[:-1])
+    before = np.cumsum(rows) - rows
+    begin = before - np.maximum.accumulate(np.where(same, 0, before)) if len(order) else before
+    first, last_start, last = (columns[name] for name in ("first_ns", "last_start_ns", "last_ns"))
+    sound = (rows > 0) & (rows <= MOST_ROWS) & (begin + rows <= MOST_ROWS) & (rank >= 0) & (group >= 0)
+    sound &= (first >= -MOST_NS) & (first <= last_start) & (last_start <= last) & (last <= MOST_NS)
+    sound[1:] &= ~(same[1:] & (rank[1:] == rank[:-1]))
+    if not sound.all():
+        raise CaptureError(f"{path} is damaged: a stretch of {parts[part[(~sound).argmax()]].name} cannot be")
+    return OpsIndex(parts=parts, begin=begin, **columns)
+
+
+def scanned_index(parts: tuple[Path, ...]) -> OpsIndex:
+    """The index of these parts, from their ranks and times.
+
+    Raises: CaptureError where one is damaged, or its rows are not sorted by rank.
+    """
+    found: dict[str, list[np.ndarray]] = {name: [np.empty(0, dtype=np.int64)] for name in _COLUMNS}
+    for number, path in enumerate(parts):
+        file = open_parquet(path)
+        check_columns(file.schema_arrow.names, OPS_SCHEMA, path)
+        rows = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
+        for group, count in enumerate(rows):
+            if not 0 <= count <= MOST_ROWS:
+                raise CaptureError(
+                    f"{path}: row group {group} has {count} rows, at most {MOST_ROWS} are read at a time"
+                )
+        for groups in few_together(range(len(rows)), rows.__getitem__, _SCANNED_ROWS):
+            for name, values in _scanned(file, path, groups, rows).items():
+                found[name].append(values)
+            found["part"].append(np.full(len(found["rank"][-1]), number))
+    return OpsIndex(parts=parts, **{name: np.concatenate(values) for name, values in found.items()})
+
+
+def _scanned(file: pq.ParquetFile, path: Path, groups: Sequence[int], counts: Sequence[int]) -> dict[str, np.ndarray]:
+    """The stretches of some row groups, from their rows."""
+    place = f"{path} (row groups {groups[0]} to {groups[-1]})"
+    try:
+        table = file.read_row_groups(groups, columns=_SCANNED, use_threads=False)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise CaptureError(f"{place} is damaged: {error}") from error
+    rank, start, end = (column.to_numpy() for column in conforming(table, OPS_SCHEMA, place, _SCANNED))
+    ends = np.cumsum([counts[group] for group in groups])
+    if len(rank) != ends[-1]:
+        raise CaptureError(f"{place} is damaged: it has {len(rank)} rows, and not {ends[-1]}")
+    return stretches(rank, start, end, ends, np.array(groups), place)
+
+
+def stretches(
+    rank: np.ndarray, start: np.ndarray, end: np.ndarray, ends: np.ndarray, groups: np.ndarray, place: object
+) -> dict[str, np.ndarray]:
+    """The columns of `OpsIndex` but `part`, of rows of whole row groups, which end at `ends`; their numbers: `groups`.
+
+    Raises: CaptureError where ranks descend within a row group.
+    """
+    cuts = np.flatnonzero(np.diff(rank)) + 1
+    if not len(rank):
+        return {name: np.empty(0, dtype=np.int64) for name in _COLUMNS if name != "part"}
+    first = np.unique(np.concatenate(([0], cuts, ends[:-1][ends[:-1] < len(rank)])))
+    rows = np.diff(np.append(first, len(rank)))
+    group = np.searchsorted(ends, first, side="right")
+    again = (np.diff(group) == 0) & (rank[first[1:]] <= rank[first[:-1]])
+    if again.any():
+        raise CaptureError(f"{place} is not sorted by rank: sort the operations by rank and start_ns")
+    return {
+        "row_group": groups[group].astype(np.int64),
+        "begin": first - np.concatenate(([0], ends))[group],
+        "rank": rank[first].astype(np.int64),
+        "rows": rows,
+        "first_ns": start[first],
+        "last_start_ns": start[first + rows - 1],
+        "last_ns": np.maximum.reduceat(end, first),
+    }

@@ -1,0 +1,115 @@
+"""Parquet files of a capture, opened and read as a whole without filling the memory."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dxt_replay.traces.errors import CaptureError, exhausted
+from dxt_replay.traces.gzip_blocks import FREE_BYTES, MOST_EXPANSION
+from dxt_replay.traces.units import format_bytes
+
+MOST_TEXT_BYTES = 1 << 30
+"""Bytes of text, such as paths, in a table that is read as a whole."""
+
+MOST_ONE_TEXT_BYTES = 16 << 20
+"""Bytes of one text, such as a path, of which Linux allows 4096."""
+
+MOST_REPEATED_ROWS = 8 << 20
+"""Rows of a table that may be stored in less than a byte each: thousands of equal ranks of a generated capture are."""
+
+_TEXTS = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary(), pa.string_view(), pa.binary_view())
+
+
+def open_parquet(path: Path, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
+    """`footer`: its metadata where they are known. Raises: CaptureError where it is not a whole Parquet file.
+
+    Nobody asks pyarrow for the statistics of a footer: it ends the whole program at those that it cannot decode.
+    """
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # a FIFO would be waited for
+            raise OSError("it is not a regular file")
+        # Not mapped: pages that were read would stay in the process's resident memory, up to the whole stream.
+        file = pq.ParquetFile(path, memory_map=False, metadata=footer, page_checksum_verification=True)
+        names = file.schema_arrow.names if footer is None else ()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if (remedy := exhausted(error)) is not None:
+            raise CaptureError(f"cannot open {path}: {error}: {remedy}") from error
+        raise CaptureError(f"{path} is missing, truncated or not Parquet: {error}") from error
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise CaptureError(f"{path} is damaged: it has two columns {twice[0]!r}")
+    return file
+
+
+def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """A small table, as it lies in its file; of the `columns` those that are there.
+
+    Raises: CaptureError where it would fill the memory.
+    """
+    file = open_parquet(path)
+    rows, stored = file.metadata.num_rows, path.stat().st_size
+    if rows > max(stored, MOST_REPEATED_ROWS):
+        raise CaptureError(f"{path} is damaged: it claims {rows} rows in {stored} bytes")
+    unpacked = _unpacked_text_bytes(file)
+    if unpacked > max(FREE_BYTES, MOST_EXPANSION * stored):
+        raise CaptureError(f"{path} is damaged: it claims {format_bytes(unpacked)} of text in {stored} bytes")
+    try:
+        whole = pq.ParquetFile(
+            path, memory_map=False, read_dictionary=_texts(file.schema_arrow), page_checksum_verification=True
+        )
+        found: dict[str, pa.Array] = {}
+        nulls: dict[pa.DataType, pa.Array] = {}
+        texts = 0
+        names = [name for name in file.schema_arrow.names if columns is None or name in columns]
+        for name in names:  # one by one: as dictionaries, paths take several times their memory
+            stored_type, chunks = file.schema_arrow.field(name).type, []
+            for group in range(file.metadata.num_row_groups):
+                chunk = whole.read_row_group(group, columns=[name], use_threads=False)[name]
+                if (texts := texts + _text_bytes(chunk)) > MOST_TEXT_BYTES:
+                    raise CaptureError(f"{path} is damaged: it claims {format_bytes(texts)} of text in {stored} bytes")
+                chunks += chunk.cast(stored_type).chunks
+            column = pa.chunked_array(chunks, stored_type).combine_chunks()
+            # Columns without a value share their memory: most counters of most captures are among them.
+            found[name] = nulls.setdefault(stored_type, column) if column.null_count == rows else column
+        pa.default_memory_pool().release_unused()  # the allocator keeps what columns took on their way
+        return pa.table(found)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if (remedy := exhausted(error)) is not None:
+            raise CaptureError(f"cannot open {path}: {error}: {remedy}") from error
+        raise CaptureError(f"{path} is damaged: {error}") from error
+
+
+def _texts(schema: pa.Schema) -> list[str]:
+    """The columns of text, which are read as dictionaries: one long text in millions of rows is then held once."""
+    return [column.name for column in schema if column.type in _TEXTS]
+
+
+def _unpacked_text_bytes(file: pq.ParquetFile) -> int:
+    """What the footer says that the columns of text take before they are decoded: what reading them would allocate."""
+    footer = file.metadata
+    texts = [at for at in range(footer.num_columns) if footer.schema.column(at).physical_type == "BYTE_ARRAY"]
+    groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
+    return sum(group.column(at).total_uncompressed_size for group in groups for at in texts)
+
+
+def _text_bytes(column: pa.ChunkedArray) -> int:
+    """Bytes of the texts of a dictionary column, were each row to hold its own; 0 for other columns.
+
+    Raises: ValueError for a text that no producer writes.
+    """
+    total = 0
+    for chunk in column.chunks if pa.types.is_dictionary(column.type) else ():
+        lengths = pc.binary_length(chunk.dictionary).to_numpy(zero_copy_only=False).astype(np.int64)
+        if lengths.max(initial=0) > MOST_ONE_TEXT_BYTES:
+            raise ValueError(f"a text of {format_bytes(int(lengths.max()))}")
+        used = np.bincount(chunk.indices.drop_null().to_numpy(), minlength=len(lengths))
+        total += int(used @ lengths) if len(lengths) else 0
+    return total
