@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from dxt_replay.profiler_merge.analysis.analyse import Analysis, analyse
 from dxt_replay.profiler_merge.analysis.contents import contents
-from dxt_replay.profiler_merge.analysis.durations import DurationRule, recorded_durations
 from dxt_replay.profiler_merge.analysis.findings import findings_of, findings_table
 from dxt_replay.profiler_merge.analysis.rank_files import RankFiles
 from dxt_replay.profiler_merge.analysis.summary import Summary, summarise
@@ -87,7 +86,6 @@ def views(
     names: Collection[str],
     *,
     by: str | None = None,
-    durations: DurationRule = recorded_durations,
     bin_ns: int | None = None,
     bins: int = DEFAULT_BINS,
     locate: Callable[[str], Path] = Path,
@@ -102,10 +100,10 @@ def views(
     """
     found, shares = None, None
     if any(name in _FROM_ANALYSIS for name in names):
-        found = analyse(capture, by=by, durations=durations, workers=workers, saved_s=saved_s)
+        found = analyse(capture, by=by, workers=workers, saved_s=saved_s)
         summary, shares = found.summary, found.overlap.shares()
     else:
-        summary = summarise(capture, by=by, durations=durations, workers=workers)
+        summary = summarise(capture, by=by, workers=workers)
     tables = {}
     inside = contents(capture, locate=locate) if any(name in CONTENTS for name in names) else None
     for name in names:

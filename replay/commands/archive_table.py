@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dxt_replay.replay.interface.captures import NamedPart
     from dxt_replay.traces.workers.workers import Workers
 
-ONE_JOB = ("by", "show", "findings", "maps", "bin_width", "compat_vanidl", "ranks", "begin", "until", "steps")
+ONE_JOB = ("by", "show", "findings", "maps", "bin_width", "ranks", "begin", "until", "steps")
 FILTERS = ("path", "exclude", "op", "api")
 
 

@@ -69,9 +69,6 @@ class _TableName(click.ParamType):
 @click.option("--bin", "bin_width", metavar="TIME", help="Width of a bin of the timeline, such as 1s or 5ms.")
 @click.option("--sort", metavar="COLUMN", help="Of several jobs: sort by this column, the largest number first.")
 @filter_options
-@click.option(
-    "--compat-vanidl", is_flag=True, help="VaniDL's numbers: times in 0.1 ms, 0 becomes 1 ms, no path with .py."
-)
 @click.option("--csv", "csv_file", metavar="FILE|-", help="Write the one table asked for as comma-separated values.")
 @click.option("--parquet", "parquet_file", type=PATH, metavar="FILE", help="Write it as Parquet.")
 @worker_options
@@ -85,7 +82,6 @@ def command(
     maps: tuple[str, ...],
     bin_width: str | None,
     sort: str | None,
-    compat_vanidl: bool,
     csv_file: str | None,
     parquet_file: Path | None,
     force: bool,
@@ -127,7 +123,6 @@ def command(
                 bin=bin_width,
                 bins=TERMINAL_BINS,
                 maps=maps,
-                compat_vanidl=compat_vanidl,
                 executor=workers,
             )
             _check_opened(found, names)
