@@ -14,13 +14,11 @@ from dxt_replay.replay.commands.shared_options import (
     output_option,
     part_options,
 )
+from dxt_replay.replay.options.choices import READINGS
 from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
     from dxt_replay.replay.interface.captures import NamedPart
-
-READINGS = ("documented", "head", "v2.0", "v3.0")
-"""The names of `profiler_merge.workloads.description.READINGS`, which is not imported for a --help."""
 
 
 @click.command()

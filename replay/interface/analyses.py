@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from dxt_replay.profiler_merge.analysis.tables import GROUPINGS
 from dxt_replay.profiler_merge.analysis.tables import TABLES as ANALYSES
 from dxt_replay.replay.interface.captures import CaptureOrPath, held, opened
-from dxt_replay.replay.interface.merging import PathMaps, path_maps
+from dxt_replay.replay.interface.merging import path_maps
+from dxt_replay.replay.options.choices import PathMaps
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.workers.workers import Work, workers_of

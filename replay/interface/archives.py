@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dxt_replay.replay.interface.merging import PathLike, several
+from dxt_replay.replay.interface.merging import several
+from dxt_replay.replay.options.choices import PathLike
 from dxt_replay.traces.workers.workers import Work, workers_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dxt_replay.replay.interface.captures import CaptureOrPath, opened
 from dxt_replay.replay.interface.comparisons import RunPair, floor_of
-from dxt_replay.replay.interface.merging import PathLike
+from dxt_replay.replay.options.choices import PathLike
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.part import Part
 from dxt_replay.traces.store.part_capture import part_of, part_replayed

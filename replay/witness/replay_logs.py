@@ -14,8 +14,8 @@ from dxt_replay.profiler_merge.darshan.counters import CounterTable, read_counte
 from dxt_replay.profiler_merge.darshan.log import DarshanLog, open_log
 from dxt_replay.replay.twin.placement import OWN_ROOT_ID_CHARS, TWIN_ROOT
 from dxt_replay.replay.witness.tallies import COLUMNS, INTERFACES, SIZES, Tally, TallyCollector
+from dxt_replay.traces.paces import API_CHOICES
 from dxt_replay.traces.part import Part
-from dxt_replay.traces.replay_record import API_CHOICES
 
 _IN_TWIN = re.compile(rb"/%s(?:-[0-9a-f]{%d})?/" % (TWIN_ROOT.encode(), OWN_ROOT_ID_CHARS))
 _ROOT = b"/%s/" % TWIN_ROOT.encode()
