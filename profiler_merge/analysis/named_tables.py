@@ -71,7 +71,7 @@ class Views:
             result["overlap"] = self.shares
         if self.tables:
             result["tables"] = {
-                name: rank_files(table) if isinstance(table, RankFiles) else _rows(name, table)
+                name: rank_files(table) if isinstance(table, RankFiles) else self.rows(name)
                 for name, table in self.tables.items()
             }
         if self.unread is not None:
@@ -79,6 +79,14 @@ class Views:
         if self.storage_limit is not None:
             result["storage_limit"] = dict(self.storage_limit)
         return result
+
+    def rows(self, name: str, most: int = 0) -> list[dict[str, Any]]:
+        """The rows of a table; of "rank-files" the `most` that moved most. Raises: CaptureError when it is damaged."""
+        table = self.tables[name]
+        rows: list[dict[str, Any]] = (table.largest(most) if isinstance(table, RankFiles) else table).to_pylist()
+        if name != "findings":
+            return rows
+        return [{**row, "values": json.loads(row["values"]), "files": row["files"].splitlines()} for row in rows]
 
 
 def views(
@@ -136,10 +144,3 @@ def summary_table(summary: Summary) -> pa.Table:
         rows = ({**dataclasses.asdict(group), "group": str(group.group)} for group in summary.groups)
         return table_of(rows, GROUPS.schema)
     return flat_table(summary.as_json())
-
-
-def _rows(name: str, table: pa.Table) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = table.to_pylist()
-    if name != "findings":
-        return rows
-    return [{**row, "values": json.loads(row["values"]), "files": row["files"].splitlines()} for row in rows]

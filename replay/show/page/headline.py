@@ -71,8 +71,8 @@ def verdict(overview: Overview) -> tuple[str, str]:
             "At this pace no operation waits for another: the replay shows how long the storage took, not what "
             "training would wait for."
         )
-    summary = overview.summary_json()
-    cost, *reasons = storage_cost(summary) or ["What storage cost this run is not known."]
+    summary = overview.analysis.summary
+    cost, *reasons = storage_cost(summary, overview.storage_limit) or ["What storage cost this run is not known."]
     return cost, " ".join([*reasons, *rests_on_counters(summary)])
 
 
@@ -106,7 +106,7 @@ def _tiles(overview: Overview, elapsed_s: float | None) -> list[Tile]:
         found = [("elapsed", seconds(elapsed_s), f"first to last operation, {ranks}")]
     counted = _counted_bytes(summary)
     if counted is not None and summary.counted_times and elapsed_s is None:
-        slowest_s = [each["slowest_s"] for each in counted_below(summary.as_json()).values()]
+        slowest_s = [each["slowest_s"] for each in counted_below(summary).values()]
         longest_s = max((spent for spent in slowest_s if spent is not None), default=None)
         return [
             *found,
@@ -153,9 +153,9 @@ def _loop_tiles(overview: Overview) -> list[Tile]:
 
 def _counted_bytes(summary: Summary) -> tuple[int, int] | None:
     """(read, written) of a capture without a trace, by Darshan's counters; None of one with a trace."""
-    if has_trace(summary.as_json()):
+    if has_trace(summary):
         return None
-    counted = counted_below(summary.as_json()).values()
+    counted = counted_below(summary).values()
     if not counted:
         return summary.reconstructed.bytes_read, summary.reconstructed.bytes_written
     return sum(each["bytes_read"] or 0 for each in counted), sum(each["bytes_written"] or 0 for each in counted)

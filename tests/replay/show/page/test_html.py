@@ -234,7 +234,7 @@ def test_the_first_lines_say_what_ran_and_what_storage_cost(drawn: tuple) -> Non
     said = re.search(r"Infinitely fast storage would save at most [^,]+, ([\d.]+) % of the loop", page)
     assert said
     assert float(said[1]) == pytest.approx(loop.storage_gain_pct, abs=0.05)
-    assert said[0] in " ".join(storage_cost(found.analysis.summary.as_json())), "the page and the terminal differ"
+    assert said[0] in " ".join(storage_cost(found.analysis.summary)), "the page and the terminal differ"
     tiles = dict(re.findall(r"<dt>([^<]*)</dt><dd><strong>([^<]*)</strong>", page))
     assert tiles["accelerator in use"] == f"{loop.compute_pct:.1f} %"
     assert "/scratch (ext4): " in page
