@@ -44,7 +44,7 @@ def command(
     no I/O is known. The kind of each file is recognised by its content.
     """
     import dxt_replay
-    from dxt_replay.replay.commands.answer import answer, given_options
+    from dxt_replay.replay.commands.answer import answer, given_options, of_json
     from dxt_replay.replay.commands.progress import count_progress, status
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
     from dxt_replay.replay.show.archive_sections import merged_archive_sections
@@ -54,12 +54,12 @@ def command(
     if not each:
         with unwind_on_signals(), status("merging"):
             result = dxt_replay.merge(logs, output, executor=workers, **choices)
-        answer(result, merge_sections, "summary", output)
+        answer(result, of_json(merge_sections), "summary", output)
         return 0
     if given := given_options(OF_ONE_JOB):
         raise UsageError(f"{given[0]} speaks of one job: leave --each out, or merge that job by itself")
     options = {name: value for name, value in choices.items() if name not in (*OF_ONE_JOB, "extend")}
     with unwind_on_signals(), count_progress("merged", "jobs") as on_job:
         made = dxt_replay.merge_each(logs, output, executor=workers, on_job=on_job, **options)
-    answer(made, merged_archive_sections, "summary", output)
+    answer(made, of_json(merged_archive_sections), "summary", output)
     return 1 if made.failed else 0

@@ -90,13 +90,13 @@ def command(
 
 def _print(result: RunResult | Repeats, source: Path) -> None:
     import dxt_replay
-    from dxt_replay.replay.commands.answer import answer
+    from dxt_replay.replay.commands.answer import answer, of_json
     from dxt_replay.replay.show.run_sections import repeat_sections, run_sections
 
     repeated = isinstance(result, dxt_replay.Repeats)
     replay = result.runs[0].capture if isinstance(result, dxt_replay.Repeats) else result.capture
     following = ("compare", source, replay) if result.succeeded else ()
-    answer(result, repeat_sections if repeated else run_sections, *following)
+    answer(result, of_json(repeat_sections if repeated else run_sections), *following)
 
 
 def _explain(capture: NamedPart, choices: Mapping[str, Any]) -> None:

@@ -39,14 +39,14 @@ def command(capture: NamedPart, ranks: str | None, **choices: Any) -> None:
     10 % of the causal model. The page cache is empty at the start.
     """
     import dxt_replay
-    from dxt_replay.replay.commands.answer import answer
+    from dxt_replay.replay.commands.answer import answer, of_json
     from dxt_replay.replay.commands.progress import status
     from dxt_replay.replay.show.simulation_sections import simulation_sections
 
     counts = rank_counts(ranks) if ranks is not None else []
     with status("simulating" if choices["check"] is None else "simulating, and replaying the first seconds"):
         result = dxt_replay.simulate(capture, ranks=counts, **choices)
-    answer(result, simulation_sections)
+    answer(result, of_json(simulation_sections))
 
 
 def rank_counts(text: str) -> list[int]:

@@ -125,7 +125,7 @@ def _page_of_two(
     return report_page(
         _overview(part_of(compared, chosen), 2, workers),
         _overview(part_of(replay, chosen), 2, workers),
-        compare(source, replay, relation=relation, floor=floor, workers=workers).as_json(),
+        compare(source, replay, relation=relation, floor=floor, workers=workers),
         lag_course(replay),
     )
 

@@ -250,7 +250,7 @@ def _job_rows(summary: Summary) -> Iterable[tuple[str, str]]:
 def _loop_rows(summary: Summary) -> Iterable[tuple[str, str]]:
     steps, compute, loop = summary.steps, summary.compute, summary.loop
     if steps.count:
-        yield "steps", f"{format_count(steps.count)}, mean {seconds(steps.mean_s)}"
+        yield "steps", f"{format_count(steps.count)}, mean {or_dash(steps.mean_s, seconds)}"
         if steps.extended:
             yield (
                 "extended steps",
@@ -269,10 +269,10 @@ def _loop_rows(summary: Summary) -> Iterable[tuple[str, str]]:
         waits = bool(compute.input_wait_s_per_rank_mean)
         yield "input wait", f"{loop.input_wait_pct:.1f} % of the loop{busy}" if waits else "not known: none is shown"
     if compute.profiled_ranks:
-        steps = "with the first step" if loop is not None and loop.warm_up_s else "mean of the ranks"
-        yield f"compute, {steps}", or_dash(compute.busy_s_per_rank_mean, seconds)
+        which = "with the first step" if loop is not None and loop.warm_up_s else "mean of the ranks"
+        yield f"compute, {which}", or_dash(compute.busy_s_per_rank_mean, seconds)
         if loop is not None:
-            yield f"input wait, {steps}", or_dash(compute.input_wait_s_per_rank_mean, seconds)
+            yield f"input wait, {which}", or_dash(compute.input_wait_s_per_rank_mean, seconds)
         yield "I/O time inside compute", or_dash(compute.io_hidden_pct, percent)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dxt_replay.replay.show.cells import or_dash, run_time, seconds
 from dxt_replay.replay.show.page.html_tables import html_text
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dxt_replay.profiler_merge.analysis.finding import Finding
     from dxt_replay.profiler_merge.analysis.overview import Overview
     from dxt_replay.profiler_merge.analysis.summary import Summary
+    from dxt_replay.replay.fidelity.compare import Comparison
 
 Tile = tuple[str, str, str]
 """Name, value and note."""
@@ -172,10 +173,9 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f} %" if value >= 0.1 or value == 0 else f"{value:.2g} %"
 
 
-def replay_verdict(comparison: Mapping[str, Any]) -> str:
+def replay_verdict(comparison: Comparison) -> str:
     """The result of the comparison in its own words, and how long both took, as paragraphs."""
-    timing = comparison["timing"]
-    source_s, replay_s = timing["source_elapsed_s"], timing["replay_elapsed_s"]
+    source_s, replay_s = comparison.timing.source_elapsed_s, comparison.timing.replay_elapsed_s
     words = f"From the first operation to the last: {seconds(source_s)} in the first capture, "
     words += f"{seconds(replay_s)} in the second."
-    return f'<p class="verdict">{html_text(comparison["headline"])}</p><p class="note">{escape(words)}</p>'
+    return f'<p class="verdict">{html_text(comparison.headline)}</p><p class="note">{escape(words)}</p>'

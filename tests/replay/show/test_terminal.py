@@ -87,7 +87,7 @@ def test_many_groups_are_cut_with_the_largest_kept(tmp_path: Path) -> None:
 def test_a_comparison_fits_a_pipe_and_says_what_the_cosine_is_worth(
     capture: Capture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_sections(comparison_sections(compare(capture, capture).as_json(), details=False))
+    print_sections(comparison_sections(compare(capture, capture), details=False))
     text = text_of(capsys)
     assert "scale invariant" in " ".join(text.split())
     assert "what the replayer is responsible for (passed)" in text
@@ -95,7 +95,7 @@ def test_a_comparison_fits_a_pipe_and_says_what_the_cosine_is_worth(
 
 def test_the_rows_of_a_comparison(capture: Capture, tmp_path: Path) -> None:
     other = build_capture(tmp_path, files=["/x"], ops=[read(0, length=100, result=-5, due_ns=0)], name="other")
-    sections = comparison_sections(compare(capture, other).as_json())
+    sections = comparison_sections(compare(capture, other))
     found = rows(sections)
     assert found["bytes moved"] == ("256 KiB", "0 B", "+100.0 %")
     assert found["operations"] == ("4", "1", "DIFFERENT")

@@ -85,7 +85,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "cosmictagger": page_of(open_capture(folder / "cosmictagger.capture"))[1],
         "hostile": page_of(source)[1],
         "wide": page_of(build_capture(folder, ops=reads, files=["/data"], name="wide"))[1],
-        "both": report_page(overview(source), overview(replay), compare(source, replay).as_json(), lag_course(replay)),
+        "both": report_page(overview(source), overview(replay), compare(source, replay), lag_course(replay)),
     }
     for name, text in texts.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")

@@ -185,7 +185,7 @@ def test_source_and_replay_side_by_side(tmp_path: Path) -> None:
     replay = training(tmp_path, "again", delay_ns=3_000, due=True)
     lag = lag_course(replay)
     assert lag is not None
-    page = report_page(overview(source), overview(replay), compare(source, replay).as_json(), lag)
+    page = report_page(overview(source), overview(replay), compare(source, replay), lag)
     elements = Elements(page)
     assert elements.open == []
     assert tuple(section["id"] for section in elements.of("section")) == (
@@ -273,7 +273,7 @@ def test_a_timed_replay_has_no_input_wait_but_the_waits_of_its_schedule(tmp_path
         info=dataclasses.replace(after.info, made_by=made_by),
         loops=dataclasses.replace(after.loops, tracks=without),
     )
-    page = report_page(before, after, compare(source, replay).as_json(), lag_course(replay))
+    page = report_page(before, after, compare(source, replay), lag_course(replay))
     values = dict(re.findall(r"<dt>([^<]*)</dt><dd><strong>([^<]*)</strong>", page.split("Replay: again")[1]))
     assert values["input wait"] == "-"
     assert "run time" not in values
