@@ -17,6 +17,9 @@ Reading = Literal["documented", "head", "v2.0", "v3.0"]
 READINGS: tuple[Reading, ...] = ("documented", "head", "v2.0", "v3.0")
 """Those of `profiler_merge.workloads.description`."""
 
+FORMATS = ("darshan", "chrome", "csv", "fio")
+"""Formats that `export` writes."""
+
 TRACERS = ("darshan", "strace", "dftracer")
 """Those of `profiler_merge.recorder.tracer`."""
 

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 import dxt_replay
-from dxt_replay.profiler_merge.workloads.description import READINGS
 from dxt_replay.profiler_merge.workloads.workload_source import shipped_names
-from dxt_replay.replay.commands import generate
 from dxt_replay.replay.commands.main import main
 
 SMALL = ("dataset.num_files_train=8", "dataset.num_files_eval=4", "train.epochs=1", "train.computation_time=0.001")
@@ -74,10 +72,6 @@ def test_wrong_use_is_one_line_and_status_2(
     assert message in printed.err
     assert printed.out == ""
     assert not list(tmp_path.iterdir())
-
-
-def test_all_readings_can_be_chosen() -> None:
-    assert generate.READINGS == READINGS
 
 
 @pytest.mark.parametrize("columns", ["80", "120"])
