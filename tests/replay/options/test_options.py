@@ -53,9 +53,9 @@ def test_the_function_and_the_command_have_each_option_with_its_default(name: st
         option = options[stated.parameter]
         assert option.metavar == stated.option.metavar
         if (name, keyword) not in BY_CAPTURE:
-            expected = False if stated.is_negative else stated.option.default
             default = option.default if isinstance(option.default, (bool, int, float, str)) else None
-            assert default == (None if expected == () else expected)
+            expected = False if stated.is_negative else stated.option.default
+            assert (default or None) == (expected or None)
 
 
 @pytest.mark.parametrize(
