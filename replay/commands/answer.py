@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
@@ -55,7 +55,7 @@ def print_next(*words: str | os.PathLike[str]) -> None:
         click.echo(f"\nnext: dxt-replay {printable(shlex.join(os.fspath(word) for word in words))}")
 
 
-def given_options(names: Iterable[str]) -> list[str]:
+def given_options(names: Collection[str]) -> list[str]:
     """The options of the running command among the parameters `names` that the user gave, as words to give again."""
     context = click.get_current_context()
     words: list[str] = []

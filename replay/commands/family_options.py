@@ -14,10 +14,10 @@ from dxt_replay.replay.options.option import DURATION, Option, Stated, options_o
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def family_options(family: type[Any], *keywords: str, without: Sequence[str] = (), **other: Option) -> Decorator:
+def family_options(family: type[Any], *keywords: str, **other: Option) -> Decorator:
     """Those options of a family, all of them unless named. `other`: statements that differ in this command."""
     stated = options_of(family)
-    chosen = [stated[keyword] for keyword in keywords or stated if keyword not in without]
+    chosen = [stated[keyword] for keyword in keywords or stated]
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for each in reversed(chosen):

@@ -9,14 +9,18 @@ import click
 
 from dxt_replay.replay.commands.family_options import as_keywords, family_options
 from dxt_replay.replay.commands.shared_options import PATH, force_option, json_option, output_option, worker_options
-from dxt_replay.replay.options.choices import MergeChoices
+from dxt_replay.replay.options.choices import MergeChoices, MergeEachChoices
+from dxt_replay.replay.options.option import options_of
 from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
     from dxt_replay.traces.workers.workers import Workers
 
-OF_ONE_JOB = ("profiles", "align", "include", "inspect", "maps", "keep_profiler_files", "no_extend")
-"""Options that --each does not take."""
+_OPTIONS = (
+    "align", "exclude", "include", "skip_damaged", "reconstruct", "reconstruct_limit", "inspect", "maps",
+    "keep_profiler_files", "extend",
+)  # fmt: skip
+"""Keywords of the options in the order of --help, below --each."""
 
 
 @click.command()
@@ -26,7 +30,7 @@ OF_ONE_JOB = ("profiles", "align", "include", "inspect", "maps", "keep_profiler_
 @click.option(
     "--each", is_flag=True, help="Merge every job of an archive of Darshan logs into a capture of its own, in OUT."
 )
-@family_options(MergeChoices, without=("profiles",))
+@family_options(MergeChoices, *_OPTIONS)
 @worker_options
 @force_option
 @json_option
@@ -56,9 +60,11 @@ def command(
             result = dxt_replay.merge(logs, output, executor=workers, **choices)
         answer(result, of_json(merge_sections), "summary", output)
         return 0
-    if given := given_options(OF_ONE_JOB):
+    of_many = options_of(MergeEachChoices)
+    of_one = {stated.parameter for name, stated in options_of(MergeChoices).items() if name not in of_many}
+    if given := given_options(of_one):
         raise UsageError(f"{given[0]} speaks of one job: leave --each out, or merge that job by itself")
-    options = {name: value for name, value in choices.items() if name not in (*OF_ONE_JOB, "extend")}
+    options = {name: value for name, value in choices.items() if name in of_many or name == "force"}
     with unwind_on_signals(), count_progress("merged", "jobs") as on_job:
         made = dxt_replay.merge_each(logs, output, executor=workers, on_job=on_job, **options)
     answer(made, of_json(merged_archive_sections), "summary", output)

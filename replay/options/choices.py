@@ -115,8 +115,33 @@ class SimulateChoices(TypedDict, total=False):
     ]
 
 
-class MergeChoices(TypedDict, total=False):
-    """How recordings become a capture."""
+class MergeEachChoices(TypedDict, total=False):
+    """How recordings become captures, of one job or of many."""
+
+    exclude: Annotated[Sequence[str], Option("Leave out files whose path matches; repeatable.", (), metavar="GLOB")]
+    skip_damaged: Annotated[bool, Option("Read what a damaged log still holds.", False)]
+    reconstruct: Annotated[
+        bool,
+        Option(
+            "Leave out what only counters hold and no trace: untraced reads and writes, opens, closes, seeks, stats, "
+            "syncs, stdio, renames.",
+            True,
+            parameter="no_reconstruct",
+        ),
+    ]
+    reconstruct_limit: Annotated[
+        int,
+        Option(
+            "The most untraced reads and writes of one process that are rebuilt from counters.",
+            10_000_000,
+            least=1,
+            metavar="OPERATIONS",
+        ),
+    ]
+
+
+class MergeChoices(MergeEachChoices, total=False):
+    """How the recordings of one job become a capture."""
 
     profiles: Annotated[
         PathLike | Sequence[PathLike],
@@ -135,7 +160,6 @@ class MergeChoices(TypedDict, total=False):
             metavar="auto|anchors|nesting|wall|SECONDS",
         ),
     ]
-    exclude: Annotated[Sequence[str], Option("Leave out files whose path matches; repeatable.", (), metavar="GLOB")]
     include: Annotated[
         Sequence[str],
         Option(
@@ -143,25 +167,6 @@ class MergeChoices(TypedDict, total=False):
             "repeatable.",
             (),
             metavar="GLOB",
-        ),
-    ]
-    skip_damaged: Annotated[bool, Option("Read what a damaged log still holds.", False)]
-    reconstruct: Annotated[
-        bool,
-        Option(
-            "Leave out what only counters hold and no trace: untraced reads and writes, opens, closes, seeks, stats, "
-            "syncs, stdio, renames.",
-            True,
-            parameter="no_reconstruct",
-        ),
-    ]
-    reconstruct_limit: Annotated[
-        int,
-        Option(
-            "The most untraced reads and writes of one process that are rebuilt from counters.",
-            10_000_000,
-            least=1,
-            metavar="OPERATIONS",
         ),
     ]
     inspect: Annotated[bool, Option("Open the recorded HDF5 files and store where their chunks lie.", False)]
