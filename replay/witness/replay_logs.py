@@ -150,9 +150,9 @@ def counted_replay(logs: Sequence[DarshanLog], places: Mapping[bytes, int]) -> C
         for interface, table in _tables(log):
             file_id = np.array([files.get(int(record), -1) for record in table.record_ids], dtype=np.int64).reshape(-1)
             known = file_id >= 0
-            for name in COLUMNS:
+            for place, name in enumerate(COLUMNS):
                 values = _column(table, INTERFACES[interface], name)
-                collector.add(interface, name, file_id[known], values[known])
+                collector.add(file_id[known], interface, place, values[known])
             data = np.stack([_column(table, INTERFACES[interface], name)[~known] for name in _DATA], axis=1)
             for row, record in enumerate(table.record_ids[~known].tolist()):
                 path = log.names.get(record, b"")
