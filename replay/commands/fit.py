@@ -62,7 +62,7 @@ def command(capture: NamedPart, output: Path, fail_under: float | None, check: b
     merge logs with a profile first.
     """
     import dxt_replay
-    from dxt_replay.replay.commands.answer import answer, of_json
+    from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.commands.progress import status
     from dxt_replay.replay.show.fit_sections import fit_sections
 
@@ -70,7 +70,7 @@ def command(capture: NamedPart, output: Path, fail_under: float | None, check: b
         raise UsageError("--fail-under needs the comparison: leave out --no-check")
     with status("fitting"):
         fitted = dxt_replay.fit(capture, output, check=check, **choices)
-    answer(fitted, of_json(fit_sections))
+    answer(fitted, fit_sections)
     similarity = fitted.closeness.similarity if fitted.closeness is not None else None
     if fail_under is not None and (similarity is None or 100 * similarity < fail_under):
         raise SystemExit(1)

@@ -51,15 +51,16 @@ def command(
     With --check RUN, exits 1 where the generated capture is not what a real run of WORKLOAD did.
     """
     import dxt_replay
-    from dxt_replay.replay.commands.answer import answer, of_json
+    from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.commands.progress import count_progress
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
     from dxt_replay.replay.show.check_sections import check_sections
     from dxt_replay.replay.show.generate_sections import generate_sections, listing_section
 
     if listed:
-        shipped = [asdict(each) for each in dxt_replay.workloads()]
-        answer({"workloads": shipped}, lambda document: [listing_section(document["workloads"])])
+        shipped = dxt_replay.workloads()
+        document = {"workloads": [asdict(each) for each in shipped]}
+        answer(document, lambda _: [listing_section(shipped)])
         return
     choices.update(overrides=overrides, executor=workers)
     if workload is not None and run is not None:
@@ -67,11 +68,11 @@ def command(
             checked = dxt_replay.check_workload(
                 workload, run, ranks=ranks, output=output, on_progress=progress, **choices
             )
-        answer(checked, of_json(check_sections))
+        answer(checked, check_sections)
         raise SystemExit(0 if checked.check.equal else 1)
     if workload is None or ranks is None or output is None:
         missing = "WORKLOAD" if workload is None else "--ranks" if ranks is None else "-o OUT.capture"
         raise click.UsageError(f"{missing} is missing; dxt-replay generate --list prints the shipped workloads")
     with unwind_on_signals(), count_progress("generating", "ranks") as progress:
         result = dxt_replay.generate(workload, ranks, output, on_progress=progress, **choices)
-    answer(result, of_json(generate_sections), "stage", output, "--target", "twin")
+    answer(result, generate_sections, "stage", output, "--target", "twin")

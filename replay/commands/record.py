@@ -88,5 +88,5 @@ def _report(recorded: Recorded) -> None:
         warn(text)
     if not current().quiet:
         with contextlib.redirect_stdout(sys.stderr):
-            print_sections(record_sections(recorded.as_json()))
+            print_sections(record_sections(recorded))
             print_next(*recorded.next_words)

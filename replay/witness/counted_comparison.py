@@ -231,7 +231,7 @@ def _judged(asked: AskedFor, expected: Tally, hdf5: np.ndarray, *, mpi_seen: boo
     mpi, at_end = (np.isin(np.arange(len(hdf5)), each.file) for each in (by_mpi, by_mpi.of(AT_END)))
     columns = _judged_columns(asked, mpi_seen=mpi_seen)
     # What a library makes of its calls is its own matter: below MPI-IO, POSIX counts other requests.
-    looked_at = columns.any(axis=1)[:, None] & ~hdf5
+    looked_at = np.asarray(columns.any(axis=1))[:, None] & ~hdf5
     looked_at[_BELOW] &= ~mpi
     return _Judged(looked_at=looked_at, columns=columns, at_end=at_end), hdf5 if mpi_seen else hdf5 | mpi
 
