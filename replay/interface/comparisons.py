@@ -126,6 +126,8 @@ def regress(
     from dxt_replay.replay.regression.interval_verdict import Rule
 
     comm = comm or connect()
+    if choices.get("pace") is None:
+        choices.pop("pace", None)
     chosen = filled(RegressChoices, choices)
     how = {name: chosen[name] for name in RunChoices.__annotations__}
     keep, record, against = (None if chosen[name] is None else Path(chosen[name]) for name in PLACES)

@@ -38,7 +38,7 @@ class RunChoices(TypedDict, total=False):
     the calling thread itself cannot come back, the process ends with status 2.
     """
 
-    pace: Annotated[str | None, Option(PACE_HELP, Pace.TIMED.value, choices=PACE_CHOICES)]
+    pace: Annotated[str, Option(PACE_HELP, Pace.TIMED.value, choices=PACE_CHOICES)]
     speed: Annotated[float, Option("Replay faster: 2 halves every gap.", 1.0)]
     compute_speed: Annotated[
         float | None, Option("Shorten compute alone: 2 halves it (--pace steps, think).  [default: --speed]")

@@ -82,9 +82,9 @@ def filled(family: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
     if unknown:
         raise TypeError(f"there is no choice {min(unknown)!r}: {family.__name__} has {', '.join(stated)}")
     for keyword, value in given.items():
-        choices = stated[keyword].option.choices
-        if choices and value is not None and value not in choices:
-            raise UsageError(f"{keyword} {value!r}: choose {', '.join(choices)}")
+        option = stated[keyword].option
+        if option.choices and value not in (*option.choices, option.default):
+            raise UsageError(f"{keyword} {value!r}: choose {', '.join(option.choices)}")
     return {keyword: given.get(keyword, each.option.default) for keyword, each in stated.items()}
 
 
@@ -100,7 +100,8 @@ def takes(family: type[Any]) -> Callable[[Function], Function]:
                 inspect.Parameter(each.keyword, kind, default=default, annotation=_name_of(each.annotation))
             )
             choices = f" One of {', '.join(each.option.choices)}." if each.option.choices else ""
-            lines.append(f"`{each.keyword}`: {each.option.help}{choices}")
+            named = f"`{each.keyword}` False" if each.is_negative else f"`{each.keyword}`"
+            lines.append(f"{named}: {each.option.help}{choices}")
         own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
         function.__signature__ = signature.replace(parameters=[*own, *keywords])  # type: ignore[attr-defined]
         function.__doc__ = "\n".join(lines)

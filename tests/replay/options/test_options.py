@@ -46,7 +46,7 @@ def test_the_function_and_the_command_have_each_option_with_its_default(name: st
     keywords, options = inspect.signature(function).parameters, options_of_command(name)
     for keyword, stated in options_of(FAMILIES[name]).items():
         assert keywords[keyword].default == stated.option.default
-        assert f"`{keyword}`: {stated.option.help}" in function.__doc__
+        assert f"`{keyword}`{' False' * stated.is_negative}: {stated.option.help}" in function.__doc__
         if stated.option.flags == ():
             assert stated.parameter not in options
             continue
@@ -62,6 +62,7 @@ def test_the_function_and_the_command_have_each_option_with_its_default(name: st
     ("given", "error", "message"),
     [
         ({"pase": "none"}, TypeError, "there is no choice 'pase': RunChoices has pace, speed"),
+        ({"pace": None}, UsageError, "pace None: choose timed"),
         ({"pace": "now"}, UsageError, "pace 'now': choose timed, think, steps, none"),
         ({"compute": "wait"}, UsageError, "compute 'wait': choose sleep, spin, skip"),
     ],
