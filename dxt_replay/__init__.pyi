@@ -25,16 +25,17 @@ from .replay.interface.captures import open_capture, part
 from .replay.interface.charts import FIGURES, figure
 from .replay.interface.comparisons import compare, noise_floor, regress
 from .replay.interface.descriptions import FittedWorkload, fit
-from .replay.interface.exports import FORMATS, Report, export, report
+from .replay.interface.exports import Report, export, report
 from .replay.interface.generating import CheckedWorkload, GeneratedCapture, check_workload, generate, workloads
 from .replay.interface.histories import history
 from .replay.interface.merging import merge
 from .replay.interface.recordings import Recorded, record
-from .replay.interface.replays import RunChoices, Staged, explain, run, run_repeatedly, stage, unstage
+from .replay.interface.replays import Staged, explain, run, run_repeatedly, stage, unstage
 from .replay.interface.simulations import Simulated, simulate
 from .replay.interface.transforming import transform
 from .replay.interface.verifying import verify
 from .replay.interface.witnessing import compare_log, is_replay_log
+from .replay.options.choices import FORMATS, RunChoices
 from .replay.regression.comparison import Regression
 from .replay.run.repeat import Repeats
 from .replay.run.result import RunResult

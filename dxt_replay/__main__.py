@@ -15,10 +15,6 @@ def main() -> int:
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
     if command in JOINT_COMMANDS and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # `dxt_replay.replay.commands.processes` undoes it
-    from dxt_replay.replay.commands.privileges import RUNS_JOBS, drop_capabilities
-
-    if command != RUNS_JOBS:
-        drop_capabilities()
     from dxt_replay.replay.commands.main import main as run_command_line
     from dxt_replay.traces.without_pandas import keep_pandas_out
 

@@ -89,6 +89,7 @@ MAY_IMPORT = {
         "traces.workers",
     },
     "replay.hdf5": {"replay.hdf5", "traces", "traces.store"},
+    "replay.options": {"replay.options", "traces"},
     "replay.twin": {"replay.twin", "replay.hdf5", "traces", "traces.store"},
     "replay.engine.backends": {"replay.engine.backends", "replay.hdf5", "traces"},
     "replay.engine": {"replay.engine", "replay.engine.backends", "traces", "traces.measures"},
@@ -231,6 +232,7 @@ ALL = {"replay.interface", "replay.commands"}
 FOUNDATIONS = {
     "traces.errors": set(),
     "traces.version": set(),
+    "traces.paces": set(),
     "traces.units": {"traces.errors"},
     "traces.measures.stable_order": set(),
     "traces.schema": {"traces.errors"},

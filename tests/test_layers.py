@@ -186,8 +186,11 @@ def test_commands_import_only_click_to_be_listed() -> None:
         "click",
         "traces.errors",
         "traces.version",
+        "replay.commands.family_options",
         "replay.commands.shared_options",
-        "replay.commands.replay_options",
+        "replay.options.choices",
+        "replay.options.option",
+        "traces.paces",
         "replay.commands.session",
     }
     wrong = [

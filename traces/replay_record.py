@@ -8,19 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.paces import API_CHOICES, PACE_CHOICES
 from dxt_replay.traces.schema import CaptureInfo
 from dxt_replay.traces.version import VERSION
-
-PACE_CHOICES = ("timed", "think", "steps", "none")
-"""Names of the paces, as `dxt-replay run --pace` takes them."""
-
-API_CHOICES = ("auto", "posix", "stdio", "mpiio", "hdf5", "null")
-"""Through which interface a replay issues the rows.
-
-auto: the interface of each row. posix, stdio, null: this one for all rows. mpiio: MPI-IO for all rows, from the rows of
-MPI-IO where a file has them. hdf5: the HDF5 library for HDF5 files, from the rows of HDF5 where a file has them; other
-files as auto.
-"""
 
 PERCENTILES = ("p50", "p90", "p99", "max")
 """Names of the percentiles that a run reports."""

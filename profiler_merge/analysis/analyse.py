@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from dxt_replay.profiler_merge.analysis.collect import Collector, collect
-from dxt_replay.profiler_merge.analysis.durations import DurationRule, recorded_durations
 from dxt_replay.profiler_merge.analysis.overlap import Overlap, OverlapCollector
 from dxt_replay.profiler_merge.analysis.patterns import PatternCollector, Patterns
 from dxt_replay.profiler_merge.analysis.setting import Setting, setting_of
@@ -38,7 +37,6 @@ def analyse(
     capture: Capture,
     *,
     by: str | None = None,
-    durations: DurationRule = recorded_durations,
     on_rows: Callable[[int], None] = lambda rows: None,
     workers: Workers = ALONE,
     saved_s: float | None = None,
@@ -48,7 +46,7 @@ def analyse(
     Raises: CaptureError when the capture is damaged.
     """
 
-    begin = partial(_Collectors, by=by, durations=durations)
+    begin = partial(_Collectors, by=by)
     without = ("lane",) if by == "step" else ("lane", "step")
     found = collect(capture, begin, without=without, on_rows=on_rows, workers=workers)
     overlap = found.overlap.overlap()
@@ -63,8 +61,8 @@ def analyse(
 
 
 class _Collectors(Collector):
-    def __init__(self, capture: Capture, layers: FileLayers, *, by: str | None, durations: DurationRule) -> None:
-        self.summary = SummaryCollector(capture, layers, by=by, durations=durations)
+    def __init__(self, capture: Capture, layers: FileLayers, *, by: str | None) -> None:
+        self.summary = SummaryCollector(capture, layers, by=by)
         self.sizes = SizeCollector()
         self.overlap = OverlapCollector(capture, layers)
         self.patterns = PatternCollector(capture, layers)

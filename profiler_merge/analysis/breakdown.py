@@ -46,13 +46,13 @@ class BreakdownCollector(Sums):
         self._pending: list[tuple[np.ndarray, np.ndarray]] = []
         self._pending_groups = 0
 
-    def add(self, rows: OperationRows, duration_ns: np.ndarray) -> None:
-        """Add reads and writes with the durations that count (int64 ns)."""
+    def add(self, rows: OperationRows) -> None:
+        """Add reads and writes."""
         if not len(rows):
             return
         groups, place = np.unique(self._key(rows), return_inverse=True)
         written = rows.op == WRITE
-        columns = (~written, written, rows.length * ~written, rows.length * written, duration_ns)
+        columns = (~written, written, rows.length * ~written, rows.length * written, rows.duration_ns)
         sums = [np.bincount(place, weights=column, minlength=len(groups)).astype(np.int64) for column in columns]
         self._pending.append((groups, np.stack(sums, axis=1)))
         self._pending_groups += len(groups)

@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from dxt_replay.profiler_merge.analysis.analyse import Analysis, analyse
 from dxt_replay.profiler_merge.analysis.contents import contents
-from dxt_replay.profiler_merge.analysis.durations import DurationRule, recorded_durations
 from dxt_replay.profiler_merge.analysis.findings import findings_of, findings_table
 from dxt_replay.profiler_merge.analysis.rank_files import RankFiles
 from dxt_replay.profiler_merge.analysis.summary import Summary, summarise
@@ -72,7 +71,7 @@ class Views:
             result["overlap"] = self.shares
         if self.tables:
             result["tables"] = {
-                name: rank_files(table) if isinstance(table, RankFiles) else _rows(name, table)
+                name: rank_files(table) if isinstance(table, RankFiles) else self.rows(name)
                 for name, table in self.tables.items()
             }
         if self.unread is not None:
@@ -81,13 +80,20 @@ class Views:
             result["storage_limit"] = dict(self.storage_limit)
         return result
 
+    def rows(self, name: str, most: int = 0) -> list[dict[str, Any]]:
+        """The rows of a table; of "rank-files" the `most` that moved most. Raises: CaptureError when it is damaged."""
+        table = self.tables[name]
+        rows: list[dict[str, Any]] = (table.largest(most) if isinstance(table, RankFiles) else table).to_pylist()
+        if name != "findings":
+            return rows
+        return [{**row, "values": json.loads(row["values"]), "files": row["files"].splitlines()} for row in rows]
+
 
 def views(
     capture: Capture,
     names: Collection[str],
     *,
     by: str | None = None,
-    durations: DurationRule = recorded_durations,
     bin_ns: int | None = None,
     bins: int = DEFAULT_BINS,
     locate: Callable[[str], Path] = Path,
@@ -102,10 +108,10 @@ def views(
     """
     found, shares = None, None
     if any(name in _FROM_ANALYSIS for name in names):
-        found = analyse(capture, by=by, durations=durations, workers=workers, saved_s=saved_s)
+        found = analyse(capture, by=by, workers=workers, saved_s=saved_s)
         summary, shares = found.summary, found.overlap.shares()
     else:
-        summary = summarise(capture, by=by, durations=durations, workers=workers)
+        summary = summarise(capture, by=by, workers=workers)
     tables = {}
     inside = contents(capture, locate=locate) if any(name in CONTENTS for name in names) else None
     for name in names:
@@ -138,10 +144,3 @@ def summary_table(summary: Summary) -> pa.Table:
         rows = ({**dataclasses.asdict(group), "group": str(group.group)} for group in summary.groups)
         return table_of(rows, GROUPS.schema)
     return flat_table(summary.as_json())
-
-
-def _rows(name: str, table: pa.Table) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = table.to_pylist()
-    if name != "findings":
-        return rows
-    return [{**row, "values": json.loads(row["values"]), "files": row["files"].splitlines()} for row in rows]

@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 
 from dxt_replay.profiler_merge.analysis.breakdown import BreakdownCollector, GroupTotals
 from dxt_replay.profiler_merge.analysis.collect import Collector, at_one_layer, collect
-from dxt_replay.profiler_merge.analysis.durations import DurationRule, recorded_durations
 from dxt_replay.profiler_merge.analysis.interfaces import (
     InterfaceCollector,
     InterfaceTotals,
@@ -190,17 +189,16 @@ def summarise(
     capture: Capture,
     *,
     by: str | None = None,
-    durations: DurationRule = recorded_durations,
     on_rows: Callable[[int], None] = lambda rows: None,
     workers: Workers = ALONE,
 ) -> Summary:
     """Summary of a capture or of a part of one.
 
-    `by`: one of `tables.GROUPINGS`; `durations`: what sums and bandwidths are computed from; `on_rows` gets
-    numbers of rows as they are done. Raises: CaptureError when the capture is damaged.
+    `by`: one of `tables.GROUPINGS`; `on_rows` gets numbers of rows as they are done.
+    Raises: CaptureError when the capture is damaged.
     """
     kinds = set(pc.unique(capture.spans["kind"]).to_pylist())
-    begin = partial(_SummaryAndLoop, by=by, durations=durations, steps="step" in kinds)
+    begin = partial(_SummaryAndLoop, by=by, steps="step" in kinds)
     without = ("lane",) if by == "step" else ("lane", "step")
     tally = collect(capture, begin, without=without, on_rows=on_rows, workers=workers)
     if tally.overlap is None:
@@ -219,10 +217,8 @@ def with_loop(summary: Summary, overlap: Overlap, capture: Capture) -> Summary:
 class _SummaryAndLoop(Collector):
     """The summary, and where there are `steps` their times."""
 
-    def __init__(
-        self, capture: Capture, layers: FileLayers, *, by: str | None, durations: DurationRule, steps: bool
-    ) -> None:
-        self.summary = SummaryCollector(capture, layers, by=by, durations=durations)
+    def __init__(self, capture: Capture, layers: FileLayers, *, by: str | None, steps: bool) -> None:
+        self.summary = SummaryCollector(capture, layers, by=by)
         self.overlap = OverlapCollector(capture, layers) if steps else None
         self.takes_several_ranks = self.summary.takes_several_ranks
 
@@ -242,20 +238,12 @@ class _SummaryAndLoop(Collector):
 class SummaryCollector(Collector):
     """Everything about the totals that one pass over the op stream collects."""
 
-    STAY = ("_capture", "_layers", "_durations", "_spans", "_phase")
+    STAY = ("_capture", "_layers", "_spans", "_phase")
 
-    def __init__(
-        self,
-        capture: Capture,
-        layers: FileLayers,
-        *,
-        by: str | None = None,
-        durations: DurationRule = recorded_durations,
-    ) -> None:
+    def __init__(self, capture: Capture, layers: FileLayers, *, by: str | None = None) -> None:
         files = capture.files.num_rows
         self._capture = capture
         self._layers = layers
-        self._durations = durations
         self._spans = capture.spans
         self._phase = phases(self._spans)
         self._io = IoCollector(files, self._phase.compute)
@@ -263,7 +251,7 @@ class SummaryCollector(Collector):
         self._interfaces = InterfaceCollector()
         self._by = by
         self._breakdown = None if by is None else BreakdownCollector(by, capture.files)
-        self.takes_several_ranks = by is None and durations is recorded_durations
+        self.takes_several_ranks = by is None
         self._other = 0
         self._reconstructed = np.zeros(5, dtype=np.int64)
         self._other_ns: Counter[int] = Counter()
@@ -274,10 +262,9 @@ class SummaryCollector(Collector):
         rows = at_one_layer(rows, self._layers)
         traced, data = rows.origin != RECONSTRUCTED, rows.data
         counted = rows.where(traced & data)
-        duration_ns = self._durations(counted)
-        self._io.add(counted, duration_ns)
+        self._io.add(counted)
         if self._breakdown is not None:
-            self._breakdown.add(counted, duration_ns)
+            self._breakdown.add(counted)
         if len(counted) == len(rows):
             self._pattern.add(rows)
             return

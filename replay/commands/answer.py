@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
@@ -22,26 +22,29 @@ class Result(Protocol):
         """The object that --json prints."""
 
 
-def answer(
-    result: Result | Mapping[str, Any],
-    sections: Callable[[Mapping[str, Any]], Sequence[Section]],
-    *following: str | os.PathLike[str],
-) -> None:
-    """Print a result, or its JSON object: as JSON under --json, else as tables with the command that comes next.
+R = TypeVar("R", bound=Result | Mapping[str, Any])
 
-    `sections` makes the tables of the JSON object; `following`: words of the next command, as for `print_next`.
+
+def answer(result: R, sections: Callable[[R], Sequence[Section]], *following: str | os.PathLike[str]) -> None:
+    """Print a result, or a JSON object: as JSON under --json, else as tables with the command that comes next.
+
+    `sections` makes the tables of the result; `following`: words of the next command, as for `print_next`.
     """
-    document = result if isinstance(result, Mapping) else result.as_json()
     if current().as_json:
         from dxt_replay.replay.commands.json_output import print_json
 
-        print_json(document)
+        print_json(result if isinstance(result, Mapping) else result.as_json())
         return
     from dxt_replay.replay.show.terminal import print_sections
 
-    print_sections(sections(document))
+    print_sections(sections(result))
     if following:
         print_next(*following)
+
+
+def of_json(sections: Callable[[Mapping[str, Any]], Sequence[Section]]) -> Callable[[Result], Sequence[Section]]:
+    """Tables of a result that are made of its JSON object."""
+    return lambda result: sections(result.as_json())
 
 
 def print_next(*words: str | os.PathLike[str]) -> None:
@@ -52,7 +55,7 @@ def print_next(*words: str | os.PathLike[str]) -> None:
         click.echo(f"\nnext: dxt-replay {printable(shlex.join(os.fspath(word) for word in words))}")
 
 
-def given_options(names: Iterable[str]) -> list[str]:
+def given_options(names: Collection[str]) -> list[str]:
     """The options of the running command among the parameters `names` that the user gave, as words to give again."""
     context = click.get_current_context()
     words: list[str] = []

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dxt_replay.replay.interface.captures import NamedPart
     from dxt_replay.traces.workers.workers import Workers
 
-ONE_JOB = ("by", "show", "findings", "maps", "bin_width", "compat_vanidl", "ranks", "begin", "until", "steps")
+ONE_JOB = ("by", "show", "findings", "maps", "bin_width", "ranks", "begin", "until", "steps")
 FILTERS = ("path", "exclude", "op", "api")
 
 
@@ -48,7 +48,7 @@ def refuse_options_of_one_job() -> None:
 def print_catalogue(paths: Sequence[Path], workers: Workers, *, sort: str, output: TableOutput | None) -> int:
     """Print or write the table of jobs. Returns the exit status: 1 where a job could not be read."""
     import dxt_replay
-    from dxt_replay.replay.commands.answer import answer
+    from dxt_replay.replay.commands.answer import answer, of_json
     from dxt_replay.replay.commands.progress import count_progress
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
     from dxt_replay.replay.show.archive_sections import catalogue_sections
@@ -58,5 +58,5 @@ def print_catalogue(paths: Sequence[Path], workers: Workers, *, sort: str, outpu
     if output is not None:
         output.write(made.table)
     else:
-        answer(made, catalogue_sections)
+        answer(made, of_json(catalogue_sections))
     return 1 if made.failed else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,7 +80,6 @@ def command(
     import dxt_replay
     from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.commands.progress import status
-    from dxt_replay.replay.commands.session import current
     from dxt_replay.replay.show.comparison_sections import comparison_sections
     from dxt_replay.replay.show.counted_sections import counted_sections
     from dxt_replay.replay.show.noise_sections import floor_sections
@@ -103,8 +101,7 @@ def command(
             raise UsageError(f"{source} is a Darshan log of a replay, too: give the recorded capture first")
         with status("comparing"):
             counted = dxt_replay.compare_log(source, replay, maps=maps)
-        # for people without the files, which are not printed and may be millions
-        answer(counted if current().as_json else dataclasses.replace(counted, by_file=()), counted_sections)
+        answer(counted, counted_sections)
         raise SystemExit(0 if counted.passed else 1)
     thresholds = dxt_replay.Thresholds(fail_under=fail_under, elapsed_error_pct=max_elapsed_error, drift_ppm=max_drift)
     with status("comparing"):

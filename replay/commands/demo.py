@@ -92,7 +92,7 @@ def command(names: tuple[str, ...], output: Path | None, keep: bool, target: Pat
         for name in names or NAMES:
             comparisons[name] = _replay_sample(name, kept, folder / "twin", cold=not warm, say=say)
             if not as_json:
-                print_sections(comparison_sections(comparisons[name].as_json(), details=False))
+                print_sections(comparison_sections(comparisons[name], details=False))
             pages[name] = _draw(name, kept)
             say(f"\nReport page, for a browser: {pages[name]}")
         say(f"\nThe captures and pages are in {kept}.")

@@ -16,6 +16,7 @@ from dxt_replay.replay.commands.shared_options import (
     output_option,
     worker_options,
 )
+from dxt_replay.replay.options.choices import FORMATS
 from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 STANDARD_OUTPUT = Path("-")
 
 DXT_VERSIONS = ("1", "2")
-
-FORMATS = ("darshan", "chrome", "csv", "fio")
-"""The names of `replay.interface.FORMATS`, which is not imported for a --help."""
 
 
 @click.command()

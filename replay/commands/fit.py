@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dxt_replay.replay.commands.shared_options import (
-    READINGS,
     capture_argument,
     force_option,
     json_option,
     output_option,
     part_options,
 )
+from dxt_replay.replay.options.choices import READINGS
 from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:

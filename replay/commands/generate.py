@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dxt_replay.replay.commands.shared_options import PATH, READINGS, force_option, json_option, worker_options
+from dxt_replay.replay.commands.family_options import family_options
+from dxt_replay.replay.commands.shared_options import PATH, force_option, json_option, worker_options
+from dxt_replay.replay.options.choices import GenerateChoices
 
 if TYPE_CHECKING:
     from dxt_replay.traces.workers.workers import Workers
@@ -28,24 +30,7 @@ if TYPE_CHECKING:
     help="Compare with a recording of a real run of WORKLOAD, file by file: a capture, a Darshan log, a trace of "
     "strace, or a folder of them. Exit 1 where they differ. Without --ranks as many as RUN has; -o is optional.",
 )
-@click.option(
-    "--reading",
-    type=click.Choice(READINGS),
-    help="Follow DLIO's documentation, or what its code does: main of June 2026 (head), MLPerf Storage v2.0 (v2.0) or "
-    "v3.0 (v3.0).  [default: what WORKLOAD names, else documented]",
-)
-@click.option(
-    "--device",
-    metavar="DEVICE",
-    help="Storage that the times assume, such as latency=100us,bandwidth=1GB/s or null.  [default: those values]",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Seed of the times that DLIO draws without one.",
-)
+@family_options(GenerateChoices)
 @worker_options
 @force_option
 @json_option
@@ -73,8 +58,9 @@ def command(
     from dxt_replay.replay.show.generate_sections import generate_sections, listing_section
 
     if listed:
-        shipped = [asdict(each) for each in dxt_replay.workloads()]
-        answer({"workloads": shipped}, lambda document: [listing_section(document["workloads"])])
+        shipped = dxt_replay.workloads()
+        document = {"workloads": [asdict(each) for each in shipped]}
+        answer(document, lambda _: [listing_section(shipped)])
         return
     choices.update(overrides=overrides, executor=workers)
     if workload is not None and run is not None:

@@ -32,11 +32,11 @@ def command(records: tuple[Path, ...], threshold: float, alpha: float, metric: s
     more than --threshold; beside it stands what changed in the environment, such as the kernel or a mount option.
     """
     import dxt_replay
-    from dxt_replay.replay.commands.answer import answer
+    from dxt_replay.replay.commands.answer import answer, of_json
     from dxt_replay.replay.history.history_sections import history_sections
     from dxt_replay.replay.regression.run_metrics import METRICS
 
     if metric is not None and metric not in METRICS:
         raise UsageError(f"--metric {metric!r}: choose {', '.join(METRICS)}")
     found = dxt_replay.history(*records, threshold_pct=threshold, alpha=alpha)
-    answer(found, lambda document: history_sections(document, metric))
+    answer(found, of_json(lambda document: history_sections(document, metric)))

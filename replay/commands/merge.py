@@ -7,78 +7,30 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dxt_replay.replay.commands.shared_options import (
-    PATH,
-    force_option,
-    json_option,
-    maps_option,
-    output_option,
-    worker_options,
-)
+from dxt_replay.replay.commands.family_options import as_keywords, family_options
+from dxt_replay.replay.commands.shared_options import PATH, force_option, json_option, output_option, worker_options
+from dxt_replay.replay.options.choices import MergeChoices, MergeEachChoices
+from dxt_replay.replay.options.option import options_of
 from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
     from dxt_replay.traces.workers.workers import Workers
 
-OF_ONE_JOB = ("profiles", "align", "include", "inspect", "maps", "keep_profiler_files", "no_extend")
-"""Options that --each does not take."""
+_OPTIONS = (
+    "align", "exclude", "include", "skip_damaged", "reconstruct", "reconstruct_limit", "inspect", "maps",
+    "keep_profiler_files", "extend",
+)  # fmt: skip
+"""Keywords of the options in the order of --help, below --each."""
 
 
 @click.command()
 @click.argument("logs", nargs=-1, required=True, type=PATH, metavar="LOG...")
-@click.option(
-    "--profile",
-    "profiles",
-    multiple=True,
-    type=PATH,
-    metavar="DIR",
-    help="Log directory of TensorFlow's, JAX's or PyTorch's profiler, or one of its files; repeatable.",
-)
+@family_options(MergeChoices, "profiles")
 @output_option("OUT.capture", "The capture to write, such as run.capture; with --each the folder for all of them.")
 @click.option(
     "--each", is_flag=True, help="Merge every job of an archive of Darshan logs into a capture of its own, in OUT."
 )
-@click.option(
-    "--align",
-    default="auto",
-    show_default=True,
-    metavar="auto|anchors|nesting|wall|SECONDS",
-    help="How the log's clock is placed on the profile's; SECONDS is added to the log's times.",
-)
-@click.option("--exclude", multiple=True, metavar="GLOB", help="Leave out files whose path matches; repeatable.")
-@click.option(
-    "--include",
-    multiple=True,
-    metavar="GLOB",
-    help="Of a trace of strace or DFTracer, keep files that are left out as the system's or as programs; repeatable.",
-)
-@click.option("--skip-damaged", is_flag=True, help="Read what a damaged log still holds.")
-@click.option(
-    "--no-reconstruct",
-    is_flag=True,
-    help="Leave out what only counters hold and no trace: untraced reads and writes, opens, closes, seeks, stats, "
-    "syncs, stdio, renames.",
-)
-@click.option(
-    "--reconstruct-limit",
-    type=click.IntRange(min=1),
-    default=10_000_000,
-    show_default=True,
-    metavar="OPERATIONS",
-    help="The most untraced reads and writes of one process that are rebuilt from counters.",
-)
-@click.option("--inspect", is_flag=True, help="Open the recorded HDF5 files and store where their chunks lie.")
-@maps_option("With --inspect, look for recorded paths below PREFIX in DIR; repeatable.")
-@click.option(
-    "--keep-profiler-files",
-    is_flag=True,
-    help="Keep the operations on files that PyTorch's profiler itself wrote; they are not the job's.",
-)
-@click.option(
-    "--no-extend",
-    is_flag=True,
-    help="Keep to the profiled steps: do not extend them over the reads of a job that was profiled for some steps.",
-)
+@family_options(MergeChoices, *_OPTIONS)
 @worker_options
 @force_option
 @json_option
@@ -86,8 +38,6 @@ def command(
     logs: tuple[Path, ...],
     output: Path,
     each: bool,
-    no_reconstruct: bool,
-    no_extend: bool,
     workers: Workers,
     **choices: Any,
 ) -> int:
@@ -98,22 +48,24 @@ def command(
     no I/O is known. The kind of each file is recognised by its content.
     """
     import dxt_replay
-    from dxt_replay.replay.commands.answer import answer, given_options
+    from dxt_replay.replay.commands.answer import answer, given_options, of_json
     from dxt_replay.replay.commands.progress import count_progress, status
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
     from dxt_replay.replay.show.archive_sections import merged_archive_sections
     from dxt_replay.replay.show.merge_sections import merge_sections
 
-    choices["reconstruct"] = not no_reconstruct
+    choices = as_keywords(MergeChoices, choices)
     if not each:
         with unwind_on_signals(), status("merging"):
-            result = dxt_replay.merge(logs, output, extend=not no_extend, executor=workers, **choices)
-        answer(result, merge_sections, "summary", output)
+            result = dxt_replay.merge(logs, output, executor=workers, **choices)
+        answer(result, of_json(merge_sections), "summary", output)
         return 0
-    if given := given_options(OF_ONE_JOB):
+    of_many = options_of(MergeEachChoices)
+    of_one = {stated.parameter for name, stated in options_of(MergeChoices).items() if name not in of_many}
+    if given := given_options(of_one):
         raise UsageError(f"{given[0]} speaks of one job: leave --each out, or merge that job by itself")
-    options = {name: value for name, value in choices.items() if name not in OF_ONE_JOB}
+    options = {name: value for name, value in choices.items() if name in of_many or name == "force"}
     with unwind_on_signals(), count_progress("merged", "jobs") as on_job:
         made = dxt_replay.merge_each(logs, output, executor=workers, on_job=on_job, **options)
-    answer(made, merged_archive_sections, "summary", output)
+    answer(made, of_json(merged_archive_sections), "summary", output)
     return 1 if made.failed else 0

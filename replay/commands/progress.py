@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from dxt_replay.replay.commands.session import current, timed_phase
@@ -21,48 +18,16 @@ QUIET_S = 1.0
 _PERIOD_S = 0.2
 
 
-_LAUNCHERS = ("mpiexec", "mpirun", "orterun", "prterun", "srun")
-_MPI_RANK = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
-
-
 def _is_watched() -> bool:
-    """Whether stderr ends at a terminal: its own, or that of the MPI launcher, which passes on what it reads."""
-    if sys.stderr.isatty():
-        return True
-    return any(name in os.environ for name in _MPI_RANK) and _launcher_has_terminal()
-
-
-def _launcher_has_terminal() -> bool:
-    """Whether the stderr of the nearest MPI launcher among this process's ancestors is a terminal, as /proc says."""
-    process = Path("/proc/self")
-    try:
-        for _ in range(8):
-            parent = process.joinpath("stat").read_text().rpartition(")")[2].split()[1]
-            process = Path("/proc", parent)
-            if process.joinpath("comm").read_text().strip().startswith(_LAUNCHERS):
-                return _is_terminal(process / "fd" / "2")
-    except (OSError, IndexError):
-        return False
-    return False
-
-
-def _is_terminal(path: Path) -> bool:
-    """Whether a device is a terminal. Opening it does not make it the controlling terminal."""
-    with suppress(OSError):
-        if stat.S_ISCHR(path.stat().st_mode):
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
-            try:
-                return os.isatty(descriptor)
-            finally:
-                os.close(descriptor)
-    return False
+    """Whether stderr is a terminal, and the user did not ask for quiet."""
+    return sys.stderr.isatty() and not current().quiet
 
 
 class _Line:
     """One line on a terminal's stderr that is rewritten, at most five times a second, after a quiet second."""
 
     def __init__(self) -> None:
-        self._shown = _is_watched() and not current().quiet
+        self._shown = _is_watched()
         self._next = time.monotonic() + QUIET_S
         self._width = 0
 
@@ -201,7 +166,7 @@ def run_text(progress: Progress) -> str:
 @contextmanager
 def status(what: str) -> Iterator[None]:
     """Prints on a terminal what is being done."""
-    shown = _is_watched() and not current().quiet
+    shown = _is_watched()
     if shown:
         sys.stderr.write(f"{what} ...")
         sys.stderr.flush()

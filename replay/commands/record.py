@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dxt_replay.replay.commands.family_options import as_keywords, family_options
 from dxt_replay.replay.commands.shared_options import PATH, force_option, json_option
+from dxt_replay.replay.options.choices import RecordChoices
 
 if TYPE_CHECKING:
     from dxt_replay.replay.interface.recordings import Recorded
@@ -28,51 +30,12 @@ if TYPE_CHECKING:
     metavar="OUT.capture",
     help="The capture to write.",
 )
-@click.option(
-    "--logs",
-    type=PATH,
-    metavar="DIR",
-    help="New folder for the logs and profiles of this run.  [default: OUT.recording beside the capture]",
-)
-@click.option(
-    "--with",
-    "tracer",
-    type=click.Choice(["darshan", "strace", "dftracer"]),
-    help="The tracer: strace and dftracer work where Darshan is not installed, and lose more.  [default: darshan]",
-)
-@click.option(
-    "--library",
-    type=PATH,
-    metavar="FILE",
-    help="Darshan's runtime library, where it is not found: /path/to/libdarshan.so.",
-)
-@click.option(
-    "--profile",
-    "profiles",
-    multiple=True,
-    type=PATH,
-    metavar="DIR",
-    help="A folder into which the job writes profiles by itself; repeatable. `recording()` needs none.",
-)
-@click.option(
-    "--memory",
-    type=click.IntRange(min=1, max=1900),
-    metavar="MIB",
-    help="Memory for Darshan's trace in each process, MiB: 64 hold 1.6 million operations or 25,000 files.  "
-    "[default: 1/64 of the free memory, 32 to 256]",
-)
-@click.option(
-    "--include",
-    multiple=True,
-    metavar="DIR",
-    help="Trace files below DIR though Darshan leaves them out, as it does below /opt, /usr and /var; repeatable.",
-)
+@family_options(RecordChoices)
 @force_option
 @json_option
 def command(
     words: tuple[str, ...],
     output: Path,
-    memory: int | None,
     **choices: Any,
 ) -> None:
     """Run a job under Darshan, and merge its logs and profiles into a capture.
@@ -88,7 +51,7 @@ def command(
 
     with _hint_when_interrupted():
         stdout = 2 if current().as_json else None
-        recorded = dxt_replay.record(words, output, memory_mib=memory, stdout=stdout, **choices)
+        recorded = dxt_replay.record(words, output, stdout=stdout, **as_keywords(RecordChoices, choices))
     if current().as_json:
         print_json(recorded.as_json())
     _report(recorded)
@@ -125,5 +88,5 @@ def _report(recorded: Recorded) -> None:
         warn(text)
     if not current().quiet:
         with contextlib.redirect_stdout(sys.stderr):
-            print_sections(record_sections(recorded.as_json()))
+            print_sections(record_sections(recorded))
             print_next(*recorded.next_words)

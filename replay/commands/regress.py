@@ -8,15 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dxt_replay.replay.commands.replay_options import replay_options
+from dxt_replay.replay.commands.family_options import as_keywords, family_options
 from dxt_replay.replay.commands.shared_options import PATH, capture_argument, force_option, json_option, part_options
+from dxt_replay.replay.options.choices import PACE_HELP, RegressChoices, RunChoices
+from dxt_replay.replay.options.option import Option
 from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.paces import PACE_CHOICES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from dxt_replay.replay.interface.captures import NamedPart
     from dxt_replay.replay.regression.interval_verdict import Rule
+
+
+_PACE = Option(f"{PACE_HELP}  [default: steps where the capture has training steps, else think]", choices=PACE_CHOICES)
 
 
 @click.command()
@@ -29,61 +35,13 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="The target in question; the same directory twice, or TARGET alone, measures the noise.",
 )
-@click.option(
-    "--against",
-    type=PATH,
-    metavar="RECORD",
-    help="Replay on TARGET alone, and compare with the runs of the candidate of this record.",
-)
-@click.option(
-    "--record",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Write runs, environment and verdict to FILE, such as monday.json, for --against and `history`.",
-)
-@click.option(
-    "--repeats",
-    type=click.IntRange(1, 1000),
-    default=10,
-    show_default=True,
-    metavar="N",
-    help="Pairs of runs, a baseline and a candidate each.",
-)
-@click.option(
-    "--warmup", type=click.IntRange(0), default=1, show_default=True, metavar="N", help="Runs a side that do not count."
-)
-@click.option(
-    "--threshold", type=float, default=5.0, show_default=True, metavar="PCT", help="The smallest change that matters."
-)
-@click.option("--alpha", type=float, default=0.05, show_default=True, help="Probability of a false alarm.")
-@click.option(
-    "--seed", type=click.IntRange(0), help="Seed of the random order within pairs.  [default: a new one, printed]"
-)
-@click.option(
-    "--metric",
-    metavar="NAME",
-    help="Metric that decides.  [default: elapsed_s; total_s where the data are loaded before the first step; "
-    "latency_mean_us under --pace timed]",
-)
+@family_options(RegressChoices, "against", "record", "repeats", "warmup", "threshold_pct", "alpha", "seed", "metric")
 @click.option("--fail-inconclusive", is_flag=True, help="Exit 1 also when the verdict is inconclusive.")
-@click.option("--stage/--no-stage", default=True, show_default=True, help="Stage the twin where it is absent.")
-@replay_options(pace=None)
-@click.option(
-    "--cold/--warm",
-    default=True,
-    show_default=True,
-    help="Drop the twin's pages before each run (cold), or keep them; the page cache is measured before each run.",
-)
-@click.option("--baseline-map", multiple=True, metavar="PREFIX=DIR", help="Real data on the baseline; repeatable.")
-@click.option("--candidate-map", multiple=True, metavar="PREFIX=DIR", help="Real data on the candidate; repeatable.")
+@family_options(RegressChoices, "stage")
+@family_options(RunChoices, pace=_PACE)
+@family_options(RegressChoices, "cold", "baseline_maps", "candidate_maps")
 @part_options
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Keep the replays in DIR.  [default: deleted]",
-)
+@family_options(RegressChoices, "output")
 @click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write JUnit XML.")
 @click.option(
     "--markdown",
@@ -95,7 +53,7 @@ if TYPE_CHECKING:
     "--html",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Write a page with charts of all runs and pairs; it needs no network.",
+    help="Write the verdict, the figures and all runs as a page; it needs no network.",
 )
 @force_option
 @json_option
@@ -107,9 +65,6 @@ def command(
     against: Path | None,
     repeats: int,
     warmup: int,
-    threshold: float,
-    baseline_map: tuple[str, ...],
-    candidate_map: tuple[str, ...],
     junit: Path | None,
     markdown: Path | None,
     html: Path | None,
@@ -148,7 +103,8 @@ def command(
         byte_progress("staging") as staging,
         experiment_progress(comm.rank == 0, (1 if against else 2) * (repeats + warmup)) as running,
     ):
-        rule = partial(Rule, threshold_pct=threshold, alpha=choices["alpha"])
+        choices = as_keywords(RegressChoices, choices)
+        rule = partial(Rule, threshold_pct=choices["threshold_pct"], alpha=choices["alpha"])
         kept = fail_inconclusive or choices["record"] is not None or choices["output"] is not None
         outputs = [junit, markdown, html]
         first_does(comm, lambda: _check(outputs, repeats, rule(), against, kept=kept, force=force))
@@ -158,9 +114,6 @@ def command(
             against=against,
             repeats=repeats,
             warmup=warmup,
-            threshold_pct=threshold,
-            baseline_maps=baseline_map,
-            candidate_maps=candidate_map,
             force=force,
             on_staging=staging,
             on_progress=running,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dxt_replay.replay.commands.replay_options import replay_options
+from dxt_replay.replay.commands.family_options import family_options
 from dxt_replay.replay.commands.shared_options import (
     PATH,
     capture_argument,
@@ -16,6 +16,7 @@ from dxt_replay.replay.commands.shared_options import (
     maps_option,
     part_options,
 )
+from dxt_replay.replay.options.choices import SPEEDS, RunChoices
 from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     metavar="OUT.capture",
     help="The capture of the replay to write, such as replay.capture; needed unless --explain.",
 )
-@replay_options(pace="timed")
+@family_options(RunChoices)
 @click.option("--cold", is_flag=True, help="Drop the twin from the page cache first.")
 @maps_option("As for stage; repeatable.")
 @part_options
@@ -89,13 +90,13 @@ def command(
 
 def _print(result: RunResult | Repeats, source: Path) -> None:
     import dxt_replay
-    from dxt_replay.replay.commands.answer import answer
+    from dxt_replay.replay.commands.answer import answer, of_json
     from dxt_replay.replay.show.run_sections import repeat_sections, run_sections
 
     repeated = isinstance(result, dxt_replay.Repeats)
     replay = result.runs[0].capture if isinstance(result, dxt_replay.Repeats) else result.capture
     following = ("compare", source, replay) if result.succeeded else ()
-    answer(result, repeat_sections if repeated else run_sections, *following)
+    answer(result, of_json(repeat_sections if repeated else run_sections), *following)
 
 
 def _explain(capture: NamedPart, choices: Mapping[str, Any]) -> None:
@@ -104,5 +105,5 @@ def _explain(capture: NamedPart, choices: Mapping[str, Any]) -> None:
     from dxt_replay.replay.causal.explain import model_sections
     from dxt_replay.replay.commands.answer import answer
 
-    names = ("api", "reconstruct", "speed", "compute_speed", "io_speed")
-    answer(dxt_replay.explain(capture, **{name: choices[name] for name in names}), model_sections)
+    same = {name: choices[name] for name in ("api", "reconstruct", *SPEEDS)}
+    answer(dxt_replay.explain(capture, **same), model_sections)

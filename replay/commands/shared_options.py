@@ -22,9 +22,6 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 PATH = click.Path(path_type=Path)
 
-READINGS = ("documented", "head", "v2.0", "v3.0")
-"""Those of `workloads.description`, which is not imported for a --help."""
-
 force_option = click.option("--force", is_flag=True, help="Replace an output that an earlier command wrote.")
 
 

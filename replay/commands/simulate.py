@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dxt_replay.replay.commands.shared_options import PATH, capture_argument, json_option, time_options
+from dxt_replay.replay.commands.family_options import family_options
+from dxt_replay.replay.commands.shared_options import capture_argument, json_option, time_options
+from dxt_replay.replay.options.choices import SimulateChoices
 from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,51 +26,7 @@ MOST_COUNTS = 64
     metavar="MODEL",
     help="Storage model: a YAML or JSON file, or a shipped one: null, nvme, theta_lustre.",
 )
-@click.option(
-    "--ranks",
-    metavar="LIST",
-    help="Predict for these numbers of ranks too, such as 128,256,...,8192: each further set of the recorded ranks "
-    "reads files of its own.",
-)
-@click.option(
-    "--strong",
-    is_flag=True,
-    help="Share the recorded work among the ranks of --ranks, as transform --ranks does it.",
-)
-@click.option(
-    "--runs",
-    type=click.IntRange(min=1),
-    default=5,
-    show_default=True,
-    metavar="N",
-    help="Simulate N runs with different seeds, where the model has jitter.",
-)
-@click.option("--speed", type=float, default=1.0, show_default=True, help="Shorten every gap: 2 halves it.")
-@click.option("--compute-speed", type=float, metavar="FLOAT", help="Shorten compute alone.  [default: --speed]")
-@click.option(
-    "--io-speed", type=float, metavar="FLOAT", help="Shorten the gaps between operations alone.  [default: --speed]"
-)
-@click.option(
-    "--reconstruct/--no-reconstruct",
-    default=True,
-    show_default=True,
-    help="Simulate the operations that were reconstructed from counters, or leave them out.",
-)
-@click.option(
-    "--check",
-    type=PATH,
-    metavar="TARGET",
-    help="Replay seconds of the capture in this directory of the real storage, widen the interval by what they took, "
-    "and refuse where they contradict the model. What is written there is removed again.",
-)
-@click.option(
-    "--check-seconds",
-    type=float,
-    default=5.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long the replay of --check is predicted to take.",
-)
+@family_options(SimulateChoices)
 @time_options
 @json_option
 def command(capture: NamedPart, ranks: str | None, **choices: Any) -> None:
@@ -81,14 +39,14 @@ def command(capture: NamedPart, ranks: str | None, **choices: Any) -> None:
     10 % of the causal model. The page cache is empty at the start.
     """
     import dxt_replay
-    from dxt_replay.replay.commands.answer import answer
+    from dxt_replay.replay.commands.answer import answer, of_json
     from dxt_replay.replay.commands.progress import status
     from dxt_replay.replay.show.simulation_sections import simulation_sections
 
     counts = rank_counts(ranks) if ranks is not None else []
     with status("simulating" if choices["check"] is None else "simulating, and replaying the first seconds"):
         result = dxt_replay.simulate(capture, ranks=counts, **choices)
-    answer(result, simulation_sections)
+    answer(result, of_json(simulation_sections))
 
 
 def rank_counts(text: str) -> list[int]:

@@ -8,11 +8,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dxt_replay.replay.commands.replay_options import timeout_option
+from dxt_replay.replay.commands.family_options import family_options
 from dxt_replay.replay.commands.shared_options import PATH, capture_argument, json_option, maps_option, part_options
+from dxt_replay.replay.options.choices import RunChoices
+from dxt_replay.replay.options.option import DURATION, Option
 
 if TYPE_CHECKING:
     from dxt_replay.replay.interface.captures import NamedPart
+
+
+_TIMEOUT = Option(
+    "Give up staging that takes longer, and print the file that it hangs in: 90, 10m, 2h.",
+    flags=("--timeout",),
+    metavar=DURATION,
+)
 
 
 @click.command()
@@ -27,7 +36,7 @@ if TYPE_CHECKING:
     type=click.IntRange(1, 64),
     help="Files written at the same time.  [default: twice the processors, 16 at most]",
 )
-@timeout_option("Give up staging that takes longer, and print the file that it hangs in: 90, 10m, 2h.")
+@family_options(RunChoices, "timeout_s", timeout_s=_TIMEOUT)
 @part_options
 @json_option
 def command(

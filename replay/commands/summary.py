@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -69,9 +69,6 @@ class _TableName(click.ParamType):
 @click.option("--bin", "bin_width", metavar="TIME", help="Width of a bin of the timeline, such as 1s or 5ms.")
 @click.option("--sort", metavar="COLUMN", help="Of several jobs: sort by this column, the largest number first.")
 @filter_options
-@click.option(
-    "--compat-vanidl", is_flag=True, help="VaniDL's numbers: times in 0.1 ms, 0 becomes 1 ms, no path with .py."
-)
 @click.option("--csv", "csv_file", metavar="FILE|-", help="Write the one table asked for as comma-separated values.")
 @click.option("--parquet", "parquet_file", type=PATH, metavar="FILE", help="Write it as Parquet.")
 @worker_options
@@ -85,7 +82,6 @@ def command(
     maps: tuple[str, ...],
     bin_width: str | None,
     sort: str | None,
-    compat_vanidl: bool,
     csv_file: str | None,
     parquet_file: Path | None,
     force: bool,
@@ -107,7 +103,8 @@ def command(
     from dxt_replay.replay.commands.table_output import TableOutput
     from dxt_replay.replay.interface.captures import opened
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
-    from dxt_replay.replay.show.terminal import print_summary
+    from dxt_replay.replay.show.table_views import summary_or_tables
+    from dxt_replay.replay.show.terminal import print_sections
 
     names = tuple(dict.fromkeys([*show, *(["findings"] if findings else [])]))
     output = TableOutput.of(csv_file, parquet_file, force=force)
@@ -127,13 +124,12 @@ def command(
                 bin=bin_width,
                 bins=TERMINAL_BINS,
                 maps=maps,
-                compat_vanidl=compat_vanidl,
                 executor=workers,
             )
             _check_opened(found, names)
-            shown = None if output is not None or current().as_json else _shown(found)
-        if shown is not None:
-            print_summary(shown)
+            sections = None if output is not None or current().as_json else summary_or_tables(found)
+        if sections is not None:
+            print_sections(sections)
         elif current().as_json:
             print_json(found.as_json(_streamed))
         elif output is not None:
@@ -158,15 +154,6 @@ def _check_opened(found: Views, names: tuple[str, ...]) -> None:
             f"{format_counted(len(absent), 'file')} of the capture, such as {absent[0]}, cannot be found on this "
             "machine: give --map PREFIX=DIR, the directory that now holds the files below PREFIX"
         )
-
-
-def _shown(found: Views) -> dict[str, Any]:
-    """The JSON object; its table "rank-files" has only the largest rows, and `rows_in_all` their number in all."""
-    from dxt_replay.replay.show.section import MAX_GROUPS
-
-    result = found.as_json(lambda table: table.largest(MAX_GROUPS).to_pylist())
-    result["rows_in_all"] = {name: table.num_rows for name, table in found.tables.items()}
-    return result
 
 
 def _streamed(table: RankFiles) -> StreamedRows:

@@ -7,28 +7,15 @@ from typing import Any
 
 import click
 
+from dxt_replay.replay.commands.family_options import family_options
 from dxt_replay.replay.commands.shared_options import capture_argument, force_option, json_option, output_option
+from dxt_replay.replay.options.choices import TransformChoices
 
 
 @click.command()
 @capture_argument("capture")
 @output_option("OUT.capture", "The capture to write, such as what-if.capture.")
-@click.option("--chunk", metavar="SIZE", help="Store HDF5 data in chunks of this size, such as 1MiB.")
-@click.option(
-    "--compression",
-    metavar="NAME:RATIO",
-    help="Compress the data: gzip:0.6 stores 60 % of the bytes; gzip:0.6:250MB/s sets the decoder's speed, too.",
-)
-@click.option("--transfer-size", metavar="SIZE", help="Read streams in requests of this size, such as 1MiB.")
-@click.option("--batch", type=int, metavar="N", help="Let N batches be one: steps are fewer and N times as large.")
-@click.option("--readers", type=int, metavar="N", help="Readers of each rank; 0: the training thread itself reads.")
-@click.option("--prefetch", type=int, metavar="N", help="Batches that readers are ahead of the training loop.")
-@click.option(
-    "--preprocess-speed", type=float, default=1.0, metavar="X", help="Preprocess X times as fast, such as 2 or 0.5."
-)
-@click.option("--compute-speed", type=float, default=1.0, metavar="X", help="Compute X times as fast, such as 4.")
-@click.option("--ranks", type=int, metavar="N", help="Share the work out among N ranks.")
-@click.option("--weak", is_flag=True, help="With --ranks: each rank has as much to do as before.")
+@family_options(TransformChoices)
 @force_option
 @json_option
 def command(capture: Path, output: Path, **choices: Any) -> None:

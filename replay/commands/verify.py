@@ -44,5 +44,5 @@ def command(paths: tuple[Path, ...], sources: tuple[Path, ...], sizes_only: bool
 
     with status("verifying"):
         result = dxt_replay.verify(*paths, sources=sources, sizes_only=sizes_only)
-    answer(result, lambda document: verified_sections(document, most))
+    answer(result, lambda verified: verified_sections(verified, most))
     return 0 if result.passed else 1

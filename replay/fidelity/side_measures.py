@@ -91,7 +91,7 @@ class Measures(Sums):
         if not len(rows):
             return
         duration_ns = rows.duration_ns
-        self._io.add(rows, duration_ns)
+        self._io.add(rows)
         self._pattern.add(rows)
         self._latency.add(duration_ns)
         self.lanes.add(rows)

@@ -14,13 +14,14 @@ from dxt_replay.replay.fidelity.similarity import Similarity
 from dxt_replay.replay.fidelity.storage import FASTER, SAME, SLOWER, Storage
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.lateness import allowed_lag_us, kept_times_limit_us
+from dxt_replay.traces.paces import Pace
 from dxt_replay.traces.store.relation import Relation
 from dxt_replay.traces.units import NS_PER_S, NS_PER_US, format_count, format_counted, format_duration, format_slowdown
 
 PASS, FAIL, SKIPPED = "pass", "fail", "skipped"
 KEEPS_TIMES = "timed"
 """The pace that is judged by the recorded times; under the others the storage decides the times."""
-CLOSED_LOOP = ("steps", "think")
+CLOSED_LOOP = tuple(pace.value for pace in Pace if pace.is_closed_loop)
 """Paces under which the storage decides how long the whole run takes."""
 
 LEAST_RECONSTRUCTED_PCT = 1.0

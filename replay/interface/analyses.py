@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from dxt_replay.profiler_merge.analysis.tables import GROUPINGS
 from dxt_replay.profiler_merge.analysis.tables import TABLES as ANALYSES
-from dxt_replay.replay.interface.captures import CaptureOrPath, held, opened, part
-from dxt_replay.replay.interface.merging import PathMaps, path_maps
+from dxt_replay.replay.interface.captures import CaptureOrPath, held, opened
+from dxt_replay.replay.interface.merging import path_maps
+from dxt_replay.replay.options.choices import PathMaps
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.workers.workers import Work, workers_of
@@ -105,7 +106,6 @@ def tables(
     bin: str | None = None,
     bins: int | None = None,
     maps: PathMaps | None = None,
-    compat_vanidl: bool = False,
     executor: Work = None,
 ) -> Views:
     """The summary and several tables of the analysis in as few passes as they need, as Arrow tables.
@@ -114,10 +114,9 @@ def tables(
         made.summary, made.tables["steps"]
 
     `by`: add totals per rank, file, format, step or size. `bin`, `bins`: of the timeline. `maps`: as for `table`.
-    `compat_vanidl`: count as VaniDL does. `executor`: who shares the work.
+    `executor`: who shares the work.
     Raises: CaptureError when the capture is damaged; UsageError for too many bins.
     """
-    from dxt_replay.profiler_merge.analysis.durations import VANIDL_EXCLUDES, recorded_durations, vanidl_durations
     from dxt_replay.profiler_merge.analysis.named_tables import STORAGE_LIMIT, views
     from dxt_replay.profiler_merge.analysis.timeline import DEFAULT_BINS
     from dxt_replay.replay.twin.placement import locate
@@ -126,15 +125,12 @@ def tables(
     rules = path_maps(maps)
     # Not opened for a time only: the table "rank-files" is read from the capture when it is used.
     source = held(capture)
-    if compat_vanidl:
-        source = part(source, exclude=VANIDL_EXCLUDES)
     asked = not names or STORAGE_LIMIT in names or "findings" in names  # no more is at stake than storage costs
     limit = limit_of(source, curve=STORAGE_LIMIT in names) if asked else None
     found = views(
         source,
         names,
         by=by,
-        durations=vanidl_durations(source.info) if compat_vanidl else recorded_durations,
         bin_ns=None if bin is None else parse_duration_ns(bin, "--bin"),
         bins=DEFAULT_BINS if bins is None else bins,
         locate=lambda path: locate(path, rules),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dxt_replay.replay.interface.captures import CaptureOrPath, opened
-from dxt_replay.replay.interface.merging import PathLike
+from dxt_replay.replay.options.choices import PathLike
 from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:

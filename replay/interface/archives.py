@@ -6,10 +6,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dxt_replay.replay.interface.merging import PathLike, several
+from dxt_replay.replay.interface.merging import several
+from dxt_replay.replay.options.choices import MergeEachChoices, PathLike
+from dxt_replay.replay.options.option import filled, takes
 from dxt_replay.traces.workers.workers import Work, workers_of
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from dxt_replay.replay.archive.catalogue import Catalogue
     from dxt_replay.replay.archive.merge_each import MergedArchive
 
@@ -17,17 +21,15 @@ OnJob = Callable[[int, int], None]
 """Called after each job with the number of jobs that are done, and of all."""
 
 
+@takes(MergeEachChoices)
 def merge_each(
     logs: PathLike | Sequence[PathLike],
     output: PathLike,
     *,
-    exclude: Sequence[str] = (),
-    skip_damaged: bool = False,
-    reconstruct: bool = True,
-    reconstruct_limit: int = 10_000_000,
     force: bool = False,
     executor: Work = None,
     on_job: OnJob = lambda done, jobs: None,
+    **choices: Unpack[MergeEachChoices],
 ) -> MergedArchive:
     """Merge every job of an archive of Darshan logs into a capture of its own, in the folder `output`.
 
@@ -36,7 +38,7 @@ def merge_each(
 
     A capture has the name and the folder of its (first) log below the folder, or in the archive (tar, zip), that was
     given. One job that cannot be merged does not stop the others. A capture that was made of the same logs before stays
-    as it is; `force` makes all again. The other options are those of `merge`; `executor`: who shares the work.
+    as it is; `force` makes all again. `executor`: who shares the work.
     Raises: LogError for a folder without logs; UsageError where two jobs would have one capture.
     """
     from dxt_replay.profiler_merge.merge import MergeOptions
@@ -44,13 +46,8 @@ def merge_each(
     from dxt_replay.replay.archive import merge_each as merging
     from dxt_replay.replay.archive.archive_jobs import archive_jobs
 
-    options = MergeOptions(
-        exclude=tuple(exclude),
-        skip_damaged=skip_damaged,
-        reconstruct=reconstruct,
-        reconstruct_limit=reconstruct_limit,
-        force=force,
-    )
+    chosen = filled(MergeEachChoices, choices)
+    options = MergeOptions(**{**chosen, "exclude": tuple(chosen["exclude"])}, force=force)
     with unpacked(several(logs)) as found:
         archive = archive_jobs(found.paths, captures=False)
         counted = _counted(on_job, archive.jobs)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dxt_replay.replay.interface.replays import RunChoices, run, stage
+from dxt_replay.replay.interface.replays import run, stage
 from dxt_replay.traces.errors import ReplayError, TargetError
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ NAME = ".dxt-replay-check-"
 """How the name of the directory of a check begins; a random number follows."""
 
 
-def replayed_ns(part: Capture, target: Path, choices: RunChoices) -> int:
+def replayed_ns(part: Capture, target: Path, choices: Mapping[str, Any]) -> int:
     """How long a cold replay of `part` takes below `target`: on the twin that is staged there, if it has all files, or
     in a directory of its own, which is removed however that ends.
 

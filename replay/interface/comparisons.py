@@ -5,14 +5,15 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dxt_replay.replay.interface.captures import CaptureOrPath, opened
-from dxt_replay.replay.interface.merging import PathLike, PathMaps
-from dxt_replay.replay.interface.replays import RunChoices, pacing_of, run_options
+from dxt_replay.replay.interface.replays import pacing_of, run_options
+from dxt_replay.replay.options.choices import PathLike, PathMaps, RegressChoices, RunChoices
+from dxt_replay.replay.options.option import filled, takes
 from dxt_replay.traces.output import check_output, new_file
+from dxt_replay.traces.paces import Pace
 from dxt_replay.traces.workers.workers import Work, workers_of
 
 if TYPE_CHECKING:
@@ -25,8 +26,12 @@ if TYPE_CHECKING:
     from dxt_replay.replay.regression.comparison import Regression
     from dxt_replay.replay.regression.experiment import Experiment
     from dxt_replay.replay.regression.experiment_record import ExperimentRecord
+    from dxt_replay.replay.run.options import RunOptions
     from dxt_replay.replay.run.process import Progress
     from dxt_replay.traces.store.reader import Capture
+
+PLACES = ("output", "record", "against")
+"""Keywords of `regress` that are paths."""
 
 RunPair = tuple[CaptureOrPath, CaptureOrPath]
 """Two runs of one job."""
@@ -91,36 +96,23 @@ def floor_of(stack: ExitStack, pairs: Sequence[RunPair], *compared: Capture) -> 
     return of_pairs(runs, *compared[:1])
 
 
+@takes(RegressChoices)
 def regress(
     capture: CaptureOrPath,
     baseline: PathLike | None,
     candidate: PathLike,
     *,
-    against: PathLike | None = None,
-    record: PathLike | None = None,
-    repeats: int = 10,
-    warmup: int = 1,
-    threshold_pct: float = 5.0,
-    alpha: float = 0.05,
-    seed: int | None = None,
-    metric: str | None = None,
-    stage: bool = True,
-    cold: bool = True,
-    output: PathLike | None = None,
-    baseline_maps: PathMaps | None = None,
-    candidate_maps: PathMaps | None = None,
     force: bool = False,
     on_staging: Callable[[int, int], None] | None = None,
     on_progress: Callable[[str, Progress], None] | None = None,
     comm: Communicator | None = None,
-    **choices: Unpack[RunChoices],
+    **choices: Unpack[RegressChoices],
 ) -> Regression:
     """Replay a capture on two targets in turn, and judge whether the application is slower on `candidate`.
 
-    `repeats` pairs of runs in random order; `threshold_pct`: the smallest change that matters; `alpha`: probability of
-    a false alarm. `stage`: stage the twins where they are absent. `output`: keep the replays in that directory;
-    `force` replaces earlier ones there. `record`: write runs, environment and verdict to that JSON file.
-    `against`: such a record, with whose runs those on `candidate` are compared; `baseline` is then None.
+    `against`: a record, with whose runs those on `candidate` are compared; `baseline` is then None. `force` replaces
+    earlier replays in `output`, and an earlier `record`. The default of `pace` is steps where the capture has training
+    steps, else think.
 
         dxt_replay.regress("run.capture", "/lustre/old/twin", "/lustre/new/twin").verdict
 
@@ -134,42 +126,47 @@ def regress(
     from dxt_replay.replay.regression.interval_verdict import Rule
 
     comm = comm or connect()
-    keep = None if output is None else Path(output)
     if choices.get("pace") is None:
         choices.pop("pace", None)
+    chosen = filled(RegressChoices, choices)
+    how = {name: chosen[name] for name in RunChoices.__annotations__}
+    keep, record, against = (None if chosen[name] is None else Path(chosen[name]) for name in PLACES)
 
     def prepared() -> Experiment:
-        chosen: RunChoices = {"pace": module.default_pace(source).value, **choices}
-        options = partial(run_options, source, cold=cold, force=force, **chosen)
+        how["pace"] = choices.get("pace") or module.default_pace(source).value
+
+        def options(target: PathLike, maps: PathMaps | None) -> RunOptions:
+            return run_options(source, target, cold=chosen["cold"], maps=maps, force=force, **how)
+
         experiment = module.Experiment(
-            baseline=None if baseline is None else options(baseline, maps=baseline_maps),
+            baseline=None if baseline is None else options(baseline, chosen["baseline_maps"]),
             against=earlier,
-            candidate=options(candidate, maps=candidate_maps),
-            repeats=repeats,
-            warmup=warmup,
-            seed=secrets.randbits(32) if seed is None else seed,
-            rule=Rule(threshold_pct=threshold_pct, alpha=alpha),
-            metric=metric,
+            candidate=options(candidate, chosen["candidate_maps"]),
+            repeats=chosen["repeats"],
+            warmup=chosen["warmup"],
+            seed=secrets.randbits(32) if chosen["seed"] is None else chosen["seed"],
+            rule=Rule(threshold_pct=chosen["threshold_pct"], alpha=chosen["alpha"]),
+            metric=chosen["metric"],
             keep=keep,
         )
         module.check_outputs(experiment)
-        if stage:
+        if chosen["stage"]:
             module.stage_all(module.plan_staging(source, experiment), on_staging)
         return experiment
 
     def checked() -> ExperimentRecord | None:
         if record is not None:
-            check_output(Path(record), force=force)
-        return None if against is None else read_record(Path(against))
+            check_output(record, force=force)
+        return None if against is None else read_record(against)
 
     earlier = first_does(comm, checked)
-    undecided: RunChoices = {"pace": "think"}  # whose options are those of every pace
-    together(comm, lambda: pacing_of(capture, {**undecided, **choices}))
+    how["pace"] = choices.get("pace") or Pace.THINK.value  # whose options are those of every pace
+    together(comm, lambda: pacing_of(capture, how))
     with unwind_on_signals(), opened(capture, comm, keep) as source:
         experiment = first_does(comm, prepared)
         result = module.run_experiment(source, experiment, comm, on_progress or _silent)
         if record is not None:
-            first_does(comm, lambda: _write_record(result, Path(record), force=force))
+            first_does(comm, lambda: _write_record(result, record, force=force))
     everywhere: Regression = comm.broadcast(result)
     return everywhere
 

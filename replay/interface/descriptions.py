@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dxt_replay.replay.interface.captures import CaptureOrPath, opened
-from dxt_replay.replay.interface.merging import PathLike
 from dxt_replay.replay.interface.replays import check_profiled
+from dxt_replay.replay.options.choices import PathLike
 
 if TYPE_CHECKING:
     from dxt_replay.traces.store.reader import Capture

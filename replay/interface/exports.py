@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dxt_replay.replay.interface.captures import CaptureOrPath, opened
 from dxt_replay.replay.interface.comparisons import RunPair, floor_of
-from dxt_replay.replay.interface.merging import PathLike
+from dxt_replay.replay.options.choices import FORMATS, PathLike
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.part import Part
 from dxt_replay.traces.store.part_capture import part_of, part_replayed
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from dxt_replay.profiler_merge.export.exported import Exported
     from dxt_replay.replay.fidelity.noise_floor import NoiseFloor
     from dxt_replay.traces.store.reader import Capture
-
-FORMATS = ("darshan", "chrome", "csv", "fio")
-"""Formats that `export` writes."""
 
 EVERYTHING = Part()
 
@@ -125,7 +122,7 @@ def _page_of_two(
     return report_page(
         _overview(part_of(compared, chosen), 2, workers),
         _overview(part_of(replay, chosen), 2, workers),
-        compare(source, replay, relation=relation, floor=floor, workers=workers).as_json(),
+        compare(source, replay, relation=relation, floor=floor, workers=workers),
         lag_course(replay),
     )
 

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dxt_replay.replay.interface.captures import CaptureOrPath, named, opened
-from dxt_replay.replay.interface.merging import PathLike, merge
-from dxt_replay.traces.errors import UsageError
+from dxt_replay.replay.interface.merging import merge
+from dxt_replay.replay.options.choices import GenerateChoices, PathLike
+from dxt_replay.replay.options.option import filled, takes
 from dxt_replay.traces.workers.workers import Work, Workers, workers_of
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from dxt_replay.replay.fidelity.run_check import RunCheck
     from dxt_replay.traces.store.reader import Capture
     from dxt_replay.workloads.description import Workload
@@ -45,54 +48,47 @@ class GeneratedCapture:
         }
 
 
+@takes(GenerateChoices)
 def generate(
     workload: PathLike,
     ranks: int,
     output: PathLike,
     *,
     overrides: Sequence[str] | Mapping[str, Any] = (),
-    reading: str | None = None,
-    device: str | None = None,
-    seed: int = 0,
     workers: int | None = None,
     executor: Work = None,
     force: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
+    **choices: Unpack[GenerateChoices],
 ) -> GeneratedCapture:
     """Generate the I/O of a workload on `ranks` ranks, without running it, as the capture `output`.
 
     `workload`: a YAML file of DLIO, a folder with the `.hydra/config.yaml` of one of its runs, or a shipped name (see
-    `workloads`). `overrides`: keys that replace those of the file. `reading`: documented, head, v2.0 or v3.0; None for
-    what the description names as its `reading` (those of MLPerf Storage v3.0 do), else documented. `device`: the
-    storage that the times assume, such as "latency=100us,bandwidth=1GB/s" or "null". `seed`: of what DLIO draws
-    without one. `workers`: processes, or `executor`: who shares the work; the capture does not depend on either.
-    `on_progress` gets ranks done, and all.
+    `workloads`). `overrides`: keys that replace those of the file. `workers`: processes, or `executor`: who shares the
+    work; the capture does not depend on either. `on_progress` gets ranks done, and all.
 
         dxt_replay.generate("unet3d_h100", 8, "unet3d.capture", overrides={"dataset.num_files_train": 64})
 
     Raises: UsageError for a description that is not one, or contradicts itself; TargetError for `output`.
     """
     from dxt_replay.workloads.consistency import check_ranks
-    from dxt_replay.workloads.description import READINGS
     from dxt_replay.workloads.generate.assumed_device import DEFAULT_DEVICE
     from dxt_replay.workloads.generate.generation import generate as write_capture
     from dxt_replay.workloads.override_text import override_text
     from dxt_replay.workloads.workload_source import read_workload
 
-    chosen = next((each for each in READINGS if each == reading), None)
-    if chosen is None and reading is not None:
-        raise UsageError(f"reading {reading!r}: choose {', '.join(READINGS)}")
+    chosen = filled(GenerateChoices, choices)
     if isinstance(overrides, Mapping):
         overrides = [override_text(key, value) for key, value in overrides.items()]
-    found = read_workload(Path(workload), tuple(overrides), chosen)
+    found = read_workload(Path(workload), tuple(overrides), chosen["reading"])
     check_ranks(found.workload, ranks)
     with Workers(workers or 1) if executor is None else nullcontext(workers_of(executor)) as shared:
         generated = write_capture(
             found.workload,
             ranks,
             Path(output),
-            seed=seed,
-            device=DEFAULT_DEVICE if device is None else device,
+            seed=chosen["seed"],
+            device=chosen["device"] or DEFAULT_DEVICE,
             workers=shared,
             force=force,
             on_progress=on_progress,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dxt_replay.replay.interface.merging import PathLike
+from dxt_replay.replay.options.choices import PathLike
 
 if TYPE_CHECKING:
     from dxt_replay.replay.history.history import History

@@ -7,47 +7,33 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dxt_replay.replay.options.choices import MergeChoices, PathLike, PathMaps
+from dxt_replay.replay.options.option import filled, takes
 from dxt_replay.traces.errors import ProfileError, UsageError
 from dxt_replay.traces.workers.workers import Work, workers_of
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from dxt_replay.profiler_merge.merge import MergeResult
     from dxt_replay.replay.twin.placement import PathMap
 
-PathLike = str | os.PathLike[str]
-PathMaps = Mapping[str, PathLike] | Sequence[str]
-"""Where real data lie, by recorded prefix: `{"/data/train": "/mnt/copy"}`, or `["/data/train=/mnt/copy"]`."""
 
-
+@takes(MergeChoices)
 def merge(
     logs: PathLike | Sequence[PathLike],
     output: PathLike,
     *,
-    profiles: PathLike | Sequence[PathLike] = (),
-    align: str = "auto",
-    exclude: Sequence[str] = (),
-    include: Sequence[str] = (),
-    skip_damaged: bool = False,
-    reconstruct: bool = True,
-    reconstruct_limit: int = 10_000_000,
-    inspect: bool = False,
-    maps: PathMaps | None = None,
-    keep_profiler_files: bool = False,
-    extend: bool = True,
     force: bool = False,
     executor: Work = None,
+    **choices: Unpack[MergeChoices],
 ) -> MergeResult:
     """Merge the Darshan logs of one job, and the profiles of its ranks, into the capture `output`.
 
     `logs` can also be traces of strace or DFTracer, or profiles alone for a capture without I/O; a folder or an archive
     of logs stands for all in it. `profiles` are log directories, or single files: `.xplane.pb` of TensorFlow and JAX,
-    `.pt.trace.json` of PyTorch. `align` is auto, anchors, nesting, wall or seconds; `exclude` has globs over recorded
-    paths, `include` those of files in /opt and the like, which traces leave out by themselves. `keep_profiler_files`:
-    also what PyTorch's profiler wrote.
-    `reconstruct_limit`: the most untraced reads and writes of one process that are rebuilt from counters.
-    `inspect` opens the recorded HDF5 files (looked for through `maps`) and stores where their chunks lie.
-    `extend`: extend a profile that covers only some steps over the reads of the others, marked as reconstructed.
-    `force` replaces an earlier capture. `executor` (`concurrent.futures`, or a `Workers`) shares the ranks.
+    `.pt.trace.json` of PyTorch. `exclude` has globs over recorded paths. `reconstruct`, `extend`: False leaves out what
+    is rebuilt. `force` replaces an earlier capture. `executor` (`concurrent.futures`, or a `Workers`) shares the ranks.
 
         merged = dxt_replay.merge("logs", "run.capture", profiles="profile")
 
@@ -57,21 +43,13 @@ def merge(
     from dxt_replay.profiler_merge.merge import merge as merge_sources
     from dxt_replay.profiler_merge.packed_logs import unpacked
 
-    if maps and not inspect:
+    chosen = filled(MergeChoices, choices)
+    profiles, maps = chosen.pop("profiles"), chosen.pop("maps")
+    if maps and not chosen["inspect"]:
         raise UsageError("--map (maps) says where --inspect (inspect) looks: give --inspect too, or leave --map out")
-    options = MergeOptions(
-        align=align,
-        exclude=tuple(exclude),
-        include=tuple(include),
-        skip_damaged=skip_damaged,
-        reconstruct=reconstruct,
-        reconstruct_limit=reconstruct_limit,
-        inspect=inspect,
-        inspect_maps=tuple((b"/" + b"/".join(rule.prefix), rule.directory) for rule in path_maps(maps)),
-        keep_profiler_files=keep_profiler_files,
-        extend=extend,
-        force=force,
-    )
+    rules = tuple((b"/" + b"/".join(rule.prefix), rule.directory) for rule in path_maps(maps))
+    chosen |= {name: tuple(chosen[name]) for name in ("exclude", "include")}
+    options = MergeOptions(**chosen, inspect_maps=rules, force=force)
     with unpacked(several(logs)) as found:
         return merge_sources(
             [log for path in found.paths for log in _logs_of(path)],

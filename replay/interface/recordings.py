@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import time
 from collections.abc import Sequence
@@ -10,10 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dxt_replay.replay.interface.merging import PathLike, merge
-from dxt_replay.traces.errors import DxtReplayError, ProfileError, RecordingError, UsageError
+from dxt_replay.replay.interface.merging import merge, several
+from dxt_replay.replay.options.choices import PathLike, RecordChoices
+from dxt_replay.replay.options.option import filled, takes
+from dxt_replay.traces.errors import DxtReplayError, ProfileError, RecordingError
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from dxt_replay.profiler_merge.merge import MergeResult
     from dxt_replay.profiler_merge.recorder.job import RecordedJob
 
@@ -85,43 +88,37 @@ class Recorded:
         }
 
 
+@takes(RecordChoices)
 def record(
     command: Sequence[str],
     output: PathLike = "run.capture",
     *,
-    logs: PathLike | None = None,
-    tracer: str | None = None,
-    profiles: PathLike | Sequence[PathLike] = (),
-    library: PathLike | None = None,
-    memory_mib: int | None = None,
-    include: Sequence[PathLike] = (),
     force: bool = False,
     stdout: int | None = None,
+    **choices: Unpack[RecordChoices],
 ) -> Recorded:
     """Run a command under Darshan, and merge its logs, and the profiles that it wrote, into the capture `output`.
 
         recorded = dxt_replay.record(["python", "train.py"], "run.capture")
 
-    `logs`: new folder for what is recorded, by default beside the output (`run.recording`). `tracer`: darshan, strace
-    or dftracer. `profiles`: folders of profiles that the job writes elsewhere than `recording()` does. `library`:
-    Darshan's libdarshan.so. `memory_mib`: for the trace of each process. `include`: folders that Darshan would leave
-    out. `stdout`: descriptor for the command's output. The command's failure is a result, not an error.
+    `logs` is by default beside the output (`run.recording`). `profiles`: folders of profiles that the job writes
+    elsewhere than `recording()` does. `stdout`: descriptor for the command's output. The command's failure is a result,
+    not an error.
     Raises: RecordingError where no tracer works; UsageError for the command; TargetError for what exists.
     """
     from dxt_replay.profiler_merge.recorder.foreground import signals_held
     from dxt_replay.profiler_merge.recorder.job import JobOptions, find_tracer, record_job
-    from dxt_replay.profiler_merge.recorder.tracer import TRACERS
 
-    if tracer is not None and tracer not in TRACERS:
-        raise UsageError(f"{tracer!r} is not a tracer: choose {', '.join(TRACERS)}")
+    chosen = filled(RecordChoices, choices)
+    logs, library, profiles = chosen["logs"], chosen["library"], chosen["profiles"]
     capture = Path(output)
     folder = Path(logs) if logs is not None else capture.with_name(f"{capture.stem}.recording")
     options = JobOptions(
         folder=folder,
-        tracer=tracer,
+        tracer=chosen["tracer"],
         library=None if library is None else Path(library),
-        dxt_mib=memory_mib,
-        include=tuple(map(str, include)),
+        dxt_mib=chosen["memory_mib"],
+        include=tuple(map(str, chosen["include"])),
         force=force,
         output=stdout,
     )
@@ -132,8 +129,7 @@ def record(
 
         check_capture_output(capture, force=force)
         job = record_job(list(command), found, options, mask)
-    given = [Path(each) for each in ([profiles] if isinstance(profiles, (str, os.PathLike)) else profiles)]
-    return _merged(capture, folder, job, given, began_s, include=options.include, force=force)
+    return _merged(capture, folder, job, several(profiles), began_s, include=options.include, force=force)
 
 
 def _merged(

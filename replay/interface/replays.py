@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from dxt_replay.replay.interface.captures import CaptureOrPath, is_from_logs, named, opened
-from dxt_replay.replay.interface.merging import PathLike, PathMaps, path_maps
+from dxt_replay.replay.interface.merging import path_maps
+from dxt_replay.replay.options.choices import SPEEDS, PathLike, PathMaps, RunChoices
+from dxt_replay.replay.options.option import filled, takes
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.store.reader import Capture
 
@@ -24,28 +26,6 @@ if TYPE_CHECKING:
     from dxt_replay.replay.run.repeat import Repeats
     from dxt_replay.replay.run.result import RunResult
     from dxt_replay.replay.twin.stage_plan import StagePlan
-
-
-class RunChoices(TypedDict, total=False):
-    """How a capture is replayed: keyword arguments of `run`, `run_repeatedly` and `regress`.
-
-    `pace`: timed, think, steps or none. `speed`: replay this much faster; `compute_speed` and `io_speed` for compute
-    and for the gaps between operations alone. `compute`: sleep, spin or skip.
-    `api`: auto, posix, stdio, mpiio, hdf5 or null. `reconstruct`: replay reconstructed operations too.
-    `direct`: POSIX operations with O_DIRECT.
-    `timeout_s`: seconds after which each run is given up. Where it hangs in a call that does not return, it says in
-    which and raises ReplayError; where the calling thread itself cannot come back, the process ends with status 2.
-    """
-
-    pace: str
-    speed: float
-    compute_speed: float | None
-    io_speed: float | None
-    compute: str
-    api: str
-    reconstruct: bool
-    direct: bool
-    timeout_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +98,7 @@ def unstage(target: PathLike) -> int:
     return remove(Path(target))
 
 
+@takes(RunChoices)
 def run(
     capture: CaptureOrPath,
     target: PathLike,
@@ -150,6 +131,7 @@ def run(
     return everywhere
 
 
+@takes(RunChoices)
 def run_repeatedly(
     capture: CaptureOrPath,
     target: PathLike,
@@ -223,41 +205,32 @@ def run_options(
     from dxt_replay.replay.run.options import RunOptions
     from dxt_replay.replay.run.process_files import IoOptions, mpi_hints
 
+    chosen = filled(RunChoices, choices)
     return RunOptions(
         target=Path(target),
         pacing=pacing_of(source, choices),
-        compute=choices.get("compute", "sleep"),
+        compute=chosen["compute"],
         maps=path_maps(maps),
         cold=cold,
-        api=choices.get("api", "auto"),
-        reconstruct=choices.get("reconstruct", True),
-        io=IoOptions(direct=choices.get("direct", False), hints=mpi_hints(source)),
+        api=chosen["api"],
+        reconstruct=chosen["reconstruct"],
+        io=IoOptions(direct=chosen["direct"], hints=mpi_hints(source)),
         sources=source.whole.info.sources if is_from_logs(source) else (),
         force=force,
-        timeout_s=choices.get("timeout_s"),
+        timeout_s=chosen["timeout_s"],
     )
 
 
-def pacing_of(capture: CaptureOrPath, choices: RunChoices) -> Pacing:
+def pacing_of(capture: CaptureOrPath, choices: Mapping[str, Any]) -> Pacing:
     """The pacing of a replay of `capture`, which need not be opened yet.
 
     Raises: UsageError for choices that do not fit the capture or each other; TypeError for an unknown one.
     """
-    from dxt_replay.replay.plan.chosen_layers import API_CHOICES
     from dxt_replay.replay.plan.pacing import Pace, Pacing
 
-    unknown = choices.keys() - RunChoices.__annotations__.keys()
-    if unknown:
-        raise TypeError(f"there is no choice {min(unknown)!r}: RunChoices has {', '.join(RunChoices.__annotations__)}")
-    one_of("pace", choices.get("pace", "timed"), [known.value for known in Pace])
-    one_of("compute", choices.get("compute", "sleep"), ("sleep", "spin", "skip"))
-    one_of("api", choices.get("api", "auto"), API_CHOICES)
-    pacing = Pacing(
-        pace=Pace(choices.get("pace", "timed")),
-        speed=choices.get("speed", 1.0),
-        compute_speed=choices.get("compute_speed"),
-        io_speed=choices.get("io_speed"),
-    )
+    chosen = filled(RunChoices, choices)
+    speeds = {name: chosen[name] for name in SPEEDS}
+    pacing = Pacing(pace=Pace.named(chosen["pace"]), **speeds)
     if pacing.pace is Pace.STEPS:
         check_profiled(capture)
     return pacing
@@ -303,12 +276,6 @@ def check_profiled(capture: CaptureOrPath) -> None:
             f"{log} has no training steps, which the pace steps follows: merge it with a profile "
             f"(`dxt-replay merge {log} --profile DIR -o OUT.capture`), or replay it with --pace think or timed"
         )
-
-
-def one_of(name: str, value: str, known: Sequence[str]) -> None:
-    """Raises: UsageError when `value` is not one of the `known` ones."""
-    if value not in known:
-        raise UsageError(f"{name} {value!r}: choose {', '.join(known)}")
 
 
 def _silent(progress: object) -> None:

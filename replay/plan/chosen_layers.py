@@ -15,7 +15,7 @@ import pyarrow as pa
 from dxt_replay.replay.hdf5.files import Hdf5Files, hdf5_files
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.layers import FileLayers, file_layers
-from dxt_replay.traces.replay_record import API_CHOICES
+from dxt_replay.traces.paces import API_CHOICES
 from dxt_replay.traces.schema import APIS, OPS, RECONSTRUCTED, codes
 from dxt_replay.traces.store.reader import Capture
 

@@ -1,8 +1,8 @@
 """When each operation of a lane is due. Pure: arrays in, arrays out. Only `replay.engine.issue` reads a clock.
 
 An operation is *due* when the plan wants it issued, *begins* when it is issued, and *ends* when it returns.
-The paces: `timed` keeps the recorded start times (open loop). `think` keeps the recorded gap between the end of an
-operation and the start of the next operation of its lane (closed loop). `steps` follows the training loop
+Of the paces (`traces.paces`) `timed` keeps the recorded start times (open loop), `think` the recorded gap between the
+end of an operation and the start of the next one of its lane (closed loop). `steps` follows the training loop
 (`replay.causal.model`). `none` issues each operation at once.
 """
 
@@ -10,23 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 
 import numpy as np
 
 from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.paces import Pace as Pace
 
 SLOWEST, FASTEST = 1e-6, 1e6
 """Limits of a speed."""
-
-
-class Pace(Enum):
-    """How a replay is paced. The values are the choices of --pace."""
-
-    TIMED = "timed"
-    THINK = "think"
-    STEPS = "steps"
-    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -191,7 +191,7 @@ class _Rows:
         for rows in operation_rows(replay, without=("lane", "step")):
             data, other = rows.where(rows.data), rows.where(~rows.data)
             duration = data.duration_ns
-            self.io.add(data, duration)
+            self.io.add(data)
             self.reads.add(duration[data.op == READ])
             self.writes.add(duration[data.op == WRITE])
             metadata.setdefault(rows.rank, StreamingUnion()).add(other.start_ns, other.end_ns)

@@ -9,10 +9,8 @@ from dxt_replay.replay.plan.pacing import Pacing
 from dxt_replay.replay.run.process_files import IoOptions
 from dxt_replay.replay.twin.placement import PathMap
 from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.paces import COMPUTE_CHOICES
 from dxt_replay.traces.schema import Source
-
-COMPUTE_CHOICES = ("sleep", "spin", "skip")
-"""What a replay does in place of the computation between operations."""
 
 MOST_TIMEOUT_S = 1e8
 """Seconds, three years: more than threading.TIMEOUT_MAX and timers of the system need to be tried with."""
@@ -26,7 +24,7 @@ class RunOptions:
     `compute`: one of COMPUTE_CHOICES.
     `maps`: recorded paths whose real data are read instead of the twin's.
     `cold`: drop the twin's pages from the page cache first.
-    `api`: one of `traces.replay_record.API_CHOICES`.
+    `api`: one of `traces.paces.API_CHOICES`.
     `reconstruct`: also replay the operations that were reconstructed from counters.
     `core`: see `replay.engine.issue.choose_core`.
     `sources`: what the replay names as its sources; empty for the capture itself.

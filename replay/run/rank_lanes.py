@@ -37,12 +37,7 @@ from dxt_replay.replay.run.recording import (
 )
 from dxt_replay.traces.schema import SPAN_KINDS, codes
 
-LOOP_PACE = {
-    Pace.TIMED: LoopPace.ABSOLUTE,
-    Pace.THINK: LoopPace.THINK,
-    Pace.STEPS: LoopPace.THINK,
-    Pace.NONE: LoopPace.NONE,
-}
+LOOP_PACE = {pace: LoopPace[pace.clock] for pace in Pace}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

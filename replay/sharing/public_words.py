@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from dxt_replay.profiler_merge.sources import BESIDE, RECORDINGS
-from dxt_replay.traces.replay_record import API_CHOICES, PACE_CHOICES
+from dxt_replay.traces.paces import API_CHOICES, PACE_CHOICES
 from dxt_replay.traces.schema import APIS, FORMATS, OFFSETS, OPS, ORIGINS, SPAN_KINDS
 
 

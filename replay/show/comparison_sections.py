@@ -1,9 +1,10 @@
-"""What `dxt-replay compare` prints for a person, from the object that `--json` prints. Pure."""
+"""What `dxt-replay compare` prints for a person, from its result. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from dxt_replay.replay.show.cells import mib_s, microseconds, or_dash, percent, seconds
 from dxt_replay.replay.show.noise_sections import noise_section, relaxed_limits
@@ -18,7 +19,11 @@ from dxt_replay.traces.units import (
     format_slowdown,
 )
 
-Comparison = Mapping[str, Any]
+if TYPE_CHECKING:
+    from dxt_replay.replay.fidelity.compare import Comparison, Distances, Timing
+    from dxt_replay.replay.fidelity.exactness import Exactness
+    from dxt_replay.replay.fidelity.similarity import Similarity
+    from dxt_replay.replay.fidelity.workload_verdict import Workload
 
 
 def comparison_sections(comparison: Comparison, *, details: bool = True) -> list[Section]:
@@ -29,11 +34,11 @@ def comparison_sections(comparison: Comparison, *, details: bool = True) -> list
         _storage(comparison),
         _similarity(comparison),
     ]
-    differences = comparison["exact"]["differences"]
+    differences = comparison.exact.differences
     if differences:
         sections.insert(1, prose("First differences", differences))
-    if comparison["floor"] is not None:
-        sections.append(noise_section(comparison["floor"], details=details))
+    if comparison.floor is not None:
+        sections.append(noise_section(comparison.floor, details=details))
     if details:
         sections += _details(comparison)
     return [section for section in sections if section.rows]
@@ -41,64 +46,64 @@ def comparison_sections(comparison: Comparison, *, details: bool = True) -> list
 
 def _result(comparison: Comparison) -> list[str]:
     """The headline, and what else its reader must know."""
-    headline = comparison["headline"]
-    relaxed = [] if comparison["floor"] is None else relaxed_limits(comparison["floor"])
-    training = training_sentence(comparison["training"])
-    return [*training, headline, *(text for text in comparison["verdict"]["reasons"] if text not in headline), *relaxed]
+    headline = comparison.headline
+    relaxed = [] if comparison.floor is None else relaxed_limits(comparison.floor)
+    training = training_sentence(None if comparison.training is None else asdict(comparison.training))
+    return [*training, headline, *(text for text in comparison.verdict.reasons if text not in headline), *relaxed]
 
 
 def _workload(comparison: Comparison) -> Section:
-    workload = comparison["workload"]
+    workload = comparison.workload
     rows = [
-        (name, *(text(workload[name][side]) for side in ("source", "replay")), _equal(comparison, name))
+        (name, *(text(getattr(workload, name)[side]) for side in ("source", "replay")), _equal(comparison, name))
         for name, text in (("operations", format_count), ("bytes", format_bytes))
     ]
-    files = comparison["similarity"]["factors"]["files"]
-    counts = (format_count(int(files[side])) for side in ("source", "replay"))
+    files = comparison.similarity.factors["files"]
+    counts = (format_count(int(count)) for count in (files.source, files.replay))
     rows.append(("files", *counts, _equal(comparison, "files")))
     rows.append(("order within each thread and file", "", "", _equal(comparison, "order")))
-    if workload["failed"]:
-        rows.append(("failed operations", "", format_count(workload["failed"]), ""))
-    if workload["verdict"] != "skipped":
+    if workload.failed:
+        rows.append(("failed operations", "", format_count(workload.failed), ""))
+    if workload.verdict != "skipped":
         rows += [*_lateness(workload), *_recorded_times(comparison)]
-    verdict = {"pass": "passed", "fail": "FAILED", "skipped": "not judged"}[workload["verdict"]]
+    verdict = {"pass": "passed", "fail": "FAILED", "skipped": "not judged"}[workload.verdict]
     title = f"Workload: what the replayer is responsible for ({verdict})"
     return Section(title=title, columns=("", "recorded", "replayed", ""), rows=tuple(rows))
 
 
 def _equal(comparison: Comparison, name: str) -> str:
-    if comparison["exact"][name]:
+    if getattr(comparison.exact, name):
         return "equal"
-    floor = comparison["floor"]
-    return "within noise" if floor is not None and name in floor["excused"] else "DIFFERENT"
+    floor = comparison.floor
+    return "within noise" if floor is not None and name in floor.excused else "DIFFERENT"
 
 
-def _lateness(workload: Mapping[str, Any]) -> Iterable[tuple[str, ...]]:
-    if workload["own_lag_p99_us"] is None:
+def _lateness(workload: Workload) -> Iterable[tuple[str, ...]]:
+    if workload.own_lag_p99_us is None:
         return
-    own, allowed = workload["own_lag_p99_us"], workload["allowed_lag_us"]
+    own, allowed = workload.own_lag_p99_us, workload.allowed_lag_us
     judged = "on time" if own <= allowed else "LATE"
     yield "replayer late by, slowest 1 %", "", microseconds(own), f"{judged}, limit {microseconds(allowed)}"
 
 
 def _recorded_times(comparison: Comparison) -> Iterable[tuple[str, ...]]:
     """Rows on the recorded times, for a replay that is judged by them."""
-    timing, thresholds = comparison["timing"], comparison["thresholds"]
-    if comparison["pace"] not in (None, "timed") or comparison["speed"] != 1 or timing["elapsed_error_pct"] is None:
+    timing, thresholds = comparison.timing, comparison.thresholds
+    if comparison.pace not in (None, "timed") or comparison.speed != 1 or timing.elapsed_error_pct is None:
         return
-    late_us, limit_pct = comparison["workload"]["lag_p99_us"], thresholds["elapsed_error_pct"]
+    late_us, limit_pct = comparison.workload.lag_p99_us, thresholds.elapsed_error_pct
     if late_us is not None:
-        limit_us = kept_times_limit_us(timing["source_elapsed_s"], limit_pct, comparison["workload"]["allowed_lag_us"])
+        limit_us = kept_times_limit_us(timing.source_elapsed_s, limit_pct, comparison.workload.allowed_lag_us)
         yield "behind the recorded times, slowest 1 %", "", microseconds(late_us), f"limit {microseconds(limit_us)}"
-    times = (seconds(timing[f"{side}_elapsed_s"]) for side in ("source", "replay"))
-    yield "elapsed time", *times, f"{format_signed(timing['elapsed_error_pct'], 2)} %, limit {limit_pct:.3g} %"
-    if timing["drift_ppm"] is not None:
-        limit = f"limit {thresholds['drift_ppm']:.4g} us/s"
-        yield "drift of the start times", "", f"{format_signed(timing['drift_ppm'], 1)} us/s", limit
+    times = seconds(timing.source_elapsed_s), seconds(timing.replay_elapsed_s)
+    yield "elapsed time", *times, f"{format_signed(timing.elapsed_error_pct, 2)} %, limit {limit_pct:.3g} %"
+    if timing.drift_ppm is not None:
+        limit = f"limit {thresholds.drift_ppm:.4g} us/s"
+        yield "drift of the start times", "", f"{format_signed(timing.drift_ppm, 1)} us/s", limit
 
 
 def _storage(comparison: Comparison) -> Section:
-    storage, threshold = comparison["storage"], comparison["thresholds"]["storage_pct"]
+    storage, threshold = comparison.storage, comparison.thresholds.storage_pct
     rows = []
     for label, name, text in (
         ("I/O time per rank", "io_time_s", seconds),
@@ -107,22 +112,22 @@ def _storage(comparison: Comparison) -> Section:
         ("bandwidth while I/O runs", "bandwidth_mib_s", mib_s),
         ("whole run", "elapsed_s", seconds),
     ):
-        change = storage[name]
+        change = getattr(storage, name)
         if change is not None:
             in_words = format_rate_change if name == "bandwidth_mib_s" else format_slowdown
-            change_text = in_words(change["ratio"], 0.5)
-            rows.append((label, text(change["source"]), text(change["replay"]), change_text))
+            change_text = in_words(change.ratio, 0.5)
+            rows.append((label, text(change.source), text(change.replay), change_text))
     notes = [
         f"Judged by the I/O time: up to {threshold:.3g} % counts as no change. One replay is one measurement; "
         "`dxt-replay regress` measures how certain a difference is."
     ]
-    if storage["resident_before_pct"] is not None:
+    if storage.resident_before_pct is not None:
         notes.append(
-            f"{storage['resident_before_pct']:.0f} % of the data were in the page cache before the replay; how much "
+            f"{storage.resident_before_pct:.0f} % of the data were in the page cache before the replay; how much "
             "was there before the recorded run is not known."
         )
     return Section(
-        title=f"Storage: what was measured ({storage['verdict']})",
+        title=f"Storage: what was measured ({storage.verdict})",
         columns=("", "recorded", "replayed", ""),
         rows=tuple(rows),
         notes=tuple(notes),
@@ -130,12 +135,12 @@ def _storage(comparison: Comparison) -> Section:
 
 
 def _similarity(comparison: Comparison) -> Section:
-    similarity, thresholds = comparison["similarity"], comparison["thresholds"]
-    gate = thresholds["fail_under"]
-    limits = ("not judged" if gate is None else f"limit {gate:.4g}", f"limit {thresholds['similarity']:.4g}")
+    similarity, thresholds = comparison.similarity, comparison.thresholds
+    gate = thresholds.fail_under
+    limits = ("not judged" if gate is None else f"limit {gate:.4g}", f"limit {thresholds.similarity:.4g}")
     labels = ("cosine of all ten factors", "cosine without I/O time and bandwidth")
     rows = (
-        (label, or_dash(similarity[name], lambda value: f"{value:.4f}"), limit)
+        (label, or_dash(getattr(similarity, name), lambda value: f"{value:.4f}"), limit)
         for label, name, limit in zip(labels, ("cosine", "workload_cosine"), limits, strict=True)
     )
     return Section(
@@ -154,11 +159,11 @@ def _similarity(comparison: Comparison) -> Section:
 
 def _details(comparison: Comparison) -> list[Section]:
     return [
-        _factors(comparison["similarity"]),
-        _interleaving(comparison["exact"]),
-        _distances(comparison["distribution"]),
+        _factors(comparison.similarity),
+        _interleaving(comparison.exact),
+        _distances(comparison.distribution),
         _times(comparison),
-        _percentiles(comparison["timing"]),
+        _percentiles(comparison.timing),
     ]
 
 
@@ -176,12 +181,12 @@ _FACTORS: Mapping[str, tuple[str, Callable[[float], str]]] = {
 }
 
 
-def _factors(similarity: Mapping[str, Any]) -> Section:
+def _factors(similarity: Similarity) -> Section:
     rows = []
-    for name, factor in similarity["factors"].items():
+    for name, factor in similarity.factors.items():
         label, text = _FACTORS[name]
-        difference = or_dash(factor["difference"], lambda value: f"{format_signed(100 * value, 1)} %")
-        rows.append((label, text(factor["source"]), text(factor["replay"]), difference))
+        difference = or_dash(factor.difference, lambda value: f"{format_signed(100 * value, 1)} %")
+        rows.append((label, text(factor.source), text(factor.replay), difference))
     return Section(
         title="Factors of the similarity",
         columns=("", "recorded", "replayed", "difference"),
@@ -193,9 +198,9 @@ def _factors(similarity: Mapping[str, Any]) -> Section:
     )
 
 
-def _interleaving(exact: Mapping[str, Any]) -> Section:
-    pairs = exact["inversions"]["pairs"]
-    found = f"{format_count(exact['inversions']['count'])} of {format_count(pairs)}"
+def _interleaving(exact: Exactness) -> Section:
+    pairs = exact.inversions.pairs
+    found = f"{format_count(exact.inversions.count)} of {format_count(pairs)}"
     return Section(
         title="Order between threads, which a replay need not keep",
         rows=(("neighbours on one file that changed places", found),) if pairs else (),
@@ -203,15 +208,15 @@ def _interleaving(exact: Mapping[str, Any]) -> Section:
     )
 
 
-def _distances(distribution: Mapping[str, Any]) -> Section:
+def _distances(distribution: Distances) -> Section:
     rows = []
     for name, label, text in (
         ("transfer_size", "transfer size", format_bytes),
         ("inter_arrival", "time from start to start in a thread", microseconds),
         ("latency", "time of one read or write", microseconds),
     ):
-        found = distribution[name]
-        rows.append((label, f"{100 * found['ks']:.1f} %", or_dash(found["wasserstein"], text)))
+        found = getattr(distribution, name)
+        rows.append((label, f"{100 * found.ks:.1f} %", or_dash(found.wasserstein, text)))
     return Section(
         title="Distributions: how far recorded and replayed values are apart",
         columns=("", "largest gap", "mean shift"),
@@ -224,33 +229,33 @@ def _distances(distribution: Mapping[str, Any]) -> Section:
 
 
 def _times(comparison: Comparison) -> Section:
-    timing = comparison["timing"]
-    error = or_dash(timing["elapsed_error_pct"], lambda value: f"{format_signed(value, 3)} %")
+    timing = comparison.timing
+    error = or_dash(timing.elapsed_error_pct, lambda value: f"{format_signed(value, 3)} %")
     rows = [
-        ("elapsed, recorded", seconds(timing["source_elapsed_s"])),
-        ("elapsed, replayed", f"{seconds(timing['replay_elapsed_s'])} ({error})"),
+        ("elapsed, recorded", seconds(timing.source_elapsed_s)),
+        ("elapsed, replayed", f"{seconds(timing.replay_elapsed_s)} ({error})"),
     ]
-    if timing["drift_ppm"] is not None:
-        drift, low, high = (format_signed(ppm, 1) for ppm in (timing["drift_ppm"], *timing["drift_interval_ppm"]))
+    if timing.drift_ppm is not None and timing.drift_interval_ppm is not None:
+        drift, low, high = (format_signed(ppm, 1) for ppm in (timing.drift_ppm, *timing.drift_interval_ppm))
         drift = f"{drift} us/s (95 % interval: {low} to {high}); above 0 the replay falls behind"
         rows.append(("drift of the start times", drift))
-    if timing["step_error_pct"] is not None:
-        error = timing["step_error_pct"]
-        rows.append(("time of a step, off by", f"median {error['p50']:.2f} %, at most {error['max']:.2f} %"))
-    overlap, curves = comparison["overlap"], comparison["curves"]
-    if overlap["source_pct"] is not None or overlap["replay_pct"] is not None:
-        both = (or_dash(overlap[side], percent) for side in ("source_pct", "replay_pct"))
+    if timing.step_error_pct is not None:
+        step = timing.step_error_pct
+        rows.append(("time of a step, off by", f"median {step.p50:.2f} %, at most {step.max:.2f} %"))
+    overlap, curves = comparison.overlap, comparison.curves
+    if overlap.source_pct is not None or overlap.replay_pct is not None:
+        both = (or_dash(pct, percent) for pct in (overlap.source_pct, overlap.replay_pct))
         rows.append(("I/O time hidden behind compute", "{} recorded, {} replayed".format(*both)))
     for label, name in (("operations in flight", "in_flight_pct"), ("bytes moved", "bandwidth_pct")):
-        if curves[name] is not None:
-            rows.append((f"{label} in each {curves['bin_s']:g} s", f"differ by {percent(curves[name])} in total"))
+        if (differ := getattr(curves, name)) is not None:
+            rows.append((f"{label} in each {curves.bin_s:g} s", f"differ by {percent(differ)} in total"))
     return Section(title="Times", rows=tuple(rows), prose=True)
 
 
-def _percentiles(timing: Mapping[str, Any]) -> Section:
+def _percentiles(timing: Timing) -> Section:
     """Percentiles of the lag, and of the jitter of the machine."""
     labels = {"lag_us": "operation begun after it was due", "jitter_us": "idle thread woken after its time"}
-    measured = [(label, timing[name]) for name, label in labels.items() if timing[name]]
+    measured = [(label, found) for name, label in labels.items() if (found := getattr(timing, name))]
     columns = tuple(measured[0][1]) if measured else ()
     return Section(
         title="Lateness, and what this machine can do at best",

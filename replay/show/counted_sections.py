@@ -1,13 +1,15 @@
-"""What Darshan counted in a replay beside what the capture asks for, as tables, from the object of `--json`. Pure."""
+"""What Darshan counted in a replay beside what the capture asks for, as tables. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from dxt_replay.replay.show.cells import or_dash
 from dxt_replay.replay.show.section import PATH, Section, prose
 from dxt_replay.traces.units import format_bytes, format_count, format_counted
+
+if TYPE_CHECKING:
+    from dxt_replay.replay.witness.counted_comparison import CountedComparison
 
 _LABELS = {
     "opens": "opens",
@@ -21,23 +23,23 @@ _LABELS = {
 }
 
 
-def counted_sections(comparison: Mapping[str, Any]) -> list[Section]:
+def counted_sections(comparison: CountedComparison) -> list[Section]:
     """The result in one sentence, the totals of both sides, what differs, and what does not count."""
     sections = [
-        prose("", [comparison["headline"], *comparison["warnings"]]),
+        prose("", [comparison.headline, *comparison.warnings]),
         _totals(comparison),
         Section(
-            title=f"Differences ({format_count(comparison['differing'])})",
+            title=f"Differences ({format_count(comparison.differing)})",
             columns=(PATH, "interface", "count", "asked for", "counted"),
             rows=tuple(
                 (
-                    each["path"],
-                    each["interface"],
-                    each["what"].replace("_", " "),
-                    format_count(each["expected"]),
-                    format_count(each["counted"]),
+                    each.path,
+                    each.interface,
+                    each.what.replace("_", " "),
+                    format_count(each.expected),
+                    format_count(each.counted),
                 )
-                for each in comparison["differences"]
+                for each in comparison.differences
             ),
             notes=(
                 "Where one thread opens a file while another closes one, Darshan itself can book a read to the file "
@@ -49,15 +51,15 @@ def counted_sections(comparison: Mapping[str, Any]) -> list[Section]:
     return [section for section in sections if section.rows]
 
 
-def _totals(comparison: Mapping[str, Any]) -> Section:
+def _totals(comparison: CountedComparison) -> Section:
     rows = []
     for name, label in _LABELS.items():
         text = format_bytes if name.startswith("bytes") else format_count
-        expected, counted = (comparison[side][name] for side in ("expected", "counted"))
+        expected, counted = comparison.expected[name], comparison.counted[name]
         if expected or counted:
-            recorded = or_dash(comparison["recorded"].get(name), text)
+            recorded = or_dash(comparison.recorded.get(name), text)
             rows.append((label, recorded, text(expected), text(counted)))
-    files, equal = comparison["files"], comparison["equal_files"]
+    files, equal = comparison.files, comparison.equal_files
     return Section(
         title="Counts, file by file: reads, writes, bytes, their sizes, the last byte, syncs and renames",
         columns=("", "application", "capture", "replay"),
@@ -70,8 +72,8 @@ def _totals(comparison: Mapping[str, Any]) -> Section:
     )
 
 
-def _beside_the_work(comparison: Mapping[str, Any]) -> list[str]:
-    added, besides = comparison["added"], comparison["besides"]
+def _beside_the_work(comparison: CountedComparison) -> list[str]:
+    added, besides = comparison.added, comparison.besides
     lines = []
     if added["opens"]:
         lines.append(
@@ -84,21 +86,21 @@ def _beside_the_work(comparison: Mapping[str, Any]) -> list[str]:
         lines.append(
             f"{format_counted(added['syncs'], 'sync')} more than recorded: --cold writes a file out to drop it."
         )
-    if comparison["not_seen"]["stats"]:
+    if comparison.not_seen["stats"]:
         lines.append(
-            f"{format_counted(comparison['not_seen']['stats'], 'stat')}: the replay calls fstatat, which Darshan does "
+            f"{format_counted(comparison.not_seen['stats'], 'stat')}: the replay calls fstatat, which Darshan does "
             "not count."
         )
-    if comparison["unjudged"]:
+    if comparison.unjudged:
         lines.append(
-            f"{format_counted(len(comparison['unjudged']), 'file')} used through a library, HDF5 or MPI-IO, "
+            f"{format_counted(len(comparison.unjudged), 'file')} used through a library, HDF5 or MPI-IO, "
             "whose own requests are not compared."
         )
-    lines += [f"{path}: below a twin, but not of this capture." for path in comparison["strangers"]]
-    if besides["files"]:
-        read, written = (format_bytes(besides[name]) for name in ("bytes_read", "bytes_written"))
+    lines += [f"{path}: below a twin, but not of this capture." for path in comparison.strangers]
+    if besides.files:
+        read, written = format_bytes(besides.bytes_read), format_bytes(besides.bytes_written)
         lines.append(
-            f"{format_counted(besides['files'], 'file')} outside of the twin: Python's own, and the capture that the "
+            f"{format_counted(besides.files, 'file')} outside of the twin: Python's own, and the capture that the "
             f"replay wrote ({read} read, {written} written)."
         )
     return lines

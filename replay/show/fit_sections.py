@@ -1,30 +1,36 @@
-"""What `dxt-replay fit` prints for a person, from the object that `--json` prints. Pure."""
+"""What `dxt-replay fit` prints for a person, with how near it is. Pure."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dxt_replay.replay.show.section import Section, facts, prose
 from dxt_replay.traces.units import format_bytes, format_count
 
+if TYPE_CHECKING:
+    from dxt_replay.replay.fitting.estimate import Unexpressed
+    from dxt_replay.replay.fitting.fitted import Fit
 
-def fit_sections(fitted: Mapping[str, Any]) -> list[Section]:
+    from dxt_replay.replay.interface.descriptions import FittedWorkload
+
+
+def fit_sections(fitted: FittedWorkload) -> list[Section]:
     """The keys, what may be off in them, and what is not expressed. The evidence of each key stands in the file."""
-    doubts = [f"{name}: {key['error']}" for name, key in fitted["keys"].items() if key["error"]]
-    near = fitted["closeness"]
+    found = fitted.found
+    doubts = [f"{each.key}: {each.error}" for each in found.estimates if each.error]
     sections = [
-        *([] if near is None else _closeness(near)),
-        facts("Description", ((name, _text(key["value"])) for name, key in fitted["keys"].items())),
+        *([] if fitted.closeness is None else _closeness(fitted.closeness.as_json())),
+        facts("Description", ((each.key, _text(each.value)) for each in found.estimates)),
         prose("What does not fit, or is not known", doubts),
         Section(
             title="Not expressed",
             columns=("because", "operations", "bytes", "share of operations", "share of bytes"),
-            rows=tuple(_not_expressed(each, fitted) for each in fitted["not_expressed"]),
+            rows=tuple(_not_expressed(each, found) for each in found.unexpressed),
         ),
-        prose("Notes", fitted["notes"]),
-        prose("", [f"Wrote {fitted['output']}"]),
+        prose("Notes", found.notes),
+        prose("", [f"Wrote {fitted.output}"]),
     ]
     return [section for section in sections if section.rows]
 
@@ -44,12 +50,13 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _not_expressed(each: Mapping[str, Any], fitted: Mapping[str, Any]) -> tuple[str, ...]:
+def _not_expressed(each: Unexpressed, found: Fit) -> tuple[str, ...]:
     return (
-        each["reason"],
-        format_count(each["operations"]),
-        format_bytes(each["bytes"]),
-        *(_share(each[name], fitted[name]) for name in ("operations", "bytes")),
+        each.reason,
+        format_count(each.operations),
+        format_bytes(each.bytes),
+        _share(each.operations, found.operations),
+        _share(each.bytes, found.bytes),
     )
 
 

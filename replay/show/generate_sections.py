@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from dxt_replay.replay.show.section import Column, Kind, Section, facts, prose
 from dxt_replay.traces.units import format_bytes, format_count, format_counted, format_duration, seconds_to_ns
+
+if TYPE_CHECKING:
+    from dxt_replay.profiler_merge.workloads.listing import ListedWorkload
+    from dxt_replay.profiler_merge.workloads.note import Note
+
+    from dxt_replay.replay.interface.generating import GeneratedCapture
 
 _TITLES = {
     "read as": "Read otherwise than it is written",
@@ -17,37 +23,38 @@ _TITLES = {
 """Kind of a note -> title of its lines."""
 
 
-def generate_sections(generated: Mapping[str, Any]) -> list[Section]:
-    """The tables of `dxt-replay generate`, from its JSON object."""
+def generate_sections(made: GeneratedCapture) -> list[Section]:
+    """The tables of `dxt-replay generate`."""
+    generated = made.generated
     rows = [
-        ("capture", str(generated["capture"])),
-        ("workload", f"{generated['workload']}, reading {generated['reading']}"),
-        ("steps of a rank", format_count(generated["steps"])),
-        ("files", format_count(generated["files"])),
-        ("operations", format_count(generated["operations"])),
-        ("bytes read", format_bytes(generated["bytes_read"])),
-        ("bytes written", format_bytes(generated["bytes_written"])),
-        ("time on the assumed device", format_duration(seconds_to_ns(generated["elapsed_s"]))),
+        ("capture", str(made.capture)),
+        ("workload", f"{made.workload.source.name}, reading {made.workload.reading}"),
+        ("steps of a rank", format_count(generated.steps)),
+        ("files", format_count(generated.files)),
+        ("operations", format_count(generated.operations)),
+        ("bytes read", format_bytes(generated.bytes_read)),
+        ("bytes written", format_bytes(generated.bytes_written)),
+        ("time on the assumed device", format_duration(seconds_to_ns(generated.elapsed_s))),
     ]
-    ranks = format_counted(generated["ranks"], "rank")
-    operations = format_counted(generated["operations"], "operation")
+    ranks = format_counted(generated.ranks, "rank")
+    operations = format_counted(generated.operations, "operation")
     sections = [
         facts(f"Generated {ranks}, {operations}", rows),
-        *_notes(generated["notes"]),
-        prose("Warnings", generated["warnings"]),
+        *_notes(made.notes),
+        prose("Warnings", generated.warnings),
     ]
     return [section for section in sections if section.rows]
 
 
-def _notes(notes: Sequence[Mapping[str, Any]]) -> Iterable[Section]:
+def _notes(notes: Sequence[Note]) -> Iterable[Section]:
     for kind, title in _TITLES.items():
-        lines = [f"{note['key']} {note['value']}: {note['why']}" for note in notes if note["kind"] == kind]
+        lines = [f"{note.key} {note.value}: {note.why}" for note in notes if note.kind == kind]
         yield prose(title, lines)
-    others = [note["key"] for note in notes if note["kind"] == "not I/O"]
+    others = [note.key for note in notes if note.kind == "not I/O"]
     yield prose("Keys that change no request", [", ".join(others)] if others else [])
 
 
-def listing_section(workloads: Sequence[Mapping[str, Any]]) -> Section:
+def listing_section(workloads: Sequence[ListedWorkload]) -> Section:
     """The shipped workloads, one row each."""
     return Section(
         title="Shipped workloads",
@@ -68,14 +75,14 @@ def listing_section(workloads: Sequence[Mapping[str, Any]]) -> Section:
     )
 
 
-def _row(each: Mapping[str, Any]) -> tuple[str, ...]:
-    needs = each["needs_bytes_per_s"]
+def _row(each: ListedWorkload) -> tuple[str, ...]:
+    needs = each.needs_bytes_per_s
     return (
-        each["name"],
-        each["format"].replace("_", " ") or "checkpoints",
-        format_count(each["files"]) if each["batch_size"] else "",
-        format_bytes(each["bytes"]) if each["batch_size"] else "",
-        format_count(each["batch_size"]) if each["batch_size"] else "",
-        f"{each['compute_s']:g} s" if each["batch_size"] else "",
+        each.name,
+        each.format.replace("_", " ") or "checkpoints",
+        format_count(each.files) if each.batch_size else "",
+        format_bytes(each.bytes) if each.batch_size else "",
+        format_count(each.batch_size) if each.batch_size else "",
+        f"{each.compute_s:g} s" if each.batch_size else "",
         "" if needs is None else f"{needs / 1e6:,.{0 if needs >= 1e7 else 2}f}",
     )

@@ -7,7 +7,6 @@ from typing import Any
 
 from dxt_replay.replay.show.cells import share
 from dxt_replay.replay.show.section import MAX_GROUPS, Column, Kind, Section, facts, prose
-from dxt_replay.replay.show.summary_sections import io_recorded
 from dxt_replay.traces.text import listed
 from dxt_replay.traces.units import format_bytes, format_count, format_counted, format_duration
 
@@ -28,7 +27,7 @@ def merge_sections(merged: Mapping[str, Any]) -> list[Section]:
         ("trace coverage, bytes", share(merged["coverage"]["bytes"])),
         ("trace coverage, operations", share(merged["coverage"]["operations"])),
     ]
-    if not io_recorded(merged):
+    if not _io_recorded(merged):
         rows = [row for row in rows if row[0] in ("capture", "ranks", "spans")]
     sections = [
         facts(_headline(merged), rows),
@@ -53,7 +52,7 @@ def _headline(merged: Mapping[str, Any]) -> str:
     """What was merged, how complete it is and how well the clocks are known, in one sentence."""
     operations, coverage = merged["operations"], merged["coverage"]
     ranks = format_counted(merged["ranks"], "rank")
-    if not io_recorded(merged):
+    if not _io_recorded(merged):
         return f"Merged the profiles of {ranks}: no I/O was recorded"
     if not operations["traced"]:
         return f"Merged {ranks}, but {no_dxt(merged.get('counted', {}))}"
@@ -73,6 +72,11 @@ def _headline(merged: Mapping[str, Any]) -> str:
     if merged["spans"] and merged["clock"]:
         said.append(f"clocks known within {_known_within(merged['clock'])}")
     return ", ".join(said)
+
+
+def _io_recorded(merged: Mapping[str, Any]) -> bool:
+    """Whether anything recorded I/O: not so of profiles alone."""
+    return all(each["kind"] != "all" for each in merged["coverage"]["unseen"])
 
 
 def _known_within(clocks: Sequence[Mapping[str, Any]]) -> str:

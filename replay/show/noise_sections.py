@@ -1,13 +1,16 @@
-"""A comparison beside what two runs of the job differ by, as tables, from the objects that `--json` prints. Pure."""
+"""A comparison beside what two runs of the job differ by, as tables. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from dxt_replay.replay.show.cells import microseconds, or_dash, percent
 from dxt_replay.replay.show.section import Section, prose
 from dxt_replay.traces.units import format_bytes, format_counted
+
+if TYPE_CHECKING:
+    from dxt_replay.replay.fidelity.noise_floor import FloorResult, NoiseFloor
 
 _Text = Callable[[float], str]
 
@@ -76,30 +79,30 @@ _LIMITS: Mapping[str, tuple[str, _Text]] = {
 _WORDS = {True: "within", False: "beyond", None: ""}
 
 
-def relaxed_limits(floor: Mapping[str, Any]) -> list[str]:
+def relaxed_limits(floor: FloorResult) -> list[str]:
     """A sentence for each limit that was relaxed to the floor, and one for what need not be equal."""
     lines = []
-    for each in floor["relaxed"]:
-        name, text = _LIMITS[each["limit"]]
+    for each in floor.relaxed:
+        name, text = _LIMITS[each.limit]
         lines.append(
-            f"Limit of the {name}: {text(each['allowed'])} instead of {text(each['asked'])}, which two runs of the job "
+            f"Limit of the {name}: {text(each.allowed)} instead of {text(each.asked)}, which two runs of the job "
             "do not meet either."
         )
-    if floor["excused"]:
-        lines.append(f"Not asked to be equal: {', '.join(floor['excused'])}, as two runs of the job differ there too.")
+    if floor.excused:
+        lines.append(f"Not asked to be equal: {', '.join(floor.excused)}, as two runs of the job differ there too.")
     return lines
 
 
-def noise_section(floor: Mapping[str, Any], *, details: bool) -> Section:
-    """Every measure of a comparison beside its floor; `floor`: the key of that name of `compare --json`."""
+def noise_section(floor: FloorResult, *, details: bool) -> Section:
+    """Every measure of a comparison beside its floor."""
     rows = []
     for name, (label, text) in _shown(details):
-        measure = floor["measures"][name]
-        if measure["value"] is None and measure["floor"] is None:
+        measure = floor.measures[name]
+        if measure.value is None and measure.floor is None:
             continue
-        cells = (or_dash(measure[side], text) for side in ("value", "floor"))
-        rows.append((label, *cells, _WORDS[measure["within"]]))
-    pairs = format_counted(len(floor["pairs"]), "pair")
+        cells = (or_dash(value, text) for value in (measure.value, measure.floor))
+        rows.append((label, *cells, _WORDS[measure.within]))
+    pairs = format_counted(len(floor.pairs), "pair")
     return Section(
         title="Noise: how far the replay is from its source, and two runs of the job from each other",
         columns=("", "replay", "two runs", ""),
@@ -108,14 +111,12 @@ def noise_section(floor: Mapping[str, Any], *, details: bool) -> Section:
     )
 
 
-def floor_sections(floor: Mapping[str, Any], *, details: bool = False) -> list[Section]:
-    """What two runs of a job differ by; `floor`: what `compare --floor A B --json` prints."""
+def floor_sections(floor: NoiseFloor, *, details: bool = False) -> list[Section]:
+    """What two runs of a job differ by."""
     rows = [
-        (label, text(floor["measures"][name]))
-        for name, (label, text) in _shown(details)
-        if floor["measures"][name] is not None
+        (label, text(value)) for name, (label, text) in _shown(details) if (value := floor.measures[name]) is not None
     ]
-    pairs = [f"{first} and {second}" for first, second in floor["pairs"]]
+    pairs = [f"{first} and {second}" for first, second in floor.pairs]
     return [
         prose("", ["So much of each distance is noise: two runs of the same job differ by it.", *pairs]),
         Section(

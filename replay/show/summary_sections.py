@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import astuple
+from typing import TYPE_CHECKING, Any
 
 from dxt_replay.replay.show.cells import mib_s, or_dash, percent, run_time, seconds, share
 from dxt_replay.replay.show.section import BAR, MAX_GROUPS, Column, Kind, Section, bar, facts, prose
 from dxt_replay.traces.layers import OBJECT_STORES, lowest
 from dxt_replay.traces.units import format_bytes, format_count, format_counted
+from dxt_replay.traces.unseen import nothing_recorded
+
+if TYPE_CHECKING:
+    from dxt_replay.profiler_merge.analysis.breakdown import GroupTotals
+    from dxt_replay.profiler_merge.analysis.interfaces import InterfaceTotals
+    from dxt_replay.profiler_merge.analysis.spread import Spread
+    from dxt_replay.profiler_merge.analysis.steady_loop import SteadyLoop
+    from dxt_replay.profiler_merge.analysis.summary import Summary
+
+Limit = Mapping[str, Any]
+"""What storage costs a training: the object `storage_limit` of `dxt-replay summary --json`."""
 
 LIMITS_PCT, SLOWS_PCT = 20.0, 5.0
 """Gain of infinitely fast storage, per cent, from which it limits or slows a run: the severities of findings."""
@@ -38,48 +50,48 @@ _PAST_TRACE = {
 _SOURCES = {"counters": "Darshan's counters", "operations": "the traced operations"}
 
 
-def summary_sections(summary: Mapping[str, Any]) -> list[Section]:
-    """The tables of `dxt-replay summary`, from its JSON object."""
+def summary_sections(summary: Summary, limit: Limit | None = None) -> list[Section]:
+    """The tables of `dxt-replay summary`. `limit`: what storage costs the training, where that was asked for."""
     traced, recorded = has_trace(summary), io_recorded(summary)
     sections = [
-        prose("", headline(summary)),
+        prose("", headline(summary, limit)),
         facts("Job", _job_rows(summary)),
         facts("Training loop", _loop_rows(summary)),
         *([facts("I/O", _io_rows(summary) if traced else _counted_rows(summary))] if recorded else []),
         *([_per_operation(summary)] if traced and recorded else []),
-        _interfaces(summary["interfaces"]),
+        _interfaces(summary.interfaces),
     ]
-    if summary.get("groups") is not None:
-        sections.append(_breakdown(summary["groups"], summary["by"]))
-    if summary["warnings"]:
-        sections.append(prose("Warnings", summary["warnings"]))
+    if summary.groups is not None:
+        sections.append(_breakdown(summary.groups, summary.by or ""))
+    if summary.warnings:
+        sections.append(prose("Warnings", summary.warnings))
     return [section for section in sections if section.rows]
 
 
-def has_trace(summary: Mapping[str, Any]) -> bool:
+def has_trace(summary: Summary) -> bool:
     """Whether any read or write was traced, or none was counted either."""
-    operations = summary["operations"]
-    return bool(operations["read"] or operations["write"]) or not _counted(summary["interfaces"], "operations")
+    operations = summary.operations
+    return bool(operations.read or operations.write) or not _counted(summary.interfaces, "operations")
 
 
-def io_recorded(found: Mapping[str, Any]) -> bool:
-    """Whether anything recorded I/O, by the JSON object of a summary or merge: not so of profiles alone."""
-    return all(each["kind"] != "all" for each in found["coverage"]["unseen"])
+def io_recorded(summary: Summary) -> bool:
+    """Whether anything recorded I/O: not so of profiles alone."""
+    return not nothing_recorded(summary.coverage.unseen)
 
 
-def headline(summary: Mapping[str, Any]) -> list[str]:
+def headline(summary: Summary, limit: Limit | None = None) -> list[str]:
     """What ran, what storage can have cost it and what that rests on, in sentences; only what the capture shows."""
-    cost, ran, rest = storage_cost(summary), _what_ran(summary), rests_on_counters(summary)
+    cost, ran, rest = storage_cost(summary, limit), _what_ran(summary), rests_on_counters(summary)
     return [ran, *cost, *rest] if has_trace(summary) else [*rest, *cost, ran]
 
 
-def rests_on_counters(summary: Mapping[str, Any]) -> list[str]:
+def rests_on_counters(summary: Summary) -> list[str]:
     """How many of the reads and writes were rebuilt from counters, in a sentence; none where next to nothing was."""
-    rebuilt = summary["reconstructed"]
-    pct, count = rebuilt.get("pct") or 0.0, rebuilt["read"] + rebuilt["write"]
+    rebuilt = summary.reconstructed
+    pct, count = rebuilt.pct or 0.0, rebuilt.read + rebuilt.write
     if pct < LEAST_REBUILT_PCT:
         return []
-    size = format_bytes(rebuilt["bytes_read"] + rebuilt["bytes_written"])
+    size = format_bytes(rebuilt.bytes_read + rebuilt.bytes_written)
     if not has_trace(summary):
         return [
             f"Rebuilt from counters, not traced: {format_count(count)} reads and writes, {size}. Number and bytes are "
@@ -91,25 +103,25 @@ def rests_on_counters(summary: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def storage_cost(summary: Mapping[str, Any]) -> list[str]:
+def storage_cost(summary: Summary, limit: Limit | None = None) -> list[str]:
     """What infinitely fast storage would save, and how that is known, in sentences; none where it is not.
 
-    Of a capture with training steps it is `storage_limit` of the summary. Where that is not known, it is the upper
+    Of a capture with training steps it is `limit`. Where that is not known, it is the upper
     bound `storage_gain_s` of the summary's loop, which the findings use too.
     """
     if not has_trace(summary):
         return list(_counted_cost(summary))
-    if summary["not_judged"]:
-        return [f"What storage cost this run is not known: {summary['not_judged']}.", *_waits(summary)]
-    if not summary["operations"]["read"] and not summary["operations"]["write"]:
+    if summary.not_judged:
+        return [f"What storage cost this run is not known: {summary.not_judged}.", *_waits(summary)]
+    if not summary.operations.read and not summary.operations.write:
         none = "The capture holds no reads and no writes: what storage cost this run is not known."
         return [none, *_waits(summary)]
-    return [*_gain(summary), *_waits(summary)]
+    return [*_gain(summary, limit), *_waits(summary)]
 
 
-def _counted_cost(summary: Mapping[str, Any]) -> Iterable[str]:
+def _counted_cost(summary: Summary) -> Iterable[str]:
     """What Darshan's counters say of the time in I/O, where no trace does."""
-    counted, run_s, ranks = counted_below(summary), summary["job"]["run_time_s"], summary["job"]["nprocs"]
+    counted, run_s, ranks = counted_below(summary), summary.job.run_time_s, summary.job.nprocs
     if not counted:
         yield "No DXT trace: what storage cost this run is not known. The totals are Darshan's counters."
         return
@@ -133,16 +145,16 @@ def _counted_cost(summary: Mapping[str, Any]) -> Iterable[str]:
     yield "No DXT trace: whether the program waited for this I/O is not known."
 
 
-def counted_below(summary: Mapping[str, Any]) -> dict[str, Any]:
+def counted_below(summary: Summary) -> dict[str, Any]:
     """Of `counted_times` those of the interfaces that carry out all others."""
-    counted = summary["counted_times"]
+    counted = summary.counted_times
     moved = {name: (each["bytes_read"] or 0) + (each["bytes_written"] or 0) for name, each in counted.items()}
     return {name: counted[name] for name in lowest(moved)}
 
 
-def _what_ran(summary: Mapping[str, Any]) -> str:
-    job, steps = summary["job"], summary["steps"]["count"]
-    ranks, time = format_counted(job["nprocs"], "rank"), job["run_time_s"]
+def _what_ran(summary: Summary) -> str:
+    job, steps = summary.job, summary.steps.count
+    ranks, time = format_counted(job.nprocs, "rank"), job.run_time_s
     training = f"Training of {format_counted(steps, 'step')}" if steps else "A run"
     return f"{training} on {ranks}; " + (
         "how long the job took is not known." if time is None else f"the whole job took {seconds(time)}."
@@ -155,35 +167,34 @@ _WAITS_FOR_LOGS = (
 )
 
 
-def _for_logs(loop: Mapping[str, Any]) -> bool:
+def _for_logs(loop: SteadyLoop) -> bool:
     """Whether the recording itself made most of the input wait."""
-    return 2 * (loop.get("recording_wait_s") or 0.0) > loop["input_wait_s"]
+    return 2 * (loop.recording_wait_s or 0.0) > loop.input_wait_s
 
 
-def _gain(summary: Mapping[str, Any]) -> Iterable[str]:
-    loop, run_s = summary.get("loop"), summary["job"]["run_time_s"]
+def _gain(summary: Summary, limit: Limit | None) -> Iterable[str]:
+    loop, run_s = summary.loop, summary.job.run_time_s
     if loop is not None:
-        limit = summary.get("storage_limit")
         known = limit is not None and limit["reason"] is None
-        gain_pct = limit["limit_pct"] if limit is not None and known else loop["storage_gain_pct"]
+        gain_pct = limit["limit_pct"] if limit is not None and known else loop.storage_gain_pct
         if limit is not None and known:
             yield limit_text(limit)
         else:
-            yield _gain_text(loop["storage_gain_s"], gain_pct, "loop")
+            yield _gain_text(loop.storage_gain_s, gain_pct, "loop")
             if limit is not None:
                 yield f"This is an upper bound: {limit['reason']}."
-        if loop["input_wait_pct"] >= LONG_WAIT_PCT and _for_logs(loop):
+        if loop.input_wait_pct >= LONG_WAIT_PCT and _for_logs(loop):
             yield _WAITS_FOR_LOGS
-        elif loop["input_wait_pct"] >= LONG_WAIT_PCT and gain_pct < SLOWS_PCT:
+        elif loop.input_wait_pct >= LONG_WAIT_PCT and gain_pct < SLOWS_PCT:
             yield "Training waits for input to be prepared."
-    elif not summary["steps"]["count"] and run_s:
-        gain_s = min(summary["in_flight_s"] + summary["other_io_s"], run_s)
+    elif not summary.steps.count and run_s:
+        gain_s = min(summary.in_flight_s + summary.other_io_s, run_s)
         yield _gain_text(gain_s, 100 * gain_s / run_s, "run")
         yield "Without a profile it is not known whether training waited for the I/O."
 
 
-def limit_text(limit: Mapping[str, Any]) -> str:
-    """What infinitely fast storage would change, in a sentence, from `storage_limit` of the summary."""
+def limit_text(limit: Limit) -> str:
+    """What infinitely fast storage would change, in a sentence."""
     pct, now = limit["limit_pct"], seconds(limit["elapsed_s"])
     used, then = limit["utilisation_pct"], limit["fastest_utilisation_pct"]
     if pct < _LEAST_LIMIT_PCT:
@@ -200,113 +211,113 @@ def _gain_text(gain_s: float, pct: float, of: str) -> str:
     return f"Infinitely fast storage would save {saved}: storage {judged} this run."
 
 
-def _waits(summary: Mapping[str, Any]) -> Iterable[str]:
-    loop = summary.get("loop")
-    if loop is not None and not summary["compute"]["input_wait_s_per_rank_mean"]:
+def _waits(summary: Summary) -> Iterable[str]:
+    loop = summary.loop
+    if loop is not None and not summary.compute.input_wait_s_per_rank_mean:
         yield (
             "The profile shows no waits for input, so how long training waits for it is not known; it computes "
-            f"{loop['compute_pct']:.1f} % of the loop."
+            f"{loop.compute_pct:.1f} % of the loop."
         )
     elif loop is not None:
-        after = " after the first step" if loop["warm_up_s"] else ""
+        after = " after the first step" if loop.warm_up_s else ""
         yield (
-            f"Training waits for input {loop['input_wait_pct']:.1f} % of the loop{after} and computes "
-            f"{loop['compute_pct']:.1f} % of {'the whole loop' if after else 'it'}."
+            f"Training waits for input {loop.input_wait_pct:.1f} % of the loop{after} and computes "
+            f"{loop.compute_pct:.1f} % of {'the whole loop' if after else 'it'}."
         )
 
 
-def _job_rows(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    job, coverage = summary["job"], summary["coverage"]
-    if job.get("exe"):
-        yield "command", job["exe"]
-    yield "ranks", format_count(job["nprocs"])
-    yield "run time of the job", run_time(job["run_time_s"])
+def _job_rows(summary: Summary) -> Iterable[tuple[str, str]]:
+    job, coverage = summary.job, summary.coverage
+    if job.exe:
+        yield "command", job.exe
+    yield "ranks", format_count(job.nprocs)
+    yield "run time of the job", run_time(job.run_time_s)
     if not io_recorded(summary):
         yield "I/O", "not recorded"
         return
-    yield "trace coverage, bytes", share(coverage["bytes"])
-    yield "trace coverage, operations", share(coverage["operations"])
-    if summary["recorded_by"] == "darshan":
+    yield "trace coverage, bytes", share(coverage.bytes)
+    yield "trace coverage, operations", share(coverage.operations)
+    if summary.recorded_by == "darshan":
         yield "not recorded", "files below /etc, /usr, /opt, /var and other folders of the system, unless included"
-    for each in coverage["unseen"]:
-        how = _PAST_TRACE[each["kind"]]
-        known = "how much is not known" if each["bytes"] is None else f"at least {format_bytes(each['bytes'])}"
-        yield f"not traced: {how}", f"{known}, {each['name']}"
-    if summary["partial"]:
+    for each in coverage.unseen:
+        how = _PAST_TRACE[each.kind]
+        known = "how much is not known" if each.bytes is None else f"at least {format_bytes(each.bytes)}"
+        yield f"not traced: {how}", f"{known}, {each.name}"
+    if summary.partial:
         yield "complete", "no: the capture is partial"
 
 
-def _loop_rows(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    steps, compute, loop = summary["steps"], summary["compute"], summary.get("loop")
-    if steps["count"]:
-        yield "steps", f"{format_count(steps['count'])}, mean {seconds(steps['mean_s'])}"
-        if steps["extended"]:
+def _loop_rows(summary: Summary) -> Iterable[tuple[str, str]]:
+    steps, compute, loop = summary.steps, summary.compute, summary.loop
+    if steps.count:
+        yield "steps", f"{format_count(steps.count)}, mean {or_dash(steps.mean_s, seconds)}"
+        if steps.extended:
             yield (
                 "extended steps",
-                f"{format_count(steps['extended'])} of {format_count(steps['count'])}: not profiled, see the warnings",
+                f"{format_count(steps.extended)} of {format_count(steps.count)}: not profiled, see the warnings",
             )
     if loop is not None:
-        if loop["evaluations"]:
-            spent = f"{format_count(loop['evaluations'])}, {seconds(loop['evaluation_s'])}"
+        if loop.evaluations:
+            spent = f"{format_count(loop.evaluations)}, {seconds(loop.evaluation_s)}"
             yield "evaluations", f"{spent}, no part of the loop and its steps"
-        yield "compute (accelerator utilisation)", f"{loop['compute_pct']:.1f} % of the loop"
-        if loop["warm_up_s"]:
-            yield "first step, above the usual", f"{seconds(loop['warm_up_s'])}, not part of the next two lines"
-        yield "loop", seconds(loop["loop_s"])
-        known = loop["input_wait_s"] and io_recorded(summary)
-        busy = f"; storage busy in {loop['io_in_wait_pct']:.1f} % of it" if known else ""
-        waits = bool(compute["input_wait_s_per_rank_mean"])
-        yield "input wait", f"{loop['input_wait_pct']:.1f} % of the loop{busy}" if waits else "not known: none is shown"
-    if compute["profiled_ranks"]:
-        steps = "with the first step" if loop is not None and loop["warm_up_s"] else "mean of the ranks"
-        yield f"compute, {steps}", or_dash(compute["busy_s_per_rank_mean"], seconds)
+        yield "compute (accelerator utilisation)", f"{loop.compute_pct:.1f} % of the loop"
+        if loop.warm_up_s:
+            yield "first step, above the usual", f"{seconds(loop.warm_up_s)}, not part of the next two lines"
+        yield "loop", seconds(loop.loop_s)
+        known = loop.input_wait_s and io_recorded(summary)
+        busy = f"; storage busy in {loop.io_in_wait_pct:.1f} % of it" if known else ""
+        waits = bool(compute.input_wait_s_per_rank_mean)
+        yield "input wait", f"{loop.input_wait_pct:.1f} % of the loop{busy}" if waits else "not known: none is shown"
+    if compute.profiled_ranks:
+        which = "with the first step" if loop is not None and loop.warm_up_s else "mean of the ranks"
+        yield f"compute, {which}", or_dash(compute.busy_s_per_rank_mean, seconds)
         if loop is not None:
-            yield f"input wait, {steps}", or_dash(compute["input_wait_s_per_rank_mean"], seconds)
-        yield "I/O time inside compute", or_dash(compute["io_hidden_pct"], percent)
+            yield f"input wait, {which}", or_dash(compute.input_wait_s_per_rank_mean, seconds)
+        yield "I/O time inside compute", or_dash(compute.io_hidden_pct, percent)
 
 
-def _io_rows(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    operations, moved, io_time = summary["operations"], summary["bytes"], summary["io_time_s"]
-    rebuilt = summary["reconstructed"]
-    yield "reads", f"{format_count(operations['read'])}, {format_bytes(moved['read'])} in all"
-    yield "writes", f"{format_count(operations['write'])}, {format_bytes(moved['written'])} in all"
-    if operations["other"]:
-        yield "other operations", format_count(operations["other"])
-    if any(rebuilt.values()):
-        count = rebuilt["read"] + rebuilt["write"] + rebuilt["other"]
-        size = rebuilt["bytes_read"] + rebuilt["bytes_written"]
+def _io_rows(summary: Summary) -> Iterable[tuple[str, str]]:
+    operations, moved, io_time = summary.operations, summary.bytes, summary.io_time_s
+    rebuilt = summary.reconstructed
+    yield "reads", f"{format_count(operations.read)}, {format_bytes(moved.read)} in all"
+    yield "writes", f"{format_count(operations.write)}, {format_bytes(moved.written)} in all"
+    if operations.other:
+        yield "other operations", format_count(operations.other)
+    if any(astuple(rebuilt)):
+        count = rebuilt.read + rebuilt.write + rebuilt.other
+        size = rebuilt.bytes_read + rebuilt.bytes_written
         yield "besides, from counters", f"{format_counted(count, 'operation')}, {format_bytes(size)}"
-    yield "files", format_count(summary["files"])
-    yield "I/O time of a rank, union", _mean_and_max(io_time, "union_per_rank")
-    yield "I/O time of a rank, sum", _mean_and_max(io_time, "sum_per_rank")
-    if summary["job"]["nprocs"] > 1:
-        yield "I/O in flight on any rank", seconds(summary["in_flight_s"])
-    yield "bandwidth while I/O is in flight", or_dash(summary["aggregate_bandwidth_mib_s"], mib_s)
-    source = _SOURCES[summary["access_pattern_source"]]
-    yield "sequential", f"{or_dash(summary['sequential_pct'], percent)} (from {source})"
-    yield "consecutive", or_dash(summary["consecutive_pct"], percent)
-    if summary["unmeasured_operations"]:
-        yield "too short to measure", format_counted(summary["unmeasured_operations"], "operation")
+    yield "files", format_count(summary.files)
+    yield "I/O time of a rank, union", _mean_and_max(io_time.union_per_rank_mean, io_time.union_per_rank_max)
+    yield "I/O time of a rank, sum", _mean_and_max(io_time.sum_per_rank_mean, io_time.sum_per_rank_max)
+    if summary.job.nprocs > 1:
+        yield "I/O in flight on any rank", seconds(summary.in_flight_s)
+    yield "bandwidth while I/O is in flight", or_dash(summary.aggregate_bandwidth_mib_s, mib_s)
+    source = _SOURCES[summary.access_pattern_source]
+    yield "sequential", f"{or_dash(summary.sequential_pct, percent)} (from {source})"
+    yield "consecutive", or_dash(summary.consecutive_pct, percent)
+    if summary.unmeasured_operations:
+        yield "too short to measure", format_counted(summary.unmeasured_operations, "operation")
     yield from _counted_times(summary)
 
 
-def _counted_rows(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+def _counted_rows(summary: Summary) -> Iterable[tuple[str, str]]:
     """Totals of a log without a trace, of the interfaces that carry out all others."""
-    interfaces = summary["interfaces"]
-    counted = {name: interfaces[name] for name in lowest({name: each["bytes"] for name, each in interfaces.items()})}
+    interfaces = summary.interfaces
+    counted = {name: interfaces[name] for name in lowest({name: each.bytes for name, each in interfaces.items()})}
     yield "reads, counted", format_count(_counted(counted, "reads"))
     yield "writes, counted", format_count(_counted(counted, "writes"))
     yield "bytes, counted", format_bytes(_counted(counted, "bytes"))
     yield from _counted_times(summary)
-    if summary["sequential_pct"] is not None:
-        yield "sequential", percent(summary["sequential_pct"])
-        yield "consecutive", or_dash(summary["consecutive_pct"], percent)
+    if summary.sequential_pct is not None:
+        yield "sequential", percent(summary.sequential_pct)
+        yield "consecutive", or_dash(summary.consecutive_pct, percent)
 
 
-def _counted_times(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+def _counted_times(summary: Summary) -> Iterable[tuple[str, str]]:
     """What Darshan's counters say of the time in the calls that no trace holds, by interface."""
-    ranks = max(summary["job"]["nprocs"], 1)
-    for name, each in summary["counted_times"].items():
+    ranks = max(summary.job.nprocs, 1)
+    for name, each in summary.counted_times.items():
         known = {what: each[key] for key, what in _TIMES.items() if each[key] is not None}
         total_s = sum(known.values())
         shares = ", ".join(f"{seconds(spent)} {what}" for what, spent in known.items())
@@ -320,22 +331,22 @@ def _counted_times(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
             yield f"{name}: bandwidth by the slowest rank", speed
 
 
-def _counted(interfaces: Mapping[str, Mapping[str, Any]], quantity: str) -> int:
-    return sum(found[quantity] for found in interfaces.values() if found["source"] == "counters")
+def _counted(interfaces: Mapping[str, InterfaceTotals], quantity: str) -> int:
+    return sum(getattr(found, quantity) for found in interfaces.values() if found.source == "counters")
 
 
-def _per_operation(summary: Mapping[str, Any]) -> Section:
+def _per_operation(summary: Summary) -> Section:
     return Section(
         title="Per operation",
         columns=("", "min", "median", "mean", "max"),
         rows=(
-            ("transfer size", *_spread(summary["transfer_size_bytes"], format_bytes)),
-            ("bandwidth", *_spread(summary["bandwidth_per_op_mib_s"], mib_s)),
+            ("transfer size", *_spread(summary.transfer_size_bytes, format_bytes)),
+            ("bandwidth", *_spread(summary.bandwidth_per_op_mib_s, mib_s)),
         ),
     )
 
 
-def _interfaces(interfaces: Mapping[str, Mapping[str, Any]]) -> Section:
+def _interfaces(interfaces: Mapping[str, InterfaceTotals]) -> Section:
     layered = "POSIX" in interfaces and any(name in interfaces for name in ("MPIIO", "HDF5", "PNETCDF"))
     stored = any(name in interfaces for name in OBJECT_STORES)
     return Section(
@@ -344,10 +355,10 @@ def _interfaces(interfaces: Mapping[str, Mapping[str, Any]]) -> Section:
         rows=tuple(
             (
                 name,
-                format_count(found["reads"]),
-                format_count(found["writes"]),
-                format_bytes(found["bytes"]),
-                _SOURCES[found["source"]],
+                format_count(found.reads),
+                format_count(found.writes),
+                format_bytes(found.bytes),
+                _SOURCES[found.source],
             )
             for name, found in interfaces.items()
         ),
@@ -359,23 +370,23 @@ _LAYERED = "HDF5, PnetCDF and MPI-IO requests are carried out as POSIX requests:
 _STORED = "DFS keeps files in DAOS objects, and other interfaces can lead to either: the rows do not add up."
 
 
-def _streams(found: Mapping[str, Any] | None) -> Iterable[str]:
+def _streams(found: InterfaceTotals | None) -> Iterable[str]:
     """A note where operations on C streams are in the counters alone."""
-    if found is None or found["source"] != "counters" or found["reconstructed"] >= found["operations"]:
+    if found is None or found.source != "counters" or found.reconstructed >= found.operations:
         return
-    left = format_count(found["operations"] - found["reconstructed"])
+    left = format_count(found.operations - found.reconstructed)
     yield (
-        f"STDIO: {left} of {format_counted(found['operations'], 'operation')} are in this table alone. DXT does not "
+        f"STDIO: {left} of {format_counted(found.operations, 'operation')} are in this table alone. DXT does not "
         "trace C streams, and standard output and the files of profilers are not replayed."
     )
 
 
-def _breakdown(groups: Sequence[Mapping[str, Any]], by: str) -> Section:
+def _breakdown(groups: Sequence[GroupTotals], by: str) -> Section:
     """Sizes and steps in their order, everything else by cost."""
-    shown = sorted(groups, key=lambda group: -group["io_time_s"])[:MAX_GROUPS]
+    shown = sorted(groups, key=lambda group: -group.io_time_s)[:MAX_GROUPS]
     kept = [group for group in groups if group in shown] if by in ("size", "step") else shown
     left = len(groups) - len(kept)
-    longest = max((group["io_time_s"] for group in kept), default=0.0) or 1.0
+    longest = max((group.io_time_s for group in kept), default=0.0) or 1.0
     return Section(
         title=f"By {by}",
         columns=(
@@ -385,12 +396,12 @@ def _breakdown(groups: Sequence[Mapping[str, Any]], by: str) -> Section:
         ),
         rows=tuple(
             (
-                "none" if by == "step" and str(group["group"]) == "-1" else str(group["group"]),
-                format_count(group["reads"]),
-                format_count(group["writes"]),
-                format_bytes(group["bytes_read"] + group["bytes_written"]),
-                seconds(group["io_time_s"]),
-                bar(group["io_time_s"] / longest, 12),
+                "none" if by == "step" and str(group.group) == "-1" else str(group.group),
+                format_count(group.reads),
+                format_count(group.writes),
+                format_bytes(group.bytes_read + group.bytes_written),
+                seconds(group.io_time_s),
+                bar(group.io_time_s / longest, 12),
             )
             for group in kept
         ),
@@ -398,9 +409,9 @@ def _breakdown(groups: Sequence[Mapping[str, Any]], by: str) -> Section:
     )
 
 
-def _spread(spread: Mapping[str, float | None], text: Callable[[float], str]) -> tuple[str, ...]:
-    return tuple(or_dash(spread[name], text) for name in ("min", "median", "mean", "max"))
+def _spread(spread: Spread, text: Callable[[float], str]) -> tuple[str, ...]:
+    return tuple(or_dash(value, text) for value in (spread.min, spread.median, spread.mean, spread.max))
 
 
-def _mean_and_max(values: Mapping[str, float], name: str) -> str:
-    return f"mean {seconds(values[f'{name}_mean'])}, max {seconds(values[f'{name}_max'])}"
+def _mean_and_max(mean_s: float, max_s: float) -> str:
+    return f"mean {seconds(mean_s)}, max {seconds(max_s)}"

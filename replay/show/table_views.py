@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dxt_replay.replay.show.data_tables import (
     DATASETS,
@@ -18,9 +18,13 @@ from dxt_replay.replay.show.data_tables import (
 )
 from dxt_replay.replay.show.finding_sections import finding_sections
 from dxt_replay.replay.show.limit_sections import limit_sections
-from dxt_replay.replay.show.section import BAR, Section, bar
+from dxt_replay.replay.show.section import BAR, MAX_GROUPS, Section, bar
+from dxt_replay.replay.show.summary_sections import summary_sections
 from dxt_replay.replay.show.timeline_section import timeline_section
 from dxt_replay.traces.units import format_bytes, format_count
+
+if TYPE_CHECKING:
+    from dxt_replay.profiler_merge.analysis.named_tables import Views
 
 SLOWEST_STEPS = 10
 
@@ -38,31 +42,28 @@ _SHARES = {
 }
 
 
-def view_sections(
-    tables: Mapping[str, Rows],
-    shares: Mapping[str, float | None] | None,
-    unread: Mapping[str, str] | None = None,
-    rows_in_all: Mapping[str, int] | None = None,
-    storage_limit: Mapping[str, Any] | None = None,
-) -> list[Section]:
-    """Sections of the tables in `tables`, by the names of `analysis.named_tables`, and of `unread` files.
+def summary_or_tables(found: Views) -> list[Section]:
+    """What `dxt-replay summary` prints for a person: where there are tables, the tables and not the totals."""
+    return view_sections(found) if found.tables else summary_sections(found.summary, found.storage_limit)
 
-    `rows_in_all`: how many rows a table has where `tables` holds the largest only (of rank-files). `storage_limit`: of
-    the summary, for the table of that name.
-    """
+
+def view_sections(found: Views) -> list[Section]:
+    """Sections of the tables, and of files that could not be looked into."""
     sections: list[Section] = []
-    for name, rows in tables.items():
+    shares = found.shares
+    for name in found.tables:
+        rows = found.rows(name, MAX_GROUPS)
         if name in ("overlap", "steps") and shares is not None:
             sections += _shares(shares)
             shares = None
         if name == "rank-files":
-            total = (rows_in_all or {}).get(name, len(rows))
-            sections.append(data_section("Files by rank", RANK_FILES, rows, cost=_moved, rows_in_all=total))
+            in_all = found.tables[name].num_rows
+            sections.append(data_section("Files by rank", RANK_FILES, rows, cost=_moved, rows_in_all=in_all))
         elif name == "storage-limit":
-            sections += limit_sections(rows, storage_limit)
+            sections += limit_sections(rows, found.storage_limit)
         else:
             sections += _SECTIONS[name](rows)
-    return [section for section in [*sections, *unread_sections(unread or {})] if section.rows or section.notes]
+    return [section for section in [*sections, *unread_sections(found.unread or {})] if section.rows or section.notes]
 
 
 def unread_sections(unread: Mapping[str, str]) -> list[Section]:

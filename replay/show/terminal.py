@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dxt_replay.replay.show.section import Kind, Section, Tone, tone_of
-from dxt_replay.replay.show.summary_sections import summary_sections
-from dxt_replay.replay.show.table_views import view_sections
 from dxt_replay.replay.show.table_widths import GAP, Layout, layout, shortened
 from dxt_replay.traces.text import printable
 
@@ -35,26 +33,6 @@ _JOINT = "\x1f"
 """Stands for that space while lines are broken: printable text has no control characters."""
 
 _STYLES = {Tone.GOOD: "green", Tone.BAD: "bold red", Tone.DOUBTFUL: "yellow", Tone.NEUTRAL: "cyan"}
-
-
-def print_summary(summary: Mapping[str, Any]) -> None:
-    """Print the JSON object of `dxt-replay summary` for a person; where it has tables, the tables and not the totals.
-
-    `rows_in_all`, where present: how many rows each table has, as the object may hold only the largest.
-    """
-    tables = summary.get("tables")
-    if tables:
-        print_sections(
-            view_sections(
-                tables,
-                summary.get("overlap"),
-                summary.get("unread"),
-                summary.get("rows_in_all", {}),
-                summary.get("storage_limit"),
-            )
-        )
-    else:
-        print_sections(summary_sections(summary))
 
 
 def print_sections(sections: Sequence[Section]) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from dxt_replay.replay.show.section import Section, prose
 from dxt_replay.traces.units import format_bytes, format_count, format_counted, format_duration
 
+if TYPE_CHECKING:
+    from dxt_replay.replay.transform.rewrite import Transformed
 
-def transform_sections(transformed: Mapping[str, Any]) -> list[Section]:
-    """The tables of `dxt-replay transform`, from its JSON object."""
-    before, after = transformed["before"], transformed["after"]
+
+def transform_sections(transformed: Transformed) -> list[Section]:
+    """The tables of `dxt-replay transform`."""
+    before, after = transformed.before, transformed.after
     rows = [
-        (label, *(write(each[name]) for each in (before, after)))
+        (label, *(write(getattr(each, name)) for each in (before, after)))
         for label, name, write in (
             ("ranks", "ranks", format_count),
             ("operations", "operations", format_count),
@@ -24,15 +26,15 @@ def transform_sections(transformed: Mapping[str, Any]) -> list[Section]:
     ]
     sections = [
         Section(title=_headline(transformed), columns=("", "before", "after"), rows=tuple(rows)),
-        prose("Assumed", transformed["assumptions"]),
+        prose("Assumed", transformed.assumptions),
     ]
     return [section for section in sections if section.rows]
 
 
-def _headline(transformed: Mapping[str, Any]) -> str:
-    if transformed["same"]:
-        return f"Wrote {transformed['path']}: nothing changed, since the capture is so already"
-    operations = format_counted(transformed["after"]["operations"], "operation")
-    if set(transformed["changes"]) == {"ranks", "weak"}:
-        return f"Wrote {transformed['path']}: {operations}, at the recorded times"
-    return f"Wrote {transformed['path']}: {operations}; the elapsed time is what the causal model predicts"
+def _headline(transformed: Transformed) -> str:
+    if transformed.same:
+        return f"Wrote {transformed.path}: nothing changed, since the capture is so already"
+    operations = format_counted(transformed.after.operations, "operation")
+    if set(transformed.changes) == {"ranks", "weak"}:
+        return f"Wrote {transformed.path}: {operations}, at the recorded times"
+    return f"Wrote {transformed.path}: {operations}; the elapsed time is what the causal model predicts"

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from dxt_replay.replay.show.section import Column, Kind, Section
 from dxt_replay.traces.units import format_bytes, format_count, format_counted
 
+if TYPE_CHECKING:
+    from dxt_replay.replay.verifying.checked import CheckedPart, Verified, VerifiedPlace
 
-def verified_sections(verified: Mapping[str, Any], most: int) -> list[Section]:
-    """The tables of `dxt-replay verify`, from its JSON object; `most` differences of each place are listed."""
-    places = verified["places"]
-    different = sum(place["different"] for place in places)
+
+def verified_sections(verified: Verified, most: int) -> list[Section]:
+    """The tables of `dxt-replay verify`; `most` differences of each place are listed."""
+    places = verified.places
+    different = sum(place.different for place in places)
     verdict = f"failed: {format_counted(different, 'difference')}" if different else "passed: nothing differs"
-    rows = tuple(_row(place, part) for place in places for part in place["checked"])
+    rows = tuple(_row(place, part) for place in places for part in place.parts)
     columns = (
         Column(head="of", kind=Kind.PATH),
         Column(head="part", kind=Kind.TEXT),
@@ -24,35 +26,35 @@ def verified_sections(verified: Mapping[str, Any], most: int) -> list[Section]:
         Column(head="note", kind=Kind.TEXT),
     )
     checked = Section(title=verdict, columns=columns, rows=rows)
-    return [checked, *(_differences(place, most) for place in places if place["different"])]
+    return [checked, *(_differences(place, most) for place in places if place.different)]
 
 
-def _row(place: Mapping[str, Any], part: Mapping[str, Any]) -> tuple[str, ...]:
+def _row(place: VerifiedPlace, part: CheckedPart) -> tuple[str, ...]:
     return (
-        place["path"],
-        part["part"],
-        format_counted(part["checked"], part["unit"]),
-        format_bytes(part["bytes"]) if part["bytes"] else "",
-        format_count(part["different"]),
-        part["note"],
+        str(place.path),
+        part.part,
+        format_counted(part.checked, part.unit),
+        format_bytes(part.bytes) if part.bytes else "",
+        format_count(part.different),
+        part.note,
     )
 
 
-def _differences(place: Mapping[str, Any], most: int) -> Section:
-    shown = place["differences"][:most]
+def _differences(place: VerifiedPlace, most: int) -> Section:
+    shown = [each for part in place.parts for each in part.differences][:most]
     rows = tuple(
         (
-            each["file"],
-            each["what"] if each["offset"] is None else f"{each['what']} from {each['offset']}",
-            each["expected"],
-            each["found"],
+            each.file,
+            each.what if each.offset is None else f"{each.what} from {each.offset}",
+            each.expected,
+            each.found,
         )
         for each in shown
     )
-    left = place["different"] - len(shown)
+    left = place.different - len(shown)
     columns = (
         Column(head="file", kind=Kind.PATH),
         *(Column(head=head, kind=Kind.TEXT) for head in ("what", "expected", "found")),
     )
     notes = (f"and {format_counted(left, 'more difference')}",) if left else ()
-    return Section(title=f"What differs in {place['path']}", columns=columns, rows=rows, notes=notes)
+    return Section(title=f"What differs in {place.path}", columns=columns, rows=rows, notes=notes)

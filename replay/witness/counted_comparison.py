@@ -7,10 +7,10 @@ cache, and seeks once more to place a stream; it asks for a file's status by a c
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from dxt_replay.profiler_merge.darshan.log import DarshanLog
 from dxt_replay.replay.plan.chosen_layers import choose_layers
 from dxt_replay.replay.twin.data_set import file_use
 from dxt_replay.replay.twin.placement import parse_map, place
-from dxt_replay.replay.witness.replay_logs import AskedFor, Besides, CountedReplay, asked_for, counted_replay
+from dxt_replay.replay.witness.replay_logs import AskedFor, Besides, asked_for, counted_replay
 from dxt_replay.replay.witness.tallies import (
     AT_END,
     COLUMNS,
@@ -105,83 +105,66 @@ class CountedComparison:
     strangers: tuple[str, ...]
     besides: Besides
     warnings: tuple[str, ...]
-    by_file: Sequence[CountedFile]
+    by_file: Collection[CountedFile]
 
     def as_json(self) -> dict[str, Any]:
         """Plain dictionaries, lists and numbers."""
         return dataclasses.asdict(dataclasses.replace(self, by_file=tuple(self.by_file)))
 
 
-class FileCounts(Sequence[CountedFile]):
+class FileCounts(Collection[CountedFile]):
     """The files that were used, each made when it is asked for: a million of them would fill gigabytes."""
 
     def __init__(self, paths: Sequence[str], used: np.ndarray, wrong: np.ndarray, sides: tuple[Tally, Tally]) -> None:
         """`used`, `wrong`: file ids, ascending. `sides`: what is judged of what was expected and counted."""
-        self._paths, self._used, self._wrong = paths, used, frozenset(wrong.tolist())
-        self._sides = sides
-        self._begins = [np.searchsorted(side.file, np.append(used, len(paths))) for side in sides]
+        self._paths, self._used, self._wrong, self._sides = paths, used, frozenset(wrong.tolist()), sides
 
     def __len__(self) -> int:
         return len(self._used)
 
-    @overload
-    def __getitem__(self, place: int) -> CountedFile: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[CountedFile]: ...
-    def __getitem__(self, place: int | slice) -> CountedFile | Sequence[CountedFile]:
-        if isinstance(place, slice):
-            return [self[each] for each in range(*place.indices(len(self)))]
-        file = int(self._used[place])
-        place = range(len(self))[place]
-        expected, counted = (
-            _by_interface(side.where(slice(begins[place], begins[place + 1])))
-            for side, begins in zip(self._sides, self._begins, strict=True)
+    def __contains__(self, one: object) -> bool:
+        return any(one == each for each in self)
+
+    def __iter__(self) -> Iterator[CountedFile]:
+        begins, ends = (
+            [np.searchsorted(side.file, self._used, where) for side in self._sides] for where in ("left", "right")
         )
-        return CountedFile(path=self._paths[file], equal=file not in self._wrong, expected=expected, counted=counted)
+        for number, file in enumerate(self._used.tolist()):
+            expected, counted = (
+                _by_interface(side.where(slice(begin[number], end[number])))
+                for side, begin, end in zip(self._sides, begins, ends, strict=True)
+            )
+            equal = file not in self._wrong
+            yield CountedFile(path=self._paths[file], equal=equal, expected=expected, counted=counted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Judged:
-    """Which counts are judged. `columns`: bool (interfaces, columns), those that are where nothing else is said; bool
-    (files,) each: `hdf5`, read by that library; `mpi`, used through MPI-IO; `at_end`, read there at its end."""
+    """Which counts are judged.
 
+    looked_at: bool (interfaces, files), those of which any count is. columns: bool (interfaces, columns).
+    at_end: bool (files,), read through MPI-IO at its end: of MPI-IO Darshan counts the bytes that were asked for, not
+    those that came.
+    """
+
+    looked_at: np.ndarray
     columns: np.ndarray
-    hdf5: np.ndarray
-    mpi: np.ndarray
     at_end: np.ndarray
-
-    def looked_at(self, interface: np.ndarray, file: np.ndarray) -> np.ndarray:
-        """Of each count (n,), whether any of its file and interface is judged."""
-        # What a library makes of its calls is its own matter: below MPI-IO, POSIX counts other requests.
-        any_column = np.asarray(self.columns.any(axis=1))
-        mask: np.ndarray = any_column[interface] & ~self.hdf5[file] & ~((interface == _BELOW) & self.mpi[file])
-        return mask
 
     def __call__(self, interface: np.ndarray, file: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """Of each count (n,), whether it is judged."""
-        # Of MPI-IO Darshan counts the bytes that were asked for, not those that came.
         came = (interface == _MPI) & self.at_end[file] & np.isin(columns, _columns(READS[1], *SIZES))
-        mask: np.ndarray = self.looked_at(interface, file) & self.columns[interface, columns] & ~came
+        mask: np.ndarray = self.looked_at[interface, file] & self.columns[interface, columns] & ~came
         return mask
 
     def of(self, tally: Tally) -> Tally:
         """Those of the counts that are judged."""
         return tally.where(self(tally.interface, tally.file, tally.column))
 
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Sides:
-    """What was asked for and what was counted, what of it is judged, and the files that are not, bool (files,).
-
-    `whole`: whether all of the capture was replayed, once. `may_be_more`: columns that may be above what was asked for.
-    """
-
-    expected: Tally
-    counted: Tally
-    judged: _Judged
-    unjudged: np.ndarray
-    whole: bool
-    may_be_more: tuple[str, ...]
+    def totals(self, tally: Tally) -> dict[str, int]:
+        """Of the files and interfaces that are looked at."""
+        seen = tally.where(self.looked_at[tally.interface, tally.file])
+        return {name: seen.total(name) for name in _TOTALS}
 
 
 def compare_counted(source: Capture, logs: Sequence[DarshanLog], maps: Iterable[str] = ()) -> CountedComparison:
@@ -199,20 +182,37 @@ def compare_counted(source: Capture, logs: Sequence[DarshanLog], maps: Iterable[
             f"{logs[0].path} counted none of the files of {source.named}: it is the log of another capture's replay, "
             "or real data were read, whose place --map PREFIX=DIR gives"
         )
-    by_mpi = expected.where(expected.interface == _MPI)
-    mpi, at_end = (np.zeros(capture.files.num_rows, dtype=bool) for _ in range(2))
-    mpi[by_mpi.file] = True
-    at_end[by_mpi.file[by_mpi.column == column(AT_END)]] = True
-    mpi_seen = INTERFACES[_MPI] in counted.modules  # a Darshan without MPI does not see its files
-    sides = _Sides(
-        expected=expected,
-        counted=counted.tally,
-        judged=_Judged(columns=_judged_columns(asked, mpi_seen=mpi_seen), hdf5=hdf5, mpi=mpi, at_end=at_end),
-        unjudged=hdf5 if mpi_seen else hdf5 | mpi,
-        whole=asked.part.is_everything and asked.repeat == 1 and asked.api == "auto" and asked.reconstruct,
-        may_be_more=_ADDED if asked.cold else _ADDED[:2],
+    judged, unjudged = _judged(asked, expected, hdf5, mpi_seen=INTERFACES[_MPI] in counted.modules)
+    wanted, found = judged.of(expected), judged.of(counted.tally)
+    both = Tally(keys=np.union1d(wanted.keys, found.keys), values=np.empty(0))
+    more = found.values_at(both.keys) - wanted.values_at(both.keys)
+    free = np.isin(COLUMNS, _ADDED if asked.cold else _ADDED[:2])
+    differs = (more < 0) | ((more != 0) & ~free[both.column])
+    used, wrong = np.unique(both.file), np.unique(both.file[differs])
+    whole = asked.part.is_everything and asked.repeat == 1 and asked.api == "auto" and asked.reconstruct
+    paths = capture.paths()
+    passed = bool(len(used)) and not len(wrong) and not counted.strangers
+    result = CountedComparison(
+        headline="",
+        verdict="exact" if passed else "incomplete" if counted.incomplete else "differs",
+        passed=passed,
+        logs=len(logs),
+        files=len(used),
+        equal_files=len(used) - len(wrong),
+        recorded=_recorded(capture, judged, np.unique(wanted.file)) if whole else {},
+        expected=judged.totals(expected),
+        counted=judged.totals(counted.tally),
+        differing=int(differs.sum()),
+        differences=_differences(paths, both.keys[differs], wanted, found),
+        added={name: int(np.maximum(more[both.column == column(name)], 0).sum()) for name in _ADDED},
+        not_seen={name: expected.total(name) for name in _NOT_SEEN},
+        unjudged=tuple(paths[file] for file in np.flatnonzero(unjudged).tolist()),
+        strangers=counted.strangers,
+        besides=counted.besides,
+        warnings=counted.warnings,
+        by_file=FileCounts(paths, used, wrong, (wanted, found)),
     )
-    return _comparison(capture, len(logs), sides, counted)
+    return dataclasses.replace(result, headline=_headline(result))
 
 
 def _expected(capture: Capture, asked: AskedFor) -> tuple[Tally, np.ndarray]:
@@ -225,8 +225,19 @@ def _expected(capture: Capture, asked: AskedFor) -> tuple[Tally, np.ndarray]:
     return Tally(keys=once.keys, values=once.values * np.where(SUMMED[once.column], asked.repeat, 1)), hdf5
 
 
+def _judged(asked: AskedFor, expected: Tally, hdf5: np.ndarray, *, mpi_seen: bool) -> tuple[_Judged, np.ndarray]:
+    """What is judged; bool (files,), those that are not. `mpi_seen`: a Darshan without MPI does not see its files."""
+    by_mpi = expected.where(expected.interface == _MPI)
+    mpi, at_end = (np.isin(np.arange(len(hdf5)), each.file) for each in (by_mpi, by_mpi.of(AT_END)))
+    columns = _judged_columns(asked, mpi_seen=mpi_seen)
+    # What a library makes of its calls is its own matter: below MPI-IO, POSIX counts other requests.
+    looked_at = np.asarray(columns.any(axis=1))[:, None] & ~hdf5
+    looked_at[_BELOW] &= ~mpi
+    return _Judged(looked_at=looked_at, columns=columns, at_end=at_end), hdf5 if mpi_seen else hdf5 | mpi
+
+
 def _judged_columns(asked: AskedFor, *, mpi_seen: bool) -> np.ndarray:
-    """As of `_Judged`."""
+    """The columns of `_Judged`."""
     judged = np.ones((len(INTERFACES), len(COLUMNS)), dtype=bool)
     judged[:, _columns(*_NOT_SEEN, AT_END)] = False
     judged[_MPI, _columns("opens", "seeks", "renames", *LAST_BYTES)] = False
@@ -246,38 +257,6 @@ def _places(capture: Capture, maps: Iterable[str]) -> dict[bytes, int]:
     written = frozenset(np.flatnonzero(file_use(capture).written).tolist())
     placements = place(capture.files, Path("/"), [parse_map(text) for text in maps], written=written)
     return {each.path: each.file_id for each in placements}
-
-
-def _comparison(capture: Capture, logs: int, sides: _Sides, found: CountedReplay) -> CountedComparison:
-    wanted, counted = (sides.judged.of(side) for side in (sides.expected, sides.counted))
-    both = Tally(keys=np.union1d(wanted.keys, counted.keys), values=np.empty(0))
-    more = counted.values_at(both.keys) - wanted.values_at(both.keys)
-    free = np.isin(COLUMNS, sides.may_be_more)
-    differs = (more < 0) | ((more != 0) & ~free[both.column])
-    used, wrong = np.unique(both.file), np.unique(both.file[differs])
-    paths = capture.paths()
-    passed = bool(len(used)) and not len(wrong) and not found.strangers
-    result = CountedComparison(
-        headline="",
-        verdict="exact" if passed else "incomplete" if found.incomplete else "differs",
-        passed=passed,
-        logs=logs,
-        files=len(used),
-        equal_files=len(used) - len(wrong),
-        recorded=_recorded(capture, sides.judged, np.unique(wanted.file)) if sides.whole else {},
-        expected=_totals(sides.expected, sides.judged),
-        counted=_totals(sides.counted, sides.judged),
-        differing=int(differs.sum()),
-        differences=_differences(paths, both.keys[differs], wanted, counted),
-        added={name: int(np.maximum(more[both.column == column(name)], 0).sum()) for name in _ADDED},
-        not_seen={name: int(_values(sides.expected, name).sum()) for name in _NOT_SEEN},
-        unjudged=tuple(paths[file] for file in np.flatnonzero(sides.unjudged).tolist()),
-        strangers=found.strangers,
-        besides=found.besides,
-        warnings=found.warnings,
-        by_file=FileCounts(paths, used, wrong, (wanted, counted)),
-    )
-    return dataclasses.replace(result, headline=_headline(result))
 
 
 def _recorded(capture: Capture, judged: _Judged, used: np.ndarray) -> dict[str, int]:
@@ -305,17 +284,6 @@ def _differences(
         )
         for file, interface, place, asked, found in (map(int, row) for row in rows)
     )
-
-
-def _values(tally: Tally, name: str) -> np.ndarray:
-    values: np.ndarray = tally.values[tally.column == column(name)]
-    return values
-
-
-def _totals(tally: Tally, judged: _Judged) -> dict[str, int]:
-    """Of the files and interfaces that are looked at."""
-    seen = tally.where(judged.looked_at(tally.interface, tally.file))
-    return {name: int(_values(seen, name).sum()) for name in _TOTALS}
 
 
 def _by_interface(counts: Tally) -> dict[str, dict[str, int]]:

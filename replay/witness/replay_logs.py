@@ -14,8 +14,8 @@ from dxt_replay.profiler_merge.darshan.counters import CounterTable, read_counte
 from dxt_replay.profiler_merge.darshan.log import DarshanLog, open_log
 from dxt_replay.replay.twin.placement import OWN_ROOT_ID_CHARS, TWIN_ROOT
 from dxt_replay.replay.witness.tallies import COLUMNS, INTERFACES, SIZES, Tally, TallyCollector
+from dxt_replay.traces.paces import API_CHOICES
 from dxt_replay.traces.part import Part
-from dxt_replay.traces.replay_record import API_CHOICES
 
 _IN_TWIN = re.compile(rb"/%s(?:-[0-9a-f]{%d})?/" % (TWIN_ROOT.encode(), OWN_ROOT_ID_CHARS))
 _ROOT = b"/%s/" % TWIN_ROOT.encode()
@@ -150,9 +150,9 @@ def counted_replay(logs: Sequence[DarshanLog], places: Mapping[bytes, int]) -> C
         for interface, table in _tables(log):
             file_id = np.array([files.get(int(record), -1) for record in table.record_ids], dtype=np.int64).reshape(-1)
             known = file_id >= 0
-            for name in COLUMNS:
+            for place, name in enumerate(COLUMNS):
                 values = _column(table, INTERFACES[interface], name)
-                collector.add(interface, name, file_id[known], values[known])
+                collector.add(file_id[known], interface, place, values[known])
             data = np.stack([_column(table, INTERFACES[interface], name)[~known] for name in _DATA], axis=1)
             for row, record in enumerate(table.record_ids[~known].tolist()):
                 path = log.names.get(record, b"")

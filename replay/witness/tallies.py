@@ -34,14 +34,11 @@ _PLACE = {name: place for place, name in enumerate(COLUMNS)}
 SUMMED = np.array([name not in LAST_BYTES for name in COLUMNS])
 """bool (columns,): the counts that add up; of the others the largest counts."""
 
-_MOST_PENDING = 1 << 20
+_MOST_PENDING = 1 << 21
 
-_INTERFACE_OF_BACKEND = {
-    POSIX: INTERFACES.index("POSIX"),
-    STDIO: INTERFACES.index("STDIO"),
-    MPIIO: INTERFACES.index("MPI-IO"),
-    MPIIO_COLLECTIVE: INTERFACES.index("MPI-IO"),
-}
+_OF_BACKEND = {POSIX: 0, STDIO: 2, MPIIO: 1, MPIIO_COLLECTIVE: 1}
+_OF_OP = {**{OPS.index(name): f"{name}s" for name in _CALLS}, READ: READS[0], WRITE: WRITES[0]}
+"""Back end of an operation -> interface; operation -> the column that counts it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -76,6 +73,14 @@ class Tally:
         """The counts for which the boolean `mask` (n,) holds, or of a slice."""
         return Tally(keys=self.keys[mask], values=self.values[mask])
 
+    def of(self, name: str) -> Tally:
+        """The counts of one column."""
+        return self.where(self.column == column(name))
+
+    def total(self, name: str) -> int:
+        """The sum of one column."""
+        return int(self.of(name).values.sum())
+
     def values_at(self, keys: np.ndarray) -> np.ndarray:
         """The counts at `keys`, which have all of these: int64, 0 where there is none."""
         values = np.zeros(len(keys), dtype=np.int64)
@@ -90,11 +95,10 @@ class TallyCollector:
         self._parts: list[tuple[np.ndarray, np.ndarray]] = []
         self._size = self._folded = 0
 
-    def add(self, interface: int, name: str, files: np.ndarray, values: np.ndarray) -> None:
-        """Add values (n,) of the column `name` of files (n,); of LAST_BYTES the largest counts."""
-        used = values != 0
-        keys = (files[used].astype(np.int64) * len(INTERFACES) + interface) * len(COLUMNS) + column(name)
-        self._parts.append((keys, values[used].astype(np.int64)))
+    def add(self, file: np.ndarray, interface: np.ndarray | int, column: np.ndarray | int, values: np.ndarray) -> None:
+        """Add values (n,) of files, interfaces and columns (n,); of LAST_BYTES the largest counts."""
+        keys = (file.astype(np.int64) * len(INTERFACES) + interface) * len(COLUMNS) + column
+        self._parts.append((keys[values != 0], values[values != 0].astype(np.int64)))
         self._size += len(keys)
         if self._size > max(_MOST_PENDING, 2 * self._folded):
             self._fold()
@@ -109,7 +113,7 @@ class TallyCollector:
         none = np.empty(0, dtype=np.int64)
         keys, values = (np.concatenate(part) for part in zip((none, none), *self._parts, strict=True))
         if len(keys):
-            order = np.argsort(keys, kind="stable")
+            order = stable_order(keys)
             keys, values = keys[order], values[order]
             first = runs(keys)
             keys = keys[first]
@@ -132,38 +136,27 @@ def add_rows(tally: TallyCollector, hdf5: np.ndarray, batches: Iterable[pa.Recor
     """
     for batch in batches:
         issued = layers.replayed(batch)
-        file_id = batch.column("file_id").to_numpy()[issued]
-        backend = layers.backends(codes(batch, "api")[issued], file_id)
-        op = codes(batch, "op")[issued]
-        offset, length = (batch.column(name).to_numpy()[issued] for name in ("offset", "length"))
+        file_id, offset, length = (batch.column(name).to_numpy()[issued] for name in ("file_id", "offset", "length"))
+        backend, op = layers.backends(codes(batch, "api")[issued], file_id), codes(batch, "op")[issued]
         hdf5[file_id[backend == HDF5]] = True
-        for code, interface in _INTERFACE_OF_BACKEND.items():
-            chosen = backend == code
-            if chosen.any():
-                _add(tally, interface, op[chosen], file_id[chosen], offset[chosen], length[chosen])
+        for code, interface in _OF_BACKEND.items():
+            for kind, counted in _OF_OP.items():
+                chosen = (backend == code) & (op == kind)
+                if chosen.any():
+                    files = file_id[chosen]
+                    tally.add(files, interface, column(counted), np.ones(len(files), dtype=np.int64))
+                    if kind in (READ, WRITE):
+                        _add_moved(tally, interface, kind == WRITE, files, offset[chosen], length[chosen])
 
 
-def _add(
-    tally: TallyCollector, interface: int, op: np.ndarray, file_id: np.ndarray, offset: np.ndarray, length: np.ndarray
+def _add_moved(
+    tally: TallyCollector, interface: int, written: bool, file: np.ndarray, offset: np.ndarray, length: np.ndarray
 ) -> None:
-    for name in _CALLS:
-        tally.add(interface, f"{name}s", *np.unique(file_id[op == OPS.index(name)], return_counts=True))
-    tally.add(interface, AT_END, *np.unique(file_id[(op == READ) & (length == 0)], return_counts=True))
-    for code, (count, moved), last, way in ((READ, READS, *_way(0)), (WRITE, WRITES, *_way(1))):
-        chosen = np.flatnonzero(op == code)
-        if not len(chosen):
-            continue
-        chosen = chosen[stable_order(file_id[chosen])]
-        files, sizes = file_id[chosen], length[chosen]
-        first = runs(files)
-        tally.add(interface, count, files[first], np.diff(first, append=len(files)))
-        tally.add(interface, moved, files[first], np.add.reduceat(sizes, first))
-        last_bytes = np.where(offset[chosen] >= 0, offset[chosen] + sizes - 1, 0)
-        tally.add(interface, last, files[first], np.maximum(np.maximum.reduceat(last_bytes, first), 0))
-        place = np.searchsorted(_BOUNDS, sizes)
-        for size in np.unique(place).tolist():
-            tally.add(interface, f"size_{way}_{_BINS[size]}", *np.unique(files[place == size], return_counts=True))
-
-
-def _way(place: int) -> tuple[str, str]:
-    return LAST_BYTES[place], ("read", "write")[place]
+    """Bytes, last byte and size class of reads or writes."""
+    one = np.ones(len(file), dtype=np.int64)
+    tally.add(file, interface, column((WRITES if written else READS)[1]), length)
+    last = np.where(offset >= 0, np.maximum(offset + length - 1, 0), 0)
+    tally.add(file, interface, column(LAST_BYTES[written]), last)
+    tally.add(file, interface, column(SIZES[len(_BINS) * written]) + np.searchsorted(_BOUNDS, length), one)
+    if not written:
+        tally.add(file, interface, column(AT_END), (length == 0).astype(np.int64))

@@ -96,10 +96,11 @@ class IoCollector(Sums):
         self._bandwidth = DistributionCollector()
         self._unmeasured = 0
 
-    def add(self, rows: OperationRows, duration_ns: np.ndarray) -> None:
-        """Add reads and writes, in start order, with the durations that count for sums and bandwidths (int64)."""
+    def add(self, rows: OperationRows) -> None:
+        """Add reads and writes, in start order."""
         if not len(rows):
             return
+        duration_ns = rows.duration_ns
         self._files_used[rows.file_id] = True
         self._size.add(rows.length)
         moved = rows.length > 0
@@ -110,16 +111,16 @@ class IoCollector(Sums):
         else:
             self._bandwidth.add(rows.length / duration_ns * MIB_PER_S_FROM_BYTES_PER_NS)
         if len(rows.ranks):
-            self._ranks.append(self._of_rows(rows, duration_ns))
+            self._ranks.append(self._of_rows(rows))
             self._rank = None
             return
         if rows.rank != self._rank:
             self._rank, self._union = rows.rank, StreamingUnion()
-            self._ranks.append(self._of_rows(rows, duration_ns))
+            self._ranks.append(self._of_rows(rows))
         else:
-            self._ranks[-1][:, 1:] += self._of_rows(rows, duration_ns)[:, 1:]
+            self._ranks[-1][:, 1:] += self._of_rows(rows)[:, 1:]
 
-    def _of_rows(self, rows: OperationRows, duration_ns: np.ndarray) -> np.ndarray:
+    def _of_rows(self, rows: OperationRows) -> np.ndarray:
         """The fields of `RankTotals` of each rank of the rows."""
         by_rank = rows.by_rank()
         if len(rows.ranks):
@@ -139,7 +140,7 @@ class IoCollector(Sums):
                 writes,
                 by_rank.sums(rows.length) - bytes_written,
                 bytes_written,
-                by_rank.sums(duration_ns),
+                by_rank.sums(rows.duration_ns),
                 np.diff(lengths[bounds]),
                 self._hidden(by_rank.ranks, union, bounds),
             ),

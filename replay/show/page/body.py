@@ -21,6 +21,7 @@ from dxt_replay.traces.store.relation import Relation
 
 if TYPE_CHECKING:
     from dxt_replay.profiler_merge.analysis.overview import Overview
+    from dxt_replay.replay.fidelity.compare import Comparison
 
 SLOWEST_STEPS = 25
 
@@ -40,18 +41,18 @@ def sides_of(
 def page(
     source: Overview,
     replay: Overview | None,
-    comparison: Mapping[str, Any] | None,
+    comparison: Comparison | None,
     lag: LagCourse | None,
     assets: Assets,
     most_rows: int,
 ) -> str:
     """The whole page.
 
-    `comparison`: the object of `dxt-replay compare --json`; None for one capture.
+    `comparison`: None for one capture.
     `lag`: how late the replay was over time.
     `most_rows`: rows of the tables of ranks and of files.
     """
-    replayed = comparison is None or comparison["relation"] == Relation.REPLAY.value
+    replayed = comparison is None or comparison.relation == Relation.REPLAY.value
     sides = sides_of(source, replay) if replayed else sides_of(source, replay, ("First", "Second"))
     shown = figures_of(sides, comparison, lag)
     timelines = {side.key: timeline_json(side.overview, side.origin_ns) for side in sides}
@@ -74,7 +75,7 @@ def page(
 
 
 def figures_of(
-    sides: Sequence[Side], comparison: Mapping[str, Any] | None, lag: LagCourse | None
+    sides: Sequence[Side], comparison: Comparison | None, lag: LagCourse | None
 ) -> dict[str, figures.Figure]:
     """Figures by the id of their place; those of two sides have axes of the same length."""
     found: dict[str, figures.Figure] = {}
@@ -90,7 +91,7 @@ def figures_of(
         if overview.storage_curve:
             found[f"storage-{side.key}"] = storage_figure(overview.storage_curve)
     if lag is not None:
-        jitter = comparison["timing"]["jitter_us"] if comparison else None
+        jitter = comparison.timing.jitter_us if comparison else None
         found["lag-replay"] = figures.lag_figure(lag, sides[-1].origin_ns, jitter)
     for name in ("course", "heat"):
         figures.align([found[f"{name}-{side.key}"] for side in sides if side.io])
@@ -99,7 +100,7 @@ def figures_of(
 
 
 def _parts(
-    sides: Sequence[Side], shown: Mapping[str, figures.Figure], comparison: Mapping[str, Any] | None, most_rows: int
+    sides: Sequence[Side], shown: Mapping[str, figures.Figure], comparison: Comparison | None, most_rows: int
 ) -> list[Part]:
     def each(html: Callable[[Side], str]) -> str:
         return _side_by_side(sides, html)
@@ -134,11 +135,11 @@ def _side_by_side(sides: Sequence[Side], html: Callable[[Side], str]) -> str:
     return f'<div class="sides">{blocks}</div>'
 
 
-def _head(sides: Sequence[Side], comparison: Mapping[str, Any] | None) -> str:
-    timing = comparison["timing"] if comparison else {}
+def _head(sides: Sequence[Side], comparison: Comparison | None) -> str:
+    timing = comparison.timing if comparison else None
 
     def html(side: Side) -> str:
-        elapsed_s = timing.get(f"{side.key}_elapsed_s") if len(sides) > 1 else None
+        elapsed_s = getattr(timing, f"{side.key}_elapsed_s") if timing is not None else None
         return headline(side.overview) + tiles(side.overview, elapsed_s) + parts.job(side.overview)
 
     return (replay_verdict(comparison) if comparison else "") + _side_by_side(sides, html)
@@ -184,7 +185,7 @@ def _tables(sides: Sequence[Side], name: str, columns: Any, rows: Any, most_rows
     return "".join(data_table(caption, columns, first, most_rows, whole) for caption, first, whole in found)
 
 
-def _fidelity(comparison: Mapping[str, Any] | None) -> str:
+def _fidelity(comparison: Comparison | None) -> str:
     if comparison is None:
         return ""
     tables = [section_table(section) for section in comparison_sections(comparison)]

@@ -14,8 +14,14 @@ from typing import Any
 
 from dxt_replay.replay.show.page.html_tables import html_text
 
+_FOLDER = "dxt_replay.replay.show.page"
 _PLOTLY = "vendor/plotly-cartesian-4.1.1.min.js.gz"
 _STYLE = "page.css"
+
+_TROUBLE = (
+    '<noscript><p class="note">Charts, sorting and filters need JavaScript; the tables do not.</p></noscript>'
+    '<p id="trouble" class="note" hidden></p>'
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +31,11 @@ class Assets:
     plotly: bytes
     script: str
     style: str
+
+    @classmethod
+    def of_tables(cls) -> Assets:
+        """Those of a page without charts, which needs no script."""
+        return cls(plotly=b"", script="", style=(files(_FOLDER) / _STYLE).read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +49,7 @@ class Part:
 
 def load_assets(scripts: Iterable[str]) -> Assets:
     """The assets of a page that runs these scripts of this folder, in this order."""
-    folder = files("dxt_replay.replay.show.page")
+    folder = files(_FOLDER)
     return Assets(
         plotly=(folder / _PLOTLY).read_bytes(),
         script="\n".join((folder / name).read_text(encoding="utf-8") for name in scripts),
@@ -58,7 +69,7 @@ def document(
 
     `summary`: an object that other programs can read from the page (`id="summary"`); `data`: what the scripts draw.
     """
-    packed = {"plotly": _base64(assets.plotly), "data": _packed(_json(data))}
+    packed = {"plotly": _base64(assets.plotly), "data": _packed(_json(data))} if assets.script else {}
     plain = _json(summary)
     menu = "".join(f'<a href="#{part.id}">{escape(part.name)}</a>' for part in sections)
     body = "".join(
@@ -73,16 +84,15 @@ def document(
         "base-uri 'none'; form-action 'none'"
     )
     carried = "".join(f'<script type="text/plain" id="{name}">{text}</script>' for name, text in packed.items())
+    script = f'<script nonce="{nonce}">{assets.script}</script>' if assets.script else ""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<title>{html_text(title)}</title><link rel="icon" href="data:,"><style>{assets.style}</style></head>\n'
         f'<body><header><h1>{html_text(heading)}</h1><nav aria-label="sections">{menu}</nav></header>\n<main>'
-        '<noscript><p class="note">Charts, sorting and filters need JavaScript; the tables do not.</p></noscript>'
-        f'<p id="trouble" class="note" hidden></p>{body}</main>\n'
-        f'<script type="application/json" id="summary">{plain}</script>\n{carried}\n'
-        f'<script nonce="{nonce}">{assets.script}</script></body></html>\n'
+        f"{_TROUBLE if assets.script else ''}{body}</main>\n"
+        f'<script type="application/json" id="summary">{plain}</script>\n{carried}\n{script}</body></html>\n'
     )
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dxt_replay.replay.show.cells import or_dash, run_time, seconds
 from dxt_replay.replay.show.page.html_tables import html_text
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dxt_replay.profiler_merge.analysis.finding import Finding
     from dxt_replay.profiler_merge.analysis.overview import Overview
     from dxt_replay.profiler_merge.analysis.summary import Summary
+    from dxt_replay.replay.fidelity.compare import Comparison
 
 Tile = tuple[str, str, str]
 """Name, value and note."""
@@ -71,8 +72,8 @@ def verdict(overview: Overview) -> tuple[str, str]:
             "At this pace no operation waits for another: the replay shows how long the storage took, not what "
             "training would wait for."
         )
-    summary = overview.summary_json()
-    cost, *reasons = storage_cost(summary) or ["What storage cost this run is not known."]
+    summary = overview.analysis.summary
+    cost, *reasons = storage_cost(summary, overview.storage_limit) or ["What storage cost this run is not known."]
     return cost, " ".join([*reasons, *rests_on_counters(summary)])
 
 
@@ -106,7 +107,7 @@ def _tiles(overview: Overview, elapsed_s: float | None) -> list[Tile]:
         found = [("elapsed", seconds(elapsed_s), f"first to last operation, {ranks}")]
     counted = _counted_bytes(summary)
     if counted is not None and summary.counted_times and elapsed_s is None:
-        slowest_s = [each["slowest_s"] for each in counted_below(summary.as_json()).values()]
+        slowest_s = [each["slowest_s"] for each in counted_below(summary).values()]
         longest_s = max((spent for spent in slowest_s if spent is not None), default=None)
         return [
             *found,
@@ -153,9 +154,9 @@ def _loop_tiles(overview: Overview) -> list[Tile]:
 
 def _counted_bytes(summary: Summary) -> tuple[int, int] | None:
     """(read, written) of a capture without a trace, by Darshan's counters; None of one with a trace."""
-    if has_trace(summary.as_json()):
+    if has_trace(summary):
         return None
-    counted = counted_below(summary.as_json()).values()
+    counted = counted_below(summary).values()
     if not counted:
         return summary.reconstructed.bytes_read, summary.reconstructed.bytes_written
     return sum(each["bytes_read"] or 0 for each in counted), sum(each["bytes_written"] or 0 for each in counted)
@@ -172,10 +173,9 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f} %" if value >= 0.1 or value == 0 else f"{value:.2g} %"
 
 
-def replay_verdict(comparison: Mapping[str, Any]) -> str:
+def replay_verdict(comparison: Comparison) -> str:
     """The result of the comparison in its own words, and how long both took, as paragraphs."""
-    timing = comparison["timing"]
-    source_s, replay_s = timing["source_elapsed_s"], timing["replay_elapsed_s"]
+    source_s, replay_s = comparison.timing.source_elapsed_s, comparison.timing.replay_elapsed_s
     words = f"From the first operation to the last: {seconds(source_s)} in the first capture, "
     words += f"{seconds(replay_s)} in the second."
-    return f'<p class="verdict">{html_text(comparison["headline"])}</p><p class="note">{escape(words)}</p>'
+    return f'<p class="verdict">{html_text(comparison.headline)}</p><p class="note">{escape(words)}</p>'

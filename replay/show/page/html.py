@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dxt_replay.replay.show.page.body import page
 from dxt_replay.replay.show.page.data import LagCourse
@@ -11,6 +10,7 @@ from dxt_replay.replay.show.page.document import load_assets
 
 if TYPE_CHECKING:
     from dxt_replay.profiler_merge.analysis.overview import Overview
+    from dxt_replay.replay.fidelity.compare import Comparison
 
 MOST_BYTES = 1_500_000
 """What a page is kept below by shortening its tables; plotly takes 0.66 MB of it."""
@@ -26,13 +26,13 @@ _SCRIPTS = (
 def report_page(
     source: Overview,
     replay: Overview | None = None,
-    comparison: Mapping[str, Any] | None = None,
+    comparison: Comparison | None = None,
     lag: LagCourse | None = None,
 ) -> str:
     """The page about a capture, or about a source and its replay side by side, as HTML that needs no network; about
     MOST_BYTES at most.
 
-    `comparison`: `replay.fidelity.compare.compare(...).as_json()`; `lag`: `replay.show.page.data.lag_course(...)`.
+    `comparison`: `replay.fidelity.compare.compare(...)`; `lag`: `replay.show.page.data.lag_course(...)`.
     """
     assets = load_assets(_SCRIPTS)
     text = ""

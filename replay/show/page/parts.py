@@ -143,9 +143,7 @@ def _clock_table(info: CaptureInfo) -> str:
 
 def totals(overview: Overview) -> str:
     """The tables of `dxt-replay summary`."""
-    sections = [
-        part for part in summary_sections(overview.analysis.summary.as_json()) if part.title not in ("", "Warnings")
-    ]
+    sections = [part for part in summary_sections(overview.analysis.summary) if part.title not in ("", "Warnings")]
     return f'<div class="columns">{"".join(section_table(section) for section in sections)}</div>'
 
 

@@ -22,7 +22,7 @@ def groups(tmp_path: Path, by: str) -> dict[int | str, GroupTotals]:
     capture = build_capture(tmp_path, files=[File("/a", format="csv"), File("/b", format="hdf5")], ops=OPS)
     collector = BreakdownCollector(by, capture.files)
     for rows in operation_rows(capture):
-        collector.add(rows, rows.duration_ns)
+        collector.add(rows)
     found = collector.groups()
     assert sum(group.reads for group in found) == 4
     assert sum(group.bytes_written for group in found) == 8192

@@ -95,7 +95,7 @@ def test_an_evaluation_is_no_part_of_its_step_nor_of_the_loop(tmp_path: Path) ->
     assert (found.loop.input_wait_s, found.loop.storage_gain_s) == (0.004, 0.0)
     assert (found.steps.mean_s, found.compute.input_wait_s_per_rank_mean) == (0.01, 0.004)
     assert overlap(capture).slowest().num_rows == 0
-    (row,) = (row for section in summary_sections(found.as_json()) for row in section.rows if row[0] == "evaluations")
+    (row,) = (row for section in summary_sections(found) for row in section.rows if row[0] == "evaluations")
     assert row[1].startswith("1, 500 ms")
 
 

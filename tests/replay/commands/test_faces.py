@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import dxt_replay
-from dxt_replay.replay.commands.export import FORMATS
 from dxt_replay.replay.commands.main import main
 from tests.capture_builder import Span, build_capture, read, write
 
@@ -71,12 +70,6 @@ def answer(capsys: pytest.CaptureFixture[str], folder: Path, line: str) -> dict[
             lambda at: dxt_replay.compare(at / "source.capture", at / "replay.capture"),
         ),
         (
-            "compare source.capture replay.capture --fail-under 1",
-            lambda at: dxt_replay.compare(
-                at / "source.capture", at / "replay.capture", dxt_replay.Thresholds(fail_under=1)
-            ),
-        ),
-        (
             "compare source.capture replay.capture --floor replay.capture again.capture",
             lambda at: dxt_replay.compare(
                 at / "source.capture", at / "replay.capture", floor=[(at / "replay.capture", at / "again.capture")]
@@ -89,10 +82,6 @@ def answer(capsys: pytest.CaptureFixture[str], folder: Path, line: str) -> dict[
         (
             "stage source.capture --target twin2 --dry-run",
             lambda at: dxt_replay.stage(at / "source.capture", at / "twin2", dry_run=True),
-        ),
-        (
-            "stage source.capture --target twin",
-            lambda at: dxt_replay.stage(at / "source.capture", at / "twin"),
         ),
         (
             "report source.capture replay.capture -o page.html --force",
@@ -130,29 +119,6 @@ def test_merge_answers_as_its_program_does(tmp_path: Path, capsys: pytest.Captur
     assert {**shown, "capture": ""} == {**json.loads(json.dumps(merged.as_json())), "capture": ""}
 
 
-def test_generate_answers_as_its_program_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    generated = dxt_replay.generate(
-        "default",
-        2,
-        tmp_path / "a.capture",
-        overrides={
-            "dataset.num_files_train": 16,
-            "reader.x": None,
-            "train.computation_time": {"mean": 1, "stdev": 0.1},
-        },
-        reading="head",
-        seed=3,
-        device="null",
-    )
-    line = "generate default dataset.num_files_train=16 reader.x=null train.computation_time={mean:1,stdev:0.1}"
-    words = [*line.split(), "--reading", "head", "--seed", "3", "--device", "null", "--ranks", "2"]
-    assert main([*words, "-o", str(tmp_path / "b.capture"), "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    said = {"schema_version": 1, **json.loads(json.dumps(generated.as_json()))}
-    different = {"capture": "", "overrides": []}
-    assert {**shown, **different} == {**said, **different}
-
-
 def test_the_list_of_workloads_is_that_of_its_program(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "--list", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)["workloads"]
@@ -162,10 +128,6 @@ def test_the_list_of_workloads_is_that_of_its_program(capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("line", "program"),
     [
-        (
-            "run source.capture --target twin --pace none -o A.capture",
-            lambda at: dxt_replay.run(at / "source.capture", at / "twin", at / "a.capture", pace="none"),
-        ),
         (
             "run source.capture --target twin --speed 2 --api stdio --no-reconstruct --cold -o A.capture",
             lambda at: dxt_replay.run(
@@ -251,12 +213,3 @@ def test_what_can_be_refused_is_refused_before_a_log_is_read(
     log.write_bytes(b"damaged")
     with pytest.raises(dxt_replay.DxtReplayError, match=message):
         refused(folder, log)
-
-
-def test_a_choice_that_does_not_exist_is_a_bug_of_the_caller(folder: Path) -> None:
-    with pytest.raises(TypeError, match="'pase'"):
-        dxt_replay.run(folder / "source.capture", folder / "twin", folder / "a.capture", **{"pase": "none"})  # type: ignore[typeddict-item]
-
-
-def test_the_formats_are_those_of_the_interface() -> None:
-    assert FORMATS == dxt_replay.FORMATS

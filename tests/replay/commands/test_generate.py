@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import dxt_replay
-from dxt_replay.replay.commands import shared_options
 from dxt_replay.replay.commands.main import main
+from dxt_replay.replay.options import choices
 from dxt_replay.workloads.description import READINGS
 from dxt_replay.workloads.workload_source import shipped_names
 
@@ -77,7 +77,7 @@ def test_wrong_use_is_one_line_and_status_2(
 
 
 def test_all_readings_can_be_chosen() -> None:
-    assert shared_options.READINGS == READINGS
+    assert choices.READINGS == READINGS
 
 
 @pytest.mark.parametrize("columns", ["80", "120"])

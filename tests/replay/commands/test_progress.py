@@ -1,11 +1,6 @@
 from __future__ import annotations
 
-import os
-import pty
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -19,7 +14,6 @@ from dxt_replay.replay.run.process import Progress
 from dxt_replay.replay.run.rank_lanes import FedLane
 from dxt_replay.replay.run.recording import NoRecorder
 from dxt_replay.traces.units import NS_PER_MS, NS_PER_S
-from tests.places import ROOT
 
 if TYPE_CHECKING:
     from dxt_replay.replay.engine.issue import Lane
@@ -43,29 +37,6 @@ def test_nothing_is_shown_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     with run_progress(True) as report:
         report(Progress(done=1, total=2, elapsed_ns=1, expected_ns=2))
     assert capsys.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize("watched", [True, False])
-def test_under_an_mpi_launcher_its_terminal_counts(tmp_path: Path, watched: bool) -> None:
-    """A launcher reads the stderr of its processes from a pipe, and passes it on to its own."""
-    launcher = tmp_path / "mpiexec"
-    launcher.write_text('#!/bin/sh\n{ "$@" 2>&1 >/dev/null; } | cat >&2\n')
-    launcher.chmod(0o755)
-    code = "from dxt_replay.replay.commands.progress import status\nwith status('looking'): pass"
-    terminal, end = pty.openpty()
-    try:
-        done = subprocess.run(
-            [launcher, sys.executable, "-c", code],
-            stderr=end if watched else subprocess.PIPE,
-            env={**os.environ, "PMI_RANK": "0"},
-            cwd=ROOT,
-            check=True,
-        )
-        shown = os.read(terminal, 100) if watched else done.stderr
-    finally:
-        os.close(terminal)
-        os.close(end)
-    assert (b"looking ..." in shown) == watched
 
 
 def test_the_time_that_all_runs_take_is_judged_by_those_that_are_done() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from dxt_replay.profiler_merge.analysis.durations import VANIDL_EXCLUDES, vanidl_durations
 from dxt_replay.profiler_merge.analysis.named_tables import views
 from dxt_replay.profiler_merge.analysis.summary import summarise
 from dxt_replay.profiler_merge.analysis.tables import GROUPINGS, TABLES
@@ -57,13 +56,6 @@ def test_options_are_those_of_the_function(capture: Capture, capsys: pytest.Capt
     del found["schema_version"]
     assert found == json.loads(json.dumps(summarise(part_of(capture, Part(exclude=("*.py",))), by="rank").as_json()))
     assert [group["group"] for group in found["groups"]] == [0, 1]
-
-
-def test_vanidl_numbers_by_one_option(capture: Capture, capsys: pytest.CaptureFixture[str]) -> None:
-    found = printed_json(capsys, str(capture.path), "--compat-vanidl")
-    expected = summarise(part_of(capture, Part(exclude=VANIDL_EXCLUDES)), durations=vanidl_durations(capture.info))
-    assert found["files"] == 1
-    assert found["io_time_s"]["sum_per_rank_mean"] == expected.io_time_s.sum_per_rank_mean == pytest.approx(0.00075)
 
 
 def test_the_keys_of_the_design_are_there(capture: Capture, capsys: pytest.CaptureFixture[str]) -> None:

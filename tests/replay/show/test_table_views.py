@@ -9,8 +9,8 @@ import pytest
 from dxt_replay.profiler_merge.analysis.named_tables import views
 from dxt_replay.profiler_merge.analysis.tables import TABLES
 from dxt_replay.replay.show.section import bar
-from dxt_replay.replay.show.table_views import view_sections
-from dxt_replay.replay.show.terminal import print_summary
+from dxt_replay.replay.show.table_views import summary_or_tables, view_sections
+from dxt_replay.replay.show.terminal import print_sections
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import File, Span, build_capture, read, write
 
@@ -49,7 +49,7 @@ def test_bars(share: float, width: int, expected: str) -> None:
 
 @pytest.mark.parametrize("view", TABLES)
 def test_every_view_fits_80_columns(capture: Capture, capsys: pytest.CaptureFixture[str], view: str) -> None:
-    print_summary(views(capture, [view], bins=12).as_json())
+    print_sections(summary_or_tables(views(capture, [view], bins=12)))
     printed = capsys.readouterr().out
     assert printed.strip()
     assert max(len(line) for line in printed.splitlines()) <= 80
@@ -67,7 +67,7 @@ def test_contents_fit_80_columns_and_name_what_is_not_there(tmp_path: Path, caps
         File(str(tmp_path / "b"), format="tfrecord"),
         File("/gone", format="hdf5"),
     ]
-    print_summary(views(build_capture(tmp_path, files=files), ["tfrecords", "datasets"]).as_json())
+    print_sections(summary_or_tables(views(build_capture(tmp_path, files=files), ["tfrecords", "datasets"])))
     printed = capsys.readouterr().out
     assert "64.0 KiB" in printed
     assert "1 file is not on this machine, such as /gone:" in printed
@@ -77,7 +77,7 @@ def test_contents_fit_80_columns_and_name_what_is_not_there(tmp_path: Path, caps
 
 @pytest.mark.parametrize("by", ["rank", "file", "format", "step", "size"])
 def test_breakdowns_fit_80_columns(capture: Capture, capsys: pytest.CaptureFixture[str], by: str) -> None:
-    print_summary(views(capture, [], by=by).as_json())
+    print_sections(summary_or_tables(views(capture, [], by=by)))
     printed = capsys.readouterr().out
     assert f"By {by}" in printed
     assert ("█" in printed) == (by != "file"), "the bar leaves its room to the path"
@@ -85,18 +85,17 @@ def test_breakdowns_fit_80_columns(capture: Capture, capsys: pytest.CaptureFixtu
 
 
 def test_shares_are_printed_once_before_the_first_that_explains_them(capture: Capture) -> None:
-    found = views(capture, ["overlap", "steps"]).as_json()
-    titles = [section.title for section in view_sections(found["tables"], found["overlap"])]
+    titles = [section.title for section in view_sections(views(capture, ["overlap", "steps"]))]
     assert titles == ["Shares, the first step included", "Compute and I/O by rank", "Slowest steps"]
 
 
 def test_findings_say_so_when_there_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    print_summary(views(build_capture(tmp_path), ["findings"]).as_json())
+    print_sections(summary_or_tables(views(build_capture(tmp_path), ["findings"])))
     assert "Nothing stands out" in capsys.readouterr().out
 
 
 def test_findings_hold_evidence_threshold_and_remedy(capture: Capture, capsys: pytest.CaptureFixture[str]) -> None:
-    print_summary(views(capture, ["findings"]).as_json())
+    print_sections(summary_or_tables(views(capture, ["findings"])))
     printed = capsys.readouterr().out
     assert "Reads are smaller than 1 MiB" in printed
     assert printed.startswith("Findings\n3 findings: 3 high")
@@ -107,7 +106,7 @@ def test_findings_hold_evidence_threshold_and_remedy(capture: Capture, capsys: p
 def test_many_rows_are_cut_with_a_note(tmp_path: Path) -> None:
     ops = [read(n, length=1, start_ns=n) for n in range(50)]
     capture = build_capture(tmp_path, files=[f"/{n}" for n in range(50)], ops=ops)
-    (section,) = view_sections(views(capture, ["files"]).as_json()["tables"], None)
+    (section,) = view_sections(views(capture, ["files"]))
     assert len(section.rows) == 40
     assert section.notes == ("and 10 more: --csv and --json have all",)
 
@@ -115,15 +114,15 @@ def test_many_rows_are_cut_with_a_note(tmp_path: Path) -> None:
 def test_an_output_without_unicode_has_plain_bars(capture: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", out)
-    print_summary(views(capture, ["ranks"]).as_json())
+    print_sections(summary_or_tables(views(capture, ["ranks"])))
     out.flush()
     assert b"##########" in out.buffer.getvalue()  # type: ignore[attr-defined]
 
 
 def test_quiet_stretches_of_a_timeline_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ops = [read(0, length=4, start_ns=0, end_ns=MS), read(0, length=1 << 27, start_ns=900 * MS, end_ns=999 * MS)]
-    found = views(build_capture(tmp_path, files=["/a"], ops=ops), ["timeline"], bins=10).as_json()
-    (section,) = view_sections(found["tables"], None)
+    found = views(build_capture(tmp_path, files=["/a"], ops=ops), ["timeline"], bins=10)
+    (section,) = view_sections(found)
     assert section.title == "Timeline, bins of 0.1 s"
     assert [row[0] for row in section.rows] == ["0.0 s", "0.1-0.9 s", "0.9 s"]
     assert [row[3] for row in section.rows] == ["0", "0", "1,280"], "numbers that people read"
@@ -132,5 +131,5 @@ def test_quiet_stretches_of_a_timeline_are_one_line(tmp_path: Path, monkeypatch:
 def test_files_are_sorted_by_the_time_that_they_cost(tmp_path: Path) -> None:
     ops = [read(n, length=100 - n, start_ns=0, end_ns=n * MS) for n in range(1, 4)]
     capture = build_capture(tmp_path, files=[f"/{n}" for n in range(4)], ops=ops)
-    (section,) = view_sections(views(capture, ["files"]).as_json()["tables"], None)
+    (section,) = view_sections(views(capture, ["files"]))
     assert [row[0] for row in section.rows] == ["/3", "/2", "/1"]

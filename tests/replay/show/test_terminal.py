@@ -14,7 +14,7 @@ from dxt_replay.replay.show.merge_sections import merge_sections
 from dxt_replay.replay.show.run_sections import repeat_sections, run_sections
 from dxt_replay.replay.show.section import MAX_GROUPS, Column, Kind, Section
 from dxt_replay.replay.show.summary_sections import summary_sections
-from dxt_replay.replay.show.terminal import print_sections, print_summary
+from dxt_replay.replay.show.terminal import print_sections
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Op, Span, build_capture, read, write
 
@@ -52,7 +52,7 @@ def test_a_summary_fits_a_pipe(
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.delenv("COLUMNS", raising=False)
-    print_summary(summarise(capture, by="file").as_json())
+    print_sections(summary_sections(summarise(capture, by="file")))
     text = text_of(capsys)
     assert "[red]file[/red]" in text, "paths are no markup"
     assert "\\x1b[2J" in text
@@ -60,7 +60,7 @@ def test_a_summary_fits_a_pipe(
 
 
 def test_the_rows_of_a_summary(capture: Capture) -> None:
-    found = rows(summary_sections(summarise(capture).as_json()))
+    found = rows(summary_sections(summarise(capture)))
     assert found["reads"] == ("2, 256 KiB in all",)
     assert found["writes"] == ("1, 100 B in all",)
     assert found["besides, from counters"] == ("1 operation, 0 B",)
@@ -71,14 +71,14 @@ def test_the_rows_of_a_summary(capture: Capture) -> None:
 
 
 def test_an_empty_capture_is_printed_with_dashes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    print_summary(summarise(build_capture(tmp_path)).as_json())
+    print_sections(summary_sections(summarise(build_capture(tmp_path))))
     assert "nan" not in text_of(capsys).lower()
 
 
 def test_many_groups_are_cut_with_the_largest_kept(tmp_path: Path) -> None:
     ops = [read(file, length=1, start_ns=file, end_ns=2 * file) for file in range(MAX_GROUPS + 9)]
     found = summarise(build_capture(tmp_path, files=[f"/{file}" for file in range(len(ops))], ops=ops), by="file")
-    section = next(section for section in summary_sections(found.as_json()) if section.title == "By file")
+    section = next(section for section in summary_sections(found) if section.title == "By file")
     assert len(section.rows) == MAX_GROUPS
     assert section.rows[0][0] == f"/{MAX_GROUPS + 8}"
     assert section.notes == ("and 9 more with less I/O time: --json and --csv have all",)
@@ -87,7 +87,7 @@ def test_many_groups_are_cut_with_the_largest_kept(tmp_path: Path) -> None:
 def test_a_comparison_fits_a_pipe_and_says_what_the_cosine_is_worth(
     capture: Capture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_sections(comparison_sections(compare(capture, capture).as_json(), details=False))
+    print_sections(comparison_sections(compare(capture, capture), details=False))
     text = text_of(capsys)
     assert "scale invariant" in " ".join(text.split())
     assert "what the replayer is responsible for (passed)" in text
@@ -95,7 +95,7 @@ def test_a_comparison_fits_a_pipe_and_says_what_the_cosine_is_worth(
 
 def test_the_rows_of_a_comparison(capture: Capture, tmp_path: Path) -> None:
     other = build_capture(tmp_path, files=["/x"], ops=[read(0, length=100, result=-5, due_ns=0)], name="other")
-    sections = comparison_sections(compare(capture, other).as_json())
+    sections = comparison_sections(compare(capture, other))
     found = rows(sections)
     assert found["bytes moved"] == ("256 KiB", "0 B", "+100.0 %")
     assert found["operations"] == ("4", "1", "DIFFERENT")

@@ -16,7 +16,7 @@ def totals_of(tmp_path: Path, ops: list, compute: dict[int, Intervals] | None = 
     capture = build_capture(tmp_path, files=["/a", "/b", "/unused"], ops=ops)
     collector = IoCollector(3, compute or {})
     for rows in operation_rows(capture):
-        collector.add(rows, rows.duration_ns)
+        collector.add(rows)
     return collector.totals()
 
 

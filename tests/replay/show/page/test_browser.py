@@ -18,15 +18,12 @@ import pytest
 from dxt_replay.profiler_merge.analysis.overview import overview
 from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.replay.fidelity.compare import compare
-from dxt_replay.replay.regression.comparison import BASELINE
-from dxt_replay.replay.regression.experiment_page import experiment_page
 from dxt_replay.replay.show.page.data import lag_course
 from dxt_replay.replay.show.page.html import report_page
 from dxt_replay.traces.samples import sample
 from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.traces.units import MIB
 from tests.capture_builder import build_capture, read
-from tests.replay.regression.run_builder import pairs, result_of, run
 from tests.replay.show.page.pages import HOSTILE, SHOWN, page_of, training
 
 REQUIRED = os.environ.get("DXT_REPLAY_REQUIRE_BROWSER") == "1"
@@ -88,10 +85,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "cosmictagger": page_of(open_capture(folder / "cosmictagger.capture"))[1],
         "hostile": page_of(source)[1],
         "wide": page_of(build_capture(folder, ops=reads, files=["/data"], name="wide"))[1],
-        "both": report_page(overview(source), overview(replay), compare(source, replay).as_json(), lag_course(replay)),
+        "both": report_page(overview(source), overview(replay), compare(source, replay), lag_course(replay)),
     }
-    counted = pairs([1.0, 1.1, 0.9, 1.0, 1.0, 1.1], [1.3, 1.2, 1.2, 1.3, 1.4, 1.3])
-    texts["experiment"] = experiment_page(result_of([run(BASELINE, 0, elapsed_s=1.5), *counted]))
     for name, text in texts.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")
     return {name: folder / f"{name}.html" for name in texts}
@@ -159,8 +154,6 @@ def zoomed(browser: Any, chart: str, low: float, high: float) -> None:
         ("hostile", 1280),
         ("both", 1280),
         ("both", 400),
-        ("experiment", 1280),
-        ("experiment", 400),
     ],
 )
 def test_it_opens_without_errors_or_requests(browser: Any, pages: dict[str, Path], name: str, width: int) -> None:

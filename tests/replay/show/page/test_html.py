@@ -185,7 +185,7 @@ def test_source_and_replay_side_by_side(tmp_path: Path) -> None:
     replay = training(tmp_path, "again", delay_ns=3_000, due=True)
     lag = lag_course(replay)
     assert lag is not None
-    page = report_page(overview(source), overview(replay), compare(source, replay).as_json(), lag)
+    page = report_page(overview(source), overview(replay), compare(source, replay), lag)
     elements = Elements(page)
     assert elements.open == []
     assert tuple(section["id"] for section in elements.of("section")) == (
@@ -234,7 +234,7 @@ def test_the_first_lines_say_what_ran_and_what_storage_cost(drawn: tuple) -> Non
     said = re.search(r"Infinitely fast storage would save at most [^,]+, ([\d.]+) % of the loop", page)
     assert said
     assert float(said[1]) == pytest.approx(loop.storage_gain_pct, abs=0.05)
-    assert said[0] in " ".join(storage_cost(found.analysis.summary.as_json())), "the page and the terminal differ"
+    assert said[0] in " ".join(storage_cost(found.analysis.summary)), "the page and the terminal differ"
     tiles = dict(re.findall(r"<dt>([^<]*)</dt><dd><strong>([^<]*)</strong>", page))
     assert tiles["accelerator in use"] == f"{loop.compute_pct:.1f} %"
     assert "/scratch (ext4): " in page
@@ -273,7 +273,7 @@ def test_a_timed_replay_has_no_input_wait_but_the_waits_of_its_schedule(tmp_path
         info=dataclasses.replace(after.info, made_by=made_by),
         loops=dataclasses.replace(after.loops, tracks=without),
     )
-    page = report_page(before, after, compare(source, replay).as_json(), lag_course(replay))
+    page = report_page(before, after, compare(source, replay), lag_course(replay))
     values = dict(re.findall(r"<dt>([^<]*)</dt><dd><strong>([^<]*)</strong>", page.split("Replay: again")[1]))
     assert values["input wait"] == "-"
     assert "run time" not in values

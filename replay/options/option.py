@@ -1,0 +1,114 @@
+"""One option, and families of them: a family is a TypedDict whose keys carry an `Option`.
+
+The keywords of a public function (`takes`), the options of a command (`replay.commands.family_options`) and
+docs/commands.md follow from it. Standard library only: a command's --help must not import what the command needs.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, TypeVar, get_args, get_type_hints
+
+from dxt_replay.traces.errors import UsageError
+
+DURATION = "DURATION"
+"""The metavar of seconds that the command line takes as text: 90, 10m, 2h."""
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One choice of a user.
+
+    help: what it does, for --help and docs/commands.md.
+    default: what stands for a keyword that is not given.
+    flags: how the command line spells it where that is not the keyword; () for a keyword without an option.
+    parameter: its name in the environment (DXT_REPLAY_COMMAND_NAME), where that is not the keyword. `no_` and the
+        keyword stand for a flag that switches off what is on.
+    metavar: what stands for the value in --help. choices: the values that it can have.
+    least, most: limits of a whole number. place: file, directory or stream, where a path must be no other thing.
+    shown: whether --help shows the default.
+    """
+
+    help: str
+    default: Any = None
+    _: KW_ONLY
+    flags: tuple[str, ...] | None = None
+    parameter: str = ""
+    metavar: str | None = None
+    choices: tuple[str, ...] = ()
+    least: int | None = None
+    most: int | None = None
+    place: str = ""
+    shown: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stated:
+    """An option of a family: its keyword, the annotation of its values, and its statement."""
+
+    keyword: str
+    annotation: Any
+    option: Option
+
+    @property
+    def parameter(self) -> str:
+        """As of `Option`."""
+        return self.option.parameter or self.keyword
+
+    @property
+    def is_negative(self) -> bool:
+        """Whether the command line switches it off."""
+        return self.parameter == f"no_{self.keyword}"
+
+
+def options_of(family: type[Any]) -> dict[str, Stated]:
+    """The options of a family by keyword, in their order."""
+    found = {}
+    for keyword, hint in get_type_hints(family, include_extras=True).items():
+        annotation, option = get_args(hint)
+        found[keyword] = Stated(keyword=keyword, annotation=annotation, option=option)
+    return found
+
+
+def filled(family: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """`given` with the defaults of what is missing. Raises: UsageError for a value that is none of the choices;
+    TypeError for a keyword that the family does not have."""
+    stated = options_of(family)
+    unknown = given.keys() - stated.keys()
+    if unknown:
+        raise TypeError(f"there is no choice {min(unknown)!r}: {family.__name__} has {', '.join(stated)}")
+    for keyword, value in given.items():
+        option = stated[keyword].option
+        if option.choices and value not in (*option.choices, option.default):
+            raise UsageError(f"{keyword} {value!r}: choose {', '.join(option.choices)}")
+    return {keyword: given.get(keyword, each.option.default) for keyword, each in stated.items()}
+
+
+def takes(family: type[Any]) -> Callable[[Function], Function]:
+    """For a function whose keywords are those of a family: its signature and documentation name each of them."""
+
+    def decorate(function: Function) -> Function:
+        signature, keywords = inspect.signature(function), []
+        lines = [inspect.cleandoc(function.__doc__ or ""), ""]
+        for each in options_of(family).values():
+            kind, default = inspect.Parameter.KEYWORD_ONLY, each.option.default
+            keywords.append(
+                inspect.Parameter(each.keyword, kind, default=default, annotation=_name_of(each.annotation))
+            )
+            choices = f" One of {', '.join(each.option.choices)}." if each.option.choices else ""
+            named = f"`{each.keyword}` False" if each.is_negative else f"`{each.keyword}`"
+            lines.append(f"{named}: {each.option.help}{choices}")
+        own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        function.__signature__ = signature.replace(parameters=[*own, *keywords])  # type: ignore[attr-defined]
+        function.__doc__ = "\n".join(lines)
+        return function
+
+    return decorate
+
+
+def _name_of(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")

@@ -1,0 +1,53 @@
+"""The paces of a replay: a row for each, from which --pace, its explanation, its checks and the loop's clock follow."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Pace(Enum):
+    """How a replay is paced. The value is the choice of --pace.
+
+    meaning: when an operation is issued, for --help.
+    clock: from when the loop counts an item's due time, a name of `replay.engine.items.LoopPace`: the start of the run
+        (ABSOLUTE), the end of the item before (THINK), or not at all (NONE).
+    """
+
+    meaning: str
+    clock: str
+
+    TIMED = "timed", "at its original time", "ABSOLUTE"
+    THINK = "think", "its original think time after the previous one", "THINK"
+    STEPS = "steps", "when the training loop allows it", "THINK"
+    NONE = "none", "at once", "NONE"
+
+    def __new__(cls, value: str, meaning: str, clock: str) -> Pace:
+        """A row of the table."""
+        pace = object.__new__(cls)
+        pace._value_, pace.meaning, pace.clock = value, meaning, clock
+        return pace
+
+    @classmethod
+    def named(cls, value: str) -> Pace:
+        """The pace of this name, one of PACE_CHOICES."""
+        return next(pace for pace in cls if pace.value == value)
+
+    @property
+    def is_closed_loop(self) -> bool:
+        """Whether an operation waits for those before it."""
+        return self.clock == "THINK"
+
+
+PACE_CHOICES = tuple(str(pace.value) for pace in Pace)
+"""Names of the paces, as `dxt-replay run --pace` takes them."""
+
+API_CHOICES = ("auto", "posix", "stdio", "mpiio", "hdf5", "null")
+"""Through which interface a replay issues the rows.
+
+auto: the interface of each row. posix, stdio, null: this one for all rows. mpiio: MPI-IO for all rows, from the rows of
+MPI-IO where a file has them. hdf5: the HDF5 library for HDF5 files, from the rows of HDF5 where a file has them; other
+files as auto.
+"""
+
+COMPUTE_CHOICES = ("sleep", "spin", "skip")
+"""What a replay does in place of the computation between operations."""
