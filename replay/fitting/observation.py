@@ -266,7 +266,7 @@ def _rank_reads(capture: Capture, rank: int, model: LoopModel, layers: LayerChoi
     for batch, mine, rows in rank_rows(capture, rank, layers):
         operations = model.placed(rows)
         offset, api = batch.column("offset").to_numpy()[mine], codes(batch, "api")[mine]
-        found.add(operations, reader.dependencies(operations).need, offset, api)
+        found.add(operations, reader.dependencies(operations)["need"], offset, api)
     lane, file_id, offset, length, start_ns, end_ns, fetch = _stacked(found.reads, 7)
     evaluated = np.array([_for_evaluations(path) for path in capture.paths()], dtype=bool)
     is_training = _training(loop, spans) & ~_only(evaluated[file_id], fetch, len(loop.fetches))
