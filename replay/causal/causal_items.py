@@ -7,23 +7,22 @@ wait for each other at the counter of arrivals.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
 import numpy as np
 
-from dxt_replay.replay.causal.dependencies import FETCHES, NO_FETCH, NO_GATE, OPENINGS, PRODUCED, Moments, nth
-from dxt_replay.replay.causal.model import LoopModel, starts_batch
+from dxt_replay.replay.causal.dependencies import Moments
+from dxt_replay.replay.causal.dependency_pass import DependencyPass, LaneDependencies
+from dxt_replay.replay.causal.model import LoopModel
 from dxt_replay.replay.causal.production import Production
-from dxt_replay.replay.causal.recorder_waits import batch_without
 from dxt_replay.replay.causal.training_loop import COLLECTIVE, ENTRY, FETCH
 from dxt_replay.replay.engine.items import SLEEP
 from dxt_replay.replay.engine.wait_counters import ARRIVALS, OWN_ARRIVALS
 from dxt_replay.replay.plan.pacing import Pacing
 from dxt_replay.replay.plan.plan_row import (
     COMPUTE_KINDS,
-    NO_EVENT,
     PLAN_ROW,
     Add,
     Gap,
@@ -34,7 +33,6 @@ from dxt_replay.replay.plan.plan_row import (
     rows_of_arrays,
     rows_of_each,
 )
-from dxt_replay.traces.measures.intervals import Intervals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +62,11 @@ class RankCounters:
         return self.base + 3 + self.lanes.index(lane)
 
     @property
+    def of_gates(self) -> np.ndarray:
+        """The counters of NO_GATE, OPENINGS, FETCHES and PRODUCED; the first is none."""
+        return np.array([0, self.openings, self.fetches, self.ready])
+
+    @property
     def count(self) -> int:
         """Counters of the rank."""
         return 3 + len(self.lanes)
@@ -90,178 +93,49 @@ class Meetings:
         return cls(ranks=len(durations_ns), cost_ns=np.min(np.stack(list(durations_ns)), axis=0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LaneWaits:
-    """Between the n operations of a lane: what the lane waits for, lets go and how long it is busy. Times in ns.
-
-    lets_go: (n + 1,), by how much the lane's counter rises before each operation, and after the last one.
-    busy_ns: (n + 1,), how long the lane is busy before that.
-    counter, until: (n,), the counter that the lane waits for before each operation, and until which sum; 0 for no wait.
-    before_ns, after_ns: (n,), think time before the wait, and after it.
-    is_end: whether the lane has no more operations.
-    """
-
-    lets_go: np.ndarray
-    busy_ns: np.ndarray
-    counter: np.ndarray
-    until: np.ndarray
-    before_ns: np.ndarray
-    after_ns: np.ndarray
-    is_end: bool
-
-    def items(self, rows: np.ndarray, durations_ns: np.ndarray, own: int) -> tuple[np.ndarray, np.ndarray]:
-        """The operations (`PLAN_ROW`) with the waits and additions between them, and the duration of each item.
-
-        durations_ns: of the operations. own: the lane's counter.
-        """
-        waits, adds = self.until > 0, (self.lets_go > 0) | (self.busy_ns > 0)
-        adds[-1] = self.is_end
-        at = np.cumsum(1 + adds[:-1] + waits) - 1
-        items = np.empty(len(rows) + int(waits.sum()) + int(adds.sum()), dtype=PLAN_ROW)
-        durations = np.zeros(len(items), dtype=np.int64)
-        items[at] = rows
-        items["due_ns"][at] = self.after_ns
-        durations[at] = durations_ns
-        wait = Wait(counter=self.counter[waits], until=self.until[waits], due_ns=self.before_ns[waits])
-        items[at[waits] - 1] = rows_of_arrays(wait, int(waits.sum()))
-        add = Add(counter=own, amount=self.lets_go[adds], due_ns=self.busy_ns[adds])
-        items[np.append(at - waits - 1, len(items) - 1)[adds]] = rows_of_arrays(add, int(adds.sum()))
-        return items, durations
-
-
 class CausalLanes:
     """The items of a rank's I/O lanes, batch after batch in the order of the op stream."""
 
-    def __init__(
-        self,
-        model: LoopModel,
-        counters: RankCounters,
-        pacing: Pacing,
-        lane_operations: Mapping[int, int],
-        origin_ns: int,
-        waits: Intervals,
-    ) -> None:
-        self._model, self._waits, self._counters = model, waits, counters
-        self._reader = model.dependencies()
-        moments = model.moments
-        self._lanes = {
-            lane: _CausalLane(model, moments, counters, pacing, lane, operations, origin_ns)
-            for lane, operations in lane_operations.items()
-        }
+    def __init__(self, dependencies: DependencyPass, counters: RankCounters, pacing: Pacing) -> None:
+        self._dependencies, self._counters, self._pacing = dependencies, counters, pacing
 
     def split(self, rows: np.ndarray, batch: OperationBatch) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """Lane, items and recorded durations (0 for a wait or an addition), for the `PLAN_ROW`s of these operations."""
-        batch = self._model.placed(batch_without(self._waits, batch))
-        found = self._reader.dependencies(batch)
-        for lane in np.unique(batch.lane).tolist():
-            mine = np.flatnonzero(batch.lane == lane)
-            start, end = batch.start_ns[mine], batch.end_ns[mine]
-            waits = self._lanes[lane].waits(start, end, found[mine])
-            yield lane, *waits.items(rows[mine], end - start, self._counters.lane(lane))
+        moments = self._dependencies.moments
+        for lane, mine, found in self._dependencies.lanes(batch):
+            durations = batch.end_ns[mine] - batch.start_ns[mine]
+            yield lane, *lane_items(found, rows[mine], durations, moments, self._counters, lane, self._pacing)
 
 
-class _CausalLane:
-    """What a lane waits for, from the dependencies of its operations and the times between them."""
-
-    def __init__(
-        self,
-        model: LoopModel,
-        moments: Moments,
-        counters: RankCounters,
-        pacing: Pacing,
-        lane: int,
-        operations: int,
-        origin_ns: int,
-    ) -> None:
-        self._model, self._moments, self._pacing = model, moments, pacing
-        self._counters = np.array([0, counters.openings, counters.fetches, counters.ready])
-        self._awaited = {OPENINGS: 0, FETCHES: 0, PRODUCED: 0}
-        self._left = operations
-        self._is_worker = model.is_worker(lane)
-        self._ready_ns = 0
-        self._previous_need = NO_EVENT
-        self._posted = 0
-        self._previous_end_ns = origin_ns
-
-    def waits(self, start_ns: np.ndarray, end_ns: np.ndarray, found: np.ndarray) -> LaneWaits:
-        """For the next operations of the lane; `found`: their `DEPENDENCY`."""
-        previous = np.concatenate(([self._previous_end_ns], end_ns[:-1]))
-        gap = np.maximum(start_ns - previous, 0)
-        let_ns = self._moments.time_ns[found["follows"]]
-        self._left -= len(found)
-        lets_go = self._lets_go(found["floor"])
-        busy = np.zeros(len(found) + 1, dtype=np.int64)
-        if self._is_worker:
-            follows = found["follows"]
-            waits = self._new_waits(follows)
-            busy = np.concatenate(([self._ready_ns], found["ready_ns"]))
-            self._ready_ns = int(busy[-1])
-            busy[:-1] = np.where(lets_go[:-1] > 0, np.minimum(busy[:-1], gap), 0)
-            # It makes its batch ready, waits for its turn, and goes on.
-            gap = gap - busy[:-1]
-            after = np.where(waits, np.clip(start_ns - np.maximum(previous + busy[:-1], let_ns), 0, gap), gap)
-            before = np.zeros_like(gap)
-        else:
-            first = starts_batch(self._previous_need, found["need"])
-            follows, free = self._model.unheld(self._moments, found, let_ns, previous, gap, first)
-            waits = self._new_waits(follows)
-            # After the wait comes the time between what it waited for and the operation.
-            after = np.where(waits, np.clip(start_ns - np.maximum(previous, let_ns), 0, gap), gap)
-            after[waits & free] = 0
-            after = self._alone(after, start_ns, found["need"])
-            before = np.where(waits, self._hidden(found, gap, after, first, free), 0)
-        if self._left:
-            busy[-1] = 0
-        self._previous_need, self._previous_end_ns = int(found["need"][-1]), int(end_ns[-1])
-        return LaneWaits(
-            lets_go=lets_go,
-            busy_ns=self._pacing.io_ns(busy),
-            counter=self._counters[self._moments.gate[follows]],
-            until=np.where(waits, self._moments.count[follows], 0),
-            before_ns=self._pacing.io_ns(before),
-            after_ns=self._pacing.io_ns(after),
-            is_end=not self._left,
-        )
-
-    def _alone(self, after_ns: np.ndarray, start_ns: np.ndarray, need: np.ndarray) -> np.ndarray:
-        """Think times without what a production shows to be none: a reader that waits for another one's data is not
-        thinking, and one that thinks while the loop computes has fewer processors."""
-        production = self._model.production
-        if production is None:
-            return after_ns
-        after_ns = after_ns - np.minimum(production.busy.covered_within(start_ns - after_ns, start_ns), after_ns)
-        fed = nth(self._moments.fetch_number, need)
-        share = np.where(fed == NO_FETCH, 1.0, production.alone[np.maximum(fed, 0)])
-        return np.rint(after_ns * share).astype(np.int64)
-
-    def _hidden(
-        self, found: np.ndarray, gap: np.ndarray, after_ns: np.ndarray, first: np.ndarray, free: np.ndarray
-    ) -> np.ndarray:
-        """The rest of the think time before a wait for a batch fetch, as far as the capture shows it: a reader that was
-        held back hides how long it thought."""
-        within, between = self._model.think_ns
-        typical = np.where(free, gap, np.where(first, between, within))
-        by_fetch = self._moments.gate[found["follows"]] == FETCHES
-        return np.where(by_fetch, np.clip(typical, after_ns, gap), after_ns) - after_ns
-
-    def _lets_go(self, floor: np.ndarray) -> np.ndarray:
-        """By how much the lane's own counter rises before each operation, when all earlier ones are done, and when the
-        last one is."""
-        last = len(self._model.loop.kind) if not self._left else self._posted
-        reached = np.maximum.accumulate(np.concatenate(([self._posted], floor, [last])))
-        self._posted = int(reached[-1])
-        return np.diff(reached)
-
-    def _new_waits(self, follows: np.ndarray) -> np.ndarray:
-        """Which operations wait: those whose lane has not yet waited for as late a moment of that kind."""
-        waits = np.zeros(len(follows), dtype=bool)
-        gate, count = self._moments.gate[follows], self._moments.count[follows]
-        for kind, so_far in self._awaited.items():
-            wanted = np.where(gate == kind, count, 0)
-            awaited = np.maximum.accumulate(np.concatenate(([so_far], wanted)))
-            waits |= wanted > awaited[:-1]
-            self._awaited[kind] = int(awaited[-1])
-        return waits
+def lane_items(
+    found: LaneDependencies,
+    rows: np.ndarray,
+    durations_ns: np.ndarray,
+    moments: Moments,
+    counters: RankCounters,
+    lane: int,
+    pacing: Pacing,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The operations (`PLAN_ROW`) of a lane with the waits and additions between them, and the duration of each item,
+    of which `durations_ns` has those of the operations."""
+    waits, adds = found.waits, (found.lets_go > 0) | (found.busy_ns > 0)
+    adds[-1] = found.is_end
+    at = np.cumsum(1 + adds[:-1] + waits) - 1
+    items = np.empty(len(rows) + int(waits.sum()) + int(adds.sum()), dtype=PLAN_ROW)
+    durations = np.zeros(len(items), dtype=np.int64)
+    items[at] = rows
+    items["due_ns"][at] = pacing.io_ns(found.after_ns)
+    durations[at] = durations_ns
+    follows = found.follows[waits]
+    wait = Wait(
+        counter=counters.of_gates[moments.gate[follows]],
+        until=moments.count[follows],
+        due_ns=pacing.io_ns(found.before_ns[waits]),
+    )
+    items[at[waits] - 1] = rows_of_arrays(wait, int(waits.sum()))
+    add = Add(counter=counters.lane(lane), amount=found.lets_go[adds], due_ns=pacing.io_ns(found.busy_ns[adds]))
+    items[np.append(at - waits - 1, len(items) - 1)[adds]] = rows_of_arrays(add, int(adds.sum()))
+    return items, durations
 
 
 def script_rows(
@@ -298,14 +172,14 @@ def ready_rows(model: LoopModel, counters: RankCounters, pacing: Pacing) -> np.n
 
 def _production_rows(model: LoopModel, made: Production, counters: RankCounters, pacing: Pacing) -> np.ndarray:
     """The entries of the production as items; each adds its begin and its end to the counter of batches ready."""
-    gates, moments = {OPENINGS: counters.openings, FETCHES: counters.fetches}, model.moments
-    columns = [moments.gate[made.follows], moments.count[made.follows]]
+    moments = model.moments
+    columns = [counters.of_gates[moments.gate[made.follows]], moments.count[made.follows]]
     columns += map(pacing.io_ns, (made.delay_ns, made.head_ns, made.tail_ns))
     rows = zip(model.loop.fetches.tolist(), *(column.tolist() for column in columns), strict=True)
     items: list[Item] = []
-    for event, gate, count, delay, head, tail in rows:
-        if gate != NO_GATE:
-            items.append(Wait(counter=gates[gate], until=count))
+    for event, counter, until, delay, head, tail in rows:
+        if until:
+            items.append(Wait(counter=counter, until=until))
         items += [Gap(kind=SLEEP, duration_ns=delay), Add(counter=counters.ready), Gap(kind=SLEEP, duration_ns=head)]
         items += _waits_for_reads(model, counters, event)
         items += [Gap(kind=SLEEP, duration_ns=tail), Add(counter=counters.ready)]

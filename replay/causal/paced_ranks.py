@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from dxt_replay.replay.causal.causal_items import CausalLanes, Meetings, RankCounters, ready_rows, script_rows
 from dxt_replay.replay.causal.check import schedule
+from dxt_replay.replay.causal.dependency_pass import DependencyPass
 from dxt_replay.replay.causal.known import ColumnsContradictError
 from dxt_replay.replay.causal.model import LoopModel, derive_model, known_model
 from dxt_replay.replay.causal.production import PipelineSpans
@@ -71,16 +72,14 @@ class Steps:
         """How many counters the ranks need."""
         return sum(counters.count for counters in self.counters(0).values())
 
+    def dependencies(self, rank: int) -> DependencyPass:
+        """What the operations of a rank wait for, from its first one on."""
+        operations = self.surveys[rank].lane_operations
+        return DependencyPass(self.models[rank], operations, self.origin_ns, self.waits[rank])
+
     def lanes(self, rank: int, counters: RankCounters, pacing: Pacing) -> CausalLanes:
         """What makes a rank's operations into items of its lanes."""
-        return CausalLanes(
-            self.models[rank],
-            counters,
-            pacing,
-            self.surveys[rank].lane_operations,
-            self.origin_ns,
-            self.waits[rank],
-        )
+        return CausalLanes(self.dependencies(rank), counters, pacing)
 
     def pipeline(self, rank: int, counters: RankCounters, pacing: Pacing) -> np.ndarray:
         """The input pipeline of a rank as items, see `replay.causal.causal_items.ready_rows`."""

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dxt_replay.replay.causal.causal_items import LaneWaits, Meetings, RankCounters, script_rows
+from dxt_replay.replay.causal.causal_items import Meetings, RankCounters, lane_items, script_rows
 from dxt_replay.replay.causal.check import schedule
 from dxt_replay.replay.causal.dependencies import NO_MOMENT, Moments, nth
+from dxt_replay.replay.causal.dependency_pass import LaneDependencies
 from dxt_replay.replay.causal.lane_events import LaneTimes
 from dxt_replay.replay.causal.training_loop import TrainingLoop
 from dxt_replay.replay.engine.items import MARK
 from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER
-from dxt_replay.replay.plan.pacing import Pacing
+from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.plan.plan_row import EVENT_ROW, MARK_ROW, is_operation, operation_rows
 from dxt_replay.replay.transform.rank_work import NOTHING, RankState, RankWork
 
@@ -63,7 +64,7 @@ def scheduled(ranks: Mapping[int, RankState], pacing: Pacing, origin_ns: int) ->
         # The event that waits for each operation, NOTHING for none.
         needs = np.where(work.feeds == NOTHING, work.blocks, loop.fetches[work.feeds])
         for lane in lanes:
-            items[rank, lane] = _lane_items(work, np.flatnonzero(work.lane == lane), needs, loop, counters)
+            items[rank, lane] = _lane_items(work, lane, needs, loop, counters)
         script = _script(state, needs, counters, pacing, meetings)
         items[rank, TRAINING] = (script, np.zeros(len(script), dtype=np.int64))
     found = schedule(items)
@@ -71,34 +72,33 @@ def scheduled(ranks: Mapping[int, RankState], pacing: Pacing, origin_ns: int) ->
 
 
 def _lane_items(
-    work: RankWork, mine: np.ndarray, needs: np.ndarray, loop: TrainingLoop, counters: RankCounters
+    work: RankWork, lane: int, needs: np.ndarray, loop: TrainingLoop, counters: RankCounters
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The operations `mine` of one lane with the waits and additions between them, and how long each item lasts."""
-    counter, until = _waits(work.follows[mine], work.blocks[mine], loop, counters)
+    """The operations of one lane with the waits and additions between them, and how long each item lasts."""
+    mine = np.flatnonzero(work.lane == lane)
     events, need = len(loop.kind), needs[mine]
     floor = np.minimum.accumulate(np.where(need == NOTHING, events, need)[::-1])[::-1]
+    moments, follows = Moments.of(loop), _moments(work.follows[mine], work.blocks[mine], loop)
     nothing = np.zeros(len(mine), dtype=np.int64)
-    waits = LaneWaits(
-        lets_go=np.diff(np.append(floor, events), prepend=0),
-        busy_ns=np.concatenate(([0], work.busy_ns[mine])),
-        counter=counter,
-        until=until,
+    found = LaneDependencies(
+        need=need,
+        follows=follows,
+        waits=moments.count[follows] > 0,
         before_ns=nothing,
         after_ns=work.think_ns[mine],
+        lets_go=np.diff(np.append(floor, events), prepend=0),
+        busy_ns=np.concatenate(([0], work.busy_ns[mine])),
         is_end=True,
     )
     rows = operation_rows(op=work.op[mine], api=0, origin=0, slot=nothing, file_id=nothing, step=-1, offset=0, length=0)
-    return waits.items(rows, work.duration_ns[mine], counters.lane(int(work.lane[mine[0]])))
+    return lane_items(found, rows, work.duration_ns[mine], moments, counters, lane, Pacing(pace=Pace.STEPS))
 
 
-def _waits(
-    follows: np.ndarray, blocks: np.ndarray, loop: TrainingLoop, counters: RankCounters
-) -> tuple[np.ndarray, np.ndarray]:
-    """The counter that each operation waits for, and until which sum; 0 where it waits for its lane alone."""
-    moments = Moments.of(loop)
+def _moments(follows: np.ndarray, blocks: np.ndarray, loop: TrainingLoop) -> np.ndarray:
+    """The moment of the loop that lets each operation begin: `follows`, or the begin of the event that it is part of."""
     event = np.where(follows == NOTHING, np.maximum(blocks, 0), nth(loop.fetches, follows // 2))
-    moment = np.where((follows == NOTHING) & (blocks <= 0), NO_MOMENT, 2 * event + np.maximum(follows, 0) % 2)
-    return np.array([0, counters.openings, counters.fetches])[moments.gate[moment]], moments.count[moment]
+    none = (follows == NOTHING) & (blocks <= 0)
+    return np.where(none, NO_MOMENT, 2 * event + np.maximum(follows, 0) % 2)
 
 
 def _script(
