@@ -155,7 +155,6 @@ MAY_IMPORT = {
         "replay.causal",
         "replay.engine",
         "replay.plan",
-        "replay.ranks",
         "traces",
         "traces.measures",
         "traces.store",

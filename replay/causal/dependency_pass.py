@@ -5,16 +5,14 @@ Whoever replays, simulates, measures or shows a model reads what this pass yield
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from dxt_replay.replay.causal.dependencies import FETCHES, NO_FETCH, OPENINGS, PRODUCED, Moments, nth
 from dxt_replay.replay.causal.model import LoopModel, starts_batch
-from dxt_replay.replay.causal.recorder_waits import batch_without
 from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch
-from dxt_replay.traces.measures.intervals import Intervals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,13 +41,19 @@ class LaneDependencies:
 class DependencyPass:
     """The dependencies of a rank's operations, batch after batch from the first one.
 
-    lane_operations: how many operations each lane has. origin_ns: recorded time of the replay's start. waits: those that
-    the recording made, which are left out.
+    lane_operations: how many operations each lane has. origin_ns: recorded time of the replay's start. placed: gives
+    operations the times of the model (`Steps.placed`).
     """
 
-    def __init__(self, model: LoopModel, lane_operations: Mapping[int, int], origin_ns: int, waits: Intervals) -> None:
+    def __init__(
+        self,
+        model: LoopModel,
+        lane_operations: Mapping[int, int],
+        origin_ns: int,
+        placed: Callable[[OperationBatch], OperationBatch],
+    ) -> None:
         self.moments = model.moments
-        self._model, self._waits = model, waits
+        self._placed = placed
         self._reader = model.dependencies()
         self._lanes = {
             lane: _LanePass(model, self.moments, lane, operations, origin_ns)
@@ -58,7 +62,7 @@ class DependencyPass:
 
     def lanes(self, batch: OperationBatch) -> Iterator[tuple[int, np.ndarray, LaneDependencies]]:
         """By lane of the batch, indices of its operations, and their dependencies. Raises: CaptureError."""
-        batch = self._model.placed(batch_without(self._waits, batch))
+        batch = self._placed(batch)
         found = self._reader.dependencies(batch)
         for lane in np.unique(batch.lane).tolist():
             mine = np.flatnonzero(batch.lane == lane)

@@ -20,15 +20,16 @@ from dxt_replay.replay.causal.recorder_waits import batch_without, recorder_wait
 from dxt_replay.replay.causal.training_loop import TrainingLoop, known_loop, training_loop
 from dxt_replay.replay.engine.clock import StopFlag
 from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER
-from dxt_replay.replay.plan.chosen_layers import LayerChoice
+from dxt_replay.replay.plan.chosen_layers import LayerChoice, choose_layers
+from dxt_replay.replay.plan.lane_plan import SlotNumbers, planned_operations
 from dxt_replay.replay.plan.pacing import Pace, Pacing
-from dxt_replay.replay.plan.plan_row import OperationBatch, known_rows, operation_rows
-from dxt_replay.replay.plan.survey import RankSurvey
-from dxt_replay.replay.ranks.comm import Communicator, SharedCounters, together
+from dxt_replay.replay.plan.plan_row import BATCH_COLUMNS, OperationBatch
+from dxt_replay.replay.plan.survey import RankSurvey, spans_by_rank, survey_rank
+from dxt_replay.replay.ranks.comm import Communicator, SharedCounters, Solo, together
 from dxt_replay.replay.ranks.meeting_relay import MeetingRelay
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.measures.intervals import Intervals
-from dxt_replay.traces.schema import DEPENDENCY_COLUMNS, codes
+from dxt_replay.traces.schema import DEPENDENCY_COLUMNS
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import format_duration
 from dxt_replay.traces.unseen import unseen_of, why_not_judged
@@ -39,7 +40,7 @@ MAX_CHECKED_OPERATIONS = 5_000_000
 OUTSIDE_SHARE = 0.1
 """Share of the loop's bytes that steps outside of the profile consume, from which on there is a warning."""
 
-_COLUMNS = ["lane", "op", "api", "file_id", "offset", "length", "start_ns", "end_ns", "origin"]
+_COLUMNS = [*BATCH_COLUMNS, "api", "offset", "origin"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -47,6 +48,7 @@ class Steps:
     """What the ranks of this process need for the pace `steps`.
 
     models, surveys, waits: by rank; `waits` are those that the recording itself made, which no item repeats.
+    spans: by rank, rows of `SPANS_SCHEMA`, at the times of a clock that stands still in these waits.
     meetings: the collectives of all ranks of the replay.
     origin_ns: recorded time of the replay's start.
     warnings: what a person should know about the models.
@@ -55,6 +57,7 @@ class Steps:
     models: Mapping[int, LoopModel]
     surveys: Mapping[int, RankSurvey]
     waits: Mapping[int, Intervals]
+    spans: Mapping[int, pa.Table]
     meetings: Meetings
     origin_ns: int
     warnings: tuple[str, ...]
@@ -72,10 +75,14 @@ class Steps:
         """How many counters the ranks need."""
         return sum(counters.count for counters in self.counters(0).values())
 
+    def placed(self, rank: int, batch: OperationBatch) -> OperationBatch:
+        """Operations of a rank at the times of its model."""
+        return self.models[rank].placed(batch_without(self.waits[rank], batch))
+
     def dependencies(self, rank: int) -> DependencyPass:
         """What the operations of a rank wait for, from its first one on."""
         operations = self.surveys[rank].lane_operations
-        return DependencyPass(self.models[rank], operations, self.origin_ns, self.waits[rank])
+        return DependencyPass(self.models[rank], operations, self.origin_ns, partial(self.placed, rank))
 
     def lanes(self, rank: int, counters: RankCounters, pacing: Pacing) -> CausalLanes:
         """What makes a rank's operations into items of its lanes."""
@@ -171,10 +178,19 @@ def derive_steps(
         models=models,
         surveys={survey.rank: survey for survey in surveys},
         waits=waits,
+        spans=spans,
         meetings=meetings,
         origin_ns=origin_ns,
         warnings=(*warnings, *_of_recorder(waits), *_outside(models), *_not_traced(capture), *doubts(models)),
     )
+
+
+def steps_of(capture: Capture, layers: LayerChoice | None = None) -> Steps:
+    """The models of all ranks of a capture, in this process. `layers`: chosen already. Raises: as `derive_steps`."""
+    layers = choose_layers(capture) if layers is None else layers
+    surveys = [survey_rank(capture, rank, layers) for rank in capture.ranks]
+    spans = spans_by_rank(capture.spans, capture.ranks)
+    return derive_steps(capture, surveys, spans, capture.time_span_ns[0], Solo())
 
 
 def _model(capture: Capture, survey: RankSurvey, loop: TrainingLoop, spans: pa.Table, waits: Intervals) -> LoopModel:
@@ -293,23 +309,7 @@ def rank_rows(
     for batch in capture.operations(rank, columns=[*_COLUMNS, *known]):
         mine = layers.replayed(batch)
         if mine.any():
-            yield batch, mine, _operations(batch, mine)
-
-
-def _operations(batch: pa.RecordBatch, mine: np.ndarray) -> OperationBatch:
-    def column(name: str) -> np.ndarray:
-        values: np.ndarray = batch.column(name).to_numpy()[mine]
-        return values
-
-    return OperationBatch(
-        lane=column("lane"),
-        op=codes(batch, "op")[mine],
-        file_id=column("file_id"),
-        length=column("length"),
-        start_ns=column("start_ns"),
-        end_ns=column("end_ns"),
-        known=known_rows(batch, mine),
-    )
+            yield batch, mine, OperationBatch.of(batch, mine)
 
 
 def expected_elapsed_ns(capture: Capture, steps: Steps, pacing: Pacing | None = None) -> int | None:
@@ -326,24 +326,32 @@ def expected_elapsed_ns(capture: Capture, steps: Steps, pacing: Pacing | None = 
 def planned_lanes(capture: Capture, steps: Steps, pacing: Pacing) -> dict[Hashable, tuple[np.ndarray, np.ndarray]]:
     """The items of all lanes of the ranks, and int64 ns by item: how long an operation lasted. Without places of files.
 
-    Named (rank, number of the lane as text), (rank, "pipeline") and (rank, "training").
+    Named (rank, lane), (rank, "pipeline") and (rank, "training").
     """
     lanes: dict[Hashable, tuple[np.ndarray, np.ndarray]] = {}
     for rank, counters in steps.counters(base=FIRST_RANK_COUNTER).items():
-        causal = steps.lanes(rank, counters, pacing)
-        parts: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
-        for batch in rank_batches(capture, rank, steps.surveys[rank].layers):
-            nothing = np.zeros(len(batch.lane), dtype=np.int32)
-            rows = operation_rows(
-                op=batch.op, api=0, origin=0, slot=nothing, file_id=batch.file_id, step=0, offset=0, length=batch.length
-            )
-            for lane, items, durations in causal.split(rows, batch):
-                parts.setdefault(lane, []).append((items, durations))
-        for lane, made in parts.items():
-            items, durations = (np.concatenate(columns) for columns in zip(*made, strict=True))
-            lanes[rank, str(lane)] = (items, durations)
+        lanes |= {(rank, lane): made for lane, made in io_lanes(capture, steps, rank, counters, pacing).items()}
         script = steps.script(rank, counters, pacing)
-        ready = steps.pipeline(rank, counters, pacing)
-        lanes[rank, "pipeline"] = (ready, np.zeros(len(ready), dtype=np.int64))
         lanes[rank, "training"] = (script, np.zeros(len(script), dtype=np.int64))
+    return lanes
+
+
+def io_lanes(
+    capture: Capture, steps: Steps, rank: int, counters: RankCounters, pacing: Pacing
+) -> dict[Hashable, tuple[np.ndarray, np.ndarray]]:
+    """By lane of a rank, ascending, and "pipeline": items and durations, as `planned_lanes`."""
+    no_slots = SlotNumbers(of={0: np.full(capture.files.num_rows, -1, dtype=np.int32)})
+    causal = steps.lanes(rank, counters, pacing)
+    parts: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
+    for rows, batch in planned_operations(
+        capture, steps.surveys[rank], no_slots, with_known=capture.info.dependencies == "known"
+    ):
+        for lane, items, durations in causal.split(rows, batch):
+            parts.setdefault(lane, []).append((items, durations))
+    lanes: dict[Hashable, tuple[np.ndarray, np.ndarray]] = {}
+    for lane, made in sorted(parts.items()):
+        items, durations = (np.concatenate(columns) for columns in zip(*made, strict=True))
+        lanes[lane] = (items, durations)
+    ready = steps.pipeline(rank, counters, pacing)
+    lanes["pipeline"] = (ready, np.zeros(len(ready), dtype=np.int64))
     return lanes

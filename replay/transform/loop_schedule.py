@@ -95,7 +95,7 @@ def _lane_items(
 
 
 def _moments(follows: np.ndarray, blocks: np.ndarray, loop: TrainingLoop) -> np.ndarray:
-    """The moment of the loop that lets each operation begin: `follows`, or the begin of the event that it is part of."""
+    """The moment that lets each operation begin: that of `follows`, or the begin of the event that it is part of."""
     event = np.where(follows == NOTHING, np.maximum(blocks, 0), nth(loop.fetches, follows // 2))
     none = (follows == NOTHING) & (blocks <= 0)
     return np.where(none, NO_MOMENT, 2 * event + np.maximum(follows, 0) % 2)

@@ -9,19 +9,22 @@ import pyarrow as pa
 
 from dxt_replay.replay.causal.dependencies import Moments
 from dxt_replay.replay.causal.model import LoopModel, starts_batch
+from dxt_replay.replay.causal.paced_ranks import Steps
 from dxt_replay.replay.causal.training_loop import EVALUATION, FETCH, TrainingLoop
-from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch, known_rows
+from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch
 from dxt_replay.replay.transform.rank_work import NOTHING, RankLoop, RankState, RankWork, fetch_numbers
 from dxt_replay.replay.transform.readers import BY_BATCH, BY_FILE
 from dxt_replay.traces.schema import codes
 
 
-def source_state(rows: pa.Table, spans: pa.Table, model: LoopModel, origin_ns: int) -> RankState:
+def source_state(rows: pa.Table, steps: Steps, rank: int) -> RankState:
     """A rank as it was captured.
 
-    rows: those that a replay issues (`OPS_SCHEMA`), in start order. spans: its rows of `SPANS_SCHEMA`.
+    rows: those that a replay issues (`OPS_SCHEMA`), in start order. steps: the causal models.
     """
-    work, loop = _source_work(rows, model, origin_ns)
+    model = steps.models[rank]
+    batch = steps.placed(rank, OperationBatch.of(rows, np.ones(rows.num_rows, dtype=bool)))
+    work, loop = _source_work(rows, batch, model, steps.origin_ns)
     dealing = model.dealing
     if dealing is not None:
         readers, ahead, deal = dealing.workers, dealing.workers * dealing.prefetch, BY_BATCH
@@ -35,24 +38,19 @@ def source_state(rows: pa.Table, spans: pa.Table, model: LoopModel, origin_ns: i
         deal = BY_BATCH if own or _whole_batches(work, feeding) else BY_FILE
         first = None if own or model.known is None else _known_pass_first(work, model)
     return RankState(
-        work=work, loop=loop, model=model, spans=spans, readers=readers, ahead=ahead, deal=deal, pass_first=first
+        work=work,
+        loop=loop,
+        model=model,
+        spans=steps.spans[rank],
+        readers=readers,
+        ahead=ahead,
+        deal=deal,
+        pass_first=first,
     )
 
 
-def _source_work(rows: pa.Table, model: LoopModel, origin_ns: int) -> tuple[RankWork, RankLoop]:
+def _source_work(rows: pa.Table, batch: OperationBatch, model: LoopModel, origin_ns: int) -> tuple[RankWork, RankLoop]:
     """The operations of a rank and its loop."""
-    start_ns, end_ns = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
-    batch = model.placed(
-        OperationBatch(
-            lane=rows["lane"].to_numpy(),
-            op=codes(rows, "op"),
-            file_id=rows["file_id"].to_numpy(),
-            length=rows["length"].to_numpy(),
-            start_ns=start_ns,
-            end_ns=end_ns,
-            known=known_rows(rows, np.ones(rows.num_rows, dtype=bool)),
-        )
-    )
     loop = _with_evaluations_fetched(model.loop)
     found = model.dependencies().dependencies(batch)
     follows, think_ns, held = _waits(batch, found, model, origin_ns)
@@ -67,7 +65,7 @@ def _source_work(rows: pa.Table, model: LoopModel, origin_ns: int) -> tuple[Rank
         length=batch.length,
         origin=codes(rows, "origin"),
         start_ns=batch.start_ns,
-        duration_ns=end_ns - start_ns,
+        duration_ns=batch.end_ns - batch.start_ns,
         think_ns=think_ns,
         feeds=feeds,
         follows=_in_fetches(model.moments, loop)[follows],

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from dxt_replay.replay.causal.explain import rank_model
-from dxt_replay.replay.causal.paced_ranks import expected_elapsed_ns
+from dxt_replay.replay.causal.paced_ranks import expected_elapsed_ns, steps_of
 from tests.capture_builder import build_capture
-from tests.replay.causal.test_model import predicted_ns, steps_of
+from tests.replay.causal.test_model import predicted_ns
 from tests.simulated_application import MS, US, Application, Storage
 from tests.simulated_application import run as simulated
 from tests.simulated_loader import FILES, Loader, capture_of, run
