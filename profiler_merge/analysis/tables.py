@@ -263,8 +263,8 @@ TABLES: Mapping[str, Table] = {
     "dependencies": Table(
         about="the causal model: what reads wait for, and what waits for them",
         row="The causal model of `run --pace steps`: one row for operations of a lane, one after the other, that the "
-        "same event of the training thread waits for and that follow the same moment. Events of a kind are counted from "
-        "0; `making batch` is the work of an input pipeline on one.",
+        "same event of the training thread waits for and that follow the same moment. Events of a kind are counted "
+        "from 0; `making batch` is the work of an input pipeline on one.",
         columns=("rank", "lane", "needed_by", "follows", "calls", "bytes", "start_ns", "think_ns", "ready_ns"),
     ),
     "storage-limit": Table(

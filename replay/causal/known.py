@@ -6,12 +6,10 @@ the first step holds that step up, and one that began after the loop waits for i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dxt_replay.replay.causal.dependencies import DEPENDENCY, NO_MOMENT, nth
-from dxt_replay.replay.causal.feed import Batches, containing
+from dxt_replay.replay.causal.feed import Batches, LoopReads, containing
 from dxt_replay.replay.causal.training_loop import FETCH, TrainingLoop
 from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch
 from dxt_replay.traces.errors import CaptureError
@@ -25,39 +23,15 @@ class ColumnsContradictError(CaptureError):
     """What the columns `feeds` and `follows` say cannot all have been so; the rest of the capture may be sound."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class KnownFeeds:
-    """The reads that feed batch fetches.
-
-    loop_files: which files they read, bool by file id.
-    reads, inside: how many there are, and how many of them lie inside an input wait.
-    bytes: how much they read.
-    ready_ns: how long batches were made ready after their last operation, without those that were ready at once.
-    """
-
-    loop_files: np.ndarray
-    reads: int
-    inside: int
-    bytes: int
-    ready_ns: Distribution
-
-
-def known_feeds(loop: TrainingLoop, batches: Batches, files: int) -> KnownFeeds:
-    """The reads that feed batch fetches, of a rank whose dependencies are known. `files`: how many there are."""
-    loop_files, ready = np.zeros(files, dtype=bool), DistributionCollector()
-    reads = inside = moved = 0
+def known_reads(loop: TrainingLoop, batches: Batches, files: int) -> tuple[LoopReads, Distribution]:
+    """The reads that feed batch fetches, of a rank whose dependencies are known, and how long batches were made ready
+    after their last operation, without those that were ready at once. `files`: how many there are."""
+    found, ready = LoopReads(loop_files=np.zeros(files, dtype=bool)), DistributionCollector()
     for batch in batches():
         known = batch.known
         ready.add(known["ready_ns"][known["ready_ns"] > 0])
-        chosen = (known["feeds"] >= 0) & (batch.op == READ)
-        loop_files[batch.file_id[chosen]] = True
-        event = containing(loop, loop.fetches, batch.start_ns[chosen])
-        within = event != NO_EVENT
-        within[within] &= batch.end_ns[chosen][within] <= loop.end_ns[event[within]]
-        reads += int(chosen.sum())
-        inside += int(within.sum())
-        moved += int(batch.length[chosen].sum())
-    return KnownFeeds(loop_files=loop_files, reads=reads, inside=inside, bytes=moved, ready_ns=ready.distribution())
+        found.add(loop, batch, (known["feeds"] >= 0) & (batch.op == READ))
+    return found, ready.distribution()
 
 
 class KnownReader:

@@ -29,8 +29,8 @@ against the rules is the model's doubt.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,7 @@ from dxt_replay.replay.causal.feed import (
     with_own_reads,
 )
 from dxt_replay.replay.causal.inferred import InferredReader
-from dxt_replay.replay.causal.known import KnownFeeds, KnownReader, known_feeds
+from dxt_replay.replay.causal.known import KnownReader, known_reads
 from dxt_replay.replay.causal.production import PREPARES_READ, PipelineSpans, Production, production
 from dxt_replay.replay.causal.ready import ready_at, ready_times
 from dxt_replay.replay.causal.training_loop import FETCH, TrainingLoop
@@ -62,6 +62,8 @@ DOUBTED_SHARE = 0.1
 """Share of the loop by which storage may be involved in waits that an inferred model does not explain by reads."""
 
 _NEVER = np.iinfo(np.int64).max
+
+_NO_DEPTH = Distribution.of(np.empty(0, dtype=np.int64))
 
 SYNCHRONOUS_SHARE = 0.99
 """Share of the loop's reads inside input waits from which on the training thread itself issues them (depth 0)."""
@@ -83,29 +85,30 @@ class LoopModel:
     think_ns, long_think_ns: median and longest usual think time, within a batch and before the next batch.
     depth: fetches between a read that ran ahead and the fetch that it fed.
     reads, inside_share: reads of the loop, and the share of them inside input waits.
-    known: what the capture says of its dependencies; None where they are inferred.
+    known: where the capture itself says its dependencies, how long its batches were made ready, of those that were not
+    ready at once; None where dependencies are inferred.
     production: the making of the batches where the profile shows it; None elsewhere.
     doubt: why the model must not be believed, a clause for a sentence after a colon; empty where nothing speaks so.
     """
 
     loop: TrainingLoop
     loop_files: np.ndarray
-    synchronous: bool
-    step_bytes: float
-    fetches_before: float
-    turns: tuple[int, ...]
-    dealing: Dealing | None
+    synchronous: bool = False
+    step_bytes: float = 0.0
+    fetches_before: float = 0.0
+    turns: tuple[int, ...] = ()
+    dealing: Dealing | None = None
     loop_bytes: int
-    outside_bytes: int
+    outside_bytes: int = 0
     residual_ns: np.ndarray
     ready_ns: np.ndarray
-    needed: dict[int, np.ndarray]
-    think_ns: tuple[int, int]
-    long_think_ns: tuple[int, int]
-    depth: Distribution
+    needed: Mapping[int, np.ndarray] = field(default_factory=dict)
+    think_ns: tuple[int, int] = (0, 0)
+    long_think_ns: tuple[int, int] = (0, 0)
+    depth: Distribution = _NO_DEPTH
     reads: int
     inside_share: float
-    known: KnownFeeds | None = None
+    known: Distribution | None = None
     production: Production | None = None
     doubt: str = ""
 
@@ -176,7 +179,7 @@ def derive_model(
         loop_reads = look(loop, batches, np.zeros(files, dtype=bool))
         made = production(loop, batches, pipeline, loop_reads.loop_files)
         if made is not None:
-            return _measured(_draft(loop, loop_reads, Feed(loop_bytes=loop_reads.bytes), production=made), batches)
+            return _measured(_draft(loop, loop_reads, production=made), batches)
     loop, evaluated = with_evaluations(loop, batches, files)
     loop_reads = look(loop, batches, evaluated)
     own = with_own_reads(loop, batches, loop_reads)
@@ -191,28 +194,17 @@ def derive_model(
     return _measured(_draft(loop, loop_reads, fed, synchronous=synchronous, turns=turns, dealing=dealt), batches)
 
 
-def _draft(loop: TrainingLoop, loop_reads: LoopReads, fed: Feed, **choices: Any) -> LoopModel:
+def _draft(loop: TrainingLoop, loop_reads: LoopReads, fed: Feed | None = None, **choices: Any) -> LoopModel:
     """A model before its times are measured; `choices`: fields of `LoopModel`."""
-    return dataclasses.replace(
-        LoopModel(
-            loop=loop,
-            loop_files=loop_reads.loop_files,
-            synchronous=False,
-            step_bytes=fed.step_bytes,
-            fetches_before=fed.fetches_before,
-            turns=(),
-            dealing=None,
-            loop_bytes=fed.loop_bytes,
-            outside_bytes=fed.outside_bytes,
-            residual_ns=loop.end_ns - loop.begin_ns,
-            ready_ns=np.zeros(len(loop.kind), dtype=np.int64),
-            needed={},
-            think_ns=(0, 0),
-            long_think_ns=(0, 0),
-            depth=Distribution.of(np.empty(0, dtype=np.int64)),
-            reads=loop_reads.reads,
-            inside_share=loop_reads.inside / loop_reads.reads if loop_reads.reads else 0.0,
-        ),
+    fed = Feed(loop_bytes=loop_reads.bytes) if fed is None else fed
+    return LoopModel(
+        loop=loop,
+        loop_files=loop_reads.loop_files,
+        residual_ns=loop.end_ns - loop.begin_ns,
+        ready_ns=np.zeros(len(loop.kind), dtype=np.int64),
+        reads=loop_reads.reads,
+        inside_share=loop_reads.inside / loop_reads.reads if loop_reads.reads else 0.0,
+        **dataclasses.asdict(fed),
         **choices,
     )
 
@@ -223,13 +215,9 @@ def known_model(loop: TrainingLoop, batches: Batches, files: int) -> LoopModel:
     loop: from `replay.causal.training_loop.known_loop`. files: how many there are.
     Raises: CaptureError where what an operation waits for comes only after what waits for the operation.
     """
-    known = known_feeds(loop, batches, files)
-    loop_reads = LoopReads(
-        loop_files=known.loop_files, reads=known.reads, inside=known.inside, bytes=known.bytes, lanes=()
-    )
-    synchronous = known.reads > 0 and known.inside >= SYNCHRONOUS_SHARE * known.reads
-    draft = _draft(loop, loop_reads, Feed(loop_bytes=known.bytes), synchronous=synchronous, known=known)
-    return _measured(draft, batches)
+    found, ready = known_reads(loop, batches, files)
+    synchronous = found.reads > 0 and found.inside >= SYNCHRONOUS_SHARE * found.reads
+    return _measured(_draft(loop, found, synchronous=synchronous, known=ready), batches)
 
 
 def _worker_lanes(loop_reads: LoopReads, workers_late_ns: Sequence[int]) -> dict[int, int]:

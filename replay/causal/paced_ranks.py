@@ -155,30 +155,17 @@ def derive_steps(
     `spans`: of each surveyed rank. `origin_ns`: recorded time of the replay's start.
     Raises: CaptureError on all processes when a rank has no training steps, or a part is damaged.
     """
-    waits = together(
-        comm,
-        lambda: {
-            each.rank: recorder_waits(
-                capture.info, each.rank, spans[each.rank], rank_batches(capture, each.rank, each.layers), origin_ns
-            )
-            for each in surveys
-        },
+    found = together(
+        comm, lambda: {each.rank: _derive_rank(capture, each, spans[each.rank], origin_ns) for each in surveys}
     )
-    spans = {rank: spans_without(each, spans[rank]) for rank, each in waits.items()}
-    loops = together(comm, lambda: {rank: rank_loop(capture, rank, spans[rank], origin_ns) for rank in waits})
-
-    models = together(
-        comm,
-        lambda: {
-            each.rank: _model(capture, each, loops[each.rank], spans[each.rank], waits[each.rank]) for each in surveys
-        },
-    )
+    models = {rank: model for rank, (model, _, _) in found.items()}
+    waits = {rank: each for rank, (_, each, _) in found.items()}
     meetings, warnings = _meetings([each.loop for each in models.values()], comm)
     return Steps(
         models=models,
         surveys={survey.rank: survey for survey in surveys},
         waits=waits,
-        spans=spans,
+        spans={rank: table for rank, (_, _, table) in found.items()},
         meetings=meetings,
         origin_ns=origin_ns,
         warnings=(*warnings, *_of_recorder(waits), *_outside(models), *_not_traced(capture), *doubts(models)),
@@ -191,6 +178,16 @@ def steps_of(capture: Capture, layers: LayerChoice | None = None) -> Steps:
     surveys = [survey_rank(capture, rank, layers) for rank in capture.ranks]
     spans = spans_by_rank(capture.spans, capture.ranks)
     return derive_steps(capture, surveys, spans, capture.time_span_ns[0], Solo())
+
+
+def _derive_rank(
+    capture: Capture, survey: RankSurvey, spans: pa.Table, origin_ns: int
+) -> tuple[LoopModel, Intervals, pa.Table]:
+    """The model of a rank, the waits that the recording made, and the spans without them."""
+    rank = survey.rank
+    waits = recorder_waits(capture.info, rank, spans, rank_batches(capture, rank, survey.layers), origin_ns)
+    spans = spans_without(waits, spans)
+    return _model(capture, survey, rank_loop(capture, rank, spans, origin_ns), spans, waits), waits, spans
 
 
 def _model(capture: Capture, survey: RankSurvey, loop: TrainingLoop, spans: pa.Table, waits: Intervals) -> LoopModel:

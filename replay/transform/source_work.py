@@ -70,10 +70,10 @@ def _source_work(rows: pa.Table, batch: OperationBatch, model: LoopModel, origin
         feeds=feeds,
         follows=_in_fetches(model.moments, loop)[follows],
         blocks=np.where((need == NO_EVENT) | (feeds != NOTHING), NOTHING, need),
-        busy_ns=found["ready_ns"] if model.known else np.zeros(len(batch.lane), dtype=np.int64),
+        busy_ns=found["ready_ns"] if model.known is not None else np.zeros(len(batch.lane), dtype=np.int64),
         held=held,
     )
-    ready_ns = model.ready_ns[loop.fetches] if model.known else _ready(model, loop, found, feeds)
+    ready_ns = model.ready_ns[loop.fetches] if model.known is not None else _ready(model, loop, found, feeds)
     return work, RankLoop(loop=loop, residual_ns=model.residual_ns, ready_ns=ready_ns)
 
 
