@@ -59,17 +59,6 @@ def test_workers_and_their_prefetch_factor_are_found(name: str, tmp_path: Path) 
     assert found["feed_rule"].startswith("a DataLoader deals batches to")
 
 
-def test_each_batch_is_fetched_by_its_own_event(tmp_path: Path) -> None:
-    model = steps_of(capture_of(tmp_path, Loader(passes=1, made=(7, 6)), FAST)).models[0]
-    assert model.dealing is not None
-    first, second = (model.dealing.lanes[lane] for lane in (1, 2))
-    fetches = model.loop.fetches
-    assert first.event[:7].tolist() == fetches[0:13:2].tolist()
-    assert second.event[:6].tolist() == fetches[1:13:2].tolist()
-    assert first.first[:7].tolist() == [0, 6, 12, 18, 24, 30, 36]
-    assert first.after_event[2:7].tolist() == first.event[:5].tolist()
-
-
 def test_the_clock_of_a_worker_is_corrected_where_a_batch_was_fetched_before_it_was_read(tmp_path: Path) -> None:
     loader = Loader(late_ns=12 * MS, compute_ns=2 * MS, reads=(16,), made=(20, 20), passes=1)
     capture = capture_of(tmp_path, loader, FAST)
