@@ -8,12 +8,11 @@ from the loop. Where the profile shows the production of the batches (`replay.ca
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from dxt_replay.replay.causal.training_loop import FETCH, OPENING, TrainingLoop
-from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch
+from dxt_replay.replay.plan.plan_row import NO_EVENT
 
 NO_MOMENT = -1
 """Number of a moment for an operation that waits for its lane alone."""
@@ -32,14 +31,6 @@ floor: the first event that this operation or a later one of its lane can be nee
 follows: the moment that lets it begin, NO_MOMENT for none.
 ready_ns: how long after it its batch is ready, where its reader makes whole batches and this was the last operation.
 """
-
-
-class DependencyReader(Protocol):
-    """Dependencies of a rank's operations, batch after batch from the first one."""
-
-    def dependencies(self, batch: OperationBatch) -> np.ndarray:
-        """`DEPENDENCY` (n,) of these operations, which continue the earlier batches. Raises: CaptureError."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 
 from dxt_replay.replay.causal.dealing import Dealing, dealing
-from dxt_replay.replay.causal.dependencies import FETCHES, NO_FETCH, NO_MOMENT, DependencyReader, Moments, nth
+from dxt_replay.replay.causal.dependencies import FETCHES, NO_FETCH, NO_MOMENT, Moments, nth
 from dxt_replay.replay.causal.feed import (
     NO_EVENT,
     Batches,
@@ -130,7 +130,7 @@ class LoopModel:
         """What operations can wait for."""
         return Moments.of(self.loop, None if self.production is None else self.production.moments_ns)
 
-    def dependencies(self) -> DependencyReader:
+    def dependencies(self) -> InferredReader | KnownReader:
         """A reader of the rank's operations from the beginning."""
         return InferredReader(self) if self.known is None else KnownReader(self.loop)
 

@@ -141,16 +141,16 @@ class RankSource:
         slots: SlotNumbers,
         pacing: Pacing,
         origin_ns: int,
-        spill: SpillFile | None = None,
+        spill: SpillFile,
         causal: CausalLanes | None = None,
         batch_items: int = BATCH_ITEMS,
     ) -> None:
         known = causal is not None and capture.info.dependencies == "known"
         self._batches = planned_operations(capture, survey, slots, with_known=known)
-        self.known = {lane: RowQueue(KNOWN_ROW, spill=spill) for lane in survey.lanes} if known else {}
+        self.known = {lane: RowQueue(KNOWN_ROW, spill) for lane in survey.lanes} if known else {}
         self._batch_items = batch_items
         self._causal = causal
-        self._queues = {lane: RowQueue(PLAN_ROW, spill=spill) for lane in survey.lanes}
+        self._queues = {lane: RowQueue(PLAN_ROW, spill) for lane in survey.lanes}
         self._left = dict(survey.lane_operations)
         self._clocks = {lane: LaneClock(pacing, origin_ns) for lane in survey.lanes}
 
