@@ -150,7 +150,6 @@ MAY_IMPORT = {
         "replay.causal",
         "replay.engine",
         "replay.plan",
-        "replay.ranks",
         "traces",
         "traces.measures",
         "traces.store",

@@ -1,29 +1,30 @@
-"""The items of the lanes of a capture as its causal model gives them, for tests that schedule them by themselves."""
+"""The lanes of a capture as its causal model has them, with other durations of their operations, for tests."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable
 
 import numpy as np
 
-from dxt_replay.replay.causal.causal_items import RankCounters
-from dxt_replay.replay.causal.paced_ranks import Steps, rank_batches
-from dxt_replay.replay.plan.pacing import Pacing
-from dxt_replay.replay.plan.plan_row import OPERATION_ROW, PLAN_ROW
+from dxt_replay.replay.causal.check import schedule
+from dxt_replay.replay.causal.paced_ranks import Steps, planned_lanes
+from dxt_replay.replay.plan.pacing import Pace, Pacing
+from dxt_replay.replay.plan.plan_row import OPERATION_ROW, is_operation
 from dxt_replay.traces.store.reader import Capture
 
+Lanes = dict[Hashable, tuple[np.ndarray, np.ndarray]]
 
-def lane_items(
-    capture: Capture, steps: Steps, rank: int, counters: RankCounters, pacing: Pacing
-) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Lane, items, and the length of each item in bytes, of the lanes of a rank."""
-    causal = steps.lanes(rank, counters, pacing)
-    parts: dict[int, list[np.ndarray]] = {}
-    for batch in rank_batches(capture, rank, steps.surveys[rank].layers):
-        rows = np.zeros(len(batch.lane), dtype=PLAN_ROW)
-        rows.view(OPERATION_ROW)["length"] = batch.length
-        for lane, items, _ in causal.split(rows, batch):
-            parts.setdefault(lane, []).append(items)
-    for lane, made in parts.items():
-        items = np.concatenate(made)
-        yield lane, items, items.view(OPERATION_ROW)["length"]
+
+def lanes_that_last(
+    capture: Capture, steps: Steps, lasts: Callable[[np.ndarray], np.ndarray], pacing: Pacing | None = None
+) -> Lanes:
+    """The lanes of all ranks, in which operations (`OPERATION_ROW`) last as `lasts` says, in ns."""
+    return {
+        name: (items, np.where(is_operation(items), lasts(items.view(OPERATION_ROW)), 0))
+        for name, (items, _) in planned_lanes(capture, steps, pacing or Pacing(pace=Pace.STEPS)).items()
+    }
+
+
+def elapsed_ns(lanes: Lanes) -> int:
+    """When the last lane ends."""
+    return max(int(each.end_ns[-1]) for each in schedule(lanes).values() if len(each.end_ns))

@@ -28,6 +28,8 @@ CONTENTS = ("tfrecords", "datasets")
 
 STORAGE_LIMIT = "storage-limit"
 
+DEPENDENCIES = "dependencies"
+
 _FROM_ANALYSIS: dict[str, Callable[[Analysis], pa.Table | RankFiles]] = {
     "findings": lambda found: findings_table(findings_of(found)),
     "overlap": lambda found: found.overlap.ranks,
@@ -39,6 +41,9 @@ _FROM_ANALYSIS: dict[str, Callable[[Analysis], pa.Table | RankFiles]] = {
     "ranks": lambda found: found.patterns.ranks,
     "rank-files": lambda found: found.patterns.rank_files,
 }
+
+
+_NOT_MODELLED = {name: TABLES[name].schema.empty_table for name in (STORAGE_LIMIT, DEPENDENCIES)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -97,13 +102,13 @@ def views(
     bin_ns: int | None = None,
     bins: int = DEFAULT_BINS,
     locate: Callable[[str], Path] = Path,
-    storage_limit: Callable[[], pa.Table] = TABLES[STORAGE_LIMIT].schema.empty_table,
+    modelled: Mapping[str, Callable[[], pa.Table]] = _NOT_MODELLED,
     saved_s: float | None = None,
     workers: Workers = ALONE,
 ) -> Views:
     """The summary and the tables `names` (of `tables.TABLES`). Arguments as of `summarise`, `timeline` and `contents`.
 
-    `storage_limit`: makes the table of that name. `saved_s`: as of `Analysis`.
+    `modelled`: make the tables STORAGE_LIMIT and DEPENDENCIES, of the causal model. `saved_s`: as of `Analysis`.
     Raises: CaptureError when the capture is damaged; UsageError for too many bins.
     """
     found, shares = None, None
@@ -117,8 +122,8 @@ def views(
     for name in names:
         if name == "timeline":
             tables[name] = timeline(capture, bin_ns=bin_ns, bins=bins, workers=workers).table
-        elif name == STORAGE_LIMIT:
-            tables[name] = storage_limit()
+        elif name in modelled:
+            tables[name] = modelled[name]()
         elif name in CONTENTS:
             tables[name] = getattr(inside, name)
         elif found is not None:

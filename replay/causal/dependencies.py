@@ -1,49 +1,91 @@
-"""What operations wait for, and what waits for them: the shape that all readers of dependencies share. Pure."""
+"""What operations wait for, and what waits for them: columns that every model of a rank yields. Pure.
+
+The events of the training thread (`replay.causal.training_loop`) come one after the other, so what an operation waits
+for is the number of a *moment*: 2 e is the begin of event e, 2 e + 1 its end, and behind the last event comes the exit
+from the loop. Where the profile shows the production of the batches (`replay.causal.production`), its moments follow.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
-from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch
+from dxt_replay.replay.causal.training_loop import FETCH, OPENING, TrainingLoop
+from dxt_replay.replay.plan.plan_row import NO_EVENT
 
-NO_GATE, OPENINGS, FETCHES, MOMENTS = range(4)
-"""What an operation waits for: nothing, an opening of the training thread, a batch fetch, or a moment of the production
-(`replay.causal.production`)."""
+NO_MOMENT = -1
+"""Number of a moment for an operation that waits for its lane alone."""
+
+NO_FETCH = -1
+"""Number of an event that is not a batch fetch."""
+
+NO_GATE, OPENINGS, FETCHES, PRODUCED = range(4)
+"""What is counted at a moment: nothing, an opening of the training thread, a batch fetch, or one of the production."""
+
+DEPENDENCY = np.dtype([("need", "<i8"), ("floor", "<i8"), ("follows", "<i8"), ("ready_ns", "<i8")])
+"""What an operation waits for, and what waits for it.
+
+need: the event that waits for the operation, NO_EVENT for none.
+floor: the first event that this operation or a later one of its lane can be needed by.
+follows: the moment that lets it begin, NO_MOMENT for none.
+ready_ns: how long after it its batch is ready, where its reader makes whole batches and this was the last operation.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Dependencies:
-    """What each of n operations waits for, and what waits for it; arrays (n,).
+class Moments:
+    """The m moments of a loop; arrays (m + 1,), of which the last one stands for NO_MOMENT.
 
-    need: the event that waits for the operation, NO_EVENT for none.
-    floor: the first event that this operation or a later one can be needed by.
-    gate: what the operation waits for: NO_GATE, OPENINGS, FETCHES or MOMENTS.
-    gate_count: how many openings, batch fetches or moments.
-    gate_ns: when the last of these happened in the capture.
-    ready_ns: how long after the operation its batch is ready, where a worker made it and this was its last operation.
+    time_ns: when each was in the capture; the smallest number for NO_MOMENT.
+    gate: int8, what is counted there. count: how many of these there were then.
+    openings, fetches: the moments, ascending, at which openings and batch fetches are counted.
+    fetch_number: int64 (e,), the number of each event among the batch fetches, NO_FETCH for other events.
     """
 
-    need: np.ndarray
-    floor: np.ndarray
+    time_ns: np.ndarray
     gate: np.ndarray
-    gate_count: np.ndarray
-    gate_ns: np.ndarray
-    ready_ns: np.ndarray
+    count: np.ndarray
+    openings: np.ndarray
+    fetches: np.ndarray
+    fetch_number: np.ndarray
+
+    @classmethod
+    def of(cls, loop: TrainingLoop, produced_ns: np.ndarray | None = None) -> Moments:
+        """Those of a loop, and of its production at these times."""
+        produced = np.empty(0, dtype=np.int64) if produced_ns is None else produced_ns
+        events = len(loop.kind)
+        training = np.append(np.stack((loop.begin_ns, loop.end_ns), axis=1).ravel(), loop.exit_ns)
+        openings = np.concatenate(([1], 2 * np.flatnonzero(np.isin(loop.kind, OPENING)), [2 * events]))
+        is_fetch = loop.kind == FETCH
+        fetches = 2 * np.flatnonzero(is_fetch) + 1
+        gate = np.zeros(len(training) + len(produced) + 1, dtype=np.int8)
+        count = np.zeros(len(gate), dtype=np.int64)
+        of_production = np.arange(len(training), len(gate) - 1)
+        for code, mine in ((OPENINGS, openings), (FETCHES, fetches), (PRODUCED, of_production)):
+            gate[mine], count[mine] = code, np.arange(1, len(mine) + 1)
+        time_ns = np.concatenate((training, produced, [np.iinfo(np.int64).min]))
+        return cls(
+            time_ns=time_ns,
+            gate=gate,
+            count=count,
+            openings=openings,
+            fetches=fetches,
+            fetch_number=np.where(is_fetch, np.cumsum(is_fetch) - 1, NO_FETCH),
+        )
+
+    def opened(self, times_ns: np.ndarray, most: np.ndarray) -> np.ndarray:
+        """How many openings there were at each of these times, at most `most`."""
+        found: np.ndarray = np.minimum(np.searchsorted(self.time_ns[self.openings], times_ns, side="right"), most)
+        return found
+
+    def fetched(self, times_ns: np.ndarray, most: np.ndarray) -> np.ndarray:
+        """How many batch fetches had ended at each of these times, at most `most`."""
+        found: np.ndarray = np.minimum(np.searchsorted(self.time_ns[self.fetches], times_ns, side="right"), most)
+        return found
 
 
-class DependencyReader(Protocol):
-    """Dependencies of a rank's operations, batch after batch from the first one."""
-
-    def dependencies(self, batch: OperationBatch) -> Dependencies:
-        """Dependencies of these operations, which continue the earlier batches. Raises: CaptureError."""
-        ...
-
-
-def nth_event(events: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """events[index], NO_EVENT beyond the end."""
-    if not len(events):
-        return np.full(len(index), NO_EVENT, dtype=np.int64)
-    return np.where(index < len(events), events[np.minimum(index, len(events) - 1)], NO_EVENT)
+def nth(numbers: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """numbers[index], NO_EVENT (which is NO_MOMENT, too) before the begin and beyond the end."""
+    inside = (index >= 0) & (index < len(numbers))
+    return np.where(inside, np.append(numbers, NO_EVENT)[np.where(inside, index, -1)], NO_EVENT)

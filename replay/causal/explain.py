@@ -143,7 +143,7 @@ def _feed_rule(model: LoopModel) -> str:
 def _ready_ns(model: LoopModel) -> float:
     """How long a batch usually is made ready after its reads."""
     if model.known is not None:
-        return model.known.ready_ns.quantile(0.5) if model.known.ready_ns.count else 0.0
+        return model.known.quantile(0.5) if model.known.count else 0.0
     if model.production is not None:
         return float(np.median(model.production.head_ns + model.production.tail_ns))
     if model.dealing is None:

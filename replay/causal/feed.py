@@ -24,7 +24,7 @@ def containing(loop: TrainingLoop, events: np.ndarray, times: np.ndarray) -> np.
     return np.where(inside, events[found], NO_EVENT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class LoopReads:
     """The reads of the loop.
 
@@ -35,10 +35,21 @@ class LoopReads:
     """
 
     loop_files: np.ndarray
-    reads: int
-    inside: int
-    bytes: int
-    lanes: tuple[int, ...]
+    reads: int = 0
+    inside: int = 0
+    bytes: int = 0
+    lanes: tuple[int, ...] = ()
+
+    def add(self, loop: TrainingLoop, batch: OperationBatch, chosen: np.ndarray) -> None:
+        """Count the operations `chosen` (bool) of a batch."""
+        self.loop_files[batch.file_id[chosen]] = True
+        self.lanes = tuple(dict.fromkeys([*self.lanes, *batch.lane[chosen].tolist()]))
+        event = containing(loop, loop.fetches, batch.start_ns[chosen])
+        within = event != NO_EVENT
+        within[within] &= batch.end_ns[chosen][within] <= loop.end_ns[event[within]]
+        self.reads += int(chosen.sum())
+        self.inside += int(within.sum())
+        self.bytes += int(batch.length[chosen].sum())
 
 
 def with_evaluations(loop: TrainingLoop, batches: Batches, files: int) -> tuple[TrainingLoop, np.ndarray]:
@@ -71,21 +82,12 @@ def with_evaluations(loop: TrainingLoop, batches: Batches, files: int) -> tuple[
 
 def look(loop: TrainingLoop, batches: Batches, evaluated: np.ndarray) -> LoopReads:
     """The reads of the loop. `evaluated`: files that are not the loop's, bool by file id."""
-    loop_files = np.zeros(len(evaluated), dtype=bool)
-    lanes: dict[int, None] = {}
-    reads = inside = moved = 0
+    found = LoopReads(loop_files=np.zeros(len(evaluated), dtype=bool))
     for batch in batches():
         chosen = (batch.op == READ) & (batch.start_ns >= loop.entry_ns) & (batch.start_ns < loop.exit_ns)
         chosen &= (containing(loop, loop.checkpoints, batch.start_ns) == NO_EVENT) & ~evaluated[batch.file_id]
-        loop_files[batch.file_id[chosen]] = True
-        lanes.update(dict.fromkeys(batch.lane[chosen].tolist()))
-        event = containing(loop, loop.fetches, batch.start_ns[chosen])
-        within = event != NO_EVENT
-        within[within] &= batch.end_ns[chosen][within] <= loop.end_ns[event[within]]
-        reads += int(chosen.sum())
-        inside += int(within.sum())
-        moved += int(batch.length[chosen].sum())
-    return LoopReads(loop_files=loop_files, reads=reads, inside=inside, bytes=moved, lanes=tuple(lanes))
+        found.add(loop, batch, chosen)
+    return found
 
 
 def with_own_reads(loop: TrainingLoop, batches: Batches, loop_reads: LoopReads) -> TrainingLoop:

@@ -6,13 +6,11 @@ the first step holds that step up, and one that began after the loop waits for i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from dxt_replay.replay.causal.dependencies import FETCHES, NO_GATE, OPENINGS, Dependencies, nth_event
-from dxt_replay.replay.causal.feed import Batches, containing
-from dxt_replay.replay.causal.training_loop import FETCH, OPENING, TrainingLoop
+from dxt_replay.replay.causal.dependencies import DEPENDENCY, NO_MOMENT, nth
+from dxt_replay.replay.causal.feed import Batches, LoopReads, containing
+from dxt_replay.replay.causal.training_loop import FETCH, TrainingLoop
 from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
@@ -25,39 +23,15 @@ class ColumnsContradictError(CaptureError):
     """What the columns `feeds` and `follows` say cannot all have been so; the rest of the capture may be sound."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class KnownFeeds:
-    """The reads that feed batch fetches.
-
-    loop_files: which files they read, bool by file id.
-    reads, inside: how many there are, and how many of them lie inside an input wait.
-    bytes: how much they read.
-    ready_ns: how long batches were made ready after their last operation, without those that were ready at once.
-    """
-
-    loop_files: np.ndarray
-    reads: int
-    inside: int
-    bytes: int
-    ready_ns: Distribution
-
-
-def known_feeds(loop: TrainingLoop, batches: Batches, files: int) -> KnownFeeds:
-    """The reads that feed batch fetches, of a rank whose dependencies are known. `files`: how many there are."""
-    loop_files, ready = np.zeros(files, dtype=bool), DistributionCollector()
-    reads = inside = moved = 0
+def known_reads(loop: TrainingLoop, batches: Batches, files: int) -> tuple[LoopReads, Distribution]:
+    """The reads that feed batch fetches, of a rank whose dependencies are known, and how long batches were made ready
+    after their last operation, without those that were ready at once. `files`: how many there are."""
+    found, ready = LoopReads(loop_files=np.zeros(files, dtype=bool)), DistributionCollector()
     for batch in batches():
         known = batch.known
         ready.add(known["ready_ns"][known["ready_ns"] > 0])
-        chosen = (known["feeds"] >= 0) & (batch.op == READ)
-        loop_files[batch.file_id[chosen]] = True
-        event = containing(loop, loop.fetches, batch.start_ns[chosen])
-        within = event != NO_EVENT
-        within[within] &= batch.end_ns[chosen][within] <= loop.end_ns[event[within]]
-        reads += int(chosen.sum())
-        inside += int(within.sum())
-        moved += int(batch.length[chosen].sum())
-    return KnownFeeds(loop_files=loop_files, reads=reads, inside=inside, bytes=moved, ready_ns=ready.distribution())
+        found.add(loop, batch, (known["feeds"] >= 0) & (batch.op == READ))
+    return found, ready.distribution()
 
 
 class KnownReader:
@@ -66,14 +40,13 @@ class KnownReader:
     def __init__(self, loop: TrainingLoop) -> None:
         self._loop = loop
         self._fetches = loop.fetches
-        self._opened = 1 + np.cumsum(np.isin(loop.kind, OPENING))
         self._fetched = np.cumsum(loop.kind == FETCH)
         self._floor: dict[int, int] = {}
         self._moment: dict[int, int] = {}
         self._needed: dict[int, int] = {}
 
-    def dependencies(self, batch: OperationBatch) -> Dependencies:
-        """Dependencies of these operations, which continue the earlier batches.
+    def dependencies(self, batch: OperationBatch) -> np.ndarray:
+        """`DEPENDENCY` (n,) of these operations, which continue the earlier batches.
 
         Raises: ColumnsContradictError where what an operation waits for comes only after what waits for the operation.
         """
@@ -81,30 +54,25 @@ class KnownReader:
         start, end = batch.start_ns, batch.end_ns
         free = (known["feeds"] < 0) & (known["follows"] < 0)
         inside = np.where(free, containing(loop, loop.checkpoints, start), NO_EVENT)
-        need = np.where(known["feeds"] < 0, NO_EVENT, nth_event(self._fetches, known["feeds"]))
+        need = nth(self._fetches, known["feeds"])
         need[free & (start < loop.entry_ns) & (end <= loop.entry_ns)] = 0
         holds_up = (inside != NO_EVENT) & (end <= loop.end_ns[inside])
         need[holds_up] = inside[holds_up]
-        event = np.where(known["follows"] < 0, inside, nth_event(self._fetches, known["follows"] // 2))
-        gate = np.where(known["follows"] % 2 == 0, OPENINGS, FETCHES).astype(np.int8)
-        gate[inside != NO_EVENT] = OPENINGS
-        gate[event == NO_EVENT] = NO_GATE
-        count = np.where(gate == OPENINGS, self._opened[event], np.where(gate == FETCHES, self._fetched[event], 0))
-        gate_ns = np.where(gate == OPENINGS, loop.begin_ns[event], loop.end_ns[event])
-        gate_ns[gate == NO_GATE] = np.iinfo(np.int64).min
-        last = free & (start >= loop.exit_ns) & (inside == NO_EVENT)
-        gate[last], count[last], gate_ns[last] = OPENINGS, self._opened[-1] + 1, loop.exit_ns
-        moment = np.where(gate == NO_GATE, -1, 2 * event + (gate == FETCHES))
-        moment[last] = 2 * len(loop.kind)
+        event = np.where(known["follows"] < 0, inside, nth(self._fetches, known["follows"] // 2))
+        is_end = (known["follows"] >= 0) & (known["follows"] % 2 == 1)
+        follows = np.where(event == NO_EVENT, NO_MOMENT, 2 * event + is_end)
+        follows[free & (start >= loop.exit_ns) & (inside == NO_EVENT)] = 2 * len(loop.kind)
         # An event that has ended cannot have waited for an operation that begins later.
         floor = np.where(need == NO_EVENT, np.searchsorted(loop.end_ns, start, side="right"), need)
         floor = np.maximum(floor, np.where((inside != NO_EVENT) & (need == NO_EVENT), inside + 1, 0))
         for lane in np.unique(batch.lane).tolist():
             mine = np.flatnonzero(batch.lane == lane)
             floor[mine] = self._floors(lane, need[mine], floor[mine])
-            self._check_order(lane, need[mine], moment[mine])
-        ready_ns = np.maximum(known["ready_ns"], 0)
-        return Dependencies(need=need, floor=floor, gate=gate, gate_count=count, gate_ns=gate_ns, ready_ns=ready_ns)
+            self._check_order(lane, need[mine], follows[mine])
+        found = np.empty(len(start), dtype=DEPENDENCY)
+        found["need"], found["floor"], found["follows"] = need, floor, follows
+        found["ready_ns"] = np.maximum(known["ready_ns"], 0)
+        return found
 
     def _floors(self, lane: int, need: np.ndarray, floor: np.ndarray) -> np.ndarray:
         """The floors of operations of one lane: no later one of them is needed by an earlier event, and what nothing

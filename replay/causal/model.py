@@ -29,39 +29,41 @@ against the rules is the model's doubt.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from dxt_replay.replay.causal.dealing import Dealing, dealing
-from dxt_replay.replay.causal.dealt_reader import DealtReader
-from dxt_replay.replay.causal.dependencies import FETCHES, NO_GATE, OPENINGS, Dependencies, DependencyReader, nth_event
+from dxt_replay.replay.causal.dependencies import FETCHES, NO_FETCH, NO_MOMENT, Moments, nth
 from dxt_replay.replay.causal.feed import (
     NO_EVENT,
     Batches,
     Feed,
     LoopReads,
     OperationBatch,
-    containing,
     feed_of,
     look,
     turns_of,
     with_evaluations,
     with_own_reads,
 )
-from dxt_replay.replay.causal.known import KnownFeeds, KnownReader, known_feeds
-from dxt_replay.replay.causal.produced_reader import ProducedReader
+from dxt_replay.replay.causal.inferred import InferredReader
+from dxt_replay.replay.causal.known import KnownReader, known_reads
 from dxt_replay.replay.causal.production import PREPARES_READ, PipelineSpans, Production, production
 from dxt_replay.replay.causal.ready import ready_at, ready_times
-from dxt_replay.replay.causal.training_loop import FETCH, OPENING, TrainingLoop
+from dxt_replay.replay.causal.training_loop import FETCH, TrainingLoop
 from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.schema import READ
 
 DOUBTED_SHARE = 0.1
 """Share of the loop by which storage may be involved in waits that an inferred model does not explain by reads."""
+
+_NEVER = np.iinfo(np.int64).max
+
+_NO_DEPTH = Distribution.of(np.empty(0, dtype=np.int64))
 
 SYNCHRONOUS_SHARE = 0.99
 """Share of the loop's reads inside input waits from which on the training thread itself issues them (depth 0)."""
@@ -83,29 +85,30 @@ class LoopModel:
     think_ns, long_think_ns: median and longest usual think time, within a batch and before the next batch.
     depth: fetches between a read that ran ahead and the fetch that it fed.
     reads, inside_share: reads of the loop, and the share of them inside input waits.
-    known: what the capture says of its dependencies; None where they are inferred.
+    known: where the capture itself says its dependencies, how long its batches were made ready, of those that were not
+    ready at once; None where dependencies are inferred.
     production: the making of the batches where the profile shows it; None elsewhere.
     doubt: why the model must not be believed, a clause for a sentence after a colon; empty where nothing speaks so.
     """
 
     loop: TrainingLoop
     loop_files: np.ndarray
-    synchronous: bool
-    step_bytes: float
-    fetches_before: float
-    turns: tuple[int, ...]
-    dealing: Dealing | None
+    synchronous: bool = False
+    step_bytes: float = 0.0
+    fetches_before: float = 0.0
+    turns: tuple[int, ...] = ()
+    dealing: Dealing | None = None
     loop_bytes: int
-    outside_bytes: int
+    outside_bytes: int = 0
     residual_ns: np.ndarray
     ready_ns: np.ndarray
-    needed: dict[int, np.ndarray]
-    think_ns: tuple[int, int]
-    long_think_ns: tuple[int, int]
-    depth: Distribution
+    needed: Mapping[int, np.ndarray] = field(default_factory=dict)
+    think_ns: tuple[int, int] = (0, 0)
+    long_think_ns: tuple[int, int] = (0, 0)
+    depth: Distribution = _NO_DEPTH
     reads: int
     inside_share: float
-    known: KnownFeeds | None = None
+    known: Distribution | None = None
     production: Production | None = None
     doubt: str = ""
 
@@ -122,128 +125,38 @@ class LoopModel:
         """Whether a lane makes whole batches one after the other: it makes a batch ready before it goes on."""
         return self.known is not None or (self.dealing is not None and lane in self.dealing.lanes)
 
-    def dependencies(self) -> DependencyReader:
+    @property
+    def moments(self) -> Moments:
+        """What operations can wait for."""
+        return Moments.of(self.loop, None if self.production is None else self.production.moments_ns)
+
+    def dependencies(self) -> InferredReader | KnownReader:
         """A reader of the rank's operations from the beginning."""
-        if self.known is not None:
-            return KnownReader(self.loop)
-        inferring = InferringReader(self)
-        return (
-            inferring
-            if self.production is None
-            else ProducedReader(self.loop, self.production, self.loop_files, inferring)
-        )
+        return InferredReader(self) if self.known is None else KnownReader(self.loop)
 
+    def unheld(
+        self,
+        moments: Moments,
+        found: np.ndarray,
+        let_ns: np.ndarray,
+        previous_ns: np.ndarray,
+        gap_ns: np.ndarray,
+        first: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """What operations of a reader wait for where they may run ahead of the loop by the depth of the buffer, and
+        which of them (bool): those that began because their lane was free, not because a batch fetch made room.
 
-class InferringReader:
-    """Dependencies of a rank's operations, batch after batch from the first one."""
-
-    def __init__(self, model: LoopModel) -> None:
-        self._model = model
-        self._bytes_before: dict[int, int] = {}
-        loop = model.loop
-        self._openings, self._fetch_ends, self._fetches = loop.openings_ns, loop.fetch_ends_ns, loop.fetches
-        self._blocking = loop.blocking
-        self._openings_until = 1 + np.cumsum(np.isin(loop.kind, OPENING))
-        self._fetches_until = np.cumsum(loop.kind == FETCH) - (loop.kind == FETCH)
-        self._dealt = DealtReader(loop, model.dealing) if model.dealing is not None else None
-
-    def dependencies(self, batch: OperationBatch) -> Dependencies:
-        """Dependencies of these operations, which continue the earlier batches."""
-        model, loop = self._model, self._model.loop
-        start, end = batch.start_ns, batch.end_ns
-        of_loop = model.loop_files[batch.file_id]
-        reads = of_loop & (batch.op == READ)
-        feeds = reads | (of_loop & np.isin(batch.op, PREPARES_READ) & _same_file_next(batch))
-        checkpoint = np.where(feeds, NO_EVENT, containing(loop, self._blocking, start))
-        before = start < loop.entry_ns
-        need = np.full(len(start), NO_EVENT, dtype=np.int64)
-        need[before & (end <= loop.entry_ns) & (~of_loop | model.synchronous)] = 0
-        fed, consumed = self._fed(batch, reads)
-        mine = feeds & (need == NO_EVENT) & (start < loop.exit_ns)
-        need[mine] = fed[mine]
-        need[mine & before & (end <= loop.entry_ns) & consumed] = 0
-        blocking = checkpoint != NO_EVENT
-        blocking[blocking] &= end[blocking] <= loop.end_ns[checkpoint[blocking]]
-        need[blocking] = checkpoint[blocking]
-        # What ended after the event that it began in (a rebuilt close, at a time that is made up) did not hold it up.
-        over = np.where((checkpoint != NO_EVENT) & (need == NO_EVENT), checkpoint + 1, 0)
-        own = (checkpoint != NO_EVENT) | (start >= loop.exit_ns) | model.synchronous
-        found = self._gated(need, start, own & ~before, before)
-        found = dataclasses.replace(found, floor=np.maximum(found.floor, over))
-        return found if self._dealt is None else self._dealt.dependencies(batch, found)
-
-    def _fed(self, batch: OperationBatch, reads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The batch fetch (as an event) that each operation feeds, NO_EVENT beyond the last; and, as bool, which
-        operations fed fetches before the profile's first."""
-        # An operation never feeds a fetch that had its batch before the operation ended.
-        earliest = np.searchsorted(self._fetch_ends, batch.end_ns, side="left")
-        consumed = np.zeros(len(earliest), dtype=bool)
-        if self._model.step_bytes:
-            moved = np.where(reads, batch.length, 0)
-            if self._model.turns:
-                fed = self._in_turn(batch.lane, moved)
-            else:
-                fed = _fetch_fed(self._before(0, moved), self._model.step_bytes, self._model.fetches_before)
-            consumed = fed < 0
-            earliest = np.maximum(earliest, fed)
-        return nth_event(self._fetches, earliest), consumed
-
-    def _in_turn(self, lane: np.ndarray, moved: np.ndarray) -> np.ndarray:
-        """Number of the batch fetch that each operation feeds where the lanes read batches in turn."""
-        turns, fed = self._model.turns, np.zeros(len(lane), dtype=np.int64)
-        for turn, reader in enumerate(turns):
-            mine = lane == reader
-            batches = np.floor(self._before(reader, moved[mine]) / self._model.step_bytes).astype(np.int64)
-            fed[mine] = batches * len(turns) + turn - round(self._model.fetches_before)
-        return fed
-
-    def _before(self, account: int, moved: np.ndarray) -> np.ndarray:
-        """Bytes moved before each operation; each `account` continues from batch to batch."""
-        before = self._bytes_before.get(account, 0) + np.cumsum(moved) - moved
-        self._bytes_before[account] = self._bytes_before.get(account, 0) + int(moved.sum())
-        return before
-
-    def _gated(self, need: np.ndarray, start: np.ndarray, own: np.ndarray, before: np.ndarray) -> Dependencies:
-        opened = np.searchsorted(self._openings, start, side="right")
-        fetched = np.searchsorted(self._fetch_ends, start, side="right")
-        # An operation that begins exactly when the event that needs it ends does not wait for that event.
-        opened, fetched = (
-            np.where(need == NO_EVENT, count, np.minimum(count, allowed[need]))
-            for count, allowed in ((opened, self._openings_until), (fetched, self._fetches_until))
-        )
-        by_opening = own | (fetched == 0)
-        gate = np.where(by_opening, OPENINGS, FETCHES).astype(np.int8)
-        count = np.where(by_opening, np.where(own, opened, np.minimum(opened, 1)), fetched)
-        gate[before | (count == 0)] = NO_GATE
-        count[gate == NO_GATE] = 0
-        gate_ns = np.full(len(start), np.iinfo(np.int64).min)
-        for code, times in ((OPENINGS, self._openings), (FETCHES, self._fetch_ends)):
-            chosen = gate == code
-            gate_ns[chosen] = times[count[chosen] - 1]
-        # An event that has ended cannot have waited for an operation that begins later.
-        floor = np.where(need == NO_EVENT, np.searchsorted(self._model.loop.end_ns, start, side="right"), need)
-        return Dependencies(
-            need=need, floor=floor, gate=gate, gate_count=count, gate_ns=gate_ns, ready_ns=np.zeros_like(gate_ns)
-        )
-
-
-def _same_file_next(batch: OperationBatch) -> np.ndarray:
-    """bool (n,): the next operation of the lane is of the same file, or is not in this batch.
-
-    An open that was rebuilt from counters may overlap its thread's other operations by microseconds, and then has a
-    lane of its own: it prepares no read there, and the time since the lane's previous one is no think time.
-    """
-    order = np.argsort(batch.lane, kind="stable")
-    lane, file_id = batch.lane[order], batch.file_id[order]
-    found = np.ones(len(order), dtype=bool)
-    found[order[:-1]] = (lane[:-1] != lane[1:]) | (file_id[:-1] == file_id[1:])
-    return found
-
-
-def _fetch_fed(bytes_before: np.ndarray, step_bytes: float, fetches_before: float) -> np.ndarray:
-    """int64: number of the batch fetch that each read feeds, by the bytes read before it; negative before the first."""
-    fed: np.ndarray = np.floor(bytes_before / step_bytes - fetches_before).astype(np.int64)
-    return fed
+        Then the fetch had happened before the lane was free, or the gap before the operation is a usual think time.
+        found: `DEPENDENCY` (n,) of one lane. let_ns: when what they follow was. previous_ns, gap_ns: since when their
+        lane was free, and for how long. first: which begin a batch.
+        """
+        within, between = self.long_think_ns
+        fed = nth(moments.fetch_number, found["need"])
+        thought = (let_ns <= previous_ns) | (gap_ns <= np.where(first, between, within))
+        follows = found["follows"]
+        free = thought & (moments.gate[follows] == FETCHES) & (fed != NO_FETCH)
+        allowed = np.minimum(fed - self.lead, moments.count[follows])
+        return np.where(free, nth(moments.fetches, allowed - 1), follows), free
 
 
 def derive_model(
@@ -266,7 +179,7 @@ def derive_model(
         loop_reads = look(loop, batches, np.zeros(files, dtype=bool))
         made = production(loop, batches, pipeline, loop_reads.loop_files)
         if made is not None:
-            return _measured(_draft(loop, loop_reads, Feed(loop_bytes=loop_reads.bytes), production=made), batches)
+            return _measured(_draft(loop, loop_reads, production=made), batches)
     loop, evaluated = with_evaluations(loop, batches, files)
     loop_reads = look(loop, batches, evaluated)
     own = with_own_reads(loop, batches, loop_reads)
@@ -281,28 +194,17 @@ def derive_model(
     return _measured(_draft(loop, loop_reads, fed, synchronous=synchronous, turns=turns, dealing=dealt), batches)
 
 
-def _draft(loop: TrainingLoop, loop_reads: LoopReads, fed: Feed, **choices: Any) -> LoopModel:
+def _draft(loop: TrainingLoop, loop_reads: LoopReads, fed: Feed | None = None, **choices: Any) -> LoopModel:
     """A model before its times are measured; `choices`: fields of `LoopModel`."""
-    return dataclasses.replace(
-        LoopModel(
-            loop=loop,
-            loop_files=loop_reads.loop_files,
-            synchronous=False,
-            step_bytes=fed.step_bytes,
-            fetches_before=fed.fetches_before,
-            turns=(),
-            dealing=None,
-            loop_bytes=fed.loop_bytes,
-            outside_bytes=fed.outside_bytes,
-            residual_ns=loop.end_ns - loop.begin_ns,
-            ready_ns=np.zeros(len(loop.kind), dtype=np.int64),
-            needed={},
-            think_ns=(0, 0),
-            long_think_ns=(0, 0),
-            depth=Distribution.of(np.empty(0, dtype=np.int64)),
-            reads=loop_reads.reads,
-            inside_share=loop_reads.inside / loop_reads.reads if loop_reads.reads else 0.0,
-        ),
+    fed = Feed(loop_bytes=loop_reads.bytes) if fed is None else fed
+    return LoopModel(
+        loop=loop,
+        loop_files=loop_reads.loop_files,
+        residual_ns=loop.end_ns - loop.begin_ns,
+        ready_ns=np.zeros(len(loop.kind), dtype=np.int64),
+        reads=loop_reads.reads,
+        inside_share=loop_reads.inside / loop_reads.reads if loop_reads.reads else 0.0,
+        **dataclasses.asdict(fed),
         **choices,
     )
 
@@ -313,13 +215,9 @@ def known_model(loop: TrainingLoop, batches: Batches, files: int) -> LoopModel:
     loop: from `replay.causal.training_loop.known_loop`. files: how many there are.
     Raises: CaptureError where what an operation waits for comes only after what waits for the operation.
     """
-    known = known_feeds(loop, batches, files)
-    loop_reads = LoopReads(
-        loop_files=known.loop_files, reads=known.reads, inside=known.inside, bytes=known.bytes, lanes=()
-    )
-    synchronous = known.reads > 0 and known.inside >= SYNCHRONOUS_SHARE * known.reads
-    draft = _draft(loop, loop_reads, Feed(loop_bytes=known.bytes), synchronous=synchronous, known=known)
-    return _measured(draft, batches)
+    found, ready = known_reads(loop, batches, files)
+    synchronous = found.reads > 0 and found.inside >= SYNCHRONOUS_SHARE * found.reads
+    return _measured(_draft(loop, found, synchronous=synchronous, known=ready), batches)
 
 
 def _worker_lanes(loop_reads: LoopReads, workers_late_ns: Sequence[int]) -> dict[int, int]:
@@ -332,24 +230,26 @@ def _worker_lanes(loop_reads: LoopReads, workers_late_ns: Sequence[int]) -> dict
 
 def _measured(draft: LoopModel, batches: Batches) -> LoopModel:
     """The model with what its dependencies show: residuals, the lanes that an event waits for, think time and depth."""
-    loop, reader = draft.loop, draft.dependencies()
+    loop, reader, moments = draft.loop, draft.dependencies(), draft.moments
     last_end = np.zeros(len(loop.kind), dtype=np.int64)
     needed: dict[int, np.ndarray] = {}
     think, depth = ThinkTimes(), DistributionCollector()
     fetch_number = np.cumsum(loop.kind == FETCH) - 1
     for batch in map(draft.placed, batches()):
-        dependencies = reader.dependencies(batch)
-        is_needed = dependencies.need != NO_EVENT
-        feeds = is_needed & (loop.kind[dependencies.need] == FETCH)
-        was_ready_ns = batch.end_ns + dependencies.ready_ns
-        np.maximum.at(last_end, dependencies.need[is_needed], was_ready_ns[is_needed])
-        ahead = is_needed & (dependencies.gate == FETCHES)
-        depth.add(fetch_number[dependencies.need[ahead]] - dependencies.gate_count[ahead])
+        found = reader.dependencies(batch)
+        need, follows = found["need"], found["follows"]
+        is_needed = need != NO_EVENT
+        feeds = is_needed & (loop.kind[need] == FETCH)
+        np.maximum.at(last_end, need[is_needed], (batch.end_ns + found["ready_ns"])[is_needed])
+        ahead = is_needed & (moments.gate[follows] == FETCHES)
+        depth.add(fetch_number[need[ahead]] - moments.count[follows[ahead]])
+        # An operation that waits for nothing may have been held back by fetches that the profile does not show.
+        let_ns = np.where(feeds & (follows != NO_MOMENT), moments.time_ns[follows], _NEVER)
         for lane in np.unique(batch.lane).tolist():
             mine = np.flatnonzero(batch.lane == lane)
             events = needed.setdefault(lane, np.zeros(len(loop.kind), dtype=bool))
-            events[dependencies.need[mine][is_needed[mine]]] = True
-            think.add(lane, batch, dependencies, mine, feeds[mine])
+            events[need[mine][is_needed[mine]]] = True
+            think.add(lane, batch.start_ns[mine], batch.end_ns[mine], need[mine], let_ns[mine])
     think_ns, long_think_ns = think.typical()
     lanes_make_ready = draft.synchronous or draft.known is not None or draft.production is not None
     ready_ns = draft.ready_ns if lanes_make_ready else ready_times(loop, last_end, think_ns[1])
@@ -412,21 +312,18 @@ class ThinkTimes:
         self._previous: dict[int, tuple[int, int]] = {}
         self.between = 0
 
-    def add(
-        self, lane: int, batch: OperationBatch, dependencies: Dependencies, mine: np.ndarray, feeds: np.ndarray
-    ) -> None:
-        """Count the operations `mine` of a batch, all of one lane. `feeds`: which of them a batch fetch needs."""
+    def add(self, lane: int, start_ns: np.ndarray, end_ns: np.ndarray, need: np.ndarray, let_ns: np.ndarray) -> None:
+        """Count operations of one lane. `let_ns`: when they could begin; _NEVER for those that show nothing."""
         known = lane in self._previous
-        end, need = self._previous.get(lane, (int(batch.start_ns[mine[0]]), NO_EVENT))
-        before = np.concatenate(([end], batch.end_ns[mine][:-1]))
-        first = starts_batch(need, dependencies.need[mine])
-        # An operation that waits for nothing may have been held back by fetches that the profile does not show.
-        plain = feeds & (dependencies.gate[mine] != NO_GATE) & (dependencies.gate_ns[mine] <= before)
+        end, previous_need = self._previous.get(lane, (int(start_ns[0]), NO_EVENT))
+        before = np.concatenate(([end], end_ns[:-1]))
+        first = starts_batch(previous_need, need)
+        plain = let_ns <= before
         plain[0] &= known  # the first operation of a lane shows no think time
         for sample, chosen in zip(self._samples, (plain & ~first, plain & first), strict=True):
-            sample.add(np.maximum(batch.start_ns[mine] - before, 0)[chosen])
+            sample.add(np.maximum(start_ns - before, 0)[chosen])
         self.between += int((plain & first).sum())
-        self._previous[lane] = int(batch.end_ns[mine[-1]]), int(dependencies.need[mine[-1]])
+        self._previous[lane] = int(end_ns[-1]), int(need[-1])
 
     def typical(self) -> tuple[tuple[int, int], tuple[int, int]]:
         """Within a batch and between two batches: the medians, and the 90th percentiles, at most twice the median; 0

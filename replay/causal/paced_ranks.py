@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from dxt_replay.replay.causal.causal_items import CausalLanes, Meetings, RankCounters, ready_rows, script_rows
 from dxt_replay.replay.causal.check import schedule
+from dxt_replay.replay.causal.dependency_pass import DependencyPass
 from dxt_replay.replay.causal.known import ColumnsContradictError
 from dxt_replay.replay.causal.model import LoopModel, derive_model, known_model
 from dxt_replay.replay.causal.production import PipelineSpans
@@ -19,15 +20,16 @@ from dxt_replay.replay.causal.recorder_waits import batch_without, recorder_wait
 from dxt_replay.replay.causal.training_loop import TrainingLoop, known_loop, training_loop
 from dxt_replay.replay.engine.clock import StopFlag
 from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER
-from dxt_replay.replay.plan.chosen_layers import LayerChoice
+from dxt_replay.replay.plan.chosen_layers import LayerChoice, choose_layers
+from dxt_replay.replay.plan.lane_plan import SlotNumbers, planned_operations
 from dxt_replay.replay.plan.pacing import Pace, Pacing
-from dxt_replay.replay.plan.plan_row import OperationBatch, known_rows, operation_rows
-from dxt_replay.replay.plan.survey import RankSurvey
-from dxt_replay.replay.ranks.comm import Communicator, SharedCounters, together
+from dxt_replay.replay.plan.plan_row import BATCH_COLUMNS, OperationBatch
+from dxt_replay.replay.plan.survey import RankSurvey, spans_by_rank, survey_rank
+from dxt_replay.replay.ranks.comm import Communicator, SharedCounters, Solo, together
 from dxt_replay.replay.ranks.meeting_relay import MeetingRelay
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.measures.intervals import Intervals
-from dxt_replay.traces.schema import DEPENDENCY_COLUMNS, codes
+from dxt_replay.traces.schema import DEPENDENCY_COLUMNS
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import format_duration
 from dxt_replay.traces.unseen import unseen_of, why_not_judged
@@ -38,7 +40,7 @@ MAX_CHECKED_OPERATIONS = 5_000_000
 OUTSIDE_SHARE = 0.1
 """Share of the loop's bytes that steps outside of the profile consume, from which on there is a warning."""
 
-_COLUMNS = ["lane", "op", "api", "file_id", "offset", "length", "start_ns", "end_ns", "origin"]
+_COLUMNS = [*BATCH_COLUMNS, "api", "offset", "origin"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,6 +48,7 @@ class Steps:
     """What the ranks of this process need for the pace `steps`.
 
     models, surveys, waits: by rank; `waits` are those that the recording itself made, which no item repeats.
+    spans: by rank, rows of `SPANS_SCHEMA`, at the times of a clock that stands still in these waits.
     meetings: the collectives of all ranks of the replay.
     origin_ns: recorded time of the replay's start.
     warnings: what a person should know about the models.
@@ -54,6 +57,7 @@ class Steps:
     models: Mapping[int, LoopModel]
     surveys: Mapping[int, RankSurvey]
     waits: Mapping[int, Intervals]
+    spans: Mapping[int, pa.Table]
     meetings: Meetings
     origin_ns: int
     warnings: tuple[str, ...]
@@ -71,16 +75,18 @@ class Steps:
         """How many counters the ranks need."""
         return sum(counters.count for counters in self.counters(0).values())
 
+    def placed(self, rank: int, batch: OperationBatch) -> OperationBatch:
+        """Operations of a rank at the times of its model."""
+        return self.models[rank].placed(batch_without(self.waits[rank], batch))
+
+    def dependencies(self, rank: int) -> DependencyPass:
+        """What the operations of a rank wait for, from its first one on."""
+        operations = self.surveys[rank].lane_operations
+        return DependencyPass(self.models[rank], operations, self.origin_ns, partial(self.placed, rank))
+
     def lanes(self, rank: int, counters: RankCounters, pacing: Pacing) -> CausalLanes:
         """What makes a rank's operations into items of its lanes."""
-        return CausalLanes(
-            self.models[rank],
-            counters,
-            pacing,
-            self.surveys[rank].lane_operations,
-            self.origin_ns,
-            self.waits[rank],
-        )
+        return CausalLanes(self.dependencies(rank), counters, pacing)
 
     def pipeline(self, rank: int, counters: RankCounters, pacing: Pacing) -> np.ndarray:
         """The input pipeline of a rank as items, see `replay.causal.causal_items.ready_rows`."""
@@ -149,33 +155,39 @@ def derive_steps(
     `spans`: of each surveyed rank. `origin_ns`: recorded time of the replay's start.
     Raises: CaptureError on all processes when a rank has no training steps, or a part is damaged.
     """
-    waits = together(
-        comm,
-        lambda: {
-            each.rank: recorder_waits(
-                capture.info, each.rank, spans[each.rank], rank_batches(capture, each.rank, each.layers), origin_ns
-            )
-            for each in surveys
-        },
+    found = together(
+        comm, lambda: {each.rank: _derive_rank(capture, each, spans[each.rank], origin_ns) for each in surveys}
     )
-    spans = {rank: spans_without(each, spans[rank]) for rank, each in waits.items()}
-    loops = together(comm, lambda: {rank: rank_loop(capture, rank, spans[rank], origin_ns) for rank in waits})
-
-    models = together(
-        comm,
-        lambda: {
-            each.rank: _model(capture, each, loops[each.rank], spans[each.rank], waits[each.rank]) for each in surveys
-        },
-    )
+    models = {rank: model for rank, (model, _, _) in found.items()}
+    waits = {rank: each for rank, (_, each, _) in found.items()}
     meetings, warnings = _meetings([each.loop for each in models.values()], comm)
     return Steps(
         models=models,
         surveys={survey.rank: survey for survey in surveys},
         waits=waits,
+        spans={rank: table for rank, (_, _, table) in found.items()},
         meetings=meetings,
         origin_ns=origin_ns,
         warnings=(*warnings, *_of_recorder(waits), *_outside(models), *_not_traced(capture), *doubts(models)),
     )
+
+
+def steps_of(capture: Capture, layers: LayerChoice | None = None) -> Steps:
+    """The models of all ranks of a capture, in this process. `layers`: chosen already. Raises: as `derive_steps`."""
+    layers = choose_layers(capture) if layers is None else layers
+    surveys = [survey_rank(capture, rank, layers) for rank in capture.ranks]
+    spans = spans_by_rank(capture.spans, capture.ranks)
+    return derive_steps(capture, surveys, spans, capture.time_span_ns[0], Solo())
+
+
+def _derive_rank(
+    capture: Capture, survey: RankSurvey, spans: pa.Table, origin_ns: int
+) -> tuple[LoopModel, Intervals, pa.Table]:
+    """The model of a rank, the waits that the recording made, and the spans without them."""
+    rank = survey.rank
+    waits = recorder_waits(capture.info, rank, spans, rank_batches(capture, rank, survey.layers), origin_ns)
+    spans = spans_without(waits, spans)
+    return _model(capture, survey, rank_loop(capture, rank, spans, origin_ns), spans, waits), waits, spans
 
 
 def _model(capture: Capture, survey: RankSurvey, loop: TrainingLoop, spans: pa.Table, waits: Intervals) -> LoopModel:
@@ -294,23 +306,7 @@ def rank_rows(
     for batch in capture.operations(rank, columns=[*_COLUMNS, *known]):
         mine = layers.replayed(batch)
         if mine.any():
-            yield batch, mine, _operations(batch, mine)
-
-
-def _operations(batch: pa.RecordBatch, mine: np.ndarray) -> OperationBatch:
-    def column(name: str) -> np.ndarray:
-        values: np.ndarray = batch.column(name).to_numpy()[mine]
-        return values
-
-    return OperationBatch(
-        lane=column("lane"),
-        op=codes(batch, "op")[mine],
-        file_id=column("file_id"),
-        length=column("length"),
-        start_ns=column("start_ns"),
-        end_ns=column("end_ns"),
-        known=known_rows(batch, mine),
-    )
+            yield batch, mine, OperationBatch.of(batch, mine)
 
 
 def expected_elapsed_ns(capture: Capture, steps: Steps, pacing: Pacing | None = None) -> int | None:
@@ -327,24 +323,32 @@ def expected_elapsed_ns(capture: Capture, steps: Steps, pacing: Pacing | None = 
 def planned_lanes(capture: Capture, steps: Steps, pacing: Pacing) -> dict[Hashable, tuple[np.ndarray, np.ndarray]]:
     """The items of all lanes of the ranks, and int64 ns by item: how long an operation lasted. Without places of files.
 
-    Named (rank, number of the lane as text), (rank, "pipeline") and (rank, "training").
+    Named (rank, lane), (rank, "pipeline") and (rank, "training").
     """
     lanes: dict[Hashable, tuple[np.ndarray, np.ndarray]] = {}
     for rank, counters in steps.counters(base=FIRST_RANK_COUNTER).items():
-        causal = steps.lanes(rank, counters, pacing)
-        parts: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
-        for batch in rank_batches(capture, rank, steps.surveys[rank].layers):
-            nothing = np.zeros(len(batch.lane), dtype=np.int32)
-            rows = operation_rows(
-                op=batch.op, api=0, origin=0, slot=nothing, file_id=batch.file_id, step=0, offset=0, length=batch.length
-            )
-            for lane, items, durations in causal.split(rows, batch):
-                parts.setdefault(lane, []).append((items, durations))
-        for lane, made in parts.items():
-            items, durations = (np.concatenate(columns) for columns in zip(*made, strict=True))
-            lanes[rank, str(lane)] = (items, durations)
+        lanes |= {(rank, lane): made for lane, made in io_lanes(capture, steps, rank, counters, pacing).items()}
         script = steps.script(rank, counters, pacing)
-        ready = steps.pipeline(rank, counters, pacing)
-        lanes[rank, "pipeline"] = (ready, np.zeros(len(ready), dtype=np.int64))
         lanes[rank, "training"] = (script, np.zeros(len(script), dtype=np.int64))
+    return lanes
+
+
+def io_lanes(
+    capture: Capture, steps: Steps, rank: int, counters: RankCounters, pacing: Pacing
+) -> dict[Hashable, tuple[np.ndarray, np.ndarray]]:
+    """By lane of a rank, ascending, and "pipeline": items and durations, as `planned_lanes`."""
+    no_slots = SlotNumbers(of={0: np.full(capture.files.num_rows, -1, dtype=np.int32)})
+    causal = steps.lanes(rank, counters, pacing)
+    parts: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
+    for rows, batch in planned_operations(
+        capture, steps.surveys[rank], no_slots, with_known=capture.info.dependencies == "known"
+    ):
+        for lane, items, durations in causal.split(rows, batch):
+            parts.setdefault(lane, []).append((items, durations))
+    lanes: dict[Hashable, tuple[np.ndarray, np.ndarray]] = {}
+    for lane, made in sorted(parts.items()):
+        items, durations = (np.concatenate(columns) for columns in zip(*made, strict=True))
+        lanes[lane] = (items, durations)
+    ready = steps.pipeline(rank, counters, pacing)
+    lanes["pipeline"] = (ready, np.zeros(len(ready), dtype=np.int64))
     return lanes

@@ -20,14 +20,14 @@ in the recording.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.replay.causal.dependencies import FETCHES, MOMENTS, NO_GATE, OPENINGS, Dependencies
+from dxt_replay.replay.causal.dependencies import NO_MOMENT, Moments, nth
 from dxt_replay.replay.causal.feed import Batches
-from dxt_replay.replay.causal.training_loop import OPENING, PIPELINE, TrainingLoop
+from dxt_replay.replay.causal.training_loop import PIPELINE, TrainingLoop
 from dxt_replay.replay.plan.plan_row import NO_EVENT
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.schema import OPS, READ, codes
@@ -107,7 +107,7 @@ class Production:
     """The making of the batch of each of p fetches, one after the other; times in ns, arrays (p,).
 
     begin_ns, end_ns: when it was made; ascending, begin k is not before end k - 1.
-    gate: what lets it begin, FETCHES, OPENINGS or NO_GATE; gate_count: how many of these; delay_ns: how long after it.
+    follows: the moment of the loop that lets it begin, NO_MOMENT for none; delay_ns: how long after it.
     head_ns, tail_ns: processing in front of and behind its last read.
     alone: how long the processing lasts where the loop waits, as a share of the recorded one; at most 1.
     placed: share of the loop's reads that lie in spans of the pipeline.
@@ -116,8 +116,7 @@ class Production:
     spans: PipelineSpans
     begin_ns: np.ndarray
     end_ns: np.ndarray
-    gate: np.ndarray
-    gate_count: np.ndarray
+    follows: np.ndarray
     delay_ns: np.ndarray
     head_ns: np.ndarray
     tail_ns: np.ndarray
@@ -125,14 +124,18 @@ class Production:
     busy: Intervals
     placed: float
 
-    def in_fetches(self, found: Dependencies) -> Dependencies:
-        """Dependencies in which what waits for a moment waits for what let that batch be made: a batch fetch or an
-        opening. A capture that says its own dependencies knows nothing else."""
-        waits = found.gate == MOMENTS
-        entry = (found.gate_count[waits] - 1) // 2
-        columns = {name: getattr(found, name).copy() for name in ("gate", "gate_count")}
-        columns["gate"][waits], columns["gate_count"][waits] = self.gate[entry], self.gate_count[entry]
-        return replace(found, **columns)
+    def in_training(self, follows: np.ndarray, events: int) -> np.ndarray:
+        """Moments in which one of the production is what let that batch be made: a moment of the loop. A capture that
+        says its own dependencies knows nothing else. `events`: of the loop."""
+        made = follows - (2 * events + 1)
+        return np.where(made >= 0, self.follows[np.maximum(made, 0) // 2], follows)
+
+    def needs(self, loop: TrainingLoop, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
+        """int64 (n,): the event of the batch fetch that needs each operation, NO_EVENT for none, ELSEWHERE where no
+        span of the pipeline holds it."""
+        held = self.spans.holding(start_ns, end_ns)
+        fetch = self.spans.fetch[held]
+        return np.where(held < 0, ELSEWHERE, np.where(fetch == UNUSED, NO_EVENT, loop.fetches[fetch]))
 
     @property
     def moments_ns(self) -> np.ndarray:
@@ -160,15 +163,14 @@ def production(loop: TrainingLoop, batches: Batches, spans: PipelineSpans, loop_
     fed = np.where(held >= 0, spans.fetch[held], UNUSED)
     start, end, fed = start[fed != UNUSED], end[fed != UNUSED], fed[fed != UNUSED]
     begin_ns, end_ns = _made(loop, spans)
-    gate, count, delay_ns = _gates(loop, begin_ns, end_ns)
+    follows, delay_ns = _let_begin(loop, begin_ns, end_ns)
     head_ns, tail_ns = _processing(begin_ns, end_ns, start, end, fed)
     alone = _alone(head_ns + tail_ns, end_ns > loop.begin_ns[loop.fetches])
     return Production(
         spans=spans,
         begin_ns=begin_ns,
         end_ns=end_ns,
-        gate=gate,
-        gate_count=count,
+        follows=follows,
         delay_ns=delay_ns,
         head_ns=np.rint(head_ns * alone).astype(np.int64),
         tail_ns=np.rint(tail_ns * alone).astype(np.int64),
@@ -208,29 +210,20 @@ def _last_stage(spans: PipelineSpans, last_ns: np.ndarray, is_made: np.ndarray) 
     return name if whole else None
 
 
-def _gates(loop: TrainingLoop, begin_ns: np.ndarray, end_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What let the making of each batch begin, and how long it began after that and after the batch before."""
-    count = len(begin_ns)
-    openings, fetched = loop.openings_ns, loop.fetch_ends_ns
-    opened_until = 1 + np.cumsum(np.isin(loop.kind, OPENING))
-    own_opening = opened_until[loop.fetches]
-    number = np.searchsorted(fetched, begin_ns, side="right")
+def _let_begin(loop: TrainingLoop, begin_ns: np.ndarray, end_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The moment that let each batch be made, and how long its making began after that and after the batch before."""
+    moments, count = Moments.of(loop), len(begin_ns)
+    number = np.searchsorted(loop.fetch_ends_ns, begin_ns, side="right")
     before_ns = np.concatenate(([loop.begin_ns[0]], end_ns[:-1]))
     asked = begin_ns >= loop.begin_ns[loop.fetches]
     held = begin_ns - before_ns > AT_ONCE_NS
     ahead = np.arange(count) - number
     # What began at once could have begun earlier: it may run ahead as far as anything did.
     number = np.where(held, number, np.clip(np.arange(count) - max(int(ahead.max(initial=0)), 0), 0, number))
-    by_opening = asked & held
-    gate = np.where(by_opening, OPENINGS, np.where(number > 0, FETCHES, OPENINGS)).astype(np.int8)
-    gate_count = np.where(by_opening, own_opening, np.where(number > 0, number, 1))
-    let_ns = np.empty(count, dtype=np.int64)
-    for code, times in ((OPENINGS, openings), (FETCHES, fetched)):
-        let_ns[gate == code] = times[gate_count[gate == code] - 1]
-    gate[begin_ns < loop.entry_ns] = NO_GATE
-    gate_count[gate == NO_GATE] = 0
-    let_ns = np.where(gate == NO_GATE, before_ns, let_ns)
-    return gate, gate_count, np.maximum(begin_ns - np.maximum(let_ns, before_ns), 0)
+    fetched = np.where(number > 0, nth(moments.fetches, number - 1), moments.openings[0])
+    follows = np.where(asked & held, 2 * loop.fetches, fetched)
+    follows[begin_ns < loop.entry_ns] = NO_MOMENT
+    return follows, np.maximum(begin_ns - np.maximum(moments.time_ns[follows], before_ns), 0)
 
 
 def _processing(
@@ -261,11 +254,3 @@ def _alone(processing_ns: np.ndarray, waited: np.ndarray) -> np.ndarray:
         quick, usual = np.quantile(beside, (0.25, 0.5))
         found[~waited] = quick / usual
     return found
-
-
-def needs(production: Production, loop: TrainingLoop, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
-    """int64 (n,): the event of the batch fetch that needs each operation, NO_EVENT for none, ELSEWHERE where no span of
-    the pipeline holds it."""
-    held = production.spans.holding(start_ns, end_ns)
-    fetch = production.spans.fetch[held]
-    return np.where(held < 0, ELSEWHERE, np.where(fetch == UNUSED, NO_EVENT, loop.fetches[fetch]))

@@ -19,13 +19,10 @@ import pyarrow.compute as pc
 from dxt_replay.replay.causal.check import schedule
 from dxt_replay.replay.causal.known import ColumnsContradictError
 from dxt_replay.replay.causal.operation_times import OperationTimes
-from dxt_replay.replay.causal.paced_ranks import Steps, derive_steps, planned_lanes
-from dxt_replay.replay.causal.recorder_waits import spans_without
+from dxt_replay.replay.causal.paced_ranks import Steps, planned_lanes, steps_of
 from dxt_replay.replay.engine.items import MARK
-from dxt_replay.replay.plan.chosen_layers import choose_layers
 from dxt_replay.replay.plan.pacing import Pace, Pacing
-from dxt_replay.replay.plan.survey import spans_by_rank, survey_rank
-from dxt_replay.replay.ranks.comm import Solo
+from dxt_replay.replay.plan.survey import spans_by_rank
 from dxt_replay.traces.errors import ReplayError
 from dxt_replay.traces.measures.span_times import computed_in_loops, training_ns
 from dxt_replay.traces.store.reader import Capture
@@ -140,10 +137,8 @@ def storage_limit(capture: Capture, *, curve: bool = False) -> StorageLimit:
         )
     if unjudged := why_not_judged(capture.info.coverage, unseen_of(capture.info, capture.files)):
         raise NoStorageLimitError(unjudged)
-    steps = _steps(capture, capture.time_span_ns[0])
-    spans = pa.concat_tables(
-        spans_without(steps.waits[rank], found) for rank, found in spans_by_rank(capture.spans, capture.ranks).items()
-    )
+    steps = _steps(capture)
+    spans = pa.concat_tables(steps.spans.values())
     recorded_ns = training_ns(spans) or 0
     if doubted := next((model.doubt for model in steps.models.values() if model.doubt), ""):
         raise NoStorageLimitError(doubted)
@@ -184,14 +179,12 @@ def enough(points: Sequence[LimitPoint], quantity: str) -> float | None:
     return None
 
 
-def _steps(capture: Capture, begin_ns: int) -> Steps:
-    layers = choose_layers(capture)
-    surveys = [survey_rank(capture, rank, layers) for rank in capture.ranks]
+def _steps(capture: Capture) -> Steps:
     spans = spans_by_rank(capture.spans, capture.ranks)
     if any(not pc.any(pc.equal(found["kind"], "step")).as_py() for found in spans.values()):
         raise NoStorageLimitError("not every rank has training steps")
     try:
-        return derive_steps(capture, surveys, spans, begin_ns, Solo())
+        return steps_of(capture)
     except ColumnsContradictError as error:
         raise NoStorageLimitError(str(error)) from error
 

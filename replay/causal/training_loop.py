@@ -104,13 +104,6 @@ class TrainingLoop:
         return np.flatnonzero(self.kind == COLLECTIVE)
 
     @property
-    def openings_ns(self) -> np.ndarray:
-        """When the thread lets operations of its own begin (int64): at the end of the entry, the begin of each fetch,
-        checkpoint and evaluation, and at the exit. Ascending."""
-        begins = self.begin_ns[np.isin(self.kind, OPENING)]
-        return np.concatenate(([self.entry_ns], begins, [self.exit_ns]))
-
-    @property
     def fetch_ends_ns(self) -> np.ndarray:
         """When each step had its batch. Ascending."""
         return self.end_ns[self.fetches]
@@ -134,24 +127,21 @@ class TrainingLoop:
         wanted = (step >= 0) & (begin_ns[step] < end_ns[step])
         wanted[wanted] &= taken.covered_within(begin_ns[step[wanted]], end_ns[step[wanted]]) == 0
         begin[fetches[wanted]], end[fetches[wanted]] = begin_ns[step[wanted]], end_ns[step[wanted]]
-        order = np.lexsort((end, begin))
-        return dataclasses.replace(
-            self,
-            kind=self.kind[order],
-            begin_ns=begin[order],
-            end_ns=end[order],
-            loader=self.loader[order],
-            input_waits=True,
-        )
+        found = self._with_events(self.kind, begin, end, self.loader)
+        return dataclasses.replace(found, input_waits=True)
 
     def with_evaluations(self, begin_ns: np.ndarray, end_ns: np.ndarray) -> TrainingLoop:
         """The loop with these pauses as events."""
-        kind = np.concatenate((self.kind, np.full(len(begin_ns), EVALUATION, dtype=np.int8)))
-        begin, end = np.concatenate((self.begin_ns, begin_ns)), np.concatenate((self.end_ns, end_ns))
-        loader = np.concatenate((self.loader, np.full(len(begin_ns), OTHER_LOADER, dtype=np.int8)))
-        order = np.lexsort((end, begin))
+        kind = np.append(self.kind, np.full(len(begin_ns), EVALUATION, dtype=np.int8))
+        loader = np.append(self.loader, np.full(len(begin_ns), OTHER_LOADER, dtype=np.int8))
+        return self._with_events(kind, np.append(self.begin_ns, begin_ns), np.append(self.end_ns, end_ns), loader)
+
+    def _with_events(
+        self, kind: np.ndarray, begin_ns: np.ndarray, end_ns: np.ndarray, loader: np.ndarray
+    ) -> TrainingLoop:
+        order = np.lexsort((end_ns, begin_ns))
         return dataclasses.replace(
-            self, kind=kind[order], begin_ns=begin[order], end_ns=end[order], loader=loader[order]
+            self, kind=kind[order], begin_ns=begin_ns[order], end_ns=end_ns[order], loader=loader[order]
         )
 
     def step_at(self, times: np.ndarray) -> np.ndarray:

@@ -115,9 +115,10 @@ def tables(
 
     `by`: add totals per rank, file, format, step or size. `bin`, `bins`: of the timeline. `maps`: as for `table`.
     `executor`: who shares the work.
-    Raises: CaptureError when the capture is damaged; UsageError for too many bins.
+    Raises: CaptureError when the capture is damaged; UsageError for too many bins, or for the table "dependencies" of
+    too many operations.
     """
-    from dxt_replay.profiler_merge.analysis.named_tables import STORAGE_LIMIT, views
+    from dxt_replay.profiler_merge.analysis.named_tables import DEPENDENCIES, STORAGE_LIMIT, views
     from dxt_replay.profiler_merge.analysis.timeline import DEFAULT_BINS
     from dxt_replay.replay.twin.placement import locate
     from dxt_replay.traces.units import parse_duration_ns
@@ -134,7 +135,7 @@ def tables(
         bin_ns=None if bin is None else parse_duration_ns(bin, "--bin"),
         bins=DEFAULT_BINS if bins is None else bins,
         locate=lambda path: locate(path, rules),
-        storage_limit=lambda: limit_table(limit),
+        modelled={STORAGE_LIMIT: lambda: limit_table(limit), DEPENDENCIES: lambda: _dependency_table(source)},
         saved_s=saved_s(limit),
         workers=workers_of(executor),
     )
@@ -171,6 +172,15 @@ def limit_table(limit: StorageLimit | NoStorageLimitError | None) -> pa.Table:
 
     points = getattr(limit, "points", ())
     return table_of(map(dataclasses.asdict, points), ANALYSES[STORAGE_LIMIT].schema)
+
+
+def _dependency_table(capture: Capture) -> pa.Table:
+    """The causal model as the table dependencies. Raises: as `dependency_rows`."""
+    from dxt_replay.profiler_merge.analysis.named_tables import DEPENDENCIES
+    from dxt_replay.profiler_merge.analysis.table_formats import table_of
+    from dxt_replay.replay.causal.dependency_table import dependency_rows
+
+    return table_of(dependency_rows(capture), ANALYSES[DEPENDENCIES].schema)
 
 
 def _stored_table(capture: Capture, name: str) -> pa.Table:

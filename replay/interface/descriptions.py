@@ -84,7 +84,7 @@ def fit(
     check_profiled(capture)
     with opened(capture) as source:
         seen = observe(source)
-        found = fit_observed(seen, source.spans, batch=batch)
+        found = fit_observed(seen, batch=batch)
         workload = found.workload()
         near = _closeness(source, seen, found, found.workload(reading)) if check else None
         head = [

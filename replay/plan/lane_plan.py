@@ -18,6 +18,7 @@ from dxt_replay.replay.engine.backends.base import FileSlot
 from dxt_replay.replay.engine.items import BATCH_ITEMS, RENAME, RING_BATCHES
 from dxt_replay.replay.plan.pacing import LaneClock, Pace, Pacing
 from dxt_replay.replay.plan.plan_row import (
+    BATCH_COLUMNS,
     COMPUTE_KINDS,
     KNOWN_ROW,
     PLAN_ROW,
@@ -25,7 +26,6 @@ from dxt_replay.replay.plan.plan_row import (
     Mark,
     OperationBatch,
     is_operation,
-    known_rows,
     operation_rows,
     rows_of_arrays,
     set_new_slots,
@@ -43,7 +43,7 @@ PROCESS_ITEMS = 1 << 19
 
 LEAST_BATCH_ITEMS = 64
 
-_COLUMNS = ("lane", "op", "api", "file_id", "offset", "length", "start_ns", "end_ns", "step", "origin")
+_COLUMNS = (*BATCH_COLUMNS, "api", "offset", "step", "origin")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -141,16 +141,16 @@ class RankSource:
         slots: SlotNumbers,
         pacing: Pacing,
         origin_ns: int,
-        spill: SpillFile | None = None,
+        spill: SpillFile,
         causal: CausalLanes | None = None,
         batch_items: int = BATCH_ITEMS,
     ) -> None:
         known = causal is not None and capture.info.dependencies == "known"
         self._batches = planned_operations(capture, survey, slots, with_known=known)
-        self.known = {lane: RowQueue(KNOWN_ROW, spill=spill) for lane in survey.lanes} if known else {}
+        self.known = {lane: RowQueue(KNOWN_ROW, spill) for lane in survey.lanes} if known else {}
         self._batch_items = batch_items
         self._causal = causal
-        self._queues = {lane: RowQueue(PLAN_ROW, spill=spill) for lane in survey.lanes}
+        self._queues = {lane: RowQueue(PLAN_ROW, spill) for lane in survey.lanes}
         self._left = dict(survey.lane_operations)
         self._clocks = {lane: LaneClock(pacing, origin_ns) for lane in survey.lanes}
 
@@ -204,25 +204,25 @@ def planned_operations(
 def _planned(survey: RankSurvey, slots: SlotNumbers, batch: pa.RecordBatch) -> _Planned:
     """The replayed operations of a row group: rows without due times, and what was recorded."""
     mask = survey.layers.replayed(batch)
-    values = {name: batch.column(name).to_numpy()[mask] for name in _COLUMNS if name not in ("op", "api", "origin")}
-    op, api, origin = (codes(batch, name)[mask] for name in ("op", "api", "origin"))
-    backend = survey.layers.backends(api, values["file_id"])
+    operations = OperationBatch.of(batch, mask)
+    offset = batch.column("offset").to_numpy()[mask]
+    api, origin = codes(batch, "api")[mask], codes(batch, "origin")[mask]
+    backend = survey.layers.backends(api, operations.file_id)
     rows = operation_rows(
-        op=op,
+        op=operations.op,
         api=api,
         origin=origin,
-        slot=slots.of_rows(backend, values["file_id"]),
-        file_id=values["file_id"],
-        step=values["step"],
-        offset=values["offset"],
-        length=values["length"],
+        slot=slots.of_rows(backend, operations.file_id),
+        file_id=operations.file_id,
+        step=batch.column("step").to_numpy()[mask],
+        offset=offset,
+        length=operations.length,
     )
     renames = rows["kind"] == RENAME
     if renames.any():
-        new_file_id = values["offset"][renames]
+        new_file_id = offset[renames]
         set_new_slots(rows, renames, new_file_id, slots.of_rows(backend[renames], new_file_id))
-    recorded = {name: values[name] for name in ("lane", "file_id", "length", "start_ns", "end_ns")}
-    return rows, OperationBatch(op=op, known=known_rows(batch, mask), **recorded)
+    return rows, operations
 
 
 class _QueuedLane(LaneSource):

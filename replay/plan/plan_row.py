@@ -34,7 +34,7 @@ from dxt_replay.replay.engine.items import (
     WRITE_AT,
     Batch,
 )
-from dxt_replay.traces.schema import DEPENDENCY_COLUMNS, NO_STEP, OPS
+from dxt_replay.traces.schema import DEPENDENCY_COLUMNS, NO_STEP, OPS, codes
 
 COMPUTE_KINDS = {"sleep": SLEEP, "spin": SPIN}
 """Kind of a gap by the word of the option `--compute`."""
@@ -197,15 +197,8 @@ KNOWN_ROW = np.dtype([("feeds", "<i4"), ("follows", "<i4"), ("ready_ns", "<i8")]
 
 _NOTHING_KNOWN = np.empty(0, dtype=KNOWN_ROW)
 
-
-def known_rows(batch: pa.RecordBatch, mask: np.ndarray) -> np.ndarray:
-    """`KNOWN_ROW` (n,) of the rows `mask` (bool) of a batch of the op stream; none where it lacks these columns."""
-    if "feeds" not in batch.schema.names:
-        return _NOTHING_KNOWN
-    rows = np.empty(int(mask.sum()), dtype=KNOWN_ROW)
-    for name in DEPENDENCY_COLUMNS:
-        rows[name] = batch.column(name).fill_null(-1).to_numpy()[mask]
-    return rows
+BATCH_COLUMNS = ("lane", "op", "file_id", "length", "start_ns", "end_ns")
+"""Columns of the op stream that an `OperationBatch` needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -227,6 +220,17 @@ class OperationBatch:
     start_ns: np.ndarray
     end_ns: np.ndarray
     known: np.ndarray = field(default_factory=lambda: _NOTHING_KNOWN)
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch | pa.Table, mask: np.ndarray) -> OperationBatch:
+        """The rows `mask` (bool) of a batch of the op stream, which may lack DEPENDENCY_COLUMNS."""
+        columns = {name: batch.column(name).to_numpy()[mask] for name in BATCH_COLUMNS if name != "op"}
+        known = _NOTHING_KNOWN
+        if "feeds" in batch.schema.names:
+            known = np.empty(len(columns["lane"]), dtype=KNOWN_ROW)
+            for name in DEPENDENCY_COLUMNS:
+                known[name] = batch.column(name).fill_null(-1).to_numpy()[mask]
+        return cls(op=codes(batch, "op")[mask], known=known, **columns)
 
 
 def operation_rows(

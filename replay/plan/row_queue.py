@@ -98,17 +98,13 @@ class SpillFile:
 class RowQueue:
     """A queue of rows of one structured dtype: arrays of any length go in at the end and come out at the front.
 
-    `memory_rows`: most rows in memory; None for `SpillFile.memory_rows`.
-    `spill`: the file for further rows; None for a file of the queue's own, made when it is needed.
+    `spill`: the file for further rows. `memory_rows`: most rows in memory; None for `SpillFile.memory_rows`.
     """
 
-    def __init__(self, dtype: np.dtype, *, memory_rows: int | None = None, spill: SpillFile | None = None) -> None:
+    def __init__(self, dtype: np.dtype, spill: SpillFile, memory_rows: int | None = None) -> None:
         self._dtype = dtype
-        self._spill_file = spill
-        if memory_rows is None:
-            memory_rows = MEMORY_ROWS if spill is None else spill.memory_rows
-        self._memory_rows = memory_rows
-        self._own: SpillFile | None = None
+        self._file = spill
+        self._memory_rows = spill.memory_rows if memory_rows is None else memory_rows
         self._memory: deque[np.ndarray] = deque()
         self._in_memory = 0
         self._extents: deque[int] = deque()
@@ -147,22 +143,11 @@ class RowQueue:
         return np.concatenate(parts) if parts else np.empty(0, dtype=self._dtype)
 
     def close(self) -> None:
-        """Drop all rows, and the queue's own file."""
+        """Drop all rows."""
         self._memory.clear()
         self._in_memory = self._on_disk = 0
         while self._extents:
             self._file.free(self._extents.popleft())
-        if self._own is not None:
-            self._own.close()
-            self._own = None
-
-    @property
-    def _file(self) -> SpillFile:
-        if self._spill_file is not None:
-            return self._spill_file
-        if self._own is None:
-            self._own = SpillFile()
-        return self._own
 
     def _spill(self, rows: np.ndarray) -> None:
         """Fill the last extent, then new ones. All extents but the last are full: `_load` reads a whole extent."""

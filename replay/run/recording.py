@@ -194,7 +194,7 @@ class LaneRecorder:
     def __init__(
         self,
         lane: int,
-        spill: SpillFile | None = None,
+        spill: SpillFile,
         times: TimeCollector | None = None,
         known: RowQueue | None = None,
     ) -> None:
@@ -202,7 +202,7 @@ class LaneRecorder:
         self.times = times or TimeCollector()
         self._known = known
         self._row = RESULT_ROW if known is None else _RESULT_WITH_KNOWN
-        self.rows = RowQueue(self._row, spill=spill)
+        self.rows = RowQueue(self._row, spill)
         self._tally = Tally()
 
     def record(self, planned: np.ndarray, done: Completed) -> None:

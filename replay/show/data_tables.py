@@ -95,7 +95,7 @@ def left_out(rows: int) -> tuple[str, ...]:
 
 def _column(name: str, head: str = "", **shown: bool) -> DataColumn:
     """A column of `analysis.tables`. `head`: where it has another one here; `shown`: as of `DataColumn`."""
-    unit = "number" if name in ("rank", "step") else unit_of(name) or COLUMNS[name].type
+    unit = "number" if name in ("rank", "lane", "step") else unit_of(name) or COLUMNS[name].type
     text, kind = _LOOKS[unit]
     if name in ("path", "dataset"):
         kind = Kind.PATH
@@ -169,6 +169,14 @@ STEPS = (
     ),
 )  # fmt: skip
 """Of the table steps."""
+
+DEPENDENCIES = tuple(
+    map(
+        _column,
+        ("rank", "lane", "needed_by", "follows", "calls", "bytes", "start_ns", "think_ns", "ready_ns"),
+    )
+)
+"""Of the table dependencies."""
 
 TFRECORDS = tuple(map(_column, ("path", "size_bytes", "records", "least_bytes", "mean_bytes", "most_bytes")))
 """Of the table tfrecords."""

@@ -10,10 +10,9 @@ from dxt_replay.replay.show.section import Section, facts, prose
 from dxt_replay.traces.units import format_bytes, format_count
 
 if TYPE_CHECKING:
-    from dxt_replay.replay.fitting.estimate import Unexpressed
-    from dxt_replay.replay.fitting.fitted import Fit
-
     from dxt_replay.replay.interface.descriptions import FittedWorkload
+    from dxt_replay.workloads.fit.estimate import Unexpressed
+    from dxt_replay.workloads.fit.fitted import Fit
 
 
 def fit_sections(fitted: FittedWorkload) -> list[Section]:

@@ -9,10 +9,9 @@ from dxt_replay.replay.show.section import Column, Kind, Section, facts, prose
 from dxt_replay.traces.units import format_bytes, format_count, format_counted, format_duration, seconds_to_ns
 
 if TYPE_CHECKING:
-    from dxt_replay.profiler_merge.workloads.listing import ListedWorkload
-    from dxt_replay.profiler_merge.workloads.note import Note
-
     from dxt_replay.replay.interface.generating import GeneratedCapture
+    from dxt_replay.workloads.listing import ListedWorkload
+    from dxt_replay.workloads.note import Note
 
 _TITLES = {
     "read as": "Read otherwise than it is written",

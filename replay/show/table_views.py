@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dxt_replay.replay.show.data_tables import (
     DATASETS,
+    DEPENDENCIES,
     FILES,
     OVERLAP,
     RANK_FILES,
@@ -124,6 +125,12 @@ def _steps(rows: Rows) -> list[Section]:
     return [data_section("Slowest steps", STEPS, slow, cost=lambda row: float(row["duration_ns"]))]
 
 
+def _dependencies(rows: Rows) -> list[Section]:
+    if not rows:
+        return [Section(title="", rows=(), notes=("No training steps, which a causal model would follow.",))]
+    return [data_section("What operations wait for", DEPENDENCIES, rows)]
+
+
 def _sizes(rows: Rows) -> list[Section]:
     def label(row: Mapping[str, Any]) -> str:
         least, most = row["least_bytes"], row["most_bytes"]
@@ -177,6 +184,7 @@ _SECTIONS: Mapping[str, Callable[[Rows], list[Section]]] = {
     "exact-sizes": _exact_sizes,
     "files": lambda rows: [data_section("Files", FILES, rows, cost=_cost(rows))],
     "ranks": lambda rows: [data_section("Ranks", RANKS, rows, cost=_cost(rows))],
+    "dependencies": _dependencies,
     "timeline": lambda rows: [timeline_section(rows)],
     "tfrecords": lambda rows: [data_section("TFRecord files", TFRECORDS, rows)],
     "datasets": lambda rows: [data_section("HDF5 datasets", DATASETS, rows)],

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dxt_replay.replay.causal.lane_events import CODES, KINDS, EventLane, Watch
-from dxt_replay.replay.causal.paced_ranks import Steps
+from dxt_replay.replay.causal.paced_ranks import Steps, io_lanes
 from dxt_replay.replay.causal.training_loop import CHECKPOINT, COLLECTIVE, ENTRY, EVALUATION, FETCH
 from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER
-from dxt_replay.replay.plan.lane_plan import SlotNumbers, planned_operations
 from dxt_replay.replay.plan.pacing import Pacing
 from dxt_replay.replay.plan.plan_row import NO_EVENT
 from dxt_replay.traces.errors import UsageError
@@ -111,26 +110,19 @@ class SimulatedJob:
 def simulated_job(capture: Capture, steps: Steps, pacing: Pacing, compute: str, compute_ns: int) -> SimulatedJob:
     """The job of a capture. `compute_ns`: as recorded, of its accelerators.
 
-    Memory: 40 bytes an item, of which an operation has one to three.
+    Memory: 40 bytes an item, of which an operation has one to three, and 8 more while those of its rank are made.
 
     Raises: CaptureError when a part is damaged.
     """
-    known = capture.info.dependencies == "known"
-    no_slots = SlotNumbers(of={0: np.full(capture.files.num_rows, -1, dtype=np.int32)})
-    io_lanes: dict[int, list[np.ndarray]] = {}
+    io = {}
     for rank, counters in steps.counters(FIRST_RANK_COUNTER).items():
-        causal = steps.lanes(rank, counters, pacing)
-        parts: dict[int, list[np.ndarray]] = {}
-        for rows, batch in planned_operations(capture, steps.surveys[rank], no_slots, with_known=known):
-            for lane, items, _ in causal.split(rows, batch):
-                parts.setdefault(lane, []).append(items)
-        ready = steps.pipeline(rank, counters, pacing)
-        io_lanes[rank] = [np.concatenate(made) for _, made in sorted(parts.items())] + ([ready] if len(ready) else [])
+        lanes = io_lanes(capture, steps, rank, counters, pacing)
+        io[rank] = [items for items, _ in lanes.values() if len(items)]
     return SimulatedJob(
         steps=steps,
         pacing=pacing,
         compute=compute,
-        io_lanes=io_lanes,
+        io_lanes=io,
         file_bytes=capture.files.column("size").to_numpy().astype(np.int64),
         operations=sum(survey.operations for survey in steps.surveys.values()),
         compute_ns=compute_ns / (pacing.compute_speed or pacing.speed),

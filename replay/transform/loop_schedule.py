@@ -8,23 +8,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dxt_replay.replay.causal.causal_items import Meetings, RankCounters, script_rows
+from dxt_replay.replay.causal.causal_items import Meetings, RankCounters, lane_items, script_rows
 from dxt_replay.replay.causal.check import schedule
+from dxt_replay.replay.causal.dependencies import NO_MOMENT, Moments, nth
+from dxt_replay.replay.causal.dependency_pass import LaneDependencies
 from dxt_replay.replay.causal.lane_events import LaneTimes
-from dxt_replay.replay.causal.training_loop import OPENING, TrainingLoop
+from dxt_replay.replay.causal.training_loop import TrainingLoop
 from dxt_replay.replay.engine.items import MARK
 from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER
-from dxt_replay.replay.plan.pacing import Pacing
-from dxt_replay.replay.plan.plan_row import (
-    EVENT_ROW,
-    MARK_ROW,
-    PLAN_ROW,
-    Add,
-    Wait,
-    is_operation,
-    operation_rows,
-    rows_of_arrays,
-)
+from dxt_replay.replay.plan.pacing import Pace, Pacing
+from dxt_replay.replay.plan.plan_row import EVENT_ROW, MARK_ROW, is_operation, operation_rows
 from dxt_replay.replay.transform.rank_work import NOTHING, RankState, RankWork
 
 TRAINING = "training"
@@ -71,7 +64,7 @@ def scheduled(ranks: Mapping[int, RankState], pacing: Pacing, origin_ns: int) ->
         # The event that waits for each operation, NOTHING for none.
         needs = np.where(work.feeds == NOTHING, work.blocks, loop.fetches[work.feeds])
         for lane in lanes:
-            items[rank, lane] = _lane_items(work, np.flatnonzero(work.lane == lane), needs, loop, counters)
+            items[rank, lane] = _lane_items(work, lane, needs, loop, counters)
         script = _script(state, needs, counters, pacing, meetings)
         items[rank, TRAINING] = (script, np.zeros(len(script), dtype=np.int64))
     found = schedule(items)
@@ -79,45 +72,33 @@ def scheduled(ranks: Mapping[int, RankState], pacing: Pacing, origin_ns: int) ->
 
 
 def _lane_items(
-    work: RankWork, mine: np.ndarray, needs: np.ndarray, loop: TrainingLoop, counters: RankCounters
+    work: RankWork, lane: int, needs: np.ndarray, loop: TrainingLoop, counters: RankCounters
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The operations `mine` of one lane with the waits and additions between them, and how long each item lasts."""
-    gate, until = _gates(work.follows[mine], work.blocks[mine], loop, counters)
+    """The operations of one lane with the waits and additions between them, and how long each item lasts."""
+    mine = np.flatnonzero(work.lane == lane)
     events, need = len(loop.kind), needs[mine]
     floor = np.minimum.accumulate(np.where(need == NOTHING, events, need)[::-1])[::-1]
-    let_go = np.diff(np.append(floor, events), prepend=0)
-    busy = np.concatenate(([0], work.busy_ns[mine]))
-    adds, waits = (let_go > 0) | (busy > 0), until > 0
-    at = np.cumsum(adds[:-1].astype(np.int64) + waits + 1) - 1
-    items = np.empty(int(at[-1]) + 1 + int(adds[-1]), dtype=PLAN_ROW)
-    durations = np.zeros(len(items), dtype=np.int64)
+    moments, follows = Moments.of(loop), _moments(work.follows[mine], work.blocks[mine], loop)
     nothing = np.zeros(len(mine), dtype=np.int64)
-    items[at] = operation_rows(
-        op=work.op[mine], api=0, origin=0, slot=nothing, file_id=nothing, step=-1, offset=0, length=0
+    found = LaneDependencies(
+        need=need,
+        follows=follows,
+        waits=moments.count[follows] > 0,
+        before_ns=nothing,
+        after_ns=work.think_ns[mine],
+        lets_go=np.diff(np.append(floor, events), prepend=0),
+        busy_ns=np.concatenate(([0], work.busy_ns[mine])),
+        is_end=True,
     )
-    items["due_ns"][at] = work.think_ns[mine]
-    durations[at] = work.duration_ns[mine]
-    items[at[waits] - 1] = rows_of_arrays(Wait(counter=gate[waits], until=until[waits]), int(waits.sum()))
-    # The addition before the first operation and the one after the last have no operation before, or behind them.
-    place = np.append(at - waits - 1, len(items) - 1)[adds]
-    items[place] = rows_of_arrays(
-        Add(counter=counters.lane(int(work.lane[mine[0]])), amount=let_go[adds], due_ns=busy[adds]), int(adds.sum())
-    )
-    return items, durations
+    rows = operation_rows(op=work.op[mine], api=0, origin=0, slot=nothing, file_id=nothing, step=-1, offset=0, length=0)
+    return lane_items(found, rows, work.duration_ns[mine], moments, counters, lane, Pacing(pace=Pace.STEPS))
 
 
-def _gates(
-    follows: np.ndarray, blocks: np.ndarray, loop: TrainingLoop, counters: RankCounters
-) -> tuple[np.ndarray, np.ndarray]:
-    """The counter that each operation waits for, and until which sum; 0 where it waits for its lane alone."""
-    openings = np.cumsum(np.isin(loop.kind, OPENING)) + 1
-    by_event = (blocks > 0) & (follows == NOTHING)
-    by_begin, by_end = (follows != NOTHING) & (follows % 2 == 0), (follows != NOTHING) & (follows % 2 == 1)
-    until = np.zeros(len(follows), dtype=np.int64)
-    until[by_event] = openings[blocks[by_event]]
-    until[by_begin] = openings[loop.fetches[follows[by_begin] // 2]]
-    until[by_end] = follows[by_end] // 2 + 1
-    return np.where(by_end, counters.fetches, counters.openings), until
+def _moments(follows: np.ndarray, blocks: np.ndarray, loop: TrainingLoop) -> np.ndarray:
+    """The moment that lets each operation begin: that of `follows`, or the begin of the event that it is part of."""
+    event = np.where(follows == NOTHING, np.maximum(blocks, 0), nth(loop.fetches, follows // 2))
+    none = (follows == NOTHING) & (blocks <= 0)
+    return np.where(none, NO_MOMENT, 2 * event + np.maximum(follows, 0) % 2)
 
 
 def _script(

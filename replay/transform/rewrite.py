@@ -12,11 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dxt_replay.replay.causal.paced_ranks import derive_steps
+from dxt_replay.replay.causal.paced_ranks import steps_of
 from dxt_replay.replay.plan.chosen_layers import LayerChoice, choose_layers
 from dxt_replay.replay.plan.pacing import Pace, Pacing
-from dxt_replay.replay.plan.survey import spans_by_rank, survey_rank
-from dxt_replay.replay.ranks.comm import Solo
+from dxt_replay.replay.plan.survey import spans_by_rank
 from dxt_replay.replay.transform.changes import Changes
 from dxt_replay.replay.transform.loop_schedule import Scheduled, scheduled
 from dxt_replay.replay.transform.new_spans import loop_spans, spans_of, wait_name
@@ -163,13 +162,11 @@ def _sources(capture: Capture, layers: LayerChoice) -> dict[int, RankState]:
 
     Raises: CaptureError when a part is damaged, or a rank has no training steps.
     """
-    begin_ns = capture.time_span_ns[0]
-    found = {}
-    for rank, spans in spans_by_rank(capture.spans, capture.ranks).items():
-        steps = derive_steps(capture, [survey_rank(capture, rank, layers)], {rank: spans}, begin_ns, Solo())
+    steps, found = steps_of(capture, layers), {}
+    for rank in capture.ranks:
         tables = [pa.Table.from_batches([batch.filter(layers.replayed(batch))]) for batch in capture.operations(rank)]
         rows = pa.concat_tables(tables) if tables else OPS_SCHEMA.empty_table()
-        found[rank] = source_state(rows, spans, steps.models[rank], begin_ns)
+        found[rank] = source_state(rows, steps, rank)
     return found
 
 

@@ -7,21 +7,24 @@ import dataclasses
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.replay.causal.dependencies import FETCHES, OPENINGS, Dependencies
+from dxt_replay.replay.causal.dependencies import Moments
 from dxt_replay.replay.causal.model import LoopModel, starts_batch
-from dxt_replay.replay.causal.training_loop import EVALUATION, FETCH, OPENING, TrainingLoop
-from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch, known_rows
+from dxt_replay.replay.causal.paced_ranks import Steps
+from dxt_replay.replay.causal.training_loop import EVALUATION, FETCH, TrainingLoop
+from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch
 from dxt_replay.replay.transform.rank_work import NOTHING, RankLoop, RankState, RankWork, fetch_numbers
 from dxt_replay.replay.transform.readers import BY_BATCH, BY_FILE
 from dxt_replay.traces.schema import codes
 
 
-def source_state(rows: pa.Table, spans: pa.Table, model: LoopModel, origin_ns: int) -> RankState:
+def source_state(rows: pa.Table, steps: Steps, rank: int) -> RankState:
     """A rank as it was captured.
 
-    rows: those that a replay issues (`OPS_SCHEMA`), in start order. spans: its rows of `SPANS_SCHEMA`.
+    rows: those that a replay issues (`OPS_SCHEMA`), in start order. steps: the causal models.
     """
-    work, loop = _source_work(rows, model, origin_ns)
+    model = steps.models[rank]
+    batch = steps.placed(rank, OperationBatch.of(rows, np.ones(rows.num_rows, dtype=bool)))
+    work, loop = _source_work(rows, batch, model, steps.origin_ns)
     dealing = model.dealing
     if dealing is not None:
         readers, ahead, deal = dealing.workers, dealing.workers * dealing.prefetch, BY_BATCH
@@ -35,30 +38,23 @@ def source_state(rows: pa.Table, spans: pa.Table, model: LoopModel, origin_ns: i
         deal = BY_BATCH if own or _whole_batches(work, feeding) else BY_FILE
         first = None if own or model.known is None else _known_pass_first(work, model)
     return RankState(
-        work=work, loop=loop, model=model, spans=spans, readers=readers, ahead=ahead, deal=deal, pass_first=first
+        work=work,
+        loop=loop,
+        model=model,
+        spans=steps.spans[rank],
+        readers=readers,
+        ahead=ahead,
+        deal=deal,
+        pass_first=first,
     )
 
 
-def _source_work(rows: pa.Table, model: LoopModel, origin_ns: int) -> tuple[RankWork, RankLoop]:
+def _source_work(rows: pa.Table, batch: OperationBatch, model: LoopModel, origin_ns: int) -> tuple[RankWork, RankLoop]:
     """The operations of a rank and its loop."""
-    start_ns, end_ns = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
-    batch = model.placed(
-        OperationBatch(
-            lane=rows["lane"].to_numpy(),
-            op=codes(rows, "op"),
-            file_id=rows["file_id"].to_numpy(),
-            length=rows["length"].to_numpy(),
-            start_ns=start_ns,
-            end_ns=end_ns,
-            known=known_rows(rows, np.ones(rows.num_rows, dtype=bool)),
-        )
-    )
     loop = _with_evaluations_fetched(model.loop)
-    dependencies = model.dependencies().dependencies(batch)
-    if model.production is not None:
-        dependencies = model.production.in_fetches(dependencies)
-    gate, gate_count, think_ns, held = _gates(batch, dependencies, model, origin_ns)
-    need = dependencies.need
+    found = model.dependencies().dependencies(batch)
+    follows, think_ns, held = _waits(batch, found, model, origin_ns)
+    need = found["need"]
     feeds = np.where(need == NO_EVENT, NOTHING, fetch_numbers(loop)[need])
     work = RankWork(
         lane=batch.lane,
@@ -69,15 +65,15 @@ def _source_work(rows: pa.Table, model: LoopModel, origin_ns: int) -> tuple[Rank
         length=batch.length,
         origin=codes(rows, "origin"),
         start_ns=batch.start_ns,
-        duration_ns=end_ns - start_ns,
+        duration_ns=batch.end_ns - batch.start_ns,
         think_ns=think_ns,
         feeds=feeds,
-        follows=_moments(model.loop, loop, gate, gate_count),
+        follows=_in_fetches(model.moments, loop)[follows],
         blocks=np.where((need == NO_EVENT) | (feeds != NOTHING), NOTHING, need),
-        busy_ns=dependencies.ready_ns if model.known else np.zeros(len(batch.lane), dtype=np.int64),
+        busy_ns=found["ready_ns"] if model.known is not None else np.zeros(len(batch.lane), dtype=np.int64),
         held=held,
     )
-    ready_ns = model.ready_ns[loop.fetches] if model.known else _ready(model, loop, dependencies, feeds)
+    ready_ns = model.ready_ns[loop.fetches] if model.known is not None else _ready(model, loop, found, feeds)
     return work, RankLoop(loop=loop, residual_ns=model.residual_ns, ready_ns=ready_ns)
 
 
@@ -87,60 +83,53 @@ def _with_evaluations_fetched(loop: TrainingLoop) -> TrainingLoop:
     return dataclasses.replace(loop, kind=kind)
 
 
-def _gates(
-    batch: OperationBatch, dependencies: Dependencies, model: LoopModel, origin_ns: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """What each operation waits for, how often that must have happened, how long after it the operation began, and
-    whether that held it back.
-
-    As the lanes of a replay have it (`replay.causal.causal_items`): a read that began because its lane was free may run
-    ahead of the loop by the depth of the buffer.
-    """
-    fed = np.where(dependencies.need == NO_EVENT, NOTHING, fetch_numbers(model.loop)[dependencies.need])
-    count, think = dependencies.gate_count.copy(), np.zeros(len(batch.lane), dtype=np.int64)
-    held = np.zeros(len(batch.lane), dtype=bool)
-    within, between = model.long_think_ns
+def _waits(
+    batch: OperationBatch, found: np.ndarray, model: LoopModel, origin_ns: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The moment of the loop that each operation waits for, how long after it the operation began, and whether that
+    held it back. `found`: `DEPENDENCY` (n,)."""
+    moments = model.moments
+    let_ns, found, follows = moments.time_ns[found["follows"]], found.copy(), found["follows"].copy()
+    if model.production is not None:
+        found["follows"] = follows = model.production.in_training(follows, len(model.loop.kind))
+    think, held = np.zeros(len(found), dtype=np.int64), np.zeros(len(found), dtype=bool)
     for lane in np.unique(batch.lane).tolist():
         mine = np.flatnonzero(batch.lane == lane)
-        start, gate_ns = batch.start_ns[mine], dependencies.gate_ns[mine]
+        start, let = batch.start_ns[mine], let_ns[mine]
         previous = np.concatenate(([origin_ns], batch.end_ns[mine][:-1]))
         gap = np.maximum(start - previous, 0)
         free = np.zeros(len(mine), dtype=bool)
         if model.is_worker(lane):
-            previous = previous + np.concatenate(([0], dependencies.ready_ns[mine][:-1]))
+            previous = previous + np.concatenate(([0], found["ready_ns"][mine][:-1]))
         else:
-            first = starts_batch(NO_EVENT, dependencies.need[mine])
-            free = (gate_ns <= previous) | (gap <= np.where(first, between, within))
-            free &= (dependencies.gate[mine] == FETCHES) & (fed[mine] != NOTHING)
-            count[mine] = np.where(free, np.clip(fed[mine] - model.lead, 0, count[mine]), count[mine])
-        held[mine] = ~free & (gate_ns > previous)
-        think[mine] = np.where(free, gap, np.clip(start - np.maximum(previous, gate_ns), 0, gap))
-    return dependencies.gate, count, think, held
+            first = starts_batch(NO_EVENT, found["need"][mine])
+            follows[mine], free = model.unheld(moments, found[mine], let, previous, gap, first)
+        held[mine] = ~free & (let > previous)
+        think[mine] = np.where(free, gap, np.clip(start - np.maximum(previous, let), 0, gap))
+    return follows, think, held
 
 
-def _moments(recorded: TrainingLoop, loop: TrainingLoop, gate: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """int64 (n,): `follows` of operations that wait for the `count`-th opening or batch fetch of the recorded loop.
+def _in_fetches(moments: Moments, loop: TrainingLoop) -> np.ndarray:
+    """int64 (moments of the loop + 1,): each moment as `follows` of `RankWork`; NOTHING for the last, which is none.
 
     `loop`: the same events, with a batch fetch for each evaluation.
     """
     number = fetch_numbers(loop)
-    opened = number[np.isin(recorded.kind, OPENING)]
+    moment = np.stack((2 * number, 2 * number + 1), axis=1)
+    moment[number == NOTHING] = NOTHING
+    found = np.append(moment.ravel(), [NOTHING, NOTHING])
     # The first opening is the end of the entry, the last one the exit.
-    moment = np.concatenate(([0], np.where(opened == NOTHING, NOTHING, 2 * opened), [2 * int(number.max()) + 1]))
-    follows = np.full(len(gate), NOTHING, dtype=np.int64)
-    by_opening, by_fetch = (gate == OPENINGS) & (count > 0), (gate == FETCHES) & (count > 0)
-    follows[by_opening] = moment[count[by_opening] - 1]
-    follows[by_fetch] = 2 * number[recorded.fetches[count[by_fetch] - 1]] + 1
-    return follows
+    found[moments.openings[[0, -1]]] = 0, 2 * int(number.max()) + 1
+    return found
 
 
-def _ready(model: LoopModel, loop: TrainingLoop, dependencies: Dependencies, feeds: np.ndarray) -> np.ndarray:
+def _ready(model: LoopModel, loop: TrainingLoop, found: np.ndarray, feeds: np.ndarray) -> np.ndarray:
     """int64 (fetches,): how long making the batch of each fetch ready took."""
     ready: np.ndarray = model.ready_ns[loop.fetches].copy()
     if model.production is not None:
         ready = model.production.tail_ns.copy()
     fed = feeds != NOTHING
-    np.maximum.at(ready, feeds[fed], dependencies.ready_ns[fed])
+    np.maximum.at(ready, feeds[fed], found["ready_ns"][fed])
     return ready
 
 

@@ -165,7 +165,7 @@ _LOG = "{folder}/../log.darshan"
 _PROFILE = (("merge", _LOG, "--profile", "{input}", "-o", "{folder}/o.capture"),)
 _TWIN = ("--target", "{folder}/t")
 _SHOWN = ("findings", "overlap", "steps", "sizes", "darshan-sizes", "exact-sizes", "files", "ranks", "rank-files",
-          "storage-limit", "timeline")  # fmt: skip
+          "dependencies", "storage-limit", "timeline")  # fmt: skip
 _EXPORTS = (
     ("darshan", "-o", "{folder}/o.darshan"),
     ("chrome", "-o", "{folder}/o.json.gz"),

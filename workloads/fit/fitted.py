@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.units import NS_PER_S
@@ -72,13 +71,13 @@ def _nested(estimates: Iterable[Estimate]) -> dict[str, Any]:
     return nested
 
 
-def fit(seen: Observation, spans: pa.Table, *, batch: int | None = None) -> Fit:
-    """Fit a description to what was observed. `spans`: of the capture. `batch`: the batch size, where it is known.
+def fit(seen: Observation, *, batch: int | None = None) -> Fit:
+    """Fit a description to what was observed. `batch`: the batch size, where it is known.
 
     Raises: CaptureError where the loop neither reads nor saves anything.
     """
     data = data_files(seen)
-    shape = _samples(seen, spans, data, batch) if data is not None else None
+    shape = _samples(seen, data, batch) if data is not None else None
     chosen = loader(seen, data, shape)
     saved = saves(seen, shape, chosen.name)
     if data is None and not saved.any:
@@ -109,11 +108,10 @@ def fit(seen: Observation, spans: pa.Table, *, batch: int | None = None) -> Fit:
     )
 
 
-def _samples(seen: Observation, spans: pa.Table, data: DataFiles, batch: int | None) -> Samples:
+def _samples(seen: Observation, data: DataFiles, batch: int | None) -> Samples:
     rank = seen.looked[0]
     begun = int(((rank.offset == 0) & np.isin(rank.file_id, data.train)).sum())
-    mine = spans.filter(pa.array(spans["rank"].to_numpy() == rank.rank))
-    elements = elements_per_step(mine, rank.loop, begun / max(len(rank.is_training), 1))
+    elements = elements_per_step(seen.steps.spans[rank.rank], rank.loop, begun / max(len(rank.is_training), 1))
     overhead = overhead_bytes(data.format, max(int(rank.model.step_bytes), 1))
     return samples(seen, data, elements=elements, overhead=overhead, batch=batch)
 

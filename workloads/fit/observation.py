@@ -181,7 +181,7 @@ def observe(capture: Capture) -> Observation:
         sizes=capture.files["size"].to_numpy(),
         datasets=_datasets(capture),
         uses=_uses(capture, layers),
-        looked=tuple(_rank_reads(few, rank, steps.models[rank], layers, context.spans[rank]) for rank in chosen),
+        looked=tuple(_rank_reads(few, rank, steps, layers) for rank in chosen),
         steps=steps,
         warnings=steps.warnings,
     )
@@ -260,16 +260,17 @@ def phases(loop: TrainingLoop, start_ns: np.ndarray) -> np.ndarray:
     return found
 
 
-def _rank_reads(capture: Capture, rank: int, model: LoopModel, layers: LayerChoice, spans: pa.Table) -> RankReads:
+def _rank_reads(capture: Capture, rank: int, steps: Steps, layers: LayerChoice) -> RankReads:
+    model = steps.models[rank]
     loop, reader = model.loop, model.dependencies()
     found = _Collected(model)
     for batch, mine, rows in rank_rows(capture, rank, layers):
-        operations = model.placed(rows)
+        operations = steps.placed(rank, rows)
         offset, api = batch.column("offset").to_numpy()[mine], codes(batch, "api")[mine]
-        found.add(operations, reader.dependencies(operations).need, offset, api)
+        found.add(operations, reader.dependencies(operations)["need"], offset, api)
     lane, file_id, offset, length, start_ns, end_ns, fetch = _stacked(found.reads, 7)
     evaluated = np.array([_for_evaluations(path) for path in capture.paths()], dtype=bool)
-    is_training = _training(loop, spans) & ~_only(evaluated[file_id], fetch, len(loop.fetches))
+    is_training = _training(loop, steps.spans[rank]) & ~_only(evaluated[file_id], fetch, len(loop.fetches))
     return RankReads(
         rank=rank,
         model=model,

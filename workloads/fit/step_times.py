@@ -153,7 +153,7 @@ def preparation_ns(rank: RankReads, files: np.ndarray) -> float:
     np.maximum.at(last, place, rank.end_ns[chosen])
     between = np.maximum(last - first - reading, 0)
     if rank.model.known is not None:
-        ready = rank.model.known.ready_ns
+        ready = rank.model.known
         return float(np.median(between)) + (ready.median if ready.count else 0.0)
     return float(np.median(between + _ready_ns(rank, numbers)))
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from dxt_replay.replay.causal.explain import rank_model
-from dxt_replay.replay.causal.paced_ranks import expected_elapsed_ns
+from dxt_replay.replay.causal.paced_ranks import expected_elapsed_ns, steps_of
 from tests.capture_builder import build_capture
-from tests.replay.causal.test_model import predicted_ns, steps_of
+from tests.replay.causal.test_model import predicted_ns
 from tests.simulated_application import MS, US, Application, Storage
 from tests.simulated_application import run as simulated
 from tests.simulated_loader import FILES, Loader, capture_of, run
@@ -57,17 +57,6 @@ def test_workers_and_their_prefetch_factor_are_found(name: str, tmp_path: Path) 
     if name != "bound by its input":  # the loop fetches each batch at once, and no worker is ever far ahead
         assert found["data_loader"]["prefetch_factor"] == loader.prefetch
     assert found["feed_rule"].startswith("a DataLoader deals batches to")
-
-
-def test_each_batch_is_fetched_by_its_own_event(tmp_path: Path) -> None:
-    model = steps_of(capture_of(tmp_path, Loader(passes=1, made=(7, 6)), FAST)).models[0]
-    assert model.dealing is not None
-    first, second = (model.dealing.lanes[lane] for lane in (1, 2))
-    fetches = model.loop.fetches
-    assert first.event[:7].tolist() == fetches[0:13:2].tolist()
-    assert second.event[:6].tolist() == fetches[1:13:2].tolist()
-    assert first.first[:7].tolist() == [0, 6, 12, 18, 24, 30, 36]
-    assert first.after_event[2:7].tolist() == first.event[:5].tolist()
 
 
 def test_the_clock_of_a_worker_is_corrected_where_a_batch_was_fetched_before_it_was_read(tmp_path: Path) -> None:

@@ -11,21 +11,17 @@ from hypothesis import strategies as st
 
 from dxt_replay.replay.causal.check import schedule
 from dxt_replay.replay.causal.explain import explanation, rank_model
-from dxt_replay.replay.causal.paced_ranks import Steps, derive_steps, expected_elapsed_ns
+from dxt_replay.replay.causal.paced_ranks import expected_elapsed_ns, steps_of
 from dxt_replay.replay.engine.items import READ_AT, WRITE_AT
-from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER
-from dxt_replay.replay.plan.chosen_layers import choose_layers
 from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.plan.plan_row import GAP_ROW, NO_EVENT, is_operation
-from dxt_replay.replay.plan.survey import spans_by_rank, survey_rank
-from dxt_replay.replay.ranks.comm import Solo
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.part import Part
 from dxt_replay.traces.schema import CaptureInfo, Job
 from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Span, build_capture, read
-from tests.planned_lanes import lane_items
+from tests.planned_lanes import lanes_that_last
 from tests.simulated_application import MS, US, Storage
 from tests.simulated_known_loader import KnownJob, KnownRun, run
 
@@ -42,25 +38,16 @@ JOBS = {
 }
 
 
-def steps_of(capture: Capture) -> Steps:
-    layers = choose_layers(capture)
-    surveys = [survey_rank(capture, rank, layers) for rank in capture.ranks]
-    spans = spans_by_rank(capture.spans, capture.ranks)
-    return derive_steps(capture, surveys, spans, capture.time_span_ns[0], Solo())
-
-
 def times(capture: Capture, storage: Storage) -> dict[tuple[int, object], np.ndarray]:
     """By rank and lane, begin and end of each operation on a storage, (n, 2); of `training`, of each event."""
-    steps, pacing = steps_of(capture), Pacing(pace=Pace.STEPS)
-    lanes: dict[object, tuple[np.ndarray, np.ndarray]] = {}
-    for rank, counters in steps.counters(FIRST_RANK_COUNTER).items():
-        for lane, items, length in lane_items(capture, steps, rank, counters, pacing):
-            moves = (items["kind"] == READ_AT) & (length > 0) | (items["kind"] == WRITE_AT)
-            lasts = np.array([storage.takes_ns(each) for each in length.tolist()])
-            lanes[rank, lane] = items, np.where(is_operation(items), np.where(moves, lasts, storage.latency_ns), 0)
-        assert not len(steps.pipeline(rank, counters, pacing))
-        script = steps.script(rank, counters, pacing)
-        lanes[rank, "training"] = script, np.zeros(len(script), dtype=np.int64)
+
+    def lasts(rows: np.ndarray) -> np.ndarray:
+        moves = (rows["kind"] == READ_AT) & (rows["length"] > 0) | (rows["kind"] == WRITE_AT)
+        takes = np.array([storage.takes_ns(each) for each in rows["length"].tolist()], dtype=np.int64)
+        return np.where(moves, takes, storage.latency_ns)
+
+    lanes = lanes_that_last(capture, steps_of(capture), lasts)
+    assert not any(len(lanes.pop((rank, "pipeline"))[0]) for rank in capture.ranks)
     found = {}
     for name, lane in schedule(lanes).items():
         items = lanes[name][0]

@@ -12,21 +12,18 @@ from hypothesis import strategies as st
 
 from dxt_replay.replay.causal.check import schedule
 from dxt_replay.replay.causal.explain import rank_model
-from dxt_replay.replay.causal.paced_ranks import Steps, derive_steps, expected_elapsed_ns
-from dxt_replay.replay.engine.items import ADD, READ_AT
+from dxt_replay.replay.causal.paced_ranks import Steps, expected_elapsed_ns, steps_of
+from dxt_replay.replay.engine.items import ADD
 from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER
-from dxt_replay.replay.plan.chosen_layers import choose_layers
 from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.plan.plan_row import COUNTER_ROW, Add, Wait, rows_of_each
-from dxt_replay.replay.plan.survey import spans_by_rank, survey_rank
-from dxt_replay.replay.ranks.comm import Solo
 from dxt_replay.traces.errors import CaptureError, ReplayError
 from dxt_replay.traces.part import Part
 from dxt_replay.traces.schema import CaptureInfo, Job
 from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Op, Span, build_capture, read
-from tests.planned_lanes import lane_items
+from tests.planned_lanes import Lanes, elapsed_ns, lanes_that_last
 from tests.simulated_application import FILES, MS, READ_BYTES, US, Application, Recorded, Storage, run
 
 FAST = Storage(latency_ns=150 * US)
@@ -70,17 +67,9 @@ def derived(
     return capture, steps_of(capture), recorded.elapsed_ns - capture.time_span_ns[0]
 
 
-def steps_of(capture: Capture) -> Steps:
-    layers = choose_layers(capture)
-    surveys = [survey_rank(capture, rank, layers) for rank in capture.ranks]
-    spans = spans_by_rank(capture.spans, capture.ranks)
-    return derive_steps(capture, surveys, spans, capture.time_span_ns[0], Solo())
-
-
 def predicted_ns(capture: Capture, steps: Steps, storage: Storage, pacing: Pacing | None = None) -> int:
     """What the plan comes to when each operation lasts what it lasts on `storage`."""
-    lanes = predicted_lanes(capture, steps, storage, pacing)
-    return max(int(each.end_ns[-1]) for each in schedule(lanes).values() if len(each.end_ns))
+    return elapsed_ns(predicted_lanes(capture, steps, storage, pacing))
 
 
 def predicted_takes_ns(capture: Capture, steps: Steps, storage: Storage) -> np.ndarray:
@@ -98,21 +87,13 @@ def true_takes_ns(application: Application, storage: Storage, steps: range) -> n
     return np.array([span.end_ns for span in spans if span.step in steps])
 
 
-def predicted_lanes(
-    capture: Capture, steps: Steps, storage: Storage, pacing: Pacing | None = None
-) -> dict[object, tuple[np.ndarray, np.ndarray]]:
+def predicted_lanes(capture: Capture, steps: Steps, storage: Storage, pacing: Pacing | None = None) -> Lanes:
     """The items of all lanes, and how long their operations last on `storage`."""
-    pacing = pacing or Pacing(pace=Pace.STEPS)
-    lanes: dict[object, tuple[np.ndarray, np.ndarray]] = {}
-    for rank, counters in steps.counters(FIRST_RANK_COUNTER).items():
-        for lane, items, length in lane_items(capture, steps, rank, counters, pacing):
-            lasts = np.array([storage.takes_ns(each) for each in length.tolist()])
-            lanes[rank, lane] = (items, np.where(items["kind"] == READ_AT, lasts, 0))
-        ready = steps.pipeline(rank, counters, pacing)
-        lanes[rank, "pipeline"] = (ready, np.zeros(len(ready), dtype=np.int64))
-        script = steps.script(rank, counters, pacing)
-        lanes[rank, "training"] = (script, np.zeros(len(script), dtype=np.int64))
-    return lanes
+
+    def lasts(rows: np.ndarray) -> np.ndarray:
+        return np.array([storage.takes_ns(each) for each in rows["length"].tolist()], dtype=np.int64)
+
+    return lanes_that_last(capture, steps, lasts, pacing)
 
 
 @pytest.mark.parametrize("name", APPLICATIONS)

@@ -12,16 +12,13 @@ from hypothesis import strategies as st
 
 from dxt_replay.replay.causal.check import schedule
 from dxt_replay.replay.causal.held_out import held_out
-from dxt_replay.replay.causal.paced_ranks import Steps, derive_steps, planned_lanes
+from dxt_replay.replay.causal.paced_ranks import Steps, steps_of
 from dxt_replay.replay.causal.storage_limit import NoStorageLimitError, storage_limit
 from dxt_replay.replay.engine.items import MARK, READ_AT
-from dxt_replay.replay.plan.chosen_layers import choose_layers
-from dxt_replay.replay.plan.pacing import Pace, Pacing
-from dxt_replay.replay.plan.survey import spans_by_rank, survey_rank
-from dxt_replay.replay.ranks.comm import Solo
 from dxt_replay.traces.schema import CaptureInfo, Job
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import build_capture
+from tests.planned_lanes import lanes_that_last
 from tests.simulated_input_pipeline import MS, US, InputPipeline, Run, files, run
 
 FAST, SLOW = 60 * US, 11 * MS
@@ -43,16 +40,12 @@ def recorded(folder: Path, made: Run, pipeline: InputPipeline) -> tuple[Capture,
     last = max(span.end_ns for span in made.spans)
     info = CaptureInfo(job=Job(nprocs=1, run_time_s=last / 1e9), ranks=(0,), lanes="pthread_id")
     capture = build_capture(folder, files=files(pipeline), ops=made.ops, spans=made.spans, info=info)
-    layers = choose_layers(capture)
-    surveys = [survey_rank(capture, rank, layers) for rank in capture.ranks]
-    spans = spans_by_rank(capture.spans, capture.ranks)
-    return capture, derive_steps(capture, surveys, spans, capture.time_span_ns[0], Solo())
+    return capture, steps_of(capture)
 
 
 def predicted_ns(capture: Capture, steps: Steps, read_ns: int) -> int:
     """The training loop if each read lasts `read_ns`."""
-    lanes = planned_lanes(capture, steps, Pacing(pace=Pace.STEPS))
-    lanes = {name: (items, np.where(items["kind"] == READ_AT, read_ns, 0)) for name, (items, _) in lanes.items()}
+    lanes = lanes_that_last(capture, steps, lambda rows: np.where(rows["kind"] == READ_AT, read_ns, 0))
     items, _ = lanes[0, "training"]
     return int(np.ptp(schedule(lanes)[0, "training"].begin_ns[items["kind"] == MARK]))
 

@@ -112,6 +112,17 @@ def test_what_storage_costs_and_what_is_predicted_are_those_of_the_job_without_t
     assert loop.input_wait_s == pytest.approx(380e-6)
 
 
+def test_a_change_of_the_job_and_its_description_are_those_of_the_job_without_the_wait(tmp_path: Path) -> None:
+    captures = [job(tmp_path, "alone", 0), job(tmp_path, "recorded", 300_000)]
+    changed = [
+        dxt_replay.transform(each, tmp_path / f"{number}.capture", compute_speed=2.0)
+        for number, each in enumerate(captures)
+    ]
+    assert [each.after.elapsed_ns for each in changed] == [4 * (20_000 + 15_000)] * 2
+    fitted = [dxt_replay.fit(each, tmp_path / "run.yaml", check=False, force=True).workload for each in captures]
+    assert fitted[0] == fitted[1]
+
+
 def test_the_headline_does_not_blame_the_program_for_the_recording(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 import pytest
-from dxt_replay.profiler_merge.workloads.description import READINGS as KNOWN_READINGS
 
 import dxt_replay
 from dxt_replay.profiler_merge.recorder.tracer import TRACERS as KNOWN_TRACERS
@@ -18,6 +17,7 @@ from dxt_replay.replay.options import choices
 from dxt_replay.replay.options.option import filled, options_of
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.paces import PACE_CHOICES, Pace
+from dxt_replay.workloads.description import READINGS as KNOWN_READINGS
 
 FAMILIES = {
     "merge": choices.MergeChoices,

@@ -28,6 +28,7 @@ from dxt_replay.replay.plan.lane_plan import (
 )
 from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.plan.plan_row import GAP_ROW, OPERATION_ROW, RENAME_ROW, batch_of
+from dxt_replay.replay.plan.row_queue import SpillFile
 from dxt_replay.replay.plan.survey import spans_by_rank, survey_rank
 from dxt_replay.replay.twin.placement import Placement
 from dxt_replay.traces.schema import SPAN_KINDS
@@ -58,7 +59,7 @@ def planned(capture, pacing=None):
     survey = survey_rank(capture, 0, choose_layers(capture))
     places = [Placement(file_id=i, path=b"/t/%d" % i, mapped=False) for i in range(capture.files.num_rows)]
     (numbers,) = process_file_slots([survey], places).numbers
-    return RankSource(capture, survey, numbers, pacing or Pacing(), origin_ns=100)
+    return RankSource(capture, survey, numbers, pacing or Pacing(), origin_ns=100, spill=SpillFile())
 
 
 def test_each_lane_gets_its_own_operations_in_order(tmp_path):

@@ -20,7 +20,7 @@ def rows(begin, count):
     st.integers(0, 60),
 )
 def test_rows_come_out_in_the_order_they_went_in(actions, memory_rows):
-    queue = RowQueue(DTYPE, memory_rows=memory_rows)
+    queue = RowQueue(DTYPE, SpillFile(), memory_rows=memory_rows)
     put = taken = 0
     for is_append, count in actions:
         if is_append:
@@ -39,7 +39,7 @@ def test_rows_come_out_in_the_order_they_went_in(actions, memory_rows):
 @pytest.mark.parametrize("memory_rows", [0, 10])
 def test_what_exceeds_memory_waits_in_a_file_without_a_name(memory_rows, tmp_path):
     spill = SpillFile(tmp_path)
-    queue = RowQueue(DTYPE, memory_rows=memory_rows, spill=spill)
+    queue = RowQueue(DTYPE, spill, memory_rows=memory_rows)
     for begin in range(0, 1000, 10):
         queue.append(rows(begin, 10))
     assert queue._in_memory <= memory_rows
@@ -51,7 +51,7 @@ def test_what_exceeds_memory_waits_in_a_file_without_a_name(memory_rows, tmp_pat
 @given(st.lists(st.tuples(st.integers(0, 2), st.booleans(), st.integers(0, 60)), max_size=60))
 def test_queues_that_share_a_file_do_not_mix(actions):
     spill = SpillFile()
-    queues = [RowQueue(DTYPE, memory_rows=5, spill=spill) for _ in range(3)]
+    queues = [RowQueue(DTYPE, spill, memory_rows=5) for _ in range(3)]
     for queue in queues:
         queue._extent_rows = 16
     put, taken = [0, 0, 0], [0, 0, 0]
@@ -72,7 +72,7 @@ def test_queues_that_share_a_file_do_not_mix(actions):
 
 def test_space_that_was_read_is_used_again():
     spill = SpillFile()
-    queue = RowQueue(DTYPE, memory_rows=0, spill=spill)
+    queue = RowQueue(DTYPE, spill, memory_rows=0)
     for begin in range(0, 10**6, 10**5):
         queue.append(rows(begin, 10**5))
         assert np.array_equal(queue.pop(10**5), rows(begin, 10**5))

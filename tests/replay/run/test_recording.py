@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dxt_replay.replay.causal.training_loop import FETCH
 from dxt_replay.replay.engine.items import SLEEP, Completed
 from dxt_replay.replay.plan.plan_row import Add, Gap, Mark, Wait, batch_of, operation_rows, rows_of_each
-from dxt_replay.replay.plan.row_queue import RowQueue
+from dxt_replay.replay.plan.row_queue import RowQueue, SpillFile
 from dxt_replay.replay.run.recording import (
     RESULT_ROW,
     ComputeRecorder,
@@ -33,7 +33,7 @@ def operations(op, *, offset=0, length=0, origin=0):
 
 
 def test_totals_count_failures_short_counts_and_times():
-    recorder = LaneRecorder(3)
+    recorder = LaneRecorder(3, SpillFile())
     rows = operations([READ, WRITE, READ, READ], length=[10, 20, 30, 40])
     recorder.record(rows, completed(rows, [0, 20, 40, 60], [5, 30, 44, 61], [10, 20, 7, -2], due=[0, 15, 40, 50]))
     tally = recorder.tally(starved_ns=9) + recorder.times.tally()
@@ -45,7 +45,7 @@ def test_totals_count_failures_short_counts_and_times():
 
 
 def test_a_reconstructed_operation_that_finds_nothing_is_no_failure():
-    recorder = LaneRecorder(0)
+    recorder = LaneRecorder(0, SpillFile())
     stat, rename = OPS.index("stat"), OPS.index("rename")
     rows = operations([stat, rename, stat, READ, stat], origin=RECONSTRUCTED)
     recorder.record(rows, completed(rows, [0] * 5, [1] * 5, [-errno.ENOENT, -errno.ENOTDIR, -errno.EIO, -2, 0]))
@@ -58,7 +58,7 @@ def test_a_reconstructed_operation_that_finds_nothing_is_no_failure():
 
 @given(st.lists(st.lists(st.tuples(st.sampled_from(OPS), st.integers(0, 50)), min_size=1, max_size=6), max_size=5))
 def test_latencies_are_kept_by_operation_and_together(batches):
-    recorder, expected = LaneRecorder(0), {}
+    recorder, expected = LaneRecorder(0, SpillFile()), {}
     for batch in batches:
         rows = operations([OPS.index(name) for name, _ in batch])
         recorder.record(rows, completed(rows, [0] * len(batch), [time for _, time in batch], [0] * len(batch)))
@@ -73,7 +73,7 @@ def test_latencies_are_kept_by_operation_and_together(batches):
 
 
 def test_a_stopped_batch_counts_only_what_was_done():
-    recorder = LaneRecorder(0)
+    recorder = LaneRecorder(0, SpillFile())
     rows = operations([READ, READ], length=10)
     recorder.record(rows, completed(rows, [1], [2], [10]))
     assert recorder.tally().operations == 1
@@ -89,7 +89,7 @@ def test_lanes_are_merged_in_start_order_and_nothing_is_lost(lanes, chunk):
         rows = np.zeros(len(begins), dtype=RESULT_ROW)
         rows["begin_ns"], rows["lane"], rows["op"] = begins, lane, READ
         rows["result"] = np.arange(len(begins))
-        queue = RowQueue(RESULT_ROW)
+        queue = RowQueue(RESULT_ROW, SpillFile())
         for part in np.array_split(rows, range(chunk, len(rows), chunk)):
             queue.append(part)
         queues.append(queue)
@@ -105,7 +105,7 @@ def test_lanes_are_merged_in_start_order_and_nothing_is_lost(lanes, chunk):
 
 
 def test_a_failed_operation_moved_nothing():
-    recorder = LaneRecorder(0)
+    recorder = LaneRecorder(0, SpillFile())
     rows = operations([READ], length=10)
     recorder.record(rows, completed(rows, [5], [6], [-13], due=[3]))
     (table,) = rank_rows(2, [recorder.rows])

@@ -11,10 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dxt_replay import merge, open_capture, transform
-from dxt_replay.replay.causal.paced_ranks import derive_steps, expected_elapsed_ns
-from dxt_replay.replay.plan.chosen_layers import choose_layers
-from dxt_replay.replay.plan.survey import spans_by_rank, survey_rank
-from dxt_replay.replay.ranks.comm import Solo
+from dxt_replay.replay.causal.paced_ranks import expected_elapsed_ns, steps_of
 from dxt_replay.replay.transform.rewrite import Transformed
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.schema import READ, codes
@@ -145,8 +142,5 @@ def test_compression_moves_fewer_bytes_and_takes_time_to_decode(folder: Path) ->
 def test_a_replay_by_steps_would_take_the_predicted_time(folder: Path, name: str, changes: dict[str, Any]) -> None:
     """The times of the result are those that its own dependencies lead to."""
     found, capture = changed(folder, name, **changes)
-    surveys = [survey_rank(capture, rank, choose_layers(capture)) for rank in capture.ranks]
-    spans = spans_by_rank(capture.spans, capture.ranks)
-    steps = derive_steps(capture, surveys, spans, capture.time_span_ns[0], Solo())
-    assert expected_elapsed_ns(capture, steps) == pytest.approx(found.after.elapsed_ns, rel=0.001)
+    assert expected_elapsed_ns(capture, steps_of(capture)) == pytest.approx(found.after.elapsed_ns, rel=0.001)
     assert capture.info.dependencies == "known"

@@ -19,7 +19,7 @@ from tests.workloads.fit.loops import STEP_NS, record_loop
 
 
 def fitted(capture: Capture, batch: int | None = None) -> Fit:
-    return fit(observe(capture), capture.spans, batch=batch)
+    return fit(observe(capture), batch=batch)
 
 
 def values(found: Fit) -> dict[str, object]:

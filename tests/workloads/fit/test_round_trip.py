@@ -64,7 +64,7 @@ def test_a_generated_capture_gives_its_description_back(tmp_path, name):
     given = read_workload(name, overrides, "documented").workload
     generate(given, ranks, tmp_path / "g.capture")
     capture = open_capture(tmp_path / "g.capture")
-    found = fit(observe(capture), capture.spans, batch=batch).workload()
+    found = fit(observe(capture), batch=batch).workload()
     for key in EXACT:
         section, _, field = key.rpartition(".")
         one, other = (getattr(getattr(each, section) if section else each, field) for each in (given, found))
@@ -91,8 +91,8 @@ def test_what_is_generated_from_a_fit_is_the_capture_again(tmp_path):
     given = read_workload("default", ["train.epochs=2"], "documented").workload
     generate(given, 2, tmp_path / "one.capture")
     first = open_capture(tmp_path / "one.capture")
-    found = fit(observe(first), first.spans)
+    found = fit(observe(first))
     generate(found.workload(), 2, tmp_path / "two.capture")
     second = open_capture(tmp_path / "two.capture")
     assert second.operation_count() == first.operation_count()
-    assert fit(observe(second), second.spans).values == found.values
+    assert fit(observe(second)).values == found.values

@@ -4,21 +4,13 @@ made."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from dxt_replay.replay.causal.check import schedule
-from dxt_replay.replay.causal.paced_ranks import Steps, derive_steps, expected_elapsed_ns
-from dxt_replay.replay.engine.items import READ_AT
-from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER
-from dxt_replay.replay.plan.chosen_layers import choose_layers
-from dxt_replay.replay.plan.pacing import Pace, Pacing
-from dxt_replay.replay.plan.survey import spans_by_rank, survey_rank
-from dxt_replay.replay.ranks.comm import Solo
+from dxt_replay.replay.causal.paced_ranks import Steps, expected_elapsed_ns, steps_of
 from dxt_replay.traces.errors import TargetError, UsageError
 from dxt_replay.traces.schema import OPS, READ, SPAN_KINDS, codes
 from dxt_replay.traces.store.reader import Capture, open_capture
@@ -26,33 +18,19 @@ from dxt_replay.traces.workers.workers import ALONE, Workers
 from dxt_replay.workloads.generate.assumed_device import AssumedDevice, parse_device
 from dxt_replay.workloads.generate.generation import generate
 from dxt_replay.workloads.times import Distribution
-from tests.planned_lanes import lane_items
+from tests.planned_lanes import elapsed_ns, lanes_that_last
 from tests.workloads.generate.workload_cases import CASES, seconds, workload_of
 
 DEVICES = ("latency=100us,bandwidth=1GB/s", "null")
 
 
-def steps_of(capture: Capture) -> Steps:
-    layers = choose_layers(capture)
-    surveys = [survey_rank(capture, rank, layers) for rank in capture.ranks]
-    spans = spans_by_rank(capture.spans, capture.ranks)
-    return derive_steps(capture, surveys, spans, capture.time_span_ns[0], Solo())
-
-
 def elapsed_on(capture: Capture, steps: Steps, device: AssumedDevice) -> int:
     """What the causal model of a capture comes to on another device."""
-    pacing = Pacing(pace=Pace.STEPS)
-    lanes: dict[Hashable, tuple[np.ndarray, np.ndarray]] = {}
-    for rank, counters in steps.counters(FIRST_RANK_COUNTER).items():
-        for lane, items, length in lane_items(capture, steps, rank, counters, pacing):
-            lasts = device.durations_ns(np.full(len(items), READ), length)
-            lanes[rank, str(lane)] = (items, np.where(items["kind"] == READ_AT, lasts, 0))
-        for name, items in (
-            ("ready", steps.pipeline(rank, counters, pacing)),
-            ("script", steps.script(rank, counters, pacing)),
-        ):
-            lanes[rank, name] = (items, np.zeros(len(items), dtype=np.int64))
-    return max(int(each.end_ns[-1]) for each in schedule(lanes).values() if len(each.end_ns))
+
+    def lasts(rows: np.ndarray) -> np.ndarray:
+        return device.durations_ns(np.full(len(rows), READ), rows["length"])
+
+    return elapsed_ns(lanes_that_last(capture, steps, lasts))
 
 
 @pytest.fixture(scope="module", params=CASES)

@@ -1,0 +1,161 @@
+"""What the lanes of a rank wait for, from its causal model: one pass over its operations. Pure.
+
+Whoever replays, simulates, measures or shows a model reads what this pass yields, and infers nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from dxt_replay.replay.causal.dependencies import FETCHES, NO_FETCH, OPENINGS, PRODUCED, Moments, nth
+from dxt_replay.replay.causal.model import LoopModel, starts_batch
+from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LaneDependencies:
+    """What n operations of a lane wait for, what waits for them, and how long the lane is busy between them, in ns.
+
+    need: (n,), the event that waits for each, NO_EVENT for none.
+    follows: (n,), the moment that lets each begin, NO_MOMENT for none. waits: bool (n,), whether the lane waits for it,
+    rather than has waited for it before.
+    before_ns, after_ns: (n,), think time before the wait, and after it.
+    lets_go: (n + 1,), how many more events wait for no later operation of the lane, before each one and after the last.
+    busy_ns: (n + 1,), how long the lane makes a batch ready before that.
+    is_end: whether the lane has no more operations.
+    """
+
+    need: np.ndarray
+    follows: np.ndarray
+    waits: np.ndarray
+    before_ns: np.ndarray
+    after_ns: np.ndarray
+    lets_go: np.ndarray
+    busy_ns: np.ndarray
+    is_end: bool
+
+
+class DependencyPass:
+    """The dependencies of a rank's operations, batch after batch from the first one.
+
+    lane_operations: how many operations each lane has. origin_ns: recorded time of the replay's start. placed: gives
+    operations the times of the model (`Steps.placed`).
+    """
+
+    def __init__(
+        self,
+        model: LoopModel,
+        lane_operations: Mapping[int, int],
+        origin_ns: int,
+        placed: Callable[[OperationBatch], OperationBatch],
+    ) -> None:
+        self.moments = model.moments
+        self._placed = placed
+        self._reader = model.dependencies()
+        self._lanes = {
+            lane: _LanePass(model, self.moments, lane, operations, origin_ns)
+            for lane, operations in lane_operations.items()
+        }
+
+    def lanes(self, batch: OperationBatch) -> Iterator[tuple[int, np.ndarray, LaneDependencies]]:
+        """By lane of the batch, indices of its operations, and their dependencies. Raises: CaptureError."""
+        batch = self._placed(batch)
+        found = self._reader.dependencies(batch)
+        for lane in np.unique(batch.lane).tolist():
+            mine = np.flatnonzero(batch.lane == lane)
+            yield lane, mine, self._lanes[lane].next(batch.start_ns[mine], batch.end_ns[mine], found[mine])
+
+
+class _LanePass:
+    def __init__(self, model: LoopModel, moments: Moments, lane: int, operations: int, origin_ns: int) -> None:
+        self._model, self._moments = model, moments
+        self._awaited = {OPENINGS: 0, FETCHES: 0, PRODUCED: 0}
+        self._left = operations
+        self._is_worker = model.is_worker(lane)
+        self._ready_ns = 0
+        self._previous_need = NO_EVENT
+        self._let_go = 0
+        self._previous_end_ns = origin_ns
+
+    def next(self, start_ns: np.ndarray, end_ns: np.ndarray, found: np.ndarray) -> LaneDependencies:
+        """Of the next operations of the lane; `found`: their `DEPENDENCY`."""
+        previous = np.concatenate(([self._previous_end_ns], end_ns[:-1]))
+        gap = np.maximum(start_ns - previous, 0)
+        let_ns = self._moments.time_ns[found["follows"]]
+        self._left -= len(found)
+        lets_go = self._lets_go(found["floor"])
+        busy = np.zeros(len(found) + 1, dtype=np.int64)
+        if self._is_worker:
+            follows = found["follows"]
+            waits = self._new_waits(follows)
+            busy = np.concatenate(([self._ready_ns], found["ready_ns"]))
+            self._ready_ns = int(busy[-1])
+            busy[:-1] = np.where(lets_go[:-1] > 0, np.minimum(busy[:-1], gap), 0)
+            # It makes its batch ready, waits for its turn, and goes on.
+            gap = gap - busy[:-1]
+            after = np.where(waits, np.clip(start_ns - np.maximum(previous + busy[:-1], let_ns), 0, gap), gap)
+            before = np.zeros_like(gap)
+        else:
+            first = starts_batch(self._previous_need, found["need"])
+            follows, free = self._model.unheld(self._moments, found, let_ns, previous, gap, first)
+            waits = self._new_waits(follows)
+            # After the wait comes the time between what it waited for and the operation.
+            after = np.where(waits, np.clip(start_ns - np.maximum(previous, let_ns), 0, gap), gap)
+            after[waits & free] = 0
+            after = self._alone(after, start_ns, found["need"])
+            before = np.where(waits, self._hidden(found, gap, after, first, free), 0)
+        if self._left:
+            busy[-1] = 0
+        self._previous_need, self._previous_end_ns = int(found["need"][-1]), int(end_ns[-1])
+        return LaneDependencies(
+            need=found["need"],
+            follows=follows,
+            waits=waits,
+            before_ns=before,
+            after_ns=after,
+            lets_go=lets_go,
+            busy_ns=busy,
+            is_end=not self._left,
+        )
+
+    def _alone(self, after_ns: np.ndarray, start_ns: np.ndarray, need: np.ndarray) -> np.ndarray:
+        """Think times without what a production shows to be none: a reader that waits for another one's data is not
+        thinking, and one that thinks while the loop computes has fewer processors."""
+        production = self._model.production
+        if production is None:
+            return after_ns
+        after_ns = after_ns - np.minimum(production.busy.covered_within(start_ns - after_ns, start_ns), after_ns)
+        fed = nth(self._moments.fetch_number, need)
+        share = np.where(fed == NO_FETCH, 1.0, production.alone[np.maximum(fed, 0)])
+        return np.rint(after_ns * share).astype(np.int64)
+
+    def _hidden(
+        self, found: np.ndarray, gap: np.ndarray, after_ns: np.ndarray, first: np.ndarray, free: np.ndarray
+    ) -> np.ndarray:
+        """The rest of the think time before a wait for a batch fetch, as far as the capture shows it: a reader that was
+        held back hides how long it thought."""
+        within, between = self._model.think_ns
+        typical = np.where(free, gap, np.where(first, between, within))
+        by_fetch = self._moments.gate[found["follows"]] == FETCHES
+        return np.where(by_fetch, np.clip(typical, after_ns, gap), after_ns) - after_ns
+
+    def _lets_go(self, floor: np.ndarray) -> np.ndarray:
+        """`LaneDependencies.lets_go`, by the first event that each operation or a later one can be needed by."""
+        last = len(self._model.loop.kind) if not self._left else self._let_go
+        reached = np.maximum.accumulate(np.concatenate(([self._let_go], floor, [last])))
+        self._let_go = int(reached[-1])
+        return np.diff(reached)
+
+    def _new_waits(self, follows: np.ndarray) -> np.ndarray:
+        """Which operations wait: those whose lane has not yet waited for as late a moment of that kind."""
+        waits = np.zeros(len(follows), dtype=bool)
+        gate, count = self._moments.gate[follows], self._moments.count[follows]
+        for kind, so_far in self._awaited.items():
+            wanted = np.where(gate == kind, count, 0)
+            awaited = np.maximum.accumulate(np.concatenate(([so_far], wanted)))
+            waits |= wanted > awaited[:-1]
+            self._awaited[kind] = int(awaited[-1])
+        return waits
