@@ -120,7 +120,7 @@ def tables(
     from dxt_replay.profiler_merge.analysis.durations import VANIDL_EXCLUDES, recorded_durations, vanidl_durations
     from dxt_replay.profiler_merge.analysis.named_tables import STORAGE_LIMIT, views
     from dxt_replay.profiler_merge.analysis.timeline import DEFAULT_BINS
-    from dxt_replay.replay.twin.placement import locate
+    from dxt_replay.replay.target.placement import locate
     from dxt_replay.traces.units import parse_duration_ns
 
     rules = path_maps(maps)

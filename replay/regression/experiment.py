@@ -33,10 +33,10 @@ from dxt_replay.replay.run.options import RunOptions
 from dxt_replay.replay.run.process import Progress
 from dxt_replay.replay.run.result import RunResult
 from dxt_replay.replay.run.runner import run_replay
-from dxt_replay.replay.twin.containment import printable, refusal, resolve_target
-from dxt_replay.replay.twin.file_writer import sync_file_system
-from dxt_replay.replay.twin.stage import check_staged, stage
-from dxt_replay.replay.twin.stage_plan import StagePlan, plan_stage
+from dxt_replay.replay.target.containment import printable, refusal, resolve_target
+from dxt_replay.replay.target.file_writer import sync_file_system
+from dxt_replay.replay.target.stage import check_staged, stage
+from dxt_replay.replay.target.stage_plan import StagePlan, plan_stage
 from dxt_replay.traces.errors import TargetError, UsageError
 from dxt_replay.traces.output import check_output
 from dxt_replay.traces.schema import SPAN_KINDS, codes

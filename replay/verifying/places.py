@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 
 from dxt_replay.replay.hdf5.files import hdf5_files
 from dxt_replay.replay.hdf5.layout import Hdf5Layout
-from dxt_replay.replay.twin.containment import Target, open_target
-from dxt_replay.replay.twin.data_set import file_use, twin_data_set
-from dxt_replay.replay.twin.manifest import MANIFEST_NAME, Manifest, is_twin_root, read_manifest
-from dxt_replay.replay.twin.path_columns import ancestors
+from dxt_replay.replay.target.containment import Target, open_target
+from dxt_replay.replay.target.data_set import file_use, twin_data_set
+from dxt_replay.replay.target.manifest import MANIFEST_NAME, Manifest, is_twin_root, read_manifest
+from dxt_replay.replay.target.path_columns import ancestors
 from dxt_replay.replay.verifying.capture_parts import capture_parts
 from dxt_replay.replay.verifying.checked import CheckedPart, Verified, VerifiedPlace
 from dxt_replay.replay.verifying.twin_bytes import Layouts

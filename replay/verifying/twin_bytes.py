@@ -10,9 +10,9 @@ import numpy as np
 
 from dxt_replay.replay.hdf5.file_metadata import metadata_of
 from dxt_replay.replay.hdf5.layout import Hdf5Layout
-from dxt_replay.replay.twin.content import BLOCK_BYTES, make_noise
-from dxt_replay.replay.twin.hdf5_twin import compressed_chunks
-from dxt_replay.replay.twin.manifest_files import ManifestFile
+from dxt_replay.replay.target.content import BLOCK_BYTES, make_noise
+from dxt_replay.replay.target.hdf5_twin import compressed_chunks
+from dxt_replay.replay.target.manifest_files import ManifestFile
 
 Layouts = Mapping[str, Hdf5Layout]
 """Digest of a layout -> the layout: the manifest has digests alone, captures have the layouts."""

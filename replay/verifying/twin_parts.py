@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from dxt_replay.replay.twin.containment import LOCK_NAME, Target, lstat, split
-from dxt_replay.replay.twin.content import BLOCK_BYTES
-from dxt_replay.replay.twin.manifest import Manifest, is_twin_root
-from dxt_replay.replay.twin.manifest_files import CREATED_BY_RUN, PLANNED, ManifestFile
-from dxt_replay.replay.twin.path_columns import ancestors
+from dxt_replay.replay.target.containment import LOCK_NAME, Target, lstat, split
+from dxt_replay.replay.target.content import BLOCK_BYTES
+from dxt_replay.replay.target.manifest import Manifest, is_twin_root
+from dxt_replay.replay.target.manifest_files import CREATED_BY_RUN, PLANNED, ManifestFile
+from dxt_replay.replay.target.path_columns import ancestors
 from dxt_replay.replay.verifying.checked import CheckedPart, Difference, in_threads
 from dxt_replay.replay.verifying.twin_bytes import Layouts, first_difference, unknown_layout
 from dxt_replay.traces.errors import TargetError

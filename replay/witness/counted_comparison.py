@@ -16,8 +16,8 @@ import numpy as np
 
 from dxt_replay.profiler_merge.darshan.log import DarshanLog
 from dxt_replay.replay.plan.chosen_layers import choose_layers
-from dxt_replay.replay.twin.data_set import file_use
-from dxt_replay.replay.twin.placement import parse_map, place
+from dxt_replay.replay.target.data_set import file_use
+from dxt_replay.replay.target.placement import parse_map, place
 from dxt_replay.replay.witness.replay_logs import AskedFor, Besides, CountedReplay, asked_for, counted_replay
 from dxt_replay.replay.witness.tallies import (
     AT_END,

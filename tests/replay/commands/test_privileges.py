@@ -12,7 +12,7 @@ import pytest
 from dxt_replay.replay.commands.privileges import KEPT
 from tests.capture_builder import build_capture, read
 from tests.places import ROOT
-from tests.replay.twin.staging import staged
+from tests.replay.target.staging import staged
 
 KEPT_MASK = sum(1 << number for number in KEPT.values())
 PROGRAM = [sys.executable, "-m", "dxt_replay"]

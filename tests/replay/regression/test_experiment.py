@@ -27,7 +27,7 @@ from dxt_replay.replay.regression.experiment import (
 from dxt_replay.replay.regression.interval_verdict import Verdict
 from dxt_replay.replay.run.options import RunOptions
 from dxt_replay.replay.run.process import Progress
-from dxt_replay.replay.twin.stage import check_staged
+from dxt_replay.replay.target.stage import check_staged
 from dxt_replay.traces.errors import TargetError, UsageError
 from dxt_replay.traces.store.reader import Capture, open_capture
 from tests.capture_builder import Span, build_capture, read, write

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 import dxt_replay
-from dxt_replay.replay.twin.manifest import MANIFEST_NAME
-from dxt_replay.replay.twin.placement import TWIN_ROOT
+from dxt_replay.replay.target.manifest import MANIFEST_NAME
+from dxt_replay.replay.target.placement import TWIN_ROOT
 from dxt_replay.replay.verifying.checked import Difference
 from dxt_replay.traces.schema import HDF5_SCHEMA, table_from_columns
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.store.writer import write_hdf5
 from dxt_replay.traces.units import MIB
 from tests.capture_builder import File, build_capture, read, write
-from tests.replay.twin.staging import staged, tree
+from tests.replay.target.staging import staged, tree
 
 SIZE = 2 * MIB + 12_345
 

@@ -15,7 +15,7 @@ import numpy as np
 from dxt_replay.replay.hdf5.compressed_chunks import deflate_to
 from dxt_replay.replay.hdf5.file_metadata import metadata_of
 from dxt_replay.replay.hdf5.layout import SUPERBLOCK_BYTES, DatasetLayout, Hdf5Layout
-from dxt_replay.replay.twin.content import BLOCK_BYTES, PlainStager, make_noise
+from dxt_replay.replay.target.content import BLOCK_BYTES, PlainStager, make_noise
 
 _RECOGNISED_BYTES = 4096
 

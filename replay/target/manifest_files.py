@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dxt_replay.replay.twin.containment import is_contained
-from dxt_replay.replay.twin.path_columns import ascending_order, booleans, column, pieces
-from dxt_replay.replay.twin.placement import OWN_ROOT_ID_CHARS, TWIN_ROOT
+from dxt_replay.replay.target.containment import is_contained
+from dxt_replay.replay.target.path_columns import ascending_order, booleans, column, pieces
+from dxt_replay.replay.target.placement import OWN_ROOT_ID_CHARS, TWIN_ROOT
 
 PLANNED = "planned"
 """State of a file that is to be written; it may exist already, or not."""

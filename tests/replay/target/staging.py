@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from dxt_replay.replay.twin.placement import TWIN_ROOT
-from dxt_replay.replay.twin.stage import stage
-from dxt_replay.replay.twin.stage_plan import StagePlan, plan_stage
+from dxt_replay.replay.target.placement import TWIN_ROOT
+from dxt_replay.replay.target.stage import stage
+from dxt_replay.replay.target.stage_plan import StagePlan, plan_stage
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import File, Op, build_capture, read, write
 

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""The calls of `replay.twin.small_files`, without the interpreter lock."""
+"""The calls of `replay.target.small_files`, without the interpreter lock."""
 
 from libc.errno cimport EINTR, EIO, ENOENT, errno
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -26,7 +26,7 @@ cdef extern from "<unistd.h>" nogil:
 
 
 cdef inline uint64_t mix(uint64_t value) noexcept nogil:
-    """See `replay.twin.content`."""
+    """See `replay.target.content`."""
     value += <uint64_t>0x9E3779B97F4A7C15
     value = (value ^ (value >> 30)) * <uint64_t>0xBF58476D1CE4E5B9
     value = (value ^ (value >> 27)) * <uint64_t>0x94D049BB133111EB

@@ -9,8 +9,8 @@ from typing import overload
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.replay.twin.content import Stager, stager_of
-from dxt_replay.replay.twin.hdf5_twin import Hdf5Stager
+from dxt_replay.replay.target.content import Stager, stager_of
+from dxt_replay.replay.target.hdf5_twin import Hdf5Stager
 from dxt_replay.traces.schema import FORMATS
 
 READ_ROLE = "read"

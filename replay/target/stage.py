@@ -1,7 +1,7 @@
 """The twin data set of a capture under a target: written, checked before a run, taken away again.
 
-`replay.twin.stage_plan` says what to write; `replay.twin.manifest` lists what is ours, and `replay.twin.containment`
-keeps everything outside of the target untouched.
+`replay.target.stage_plan` says what to write; `replay.target.manifest` lists what is ours, and
+`replay.target.containment` keeps everything outside of the target untouched.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dxt_replay.replay.hdf5.files import Hdf5Files
-from dxt_replay.replay.twin.containment import (
+from dxt_replay.replay.target.containment import (
     Target,
     make_target,
     open_target,
@@ -26,9 +26,9 @@ from dxt_replay.replay.twin.containment import (
     resolve_target,
     unlink,
 )
-from dxt_replay.replay.twin.data_set import fits, twin_data_set
-from dxt_replay.replay.twin.directory_batches import DirectoryBatch, FilesByDirectory
-from dxt_replay.replay.twin.file_writer import (
+from dxt_replay.replay.target.data_set import fits, twin_data_set
+from dxt_replay.replay.target.directory_batches import DirectoryBatch, FilesByDirectory
+from dxt_replay.replay.target.file_writer import (
     Limit,
     Progress,
     is_temporary,
@@ -36,13 +36,13 @@ from dxt_replay.replay.twin.file_writer import (
     temporary_name,
     write_files,
 )
-from dxt_replay.replay.twin.manifest import Manifest, read_manifest, remove_manifest, write_manifest
-from dxt_replay.replay.twin.manifest_files import CREATED_BY_RUN, PLANNED, STATES, WHOLE, ManifestFiles, joined
-from dxt_replay.replay.twin.path_columns import rows_in
-from dxt_replay.replay.twin.placement import PathMap, Placements
-from dxt_replay.replay.twin.small_files import remove_files
-from dxt_replay.replay.twin.stage_plan import StagePlan, check_mapped, found_at
-from dxt_replay.replay.twin.twin_files import CREATED_ROLE, TwinFiles
+from dxt_replay.replay.target.manifest import Manifest, read_manifest, remove_manifest, write_manifest
+from dxt_replay.replay.target.manifest_files import CREATED_BY_RUN, PLANNED, STATES, WHOLE, ManifestFiles, joined
+from dxt_replay.replay.target.path_columns import rows_in
+from dxt_replay.replay.target.placement import PathMap, Placements
+from dxt_replay.replay.target.small_files import remove_files
+from dxt_replay.replay.target.stage_plan import StagePlan, check_mapped, found_at
+from dxt_replay.replay.target.twin_files import CREATED_ROLE, TwinFiles
 from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.store.reader import Capture
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dxt_replay.replay.twin.containment import close_unwritten
+from dxt_replay.replay.target.containment import close_unwritten
 
 WINDOW_BYTES = 1 << 30
 """What `resident` maps at a time: address space, and a byte of memory per page."""

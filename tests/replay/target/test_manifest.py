@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dxt_replay.replay.twin.containment import make_target
-from dxt_replay.replay.twin.manifest import MANIFEST_NAME, MANIFEST_VERSION, Manifest, load_manifest, write_manifest
-from dxt_replay.replay.twin.manifest_files import STATES, ManifestFile, ManifestFiles
-from dxt_replay.replay.twin.manifest_lines import lines, parse
-from dxt_replay.replay.twin.placement import TWIN_ROOT, place
+from dxt_replay.replay.target.containment import make_target
+from dxt_replay.replay.target.manifest import MANIFEST_NAME, MANIFEST_VERSION, Manifest, load_manifest, write_manifest
+from dxt_replay.replay.target.manifest_files import STATES, ManifestFile, ManifestFiles
+from dxt_replay.replay.target.manifest_lines import lines, parse
+from dxt_replay.replay.target.placement import TWIN_ROOT, place
 from dxt_replay.traces.errors import TargetError
 from tests.capture_builder import files_table
 
@@ -166,7 +166,7 @@ def test_a_disk_that_cannot_be_read_is_not_damage(tmp_path: Path, monkeypatch: p
     def refuse(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr("dxt_replay.replay.twin.manifest._read_lines", refuse)
+    monkeypatch.setattr("dxt_replay.replay.target.manifest._read_lines", refuse)
     with pytest.raises(TargetError, match=os.strerror(code)) as raised:
         load_manifest(tmp_path)
     assert "damaged" not in str(raised.value)

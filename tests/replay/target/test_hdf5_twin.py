@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dxt_replay.replay.hdf5.compressed_chunks import largest_stored, smallest_stored
 from dxt_replay.replay.hdf5.file_metadata import MAX_DATASETS, can_be_made
 from dxt_replay.replay.hdf5.layout import DatasetLayout, Hdf5Layout
-from dxt_replay.replay.twin.hdf5_twin import Hdf5Stager
+from dxt_replay.replay.target.hdf5_twin import Hdf5Stager
 
 
 def dataset(

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dxt_replay.replay.twin.content import BLOCK_BYTES, make_noise
-from dxt_replay.replay.twin.small_files import FileNames, look_at_files, remove_files, write_small_files
+from dxt_replay.replay.target.content import BLOCK_BYTES, make_noise
+from dxt_replay.replay.target.small_files import FileNames, look_at_files, remove_files, write_small_files
 
 SIZES = [0, 1, 7, 8, 9, 4096, 16_384, 100_001, 262_144]
 

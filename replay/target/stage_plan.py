@@ -1,6 +1,6 @@
 """What staging a twin would write, planned without a change; and what is at the places of its files.
 
-`replay.twin.data_set` decides what a twin holds, `replay.twin.placement` where each file is.
+`replay.target.data_set` decides what a twin holds, `replay.target.placement` where each file is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from dxt_replay.replay.hdf5.files import hdf5_files
-from dxt_replay.replay.twin.containment import (
+from dxt_replay.replay.target.containment import (
     Target,
     close_unwritten,
     open_target,
@@ -23,15 +23,15 @@ from dxt_replay.replay.twin.containment import (
     resolve_target,
     split,
 )
-from dxt_replay.replay.twin.data_set import MappedFile, twin_data_set
-from dxt_replay.replay.twin.directory_batches import FilesByDirectory
-from dxt_replay.replay.twin.file_writer import foreign
-from dxt_replay.replay.twin.manifest import Manifest, read_manifest
-from dxt_replay.replay.twin.manifest_files import CREATED_BY_RUN, PLANNED, ManifestFile
-from dxt_replay.replay.twin.path_columns import rows_in, same_texts
-from dxt_replay.replay.twin.placement import PathMap
-from dxt_replay.replay.twin.small_files import SMALL_BYTES, look_at_files
-from dxt_replay.replay.twin.twin_files import CREATED_ROLE, LOOKED_AT_ROLE, TwinFile, TwinFiles, total
+from dxt_replay.replay.target.data_set import MappedFile, twin_data_set
+from dxt_replay.replay.target.directory_batches import FilesByDirectory
+from dxt_replay.replay.target.file_writer import foreign
+from dxt_replay.replay.target.manifest import Manifest, read_manifest
+from dxt_replay.replay.target.manifest_files import CREATED_BY_RUN, PLANNED, ManifestFile
+from dxt_replay.replay.target.path_columns import rows_in, same_texts
+from dxt_replay.replay.target.placement import PathMap
+from dxt_replay.replay.target.small_files import SMALL_BYTES, look_at_files
+from dxt_replay.replay.target.twin_files import CREATED_ROLE, LOOKED_AT_ROLE, TwinFile, TwinFiles, total
 from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import format_bytes, format_count

@@ -3,9 +3,9 @@
 The target itself may be given through links; it is resolved once. Below it each directory is opened relative to the
 descriptor of the one above with O_NOFOLLOW, so a link put there by anyone, at any moment, is refused instead of
 followed. A mount point in a twin is refused too: what is mounted there is not ours. Paths below the target are text,
-`/` between names, as `replay.twin.placement` makes them.
+`/` between names, as `replay.target.placement` makes them.
 
-A run opens the files by their whole paths: links are looked for as it starts (`replay.twin.stage.check_staged`), and
+A run opens the files by their whole paths: links are looked for as it starts (`replay.target.stage.check_staged`), and
 the kernel refuses them at each open for writing and each rename (`replay.engine.backends.link_free`). The libraries of
 MPI-IO and HDF5 open paths themselves: there the path is looked at just before. A user who replaces a directory by a
 link within that moment, or under a preloaded tracer, is trusted.
@@ -24,7 +24,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dxt_replay.replay.twin.placement import TWIN_ROOT
+from dxt_replay.replay.target.placement import TWIN_ROOT
 from dxt_replay.traces.errors import TargetError, exhausted
 from dxt_replay.traces.text import printable
 

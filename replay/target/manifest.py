@@ -24,11 +24,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from dxt_replay.replay.twin.containment import Target, open_target, refusal
-from dxt_replay.replay.twin.manifest_files import OURS, ManifestFile, ManifestFiles, joined, no_files
-from dxt_replay.replay.twin.manifest_lines import lines, parse
-from dxt_replay.replay.twin.path_columns import column, is_ascending, pieces
-from dxt_replay.replay.twin.placement import TWIN_ROOT
+from dxt_replay.replay.target.containment import Target, open_target, refusal
+from dxt_replay.replay.target.manifest_files import OURS, ManifestFile, ManifestFiles, joined, no_files
+from dxt_replay.replay.target.manifest_lines import lines, parse
+from dxt_replay.replay.target.path_columns import column, is_ascending, pieces
+from dxt_replay.replay.target.placement import TWIN_ROOT
 from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.text import printable
 

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from dxt_replay.replay.twin.file_writer import temporary_name
-from dxt_replay.replay.twin.manifest import MANIFEST_NAME, load_manifest
-from dxt_replay.replay.twin.manifest_files import PLANNED, WHOLE
-from dxt_replay.replay.twin.placement import TWIN_ROOT
-from dxt_replay.replay.twin.small_files import SMALL_BYTES
-from dxt_replay.replay.twin.stage import stage, unstage
-from dxt_replay.replay.twin.stage_plan import plan_stage
+from dxt_replay.replay.target.file_writer import temporary_name
+from dxt_replay.replay.target.manifest import MANIFEST_NAME, load_manifest
+from dxt_replay.replay.target.manifest_files import PLANNED, WHOLE
+from dxt_replay.replay.target.placement import TWIN_ROOT
+from dxt_replay.replay.target.small_files import SMALL_BYTES
+from dxt_replay.replay.target.stage import stage, unstage
+from dxt_replay.replay.target.stage_plan import plan_stage
 from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import MIB
 from tests.capture_builder import build_capture, read
 from tests.places import ROOT
-from tests.replay.twin.staging import capture_fixture, failing, staged, target_fixture, tree, twin  # noqa: F401
+from tests.replay.target.staging import capture_fixture, failing, staged, target_fixture, tree, twin  # noqa: F401
 
 
 class TestInterrupts:
@@ -42,7 +42,8 @@ class TestInterrupts:
         )
         program = (
             "import os, sys; from pathlib import Path;"
-            "from dxt_replay.replay.twin.stage import stage; from dxt_replay.replay.twin.stage_plan import plan_stage;"
+            "from dxt_replay.replay.target.stage import stage;"
+            "from dxt_replay.replay.target.stage_plan import plan_stage;"
             "from dxt_replay.traces.store.reader import open_capture;"
             "plan = plan_stage(open_capture(sys.argv[1]), Path(sys.argv[2]));"
             "stage(plan, workers=1, progress=lambda done, total: os._exit(9) if done > 3_000_000 else None)"
@@ -76,7 +77,7 @@ class TestInterrupts:
         staged(build_capture(tmp_path, files=[f"/data/{name}" for name in names], ops=ops), target)
         for name in (names[0], names[-1]):
             (target / TWIN_ROOT / "data" / os.fsdecode(temporary_name(name.encode()))).write_bytes(b"half")
-        monkeypatch.setattr("dxt_replay.replay.twin.stage.REMOVED_FILES", 2)
+        monkeypatch.setattr("dxt_replay.replay.target.stage.REMOVED_FILES", 2)
         assert unstage(target) == 5
         assert tree(target) == {}
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dxt_replay.replay.twin.content import BLOCK_BYTES, PlainStager, make_noise, stager_of
+from dxt_replay.replay.target.content import BLOCK_BYTES, PlainStager, make_noise, stager_of
 from dxt_replay.traces.schema import FORMATS
 
 record_ids = st.integers(0, 2**64 - 1)

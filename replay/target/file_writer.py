@@ -21,11 +21,11 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.replay.twin.containment import Target, lstat, refusal, split, unlink
-from dxt_replay.replay.twin.directory_batches import DirectoryBatch, FilesByDirectory
-from dxt_replay.replay.twin.path_columns import by_directory
-from dxt_replay.replay.twin.small_files import SMALL_BYTES, write_small_files
-from dxt_replay.replay.twin.twin_files import TwinFile, TwinFiles, total
+from dxt_replay.replay.target.containment import Target, lstat, refusal, split, unlink
+from dxt_replay.replay.target.directory_batches import DirectoryBatch, FilesByDirectory
+from dxt_replay.replay.target.path_columns import by_directory
+from dxt_replay.replay.target.small_files import SMALL_BYTES, write_small_files
+from dxt_replay.replay.target.twin_files import TwinFile, TwinFiles, total
 from dxt_replay.traces.errors import TargetError, UsageError
 from dxt_replay.traces.units import MIB
 

@@ -16,14 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dxt_replay.replay.twin import containment
-from dxt_replay.replay.twin.containment import Target, is_contained, make_target, open_target, refusal, resolve_target
-from dxt_replay.replay.twin.file_writer import temporary_name
-from dxt_replay.replay.twin.manifest import MANIFEST_NAME, MANIFEST_VERSION
-from dxt_replay.replay.twin.placement import TWIN_ROOT
-from dxt_replay.replay.twin.small_files import SMALL_BYTES
-from dxt_replay.replay.twin.stage import check_staged, prepare_run, stage, unstage
-from dxt_replay.replay.twin.stage_plan import plan_stage
+from dxt_replay.replay.target import containment
+from dxt_replay.replay.target.containment import Target, is_contained, make_target, open_target, refusal, resolve_target
+from dxt_replay.replay.target.file_writer import temporary_name
+from dxt_replay.replay.target.manifest import MANIFEST_NAME, MANIFEST_VERSION
+from dxt_replay.replay.target.placement import TWIN_ROOT
+from dxt_replay.replay.target.small_files import SMALL_BYTES
+from dxt_replay.replay.target.stage import check_staged, prepare_run, stage, unstage
+from dxt_replay.replay.target.stage_plan import plan_stage
 from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.text import printable
@@ -415,8 +415,8 @@ def test_a_hard_link_is_refused_before_a_run_writes_through_it(where: str, place
 MOUNTED = """
 import os, sys
 from pathlib import Path
-from dxt_replay.replay.twin.stage import check_staged, unstage
-from dxt_replay.replay.twin.stage_plan import plan_stage
+from dxt_replay.replay.target.stage import check_staged, unstage
+from dxt_replay.replay.target.stage_plan import plan_stage
 from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.store.reader import open_capture
 

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from dxt_replay.replay.twin.file_writer import BATCH_FILES, SYNC_BYTES
-from dxt_replay.replay.twin.manifest import MANIFEST_NAME, load_manifest
-from dxt_replay.replay.twin.manifest_files import CREATED_BY_RUN, WHOLE
-from dxt_replay.replay.twin.placement import TWIN_ROOT, parse_map
-from dxt_replay.replay.twin.stage import check_staged, stage, unstage
-from dxt_replay.replay.twin.stage_lines import as_json, describe
-from dxt_replay.replay.twin.stage_plan import plan_stage
+from dxt_replay.replay.target.file_writer import BATCH_FILES, SYNC_BYTES
+from dxt_replay.replay.target.manifest import MANIFEST_NAME, load_manifest
+from dxt_replay.replay.target.manifest_files import CREATED_BY_RUN, WHOLE
+from dxt_replay.replay.target.placement import TWIN_ROOT, parse_map
+from dxt_replay.replay.target.stage import check_staged, stage, unstage
+from dxt_replay.replay.target.stage_lines import as_json, describe
+from dxt_replay.replay.target.stage_plan import plan_stage
 from dxt_replay.traces.errors import CaptureError, TargetError, UsageError
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import MIB
 from tests.capture_builder import File, Op, build_capture, read, write
-from tests.replay.twin.staging import capture_fixture, free_space, staged, target_fixture, tree, twin  # noqa: F401
+from tests.replay.target.staging import capture_fixture, free_space, staged, target_fixture, tree, twin  # noqa: F401
 
 
 class TestPlan:

@@ -2,7 +2,7 @@
 
 A small file has its own name from the start and is written at once: a temporary name and a rename cost as much as the
 rest of it. One that a crash cut short is known by the manifest, which lists it as planned, and by its bytes, the start
-of its noise (`replay.twin.stage_plan`).
+of its noise (`replay.target.stage_plan`).
 
 Each call takes the descriptor of a directory and goes through the names in order, without the interpreter lock. It
 counts in done[0] (int64) the files that it finished, and returns 0, or the errno of the first that was refused. Names
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dxt_replay.replay.twin import _small_files
-from dxt_replay.replay.twin.content import noise_block
+from dxt_replay.replay.target import _small_files
+from dxt_replay.replay.target.content import noise_block
 
 SMALL_BYTES = 256 << 10
 """Largest file that is written like this."""

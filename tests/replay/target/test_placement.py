@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dxt_replay.replay.twin.placement import NAME_MAX, PATH_MAX, TWIN_ROOT, PathMap, lexical_parts, parse_map, place
+from dxt_replay.replay.target.placement import NAME_MAX, PATH_MAX, TWIN_ROOT, PathMap, lexical_parts, parse_map, place
 from dxt_replay.traces.errors import UsageError
 from tests.capture_builder import File, files_table
 

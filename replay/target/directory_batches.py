@@ -9,8 +9,8 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.replay.twin.path_columns import by_directory, name_starts, text_bytes
-from dxt_replay.replay.twin.small_files import FileNames
+from dxt_replay.replay.target.path_columns import by_directory, name_starts, text_bytes
+from dxt_replay.replay.target.small_files import FileNames
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from dxt_replay.replay.twin.containment import printable
-from dxt_replay.replay.twin.stage_plan import StagePlan
-from dxt_replay.replay.twin.twin_files import TwinFile, TwinFiles
+from dxt_replay.replay.target.containment import printable
+from dxt_replay.replay.target.stage_plan import StagePlan
+from dxt_replay.replay.target.twin_files import TwinFile, TwinFiles
 from dxt_replay.traces.units import NS_PER_S, format_bytes, format_count, format_counted, format_duration
 
 LARGEST_SHOWN = 5

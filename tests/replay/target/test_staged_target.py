@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from dxt_replay.replay.twin.placement import TWIN_ROOT, parse_map, place
-from dxt_replay.replay.twin.stage import check_staged, prepare_run, unstage
-from dxt_replay.replay.twin.stage_plan import plan_stage
+from dxt_replay.replay.target.placement import TWIN_ROOT, parse_map, place
+from dxt_replay.replay.target.stage import check_staged, prepare_run, unstage
+from dxt_replay.replay.target.stage_plan import plan_stage
 from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import build_capture, files_table, read, write
-from tests.replay.twin.staging import capture_fixture, sizes, staged, target_fixture, tree, twin  # noqa: F401
+from tests.replay.target.staging import capture_fixture, sizes, staged, target_fixture, tree, twin  # noqa: F401
 
 
 class TestSharedTarget:

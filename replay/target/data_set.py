@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dxt_replay.replay.hdf5.files import Hdf5Files
-from dxt_replay.replay.twin.hdf5_twin import Hdf5Stager
-from dxt_replay.replay.twin.manifest import Manifest
-from dxt_replay.replay.twin.manifest_files import CREATED_BY_RUN, ManifestFiles
-from dxt_replay.replay.twin.path_columns import (
+from dxt_replay.replay.target.hdf5_twin import Hdf5Stager
+from dxt_replay.replay.target.manifest import Manifest
+from dxt_replay.replay.target.manifest_files import CREATED_BY_RUN, ManifestFiles
+from dxt_replay.replay.target.path_columns import (
     TEXT,
     ancestors,
     ascending_order,
@@ -32,8 +32,8 @@ from dxt_replay.replay.twin.path_columns import (
     same_texts,
     text_bytes,
 )
-from dxt_replay.replay.twin.placement import OWN_ROOT_ID_CHARS, TWIN_ROOT, PathMap, Placements, place
-from dxt_replay.replay.twin.twin_files import CREATED_ROLE, READ_ROLE, ROLES, TwinFiles
+from dxt_replay.replay.target.placement import OWN_ROOT_ID_CHARS, TWIN_ROOT, PathMap, Placements, place
+from dxt_replay.replay.target.twin_files import CREATED_ROLE, READ_ROLE, ROLES, TwinFiles
 from dxt_replay.traces.schema import FORMATS, OPS, READ, TRACED, WRITE, codes
 from dxt_replay.traces.store.reader import Capture
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dxt_replay.replay.twin import page_cache
-from dxt_replay.replay.twin.page_cache import DropResult, Residency, drop, resident
+from dxt_replay.replay.target import page_cache
+from dxt_replay.replay.target.page_cache import DropResult, Residency, drop, resident
 
 PAGE = mmap.PAGESIZE
 

@@ -15,18 +15,18 @@ from typing import Any
 
 import pytest
 
-from dxt_replay.replay.twin.containment import LOCK_NAME
-from dxt_replay.replay.twin.manifest import load_manifest
-from dxt_replay.replay.twin.manifest_files import WHOLE
-from dxt_replay.replay.twin.placement import TWIN_ROOT
-from dxt_replay.replay.twin.stage import stage, unstage
-from dxt_replay.replay.twin.stage_lines import describe
-from dxt_replay.replay.twin.stage_plan import StagePlan, plan_stage
+from dxt_replay.replay.target.containment import LOCK_NAME
+from dxt_replay.replay.target.manifest import load_manifest
+from dxt_replay.replay.target.manifest_files import WHOLE
+from dxt_replay.replay.target.placement import TWIN_ROOT
+from dxt_replay.replay.target.stage import stage, unstage
+from dxt_replay.replay.target.stage_lines import describe
+from dxt_replay.replay.target.stage_plan import StagePlan, plan_stage
 from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import MIB
 from tests.capture_builder import File, build_capture, read
-from tests.replay.twin.staging import capture_fixture, failing, free_space, staged, target_fixture, twin  # noqa: F401
+from tests.replay.target.staging import capture_fixture, failing, free_space, staged, target_fixture, twin  # noqa: F401
 
 
 class TestRefusals:

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dxt_replay.replay.twin.path_columns import ancestors, booleans, column, prefixed, repeated
+from dxt_replay.replay.target.path_columns import ancestors, booleans, column, prefixed, repeated
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.file_rows import exact_paths
 

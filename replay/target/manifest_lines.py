@@ -1,6 +1,6 @@
 """The lines of a manifest, written from columns and read into them.
 
-`replay.twin.manifest` says what they are. `parse` takes lines that are as `lines` writes them and no others: what it
+`replay.target.manifest` says what they are. `parse` takes lines that are as `lines` writes them and no others: what it
 made of them is written again and held against them.
 """
 
@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from dxt_replay.replay.twin.manifest_files import BELOW_A_ROOT, STATES, ManifestFiles
-from dxt_replay.replay.twin.path_columns import TEXT, booleans, column, is_ascending, text_bytes
+from dxt_replay.replay.target.manifest_files import BELOW_A_ROOT, STATES, ManifestFiles
+from dxt_replay.replay.target.path_columns import TEXT, booleans, column, is_ascending, text_bytes
 
 _TO_ESCAPE = r"[^ !#-\[\]-~]"
 _NOT_CONTAINED = r"(^|/)(\.?\.?)(/|$)|\x00"
