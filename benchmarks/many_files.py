@@ -72,7 +72,7 @@ def run(path):
 _COPY = """
 import resource, subprocess
 from pathlib import Path
-from dxt_replay.replay.target.file_writer import sync_file_system
+from dxt_replay.replay.target.posix import sync_file_system
 def run(path):
     folder = Path(path).parent
     subprocess.run(["cp", "-r", folder / "twin/dxt-replay-twin", folder / "copy"], check=True)

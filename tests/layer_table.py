@@ -295,6 +295,7 @@ LIGHT_HOMES = {
     "traces.store.info": {"msgspec"},
     "profiler_merge.workloads.yaml_text": {"yaml"},
     "replay.simulation.model_file": {"yaml"},
+    "replay.target.manifest": {"msgspec"},
     "profiler_merge.tracers.dftracer.pfw_events": {"msgspec"},
 }
 """Module -> the light packages that it alone may import."""

@@ -19,10 +19,9 @@ from hypothesis import strategies as st
 
 from dxt_replay.replay.calibration.scratch import NAME as CALIBRATION
 from dxt_replay.replay.commands.main import main
-from dxt_replay.replay.target.containment import LOCK_NAME
-from dxt_replay.replay.target.file_writer import temporary_name
 from dxt_replay.replay.target.manifest import MANIFEST_NAME
 from dxt_replay.replay.target.placement import TWIN_ROOT
+from dxt_replay.replay.target.posix import LOCK_NAME, temporary_name
 from tests.capture_builder import File, Op, Span, build_capture, read, write
 from tests.output_commands import OUTPUT_COMMANDS, OutputCommand
 from tests.planted import THINGS, exchange, make_outside, nothing_changes, plant
@@ -38,7 +37,7 @@ TARGET_PLACES = (
     f"{TWIN_ROOT}/d/final",
     f"{TWIN_ROOT}/d/{os.fsdecode(temporary_name(b'a'))}",
     MANIFEST_NAME,
-    f".{MANIFEST_NAME}.new",
+    os.fsdecode(temporary_name(MANIFEST_NAME.encode())),
     LOCK_NAME,
 )
 MOMENTS = ("before staging", "before the run")

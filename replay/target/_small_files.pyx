@@ -1,5 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""The calls of `replay.target.small_files`, without the interpreter lock."""
+"""Makes, looks at and removes many files of one directory in one call, without the interpreter lock.
+
+Each call takes the descriptor of a directory and goes through the names in order. It counts in done[0] (int64) the
+files that it finished, and returns 0, or the errno of the first that was refused.
+"""
 
 from libc.errno cimport EINTR, EIO, ENOENT, errno
 from libc.stdint cimport int64_t, uint8_t, uint64_t

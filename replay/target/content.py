@@ -1,17 +1,19 @@
 """What fills a staged file: bytes that do not compress, made faster than a disk takes them.
 
-A `Stager` makes the files of one format; HDF5 has its own where the twins are real HDF5 files.
+A byte of a file follows from its record id, its place and, for a real HDF5 file, the layout of its chunks: whoever
+knows these can make any block of the file again.
 """
 
 from __future__ import annotations
 
 import functools
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from dxt_replay.replay.target.protocol import Reader
 from dxt_replay.traces.units import MIB
 
 BLOCK_BYTES = MIB
@@ -19,57 +21,72 @@ BLOCK_BYTES = MIB
 
 _NOISE_SEED = 0x5D7C_3A11_0D15_7A6E
 _MASK = (1 << 64) - 1
+_SHOWN_BYTES = 8
+
+Difference = tuple[int, str, str]
+"""Offset of the first byte that differs, and in hex what was expected there and what was found."""
 
 
-class Stager(Protocol):
-    """Makes files of one format. Stateless: a byte of a file follows from record id and offset alone."""
+class Inserts(Protocol):
+    """What a file holds in place of noise."""
 
-    may_be_sparse: bool
-    """Whether a hole of the right size is a valid file of the format."""
-
-    may_start_in_place: bool
-    """Whether it makes noise from the first byte on, by which a file that was cut short is known."""
-
-    def fill(self, fd: int, record_id: int, size: int) -> Iterator[int]:
-        """Fill an empty file to `size` bytes; yields the number of bytes after each write. Raises: OSError."""
-
-    def made(self, fd: int, record_id: int, size: int) -> bool:
-        """Whether an open file of the right size starts as this stager would have begun it."""
+    def put_into(self, data: np.ndarray, begin: int) -> None:
+        """Overwrite what is not noise in `data`, the bytes (uint8) of the file from `begin` on."""
 
 
-class PlainStager:
-    """Noise from the first byte to the last."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """The `size` bytes of a staged file: the noise of its record id with `inserts`, or zeros where it is a hole."""
 
-    may_be_sparse = True
-    may_start_in_place = True
+    record_id: int
+    size: int
+    inserts: Inserts | None = None
+    is_hole: bool = False
 
-    def fill(self, fd: int, record_id: int, size: int) -> Iterator[int]:
-        buffer = bytearray(min(BLOCK_BYTES, -(-size // 8) * 8))
-        words = np.frombuffer(buffer, dtype=np.uint64)
-        for offset in range(0, size, BLOCK_BYTES):
-            make_noise(record_id, offset // BLOCK_BYTES, words)
-            data = memoryview(buffer)[: size - offset]
-            done = 0
-            while done < len(data):
-                done += os.write(fd, data[done:])
-            yield done
+    def block(self, number: int, words: np.ndarray) -> memoryview:
+        """The bytes of block `number`, or as many as `words`, uint64[up to BLOCK_BYTES / 8], in which they are made."""
+        begin = number * BLOCK_BYTES
+        if self.is_hole:
+            words[:] = 0
+        else:
+            make_noise(self.record_id, number, words)
+        data = words.view(np.uint8)[: self.size - begin]
+        if self.inserts is not None:
+            self.inserts.put_into(data, begin)
+        return data.data
 
-    def made(self, fd: int, record_id: int, size: int) -> bool:
-        start = min(size, 4096)
-        words = np.empty(4096 // 8, dtype=np.uint64)
-        make_noise(record_id, 0, words)
-        return os.pread(fd, start, 0) == words.tobytes()[:start]
+    def blocks(self) -> Iterator[memoryview]:
+        """All bytes; each block is valid until the next is asked for."""
+        words = _words(self.size)
+        for number in range(-(-self.size // BLOCK_BYTES)):
+            yield self.block(number, words)
+
+    def first_difference(self, file: Reader, begin: int, end: int) -> Difference | None:
+        """The first byte in [begin, end) of a file that is another; None where all are right. The rest of a hole is
+        skipped, not read. `begin` is a multiple of BLOCK_BYTES. Raises: OSError."""
+        words = _words(end - begin)
+        at, buffer = begin, np.empty(len(words) * 8, dtype=np.uint8)
+        while at < end:
+            if self.is_hole:
+                at = max(at, file.data_from(at) // BLOCK_BYTES * BLOCK_BYTES)
+                if at >= end:
+                    break
+            expected = np.frombuffer(self.block(at // BLOCK_BYTES, words), dtype=np.uint8)[: end - at]
+            there = buffer[: len(expected)]
+            read = file.read_into(there.data, at)
+            wrong = expected != there
+            wrong[read:] = True
+            if wrong.any():
+                some = slice(first := int(wrong.argmax()), first + _SHOWN_BYTES)
+                found = there[:read][some].tobytes().hex() or "the end of the file"
+                return at + first, expected[some].tobytes().hex(), found
+            at += BLOCK_BYTES
+        return None
 
 
-STAGERS: Mapping[str, Stager] = {}
-"""Stagers of single formats (`traces.schema.FORMATS`); every other format is plain."""
-
-_PLAIN = PlainStager()
-
-
-def stager_of(file_format: str) -> Stager:
-    """The stager of a format."""
-    return STAGERS.get(file_format, _PLAIN)
+def _words(size: int) -> np.ndarray:
+    """Room for a block, or for as many bytes."""
+    return np.empty(-(-min(BLOCK_BYTES, size) // 8), dtype=np.uint64)
 
 
 def make_noise(record_id: int, block: int, words: np.ndarray) -> None:

@@ -11,16 +11,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dxt_replay.replay.hdf5.files import Hdf5Files
-from dxt_replay.replay.target.hdf5_twin import Hdf5Stager
-from dxt_replay.replay.target.manifest import Manifest
-from dxt_replay.replay.target.manifest_files import CREATED_BY_RUN, ManifestFiles
+from dxt_replay.replay.target.hdf5_content import hdf5_bytes
+from dxt_replay.replay.target.manifest import CREATED_BY_RUN, Manifest, in_state
 from dxt_replay.replay.target.path_columns import (
     TEXT,
     ancestors,
@@ -138,16 +136,16 @@ def _first_times(capture: Capture, files: int) -> dict[int, np.ndarray]:
 
 
 def twin_data_set(
-    capture: Capture, target: Path, maps: Sequence[PathMap], manifest: Manifest, hdf5: Hdf5Files | None = None
+    capture: Capture, base: bytes, maps: Sequence[PathMap], manifest: Manifest, hdf5: Hdf5Files | None = None
 ) -> TwinDataSet:
-    """The data set as it is, or is to be, under `target` (resolved), beside what `manifest` says is there.
+    """The data set as it is, or is to be, in a target (`base`: `Target.base`), beside what `manifest` says is there.
 
     A file that the manifest lists in the same size is shared; one that differs, or that a file or directory there is
     in the way of, goes below a root of this data set's own. `hdf5` None: any HDF5 file that was made for as many bytes
     will do, as it does for requests past the library; to know the layouts costs a look at all requests.
     """
     use = file_use(capture)
-    placements = place(capture.files, target, maps, written=np.flatnonzero(use.written).tolist())
+    placements = place(capture.files, base, maps, written=np.flatnonzero(use.written).tolist())
     real = booleans(placements.below.is_null())
     mapped = tuple(
         MappedFile(file_id=file_id, path=placements[file_id].path, size=int(use.size_bytes[file_id]))
@@ -171,28 +169,28 @@ def _twin_files(
 ) -> TwinFiles:
     """The files of `mask` (bool by file id), which are those of the twin. `below`: paths below the target."""
     file_id = np.flatnonzero(mask)
-    size, formats = use.size_bytes[mask], codes(capture.files, "format")[mask]
+    size = whole = use.size_bytes[mask]
     role = np.select([use.read[mask], use.created[mask]], [ROLES.index(READ_ROLE), ROLES.index(CREATED_ROLE)], 1)
     layouts = {} if hdf5 is None else {file: hdf5.layouts[file] for file in file_id.tolist() if file in hdf5.layouts}
-    needed = use.size_bytes
-    chunks = {file: Hdf5Stager(layout=layout, data_bytes=int(needed[file])) for file, layout in layouts.items()}
-    whole = size
-    if chunks:
+    if layouts:
         whole = size.copy()
-        whole[np.searchsorted(file_id, list(chunks))] = [stager.file_bytes for stager in chunks.values()]
-    exact = (formats != FORMATS.index("hdf5")) | (role != ROLES.index(READ_ROLE)) | (hdf5 is not None)
+        rows = np.searchsorted(file_id, list(layouts))
+        whole[rows] = [
+            hdf5_bytes(each, needed) for each, needed in zip(layouts.values(), size[rows].tolist(), strict=True)
+        ]
+    is_hdf5 = codes(capture.files, "format")[mask] == FORMATS.index("hdf5")
+    exact = ~is_hdf5 | (role != ROLES.index(READ_ROLE)) | (hdf5 is not None)
     return TwinFiles(
         file_id=file_id.astype(np.int32),
         record_id=capture.files["record_id"].to_numpy()[mask],
         path=below if mask.all() else below.filter(pa.array(mask)),
         size=whole,
-        format=formats,
         role=role.astype(np.int8),
         data_bytes=size,
         exact=exact,
         renamed=use.renamed[mask],
         written=use.written[mask],
-        hdf5=chunks,
+        layouts=layouts,
     )
 
 
@@ -213,35 +211,34 @@ def _identity(files: TwinFiles) -> str:
 
 def _settle(files: TwinFiles, own_root: str, manifest: Manifest) -> TwinFiles:
     """The files, below `own_root` those that what the manifest lists is in the way of."""
-    listed = manifest.files
-    if not len(listed):
+    if not len(manifest.files):
         return files
-    rows = rows_in(files.path, listed.path)
+    listed = manifest.path
+    rows = rows_in(files.path, listed)
     absent = rows < 0
-    shared = fits(listed, rows, files)
+    shared = fits(manifest, rows, files)
     if absent.any():
         directories = ancestors(files.path.filter(pa.array(absent)))
-        below_files = directories.filter(pc.is_in(directories, value_set=listed.path)).to_pylist()
+        below_files = directories.filter(pc.is_in(directories, value_set=listed)).to_pylist()
         for row in np.flatnonzero(absent).tolist() if below_files else ():
             shared[row] = not any(files.path[row].as_py().startswith(f"{each}/") for each in below_files)
-        shared &= ~(absent & booleans(pc.is_in(files.path, value_set=ancestors(listed.path))))
+        shared &= ~(absent & booleans(pc.is_in(files.path, value_set=ancestors(listed))))
     if shared.all():
         return files
     moved = pc.utf8_slice_codeunits(files.path.filter(pa.array(~shared)), len(TWIN_ROOT))
     return replace(files, path=pc.replace_with_mask(files.path, pa.array(~shared), prefixed(own_root, moved)))
 
 
-def fits(listed: ManifestFiles, rows: np.ndarray, files: TwinFiles) -> np.ndarray:
+def fits(manifest: Manifest, rows: np.ndarray, files: TwinFiles) -> np.ndarray:
     """bool[files]: whether the entry of each file can stand for it: made by the run, both or neither, and the same
     contents. `rows`: of the entries, -1 where there is none, which fits."""
-    absent, rows = rows < 0, np.maximum(rows, 0)
-    created, by_run = files.has_role(CREATED_ROLE), listed.in_state(CREATED_BY_RUN)[rows]
-    size, layout, data_bytes = (
-        listed.size[rows],
-        *(each.take(pa.array(rows)) for each in (listed.layout, listed.data_bytes)),
-    )
-    same_bytes = pc.equal(pc.coalesce(data_bytes, pa.array(size)), pa.array(files.data_bytes.astype(np.uint64)))
-    same = (size == files.size.astype(np.uint64)) & same_texts(layout, files.layouts())
-    same = np.where(files.exact, same, booleans(same_bytes))
-    found: np.ndarray = absent | np.where(created | by_run, created & by_run, same)
+    if not len(manifest.files):
+        return np.ones(len(files), dtype=bool)
+    listed = manifest.files.drop_columns(["path"]).take(np.maximum(rows, 0))
+    created, by_run = files.has_role(CREATED_ROLE), in_state(listed, CREATED_BY_RUN)
+    needed = pa.array(files.data_bytes.astype(np.uint64))
+    same_bytes = booleans(pc.equal(pc.coalesce(listed["data_bytes"], listed["size"]), needed))
+    same = (listed["size"].to_numpy() == files.size.astype(np.uint64)) & same_texts(listed["layout"], files.layout)
+    same = np.where(files.exact, same, same_bytes)
+    found: np.ndarray = (rows < 0) | np.where(created | by_run, created & by_run, same)
     return found

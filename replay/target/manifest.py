@@ -13,22 +13,26 @@ interrupted staging are known from somebody else's.
 from __future__ import annotations
 
 import json
-import os
-import stat
-import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from io import BufferedReader
-from itertools import pairwise
-from pathlib import Path
-from typing import Any
+from hashlib import blake2b
+from typing import Any, Literal
 
-from dxt_replay.replay.target.containment import Target, open_target, refusal
-from dxt_replay.replay.target.manifest_files import OURS, ManifestFile, ManifestFiles, joined, no_files
-from dxt_replay.replay.target.manifest_lines import lines, parse
-from dxt_replay.replay.target.path_columns import column, is_ascending, pieces
-from dxt_replay.replay.target.placement import TWIN_ROOT
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dxt_replay.replay.target.path_columns import (
+    TEXT,
+    booleans,
+    column,
+    is_ascending,
+    pieces,
+    text_bytes,
+)
+from dxt_replay.replay.target.placement import BELOW_A_ROOT, TWIN_ROOT
+from dxt_replay.replay.target.protocol import Target
 from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.text import printable
 
@@ -36,143 +40,229 @@ MANIFEST_NAME = "dxt-replay-manifest.json"
 MANIFEST_VERSION = 3
 """History: 1 (0.1.0): first. 2: `data_bytes` and `layout` of HDF5 files. 3: `written` files."""
 
-_BLOCK_BYTES = 8 << 20
-"""Bytes of lines that are read at a time."""
-_BEFORE_LINES, _AFTER_LINES = b', "files": [\n', b"\n]}\n"
+PLANNED = "planned"
+"""State of a file that is to be written; it may exist already, or not."""
+WHOLE = "whole"
+"""State of a file that is written to its full size."""
+CREATED_BY_RUN = "created_by_run"
+"""State of a file that the captured job only writes: each run makes it anew."""
+
+MANIFEST_SCHEMA = pa.schema(
+    [
+        ("path", TEXT),
+        ("size", pa.uint64()),
+        ("record_id", pa.uint64()),
+        ("sparse", pa.bool_()),
+        ("state", pa.string()),
+        ("data_bytes", pa.uint64()),
+        ("layout", pa.string()),
+        ("written", pa.bool_()),
+    ]
+)
+"""A row a file: `path` below the target, `size` in bytes; a `sparse` one is a hole of that size.
+
+`data_bytes`: the bytes of a real HDF5 file that accesses need, without its metadata. `layout`: digest of where its
+chunks lie. Both null for other files. `written`: replays write into a staged file, or give it another name.
+"""
+
+_NOT_CONTAINED = r"(^|/)(\.?\.?)(/|$)|\x00"
+"""A name that is empty, `.` or `..`, or a NUL."""
+
+_TO_ESCAPE = r"[^ !#-\[\]-~]"
+_PIECE_BYTES = 8 << 20
+"""Bytes of entries that are read at a time: as objects they are larger than as columns."""
+
+
+class _Entry(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A file as JSON has it, key by key a column of MANIFEST_SCHEMA."""
+
+    path: str
+    size: int
+    record_id: int
+    sparse: bool
+    state: Literal["planned", "whole", "created_by_run"]
+    data_bytes: int | None = None
+    layout: str | None = None
+    written: bool | None = None
+
+
+class _Document(msgspec.Struct):
+    """A manifest as JSON has it."""
+
+    schema_version: int
+    made_by: Literal["dxt-replay"]
+    data_sets: list[str]
+    files: msgspec.Raw
+
+
+_ENTRIES = msgspec.json.Decoder(list[_Entry])
+
+
+def manifest_files(**columns: Any) -> pa.Table:
+    """Files from columns of MANIFEST_SCHEMA in any order of the paths, of which no two are equal; `written` and the
+    columns of HDF5 files may be left out."""
+    count = len(columns["path"])
+    columns = {"data_bytes": [None] * count, "layout": [None] * count, "written": [False] * count} | columns
+    return in_order(pa.table({name: columns[name] for name in MANIFEST_SCHEMA.names}, schema=MANIFEST_SCHEMA))
+
+
+def in_order(files: pa.Table) -> pa.Table:
+    """The files in ascending order of the bytes of their paths, each column in one piece; of two equal paths the later.
+
+    The other functions here give and take files like that.
+    """
+    files = files.combine_chunks()
+    paths = column(files["path"])
+    if is_ascending(paths):
+        return files
+    order = pc.sort_indices(paths)  # stable
+    paths = paths.take(order)
+    last = np.ones(len(paths), dtype=bool)
+    last[:-1] = booleans(pc.not_equal(paths[:-1], paths[1:]))
+    return files.take(order.filter(pa.array(last))).combine_chunks()
+
+
+def in_state(files: pa.Table, *states: str) -> np.ndarray:
+    """bool[files]: which files are in one of the states."""
+    return booleans(pc.is_in(files["state"], value_set=pa.array(states)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """All that is ours in a target. `data_sets`: identities of the data sets staged there, in order."""
+    """All that is ours in a target. `data_sets`: identities of the data sets staged there, in order.
 
-    target: Path
+    `files`: of MANIFEST_SCHEMA, in order. `digest`: of the text that it was read from, None for one that was not.
+    """
+
     data_sets: tuple[str, ...] = ()
-    files: ManifestFiles = field(default_factory=no_files)
+    files: pa.Table = field(default_factory=MANIFEST_SCHEMA.empty_table)
+    digest: bytes | None = field(default=None, compare=False)
 
-    def with_files(self, files: ManifestFiles, data_set: str) -> Manifest:
+    @property
+    def path(self) -> pa.LargeStringArray:
+        """The paths of the files."""
+        return column(self.files["path"])
+
+    def with_files(self, files: pa.Table, data_set: str) -> Manifest:
         """This manifest with these files added or replaced."""
         data_sets = self.data_sets if data_set in self.data_sets else (*self.data_sets, data_set)
-        return Manifest(target=self.target, data_sets=data_sets, files=self.files.with_entries(files))
+        kept = self.files.filter(pc.invert(pc.is_in(self.files["path"], value_set=column(files["path"]))))
+        return Manifest(data_sets=data_sets, files=in_order(pa.concat_tables([kept, files])) if len(kept) else files)
 
 
-def is_twin_root(name: str) -> bool:
-    """Whether a directory of this name in a target is the root of a twin data set."""
-    return OURS.fullmatch(f"{name}/") is not None
-
-
-def load_manifest(target: Path) -> Manifest:
+def read_manifest(target: Target) -> Manifest:
     """The manifest of a target; one without files where there is none.
 
     Raises: TargetError when it is damaged, not ours, or written by a newer release.
     """
-    with open_target(target) as opened:
-        return Manifest(target=Path(target)) if opened is None else read_manifest(opened)
-
-
-def read_manifest(target: Target) -> Manifest:
-    """`load_manifest` of an open target."""
+    text = _text(target)
+    if text is None:
+        return Manifest()
     shown = target.shown(MANIFEST_NAME)
     try:
-        fd = os.open(MANIFEST_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=target.fd)
-    except FileNotFoundError:
-        return Manifest(target=target.path)
-    except OSError as error:
-        raise refusal(error, f"open {shown}") from error
-    try:
-        with open(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise ValueError("not a plain file")  # a device may have no end
-            found = _read_lines(target.path, file)
-            if found is not None:
-                return found
-            file.seek(0)
-            data = json.loads(file.read(), object_hook=_entry_or_object)
-        version = data["schema_version"]
-        if isinstance(version, int) and version > MANIFEST_VERSION:
+        head = msgspec.json.decode(text, type=_Document)
+        if head.schema_version > MANIFEST_VERSION:
             raise TargetError(
-                f"{shown} has version {version}, this release reads up to {MANIFEST_VERSION}: update dxt-replay"
+                f"{shown} has version {head.schema_version}, this release reads up to {MANIFEST_VERSION}: "
+                "update dxt-replay"
             )
-        return _manifest(target.path, data)
-    except OSError as error:
-        raise refusal(error, f"read {shown}") from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        files = in_order(pa.concat_tables([MANIFEST_SCHEMA.empty_table(), *map(_columns, _pieces(bytes(head.files)))]))
+        path = files["path"]
+        ours = pc.and_not(pc.match_substring_regex(path, BELOW_A_ROOT), pc.match_substring_regex(path, _NOT_CONTAINED))
+        if not pc.all(ours, min_count=0).as_py():
+            raise ValueError(f"{path.filter(pc.invert(ours))[0].as_py()!r} is not below {TWIN_ROOT}")
+    except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as error:
         raise TargetError(
             f"{shown} is damaged or not ours ({printable(str(error))}): move it and {TWIN_ROOT}* away, then stage again"
         ) from error
+    return Manifest(data_sets=tuple(head.data_sets), files=files, digest=_digest(text))
 
 
-def _manifest(target: Path, data: Mapping[str, Any]) -> Manifest:
-    if data["made_by"] != "dxt-replay":
-        raise ValueError("not made by dxt-replay")
-    entries = (entry if isinstance(entry, ManifestFile) else ManifestFile(**entry) for entry in data["files"])
-    files = ManifestFiles.of(entries)
-    return Manifest(target=target, data_sets=tuple(map(str, data["data_sets"])), files=files)
+def is_unchanged(target: Target, manifest: Manifest) -> bool:
+    """Whether the manifest of a target is still the one that was read."""
+    text = _text(target)
+    return (None if text is None else _digest(text)) == manifest.digest
 
 
-def _read_lines(target: Path, file: BufferedReader) -> Manifest | None:
-    """The manifest, block by block; None where it is not exactly as this release writes it, though it may be valid."""
-    try:
-        head = json.loads(file.readline(_BLOCK_BYTES).removesuffix(_BEFORE_LINES) + b"}")
-        if head != _head(data_sets := tuple(map(str, head["data_sets"]))):
+def _text(target: Target) -> bytearray | None:
+    with target.open(MANIFEST_NAME) as file:
+        if file is None:
             return None
-        parts, rest, ended = [], b"", False
-        while block := file.read(_BLOCK_BYTES):
-            text = rest + block
-            if ended := text.endswith(_AFTER_LINES):
-                text = text.removesuffix(_AFTER_LINES) + b",\n"
-            whole, comma, rest = text.rpartition(b",\n")
-            if comma:
-                parts.append(parse(whole + comma))
-        files = joined(parts)
-        ordered = all(is_ascending(column([before.path[-1], after.path[0]])) for before, after in pairwise(parts))
-        return Manifest(target=target, data_sets=data_sets, files=files) if ended and not rest and ordered else None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
+        text = bytearray(file.size)
+        return text[: file.read_into(memoryview(text), 0)]
 
 
-def _entry_or_object(data: dict[str, Any]) -> ManifestFile | dict[str, Any]:
-    """A line of the manifest as soon as it is read, so that not all lines are in memory as dictionaries too.
+def _digest(text: bytearray) -> bytes:
+    return blake2b(text, digest_size=16).digest()
 
-    What is not a valid entry stays as it is, for `_manifest` to refuse once the version is known.
-    """
-    if "path" in data:
-        with suppress(KeyError, TypeError, ValueError):
-            return ManifestFile(**{**data, "state": sys.intern(data["state"])})
-    return data
+
+def _pieces(array: bytes) -> Iterator[bytes]:
+    """A JSON array of objects as several. No text in JSON has a line break, and no entry an object."""
+    begin = 0
+    while (end := array.find(b"},\n{", begin + _PIECE_BYTES)) >= 0:
+        yield b"[" * (begin > 0) + array[begin : end + 1] + b"]"
+        begin = end + 3
+    yield b"[" * (begin > 0) + array[begin:]
+
+
+def _columns(array: bytes) -> pa.Table:
+    """Raises: ValueError, OverflowError."""
+    entries = _ENTRIES.decode(array)
+    columns = {name: [getattr(entry, name) for entry in entries] for name in MANIFEST_SCHEMA.names}
+    columns["written"] = [bool(written) for written in columns["written"]]
+    return pa.table(columns, schema=MANIFEST_SCHEMA)
 
 
 def write_manifest(target: Target, manifest: Manifest) -> None:
     """Replace the manifest as a whole. Raises: TargetError when the disk refuses; the old one is then kept."""
-    temporary = f".{MANIFEST_NAME}.new"
-    try:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary, dir_fd=target.fd)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(temporary, flags, 0o666, dir_fd=target.fd), "wb") as file:
-            file.write(json.dumps(_head(manifest.data_sets)).encode()[:-1] + _BEFORE_LINES)
-            files = manifest.files
-            for rows in pieces(len(files)):  # some at a time: together they are larger than the manifest
-                text = lines(files.part(rows))
-                file.write(text if rows.stop < len(files) else text.removesuffix(b",\n"))
-            file.write(_AFTER_LINES if len(files) else _AFTER_LINES[1:])
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(temporary, MANIFEST_NAME, src_dir_fd=target.fd, dst_dir_fd=target.fd)
-    except OSError as error:
-        with suppress(OSError):
-            os.unlink(temporary, dir_fd=target.fd)
-        raise refusal(error, f"write {target.shown(MANIFEST_NAME)}") from error
+    target.put(MANIFEST_NAME, _blocks(manifest), replace=True, sync=True)
 
 
-def _head(data_sets: tuple[str, ...]) -> dict[str, Any]:
-    return {"schema_version": MANIFEST_VERSION, "made_by": "dxt-replay", "data_sets": list(data_sets)}
+def _blocks(manifest: Manifest) -> Iterator[bytes]:
+    head = {"schema_version": MANIFEST_VERSION, "made_by": "dxt-replay", "data_sets": manifest.data_sets}
+    yield json.dumps(head).encode()[:-1] + b', "files": [\n'
+    count = len(manifest.files)
+    for rows in pieces(count):  # some at a time: together they are larger than the manifest
+        text = _lines(manifest.files.slice(rows.start, rows.stop - rows.start))
+        yield text if rows.stop < count else text.removesuffix(b",\n") + b"\n"
+    yield b"]}\n"
 
 
-def remove_manifest(target: Target) -> None:
-    """Remove the manifest: the last step of removing a data set. Raises: TargetError when the file system refuses."""
-    try:
-        os.unlink(MANIFEST_NAME, dir_fd=target.fd)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise refusal(error, f"remove {target.shown(MANIFEST_NAME)}") from error
+def _lines(files: pa.Table) -> bytes:
+    """The files as `json.dumps` would write them, one line each, with `,` and a newline after each."""
+    rest = np.full(len(files), None, dtype=object)
+    odd = pc.or_(pc.or_(files["data_bytes"].is_valid(), files["layout"].is_valid()), files["written"])
+    for row in np.flatnonzero(booleans(odd)).tolist():
+        values = {name: files[name][row].as_py() for name in ("data_bytes", "layout", "written")}
+        given = {name: value for name, value in values.items() if value is not None and value is not False}
+        rest[row] = ", " + json.dumps(given)[1:-1]
+    texts: Iterable[Any] = (
+        '{"path": "',
+        _escaped(column(files["path"])),
+        '", "size": ',
+        files["size"],
+        ', "record_id": ',
+        files["record_id"],
+        ', "sparse": ',
+        files["sparse"],
+        ', "state": "',
+        files["state"],
+        '"',
+        pa.array(rest, TEXT).fill_null(""),
+        "},\n",
+        "",
+    )
+    joined = pc.binary_join_element_wise(
+        *(pa.scalar(each, TEXT) if isinstance(each, str) else column(each) for each in texts)
+    )
+    data, bounds = text_bytes(joined)
+    return data[bounds[0] : bounds[-1]].tobytes()
+
+
+def _escaped(paths: pa.LargeStringArray) -> pa.LargeStringArray:
+    """The paths as in JSON, without the quotes."""
+    odd = pc.match_substring_regex(paths, _TO_ESCAPE)
+    if not pc.any(odd).as_py():
+        return paths
+    escaped = [json.dumps(path)[1:-1] for path in paths.filter(odd).to_pylist()]
+    return pc.replace_with_mask(paths, odd, column(escaped))

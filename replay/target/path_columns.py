@@ -6,6 +6,8 @@ A column is a `pa.LargeStringArray`; its paths have `/` between names, and none 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -81,6 +83,63 @@ def by_directory(paths: pa.LargeStringArray) -> tuple[np.ndarray, list[str]]:
     return found, list(numbers)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DirectoryBatch:
+    """Some files of one directory, which is looked up once for all of them.
+
+    `rows`: int64, of the column of paths. Name i is text[begins[i]:ends[i]]; uint8 and int64 arrays.
+    """
+
+    directory: str
+    rows: np.ndarray
+    text: np.ndarray
+    begins: np.ndarray
+    ends: np.ndarray
+
+    def part(self, rows: slice) -> DirectoryBatch:
+        """Some of these files."""
+        return DirectoryBatch(
+            directory=self.directory,
+            rows=self.rows[rows],
+            text=self.text,
+            begins=self.begins[rows],
+            ends=self.ends[rows],
+        )
+
+    def names(self) -> Iterator[bytes]:
+        """The name of each file."""
+        for begin, end in zip(self.begins.tolist(), self.ends.tolist(), strict=True):
+            yield self.text[begin:end].tobytes()
+
+    def path(self, number: int) -> str:
+        """The path of one of these files."""
+        return f"{self.directory}/{self.text[self.begins[number] : self.ends[number]].tobytes().decode()}"
+
+
+def directory_batches(paths: pa.LargeStringArray, most_files: int) -> Iterator[DirectoryBatch]:
+    """All files directory by directory, within each in the order of the column, at most so many at a time."""
+    number, names = by_directory(paths)
+    text, bounds = text_bytes(paths)
+    begins, ends, order = name_starts(paths), bounds[1:], directory_order(number)
+    for first, end in pairwise([*np.flatnonzero(run_begins(number[order])).tolist(), len(order)]):
+        for begin in range(first, end, most_files):
+            rows = order[begin : min(begin + most_files, end)]
+            directory = names[number[rows[0]]]
+            yield DirectoryBatch(directory=directory, rows=rows, text=text, begins=begins[rows], ends=ends[rows])
+
+
+def directory_order(number: np.ndarray) -> np.ndarray:
+    """int64[paths]: the rows in the order of the numbers of their directories, and within each in their own."""
+    if len(number) and bool((number[1:] >= number[:-1]).all()):
+        return np.arange(len(number))
+    return np.argsort(number, kind="stable")
+
+
+def run_begins(number: np.ndarray) -> np.ndarray:
+    """bool[rows]: where another number stands than in the row before, and the first."""
+    return np.concatenate((np.ones(min(len(number), 1), dtype=bool), number[1:] != number[:-1]))
+
+
 def ancestors(paths: pa.LargeStringArray) -> pa.LargeStringArray:
     """All directories above any of the paths, each once; not ""."""
     found = level = pa.array(sorted({*by_directory(paths)[1]} - {""}), TEXT)
@@ -128,9 +187,10 @@ def ascending_order(paths: pa.LargeStringArray) -> np.ndarray:
     return order
 
 
-def booleans(column: pa.Array) -> np.ndarray:
+def booleans(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
     """A column of truth values as bool[rows]."""
-    values: np.ndarray = column.to_numpy(zero_copy_only=False)
+    chunked = isinstance(column, pa.ChunkedArray)
+    values: np.ndarray = column.to_numpy() if chunked else column.to_numpy(zero_copy_only=False)
     return values
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -32,6 +33,9 @@ TWIN_ROOT = "dxt-replay-twin"
 
 OWN_ROOT_ID_CHARS = 16
 """A second data set that does not fit beside the first gets the root `dxt-replay-twin-` + so many characters."""
+
+BELOW_A_ROOT = rf"^{TWIN_ROOT}(-[0-9a-f]{{{OWN_ROOT_ID_CHARS}}})?/"
+"""Pattern of the paths below a target that are ours."""
 
 NAME_MAX = 255
 PATH_MAX = 4095
@@ -135,15 +139,15 @@ def lexical_parts(path: bytes) -> tuple[bytes, ...]:
 
 
 def place(
-    files: pa.Table, target: Path, maps: Sequence[PathMap] = (), *, written: Collection[int] = frozenset()
+    files: pa.Table, base: bytes, maps: Sequence[PathMap] = (), *, written: Collection[int] = frozenset()
 ) -> Placements:
-    """A placement for each row of `files` (`FILES_SCHEMA`), in row order; `target` is absolute and free of links.
+    """A placement for each row of `files` (`FILES_SCHEMA`), in row order.
 
-    Placements that are not mapped lie strictly below `target`, are distinct, and none is a directory of another; they
+    `base`: what stands before a path below the target; of a directory its path, free of links, and `/`.
+    Placements that are not mapped lie strictly below it, are distinct, and none is a directory of another; they
     depend on the recorded paths and record ids, not on the order of the rows (but for a record id that comes twice).
     The longest prefix of `maps` that fits wins; files of `written` (file ids) are never mapped.
     """
-    base = os.fsencode(target / "x")[:-1]
     budget = PATH_MAX - len(base) - len(TWIN_ROOT) - OWN_ROOT_ID_CHARS - len("-/")
     recorded = column(files["path"])
     kept = _plain(files, recorded, min(NAME_MAX, budget - _LONGEST_SUFFIX))
@@ -225,6 +229,11 @@ def _in_the_way(candidates: Sequence[_Candidate], kept: Sequence[pa.LargeStringA
     paths = column(["/" + candidate.path for candidate in candidates])
     found = [paths.filter(pc.is_in(paths, value_set=listed)).to_pylist() for listed in kept if len(paths)]
     return frozenset(path[1:] for each in found for path in each)
+
+
+def is_twin_root(name: str) -> bool:
+    """Whether a directory of this name in a target is the root of a twin data set."""
+    return re.fullmatch(BELOW_A_ROOT, f"{name}/") is not None
 
 
 def locate(path: str, maps: Sequence[PathMap]) -> Path:

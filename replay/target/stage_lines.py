@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from dxt_replay.replay.target.containment import printable
 from dxt_replay.replay.target.stage_plan import StagePlan
-from dxt_replay.replay.target.twin_files import TwinFile, TwinFiles
+from dxt_replay.replay.target.twin_files import TwinFiles
+from dxt_replay.traces.text import printable
 from dxt_replay.traces.units import NS_PER_S, format_bytes, format_count, format_counted, format_duration
 
 LARGEST_SHOWN = 5
@@ -26,7 +26,7 @@ def describe(plan: StagePlan, *, dry_run: bool = True) -> list[str]:
         else f"Nothing to write {place}"
     ]
     largest = _largest(plan.to_write)
-    lines += [f"  {format_bytes(file.size):>9}  {file.path}" for file in largest]
+    lines += [f"  {format_bytes(size):>9}  {path}" for path, size in largest]
     if len(plan.to_write) > len(largest):
         lines.append(f"  and {format_count(len(plan.to_write) - len(largest))} more")
     for files, size, text in (
@@ -43,21 +43,22 @@ def describe(plan: StagePlan, *, dry_run: bool = True) -> list[str]:
         lines.append(f"  and {format_counted(len(plan.plain_hdf5) - LARGEST_SHOWN, 'more HDF5 file')}")
     if plan.shortage:
         lines.append(f"Does not fit: {plan.shortage}")
-    elif plan.free_bytes is not None and dry_run:
-        lines.append(f"{format_bytes(plan.free_bytes)} are free")
+    elif plan.room.free_bytes is not None and dry_run:
+        lines.append(f"{format_bytes(plan.room.free_bytes)} are free")
     return lines
 
 
-def _largest(files: TwinFiles) -> list[TwinFile]:
-    """The LARGEST_SHOWN largest files, the largest first; of equal ones the first by path."""
+def _largest(files: TwinFiles) -> list[tuple[str, int]]:
+    """Path and size of the LARGEST_SHOWN largest files, the largest first; of equal ones the first by path."""
     if not len(files):
         return []
     least = np.partition(files.size, -min(LARGEST_SHOWN, len(files)))[-min(LARGEST_SHOWN, len(files))]
     larger = np.flatnonzero(files.size > least)
     equal = np.flatnonzero(files.size == least)
     equal = equal[pc.select_k_unstable(files.path.take(equal), LARGEST_SHOWN, [("", "ascending")]).to_numpy()]
-    some = [files[row] for row in (*larger.tolist(), *equal.tolist())]
-    return sorted(some, key=lambda file: (-file.size, file.path))[:LARGEST_SHOWN]
+    some = np.concatenate((larger, equal))
+    found = zip(files.path.take(some).to_pylist(), files.size[some].tolist(), strict=True)
+    return sorted(found, key=lambda file: (-file[1], file[0]))[:LARGEST_SHOWN]
 
 
 def describe_done(plan: StagePlan, seconds: float) -> str:
@@ -85,6 +86,6 @@ def as_json(plan: StagePlan) -> dict[str, Any]:
         "plain_hdf5": [{"path": path, "reason": reason} for path, reason in plan.plain_hdf5],
         "mapped": {"files": len(plan.mapped), "bytes": sum(file.size for file in plan.mapped)},
         "bytes_to_write": plan.bytes_to_write,
-        "free_bytes": plan.free_bytes,
+        "free_bytes": plan.room.free_bytes,
         "fits": plan.shortage is None,
     }

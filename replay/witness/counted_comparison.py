@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
@@ -244,7 +243,7 @@ def _columns(*names: str) -> list[int]:
 def _places(capture: Capture, maps: Iterable[str]) -> dict[bytes, int]:
     """File ids by the path at which a replay finds each file, those of the twin `without_target`."""
     written = frozenset(np.flatnonzero(file_use(capture).written).tolist())
-    placements = place(capture.files, Path("/"), [parse_map(text) for text in maps], written=written)
+    placements = place(capture.files, b"/", [parse_map(text) for text in maps], written=written)
     return {each.path: each.file_id for each in placements}
 
 

@@ -26,10 +26,10 @@ from dxt_replay.profiler_merge.tracers.strace.strace_job import read_strace
 from dxt_replay.profiler_merge.workloads.workload_source import read_workload
 from dxt_replay.replay.regression.experiment_record import read_record
 from dxt_replay.replay.simulation.model_file import read_storage_model
-from dxt_replay.replay.target.manifest import load_manifest
 from dxt_replay.traces.errors import DxtReplayError
 from dxt_replay.traces.store.reader import open_capture
 from tests.profiler_merge.profiles.xplane.profile_cores import COMPILED, ORACLE
+from tests.replay.target.staging import manifest_of
 
 Command = tuple[str, ...]
 
@@ -224,7 +224,7 @@ TARGETS: Mapping[str, Target] = {
         Target(name="capture", read=_capture, commands=_OF_CAPTURE),
         Target(
             name="manifest",
-            read=lambda folder: load_manifest(folder / "t"),
+            read=lambda folder: manifest_of(folder / "t"),
             commands=(
                 ("stage", _STAGED, *_TWIN),
                 ("stage", _STAGED, *_TWIN, "--remove"),

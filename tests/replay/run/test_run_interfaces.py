@@ -161,7 +161,7 @@ def test_a_file_that_is_read_before_a_rename_replaces_it_is_staged(tmp_path):
     ops = [read(0, start_ns=0, length=100), write(1, start_ns=MS, length=50), made("rename", 1, 2, offset=0)]
     source = build_capture(tmp_path, ops=ops, files=["/state", "/state.tmp"], name="source")
     plan = plan_stage(source, tmp_path / "twin")
-    assert [file.file_id for file in plan.to_write] == [0]
+    assert plan.to_write.file_id.tolist() == [0]
     assert [file.file_id for file in plan.created_by_run] == [1]
 
 

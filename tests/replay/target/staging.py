@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from dxt_replay.replay.target.manifest import Manifest, read_manifest
 from dxt_replay.replay.target.placement import TWIN_ROOT
 from dxt_replay.replay.target.stage import stage
 from dxt_replay.replay.target.stage_plan import StagePlan, plan_stage
+from dxt_replay.replay.target.targets import open_target
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import File, Op, build_capture, read, write
 
@@ -29,6 +31,17 @@ def twin(target: Path) -> dict[str, int]:
     """Sizes of the files below the twin root, by path there."""
     root = target / TWIN_ROOT
     return {str(path.relative_to(root)): path.stat().st_size for path in root.rglob("*") if path.is_file()}
+
+
+def manifest_of(target: Path) -> Manifest:
+    with open_target(target) as opened:
+        return read_manifest(opened)
+
+
+def entries(target: Path) -> list[dict[str, Any]]:
+    """The rows of the manifest."""
+    rows: list[dict[str, Any]] = manifest_of(target).files.to_pylist()
+    return rows
 
 
 def staged(capture: Capture, target: Path, **options: Any) -> StagePlan:
@@ -70,6 +83,13 @@ def failing(call: Callable[..., Any], code: int, *, after: int = 0) -> Callable[
         return call(*arguments, **options)
 
     return refused
+
+
+def failing_writes(code: int, *, after: int = 0) -> Callable[..., int]:
+    """`os.write`, which is refused with `code` from block number `after` of any large files on."""
+    write = os.write
+    of_blocks = failing(write, code, after=after)
+    return lambda fd, data: write(fd, data) if len(data) < 4096 else of_blocks(fd, data)
 
 
 def free_space(monkeypatch: pytest.MonkeyPatch, free: int, *, inodes: int = 1000) -> None:

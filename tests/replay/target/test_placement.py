@@ -15,8 +15,8 @@ from dxt_replay.replay.target.placement import NAME_MAX, PATH_MAX, TWIN_ROOT, Pa
 from dxt_replay.traces.errors import UsageError
 from tests.capture_builder import File, files_table
 
-TARGET = Path("/scratch/target")
-ROOT = os.fsencode(TARGET / TWIN_ROOT) + b"/"
+TARGET = b"/scratch/target/"
+ROOT = TARGET + os.fsencode(TWIN_ROOT) + b"/"
 
 
 parts = st.one_of(
@@ -32,9 +32,9 @@ paths = st.builds(
 )
 
 
-def placed(*recorded: bytes | str | File, target: Path = TARGET) -> list[bytes]:
+def placed(*recorded: bytes | str | File, target: bytes = TARGET) -> list[bytes]:
     """Paths below the twin root, in order."""
-    root = os.fsencode(target / TWIN_ROOT) + b"/"
+    root = target + os.fsencode(TWIN_ROOT) + b"/"
     found = [placement.path for placement in place(files_table(recorded), target)]
     assert all(path.startswith(root) for path in found)
     return [path.removeprefix(root) for path in found]
@@ -77,9 +77,9 @@ def test_the_order_of_the_files_does_not_matter(recorded: list[bytes], random: R
 
 @given(st.lists(paths, max_size=8))
 def test_a_deep_target_shortens_the_paths_below_it(recorded: list[bytes]) -> None:
-    target = Path("/" + "/".join(["t" * 250] * 14))
+    target = b"/" + b"/".join([b"t" * 250] * 14) + b"/"
     found = [placement.path for placement in place(files_table(recorded), target)]
-    assert_sound(found, os.fsencode(target / TWIN_ROOT) + b"/")
+    assert_sound(found, target + os.fsencode(TWIN_ROOT) + b"/")
 
 
 @pytest.mark.parametrize(

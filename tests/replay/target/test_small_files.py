@@ -1,60 +1,53 @@
-"""Files that are made, looked at and removed many at a time: what is there afterwards, and what is refused."""
+"""Small files in a directory: what is there afterwards, and what is refused. What every target does: test_targets."""
+
+from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dxt_replay.replay.target.content import BLOCK_BYTES, make_noise
-from dxt_replay.replay.target.small_files import FileNames, look_at_files, remove_files, write_small_files
-
-SIZES = [0, 1, 7, 8, 9, 4096, 16_384, 100_001, 262_144]
+from dxt_replay.replay.target import _small_files
+from dxt_replay.replay.target.content import BLOCK_BYTES, noise_block
+from dxt_replay.replay.target.path_columns import column
+from dxt_replay.replay.target.placement import TWIN_ROOT
+from dxt_replay.replay.target.posix import PosixTarget, open_directory
+from dxt_replay.traces.errors import TargetError
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Iterator[int]:
-    fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
-    yield fd
-    os.close(fd)
+def target(tmp_path: Path) -> Iterator[PosixTarget]:
+    with open_directory(tmp_path / "target", make=True) as target:
+        yield target
 
 
-def columns(names: list[bytes]) -> FileNames:
-    """The names, with something between them in their text."""
-    text = np.frombuffer(b"".join(b"/x/" + name for name in names), dtype=np.uint8)
-    ends = np.cumsum([3 + len(name) for name in names], dtype=np.int64)
-    begins = ends - np.array([len(name) for name in names], dtype=np.int64)
-    return FileNames(text=text, begins=begins, ends=ends)
+@pytest.fixture
+def directory(target: PosixTarget) -> Path:
+    place = target.path / TWIN_ROOT
+    place.mkdir()
+    return place
 
 
-def made(directory: int, names: list[bytes], sizes: list[int]) -> tuple[int, int]:
-    """The error and the number of whole files."""
-    done = np.zeros(1, dtype=np.int64)
-    record_ids = np.arange(len(names), dtype=np.uint64)
-    code = write_small_files(directory, columns(names), np.array(sizes, dtype=np.int64), record_ids, done)
-    return code, int(done[0])
-
-
-def test_each_file_is_the_start_of_its_noise(directory: int, tmp_path: Path) -> None:
-    record_ids = np.array([0, 1, 2**64 - 1, *range(len(SIZES) - 3)], dtype=np.uint64)
-    done = np.zeros(1, dtype=np.int64)
-    names = [b"%d-\xc3\xa9" % number for number in range(len(SIZES))]
-    code = write_small_files(directory, columns(names), np.array(SIZES, dtype=np.int64), record_ids, done)
-    assert (code, done[0]) == (0, len(SIZES))
-    for name, size, record_id in zip(names, SIZES, record_ids.tolist(), strict=True):
-        words = np.empty(BLOCK_BYTES // 8, dtype=np.uint64)
-        make_noise(record_id, 0, words)
-        assert (tmp_path / os.fsdecode(name)).read_bytes() == words.tobytes()[:size]
-    assert len(list(tmp_path.iterdir())) == len(SIZES)
+def made(target: PosixTarget, names: list[str], sizes: list[int]) -> list[bool]:
+    """Which files are whole."""
+    placed = np.zeros(len(names), dtype=bool)
+    paths, record_ids = column([f"{TWIN_ROOT}/{name}" for name in names]), np.arange(len(names), dtype=np.uint64)
+    try:
+        target.put_many(paths, np.array(sizes, dtype=np.int64), record_ids, placed)
+    except TargetError:
+        assert not placed.all()
+    return placed.tolist()
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "dangling link", "directory"])
-def test_nothing_that_exists_is_written_into(kind: str, directory: int, tmp_path: Path) -> None:
-    kept, there = tmp_path / "kept", tmp_path / "b"
+def test_nothing_that_exists_is_written_into(kind: str, target: PosixTarget, directory: Path, tmp_path: Path) -> None:
+    kept, there = tmp_path / "kept", directory / "b"
     kept.write_bytes(b"kept")
     if kind == "file":
         there.write_bytes(b"mine")
@@ -62,95 +55,72 @@ def test_nothing_that_exists_is_written_into(kind: str, directory: int, tmp_path
         there.mkdir()
     else:
         there.symlink_to(kept if kind == "link" else tmp_path / "nowhere")
-    assert made(directory, [b"a", b"b", b"c"], [10, 20, 30]) == (errno.EEXIST, 1)
+    assert made(target, ["a", "b", "c"], [10, 20, 30]) == [True, False, False]
     assert kept.read_bytes() == b"kept"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "kept"]
+    assert sorted(path.name for path in directory.iterdir()) == ["a", "b"]
     assert kind != "file" or there.read_bytes() == b"mine"
 
 
-def test_a_file_that_the_system_refuses_is_taken_away(directory: int, tmp_path: Path) -> None:
-    import resource
-
+def test_a_file_that_the_system_refuses_is_taken_away(target: PosixTarget, directory: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))
-        result = made(directory, [b"a", b"b", b"c"], [8192, 10_000, 5])
+        whole = made(target, ["a", "b", "c"], [8192, 10_000, 5])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
-    assert result == (errno.EFBIG, 1)
-    assert {path.name: path.stat().st_size for path in tmp_path.iterdir()} == {"a": 8192}
+    assert whole == [True, False, False]
+    assert {path.name: path.stat().st_size for path in directory.iterdir()} == {"a": 8192}
 
 
-def test_a_name_that_is_too_long(directory: int) -> None:
-    assert made(directory, [b"n" * 256], [1]) == (errno.ENAMETOOLONG, 0)
+def test_what_is_there_is_seen_and_no_link_is_followed(target: PosixTarget, directory: Path) -> None:
+    (directory / "a").write_bytes(b"four")
+    os.link(directory / "a", directory / "twin")
+    (directory / "é").symlink_to(directory / "a")
+    (directory / "d").mkdir()
+    found = target.stat(column([f"{TWIN_ROOT}/{name}" for name in ("a", "none", "é", "d", "twin", "none/x")]))
+    kinds = [stat.S_IFMT(mode) for mode in found.mode.tolist()]
+    assert kinds == [stat.S_IFREG, 0, stat.S_IFLNK, stat.S_IFDIR, stat.S_IFREG, 0]
+    assert found.sizes[[0, 1, 4]].tolist() == [4, -1, 4]
+    assert found.links[[0, 1, 4]].tolist() == [2, 0, 2]
 
 
-def test_no_files(directory: int) -> None:
-    assert made(directory, [], []) == (0, 0)
-
-
-def test_what_is_larger_than_a_block_is_refused(directory: int, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="at most 1048576 bytes"):
-        made(directory, [b"a"], [BLOCK_BYTES + 1])
-    with pytest.raises(ValueError, match="for each name"):
-        made(directory, [b"a"], [1, 2])
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_what_is_there_is_seen_and_no_link_is_followed(directory: int, tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"four")
-    os.link(tmp_path / "a", tmp_path / "twin")
-    (tmp_path / "é").symlink_to(tmp_path / "a")
-    (tmp_path / "d").mkdir()
-    names = [b"a", b"none", "é".encode(), b"d", b"twin"]
-    found, done = np.full((len(names), 3), -1, dtype=np.int64), np.zeros(1, dtype=np.int64)
-    assert look_at_files(directory, columns(names), found, done) == 0
-    assert done[0] == len(names)
-    assert [stat.S_IFMT(mode) for mode in found[:, 0].tolist()] == [
-        stat.S_IFREG,
-        0,
-        stat.S_IFLNK,
-        stat.S_IFDIR,
-        stat.S_IFREG,
-    ]
-    assert found[[0, 1, 4]].tolist() == [[found[0, 0], 4, 2], [0, 0, 0], [found[0, 0], 4, 2]]
-
-
-def test_only_plain_files_are_removed(directory: int, tmp_path: Path) -> None:
+def test_only_plain_files_are_removed(target: PosixTarget, directory: Path, tmp_path: Path) -> None:
     (tmp_path / "kept").write_bytes(b"kept")
     for name in ("a", "b"):
-        (tmp_path / name).write_bytes(b"mine")
-    (tmp_path / "link").symlink_to(tmp_path / "kept")
-    (tmp_path / "d").mkdir()
-    done = np.zeros(2, dtype=np.int64)
-    assert remove_files(directory, columns([b"a", b"link", b"none", b"d", b"b"]), done) == 0
-    assert done.tolist() == [5, 2]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "kept", "link"]
+        (directory / name).write_bytes(b"mine")
+    (directory / "link").symlink_to(tmp_path / "kept")
+    (directory / "d").mkdir()
+    assert target.remove(column([f"{TWIN_ROOT}/{name}" for name in ("a", "link", "none", "d", "b")])) == 2
+    assert sorted(path.name for path in directory.iterdir()) == ["d", "link"]
+    assert (tmp_path / "kept").exists()
 
 
-@pytest.mark.parametrize("call", [look_at_files, remove_files])
-def test_a_refusal_names_its_file_by_number(call: Callable[..., int], directory: int, tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"mine")
-    done = np.zeros(2, dtype=np.int64)
-    more = (np.zeros((3, 3), dtype=np.int64),) if call is look_at_files else ()
-    code = call(directory, columns([b"a", b"n" * 256, b"b"]), *more, done)
-    assert (code, done[0]) == (errno.ENAMETOOLONG, 1)
+@pytest.mark.parametrize("call", ["stat", "remove"])
+def test_a_refusal_names_its_file(call: str, target: PosixTarget, directory: Path) -> None:
+    long = f"{TWIN_ROOT}/{'n' * 256}"
+    with pytest.raises(TargetError, match=f"{long}: {os.strerror(errno.ENAMETOOLONG)}"):
+        getattr(target, call)(column([f"{TWIN_ROOT}/a", long, f"{TWIN_ROOT}/b"]))
 
 
-def test_names_that_are_not_within_their_text(directory: int) -> None:
-    names = columns([b"a"])
-    done, found = np.zeros(2, dtype=np.int64), np.zeros((1, 3), dtype=np.int64)
-    begins, ends = names.begins, names.ends
-    for begin, end in ((begins, ends + 1), (ends, begins), (begins - 100, ends)):
-        with pytest.raises(ValueError, match="not within the text"):
-            remove_files(directory, FileNames(text=names.text, begins=begin, ends=end), done)
-    with pytest.raises(ValueError, match="three numbers"):
-        look_at_files(directory, names, found[:0], done)
-
-
-def test_names_are_given_as_bytes() -> None:
-    names = columns([b"a", b"", "é".encode()])
-    assert list(names) == [b"a", b"", "é".encode()]
-    assert list(names.of(np.array([2, 0]))) == ["é".encode(), b"a"]
+def test_compiled_calls_do_not_reach_beyond_their_arrays(tmp_path: Path) -> None:
+    text, begin, end = np.frombuffer(b"/x/a", dtype=np.uint8), np.array([3]), np.array([4])
+    done, found, record_ids = (
+        np.zeros(2, dtype=np.int64),
+        np.zeros((1, 3), dtype=np.int64),
+        np.zeros(1, dtype=np.uint64),
+    )
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        for begins, ends in ((begin, end + 1), (end, begin), (begin - 100, end)):
+            with pytest.raises(ValueError, match="not within the text"):
+                _small_files.remove(fd, text, begins, ends, done)
+        with pytest.raises(ValueError, match="three numbers"):
+            _small_files.look(fd, text, begin, end, found[:0], done)
+        for sizes, message in (([BLOCK_BYTES + 1], "at most 1048576 bytes"), ([1, 2], "for each name")):
+            with pytest.raises(ValueError, match=message):
+                _small_files.write(fd, text, begin, end, np.array(sizes), record_ids, noise_block(), done)
+    finally:
+        os.close(fd)
+    assert list(tmp_path.iterdir()) == []

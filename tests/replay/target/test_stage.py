@@ -9,30 +9,38 @@ from pathlib import Path
 
 import pytest
 
-from dxt_replay.replay.target.file_writer import BATCH_FILES, SYNC_BYTES
-from dxt_replay.replay.target.manifest import MANIFEST_NAME, load_manifest
-from dxt_replay.replay.target.manifest_files import CREATED_BY_RUN, WHOLE
+from dxt_replay.replay.target.manifest import CREATED_BY_RUN, MANIFEST_NAME, WHOLE
 from dxt_replay.replay.target.placement import TWIN_ROOT, parse_map
 from dxt_replay.replay.target.stage import check_staged, stage, unstage
 from dxt_replay.replay.target.stage_lines import as_json, describe
 from dxt_replay.replay.target.stage_plan import plan_stage
+from dxt_replay.replay.target.writing import BATCH_FILES, SYNC_BYTES
 from dxt_replay.traces.errors import CaptureError, TargetError, UsageError
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import MIB
 from tests.capture_builder import File, Op, build_capture, read, write
-from tests.replay.target.staging import capture_fixture, free_space, staged, target_fixture, tree, twin  # noqa: F401
+from tests.replay.target.staging import (  # noqa: F401
+    capture_fixture,
+    entries,
+    free_space,
+    manifest_of,
+    staged,
+    target_fixture,
+    tree,
+    twin,
+)
 
 
 class TestPlan:
     def test_each_file_has_one_role(self, capture: Capture, target: Path) -> None:
         plan = plan_stage(capture, target)
-        assert [(f.path, f.size) for f in plan.to_write] == [
+        assert list(zip(plan.to_write.path.to_pylist(), plan.to_write.size.tolist(), strict=True)) == [
             (f"{TWIN_ROOT}/data/a.npz", 3_000_100),
             (f"{TWIN_ROOT}/data/b/c.npz", 30),
             (f"{TWIN_ROOT}/data/index", 5000),
         ]
-        assert [f.path for f in plan.created_by_run] == [f"{TWIN_ROOT}/out/model.ckpt"]
-        assert [file.file_id for file, hole in zip(plan.to_write, plan.sparse, strict=True) if hole] == [3]
+        assert plan.created_by_run.path.to_pylist() == [f"{TWIN_ROOT}/out/model.ckpt"]
+        assert plan.to_write.file_id[plan.sparse].tolist() == [3]
         assert plan.bytes_to_write == 3_000_130
 
     @pytest.mark.parametrize(
@@ -65,7 +73,7 @@ class TestPlan:
     @pytest.mark.parametrize("api", ["POSIX", "MPIIO", "MPIIO_COLL", "STDIO", "HDF5"])
     def test_a_read_of_any_interface_counts(self, api: str, tmp_path: Path, target: Path) -> None:
         capture = build_capture(tmp_path, files=["/a"], ops=[read(0, length=7, api=api)])
-        assert [f.size for f in plan_stage(capture, target).to_write] == [7]
+        assert plan_stage(capture, target).to_write.size.tolist() == [7]
 
     def test_a_read_at_the_end_of_an_empty_file_stages_it(self, tmp_path: Path, target: Path) -> None:
         capture = build_capture(tmp_path, files=["/a"], ops=[read(0, length=0)])
@@ -75,12 +83,12 @@ class TestPlan:
     def test_a_size_below_the_accesses_is_not_believed(self, tmp_path: Path, target: Path) -> None:
         files = [File("/a", size=5), File("/b", size=50)]
         capture = build_capture(tmp_path, files=files, ops=[read(0, offset=8, length=2), read(1, offset=-1, length=9)])
-        assert [f.size for f in plan_stage(capture, target).to_write] == [10, 50]
+        assert plan_stage(capture, target).to_write.size.tolist() == [10, 50]
 
     def test_many_row_groups_and_ranks_are_all_seen(self, tmp_path: Path, target: Path) -> None:
         ops = [read(i % 7, offset=i, length=1, rank=i % 3, start_ns=i) for i in range(300)]
         capture = build_capture(tmp_path, files=[f"/f{i}" for i in range(7)], ops=ops)
-        sizes = [f.size for f in plan_stage(capture, target).to_write]
+        sizes = plan_stage(capture, target).to_write.size.tolist()
         assert sizes == [max(i for i in range(300) if i % 7 == file) + 1 for file in range(7)]
 
     @pytest.mark.parametrize(
@@ -197,7 +205,7 @@ class TestStage:
         stage(plan_stage(capture, target), workers=workers, progress=lambda done, total: seen.append(done))
         assert twin(target) == {f"d{i % 5}/{i}": i * 1000 for i in range(40)}
         assert seen == sorted(seen)
-        assert all(f.state == WHOLE for f in load_manifest(target).files.values())
+        assert all(f["state"] == WHOLE for f in entries(target))
 
     @pytest.mark.parametrize("workers", [1, 3])
     def test_a_directory_with_more_files_than_a_thread_takes_at_a_time(
@@ -215,8 +223,10 @@ class TestStage:
 
     def test_the_manifest_lists_what_is_there(self, capture: Capture, target: Path) -> None:
         manifest = stage(plan_stage(capture, target))
-        assert load_manifest(target) == manifest
-        assert {f.path.removeprefix(TWIN_ROOT): (f.size, f.sparse, f.state) for f in manifest.files.values()} == {
+        assert manifest_of(target) == manifest
+        assert {
+            f["path"].removeprefix(TWIN_ROOT): (f["size"], f["sparse"], f["state"]) for f in manifest.files.to_pylist()
+        } == {
             "/data/a.npz": (3_000_100, False, WHOLE),
             "/data/b/c.npz": (30, False, WHOLE),
             "/data/index": (5000, True, WHOLE),
@@ -225,10 +235,10 @@ class TestStage:
 
     def test_staging_again_touches_nothing(self, capture: Capture, target: Path) -> None:
         staged(capture, target)
-        before = {path: path.stat() for path in target.rglob("*")}
+        before = {path: (path.stat().st_ino, path.stat().st_ctime_ns) for path in target.rglob("*")}
         plan = staged(capture, target)
         assert plan.bytes_to_write == 0
-        assert {path: path.stat() for path in target.rglob("*")} == before
+        assert {path: (path.stat().st_ino, path.stat().st_ctime_ns) for path in target.rglob("*")} == before
 
     def test_the_target_may_be_given_through_a_link(self, capture: Capture, target: Path, tmp_path: Path) -> None:
         target.mkdir()
@@ -242,7 +252,7 @@ class TestStage:
         before = tree(target)
         os.truncate(target / TWIN_ROOT / "data/a.npz", 17)
         plan = staged(capture, target)
-        assert [f.size for f in plan.to_write] == [3_000_100]
+        assert plan.to_write.size.tolist() == [3_000_100]
         assert tree(target) == before
 
     def test_holes_where_asked(self, capture: Capture, target: Path) -> None:

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from dxt_replay.replay.target.file_writer import temporary_name
-from dxt_replay.replay.target.manifest import MANIFEST_NAME, load_manifest
-from dxt_replay.replay.target.manifest_files import PLANNED, WHOLE
+from dxt_replay.replay.target.manifest import MANIFEST_NAME, PLANNED, WHOLE
 from dxt_replay.replay.target.placement import TWIN_ROOT
-from dxt_replay.replay.target.small_files import SMALL_BYTES
+from dxt_replay.replay.target.posix import temporary_name
+from dxt_replay.replay.target.protocol import SMALL_BYTES
 from dxt_replay.replay.target.stage import stage, unstage
 from dxt_replay.replay.target.stage_plan import plan_stage
 from dxt_replay.traces.errors import TargetError
@@ -22,7 +21,7 @@ from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import MIB
 from tests.capture_builder import build_capture, read
 from tests.places import ROOT
-from tests.replay.target.staging import capture_fixture, failing, staged, target_fixture, tree, twin  # noqa: F401
+from tests.replay.target.staging import capture_fixture, entries, failing_writes, staged, target_fixture, tree, twin  # noqa: F401
 
 
 class TestInterrupts:
@@ -53,13 +52,13 @@ class TestInterrupts:
         left = twin(target)
         assert (left.pop("a"), left.pop("c")) == (5, 70_000)
         assert [Path(name).suffix for name in left] == [".part"]
-        assert {f.state for f in load_manifest(target).files.values()} == {PLANNED}
+        assert {f["state"] for f in entries(target)} == {PLANNED}
 
         plan = plan_stage(capture, target)
-        assert [f.path for f in plan.already_staged] == [f"{TWIN_ROOT}/a", f"{TWIN_ROOT}/c"]
+        assert plan.already_staged.path.to_pylist() == [f"{TWIN_ROOT}/a", f"{TWIN_ROOT}/c"]
         stage(plan)
         assert twin(target) == {"a": 5, "b": 9 * MIB, "c": 70_000}
-        assert {f.state for f in load_manifest(target).files.values()} == {WHOLE}
+        assert {f["state"] for f in entries(target)} == {WHOLE}
 
     def test_unstage_removes_what_a_killed_staging_left(self, capture: Capture, target: Path) -> None:
         staged(capture, target)
@@ -77,7 +76,7 @@ class TestInterrupts:
         staged(build_capture(tmp_path, files=[f"/data/{name}" for name in names], ops=ops), target)
         for name in (names[0], names[-1]):
             (target / TWIN_ROOT / "data" / os.fsdecode(temporary_name(name.encode()))).write_bytes(b"half")
-        monkeypatch.setattr("dxt_replay.replay.target.stage.REMOVED_FILES", 2)
+        monkeypatch.setattr("dxt_replay.replay.target.posix.REMOVED_FILES", 2)
         assert unstage(target) == 5
         assert tree(target) == {}
 
@@ -88,7 +87,7 @@ class TestInterrupts:
         before = tree(target)
         os.truncate(target / TWIN_ROOT / "data/a.npz", 17)
         with monkeypatch.context() as patch:
-            patch.setattr(os, "write", failing(os.write, errno.EIO))
+            patch.setattr(os, "write", failing_writes(errno.EIO))
             with pytest.raises(TargetError):
                 stage(plan_stage(capture, target))
         assert twin(target)["data/a.npz"] == 17
@@ -100,7 +99,7 @@ class TestInterrupts:
         self, content: bytes, capture: Capture, target: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(os, "write", failing(os.write, errno.ENOSPC))
+            patch.setattr(os, "write", failing_writes(errno.ENOSPC))
             with pytest.raises(TargetError):
                 stage(plan_stage(capture, target))
         stranger = target / TWIN_ROOT / "data/a.npz"
@@ -121,7 +120,7 @@ class TestInterrupts:
         manifest.write_text(manifest.read_text().replace(f'"{WHOLE}"', f'"{PLANNED}"'))
         os.truncate(target / TWIN_ROOT / "a", kept_bytes)
         plan = plan_stage(capture, target)
-        assert [f.path for f in plan.to_write] == [f"{TWIN_ROOT}/a"]
+        assert plan.to_write.path.to_pylist() == [f"{TWIN_ROOT}/a"]
         stage(plan)
         assert tree(target) == whole
 

@@ -15,10 +15,9 @@ from typing import Any
 
 import pytest
 
-from dxt_replay.replay.target.containment import LOCK_NAME
-from dxt_replay.replay.target.manifest import load_manifest
-from dxt_replay.replay.target.manifest_files import WHOLE
+from dxt_replay.replay.target.manifest import WHOLE
 from dxt_replay.replay.target.placement import TWIN_ROOT
+from dxt_replay.replay.target.posix import LOCK_NAME
 from dxt_replay.replay.target.stage import stage, unstage
 from dxt_replay.replay.target.stage_lines import describe
 from dxt_replay.replay.target.stage_plan import StagePlan, plan_stage
@@ -26,7 +25,16 @@ from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import MIB
 from tests.capture_builder import File, build_capture, read
-from tests.replay.target.staging import capture_fixture, failing, free_space, staged, target_fixture, twin  # noqa: F401
+from tests.replay.target.staging import (  # noqa: F401
+    capture_fixture,
+    entries,
+    failing,
+    failing_writes,
+    free_space,
+    staged,
+    target_fixture,
+    twin,
+)
 
 
 class TestRefusals:
@@ -38,12 +46,12 @@ class TestRefusals:
             tmp_path, files=[f"/{i}" for i in range(6)], ops=[read(i, length=3 * MIB) for i in range(6)]
         )
         with monkeypatch.context() as patch:
-            patch.setattr(os, "write", failing(os.write, code, after=10))
+            patch.setattr(os, "write", failing_writes(code, after=10))
             with pytest.raises(TargetError, match=f"cannot write {target}/{TWIN_ROOT}/.*{os.strerror(code)}"):
                 stage(plan_stage(capture, target), workers=2)
-        whole = [f for f in load_manifest(target).files.values() if f.state == WHOLE]
+        whole = [f for f in entries(target) if f["state"] == WHOLE]
         assert 1 <= len(whole) <= 3
-        assert sorted(twin(target)) == sorted(Path(f.path).name for f in whole)
+        assert sorted(twin(target)) == sorted(Path(f["path"]).name for f in whole)
 
         plan = staged(capture, target)
         assert len(plan.to_write) == 6 - len(whole)
@@ -71,7 +79,7 @@ class TestRefusals:
             with pytest.raises(TargetError, match=f"cannot write {target}/{TWIN_ROOT}/1: "):
                 stage(plan_stage(capture, target), workers=2)
         assert twin(target) == {"0": 300_000}
-        assert [f.path for f in load_manifest(target).files.values() if f.state == WHOLE] == [f"{TWIN_ROOT}/0"]
+        assert [f["path"] for f in entries(target) if f["state"] == WHOLE] == [f"{TWIN_ROOT}/0"]
 
     @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.ENAMETOOLONG])
     @pytest.mark.parametrize("call", ["mkdir", "rename"])
@@ -107,7 +115,7 @@ class TestRefusals:
         answer = SimpleNamespace(f_bavail=0, f_frsize=4096, f_favail=0, f_files=0, f_blocks=0)
         monkeypatch.setattr(os, "statvfs", lambda path: answer)
         plan = staged(capture, target)
-        assert (plan.free_bytes, plan.free_files, plan.shortage) == (None, None, None)
+        assert (plan.room.free_bytes, plan.room.free_files, plan.shortage) == (None, None, None)
         assert not any("free" in line for line in describe(plan))
 
     def test_no_inodes(self, capture: Capture, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:

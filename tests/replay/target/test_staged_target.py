@@ -27,7 +27,7 @@ class TestSharedTarget:
         )
         staged(first, target)
         plan = staged(second, target)
-        assert [f.size for f in plan.already_staged] == [5]
+        assert plan.already_staged.size.tolist() == [5]
         assert sizes(check_staged(first, target)) == [5, 5]
         assert sizes(check_staged(second, target)) == [5, 6, 7]
         assert twin(target) == {"same": 5, "larger": 5, "only": 7}
@@ -150,8 +150,8 @@ class TestPrepareRun:
         stranger.write_bytes(b"mine")
         with pytest.raises(TargetError, match=r"model\.ckpt exists and was not made by dxt-replay"):
             plan_stage(capture, target)
-        assert prepare_run(target, place(files_table([]), target)) == 0
+        assert prepare_run(target, place(files_table([]), os.fsencode(target) + b"/")) == 0
         assert stranger.read_bytes() == b"mine"
 
     def test_without_a_target(self, target: Path) -> None:
-        assert prepare_run(target, place(files_table([]), target)) == 0
+        assert prepare_run(target, place(files_table([]), os.fsencode(target) + b"/")) == 0

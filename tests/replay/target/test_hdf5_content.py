@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import h5py
@@ -14,7 +13,9 @@ from hypothesis import strategies as st
 from dxt_replay.replay.hdf5.compressed_chunks import largest_stored, smallest_stored
 from dxt_replay.replay.hdf5.file_metadata import MAX_DATASETS, can_be_made
 from dxt_replay.replay.hdf5.layout import DatasetLayout, Hdf5Layout
-from dxt_replay.replay.target.hdf5_twin import Hdf5Stager
+from dxt_replay.replay.target.content import BLOCK_BYTES, Content
+from dxt_replay.replay.target.hdf5_content import file_content, hdf5_bytes
+from tests.replay.target.memory_target import MemoryReader
 
 
 def dataset(
@@ -40,18 +41,14 @@ def dataset(
     )
 
 
-def staged(path: Path, *datasets: DatasetLayout, data_bytes: int = 0, record_id: int = 17) -> Hdf5Stager:
+def staged(path: Path, *datasets: DatasetLayout, data_bytes: int = 0, record_id: int = 17) -> Content:
     layout = Hdf5Layout(datasets=datasets, evidence="a test")
     assert can_be_made(layout) is None
-    stager = Hdf5Stager(layout=layout, data_bytes=data_bytes)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-    try:
-        assert sum(stager.fill(fd, record_id, stager.file_bytes)) == stager.file_bytes == os.fstat(fd).st_size
-        assert stager.made(fd, record_id, stager.file_bytes)
-        assert not stager.made(fd, record_id, stager.file_bytes + 1)
-    finally:
-        os.close(fd)
-    return stager
+    content = file_content(record_id, hdf5_bytes(layout, data_bytes), layout, data_bytes)
+    path.write_bytes(b"".join(map(bytes, content.blocks())))
+    assert path.stat().st_size == content.size
+    assert content.first_difference(MemoryReader(path.read_bytes()), 0, content.size) is None
+    return content
 
 
 def stored(item: h5py.Dataset) -> list[tuple[int, int]]:
@@ -171,12 +168,26 @@ def test_what_cannot_be_made_is_told(layout: DatasetLayout, reason: str) -> None
 
 
 def test_another_file_is_not_taken_for_a_twin(tmp_path: Path) -> None:
-    stager = staged(tmp_path / "a", dataset("x", [0], [900], [16], shape=(16,), chunk=(16,)), record_id=4)
-    fd = os.open(tmp_path / "a", os.O_RDWR)
-    assert not stager.made(fd, 5, stager.file_bytes)
-    os.pwrite(fd, b"\0" * 8, 0)
-    assert not stager.made(fd, 4, stager.file_bytes)
-    os.close(fd)
+    content = staged(tmp_path / "a", dataset("x", [0], [900], [16], shape=(16,), chunk=(16,)), record_id=4)
+    data = bytearray((tmp_path / "a").read_bytes())
+    other = file_content(5, content.size, None, 0)
+    assert other.first_difference(MemoryReader(bytes(data)), 0, 4096) is not None
+    data[:8] = bytes(8)
+    found = content.first_difference(MemoryReader(bytes(data)), 0, 4096)
+    assert found is not None
+    assert found[0] == 0
+
+
+def test_a_compressed_chunk_that_lies_in_three_blocks(tmp_path: Path) -> None:
+    size, stored_bytes = 4 * BLOCK_BYTES, 2 * BLOCK_BYTES
+    offset = BLOCK_BYTES - 1000
+    made = dataset("x", [0], [offset], [stored_bytes], shape=(size,), chunk=(size,), compressed=True)
+    staged(tmp_path / "a", made)
+    with h5py.File(tmp_path / "a") as file:
+        data = file["x"][...]
+    assert len(data) == size
+    assert data[: stored_bytes // 2].any()
+    assert stored(h5py.File(tmp_path / "a")["x"]) == [(offset, stored_bytes)]
 
 
 def test_compressed_chunks_inflate_to_noise_of_their_own(tmp_path: Path) -> None:
