@@ -238,6 +238,7 @@ def test_mapped_data_are_only_read(tmp_path: Path) -> None:
 
 def _each(cases: list[tuple[str, tuple[object, ...]]], answer: Connection) -> None:
     """Run cases as nobody, and send what failed. Before, one of each kind loads modules that nobody may not read."""
+    target_case("mine", "file", "before the run")
     for name, arguments in {name: arguments for name, arguments in cases if name != "output_case"}.items():
         globals()[name](*arguments)
     for command in {arguments[0] for name, arguments in cases if name == "output_case"}:

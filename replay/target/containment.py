@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,49 +90,45 @@ class OpenDirectory:
 
         Raises: TargetError when a link or a file is on the way.
         """
-        if self.fd is None:
-            yield None
-            return
-        fd = os.dup(self.fd)
+        fd = self._reached(relative, self._open)
         try:
-            for depth, name in enumerate(_names(relative)):
-                below = self._open(fd, name, relative, depth)
-                if below is None:
-                    yield None
-                    return
-                close_unwritten(fd)
-                fd = below
             yield fd
         finally:
-            close_unwritten(fd)
+            if fd is not None:
+                close_unwritten(fd)
 
     @contextmanager
     def made_directory(self, relative: str) -> Iterator[int]:
         """Like `directory`, making what is absent below this one, which exists."""
-        if self.fd is None:
-            raise TargetError(f"{printable(self.path)} vanished while it was used: try again")
-        fd = os.dup(self.fd)
+        fd = self._reached(relative, self._made)
+        if fd is None:
+            raise TargetError(f"{self.shown(relative)} vanished while it was used: try again")
         try:
-            for depth, name in enumerate(_names(relative)):
-                below = self._open(fd, name, relative, depth)
-                if below is None:
-                    self._make(fd, name, relative, depth)
-                    below = self._open(fd, name, relative, depth)
-                if below is None:
-                    raise TargetError(f"{self.shown(_start(relative, depth))} vanished while it was used: try again")
-                close_unwritten(fd)
-                fd = below
             yield fd
         finally:
             close_unwritten(fd)
 
-    def _open(self, above: int, name: bytes, relative: str, depth: int) -> int | None:
+    def _reached(self, relative: str, enter: Callable[[int, bytes, str], int | None]) -> int | None:
+        """Descriptor of a directory, which `enter` reached name by name; None where it gave None."""
+        fd = None if self.fd is None else os.dup(self.fd)
+        for depth, name in enumerate(_names(relative)):
+            if fd is None:
+                break
+            above = fd
+            try:
+                fd = enter(above, name, _start(relative, depth))
+            finally:
+                close_unwritten(above)
+        return fd
+
+    def _open(self, above: int, name: bytes, relative: str) -> int | None:
+        """A directory in another; None where there is none. `relative`: its path. Raises: TargetError."""
         try:
             return os.open(name, DIRECTORY, dir_fd=above)
         except FileNotFoundError:
             return None
         except OSError as error:
-            shown = self.shown(_start(relative, depth))
+            shown = self.shown(relative)
             try:
                 found = lstat(above, name)
             except OSError:
@@ -143,12 +139,17 @@ class OpenDirectory:
                 raise TargetError(f"{shown} is a file where a directory is needed: move it away") from error
             raise refusal(error, f"open {shown}") from error
 
-    def _make(self, above: int, name: bytes, relative: str, depth: int) -> None:
-        try:
-            with suppress(FileExistsError):
-                os.mkdir(name, dir_fd=above)
-        except OSError as error:
-            raise refusal(error, f"make the directory {self.shown(_start(relative, depth))}") from error
+    def _made(self, above: int, name: bytes, relative: str) -> int | None:
+        """Like `_open`, made where it is absent."""
+        fd = self._open(above, name, relative)
+        if fd is None:
+            try:
+                with suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=above)
+            except OSError as error:
+                raise refusal(error, f"make the directory {self.shown(relative)}") from error
+            fd = self._open(above, name, relative)
+        return fd
 
     def remove_empty_directories(self, directories: Iterable[str]) -> None:
         """Remove these and the directories above them, as far as they are empty; never this one."""
