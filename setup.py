@@ -19,7 +19,7 @@ setup(
             core("dxt_replay.replay.engine._issue"),
             core("dxt_replay.replay.causal._lane_events"),
             core("dxt_replay.replay.simulation._simulated_storage"),
-            core("dxt_replay.replay.twin._small_files"),
+            core("dxt_replay.replay.target._small_files"),
             core("dxt_replay.profiler_merge.darshan._overlap_lanes"),
             core("dxt_replay.profiler_merge.profiles.xplane._xplane"),
         ],

@@ -38,8 +38,8 @@ FEWEST_FILES = 500_000
 
 _STAGE = """
 from pathlib import Path
-from dxt_replay.replay.twin.stage import stage
-from dxt_replay.replay.twin.stage_plan import plan_stage
+from dxt_replay.replay.target.stage import stage
+from dxt_replay.replay.target.stage_plan import plan_stage
 from dxt_replay.traces.store.reader import open_capture
 def run(path):
     plan = plan_stage(open_capture(path), Path(path).parent / "twin")
@@ -48,8 +48,8 @@ def run(path):
 """
 _AGAIN = """
 from pathlib import Path
-from dxt_replay.replay.twin.stage import stage
-from dxt_replay.replay.twin.stage_plan import plan_stage
+from dxt_replay.replay.target.stage import stage
+from dxt_replay.replay.target.stage_plan import plan_stage
 from dxt_replay.traces.store.reader import open_capture
 def run(path):
     plan = plan_stage(open_capture(path), Path(path).parent / "twin")
@@ -65,14 +65,14 @@ def run(path):
 """
 _REMOVE = """
 from pathlib import Path
-from dxt_replay.replay.twin.stage import unstage
+from dxt_replay.replay.target.stage import unstage
 def run(path):
     return unstage(Path(path).parent / "twin")
 """
 _COPY = """
 import resource, subprocess
 from pathlib import Path
-from dxt_replay.replay.twin.file_writer import sync_file_system
+from dxt_replay.replay.target.posix import sync_file_system
 def run(path):
     folder = Path(path).parent
     subprocess.run(["cp", "-r", folder / "twin/dxt-replay-twin", folder / "copy"], check=True)

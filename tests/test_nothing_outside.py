@@ -19,10 +19,9 @@ from hypothesis import strategies as st
 
 from dxt_replay.replay.calibration.scratch import NAME as CALIBRATION
 from dxt_replay.replay.commands.main import main
-from dxt_replay.replay.twin.containment import LOCK_NAME
-from dxt_replay.replay.twin.file_writer import temporary_name
-from dxt_replay.replay.twin.manifest import MANIFEST_NAME
-from dxt_replay.replay.twin.placement import TWIN_ROOT
+from dxt_replay.replay.target.manifest import MANIFEST_NAME
+from dxt_replay.replay.target.placement import TWIN_ROOT
+from dxt_replay.replay.target.posix import LOCK_NAME, temporary_name
 from tests.capture_builder import File, Op, Span, build_capture, read, write
 from tests.output_commands import OUTPUT_COMMANDS, OutputCommand
 from tests.planted import THINGS, exchange, make_outside, nothing_changes, plant
@@ -38,7 +37,7 @@ TARGET_PLACES = (
     f"{TWIN_ROOT}/d/final",
     f"{TWIN_ROOT}/d/{os.fsdecode(temporary_name(b'a'))}",
     MANIFEST_NAME,
-    f".{MANIFEST_NAME}.new",
+    os.fsdecode(temporary_name(MANIFEST_NAME.encode())),
     LOCK_NAME,
 )
 MOMENTS = ("before staging", "before the run")
@@ -239,6 +238,7 @@ def test_mapped_data_are_only_read(tmp_path: Path) -> None:
 
 def _each(cases: list[tuple[str, tuple[object, ...]]], answer: Connection) -> None:
     """Run cases as nobody, and send what failed. Before, one of each kind loads modules that nobody may not read."""
+    target_case("mine", "file", "before the run")
     for name, arguments in {name: arguments for name, arguments in cases if name != "output_case"}.items():
         globals()[name](*arguments)
     for command in {arguments[0] for name, arguments in cases if name == "output_case"}:

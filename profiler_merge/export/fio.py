@@ -92,7 +92,7 @@ def write_fio(
 ) -> Exported:
     """Write the reads and writes of `capture` into `folder`; the capture's first start is at 1 us in fio's time.
 
-    `paths`: by file_id, where fio finds the file (`replay.twin.placement` knows). `replayed`: boolean mask of the
+    `paths`: by file_id, where fio finds the file (`replay.target.placement` knows). `replayed`: boolean mask of the
     rows of a batch that a replay issues, one layer of each file (`replay.plan.chosen_layers` knows). A lane opens a
     file before its first operation on it and closes it after the last. Memory: a row group, and a number per lane and
     file.

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 
 from dxt_replay.replay.calibration.host import read_ahead_setting
-from dxt_replay.replay.twin import page_cache
+from dxt_replay.replay.target import page_cache
 
 STEP_BYTES = 64 << 10
 """Bytes of a read."""

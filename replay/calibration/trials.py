@@ -16,7 +16,7 @@ from dxt_replay.replay.engine.backends.base import FileSlot
 from dxt_replay.replay.engine.backends.link_free import unlink_link_free
 from dxt_replay.replay.engine.issue import FileTable, make_files
 from dxt_replay.replay.engine.items import CLOSE, OPEN, READ_AT, RENAME, STAT, SYNC, WRITE_AT
-from dxt_replay.replay.twin import page_cache
+from dxt_replay.replay.target import page_cache
 from dxt_replay.traces.units import MIB
 
 MANY_USES = 1 << 40

@@ -58,7 +58,7 @@ def command(
     from dxt_replay.replay.commands.json_output import print_json
     from dxt_replay.replay.commands.progress import byte_progress
     from dxt_replay.replay.commands.session import current
-    from dxt_replay.replay.twin.stage_lines import describe, describe_done
+    from dxt_replay.replay.target.stage_lines import describe, describe_done
     from dxt_replay.traces.units import format_counted
 
     as_json = current().as_json

@@ -120,7 +120,7 @@ def tables(
     """
     from dxt_replay.profiler_merge.analysis.named_tables import DEPENDENCIES, STORAGE_LIMIT, views
     from dxt_replay.profiler_merge.analysis.timeline import DEFAULT_BINS
-    from dxt_replay.replay.twin.placement import locate
+    from dxt_replay.replay.target.placement import locate
     from dxt_replay.traces.units import parse_duration_ns
 
     rules = path_maps(maps)

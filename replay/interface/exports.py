@@ -176,12 +176,12 @@ def export(
 def _fio(source: Capture, output: Path, target: PathLike, force: bool, workers: Workers) -> Exported:
     from dxt_replay.profiler_merge.export.fio import write_fio
     from dxt_replay.replay.plan.chosen_layers import choose_layers
-    from dxt_replay.replay.twin.containment import resolve_target
-    from dxt_replay.replay.twin.data_set import twin_data_set
-    from dxt_replay.replay.twin.manifest import load_manifest
+    from dxt_replay.replay.target.data_set import twin_data_set
+    from dxt_replay.replay.target.manifest import read_manifest
+    from dxt_replay.replay.target.targets import open_target
 
-    resolved = resolve_target(Path(target))
-    data = twin_data_set(source, resolved, (), load_manifest(resolved))
+    with open_target(Path(target)) as opened:
+        data = twin_data_set(source, opened.base, (), read_manifest(opened))
     paths = [placement.path for placement in data.placements]
     replayed = choose_layers(source).replayed
     return write_fio(source, output, paths=paths, replayed=replayed, force=force, workers=workers)

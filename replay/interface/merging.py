@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from dxt_replay.profiler_merge.merge import MergeResult
-    from dxt_replay.replay.twin.placement import PathMap
+    from dxt_replay.replay.target.placement import PathMap
 
 
 @takes(MergeChoices)
@@ -62,7 +62,7 @@ def merge(
 
 def path_maps(maps: PathMaps | None) -> tuple[PathMap, ...]:
     """The rules of `maps`. Raises: UsageError for a prefix that is not an absolute path."""
-    from dxt_replay.replay.twin.placement import parse_map
+    from dxt_replay.replay.target.placement import parse_map
 
     if isinstance(maps, Mapping):
         maps = [f"{prefix}={os.fspath(directory)}" for prefix, directory in maps.items()]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dxt_replay.replay.run.process import Progress
     from dxt_replay.replay.run.repeat import Repeats
     from dxt_replay.replay.run.result import RunResult
-    from dxt_replay.replay.twin.stage_plan import StagePlan
+    from dxt_replay.replay.target.stage_plan import StagePlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Staged:
 
     def as_json(self) -> dict[str, Any]:
         """The object that `dxt-replay stage --json` prints."""
-        from dxt_replay.replay.twin.stage_lines import as_json
+        from dxt_replay.replay.target.stage_lines import as_json
 
         return {**as_json(self.plan), "written": self.written}
 
@@ -51,7 +51,7 @@ class Staged:
         """Write what a dry run planned; arguments as of `stage`."""
         from dxt_replay.replay.ranks.time_limit import TimeLimit
         from dxt_replay.replay.run.options import check_timeout
-        from dxt_replay.replay.twin.stage import stage as carry_out
+        from dxt_replay.replay.target.stage import stage as carry_out
 
         with TimeLimit(check_timeout(timeout_s), doing="staging") as limit:
             carry_out(self.plan, workers=workers, progress=on_progress, limit=limit)
@@ -79,7 +79,7 @@ def stage(
 
     Raises: TargetError when the twin does not fit, or a file that was not staged is in the way.
     """
-    from dxt_replay.replay.twin.stage_plan import plan_stage
+    from dxt_replay.replay.target.stage_plan import plan_stage
 
     with opened(capture) as source:
         planned = Staged(plan=plan_stage(source, Path(target), maps=path_maps(maps), sparse=sparse), written=False)
@@ -93,7 +93,7 @@ def unstage(target: PathLike) -> int:
 
     Raises: TargetError when `target` was not staged.
     """
-    from dxt_replay.replay.twin.stage import unstage as remove
+    from dxt_replay.replay.target.stage import unstage as remove
 
     return remove(Path(target))
 

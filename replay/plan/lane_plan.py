@@ -32,7 +32,7 @@ from dxt_replay.replay.plan.plan_row import (
 )
 from dxt_replay.replay.plan.row_queue import RowQueue, SpillFile
 from dxt_replay.replay.plan.survey import RankSurvey
-from dxt_replay.replay.twin.placement import Placement
+from dxt_replay.replay.target.placement import Placement
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.schema import DEPENDENCY_COLUMNS, SPAN_KINDS, codes
 from dxt_replay.traces.steps import step_at

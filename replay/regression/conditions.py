@@ -13,7 +13,7 @@ from dxt_replay.replay.regression.experiment_record import ExperimentRecord, Rec
 from dxt_replay.replay.regression.machine_environment import MachineEnvironment, machine_environment
 from dxt_replay.replay.regression.target_environment import TargetEnvironment, target_environment
 from dxt_replay.replay.run.options import RunOptions
-from dxt_replay.replay.twin.placement import PathMap
+from dxt_replay.replay.target.placement import PathMap
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.text import printable
 

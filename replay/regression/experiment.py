@@ -7,7 +7,6 @@ pairs begin with each side, so that an effect of the order itself cancels.
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,10 +32,10 @@ from dxt_replay.replay.run.options import RunOptions
 from dxt_replay.replay.run.process import Progress
 from dxt_replay.replay.run.result import RunResult
 from dxt_replay.replay.run.runner import run_replay
-from dxt_replay.replay.twin.containment import printable, refusal, resolve_target
-from dxt_replay.replay.twin.file_writer import sync_file_system
-from dxt_replay.replay.twin.stage import check_staged, stage
-from dxt_replay.replay.twin.stage_plan import StagePlan, plan_stage
+from dxt_replay.replay.target.containment import resolve_target
+from dxt_replay.replay.target.stage import check_staged, stage
+from dxt_replay.replay.target.stage_plan import StagePlan, plan_stage
+from dxt_replay.replay.target.targets import open_target
 from dxt_replay.traces.errors import TargetError, UsageError
 from dxt_replay.traces.output import check_output
 from dxt_replay.traces.schema import SPAN_KINDS, codes
@@ -208,25 +207,15 @@ def check_room(plans: Sequence[StagePlan]) -> None:
     for plan in plans:
         if plan.shortage:
             raise TargetError(f"no room under {plan.target}: {plan.shortage}; choose another directory, or free space")
-    if len(plans) < 2 or len({_device(plan.target) for plan in plans}) > 1:
+    if len(plans) < 2 or len({plan.room.store for plan in plans}) > 1:
         return
-    needed, free = sum(plan.bytes_on_disk for plan in plans), plans[0].free_bytes
+    needed, free = sum(plan.bytes_on_disk for plan in plans), plans[0].room.free_bytes
     if free is not None and needed > free:
         places = " and ".join(str(plan.target) for plan in plans)
         raise TargetError(
             f"no room under {places}, which share a file system: {format_bytes(needed)} are needed and "
             f"{format_bytes(free)} are free"
         )
-
-
-def _device(path: Path) -> int:
-    """The file system of `path`, or of the nearest directory above it that exists."""
-    try:
-        while not path.exists():
-            path = path.parent
-        return path.stat().st_dev
-    except OSError as error:
-        raise refusal(error, f"look at the file system of {printable(path)}") from error
 
 
 def _output(folder: Path, pair: int, side: str, number: int) -> Path:
@@ -279,18 +268,9 @@ def _settle(experiment: Experiment, comm: Communicator) -> None:
     """Let what the run before left to be written reach the storage: the next run must not pay for it. Collective."""
     if comm.first_on_node():
         for target in {options.target for options in experiment.sides.values()}:
-            _sync_file_system(target)
+            with suppress(TargetError), open_target(target) as opened:  # the run after says what it finds
+                opened.sync()
     comm.barrier()
-
-
-def _sync_file_system(path: Path) -> None:
-    """Where it fails the run after says what it finds."""
-    with suppress(OSError):
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            sync_file_system(fd)
-        finally:
-            os.close(fd)
 
 
 def _result(

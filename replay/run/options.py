@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dxt_replay.replay.plan.pacing import Pacing
 from dxt_replay.replay.run.process_files import IoOptions
-from dxt_replay.replay.twin.placement import PathMap
+from dxt_replay.replay.target.placement import PathMap
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.paces import COMPUTE_CHOICES
 from dxt_replay.traces.schema import Source

@@ -12,8 +12,8 @@ import numpy as np
 from dxt_replay.replay.plan.chosen_layers import LayerChoice
 from dxt_replay.replay.run.options import RunOptions
 from dxt_replay.replay.run.process_files import check_io
-from dxt_replay.replay.twin.placement import Placement
-from dxt_replay.replay.twin.stage import check_staged, prepare_run
+from dxt_replay.replay.target.placement import Placement
+from dxt_replay.replay.target.stage import check_staged, prepare_run
 from dxt_replay.traces.errors import TargetError, UsageError
 from dxt_replay.traces.schema import WRITE, codes
 from dxt_replay.traces.store.reader import Capture

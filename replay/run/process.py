@@ -34,7 +34,7 @@ from dxt_replay.replay.run.rank_lanes import LOOP_PACE, FedLane, LaneBuffers, Pr
 from dxt_replay.replay.run.recording import Tally, TimeCollector, rank_rows
 from dxt_replay.replay.run.result import Overhead
 from dxt_replay.replay.run.standing import Standing, hung, standing_of
-from dxt_replay.replay.twin import page_cache
+from dxt_replay.replay.target import page_cache
 from dxt_replay.traces.errors import ReplayError
 from dxt_replay.traces.schema import SPANS_SCHEMA
 from dxt_replay.traces.store.writer import OpsWriter

@@ -26,8 +26,8 @@ from dxt_replay.replay.run.prepared import Prepared, prepare
 from dxt_replay.replay.run.process import Progress, ReplayProcess
 from dxt_replay.replay.run.recording import Tally
 from dxt_replay.replay.run.result import CacheState, IoResult, Overhead, RunResult, named_failures, replay_info
-from dxt_replay.replay.twin import page_cache
-from dxt_replay.replay.twin.containment import locked_target
+from dxt_replay.replay.target import page_cache
+from dxt_replay.replay.target.targets import locked_target
 from dxt_replay.traces.errors import ReplayError
 from dxt_replay.traces.lateness import percentiles_us
 from dxt_replay.traces.measures.distribution import Distribution

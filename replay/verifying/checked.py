@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dxt_replay.replay.twin.file_writer import default_workers
+from dxt_replay.replay.target.writing import default_workers
 from dxt_replay.traces.text import printable
 
 MOST_KEPT = 1000

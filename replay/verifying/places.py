@@ -11,14 +11,15 @@ import pyarrow.compute as pc
 
 from dxt_replay.replay.hdf5.files import hdf5_files
 from dxt_replay.replay.hdf5.layout import Hdf5Layout
-from dxt_replay.replay.twin.containment import Target, open_target
-from dxt_replay.replay.twin.data_set import file_use, twin_data_set
-from dxt_replay.replay.twin.manifest import MANIFEST_NAME, Manifest, is_twin_root, read_manifest
-from dxt_replay.replay.twin.path_columns import ancestors
+from dxt_replay.replay.target.data_set import file_use, twin_data_set
+from dxt_replay.replay.target.manifest import MANIFEST_NAME, Manifest, read_manifest
+from dxt_replay.replay.target.path_columns import ancestors
+from dxt_replay.replay.target.placement import is_twin_root
+from dxt_replay.replay.target.protocol import Target
+from dxt_replay.replay.target.targets import open_target
 from dxt_replay.replay.verifying.capture_parts import capture_parts
 from dxt_replay.replay.verifying.checked import CheckedPart, Verified, VerifiedPlace
-from dxt_replay.replay.verifying.twin_bytes import Layouts
-from dxt_replay.replay.verifying.twin_parts import twin_parts
+from dxt_replay.replay.verifying.twin_parts import Layouts, twin_parts
 from dxt_replay.traces.errors import CaptureError, TargetError, UsageError
 from dxt_replay.traces.store.digests import DOCUMENT
 from dxt_replay.traces.store.reader import Capture, open_capture
@@ -70,19 +71,19 @@ def _kinds(path: Path) -> tuple[str, ...]:
 def _twin(path: Path, captures: Sequence[Path], sizes_only: bool) -> list[CheckedPart]:
     listed = CheckedPart(part="manifest", unit="file")
     with open_target(path) as target:
-        if target is None:
+        if not target.exists:
             raise UsageError(f"{printable(path)} was removed while it was looked at")
         try:
             manifest = read_manifest(target)
         except TargetError as error:
             listed.differs(MANIFEST_NAME, "contents", "a manifest as `dxt-replay stage` writes it", error)
             return [listed]
-        if not os.path.lexists(path / MANIFEST_NAME):
+        if manifest.digest is None:
             listed.differs(MANIFEST_NAME, "file", "a file", "not there")
         _check_manifest(manifest, listed)
         whole = list(_whole(captures))
         _check_needed(whole, target, manifest, listed)
-        needed = set(manifest.files.layout.unique().drop_null().to_pylist())
+        needed = bool(manifest.files["layout"].is_valid().to_numpy().any())
         layouts = _layouts(whole) if needed and not sizes_only else {}
         return [listed, *_parts(target, manifest, layouts, sizes_only=sizes_only)]
 
@@ -99,7 +100,7 @@ def _parts(target: Target, manifest: Manifest, layouts: Layouts, *, sizes_only: 
 def _check_manifest(manifest: Manifest, part: CheckedPart) -> None:
     """What a manifest must hold whatever the files are."""
     part.checked = len(manifest.files)
-    paths = manifest.files.path
+    paths = manifest.path
     above = ancestors(paths)
     for file in above.filter(pc.is_in(above, value_set=paths)).to_pylist():
         for path in paths.filter(pc.starts_with(paths, f"{file}/")).to_pylist():
@@ -121,11 +122,11 @@ def _check_needed(captures: Sequence[Capture], target: Target, manifest: Manifes
     """Hold the manifest against the files that each capture needs, if the manifest says that it was staged here."""
     strangers = []
     for capture in captures:
-        data = twin_data_set(capture, target.path, (), manifest)
+        data = twin_data_set(capture, target.base, (), manifest)
         if data.identity not in manifest.data_sets:
             strangers.append(printable(capture.path))
             continue
-        absent = data.files.path.filter(pc.invert(pc.is_in(data.files.path, value_set=manifest.files.path)))
+        absent = data.files.path.filter(pc.invert(pc.is_in(data.files.path, value_set=manifest.path)))
         for path in absent.to_pylist():
             part.differs(printable(path), "entry", f"one, as {printable(capture.path)} needs it", "none")
     if strangers:

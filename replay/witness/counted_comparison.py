@@ -9,15 +9,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dxt_replay.profiler_merge.darshan.log import DarshanLog
 from dxt_replay.replay.plan.chosen_layers import choose_layers
-from dxt_replay.replay.twin.data_set import file_use
-from dxt_replay.replay.twin.placement import parse_map, place
+from dxt_replay.replay.target.data_set import file_use
+from dxt_replay.replay.target.placement import parse_map, place
 from dxt_replay.replay.witness.replay_logs import AskedFor, Besides, asked_for, counted_replay
 from dxt_replay.replay.witness.tallies import (
     AT_END,
@@ -255,7 +254,7 @@ def _columns(*names: str) -> list[int]:
 def _places(capture: Capture, maps: Iterable[str]) -> dict[bytes, int]:
     """File ids by the path at which a replay finds each file, those of the twin `without_target`."""
     written = frozenset(np.flatnonzero(file_use(capture).written).tolist())
-    placements = place(capture.files, Path("/"), [parse_map(text) for text in maps], written=written)
+    placements = place(capture.files, b"/", [parse_map(text) for text in maps], written=written)
     return {each.path: each.file_id for each in placements}
 
 

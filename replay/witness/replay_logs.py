@@ -12,7 +12,7 @@ import numpy as np
 
 from dxt_replay.profiler_merge.darshan.counters import CounterTable, read_counters
 from dxt_replay.profiler_merge.darshan.log import DarshanLog, open_log
-from dxt_replay.replay.twin.placement import OWN_ROOT_ID_CHARS, TWIN_ROOT
+from dxt_replay.replay.target.placement import OWN_ROOT_ID_CHARS, TWIN_ROOT
 from dxt_replay.replay.witness.tallies import COLUMNS, INTERFACES, SIZES, Tally, TallyCollector
 from dxt_replay.traces.paces import API_CHOICES
 from dxt_replay.traces.part import Part

@@ -25,11 +25,11 @@ from dxt_replay.profiler_merge.tracers.horovod_timeline import read_horovod
 from dxt_replay.profiler_merge.tracers.strace.strace_job import read_strace
 from dxt_replay.replay.regression.experiment_record import read_record
 from dxt_replay.replay.simulation.model_file import read_storage_model
-from dxt_replay.replay.twin.manifest import load_manifest
 from dxt_replay.traces.errors import DxtReplayError
 from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.workloads.workload_source import read_workload
 from tests.profiler_merge.profiles.xplane.profile_cores import COMPILED, ORACLE
+from tests.replay.target.staging import manifest_of
 
 Command = tuple[str, ...]
 
@@ -223,7 +223,7 @@ TARGETS: Mapping[str, Target] = {
         Target(name="capture", read=_capture, commands=_OF_CAPTURE),
         Target(
             name="manifest",
-            read=lambda folder: load_manifest(folder / "t"),
+            read=lambda folder: manifest_of(folder / "t"),
             commands=(
                 ("stage", _STAGED, *_TWIN),
                 ("stage", _STAGED, *_TWIN, "--remove"),

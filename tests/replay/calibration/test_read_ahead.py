@@ -9,7 +9,7 @@ from benchmarks.slowed_storage import CannotThrottleError, delayed
 from dxt_replay.replay.calibration.host import read_ahead_setting
 from dxt_replay.replay.calibration.read_ahead import ReadAhead, measure_read_ahead
 from dxt_replay.replay.calibration.scratch import write_data
-from dxt_replay.replay.twin import page_cache
+from dxt_replay.replay.target import page_cache
 from dxt_replay.traces.units import MIB
 
 

@@ -14,8 +14,8 @@ from dxt_replay.profiler_merge.profiles.xplane.decode import find_profiles
 from dxt_replay.replay.commands.main import main
 from dxt_replay.replay.fidelity.compare import compare
 from dxt_replay.replay.fidelity.workload_verdict import THRESHOLDS
-from dxt_replay.replay.twin.stage import stage
-from dxt_replay.replay.twin.stage_plan import plan_stage
+from dxt_replay.replay.target.stage import stage
+from dxt_replay.replay.target.stage_plan import plan_stage
 from dxt_replay.traces.store.reader import open_capture
 from tests.places import CAPTURES
 

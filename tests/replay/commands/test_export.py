@@ -14,7 +14,7 @@ import pytest
 from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.replay.commands.export import FORMATS
 from dxt_replay.replay.commands.main import EXIT_OUTPUT_CLOSED, main
-from dxt_replay.replay.twin.stage import check_staged
+from dxt_replay.replay.target.stage import check_staged
 from dxt_replay.traces.samples import sample
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Span, build_capture, read, write

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from dxt_replay.replay.commands.main import main
-from dxt_replay.replay.twin.placement import TWIN_ROOT
+from dxt_replay.replay.target.placement import TWIN_ROOT
 from tests.capture_builder import build_capture, read
-from tests.replay.twin.staging import staged
+from tests.replay.target.staging import staged
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ WARM = (
     "dxt_replay.replay.run.repeat",
     "dxt_replay.replay.run.runner",
     "dxt_replay.replay.show.terminal",
-    "dxt_replay.replay.twin.stage",
+    "dxt_replay.replay.target.stage",
     *(f"dxt_replay.replay.commands.{name}" for name in COMMANDS),
 )
 """Imported before the forks."""

@@ -21,9 +21,9 @@ from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.replay.commands.main import cli
 from dxt_replay.replay.engine.backends.hdf5 import Hdf5Backend
 from dxt_replay.replay.hdf5.files import Hdf5Files, hdf5_files
-from dxt_replay.replay.twin.stage import check_staged, stage
-from dxt_replay.replay.twin.stage_lines import describe
-from dxt_replay.replay.twin.stage_plan import plan_stage
+from dxt_replay.replay.target.stage import check_staged, stage
+from dxt_replay.replay.target.stage_lines import describe
+from dxt_replay.replay.target.stage_plan import plan_stage
 from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.samples import sample
 from dxt_replay.traces.schema import APIS, READ, codes

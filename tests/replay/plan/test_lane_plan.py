@@ -30,7 +30,7 @@ from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.plan.plan_row import GAP_ROW, OPERATION_ROW, RENAME_ROW, batch_of
 from dxt_replay.replay.plan.row_queue import SpillFile
 from dxt_replay.replay.plan.survey import spans_by_rank, survey_rank
-from dxt_replay.replay.twin.placement import Placement
+from dxt_replay.replay.target.placement import Placement
 from dxt_replay.traces.schema import SPAN_KINDS
 from tests.capture_builder import File, Op, Span, build_capture, read, spans_table, write
 

@@ -27,7 +27,7 @@ from dxt_replay.replay.regression.experiment import (
 from dxt_replay.replay.regression.interval_verdict import Verdict
 from dxt_replay.replay.run.options import RunOptions
 from dxt_replay.replay.run.process import Progress
-from dxt_replay.replay.twin.stage import check_staged
+from dxt_replay.replay.target.stage import check_staged
 from dxt_replay.traces.errors import TargetError, UsageError
 from dxt_replay.traces.store.reader import Capture, open_capture
 from tests.capture_builder import Span, build_capture, read, write
@@ -128,12 +128,12 @@ def test_what_is_staged_already_is_not_planned(tmp_path: Path) -> None:
 
 def test_two_targets_of_one_file_system_must_fit_together(tmp_path: Path) -> None:
     plans = plan_staging(source_of(tmp_path), experiment(tmp_path))
-    one, other = (replace(plan, free_bytes=plan.bytes_on_disk * 3 // 2) for plan in plans)
+    one, other = (replace(plan, room=replace(plan.room, free_bytes=plan.bytes_on_disk * 3 // 2)) for plan in plans)
     with pytest.raises(TargetError, match="share a file system"):
         check_room([one, other])
     check_room([one])
     with pytest.raises(TargetError, match="short"):
-        check_room([replace(one, free_bytes=one.bytes_on_disk - 1)])
+        check_room([replace(one, room=replace(one.room, free_bytes=one.bytes_on_disk - 1))])
     assert not (tmp_path / "old").exists()
 
 

@@ -12,8 +12,8 @@ from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.ranks.comm import Solo
 from dxt_replay.replay.run.options import RunOptions
 from dxt_replay.replay.run.runner import run_replay
-from dxt_replay.replay.twin.stage import stage
-from dxt_replay.replay.twin.stage_plan import plan_stage
+from dxt_replay.replay.target.stage import stage
+from dxt_replay.replay.target.stage_plan import plan_stage
 from dxt_replay.traces.schema import DEPENDENCY_COLUMNS
 from dxt_replay.traces.store.reader import Capture, open_capture
 from tests.simulated_application import MS, US, Storage

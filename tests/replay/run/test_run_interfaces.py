@@ -15,8 +15,8 @@ from dxt_replay.replay.ranks.comm import Solo
 from dxt_replay.replay.run.options import RunOptions
 from dxt_replay.replay.run.process_files import IoOptions, mpi_hints, per_operation_ns
 from dxt_replay.replay.run.runner import run_replay
-from dxt_replay.replay.twin.stage import stage
-from dxt_replay.replay.twin.stage_plan import plan_stage
+from dxt_replay.replay.target.stage import stage
+from dxt_replay.replay.target.stage_plan import plan_stage
 from dxt_replay.traces.errors import TargetError, UsageError
 from dxt_replay.traces.replay_record import API_CHOICES
 from dxt_replay.traces.schema import CaptureInfo, Job
@@ -161,7 +161,7 @@ def test_a_file_that_is_read_before_a_rename_replaces_it_is_staged(tmp_path):
     ops = [read(0, start_ns=0, length=100), write(1, start_ns=MS, length=50), made("rename", 1, 2, offset=0)]
     source = build_capture(tmp_path, ops=ops, files=["/state", "/state.tmp"], name="source")
     plan = plan_stage(source, tmp_path / "twin")
-    assert [file.file_id for file in plan.to_write] == [0]
+    assert plan.to_write.file_id.tolist() == [0]
     assert [file.file_id for file in plan.created_by_run] == [1]
 
 

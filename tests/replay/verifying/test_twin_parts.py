@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 import dxt_replay
-from dxt_replay.replay.twin.manifest import MANIFEST_NAME
-from dxt_replay.replay.twin.placement import TWIN_ROOT
+from dxt_replay.replay.target.manifest import MANIFEST_NAME
+from dxt_replay.replay.target.placement import TWIN_ROOT
 from dxt_replay.replay.verifying.checked import Difference
 from dxt_replay.traces.schema import HDF5_SCHEMA, table_from_columns
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.store.writer import write_hdf5
 from dxt_replay.traces.units import MIB
 from tests.capture_builder import File, build_capture, read, write
-from tests.replay.twin.staging import staged, tree
+from tests.replay.target.staging import staged, tree
 
 SIZE = 2 * MIB + 12_345
 
@@ -207,9 +207,9 @@ class TestHdf5:
 
     def test_each_kind_of_byte_is_compared_with_the_capture(self, chunks: Capture, tmp_path: Path) -> None:
         target = tmp_path / "target"
-        (file,) = staged(chunks, target).to_write
-        assert file.layout is not None
-        path = target / file.path
+        made = staged(chunks, target).to_write
+        assert made.layout.null_count == 0
+        path = target / made.path[0].as_py()
         size = path.stat().st_size
         assert [part.note for part in dxt_replay.verify(target).places[0].parts if "by size alone" in part.note]
         for offset in (0, 50, 200, 4096, 20_000, 45_000, 71_500, 118_999, size - 300, size - 1):

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dxt_replay.replay.twin.stage_plan import plan_stage
+from dxt_replay.replay.target.stage_plan import plan_stage
 from dxt_replay.traces.errors import CaptureError, DxtReplayError, TargetError
 from dxt_replay.traces.output import check_output
 from dxt_replay.traces.store.reader import open_capture

@@ -1,0 +1,244 @@
+"""What the twin data set of a capture is: which files, how large, where. Reads the capture, looks at no target.
+
+A file is *read* (its contents are staged), *looked at* (opened, closed, stat'ed, but no byte read: a hole of its size
+will do) or *created* (only written, or given its name, before it is read: the run makes it). A file that is only
+written but was stat'ed before that, such as a log that is continued, was there before the job: it is looked at. Files
+without operations are not part of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dxt_replay.replay.hdf5.files import Hdf5Files
+from dxt_replay.replay.target.hdf5_content import hdf5_bytes
+from dxt_replay.replay.target.manifest import CREATED_BY_RUN, Manifest, in_state
+from dxt_replay.replay.target.path_columns import (
+    TEXT,
+    ancestors,
+    ascending_order,
+    booleans,
+    pieces,
+    prefixed,
+    rows_in,
+    same_texts,
+    text_bytes,
+)
+from dxt_replay.replay.target.placement import OWN_ROOT_ID_CHARS, TWIN_ROOT, PathMap, Placements, place
+from dxt_replay.replay.target.twin_files import CREATED_ROLE, READ_ROLE, ROLES, TwinFiles
+from dxt_replay.traces.schema import FORMATS, OPS, READ, TRACED, WRITE, codes
+from dxt_replay.traces.store.reader import Capture
+
+OPEN, RENAME, STAT = OPS.index("open"), OPS.index("rename"), OPS.index("stat")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MappedFile:
+    """A file read from a real data set; `size` is what the accesses need."""
+
+    file_id: int
+    path: bytes
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwinDataSet:
+    """The twin data set of one capture under one target.
+
+    `identity` is equal for captures that need the same files; `placements` has one per row of the files table.
+    `plain_hdf5`: HDF5 files by file_id that are staged as plain bytes, with the reason.
+    """
+
+    identity: str
+    files: TwinFiles
+    mapped: tuple[MappedFile, ...]
+    placements: Placements
+    plain_hdf5: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileUse:
+    """How the op stream uses each file: bool[files] `touched`, `read`, `written`, `created` (the run makes it),
+    `renamed` (it gets another name); int64[files] `size_bytes` needed."""
+
+    touched: np.ndarray
+    read: np.ndarray
+    written: np.ndarray
+    created: np.ndarray
+    renamed: np.ndarray
+    size_bytes: np.ndarray
+
+
+def file_use(capture: Capture) -> FileUse:
+    """From the counts of each rank (`Capture.usage`). A read of any api counts, also one that returned nothing.
+
+    All but `touched` is taken from the whole capture, also where a part of it is replayed, so that all parts share one
+    twin.
+
+    Raises: CaptureError when a part cannot be read.
+    """
+    count = capture.files.num_rows
+    touched, read, written, renamed, new, looked_at = np.zeros((6, count), dtype=bool)
+    end = np.zeros(count, dtype=np.int64)
+    for rank in capture.whole.ranks:
+        used = capture.whole.usage(rank)
+        file_id, last = used["file_id"].to_numpy(), used["reach"].to_numpy()
+        op = codes(used, "op")
+        looked_at[file_id[(op == STAT) & (codes(used, "origin") == TRACED)]] = True
+        moves = (op == READ) | (op == WRITE)
+        renames = op == RENAME
+        new_name = used["other_file_id"].to_numpy()[renames]
+        read[file_id[op == READ]] = True
+        written[file_id[(op == WRITE) | renames]] = True
+        written[new_name] = True
+        renamed[file_id[renames]] = new[new_name] = True
+        np.maximum.at(end, file_id[moves], last[moves])
+    # What a run takes away, or puts another in the place of, before it is read must not be staged.
+    replaced, looked_at = (renamed | new) & read, looked_at & written & ~(read | renamed | new)
+    if np.any(replaced | looked_at):
+        first = _first_times(capture.whole, count)
+        read &= ~(replaced & (np.minimum(first[WRITE], first[RENAME]) < first[READ]))
+        looked_at &= first[STAT] < np.minimum(first[WRITE], first[OPEN])
+    for rank in capture.ranks:
+        used = capture.usage(rank)
+        touched[used["file_id"].to_numpy()] = True
+        touched[used["other_file_id"].filter(pc.greater_equal(used["other_file_id"], 0)).to_numpy()] = True
+    size = capture.files["size"].to_numpy()
+    return FileUse(
+        touched=touched,
+        read=read,
+        written=written,
+        created=written & ~read & ~looked_at,
+        renamed=renamed,
+        size_bytes=np.maximum(size, end),
+    )
+
+
+def _first_times(capture: Capture, files: int) -> dict[int, np.ndarray]:
+    """int64[files] for READ, WRITE, OPEN, STAT and RENAME: when any rank first did so to each file.
+
+    In ns from the job's start; the largest int64 where no rank did. RENAME: when another file is first renamed to it.
+    """
+    first = {kind: np.full(files, np.iinfo(np.int64).max) for kind in (READ, WRITE, OPEN, STAT, RENAME)}
+    for batch in capture.operations(columns=["op", "file_id", "offset", "start_ns"]):
+        op, file_id = codes(batch, "op"), batch.column("file_id").to_numpy()
+        start_ns, new_name = batch.column("start_ns").to_numpy(), batch.column("offset").to_numpy()
+        for kind, times in first.items():
+            mine = op == kind
+            np.minimum.at(times, (new_name if kind == RENAME else file_id)[mine], start_ns[mine])
+    return first
+
+
+def twin_data_set(
+    capture: Capture, base: bytes, maps: Sequence[PathMap], manifest: Manifest, hdf5: Hdf5Files | None = None
+) -> TwinDataSet:
+    """The data set as it is, or is to be, in a target (`base`: `Target.base`), beside what `manifest` says is there.
+
+    A file that the manifest lists in the same size is shared; one that differs, or that a file or directory there is
+    in the way of, goes below a root of this data set's own. `hdf5` None: any HDF5 file that was made for as many bytes
+    will do, as it does for requests past the library; to know the layouts costs a look at all requests.
+    """
+    use = file_use(capture)
+    placements = place(capture.files, base, maps, written=np.flatnonzero(use.written).tolist())
+    real = booleans(placements.below.is_null())
+    mapped = tuple(
+        MappedFile(file_id=file_id, path=placements[file_id].path, size=int(use.size_bytes[file_id]))
+        for file_id in np.flatnonzero(use.touched & real).tolist()
+    )
+    files = _twin_files(capture, use, placements.below, use.touched & ~real, hdf5)
+    identity = _identity(files)
+    settled = _settle(files, f"{TWIN_ROOT}-{identity[:OWN_ROOT_ID_CHARS]}", manifest)
+    if settled is not files:
+        below = pc.replace_with_mask(placements.below, pa.array(use.touched & ~real), settled.path)
+        placements = replace(placements, below=below)
+    reasons = {} if hdf5 is None else hdf5.plain
+    plain = {
+        file_id: reasons[file_id] for file_id in (settled.file_id.tolist() if reasons else ()) if file_id in reasons
+    }
+    return TwinDataSet(identity=identity, files=settled, mapped=mapped, placements=placements, plain_hdf5=plain)
+
+
+def _twin_files(
+    capture: Capture, use: FileUse, below: pa.LargeStringArray, mask: np.ndarray, hdf5: Hdf5Files | None
+) -> TwinFiles:
+    """The files of `mask` (bool by file id), which are those of the twin. `below`: paths below the target."""
+    file_id = np.flatnonzero(mask)
+    size = whole = use.size_bytes[mask]
+    role = np.select([use.read[mask], use.created[mask]], [ROLES.index(READ_ROLE), ROLES.index(CREATED_ROLE)], 1)
+    layouts = {} if hdf5 is None else {file: hdf5.layouts[file] for file in file_id.tolist() if file in hdf5.layouts}
+    if layouts:
+        whole = size.copy()
+        rows = np.searchsorted(file_id, list(layouts))
+        whole[rows] = [
+            hdf5_bytes(each, needed) for each, needed in zip(layouts.values(), size[rows].tolist(), strict=True)
+        ]
+    is_hdf5 = codes(capture.files, "format")[mask] == FORMATS.index("hdf5")
+    exact = ~is_hdf5 | (role != ROLES.index(READ_ROLE)) | (hdf5 is not None)
+    return TwinFiles(
+        file_id=file_id.astype(np.int32),
+        record_id=capture.files["record_id"].to_numpy()[mask],
+        path=below if mask.all() else below.filter(pa.array(mask)),
+        size=whole,
+        role=role.astype(np.int8),
+        data_bytes=size,
+        exact=exact,
+        renamed=use.renamed[mask],
+        written=use.written[mask],
+        layouts=layouts,
+    )
+
+
+def _identity(files: TwinFiles) -> str:
+    """SHA-256 of a line a file: path, NUL, bytes, NUL, role; in the order of the paths."""
+    digest = hashlib.sha256()
+    order, ends = ascending_order(files.path), np.array([f"\0{role}\n" for role in ROLES])
+    for rows in pieces(len(files)):
+        some = order[rows]
+        paths, sizes = files.path.take(pa.array(some)), pa.array(files.data_bytes[some]).cast(TEXT)
+        roles = pa.DictionaryArray.from_arrays(files.role[some], pa.array(ends.tolist(), TEXT)).cast(TEXT)
+        nothing = pa.scalar("", TEXT)
+        lines = pc.binary_join_element_wise(paths, pa.scalar("\0", TEXT), sizes, roles, nothing)
+        data, bounds = text_bytes(lines)
+        digest.update(data[bounds[0] : bounds[-1]].data)
+    return digest.hexdigest()
+
+
+def _settle(files: TwinFiles, own_root: str, manifest: Manifest) -> TwinFiles:
+    """The files, below `own_root` those that what the manifest lists is in the way of."""
+    if not len(manifest.files):
+        return files
+    listed = manifest.path
+    rows = rows_in(files.path, listed)
+    absent = rows < 0
+    shared = fits(manifest, rows, files)
+    if absent.any():
+        directories = ancestors(files.path.filter(pa.array(absent)))
+        below_files = directories.filter(pc.is_in(directories, value_set=listed)).to_pylist()
+        for row in np.flatnonzero(absent).tolist() if below_files else ():
+            shared[row] = not any(files.path[row].as_py().startswith(f"{each}/") for each in below_files)
+        shared &= ~(absent & booleans(pc.is_in(files.path, value_set=ancestors(listed))))
+    if shared.all():
+        return files
+    moved = pc.utf8_slice_codeunits(files.path.filter(pa.array(~shared)), len(TWIN_ROOT))
+    return replace(files, path=pc.replace_with_mask(files.path, pa.array(~shared), prefixed(own_root, moved)))
+
+
+def fits(manifest: Manifest, rows: np.ndarray, files: TwinFiles) -> np.ndarray:
+    """bool[files]: whether the entry of each file can stand for it: made by the run, both or neither, and the same
+    contents. `rows`: of the entries, -1 where there is none, which fits."""
+    if not len(manifest.files):
+        return np.ones(len(files), dtype=bool)
+    listed = manifest.files.drop_columns(["path"]).take(np.maximum(rows, 0))
+    created, by_run = files.has_role(CREATED_ROLE), in_state(listed, CREATED_BY_RUN)
+    needed = pa.array(files.data_bytes.astype(np.uint64))
+    same_bytes = booleans(pc.equal(pc.coalesce(listed["data_bytes"], listed["size"]), needed))
+    same = (listed["size"].to_numpy() == files.size.astype(np.uint64)) & same_texts(listed["layout"], files.layout)
+    same = np.where(files.exact, same, same_bytes)
+    found: np.ndarray = (rows < 0) | np.where(created | by_run, created & by_run, same)
+    return found

@@ -1,0 +1,200 @@
+"""The kernel's page cache: drop the pages of files, and count which are there.
+
+Both see the page cache of this machine only: not a disk's, a server's or a burst buffer's, nor the caches that ZFS and
+GPFS keep beside it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import mmap
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dxt_replay.replay.target.containment import close_unwritten
+
+WINDOW_BYTES = 1 << 30
+"""What `resident` maps at a time: address space, and a byte of memory per page."""
+
+_KEEPS_PAGES: Mapping[int, str] = {
+    0x01021994: "tmpfs",
+    0x858458F6: "ramfs",
+    0x958458F6: "hugetlbfs",
+    0x2FC12FC1: "zfs",
+    0x47504653: "gpfs",
+}
+"""File systems that live in memory, or whose own cache the advice does not reach. Numbers: linux/magic.h, statfs(2),
+OpenZFS and GPFS headers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropResult:
+    """The result of dropping pages.
+
+    `files`, `bytes`: files whose pages were dropped, and their bytes.
+    `kept`: number of files by the file system that cannot drop pages.
+    `skipped`: number of files by the reason why they could not be opened.
+    """
+
+    files: int
+    bytes: int
+    kept: Mapping[str, int] = field(default_factory=dict)
+    skipped: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """A sentence for each thing that was not dropped."""
+        kept = (
+            f"{count} files are on {name}, which does not drop pages on request: their reads will not be cold"
+            for name, count in sorted(self.kept.items())
+        )
+        skipped = (
+            f"the pages of {count} files could not be dropped: {reason}"
+            for reason, count in sorted(self.skipped.items())
+        )
+        return (*kept, *skipped)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residency:
+    """Bytes of `total_bytes` in the page cache; files of which the kernel does not say it are in neither."""
+
+    resident_bytes: int = 0
+    total_bytes: int = 0
+
+    def __add__(self, other: Residency) -> Residency:
+        """That of both sets of files."""
+        return Residency(
+            resident_bytes=self.resident_bytes + other.resident_bytes, total_bytes=self.total_bytes + other.total_bytes
+        )
+
+    @property
+    def percent(self) -> float | None:
+        """Share in percent; None where nothing is known."""
+        return 100.0 * self.resident_bytes / self.total_bytes if self.total_bytes else None
+
+
+def drop(paths: Iterable[bytes]) -> DropResult:
+    """Write out and give up the cached pages of each file (fsync, then POSIX_FADV_DONTNEED).
+
+    Advice only: pages that another process has mapped stay. `resident` measures the result. Never raises for a
+    single file; `skipped` counts the failures.
+    """
+    files = total = 0
+    kept: Counter[str] = Counter()
+    skipped: Counter[str] = Counter()
+    for path in paths:
+        try:
+            fd = _open_file(path)
+        except (OSError, ValueError) as error:
+            skipped[_reason(error)] += 1
+            continue
+        try:
+            os.fsync(fd)  # a page that is not on the disk yet cannot be dropped
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            name = _KEEPS_PAGES.get(_file_system_magic(fd))
+            if name is None:
+                files += 1
+                total += os.fstat(fd).st_size
+            else:
+                kept[name] += 1
+        except OSError as error:
+            skipped[_reason(error)] += 1
+        finally:
+            close_unwritten(fd)
+    return DropResult(files=files, bytes=total, kept=dict(kept), skipped=dict(skipped))
+
+
+def resident(paths: Iterable[bytes]) -> Residency:
+    """How much of these files the page cache holds, from mincore(2) on mappings that are never read.
+
+    Files that this user neither owns nor may write do not count: for those the kernel says "all resident"
+    (since Linux 5.2, commit 134fca9063ad). Nor do files that cannot be opened. Never raises for a single file.
+    """
+    found = total = 0
+    for path in paths:
+        try:
+            fd = _open_file(path)
+        except (OSError, ValueError):
+            continue
+        try:
+            each = resident_of(fd, path)
+            found, total = found + each.resident_bytes, total + each.total_bytes
+        finally:
+            close_unwritten(fd)
+    return Residency(resident_bytes=found, total_bytes=total)
+
+
+def resident_of(fd: int, path: bytes) -> Residency:
+    """As `resident`, of a file that is open: some file systems drop the pages of a file at each open. Never raises."""
+    with suppress(OSError, ValueError):  # no mapping on this file system, or the file shrank meanwhile
+        status = os.fstat(fd)
+        if _answers_truly(status, path):
+            return Residency(resident_bytes=_resident_bytes(fd, status.st_size), total_bytes=status.st_size)
+    return Residency()
+
+
+def _open_file(path: bytes) -> int:
+    """Read-only descriptor of a plain file. Raises: OSError, also for anything else; ValueError for a NUL."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # O_NONBLOCK: a FIFO must not wait for its writer
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        close_unwritten(fd)
+        raise OSError(errno.EINVAL, "not a plain file")
+    return fd
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def _answers_truly(status: os.stat_result, path: bytes) -> bool:
+    """The kernel's rule for mincore: owner (or root), or may write."""
+    return os.geteuid() in (0, status.st_uid) or os.access(path, os.W_OK, effective_ids=True)
+
+
+def _resident_bytes(fd: int, size: int) -> int:
+    count = 0
+    for begin in range(0, size, WINDOW_BYTES):
+        length = min(WINDOW_BYTES, size - begin)
+        pages = _resident_pages(fd, begin, length)
+        count += int(np.count_nonzero(pages)) * mmap.PAGESIZE
+        if pages[-1]:
+            count -= -length % mmap.PAGESIZE  # the last page reaches beyond the end of the file
+    return count
+
+
+def _resident_pages(fd: int, begin: int, length: int) -> np.ndarray:
+    """bool[pages] of one window. Raises: OSError, ValueError."""
+    pages = np.zeros(-(-length // mmap.PAGESIZE), dtype=np.uint8)
+    with mmap.mmap(fd, length, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ, offset=begin) as window:
+        view = np.frombuffer(window, dtype=np.uint8)  # gives the address; no byte of it is read
+        address, into = (array.__array_interface__["data"][0] for array in (view, pages))
+        failed = _libc().mincore(ctypes.c_void_p(address), ctypes.c_size_t(length), ctypes.c_void_p(into))
+        code = ctypes.get_errno()
+        del view  # the mapping cannot be closed while an array shows it
+    if failed:
+        raise OSError(code, os.strerror(code))
+    return (pages & 1).astype(bool)
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    """The C library, opened once: that takes longer than to look at a small file."""
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _file_system_magic(fd: int) -> int:
+    """`f_type` of fstatfs(2), the first word of the structure on every Linux but s390, where it is 32 bits."""
+    buffer = (ctypes.c_long * 64)()
+    if _libc().fstatfs(fd, buffer):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return buffer[0] & 0xFFFFFFFF

@@ -1,0 +1,202 @@
+"""Paths as columns: directories, names and collisions of millions of them without an object for each.
+
+A column is a `pa.LargeStringArray`; its paths have `/` between names, and none is null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+TEXT = pa.large_string()
+"""Type of the columns: the paths of a few million files may have more bytes together than `pa.string()` can hold."""
+
+ROWS_AT_A_TIME = 1 << 16
+"""Rows that are worked on at a time, so that what is made on the way is small beside the column."""
+
+
+def column(paths: pa.Array | pa.ChunkedArray | Sequence[str | None]) -> pa.LargeStringArray:
+    """The paths as one column."""
+    if not isinstance(paths, (pa.Array, pa.ChunkedArray)):
+        return pa.array(paths, TEXT)
+    found = paths.cast(TEXT)
+    if isinstance(found, pa.ChunkedArray):
+        return found.chunk(0) if found.num_chunks == 1 else found.combine_chunks()
+    return found
+
+
+def prefixed(text: str, paths: pa.LargeStringArray) -> pa.LargeStringArray:
+    """The paths with `text` before each."""
+    return pc.binary_join_element_wise(pa.scalar(text, TEXT), paths, pa.scalar("", TEXT))
+
+
+def pieces(count: int) -> Iterator[slice]:
+    """The rows of a column of `count` rows, some at a time."""
+    return (slice(begin, min(begin + ROWS_AT_A_TIME, count)) for begin in range(0, count, ROWS_AT_A_TIME))
+
+
+def text_bytes(paths: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
+    """(bytes, bounds): path i is bytes[bounds[i]:bounds[i + 1]]; uint8 and int64[paths + 1], views of the column."""
+    _, bounds, data = paths.buffers()
+    if not len(paths):
+        return np.zeros(0, dtype=np.uint8), np.zeros(1, dtype=np.int64)
+    every = np.frombuffer(bounds, dtype=np.int64, count=paths.offset + len(paths) + 1)
+    return np.frombuffer(data or b"", dtype=np.uint8), every[paths.offset :]
+
+
+def name_starts(paths: pa.LargeStringArray) -> np.ndarray:
+    """int64[paths]: where among the bytes of `text_bytes` the last name of each path begins."""
+    data, bounds = text_bytes(paths)
+    starts = np.empty(len(paths), dtype=np.int64)
+    for rows in pieces(len(paths)):
+        first, end = bounds[rows.start], bounds[rows.stop]
+        slashes = np.flatnonzero(data[first:end] == ord("/")) + first
+        slashes = np.concatenate(([first - 1], slashes))
+        last = slashes[np.searchsorted(slashes, bounds[rows.start + 1 : rows.stop + 1]) - 1]
+        np.maximum(last + 1, bounds[rows.start : rows.stop], out=starts[rows])
+    return starts
+
+
+def directories(paths: pa.LargeStringArray) -> pa.LargeStringArray:
+    """What is before the last `/` of each path; "" where there is none."""
+    data, bounds = text_bytes(paths)
+    begins = bounds[:-1][: len(paths)]
+    lengths = np.maximum(name_starts(paths) - 1 - begins, 0)
+    ends = np.concatenate(([0], np.cumsum(lengths)))
+    taken = np.arange(ends[-1]) + np.repeat(begins - ends[:-1], lengths)
+    return pa.LargeStringArray.from_buffers(len(paths), pa.py_buffer(ends), pa.py_buffer(data[taken]))
+
+
+def by_directory(paths: pa.LargeStringArray) -> tuple[np.ndarray, list[str]]:
+    """(number, names): the directory of path i is names[number[i]]; int32[paths], numbered as they first appear."""
+    numbers: dict[str, int] = {}
+    found = np.empty(len(paths), dtype=np.int32)
+    for rows in pieces(len(paths)):
+        encoded = directories(paths[rows]).dictionary_encode()
+        of_piece = [numbers.setdefault(name, len(numbers)) for name in encoded.dictionary.to_pylist()]
+        found[rows] = np.array(of_piece, dtype=np.int32)[encoded.indices.to_numpy()]
+    return found, list(numbers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DirectoryBatch:
+    """Some files of one directory, which is looked up once for all of them.
+
+    `rows`: int64, of the column of paths. Name i is text[begins[i]:ends[i]]; uint8 and int64 arrays.
+    """
+
+    directory: str
+    rows: np.ndarray
+    text: np.ndarray
+    begins: np.ndarray
+    ends: np.ndarray
+
+    def part(self, rows: slice) -> DirectoryBatch:
+        """Some of these files."""
+        return DirectoryBatch(
+            directory=self.directory,
+            rows=self.rows[rows],
+            text=self.text,
+            begins=self.begins[rows],
+            ends=self.ends[rows],
+        )
+
+    def names(self) -> Iterator[bytes]:
+        """The name of each file."""
+        for begin, end in zip(self.begins.tolist(), self.ends.tolist(), strict=True):
+            yield self.text[begin:end].tobytes()
+
+    def path(self, number: int) -> str:
+        """The path of one of these files."""
+        return f"{self.directory}/{self.text[self.begins[number] : self.ends[number]].tobytes().decode()}"
+
+
+def directory_batches(paths: pa.LargeStringArray, most_files: int) -> Iterator[DirectoryBatch]:
+    """All files directory by directory, within each in the order of the column, at most so many at a time."""
+    number, names = by_directory(paths)
+    text, bounds = text_bytes(paths)
+    begins, ends, order = name_starts(paths), bounds[1:], directory_order(number)
+    for first, end in pairwise([*np.flatnonzero(run_begins(number[order])).tolist(), len(order)]):
+        for begin in range(first, end, most_files):
+            rows = order[begin : min(begin + most_files, end)]
+            directory = names[number[rows[0]]]
+            yield DirectoryBatch(directory=directory, rows=rows, text=text, begins=begins[rows], ends=ends[rows])
+
+
+def directory_order(number: np.ndarray) -> np.ndarray:
+    """int64[paths]: the rows in the order of the numbers of their directories, and within each in their own."""
+    if len(number) and bool((number[1:] >= number[:-1]).all()):
+        return np.arange(len(number))
+    return np.argsort(number, kind="stable")
+
+
+def run_begins(number: np.ndarray) -> np.ndarray:
+    """bool[rows]: where another number stands than in the row before, and the first."""
+    return np.concatenate((np.ones(min(len(number), 1), dtype=bool), number[1:] != number[:-1]))
+
+
+def ancestors(paths: pa.LargeStringArray) -> pa.LargeStringArray:
+    """All directories above any of the paths, each once; not ""."""
+    found = level = pa.array(sorted({*by_directory(paths)[1]} - {""}), TEXT)
+    while len(level):
+        above = directories(level).unique()
+        level = above.filter(pc.and_(pc.not_equal(above, ""), pc.invert(pc.is_in(above, value_set=found))))
+        found = pa.concat_arrays([found, level])
+    return found
+
+
+def is_ascending(paths: pa.LargeStringArray) -> bool:
+    """Whether the paths are in the order of their bytes, and none comes twice."""
+    for rows in pieces(len(paths)):
+        piece = paths[rows.start : rows.stop + 1]
+        if not pc.all(pc.less(piece[:-1], piece[1:])).as_py() and len(piece) > 1:
+            return False
+    return True
+
+
+def repeated(paths: pa.LargeStringArray) -> np.ndarray:
+    """bool[paths]: which paths come more than once."""
+    if is_ascending(paths):
+        return np.zeros(len(paths), dtype=bool)
+    numbers = paths.dictionary_encode().indices.to_numpy()
+    twice: np.ndarray = np.bincount(numbers)[numbers] > 1
+    return twice
+
+
+def rows_in(paths: pa.LargeStringArray, listed: pa.LargeStringArray) -> np.ndarray:
+    """int64[paths]: at which row of `listed`, whose paths are in ascending order, each path is; -1 where it is not."""
+    if paths.equals(listed):
+        return np.arange(len(paths))
+    if not len(listed):
+        return np.full(len(paths), -1)
+    found = pc.index_in(paths, value_set=listed).fill_null(-1)
+    rows: np.ndarray = found.to_numpy().astype(np.int64)
+    return rows
+
+
+def ascending_order(paths: pa.LargeStringArray) -> np.ndarray:
+    """int64[paths]: the rows in the order of the bytes of their paths."""
+    if is_ascending(paths):
+        return np.arange(len(paths))
+    order: np.ndarray = pc.sort_indices(paths).to_numpy().astype(np.int64)
+    return order
+
+
+def booleans(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    """A column of truth values as bool[rows]."""
+    chunked = isinstance(column, pa.ChunkedArray)
+    values: np.ndarray = column.to_numpy() if chunked else column.to_numpy(zero_copy_only=False)
+    return values
+
+
+def same_texts(some: pa.Array, others: pa.Array) -> np.ndarray:
+    """bool[rows]: where two columns of text have the same text, or none."""
+    if some.null_count == others.null_count == len(some):
+        return np.ones(len(some), dtype=bool)
+    both_null = pc.and_(some.is_null(), others.is_null())
+    return booleans(pc.or_(both_null, pc.equal(some, others).fill_null(False)))

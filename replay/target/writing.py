@@ -1,0 +1,265 @@
+"""Writes the files of a twin data set in parallel.
+
+A thread takes files of one directory at a time, small ones together, because targets make these many in one call.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from threading import Event, Lock, Thread, get_ident
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from dxt_replay.replay.target.path_columns import by_directory, directory_order, run_begins
+from dxt_replay.replay.target.protocol import SMALL_BYTES, Target
+from dxt_replay.replay.target.twin_files import TwinFiles, total
+from dxt_replay.traces.errors import TargetError, UsageError
+from dxt_replay.traces.units import MIB
+
+SYNC_BYTES = 64 * MIB
+"""Files from this size on are synced one by one, so that progress does not run ahead of the disk."""
+
+BATCH_FILES = 1024
+BATCH_BYTES = 16 * MIB
+"""Most files, and bytes of several files, that a thread takes at a time from one directory."""
+
+SMALL_FILES = 256
+"""Most small files that are made in one call, after which a thread looks whether it is to stop."""
+
+PATIENCE_S = 10.0
+"""Seconds that the writing threads may take to end after an error or an interrupt. Beyond it a call of theirs hangs."""
+
+JOIN_S = 0.02
+"""Seconds between two looks of the thread that waits for them."""
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes done, bytes in total), from several threads but never by two at once."""
+
+
+class Limit(Protocol):
+    """The longest time that the writing may take (`replay.ranks.time_limit`).
+
+    `where`: called where the time is over and this process does not come back; says what it was doing.
+    """
+
+    where: Callable[[], str | None]
+
+    @property
+    def expired(self) -> bool:
+        """Whether the time is over."""
+
+    def message(self, standing: str | None = None) -> str:
+        """The error for that. `standing`: what hangs."""
+
+
+class _NoLimit:
+    """Any time."""
+
+    where: Callable[[], str | None]
+    expired = False
+
+    def message(self, standing: str | None = None) -> str:
+        raise AssertionError("never expires")
+
+
+class _Stopped(Exception):
+    """Another thread failed, or the user interrupted."""
+
+
+class _Progress:
+    """Counts bytes over the threads."""
+
+    def __init__(self, total: int, callback: Progress | None) -> None:
+        self._lock = Lock()
+        self._done = 0
+        self._total = total
+        self._callback = callback
+
+    def add(self, count: int) -> None:
+        with self._lock:
+            self._done += count
+            if self._callback is not None:
+                self._callback(self._done, self._total)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Writing:
+    """What the threads of one staging share. `small`: bool by row of `files`, made many in one call.
+
+    `batches`: the rows of files of one directory each, given out one batch after the other.
+    """
+
+    target: Target
+    files: TwinFiles
+    sparse: np.ndarray
+    replaced: np.ndarray
+    small: np.ndarray
+    placed: np.ndarray
+    batches: list[np.ndarray]
+    counter: _Progress
+    stop: Event
+    next_batch: Iterator[int] = field(default_factory=itertools.count)
+    current: dict[int, tuple[np.ndarray, np.ndarray, float]] = field(default_factory=dict)
+    """Thread -> rows of the files that it writes, which of them are whole, and since when (s, monotonic clock)."""
+
+    def standing(self) -> str:
+        """The file that has been written for longest."""
+        writes = sorted(self.current.copy().values(), key=lambda write: write[2])
+        if not writes:
+            return "no file was being written"
+        rows, whole, since = writes[0]
+        row = int(rows[min(int(whole.sum()), len(rows) - 1)])
+        shown = self.target.shown(self.files.path[row].as_py())
+        return f"{shown} has been written for {time.monotonic() - since:.1f} s"
+
+    def write_batches(self) -> None:
+        """Write batches until none is left; threads may call it at once. Raises: TargetError, _Stopped."""
+        while (number := next(self.next_batch)) < len(self.batches):
+            rows = self.batches[number]
+            small, large = rows[self.small[rows]], rows[~self.small[rows]]
+            for begin in range(0, len(small), SMALL_FILES):
+                self._write_small(small[begin : begin + SMALL_FILES])
+            for row in large.tolist():
+                self._write_file(row)
+        self.current.pop(get_ident(), None)
+
+    def _begin(self, rows: np.ndarray) -> np.ndarray:
+        """bool[rows]: which files are whole, which is none of them yet. Raises: _Stopped."""
+        if self.stop.is_set():
+            raise _Stopped
+        whole = np.zeros(len(rows), dtype=bool)
+        self.current[get_ident()] = rows, whole, time.monotonic()
+        return whole
+
+    def _write_small(self, rows: np.ndarray) -> None:
+        """Make new small files in one call. Raises: TargetError, _Stopped."""
+        whole, sizes = self._begin(rows), self.files.size[rows]
+        try:
+            self.target.put_many(self.files.path.take(pa.array(rows)), sizes, self.files.record_id[rows], whole)
+        finally:
+            self.placed[rows[whole]] = True
+            self.counter.add(int(sizes[whole].sum()))
+
+    def _write_file(self, row: int) -> None:
+        """Write one whole file, or leave nothing. Raises: TargetError, _Stopped."""
+        self._begin(np.array([row]))
+        path, size, replace = self.files.path[row].as_py(), int(self.files.size[row]), bool(self.replaced[row])
+        if self.sparse[row]:
+            self.target.put_hole(path, size, replace=replace)
+        else:
+            self.target.put(path, self._blocks(row), replace=replace, sync=size >= SYNC_BYTES)
+        self.placed[row] = True
+
+    def _blocks(self, row: int) -> Iterator[memoryview]:
+        """What a file holds, counted as it is written. Raises: _Stopped."""
+        for block in self.files.content(row).blocks():
+            yield block
+            self.counter.add(len(block))
+            if self.stop.is_set():
+                raise _Stopped
+
+
+def _batches(files: TwinFiles, threads: int) -> list[np.ndarray]:
+    """Rows of files of one directory, some BATCH_BYTES together or one large file; few are spread over the threads.
+
+    One thread after the other: several that make files in one directory wait for its lock more than they work.
+    """
+    number, _ = by_directory(files.path)
+    order = directory_order(number)
+    most_files = max(1, min(BATCH_FILES, len(files) // threads))
+    size, begins = files.size[order], run_begins(number[order])
+    firsts = np.flatnonzero(begins)
+    first = np.repeat(firsts, np.diff(np.append(firsts, len(size))))
+    counted = np.minimum(size, BATCH_BYTES + 1)
+    before = np.cumsum(counted) - counted
+    part = np.maximum((np.arange(len(size)) - first) // most_files, (before - before[first]) // BATCH_BYTES)
+    large = size > BATCH_BYTES
+    begins[1:] |= (part[1:] != part[:-1]) | large[1:] | large[:-1]
+    return np.split(order, np.flatnonzero(begins)[1:]) if len(order) else []
+
+
+def default_workers() -> int:
+    """Threads that keep a disk busy: writing waits more than it computes."""
+    return min(16, 2 * len(os.sched_getaffinity(0)))
+
+
+def write_files(
+    target: Target,
+    files: TwinFiles,
+    *,
+    sparse: np.ndarray,
+    replaced: np.ndarray,
+    placed: np.ndarray,
+    workers: int | None,
+    progress: Progress | None,
+    limit: Limit | None = None,
+) -> None:
+    """Write `files`; at the end all are on the disk.
+
+    `sparse`, `replaced`: bool by row, to be a hole; to take the place of a file of ours. `placed`: bool by row, set for
+    each file that has its place: however the writing ends, also by an interrupt, it is set for every such file,
+    and no temporary file is left, unless a call does not return. Raises: TargetError, UsageError.
+    """
+    if workers is not None and workers < 1:
+        raise UsageError(f"workers {workers}: give at least 1")
+    threads = workers or default_workers()
+    writing = _Writing(
+        target=target,
+        files=files,
+        sparse=sparse,
+        replaced=replaced,
+        small=~sparse & ~replaced & files.is_plain & (files.size <= SMALL_BYTES),
+        placed=placed,
+        batches=_batches(files, threads),
+        counter=_Progress(total(files.size[~sparse]), progress),
+        stop=Event(),
+    )
+    _write_in_threads(writing, min(threads, len(writing.batches)), limit or _NoLimit())
+    target.sync()  # small files at once instead of one by one
+
+
+def _write_in_threads(writing: _Writing, count: int, limit: Limit) -> None:
+    """Write all batches in `count` threads. Raises: the first error; TargetError where the time is over, or where a
+    call does not return after an error or an interrupt."""
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            writing.write_batches()
+        except BaseException as error:
+            errors.append(error)
+            writing.stop.set()
+
+    limit.where = writing.standing
+    # Daemons: one that hangs in a call must not keep the program from ending, as a pool's threads would.
+    threads = [Thread(target=work, name=f"stage-{number}", daemon=True) for number in range(count)]
+    try:
+        for thread in threads:
+            thread.start()
+        while (alive := [thread for thread in threads if thread.is_alive()]) and not errors:
+            if limit.expired:
+                raise TargetError(limit.message(writing.standing()))
+            alive[0].join(JOIN_S)
+        _join(writing, threads)
+    except BaseException:
+        writing.stop.set()
+        if not limit.expired:
+            _join(writing, threads)
+        raise
+    if errors:
+        raise errors[0]
+
+
+def _join(writing: _Writing, threads: list[Thread]) -> None:
+    """Wait for threads that were stopped, or have nothing more to do. Raises: TargetError where one does not end."""
+    until = time.monotonic() + PATIENCE_S
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+    if any(thread.is_alive() for thread in threads):
+        raise TargetError(f"staging was stopped, but a call does not return: {writing.standing()}")

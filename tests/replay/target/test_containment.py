@@ -1,0 +1,441 @@
+"""Nothing outside the target is read, written or removed, whatever names, links and manifests say."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dxt_replay.replay.target import containment
+from dxt_replay.replay.target.containment import resolve_target
+from dxt_replay.replay.target.manifest import MANIFEST_NAME, MANIFEST_VERSION
+from dxt_replay.replay.target.placement import TWIN_ROOT
+from dxt_replay.replay.target.posix import open_directory, temporary_name
+from dxt_replay.replay.target.protocol import SMALL_BYTES, refusal
+from dxt_replay.replay.target.stage import check_staged, prepare_run, stage, unstage
+from dxt_replay.replay.target.stage_plan import plan_stage
+from dxt_replay.traces.errors import TargetError
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.text import printable
+from tests.capture_builder import build_capture, read, write
+
+HOSTILE = [
+    b"/etc/passwd",
+    b"../../x",
+    b"/../../../../tmp/x",
+    b"/a/../../outside/kept",
+    b"outside/kept",
+    b"/a\nb/c\r",
+    b"/\xff\xfe/\x80",
+    b"/nul\0byte",
+    b"<STDOUT>",
+    b"/",
+    b"",
+    b"..",
+    b"/a/b",
+    b"/a",
+    b"/" + b"n" * 300,
+    b"/" + b"/".join([b"deep"] * 2000),
+    b"/%2e%2e/%2e%2e/x",
+    b"/a/..%00/x",
+    "/‮dwssap/‥/x".encode(),
+    b"/.dxt-replay-manifest.json.new",
+    b"/../dxt-replay-manifest.json",
+    b"~root/.bashrc",
+    b"/proc/self/cwd/x",
+]
+
+
+@contextmanager
+def nothing_outside_changes(place: Path) -> Iterator[None]:
+    """Everything in `place` but `place`/target is the same afterwards, as are a few files of the machine."""
+    before = _state(place)
+    yield
+    assert _state(place) == before
+
+
+def _state(place: Path) -> list[tuple[str, int, int, int]]:
+    inside = [path for path in place.rglob("*") if path.relative_to(place).parts[0] != "target"]
+    machine = [Path("/etc/passwd"), Path("/etc"), Path("/")]
+    return [
+        (str(path), status.st_ino, status.st_size, status.st_mtime_ns)
+        for path in sorted(inside) + machine
+        for status in [path.lstat()]
+    ]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/kept").write_bytes(b"kept")
+    return tmp_path
+
+
+def test_hostile_names_stay_inside(place: Path) -> None:
+    half = len(HOSTILE) // 2
+    ops = [read(i, length=100) if i < half else write(i, length=100) for i in range(len(HOSTILE))]
+    capture = build_capture(place, files=HOSTILE, ops=ops)
+    target = place / "target"
+    with nothing_outside_changes(place):
+        stage(plan_stage(capture, target))
+        placements = check_staged(capture, target)
+        for placement in placements[half:]:
+            Path(os.fsdecode(placement.path)).write_bytes(b"made by a run")
+        assert prepare_run(target, placements) == len(HOSTILE) - half
+        staged = [path for path in (target / TWIN_ROOT).rglob("*") if path.is_file()]
+        assert len(staged) == half
+        assert all(path.stat().st_size == 100 for path in staged)
+        assert unstage(target) == half
+    assert list(target.iterdir()) == []
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(
+        st.lists(
+            st.one_of(st.sampled_from([b"", b".", b"..", b"a", b"b", b"kept"]), st.binary(max_size=5)), max_size=5
+        ),
+        max_size=8,
+    )
+)
+def test_arbitrary_names_stay_inside(names: list[list[bytes]]) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        place = Path(scratch)
+        (place / "outside").mkdir()
+        paths = [b"/".join(parts) for parts in names]
+        capture = build_capture(place, files=paths, ops=[read(i, length=1) for i in range(len(paths))])
+        with nothing_outside_changes(place):
+            stage(plan_stage(capture, place / "target"), workers=1)
+            found = {os.path.realpath(placement.path) for placement in check_staged(capture, place / "target")}
+            assert len(found) == len(paths)
+            assert all(path.startswith(os.fsencode(os.path.realpath(place / "target")) + b"/") for path in found)
+            unstage(place / "target")
+
+
+@pytest.fixture
+def capture(place: Path) -> Capture:
+    return build_capture(place, files=["/a/b/c", "/w/x"], ops=[read(0, length=10), write(1, length=10)])
+
+
+@contextmanager
+def only_links_refused() -> Iterator[None]:
+    """What is inside may succeed, or refuse because of a link."""
+    try:
+        yield
+    except TargetError as error:
+        assert "symbolic link" in str(error)  # noqa: PT017
+
+
+LINKS = ["", "/a", "/a/b", "/a/b/c", "/w"]
+
+
+@pytest.mark.parametrize("where", [*LINKS, "/w/x"])
+@pytest.mark.parametrize("to", ["directory", "file", "nowhere"])
+class TestLinks:
+    """A link at each place of the twin data set, put there before staging, and after."""
+
+    def put(self, place: Path, where: str, to: str) -> Path:
+        link = place / f"target/{TWIN_ROOT}{where}"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(place / {"directory": "outside", "file": "outside/kept", "nowhere": "outside/new"}[to])
+        return link
+
+    def test_before_staging(self, where: str, to: str, place: Path, capture: Capture) -> None:
+        link = self.put(place, where, to)
+        with nothing_outside_changes(place), pytest.raises(TargetError, match=r"is a symbolic link.*: remove it"):
+            plan_stage(capture, place / "target")
+        assert link.is_symlink()
+
+    def test_between_plan_and_staging(self, where: str, to: str, place: Path, capture: Capture) -> None:
+        plan = plan_stage(capture, place / "target")
+        link = self.put(place, where, to)
+        with nothing_outside_changes(place):
+            try:
+                stage(plan)
+            except TargetError as error:
+                assert "symbolic link" in str(error) or "not made by dxt-replay" in str(error)  # noqa: PT017
+            else:
+                assert where == "/w/x", "a link was followed or replaced"  # created by runs: prepare_run looks again
+        assert link.is_symlink()
+
+    def test_after_staging(self, where: str, to: str, place: Path, capture: Capture) -> None:
+        target = place / "target"
+        stage(plan_stage(capture, target))
+        replaced = target / f"{TWIN_ROOT}{where}"
+        if replaced.exists():
+            replaced.rename(target / "moved")
+        link = self.put(place, where, to)
+        with nothing_outside_changes(place):
+            with pytest.raises(TargetError, match="is a symbolic link"):
+                check_staged(capture, target)
+            with pytest.raises(TargetError, match="is a symbolic link"):
+                plan_stage(capture, target)
+        assert link.is_symlink()
+
+
+def test_a_link_under_the_name_of_a_file_that_is_being_written_is_refused(place: Path, tmp_path: Path) -> None:
+    capture = build_capture(tmp_path / "large", files=["/a/b/c"], ops=[read(0, length=SMALL_BYTES + 1)])
+    link = place / "target" / TWIN_ROOT / "a/b" / os.fsdecode(temporary_name(b"c"))
+    link.parent.mkdir(parents=True)
+    link.symlink_to(place / "outside/kept")
+    with nothing_outside_changes(place), pytest.raises(TargetError, match=r"cannot write .*/a/b/c: File exists"):
+        stage(plan_stage(capture, place / "target"))
+    assert link.is_symlink()
+    assert (place / "outside/kept").read_bytes() == b"kept"
+
+
+@pytest.mark.parametrize("where", LINKS)
+def test_removing_follows_no_links(where: str, place: Path, capture: Capture) -> None:
+    target = place / "target"
+    stage(plan_stage(capture, target))
+    placements = check_staged(capture, target)
+    outside = place / "outside"
+    for copy in ("a/b/c", "b/c", "c", "w/x", "x"):
+        (outside / copy).parent.mkdir(parents=True, exist_ok=True)
+        if not (outside / copy).exists():
+            (outside / copy).write_bytes(b"kept")
+    (target / f"{TWIN_ROOT}{where}").rename(target / "moved")
+    (target / f"{TWIN_ROOT}{where}").symlink_to(outside if where != "/a/b/c" else outside / "kept")
+    with nothing_outside_changes(place):
+        with only_links_refused():
+            prepare_run(target, placements)
+        with only_links_refused():
+            unstage(target)
+    assert (target / f"{TWIN_ROOT}{where}").is_symlink()
+
+
+@pytest.mark.parametrize("kind", ["directory", "fifo"])
+def test_what_is_no_file_is_refused(kind: str, place: Path, capture: Capture) -> None:
+    there = place / "target" / TWIN_ROOT / "a/b/c"
+    there.parent.mkdir(parents=True)
+    there.mkdir() if kind == "directory" else os.mkfifo(there)
+    with pytest.raises(TargetError, match="is not a plain file"):
+        plan_stage(capture, place / "target")
+
+
+def test_a_file_where_a_directory_is_needed_is_refused(place: Path, capture: Capture) -> None:
+    (place / "target" / TWIN_ROOT).mkdir(parents=True)
+    (place / "target" / TWIN_ROOT / "a").write_bytes(b"mine")
+    with pytest.raises(TargetError, match="is a file where a directory is needed"):
+        plan_stage(capture, place / "target")
+    assert (place / "target" / TWIN_ROOT / "a").read_bytes() == b"mine"
+
+
+def test_a_foreign_file_is_never_overwritten(place: Path, capture: Capture) -> None:
+    there = place / "target" / TWIN_ROOT / "a/b/c"
+    there.parent.mkdir(parents=True)
+    there.write_bytes(b"0123456789")
+    with pytest.raises(TargetError, match="a/b/c exists and was not made by dxt-replay"):
+        plan_stage(capture, place / "target")
+    assert there.read_bytes() == b"0123456789"
+
+
+class TestForgedManifest:
+    """A manifest is input: one that names files outside the twin data set removes nothing."""
+
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "../outside/kept",
+            f"{TWIN_ROOT}/../../outside/kept",
+            f"{TWIN_ROOT}/./a",
+            f"{TWIN_ROOT}//a",
+            f"{TWIN_ROOT}/a\0b",
+            f"{TWIN_ROOT}/\ud800",
+            f"{TWIN_ROOT}/",
+            f"{TWIN_ROOT}-mine/a",
+            f"{TWIN_ROOT}",
+            "/etc/passwd",
+            "mine",
+            "",
+            7,
+            None,
+            ["a"],
+        ],
+    )
+    def test_paths(self, path: object, place: Path, capture: Capture) -> None:
+        target = place / "target"
+        (target / TWIN_ROOT).mkdir(parents=True)
+        (target / "mine").write_bytes(b"mine")
+        entry = {"path": path, "size": 1, "record_id": 1, "sparse": False, "state": "created_by_run"}
+        self.forge(target, {"files": [entry]})
+        self.refused(place, capture)
+        assert (target / "mine").read_bytes() == b"mine"
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            "",
+            "{",
+            "[]",
+            "null",
+            '{"schema_version": 1}',
+            '{"schema_version": 1, "made_by": "somebody", "data_sets": [], "files": []}',
+            '{"schema_version": 1, "made_by": "dxt-replay", "data_sets": [], "files": [{}]}',
+            '{"schema_version": 1, "made_by": "dxt-replay", "data_sets": [], "files": 7}',
+            f'{{"schema_version": {MANIFEST_VERSION + 1}, "made_by": "dxt-replay", "data_sets": [], "files": []}}',
+            "[" * 100_000,
+            "\udcff",
+        ],
+    )
+    def test_content(self, content: str, place: Path, capture: Capture) -> None:
+        (place / "target").mkdir()
+        (place / "target" / MANIFEST_NAME).write_bytes(content.encode("utf-8", "surrogateescape"))
+        self.refused(place, capture)
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [("size", -1), ("size", 1.5), ("size", True), ("record_id", 2**64), ("state", "x"), ("sparse", 0)],
+    )
+    def test_values(self, key: str, value: object, place: Path, capture: Capture) -> None:
+        (place / "target").mkdir()
+        entry = {"path": f"{TWIN_ROOT}/a", "size": 1, "record_id": 1, "sparse": False, "state": "whole", key: value}
+        self.forge(place / "target", {"files": [entry]})
+        self.refused(place, capture)
+
+    def test_a_link(self, place: Path, capture: Capture) -> None:
+        (place / "target").mkdir()
+        (place / "target" / MANIFEST_NAME).symlink_to(place / "outside/kept")
+        self.refused(place, capture)
+
+    def forge(self, target: Path, parts: dict[str, object]) -> None:
+        whole = {"schema_version": 1, "made_by": "dxt-replay", "data_sets": [], **parts}
+        (target / MANIFEST_NAME).write_text(json.dumps(whole))
+
+    def refused(self, place: Path, capture: Capture) -> None:
+        target = place / "target"
+        before = (target / MANIFEST_NAME).read_bytes()
+        with nothing_outside_changes(place):
+            for use in (plan_stage, check_staged):
+                with pytest.raises(TargetError, match=MANIFEST_NAME):
+                    use(capture, target)
+            with pytest.raises(TargetError, match=MANIFEST_NAME):
+                unstage(target)
+        assert (target / MANIFEST_NAME).read_bytes() == before
+
+
+class TestTarget:
+    def test_a_directory_is_opened_name_by_name(self, tmp_path: Path) -> None:
+        (tmp_path / "a/b").mkdir(parents=True)
+        with open_directory(tmp_path) as target:
+            with target.directory("a/b") as fd:
+                assert fd is not None
+                assert os.fstat(fd).st_ino == (tmp_path / "a/b").stat().st_ino
+            with target.directory("a/none/deeper") as fd:
+                assert fd is None
+            with target.directory("") as fd:
+                assert fd is not None
+                assert os.fstat(fd).st_ino == tmp_path.stat().st_ino
+
+    def test_no_descriptor_is_left_open(self, tmp_path: Path) -> None:
+        (tmp_path / "link").symlink_to("/")
+        before = os.listdir("/proc/self/fd")
+        with open_directory(tmp_path) as target:
+            for path in ("a/b", "none"):
+                with target.made_directory(path), target.directory(path), target.locked():
+                    pass
+            with pytest.raises(TargetError), target.made_directory("link/x"):
+                pass
+            with pytest.raises(TargetError), target.directory("link/x"):
+                pass
+        assert os.listdir("/proc/self/fd") == before
+
+    def test_empty_directories_go_from_below_and_full_ones_stay(self, tmp_path: Path) -> None:
+        (tmp_path / "a/b/c").mkdir(parents=True)
+        (tmp_path / "d/e").mkdir(parents=True)
+        (tmp_path / "d/kept").write_bytes(b"")
+        with open_directory(tmp_path) as target:
+            target.remove_empty_directories(["a/b/c", "d/e", ""])
+        assert [path.name for path in tmp_path.rglob("*")] == ["d", "kept"]
+
+    def test_a_target_is_resolved_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "real").mkdir()
+        (tmp_path / "link").symlink_to("real")
+        monkeypatch.chdir(tmp_path)
+        assert resolve_target(Path("link/below/..")) == tmp_path / "real"
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.ENAMETOOLONG, errno.EDQUOT, errno.EIO])
+def test_a_refusal_says_what_where_and_what_to_do(code: int) -> None:
+    message = str(refusal(OSError(code, "ignored"), "write /t/a"))
+    assert message.startswith(f"cannot write /t/a: {os.strerror(code)}; ")
+    assert "target" in message.split("; ")[1]
+
+
+def test_messages_show_odd_names_on_one_line() -> None:
+    assert printable(b"/a\nb\xff\x1b[0m/\xc3\xa9") == "/a\\nb\\udcff\\x1b[0m/é"
+
+
+@pytest.mark.parametrize("where", ["/a/b/c", "/w/x"])
+def test_a_hard_link_is_refused_before_a_run_writes_through_it(where: str, place: Path, capture: Capture) -> None:
+    target = place / "target"
+    stage(plan_stage(capture, target))
+    link = target / f"{TWIN_ROOT}{where}"
+    link.unlink(missing_ok=True)
+    link.hardlink_to(place / "outside/kept")
+    for look in (lambda: check_staged(capture, target), lambda: plan_stage(capture, target)):
+        with nothing_outside_changes(place), pytest.raises(TargetError, match=r"one of 2 names \(hard links\)"):
+            look()
+
+
+MOUNTED = """
+import os, sys
+from pathlib import Path
+from dxt_replay.replay.target.stage import check_staged, unstage
+from dxt_replay.replay.target.stage_plan import plan_stage
+from dxt_replay.traces.errors import TargetError
+from dxt_replay.traces.store.reader import open_capture
+
+capture, target = open_capture(sys.argv[1]), Path(sys.argv[2])
+for attempt in (lambda: plan_stage(capture, target), lambda: check_staged(capture, target), lambda: unstage(target)):
+    try:
+        attempt()
+    except TargetError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("place", ["my out", "my out/log"])
+def test_a_mount_point_in_a_twin_is_neither_written_nor_emptied(tmp_path: Path, place: str) -> None:
+    capture = build_capture(tmp_path, files=["/my out/log"], ops=[write(0, length=10)])
+    target = tmp_path / "target"
+    stage(plan_stage(capture, target))
+    inside = target / TWIN_ROOT / place
+    inside.parent.mkdir(exist_ok=True)
+    outside = tmp_path / "outside"
+    if place.endswith("log"):
+        outside.write_text("precious")
+        inside.touch()
+    else:
+        outside.mkdir()
+        (outside / "log").write_text("precious")
+    command = 'mount --bind "$1" "$2" || exit 77; shift 2; exec "$@"'
+    replaying = [sys.executable, "-c", MOUNTED, str(capture.path), str(target)]
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", command, "sh", str(outside), str(inside), *replaying],
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode in (1, 77) and not done.stdout:
+        pytest.skip(f"this user may not mount: {done.stderr}")
+    assert done.stdout.count("is a mount point inside a twin") == 3, (done.stdout, done.stderr)
+    assert (outside if outside.is_file() else outside / "log").read_text() == "precious"
+
+
+def test_mounts_beside_a_twin_are_nobodys_business(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(f"22 27 0:21 / {tmp_path / 'target'} rw - proc proc rw\n22 27 0:21 / {tmp_path}/x rw - a b rw\n")
+    monkeypatch.setattr(containment, "_MOUNTS", mounts)
+    (tmp_path / "target").mkdir()
+    with open_directory(tmp_path / "target") as opened:
+        assert opened.exists

@@ -1,0 +1,191 @@
+"""Where recorded paths go: readable, contained, distinct, and never a file where another needs a directory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from dxt_replay.replay.target.placement import NAME_MAX, PATH_MAX, TWIN_ROOT, PathMap, lexical_parts, parse_map, place
+from dxt_replay.traces.errors import UsageError
+from tests.capture_builder import File, files_table
+
+TARGET = b"/scratch/target/"
+ROOT = TARGET + os.fsencode(TWIN_ROOT) + b"/"
+
+
+parts = st.one_of(
+    st.sampled_from([b"", b".", b"..", b"a", b"b", b"a%20", b"%61", b"...", b"<STDOUT>", b"\n", b"\xff", b"a" * 255]),
+    st.binary(max_size=6),
+    st.integers(1, 400).map(lambda n: b"x" * n),
+    st.integers(1, 200).map(lambda n: "é".encode() * n),
+)
+paths = st.builds(
+    lambda lead, middle: lead + b"/".join(middle),
+    st.sampled_from([b"/", b"", b"//", b"../", b"/../../"]),
+    st.lists(parts, max_size=6),
+)
+
+
+def placed(*recorded: bytes | str | File, target: bytes = TARGET) -> list[bytes]:
+    """Paths below the twin root, in order."""
+    root = target + os.fsencode(TWIN_ROOT) + b"/"
+    found = [placement.path for placement in place(files_table(recorded), target)]
+    assert all(path.startswith(root) for path in found)
+    return [path.removeprefix(root) for path in found]
+
+
+def assert_sound(found: list[bytes], root: bytes = ROOT) -> None:
+    """Strictly below the root by names that no system call reads otherwise, distinct, none a directory of another."""
+    as_parts = [tuple(path.removeprefix(root).split(b"/")) for path in found]
+    for path, names in zip(found, as_parts, strict=True):
+        assert path.startswith(root)
+        assert not {b"", b".", b".."} & set(names)
+        assert all(len(name) <= NAME_MAX and name.decode("utf-8").isprintable() for name in names)
+        assert len(path) <= PATH_MAX
+    assert len(set(as_parts)) == len(as_parts)
+    directories = {names[:depth] for names in as_parts for depth in range(len(names))}
+    assert not directories & set(as_parts)
+
+
+@given(st.lists(paths, max_size=12))
+@example([b"", b"/", b"/..", b"..", b"."])
+@example([b"/a", b"/a/b", b"/a/b/c", b"a", b"/x/../a"])
+@example([b"/" + b"/".join([b"d" * 200] * 30) + b"/f%d" % i for i in range(3)])
+def test_arbitrary_paths_have_sound_places(recorded: list[bytes]) -> None:
+    assert_sound([placement.path for placement in place(files_table(recorded), TARGET)])
+
+
+@given(st.lists(st.tuples(paths, st.integers(0, 3)), max_size=8))
+def test_record_ids_that_come_twice_do_not_make_places_collide(recorded: list[tuple[bytes, int]]) -> None:
+    files = [File(path, record_id=record_id) for path, record_id in recorded]
+    assert_sound([placement.path for placement in place(files_table(files), TARGET)])
+
+
+@given(st.lists(paths, max_size=8), st.randoms(use_true_random=False))
+def test_the_order_of_the_files_does_not_matter(recorded: list[bytes], random: Random) -> None:
+    files = [File(path, record_id=i) for i, path in enumerate(recorded)]
+    shuffled = random.sample(files, len(files))
+    there = {file.record_id: path for file, path in zip(files, placed(*files), strict=True)}
+    assert {file.record_id: path for file, path in zip(shuffled, placed(*shuffled), strict=True)} == there
+
+
+@given(st.lists(paths, max_size=8))
+def test_a_deep_target_shortens_the_paths_below_it(recorded: list[bytes]) -> None:
+    target = b"/" + b"/".join([b"t" * 250] * 14) + b"/"
+    found = [placement.path for placement in place(files_table(recorded), target)]
+    assert_sound(found, target + os.fsencode(TWIN_ROOT) + b"/")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "expected"),
+    [
+        ("/data/train/a.npz", b"data/train/a.npz"),
+        ("/data//train/./a.npz", b"data/train/a.npz"),
+        ("/data/test/../train/a.npz", b"data/train/a.npz"),
+        ("/../../etc/passwd", b"etc/passwd"),
+        ("../../x", b"x"),
+        ("/etc/passwd", b"etc/passwd"),
+        ("<STDOUT>", b"<STDOUT>"),
+        ("/daten/größe.h5", "daten/größe.h5".encode()),
+        ("/a b/c", b"a b/c"),
+        ("/a\nb", b"a%0Ab"),
+        (b"/a\x00b", b"a%00b"),
+        (b"/a\xffb", b"a%FFb"),
+        ("/a%20b", b"a%2520b"),
+        ("/\u202eevil", b"%E2%80%AEevil"),
+        ("/", b"%~00000000000003e8"),
+        ("", b"%~00000000000003e8"),
+    ],
+)
+def test_names_stay_readable(recorded: str | bytes, expected: bytes) -> None:
+    assert placed(recorded) == [expected]
+
+
+def test_a_file_where_another_needs_a_directory_steps_aside() -> None:
+    assert placed("/a", "/a/b") == [b"a%~00000000000003e8", b"a/b"]
+
+
+def test_of_two_records_on_one_path_the_plain_one_keeps_it() -> None:
+    assert placed("/x/../a", "/a", "a") == [b"a%~00000000000003e8", b"a", b"a%~00000000000003ea"]
+
+
+def test_a_name_that_looks_escaped_does_not_meet_the_escaped_one() -> None:
+    assert placed(b"/a\xff", "/a%FF") == [b"a%FF", b"a%25FF"]
+
+
+def test_files_of_one_directory_with_a_long_name_stay_together() -> None:
+    one, two = placed("/" + "d" * 300 + "/1", "/" + "d" * 300 + "/2")
+    assert one.split(b"/")[0] == two.split(b"/")[0]
+    (other,) = placed("/" + "d" * 301 + "/1")
+    assert other.split(b"/")[0] != one.split(b"/")[0]
+
+
+def test_a_long_name_is_cut_between_characters() -> None:
+    for name in ("xx" + "\n" * 200, "x" + "\n" * 200, "é" * 200, "x" + "é" * 200, "\n" * 200, "x\n" * 120):
+        (path,) = placed("/" + name)
+        assert_sound([ROOT + path])
+        kept = path.decode("utf-8").rpartition("%-")[0]
+        assert name.startswith(kept.replace("%0A", "\n"))
+
+
+def test_lexical_parts_never_go_above_the_root() -> None:
+    assert lexical_parts(b"/../a/.././../b//c/.") == (b"b", b"c")
+
+
+class TestMaps:
+    def test_a_mapped_prefix_is_read_where_it_is(self) -> None:
+        maps = [parse_map("/data=/mnt/real")]
+        found = place(files_table(["/data/x/a", "/data", "/database/a", "/home/a"]), TARGET, maps)
+        assert [(p.path, p.mapped) for p in found] == [
+            (b"/mnt/real/x/a", True),
+            (b"/mnt/real", True),
+            (ROOT + b"database/a", False),
+            (ROOT + b"home/a", False),
+        ]
+
+    def test_the_longest_prefix_wins(self) -> None:
+        maps = [parse_map("/=/all"), parse_map("/data/deep=/deep"), parse_map("/data=/real/")]
+        found = place(files_table(["/data/deep/a", "/data/a", "/b"]), TARGET, maps)
+        assert [p.path for p in found] == [b"/deep/a", b"/real/a", b"/all/b"]
+
+    def test_a_written_file_is_never_mapped(self) -> None:
+        found = place(files_table(["/data/a", "/data/b"]), TARGET, [parse_map("/data=/real")], written={1})
+        assert [(p.path, p.mapped) for p in found] == [(b"/real/a", True), (ROOT + b"data/b", False)]
+
+    @given(paths)
+    @example(b"/data/../../etc/passwd")
+    @example(b"/data/..")
+    def test_mapped_paths_stay_below_their_directory(self, recorded: bytes) -> None:
+        (found,) = place(files_table([b"/data/" + recorded]), TARGET, [parse_map("/data=/real")])
+        if found.mapped:
+            assert b".." not in found.path.split(b"/")
+            assert found.path == b"/real" or found.path.startswith(b"/real/")
+        else:
+            assert_sound([found.path])
+
+    def test_odd_bytes_reach_the_real_file_as_they_are(self) -> None:
+        (found,) = place(files_table([b"/data/a\xff%20\n"]), TARGET, [parse_map("/data=/real")])
+        assert found.path == b"/real/a\xff%20\n"
+
+    @pytest.mark.parametrize("text", ["", "=", "/data", "/data=", "=/real", "data=/real", "/data=/re\0al"])
+    def test_malformed_maps_are_refused(self, text: str) -> None:
+        with pytest.raises(UsageError, match="--map"):
+            parse_map(text)
+
+    def test_the_directory_becomes_absolute_and_may_hold_an_equals_sign(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        expected = PathMap(prefix=(b"data", b"x"), directory=os.fsencode(tmp_path / "real=1"))
+        assert parse_map("/data//x/=real=1") == expected
+
+
+def test_an_empty_table_has_no_places() -> None:
+    empty: pa.Table = files_table([])
+    assert not len(place(empty, TARGET))

@@ -1,0 +1,178 @@
+"""What every target does, by one contract; a file system, and memory, which shows that the contract is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dxt_replay.replay.target.content import Content
+from dxt_replay.replay.target.manifest import MANIFEST_NAME, PLANNED, WHOLE, read_manifest
+from dxt_replay.replay.target.path_columns import column
+from dxt_replay.replay.target.placement import TWIN_ROOT
+from dxt_replay.replay.target.protocol import SMALL_BYTES, Target
+from dxt_replay.replay.target.stage import check_staged, stage, unstage
+from dxt_replay.replay.target.stage_plan import plan_stage
+from dxt_replay.replay.target.targets import TARGETS, locked_target, open_target
+from dxt_replay.traces.errors import TargetError
+from dxt_replay.traces.units import MIB
+from tests.capture_builder import File, Op, build_capture, read, write
+from tests.replay.target.memory_target import MemoryTargets
+
+A, B, C = (f"{TWIN_ROOT}/{name}" for name in ("a", "größe/b", "größe/deeper/c"))
+
+
+def paths(*names: str) -> pa.LargeStringArray:
+    return column(names)
+
+
+def held(target: Target, path: str) -> bytes | None:
+    """What a file holds."""
+    with target.open(path) as file:
+        if file is None:
+            return None
+        data = bytearray(file.size + 1)
+        return bytes(data[: file.read_into(memoryview(data), 0)])
+
+
+class TargetContract:
+    """`where`: of a target that does not exist."""
+
+    @pytest.fixture
+    def target(self, where: str | Path) -> Iterator[Target]:
+        with open_target(where, make=True) as target:
+            yield target
+
+    def test_one_that_does_not_exist_holds_nothing(self, where: str | Path) -> None:
+        with open_target(where) as target, target.locked():
+            assert not target.exists
+            assert target.stat(paths(A, B)).sizes.tolist() == [-1, -1]
+            assert held(target, A) is None
+            assert list(target.list()) == []
+            assert target.remove(paths(A)) == 0
+            target.prune(paths(A))
+            target.room()
+            where_again = target.where
+        with open_target(where_again, make=True) as target:
+            assert target.exists
+
+    def test_what_is_put_is_held(self, target: Target) -> None:
+        target.put(B, [b"one", memoryview(b"two")], replace=False, sync=True)
+        target.put(C, [], replace=False, sync=False)
+        target.sync()
+        found = target.stat(paths(A, B, C))
+        assert (found.sizes.tolist(), found.links.tolist()) == ([-1, 6, 0], [0, 1, 1])
+        assert (held(target, A), held(target, B), held(target, C)) == (None, b"onetwo", b"")
+        assert {path for path, is_directory in target.list() if not is_directory} == {B, C}
+
+    def test_a_part_is_read(self, target: Target) -> None:
+        target.put(A, [b"0123456789"], replace=False, sync=False)
+        with target.open(A) as file:
+            assert file is not None
+            into = bytearray(4)
+            assert [file.read_into(memoryview(into), offset) for offset in (3, 8, 10, 99)] == [4, 2, 0, 0]
+            assert (into, file.size) == (bytearray(b"8956"), 10)
+
+    def test_only_what_is_to_be_replaced_is(self, target: Target) -> None:
+        target.put(A, [b"old"], replace=False, sync=False)
+        with pytest.raises(TargetError, match="a exists and was not made by dxt-replay"):
+            target.put(A, [b"new"], replace=False, sync=False)
+        assert held(target, A) == b"old"
+        target.put(A, [b"newer"], replace=True, sync=False)
+        assert held(target, A) == b"newer"
+
+    @pytest.mark.parametrize("before", [None, b"old"])
+    def test_a_file_that_cannot_be_finished_leaves_what_was_there(self, target: Target, before: bytes | None) -> None:
+        def blocks() -> Iterator[bytes]:
+            yield b"new"
+            raise KeyboardInterrupt
+
+        if before is not None:
+            target.put(A, [before], replace=False, sync=False)
+        with pytest.raises(KeyboardInterrupt):
+            target.put(A, blocks(), replace=True, sync=False)
+        assert held(target, A) == before
+        assert {path for path, _ in target.list()} == ({A} if before else set())
+
+    def test_a_hole_is_zeros(self, target: Target) -> None:
+        target.put_hole(A, 5000, replace=False)
+        assert held(target, A) == bytes(5000)
+        with target.open(A) as file:
+            assert file is not None
+            assert Content(record_id=1, size=5000, is_hole=True).first_difference(file, 0, 5000) is None
+
+    def test_many_small_files_are_noise(self, target: Target) -> None:
+        sizes = np.array([0, 1, 7, 8, 9, 4096, 100_001, SMALL_BYTES], dtype=np.int64)
+        record_ids = np.array([0, 1, 2**64 - 1, 3, 4, 5, 6, 7], dtype=np.uint64)
+        names = [f"{TWIN_ROOT}/d{i % 3}/{i}-é" for i in range(len(sizes))]
+        placed = np.zeros(len(sizes), dtype=bool)
+        target.put_many(column(names), sizes, record_ids, placed)
+        assert placed.all()
+        for name, size, record_id in zip(names, sizes.tolist(), record_ids.tolist(), strict=True):
+            assert held(target, name) == b"".join(map(bytes, Content(record_id=record_id, size=size).blocks()))
+
+    def test_small_files_before_one_that_is_refused_are_placed(self, target: Target) -> None:
+        names = [f"{TWIN_ROOT}/{i}" for i in range(3)]
+        target.put(names[1], [b"mine"], replace=False, sync=False)
+        placed, sizes = np.zeros(3, dtype=bool), np.full(3, 10, dtype=np.int64)
+        with pytest.raises(TargetError, match="1 exists and was not made by dxt-replay"):
+            target.put_many(column(names), sizes, np.arange(3, dtype=np.uint64), placed)
+        assert placed.tolist() == [True, False, False]
+        assert target.stat(column(names)).sizes.tolist() == [10, 4, -1]
+        target.put_many(paths(), sizes[:0], np.zeros(0, dtype=np.uint64), placed[:0])
+
+    def test_only_what_is_named_is_removed(self, target: Target) -> None:
+        for name in (A, B, C):
+            target.put(name, [b"x"], replace=False, sync=False)
+        target.make_parents(paths(f"{TWIN_ROOT}/empty/x"))
+        assert target.remove(paths(A, C, f"{TWIN_ROOT}/none/x")) == 2
+        target.prune(paths(A, C, f"{TWIN_ROOT}/empty/x"))
+        assert [path for path, is_directory in target.list() if not is_directory] == [B]
+        assert {path for path, is_directory in target.list() if is_directory} <= {f"{TWIN_ROOT}/größe"}
+
+    def test_two_do_not_hold_the_lock(self, where: str | Path, target: Target) -> None:
+        with target.locked(), pytest.raises(TargetError, match="another process is staging"), locked_target(where):
+            pass
+        with locked_target(where):
+            pass
+
+    def test_a_capture_is_staged_checked_and_taken_away(self, where: str | Path, tmp_path: Path) -> None:
+        """A large file, small ones in two directories, one that is looked at, and one that a run makes."""
+        files = ["/d/large", "/d/small", "/e/0", "/out/made", File("/seen", size=5000)]
+        ops = [read(0, length=MIB + 5), read(1, length=9), read(2, length=0), write(3, length=7), Op("stat", 4)]
+        capture = build_capture(tmp_path, files=files, ops=ops)
+        with pytest.raises(TargetError, match="does not exist: run `dxt-replay stage` first"):
+            check_staged(capture, where)
+        plan = plan_stage(capture, where)
+        assert (plan.bytes_to_write, len(plan.to_write), len(plan.created_by_run)) == (MIB + 14, 4, 1)
+        stage(plan)
+        with open_target(where) as target:
+            sizes = dict(zip(plan.to_write.path.to_pylist(), plan.to_write.size.tolist(), strict=True))
+            assert {path: len(held(target, path) or b"") for path in sizes} == sizes
+            states = read_manifest(target).files["state"].to_pylist()
+            assert (states.count(WHOLE), states.count(PLANNED)) == (4, 0)
+            base = target.base
+        assert check_staged(capture, where)[0].path == base + f"{TWIN_ROOT}/d/large".encode()
+        again = plan_stage(capture, where)
+        assert (len(again.to_write), len(again.already_staged)) == (0, 4)
+        with pytest.raises(TargetError, match="changed after the plan was made"):
+            stage(plan)
+        assert unstage(where) == 4
+        with open_target(where) as target:
+            assert (list(target.list()), held(target, MANIFEST_NAME)) == ([], None)
+
+
+class TestDirectory(TargetContract):
+    @pytest.fixture
+    def where(self, tmp_path: Path) -> Path:
+        return tmp_path / "a/target"
+
+
+class TestMemory(TargetContract):
+    @pytest.fixture
+    def where(self, monkeypatch: pytest.MonkeyPatch) -> str:
+        monkeypatch.setitem(TARGETS, "memory", MemoryTargets())
+        return "memory://somewhere"
