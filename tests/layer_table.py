@@ -96,8 +96,8 @@ MAY_IMPORT = {
     },
     "replay.hdf5": {"replay.hdf5", "traces", "traces.store"},
     "replay.twin": {"replay.twin", "replay.hdf5", "traces", "traces.store"},
-    "replay.engine.backends": {"replay.engine.backends", "replay.hdf5", "traces"},
-    "replay.engine": {"replay.engine", "replay.engine.backends", "traces", "traces.measures"},
+    "replay.engine": {"replay.engine", "traces", "traces.measures"},
+    "replay.engine.backends": {"replay.engine.backends", "replay.engine", "replay.hdf5", "traces"},
     "replay.ranks": {"replay.ranks", "replay.engine", "traces", "traces.workers"},
     "replay.plan": {
         "replay.plan",

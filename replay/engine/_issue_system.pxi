@@ -1,7 +1,11 @@
-# What the compiled core takes from the system: calls, and the atomics and streams of its two C headers.
+# What the core takes from the system and from Python: calls, and what its C headers hold.
 
-from libc.errno cimport EBADF, EINTR, EINVAL, EMFILE, ENFILE, ENOMEM, EROFS, errno
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t, uintptr_t
+from cpython.buffer cimport PyBUF_WRITE
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from libc.errno cimport EBADF, EINTR, EINVAL, EIO, EMFILE, ENFILE, ENOMEM, EROFS, errno
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memset, strdup
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dxt_replay.replay.calibration.issued import LaneItems, issue
-from dxt_replay.replay.engine.backends.base import FileSlot
+from dxt_replay.replay.engine.files import FileSlot
 from dxt_replay.replay.engine.issue import make_files
 from dxt_replay.replay.engine.items import BATCH_ITEMS, OPEN, READ_AT, WRITE_AT
 from dxt_replay.traces.errors import TargetError
