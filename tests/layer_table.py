@@ -102,7 +102,6 @@ MAY_IMPORT = {
     "replay.plan": {
         "replay.plan",
         "replay.engine",
-        "replay.engine.backends",
         "replay.hdf5",
         "replay.ranks",
         "replay.twin",
@@ -133,7 +132,6 @@ MAY_IMPORT = {
     "replay.calibration": {
         "replay.calibration",
         "replay.engine",
-        "replay.engine.backends",
         "replay.simulation",
         "replay.twin",
         "traces",

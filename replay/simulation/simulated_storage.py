@@ -85,7 +85,7 @@ class _Step:
 class PythonStorage:
     """The specification of a simulated storage, a `replay.causal.lane_events.Service`."""
 
-    def __init__(self, numbers: ModelNumbers, *, seed: int, scale: float) -> None:
+    def __init__(self, numbers: ModelNumbers, *, seed: int = 1, scale: float = 1.0) -> None:
         model = numbers.model
         self._numbers, self._scale = numbers, scale
         self._state = seed & _MASK

@@ -23,7 +23,6 @@ from tests.places import ROOT
 
 if TYPE_CHECKING:
     from dxt_replay.replay.engine.issue import Lane
-    from dxt_replay.replay.engine.items import Batch
 
 
 def test_a_timed_run_says_how_late_it_is_and_how_long_it_will_take() -> None:
@@ -83,7 +82,7 @@ class LoopLane:
     def collect(self) -> None:
         return None
 
-    def submit(self, batch: Batch) -> bool:
+    def submit(self, items: np.ndarray) -> bool:
         return True
 
     def finish(self) -> None:
