@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from dxt_replay.replay.engine.clock import StartGate, StopFlag
+from dxt_replay.replay.engine.clock import StopFlag
 from dxt_replay.replay.engine.files import Backend, FileSlot
 from dxt_replay.replay.engine.issue import Files, Lane
 from dxt_replay.replay.engine.items import CLOSE, OPEN, READ_AT, RENAME, SEEK, STAT, SYNC, WRITE_AT, LoopPace
 from tests.fakes import make_batch
+from tests.replay.engine.issue_lanes import results, run_lane, started
 
 DATA = bytes(range(256)) * 64
-Item = tuple[int, int, int, int, int]
 
 
 @contextmanager
@@ -33,35 +33,13 @@ def no_file_may_grow() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def lane_of(files: Files, *items: Item) -> Lane:
-    """A lane that has these items, ready to run."""
-    start = StartGate()
-    start.open(1)
-    lane = Lane(files, pace=LoopPace.NONE, start=start, stop=StopFlag())
-    lane.submit(make_batch(*items))
-    lane.finish()
-    return lane
-
-
-def results(files: Files, *items: Item) -> list[int]:
-    """What a lane of its own gets for the items."""
-    lane = lane_of(files, *items)
-    lane.run()
-    completed = lane.collect()
-    assert completed is not None
-    found: list[int] = completed.result.tolist()
-    return found
-
-
 def read(files: Files, slot: int, offset: int, length: int) -> bytes:
     """The bytes that a read brings, which are no more than asked for."""
-    lane = lane_of(files, (READ_AT, slot, offset, length, 0))
-    lane.run()
-    completed = lane.collect()
-    assert completed is not None
+    (completed,), lane = run_lane(files, make_batch((READ_AT, slot, offset, length, 0)))
     (count,) = completed.result.tolist()
     assert 0 <= count <= length
-    return lane.data_read(count)
+    found: bytes = lane.data_read(count)
+    return found
 
 
 class BackendContract:
@@ -230,14 +208,14 @@ class BackendContract:
         offsets: list[Sequence[int]] = [range(first, len(DATA) - 64, 251) for first in range(8)]
         items = [[(READ_AT, 1, offset, 64, 0) for offset in each] for each in offsets]
         items[0].insert(20, (CLOSE, 1, 0, 0, 0))
-        lanes = [lane_of(data, *each) for each in items]
+        lanes = [Lane(data, pace=LoopPace.NONE, start=started(), stop=StopFlag()) for _ in items]
         threads = [threading.Thread(target=lane.run) for lane in lanes]
-        for thread in threads:
+        for lane, thread, each in zip(lanes, threads, items, strict=True):
+            lane.submit(make_batch(*each))
+            lane.finish()
             thread.start()
-        for thread in threads:
+        for lane, thread, each in zip(lanes, threads, items, strict=True):
             thread.join()
-        for lane, each in zip(lanes, items, strict=True):
-            completed = lane.collect()
-            assert completed is not None
+            (completed,) = iter(lane.collect, None)
             assert completed.result.tolist() == [item[3] for item in each]
             assert lane.data_read(64) == DATA[each[-1][2] :][:64]

@@ -171,7 +171,7 @@ cdef void keep_open(File *file, Handle handle) noexcept nogil:
 
 cdef int call_on_path(File *file, File *renamed_to) noexcept nogil:
     """STAT, or RENAME where there is another file; 0 or -errno. The same calls for descriptors and streams."""
-    cdef stat status
+    cdef struct_stat status
     cdef int result
     if file.backend == PYTHON:
         return <int>call_python(

@@ -60,6 +60,7 @@ cdef inline Stream *stream_of(Handle handle) noexcept nogil:
 cdef int64_t call_python(File *file, int call, Handle handle, int64_t at, int64_t length, char *data) noexcept with gil:
     """The one call of back ends in Python: bytes, a handle or 0; -errno for an OSError. Anything else that they raise
     is a bug, which ends the lanes."""
+    cdef char nothing = 0
     backend = <object>file.python
     writable = (file.flags & O_RDWR) != 0
     try:
@@ -72,10 +73,9 @@ cdef int64_t call_python(File *file, int call, Handle handle, int64_t at, int64_
             backend.rename(file.path, <bytes>data)
             return 0
         opened = <object><PyObject *><uintptr_t>handle
-        if call == READ_AT:
-            return backend.read(opened, at, length, PyMemoryView_FromMemory(data, length, PyBUF_WRITE))
-        if call == WRITE_AT:
-            return backend.write(opened, at, length, PyMemoryView_FromMemory(data, length, PyBUF_WRITE))
+        if call <= WRITE_AT:
+            view = PyMemoryView_FromMemory(data if length else &nothing, length, PyBUF_WRITE)
+            return (backend.read if call == READ_AT else backend.write)(opened, at, length, view)
         if call == ASK_SIZE:
             return backend.size(opened)
         if call == ASK_ANOTHER:
@@ -193,7 +193,7 @@ cdef bint lacks_descriptors(Handle opened) noexcept nogil:
 
 cdef int64_t size_of_handle(File *file, Handle handle) noexcept nogil:
     """Bytes or -errno."""
-    cdef stat status
+    cdef struct_stat status
     if file.backend == STDIO:
         return size_of_stream(stream_of(handle))
     if file.backend == PYTHON:

@@ -10,15 +10,21 @@ from pathlib import Path
 
 from dxt_replay.replay.engine.files import FileSlot
 from dxt_replay.replay.engine.issue import Files
-from dxt_replay.replay.engine.items import MARK, READ_AT, SLEEP, SPIN, WRITE_AT
+from dxt_replay.replay.engine.items import (
+    CLOSE,
+    MARK,
+    OPEN,
+    READ_AT,
+    RENAME,
+    SEEK,
+    SLEEP,
+    SPIN,
+    STAT,
+    SYNC,
+    WRITE_AT,
+)
 from tests.fakes import make_batch
 from tests.replay.engine.issue_lanes import data_fixture, results, run_lane  # noqa: F401
-
-
-def test_results_are_what_was_transferred(data):
-    files = Files([FileSlot(path=data, uses=5)])
-    items = [(READ_AT, 0, 0, 100, 0), (READ_AT, 0, 9_990, 100, 0), (READ_AT, 0, 20_000, 5, 0), (READ_AT, 0, 3, 0, 0)]
-    assert results(files, *items) == [100, 10, 0, 0]
 
 
 def test_a_read_of_nothing_at_the_end_asks_for_a_page(data):
@@ -64,22 +70,6 @@ def test_reads_of_many_sizes(tmp_path):
     sizes = [1, 4096, 4097, 1 << 20, 5, (3 << 20) - 1, 3 << 20, 1 << 40, 100]
     files = Files([FileSlot(path=bytes(path), uses=len(sizes))])
     assert results(files, *((READ_AT, 0, 0, size, 0) for size in sizes)) == [min(size, 3 << 20) for size in sizes]
-
-
-def test_what_cannot_be_asked_is_refused_without_a_call(data):
-    files = Files([FileSlot(path=data, writable=True, uses=9)])
-    before = Path(os.fsdecode(data)).read_bytes()
-    items = [
-        (READ_AT, 0, -1, 10, 0),
-        (WRITE_AT, 0, -5, 10, 0),
-        (READ_AT, 0, 0, -1, 0),
-        (WRITE_AT, 0, 0, -1, 0),
-        (READ_AT, -1, 0, 1, 0),
-        (READ_AT, 1, 0, 1, 0),
-        (READ_AT, 0, 0, 1, 0),
-    ]
-    assert results(files, *items) == [-errno.EINVAL] * 4 + [-errno.EBADF] * 2 + [1]
-    assert Path(os.fsdecode(data)).read_bytes() == before
 
 
 def test_compute_and_marks_have_no_result():
@@ -143,14 +133,10 @@ def test_no_memory_is_a_result(tmp_path):
 
 
 def test_null_does_nothing_and_succeeds(tmp_path):
-    slots = [FileSlot(path=bytes(tmp_path / "none"), writable=True, create=True, uses=4)]
-    files = Files(slots, "null")
-    items = [
-        (READ_AT, 0, 0, 1 << 50, 0),
-        (WRITE_AT, 0, 7, 9, 0),
-        (READ_AT, 0, 7, 0, 0),
-        (READ_AT, 0, -1, 1, 0),
-        (READ_AT, 1, 0, 1, 0),
-    ]
-    assert results(files, *items) == [1 << 50, 9, 0, -errno.EINVAL, -errno.EBADF]
+    slots = [FileSlot(path=bytes(tmp_path / name), writable=True, create=True, uses=20) for name in ("none", "new")]
+    moves = [(READ_AT, 0, 0, 1 << 50, 0), (WRITE_AT, 0, 7, 9, 0), (READ_AT, 0, 7, 0, 0)]
+    calls = [(kind, 0, 1, 0, 0) for kind in (OPEN, CLOSE, STAT, SYNC, SEEK, RENAME)]
+    refused = [(READ_AT, 0, -1, 1, 0), (SEEK, 0, -1, 0, 0), (READ_AT, 2, 0, 1, 0), (OPEN, 2, 0, 0, 0)]
+    errors = [-errno.EINVAL, -errno.EINVAL, -errno.EBADF, -errno.EBADF]
+    assert results(Files(slots, "null"), *moves, *calls, *refused) == [1 << 50, 9, 0, *[0] * 6, *errors]
     assert not list(tmp_path.iterdir())

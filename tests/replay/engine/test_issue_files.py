@@ -47,28 +47,6 @@ def test_the_last_use_closes_before_the_next_wait(data):
     assert collect_all(lane)[0].count == 1
 
 
-def test_the_time_of_an_open_is_lag_and_not_latency(tmp_path):
-    """A FIFO opens when somebody opens its other end, and then refuses a read at an offset."""
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
-    start = StartGate()
-    start.open(time.monotonic_ns())
-    lane = Lane(Files([FileSlot(path=bytes(fifo))]), pace=LoopPace.ABSOLUTE, start=start, stop=StopFlag())
-    lane.submit(make_batch((MARK, -1, 0, 0, 0), (READ_AT, 0, 0, 1, 0)))
-    lane.finish()
-    thread = threading.Thread(target=lane.run)
-    thread.start()
-    while lane.items_done < 1:
-        time.sleep(0)
-    opened_ns = time.monotonic_ns() - start.t0_ns
-    with open(fifo, "wb"):
-        thread.join()
-    (completed,) = collect_all(lane)
-    assert completed.result.tolist() == [0, -errno.ESPIPE]
-    assert completed.due_ns[1] == 0
-    assert completed.begin_ns[1] >= opened_ns
-
-
 @pytest.mark.parametrize("kind", [READ_AT, SEEK])
 def test_an_open_that_hangs_holds_up_no_other_lane_after_a_stop(tmp_path, kind):
     """A named pipe is open once it has a writer."""
@@ -122,27 +100,6 @@ def test_too_small_a_count_of_uses_costs_another_open_only(data):
     files = Files([FileSlot(path=data, uses=1)])
     assert results(files, *[(READ_AT, 0, 0, 10, 0)] * 5) == [10] * 5
     assert data not in open_paths()
-
-
-def test_files_beyond_the_limit_of_descriptors_are_closed_and_opened_again(tmp_path):
-    count = 60
-    paths = [tmp_path / f"f{i}" for i in range(count)]
-    for path in paths:
-        path.write_bytes(bytes(100))
-    files = Files([FileSlot(path=bytes(path), uses=1000) for path in paths])
-    items = [(READ_AT, slot, 0, 50, 0) for slot in [*range(count), *range(count), *[0, 59, 0, 59]]]
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest_free = os.open("/", os.O_RDONLY)
-    os.close(lowest_free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + 10, limits[1]))
-    try:
-        got = results(files, *items)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert got == [50] * len(items)
-    assert not files.failures()
-    files.close_all()
-    assert not set(open_paths()) & {bytes(path) for path in paths}
 
 
 def test_the_limit_of_descriptors_is_raised_for_many_slots():

@@ -1,4 +1,4 @@
-"""When items are due and begin: on the real clock here, exactly on a fake clock in `on_fake_clock`."""
+"""When items are due and begin: exactly on a fake clock, in `on_fake_clock`, and on the real one."""
 
 from __future__ import annotations
 
@@ -34,15 +34,6 @@ def gaps(count):
     return [(i * 7919) % 90_000 for i in range(count)]
 
 
-def test_absolute_items_are_due_at_their_time_and_never_earlier(data):
-    files = Files([FileSlot(path=data, uses=100)])
-    due = np.cumsum(gaps(60))
-    (completed,), _ = run_lane(files, make_batch(*((READ_AT, 0, 0, 10, int(d)) for d in due)), pace=LoopPace.ABSOLUTE)
-    assert np.array_equal(completed.due_ns, due)
-    assert np.all(completed.begin_ns >= due)
-    assert np.all(completed.begin_ns[1:] >= completed.end_ns[:-1])
-
-
 def test_think_items_are_due_a_gap_after_the_previous_end(data):
     files = Files([FileSlot(path=data, uses=100)])
     first, second = (make_batch(*((READ_AT, 0, 0, 10, gap) for gap in gaps(30))) for _ in range(2))
@@ -53,12 +44,3 @@ def test_think_items_are_due_a_gap_after_the_previous_end(data):
     assert due[0] == gaps(1)[0]
     assert np.array_equal(due[1:], end[:-1] + (gaps(30) * 2)[1:])
     assert np.all(begin >= due)
-
-
-def test_without_pace_items_are_due_when_they_begin(data):
-    files = Files([FileSlot(path=data, uses=100)])
-    (completed,), _ = run_lane(
-        files, make_batch(*((READ_AT, 0, 0, 10, HOUR_NS) for _ in range(60))), pace=LoopPace.NONE
-    )
-    assert np.array_equal(completed.due_ns, completed.begin_ns)
-    assert np.all(completed.begin_ns[1:] >= completed.end_ns[:-1])

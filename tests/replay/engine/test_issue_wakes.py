@@ -1,4 +1,4 @@
-"""A compiled lane that falls asleep just as the feeder has something for it: no wake-up is lost."""
+"""A lane that falls asleep just as the feeder has something for it: no wake-up is lost."""
 
 from __future__ import annotations
 

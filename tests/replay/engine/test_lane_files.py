@@ -87,15 +87,6 @@ def test_a_renamed_file_is_written_no_more(backend, tmp_path):
     assert (old.exists(), new.stat().st_size) == (False, 30)
 
 
-@pytest.mark.parametrize("writable", [(False, True), (True, False), (False, False)])
-def test_what_is_only_read_is_never_renamed(backend, data, tmp_path, writable):
-    other = bytes(tmp_path / "other")
-    slots = [FileSlot(path=path, writable=may) for path, may in zip((data, other), writable, strict=True)]
-    files = Files(slots, backend)
-    assert results(files, (RENAME, 0, 1, 0, 0), (RENAME, 0, 5, 0, 0)) == [-errno.EROFS, -errno.EBADF]
-    assert os.path.exists(data)
-
-
 def test_a_rename_replaces_a_link_and_not_what_is_behind_it(backend, data, tmp_path):
     behind, link = tmp_path / "behind", tmp_path / "link"
     behind.write_bytes(b"precious")
@@ -122,14 +113,6 @@ def test_a_close_leaves_other_lanes_their_file(backend, data):
     assert reader.collect().result.tolist() == [9, 0, 0, 9]
     assert closer.collect().result.tolist() == [0, 0, 0, 0]
     assert opened(data) == 1
-
-
-def test_no_data_means_no_calls(tmp_path):
-    slots = [FileSlot(path=bytes(tmp_path / name), writable=True, create=True) for name in ("a", "b")]
-    files = Files(slots, "null")
-    items = [(kind, 0, 1, 0, 0) for kind in (OPEN, CLOSE, STAT, SYNC, SEEK, RENAME)]
-    assert results(files, *items, (OPEN, 9, 0, 0, 0), (SEEK, 0, -1, 0, 0)) == [0] * 6 + [-errno.EBADF, -errno.EINVAL]
-    assert not list(tmp_path.iterdir())
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""One replay end to end: real files, real threads, both cores; under MPI too."""
+"""One replay end to end: real files, real threads; under MPI too."""
 
 import json
 import os

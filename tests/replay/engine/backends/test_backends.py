@@ -14,8 +14,9 @@ from dxt_replay.replay.engine.files import Backend, FileSlot
 from dxt_replay.replay.engine.issue import Files
 from dxt_replay.replay.engine.items import OPEN, READ_AT, SYNC
 from dxt_replay.traces.errors import ReplayError, TargetError
-from tests.contract import BackendContract, results
+from tests.contract import BackendContract
 from tests.fakes import PythonPosix
+from tests.replay.engine.issue_lanes import results
 
 
 class TestPosix(BackendContract):
