@@ -48,7 +48,7 @@ _KIND_OF_OP = np.array([_KINDS[op] for op in OPS], dtype=np.uint8)
 
 def _view(**names: str) -> np.dtype:
     """`PLAN_ROW` with other names for its columns: `rows.view(...)` copies nothing."""
-    return np.dtype([(names.get(name.removeprefix("_"), name), form) for name, form in PLAN_ROW.descr])
+    return np.dtype([(names.get(name.removeprefix("_"), name), PLAN_ROW[name]) for name in PLAN_ROW.names or ()])
 
 
 OPERATION_ROW = _view(

@@ -24,7 +24,7 @@ from dxt_replay.replay.engine.items import (
     WRITE_AT,
 )
 from tests.fakes import make_batch
-from tests.replay.engine.issue_lanes import data_fixture, results, run_lane  # noqa: F401
+from tests.replay.engine.issue_lanes import results, run_lane
 
 
 def test_a_read_of_nothing_at_the_end_asks_for_a_page(data):

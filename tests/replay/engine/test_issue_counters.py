@@ -12,7 +12,7 @@ from dxt_replay.replay.engine.clock import StopFlag
 from dxt_replay.replay.engine.issue import Files, Lane
 from dxt_replay.replay.engine.items import ADD, WAIT, LoopPace
 from tests.fakes import make_batch
-from tests.replay.engine.issue_lanes import collect_all, counters_of, started
+from tests.replay.engine.issue_lanes import collect_all, counters_of, run_together, started
 
 
 def lane_with(counters, *batches, start=None, stop=None):
@@ -41,11 +41,7 @@ def test_lanes_take_turns_through_counters():
     pong = [item for k in range(rounds) for item in ((WAIT, 0, 1, k + 1, 0), (ADD, 1, 1, 1, 0))]
     start = started()
     lanes = [lane_with(counters, make_batch(*items), start=start) for items in (ping, pong)]
-    threads = [threading.Thread(target=lane.run) for lane in lanes]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(*lanes)
     (first,), (second,) = map(collect_all, lanes)
     # each wait ended after the addition that it waited for had begun
     assert (second.end_ns[0::2] >= first.begin_ns[0::2]).all()
@@ -83,14 +79,6 @@ def test_a_counter_that_there_is_not_is_an_error_of_the_item():
     lane.run()
     (done,) = collect_all(lane)
     assert done.result.tolist() == [-errno.EINVAL, -errno.EINVAL, 0]
-
-
-def test_a_wait_is_due_first():
-    counters = counters_of(1)
-    lane = lane_with(counters, make_batch((ADD, 0, 1, 1, 0), (WAIT, 0, 1, 1, 200_000)))
-    lane.run()
-    (done,) = collect_all(lane)
-    assert done.begin_ns[1] >= done.due_ns[1] == done.end_ns[0] + 200_000
 
 
 def test_an_addition_that_wakes_at_no_multiple_is_refused():

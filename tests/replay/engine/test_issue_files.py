@@ -10,13 +10,13 @@ import time
 
 import pytest
 
-from dxt_replay.replay.engine.clock import StartGate, StopFlag
+from dxt_replay.replay.engine.clock import StopFlag
 from dxt_replay.replay.engine.files import FileSlot
 from dxt_replay.replay.engine.issue import Files, Lane
 from dxt_replay.replay.engine.items import AWAITS_OPEN, MARK, NO_OPEN, OPENS, READ_AT, SEEK, LoopPace
 from dxt_replay.traces.errors import ReplayError
 from tests.fakes import make_batch
-from tests.replay.engine.issue_lanes import HOUR_NS, collect_all, data_fixture, open_paths, results  # noqa: F401
+from tests.replay.engine.issue_lanes import HOUR_NS, collect_all, open_paths, results, run_together, started
 
 
 def test_a_file_is_closed_with_its_last_use(tmp_path):
@@ -33,8 +33,7 @@ def test_a_file_is_closed_with_its_last_use(tmp_path):
 
 def test_the_last_use_closes_before_the_next_wait(data):
     """A file is not held open over a pause, because on a network file system closing is when data is written back."""
-    stop, start = StopFlag(), StartGate()
-    start.open(time.monotonic_ns())
+    start, stop = started(), StopFlag()
     files = Files([FileSlot(path=data, uses=1)])
     lane = Lane(files, pace=LoopPace.ABSOLUTE, start=start, stop=stop)
     lane.submit(make_batch((READ_AT, 0, 0, 10, 0), (MARK, -1, 0, 0, HOUR_NS)))
@@ -53,8 +52,7 @@ def test_an_open_that_hangs_holds_up_no_other_lane_after_a_stop(tmp_path, kind):
     fifo = tmp_path / "pipe"
     os.mkfifo(fifo)
     files = Files([FileSlot(path=bytes(fifo), uses=2)])
-    start, stop = StartGate(), StopFlag()
-    start.open(time.monotonic_ns())
+    start, stop = started(), StopFlag()
     lanes = [Lane(files, pace=LoopPace.NONE, start=start, stop=stop) for _ in range(2)]
     threads = [threading.Thread(target=lane.run, daemon=True) for lane in lanes]
     for lane, thread, state in zip(lanes, threads, (OPENS, AWAITS_OPEN), strict=True):
@@ -79,8 +77,7 @@ def test_a_lane_that_waited_for_an_open_shares_what_it_gave(tmp_path):
     fifo = tmp_path / "pipe"
     os.mkfifo(fifo)
     files = Files([FileSlot(path=bytes(fifo), uses=3)])
-    start = StartGate()
-    start.open(time.monotonic_ns())
+    start = started()
     lanes = [Lane(files, pace=LoopPace.NONE, start=start, stop=StopFlag()) for _ in range(3)]
     threads = [threading.Thread(target=lane.run) for lane in lanes]
     for lane, thread, state in zip(lanes, threads, (OPENS, AWAITS_OPEN, AWAITS_OPEN), strict=True):
@@ -118,17 +115,10 @@ def test_lanes_share_files(tmp_path):
         path.write_bytes(bytes(5000))
     lanes, items = 6, 600
     files = Files([FileSlot(path=bytes(path), uses=lanes * items // 3) for path in paths])
-    start, stop = StartGate(), StopFlag()
-    running = [Lane(files, pace=LoopPace.NONE, start=start, stop=stop) for _ in range(lanes)]
+    running = [Lane(files, pace=LoopPace.NONE, start=started(), stop=StopFlag()) for _ in range(lanes)]
     for number, lane in enumerate(running):
         lane.submit(make_batch(*((READ_AT, (i + number) % 3, i, 100, 0) for i in range(items))))
-        lane.finish()
-    threads = [threading.Thread(target=lane.run) for lane in running]
-    for thread in threads:
-        thread.start()
-    start.open(time.monotonic_ns())
-    for thread in threads:
-        thread.join()
+    run_together(*running)
     assert all(completed.result.tolist() == [100] * items for lane in running for completed in collect_all(lane))
     assert not set(open_paths()) & {bytes(path) for path in paths}
 

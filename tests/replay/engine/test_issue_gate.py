@@ -14,13 +14,7 @@ from dxt_replay.replay.engine.files import FileSlot
 from dxt_replay.replay.engine.issue import Files, Lane
 from dxt_replay.replay.engine.items import MARK, READ_AT, SLEEP, SPIN, LoopPace
 from tests.fakes import make_batch
-from tests.replay.engine.issue_lanes import (  # noqa: F401
-    HOUR_NS,
-    collect_all,
-    data_fixture,
-    open_paths,
-    run_lane,
-)
+from tests.replay.engine.issue_lanes import HOUR_NS, collect_all, open_paths, run_lane, started
 
 
 def test_nothing_begins_before_the_start(data):
@@ -78,8 +72,7 @@ def test_hundreds_of_lanes_that_wait_for_the_gate_leave_the_processors_to_others
 
 
 def test_a_lane_that_sleeps_for_want_of_items_is_woken():
-    start = StartGate()
-    start.open(time.monotonic_ns())
+    start = started()
     lane = Lane(Files([]), pace=LoopPace.NONE, start=start, stop=StopFlag())
     thread = threading.Thread(target=lane.run, daemon=True)
     thread.start()
@@ -115,8 +108,7 @@ def test_a_stop_ends_a_lane_that_waits(where):
     [(READ_AT, 0, 0, 1, HOUR_NS), (SLEEP, -1, 0, HOUR_NS, 0), (SPIN, -1, 0, HOUR_NS, 0), (MARK, -1, 0, 0, HOUR_NS)],
 )
 def test_a_stop_leaves_what_was_done(data, last):
-    start, stop = StartGate(), StopFlag()
-    start.open(time.monotonic_ns())
+    start, stop = started(), StopFlag()
     files = Files([FileSlot(path=data, uses=100)])
     lane = Lane(files, pace=LoopPace.ABSOLUTE, start=start, stop=stop)
     batch = make_batch((READ_AT, 0, 0, 5, 0), (READ_AT, 0, 1, 6, 0), last, (READ_AT, 0, 0, 7, 0))

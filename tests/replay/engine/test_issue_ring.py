@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -14,15 +13,11 @@ from dxt_replay.replay.engine.issue import Files, Lane
 from dxt_replay.replay.engine.items import BATCH_ITEMS, PLAN_ROW, READ_AT, RING_BATCHES, SLEEP, LoopPace
 from dxt_replay.traces.errors import ReplayError
 from tests.fakes import make_batch
-from tests.replay.engine.issue_lanes import collect_all, data_fixture, results, run_lane  # noqa: F401
-
-FEED_POLL_NS = 50_000
-"""Least ns between two looks of a lane without items."""
+from tests.replay.engine.issue_lanes import collect_all, results, run_lane, started
 
 
 def test_many_batches_pass_the_ring_in_order(data):
-    start = StartGate()
-    start.open(time.monotonic_ns())
+    start = started()
     files = Files([FileSlot(path=data, uses=10**6)])
     lane = Lane(files, pace=LoopPace.NONE, start=start, stop=StopFlag())
     batches = [
@@ -48,8 +43,7 @@ def test_many_batches_pass_the_ring_in_order(data):
 
 def test_a_full_ring_takes_no_more(data):
     files = Files([FileSlot(path=data, uses=100)])
-    start = StartGate()
-    start.open(time.monotonic_ns())
+    start = started()
     lane = Lane(files, pace=LoopPace.NONE, start=start, stop=StopFlag())
     batch = make_batch((READ_AT, 0, 0, 1, 0))
     assert [lane.submit(batch) for _ in range(RING_BATCHES + 1)] == [True] * RING_BATCHES + [False]
@@ -71,32 +65,6 @@ def test_a_lane_without_batches_ends():
     completed, lane = run_lane(Files([]))
     assert completed == []
     assert lane.starved_ns == 0
-
-
-def test_time_spent_waiting_for_the_feeder_is_counted(data):
-    most = 1000
-    files = Files([FileSlot(path=data, uses=most)])
-    start = StartGate()
-    start.open(time.monotonic_ns())
-    lane = Lane(files, pace=LoopPace.NONE, start=start, stop=StopFlag())
-    thread = threading.Thread(target=lane.run)
-    batch, completed = make_batch((READ_AT, 0, 0, 1, 0)), []
-    lane.submit(batch)
-    thread.start()
-    # A lane that got no processor in time found its next batch there, and has not waited: once more.
-    while not lane.starved_ns and len(completed) < most:
-        while (done := lane.collect()) is None:
-            time.sleep(0)
-        completed.append(done)
-        late = time.monotonic_ns() + 4 * FEED_POLL_NS
-        while time.monotonic_ns() < late:
-            time.sleep(0)
-        lane.submit(batch)
-    lane.finish()
-    thread.join()
-    completed += collect_all(lane)
-    begins, ends = (np.concatenate([getattr(done, name) for done in completed]) for name in ("begin_ns", "end_ns"))
-    assert 0 < lane.starved_ns <= (begins[1:] - ends[:-1]).sum()
 
 
 def submitted(items):

@@ -14,7 +14,7 @@ from dxt_replay.replay.engine.issue import Files
 from dxt_replay.replay.engine.items import READ_AT, LoopPace
 from tests.fakes import make_batch
 from tests.places import ROOT
-from tests.replay.engine.issue_lanes import HOUR_NS, built, data_fixture, run_lane  # noqa: F401
+from tests.replay.engine.issue_lanes import built, run_lane
 
 
 def test_times_are_exact_on_a_fake_clock(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ the additions that it waited for were made, and what follows lasts as long as it
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,7 +23,7 @@ from dxt_replay.replay.engine.issue import Files, Lane
 from dxt_replay.replay.engine.items import ADD, MARK, READ_AT, SLEEP, WAIT, Completed, LoopPace
 from dxt_replay.replay.engine.wait_counters import ARRIVALS, COUNTER_STAMPS, FIRST_RANK_COUNTER
 from dxt_replay.replay.plan.plan_row import PLAN_ROW, Add, Gap, Mark, Wait, operation_rows, rows_of_each
-from tests.replay.engine.issue_lanes import counters_of, started
+from tests.replay.engine.issue_lanes import counters_of, run_together, started
 
 NEVER = math.inf
 MOST_LANES = 5
@@ -191,12 +190,7 @@ def on_the_real_clock(plan: Sequence[np.ndarray]) -> list[Completed]:
     lanes = [Lane(files, pace=LoopPace.THINK, start=start, stop=StopFlag(), counters=counters) for _ in plan]
     for lane, rows in zip(lanes, plan, strict=True):
         lane.submit(rows)
-        lane.finish()
-    threads = [threading.Thread(target=lane.run) for lane in lanes]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(*lanes)
     return [next(iter(lane.collect, None)) for lane in lanes]
 
 

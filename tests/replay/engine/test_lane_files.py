@@ -4,7 +4,6 @@ import errno
 import itertools
 import os
 import resource
-import threading
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,14 +17,7 @@ from dxt_replay.replay.engine.items import ADD, CLOSE, OPEN, READ_AT, RENAME, SE
 from dxt_replay.traces.errors import TargetError
 from tests.contract import no_file_may_grow
 from tests.fakes import FakeBackend, PythonPosix, make_batch
-from tests.replay.engine.issue_lanes import counters_of, open_paths, results, started
-
-
-@pytest.fixture
-def data(tmp_path):
-    path = tmp_path / "data"
-    path.write_bytes(bytes(10_000))
-    return os.fsencode(path)
+from tests.replay.engine.issue_lanes import counters_of, open_paths, results, run_together, started
 
 
 @pytest.fixture(params=["posix", "stdio", "python"])
@@ -104,12 +96,7 @@ def test_a_close_leaves_other_lanes_their_file(backend, data):
     reader, closer = (Lane(files, pace=LoopPace.NONE, start=start, stop=stop, counters=counters) for _ in range(2))
     reader.submit(make_batch((READ_AT, 0, 0, 9, 0), (ADD, 0, 1, 1, 0), (WAIT, 1, 1, 1, 0), (READ_AT, 0, 0, 9, 0)))
     closer.submit(make_batch((WAIT, 0, 1, 1, 0), (CLOSE, 0, 0, 0, 0), (CLOSE, 0, 0, 0, 0), (ADD, 1, 1, 1, 0)))
-    threads = [threading.Thread(target=lane.run) for lane in (reader, closer)]
-    for lane, thread in zip((reader, closer), threads, strict=True):
-        lane.finish()
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(reader, closer)
     assert reader.collect().result.tolist() == [9, 0, 0, 9]
     assert closer.collect().result.tolist() == [0, 0, 0, 0]
     assert opened(data) == 1
@@ -139,13 +126,8 @@ def test_without_descriptors_a_close_beside_another_lane_closes_what_is_idle(bac
     holder.submit(make_batch((READ_AT, 0, 0, 9, 0), (ADD, 0, 1, 1, 0), (WAIT, 1, 1, 1, 0), (READ_AT, 0, 0, 9, 0)))
     idle = [(READ_AT, i, 0, 9, 0) for i in range(1, 20)]
     closer.submit(make_batch((WAIT, 0, 1, 1, 0), *idle, (CLOSE, 0, 0, 0, 0), (ADD, 1, 1, 1, 0)))
-    threads = [threading.Thread(target=lane.run) for lane in (holder, closer)]
     with descriptors(8):
-        for lane, thread in zip((holder, closer), threads, strict=True):
-            lane.finish()
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_together(holder, closer)
     assert holder.collect().result.tolist() == [9, 0, 0, 9]
     assert closer.collect().result.tolist() == [0, *[9] * 19, 0, 0]
 
@@ -159,18 +141,6 @@ def test_without_descriptors_a_direct_file_is_opened_once_more_all_the_same(tmp_
     files = Files(slots, "direct")
     with descriptors(8):
         assert results(files, *((WRITE_AT, i, 100, 7, 0) for i in range(20))) == [7] * 20
-
-
-def test_without_descriptors_an_open_closes_what_is_idle(backend, tmp_path):
-    paths = [tmp_path / str(i) for i in range(20)]
-    for path in paths:
-        path.write_bytes(b"0123456789")
-    files = Files([FileSlot(path=bytes(path), uses=1000) for path in paths], backend)
-    with descriptors(8):
-        got = results(files, *((OPEN, i % 20, 0, 0, 0) for i in range(60)), (READ_AT, 3, 0, 10, 0), (CLOSE, 4, 0, 0, 0))
-    assert got == [0] * 60 + [10, 0]
-    files.close_all()
-    assert not set(open_paths()) & {bytes(path) for path in paths}
 
 
 def test_a_stream_says_what_the_system_says(tmp_path):
@@ -287,12 +257,7 @@ def test_lanes_that_share_a_file_write_where_they_should(backend, tmp_path):
         places = [(number + lanes * i) * size for i in range(writes)]
         items = [(kind, 0, place, size, 0) for place in places for kind in (WRITE_AT, READ_AT)]
         lane.submit(make_batch(*items))
-        lane.finish()
-    threads = [threading.Thread(target=lane.run) for lane in each]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(*each)
     assert all((lane.collect().result == size).all() for lane in each)
     written = path.read_bytes()
     assert written == written[:size] * total
