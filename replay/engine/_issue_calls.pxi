@@ -1,13 +1,10 @@
 # The calls of operations: reads and writes, and those beside them. See items.py.
 
-cdef inline int64_t transfer(State *lane, int kind, int64_t asked, int64_t offset) noexcept nogil:
+cdef inline int64_t transfer(int fd, int kind, char *data, int64_t asked, int64_t offset) noexcept nogil:
     """One pread or pwrite; bytes or -errno."""
     cdef ssize_t moved
     while True:
-        if kind == READ_AT:
-            moved = pread(<int>lane.handle, lane.buffer, asked, offset)
-        else:
-            moved = pwrite(<int>lane.handle, lane.payload, asked, offset)
+        moved = pread(fd, data, asked, offset) if kind == READ_AT else pwrite(fd, data, asked, offset)
         if moved >= 0:
             return moved
         if errno != EINTR:
@@ -18,11 +15,14 @@ cdef inline int64_t whole_blocks(int64_t length) noexcept nogil:
     return (length + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
 
 
-cdef int open_buffered(State *lane) noexcept nogil:
-    """Open the held file once more for what is not to go past the page cache. 0 or errno."""
+cdef int prepare_special(State *lane, int kind, int64_t asked, int64_t offset) noexcept nogil:
+    """Open the held file once more for a write that cannot go direct. 0 or errno."""
     cdef File *file = lane.file
     cdef int flags = file.flags & ~(O_DIRECT | O_CREAT)
     cdef bint more = True
+    cdef bint goes_direct = kind == READ_AT or (offset | asked) % BLOCK_BYTES == 0
+    if goes_direct or lane.buffered_fd >= 0 or not file.flags & O_DIRECT:
+        return 0
     pthread_mutex_lock(&file.lock)
     if file.buffered_fd < 0:
         file.buffered_fd = open_descriptor(file, flags)
@@ -34,44 +34,20 @@ cdef int open_buffered(State *lane) noexcept nogil:
     return -lane.buffered_fd if lane.buffered_fd < 0 else 0
 
 
-cdef int prepare_special(State *lane, int kind, int64_t asked, int64_t offset) noexcept nogil:
-    """Open the descriptor of a write that cannot go direct. 0 or errno."""
-    if kind == READ_AT or not lane.file.flags & O_DIRECT:
-        return 0
-    if (offset | asked) % BLOCK_BYTES and lane.buffered_fd < 0 and open_buffered(lane) != 0:
-        return -lane.buffered_fd
-    return 0
-
-
 cdef int64_t transfer_special(State *lane, int kind, int64_t asked, int64_t offset) noexcept nogil:
     """One request of a stream, of Python or direct; bytes or -errno. See `replay.engine.files`."""
-    cdef char *data = lane.buffer if kind == READ_AT else <char *>lane.payload
-    cdef int fd = <int>lane.handle
-    cdef int64_t before = 0, reach = asked
-    cdef ssize_t moved
+    cdef char *data = lane.buffer if kind == READ_AT else lane.payload
+    cdef int64_t before, moved
     if lane.file.backend == PYTHON:
         return call_python(lane.file, kind, lane.handle, offset, asked, data)
     if lane.file.backend == STDIO:
         return transfer_stream(stream_of(lane.handle), kind == WRITE_AT, data, asked, offset)
-    if kind == READ_AT:
-        before = offset % BLOCK_BYTES
-        reach = whole_blocks(before + asked)
-    elif (offset | asked) % BLOCK_BYTES:
-        fd = lane.buffered_fd
+    if kind == WRITE_AT and (offset | asked) % BLOCK_BYTES:
         store_relaxed(&lane.not_direct, lane.not_direct + 1)
-    while True:
-        if kind == READ_AT:
-            moved = pread(fd, data, reach, offset - before)
-        else:
-            moved = pwrite(fd, data, asked, offset)
-        if moved >= 0:
-            break
-        if errno != EINTR:
-            return -errno
-    if kind == WRITE_AT:
-        return moved
-    moved -= before
-    return 0 if moved < 0 else asked if moved > asked else moved
+        return transfer(lane.buffered_fd, kind, data, asked, offset)
+    before = offset % BLOCK_BYTES  # 0 of a write
+    moved = transfer(<int>lane.handle, kind, data, whole_blocks(before + asked), offset - before)
+    return moved if moved < 0 else max(0, min(moved - before, asked))
 
 
 cdef inline bint has_slot(State *lane, int64_t slot) noexcept nogil:

@@ -72,7 +72,7 @@ cdef struct State:
     char *buffer
     int64_t capacity
     int64_t ready       # bytes of the buffer whose pages are there, less `room`
-    const char *payload
+    char *payload
     int64_t payload_bytes
 
 

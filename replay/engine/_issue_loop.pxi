@@ -113,14 +113,13 @@ cdef void issue(State *lane, Place *batch) noexcept nogil:
     cdef int64_t i, slot, offset, length, asked, due, begin, end, result
     cdef int64_t now = 0, t0 = lane.t0, items_before = lane.items_done
     cdef int kind, error
+    cdef char *data
     cdef Record *record
     cdef Call call
     cdef bint moves_data = lane.moves_data, special = lane.special  # of the held file
     cdef bint stale = True  # something took time since `now` was read
-    batch.done = batch.count
     for i in range(batch.count):
         if is_over(lane):
-            batch.done = i
             break
         record = &batch.records[i]
         kind, offset, length = record.item.kind, record.item.place, record.item.amount
@@ -130,7 +129,6 @@ cdef void issue(State *lane, Place *batch) noexcept nogil:
             slot = record.item.slot
             if slot != lane.held:
                 if not hold_file(lane, slot):
-                    batch.done = i
                     break
                 moves_data, special = lane.moves_data, lane.special
                 stale = True
@@ -155,7 +153,6 @@ cdef void issue(State *lane, Place *batch) noexcept nogil:
         elif kind < SLEEP:
             error = lane.rare.prepare_other(lane, kind, record.item.slot, offset)
             if error == STOPPED:
-                batch.done = i
                 break
             moves_data, special = lane.moves_data, lane.special
             stale = True
@@ -172,7 +169,6 @@ cdef void issue(State *lane, Place *batch) noexcept nogil:
         if 0 <= now < due:
             now = await_due(lane, due, now)
         if now < 0:
-            batch.done = i
             break
         begin = now
         if lane.pace == NONE:
@@ -183,7 +179,8 @@ cdef void issue(State *lane, Place *batch) noexcept nogil:
             elif not moves_data:
                 result = length
             elif not special:
-                result = transfer(lane, kind, asked, offset)
+                data = lane.buffer if kind == READ_AT else lane.payload
+                result = transfer(<int>lane.handle, kind, data, asked, offset)
             else:
                 result = lane.rare.transfer_special(lane, kind, asked, offset)
             end = now_ns()
@@ -195,7 +192,6 @@ cdef void issue(State *lane, Place *batch) noexcept nogil:
             call = lane.rare.call_counter(lane, kind, record.item.slot, length, offset, begin)
             end, result = call.end, call.result
             if end < 0:
-                batch.done = i
                 break
             stale = True
         elif kind < SLEEP:
@@ -209,7 +205,6 @@ cdef void issue(State *lane, Place *batch) noexcept nogil:
             # After another item compute is due with its end: a late wake-up does not lengthen it.
             end = compute(lane, kind, begin, length + (due - begin if lane.pace == THINK else 0))
             if end < 0:
-                batch.done = i
                 break
         record.stamps.due = due - t0
         record.stamps.begin = begin - t0
@@ -217,7 +212,8 @@ cdef void issue(State *lane, Place *batch) noexcept nogil:
         record.stamps.result = result
         now = end
         store_relaxed(&lane.previous_end, end)
-        store_relaxed(&lane.items_done, items_before + i + 1)
+        batch.done = i + 1
+        store_relaxed(&lane.items_done, items_before + batch.done)
 
 
 cdef int64_t compute(State *lane, int kind, int64_t begin, int64_t length) noexcept nogil:
