@@ -73,6 +73,6 @@ demo:  ## the main job on the bundled captures
 
 clean:  ## remove what building left
 	rm -rf build dist *.egg-info
-	find profiler_merge replay \( -name '_*.so' -o -name '_*.c' \) -delete
+	find profiler_merge replay \( -name '*.so' -o -name '*.c' \) -delete
 
 .PHONY: help install build commands test test-slow test-faults test-workloads lint bench bench-prediction bench-agreement bench-pipelines bench-noise bench-scale bench-file-systems bench-history figures mutations survey-logs fuzz demo clean

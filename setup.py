@@ -16,7 +16,8 @@ setup(
     packages=find_packages(include=["dxt_replay*"]),
     ext_modules=cythonize(
         [
-            core("dxt_replay.replay.engine._issue"),
+            core("dxt_replay.replay.engine.issue"),
+            core("dxt_replay.replay.engine.link_free"),
             core("dxt_replay.replay.causal._lane_events"),
             core("dxt_replay.replay.simulation._simulated_storage"),
             core("dxt_replay.replay.target._small_files"),

@@ -26,10 +26,10 @@ from typing import Any
 
 import numpy as np
 
-from dxt_replay.replay.engine.backends.base import FileSlot
 from dxt_replay.replay.engine.clock import StartGate, StopFlag
-from dxt_replay.replay.engine.issue import Lane, make_files, make_lane
-from dxt_replay.replay.engine.items import BATCH_ITEMS, READ_AT, Batch, LoopPace
+from dxt_replay.replay.engine.files import FileSlot
+from dxt_replay.replay.engine.issue import Files, Lane
+from dxt_replay.replay.engine.items import BATCH_ITEMS, READ_AT, LoopPace, loop_items
 
 BLOCK_BYTES = 4096
 FILE_BYTES = 64 << 20
@@ -136,8 +136,8 @@ def _compile(folder: Path) -> Path:
 def _replay(data: Path, offsets: np.ndarray, threads: int) -> int:
     """ns from the start to the last result, for the same reads in each lane."""
     start, stop = StartGate(), StopFlag()
-    files = make_files([FileSlot(path=bytes(data), uses=threads * len(offsets))], core="compiled")
-    lanes = [make_lane(files, pace=LoopPace.NONE, start=start, stop=stop) for _ in range(threads)]
+    files = Files([FileSlot(path=bytes(data), uses=threads * len(offsets))])
+    lanes = [Lane(files, pace=LoopPace.NONE, start=start, stop=stop) for _ in range(threads)]
     batches = [_batch(offsets, begin) for begin in range(0, len(offsets), BATCH_ITEMS)]
     bodies = [threading.Thread(target=lane.run) for lane in lanes]
     for body in bodies:
@@ -155,7 +155,7 @@ def _replay(data: Path, offsets: np.ndarray, threads: int) -> int:
     return elapsed
 
 
-def _feed(lanes: list[Lane], batches: list[Batch]) -> int:
+def _feed(lanes: list[Lane], batches: list[np.ndarray]) -> int:
     """Feed the lanes and collect from them until all are done; bytes read."""
     submitted = [0] * len(lanes)
     total = 0
@@ -177,15 +177,9 @@ def _collect(lane: Lane) -> int:
     return total
 
 
-def _batch(offsets: np.ndarray, begin: int) -> Batch:
-    offset = offsets[begin : begin + BATCH_ITEMS]
-    return Batch(
-        kind=np.full(len(offset), READ_AT, dtype=np.uint8),
-        slot=np.zeros(len(offset), dtype=np.int32),
-        offset=offset,
-        length=np.full(len(offset), BLOCK_BYTES, dtype=np.int64),
-        due_ns=np.zeros(len(offset), dtype=np.int64),
-    )
+def _batch(offsets: np.ndarray, begin: int) -> np.ndarray:
+    places = offsets[begin : begin + BATCH_ITEMS]
+    return loop_items(READ_AT, 0, len(places), place=places, amount=BLOCK_BYTES)
 
 
 def table(result: dict[str, Any]) -> str:

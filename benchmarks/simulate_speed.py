@@ -23,16 +23,14 @@ REQUIRED = {"items_per_s": 1e6, "ratio_python": 20.0}
 MOST_PEAK_BYTES = 1_500_000_000
 
 _RUN = """
-import os
-os.environ["DXT_REPLAY_CORE"] = {core!r}
 import dxt_replay
 from dxt_replay.replay.causal.lane_events import run_lanes
 from dxt_replay.replay.simulation.model_file import read_storage_model
 from dxt_replay.replay.simulation.model_numbers import ModelNumbers
-from dxt_replay.replay.simulation.simulated_storage import simulated_storage
+from dxt_replay.replay.simulation.simulated_storage import PythonStorage, simulated_storage
 def run(path):
     lanes = job.lanes({ranks})
-    storage = simulated_storage(ModelNumbers.of(read_storage_model("theta_lustre"), {ranks}, job.file_bytes))
+    storage = {storage}(ModelNumbers.of(read_storage_model("theta_lustre"), {ranks}, job.file_bytes))
     run_lanes(lanes, storage, job.watch())
     return sum(len(lane.items) for lane in lanes)
 """
@@ -46,12 +44,14 @@ def measure(ranks: int = RANKS) -> dict[str, float]:
         capture = Path(folder) / "imagenet.capture"
         sample = dxt_replay.sample("imagenet")
         dxt_replay.merge(sample.log, capture, profiles=sample.profiles)
-        for prefix, core, count in (
-            ("", "compiled", ranks),
-            ("few_", "compiled", FEW_RANKS),
-            ("python_", "python", FEW_RANKS),
+        for prefix, storage, count in (
+            ("", "simulated_storage", ranks),
+            ("few_", "simulated_storage", FEW_RANKS),
+            ("python_", "PythonStorage", FEW_RANKS),
         ):
-            found = measured_child(_RUN.format(core=core, ranks=count), capture, _PREPARE.format(path=str(capture)))
+            found = measured_child(
+                _RUN.format(storage=storage, ranks=count), capture, _PREPARE.format(path=str(capture))
+            )
             result[f"{prefix}items"] = found["rows"]
             result[f"{prefix}cpu_s"] = found["cpu_s"]
             result[f"{prefix}items_per_s"] = found["rows"] / found["cpu_s"]

@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from dxt_replay.replay.engine.backends.base import FileSlot
 from dxt_replay.replay.engine.clock import StartGate, StopFlag
-from dxt_replay.replay.engine.issue import Lane, make_files, make_lane
-from dxt_replay.replay.engine.items import BATCH_ITEMS, READ_AT, Batch, Completed, LoopPace
+from dxt_replay.replay.engine.files import FileSlot
+from dxt_replay.replay.engine.issue import Files, Lane
+from dxt_replay.replay.engine.items import BATCH_ITEMS, READ_AT, Completed, LoopPace, loop_items
 from dxt_replay.replay.engine.jitter import JitterProbe
 from dxt_replay.traces.lateness import percentiles_us
 
@@ -73,7 +73,7 @@ def measure(rounds: int = ROUNDS, operations: int = OPERATIONS) -> dict[str, Any
 
 
 def _round(data: Path, due_ns: np.ndarray, offsets: np.ndarray) -> dict[str, Any]:
-    probe = JitterProbe(core="compiled")
+    probe = JitterProbe()
     (completed,), starved_ns = _replay(data, due_ns, offsets, probe)
     begin_ns = np.concatenate([done.begin_ns for done in completed])
     due = np.concatenate([done.due_ns for done in completed])
@@ -98,7 +98,7 @@ def _round(data: Path, due_ns: np.ndarray, offsets: np.ndarray) -> dict[str, Any
 
 def _of_lanes(data: Path, due_ns: np.ndarray, offsets: np.ndarray, lanes: int) -> dict[str, Any]:
     """Lag and jitter (us) where so many lanes share the operations, at the same rate in all."""
-    probe = JitterProbe(core="compiled")
+    probe = JitterProbe()
     completed, starved_ns = _replay(data, due_ns, offsets, probe, lanes)
     lag_us = np.concatenate([done.begin_ns - done.due_ns for lane in completed for done in lane]) / 1e3
     if len(lag_us) != len(due_ns):
@@ -125,11 +125,9 @@ def _replay(
 ) -> tuple[list[list[Completed]], int]:
     """What each timed lane did, and how long they starved; batches are fed while they run. Operations go round."""
     start = StartGate()
-    files = make_files([FileSlot(path=bytes(data), uses=len(offsets))], core="compiled")
+    files = Files([FileSlot(path=bytes(data), uses=len(offsets))])
     fed = [
-        _FedLane(
-            make_lane(files, pace=LoopPace.ABSOLUTE, start=start, stop=StopFlag()), due_ns[k::lanes], offsets[k::lanes]
-        )
+        _FedLane(Lane(files, pace=LoopPace.ABSOLUTE, start=start, stop=StopFlag()), due_ns[k::lanes], offsets[k::lanes])
         for k in range(lanes)
     ]
     bodies = [threading.Thread(target=one.lane.run) for one in fed]
@@ -168,15 +166,10 @@ class _FedLane:
                 self.lane.finish()
 
 
-def _batch(due_ns: np.ndarray, offsets: np.ndarray, begin: int) -> Batch:
-    offset = np.ascontiguousarray(offsets[begin : begin + BATCH_ITEMS])
-    return Batch(
-        kind=np.full(len(offset), READ_AT, dtype=np.uint8),
-        slot=np.zeros(len(offset), dtype=np.int32),
-        offset=offset,
-        length=np.full(len(offset), BLOCK_BYTES, dtype=np.int64),
-        due_ns=np.ascontiguousarray(due_ns[begin : begin + BATCH_ITEMS]),
-    )
+def _batch(due_ns: np.ndarray, offsets: np.ndarray, begin: int) -> np.ndarray:
+    chosen = slice(begin, begin + BATCH_ITEMS)
+    places = offsets[chosen]
+    return loop_items(READ_AT, 0, len(places), place=places, amount=BLOCK_BYTES, due_ns=due_ns[chosen])
 
 
 def _fio(folder: Path, data: Path, due_ns: np.ndarray, offsets: np.ndarray) -> dict[str, Any]:

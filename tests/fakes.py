@@ -1,25 +1,27 @@
-"""Stand-ins that tests hand in: a clock that only moves when told, and a back end that takes time on it."""
+"""Stand-ins that tests hand in: a clock that only moves when told, and a back end that notes its calls."""
 
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 
 import numpy as np
 
-from dxt_replay.replay.engine.items import Batch
+from dxt_replay.replay.engine.files import Backend
+from dxt_replay.replay.engine.items import PLAN_ROW
+from dxt_replay.replay.engine.link_free import open_link_free
 
 
 class FakeClock:
-    """A clock that moves by `read_ns` with each read and by sleeps, which end `oversleep_ns` late.
+    """A clock that moves by `read_ns` with each read and by sleeps.
 
     `on_sleep`, where set, is called with the deadline before each sleep. `sleeps` holds all deadlines.
     """
 
-    def __init__(self, time_ns: int = 1_000_000_000, *, read_ns: int = 1, oversleep_ns: int = 0) -> None:
+    def __init__(self, time_ns: int = 1_000_000_000, *, read_ns: int = 1) -> None:
         self.time_ns = time_ns
         self.read_ns = read_ns
-        self.oversleep_ns = oversleep_ns
         self.on_sleep: Callable[[int], None] | None = None
         self.sleeps: list[int] = []
 
@@ -31,42 +33,42 @@ class FakeClock:
         if self.on_sleep is not None:
             self.on_sleep(deadline_ns)
         self.sleeps.append(deadline_ns)
-        self.time_ns = max(self.time_ns, deadline_ns + self.oversleep_ns)
+        self.time_ns = max(self.time_ns, deadline_ns)
 
 
-class FakeBackend:
-    """Calls cost `open_ns` and `transfer_ns` of a FakeClock; paths in `missing` cannot be opened.
+class FakeBackend(Backend):
+    """Transfers everything; paths in `missing` cannot be opened. `take` is called with the kind of each call: open or
+    transfer, and may take time.
 
     `calls` holds every call: ("open", path), ("read", path, offset, length), ("close", path) ...
     """
 
     name = "fake"
-    moves_data = False
 
     def __init__(
-        self, clock: FakeClock, *, open_ns: int = 0, transfer_ns: int = 0, missing: frozenset[bytes] = frozenset()
+        self, *, missing: frozenset[bytes] = frozenset(), take: Callable[[str], None] = lambda kind: None
     ) -> None:
-        self.clock = clock
-        self.open_ns = open_ns
-        self.transfer_ns = transfer_ns
         self.missing = missing
+        self.take = take
         self.calls: list[tuple[object, ...]] = []
 
     def open(self, path: bytes, *, writable: bool, create: bool) -> bytes:
-        self.clock.time_ns += self.open_ns
+        self.take("open")
         self.calls.append(("open", path))
         if path in self.missing:
             raise FileNotFoundError(errno.ENOENT, "no such file")
         return path
 
     def size(self, handle: bytes) -> int:
-        return -1
+        return 1 << 40
 
     def read(self, handle: bytes, offset: int, length: int, buffer: memoryview) -> int:
-        return self._transfer("read", handle, offset, length)
+        self._call("read", handle, offset, length)
+        return length
 
     def write(self, handle: bytes, offset: int, length: int, data: memoryview) -> int:
-        return self._transfer("write", handle, offset, length)
+        self._call("write", handle, offset, length)
+        return length
 
     def close(self, handle: bytes) -> None:
         self.calls.append(("close", handle))
@@ -89,21 +91,43 @@ class FakeBackend:
 
     def _call(self, *call: object) -> None:
         self.calls.append(call)
-        self.clock.time_ns += self.transfer_ns
-
-    def _transfer(self, call: str, handle: bytes, offset: int, length: int) -> int:
-        self.calls.append((call, handle, offset, length))
-        self.clock.time_ns += self.transfer_ns
-        return length
+        self.take("transfer")
 
 
-def make_batch(*items: tuple[int, int, int, int, int]) -> Batch:
-    """A batch of (kind, slot, offset, length, due_ns) items."""
-    kind, slot, offset, length, due_ns = zip(*items, strict=True)
-    return Batch(
-        kind=np.array(kind, dtype=np.uint8),
-        slot=np.array(slot, dtype=np.int32),
-        offset=np.array(offset, dtype=np.int64),
-        length=np.array(length, dtype=np.int64),
-        due_ns=np.array(due_ns, dtype=np.int64),
-    )
+def make_batch(*items: tuple[int, int, int, int, int]) -> np.ndarray:
+    """`PLAN_ROW`s of (kind, slot, place, amount, due_ns) items."""
+    rows = np.zeros(len(items), dtype=PLAN_ROW)
+    for name, values in zip(("kind", "_slot", "_place", "_amount", "due_ns"), zip(*items, strict=True), strict=True):
+        rows[name] = values
+    return rows
+
+
+class PythonPosix(Backend):
+    """POSIX in Python, to see the loop's calls of a back end in Python at work on files."""
+
+    name = "python_posix"
+
+    def open(self, path: bytes, *, writable: bool, create: bool) -> int:
+        flags = os.O_RDWR | (os.O_CREAT if create else 0) if writable else os.O_RDONLY | os.O_CLOEXEC
+        return open_link_free(path, flags) if writable else os.open(path, flags)
+
+    def size(self, handle: int) -> int:
+        return os.fstat(handle).st_size
+
+    def read(self, handle: int, offset: int, length: int, buffer: memoryview) -> int:
+        return os.preadv(handle, [buffer], offset)
+
+    def write(self, handle: int, offset: int, length: int, data: memoryview) -> int:
+        return os.pwrite(handle, data, offset)
+
+    def close(self, handle: int) -> None:
+        os.close(handle)
+
+    def another(self, handle: int) -> int:
+        return os.dup(handle)
+
+    def sync(self, handle: int) -> None:
+        os.fsync(handle)
+
+    def seek(self, handle: int, offset: int) -> None:
+        os.lseek(handle, offset, os.SEEK_SET)

@@ -91,13 +91,12 @@ MAY_IMPORT = {
     "replay.hdf5": {"replay.hdf5", "traces", "traces.store"},
     "replay.options": {"replay.options", "traces"},
     "replay.target": {"replay.target", "replay.hdf5", "traces", "traces.store"},
-    "replay.engine.backends": {"replay.engine.backends", "replay.hdf5", "traces"},
-    "replay.engine": {"replay.engine", "replay.engine.backends", "traces", "traces.measures"},
+    "replay.engine": {"replay.engine", "traces", "traces.measures"},
+    "replay.engine.backends": {"replay.engine.backends", "replay.engine", "replay.hdf5", "traces"},
     "replay.ranks": {"replay.ranks", "replay.engine", "traces", "traces.workers"},
     "replay.plan": {
         "replay.plan",
         "replay.engine",
-        "replay.engine.backends",
         "replay.hdf5",
         "replay.ranks",
         "replay.target",
@@ -128,7 +127,6 @@ MAY_IMPORT = {
     "replay.calibration": {
         "replay.calibration",
         "replay.engine",
-        "replay.engine.backends",
         "replay.simulation",
         "replay.target",
         "traces",

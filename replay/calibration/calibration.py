@@ -32,7 +32,6 @@ from dxt_replay.replay.calibration.read_ahead import ReadAhead, measure_read_ahe
 from dxt_replay.replay.calibration.scratch import MOST_DATA_BYTES, Scratch, scratch_below, write_data, write_pool
 from dxt_replay.replay.calibration.throttle import Passed, passed, throttles
 from dxt_replay.replay.calibration.trials import Bench
-from dxt_replay.replay.engine.issue import choose_core
 from dxt_replay.replay.engine.items import CLOSE, OPEN, READ_AT, RENAME, STAT, SYNC, WRITE_AT
 from dxt_replay.replay.simulation.model_file import document_of
 from dxt_replay.replay.simulation.storage_model import Limit, StorageModel
@@ -172,11 +171,10 @@ class _Run:
         dropped = bench.dropped
         resident = 100.0 * dropped.stayed_bytes / dropped.total_bytes if dropped.total_bytes else None
         file_system = file_system_of(self.scratch.path)
-        core = choose_core().warning
         unseen = caveats(
             measured,
             limits,
-            (*dropped.warnings, *([] if core is None else [core])),
+            dropped.warnings,
             resident_pct=resident,
             read_ahead=read_ahead,
             disturbed=disturbed,

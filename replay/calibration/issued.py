@@ -11,22 +11,22 @@ import numpy as np
 
 from dxt_replay.replay.calibration.scratch import refused
 from dxt_replay.replay.engine.clock import StartGate, StopFlag
-from dxt_replay.replay.engine.issue import FileTable, make_lane
-from dxt_replay.replay.engine.items import BATCH_ITEMS, RING_BATCHES, Batch, LoopPace
+from dxt_replay.replay.engine.issue import Files, Lane
+from dxt_replay.replay.engine.items import BATCH_ITEMS, RING_BATCHES, LoopPace, loop_items
 from dxt_replay.traces.units import NS_PER_MS
 
 MAX_ITEMS = BATCH_ITEMS * RING_BATCHES
 """Most items of a lane."""
 
 _AHEAD_NS = 12 * NS_PER_MS
-"""How far ahead the start is set: lanes look for it every 5 ms."""
+"""How far ahead the start is set: lanes are woken, and open their first files."""
 
 _LOOK_S = 0.002
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LaneItems:
-    """What one lane does, as the columns of a `Batch`: arrays (n,), n up to MAX_ITEMS; a number stands for all n."""
+    """What one lane does, see `loop_items`: arrays (n,), n up to MAX_ITEMS; a number stands for all n."""
 
     kind: np.ndarray | int
     slot: np.ndarray | int
@@ -35,17 +35,12 @@ class LaneItems:
     pause_ns: int = 0
     count: int
 
-    def batches(self) -> list[Batch]:
-        """The items in batches."""
-        columns: dict[str, np.ndarray] = {
-            "kind": np.full(self.count, self.kind, dtype=np.uint8),
-            "slot": np.full(self.count, self.slot, dtype=np.int32),
-            "offset": np.full(self.count, self.offset, dtype=np.int64),
-            "length": np.full(self.count, self.length, dtype=np.int64),
-            "due_ns": np.full(self.count, self.pause_ns, dtype=np.int64),
-        }
-        places = range(0, self.count, BATCH_ITEMS)
-        return [Batch(**{name: column[at : at + BATCH_ITEMS] for name, column in columns.items()}) for at in places]
+    def batches(self) -> list[np.ndarray]:
+        """The items in batches, `PLAN_ROW`."""
+        items = loop_items(
+            self.kind, self.slot, self.count, place=self.offset, amount=self.length, due_ns=self.pause_ns
+        )
+        return [items[at : at + BATCH_ITEMS] for at in range(0, self.count, BATCH_ITEMS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -75,7 +70,7 @@ class Issued:
         return self.end_ns - self.begin_ns
 
 
-def issue(files: FileTable, lanes: Sequence[LaneItems], *, seconds: float, doing: str) -> Issued:
+def issue(files: Files, lanes: Sequence[LaneItems], *, seconds: float, doing: str) -> Issued:
     """Let each lane do its items for `seconds`; what is in flight then is waited for.
 
     doing: for the error, such as "read below /scratch".
@@ -83,7 +78,7 @@ def issue(files: FileTable, lanes: Sequence[LaneItems], *, seconds: float, doing
     """
     gate, stop = StartGate(), StopFlag()
     # Pauses begin with the end of the item before, as under the pace `think`; without any, that is a closed loop.
-    made = [make_lane(files, pace=LoopPace.THINK, start=gate, stop=stop) for _ in lanes]
+    made = [Lane(files, pace=LoopPace.THINK, start=gate, stop=stop) for _ in lanes]
     threads = []
     try:
         for lane, items in zip(made, lanes, strict=True):
@@ -108,10 +103,10 @@ def issue(files: FileTable, lanes: Sequence[LaneItems], *, seconds: float, doing
     end_ns = _joined(completed.end_ns for completed in done)
     order = np.argsort(end_ns, kind="stable")
     return Issued(
-        kind=_joined(completed.batch.kind[: completed.count] for completed in done)[order],
+        kind=_joined(completed.items["kind"][: completed.count] for completed in done)[order],
         begin_ns=_joined(completed.begin_ns for completed in done)[order],
         end_ns=end_ns[order],
-        length=_joined(completed.batch.length[: completed.count] for completed in done)[order],
+        length=_joined(completed.items["_amount"][: completed.count] for completed in done)[order],
     )
 
 

@@ -15,7 +15,7 @@ from typing import IO
 
 import numpy as np
 
-from dxt_replay.replay.engine.backends.link_free import open_link_free
+from dxt_replay.replay.engine.link_free import open_link_free
 from dxt_replay.replay.target.containment import resolve_target
 from dxt_replay.replay.target.content import BLOCK_BYTES, make_noise
 from dxt_replay.traces.errors import TargetError

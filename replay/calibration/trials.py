@@ -12,10 +12,10 @@ import numpy as np
 from dxt_replay.replay.calibration.issued import MAX_ITEMS, Issued, LaneItems, issue
 from dxt_replay.replay.calibration.probe_plan import Kind, Probe, spread_offsets
 from dxt_replay.replay.calibration.scratch import Scratch
-from dxt_replay.replay.engine.backends.base import FileSlot
-from dxt_replay.replay.engine.backends.link_free import unlink_link_free
-from dxt_replay.replay.engine.issue import FileTable, make_files
+from dxt_replay.replay.engine.files import FileSlot
+from dxt_replay.replay.engine.issue import Files
 from dxt_replay.replay.engine.items import CLOSE, OPEN, READ_AT, RENAME, STAT, SYNC, WRITE_AT
+from dxt_replay.replay.engine.link_free import unlink_link_free
 from dxt_replay.replay.target import page_cache
 from dxt_replay.traces.units import MIB
 
@@ -78,14 +78,14 @@ class Bench:
         self.dropped.stayed_bytes += residency.resident_bytes
         self.dropped.total_bytes += residency.total_bytes
 
-    def fill_cache(self, files: FileTable, seconds: float) -> int:
+    def fill_cache(self, files: Files, seconds: float) -> int:
         """Read the cached file, the only one of `files`, from its begin for `seconds`, and leave it open: its pages may
         not outlast a close. Returns how many bytes of it are in the page cache. Raises: TargetError."""
         count = self.cached_bytes // FILL_BYTES
         lane = LaneItems(kind=READ_AT, slot=0, offset=np.arange(count) * FILL_BYTES, length=FILL_BYTES, count=count)
         return FILL_BYTES * len(issue(files, [lane], seconds=seconds, doing=f"measure {self.scratch.path.parent}"))
 
-    def issue(self, files: FileTable, lanes: list[LaneItems], seconds: float) -> Issued:
+    def issue(self, files: Files, lanes: list[LaneItems], seconds: float) -> Issued:
         """As `issue`, on this directory; closes the files."""
         try:
             return issue(files, lanes, seconds=seconds, doing=f"measure {self.scratch.path.parent}")
@@ -118,8 +118,8 @@ def _sequential_read(bench: Bench, probe: Probe, seconds: float, pause_ns: int) 
     return bench.issue(_reading(bench.data), _reads([offsets], probe.size, pause_ns), seconds)
 
 
-def _reading(path: bytes) -> FileTable:
-    return make_files([FileSlot(path=path, uses=MANY_USES)])
+def _reading(path: bytes) -> Files:
+    return Files([FileSlot(path=path, uses=MANY_USES)])
 
 
 def _reads(offsets: list[np.ndarray], size: int, pause_ns: int) -> list[LaneItems]:
@@ -174,7 +174,7 @@ def _requests_that_fit(bench: Bench, probe: Probe) -> int:
 def _on_new_files(bench: Bench, lanes: int, items: Callable[[int], LaneItems], seconds: float) -> Issued:
     paths = [bench.scratch.file(f"written-{next(bench.names)}") for _ in range(lanes)]
     slots = [FileSlot(path=path, writable=True, create=True, uses=MANY_USES) for path in paths]
-    files = make_files(slots)
+    files = Files(slots)
     made = [items(lane) for lane in range(lanes)]
     files.prepare_payload(int(max(np.max(lane.length) for lane in made)))
     try:
@@ -190,7 +190,7 @@ def _open_stat_close(bench: Bench, probe: Probe, seconds: float, pause_ns: int) 
         for _ in range(probe.in_flight)
     ]
     kinds = np.array([OPEN, STAT, CLOSE], dtype=np.uint8)
-    files = make_files([FileSlot(path=path, uses=len(kinds)) for lane in lanes for path in lane])
+    files = Files([FileSlot(path=path, uses=len(kinds)) for lane in lanes for path in lane])
     return bench.issue(files, _calls([len(lane) for lane in lanes], kinds, pause_ns), seconds)
 
 
@@ -198,7 +198,7 @@ def _create_close_rename(bench: Bench, probe: Probe, seconds: float, pause_ns: i
     each = max(len(bench.pool) // probe.in_flight // 2, 1)
     paths = [bench.scratch.file(f"made-{next(bench.names)}") for _ in range(2 * each * probe.in_flight)]
     kinds = np.array([OPEN, CLOSE, RENAME], dtype=np.uint8)
-    files = make_files([FileSlot(path=path, writable=True, create=True, uses=len(kinds)) for path in paths])
+    files = Files([FileSlot(path=path, writable=True, create=True, uses=len(kinds)) for path in paths])
     half = each * probe.in_flight
     try:
         # The file of slot n gets the name of slot n + half.

@@ -1,17 +1,6 @@
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t
 
-
-cdef struct Item:  # a row of dxt_replay.replay.plan.plan_row.PLAN_ROW
-    uint8_t kind
-    int8_t code
-    int8_t api
-    int8_t origin
-    int32_t slot
-    int32_t subject
-    int32_t step
-    int64_t place
-    int64_t amount
-    int64_t due_ns
+from dxt_replay.replay.engine.items cimport Item
 
 
 cdef struct Lane:

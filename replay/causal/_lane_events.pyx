@@ -8,28 +8,21 @@ lane may still ask, that is, since the latest event.
 
 import numpy as np
 
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 
-from dxt_replay.replay.plan.plan_row import PLAN_ROW
+from dxt_replay.replay.engine.items cimport ADD, SLEEP, SPIN, WAIT, Item
+
+from dxt_replay.replay.engine.items import PLAN_ROW
 
 cdef enum:
-    C_SLEEP = 8
-    C_SPIN = 9
-    C_WAIT = 11
-    C_ADD = 12
     C_KINDS = 13
     C_CODES = 32
     NOBODY = -1
 
 CONSTANTS = {
-    "SLEEP": C_SLEEP,
-    "SPIN": C_SPIN,
-    "WAIT": C_WAIT,
-    "ADD": C_ADD,
     "KINDS": C_KINDS,
     "CODES": C_CODES,
-    "ITEM_BYTES": sizeof(Item),
 }
 
 cdef struct Stamp:
@@ -214,19 +207,19 @@ cdef class CompiledLanes:
             item = &lane.items[lane.at]
             kind = item.kind
             begin = end = lane.now + item.due_ns
-            if kind == C_SLEEP or kind == C_SPIN:
+            if kind == SLEEP or kind == SPIN:
                 end = begin + item.amount
-            elif kind == C_WAIT:
+            elif kind == WAIT:
                 end = self._reached(self._counter(lane, item), item.amount)
                 if end < 0:
                     self._wait(number, self._counter(lane, item), item.amount)
                     return
                 end = max(end, begin)
-            elif kind == C_ADD:
+            elif kind == ADD:
                 self._add(self._counter(lane, item), item.amount, begin)
             elif lane.durations is not NULL:
                 end = begin + lane.durations[lane.at]
-            elif kind < C_SLEEP:
+            elif kind < SLEEP:
                 self._push(begin, number)
                 return
             self._done(lane, begin, end)
@@ -350,7 +343,7 @@ cdef inline bint _before(int64_t time, int64_t lane, const Event *other) noexcep
 
 def _highest_counter(items):
     """The highest counter that items name, -1 for none."""
-    of_counters = items["kind"] >= C_WAIT
+    of_counters = items["kind"] >= WAIT
     slots = items["_slot"][of_counters]
     if len(slots) and slots.min() < 0:
         raise ValueError("an item names a negative counter")

@@ -1,6 +1,7 @@
-"""Lanes of items run without a clock: when each item begins and ends. In Python, and the choice of the compiled core.
+"""Lanes of items run without a clock: when each item begins and ends.
 
-`PythonLanes` is the specification, `replay.causal._lane_events.CompiledLanes` does the same in compiled code.
+`PythonLanes` is the specification, `replay.causal._lane_events.CompiledLanes` does the same in compiled code and
+runs unless a service is in Python.
 
 Items are those of the pace `steps` (`replay.plan.plan_row`, paced as `think`). A gap lasts as long as it says, a wait
 until its counter has got there, an operation as long as given for it, or else as a *service* says: a simulated storage
@@ -15,18 +16,15 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from dxt_replay.replay.engine.issue import choose_core
+from dxt_replay.replay.causal._lane_events import CompiledLanes
+from dxt_replay.replay.causal._lane_events import Service as CompiledService
 from dxt_replay.replay.engine.items import ADD, SLEEP, SPIN, WAIT
 from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER
 from dxt_replay.traces.errors import ReplayError
-
-if TYPE_CHECKING:
-    from dxt_replay.replay.causal._lane_events import Service as CompiledService
 
 KINDS, CODES = 13, 32
 """Shape of `Watch.class_of` before it is flattened."""
@@ -97,29 +95,16 @@ class LanesRun:
 def run_lanes(
     lanes: Sequence[EventLane], service: Service | CompiledService | None = None, watch: Watch | None = None
 ) -> LanesRun:
-    """Run lanes in the compiled core, if it is installed and has the service. Counters with the same number are one.
+    """Run lanes, in Python where the service is. Counters with the same number are one.
 
     service: for lanes without durations; None: their operations take no time.
     Raises: StuckLanesError when lanes wait for each other in a circle.
     """
-    core = compiled_core()
-    compiled = core is not None and (service is None or isinstance(service, core.Service))
-    runner: Any = core.CompiledLanes if compiled and core is not None else PythonLanes
+    runner: Any = CompiledLanes if service is None or isinstance(service, CompiledService) else PythonLanes
     run = runner(lanes, service, watch, FIRST_RANK_COUNTER)
     if not run.run():
         raise StuckLanesError(run.undone())
     return LanesRun(end_ns=run.end_ns(), served=run.served)
-
-
-def compiled_core() -> ModuleType | None:
-    """The module of the compiled core; None where it is not installed, or DXT_REPLAY_CORE is python."""
-    if choose_core().name == "python":
-        return None
-    try:
-        from dxt_replay.replay.causal import _lane_events
-    except ImportError:
-        return None
-    return _lane_events
 
 
 class StuckLanesError(ReplayError):

@@ -101,10 +101,9 @@ def _print_versions() -> None:
     """What a bug report should hold."""
     from importlib.metadata import PackageNotFoundError, version
 
-    from dxt_replay.replay.engine.issue import choose_core
     from dxt_replay.traces.version import VERSION
 
-    note(f"version {VERSION}, Python {sys.version.split()[0]}, issue loop: {choose_core().name} core")
+    note(f"version {VERSION}, Python {sys.version.split()[0]}")
     for package in ("numpy", "pyarrow", "pandas", "h5py", "mpi4py", "plotly", "rich", "click"):
         try:
             note(f"{package} {version(package)}")

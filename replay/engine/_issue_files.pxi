@@ -1,20 +1,23 @@
-# The table of files that the lanes of a process share: see dxt_replay.replay.engine.backends.base.
+# The table of files that the lanes of a process share, and the calls that open and close them.
 
 cdef enum:
-    POSIX = 0
-    STDIO = 1
-    NULL_IO = 2
+    POSIX, STDIO, NULL_IO, PYTHON                       # back ends
+    ASK_SIZE = ADD + 1, ASK_ANOTHER                     # calls of a back end beside the operations
 
-BACKENDS = {"posix": POSIX, "stdio": STDIO, "null": NULL_IO}
+_NATIVE = {"posix": POSIX, "direct": POSIX, "stdio": STDIO, "null": NULL_IO}
 
-# What a file is used through: a descriptor, or the address of a Stream; below 0 for none, and where a function returns
-# it, -errno. No address is below 0: that half of the address space is the kernel's.
+# What a file is used through: a descriptor, or the address of a Stream or of a Python object; below 0 for none, and
+# where a function returns it, -errno. No address is below 0: that half of the address space is the kernel's.
 ctypedef int64_t Handle
+
+cdef struct Table
 
 cdef struct File:
     # Everything below `lock` is read and written under it.
     char *path
     int backend
+    PyObject *python    # the object of a back end in Python, which `Files` keeps
+    Table *table
     int flags           # of a stream too: whether it is writable, and made
     bint special        # requests are more than one pread or pwrite
     pthread_mutex_t lock
@@ -42,7 +45,9 @@ cdef struct Payload:
 cdef struct Table:
     File *files
     int64_t count
-    bint direct         # O_DIRECT, of POSIX files
+    bint direct         # O_DIRECT, of some file
+    int64_t broken      # whether a back end in Python raised what is no OSError, which is then `bug`
+    PyObject *bug
     int64_t hand        # of the clock that looks for idle files
     pthread_mutex_t payload_lock
     Payload *payload
@@ -52,10 +57,59 @@ cdef inline Stream *stream_of(Handle handle) noexcept nogil:
     return <Stream *><uintptr_t>handle
 
 
+cdef int64_t call_python(File *file, int call, Handle handle, int64_t at, int64_t length, char *data) noexcept with gil:
+    """The one call of back ends in Python: bytes, a handle or 0; -errno for an OSError. Anything else that they raise
+    is a bug, which ends the lanes."""
+    cdef char nothing = 0
+    backend = <object>file.python
+    writable = (file.flags & O_RDWR) != 0
+    try:
+        if call == OPEN:
+            return kept_handle(backend.open(file.path, writable=writable, create=(file.flags & O_CREAT) != 0))
+        if call == STAT:
+            backend.stat(file.path, follow=not writable)
+            return 0
+        if call == RENAME:
+            backend.rename(file.path, <bytes>data)
+            return 0
+        opened = <object><PyObject *><uintptr_t>handle
+        if call <= WRITE_AT:
+            view = PyMemoryView_FromMemory(data if length else &nothing, length, PyBUF_WRITE)
+            return (backend.read if call == READ_AT else backend.write)(opened, at, length, view)
+        if call == ASK_SIZE:
+            return backend.size(opened)
+        if call == ASK_ANOTHER:
+            return kept_handle(backend.another(opened))
+        if call == SYNC:
+            backend.sync(opened)
+        elif call == SEEK:
+            backend.seek(opened, at)
+        else:
+            Py_DECREF(opened)
+            backend.close(opened)
+        return 0
+    except OSError as error:
+        return -(error.errno or EIO)
+    except BaseException as error:
+        if file.table.bug == NULL:
+            Py_INCREF(error)
+            file.table.bug = <PyObject *>error
+        store_release(&file.table.broken, 1)
+        return -EIO
+
+
+cdef Handle kept_handle(opened):
+    """An object as a handle, which keeps it."""
+    Py_INCREF(opened)
+    return <Handle><uintptr_t><PyObject *>opened
+
+
 cdef int close_handle(File *file, Handle handle) noexcept nogil:
     """0 or -errno."""
     if file.backend == STDIO:
         return close_stream(stream_of(handle))
+    if file.backend == PYTHON:
+        return <int>call_python(file, CLOSE, handle, 0, 0, NULL)
     # After EINTR Linux has closed the descriptor all the same (close(2)).
     return -errno if c_close(<int>handle) != 0 and errno != EINTR else 0
 
@@ -125,7 +179,9 @@ cdef int open_descriptor(File *file, int flags) noexcept nogil:
 cdef Handle open_handle(File *file) noexcept nogil:
     cdef Stream *stream = NULL
     cdef int error
-    if file.backend != STDIO:
+    if file.backend == PYTHON:
+        return call_python(file, OPEN, -1, 0, 0, NULL)
+    if file.backend == POSIX:
         return open_descriptor(file, file.flags)
     error = open_stream(file.path, file.flags & O_RDWR, file.flags & O_CREAT, &stream)
     return error if error else <Handle><uintptr_t>stream
@@ -137,9 +193,11 @@ cdef bint lacks_descriptors(Handle opened) noexcept nogil:
 
 cdef int64_t size_of_handle(File *file, Handle handle) noexcept nogil:
     """Bytes or -errno."""
-    cdef stat status
+    cdef struct_stat status
     if file.backend == STDIO:
         return size_of_stream(stream_of(handle))
+    if file.backend == PYTHON:
+        return call_python(file, ASK_SIZE, handle, 0, 0, NULL)
     return status.st_size if fstat(<int>handle, &status) == 0 else -errno
 
 
@@ -208,8 +266,8 @@ cdef Payload *payload_of(Table *table, int64_t length) noexcept nogil:
     payload = table.payload
     if payload == NULL or payload.bytes < length:
         size = FIRST_PAYLOAD_BYTES if payload == NULL else 2 * payload.bytes
-        if size > C_MAX_TRANSFER_BYTES:
-            size = C_MAX_TRANSFER_BYTES
+        if size > MAX_TRANSFER_BYTES:
+            size = MAX_TRANSFER_BYTES
         if size < length:
             size = (length + PAGE_BYTES - 1) // PAGE_BYTES * PAGE_BYTES
         payload = new_payload(size)
@@ -241,39 +299,46 @@ cdef Payload *new_payload(int64_t size) noexcept nogil:
     return payload
 
 
-cdef class CompiledFiles:
-    """The files of one process, for compiled lanes: see `replay.engine.backends.base.PythonFiles`.
+cdef class Files:
+    """The files of a process, which its lanes share. A file is opened at its first use.
 
-    `backends`: one of BACKENDS a slot. `direct` is of the POSIX ones.
-    Raises: KeyError for another back end; ValueError where there is not one a slot.
+    A lane *holds* a file while consecutive operations are on that file. A held file is never closed. When the process
+    runs out of descriptors, files that no lane holds are closed, and opened again when they are needed. Only an OPEN
+    item tries an open again that failed; until then each operation on the file fails with the same errno.
+    `backends`: see `replay.engine.files.Backends`.
+    Raises the soft limit of open files towards the hard limit where there are more slots.
+    Raises: KeyError for an unknown native back end; ValueError where there is not one a slot.
     """
 
     cdef Table table
-    cdef tuple paths
-    cdef readonly str core
+    cdef tuple slots
+    cdef tuple backends
 
-    def __cinit__(self, slots, *, backends, bint direct=False):
+    def __cinit__(self, slots, backends="posix"):
         cdef File *file
-        slots = tuple(slots)
-        self.core = "compiled"
-        self.paths = tuple(slot.path for slot in slots)
-        self.table.direct = direct
+        one = isinstance(backends, (str, Backend))
+        self.slots = tuple(slots)
+        self.backends = (backends,) * len(self.slots) if one else tuple(backends)
+        allow_open_files(len(self.slots))
         make_mutex(&self.table.payload_lock)
-        self.table.files = <File *>calloc(max(len(self.paths), 1), sizeof(File))
+        self.table.files = <File *>calloc(max(len(self.slots), 1), sizeof(File))
         if self.table.files == NULL:
             raise MemoryError
-        for slot, backend in zip(slots, backends, strict=True):
+        for slot, backend in zip(self.slots, self.backends, strict=True):
             file = &self.table.files[self.table.count]
-            file.backend = BACKENDS[backend]
+            file.backend = _NATIVE[backend] if isinstance(backend, str) else PYTHON
+            file.python = <PyObject *>backend
+            file.table = &self.table
             file.path = strdup(slot.path)
             if file.path == NULL:
                 raise MemoryError
-            file.special = file.backend == STDIO or (file.backend == POSIX and direct)
             file.flags = O_CLOEXEC | (O_RDWR if slot.writable else O_RDONLY)
-            if direct and file.backend == POSIX:
+            if backend == "direct":
                 file.flags |= O_DIRECT
+                self.table.direct = True
             if slot.writable and slot.create:
                 file.flags |= O_CREAT
+            file.special = file.backend != POSIX or file.flags & O_DIRECT
             file.handle = file.buffered_fd = -1
             file.remaining = slot.uses
             make_mutex(&file.lock)
@@ -288,6 +353,8 @@ cdef class CompiledFiles:
             free(self.table.files[index].path)
             free(self.table.files[index].spares)
         free(self.table.files)
+        if self.table.bug != NULL:
+            Py_DECREF(<object>self.table.bug)
         while payload != NULL:
             self.table.payload = payload.older
             free(payload.data)
@@ -298,12 +365,12 @@ cdef class CompiledFiles:
         return self.table.count
 
     def prepare_payload(self, int64_t length):
-        """See `FileTable`."""
+        """Make the data for writes of up to `length` bytes now, and not when the writes are due."""
         with nogil:
             payload_of(&self.table, length)
 
     def close_all(self):
-        """Close every file that no lane holds; the others when their lane gives them back."""
+        """Close every file that no lane holds now; each other file when its lane gives it back."""
         cdef int64_t index
         cdef File *file
         with nogil:
@@ -315,7 +382,7 @@ cdef class CompiledFiles:
                 pthread_mutex_unlock(&file.lock)
 
     def failures(self):
-        """Opens and closes that failed so far, by slot."""
+        """`FileFailure`s: opens and closes that failed so far, in the order of the slots."""
         cdef int64_t index
         cdef int open_error, close_error
         cdef File *file
@@ -328,5 +395,5 @@ cdef class CompiledFiles:
                 pthread_mutex_unlock(&file.lock)
             for call, number in (("open", open_error), ("close", close_error)):
                 if number:
-                    found.append(FileFailure(slot=index, path=self.paths[index], call=call, errno=number))
+                    found.append(FileFailure(slot=index, path=self.slots[index].path, call=call, errno=number))
         return found

@@ -1,17 +1,11 @@
-# A lane, what it is given and what it gives back, and the file and the buffer that it holds: see dxt_replay.replay.engine.lane_files.
-
-cdef struct Item:
-    uint8_t kind
-    int32_t slot
-    int64_t offset
-    int64_t length
-    int64_t due
+# A lane, what it is given and what it gives back, and the file and the buffer that it holds.
 
 cdef struct Stamps:
     int64_t due
     int64_t begin
     int64_t end
     int64_t result
+    int64_t unused      # as long as an item
 
 cdef union Record:
     Item item           # until the item is done
@@ -22,7 +16,7 @@ cdef struct Place:
     int64_t state
     int64_t count
     int64_t done
-    Record *records     # of the array in `CompiledLane.records`
+    Record *records     # of the array in `Lane.records`
 
 cdef struct Call:
     int64_t begin
@@ -43,7 +37,7 @@ cdef struct Rare:
 
 cdef struct State:
     # Shared with the feeder.
-    Place ring[C_RING_BATCHES]
+    Place ring[RING_BATCHES]
     int64_t no_more
     int64_t told        # how often the feeder has filled a place or said that no more comes
     int64_t asleep      # whether the lane sleeps until it is told
@@ -51,7 +45,7 @@ cdef struct State:
     int64_t starved_ns
     int64_t items_done
     int64_t not_direct
-    int64_t opening     # see Lane.opening
+    int64_t opening     # see `Lane.opening`
     # The lane's own.
     Rare rare
     Table *table
@@ -67,18 +61,18 @@ cdef struct State:
     int64_t left_before # uses of the held slot that were left when it was taken up
     int64_t left        # and now, as far as this lane knows; below 0 where the plan did not say
     # Of the held slot:
+    File *file
+    Handle handle
     int error
     bint moves_data
     bint special
-    int fd
     int buffered_fd
-    Stream *stream      # NULL for a descriptor
     int64_t room        # what a read's buffer needs beyond its length
     int64_t size
     char *buffer
     int64_t capacity
     int64_t ready       # bytes of the buffer whose pages are there, less `room`
-    const char *payload
+    char *payload
     int64_t payload_bytes
 
 
@@ -103,9 +97,9 @@ cdef bint await_open(State *lane, File *file) noexcept nogil:
     cdef int64_t begun = file.opens_begun, opened
     file.awaiting += 1
     pthread_mutex_unlock(&file.lock)
-    store_relaxed(&lane.opening, C_AWAITS_OPEN)
+    store_relaxed(&lane.opening, AWAITS_OPEN)
     opened = await_counter(lane, &file.opens_ended, begun, now_ns())
-    store_relaxed(&lane.opening, 0)
+    store_relaxed(&lane.opening, NO_OPEN)
     pthread_mutex_lock(&file.lock)
     file.awaiting -= 1
     return opened >= 0
@@ -133,11 +127,10 @@ cdef bint hold_file(State *lane, int64_t slot) noexcept nogil:
     file.holders += 1
     lane.error = file.open_error
     if file.handle < 0 and file.open_error == 0:
-        store_relaxed(&lane.opening, C_OPENS)
+        store_relaxed(&lane.opening, OPENS)
         lane.error = open_file(lane.table, file)
-        store_relaxed(&lane.opening, 0)
-    lane.stream = stream_of(file.handle) if file.backend == STDIO else NULL
-    lane.fd = <int>file.handle if file.backend == POSIX else -1
+        store_relaxed(&lane.opening, NO_OPEN)
+    lane.file, lane.handle = file, file.handle
     lane.buffered_fd, lane.size = file.buffered_fd, file.size
     lane.left_before = lane.left = file.remaining
     pthread_mutex_unlock(&file.lock)
@@ -170,11 +163,11 @@ cdef void consume(State *lane, int64_t asked) noexcept nogil:
     cdef int64_t place = 0, reach = lane.ready
     if reach > asked:
         reach = asked
-    if reach > C_CONSUMED_BYTES:
-        reach = C_CONSUMED_BYTES
+    if reach > CONSUMED_BYTES:
+        reach = CONSUMED_BYTES
     while place < reach:
         lane.buffer[place] += 1
-        place += C_CACHE_LINE_BYTES
+        place += CACHE_LINE_BYTES
 
 
 cdef int find_payload(State *lane, int64_t asked) noexcept nogil:

@@ -1,8 +1,37 @@
-# The loop of a lane, and its items that are not operations: see dxt_replay.replay.engine.issue.
+# How a lane waits, and its loop: see issue.pyx.
+
+cdef int64_t sleep_near(int64_t deadline, int64_t now, int64_t window, const int64_t *stop) noexcept nogil:
+    """Sleep until `window` ns before the deadline; the last read of the clock, -1 when stopped."""
+    cdef int64_t wake
+    while deadline - now > window:
+        wake = now + PIECE_NS
+        sleep_until_ns(wake if wake < deadline - window else deadline - window)
+        if load_relaxed(stop):
+            return -1
+        now = now_ns()
+    return now
+
+
+cdef int64_t wait_until(int64_t deadline, int64_t now, const int64_t *stop) noexcept nogil:
+    """Sleep to shortly before the deadline, then spin; the last read of the clock, -1 when stopped."""
+    now = sleep_near(deadline, now, WINDOW_NS, stop)
+    while 0 <= now < deadline:
+        now = now_ns()
+    return now
+
+
+cdef int64_t spin_until(int64_t deadline, int64_t now, const int64_t *stop) noexcept nogil:
+    """Busy to the deadline; the last read of the clock, -1 when stopped."""
+    while now < deadline:
+        if load_relaxed(stop):
+            return -1
+        now = now_ns()
+    return now
+
 
 cdef int64_t await_counter(State *lane, int64_t *cell, int64_t least, int64_t now) noexcept nogil:
     """The clock after a look that found a cell at `least` or more, -1 when stopped. Spins first, then sleeps."""
-    cdef int64_t spun_until = now + C_WINDOW_NS
+    cdef int64_t spun_until = now + WINDOW_NS
     cdef int64_t seen, found = -1
     cdef bint spins = may_spin()
     while True:
@@ -17,22 +46,23 @@ cdef int64_t await_counter(State *lane, int64_t *cell, int64_t least, int64_t no
             has_spun()
             spins = False
         if not spins:
-            sleep_while_cell_is(cell, seen, C_PIECE_NS)
+            sleep_while_cell_is(cell, seen, PIECE_NS)
     if spins:
         has_spun()
     return found
 
 
 cdef int64_t await_due(State *lane, int64_t due, int64_t now) noexcept nogil:
-    """Wait for an item to be due: see `replay.engine.clock`. The last read of the clock, -1 when stopped."""
+    """Wait for an item to be due, asleep to the end where too many lanes of the process spin already. The last read of
+    the clock, -1 when stopped."""
     if lane.crowded > 0:
         lane.crowded -= 1
         return sleep_near(due, now, 0, lane.stop)
-    now = sleep_near(due, now, C_WINDOW_NS, lane.stop)
+    now = sleep_near(due, now, WINDOW_NS, lane.stop)
     if not 0 <= now < due:
         return now
     if not may_spin():
-        lane.crowded = C_CROWDED_WAITS
+        lane.crowded = CROWDED_WAITS
         return sleep_near(due, now, 0, lane.stop)
     while now < due:
         now = now_ns()
@@ -40,10 +70,14 @@ cdef int64_t await_due(State *lane, int64_t due, int64_t now) noexcept nogil:
     return now
 
 
+cdef inline bint is_over(State *lane) noexcept nogil:
+    return load_relaxed(lane.stop) or load_relaxed(&lane.table.broken)
+
+
 cdef inline int64_t due_time(State *lane, int64_t due_in) noexcept nogil:
-    if lane.pace == C_ABSOLUTE:
+    if lane.pace == ABSOLUTE:
         return lane.t0 + due_in
-    if lane.pace == C_THINK:
+    if lane.pace == THINK:
         return lane.previous_end + due_in
     return lane.previous_end
 
@@ -61,7 +95,7 @@ cdef Call call_counter(
         call.result = -EINVAL
         return call
     counter = &lane.counters[slot * COUNTER_WORDS]
-    if kind == C_ADD:
+    if kind == ADD:
         add_and_wake(counter, amount, multiple, begin)
         call.end = now_ns()
         return call
@@ -79,24 +113,22 @@ cdef void issue(State *lane, Place *batch) noexcept nogil:
     cdef int64_t i, slot, offset, length, asked, due, begin, end, result
     cdef int64_t now = 0, t0 = lane.t0, items_before = lane.items_done
     cdef int kind, error
+    cdef char *data
     cdef Record *record
     cdef Call call
     cdef bint moves_data = lane.moves_data, special = lane.special  # of the held file
     cdef bint stale = True  # something took time since `now` was read
-    batch.done = batch.count
     for i in range(batch.count):
-        if load_relaxed(lane.stop):
-            batch.done = i
+        if is_over(lane):
             break
         record = &batch.records[i]
-        kind, offset, length = record.item.kind, record.item.offset, record.item.length
+        kind, offset, length = record.item.kind, record.item.place, record.item.amount
         error = 0
         asked = length
-        if kind <= C_WRITE:
+        if kind <= WRITE_AT:
             slot = record.item.slot
             if slot != lane.held:
                 if not hold_file(lane, slot):
-                    batch.done = i
                     break
                 moves_data, special = lane.moves_data, lane.special
                 stale = True
@@ -104,11 +136,11 @@ cdef void issue(State *lane, Place *batch) noexcept nogil:
             if error == 0 and (offset < 0 or length < 0):
                 error = EINVAL
             if error == 0 and moves_data:
-                if asked > C_MAX_TRANSFER_BYTES:
-                    asked = C_MAX_TRANSFER_BYTES
-                if kind == C_READ:
+                if asked > MAX_TRANSFER_BYTES:
+                    asked = MAX_TRANSFER_BYTES
+                if kind == READ_AT:
                     if length == 0 and lane.size <= offset:
-                        asked = C_END_OF_FILE_READ_BYTES
+                        asked = END_OF_FILE_READ_BYTES
                     if asked > lane.ready:
                         error = make_room(lane, asked, lane.size - offset)
                         stale = True
@@ -118,38 +150,37 @@ cdef void issue(State *lane, Place *batch) noexcept nogil:
                 if special and error == 0:
                     error = lane.rare.prepare_special(lane, kind, asked, offset)
                     stale = True
-        elif kind < C_SLEEP:
+        elif kind < SLEEP:
             error = lane.rare.prepare_other(lane, kind, record.item.slot, offset)
-            if error == C_STOPPED:
-                batch.done = i
+            if error == STOPPED:
                 break
             moves_data, special = lane.moves_data, lane.special
             stale = True
-        due = due_time(lane, record.item.due)
+        due = due_time(lane, record.item.due_ns)
         if stale:
             now = now_ns()
             stale = False
-        if due - now > C_WINDOW_NS and kind == C_READ and moves_data and error == 0:
+        if due - now > WINDOW_NS and kind == READ_AT and moves_data and error == 0:
             if lane.crowded == 0:
-                now = sleep_near(due, now, C_WINDOW_NS, lane.stop)
+                now = sleep_near(due, now, WINDOW_NS, lane.stop)
             if now >= 0:
                 consume(lane, asked)
                 now = now_ns()
         if 0 <= now < due:
             now = await_due(lane, due, now)
         if now < 0:
-            batch.done = i
             break
         begin = now
-        if lane.pace == C_NONE:
+        if lane.pace == NONE:
             due = begin
-        if kind <= C_WRITE:
+        if kind <= WRITE_AT:
             if error:
                 result = -error
             elif not moves_data:
                 result = length
             elif not special:
-                result = transfer(lane, kind, asked, offset)
+                data = lane.buffer if kind == READ_AT else lane.payload
+                result = transfer(<int>lane.handle, kind, data, asked, offset)
             else:
                 result = lane.rare.transfer_special(lane, kind, asked, offset)
             end = now_ns()
@@ -157,25 +188,23 @@ cdef void issue(State *lane, Place *batch) noexcept nogil:
             if lane.left == 0:
                 release_file(lane)
                 stale = True
-        elif kind >= C_WAIT:
+        elif kind >= WAIT:
             call = lane.rare.call_counter(lane, kind, record.item.slot, length, offset, begin)
             end, result = call.end, call.result
             if end < 0:
-                batch.done = i
                 break
             stale = True
-        elif kind < C_SLEEP:
+        elif kind < SLEEP:
             call = lane.rare.call_other(lane, kind, record.item.slot, offset, error)
             begin, end, result = call.begin, call.end, call.result
-            if lane.pace == C_NONE:
+            if lane.pace == NONE:
                 due = begin
             stale = True
         else:
             result = 0
             # After another item compute is due with its end: a late wake-up does not lengthen it.
-            end = compute(lane, kind, begin, length + (due - begin if lane.pace == C_THINK else 0))
+            end = compute(lane, kind, begin, length + (due - begin if lane.pace == THINK else 0))
             if end < 0:
-                batch.done = i
                 break
         record.stamps.due = due - t0
         record.stamps.begin = begin - t0
@@ -183,14 +212,15 @@ cdef void issue(State *lane, Place *batch) noexcept nogil:
         record.stamps.result = result
         now = end
         store_relaxed(&lane.previous_end, end)
-        store_relaxed(&lane.items_done, items_before + i + 1)
+        batch.done = i + 1
+        store_relaxed(&lane.items_done, items_before + batch.done)
 
 
 cdef int64_t compute(State *lane, int kind, int64_t begin, int64_t length) noexcept nogil:
     """End of a SLEEP, SPIN or MARK item, -1 when it was given up for a stop."""
-    if length > 0 and kind == C_SLEEP:
+    if length > 0 and kind == SLEEP:
         return await_due(lane, begin + length, begin)
-    if length > 0 and kind == C_SPIN:
+    if length > 0 and kind == SPIN:
         return spin_until(begin + length, begin, lane.stop)
     return begin
 
@@ -202,22 +232,22 @@ cdef Place *next_batch(State *lane, Place *place) noexcept nogil:
         no_more = load_acquire(&lane.no_more)  # before the state: a batch is queued before finish()
         if load_acquire(&place.state) == READY:
             break
-        if no_more or load_relaxed(lane.stop):
+        if no_more or is_over(lane):
             return NULL
         now = now_ns()
         if waiting_since < 0:
             waiting_since = now
-        if now - waiting_since < C_FEED_POLLS_NS:
-            sleep_until_ns(now + max(C_FEED_POLL_NS, (now - waiting_since) >> 3))
+        if now - waiting_since < FEED_POLLS_NS:
+            sleep_until_ns(now + max(FEED_POLL_NS, (now - waiting_since) >> 3))
             continue
         store_relaxed(&lane.asleep, 1)
         full_barrier()  # the feeder tells, then looks whether somebody sleeps
         told = load_acquire(&lane.told)  # before the look at what it tells: what comes after that ends the sleep
         if load_acquire(&place.state) != READY and not load_acquire(&lane.no_more):
-            sleep_while_cell_is(&lane.told, told, C_LONG_PIECE_NS)
+            sleep_while_cell_is(&lane.told, told, LONG_PIECE_NS)
         store_relaxed(&lane.asleep, 0)
     if waiting_since >= 0:
-        could_begin = due_time(lane, place.records[0].item.due)
+        could_begin = due_time(lane, place.records[0].item.due_ns)
         if could_begin < waiting_since:
             could_begin = waiting_since
         now = now_ns()
@@ -233,16 +263,16 @@ cdef void run_lane(State *lane) noexcept nogil:
     set_timer_slack(1)
     lane.t0 = load_acquire(lane.start)
     while lane.t0 == 0 and not load_relaxed(lane.stop):
-        sleep_while_cell_is(<int64_t *>lane.start, 0, C_LONG_PIECE_NS)
+        sleep_while_cell_is(<int64_t *>lane.start, 0, LONG_PIECE_NS)
         lane.t0 = load_acquire(lane.start)
     store_relaxed(&lane.previous_end, lane.t0)
-    while not load_relaxed(lane.stop):
+    while not is_over(lane):
         batch = next_batch(lane, &lane.ring[head])
         if batch == NULL:
             break
         issue(lane, batch)
         store_release(&batch.state, FINISHED)
-        head = (head + 1) % C_RING_BATCHES
+        head = (head + 1) % RING_BATCHES
     release_file(lane)
     if slack > 0:
         set_timer_slack(slack)

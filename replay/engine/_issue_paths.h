@@ -1,7 +1,7 @@
 /* Paths of files that a replay writes: no name on the way may be a symbolic link, at whatever moment it came there.
  *
- * The compiled twin of replay.engine.backends.link_free. openat2(2) is Linux 5.6. Under LD_PRELOAD, where a tracer may
- * count the calls of libc, and on older systems, only the last name is looked at. All results are descriptors, 0 or -errno.
+ * openat2(2) with RESOLVE_NO_SYMLINKS does that in one call (Linux 5.6). Under LD_PRELOAD, where a tracer may count the
+ * calls of libc, and on older systems, only the last name is looked at. All results are descriptors, 0 or -errno.
  */
 #ifndef DXT_REPLAY_ISSUE_PATHS_H
 #define DXT_REPLAY_ISSUE_PATHS_H
@@ -114,6 +114,42 @@ static int rename_link_free(const char *path, const char *new_path)
         close(to);
     close(from);
     return error;
+}
+
+static inline int unlink_link_free(const char *path)
+{
+    char copy[PATH_MAX];
+    const char *name;
+    int error, folder;
+    if (!looks_at_whole_paths())
+        return unlink(path) != 0 ? -errno : 0;
+    folder = open_directory_of(path, copy, &name);
+    if (folder < 0)
+        return folder;
+    error = unlinkat(folder, name, 0) != 0 ? -errno : 0;
+    close(folder);
+    return error;
+}
+
+/* For a library that opens the path itself just afterwards; 0 for an absent file. */
+static inline int refuse_links(const char *path)
+{
+    char copy[PATH_MAX];
+    const char *name;
+    struct stat found;
+    if (looks_at_whole_paths()) {
+        int folder = open_directory_of(path, copy, &name);
+        if (folder < 0)
+            return folder;
+        close(folder);
+    }
+    if (lstat(path, &found) != 0)
+        return errno == ENOENT ? 0 : -errno;
+    if (S_ISLNK(found.st_mode))
+        return -ELOOP;
+    if (!S_ISREG(found.st_mode))
+        return -EPERM;
+    return found.st_nlink > 1 ? -EMLINK : 0;
 }
 
 #endif

@@ -1,4 +1,4 @@
-/* A libc stream that lanes share: the compiled twin of replay.engine.backends.stdio, which says what it promises.
+/* A libc stream that lanes share: see NATIVE_BACKENDS in replay.engine.files.
  *
  * The plain calls (fread, not fread_unlocked or a chosen buffer), because whoever traces an application's streams
  * wraps those. All results are bytes, 0 or -errno.

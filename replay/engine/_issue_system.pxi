@@ -1,9 +1,16 @@
-# What the compiled core takes from the system: calls, and the atomics and streams of its two C headers.
+# What the core takes from the system and from Python: calls, and what its C headers hold.
 
-from libc.errno cimport EBADF, EINTR, EINVAL, EMFILE, ENFILE, ENOMEM, EROFS, errno
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t, uintptr_t
+from cpython.buffer cimport PyBUF_WRITE
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from libc.errno cimport EBADF, EINTR, EINVAL, EIO, EMFILE, ENFILE, ENOMEM, EROFS, errno
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memset, strdup
+from posix.stat cimport fstat, fstatat, struct_stat
+from posix.stdlib cimport posix_memalign
+from posix.unistd cimport SEEK_SET, close as c_close, fsync, lseek, pread, pwrite
 
 cdef extern from "_issue_atomics.h" nogil:
     ctypedef struct pthread_mutex_t:
@@ -43,29 +50,12 @@ cdef extern from "_issue_streams.h" nogil:
     int flush_stream(Stream *stream)
     int64_t transfer_stream(Stream *stream, bint writes, char *data, int64_t length, int64_t offset)
 
-cdef extern from "<stdlib.h>" nogil:
-    int posix_memalign(void **memory, size_t alignment, size_t size)
-
 cdef extern from "<fcntl.h>" nogil:
     int c_open "open"(const char *path, int flags, int mode)
     int c_fcntl "fcntl"(int fd, int command, int argument)
     int O_RDONLY, O_RDWR, O_CREAT, O_CLOEXEC, O_NOFOLLOW, O_DIRECT
     int F_DUPFD_CLOEXEC, AT_FDCWD, AT_SYMLINK_NOFOLLOW
 
-cdef extern from "<sys/stat.h>" nogil:
-    struct stat:
-        int64_t st_size
-    int fstat(int fd, stat *status)
-    int fstatat(int folder, const char *path, stat *status, int flags)
-
 cdef extern from "_issue_paths.h" nogil:
     int open_link_free(const char *path, int flags, int mode)
     int rename_link_free(const char *path, const char *new_path)
-
-cdef extern from "<unistd.h>" nogil:
-    ssize_t pread(int fd, void *buffer, size_t count, int64_t offset)
-    ssize_t pwrite(int fd, const void *buffer, size_t count, int64_t offset)
-    int c_close "close"(int fd)
-    int fsync(int fd)
-    int64_t lseek(int fd, int64_t offset, int whence)
-    int SEEK_SET

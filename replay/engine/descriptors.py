@@ -1,15 +1,27 @@
-"""Checks that a process may open as many files as its lanes hold at a time."""
+"""How many files a process may have open: the limit is raised, and what it must hold at a time is checked."""
 
 from __future__ import annotations
 
 import math
 import os
 import resource
+from contextlib import suppress
 
 from dxt_replay.traces.errors import ReplayError
 
 SPARE = 16
 """Descriptors for files that are open for a moment: the next part of the capture, an import."""
+
+
+def allow_open_files(count: int) -> None:
+    """Raise the soft limit of open files towards the hard limit, so that `count` more files can be open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + 256  # what the program itself has open
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and wanted > soft:
+        with suppress(OSError, ValueError):  # the kernel's own limit (fs.nr_open) is lower: files are closed earlier
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def require_descriptors(holders: int) -> None:

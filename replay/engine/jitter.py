@@ -13,8 +13,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from dxt_replay.replay.engine.clock import STOPPED, Clock, MonotonicClock, StopFlag, fine_timer_slack, wait_until
-from dxt_replay.replay.engine.issue import choose_core
+from dxt_replay.replay.engine.clock import StopFlag
+from dxt_replay.replay.engine.issue import record_lateness
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.measures.distribution import Distribution
 from dxt_replay.traces.units import NS_PER_S
@@ -24,7 +24,8 @@ DEFAULT_RATE_PER_S = 500
 
 SUB_BUCKET_BITS = 6
 EXACT_BUCKETS = 2 << SUB_BUCKET_BITS
-"""Each time below 128 ns has a bucket, each power of two above has 64 buckets: percentiles are right to 1.6 %."""
+"""Each time below 128 ns has a bucket, each power of two above has 64 buckets: percentiles are right to 1.6 %. The
+buckets of `replay.engine.issue.bucket_of`."""
 
 BUCKETS = ((62 - SUB_BUCKET_BITS) << SUB_BUCKET_BITS) + EXACT_BUCKETS
 """Enough buckets for every int64: 30 KB, however long the probe runs."""
@@ -34,19 +35,14 @@ class JitterProbe:
     """Measures how late waits end, between `start` and `stop`, in a thread of its own.
 
     `rate_per_s`: waits a second.
-    `core`: as in `choose_core`.
     While the machine stands still, each missed instant counts with its lateness, as an operation would.
     Raises: UsageError for a rate that is not between 10 and 100,000 per second.
     """
 
-    def __init__(
-        self, *, rate_per_s: float = DEFAULT_RATE_PER_S, core: str = "auto", clock: Clock | None = None
-    ) -> None:
+    def __init__(self, *, rate_per_s: float = DEFAULT_RATE_PER_S) -> None:
         if not 10 <= rate_per_s <= 100_000:
             raise UsageError(f"a jitter probe waits 10 to 100,000 times a second, not {rate_per_s}")
         self._period_ns = round(NS_PER_S / rate_per_s)
-        self._compiled = clock is None and choose_core(core).name == "compiled"
-        self._clock = clock or MonotonicClock()
         self._stop = StopFlag()
         self._counts = np.zeros(BUCKETS, dtype=np.int64)
         self._max_ns = 0
@@ -91,36 +87,7 @@ class JitterProbe:
         )
 
     def _run(self) -> None:
-        if self._compiled:
-            from dxt_replay.replay.engine._issue import record_lateness
-
-            self._max_ns = record_lateness(self._counts, self._stop.cell, self._period_ns)
-            return
-        with fine_timer_slack():
-            self._max_ns = self._record_lateness()
-
-    def _record_lateness(self) -> int:
-        """The specification of `replay.engine._issue.record_lateness`."""
-        latest = 0
-        heeded = StopFlag()  # never set: the first wait is always made
-        now = self._clock.now()
-        due = now
-        while True:
-            due += self._period_ns
-            now = wait_until(self._clock, due, now, heeded)
-            if now == STOPPED:
-                return latest
-            self._counts[bucket_of(now - due)] += 1
-            latest = max(latest, now - due)
-            if self._stop.is_set():
-                return latest
-            heeded = self._stop
-
-
-def bucket_of(value_ns: int) -> int:
-    """Index of the bucket that counts `value_ns` (0 <= value < 2**63)."""
-    shift = max(0, value_ns.bit_length() - SUB_BUCKET_BITS - 1)
-    return (shift << SUB_BUCKET_BITS) + (value_ns >> shift)
+        self._max_ns = record_lateness(self._counts, self._stop, self._period_ns)
 
 
 def bucket_middle_ns(buckets: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Counters that the lanes of a run share, with which a lane waits for the work of other lanes.
 
-A counter only grows. A lane adds to it with an ADD item and waits for it with a WAIT item (`replay.engine.items`), in
-either core. The lanes may belong to different processes where `cells` lies in shared memory.
+A counter only grows. A lane adds to it with an ADD item and waits for it with a WAIT item (`replay.engine.items`). The
+lanes may belong to different processes where `cells` lies in shared memory.
 
 A counter remembers when it reached the latest sums that lanes wait for. A lane that wakes up late counts from then on,
 as if it had been woken in time. Otherwise each wait would make the replay longer by a wake-up (50 us). No wait ends
@@ -10,12 +10,9 @@ before the addition that it waited for; `Counters.reached_ns` says when it ends 
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-
 import numpy as np
 
-from dxt_replay.traces.errors import ReplayError
+from dxt_replay.replay.engine.issue import add_to_counter, counter_reached_ns
 
 COUNTER_WORDS = 8
 """Words (int64) of a counter, which fill a cache line: the sum, then COUNTER_STAMPS times."""
@@ -37,13 +34,11 @@ class Counters:
     """The counters of a run. Times are in ns of CLOCK_MONOTONIC.
 
     `cells`: int64 (n, COUNTER_WORDS), all zero at first; row i is counter i.
-    `shared`: whether other processes add to the counters too. Only the compiled core can add atomically.
-    Raises: ReplayError for shared counters where the compiled core is not installed.
     """
 
-    __slots__ = ("_add", "_lock", "cells")
+    __slots__ = ("cells",)
 
-    def __init__(self, cells: np.ndarray, *, shared: bool = False) -> None:
+    def __init__(self, cells: np.ndarray) -> None:
         if (
             cells.ndim != 2
             or cells.shape[1] != COUNTER_WORDS
@@ -52,13 +47,6 @@ class Counters:
         ):
             raise ValueError(f"counters are contiguous int64[n, {COUNTER_WORDS}]")
         self.cells = cells
-        self._lock = threading.Lock()
-        self._add = _compiled_add()
-        if shared and self._add is None:
-            raise ReplayError(
-                "ranks of several processes that meet at collectives need the compiled issue loop, which is not "
-                "installed: install again with a C compiler present, or replay in one process"
-            )
 
     @classmethod
     def of(cls, count: int) -> Counters:
@@ -73,18 +61,8 @@ class Counters:
         return int(self.cells[index, 0])
 
     def add(self, index: int, amount: int, multiple: int, now_ns: int) -> None:
-        """Add `amount` to a counter at `now_ns`. Compiled lanes that wait wake up when it reaches a `multiple`."""
-        if self._add is not None:
-            self._add(self.cells, index, amount, multiple, now_ns)
-            return
-        with self._lock:
-            cells = self.cells[index]
-            before = int(cells[0])
-            last = (before + amount - 1) // multiple + 1
-            for unit in range(max(before // multiple + 1, last - COUNTER_STAMPS + 1), last + 1):
-                place = 1 + unit % COUNTER_STAMPS
-                cells[place] = max(int(cells[place]), now_ns)
-            cells[0] += amount
+        """Add `amount` to a counter at `now_ns`. Lanes that wait wake up when it reaches a `multiple`."""
+        add_to_counter(self.cells, index, amount, multiple, now_ns)
 
     def reached_ns(self, index: int, least: int, multiple: int) -> int:
         """When counter `index` reached `least`, a multiple of `multiple` that it has reached. 0 for a `least` of 0.
@@ -94,17 +72,4 @@ class Counters:
         adding, the answer may be the time of that addition. The answer is never too early; a lane that saw the sum
         before the answer takes the time of its look.
         """
-        unit = least // multiple
-        if unit <= 0:
-            return 0
-        oldest = self.value(index) // multiple - (COUNTER_STAMPS - 2)
-        return int(self.cells[index, 1 + max(unit, oldest) % COUNTER_STAMPS])
-
-
-def _compiled_add() -> Callable[[np.ndarray, int, int, int, int], None] | None:
-    """The compiled core's atomic addition, which wakes lanes; None without that core."""
-    try:
-        from dxt_replay.replay.engine._issue import add_to_counter
-    except ImportError:
-        return None
-    return add_to_counter
+        return counter_reached_ns(self.cells, index, least, multiple)

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.replay.engine.backends.base import FileSlot
+from dxt_replay.replay.engine.files import FileSlot
 from dxt_replay.replay.engine.items import BATCH_ITEMS, RENAME, RING_BATCHES
 from dxt_replay.replay.plan.pacing import LaneClock, Pace, Pacing
 from dxt_replay.replay.plan.plan_row import (

@@ -23,6 +23,7 @@ from dxt_replay.replay.engine.items import (
     CLOSE,
     MARK,
     OPEN,
+    PLAN_ROW,
     READ_AT,
     RENAME,
     SEEK,
@@ -32,7 +33,6 @@ from dxt_replay.replay.engine.items import (
     SYNC,
     WAIT,
     WRITE_AT,
-    Batch,
 )
 from dxt_replay.traces.schema import DEPENDENCY_COLUMNS, NO_STEP, OPS, codes
 
@@ -45,26 +45,10 @@ _KINDS = {
 }  # fmt: skip
 _KIND_OF_OP = np.array([_KINDS[op] for op in OPS], dtype=np.uint8)
 
-_COLUMNS = (
-    ("kind", "u1"),
-    ("_code", "i1"),
-    ("_api", "i1"),
-    ("_origin", "i1"),
-    ("_slot", "<i4"),
-    ("_subject", "<i4"),
-    ("step", "<i4"),
-    ("_place", "<i8"),
-    ("_amount", "<i8"),
-    ("due_ns", "<i8"),
-)
-
-PLAN_ROW = np.dtype(list(_COLUMNS))
-"""One item, 40 bytes. `_slot`, `_place` and `_amount` are `slot`, `offset` and `length` of the loop's `Batch`."""
-
 
 def _view(**names: str) -> np.dtype:
     """`PLAN_ROW` with other names for its columns: `rows.view(...)` copies nothing."""
-    return np.dtype([(names.get(name.removeprefix("_"), name), form) for name, form in _COLUMNS])
+    return np.dtype([(names.get(name.removeprefix("_"), name), PLAN_ROW[name]) for name in PLAN_ROW.names or ()])
 
 
 OPERATION_ROW = _view(
@@ -187,7 +171,7 @@ def rows_of_each(items: Sequence[Item]) -> np.ndarray:
 def rows_of_arrays(items: Item, count: int) -> np.ndarray:
     """`PLAN_ROW` (count,) of items of one kind, whose values are arrays (count,), or single where all share them."""
     rows = np.empty(count, dtype=PLAN_ROW)
-    for (name, _), values in zip(_COLUMNS, items.packed(), strict=True):
+    for name, values in zip(PLAN_ROW.names or (), items.packed(), strict=True):
         rows[name] = values
     return rows
 
@@ -276,14 +260,3 @@ def recorded_operations(rows: np.ndarray) -> np.ndarray:
         own["offset"][renames] = rows.view(RENAME_ROW)["new_file_id"][renames]
         own["length"][renames] = 0
     return own
-
-
-def batch_of(rows: np.ndarray) -> Batch:
-    """What the loop reads of `PLAN_ROW`s."""
-    return Batch(
-        kind=np.ascontiguousarray(rows["kind"]),
-        slot=np.ascontiguousarray(rows["_slot"]),
-        offset=np.ascontiguousarray(rows["_place"]),
-        length=np.ascontiguousarray(rows["_amount"]),
-        due_ns=np.ascontiguousarray(rows["due_ns"]),
-    )

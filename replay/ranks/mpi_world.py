@@ -133,9 +133,7 @@ class MpiWorld:
         leaders = None
         if leads != self._mpi.COMM_NULL:
             leaders = NodeLeaders(channel=leads, any_thread=self._mpi.Query_thread() >= self._mpi.THREAD_MULTIPLE)
-        return SharedCounters(
-            counters=Counters(cells, shared=self.size > 1), base=begin + shared - own, leaders=leaders, free=free
-        )
+        return SharedCounters(counters=Counters(cells), base=begin + shared - own, leaders=leaders, free=free)
 
     def tell_stop(self) -> None:
         if not self._sent:

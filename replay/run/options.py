@@ -26,7 +26,6 @@ class RunOptions:
     `cold`: drop the twin's pages from the page cache first.
     `api`: one of `traces.paces.API_CHOICES`.
     `reconstruct`: also replay the operations that were reconstructed from counters.
-    `core`: see `replay.engine.issue.choose_core`.
     `sources`: what the replay names as its sources; empty for the capture itself.
     `force`: replace an earlier capture at the output.
     `timeout_s`: end a run that takes longer (`replay.ranks.time_limit`); None for no limit.
@@ -41,7 +40,6 @@ class RunOptions:
     api: str = "auto"
     reconstruct: bool = True
     io: IoOptions = field(default_factory=IoOptions)
-    core: str = "auto"
     sources: tuple[Source, ...] = ()
     force: bool = False
     timeout_s: float | None = None

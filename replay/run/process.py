@@ -17,8 +17,7 @@ import pyarrow as pa
 from dxt_replay.replay.causal.explain import rank_model
 from dxt_replay.replay.causal.paced_ranks import PacedRanks
 from dxt_replay.replay.engine.clock import StartGate, StopFlag
-from dxt_replay.replay.engine.descriptors import require_descriptors
-from dxt_replay.replay.engine.issue import allow_open_files, choose_core, core_of
+from dxt_replay.replay.engine.descriptors import allow_open_files, require_descriptors
 from dxt_replay.replay.engine.threads import require_threads
 from dxt_replay.replay.plan.collectives import Collectives
 from dxt_replay.replay.plan.lane_plan import batch_items_of, process_file_slots
@@ -89,7 +88,6 @@ class ReplayProcess:
         self._options = options
         self.stop = stop
         self._gate = StartGate()
-        self.core = choose_core(options.core)
         self.surveys = surveys
         self.paced = paced
         lanes = sum(len(survey.lanes) for survey in self.surveys)
@@ -103,7 +101,7 @@ class ReplayProcess:
         self._slots = process_file_slots(surveys, prepared.placements)
         # Each rank reads its own part of the capture, which is one more open file.
         allow_open_files(len(self._slots.slots) + len(surveys))
-        self.files = ProcessFiles(self._slots, options.io, self.core.name)
+        self.files = ProcessFiles(self._slots, options.io)
         require_descriptors(lanes + len(surveys))
         require_threads(lanes)
         shared = ProcessLanes(
@@ -118,7 +116,8 @@ class ReplayProcess:
         self._ranks: list[ReplayedRank] = [
             ReplayedRank(survey, numbers, shared) for survey, numbers in zip(surveys, self._slots.numbers, strict=True)
         ]
-        self._cost_ns = {core: per_operation_ns(core) for core in {core_of(lane.lane) for lane in self._lanes}}
+        calls_python = {lane.calls_python for lane in self._lanes}
+        self._cost_ns = {which: per_operation_ns(in_python=which) for which in calls_python}
         sizes = capture.files["size"].to_numpy()
         written = sorted({file for survey in surveys for file in survey.writes})
         self.files.prepare_payload(int(sizes[written].max()) if written else 0)
@@ -173,13 +172,13 @@ class ReplayProcess:
 
     @property
     def python_lanes(self) -> int:
-        """Lanes that run in the Python loop."""
-        return sum(core_of(lane.lane) == "python" for lane in self._lanes)
+        """Lanes that call a back end in Python."""
+        return sum(lane.calls_python for lane in self._lanes)
 
     @property
     def overhead(self) -> Overhead:
         """The engine's own cost in the lane where it is largest."""
-        lanes = [(self._cost_ns[core_of(lane.lane)], lane.lane.items_done) for lane in self._lanes]
+        lanes = [(self._cost_ns[lane.calls_python], lane.lane.items_done) for lane in self._lanes]
         return max(
             (Overhead(per_operation_ns=cost, busiest_lane_ns=cost * items) for cost, items in lanes),
             key=lambda overhead: overhead.busiest_lane_ns,

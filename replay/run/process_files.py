@@ -1,4 +1,4 @@
-"""The files of one process of a replay: which back ends its lanes use for them, and in which core the lanes run."""
+"""The files of one process of a replay: which back ends its lanes use for them, and what an operation costs."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from dxt_replay.replay.engine.backends.base import Backend, FileSlot
-from dxt_replay.replay.engine.backends.null import NullBackend
-from dxt_replay.replay.engine.backends.posix import DirectPosixBackend, PosixBackend, check_direct
+from dxt_replay.replay.engine.backends.hdf5 import Hdf5Backend
+from dxt_replay.replay.engine.backends.mpiio import CollectiveMpiioBackend, MpiioBackend
 from dxt_replay.replay.engine.clock import StartGate, StopFlag
-from dxt_replay.replay.engine.issue import FileTable, make_files, make_lane, runs_compiled
-from dxt_replay.replay.engine.items import READ_AT, Batch, LoopPace
+from dxt_replay.replay.engine.direct import check_direct
+from dxt_replay.replay.engine.files import Backend, FileSlot
+from dxt_replay.replay.engine.issue import Files, Lane
+from dxt_replay.replay.engine.items import READ_AT, LoopPace, loop_items
 from dxt_replay.replay.plan.chosen_layers import BACKENDS, HDF5, MPIIO, MPIIO_COLLECTIVE, NULL, POSIX, STDIO
 from dxt_replay.replay.plan.lane_plan import ProcessSlots
 from dxt_replay.traces.errors import UsageError
@@ -26,9 +28,9 @@ from dxt_replay.traces.units import format_count
 PREPARED_BYTES = 64 << 20
 """Most bytes of write data that are made before the run. Data of larger writes are made when they are due."""
 
-_CALIBRATED_ITEMS = {"compiled": 4096, "python": 512}
-_CALIBRATIONS = {"compiled": 9, "python": 3}
-"""Rounds, of which the quickest counts: other programs on the machine can only make a round slower."""
+_CALIBRATED_ITEMS, _CALIBRATIONS = 4096, 9
+"""Items of a round, and rounds, of which the quickest counts: other programs on the machine can only make a round
+slower."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +44,16 @@ class IoOptions:
     direct: bool = False
     hints: Mapping[str, str] | None = None
 
-    def posix(self) -> PosixBackend:
-        """The POSIX back end."""
-        return DirectPosixBackend() if self.direct else PosixBackend()
+
+_MAKERS: dict[int, Callable[[IoOptions], str | Backend]] = {
+    POSIX: lambda io: "direct" if io.direct else "posix",
+    STDIO: lambda io: "stdio",
+    MPIIO: lambda io: MpiioBackend(io.hints),
+    MPIIO_COLLECTIVE: lambda io: CollectiveMpiioBackend(io.hints),
+    HDF5: lambda io: Hdf5Backend(),
+    NULL: lambda io: "null",
+}
+"""The back end of each code of a row: a native one by its name, or an object (`replay.engine.files.Backends`)."""
 
 
 def mpi_hints(capture: Capture) -> dict[str, str]:
@@ -56,19 +65,15 @@ def mpi_hints(capture: Capture) -> dict[str, str]:
 
 
 class ProcessFiles:
-    """A table of files for the lanes of the compiled core, and another for the lanes of the Python core.
+    """The files of a process, in `table`, with the back ends that they need.
 
-    Each table has every slot, so that a plan does not depend on the core of its lane. A slot that lanes of both cores
-    use is closed after the run, because neither table counts all of its uses.
-    `core`: the core of lanes whose back ends run in either.
     Raises: DxtReplayError where a back end is not available.
     """
 
-    def __init__(self, slots: ProcessSlots, io: IoOptions, core: str) -> None:
+    def __init__(self, slots: ProcessSlots, io: IoOptions) -> None:
         self._slots = slots
-        self._core = core
         self._backends = {code: _make(code, io) for code in sorted(set(slots.backends))}
-        self._tables: dict[str, FileTable] = {}
+        self.table = Files(slots.slots, [self._backends[code] for code in slots.backends])
         self._closed_together: list[tuple[bytes, int]] = []
 
     @property
@@ -79,30 +84,17 @@ class ProcessFiles:
     @property
     def turns(self) -> bool:
         """Whether MPI-IO lanes take turns, because the library is not thread-safe."""
-        return any(getattr(backend, "takes_turns", False) for backend in self._backends.values())
+        return any(isinstance(backend, MpiioBackend) and backend.takes_turns for backend in self._backends.values())
 
-    def table(self, needed: Iterable[int]) -> FileTable:
-        """The table for a lane that uses the back ends with these codes."""
-        compiled = self._core == "compiled" and all(runs_compiled(self._backends[code]) for code in needed)
-        core = "compiled" if compiled else "python"
-        if core not in self._tables:
-            backends = {code: self._in_core(backend, core) for code, backend in self._backends.items()}
-            each = [backends[code] for code in self._slots.backends]
-            self._tables[core] = make_files(self._slots.slots, backend=each, core=core)
-        return self._tables[core]
-
-    @staticmethod
-    def _in_core(backend: Backend, core: str) -> Backend:
-        """The back end, or a placeholder in the table of a core that does not run it."""
-        return backend if core == "python" or runs_compiled(backend) else NullBackend()
+    def call_python(self, codes: Iterable[int]) -> bool:
+        """Whether one of the back ends with these codes is called in Python, under the interpreter lock."""
+        return any(isinstance(self._backends[code], Backend) for code in codes)
 
     def open_together(self, written: np.ndarray) -> None:
         """Open the files of collective operations, in the order of the slots. `written`: bool (slots,).
 
         Raises: ReplayError on all processes alike.
         """
-        from dxt_replay.replay.engine.backends.mpiio import CollectiveMpiioBackend
-
         backend = self._backends.get(MPIIO_COLLECTIVE)
         if isinstance(backend, CollectiveMpiioBackend):
             chosen = np.flatnonzero(np.array(self._slots.backends) == MPIIO_COLLECTIVE).tolist()
@@ -111,10 +103,9 @@ class ProcessFiles:
             )
 
     def prepare_payload(self, length: int) -> None:
-        """Make the data for writes of up to `length` bytes, PREPARED_BYTES at most, in each table."""
+        """Make the data for writes of up to `length` bytes, PREPARED_BYTES at most."""
         if length:
-            for table in self._tables.values():
-                table.prepare_payload(min(length, PREPARED_BYTES))
+            self.table.prepare_payload(min(length, PREPARED_BYTES))
 
     @property
     def collective(self) -> bool:
@@ -123,13 +114,10 @@ class ProcessFiles:
 
     def close_all(self) -> None:
         """Close every file but those of collective operations, which `close_together` closes."""
-        for table in self._tables.values():
-            table.close_all()
+        self.table.close_all()
 
     def close_together(self) -> None:
         """Close the files of collective operations. All processes must call this."""
-        from dxt_replay.replay.engine.backends.mpiio import CollectiveMpiioBackend
-
         backend = self._backends.get(MPIIO_COLLECTIVE)
         if isinstance(backend, CollectiveMpiioBackend):
             self._closed_together += backend.close_together()
@@ -137,7 +125,7 @@ class ProcessFiles:
     @property
     def _close_failures(self) -> list[tuple[bytes, int]]:
         """Path and errno of each file whose close failed, where the close is not a recorded operation."""
-        noted = (failure for table in self._tables.values() for failure in table.failures())
+        noted = self.table.failures()
         return [*((each.path, each.errno) for each in noted if each.call == "close"), *self._closed_together]
 
     @property
@@ -158,62 +146,60 @@ class ProcessFiles:
         return (f"{which} reported an error at the close ({os.strerror(number)}): what was written may not be stored",)
 
 
-def _make(code: int, io: IoOptions) -> Backend:
+def _make(code: int, io: IoOptions) -> str | Backend:
     if io.direct and code not in (POSIX, NULL):
         raise UsageError(f"--direct is for POSIX operations; this replay uses {BACKENDS[code]} too: give --api posix")
-    makers: dict[int, Callable[[], Backend]] = {
-        POSIX: io.posix,
-        NULL: NullBackend,
-        STDIO: _stdio,
-        MPIIO: lambda: _mpiio(io.hints),
-        MPIIO_COLLECTIVE: lambda: _collective(io.hints),
-        HDF5: _hdf5,
-    }
-    return makers[code]()
-
-
-def _stdio() -> Backend:
-    from dxt_replay.replay.engine.backends.stdio import StdioBackend
-
-    return StdioBackend()
-
-
-def _mpiio(hints: Mapping[str, str] | None) -> Backend:
-    from dxt_replay.replay.engine.backends.mpiio import MpiioBackend
-
-    return MpiioBackend(hints)
-
-
-def _collective(hints: Mapping[str, str] | None) -> Backend:
-    from dxt_replay.replay.engine.backends.mpiio import CollectiveMpiioBackend
-
-    return CollectiveMpiioBackend(hints)
-
-
-def _hdf5() -> Backend:
-    from dxt_replay.replay.engine.backends.hdf5 import Hdf5Backend
-
-    return Hdf5Backend()
+    return _MAKERS[code](io)
 
 
 def check_io(io: IoOptions, target: Path, paths: Iterable[bytes]) -> None:
-    """Check before the run that the target takes direct I/O, if it is asked for. Raises: TargetError; UsageError."""
-    io.posix()
+    """Check before the run that the target takes direct I/O, if it is asked for. Raises: TargetError."""
     if io.direct:
         check_direct(target, paths)
 
 
-def per_operation_ns(core: str) -> float:
-    """The engine's own cost of an operation in this core, in ns: null operations without pauses, the quickest round."""
-    count = _CALIBRATED_ITEMS[core]
-    columns = {"offset": np.arange(count), "length": np.full(count, 4096), "due_ns": np.zeros(count, dtype=np.int64)}
-    batch = Batch(kind=np.full(count, READ_AT, dtype=np.uint8), slot=np.zeros(count, dtype=np.int32), **columns)
+class _NoCalls(Backend):
+    """Does nothing, in Python."""
+
+    name = "none"
+
+    def open(self, path: bytes, *, writable: bool, create: bool) -> None:
+        pass
+
+    def size(self, handle: Any) -> int:
+        return 0
+
+    def read(self, handle: Any, offset: int, length: int, buffer: memoryview) -> int:
+        return length
+
+    def write(self, handle: Any, offset: int, length: int, data: memoryview) -> int:
+        return length
+
+    def close(self, handle: Any) -> None:
+        pass
+
+    def another(self, handle: Any) -> None:
+        pass
+
+    def sync(self, handle: Any) -> None:
+        pass
+
+    def seek(self, handle: Any, offset: int) -> None:
+        pass
+
+
+def per_operation_ns(*, in_python: bool = False) -> float:
+    """The engine's own cost of an operation in ns: null operations without pauses, the quickest round.
+
+    `in_python`: of one that calls a back end in Python.
+    """
+    items = loop_items(READ_AT, 0, _CALIBRATED_ITEMS, place=np.arange(_CALIBRATED_ITEMS), amount=4096)
     best = float("inf")
-    for _ in range(_CALIBRATIONS[core]):
-        start, files = StartGate(), make_files([FileSlot(path=b"null")], backend=NullBackend(), core=core)
+    for _ in range(_CALIBRATIONS):
+        start, files = StartGate(), Files([FileSlot(path=b"null")], _NoCalls() if in_python else "null")
         start.open(time.monotonic_ns())
-        lane = make_lane(files, pace=LoopPace.NONE, start=start, stop=StopFlag())
-        lane.submit(batch)
+        lane = Lane(files, pace=LoopPace.NONE, start=start, stop=StopFlag())
+        lane.submit(items)
         lane.finish()
         lane.run()
         done = lane.collect()

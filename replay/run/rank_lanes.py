@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +10,7 @@ import pyarrow as pa
 
 from dxt_replay.replay.causal.paced_ranks import PacedRanks
 from dxt_replay.replay.engine.clock import StartGate, StopFlag
-from dxt_replay.replay.engine.issue import Lane, make_lane
+from dxt_replay.replay.engine.issue import Lane
 from dxt_replay.replay.engine.items import RING_BATCHES, LoopPace
 from dxt_replay.replay.plan.lane_plan import (
     ComputeSource,
@@ -21,7 +20,7 @@ from dxt_replay.replay.plan.lane_plan import (
     compute_rows,
 )
 from dxt_replay.replay.plan.pacing import Pace
-from dxt_replay.replay.plan.plan_row import batch_of, is_operation
+from dxt_replay.replay.plan.plan_row import is_operation
 from dxt_replay.replay.plan.row_queue import SpillFile
 from dxt_replay.replay.plan.survey import RankSurvey
 from dxt_replay.replay.run.context import RunContext
@@ -71,11 +70,11 @@ class ProcessLanes:
     stop: StopFlag
     paced: PacedRanks | None
 
-    def lane(self, backends: Iterable[int] = ()) -> Lane:
-        """A lane that uses the back ends with these codes."""
+    def lane(self) -> Lane:
+        """A lane of the issue loop."""
         counters = None if self.paced is None else self.paced.shared.counters
         pace = LOOP_PACE[self.options.pacing.pace]
-        return make_lane(self.files.table(backends), pace=pace, start=self.gate, stop=self.stop, counters=counters)
+        return Lane(self.files.table, pace=pace, start=self.gate, stop=self.stop, counters=counters)
 
 
 class ReplayedRank:
@@ -98,10 +97,11 @@ class ReplayedRank:
         self.compute = ComputeRecorder()
         self.lanes = [
             FedLane(
-                shared.lane(survey.lane_backends[recorder.lane]),
+                shared.lane(),
                 source.lane(recorder.lane),
                 recorder,
                 f"{survey.rank}.{recorder.lane}",
+                calls_python=shared.files.call_python(survey.lane_backends[recorder.lane]),
             )
             for recorder in self.recorders
         ]
@@ -141,14 +141,22 @@ class FedLane:
     """A lane of the issue loop with the source of its items and the recorder of its results.
 
     `name`: RANK.LANE, for the name of the thread.
+    `calls_python`: whether it calls a back end in Python.
     """
 
     def __init__(
-        self, lane: Lane, source: LaneSource, recorder: LaneRecorder | ComputeRecorder | NoRecorder, name: str
+        self,
+        lane: Lane,
+        source: LaneSource,
+        recorder: LaneRecorder | ComputeRecorder | NoRecorder,
+        name: str,
+        *,
+        calls_python: bool = False,
     ) -> None:
         self.lane = lane
         self.source = source
         self.name = name
+        self.calls_python = calls_python
         self._recorder = recorder
         self._in_flight: deque[np.ndarray] = deque()
         self._collected = 0
@@ -175,7 +183,7 @@ class FedLane:
             if not len(rows):
                 self.lane.finish()
                 self._finished = True
-            elif self.lane.submit(batch_of(rows)):
+            elif self.lane.submit(rows):
                 self._in_flight.append(rows)
                 self._waiting = None
             else:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dxt_replay.replay.engine.issue import Core
 from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.run.recording import Failure, Tally
 from dxt_replay.traces.lateness import percentiles_us
@@ -46,7 +45,7 @@ class IoResult:
     `backends`: names of the back ends in use.
     `direct`: past the page cache.
     `not_direct`: writes of a direct replay that were not of whole blocks, and so went through the page cache.
-    `python_lanes`: lanes that ran in the Python loop, because of their back end or without the compiled core.
+    `python_lanes`: lanes that called a back end in Python.
     """
 
     api: str = "auto"
@@ -104,7 +103,6 @@ class RunResult:
     cache: CacheState
     processes: int
     lanes: int
-    core: Core
     left_out: int
     stopped: bool
     idle_processes: int = 0
@@ -136,9 +134,7 @@ class RunResult:
     @property
     def conditions(self) -> tuple[str, ...]:
         """All warnings except the number of operations that failed."""
-        found = [self.core.warning] if self.core.warning else []
-        found += self.cache.warnings
-        found += self.io.warnings
+        found = [*self.cache.warnings, *self.io.warnings]
         if self.io.not_direct:
             found.append(f"{self.io.not_direct} writes were not of whole blocks and went through the page cache")
         if self.idle_processes:
@@ -204,7 +200,7 @@ class RunResult:
             "starved_ms": tally.starved_ns / NS_PER_MS,
             "processes": self.processes,
             "lanes": self.lanes,
-            "core": self.core.name,
+            "core": "compiled",
         }
 
 

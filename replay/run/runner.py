@@ -268,7 +268,6 @@ class _Run:
             processes=len(parts),
             idle_processes=max(0, len(parts) - len(self.context.capture.ranks)),
             lanes=sum(part.lanes for part in parts),
-            core=process.core,
             io=IoResult(
                 api=options.api,
                 reconstruct=options.reconstruct,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dxt_replay.replay.engine.backends.base import NO_OPEN, OPENS, FileSlot
-from dxt_replay.replay.engine.items import SLEEP, WAIT, LoopPace
+from dxt_replay.replay.engine.files import FileSlot
+from dxt_replay.replay.engine.items import NO_OPEN, OPENS, SLEEP, WAIT, LoopPace
 from dxt_replay.replay.plan.plan_row import OPERATION_ROW
 from dxt_replay.traces.schema import OPS
 from dxt_replay.traces.text import printable

@@ -12,7 +12,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memmove, memset
 
-from dxt_replay.replay.causal._lane_events cimport Item, Lane, Service
+from dxt_replay.replay.causal._lane_events cimport Lane, Service
+from dxt_replay.replay.engine.items cimport Item
 
 from dxt_replay.replay.simulation.cached_files import LEAST_ENTRIES, PAGE_BYTES
 from dxt_replay.replay.simulation.model_numbers import HIT, KIND_NAMES, StorageUse

@@ -1,4 +1,4 @@
-"""A storage model at work: when each operation ends. In Python, and the choice of the compiled core. Pure.
+"""A storage model at work: when each operation ends. Pure.
 
 `PythonStorage` is the specification; `replay.simulation._simulated_storage.CompiledStorage` does the same. Operations
 come in the order of the times at which they begin, and take their places in all queues at that moment.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from dxt_replay.replay.causal.lane_events import EventLane, compiled_core
+from dxt_replay.replay.causal.lane_events import EventLane
 from dxt_replay.replay.engine.items import CLOSE, OPEN, READ_AT, SEEK, SYNC, WRITE_AT
 from dxt_replay.replay.simulation.cached_files import PAGE_BYTES, CachedFiles
 from dxt_replay.replay.simulation.model_numbers import (
@@ -42,10 +42,8 @@ STDIO = APIS.index("STDIO")
 _MASK = (1 << 64) - 1
 
 
-def simulated_storage(numbers: ModelNumbers, *, seed: int = 1, scale: float = 1.0) -> SimulatedStorage:
-    """A storage at the begin of a run, in the core of the lanes. `scale`: all times are so many times as long."""
-    if compiled_core() is None:
-        return PythonStorage(numbers, seed=seed, scale=scale)
+def simulated_storage(numbers: ModelNumbers, *, seed: int = 1, scale: float = 1.0) -> CompiledStorage:
+    """A storage at the begin of a run. `scale`: all times are so many times as long."""
     from dxt_replay.replay.simulation._simulated_storage import CompiledStorage
 
     return CompiledStorage(numbers, seed, scale)
@@ -87,7 +85,7 @@ class _Step:
 class PythonStorage:
     """The specification of a simulated storage, a `replay.causal.lane_events.Service`."""
 
-    def __init__(self, numbers: ModelNumbers, *, seed: int, scale: float) -> None:
+    def __init__(self, numbers: ModelNumbers, *, seed: int = 1, scale: float = 1.0) -> None:
         model = numbers.model
         self._numbers, self._scale = numbers, scale
         self._state = seed & _MASK

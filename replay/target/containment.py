@@ -6,7 +6,7 @@ followed. A mount point in a twin is refused too: what is mounted there is not o
 `/` between names, as `replay.target.placement` makes them.
 
 A run opens the files by their whole paths: links are looked for as it starts (`replay.target.stage.check_staged`), and
-the kernel refuses them at each open for writing and each rename (`replay.engine.backends.link_free`). The libraries of
+the kernel refuses them at each open for writing and each rename (`replay.engine.link_free`). The libraries of
 MPI-IO and HDF5 open paths themselves: there the path is looked at just before. A user who replaces a directory by a
 link within that moment, or under a preloaded tracer, is trusted.
 """

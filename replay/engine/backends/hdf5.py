@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dxt_replay.replay.engine.backends.link_free import open_link_free, rename_link_free
+from dxt_replay.replay.engine.files import Backend
+from dxt_replay.replay.engine.link_free import open_link_free
 from dxt_replay.replay.hdf5.boxes import boxes_of
 
 SPACE_NAME = b"bytes"
@@ -119,7 +120,7 @@ class Hdf5File:
             number += 1
 
 
-class Hdf5Backend:
+class Hdf5Backend(Backend):
     """The back end for HDF5 files. Handles are `Hdf5File`.
 
     A compressed chunk is read as it is stored. The time in which the application inflated it lies between the recorded
@@ -128,7 +129,6 @@ class Hdf5Backend:
     """
 
     name = "hdf5"
-    moves_data = True
 
     def open(self, path: bytes, *, writable: bool, create: bool) -> Hdf5File:
         """Read-only unless `writable`; looks through the chunk index of every dataset. Raises: OSError."""
@@ -226,10 +226,6 @@ class Hdf5Backend:
             handle.users += 1
         return handle
 
-    def stat(self, path: bytes, *, follow: bool) -> None:
-        """One fstatat. Raises: OSError."""
-        os.stat(path, follow_symlinks=follow)
-
     def sync(self, handle: Hdf5File) -> None:
         """One H5Fflush. Raises: OSError."""
         import h5py
@@ -239,10 +235,6 @@ class Hdf5Backend:
 
     def seek(self, handle: Hdf5File, offset: int) -> None:
         """Do nothing: the library's interface has no position."""
-
-    def rename(self, path: bytes, new_path: bytes) -> None:
-        """One rename. Raises: OSError."""
-        rename_link_free(path, new_path)
 
 
 def make_byte_space(path: bytes, data: bytes = b"") -> None:

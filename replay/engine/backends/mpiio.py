@@ -15,8 +15,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from dxt_replay.replay.engine.backends.base import FileSlot
-from dxt_replay.replay.engine.backends.link_free import refuse_links, rename_link_free
+from dxt_replay.replay.engine.files import Backend, FileSlot
+from dxt_replay.replay.engine.link_free import refuse_links
 from dxt_replay.traces.errors import MissingDependencyError, ReplayError
 
 _BY_MESSAGE = (errno.EMFILE, errno.ENFILE, errno.EISDIR, errno.EACCES, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -35,7 +35,7 @@ class MpiFile:
     path: bytes
 
 
-class MpiioBackend:
+class MpiioBackend(Backend):
     """The back end for independent MPI-IO. Handles are `MpiFile`. A write never follows a link at the last component.
 
     `hints`: name -> value, the Info of every open.
@@ -46,7 +46,6 @@ class MpiioBackend:
     """
 
     name = "mpiio"
-    moves_data = True
 
     def __init__(self, hints: Mapping[str, str] | None = None) -> None:
         self._mpi = _mpi()
@@ -101,10 +100,6 @@ class MpiioBackend:
         """The file opened once more, for reading. Raises: OSError."""
         return self._open(self._mpi.COMM_SELF, handle.path, writable=False, create=False)
 
-    def stat(self, path: bytes, *, follow: bool) -> None:
-        """One fstatat: MPI has no call of its own. Raises: OSError."""
-        os.stat(path, follow_symlinks=follow)
-
     def sync(self, handle: MpiFile) -> None:
         """One MPI_File_sync; EROFS for a file that is open for reading. Raises: OSError."""
         with self._calling():
@@ -114,10 +109,6 @@ class MpiioBackend:
         """One MPI_File_seek of the individual pointer. Raises: OSError."""
         with self._calling():
             handle.file.Seek(offset, self._mpi.SEEK_SET)
-
-    def rename(self, path: bytes, new_path: bytes) -> None:
-        """One rename: MPI has no call of its own. Raises: OSError."""
-        rename_link_free(path, new_path)
 
     @contextmanager
     def _calling(self) -> Iterator[None]:

@@ -52,8 +52,8 @@ def source_of(folder: Path, application: Application) -> Capture:
     return source
 
 
-def options(folder: Path, core: str = "auto", **pacing: Any) -> RunOptions:
-    return RunOptions(target=folder / "twin", pacing=Pacing(pace=Pace.STEPS, **pacing), core=core)
+def options(folder: Path, **pacing: Any) -> RunOptions:
+    return RunOptions(target=folder / "twin", pacing=Pacing(pace=Pace.STEPS, **pacing))
 
 
 def spans_of(capture: Capture, rank: int, kind: str) -> list[tuple[int, int]]:
@@ -80,10 +80,9 @@ def assert_ranks_met(replay: Capture, count: int, started_ns: Mapping[int, int] 
         assert min(end for _, end in together) >= max(start for start, _ in together)
 
 
-@pytest.mark.parametrize("core", ["compiled", "python"])
-def test_reads_of_the_training_thread_wait_for_its_steps(tmp_path: Path, core: str) -> None:
+def test_reads_of_the_training_thread_wait_for_its_steps(tmp_path: Path) -> None:
     source = source_of(tmp_path, SMALL)
-    result = run_replay(source, tmp_path / "replay.capture", options(tmp_path, core), Solo())
+    result = run_replay(source, tmp_path / "replay.capture", options(tmp_path), Solo())
     assert result is not None
     assert result.as_json()["failed"] == 0
     replay = open_capture(tmp_path / "replay.capture")
@@ -108,11 +107,10 @@ def test_reads_of_the_training_thread_wait_for_its_steps(tmp_path: Path, core: s
         assert begin <= row["start_ns"] < row["end_ns"] <= end
 
 
-@pytest.mark.parametrize("core", ["compiled", "python"])
-def test_readers_run_ahead_no_further_than_they_did(tmp_path: Path, core: str) -> None:
+def test_readers_run_ahead_no_further_than_they_did(tmp_path: Path) -> None:
     application = dataclasses.replace(SMALL, ranks=1, depth=2, collective_ns=0, checkpoint_every=0, steps=20)
     source = source_of(tmp_path, application)
-    run_replay(source, tmp_path / "replay.capture", options(tmp_path, core), Solo())
+    run_replay(source, tmp_path / "replay.capture", options(tmp_path), Solo())
     replay = open_capture(tmp_path / "replay.capture")
     fetches = np.array([end for _, end in spans_of(replay, 0, "input_wait")])
     reads = [row for row in operations_of(replay, 0) if row["file_id"] == 0]
@@ -136,7 +134,6 @@ def test_compute_can_be_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("one_node_each", [False, True])
 def test_ranks_of_several_processes_meet(tmp_path: Path, one_node_each: bool) -> None:
     """Processes on several nodes estimate how far their clocks differ; by the one clock here no estimate matters."""
-    pytest.importorskip("dxt_replay.replay.engine._issue")
     source = source_of(tmp_path, dataclasses.replace(SMALL, ranks=3))
     program = (
         "import sys\nfrom dxt_replay.replay.ranks import mpi_world\nfrom pathlib import Path\n"

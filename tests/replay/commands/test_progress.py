@@ -17,7 +17,6 @@ from dxt_replay.traces.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
     from dxt_replay.replay.engine.issue import Lane
-    from dxt_replay.replay.engine.items import Batch
 
 
 def test_a_timed_run_says_how_late_it_is_and_how_long_it_will_take() -> None:
@@ -54,7 +53,7 @@ class LoopLane:
     def collect(self) -> None:
         return None
 
-    def submit(self, batch: Batch) -> bool:
+    def submit(self, items: np.ndarray) -> bool:
         return True
 
     def finish(self) -> None:

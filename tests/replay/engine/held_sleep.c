@@ -1,5 +1,5 @@
 /* A library for LD_PRELOAD that holds a lane before it falls asleep for want of items (a FUTEX_WAIT of 250 ms, of which
-   the compiled core makes no other once the start is known) until the test lets it go, and says how the sleep ended.
+   a lane makes no other once the start is known) until the test lets it go, and says how the sleep ended.
 
    Build: cc -shared -fPIC -O1 held_sleep.c -o held_sleep.so -ldl */
 

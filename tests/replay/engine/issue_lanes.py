@@ -1,42 +1,30 @@
-"""What tests of the issue loop share: each core, a file, and lanes that run in this thread."""
+"""What tests of the issue loop share: lanes that are run, and libraries for LD_PRELOAD."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import threading
 import time
+from pathlib import Path
 
-import numpy as np
 import pytest
 
 from dxt_replay.replay.engine.clock import StartGate, StopFlag
-from dxt_replay.replay.engine.issue import make_lane
+from dxt_replay.replay.engine.issue import Lane
 from dxt_replay.replay.engine.items import LoopPace
 from dxt_replay.replay.engine.wait_counters import Counters
 from tests.fakes import make_batch
 
+COMPILER = shutil.which("cc") or shutil.which("gcc")
+
 HOUR_NS = 3600 * 10**9
-
-
-@pytest.fixture(name="core", params=["python", "compiled"])
-def core_fixture(request):
-    """Each core in turn."""
-    return request.param
-
-
-@pytest.fixture(name="data")
-def data_fixture(tmp_path):
-    """A file of 10,000 bytes."""
-    path = tmp_path / "data"
-    path.write_bytes(np.random.default_rng(1).bytes(10_000))
-    return os.fsencode(path)
 
 
 def run_lane(files, *batches, pace=LoopPace.NONE, start=None, stop=None):
     """Run all batches through one lane in this thread; its completed batches and the lane."""
-    if start is None:
-        start = StartGate()
-        start.open(time.monotonic_ns())
-    lane = make_lane(files, pace=pace, start=start, stop=stop or StopFlag())
+    lane = Lane(files, pace=pace, start=start or started(), stop=stop or StopFlag())
     for batch in batches:
         assert lane.submit(batch)
     lane.finish()
@@ -54,6 +42,16 @@ def results(files, *items, **options):
     (completed,), _ = run_lane(files, make_batch(*items), **options)
     assert completed.count == len(items)
     return completed.result.tolist()
+
+
+def run_together(*lanes):
+    """Run lanes that have all their items, each in a thread of its own."""
+    threads = [threading.Thread(target=lane.run) for lane in lanes]
+    for lane, thread in zip(lanes, threads, strict=True):
+        lane.finish()
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def open_paths():
@@ -76,3 +74,12 @@ def started():
     start = StartGate()
     start.open(time.monotonic_ns())
     return start
+
+
+def built(name, folder):
+    """The library of a C file beside this one. Skips the test without a compiler."""
+    if COMPILER is None:
+        pytest.skip("no C compiler")
+    library, source = folder / f"{name}.so", Path(__file__).with_name(f"{name}.c")
+    subprocess.run([COMPILER, "-shared", "-fPIC", "-O1", str(source), "-o", str(library), "-ldl"], check=True)
+    return library

@@ -17,7 +17,7 @@ from dxt_replay.traces.errors import ReplayError
 from tests.capture_builder import build_capture, read
 
 
-def run_with_limit(source: Path, limit: int, core: str) -> subprocess.CompletedProcess[str]:
+def run_with_limit(source: Path, limit: int) -> subprocess.CompletedProcess[str]:
     target, output = source.parent / "twin", source.parent / "r.capture"
     program = f"""
 import resource, sys
@@ -34,13 +34,12 @@ sys.exit(main(["run", {str(source)!r}, "--target", {str(target)!r}, "-o", {str(o
         capture_output=True,
         text=True,
         check=False,
-        env={"DXT_REPLAY_CORE": core, "PATH": ""},
+        env={"PATH": ""},
     )
 
 
-@pytest.mark.parametrize("core", ["compiled", "python"])
 @pytest.mark.parametrize(("ranks", "lanes"), [(1, 8), (4, 2)])
-def test_more_files_than_descriptors_are_all_read(tmp_path: Path, core: str, ranks: int, lanes: int) -> None:
+def test_more_files_than_descriptors_are_all_read(tmp_path: Path, ranks: int, lanes: int) -> None:
     files = 400
     # Each file is used twice, far apart: it is idle in between, and may be closed for another.
     ops = [
@@ -50,7 +49,7 @@ def test_more_files_than_descriptors_are_all_read(tmp_path: Path, core: str, ran
     ]
     source = build_capture(tmp_path, ops=ops, files=[f"/data/{i}" for i in range(files)], name="source")
     stage(plan_stage(source, tmp_path / "twin"))
-    done = run_with_limit(source.path, 96, core)
+    done = run_with_limit(source.path, 96)
     assert done.returncode == 0, done.stderr + done.stdout[:6000]
     document = json.loads(done.stdout)
     assert (document["operations"], document["failed"]) == (ranks * 2 * files, 0)

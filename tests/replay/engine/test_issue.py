@@ -1,4 +1,4 @@
-"""The issue loop: what an operation does and gives, over both cores."""
+"""The issue loop: what an operation does and gives."""
 
 from __future__ import annotations
 
@@ -8,23 +8,28 @@ import resource
 import zlib
 from pathlib import Path
 
-from dxt_replay.replay.engine.backends.base import FileSlot
-from dxt_replay.replay.engine.backends.null import NullBackend
-from dxt_replay.replay.engine.issue import make_files
-from dxt_replay.replay.engine.items import MARK, READ_AT, SLEEP, SPIN, WRITE_AT
+from dxt_replay.replay.engine.files import FileSlot
+from dxt_replay.replay.engine.issue import Files
+from dxt_replay.replay.engine.items import (
+    CLOSE,
+    MARK,
+    OPEN,
+    READ_AT,
+    RENAME,
+    SEEK,
+    SLEEP,
+    SPIN,
+    STAT,
+    SYNC,
+    WRITE_AT,
+)
 from tests.fakes import make_batch
-from tests.replay.engine.issue_lanes import core_fixture, data_fixture, results, run_lane  # noqa: F401
+from tests.replay.engine.issue_lanes import results, run_lane
 
 
-def test_results_are_what_was_transferred(core, data):
-    files = make_files([FileSlot(path=data, uses=5)], core=core)
-    items = [(READ_AT, 0, 0, 100, 0), (READ_AT, 0, 9_990, 100, 0), (READ_AT, 0, 20_000, 5, 0), (READ_AT, 0, 3, 0, 0)]
-    assert results(files, *items) == [100, 10, 0, 0]
-
-
-def test_a_read_of_nothing_at_the_end_asks_for_a_page(core, data):
+def test_a_read_of_nothing_at_the_end_asks_for_a_page(data):
     # Only a file that has grown since it was opened shows what was asked for.
-    files = make_files([FileSlot(path=data, writable=True, uses=9)], core=core)
+    files = Files([FileSlot(path=data, writable=True, uses=9)])
     grow = (WRITE_AT, 0, 10_000, 50_000, 0)
     assert results(files, grow, (READ_AT, 0, 10_000, 0, 0), (READ_AT, 0, 9_999, 0, 0), (READ_AT, 0, 40_000, 0, 0)) == [
         50_000,
@@ -34,9 +39,9 @@ def test_a_read_of_nothing_at_the_end_asks_for_a_page(core, data):
     ]
 
 
-def test_writes_make_and_extend_a_file_with_data_that_does_not_compress(core, tmp_path):
+def test_writes_make_and_extend_a_file_with_data_that_does_not_compress(tmp_path):
     path = tmp_path / "new"
-    files = make_files([FileSlot(path=bytes(path), writable=True, create=True, uses=3)], core=core)
+    files = Files([FileSlot(path=bytes(path), writable=True, create=True, uses=3)])
     assert results(files, (WRITE_AT, 0, 0, 3_000_000, 0), (WRITE_AT, 0, 5_000_000, 7, 0), (WRITE_AT, 0, 10, 0, 0)) == [
         3_000_000,
         7,
@@ -48,9 +53,9 @@ def test_writes_make_and_extend_a_file_with_data_that_does_not_compress(core, tm
     assert not any(written[3_000_000:5_000_000])
 
 
-def test_data_can_be_made_before_it_is_due(core, tmp_path):
+def test_data_can_be_made_before_it_is_due(tmp_path):
     path = tmp_path / "new"
-    files = make_files([FileSlot(path=bytes(path), writable=True, create=True, uses=2)], core=core)
+    files = Files([FileSlot(path=bytes(path), writable=True, create=True, uses=2)])
     files.prepare_payload(5_000_000)
     assert results(files, (WRITE_AT, 0, 0, 5_000_000, 0), (WRITE_AT, 0, 5_000_000, 6_000_000, 0)) == [
         5_000_000,
@@ -59,32 +64,16 @@ def test_data_can_be_made_before_it_is_due(core, tmp_path):
     assert len(zlib.compress(path.read_bytes()[:5_000_000], 1)) > 4_990_000
 
 
-def test_reads_of_many_sizes(core, tmp_path):
+def test_reads_of_many_sizes(tmp_path):
     path = tmp_path / "large"
     path.write_bytes(bytes(3 << 20))
     sizes = [1, 4096, 4097, 1 << 20, 5, (3 << 20) - 1, 3 << 20, 1 << 40, 100]
-    files = make_files([FileSlot(path=bytes(path), uses=len(sizes))], core=core)
+    files = Files([FileSlot(path=bytes(path), uses=len(sizes))])
     assert results(files, *((READ_AT, 0, 0, size, 0) for size in sizes)) == [min(size, 3 << 20) for size in sizes]
 
 
-def test_what_cannot_be_asked_is_refused_without_a_call(core, data):
-    files = make_files([FileSlot(path=data, writable=True, uses=9)], core=core)
-    before = Path(os.fsdecode(data)).read_bytes()
-    items = [
-        (READ_AT, 0, -1, 10, 0),
-        (WRITE_AT, 0, -5, 10, 0),
-        (READ_AT, 0, 0, -1, 0),
-        (WRITE_AT, 0, 0, -1, 0),
-        (READ_AT, -1, 0, 1, 0),
-        (READ_AT, 1, 0, 1, 0),
-        (READ_AT, 0, 0, 1, 0),
-    ]
-    assert results(files, *items) == [-errno.EINVAL] * 4 + [-errno.EBADF] * 2 + [1]
-    assert Path(os.fsdecode(data)).read_bytes() == before
-
-
-def test_compute_and_marks_have_no_result(core):
-    files = make_files([], core=core)
+def test_compute_and_marks_have_no_result():
+    files = Files([])
     items = [(SLEEP, -1, 0, 200_000, 0), (SPIN, -1, 0, 100_000, 0), (MARK, -1, 0, 0, 0), (SLEEP, -1, 0, 0, 0)]
     (completed,), lane = run_lane(files, make_batch(*items))
     took = completed.end_ns - completed.begin_ns
@@ -95,7 +84,7 @@ def test_compute_and_marks_have_no_result(core):
     assert lane.items_done == 4
 
 
-def test_errors_of_the_system_are_results(core, data, tmp_path):
+def test_errors_of_the_system_are_results(data, tmp_path):
     link = tmp_path / "link"
     link.symlink_to(os.fsdecode(data))
     slots = [
@@ -112,7 +101,7 @@ def test_errors_of_the_system_are_results(core, data, tmp_path):
         (WRITE_AT, 3, 0, 1, 0),
         (READ_AT, 4, 0, 1, 0),
     ]
-    files = make_files(slots, core=core)
+    files = Files(slots)
     assert results(files, *items) == [-errno.ENOENT, -errno.EISDIR, -errno.EBADF, -errno.ELOOP, 1]
     assert [(f.slot, f.call, f.errno, f.path) for f in files.failures()] == [
         (0, "open", errno.ENOENT, slots[0].path),
@@ -120,19 +109,19 @@ def test_errors_of_the_system_are_results(core, data, tmp_path):
     ]
 
 
-def test_a_failed_open_is_not_tried_again(core, tmp_path):
+def test_a_failed_open_is_not_tried_again(tmp_path):
     path = tmp_path / "late"
-    files = make_files([FileSlot(path=bytes(path), uses=4)], core=core)
+    files = Files([FileSlot(path=bytes(path), uses=4)])
     assert results(files, (READ_AT, 0, 0, 1, 0), (READ_AT, 0, 0, 1, 0)) == [-errno.ENOENT] * 2
     path.write_bytes(b"now")
     assert results(files, (READ_AT, 0, 0, 1, 0), (READ_AT, 0, 0, 1, 0)) == [-errno.ENOENT] * 2
 
 
-def test_no_memory_is_a_result(core, tmp_path):
+def test_no_memory_is_a_result(tmp_path):
     path = tmp_path / "sparse"
     path.touch()
     os.truncate(path, 8 << 30)
-    files = make_files([FileSlot(path=bytes(path), writable=True, uses=3)], core=core)
+    files = Files([FileSlot(path=bytes(path), writable=True, uses=3)])
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limits = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (512 << 20), limits[1]))
@@ -143,16 +132,11 @@ def test_no_memory_is_a_result(core, tmp_path):
     assert got == [-errno.ENOMEM, -errno.ENOMEM, 100]
 
 
-def test_null_does_nothing_and_succeeds(core, tmp_path):
-    slots = [FileSlot(path=bytes(tmp_path / "none"), writable=True, create=True, uses=4)]
-    files = make_files(slots, backend=NullBackend(), core=core)
-    assert files.core == core
-    items = [
-        (READ_AT, 0, 0, 1 << 50, 0),
-        (WRITE_AT, 0, 7, 9, 0),
-        (READ_AT, 0, 7, 0, 0),
-        (READ_AT, 0, -1, 1, 0),
-        (READ_AT, 1, 0, 1, 0),
-    ]
-    assert results(files, *items) == [1 << 50, 9, 0, -errno.EINVAL, -errno.EBADF]
+def test_null_does_nothing_and_succeeds(tmp_path):
+    slots = [FileSlot(path=bytes(tmp_path / name), writable=True, create=True, uses=20) for name in ("none", "new")]
+    moves = [(READ_AT, 0, 0, 1 << 50, 0), (WRITE_AT, 0, 7, 9, 0), (READ_AT, 0, 7, 0, 0)]
+    calls = [(kind, 0, 1, 0, 0) for kind in (OPEN, CLOSE, STAT, SYNC, SEEK, RENAME)]
+    refused = [(READ_AT, 0, -1, 1, 0), (SEEK, 0, -1, 0, 0), (READ_AT, 2, 0, 1, 0), (OPEN, 2, 0, 0, 0)]
+    errors = [-errno.EINVAL, -errno.EINVAL, -errno.EBADF, -errno.EBADF]
+    assert results(Files(slots, "null"), *moves, *calls, *refused) == [1 << 50, 9, 0, *[0] * 6, *errors]
     assert not list(tmp_path.iterdir())

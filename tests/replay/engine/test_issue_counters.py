@@ -1,4 +1,4 @@
-"""Counters between lanes, over both cores."""
+"""Counters between lanes."""
 
 from __future__ import annotations
 
@@ -9,43 +9,39 @@ import time
 import pytest
 
 from dxt_replay.replay.engine.clock import StopFlag
-from dxt_replay.replay.engine.issue import make_files, make_lane
+from dxt_replay.replay.engine.issue import Files, Lane
 from dxt_replay.replay.engine.items import ADD, WAIT, LoopPace
 from tests.fakes import make_batch
-from tests.replay.engine.issue_lanes import collect_all, core_fixture, counters_of, started  # noqa: F401
+from tests.replay.engine.issue_lanes import collect_all, counters_of, run_together, started
 
 
-def lane_with(counters, core, *batches, start=None, stop=None):
+def lane_with(counters, *batches, start=None, stop=None):
     """A lane whose batches are submitted, ready to run."""
     start = start or started()
-    files = make_files([], core=core)
-    lane = make_lane(files, pace=LoopPace.THINK, start=start, stop=stop or StopFlag(), counters=counters)
+    files = Files([])
+    lane = Lane(files, pace=LoopPace.THINK, start=start, stop=stop or StopFlag(), counters=counters)
     for batch in batches:
         assert lane.submit(batch)
     lane.finish()
     return lane
 
 
-def test_a_lane_adds_to_counters_and_goes_on_where_they_suffice(core):
+def test_a_lane_adds_to_counters_and_goes_on_where_they_suffice():
     counters = counters_of(2)
-    lane = lane_with(counters, core, make_batch((ADD, 1, 1, 3, 0), (WAIT, 1, 1, 3, 0), (WAIT, 0, 1, 0, 0)))
+    lane = lane_with(counters, make_batch((ADD, 1, 1, 3, 0), (WAIT, 1, 1, 3, 0), (WAIT, 0, 1, 0, 0)))
     lane.run()
     (done,) = collect_all(lane)
     assert done.result.tolist() == [0, 0, 0]
     assert counters.cells[:, 0].tolist() == [0, 3]
 
 
-def test_lanes_take_turns_through_counters(core):
+def test_lanes_take_turns_through_counters():
     counters, rounds = counters_of(2), 200
     ping = [item for k in range(rounds) for item in ((ADD, 0, 1, 1, 0), (WAIT, 1, 1, k + 1, 0))]
     pong = [item for k in range(rounds) for item in ((WAIT, 0, 1, k + 1, 0), (ADD, 1, 1, 1, 0))]
     start = started()
-    lanes = [lane_with(counters, core, make_batch(*items), start=start) for items in (ping, pong)]
-    threads = [threading.Thread(target=lane.run) for lane in lanes]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    lanes = [lane_with(counters, make_batch(*items), start=start) for items in (ping, pong)]
+    run_together(*lanes)
     (first,), (second,) = map(collect_all, lanes)
     # each wait ended after the addition that it waited for had begun
     assert (second.end_ns[0::2] >= first.begin_ns[0::2]).all()
@@ -53,9 +49,9 @@ def test_lanes_take_turns_through_counters(core):
     assert counters.cells[:, 0].tolist() == [rounds, rounds]
 
 
-def test_a_waiting_lane_is_woken_by_a_python_thread(core):
+def test_a_waiting_lane_is_woken_by_a_python_thread():
     counters = counters_of(1)
-    lane = lane_with(counters, core, make_batch((WAIT, 0, 2, 2, 0)))
+    lane = lane_with(counters, make_batch((WAIT, 0, 2, 2, 0)))
     thread = threading.Thread(target=lane.run)
     thread.start()
     counters.add(0, 1, 2, time.monotonic_ns())
@@ -65,9 +61,9 @@ def test_a_waiting_lane_is_woken_by_a_python_thread(core):
     assert collect_all(lane)[0].result.tolist() == [0]
 
 
-def test_a_stop_ends_a_wait_for_a_counter(core):
+def test_a_stop_ends_a_wait_for_a_counter():
     stop, counters = StopFlag(), counters_of(2)
-    lane = lane_with(counters, core, make_batch((ADD, 1, 1, 1, 0), (WAIT, 0, 1, 1, 0)), stop=stop)
+    lane = lane_with(counters, make_batch((ADD, 1, 1, 1, 0), (WAIT, 0, 1, 1, 0)), stop=stop)
     thread = threading.Thread(target=lane.run)
     thread.start()
     while not counters.value(1):
@@ -78,21 +74,13 @@ def test_a_stop_ends_a_wait_for_a_counter(core):
     assert collect_all(lane)[0].count == 1
 
 
-def test_a_counter_that_there_is_not_is_an_error_of_the_item(core):
-    lane = lane_with(counters_of(1), core, make_batch((WAIT, 1, 1, 5, 0), (ADD, -1, 1, 5, 0), (ADD, 0, 1, 5, 0)))
+def test_a_counter_that_there_is_not_is_an_error_of_the_item():
+    lane = lane_with(counters_of(1), make_batch((WAIT, 1, 1, 5, 0), (ADD, -1, 1, 5, 0), (ADD, 0, 1, 5, 0)))
     lane.run()
     (done,) = collect_all(lane)
     assert done.result.tolist() == [-errno.EINVAL, -errno.EINVAL, 0]
 
 
-def test_a_wait_is_due_first(core):
-    counters = counters_of(1)
-    lane = lane_with(counters, core, make_batch((ADD, 0, 1, 1, 0), (WAIT, 0, 1, 1, 200_000)))
-    lane.run()
-    (done,) = collect_all(lane)
-    assert done.begin_ns[1] >= done.due_ns[1] == done.end_ns[0] + 200_000
-
-
 def test_an_addition_that_wakes_at_no_multiple_is_refused():
     with pytest.raises(ValueError, match="multiple below 1"):
-        make_batch((ADD, 0, 0, 1, 0))
+        lane_with(counters_of(1), make_batch((ADD, 0, 0, 1, 0)))

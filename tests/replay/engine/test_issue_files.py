@@ -1,4 +1,4 @@
-"""Open files of the issue loop, over both cores: when they are opened and closed, and who shares them."""
+"""Open files of the issue loop: when they are opened and closed, and who shares them."""
 
 from __future__ import annotations
 
@@ -10,33 +10,32 @@ import time
 
 import pytest
 
-from dxt_replay.replay.engine.backends.base import AWAITS_OPEN, NO_OPEN, OPENS, FileSlot
-from dxt_replay.replay.engine.clock import StartGate, StopFlag
-from dxt_replay.replay.engine.issue import make_files, make_lane
-from dxt_replay.replay.engine.items import MARK, READ_AT, SEEK, LoopPace
+from dxt_replay.replay.engine.clock import StopFlag
+from dxt_replay.replay.engine.files import FileSlot
+from dxt_replay.replay.engine.issue import Files, Lane
+from dxt_replay.replay.engine.items import AWAITS_OPEN, MARK, NO_OPEN, OPENS, READ_AT, SEEK, LoopPace
 from dxt_replay.traces.errors import ReplayError
 from tests.fakes import make_batch
-from tests.replay.engine.issue_lanes import HOUR_NS, collect_all, core_fixture, data_fixture, open_paths, results  # noqa: F401
+from tests.replay.engine.issue_lanes import HOUR_NS, collect_all, open_paths, results, run_together, started
 
 
-def test_a_file_is_closed_with_its_last_use(core, tmp_path):
+def test_a_file_is_closed_with_its_last_use(tmp_path):
     paths = [tmp_path / name for name in ("one", "two", "open")]
     for path in paths:
         path.write_bytes(b"0123456789")
     slots = [FileSlot(path=bytes(path), uses=uses) for path, uses in zip(paths, (3, 2, 3), strict=True)]
-    files = make_files(slots, core=core)
+    files = Files(slots)
     assert results(files, *((READ_AT, slot, 0, 4, 0) for slot in (0, 1, 0, 1, 2, 0, 2))) == [4] * 7
     assert [bytes(path) in open_paths() for path in paths] == [False, False, True]
     files.close_all()
     assert bytes(paths[2]) not in open_paths()
 
 
-def test_the_last_use_closes_before_the_next_wait(core, data):
+def test_the_last_use_closes_before_the_next_wait(data):
     """A file is not held open over a pause, because on a network file system closing is when data is written back."""
-    stop, start = StopFlag(), StartGate()
-    start.open(time.monotonic_ns())
-    files = make_files([FileSlot(path=data, uses=1)], core=core)
-    lane = make_lane(files, pace=LoopPace.ABSOLUTE, start=start, stop=stop)
+    start, stop = started(), StopFlag()
+    files = Files([FileSlot(path=data, uses=1)])
+    lane = Lane(files, pace=LoopPace.ABSOLUTE, start=start, stop=stop)
     lane.submit(make_batch((READ_AT, 0, 0, 10, 0), (MARK, -1, 0, 0, HOUR_NS)))
     thread = threading.Thread(target=lane.run)
     thread.start()
@@ -47,39 +46,14 @@ def test_the_last_use_closes_before_the_next_wait(core, data):
     assert collect_all(lane)[0].count == 1
 
 
-def test_the_time_of_an_open_is_lag_and_not_latency(core, tmp_path):
-    """A FIFO opens when somebody opens its other end, and then refuses a read at an offset."""
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
-    start = StartGate()
-    start.open(time.monotonic_ns())
-    lane = make_lane(
-        make_files([FileSlot(path=bytes(fifo))], core=core), pace=LoopPace.ABSOLUTE, start=start, stop=StopFlag()
-    )
-    lane.submit(make_batch((MARK, -1, 0, 0, 0), (READ_AT, 0, 0, 1, 0)))
-    lane.finish()
-    thread = threading.Thread(target=lane.run)
-    thread.start()
-    while lane.items_done < 1:
-        time.sleep(0)
-    opened_ns = time.monotonic_ns() - start.t0_ns
-    with open(fifo, "wb"):
-        thread.join()
-    (completed,) = collect_all(lane)
-    assert completed.result.tolist() == [0, -errno.ESPIPE]
-    assert completed.due_ns[1] == 0
-    assert completed.begin_ns[1] >= opened_ns
-
-
 @pytest.mark.parametrize("kind", [READ_AT, SEEK])
-def test_an_open_that_hangs_holds_up_no_other_lane_after_a_stop(core, tmp_path, kind):
+def test_an_open_that_hangs_holds_up_no_other_lane_after_a_stop(tmp_path, kind):
     """A named pipe is open once it has a writer."""
     fifo = tmp_path / "pipe"
     os.mkfifo(fifo)
-    files = make_files([FileSlot(path=bytes(fifo), uses=2)], core=core)
-    start, stop = StartGate(), StopFlag()
-    start.open(time.monotonic_ns())
-    lanes = [make_lane(files, pace=LoopPace.NONE, start=start, stop=stop) for _ in range(2)]
+    files = Files([FileSlot(path=bytes(fifo), uses=2)])
+    start, stop = started(), StopFlag()
+    lanes = [Lane(files, pace=LoopPace.NONE, start=start, stop=stop) for _ in range(2)]
     threads = [threading.Thread(target=lane.run, daemon=True) for lane in lanes]
     for lane, thread, state in zip(lanes, threads, (OPENS, AWAITS_OPEN), strict=True):
         lane.submit(make_batch((kind, 0, 0, 10, 0)))
@@ -99,13 +73,12 @@ def test_an_open_that_hangs_holds_up_no_other_lane_after_a_stop(core, tmp_path, 
     assert bytes(fifo) not in open_paths()
 
 
-def test_a_lane_that_waited_for_an_open_shares_what_it_gave(core, tmp_path):
+def test_a_lane_that_waited_for_an_open_shares_what_it_gave(tmp_path):
     fifo = tmp_path / "pipe"
     os.mkfifo(fifo)
-    files = make_files([FileSlot(path=bytes(fifo), uses=3)], core=core)
-    start = StartGate()
-    start.open(time.monotonic_ns())
-    lanes = [make_lane(files, pace=LoopPace.NONE, start=start, stop=StopFlag()) for _ in range(3)]
+    files = Files([FileSlot(path=bytes(fifo), uses=3)])
+    start = started()
+    lanes = [Lane(files, pace=LoopPace.NONE, start=start, stop=StopFlag()) for _ in range(3)]
     threads = [threading.Thread(target=lane.run) for lane in lanes]
     for lane, thread, state in zip(lanes, threads, (OPENS, AWAITS_OPEN, AWAITS_OPEN), strict=True):
         lane.submit(make_batch((READ_AT, 0, 0, 10, 0)))
@@ -120,60 +93,32 @@ def test_a_lane_that_waited_for_an_open_shares_what_it_gave(core, tmp_path):
     assert bytes(fifo) not in open_paths(), "all three were counted as uses"
 
 
-def test_too_small_a_count_of_uses_costs_another_open_only(core, data):
-    files = make_files([FileSlot(path=data, uses=1)], core=core)
+def test_too_small_a_count_of_uses_costs_another_open_only(data):
+    files = Files([FileSlot(path=data, uses=1)])
     assert results(files, *[(READ_AT, 0, 0, 10, 0)] * 5) == [10] * 5
     assert data not in open_paths()
 
 
-def test_files_beyond_the_limit_of_descriptors_are_closed_and_opened_again(core, tmp_path):
-    count = 60
-    paths = [tmp_path / f"f{i}" for i in range(count)]
-    for path in paths:
-        path.write_bytes(bytes(100))
-    files = make_files([FileSlot(path=bytes(path), uses=1000) for path in paths], core=core)
-    items = [(READ_AT, slot, 0, 50, 0) for slot in [*range(count), *range(count), *[0, 59, 0, 59]]]
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest_free = os.open("/", os.O_RDONLY)
-    os.close(lowest_free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + 10, limits[1]))
-    try:
-        got = results(files, *items)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert got == [50] * len(items)
-    assert not files.failures()
-    files.close_all()
-    assert not set(open_paths()) & {bytes(path) for path in paths}
-
-
-def test_the_limit_of_descriptors_is_raised_for_many_slots(core):
+def test_the_limit_of_descriptors_is_raised_for_many_slots():
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (300, limits[1]))
     try:
-        make_files([FileSlot(path=b"/none")] * 200, core=core)
+        Files([FileSlot(path=b"/none")] * 200)
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 400
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-def test_lanes_share_files(core, tmp_path):
+def test_lanes_share_files(tmp_path):
     paths = [tmp_path / f"f{i}" for i in range(3)]
     for path in paths:
         path.write_bytes(bytes(5000))
     lanes, items = 6, 600
-    files = make_files([FileSlot(path=bytes(path), uses=lanes * items // 3) for path in paths], core=core)
-    start, stop = StartGate(), StopFlag()
-    running = [make_lane(files, pace=LoopPace.NONE, start=start, stop=stop) for _ in range(lanes)]
+    files = Files([FileSlot(path=bytes(path), uses=lanes * items // 3) for path in paths])
+    running = [Lane(files, pace=LoopPace.NONE, start=started(), stop=StopFlag()) for _ in range(lanes)]
     for number, lane in enumerate(running):
         lane.submit(make_batch(*((READ_AT, (i + number) % 3, i, 100, 0) for i in range(items))))
-        lane.finish()
-    threads = [threading.Thread(target=lane.run) for lane in running]
-    for thread in threads:
-        thread.start()
-    start.open(time.monotonic_ns())
-    for thread in threads:
-        thread.join()
+    run_together(*running)
     assert all(completed.result.tolist() == [100] * items for lane in running for completed in collect_all(lane))
     assert not set(open_paths()) & {bytes(path) for path in paths}
 

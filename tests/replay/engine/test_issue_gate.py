@@ -1,4 +1,4 @@
-"""Start and stop of lanes, over both cores."""
+"""Start and stop of lanes."""
 
 from __future__ import annotations
 
@@ -9,34 +9,27 @@ from pathlib import Path
 
 import pytest
 
-from dxt_replay.replay.engine.backends.base import FileSlot
 from dxt_replay.replay.engine.clock import StartGate, StopFlag
-from dxt_replay.replay.engine.issue import make_files, make_lane
+from dxt_replay.replay.engine.files import FileSlot
+from dxt_replay.replay.engine.issue import Files, Lane
 from dxt_replay.replay.engine.items import MARK, READ_AT, SLEEP, SPIN, LoopPace
 from tests.fakes import make_batch
-from tests.replay.engine.issue_lanes import (  # noqa: F401
-    HOUR_NS,
-    collect_all,
-    core_fixture,
-    data_fixture,
-    open_paths,
-    run_lane,
-)
+from tests.replay.engine.issue_lanes import HOUR_NS, collect_all, open_paths, run_lane, started
 
 
-def test_nothing_begins_before_the_start(core, data):
+def test_nothing_begins_before_the_start(data):
     start = StartGate()
     start.open(time.monotonic_ns() + 3_000_000)
-    files = make_files([FileSlot(path=data, uses=1)], core=core)
+    files = Files([FileSlot(path=data, uses=1)])
     for pace in LoopPace:
         (completed,), _ = run_lane(files, make_batch((READ_AT, 0, 0, 1, 0)), pace=pace, start=start)
         assert completed.begin_ns[0] >= completed.due_ns[0] >= 0
 
 
-def test_lanes_wait_for_the_gate(core, data):
+def test_lanes_wait_for_the_gate(data):
     start = StartGate()
-    files = make_files([FileSlot(path=data, uses=1)], core=core)
-    lane = make_lane(files, pace=LoopPace.NONE, start=start, stop=StopFlag())
+    files = Files([FileSlot(path=data, uses=1)])
+    lane = Lane(files, pace=LoopPace.NONE, start=start, stop=StopFlag())
     lane.submit(make_batch((READ_AT, 0, 0, 1, 0)))
     lane.finish()
     thread = threading.Thread(target=lane.run)
@@ -57,11 +50,11 @@ def test_a_gate_opens_once():
     assert start.t0_ns == 7
 
 
-def test_hundreds_of_lanes_that_wait_for_the_gate_leave_the_processors_to_others(core):
+def test_hundreds_of_lanes_that_wait_for_the_gate_leave_the_processors_to_others():
     """A lane that looks for the start every few ms uses time; 2,000 of them once left none to start the others."""
     start = StartGate()
-    files = make_files([], core=core)
-    lanes = [make_lane(files, pace=LoopPace.NONE, start=start, stop=StopFlag()) for _ in range(300)]
+    files = Files([])
+    lanes = [Lane(files, pace=LoopPace.NONE, start=start, stop=StopFlag()) for _ in range(300)]
     threads = [threading.Thread(target=lane.run, daemon=True) for lane in lanes]
     for thread in threads:
         thread.start()
@@ -75,13 +68,12 @@ def test_hundreds_of_lanes_that_wait_for_the_gate_leave_the_processors_to_others
     for thread in threads:
         thread.join()
     assert [collect_all(lane)[0].count for lane in lanes] == [1] * 300
-    assert core == "python" or wake_ups < 10 * len(lanes)
+    assert wake_ups < 10 * len(lanes)
 
 
-def test_a_lane_that_sleeps_for_want_of_items_is_woken(core):
-    start = StartGate()
-    start.open(time.monotonic_ns())
-    lane = make_lane(make_files([], core=core), pace=LoopPace.NONE, start=start, stop=StopFlag())
+def test_a_lane_that_sleeps_for_want_of_items_is_woken():
+    start = started()
+    lane = Lane(Files([]), pace=LoopPace.NONE, start=start, stop=StopFlag())
     thread = threading.Thread(target=lane.run, daemon=True)
     thread.start()
     for _ in range(3):
@@ -96,11 +88,11 @@ def test_a_lane_that_sleeps_for_want_of_items_is_woken(core):
 
 
 @pytest.mark.parametrize("where", ["gate", "feeder"])
-def test_a_stop_ends_a_lane_that_waits(core, where):
+def test_a_stop_ends_a_lane_that_waits(where):
     start, stop = StartGate(), StopFlag()
     if where == "feeder":
         start.open(time.monotonic_ns())
-    lane = make_lane(make_files([], core=core), pace=LoopPace.NONE, start=start, stop=stop)
+    lane = Lane(Files([]), pace=LoopPace.NONE, start=start, stop=stop)
     thread = threading.Thread(target=lane.run)
     thread.start()
     assert not stop.is_set()
@@ -115,11 +107,10 @@ def test_a_stop_ends_a_lane_that_waits(core, where):
     "last",
     [(READ_AT, 0, 0, 1, HOUR_NS), (SLEEP, -1, 0, HOUR_NS, 0), (SPIN, -1, 0, HOUR_NS, 0), (MARK, -1, 0, 0, HOUR_NS)],
 )
-def test_a_stop_leaves_what_was_done(core, data, last):
-    start, stop = StartGate(), StopFlag()
-    start.open(time.monotonic_ns())
-    files = make_files([FileSlot(path=data, uses=100)], core=core)
-    lane = make_lane(files, pace=LoopPace.ABSOLUTE, start=start, stop=stop)
+def test_a_stop_leaves_what_was_done(data, last):
+    start, stop = started(), StopFlag()
+    files = Files([FileSlot(path=data, uses=100)])
+    lane = Lane(files, pace=LoopPace.ABSOLUTE, start=start, stop=stop)
     batch = make_batch((READ_AT, 0, 0, 5, 0), (READ_AT, 0, 1, 6, 0), last, (READ_AT, 0, 0, 7, 0))
     lane.submit(batch)
     lane.submit(batch)
@@ -130,7 +121,7 @@ def test_a_stop_leaves_what_was_done(core, data, last):
     stop.set()
     thread.join()
     (completed,) = collect_all(lane)
-    assert completed.count == 2 < len(completed.batch)
+    assert completed.count == 2 < len(completed.items)
     assert completed.result.tolist() == [5, 6]
     for times in (completed.due_ns, completed.begin_ns, completed.end_ns):
         assert len(times) == 2
@@ -138,10 +129,10 @@ def test_a_stop_leaves_what_was_done(core, data, last):
     assert data not in open_paths()
 
 
-def test_the_timer_slack_of_the_thread_is_as_before(core):
+def test_the_timer_slack_of_the_thread_is_as_before():
     def slack():
         return Path("/proc/self/timerslack_ns").read_text()
 
     before = slack()
-    run_lane(make_files([], core=core))
+    run_lane(Files([]))
     assert slack() == before

@@ -1,13 +1,12 @@
 """The times of lanes that wait for each other, held to the truth: a formula, and the lanes that run without a clock.
 
-On a virtual clock the Python core comes to the very same times. On the real one both cores may only be later, each wait
-ends when the additions that it waited for were made, and what follows lasts as long as it should.
+The lanes without a clock come to the very same times. On the real clock a lane may only be later, each wait ends when
+the additions that it waited for were made, and what follows lasts as long as it should.
 """
 
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,18 +15,16 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from dxt_replay.replay.causal._lane_events import CompiledLanes
 from dxt_replay.replay.causal.lane_events import EventLane, LaneTimes, PythonLanes
-from dxt_replay.replay.engine.backends.base import FileSlot, PythonFiles
-from dxt_replay.replay.engine.backends.null import NullBackend
-from dxt_replay.replay.engine.clock import StartGate, StopFlag
-from dxt_replay.replay.engine.issue import PythonLane, make_files, make_lane
+from dxt_replay.replay.engine.clock import StopFlag
+from dxt_replay.replay.engine.files import FileSlot
+from dxt_replay.replay.engine.issue import Files, Lane
 from dxt_replay.replay.engine.items import ADD, MARK, READ_AT, SLEEP, WAIT, Completed, LoopPace
 from dxt_replay.replay.engine.wait_counters import ARRIVALS, COUNTER_STAMPS, FIRST_RANK_COUNTER
-from dxt_replay.replay.plan.plan_row import PLAN_ROW, Add, Gap, Mark, Wait, batch_of, operation_rows, rows_of_each
-from tests.replay.engine.issue_lanes import counters_of, started
-from tests.replay.engine.lanes_clock import LanesClock, without_spinning
+from dxt_replay.replay.plan.plan_row import PLAN_ROW, Add, Gap, Mark, Wait, operation_rows, rows_of_each
+from tests.replay.engine.issue_lanes import counters_of, run_together, started
 
-START_NS = 1_000
 NEVER = math.inf
 MOST_LANES = 5
 COUNTERS = FIRST_RANK_COUNTER + MOST_LANES
@@ -56,11 +53,10 @@ pieces = st.builds(
 
 
 @st.composite
-def plans(draw: st.DrawFn, *, one_adder: bool = True) -> list[np.ndarray]:
-    """Lanes of one rank as `PLAN_ROW`s. They may be stuck.
+def plans(draw: st.DrawFn) -> list[np.ndarray]:
+    """Lanes of one rank as `PLAN_ROW`s, of which lane i alone adds to counter i. They may be stuck.
 
     A piece "meet" is an arrival at a collective, which ends when all lanes have arrived.
-    one_adder: whether lane i alone adds to counter i, as in the plans of the pace `steps`.
     """
     lanes = draw(st.lists(st.lists(pieces, max_size=12), min_size=1, max_size=MOST_LANES))
     multiples = draw(st.lists(st.integers(1, 4), min_size=COUNTERS, max_size=COUNTERS))
@@ -68,12 +64,12 @@ def plans(draw: st.DrawFn, *, one_adder: bool = True) -> list[np.ndarray]:
     added = [0] * COUNTERS
     for number, lane in enumerate(lanes):
         for piece in lane:
-            added[_counter(piece, number, one_adder)] += piece.amount if piece.what == "add" else 0
-    return [_rows(lane, number, len(lanes), meetings, multiples, added, one_adder) for number, lane in enumerate(lanes)]
+            added[_counter(piece, number)] += piece.amount if piece.what == "add" else 0
+    return [_rows(lane, number, len(lanes), meetings, multiples, added) for number, lane in enumerate(lanes)]
 
 
-def _counter(piece: Piece, lane: int, one_adder: bool) -> int:
-    return FIRST_RANK_COUNTER + (lane if one_adder and piece.what == "add" else piece.counter)
+def _counter(piece: Piece, lane: int) -> int:
+    return FIRST_RANK_COUNTER + (lane if piece.what == "add" else piece.counter)
 
 
 def _rows(
@@ -83,12 +79,11 @@ def _rows(
     meetings: int,
     multiples: Sequence[int],
     added: Sequence[int],
-    one_adder: bool,
 ) -> np.ndarray:
     """The rows of a lane. It waits for nothing beyond what is ever added, and comes to as many meetings as all do."""
     rows, met = [np.zeros(0, dtype=PLAN_ROW)], 0
     for piece in lane:
-        counter = _counter(piece, number, one_adder)
+        counter = _counter(piece, number)
         multiple = multiples[counter]
         if piece.what == "wait":
             until = piece.amount % (added[counter] // multiple + 1) * multiple
@@ -158,41 +153,6 @@ def when_reached(additions: Sequence[tuple[float, int, int]], counter: int, leas
     return NEVER
 
 
-class VirtualReads(NullBackend):
-    """Each read takes as many ns of the lanes' clock as it has bytes."""
-
-    def __init__(self, clock: LanesClock) -> None:
-        self._clock = clock
-
-    def read(self, handle: object, offset: int, length: int, buffer: memoryview) -> int:
-        if length:
-            self._clock.sleep_until(self._clock.now() + length)
-        return length
-
-
-def by_issue_loop(plan: Sequence[np.ndarray]) -> Times:
-    """The Python core on a virtual clock."""
-    counters, stop, start = counters_of(COUNTERS), StopFlag(), StartGate()
-    clock = LanesClock(START_NS, news=lambda: counters.cells[:, 0].tolist(), stuck=stop.set)
-    files = PythonFiles([FileSlot(path=b"null")], VirtualReads(clock))
-    start.open(START_NS)
-    lanes = [
-        PythonLane(files, pace=LoopPace.THINK, start=start, stop=stop, counters=counters, clock=clock) for _ in plan
-    ]
-    for lane, rows in zip(lanes, plan, strict=True):
-        for some in np.array_split(rows, 2):  # two batches: the lane's time goes on from one to the next
-            if len(some):
-                lane.submit(batch_of(some))
-        lane.finish()
-    with without_spinning():
-        clock.run([lane.run for lane in lanes])
-    return [times_of(list(iter(lane.collect, None))) for lane in lanes]
-
-
-def times_of(batches: Sequence[Completed]) -> Times:
-    return [pair for done in batches for pair in zip(done.begin_ns.tolist(), done.end_ns.tolist(), strict=True)]
-
-
 def by_lane_events(plan: Sequence[np.ndarray], runner) -> Times:
     """Lanes that run without a clock."""
     lanes = [
@@ -211,50 +171,32 @@ def by_lane_events(plan: Sequence[np.ndarray], runner) -> Times:
 @pytest.fixture(name="lane_events", params=["python", "compiled"], scope="module")
 def lane_events_fixture(request):
     """The class that runs lanes without a clock, of each core."""
-    if request.param == "python":
-        return PythonLanes
-    return pytest.importorskip("dxt_replay.replay.causal._lane_events").CompiledLanes
+    return PythonLanes if request.param == "python" else CompiledLanes
 
 
 @given(plan=plans())
-def test_the_issue_loop_and_the_lanes_without_a_clock_come_to_the_true_times(lane_events, plan) -> None:
-    assert by_issue_loop(plan) == by_lane_events(plan, lane_events) == by_formula(plan)
-
-
-@given(plan=plans(one_adder=False))
-def test_additions_of_several_lanes_count_from_when_they_are_made(plan) -> None:
-    assert by_issue_loop(plan) == by_formula(plan)
+def test_the_lanes_without_a_clock_come_to_the_true_times(lane_events, plan) -> None:
+    assert by_lane_events(plan, lane_events) == by_formula(plan)
 
 
 UNIT_NS = 20_000
 """How long one ns of a plan is on the real clock."""
 
 
-def on_the_real_clock(plan: Sequence[np.ndarray], core: str) -> list[Completed]:
+def on_the_real_clock(plan: Sequence[np.ndarray]) -> list[Completed]:
     """The lanes of a plan in threads, slower by UNIT_NS. Reads take no time."""
     start, counters = started(), counters_of(COUNTERS)
-    files = make_files([FileSlot(path=b"null")], backend=NullBackend(), core=core)
-    lanes = [make_lane(files, pace=LoopPace.THINK, start=start, stop=StopFlag(), counters=counters) for _ in plan]
+    files = Files([FileSlot(path=b"null")], "null")
+    lanes = [Lane(files, pace=LoopPace.THINK, start=start, stop=StopFlag(), counters=counters) for _ in plan]
     for lane, rows in zip(lanes, plan, strict=True):
-        lane.submit(batch_of(rows))
-        lane.finish()
-    threads = [threading.Thread(target=lane.run) for lane in lanes]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+        lane.submit(rows)
+    run_together(*lanes)
     return [next(iter(lane.collect, None)) for lane in lanes]
-
-
-@pytest.fixture(name="every_core", params=["python", "compiled"], scope="module")
-def every_core_fixture(request):
-    """As `core`, once for all examples."""
-    return request.param
 
 
 @settings(max_examples=40)
 @given(plan=plans())
-def test_on_the_real_clock_nothing_is_too_early_and_waits_end_with_what_they_waited_for(every_core, plan) -> None:
+def test_on_the_real_clock_nothing_is_too_early_and_waits_end_with_what_they_waited_for(plan) -> None:
     plan = [rows[rows["kind"] != READ_AT] for rows in plan]
     truth = by_formula(plan)
     assume(all(plan_rows.size for plan_rows in plan))
@@ -265,7 +207,7 @@ def test_on_the_real_clock_nothing_is_too_early_and_waits_end_with_what_they_wai
         slow["due_ns"] *= UNIT_NS
         slow["_amount"][rows["kind"] == SLEEP] *= UNIT_NS
         slowed.append(slow)
-    done = on_the_real_clock(slowed, every_core)
+    done = on_the_real_clock(slowed)
     additions = [
         (begin, counter, amount)
         for rows, lane in zip(slowed, done, strict=True)

@@ -1,31 +1,26 @@
-"""A compiled lane that falls asleep just as the feeder has something for it: no wake-up is lost."""
+"""A lane that falls asleep just as the feeder has something for it: no wake-up is lost."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.places import ROOT
-
-SOURCE = Path(__file__).with_name("held_sleep.c")
-COMPILER = shutil.which("cc") or shutil.which("gcc")
+from tests.replay.engine.issue_lanes import built
 
 PROGRAM = """
 import ctypes, sys, threading, time
 from dxt_replay.replay.engine.clock import StopFlag
-from dxt_replay.replay.engine.issue import make_files, make_lane
+from dxt_replay.replay.engine.issue import Files, Lane
 from dxt_replay.replay.engine.items import MARK, LoopPace
 from tests.fakes import make_batch
 from tests.replay.engine.issue_lanes import started
 
 held = ctypes.CDLL(sys.argv[1])
 sleeps, let_go, timed_out = (ctypes.c_int.in_dll(held, name) for name in ("sleeps", "let_go", "timed_out"))
-lane = make_lane(make_files([], core="compiled"), pace=LoopPace.THINK, start=started(), stop=StopFlag())
+lane = Lane(Files([]), pace=LoopPace.THINK, start=started(), stop=StopFlag())
 thread = threading.Thread(target=lane.run)
 thread.start()
 
@@ -42,10 +37,8 @@ print(lane.items_done, sleeps.value, timed_out.value)
 """
 
 
-@pytest.mark.skipif(COMPILER is None, reason="no C compiler")
 def test_what_the_feeder_says_as_a_lane_falls_asleep_is_heard(tmp_path: Path) -> None:
-    library = tmp_path / "held_sleep.so"
-    subprocess.run([str(COMPILER), "-shared", "-fPIC", "-O1", str(SOURCE), "-o", str(library), "-ldl"], check=True)
+    library = built("held_sleep", tmp_path)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(library)],
         cwd=ROOT,

@@ -1,48 +1,37 @@
-"""Operations beside read and write, and streams, over both cores; on the fake clock what is in their latency."""
+"""Operations beside read and write, and streams. What is in their latency: `on_fake_clock`."""
 
 import errno
 import itertools
 import os
 import resource
-import threading
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from dxt_replay.replay.engine.backends.base import FileSlot, PythonFiles
-from dxt_replay.replay.engine.backends.null import NullBackend
-from dxt_replay.replay.engine.backends.posix import DirectPosixBackend, PosixBackend, check_direct
-from dxt_replay.replay.engine.backends.stdio import StdioBackend
-from dxt_replay.replay.engine.clock import StartGate, StopFlag
-from dxt_replay.replay.engine.issue import PythonLane, make_files, make_lane
+from dxt_replay.replay.engine.clock import StopFlag
+from dxt_replay.replay.engine.direct import check_direct
+from dxt_replay.replay.engine.files import FileSlot
+from dxt_replay.replay.engine.issue import Files, Lane
 from dxt_replay.replay.engine.items import ADD, CLOSE, OPEN, READ_AT, RENAME, SEEK, STAT, SYNC, WAIT, WRITE_AT, LoopPace
 from dxt_replay.traces.errors import TargetError
 from tests.contract import no_file_may_grow
-from tests.fakes import FakeBackend, FakeClock, make_batch
-from tests.replay.engine.issue_lanes import core_fixture, counters_of, open_paths, results, started  # noqa: F401
-
-T0 = 5_000_000_000
+from tests.fakes import FakeBackend, PythonPosix, make_batch
+from tests.replay.engine.issue_lanes import counters_of, open_paths, results, run_together, started
 
 
-@pytest.fixture
-def data(tmp_path):
-    path = tmp_path / "data"
-    path.write_bytes(bytes(10_000))
-    return os.fsencode(path)
-
-
-@pytest.fixture(params=[PosixBackend(), StdioBackend()], ids=["posix", "stdio"])
+@pytest.fixture(params=["posix", "stdio", "python"])
 def backend(request):
-    """The back ends that both cores have, and whose handles are descriptors or have one."""
-    return request.param
+    """Back ends whose handles are descriptors or have one."""
+    return PythonPosix() if request.param == "python" else request.param
 
 
 def opened(path):
     return open_paths().count(path)
 
 
-def test_each_open_makes_a_descriptor_and_each_close_takes_one(core, backend, data):
-    files = make_files([FileSlot(path=data, uses=100)], backend=backend, core=core)
+def test_each_open_makes_a_descriptor_and_each_close_takes_one(backend, data):
+    files = Files([FileSlot(path=data, uses=100)], backend)
     counts = []
     for kind in (OPEN, OPEN, OPEN, CLOSE, READ_AT, CLOSE, CLOSE, READ_AT, CLOSE):
         assert results(files, (kind, 0, 0, 0, 0)) == [0]
@@ -50,33 +39,33 @@ def test_each_open_makes_a_descriptor_and_each_close_takes_one(core, backend, da
     assert counts == [1, 2, 3, 2, 2, 1, 0, 1, 0]
 
 
-def test_a_close_of_a_file_that_is_not_open_opens_it_first(core, backend, data):
-    files = make_files([FileSlot(path=data, uses=100)], backend=backend, core=core)
+def test_a_close_of_a_file_that_is_not_open_opens_it_first(backend, data):
+    files = Files([FileSlot(path=data, uses=100)], backend)
     assert results(files, (CLOSE, 0, 0, 0, 0), (SYNC, 0, 0, 0, 0), (SEEK, 0, 7, 0, 0)) == [0, 0, 0]
     assert opened(data) == 1
 
 
-def test_the_last_use_closes_all_descriptors(core, backend, data):
-    files = make_files([FileSlot(path=data, uses=4)], backend=backend, core=core)
+def test_the_last_use_closes_all_descriptors(backend, data):
+    files = Files([FileSlot(path=data, uses=4)], backend)
     assert results(files, *[(OPEN, 0, 0, 0, 0)] * 3) == [0] * 3
     assert opened(data) == 3
     assert results(files, (STAT, 0, 0, 0, 0)) == [0]
     assert opened(data) == 0
 
 
-def test_an_open_can_succeed_where_an_earlier_one_failed(core, backend, tmp_path):
+def test_an_open_can_succeed_where_an_earlier_one_failed(backend, tmp_path):
     path = tmp_path / "late"
-    files = make_files([FileSlot(path=bytes(path), uses=100)], backend=backend, core=core)
+    files = Files([FileSlot(path=bytes(path), uses=100)], backend)
     assert results(files, (READ_AT, 0, 0, 1, 0), (OPEN, 0, 0, 0, 0), (STAT, 0, 0, 0, 0)) == [-errno.ENOENT] * 3
     path.write_bytes(b"now")
     assert results(files, (READ_AT, 0, 0, 1, 0), (OPEN, 0, 0, 0, 0), (READ_AT, 0, 0, 9, 0)) == [-errno.ENOENT, 0, 3]
 
 
-def test_a_renamed_file_is_written_no_more(core, backend, tmp_path):
+def test_a_renamed_file_is_written_no_more(backend, tmp_path):
     """The next write under the old name makes a new file, as the application's next checkpoint does."""
     old, new = tmp_path / "model.tmp", tmp_path / "model"
     slots = [FileSlot(path=bytes(path), writable=True, create=True, uses=100) for path in (old, new)]
-    files = make_files(slots, backend=backend, core=core)
+    files = Files(slots, backend)
     rename = (RENAME, 0, 1, 0, 0)
     assert results(files, (WRITE_AT, 0, 0, 10, 0), rename, (WRITE_AT, 0, 0, 30, 0), (READ_AT, 1, 0, 99, 0)) == [
         10,
@@ -90,81 +79,27 @@ def test_a_renamed_file_is_written_no_more(core, backend, tmp_path):
     assert (old.exists(), new.stat().st_size) == (False, 30)
 
 
-@pytest.mark.parametrize("writable", [(False, True), (True, False), (False, False)])
-def test_what_is_only_read_is_never_renamed(core, backend, data, tmp_path, writable):
-    other = bytes(tmp_path / "other")
-    slots = [FileSlot(path=path, writable=may) for path, may in zip((data, other), writable, strict=True)]
-    files = make_files(slots, backend=backend, core=core)
-    assert results(files, (RENAME, 0, 1, 0, 0), (RENAME, 0, 5, 0, 0)) == [-errno.EROFS, -errno.EBADF]
-    assert os.path.exists(data)
-
-
-def test_a_rename_replaces_a_link_and_not_what_is_behind_it(core, backend, data, tmp_path):
+def test_a_rename_replaces_a_link_and_not_what_is_behind_it(backend, data, tmp_path):
     behind, link = tmp_path / "behind", tmp_path / "link"
     behind.write_bytes(b"precious")
     link.symlink_to(behind)
     slots = [FileSlot(path=path, writable=True) for path in (data, bytes(link))]
-    assert results(make_files(slots, backend=backend, core=core), (RENAME, 0, 1, 0, 0)) == [0]
+    assert results(Files(slots, backend), (RENAME, 0, 1, 0, 0)) == [0]
     assert behind.read_bytes() == b"precious"
     assert not link.is_symlink()
 
 
-def test_a_close_leaves_other_lanes_their_file(core, backend, data):
+def test_a_close_leaves_other_lanes_their_file(backend, data):
     """The other lane reads before and after: it holds the file all the while, and opens nothing anew."""
-    files, counters = make_files([FileSlot(path=data, uses=100)], backend=backend, core=core), counters_of(2)
+    files, counters = Files([FileSlot(path=data, uses=100)], backend), counters_of(2)
     start, stop = started(), StopFlag()
-    reader, closer = (make_lane(files, pace=LoopPace.NONE, start=start, stop=stop, counters=counters) for _ in range(2))
+    reader, closer = (Lane(files, pace=LoopPace.NONE, start=start, stop=stop, counters=counters) for _ in range(2))
     reader.submit(make_batch((READ_AT, 0, 0, 9, 0), (ADD, 0, 1, 1, 0), (WAIT, 1, 1, 1, 0), (READ_AT, 0, 0, 9, 0)))
     closer.submit(make_batch((WAIT, 0, 1, 1, 0), (CLOSE, 0, 0, 0, 0), (CLOSE, 0, 0, 0, 0), (ADD, 1, 1, 1, 0)))
-    threads = [threading.Thread(target=lane.run) for lane in (reader, closer)]
-    for lane, thread in zip((reader, closer), threads, strict=True):
-        lane.finish()
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(reader, closer)
     assert reader.collect().result.tolist() == [9, 0, 0, 9]
     assert closer.collect().result.tolist() == [0, 0, 0, 0]
     assert opened(data) == 1
-
-
-def test_no_data_means_no_calls(core, tmp_path):
-    slots = [FileSlot(path=bytes(tmp_path / name), writable=True, create=True) for name in ("a", "b")]
-    files = make_files(slots, backend=NullBackend(), core=core)
-    items = [(kind, 0, 1, 0, 0) for kind in (OPEN, CLOSE, STAT, SYNC, SEEK, RENAME)]
-    assert results(files, *items, (OPEN, 9, 0, 0, 0), (SEEK, 0, -1, 0, 0)) == [0] * 6 + [-errno.EBADF, -errno.EINVAL]
-    assert not list(tmp_path.iterdir())
-
-
-def fake(*items, **options):
-    """Stamps of items over the fake back end, and its calls."""
-    clock = FakeClock(T0, read_ns=0)
-    backend = FakeBackend(clock, **options)
-    start = StartGate()
-    start.open(T0)
-    files = PythonFiles([FileSlot(path=b"/f%d" % i, writable=True, uses=100) for i in range(2)], backend)
-    lane = PythonLane(files, pace=LoopPace.NONE, start=start, stop=StopFlag(), clock=clock)
-    lane.submit(make_batch(*items))
-    lane.finish()
-    lane.run()
-    done = lane.collect()
-    return (done.end_ns - done.begin_ns).tolist(), done.result.tolist(), backend.calls
-
-
-def test_an_open_is_its_own_latency_and_what_a_sync_needs_is_not():
-    took, result, calls = fake((OPEN, 0, 0, 0, 0), (SYNC, 1, 0, 0, 0), open_ns=1000, transfer_ns=10)
-    assert (took, result) == ([1000, 10], [0, 0])
-    assert calls == [("open", b"/f0"), ("open", b"/f1"), ("sync", b"/f1")]
-
-
-def test_a_rename_closes_both_files_first():
-    took, _, calls = fake((READ_AT, 0, 0, 1, 0), (READ_AT, 1, 0, 1, 0), (RENAME, 0, 1, 0, 0), transfer_ns=7)
-    assert took == [7, 7, 7]
-    assert calls[-3:] == [("close", b"/f0"), ("close", b"/f1"), ("rename", b"/f0", b"/f1")]
-
-
-def test_a_missing_file_fails_in_its_own_time():
-    took, result, _ = fake((OPEN, 0, 0, 0, 0), (SEEK, 0, 5, 0, 0), open_ns=50, missing=frozenset({b"/f0"}))
-    assert (took, result) == ([50, 0], [-errno.ENOENT] * 2)
 
 
 @contextmanager
@@ -180,52 +115,35 @@ def descriptors(count):
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-def test_without_descriptors_a_close_beside_another_lane_closes_what_is_idle(core, backend, tmp_path):
+def test_without_descriptors_a_close_beside_another_lane_closes_what_is_idle(backend, tmp_path):
     """The other lane holds the first file, and all other descriptors are idle files' when a further one is needed."""
     paths = [tmp_path / str(i) for i in range(20)]
     for path in paths:
         path.write_bytes(b"0123456789")
-    files = make_files([FileSlot(path=bytes(path), uses=1000) for path in paths], backend=backend, core=core)
+    files = Files([FileSlot(path=bytes(path), uses=1000) for path in paths], backend)
     counters, start, stop = counters_of(2), started(), StopFlag()
-    holder, closer = (make_lane(files, pace=LoopPace.NONE, start=start, stop=stop, counters=counters) for _ in range(2))
+    holder, closer = (Lane(files, pace=LoopPace.NONE, start=start, stop=stop, counters=counters) for _ in range(2))
     holder.submit(make_batch((READ_AT, 0, 0, 9, 0), (ADD, 0, 1, 1, 0), (WAIT, 1, 1, 1, 0), (READ_AT, 0, 0, 9, 0)))
     idle = [(READ_AT, i, 0, 9, 0) for i in range(1, 20)]
     closer.submit(make_batch((WAIT, 0, 1, 1, 0), *idle, (CLOSE, 0, 0, 0, 0), (ADD, 1, 1, 1, 0)))
-    threads = [threading.Thread(target=lane.run) for lane in (holder, closer)]
     with descriptors(8):
-        for lane, thread in zip((holder, closer), threads, strict=True):
-            lane.finish()
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_together(holder, closer)
     assert holder.collect().result.tolist() == [9, 0, 0, 9]
     assert closer.collect().result.tolist() == [0, *[9] * 19, 0, 0]
 
 
-def test_without_descriptors_a_direct_file_is_opened_once_more_all_the_same(core, tmp_path):
+def test_without_descriptors_a_direct_file_is_opened_once_more_all_the_same(tmp_path):
     try:
         check_direct(tmp_path, [])
     except TargetError as error:
         pytest.skip(str(error))
     slots = [FileSlot(path=bytes(tmp_path / str(i)), writable=True, create=True, uses=1000) for i in range(20)]
-    files = make_files(slots, backend=DirectPosixBackend(), core=core)
+    files = Files(slots, "direct")
     with descriptors(8):
         assert results(files, *((WRITE_AT, i, 100, 7, 0) for i in range(20))) == [7] * 20
 
 
-def test_without_descriptors_an_open_closes_what_is_idle(core, backend, tmp_path):
-    paths = [tmp_path / str(i) for i in range(20)]
-    for path in paths:
-        path.write_bytes(b"0123456789")
-    files = make_files([FileSlot(path=bytes(path), uses=1000) for path in paths], backend=backend, core=core)
-    with descriptors(8):
-        got = results(files, *((OPEN, i % 20, 0, 0, 0) for i in range(60)), (READ_AT, 3, 0, 10, 0), (CLOSE, 4, 0, 0, 0))
-    assert got == [0] * 60 + [10, 0]
-    files.close_all()
-    assert not set(open_paths()) & {bytes(path) for path in paths}
-
-
-def test_a_stream_says_what_the_system_says(core, tmp_path):
+def test_a_stream_says_what_the_system_says(tmp_path):
     """What is told at the write with a descriptor, a stream tells at its flush or close."""
     link, to_data, data = (tmp_path / name for name in ("link", "to data", "data"))
     link.symlink_to(tmp_path / "behind")
@@ -239,7 +157,7 @@ def test_a_stream_says_what_the_system_says(core, tmp_path):
         FileSlot(path=bytes(to_data), writable=True, uses=100),
         FileSlot(path=bytes(to_data), uses=100),
     ]
-    files = make_files(slots, backend=StdioBackend(), core=core)
+    files = Files(slots, "stdio")
     full = [
         (WRITE_AT, 0, 0, 5, 0),
         (SYNC, 0, 0, 0, 0),
@@ -265,28 +183,52 @@ def test_a_stream_says_what_the_system_says(core, tmp_path):
     assert data.read_bytes() == b"precious"
 
 
-def test_each_file_is_used_through_its_own_back_end(core, data, tmp_path):
+def test_each_file_is_used_through_its_own_back_end(data, tmp_path):
     """Also one that a lane holds since an operation that was no read or write."""
-    other, missing = tmp_path / "other", tmp_path / "missing"
-    other.write_bytes(bytes(50))
-    slots = [FileSlot(path=path, writable=True, uses=100) for path in (data, bytes(other), bytes(missing))]
-    backends = [PosixBackend(), StdioBackend(), NullBackend()]
-    files = make_files(slots, backend=backends, core=core)
-    for first in range(3):
-        for kind in (SYNC, SEEK, OPEN, CLOSE, STAT):
-            for second in range(3):
-                got = results(files, (READ_AT, first, 0, 99, 0), (kind, second, 0, 0, 0), (READ_AT, second, 0, 99, 0))
-                assert got == [(99, 50, 99)[first], 0, (99, 50, 99)[second]]
+    backends, sizes = ("posix", "stdio", "null", PythonPosix()), (10_000, 50, 0, 60)
+    paths = [os.fsdecode(data), *(str(tmp_path / name) for name in ("streamed", "missing", "in python"))]
+    for path, size in ((paths[1], 50), (paths[3], 60)):
+        Path(path).write_bytes(bytes(size))
+    files = Files([FileSlot(path=os.fsencode(path), writable=True, uses=100) for path in paths], backends)
+    moved = [99 if backend == "null" else min(99, size) for backend, size in zip(backends, sizes, strict=True)]
+    for first, kind, second in itertools.product(range(4), (SYNC, SEEK, OPEN, CLOSE, STAT), range(4)):
+        got = results(files, (READ_AT, first, 0, 99, 0), (kind, second, 0, 0, 0), (READ_AT, second, 0, 99, 0))
+        assert got == [moved[first], 0, moved[second]]
     files.close_all()
     assert not files.failures()
-    assert not missing.exists()
+    assert not os.path.exists(paths[2])
 
 
-def test_a_stream_keeps_small_writes_until_a_sync(core, tmp_path):
+def test_what_a_back_end_raises_by_mistake_ends_the_lane_and_reaches_the_feeder_after_the_results():
+    class Broken(FakeBackend):
+        def write(self, handle, offset, length, data):
+            raise ZeroDivisionError
+
+    lane = Lane(Files([FileSlot(path=b"/f")], Broken()), pace=LoopPace.NONE, start=started(), stop=StopFlag())
+    for batch in (make_batch((READ_AT, 0, 0, 1, 0), (WRITE_AT, 0, 0, 1, 0)), make_batch((READ_AT, 0, 0, 1, 0))):
+        lane.submit(batch)
+    lane.finish()
+    lane.run()
+    assert lane.done
+    assert lane.collect().result.tolist() == [1, -errno.EIO]
+    with pytest.raises(ZeroDivisionError):
+        lane.collect()
+
+
+def test_a_failed_close_in_python_is_told():
+    class Full(FakeBackend):
+        def close(self, handle):
+            raise OSError(errno.ENOSPC, "no space")
+
+    files = Files([FileSlot(path=b"/a"), FileSlot(path=b"/b", uses=9)], Full())
+    assert results(files, (READ_AT, 1, 0, 1, 0)) == [1]
+    files.close_all()
+    assert [(failure.slot, failure.call, failure.errno) for failure in files.failures()] == [(1, "close", errno.ENOSPC)]
+
+
+def test_a_stream_keeps_small_writes_until_a_sync(tmp_path):
     path = tmp_path / "log"
-    files = make_files(
-        [FileSlot(path=bytes(path), writable=True, create=True, uses=100)], backend=StdioBackend(), core=core
-    )
+    files = Files([FileSlot(path=bytes(path), writable=True, create=True, uses=100)], "stdio")
     sizes = []
     for item in (
         (WRITE_AT, 0, 0, 100, 0),
@@ -302,25 +244,20 @@ def test_a_stream_keeps_small_writes_until_a_sync(core, tmp_path):
     assert path.stat().st_size == 100_200
 
 
-def test_lanes_that_share_a_file_write_where_they_should(core, backend, tmp_path):
+def test_lanes_that_share_a_file_write_where_they_should(backend, tmp_path):
     """A stream has one position: a lane between another's seek and write would move its data."""
     path = tmp_path / "shared"
     lanes, writes, size = 4, 400, 96
     total = lanes * writes
     slot = FileSlot(path=bytes(path), writable=True, create=True, uses=2 * total)
-    files = make_files([slot], backend=backend, core=core)
+    files = Files([slot], backend)
     start, stop = started(), StopFlag()
-    each = [make_lane(files, pace=LoopPace.NONE, start=start, stop=stop) for _ in range(lanes)]
+    each = [Lane(files, pace=LoopPace.NONE, start=start, stop=stop) for _ in range(lanes)]
     for number, lane in enumerate(each):
         places = [(number + lanes * i) * size for i in range(writes)]
         items = [(kind, 0, place, size, 0) for place in places for kind in (WRITE_AT, READ_AT)]
         lane.submit(make_batch(*items))
-        lane.finish()
-    threads = [threading.Thread(target=lane.run) for lane in each]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(*each)
     assert all((lane.collect().result == size).all() for lane in each)
     written = path.read_bytes()
     assert written == written[:size] * total

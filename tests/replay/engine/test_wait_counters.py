@@ -1,4 +1,4 @@
-"""Counters: what they stand at, when they reached it, the same in both cores."""
+"""Counters: what they stand at, and when they reached it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,9 @@ from dxt_replay.replay.engine.wait_counters import COUNTER_STAMPS, COUNTER_WORDS
 amounts = st.lists(st.one_of(st.integers(1, 20), st.integers(1, 2_000)), min_size=1, max_size=30)
 
 
-@pytest.fixture(params=["python", "compiled"])
-def counters(request: pytest.FixtureRequest) -> Counters:
-    made = Counters.of(3)
-    if request.param == "compiled":
-        pytest.importorskip("dxt_replay.replay.engine._issue")
-    else:
-        made._add = None
-    return made
+@pytest.fixture
+def counters() -> Counters:
+    return Counters.of(3)
 
 
 def test_a_counter_remembers_when_it_reached_its_latest_sums(counters: Counters) -> None:
@@ -31,13 +26,9 @@ def test_a_counter_remembers_when_it_reached_its_latest_sums(counters: Counters)
     assert counters.cells[0].tolist() == counters.cells[2].tolist() == [0] * COUNTER_WORDS
 
 
-@given(amounts=amounts, multiple=st.integers(1, 4), compiled=st.booleans())
-def test_a_time_is_never_too_early_and_exact_while_it_is_kept(
-    amounts: list[int], multiple: int, compiled: bool
-) -> None:
+@given(amounts=amounts, multiple=st.integers(1, 4))
+def test_a_time_is_never_too_early_and_exact_while_it_is_kept(amounts: list[int], multiple: int) -> None:
     counters = Counters.of(1)
-    if not compiled:
-        counters._add = None
     for now, amount in enumerate(amounts, 1):
         counters.add(0, amount, multiple, now)
     sums = np.cumsum(amounts)
@@ -62,17 +53,6 @@ def test_arrivals_told_together_may_belong_to_two_meetings(counters: Counters) -
     assert counters.reached_ns(0, 3, 3) == 50
     counters.add(0, 2, 3, 70)
     assert counters.reached_ns(0, 6, 3) == 70
-
-
-@given(amounts=amounts, multiple=st.integers(1, 4))
-def test_both_cores_keep_the_same_times(amounts: list[int], multiple: int) -> None:
-    pytest.importorskip("dxt_replay.replay.engine._issue")
-    compiled, python = Counters.of(1), Counters.of(1)
-    python._add = None
-    for now, amount in enumerate(amounts, 1):
-        compiled.add(0, amount, multiple, now)
-        python.add(0, amount, multiple, now)
-    assert compiled.cells.tolist() == python.cells.tolist()
 
 
 def test_counters_are_rows_of_one_array() -> None:

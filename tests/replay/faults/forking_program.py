@@ -68,7 +68,7 @@ def wait_for(child: int, case: dict[str, Any]) -> tuple[int, float]:
 WARM = (
     "pandas",  # which pyarrow imports at its first array
     "dxt_replay.replay.commands.json_output",
-    "dxt_replay.replay.engine._issue",
+    "dxt_replay.replay.engine.issue",
     "dxt_replay.replay.run.repeat",
     "dxt_replay.replay.run.runner",
     "dxt_replay.replay.show.terminal",

@@ -12,8 +12,8 @@ import h5py
 import numpy as np
 import pytest
 
-from dxt_replay.replay.engine.backends.base import Backend
 from dxt_replay.replay.engine.backends.hdf5 import Hdf5Backend, make_byte_space
+from dxt_replay.replay.engine.files import Backend
 from tests.contract import DATA, BackendContract
 
 RNG = np.random.default_rng(5)

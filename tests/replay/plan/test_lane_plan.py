@@ -27,7 +27,7 @@ from dxt_replay.replay.plan.lane_plan import (
     process_file_slots,
 )
 from dxt_replay.replay.plan.pacing import Pace, Pacing
-from dxt_replay.replay.plan.plan_row import GAP_ROW, OPERATION_ROW, RENAME_ROW, batch_of
+from dxt_replay.replay.plan.plan_row import GAP_ROW, OPERATION_ROW, RENAME_ROW
 from dxt_replay.replay.plan.row_queue import SpillFile
 from dxt_replay.replay.plan.survey import spans_by_rank, survey_rank
 from dxt_replay.replay.target.placement import Placement
@@ -123,7 +123,7 @@ def test_operations_that_move_no_data_become_items(tmp_path):
     capture = build_capture(tmp_path, ops=ops, files=[File("/a.tmp", size=0), "/a"])
     rows, _ = drained(planned(capture), 0)
     assert rows["kind"].tolist() == [OPEN, SEEK, STAT, SYNC, CLOSE, RENAME, WRITE_AT]
-    assert batch_of(rows).offset.tolist() == [-1, 77, -1, -1, -1, 1, 0]
+    assert rows["_place"].tolist() == [-1, 77, -1, -1, -1, 1, 0]
     assert slots(rows) == [0] * 6 + [1]
     assert rows.view(RENAME_ROW)["new_file_id"][5] == 1, "the record needs the file of the new name"
 

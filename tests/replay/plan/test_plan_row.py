@@ -19,7 +19,6 @@ from dxt_replay.replay.plan.plan_row import (
     Gap,
     Mark,
     Wait,
-    batch_of,
     is_operation,
     operation_rows,
     recorded_operations,
@@ -63,9 +62,14 @@ def test_arrays_and_single_items_give_the_same_rows(kind, fields, view, names, v
 
 
 def test_the_loop_gets_of_each_kind_what_its_contract_says():
-    batch = batch_of(rows_of_each([kind(**fields) for kind, fields, _, _ in ITEMS]))
-    packed = list(zip(batch.kind, batch.slot, batch.offset, batch.length, strict=True))
-    assert packed == [(SPIN, -1, 7, 5), (MARK, -1, 1, 0), (WAIT, 3, 4, 8), (ADD, 3, 4, 2)]
+    rows = rows_of_each([kind(**fields) for kind, fields, _, _ in ITEMS])
+    packed = rows[["kind", "_slot", "_place", "_amount"]].tolist()
+    assert packed == [
+        (SPIN, -1, 7, 5),
+        (MARK, -1, 1, 0),
+        (WAIT, 3, 4, 8),
+        (ADD, 3, 4, 2),
+    ]
 
 
 def test_operations_are_recorded_as_the_capture_had_them_and_other_items_are_not():
@@ -81,7 +85,7 @@ def test_operations_are_recorded_as_the_capture_had_them_and_other_items_are_not
         length=np.array([0, 6]),
     )
     set_new_slots(rows, rows["kind"] == RENAME, np.array([5]), np.array([12]))
-    assert batch_of(rows).offset.tolist() == [12, 77], "the loop renames to a slot"
+    assert rows["_place"].tolist() == [12, 77], "the loop renames to a slot"
     rows = np.concatenate((rows, rows_of_each([Gap(kind=SLEEP, duration_ns=1)])))
     assert is_operation(rows).tolist() == [True, True, False]
     names = ("op", "api", "origin", "slot", "file_id", "step", "offset", "length")

@@ -123,7 +123,6 @@ def run_on_two_nodes(folder: Path, *, before: str = "", after: str = "") -> subp
 
 @needs_mpi
 def test_without_thread_multiple_the_run_is_refused_before_it_begins(tmp_path: Path) -> None:
-    pytest.importorskip("dxt_replay.replay.engine._issue")
     done = run_on_two_nodes(tmp_path, before='mpi4py.rc.thread_level = "serialized"')
     assert done.returncode != 0
     assert "MPI_THREAD_MULTIPLE" in done.stderr
@@ -133,7 +132,6 @@ def test_without_thread_multiple_the_run_is_refused_before_it_begins(tmp_path: P
 
 @needs_mpi
 def test_a_run_whose_relay_fails_ends_with_its_error(tmp_path: Path) -> None:
-    pytest.importorskip("dxt_replay.replay.engine._issue")
     broken = """
 import dataclasses
 original = world.counters
@@ -155,7 +153,6 @@ world.counters = counters
 
 @needs_mpi
 def test_what_a_run_shares_between_nodes_is_freed_with_it(tmp_path: Path) -> None:
-    pytest.importorskip("dxt_replay.replay.engine._issue")
     after = f"""
 from mpi4py import MPI
 folder = Path({str(tmp_path)!r})

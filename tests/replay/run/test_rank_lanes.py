@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dxt_replay.replay.engine.items import READ_AT, RING_BATCHES, Batch, Completed
+from dxt_replay.replay.engine.items import PLAN_ROW, READ_AT, RING_BATCHES, Completed
 from dxt_replay.replay.plan.lane_plan import LaneSource
-from dxt_replay.replay.plan.plan_row import PLAN_ROW
 from dxt_replay.replay.ranks.comm import Solo
 from dxt_replay.replay.run.options import RunOptions
 from dxt_replay.replay.run.process import Progress
@@ -44,13 +43,13 @@ class Ring:
     """A lane that does nothing by itself."""
 
     def __init__(self) -> None:
-        self.queued: list[Batch] = []
+        self.queued: list[np.ndarray] = []
         self.finished = False
 
-    def submit(self, batch: Batch) -> bool:
+    def submit(self, items: np.ndarray) -> bool:
         if len(self.queued) == RING_BATCHES:
             return False
-        self.queued.append(batch)
+        self.queued.append(items)
         return True
 
     def finish(self) -> None:
@@ -60,7 +59,7 @@ class Ring:
         if not self.queued:
             return None
         none = np.zeros(1, dtype=np.int64)
-        return Completed(batch=self.queued.pop(0), due_ns=none, begin_ns=none, end_ns=none, result=none)
+        return Completed(items=self.queued.pop(0), due_ns=none, begin_ns=none, end_ns=none, result=none)
 
 
 def fed(batches: int) -> tuple[FedLane, Ring, Source]:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dxt_replay.replay.causal.training_loop import FETCH
 from dxt_replay.replay.engine.items import SLEEP, Completed
-from dxt_replay.replay.plan.plan_row import Add, Gap, Mark, Wait, batch_of, operation_rows, rows_of_each
+from dxt_replay.replay.plan.plan_row import Add, Gap, Mark, Wait, operation_rows, rows_of_each
 from dxt_replay.replay.plan.row_queue import RowQueue, SpillFile
 from dxt_replay.replay.run.recording import (
     RESULT_ROW,
@@ -22,7 +22,7 @@ from dxt_replay.traces.schema import OPS, READ, RECONSTRUCTED, SPAN_KINDS, TRACE
 
 def completed(rows, begin, end, result, due=None):
     times = [np.array(values, dtype=np.int64) for values in (due if due is not None else begin, begin, end, result)]
-    return Completed(batch=batch_of(rows), due_ns=times[0], begin_ns=times[1], end_ns=times[2], result=times[3])
+    return Completed(items=rows, due_ns=times[0], begin_ns=times[1], end_ns=times[2], result=times[3])
 
 
 def operations(op, *, offset=0, length=0, origin=0):

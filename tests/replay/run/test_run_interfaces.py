@@ -83,15 +83,14 @@ def replayed(source, target, output, **choices):
     return result.as_json(), open_capture(output)
 
 
-@pytest.mark.parametrize("core", ["compiled", "python"])
 @pytest.mark.parametrize("api", API_CHOICES)
-def test_every_interface_does_what_was_recorded_and_does_it_again(tmp_path, api, core):
+def test_every_interface_does_what_was_recorded_and_does_it_again(tmp_path, api):
     if api in ("mpiio", "auto"):
         pytest.importorskip("mpi4py.MPI", exc_type=ImportError)
     source = checkpointing(tmp_path)
     target = staged(source, tmp_path)
     for number in range(2):
-        found, replay = replayed(source, target, tmp_path / f"{number}.capture", api=api, core=core)
+        found, replay = replayed(source, target, tmp_path / f"{number}.capture", api=api)
         used = {"auto": ["posix", "stdio"], "hdf5": ["posix", "stdio"]}.get(api, [api])
         assert (found["api"], found["backends"]) == (api, used)
         assert (found["failed"], found["short"], found["errors"]) == (0, 0, {})
@@ -110,13 +109,12 @@ def test_what_is_reconstructed_can_be_left_out(tmp_path):
     assert compare(source, replay).exact.operations
 
 
-@pytest.mark.parametrize("core", ["compiled", "python"])
-def test_direct_requests_move_the_same(tmp_path, core):
+def test_direct_requests_move_the_same(tmp_path):
     ops = [read(0, start_ns=i * MS, offset=5000 * i + 7, length=5000) for i in range(9)]
     ops += [write(1, start_ns=(20 + i) * MS, offset=4096 * i, length=4096 if i < 4 else 33) for i in range(5)]
     source = build_capture(tmp_path, ops=ops, files=["/data/train.bin", "/out"], name="source")
     target = staged(source, tmp_path)
-    choices = {"core": core, "io": IoOptions(direct=True)}
+    choices = {"io": IoOptions(direct=True)}
     try:
         found, replay = replayed(source, target, tmp_path / "out.capture", **choices)
     except TargetError as error:
@@ -127,8 +125,7 @@ def test_direct_requests_move_the_same(tmp_path, core):
     assert compare(source, replay).exact.differences == ()
 
 
-@pytest.mark.parametrize("core", ["compiled", "python"])
-def test_what_a_stream_could_not_store_at_its_close_is_told(tmp_path, core):
+def test_what_a_stream_could_not_store_at_its_close_is_told(tmp_path):
     beyond = 1 << 21
     ops = [write(i, start_ns=i * MS, offset=beyond, length=100, api="STDIO") for i in range(2)]
     ops.append(write(2, start_ns=3 * MS, length=100, api="STDIO"))
@@ -137,7 +134,7 @@ def test_what_a_stream_could_not_store_at_its_close_is_told(tmp_path, core):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (beyond, limits[1]))
     try:
-        result = run_replay(source, tmp_path / "out.capture", options(target, source, core=core), Solo())
+        result = run_replay(source, tmp_path / "out.capture", options(target, source), Solo())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     found = result.as_json()
@@ -170,7 +167,7 @@ def test_the_engine_tells_what_it_costs_itself(tmp_path):
     found, _ = replayed(source, staged(source, tmp_path), tmp_path / "out.capture", api="null", pace=Pace.NONE)
     assert found["overhead"]["per_operation_ns"] > 0
     assert found["overhead"]["fraction_pct"] > 0
-    assert per_operation_ns("python") > 0
+    assert per_operation_ns(in_python=True) > 0
 
 
 def test_hints_come_from_the_log(tmp_path):

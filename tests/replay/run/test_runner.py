@@ -1,4 +1,4 @@
-"""One replay end to end: real files, real threads, both cores; under MPI too."""
+"""One replay end to end: real files, real threads; under MPI too."""
 
 import json
 import os
@@ -55,20 +55,19 @@ def operation_keys(capture, rank):
     return sorted(keys, key=lambda key: key[0])
 
 
-@pytest.mark.parametrize("core", ["compiled", "python"])
 @pytest.mark.parametrize("pace", list(Pace))
-def test_a_replay_issues_what_was_recorded(tmp_path, pace, core):
+def test_a_replay_issues_what_was_recorded(tmp_path, pace):
     source = small_capture(tmp_path)
     stage(plan_stage(source, tmp_path / "twin"))
     output = tmp_path / "replay.capture"
-    result = run_replay(source, output, options(tmp_path / "twin", source, pace=pace, core=core), Solo())
+    result = run_replay(source, output, options(tmp_path / "twin", source, pace=pace), Solo())
     replay = open_capture(output)
     for rank in source.ranks:
         assert operation_keys(replay, rank) == operation_keys(source, rank)
     document = result.as_json()
     assert (document["operations"], document["failed"], document["short"]) == (124, 0, 0)
     assert document["bytes"] == {"read": 2 * 60 * 4096, "written": 200_000}
-    assert document["core"] == core
+    assert document["core"] == "compiled"
     assert replay.info.made_by["pace"] == pace.value
     assert replay.info.made_by["operations_stored"] == 124
     assert (tmp_path / "twin/dxt-replay-twin/out/result-1.bin").stat().st_size == 100_000
@@ -165,17 +164,6 @@ def test_failed_operations_are_recorded_and_the_run_goes_on(tmp_path):
     assert result.as_json()["operations"] == 62
     rows = [row for batch in open_capture(tmp_path / "r.capture").operations() for row in batch.to_pylist()]
     assert [(row["op"], row["length"]) for row in rows if row["result"] < 0] == [("write", 0)]
-
-
-def test_a_missing_compiled_core_is_said_in_the_result_and_in_the_capture(tmp_path, monkeypatch):
-    monkeypatch.delenv("DXT_REPLAY_CORE", raising=False)
-    monkeypatch.setitem(sys.modules, "dxt_replay.replay.engine._issue", None)
-    source = small_capture(tmp_path, ranks=1)
-    stage(plan_stage(source, tmp_path / "twin"))
-    result = run_replay(source, tmp_path / "r.capture", options(tmp_path / "twin", source, pace=Pace.NONE), Solo())
-    said = [text for text in result.as_json()["warnings"] if "compiled issue loop is not installed" in text]
-    assert len(said) == 1
-    assert said[0] in open_capture(tmp_path / "r.capture").info.warnings
 
 
 @pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")

@@ -167,8 +167,8 @@ def test_the_first_line_of_a_run_says_what_happened_and_whether_it_is_good(
 
 
 def test_warnings_of_a_run_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    print_sections(run_sections({**RUN, "warnings": ["the compiled issue loop is not installed"]}))
-    assert "Warnings\nthe compiled issue loop is not installed\n" in text_of(capsys)
+    print_sections(run_sections({**RUN, "warnings": ["the replay was stopped before its end"]}))
+    assert "Warnings\nthe replay was stopped before its end\n" in text_of(capsys)
 
 
 def test_a_run_is_printed_with_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:

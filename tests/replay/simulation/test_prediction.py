@@ -41,11 +41,7 @@ def test_a_slower_storage_is_predicted(name: str, tmp_path: Path) -> None:
     assert found.prediction.elapsed_ns == pytest.approx(truth, rel=0.01)
 
 
-@pytest.mark.parametrize("core", ["python", "compiled"])
-def test_both_cores_predict_the_same(core: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if core == "compiled":
-        pytest.importorskip("dxt_replay.replay.simulation._simulated_storage")
-    monkeypatch.setenv("DXT_REPLAY_CORE", core)
+def test_every_operation_is_simulated(tmp_path: Path) -> None:
     application = Application(ranks=2, depth=2, jitter=0.4, collective_ns=1 * MS, steps=20)
     found = simulated(tmp_path, application, described(SLOW)).prediction.as_json()
     assert found["elapsed_s"] == pytest.approx(0.2567, rel=0.2)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dxt_replay.replay.causal.lane_events import EventLane, LaneTimes, run_lanes
 from dxt_replay.replay.simulation.model_numbers import ModelNumbers
-from dxt_replay.replay.simulation.simulated_storage import simulated_storage
+from dxt_replay.replay.simulation.simulated_storage import PythonStorage, simulated_storage
 from dxt_replay.replay.simulation.storage_model import (
     Jitter,
     Limit,
@@ -24,8 +24,9 @@ from tests.replay.simulation.storage_cases import CACHE, DEVICE, FILES, KIB, MIB
 
 @pytest.fixture(name="_each_core", params=["python", "compiled"], autouse=True)
 def each_core_fixture(request, monkeypatch):
-    """Each core in turn, as DXT_REPLAY_CORE chooses it."""
-    monkeypatch.setenv("DXT_REPLAY_CORE", request.param)
+    """Each core in turn."""
+    if request.param == "python":
+        monkeypatch.setitem(globals(), "simulated_storage", PythonStorage)
 
 
 def ends(storage, *lanes, ranks=None, **options):

@@ -1,4 +1,4 @@
-"""The back ends that need nothing installed, by the contract and by what is theirs alone."""
+"""The back ends that need nothing but an MPI library, by the contract and by what is theirs alone."""
 
 from __future__ import annotations
 
@@ -8,35 +8,40 @@ from pathlib import Path
 
 import pytest
 
-from dxt_replay.replay.engine.backends.base import Backend, FileSlot
 from dxt_replay.replay.engine.backends.mpiio import CollectiveMpiioBackend, MpiFile, MpiioBackend
-from dxt_replay.replay.engine.backends.null import NullBackend
-from dxt_replay.replay.engine.backends.posix import PosixBackend, check_direct
-from dxt_replay.replay.engine.backends.stdio import StdioBackend
+from dxt_replay.replay.engine.direct import check_direct
+from dxt_replay.replay.engine.files import Backend, FileSlot
+from dxt_replay.replay.engine.issue import Files
+from dxt_replay.replay.engine.items import OPEN, READ_AT, SYNC
 from dxt_replay.traces.errors import ReplayError, TargetError
-from tests.contract import BackendContract, no_file_may_grow
+from tests.contract import BackendContract
+from tests.fakes import PythonPosix
+from tests.replay.engine.issue_lanes import results
 
 
 class TestPosix(BackendContract):
-    def make_backend(self) -> Backend:
-        return PosixBackend()
+    def make_backend(self) -> str:
+        return "posix"
 
-    def test_descriptors_are_not_inherited(self, backend: Backend, path: bytes) -> None:
-        handle = backend.open(path, writable=False, create=False)
-        assert not os.get_inheritable(handle)
-        backend.close(handle)
+    def test_descriptors_are_not_inherited(self, data: Files, path: bytes) -> None:
+        assert results(data, (OPEN, 0, 0, 0, 0), (OPEN, 1, 0, 0, 0)) == [0, 0]
+        names = [int(name) for name in os.listdir("/proc/self/fd")]
+        mine = [fd for fd in names if os.path.lexists(f"/proc/self/fd/{fd}") and points_at(fd, path)]
+        assert [os.get_inheritable(fd) for fd in mine] == [False, False]
+
+
+def points_at(fd: int, path: bytes) -> bool:
+    return os.readlink(f"/proc/self/fd/{fd}") == os.fsdecode(path)
 
 
 class TestStdio(BackendContract):
-    def make_backend(self) -> Backend:
-        return StdioBackend()
+    def make_backend(self) -> str:
+        return "stdio"
 
-    def test_a_full_disk_is_reported_by_the_flush_or_the_close(self, backend: Backend, tmp_path: Path) -> None:
-        for report in (backend.sync, backend.close):
-            handle = backend.open(bytes(tmp_path / "full"), writable=True, create=True)
-            assert backend.write(handle, 0, 5, memoryview(bytearray(5))) == 5
-            with no_file_may_grow(), pytest.raises(OSError, match=f"Errno {errno.EFBIG}"):
-                report(handle)
+
+class TestPython(BackendContract):
+    def make_backend(self) -> Backend:
+        return PythonPosix()
 
 
 class TestMpiio(BackendContract):
@@ -46,11 +51,8 @@ class TestMpiio(BackendContract):
         pytest.importorskip("mpi4py.MPI", exc_type=ImportError)
         return MpiioBackend({"romio_ds_read": "disable"})
 
-    def test_sync_of_what_is_only_read_is_refused(self, backend: Backend, path: bytes) -> None:
-        handle = backend.open(path, writable=False, create=False)
-        with pytest.raises(OSError, match=f"Errno {errno.EROFS}"):
-            backend.sync(handle)
-        backend.close(handle)
+    def test_sync_of_what_is_only_read_is_refused(self, data: Files) -> None:
+        assert results(data, (SYNC, 1, 0, 0, 0)) == [-errno.EROFS]
 
 
 class TestCollectiveMpiio:
@@ -68,26 +70,13 @@ class TestCollectiveMpiio:
         assert backend.read(handle, 8, 20, memoryview(buffer)) == 7
         assert buffer[:7] == b"\0\0hello"
         backend.close_together()
-        with pytest.raises(OSError, match="not opened by all"):
-            backend.open(path, writable=False, create=False)
+        files = Files([FileSlot(path=path, uses=9)], backend)
+        assert results(files, (READ_AT, 0, 0, 1, 0)) == [-errno.EBADF]
 
     def test_a_file_that_cannot_be_opened_is_an_error_of_the_run(self, tmp_path: Path) -> None:
         pytest.importorskip("mpi4py.MPI", exc_type=ImportError)
         with pytest.raises(ReplayError, match=r"missing.*No such file"):
             CollectiveMpiioBackend().open_together([FileSlot(path=os.fsencode(tmp_path / "missing"))])
-
-
-class TestNull(BackendContract):
-    stores_data = False
-
-    def make_backend(self) -> Backend:
-        return NullBackend()
-
-    def test_touches_no_file(self, backend: Backend, tmp_path: Path) -> None:
-        handle = backend.open(os.fsencode(tmp_path / "new"), writable=True, create=True)
-        assert backend.write(handle, 0, 1 << 40, memoryview(b"")) == 1 << 40
-        assert backend.size(handle) == -1
-        assert not list(tmp_path.iterdir())
 
 
 def test_a_file_system_without_direct_io_is_told_before_the_run(tmp_path: Path) -> None:

@@ -1,4 +1,54 @@
-# Operations beside read and write: see dxt_replay.replay.engine.lane_files.
+# The calls of operations: reads and writes, and those beside them. See items.py.
+
+cdef inline int64_t transfer(int fd, int kind, char *data, int64_t asked, int64_t offset) noexcept nogil:
+    """One pread or pwrite; bytes or -errno."""
+    cdef ssize_t moved
+    while True:
+        moved = pread(fd, data, asked, offset) if kind == READ_AT else pwrite(fd, data, asked, offset)
+        if moved >= 0:
+            return moved
+        if errno != EINTR:
+            return -errno
+
+
+cdef inline int64_t whole_blocks(int64_t length) noexcept nogil:
+    return (length + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
+
+
+cdef int prepare_special(State *lane, int kind, int64_t asked, int64_t offset) noexcept nogil:
+    """Open the held file once more for a write that cannot go direct. 0 or errno."""
+    cdef File *file = lane.file
+    cdef int flags = file.flags & ~(O_DIRECT | O_CREAT)
+    cdef bint more = True
+    cdef bint goes_direct = kind == READ_AT or (offset | asked) % BLOCK_BYTES == 0
+    if goes_direct or lane.buffered_fd >= 0 or not file.flags & O_DIRECT:
+        return 0
+    pthread_mutex_lock(&file.lock)
+    if file.buffered_fd < 0:
+        file.buffered_fd = open_descriptor(file, flags)
+        while more and lacks_descriptors(file.buffered_fd):
+            more = close_idle(lane.table, file)
+            file.buffered_fd = open_descriptor(file, flags)
+    lane.buffered_fd = file.buffered_fd
+    pthread_mutex_unlock(&file.lock)
+    return -lane.buffered_fd if lane.buffered_fd < 0 else 0
+
+
+cdef int64_t transfer_special(State *lane, int kind, int64_t asked, int64_t offset) noexcept nogil:
+    """One request of a stream, of Python or direct; bytes or -errno. See `replay.engine.files`."""
+    cdef char *data = lane.buffer if kind == READ_AT else lane.payload
+    cdef int64_t before, moved
+    if lane.file.backend == PYTHON:
+        return call_python(lane.file, kind, lane.handle, offset, asked, data)
+    if lane.file.backend == STDIO:
+        return transfer_stream(stream_of(lane.handle), kind == WRITE_AT, data, asked, offset)
+    if kind == WRITE_AT and (offset | asked) % BLOCK_BYTES:
+        store_relaxed(&lane.not_direct, lane.not_direct + 1)
+        return transfer(lane.buffered_fd, kind, data, asked, offset)
+    before = offset % BLOCK_BYTES  # 0 of a write
+    moved = transfer(<int>lane.handle, kind, data, whole_blocks(before + asked), offset - before)
+    return moved if moved < 0 else max(0, min(moved - before, asked))
+
 
 cdef inline bint has_slot(State *lane, int64_t slot) noexcept nogil:
     return 0 <= slot < lane.table.count
@@ -27,11 +77,11 @@ cdef void detach(File *file) noexcept nogil:
 
 
 cdef int prepare_other(State *lane, int kind, int64_t slot, int64_t offset) noexcept nogil:
-    """All that is outside of the latency; errno that refuses the item, 0 for none, C_STOPPED where it is given up."""
+    """All that is outside of the latency; errno that refuses the item, 0 for none, STOPPED where it is given up."""
     release_file(lane)
     if not has_slot(lane, slot):
         return EBADF
-    if kind == C_RENAME:
+    if kind == RENAME:
         if not has_slot(lane, offset):
             return EBADF
         if not (lane.table.files[slot].flags & lane.table.files[offset].flags & O_RDWR):
@@ -39,11 +89,11 @@ cdef int prepare_other(State *lane, int kind, int64_t slot, int64_t offset) noex
         detach(&lane.table.files[slot])
         detach(&lane.table.files[offset])
         return 0
-    if kind == C_SEEK and offset < 0:
+    if kind == SEEK and offset < 0:
         return EINVAL
-    if kind == C_STAT or kind == C_OPEN:
+    if kind == STAT or kind == OPEN:
         return 0
-    return lane.error if hold_file(lane, slot) else C_STOPPED
+    return lane.error if hold_file(lane, slot) else STOPPED
 
 
 cdef Handle another(File *file) noexcept nogil:
@@ -53,12 +103,14 @@ cdef Handle another(File *file) noexcept nogil:
     if file.backend == STDIO:
         made = duplicate_stream(stream_of(file.handle), &stream)
         return made if made else <Handle><uintptr_t>stream
+    if file.backend == PYTHON:
+        return call_python(file, ASK_ANOTHER, file.handle, 0, 0, NULL)
     made = c_fcntl(<int>file.handle, F_DUPFD_CLOEXEC, 0)
     return made if made >= 0 else -errno
 
 
 cdef Handle take(State *lane, int64_t slot) noexcept nogil:
-    """Give up the held file and get a handle of it to close, or -errno: see `PythonFiles.take`."""
+    """Give up the held file and get a handle of it to close, or -errno: see CLOSE."""
     cdef File *file = &lane.table.files[slot]
     cdef Handle handle
     cdef bint more = True
@@ -95,8 +147,12 @@ cdef void keep_open(File *file, Handle handle) noexcept nogil:
 
 cdef int call_on_path(File *file, File *renamed_to) noexcept nogil:
     """STAT, or RENAME where there is another file; 0 or -errno. The same calls for descriptors and streams."""
-    cdef stat status
+    cdef struct_stat status
     cdef int result
+    if file.backend == PYTHON:
+        return <int>call_python(
+            file, STAT if renamed_to == NULL else RENAME, -1, 0, 0, NULL if renamed_to == NULL else renamed_to.path
+        )
     if renamed_to != NULL:
         return rename_link_free(file.path, renamed_to.path)
     result = fstatat(AT_FDCWD, file.path, &status, AT_SYMLINK_NOFOLLOW if file.flags & O_RDWR else 0)
@@ -106,14 +162,18 @@ cdef int call_on_path(File *file, File *renamed_to) noexcept nogil:
 cdef int call_on_handle(State *lane, int kind, int64_t offset) noexcept nogil:
     """SYNC or SEEK on the held file; 0 or -errno."""
     cdef bint failed
-    if lane.stream != NULL:
-        return flush_stream(lane.stream) if kind == C_SYNC else seek_stream(lane.stream, offset)
-    if kind == C_SYNC:
-        failed = fsync(lane.fd) != 0
+    cdef Stream *stream = stream_of(lane.handle)
+    cdef int fd = <int>lane.handle
+    if lane.file.backend == PYTHON:
+        return <int>call_python(lane.file, kind, lane.handle, offset, 0, NULL)
+    if lane.file.backend == STDIO:
+        return flush_stream(stream) if kind == SYNC else seek_stream(stream, offset)
+    if kind == SYNC:
+        failed = fsync(fd) != 0
         while failed and errno == EINTR:
-            failed = fsync(lane.fd) != 0
+            failed = fsync(fd) != 0
     else:
-        failed = lseek(lane.fd, offset, SEEK_SET) < 0
+        failed = lseek(fd, offset, SEEK_SET) < 0
     return -errno if failed else 0
 
 
@@ -144,17 +204,17 @@ cdef Call call_other(State *lane, int kind, int64_t slot, int64_t offset, int er
         call.begin = now_ns()
         call.end = now_ns()
         call.result = -error
-    elif kind == C_OPEN:
+    elif kind == OPEN:
         call = call_open(lane, file)
     else:
-        taken = take(lane, slot) if kind == C_CLOSE else 0
+        taken = take(lane, slot) if kind == CLOSE else 0
         call.begin = now_ns()
-        if kind == C_CLOSE:
+        if kind == CLOSE:
             call.result = taken if taken < 0 else close_handle(file, taken)
-        elif kind == C_SYNC or kind == C_SEEK:
+        elif kind == SYNC or kind == SEEK:
             call.result = call_on_handle(lane, kind, offset)
         else:
-            call.result = call_on_path(file, &lane.table.files[offset] if kind == C_RENAME else NULL)
+            call.result = call_on_path(file, &lane.table.files[offset] if kind == RENAME else NULL)
         call.end = now_ns()
     if lane.held == slot and slot >= 0:
         lane.left -= 1
@@ -162,6 +222,6 @@ cdef Call call_other(State *lane, int kind, int64_t slot, int64_t offset, int er
             release_file(lane)
     else:
         count_use(lane, slot)
-        if kind == C_RENAME and not error:
+        if kind == RENAME and not error:
             count_use(lane, offset)
     return call
