@@ -13,8 +13,7 @@ A request passes all of its queues at once, as data flow through pipes in a row,
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import NormalDist, fmean
 
@@ -64,30 +63,6 @@ class RequestTime:
             return cls(time_ns=((float(latency_ns),),))
         size = 1 << 20
         return cls(sizes=(0, size), time_ns=((float(latency_ns), latency_ns + size * 1e9 / bytes_per_s),))
-
-    def ns(self, size: int, in_flight: int = 1) -> float:
-        """The time of a request of `size` bytes with so many in flight, ns."""
-        row, share = _place(self.in_flight, in_flight)
-        time = self._row_ns(row, size)
-        return time if share == 0.0 else _between(time, self._row_ns(row + 1, size), share)
-
-    def _row_ns(self, row: int, size: int) -> float:
-        times = self.time_ns[row]
-        place, share = _place(self.sizes, size)
-        return times[place] if share == 0.0 else _between(times[place], times[place + 1], share)
-
-
-def _between(first: float, second: float, share: float) -> float:
-    """The value `share` of the way from the first to the second; beyond the second it does not fall."""
-    return second if share > 1.0 and second < first else first + share * (second - first)
-
-
-def _place(values: Sequence[int], value: int) -> tuple[int, float]:
-    """The interval that a value lies in or goes on from, and how far it lies in it, from 0; 0 below the first."""
-    if len(values) == 1 or value <= values[0]:
-        return 0, 0.0
-    place = min(bisect_right(values, value) - 1, len(values) - 2)
-    return place, (value - values[place]) / (values[place + 1] - values[place])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,6 +213,6 @@ class StorageModel:
         if len(set(names)) < len(names):
             raise UsageError("two limits have the same name")
 
-    def time_of(self, operation: str) -> RequestTime:
-        """The time of an operation; none where the model does not list it."""
-        return self.operations.get(operation, RequestTime())
+    def nodes(self, ranks: int) -> int:
+        """On how many nodes so many ranks run."""
+        return -(-ranks // self.ranks_per_node) if self.ranks_per_node else 1

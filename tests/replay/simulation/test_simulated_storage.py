@@ -1,4 +1,4 @@
-"""The simulated storage: what each part of a model does, in both cores."""
+"""The simulated storage: what each part of a model does, by hand, by formula and as measured on Linux."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dxt_replay.replay.causal.lane_events import EventLane, LaneTimes, run_lanes
-from dxt_replay.replay.simulation.model_numbers import ModelNumbers
-from dxt_replay.replay.simulation.simulated_storage import simulated_storage
 from dxt_replay.replay.simulation.storage_model import (
     Jitter,
     Limit,
@@ -19,30 +16,7 @@ from dxt_replay.replay.simulation.storage_model import (
     Servers,
 )
 from dxt_replay.traces.schema import APIS
-from tests.replay.simulation.storage_cases import CACHE, DEVICE, FILES, KIB, MIB, MS, US, model, operations
-
-
-@pytest.fixture(name="_each_core", params=["python", "compiled"], autouse=True)
-def each_core_fixture(request, monkeypatch):
-    """Each core in turn, as DXT_REPLAY_CORE chooses it."""
-    monkeypatch.setenv("DXT_REPLAY_CORE", request.param)
-
-
-def ends(storage, *lanes, ranks=None, **options):
-    """When each item of each lane ends; lane i belongs to rank i unless `ranks` says otherwise."""
-    ranks = ranks or list(range(len(lanes)))
-    numbers = ModelNumbers.of(storage, max(ranks) + 1, FILES)
-    placed = [
-        EventLane(items=rows, times=LaneTimes.room(len(rows)), rank=rank)
-        for rows, rank in zip(lanes, ranks, strict=True)
-    ]
-    service = simulated_storage(numbers, **options)
-    run_lanes(placed, service)
-    return [lane.times.end_ns.tolist() for lane in placed], service.use
-
-
-def read(length=MIB, offset=0, file=0, due=0):
-    return operations(("read", file, offset, length, due))
+from tests.replay.simulation.storage_cases import CACHE, DEVICE, KIB, MIB, MS, US, ends, model, operations, read
 
 
 def test_a_request_takes_the_time_of_its_operation() -> None:
@@ -51,14 +25,14 @@ def test_a_request_takes_the_time_of_its_operation() -> None:
     assert found == [7005, 7005 + 1_100_000, 7005 + 1_100_000]
     assert use.operations.tolist() == [1, 0, 1, 1, 0, 0, 0, 0]
     assert use.operation_bytes[0] == 1_000_000
-    assert use.own_ns == pytest.approx(7000 + 1_100_000)
+    assert (use.server_ns.tolist(), use.metadata_ns.tolist()) == ([pytest.approx(1_100_000)], [7000])
 
 
 def test_a_pipe_is_shared() -> None:
     pipe = Limit(name="pipe", each="system", per_s=1e9)
     found, use = ends(model(limits=(pipe,)), read(1000), read(2000), read(3000))
     assert found == [[1000], [3000], [6000]]
-    assert use.busy_ns.tolist() == [6000.0]
+    assert use.busy_ns[0].tolist() == [6000.0]
 
 
 def test_reads_and_writes_share_only_a_limit_of_both() -> None:
@@ -94,9 +68,8 @@ def test_requests_are_counted_by_their_size() -> None:
 
 def test_slots_serve_in_order() -> None:
     storage = model(operations={"read": RequestTime.affine(1000)}, servers=Servers(slots=2))
-    found, use = ends(storage, *(read(1) for _ in range(5)))
+    found, _ = ends(storage, *(read(1) for _ in range(5)))
     assert found == [[1000], [1000], [2000], [2000], [3000]]
-    assert use.slot_ns == 0 + 0 + 1000 + 1000 + 2000
 
 
 def test_times_grow_with_requests_in_flight() -> None:
@@ -111,9 +84,9 @@ def test_stripes_are_served_side_by_side() -> None:
     # 500 bytes of stripe 0, stripes 1 and 2, 250 bytes of stripe 3, which lies with stripe 0.
     found, use = ends(storage, read(2750, offset=500))
     assert found == [[1000]]
-    assert use.busy_ns.tolist() == [750.0, 1000.0, 1000.0, 0.0]
+    assert use.busy_ns[0].tolist() == [750.0, 1000.0, 1000.0, 0.0]
     _, use = ends(storage, read(1, offset=2000, file=1))
-    assert use.busy_ns.tolist() == [0.0, 1.0, 0.0, 0.0]
+    assert use.busy_ns[0].tolist() == [0.0, 1.0, 0.0, 0.0]
 
 
 @given(
@@ -126,7 +99,7 @@ def test_the_pieces_of_a_request_are_its_bytes(offset, length, width, count) -> 
     expected = np.zeros(5)
     for at in range(offset, offset + length):
         expected[at // width % count] += 1
-    assert use.busy_ns.tolist() == expected.tolist()
+    assert use.busy_ns[0].tolist() == expected.tolist()
 
 
 def test_metadata_has_a_queue_of_its_own() -> None:
@@ -307,6 +280,14 @@ def test_jitter_is_drawn_by_seed() -> None:
     found = [ends(storage, rows, seed=seed)[0][0] for seed in (1, 1, 2)]
     assert found[0] == found[1] != found[2]
     assert set(np.diff(found[0]).tolist()) == {5000, 10_000, 20_000}
+
+
+def test_the_generator_of_the_jitter_is_splitmix64() -> None:
+    """The reference sequence of the seed 1234567 (rosettacode.org/wiki/Pseudo-random_numbers/Splitmix64)."""
+    drawn = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
+    storage = model(**DEVICE, jitter=Jitter(quantiles=tuple(map(float, range(1024)))))
+    (found,), _ = ends(storage, operations(*[("read", 0, 0, 1, 0)] * 5), seed=1234567)
+    assert np.diff([0, *found]).tolist() == [10_000 * (number >> 54) for number in drawn]
 
 
 def test_scale_makes_all_times_longer() -> None:
