@@ -16,6 +16,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import NormalDist, fmean
+from typing import Any
 
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.schema import OPS
@@ -31,6 +32,14 @@ QUANTILES = 1024
 
 MAX_SERVERS = 1 << 16
 """Most servers of a model."""
+
+
+def stated(form: str, *, key: str = "", optional: bool = False) -> Mapping[str, Any]:
+    """How documents state a field: metadata for `replay.simulation.model_file`, which knows the forms.
+
+    key: where it is not the name of the field. optional: whether it is only written where it differs from its default.
+    """
+    return {"form": form, "key": key, "optional": optional}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,14 +88,14 @@ class Limit:
     Raises: UsageError for a rate that is not positive, or an unknown operation or scope.
     """
 
-    name: str
-    each: str
-    operations: tuple[str, ...] = DATA_OPERATIONS
-    per_s: float
+    name: str = field(metadata=stated("text"))
+    each: str = field(metadata=stated("text"))
+    operations: tuple[str, ...] = field(default=DATA_OPERATIONS, metadata=stated("texts", key="of"))
+    per_s: float = field(metadata=stated("bandwidth", key="rate"))
     counts_requests: bool = False
-    burst: float = 0.0
-    request_bytes: int = 0
-    step_ns: float = 0.0
+    burst: float = field(default=0.0, metadata=stated("size"))
+    request_bytes: int = field(default=0, metadata=stated("size", key="request_size", optional=True))
+    step_ns: float = field(default=0.0, metadata=stated("time", key="step", optional=True))
 
     def __post_init__(self) -> None:
         if self.each not in SCOPES:
@@ -110,10 +119,10 @@ class Servers:
     Raises: UsageError for impossible numbers.
     """
 
-    count: int = 1
-    slots: int = 0
-    stripe_bytes: int = 0
-    stripe_count: int = 1
+    count: int = field(default=1, metadata=stated("whole"))
+    slots: int = field(default=0, metadata=stated("whole"))
+    stripe_bytes: int = field(default=0, metadata=stated("size", key="stripe_size", optional=True))
+    stripe_count: int = field(default=1, metadata=stated("whole", optional=True))
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= MAX_SERVERS or self.slots < 0 or self.stripe_bytes < 0:
@@ -138,13 +147,13 @@ class PageCache:
     Raises: UsageError for negative sizes.
     """
 
-    size: int
-    hit: RequestTime = RequestTime()
-    write: RequestTime | None = None
-    read_ahead: int = 0
-    dirty: int = 0
-    largest_fetch: int = 0
-    dropped_at_open: bool = False
+    size: int = field(metadata=stated("size"))
+    hit: RequestTime = field(default=RequestTime(), metadata=stated("times"))
+    read_ahead: int = field(default=0, metadata=stated("size"))
+    dirty: int = field(default=0, metadata=stated("size"))
+    largest_fetch: int = field(default=0, metadata=stated("size"))
+    dropped_at_open: bool = field(default=False, metadata=stated("truth"))
+    write: RequestTime | None = field(default=None, metadata=stated("times", optional=True))
 
     def __post_init__(self) -> None:
         if self.size <= 0 or min(self.read_ahead, self.dirty, self.largest_fetch) < 0:
@@ -159,8 +168,8 @@ class Jitter:
     Raises: UsageError for factors that are negative or do not ascend.
     """
 
-    quantiles: tuple[float, ...]
-    seed: int = 1
+    quantiles: tuple[float, ...] = field(metadata=stated("factors"))
+    seed: int = field(default=1, metadata=stated("whole"))
 
     def __post_init__(self) -> None:
         if not self.quantiles or self.quantiles[0] < 0 or any(a > b for a, b in itertools.pairwise(self.quantiles)):
@@ -188,16 +197,16 @@ class StorageModel:
     Raises: UsageError for an unknown operation or an impossible number.
     """
 
-    name: str
-    about: str = ""
-    operations: Mapping[str, RequestTime] = field(default_factory=dict)
-    servers: Servers = Servers()
-    metadata: Servers = Servers()
-    limits: tuple[Limit, ...] = ()
-    cache: PageCache | None = None
-    ranks_per_node: int = 0
-    jitter: Jitter | None = None
-    uncertainty: float = 0.0
+    name: str = field(metadata=stated("text"))
+    about: str = field(default="", metadata=stated("text", optional=True))
+    uncertainty: float = field(default=0.0, metadata=stated("share"))
+    ranks_per_node: int = field(default=0, metadata=stated("whole", optional=True))
+    operations: Mapping[str, RequestTime] = field(default_factory=dict, metadata=stated("operations"))
+    servers: Servers = field(default=Servers(), metadata=stated("servers"))
+    metadata: Servers = field(default=Servers(), metadata=stated("servers"))
+    limits: tuple[Limit, ...] = field(default=(), metadata=stated("limits"))
+    cache: PageCache | None = field(default=None, metadata=stated("cache", optional=True))
+    jitter: Jitter | None = field(default=None, metadata=stated("jitter", optional=True))
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.operations if name not in OPS]
