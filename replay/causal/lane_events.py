@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from dxt_replay.replay.causal._lane_events import Service, run
+from dxt_replay.replay.engine.items import ADD
 from dxt_replay.traces.errors import ReplayError
 
-KINDS, CODES = 13, 32
+KINDS, CODES = ADD + 1, 32
 """Shape of `Watch.class_of`."""
 
 

@@ -108,7 +108,8 @@ cdef class Queues:
     cdef _place_tables(self, model):
         cdef Table *own
         cache = model.cache or PageCache(size=1)
-        times = [*(model.operations.get(name, RequestTime()) for name in KIND_NAMES), cache.hit, cache.write or cache.hit]
+        times = [model.operations.get(name, RequestTime()) for name in KIND_NAMES]
+        times += [cache.hit, cache.write or cache.hit]
         self.tables.resize(len(times))
         for number, time in enumerate(times):
             own = &self.tables[<int64_t>number]

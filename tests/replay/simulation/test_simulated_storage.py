@@ -28,13 +28,6 @@ def test_a_request_takes_the_time_of_its_operation() -> None:
     assert (use.server_ns.tolist(), use.metadata_ns.tolist()) == ([pytest.approx(1_100_000)], [7000])
 
 
-def test_a_pipe_is_shared() -> None:
-    pipe = Limit(name="pipe", each="system", per_s=1e9)
-    found, use = ends(model(limits=(pipe,)), read(1000), read(2000), read(3000))
-    assert found == [[1000], [3000], [6000]]
-    assert use.busy_ns[0].tolist() == [6000.0]
-
-
 def test_reads_and_writes_share_only_a_limit_of_both() -> None:
     reads = Limit(name="reads", each="server", operations=("read",), per_s=1e9)
     found, _ = ends(model(limits=(reads,)), read(1000), operations(("write", 0, 0, 5000, 0)), read(1000))
@@ -47,29 +40,10 @@ def test_each_node_has_its_link() -> None:
     assert found == [[1000], [2000], [1000], [2000]]
 
 
-def test_a_throttle_lets_a_burst_pass() -> None:
-    throttle = Limit(name="throttle", each="server", per_s=1e9, burst=3000)
-    rows = operations(*[("read", 0, 0, 1000, 0)] * 5, ("read", 0, 0, 1000, 10_000))
-    (found,), _ = ends(model(limits=(throttle,), operations={"read": RequestTime.affine(10)}), rows)
-    assert found == [10, 20, 30, 1000, 2000, 12_010]
-
-
 def test_what_is_larger_than_the_burst_passes_as_in_a_pipe() -> None:
     throttle = Limit(name="throttle", each="server", per_s=1e9, burst=3000)
     (found,), _ = ends(model(limits=(throttle,)), operations(("read", 0, 0, 3000, 0), ("read", 0, 0, 3001, 10_000)))
     assert found == [0, 13_001]
-
-
-def test_requests_are_counted_by_their_size() -> None:
-    iops = Limit(name="iops", each="server", per_s=1e6, counts_requests=True, request_bytes=128 * KIB)
-    found, _ = ends(model(limits=(iops,)), operations(("read", 0, 0, 1, 0), ("read", 0, 0, MIB, 0)))
-    assert found == [[1000, 9000]]
-
-
-def test_slots_serve_in_order() -> None:
-    storage = model(operations={"read": RequestTime.affine(1000)}, servers=Servers(slots=2))
-    found, _ = ends(storage, *(read(1) for _ in range(5)))
-    assert found == [[1000], [1000], [2000], [2000], [3000]]
 
 
 def test_times_grow_with_requests_in_flight() -> None:
@@ -121,13 +95,6 @@ def test_what_was_read_is_cached_on_its_node() -> None:
     assert second == [MS + 10_000]
     assert (use.hits, use.hit_bytes) == (1, 4000)
     assert use.request_bytes[0] == 8192 + 4096 + 8192
-
-
-def test_a_full_cache_forgets_what_it_read_first() -> None:
-    storage = model(**DEVICE, cache=dataclasses.replace(CACHE, size=8192))
-    rows = operations(*(("read", 0, 4096 * page, 1, 0) for page in (0, 1, 2, 1, 0)))
-    (found,), _ = ends(storage, rows)
-    assert np.diff(found).tolist() == [10_000, 10_000, 100, 10_000]
 
 
 def test_read_ahead_hides_the_latency_of_a_sequential_reader() -> None:
@@ -208,14 +175,6 @@ def test_a_large_read_waits_for_the_windows_that_it_is_cut_into(kib, turns) -> N
     assert use.request_bytes[0] >= kib * KIB
 
 
-def test_an_open_drops_what_is_held_of_a_file() -> None:
-    rows = operations(*[("open", 1, 0, 0, 0), *(("read", 1, 4096 * page, 4096, 0) for page in range(2))] * 2)
-    for dropped, expected in ((False, [10_000, 10_000, 100, 100]), (True, [10_000, 10_000, 10_000, 10_000])):
-        cache = dataclasses.replace(CACHE, dropped_at_open=dropped)
-        (found,), _ = ends(model(**DEVICE, cache=cache), rows)
-        assert [time for time in np.diff([0, *found]).tolist() if time] == expected
-
-
 @pytest.mark.parametrize(
     ("kib", "pause_ms", "groups", "of", "measured_s"),
     [
@@ -250,15 +209,6 @@ def test_a_reader_waits_for_what_is_being_fetched() -> None:
     assert use.requests[0] == 1
 
 
-def test_writes_are_held_until_they_are_synced() -> None:
-    cache = dataclasses.replace(CACHE, dirty=10_000)
-    each = [("write", 0, 0, 6000, 0), ("write", 1, 0, 6000, 0), ("sync", 0, 0, 0, 0), ("sync", 0, 0, 0, 0)]
-    rows = operations(*each, ("write", 1, 0, 6000, 0), ("read", 0, 0, 100, 0))
-    (found,), use = ends(model(**DEVICE, cache=cache), rows)
-    assert np.diff([0, *found]).tolist() == [100, 50_000, 50_000, 0, 100, 100]
-    assert use.request_bytes[1] == 12_000
-
-
 @pytest.mark.parametrize("cache", [None, dataclasses.replace(CACHE, size=1 << 30)])
 def test_a_stream_holds_small_writes(cache) -> None:
     each = [("write", 0, at, 2000, 0) for at in (0, 2000, 4000, 6000)]
@@ -272,14 +222,6 @@ def test_a_stream_holds_small_writes(cache) -> None:
 def test_a_read_at_the_end_of_the_file_fetches_nothing() -> None:
     _, use = ends(model(**DEVICE, cache=CACHE), operations(("read", 2, 5000, 0, 0)))
     assert use.requests[0] == 0
-
-
-def test_jitter_is_drawn_by_seed() -> None:
-    storage = model(**DEVICE, jitter=Jitter(quantiles=(0.5, 1.0, 2.0)))
-    rows = operations(*[("read", 0, 0, 1, 0)] * 200)
-    found = [ends(storage, rows, seed=seed)[0][0] for seed in (1, 1, 2)]
-    assert found[0] == found[1] != found[2]
-    assert set(np.diff(found[0]).tolist()) == {5000, 10_000, 20_000}
 
 
 def test_the_generator_of_the_jitter_is_splitmix64() -> None:
