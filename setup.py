@@ -1,6 +1,6 @@
 """Declares the compiled cores; all else is in setup.cfg. The folders of the tree are linked below `dxt_replay/`.
 
-No core has another form: without a C compiler the installation fails.
+No core has another form: without a compiler for C and C++ the installation fails.
 """
 
 from Cython.Build import cythonize

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from dxt_replay.profiler_merge.darshan._overlap_lanes import OverlapLanes
 from dxt_replay.profiler_merge.darshan.lanes import NEVER, latest_on_lanes
-from dxt_replay.profiler_merge.darshan.overlap_lanes import OverlapLanes, overlap_lanes
 from dxt_replay.profiler_merge.darshan.rank_segments import SegmentBatch
 from dxt_replay.profiler_merge.darshan.spilled import chunks, empty_columns, release
 from dxt_replay.profiler_merge.untraced.operations_by_file import ByFile, module_operations
@@ -134,7 +134,7 @@ class LargeRank:
         apis = self._columns["api"][rows]
         for api in np.unique(apis).tolist():
             mine = np.flatnonzero(apis == api)
-            lane[mine] = self._overlap.setdefault(api, overlap_lanes()).following(start[mine], end[mine])
+            lane[mine] = self._overlap.setdefault(api, OverlapLanes()).following(start[mine], end[mine])
             self._lanes[api] = max(self._lanes.get(api, 0), int(lane[mine].max()) + 1)
 
     def _add_first_lanes(self) -> None:

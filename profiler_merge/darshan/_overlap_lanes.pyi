@@ -1,4 +1,4 @@
 import numpy as np
 
-class CompiledOverlap:
+class OverlapLanes:
     def following(self, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray: ...

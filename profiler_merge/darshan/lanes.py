@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dxt_replay.profiler_merge.darshan.overlap_lanes import overlap_lanes
+from dxt_replay.profiler_merge.darshan._overlap_lanes import OverlapLanes
 
 NEVER = int(np.iinfo(np.int64).min)
 """A time before all others."""
@@ -40,10 +40,10 @@ def lanes_from_overlap(start_ns: np.ndarray, end_ns: np.ndarray, rank: np.ndarra
     """int32 lane of each operation, given in start order: the fewest lanes on which none overlap, as `OverlapLanes`."""
     cuts = [] if rank is None else (np.flatnonzero(rank[1:] != rank[:-1]) + 1).tolist()
     if not cuts:
-        return overlap_lanes().following(start_ns, end_ns)
+        return OverlapLanes().following(start_ns, end_ns)
     lanes = np.empty(len(start_ns), dtype=np.int32)
     for begin, end in pairwise((0, *cuts, len(lanes))):
-        lanes[begin:end] = overlap_lanes().following(start_ns[begin:end], end_ns[begin:end])
+        lanes[begin:end] = OverlapLanes().following(start_ns[begin:end], end_ns[begin:end])
     return lanes
 
 

@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""The compiled core of `replay.causal.lane_events`, which says what it does: the same lanes, the same times.
+# distutils: language = c++
+"""The lanes of `replay.causal.lane_events`, compiled.
 
 Only operations that a service gives their time are events. All other items of a lane are done as soon as they can be,
 ahead of the events: whoever waits for a counter learns when it got there. A counter remembers this for as long as a
@@ -8,22 +9,31 @@ lane may still ask, that is, since the latest event.
 
 import numpy as np
 
-from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
+from libcpp.queue cimport priority_queue
+from libcpp.utility cimport pair
+from libcpp.vector cimport vector
 
-from dxt_replay.replay.engine.items cimport ADD, SLEEP, SPIN, WAIT, Item
+from dxt_replay.replay.engine.items cimport ADD, SLEEP, SPIN, WAIT
 
+from dxt_replay.replay.engine import wait_counters
 from dxt_replay.replay.engine.items import PLAN_ROW
 
-cdef enum:
-    C_KINDS = 13
-    C_CODES = 32
-    NOBODY = -1
+cdef int64_t FIRST_RANK_COUNTER = wait_counters.FIRST_RANK_COUNTER
 
-CONSTANTS = {
-    "KINDS": C_KINDS,
-    "CODES": C_CODES,
-}
+cdef struct Lane:
+    const Item *items
+    const int64_t *durations    # NULL: the service gives operations their time
+    int64_t *begins             # NULL: nobody asks for the times
+    int64_t *ends
+    int64_t count
+    int64_t at
+    int64_t now
+    int64_t least               # what it waits for at its counter
+    int64_t counter_shift
+    int64_t file_shift
+    int64_t rank
+    bint watched
 
 cdef struct Stamp:
     int64_t reached
@@ -31,320 +41,211 @@ cdef struct Stamp:
 
 cdef struct Counter:
     int64_t reached
-    int64_t time          # of the latest addition
-    int64_t forgotten     # highest sum that was reached before every lane's present
-    int64_t least         # lowest sum that a lane waits for
-    Stamp *stamps         # a ring of `room`, a power of two
-    int64_t first
-    int64_t held
-    int64_t room
-    int32_t waiting       # first of the lanes that wait
-
-cdef struct Event:
-    int64_t time
-    int64_t lane
-
-cdef int64_t NEVER = 0x7FFFFFFFFFFFFFFF
+    int64_t time                # of the latest addition
+    int64_t forgotten           # highest sum that was reached before every lane's present
+    int64_t least               # lowest sum that a lane waits for
+    int64_t first               # the first stamp that is not forgotten
+    vector[Stamp] stamps
+    vector[int32_t] waiting
 
 
 cdef class Service:
     """What gives operations their time; this one gives them none."""
 
-    cdef int64_t serve(self, int64_t now, const Lane *lane, const Item *item) noexcept nogil:
-        """When an operation ends that begins now; negative where memory ran out."""
+    cdef int64_t serve(self, int64_t now, int64_t rank, int64_t file_shift, const Item *item) except -1 nogil:
+        """When the operation `item` ends that a rank begins `now`, ns. Called in the order of `now`."""
         return now
 
 
-cdef class CompiledLanes:
-    """See `replay.causal.lane_events.run_lanes`."""
-
-    cdef Lane *lanes
-    cdef Counter *counters
-    cdef Event *heap
-    cdef int64_t lane_count, counter_count, heaped, horizon, events
-    cdef int64_t first_shared
-    cdef int32_t ready
-    cdef bint out_of_memory
-    cdef list kept
+cdef class Lanes:
+    cdef vector[Lane] lanes
+    cdef vector[Counter] counters
+    cdef vector[int32_t] ready
+    cdef priority_queue[pair[int64_t, int64_t]] events  # minus the time and minus the lane: the least is on top
+    cdef int64_t horizon, served, first_step
     cdef Service service
-    cdef const uint8_t[::1] class_of
+    cdef const uint8_t[:, ::1] class_of
     cdef int64_t[:, ::1] spent
-    cdef int64_t first_step
+    cdef list kept
 
-    def __cinit__(self, lanes, service, watch, int64_t first_rank_counter):
-        cdef int64_t number
+    def __init__(self, lanes, service, watch):
+        cdef Counter none
+        none.reached = none.time = none.forgotten = none.first = 0
+        none.least = INT64_MAX
         self.kept = []
-        self.first_shared = first_rank_counter
         self.service = Service() if service is None else service
-        self.lane_count = len(lanes)
-        self.lanes = <Lane *>calloc(max(self.lane_count, 1), sizeof(Lane))
-        self.heap = <Event *>malloc(max(self.lane_count, 1) * sizeof(Event))
-        if self.lanes is NULL or self.heap is NULL:
-            raise MemoryError
         if watch is not None:
             self.class_of, self.spent, self.first_step = watch.class_of, watch.spent_ns, watch.first_step
-            if len(self.class_of) != C_KINDS * C_CODES:
-                raise ValueError(f"class_of is not uint8[{C_KINDS * C_CODES}]")
-        self._place(lanes, watch is not None)
-        self.counters = <Counter *>calloc(max(self.counter_count, 1), sizeof(Counter))
-        if self.counters is NULL:
-            raise MemoryError
-        for number in range(self.counter_count):
-            self.counters[number].waiting = NOBODY
-            self.counters[number].least = NEVER
+        self.counters.resize(self._placed(lanes, watch is not None), none)
 
-    def __dealloc__(self):
-        cdef int64_t number
-        if self.counters is not NULL:
-            for number in range(self.counter_count):
-                free(self.counters[number].stamps)
-        free(self.counters)
-        free(self.lanes)
-        free(self.heap)
-
-    cdef _place(self, lanes, bint watched):
+    cdef int64_t _placed(self, lanes, bint watched) except -1:
+        """How many counters the lanes name."""
         cdef Lane *own
-        cdef const uint8_t[::1] raw
+        cdef const Item[::1] rows
         cdef const int64_t[::1] durations
         cdef int64_t[::1] begins, ends
-        cdef int64_t number
+        cdef int64_t number, counters = 0
         cdef dict highest = {}
+        self.lanes.resize(len(lanes))
         for number, lane in enumerate(lanes):
-            own = &self.lanes[number]
-            items = lane.items
-            own.count = len(items)
-            own.counter_shift, own.rank, own.file_shift = lane.counter_shift, lane.rank, lane.file_shift
-            own.watched = lane.watched and watched
+            items, times, own = lane.items, lane.times, &self.lanes[number]
+            own.count, own.watched = len(items), lane.watched and watched
+            own.counter_shift, own.file_shift, own.rank = lane.counter_shift, lane.file_shift, lane.rank
             if own.count:
-                if items.dtype != PLAN_ROW or not items.flags.c_contiguous:
-                    raise ValueError("the items of a lane are not contiguous PLAN_ROWs")
-                raw = items.view(np.uint8)
-                own.items = <const Item *>&raw[0]
+                rows = items
+                own.items = &rows[0]
                 if id(items) not in highest:
                     highest[id(items)] = _highest_counter(items)
-                self.counter_count = max(self.counter_count, highest[id(items)] + max(own.counter_shift, 0) + 1)
-                if lane.durations_ns is not None:
-                    durations = lane.durations_ns
-                    if len(durations) != own.count:
-                        raise ValueError("a lane needs a duration for each item")
-                    own.durations = &durations[0]
-                    self.kept.append(lane.durations_ns)
-            self.kept.append(items)
-            if lane.times is not None:
-                begins, ends = lane.times.begin_ns, lane.times.end_ns
+                counters = max(counters, highest[id(items)] + max(own.counter_shift, 0) + 1)
+            if own.count and lane.durations_ns is not None:
+                durations = lane.durations_ns
+                own.durations = &durations[0]
+                if len(durations) != own.count:
+                    raise ValueError("a lane needs a duration for each item")
+            if own.count and times is not None:
+                begins, ends = times.begin_ns, times.end_ns
+                own.begins, own.ends = &begins[0], &ends[0]
                 if len(begins) != own.count or len(ends) != own.count:
                     raise ValueError("a lane needs room for the times of each item")
-                if own.count:
-                    own.begins, own.ends = &begins[0], &ends[0]
-                self.kept.append(lane.times)
+            self.kept.append((items, lane.durations_ns, times))
+        return counters
 
-    def run(self):
-        """Do all items; bool: whether none was left."""
-        cdef int64_t number
-        with nogil:
-            self.ready = NOBODY
-            for number in range(self.lane_count - 1, -1, -1):
-                self.lanes[number].next = self.ready
-                self.ready = <int32_t>number
-            self._run()
-        if self.out_of_memory:
-            raise MemoryError
-        for number in range(self.lane_count):
-            if self.lanes[number].at < self.lanes[number].count:
-                return False
-        return True
-
-    def undone(self):
-        """The numbers of the lanes that have items left."""
-        return [number for number in range(self.lane_count) if self.lanes[number].at < self.lanes[number].count]
-
-    def end_ns(self):
-        """When each lane ended, int64 (n,)."""
-        found = np.empty(self.lane_count, dtype=np.int64)
-        cdef int64_t[::1] ends = found
-        cdef int64_t number
-        for number in range(self.lane_count):
-            ends[number] = self.lanes[number].now
-        return found
-
-    @property
-    def served(self):
-        """Operations that the service was asked for."""
-        return self.events
-
-    cdef void _run(self) noexcept nogil:
+    cdef int run(self) except -1 nogil:
+        cdef pair[int64_t, int64_t] event
         cdef int32_t number
-        cdef Event event
-        while not self.out_of_memory:
-            while self.ready != NOBODY:
-                number = self.ready
-                self.ready = self.lanes[number].next
+        cdef Lane *lane
+        for number in range(<int32_t>self.lanes.size() - 1, -1, -1):
+            self.ready.push_back(number)
+        while True:
+            while not self.ready.empty():
+                number = self.ready.back()
+                self.ready.pop_back()
                 self._go_on(number)
-            if not self.heaped:
-                return
-            event = self.heap[0]
-            self._pop()
-            self.horizon = event.time
-            self._serve(<int32_t>event.lane, event.time)
+            if self.events.empty():
+                return 0
+            event = self.events.top()
+            self.events.pop()
+            self.horizon, number = -event.first, <int32_t>-event.second
+            lane = &self.lanes[number]
+            self.served += 1
+            self._done(
+                lane, self.horizon,
+                self.service.serve(self.horizon, lane.rank, lane.file_shift, &lane.items[lane.at]),
+            )
+            self._go_on(number)
 
-    cdef void _serve(self, int32_t number, int64_t begin) noexcept nogil:
-        """Do the operation that a lane has come to, and go on."""
-        cdef Lane *lane = &self.lanes[number]
-        cdef int64_t end = self.service.serve(begin, lane, &lane.items[lane.at])
-        self.events += 1
-        if end < begin:
-            self.out_of_memory = True
-            return
-        self._done(lane, begin, end)
-        self._go_on(number)
-
-    cdef void _go_on(self, int32_t number) noexcept nogil:
+    cdef int _go_on(self, int32_t number) except -1 nogil:
+        """Do the items of a lane up to an operation for the service, or a wait that has not ended."""
         cdef Lane *lane = &self.lanes[number]
         cdef const Item *item
+        cdef Counter *counter
         cdef int64_t begin, end
-        cdef int kind
         while lane.at < lane.count:
             item = &lane.items[lane.at]
-            kind = item.kind
             begin = end = lane.now + item.due_ns
-            if kind == SLEEP or kind == SPIN:
+            if item.kind == SLEEP or item.kind == SPIN:
                 end = begin + item.amount
-            elif kind == WAIT:
-                end = self._reached(self._counter(lane, item), item.amount)
-                if end < 0:
-                    self._wait(number, self._counter(lane, item), item.amount)
-                    return
-                end = max(end, begin)
-            elif kind == ADD:
+            elif item.kind == WAIT:
+                counter = self._counter(lane, item)
+                end = max(begin, _reached(counter, item.amount))
+                if end == INT64_MAX:
+                    lane.least = item.amount
+                    counter.least = min(counter.least, item.amount)
+                    counter.waiting.push_back(number)
+                    return 0
+            elif item.kind == ADD:
                 self._add(self._counter(lane, item), item.amount, begin)
             elif lane.durations is not NULL:
                 end = begin + lane.durations[lane.at]
-            elif kind < SLEEP:
-                self._push(begin, number)
-                return
+            elif item.kind < SLEEP:
+                self.events.push(pair[int64_t, int64_t](-begin, -number))
+                return 0
             self._done(lane, begin, end)
+        return 0
 
     cdef inline Counter *_counter(self, const Lane *lane, const Item *item) noexcept nogil:
-        return &self.counters[item.slot + (lane.counter_shift if item.slot >= self.first_shared else 0)]
+        return &self.counters[item.slot + (lane.counter_shift if item.slot >= FIRST_RANK_COUNTER else 0)]
 
     cdef inline void _done(self, Lane *lane, int64_t begin, int64_t end) noexcept nogil:
         cdef const Item *item = &lane.items[lane.at]
-        cdef int64_t row
+        cdef int64_t row, steps
         if lane.begins is not NULL:
             lane.begins[lane.at] = begin
             lane.ends[lane.at] = end
         if lane.watched:
-            row = item.step - self.first_step
-            if item.step < 0 or row < 0 or row >= self.spent.shape[0] - 1:
-                row = self.spent.shape[0] - 1
-            self.spent[row, self.class_of[item.kind * C_CODES + ((item.code + 1) & (C_CODES - 1))]] += end - lane.now
+            row, steps = item.step - self.first_step, self.spent.shape[0] - 1
+            if item.step < 0 or row < 0 or row >= steps:
+                row = steps
+            self.spent[row, self.class_of[item.kind, (item.code + 1) % self.class_of.shape[1]]] += end - lane.now
         lane.now = end
         lane.at += 1
 
-    cdef int64_t _reached(self, Counter *counter, int64_t least) noexcept nogil:
-        """When a counter got to `least`; 0 where that was before every lane's present, negative where it has not."""
-        cdef int64_t low, high, middle
-        if least > counter.reached:
-            return -1
-        if least <= counter.forgotten or least <= 0:
-            return 0
-        low, high = 0, counter.held - 1
-        while low < high:
-            middle = (low + high) >> 1
-            if counter.stamps[(counter.first + middle) & (counter.room - 1)].reached < least:
-                low = middle + 1
-            else:
-                high = middle
-        return counter.stamps[(counter.first + low) & (counter.room - 1)].time
-
-    cdef void _wait(self, int32_t number, Counter *counter, int64_t least) noexcept nogil:
-        cdef Lane *lane = &self.lanes[number]
-        lane.least = least
-        lane.next = counter.waiting
-        counter.waiting = number
-        counter.least = min(counter.least, least)
-
-    cdef void _add(self, Counter *counter, int64_t amount, int64_t now) noexcept nogil:
-        cdef Stamp *stamp
-        cdef int32_t number, following
+    cdef int _add(self, Counter *counter, int64_t amount, int64_t now) except -1 nogil:
+        cdef vector[int32_t] waiting
+        cdef int32_t number
         # Additions of several lanes are met out of order; a sum is there when the last of them is.
         counter.time = max(counter.time, now)
         counter.reached += amount
-        while counter.held and counter.stamps[counter.first].time <= self.horizon:
-            counter.forgotten = counter.stamps[counter.first].reached
-            counter.first = (counter.first + 1) & (counter.room - 1)
-            counter.held -= 1
-        if counter.held == counter.room and not self._grown(counter):
-            self.out_of_memory = True
-            return
-        stamp = &counter.stamps[(counter.first + counter.held) & (counter.room - 1)]
-        stamp.reached = counter.reached
-        stamp.time = counter.time
-        counter.held += 1
+        self._forget(counter)
+        counter.stamps.push_back(Stamp(reached=counter.reached, time=counter.time))
         if counter.reached < counter.least:
-            return
-        number = counter.waiting
-        counter.waiting, counter.least = NOBODY, NEVER
-        while number != NOBODY:
-            following = self.lanes[number].next
+            return 0
+        counter.least = INT64_MAX
+        waiting.swap(counter.waiting)
+        for number in waiting:
             if self.lanes[number].least <= counter.reached:
-                self.lanes[number].next = self.ready
-                self.ready = number
+                self.ready.push_back(number)
             else:
-                self._wait(number, counter, self.lanes[number].least)
-            number = following
+                counter.least = min(counter.least, self.lanes[number].least)
+                counter.waiting.push_back(number)
+        return 0
 
-    cdef bint _grown(self, Counter *counter) noexcept nogil:
-        cdef int64_t room = max(4, 2 * counter.room), at
-        cdef Stamp *larger = <Stamp *>malloc(room * sizeof(Stamp))
-        if larger is NULL:
-            return False
-        for at in range(counter.held):
-            larger[at] = counter.stamps[(counter.first + at) & (counter.room - 1)]
-        free(counter.stamps)
-        counter.stamps, counter.first, counter.room = larger, 0, room
-        return True
-
-    cdef void _push(self, int64_t time, int64_t lane) noexcept nogil:
-        cdef int64_t at = self.heaped, parent
-        self.heaped += 1
-        while at:
-            parent = (at - 1) >> 2
-            if not _before(time, lane, &self.heap[parent]):
-                break
-            self.heap[at] = self.heap[parent]
-            at = parent
-        self.heap[at].time, self.heap[at].lane = time, lane
-
-    cdef void _pop(self) noexcept nogil:
-        """Remove the first event; a heap of four children, which is flatter than one of two."""
-        cdef Event last
-        cdef int64_t at = 0, child, least, until
-        self.heaped -= 1
-        last = self.heap[self.heaped]
-        while True:
-            child = 4 * at + 1
-            if child >= self.heaped:
-                break
-            least, until = child, min(child + 4, self.heaped)
-            for child in range(least + 1, until):
-                if _before(self.heap[child].time, self.heap[child].lane, &self.heap[least]):
-                    least = child
-            if not _before(self.heap[least].time, self.heap[least].lane, &last):
-                break
-            self.heap[at] = self.heap[least]
-            at = least
-        self.heap[at] = last
+    cdef inline void _forget(self, Counter *counter) noexcept nogil:
+        """Forget the stamps before the latest event, and free their room when they are half of all."""
+        cdef int64_t count = counter.stamps.size()
+        while counter.first < count and counter.stamps[counter.first].time <= self.horizon:
+            counter.forgotten = counter.stamps[counter.first].reached
+            counter.first += 1
+        if 2 * counter.first >= count:
+            counter.stamps.erase(counter.stamps.begin(), counter.stamps.begin() + counter.first)
+            counter.first = 0
 
 
-cdef inline bint _before(int64_t time, int64_t lane, const Event *other) noexcept nogil:
-    return time < other.time or (time == other.time and lane < other.lane)
+cdef int64_t _reached(const Counter *counter, int64_t least) noexcept nogil:
+    """When a counter got to `least`; 0 where that was before every lane's present, INT64_MAX where it has not."""
+    cdef int64_t low = counter.first, high = <int64_t>counter.stamps.size() - 1, middle
+    if least > counter.reached:
+        return INT64_MAX
+    if least <= counter.forgotten or least <= 0:
+        return 0
+    while low < high:
+        middle = (low + high) >> 1
+        if counter.stamps[middle].reached < least:
+            low = middle + 1
+        else:
+            high = middle
+    return counter.stamps[low].time
 
 
 def _highest_counter(items):
     """The highest counter that items name, -1 for none."""
-    of_counters = items["kind"] >= WAIT
-    slots = items["_slot"][of_counters]
+    slots = items["_slot"][items["kind"] >= WAIT]
     if len(slots) and slots.min() < 0:
         raise ValueError("an item names a negative counter")
     return int(slots.max()) if len(slots) else -1
+
+
+def run(lanes, service, watch):
+    """Run lanes: when each ended (int64 ns), how many operations were served, and the lanes that have items left."""
+    cdef Lanes placed = Lanes(lanes, service, watch)
+    cdef int64_t number, count = placed.lanes.size()
+    cdef list undone = []
+    ends = np.empty(count, dtype=np.int64)
+    cdef int64_t[::1] end_ns = ends
+    with nogil:
+        placed.run()
+    for number in range(count):
+        end_ns[number] = placed.lanes[number].now
+        if placed.lanes[number].at < placed.lanes[number].count:
+            undone.append(number)
+    return ends, placed.served, undone

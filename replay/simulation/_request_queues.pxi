@@ -1,50 +1,52 @@
-# Limits, servers and tables of times: see `replay.simulation.simulated_storage`.
+# The limits that a request passes, the servers that do it, and how long it takes by itself.
 
-cdef struct Table:
-    int64_t counts
-    int64_t sizes
-    const int64_t *in_flight
-    const int64_t *size
-    const double *time
+cdef struct Table:  # see `RequestTime`
+    vector[int64_t] in_flight
+    vector[int64_t] sizes
+    vector[double] time_ns  # row by row
 
-cdef struct Bound:
+cdef struct Bucket:
+    double available  # when it has let everything through, ns
+    double begin      # of the slice, where the rate is granted in steps
+    double until      # when the slice ends if nothing passes
+    double used       # the cost of what has passed in the slice
+    double busy_ns
+
+cdef struct LimitQueue:
     int scope
+    int64_t kinds  # a bit for each kind that passes it
     bint counts_requests
-    uint8_t passes[C_KINDS]
-    int64_t first
     int64_t request_bytes
-    double unit
-    double burst
-    double step
+    double unit    # ns of a byte or request
+    double burst   # ns
+    double step    # ns
+    double turn_ns
+    double pipe_ns
+    vector[Bucket] buckets
 
-cdef struct Step:
-    double begin
-    double until
-    double used
-
-cdef struct Heap:
-    double *values
-    int64_t count
-    int64_t room
+cdef struct Server:
+    multiset[double] in_flight    # ends of requests
+    priority_queue[double] slots  # minus the time from which on each slot is free
+    double own_ns
 
 cdef struct Turn:
-    double turn
-    double through
-    int slow
-    int narrow
+    double turn     # when a request has its turn at all limits
+    double through  # when its bytes are through all of them
+    int slow        # the limit that decides over the turn, -1 for none
+    int narrow      # and over the end
 
 
 cdef inline double _between(double first, double second, double share) noexcept nogil:
+    """The value `share` of the way from the first to the second; beyond the second it does not fall."""
     return second if share > 1.0 and second < first else first + share * (second - first)
 
 
-cdef inline int64_t _interval(const int64_t *values, int64_t count, int64_t value, double *share) noexcept nogil:
-    """The interval that a value lies in or goes on from, and how far it lies in it."""
-    cdef int64_t low, high, middle
+cdef int64_t _interval(const vector[int64_t] &values, int64_t value, double *share) noexcept nogil:
+    """The interval that a value lies in or goes on from, and how far it lies in it, from 0; 0 below the first."""
+    cdef int64_t low = 0, high = <int64_t>values.size() - 2, middle
     share[0] = 0.0
-    if count == 1 or value <= values[0]:
+    if high < 0 or value <= values[0]:
         return 0
-    low, high = 0, count - 2
     while low < high:
         middle = (low + high + 1) >> 1
         if values[middle] <= value:
@@ -57,29 +59,13 @@ cdef inline int64_t _interval(const int64_t *values, int64_t count, int64_t valu
 
 cdef double _row_time(const Table *table, int64_t row, int64_t size) noexcept nogil:
     cdef double share
-    cdef int64_t at = _interval(table.size, table.sizes, size, &share)
-    cdef const double *times = &table.time[row * table.sizes]
-    return times[at] if share == 0.0 else _between(times[at], times[at + 1], share)
+    cdef int64_t at = _interval(table.sizes, size, &share) + row * <int64_t>table.sizes.size()
+    return table.time_ns[at] if share == 0.0 else _between(table.time_ns[at], table.time_ns[at + 1], share)
 
 
-cdef void _sift_down(Heap *heap, double value) noexcept nogil:
-    """Replace the least value of a heap."""
-    cdef int64_t at = 0, child
-    while True:
-        child = 2 * at + 1
-        if child >= heap.count:
-            break
-        if child + 1 < heap.count and heap.values[child + 1] < heap.values[child]:
-            child += 1
-        if heap.values[child] >= value:
-            break
-        heap.values[at] = heap.values[child]
-        at = child
-    heap.values[at] = value
-
-
-cdef double _pass_at(Step *own, double now, double cost, double step) noexcept nogil:
-    """When a request passes a limit that grants its rate in steps."""
+cdef double _pass_at(Bucket *own, double now, double cost, double step) noexcept nogil:
+    """When a request passes a limit that grants its rate in steps, as a slice of the kernel's throttle
+    (block/blk-throttle.c, tg_within_bps_limit); `now`: when it comes to the head of the queue."""
     cdef double turn = now, over
     if now > own.until:
         own.begin, own.used = now, 0.0
@@ -87,163 +73,96 @@ cdef double _pass_at(Step *own, double now, double cost, double step) noexcept n
         turn = own.begin + own.used + cost
     own.used += cost
     own.until = ceil(turn / step) * step + step
-    over = (floor((turn - own.begin) / step) - 1) * step
+    over = (floor((turn - own.begin) / step) - 1) * step  # throtl_trim_slice keeps one step
     if over >= step:
         own.begin, own.used = own.begin + over, max(own.used - over, 0.0)
     return turn
 
 
-cdef void _drop_least(Heap *heap) noexcept nogil:
-    heap.count -= 1
-    if heap.count:
-        _sift_down(heap, heap.values[heap.count])
-
-
-cdef bint _add_value(Heap *heap, double value) noexcept nogil:
-    cdef int64_t at = heap.count
-    cdef double *larger
-    if heap.count == heap.room:
-        larger = <double *>realloc(heap.values, max(8, 2 * heap.room) * sizeof(double))
-        if larger is NULL:
-            return False
-        heap.values, heap.room = larger, max(8, 2 * heap.room)
-    heap.count += 1
-    while at and heap.values[(at - 1) >> 1] > value:
-        heap.values[at] = heap.values[(at - 1) >> 1]
-        at = (at - 1) >> 1
-    heap.values[at] = value
-    return True
-
-
 cdef class Queues:
-    cdef double scale, slot_ns, own_ns
+    cdef double scale
     cdef uint64_t state
-    cdef Table tables[C_TABLES]
-    cdef Bound *limits
-    cdef int64_t limit_count, servers, metadata, slots, metadata_slots, stripe_bytes, stripe_count, factor_count
-    cdef Heap *in_flight   # of servers, then of metadata servers
-    cdef Heap *free_slots
-    cdef double[::1] available
-    cdef Step *steps
-    cdef double[::1] busy_ns
-    cdef double[::1] turn_ns
-    cdef double[::1] pipe_ns
-    cdef double[::1] server_ns
-    cdef int64_t[::1] requests
-    cdef int64_t[::1] request_bytes
-    cdef const double[::1] factors
-    cdef bint failed
-    cdef bint counts[C_KINDS]   # whether the time of a kind depends on how many requests are in flight
-    cdef object counted
-    cdef list kept
+    cdef vector[Table] tables
+    cdef vector[LimitQueue] limits
+    cdef vector[Server] servers  # the data servers, then those of metadata
+    cdef int64_t data_servers, metadata_servers, stripe_bytes, stripe_count
+    cdef bint data_in_flight, metadata_in_flight  # whether the time of a kind depends on the requests in flight
+    cdef vector[double] factors
+    cdef vector[int64_t] requests, request_bytes  # by kind
 
-    def __cinit__(self, numbers, seed, double scale):
-        model = numbers.model
-        self.scale, self.state, self.kept = scale, seed & 0xFFFFFFFFFFFFFFFF, []
-        self.counted = StorageUse.none(numbers)
-        self.busy_ns, self.server_ns = self.counted.busy_ns, self.counted.server_ns
-        self.turn_ns, self.pipe_ns = self.counted.turn_ns, self.counted.pipe_ns
-        self.requests, self.request_bytes = self.counted.requests, self.counted.request_bytes
-        self.available = np.zeros(max(numbers.buckets, 1))
-        self.steps = <Step *>calloc(max(numbers.buckets, 1), sizeof(Step))
-        if self.steps is NULL:
-            raise MemoryError
-        for at in range(numbers.buckets):
-            self.steps[<int64_t>at].until = -1.0
-        self.factors, self.factor_count = numbers.factors, len(numbers.factors)
-        self.servers, self.slots = model.servers.count, model.servers.slots
-        self.stripe_bytes, self.stripe_count = model.servers.stripe_bytes, model.servers.stripe_count
-        self.metadata, self.metadata_slots = model.metadata.count, model.metadata.slots
-        self._place_tables(numbers)
-        self._place_limits(numbers)
-        self._place_servers()
-
-    def __dealloc__(self):
+    def __init__(self, model, nodes, seed, scale):
         cdef int64_t at
-        for at in range(self.servers + self.metadata):
-            if self.in_flight is not NULL:
-                free(self.in_flight[at].values)
-            if self.free_slots is not NULL:
-                free(self.free_slots[at].values)
-        free(self.in_flight)
-        free(self.free_slots)
-        free(self.limits)
-        free(self.steps)
+        self.scale, self.state = scale, seed & 0xFFFFFFFFFFFFFFFF
+        self.factors = (1.0,) if model.jitter is None else model.jitter.quantiles
+        self.requests.resize(len(KIND_NAMES))
+        self.request_bytes.resize(len(KIND_NAMES))
+        self.data_servers, self.metadata_servers = model.servers.count, model.metadata.count
+        self.stripe_bytes, self.stripe_count = model.servers.stripe_bytes, model.servers.stripe_count
+        self.servers.resize(self.data_servers + self.metadata_servers)
+        for at in range(self.data_servers + self.metadata_servers):
+            for _ in range(model.servers.slots if at < self.data_servers else model.metadata.slots):
+                self.servers[at].slots.push(0.0)
+        self._place_tables(model)
+        self._place_limits(model, nodes)
 
-    cdef _place_tables(self, numbers):
-        cdef const int64_t[::1] in_flight, sizes
-        cdef const double[::1] times
+    cdef _place_tables(self, model):
         cdef Table *own
-        for number, table in enumerate(numbers.tables):
-            arrays = (
-                np.array(table.in_flight, dtype=np.int64),
-                np.array(table.sizes, dtype=np.int64),
-                np.array(table.time_ns, dtype=np.float64).ravel(),
-            )
-            self.kept.append(arrays)
-            in_flight, sizes, times = arrays
-            own = &self.tables[<int>number]
-            own.counts, own.sizes = len(in_flight), len(sizes)
-            own.in_flight, own.size, own.time = &in_flight[0], &sizes[0], &times[0]
-            if number < C_KINDS:
-                self.counts[<int>number] = own.counts > 1
+        cache = model.cache or PageCache(size=1)
+        times = [model.operations.get(name, RequestTime()) for name in KIND_NAMES]
+        times += [cache.hit, cache.write or cache.hit]
+        self.tables.resize(len(times))
+        for number, time in enumerate(times):
+            own = &self.tables[<int64_t>number]
+            own.in_flight, own.sizes = time.in_flight, time.sizes
+            own.time_ns = [each for row in time.time_ns for each in row]
+            if own.in_flight.size() > 1 and number != SEEK and number < HIT:
+                self.data_in_flight |= number <= WRITE
+                self.metadata_in_flight |= number > WRITE
 
-    cdef _place_limits(self, numbers):
-        cdef Bound *own
-        cdef int kind
-        self.limit_count = len(numbers.model.limits)
-        self.limits = <Bound *>calloc(max(self.limit_count, 1), sizeof(Bound))
-        if self.limits is NULL:
-            raise MemoryError
-        for number, limit in enumerate(numbers.model.limits):
-            own = &self.limits[<int>number]
-            own.scope, own.first = numbers.scopes[number], numbers.first[number]
+    cdef _place_limits(self, model, nodes):
+        cdef LimitQueue *own
+        instances = {"server": model.servers.count, "node": nodes, "system": 1, "metadata": model.metadata.count}
+        self.limits.resize(len(model.limits))
+        for number, limit in enumerate(model.limits):
+            own = &self.limits[<int64_t>number]
+            own.scope = SCOPES.index(limit.each)
+            own.kinds = sum(1 << kind for kind, name in enumerate(KIND_NAMES) if name in limit.operations)
             own.counts_requests, own.request_bytes = limit.counts_requests, limit.request_bytes
             own.unit = 1e9 / limit.per_s * self.scale
-            own.burst = limit.burst * own.unit
-            own.step = limit.step_ns * self.scale
-            for kind in range(C_KINDS):
-                own.passes[kind] = KIND_NAMES[kind] in limit.operations
+            own.burst, own.step = limit.burst * own.unit, limit.step_ns * self.scale
+            own.buckets.resize(instances[limit.each], Bucket(0.0, 0.0, -1.0, 0.0, 0.0))
 
-    cdef _place_servers(self):
-        cdef int64_t at, slots
-        self.in_flight = <Heap *>calloc(self.servers + self.metadata, sizeof(Heap))
-        self.free_slots = <Heap *>calloc(self.servers + self.metadata, sizeof(Heap))
-        if self.in_flight is NULL or self.free_slots is NULL:
-            raise MemoryError
-        for at in range(self.servers + self.metadata):
-            slots = self.slots if at < self.servers else self.metadata_slots
-            if slots:
-                self.free_slots[at].values = <double *>calloc(slots, sizeof(double))
-                if self.free_slots[at].values is NULL:
-                    raise MemoryError
-                self.free_slots[at].count = self.free_slots[at].room = slots
+    cdef object busy_ns(self, int64_t limit):
+        """How long a limit took to let everything through, by what has one of its own."""
+        cdef int64_t at
+        cdef int64_t count = self.limits[limit].buckets.size()
+        return np.array([self.limits[limit].buckets[at].busy_ns for at in range(count)])
 
     cdef double time_of(self, int kind, int64_t size, int64_t in_flight) noexcept nogil:
+        """How long a request takes by itself, ns."""
         cdef const Table *table = &self.tables[kind]
         cdef double share
-        cdef int64_t row = _interval(table.in_flight, table.counts, in_flight, &share)
+        cdef int64_t row = _interval(table.in_flight, in_flight, &share)
         cdef double time = _row_time(table, row, size)
         return time if share == 0.0 else _between(time, _row_time(table, row + 1, size), share)
 
     cdef double request(
         self, int64_t now, int64_t node, int kind, int64_t file, int64_t offset, int64_t length, double start
-    ) noexcept nogil:
-        """When a request that reaches the servers ends that is sent at `start`."""
-        cdef Turn passed
+    ) except -1 nogil:
+        """When a request that reaches the servers ends. `start`: when it is sent, if that is later than now: it has its
+        place in the limits from now on, so that they never idle for it."""
+        cdef Turn passed = Turn(start, start, -1, -1)
         cdef double end = start
         cdef int64_t width = self.stripe_bytes, count = self.stripe_count, first, last, stripe, size, server
         self.requests[kind] += 1
         self.request_bytes[kind] += length
-        passed.turn = passed.through = start
-        passed.slow = passed.narrow = -1
-        self._pass(now, kind, length, C_NODE, node, &passed)
-        if kind > C_WRITE:
-            return max(end, self._server(now, kind, 0, C_METADATA, file % self.metadata, passed, start))
+        self._pass(now, kind, length, NODE, node, &passed)
+        if kind > WRITE:
+            return max(end, self._served(now, kind, 0, METADATA, file % self.metadata_servers, passed, start))
         if not width or not length:
             stripe = offset // width % count if width else 0
-            stripe = (file * count + stripe) % self.servers
-            return max(end, self._server(now, kind, length, C_SERVER, stripe, passed, start))
+            server = (file * count + stripe) % self.data_servers
+            return max(end, self._served(now, kind, length, SERVER, server, passed, start))
         first, last = offset // width, (offset + length - 1) // width
         for stripe in range(first, min(last, first + count - 1) + 1):
             size = ((last - stripe) // count + 1) * width
@@ -251,92 +170,89 @@ cdef class Queues:
                 size -= offset - first * width
             if (last - stripe) % count == 0:
                 size -= (last + 1) * width - offset - length
-            server = (file * count + stripe % count) % self.servers
-            end = max(end, self._server(now, kind, size, C_SERVER, server, passed, start))
+            server = (file * count + stripe % count) % self.data_servers
+            end = max(end, self._served(now, kind, size, SERVER, server, passed, start))
         return end
 
     cdef void _pass(
         self, int64_t now, int kind, int64_t size, int scope, int64_t instance, Turn *passed
     ) noexcept nogil:
         """Pass the limits of a scope; the system's with those of a node."""
-        cdef Bound *limit
-        cdef int64_t number, amount, bucket
+        cdef LimitQueue *limit
+        cdef Bucket *bucket
+        cdef int64_t amount
+        cdef int number
         cdef double cost, level, burst
-        for number in range(self.limit_count):
+        for number in range(<int>self.limits.size()):
             limit = &self.limits[number]
-            if not limit.passes[kind]:
+            if not limit.kinds >> kind & 1:
                 continue
             if limit.scope == scope:
-                bucket = limit.first + instance
-            elif limit.scope == C_SYSTEM and scope == C_NODE:
-                bucket = limit.first
+                bucket = &limit.buckets[instance]
+            elif limit.scope == SYSTEM and scope == NODE:
+                bucket = &limit.buckets[0]
             else:
                 continue
             amount = size
             if limit.counts_requests:
                 amount = max(1, (size + limit.request_bytes - 1) // limit.request_bytes) if limit.request_bytes else 1
             cost = amount * limit.unit
+            # As in the kernel: what does not fit into the bucket passes as in a pipe.
             burst = limit.burst if cost <= limit.burst else 0.0
-            level = max(self.available[bucket], <double>now)
-            self.busy_ns[bucket] += cost
+            level = max(bucket.available, <double>now)
+            bucket.busy_ns += cost
             if limit.step:
-                level = _pass_at(&self.steps[bucket], level, cost, limit.step)
-                self.available[bucket] = level
+                level = _pass_at(bucket, level, cost, limit.step)
                 cost = burst = 0.0  # it has its turn and is through at once
-            else:
-                self.available[bucket] = level + cost
+            bucket.available = level + cost
             if level - burst > passed.turn:
-                passed.turn, passed.slow = level - burst, <int>number
+                passed.turn, passed.slow = level - burst, number
             if level + cost - burst > passed.through:
-                passed.through, passed.narrow = level + cost - burst, <int>number
+                passed.through, passed.narrow = level + cost - burst, number
 
-    cdef double _server(
+    cdef double _served(
         self, int64_t now, int kind, int64_t size, int scope, int64_t instance, Turn passed, double start
-    ) noexcept nogil:
+    ) except -1 nogil:
         """When a server has done its piece of a request."""
-        cdef int64_t number = instance if scope == C_SERVER else self.servers + instance, count = 1, at
-        cdef Heap *in_flight = &self.in_flight[number]
-        cdef Heap *slots = &self.free_slots[number]
+        cdef Server *server = &self.servers[instance + (self.data_servers if scope == METADATA else 0)]
+        cdef bint counted = self.data_in_flight if scope == SERVER else self.metadata_in_flight
+        cdef int64_t count = 1
         cdef double begin, own, end
+        cdef multiset[double].iterator ended
         self._pass(now, kind, size, scope, instance, &passed)
         begin = passed.turn
-        if self._counted(scope):
-            while in_flight.count and in_flight.values[0] <= now:
-                _drop_least(in_flight)
-            count = in_flight.count + 1
-            if start > now:
-                for at in range(in_flight.count):
-                    count -= in_flight.values[at] <= start
-        if slots.count:
-            count, begin = min(count, slots.count), max(passed.turn, slots.values[0])
+        if counted:
+            while not server.in_flight.empty() and dereference(server.in_flight.begin()) <= now:
+                server.in_flight.erase(server.in_flight.begin())
+            count += server.in_flight.size()
+            ended = server.in_flight.begin()
+            while ended != server.in_flight.end() and dereference(ended) <= start:
+                count -= 1
+                preincrement(ended)
+        if not server.slots.empty():
+            count, begin = min(count, <int64_t>server.slots.size()), max(begin, -server.slots.top())
         own = self.scale * self._drawn() * self.time_of(kind, size, count)
         end = max(begin + own, passed.through)
-        if self._counted(scope) and not _add_value(in_flight, end):
-            self.failed = True
-        if slots.count:
-            _sift_down(slots, end)
+        if counted:
+            server.in_flight.insert(end)
+        if not server.slots.empty():
+            server.slots.pop()
+            server.slots.push(-end)
         if passed.slow >= 0:
-            self.turn_ns[passed.slow] += passed.turn - start
+            self.limits[passed.slow].turn_ns += passed.turn - start
         if passed.narrow >= 0 and passed.through > begin + own:
-            self.pipe_ns[passed.narrow] += passed.through - (begin + own)
-        self.slot_ns += begin - passed.turn
-        self.own_ns += own
-        self.server_ns[number] += own
+            self.limits[passed.narrow].pipe_ns += passed.through - (begin + own)
+        server.own_ns += own
         return end
 
-    cdef inline bint _counted(self, int scope) noexcept nogil:
-        """Whether requests in flight are counted: where the time of any kind of the server depends on it."""
-        if scope == C_SERVER:
-            return self.counts[0] or self.counts[1]
-        return self.counts[2] or self.counts[3] or self.counts[4] or self.counts[5] or self.counts[7]
-
     cdef inline double _drawn(self) noexcept nogil:
-        cdef uint64_t mixed
-        if self.factor_count == 1:
+        """The next factor of the jitter; the generator is splitmix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+        cdef uint64_t mixed, count = self.factors.size()
+        if count == 1:
             return self.factors[0]
         self.state += <uint64_t>0x9E3779B97F4A7C15
         mixed = self.state
         mixed = (mixed ^ (mixed >> 30)) * <uint64_t>0xBF58476D1CE4E5B9
         mixed = (mixed ^ (mixed >> 27)) * <uint64_t>0x94D049BB133111EB
         mixed ^= mixed >> 31
-        return self.factors[<int64_t>(((mixed >> 32) * <uint64_t>self.factor_count) >> 32)]
+        return self.factors[((mixed >> 32) * count) >> 32]

@@ -1,9 +1,12 @@
+import numpy as np
+
 from dxt_replay.replay.causal._lane_events import Service
-from dxt_replay.replay.simulation.model_numbers import ModelNumbers, StorageUse
+from dxt_replay.replay.simulation.storage_model import StorageModel
+from dxt_replay.replay.simulation.storage_use import StorageUse
 
-CONSTANTS: dict[str, int]
-
-class CompiledStorage(Service):
-    def __init__(self, numbers: ModelNumbers, seed: int, scale: float) -> None: ...
+class SimulatedStorage(Service):
+    def __init__(
+        self, model: StorageModel, *, ranks: int, file_bytes: np.ndarray, seed: int = 1, scale: float = 1.0
+    ) -> None: ...
     @property
     def use(self) -> StorageUse: ...

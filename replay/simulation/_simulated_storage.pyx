@@ -1,189 +1,189 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""The compiled core of `replay.simulation.simulated_storage`, which says what it does: the same times, to the last bit.
+# distutils: language = c++
+"""A storage model at work: when each operation ends.
 
-One module in parts that are included here, each after what it uses: `_cached_files.pxi`, the page caches, and
-`_request_queues.pxi`, the limits, servers and tables of times.
+Operations come in the order of the times at which they begin, and take their places in all queues at that moment.
+
+One module in parts that are included here: `_page_caches.pxi`, what the nodes hold, and `_request_queues.pxi`, the
+limits, servers and tables of times.
 """
 
 import numpy as np
 
+from cython.operator cimport dereference, preincrement
 from libc.math cimport ceil, floor
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memmove, memset
+from libc.stdint cimport INT64_MAX, int64_t, uint64_t
+from libcpp.algorithm cimport lower_bound
+from libcpp.list cimport list as cpp_list
+from libcpp.queue cimport priority_queue
+from libcpp.set cimport multiset
+from libcpp.unordered_map cimport unordered_map
+from libcpp.utility cimport pair
+from libcpp.vector cimport vector
 
-from dxt_replay.replay.causal._lane_events cimport Lane, Service
+from dxt_replay.replay.causal._lane_events cimport Service
 from dxt_replay.replay.engine.items cimport Item
 
-from dxt_replay.replay.simulation.cached_files import LEAST_ENTRIES, PAGE_BYTES
-from dxt_replay.replay.simulation.model_numbers import HIT, KIND_NAMES, StorageUse
+from dxt_replay.replay.engine import items
+from dxt_replay.replay.simulation.storage_model import SCOPES, PageCache, RequestTime
+from dxt_replay.replay.simulation.storage_use import KIND_NAMES, StorageUse
+from dxt_replay.traces.schema import APIS
 
-cdef enum:
-    C_READ = 0
-    C_WRITE = 1
-    C_SYNC = 5
-    C_SEEK = 6
-    C_KINDS = 8
-    C_HIT = 8
-    C_HELD_WRITE = 9
-    C_OPEN = 2
-    C_CLOSE = 3
-    C_STDIO = 3
-    C_STREAM_BYTES = 4096
-    C_TABLES = 10
-    C_PAGE_BYTES = 4096
-    C_LEAST_ENTRIES = 64
-    C_SERVER = 0
-    C_NODE = 1
-    C_SYSTEM = 2
-    C_METADATA = 3
+cdef int READ = items.READ_AT, WRITE = items.WRITE_AT, OPEN = items.OPEN, CLOSE = items.CLOSE
+cdef int SYNC = items.SYNC, SEEK = items.SEEK
+cdef int HIT = len(KIND_NAMES), HELD_WRITE = len(KIND_NAMES) + 1  # their times stand behind those of the operations
+cdef int SERVER = SCOPES.index("server"), NODE = SCOPES.index("node")
+cdef int SYSTEM = SCOPES.index("system"), METADATA = SCOPES.index("metadata")
+cdef int STDIO = APIS.index("STDIO")
+cdef int64_t STREAM_BYTES = 4096  # what is written through a C stream waits until it is so much, synced or closed
 
-CONSTANTS = {
-    "STDIO": C_STDIO, "STREAM_BYTES": C_STREAM_BYTES, "OPEN": C_OPEN, "CLOSE": C_CLOSE,
-    "HIT": C_HIT, "HELD_WRITE": C_HELD_WRITE, "PAGE_BYTES": C_PAGE_BYTES, "LEAST_ENTRIES": C_LEAST_ENTRIES, "SERVER": C_SERVER, "NODE": C_NODE,
-    "SYSTEM": C_SYSTEM, "METADATA": C_METADATA, "READ": C_READ, "WRITE": C_WRITE, "SYNC": C_SYNC, "SEEK": C_SEEK,
-}
-
-include "_cached_files.pxi"
+include "_page_caches.pxi"
 include "_request_queues.pxi"
 
 
-cdef class CompiledStorage(Service):
-    """See `replay.simulation.simulated_storage.PythonStorage`."""
+cdef class SimulatedStorage(Service):
+    """A storage at the begin of a run. `scale`: all times are so many times as long. `file_bytes`: int64 by file, how
+    large it is."""
 
     cdef Queues queues
-    cdef Caches caches
-    cdef bint has_cache
-    cdef int64_t ranks_per_node, known_files, hits, hit_bytes
+    cdef Caches caches  # None without
+    cdef unordered_map[uint64_t, int64_t] buffered  # by rank and file: bytes that wait in a C stream
+    cdef int64_t ranks_per_node, hits, hit_bytes
     cdef const int64_t[::1] file_bytes
-    cdef int64_t[::1] operations
-    cdef int64_t[::1] operation_bytes
-    cdef double[::1] operation_ns
-    cdef object counted
+    cdef vector[int64_t] operations, operation_bytes  # by kind
+    cdef vector[double] operation_ns
 
-    def __init__(self, numbers, seed, double scale):
-        self.ranks_per_node = numbers.ranks_per_node
-        self.file_bytes = numbers.file_bytes
-        self.known_files = len(numbers.file_bytes)
-        self.queues = Queues(numbers, seed, scale)
-        cache = numbers.model.cache
-        self.has_cache = cache is not None
-        self.caches = Caches(cache, numbers.nodes)
-        self.counted = self.queues.counted
-        self.operations, self.operation_bytes = self.counted.operations, self.counted.operation_bytes
-        self.operation_ns = self.counted.operation_ns
+    def __init__(self, model, *, ranks, file_bytes, seed=1, scale=1.0):
+        nodes = model.nodes(ranks)
+        self.ranks_per_node = model.ranks_per_node or ranks
+        self.file_bytes = np.ascontiguousarray(file_bytes, dtype=np.int64)
+        self.queues = Queues(model, nodes, seed, scale)
+        self.caches = None if model.cache is None else Caches(model.cache, nodes)
+        self.operations.resize(len(KIND_NAMES))
+        self.operation_bytes.resize(len(KIND_NAMES))
+        self.operation_ns.resize(len(KIND_NAMES))
 
     @property
     def use(self):
         """What was done so far."""
-        import dataclasses
-
-        return dataclasses.replace(
-            self.counted,
+        cdef Queues queues = self.queues
+        cdef int64_t number, limits = queues.limits.size()
+        own_ns = [queues.servers[number].own_ns for number in range(<int64_t>queues.servers.size())]
+        return StorageUse(
+            operations=np.array(self.operations, dtype=np.int64),
+            operation_bytes=np.array(self.operation_bytes, dtype=np.int64),
+            operation_ns=np.array(self.operation_ns, dtype=np.float64),
             hits=self.hits,
             hit_bytes=self.hit_bytes,
-            slot_ns=self.queues.slot_ns,
-            own_ns=self.queues.own_ns,
+            requests=np.array(queues.requests, dtype=np.int64),
+            request_bytes=np.array(queues.request_bytes, dtype=np.int64),
+            busy_ns=tuple([queues.busy_ns(number) for number in range(limits)]),
+            turn_ns=np.array([queues.limits[number].turn_ns for number in range(limits)]),
+            pipe_ns=np.array([queues.limits[number].pipe_ns for number in range(limits)]),
+            server_ns=np.array(own_ns[: queues.data_servers]),
+            metadata_ns=np.array(own_ns[queues.data_servers :]),
         )
 
-    cdef int64_t serve(self, int64_t now, const Lane *lane, const Item *item) noexcept nogil:
+    cdef int64_t serve(self, int64_t now, int64_t rank, int64_t file_shift, const Item *item) except -1 nogil:
         cdef int kind = item.kind
-        cdef int64_t offset = item.place, length = item.amount if kind <= C_WRITE else 0
-        cdef int64_t node = lane.rank // self.ranks_per_node, ends, held, dirty = 0
-        cdef int64_t file = <int64_t>item.subject + lane.file_shift
-        cdef double end, written
-        if kind == C_READ and self.has_cache:
-            end = self._read(
-                now, node, lane.rank, file, offset, length,
-                self.file_bytes[item.subject] if self.known_files else 0,
-            )
-        elif kind == C_WRITE:
-            end = self._streamed(now, node, lane.rank, file, offset, length, item.api == C_STDIO)
-        elif kind == C_SEEK:
+        cdef int64_t length = item.amount if kind <= WRITE else 0, file = item.subject + file_shift
+        cdef int64_t node = rank // self.ranks_per_node, held, ends
+        cdef double end
+        if kind == READ and self.caches is not None:
+            end = self._read(now, rank, file, item.place, length, self._size(item.subject))
+        elif kind == WRITE:
+            end = self._streamed(now, rank, file, item.place, length, item.api == STDIO)
+        elif kind == SEEK:
             end = now + self.queues.scale * self.queues.time_of(kind, 0, 1)
         else:
-            if kind == C_SYNC and self.has_cache:
-                dirty = self.caches.synced(node, file)
-            if dirty:
-                written = self.queues.request(now, node, C_WRITE, file, 0, dirty, now)
-                end = self.queues.request(now, node, kind, file, 0, 0, now) + (written - now)
-            else:
-                end = self.queues.request(now, node, kind, file, offset, length, now)
-        if kind == C_OPEN and self.has_cache:
+            held = self.caches.synced(node, file) if kind == SYNC and self.caches is not None else 0
+            end = self.queues.request(now, node, WRITE, file, 0, held, now) - now if held else 0
+            end += self.queues.request(now, node, kind, file, item.place, length, now)
+        if kind == OPEN and self.caches is not None:
             self.caches.opened(node, file)
-        if kind == C_SYNC or kind == C_CLOSE:
-            held = self._let_go(lane.rank, file)
+        if kind == SYNC or kind == CLOSE:
+            held = self._let_go(rank, file)
             if held:
-                end += self._write(now, node, file, 0, held) - now
-        if self.queues.failed or self.caches.failed:
-            return -1
+                end += self._write(now, rank, file, 0, held) - now
         ends = <int64_t>ceil(end)
         self.operations[kind] += 1
         self.operation_bytes[kind] += length
         self.operation_ns[kind] += ends - now
         return ends
 
+    cdef int64_t _size(self, int64_t file) noexcept nogil:
+        return self.file_bytes[file] if self.file_bytes.shape[0] else 0
+
     cdef double _read(
-        self, int64_t now, int64_t node, int64_t rank, int64_t file, int64_t offset, int64_t length, int64_t size
-    ) noexcept nogil:
-        cdef double end = now + self.queues.scale * self.queues.time_of(C_HIT, length, 1), ready = now, got, reached
-        cdef int64_t first, until, largest, at, part, begin, stop, fetch, last
+        self, int64_t now, int64_t rank, int64_t file, int64_t offset, int64_t length, int64_t size
+    ) except -1 nogil:
+        """When a read ends that may find its bytes in the cache of its node."""
+        cdef int64_t node = rank // self.ranks_per_node, first, until, largest, at, part
+        cdef double end = now + self.queues.scale * self.queues.time_of(HIT, length, 1), ready, got, reached
+        cdef CachedFile *held = self.caches.file(node, file)
+        cdef Reader *reader = self.caches.reader(rank, file)
+        cdef Range fetch, gap
         cdef bint whole = True
         if not length:
             return end
-        first = offset - offset % C_PAGE_BYTES
-        until = (offset + length + C_PAGE_BYTES - 1) // C_PAGE_BYTES * C_PAGE_BYTES
+        first = offset - offset % PAGE_BYTES
+        until = (offset + length + PAGE_BYTES - 1) // PAGE_BYTES * PAGE_BYTES
         largest = self.caches.largest_fetch if self.caches.largest_fetch else until - first
-        ready = max(ready, self.caches.ready(node, file, first, until))
+        ready = max(<double>now, _ready(held, first, until))
         at = first
-        while self.caches.wanted(node, rank, file, &at, until, size, &fetch, &last):
-            reached = max(<double>now, self.caches.ready(node, file, first, min(fetch, at - C_PAGE_BYTES)))
-            while not self.caches.failed and self.caches.missing(node, file, fetch, last, &begin, &stop):
-                part = min(begin + largest, stop)
-                got = self.queues.request(now, node, C_READ, file, begin, part - begin, reached)
-                self.caches.insert(node, file, begin, part, got, now)
-                if begin < until:
+        while self.caches.wanted(held, reader, &at, until, size, &fetch):
+            # The reader meets a mark or a gap when it has what lies before it.
+            reached = max(<double>now, _ready(held, first, min(fetch.first, at - PAGE_BYTES)))
+            gap = _missing(held, fetch.first, fetch.until)
+            while gap.first < gap.until:
+                part = min(gap.first + largest, gap.until)
+                got = self.queues.request(now, node, READ, file, gap.first, part - gap.first, reached)
+                self.caches.insert(&self.caches.nodes[node], held, gap.first, part, got, now)
+                if gap.first < until:
                     whole, ready = False, max(ready, got)
-                fetch = part
+                gap = _missing(held, part, fetch.until)
         if whole:
             self.hits += 1
             self.hit_bytes += length
         return max(end, ready)
 
     cdef double _streamed(
-        self, int64_t now, int64_t node, int64_t rank, int64_t file, int64_t offset, int64_t length, bint stream
-    ) noexcept nogil:
-        """When a write ends, which a stream may hold back."""
+        self, int64_t now, int64_t rank, int64_t file, int64_t offset, int64_t length, bint stream
+    ) except -1 nogil:
+        """When a write ends, which a C stream may hold back."""
         cdef int64_t held = 0
         if stream:
             held = self._let_go(rank, file)
-            if held + length < C_STREAM_BYTES:
-                if not self.caches.failed:
-                    self.caches._stream(rank, file).held = held + length
+            if held + length < STREAM_BYTES:
+                self.buffered.insert(pair[uint64_t, int64_t](_key(rank, file), held + length))
                 return now
-        return self._write(now, node, file, max(offset - held, 0), held + length)
+        return self._write(now, rank, file, max(offset - held, 0), held + length)
 
     cdef int64_t _let_go(self, int64_t rank, int64_t file) noexcept nogil:
-        """What the stream of a rank's file holds, which is nothing from now on."""
-        cdef Stream *stream = self.caches._stream(rank, file)
+        """What a rank's C stream of a file holds, which is nothing from now on."""
+        cdef unordered_map[uint64_t, int64_t].iterator found = self.buffered.find(_key(rank, file))
         cdef int64_t held
-        if stream is NULL:
-            self.caches.failed = True
+        if found == self.buffered.end():
             return 0
-        held = stream.held
-        stream.held = 0
+        held = dereference(found).second
+        self.buffered.erase(found)
         return held
 
-    cdef double _write(self, int64_t now, int64_t node, int64_t file, int64_t offset, int64_t length) noexcept nogil:
+    cdef double _write(self, int64_t now, int64_t rank, int64_t file, int64_t offset, int64_t length) except -1 nogil:
+        """When a write ends that the cache of its node may take."""
+        cdef int64_t node = rank // self.ranks_per_node
+        cdef Node *cache
+        cdef CachedFile *held
         cdef double end
-        if not self.has_cache:
-            return self.queues.request(now, node, C_WRITE, file, offset, length, now)
-        end = now + self.queues.scale * self.queues.time_of(C_HELD_WRITE, length, 1)
-        if not self.caches.takes(node, file, length):
-            end = max(end, self.queues.request(now, node, C_WRITE, file, offset, length, now))
+        if self.caches is None:
+            return self.queues.request(now, node, WRITE, file, offset, length, now)
+        cache, held = &self.caches.nodes[node], self.caches.file(node, file)
+        end = now + self.queues.scale * self.queues.time_of(HELD_WRITE, length, 1)
+        if not self.caches.takes(cache, held, length):
+            end = max(end, self.queues.request(now, node, WRITE, file, offset, length, now))
         if length:
             self.caches.insert(
-                node, file, offset - offset % C_PAGE_BYTES,
-                (offset + length + C_PAGE_BYTES - 1) // C_PAGE_BYTES * C_PAGE_BYTES, end, now,
+                cache, held, offset - offset % PAGE_BYTES,
+                (offset + length + PAGE_BYTES - 1) // PAGE_BYTES * PAGE_BYTES, end, now,
             )
         return end

@@ -8,8 +8,7 @@ import numpy as np
 
 from dxt_replay.replay.causal.lane_events import EventLane, LaneTimes, run_lanes
 from dxt_replay.replay.plan.plan_row import operation_rows
-from dxt_replay.replay.simulation.model_numbers import ModelNumbers
-from dxt_replay.replay.simulation.simulated_storage import simulated_storage
+from dxt_replay.replay.simulation._simulated_storage import SimulatedStorage
 from dxt_replay.replay.simulation.storage_model import StorageModel
 from dxt_replay.traces.schema import OPS
 
@@ -28,7 +27,6 @@ def read_times_ns(model: StorageModel, offsets: np.ndarray, size: int, file_byte
         length=size,
     )
     times = LaneTimes.room(len(rows))
-    lane = EventLane(items=rows, times=times, rank=0)
-    numbers = ModelNumbers.of(dataclasses.replace(model, jitter=None), 1, np.array([file_bytes]))
-    run_lanes([lane], simulated_storage(numbers))
+    storage = SimulatedStorage(dataclasses.replace(model, jitter=None), ranks=1, file_bytes=np.array([file_bytes]))
+    run_lanes([EventLane(items=rows, times=times)], storage)
     return np.diff(times.end_ns, prepend=0)

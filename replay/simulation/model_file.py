@@ -6,7 +6,8 @@ Every key is checked; an error names the key by its path in the document, the va
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ from dxt_replay.replay.simulation.storage_model import (
     RequestTime,
     Servers,
     StorageModel,
+    stated,
 )
 from dxt_replay.traces.errors import UsageError
 
@@ -41,6 +43,15 @@ _SIZES = {"": 1, "B": 1} | {
 } | {"KB": 1000, "KiB": 1024}  # fmt: skip
 
 _Made = TypeVar("_Made")
+_Reader = Callable[[Any, str], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Affine:
+    """The arguments of `RequestTime.affine`."""
+
+    latency_ns: float = field(default=0.0, metadata=stated("time", key="latency"))
+    bytes_per_s: float | None = field(default=None, metadata=stated("bandwidth", key="bandwidth"))
 
 
 def shipped_names() -> list[str]:
@@ -78,54 +89,19 @@ def read_storage_model(source: str | Path) -> StorageModel:
 
 def model_of(document: object) -> StorageModel:
     """The model that a document describes. Raises: UsageError for what is not one."""
-    top = _Section(document, "")
-    version = top.take("storage_model", _whole)
+    top = _mapping(document, "the document")
+    if "storage_model" not in top:
+        raise UsageError("storage_model is missing")
+    version = _whole(top["storage_model"], "storage_model")
     if version != VERSION:
         raise UsageError(f"storage_model {version}: this release reads version {VERSION}")
-    operations = top.take("operations", _mapping, default={})
-    model = {
-        "name": top.take("name", _text),
-        "about": top.take("about", _text, default=""),
-        "operations": {name: request_time(value, f"operations.{name}") for name, value in operations.items()},
-        "servers": top.take("servers", _servers, default=Servers()),
-        "metadata": top.take("metadata", _servers, default=Servers()),
-        "limits": top.take("limits", _limits, default=()),
-        "cache": top.take("cache", _cache, default=None),
-        "ranks_per_node": top.take("ranks_per_node", _whole, default=0),
-        "jitter": top.take("jitter", _jitter, default=None),
-        "uncertainty": top.take("uncertainty", _share, default=0.0),
-    }
-    top.take("measured", _mapping, default={})  # what a calibration adds for people
-    top.end()
-    return StorageModel(**model)
+    _mapping(top.get("measured", {}), "measured")  # what a calibration adds for people
+    return _made("", StorageModel, **_fields(StorageModel, top, "", others=("storage_model", "measured")))
 
 
 def document_of(model: StorageModel) -> dict[str, Any]:
     """The document of a model, as `model_of` reads it: to be written with `yaml.safe_dump` or `json.dump`."""
-    document: dict[str, Any] = {"storage_model": VERSION, "name": model.name}
-    if model.about:
-        document["about"] = model.about
-    document["uncertainty"] = model.uncertainty
-    if model.ranks_per_node:
-        document["ranks_per_node"] = model.ranks_per_node
-    document["operations"] = {name: _table(time) for name, time in model.operations.items()}
-    document["servers"] = _servers_document(model.servers)
-    document["metadata"] = _servers_document(model.metadata)
-    document["limits"] = [_limit_document(limit) for limit in model.limits]
-    if model.cache is not None:
-        document["cache"] = {
-            "size": f"{model.cache.size}B",
-            "hit": _table(model.cache.hit),
-            "read_ahead": f"{model.cache.read_ahead}B",
-            "dirty": f"{model.cache.dirty}B",
-            "largest_fetch": f"{model.cache.largest_fetch}B",
-            "dropped_at_open": model.cache.dropped_at_open,
-        }
-        if model.cache.write is not None:
-            document["cache"]["write"] = _table(model.cache.write)
-    if model.jitter is not None:
-        document["jitter"] = {"quantiles": list(model.jitter.quantiles), "seed": model.jitter.seed}
-    return document
+    return {"storage_model": VERSION, **_document(model)}
 
 
 def request_time(value: object, where: str) -> RequestTime:
@@ -136,11 +112,7 @@ def request_time(value: object, where: str) -> RequestTime:
     if not value:
         raise UsageError(f"{where} has no times")
     if value.keys() & {"latency", "bandwidth"}:
-        section = _Section(value, where)
-        latency = section.take("latency", _time, default=0.0)
-        bandwidth = section.take("bandwidth", _bandwidth, default=None)
-        section.end()
-        return RequestTime.affine(latency, bandwidth)
+        return RequestTime.affine(**_fields(_Affine, value, where))
     nested = [isinstance(times, Mapping) for times in value.values()]
     if not all(nested) and any(nested):
         raise UsageError(f"{where} mixes times with tables: give times by size, or tables by requests in flight")
@@ -152,52 +124,63 @@ def request_time(value: object, where: str) -> RequestTime:
     sizes = tuple(sorted(next(iter(rows.values()))))
     if any(tuple(sorted(row)) != sizes for row in rows.values()):
         raise UsageError(f"{where}: each number of requests in flight needs a time for the same sizes")
-    return _made(
-        where,
-        lambda: RequestTime(
-            in_flight=tuple(rows),
-            sizes=sizes,
-            time_ns=tuple(tuple(row[size] for size in sizes) for row in rows.values()),
-        ),
-    )
+    times = tuple(tuple(row[size] for size in sizes) for row in rows.values())
+    return _made(where, RequestTime, in_flight=tuple(rows), sizes=sizes, time_ns=times)
 
 
-class _Section:
-    """A mapping of the document, whose keys are taken one after the other."""
+def _keys(described: type) -> dict[str, Field[Any]]:
+    """The fields of a part of a model that a document states, by their keys."""
+    return {each.metadata["key"] or each.name: each for each in fields(described) if each.metadata}
 
-    def __init__(self, value: object, where: str) -> None:
-        self._left = dict(_mapping(value, where or "the document"))
-        self._where = where
-        self._known: list[str] = []
 
-    def take(self, key: str, read: Callable[[Any, str], Any], **default: Any) -> Any:
-        """The value of a key. Raises: UsageError where it is missing and has no `default`."""
-        self._known.append(key)
-        where = f"{self._where}.{key}" if self._where else key
-        if key in self._left:
-            return read(self._left.pop(key), where)
-        if "default" not in default:
-            raise UsageError(f"{where} is missing")
-        return default["default"]
+def _fields(
+    described: type, value: object, where: str, others: Sequence[str] = (), **readers: _Reader
+) -> dict[str, Any]:
+    """The fields of a part of a model that a mapping states. readers: for fields that are not read by their form.
 
-    def end(self) -> None:
-        """Raises: UsageError for a key that nobody took."""
-        if self._left:
-            place = f" of {self._where}" if self._where else ""
-            raise UsageError(f"unknown key {next(iter(self._left))!r}{place}: choose {', '.join(self._known)}")
+    Raises: UsageError for a key that is neither of the part nor one of the `others`, or is missing.
+    """
+    given, keys, prefix = _mapping(value, where), _keys(described), f"{where}." if where else ""
+    unknown = [key for key in given if key not in keys and key not in others]
+    if unknown:
+        place, known = f" of {where}" if where else "", ", ".join((*others, *keys))
+        raise UsageError(f"unknown key {unknown[0]!r}{place}: choose {known}")
+    found = {}
+    for key, each in keys.items():
+        if key in given:
+            found[each.name] = readers.get(each.name, _FORMS[each.metadata["form"]][0])(given[key], f"{prefix}{key}")
+        elif each.default is MISSING and each.default_factory is MISSING:
+            raise UsageError(f"{prefix}{key} is missing")
+    return found
+
+
+def _document(part: Any, **written: object) -> dict[str, Any]:
+    """The mapping of a part of a model. written: of fields that are not written by their form."""
+    document = {}
+    for key, each in _keys(type(part)).items():
+        value = getattr(part, each.name)
+        if not (each.metadata["optional"] and value == each.default):
+            document[key] = written[each.name] if each.name in written else _FORMS[each.metadata["form"]][1](value)
+    return document
+
+
+def _made(where: str, make: Callable[..., _Made], **chosen: Any) -> _Made:
+    try:
+        return make(**chosen)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}" if where else str(error)) from error
+
+
+def _operations(value: object, where: str) -> dict[str, RequestTime]:
+    return {name: request_time(time, f"{where}.{name}") for name, time in _mapping(value, where).items()}
 
 
 def _servers(value: object, where: str) -> Servers:
-    section = _Section(value, where)
-    count = section.take("count", _whole, default=1)
-    chosen = {
-        "count": count,
-        "slots": section.take("slots", _whole, default=0),
-        "stripe_bytes": section.take("stripe_size", _size, default=0),
-        "stripe_count": section.take("stripe_count", _whole, default=1),
-    }
-    section.end()
-    return _made(where, lambda: Servers(**chosen))
+    return _made(where, Servers, **_fields(Servers, value, where))
+
+
+def _cache(value: object, where: str) -> PageCache:
+    return _made(where, PageCache, **_fields(PageCache, value, where))
 
 
 def _limits(value: object, where: str) -> tuple[Limit, ...]:
@@ -207,58 +190,31 @@ def _limits(value: object, where: str) -> tuple[Limit, ...]:
 
 
 def _limit(value: object, where: str) -> Limit:
-    section = _Section(value, where)
-    rate = section.take("rate", _text)
-    counts = re.fullmatch(r"\s*[0-9.eE+]+\s*/s\s*", rate) is not None
-    each = section.take("each", _text)
-    operations = section.take("of", _texts, default=DATA_OPERATIONS)
-    chosen = {
-        "name": section.take("name", _text, default=f"{'+'.join(operations)} {rate} of each {each}"),
-        "each": each,
-        "operations": operations,
-        "per_s": _unit(rate, f"{where}.rate", {"/s": 1.0}) if counts else _bandwidth(rate, f"{where}.rate"),
-        "counts_requests": counts,
-        "burst": section.take("burst", _real if counts else _size, default=0.0),
-        "request_bytes": section.take("request_size", _size, default=0),
-        "step_ns": section.take("step", _time, default=0.0),
-    }
-    section.end()
-    return _made(where, lambda: Limit(**chosen))
+    given = {"name": "", **_mapping(value, where)}
+    rate = given.get("rate")
+    if isinstance(rate, str) and re.fullmatch(r"\s*[0-9.eE+]+\s*/s\s*", rate):
+        chosen = _fields(Limit, given, where, per_s=_requests, burst=_real) | {"counts_requests": True}
+    else:
+        chosen = _fields(Limit, given, where)
+    if not chosen["name"]:
+        chosen["name"] = f"{'+'.join(chosen.get('operations', DATA_OPERATIONS))} {rate} of each {chosen['each']}"
+    return _made(where, Limit, **chosen)
 
 
-def _cache(value: object, where: str) -> PageCache:
-    section = _Section(value, where)
-    chosen = {
-        "size": section.take("size", _size),
-        "hit": section.take("hit", request_time, default=RequestTime()),
-        "write": section.take("write", request_time, default=None),
-        "read_ahead": section.take("read_ahead", _size, default=0),
-        "dirty": section.take("dirty", _size, default=0),
-        "largest_fetch": section.take("largest_fetch", _size, default=0),
-        "dropped_at_open": section.take("dropped_at_open", _truth, default=False),
-    }
-    section.end()
-    return _made(where, lambda: PageCache(**chosen))
+def _limit_document(limit: Limit) -> dict[str, Any]:
+    if limit.counts_requests:
+        return _document(limit, per_s=f"{limit.per_s!r}/s", burst=limit.burst)
+    return _document(limit)
 
 
 def _jitter(value: object, where: str) -> Jitter:
-    section = _Section(value, where)
-    seed = section.take("seed", _whole, default=1)
-    quantiles = section.take("quantiles", _reals, default=None)
-    spread = section.take("spread", _real, default=None)
-    section.end()
-    if (quantiles is None) == (spread is None):
+    given = dict(_mapping(value, where))
+    if ("quantiles" in given) == ("spread" in given):
         raise UsageError(f"{where} needs either spread or quantiles")
-    if quantiles is None:
-        return _made(where, lambda: Jitter.lognormal(spread, seed))
-    return _made(where, lambda: Jitter(quantiles=quantiles, seed=seed))
-
-
-def _made(where: str, make: Callable[[], _Made]) -> _Made:
-    try:
-        return make()
-    except UsageError as error:
-        raise UsageError(f"{where}: {error}") from error
+    if "spread" in given:
+        spread = _real(given["spread"], f"{where}.spread")
+        given["quantiles"] = list(_made(where, Jitter.lognormal, spread=spread).quantiles)
+    return _made(where, Jitter, **_fields(Jitter, given, where, others=("spread",)))
 
 
 def _mapping(value: object, where: str) -> Mapping[Any, Any]:
@@ -327,6 +283,11 @@ def _bandwidth(value: object, where: str) -> float:
     return found
 
 
+def _requests(value: object, where: str) -> float:
+    """Requests per second."""
+    return _unit(value, where, {"/s": 1.0})
+
+
 def _unit(value: object, where: str, factors: Mapping[str, float]) -> float:
     found = _NUMBER.fullmatch(value) if isinstance(value, str) else None
     if found is None or found[2] not in factors:
@@ -346,23 +307,21 @@ def _table(time: RequestTime) -> Any:
     return rows if time.in_flight != (1,) else rows[1]
 
 
-def _servers_document(servers: Servers) -> dict[str, Any]:
-    document: dict[str, Any] = {"count": servers.count, "slots": servers.slots}
-    if servers.stripe_bytes:
-        document |= {"stripe_size": f"{servers.stripe_bytes}B", "stripe_count": servers.stripe_count}
-    return document
-
-
-def _limit_document(limit: Limit) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "name": limit.name,
-        "each": limit.each,
-        "of": list(limit.operations),
-        "rate": f"{limit.per_s!r}{'' if limit.counts_requests else 'B'}/s",
-        "burst": limit.burst if limit.counts_requests else f"{limit.burst:.0f}B",
-    }
-    if limit.request_bytes:
-        document["request_size"] = f"{limit.request_bytes}B"
-    if limit.step_ns:
-        document["step"] = f"{limit.step_ns!r}ns"
-    return document
+_FORMS: dict[str, tuple[_Reader, Callable[[Any], Any]]] = {
+    "text": (_text, str),
+    "texts": (_texts, list),
+    "whole": (_whole, int),
+    "truth": (_truth, bool),
+    "share": (_share, float),
+    "factors": (_reals, list),
+    "size": (_size, lambda size: f"{round(size)}B"),
+    "time": (_time, "{!r}ns".format),
+    "bandwidth": (_bandwidth, "{!r}B/s".format),
+    "times": (request_time, _table),
+    "operations": (_operations, lambda times: {name: _table(time) for name, time in times.items()}),
+    "servers": (_servers, _document),
+    "limits": (_limits, lambda limits: [_limit_document(limit) for limit in limits]),
+    "cache": (_cache, _document),
+    "jitter": (_jitter, _document),
+}
+"""How a form of `storage_model.stated` is read from a document, and written to one."""

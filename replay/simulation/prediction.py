@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,11 +13,11 @@ import numpy as np
 
 from dxt_replay.replay.causal.lane_events import EventLane, LaneTimes, Watch, run_lanes
 from dxt_replay.replay.engine.items import MARK
+from dxt_replay.replay.simulation._simulated_storage import SimulatedStorage
 from dxt_replay.replay.simulation.agreement import Agreement
-from dxt_replay.replay.simulation.model_numbers import KIND_NAMES, ModelNumbers, StorageUse
 from dxt_replay.replay.simulation.simulated_job import TIME_CLASSES, SimulatedJob
-from dxt_replay.replay.simulation.simulated_storage import simulated_storage
 from dxt_replay.replay.simulation.storage_model import StorageModel
+from dxt_replay.replay.simulation.storage_use import KIND_NAMES, StorageUse
 from dxt_replay.traces.units import NS_PER_US, ns_to_seconds
 
 BUSY = 0.7
@@ -61,7 +61,7 @@ class Prediction:
     """
 
     job: SimulatedJob
-    numbers: ModelNumbers
+    model: StorageModel
     ranks: int
     runs: Sequence[Run]
     seeds: int
@@ -115,7 +115,7 @@ class Prediction:
         """The figures of the prediction, without the steps one by one."""
         return {
             "ranks": self.ranks,
-            "nodes": self.numbers.nodes,
+            "nodes": self.model.nodes(self.ranks),
             "operations": self.job.operations_of(self.ranks),
             "elapsed_s": ns_to_seconds(self.elapsed_ns),
             "interval_s": [ns_to_seconds(limit) for limit in self.interval_ns],
@@ -159,20 +159,18 @@ class Prediction:
 
     def resources(self) -> list[dict[str, Any]]:
         """How busy each limit and each kind of servers with slots is, and how long requests waited for it."""
-        use, elapsed, model = self.runs[0].use, max(self.runs[0].elapsed_ns, 1), self.numbers.model
+        use, elapsed, model = self.runs[0].use, max(self.runs[0].elapsed_ns, 1), self.model
         if use is None:
             return []
         found = []
-        for number, limit in enumerate(model.limits):
-            first, count = self.numbers.first[number], self.numbers.instances[number]
-            waited = float(use.turn_ns[number] + use.pipe_ns[number])
-            found.append(_resource(limit.name, limit.each, use.busy_ns[first : first + count] / elapsed, waited))
-        for kind, name, begin in ((model.servers, "server", 0), (model.metadata, "metadata", model.servers.count)):
-            if kind.slots:
-                busy = use.server_ns[begin : begin + kind.count] / (elapsed * kind.slots)
-                found.append(
-                    _resource(f"slots of each {name} server".replace("server server", "server"), name, busy, None)
-                )
+        for limit, busy_ns, turn_ns, pipe_ns in zip(model.limits, use.busy_ns, use.turn_ns, use.pipe_ns, strict=True):
+            found.append(_resource(limit.name, limit.each, busy_ns / elapsed, float(turn_ns + pipe_ns)))
+        if model.servers.slots:
+            busy = use.server_ns / (elapsed * model.servers.slots)
+            found.append(_resource("slots of each server", "server", busy, None))
+        if model.metadata.slots:
+            busy = use.metadata_ns / (elapsed * model.metadata.slots)
+            found.append(_resource("slots of each metadata server", "metadata", busy, None))
         return found
 
     def bottleneck(self) -> str:
@@ -233,59 +231,46 @@ def _training_ns(lanes: Sequence[EventLane]) -> int:
     return max(int(found.max()) for found in marks) - min(int(found.min()) for found in marks) if marks else 0
 
 
+def _simulated(lanes: Sequence[EventLane], storage: SimulatedStorage | None, watch: Watch | None) -> Run:
+    """Run the lanes once, with or without a storage."""
+    began, timed = time.thread_time(), _timed(lanes)
+    done = run_lanes(timed, storage, watch)
+    return Run(
+        elapsed_ns=int(done.end_ns.max(initial=0)),
+        training_ns=_training_ns(timed),
+        use=None if storage is None else storage.use,
+        spent=watch,
+        operations=done.served,
+        items=sum(len(lane.items) for lane in lanes),
+        seconds=time.thread_time() - began,
+    )
+
+
 def predict(job: SimulatedJob, model: StorageModel, *, ranks: int, seeds: int) -> Prediction:
     """Simulate a job on a storage: with `seeds` seeds where the model has jitter, and at the limits of its uncertainty.
 
     The runs share nothing and go side by side; one run is serial, as its ranks share servers and meet at collectives.
     Raises: ReplayError when lanes wait for each other in a circle.
     """
-    numbers = ModelNumbers.of(model, ranks, job.file_bytes)
     lanes = job.lanes(ranks)
-    items = sum(len(lane.items) for lane in lanes)
     first = 1 if model.jitter is None else model.jitter.seed
     chosen = [(first + number, 1.0) for number in range(seeds if model.jitter is not None else 1)]
     limits = [(first, 1.0 - model.uncertainty), (first, 1.0 + model.uncertainty)] if model.uncertainty else []
 
-    def run(seed: int, scale: float) -> Callable[[], Run]:
-        def go() -> Run:
-            storage, watch, began = simulated_storage(numbers, seed=seed, scale=scale), job.watch(), time.thread_time()
-            timed = _timed(lanes)
-            done = run_lanes(timed, storage, watch)
-            return Run(
-                elapsed_ns=int(done.end_ns.max(initial=0)),
-                training_ns=_training_ns(timed),
-                use=storage.use,
-                spent=watch,
-                operations=done.served,
-                items=items,
-                seconds=time.thread_time() - began,
-            )
-
-        return go
-
-    def free() -> Run:
-        timed = _timed(lanes)
-        done = run_lanes(timed)
-        return Run(
-            elapsed_ns=int(done.end_ns.max(initial=0)),
-            training_ns=_training_ns(timed),
-            use=None,
-            spent=None,
-            operations=done.served,
-            items=items,
-            seconds=0.0,
-        )
+    def run(seed: int, scale: float) -> Run:
+        storage = SimulatedStorage(model, ranks=ranks, file_bytes=job.file_bytes, seed=seed, scale=scale)
+        return _simulated(lanes, storage, job.watch())
 
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        started = [pool.submit(each) for each in (free, *(run(seed, scale) for seed, scale in chosen + limits))]
-        without, *runs = [each.result() for each in started]
+        free = pool.submit(_simulated, lanes, None, None)
+        runs = list(pool.map(run, *zip(*chosen, *limits, strict=True)))
     inferred = any(each.known is None for each in job.steps.models.values())
     return Prediction(
         job=job,
-        numbers=numbers,
+        model=model,
         ranks=ranks,
         runs=runs,
         seeds=len(chosen),
-        free=without,
+        free=free.result(),
         model_error=MODEL_ERROR if inferred else 0.0,
     )

@@ -104,7 +104,7 @@ class SimulatedJob:
         for event, name in _CLASS_OF_EVENT.items():
             class_of[:, (event + 1) % CODES] = TIME_CLASSES.index(name)
         spent = np.zeros((count + 1, len(TIME_CLASSES)), dtype=np.int64)
-        return Watch(class_of=class_of.ravel(), spent_ns=spent, first_step=first)
+        return Watch(class_of=class_of, spent_ns=spent, first_step=first)
 
 
 def simulated_job(capture: Capture, steps: Steps, pacing: Pacing, compute: str, compute_ns: int) -> SimulatedJob:

@@ -13,10 +13,10 @@ A request passes all of its queues at once, as data flow through pipes in a row,
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import NormalDist, fmean
+from typing import Any
 
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.schema import OPS
@@ -32,6 +32,14 @@ QUANTILES = 1024
 
 MAX_SERVERS = 1 << 16
 """Most servers of a model."""
+
+
+def stated(form: str, *, key: str = "", optional: bool = False) -> Mapping[str, Any]:
+    """How documents state a field: metadata for `replay.simulation.model_file`, which knows the forms.
+
+    key: where it is not the name of the field. optional: whether it is only written where it differs from its default.
+    """
+    return {"form": form, "key": key, "optional": optional}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,30 +73,6 @@ class RequestTime:
         size = 1 << 20
         return cls(sizes=(0, size), time_ns=((float(latency_ns), latency_ns + size * 1e9 / bytes_per_s),))
 
-    def ns(self, size: int, in_flight: int = 1) -> float:
-        """The time of a request of `size` bytes with so many in flight, ns."""
-        row, share = _place(self.in_flight, in_flight)
-        time = self._row_ns(row, size)
-        return time if share == 0.0 else _between(time, self._row_ns(row + 1, size), share)
-
-    def _row_ns(self, row: int, size: int) -> float:
-        times = self.time_ns[row]
-        place, share = _place(self.sizes, size)
-        return times[place] if share == 0.0 else _between(times[place], times[place + 1], share)
-
-
-def _between(first: float, second: float, share: float) -> float:
-    """The value `share` of the way from the first to the second; beyond the second it does not fall."""
-    return second if share > 1.0 and second < first else first + share * (second - first)
-
-
-def _place(values: Sequence[int], value: int) -> tuple[int, float]:
-    """The interval that a value lies in or goes on from, and how far it lies in it, from 0; 0 below the first."""
-    if len(values) == 1 or value <= values[0]:
-        return 0, 0.0
-    place = min(bisect_right(values, value) - 1, len(values) - 2)
-    return place, (value - values[place]) / (values[place + 1] - values[place])
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
@@ -104,14 +88,14 @@ class Limit:
     Raises: UsageError for a rate that is not positive, or an unknown operation or scope.
     """
 
-    name: str
-    each: str
-    operations: tuple[str, ...] = DATA_OPERATIONS
-    per_s: float
+    name: str = field(metadata=stated("text"))
+    each: str = field(metadata=stated("text"))
+    operations: tuple[str, ...] = field(default=DATA_OPERATIONS, metadata=stated("texts", key="of"))
+    per_s: float = field(metadata=stated("bandwidth", key="rate"))
     counts_requests: bool = False
-    burst: float = 0.0
-    request_bytes: int = 0
-    step_ns: float = 0.0
+    burst: float = field(default=0.0, metadata=stated("size"))
+    request_bytes: int = field(default=0, metadata=stated("size", key="request_size", optional=True))
+    step_ns: float = field(default=0.0, metadata=stated("time", key="step", optional=True))
 
     def __post_init__(self) -> None:
         if self.each not in SCOPES:
@@ -135,10 +119,10 @@ class Servers:
     Raises: UsageError for impossible numbers.
     """
 
-    count: int = 1
-    slots: int = 0
-    stripe_bytes: int = 0
-    stripe_count: int = 1
+    count: int = field(default=1, metadata=stated("whole"))
+    slots: int = field(default=0, metadata=stated("whole"))
+    stripe_bytes: int = field(default=0, metadata=stated("size", key="stripe_size", optional=True))
+    stripe_count: int = field(default=1, metadata=stated("whole", optional=True))
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= MAX_SERVERS or self.slots < 0 or self.stripe_bytes < 0:
@@ -163,13 +147,13 @@ class PageCache:
     Raises: UsageError for negative sizes.
     """
 
-    size: int
-    hit: RequestTime = RequestTime()
-    write: RequestTime | None = None
-    read_ahead: int = 0
-    dirty: int = 0
-    largest_fetch: int = 0
-    dropped_at_open: bool = False
+    size: int = field(metadata=stated("size"))
+    hit: RequestTime = field(default=RequestTime(), metadata=stated("times"))
+    read_ahead: int = field(default=0, metadata=stated("size"))
+    dirty: int = field(default=0, metadata=stated("size"))
+    largest_fetch: int = field(default=0, metadata=stated("size"))
+    dropped_at_open: bool = field(default=False, metadata=stated("truth"))
+    write: RequestTime | None = field(default=None, metadata=stated("times", optional=True))
 
     def __post_init__(self) -> None:
         if self.size <= 0 or min(self.read_ahead, self.dirty, self.largest_fetch) < 0:
@@ -184,8 +168,8 @@ class Jitter:
     Raises: UsageError for factors that are negative or do not ascend.
     """
 
-    quantiles: tuple[float, ...]
-    seed: int = 1
+    quantiles: tuple[float, ...] = field(metadata=stated("factors"))
+    seed: int = field(default=1, metadata=stated("whole"))
 
     def __post_init__(self) -> None:
         if not self.quantiles or self.quantiles[0] < 0 or any(a > b for a, b in itertools.pairwise(self.quantiles)):
@@ -213,16 +197,16 @@ class StorageModel:
     Raises: UsageError for an unknown operation or an impossible number.
     """
 
-    name: str
-    about: str = ""
-    operations: Mapping[str, RequestTime] = field(default_factory=dict)
-    servers: Servers = Servers()
-    metadata: Servers = Servers()
-    limits: tuple[Limit, ...] = ()
-    cache: PageCache | None = None
-    ranks_per_node: int = 0
-    jitter: Jitter | None = None
-    uncertainty: float = 0.0
+    name: str = field(metadata=stated("text"))
+    about: str = field(default="", metadata=stated("text", optional=True))
+    uncertainty: float = field(default=0.0, metadata=stated("share"))
+    ranks_per_node: int = field(default=0, metadata=stated("whole", optional=True))
+    operations: Mapping[str, RequestTime] = field(default_factory=dict, metadata=stated("operations"))
+    servers: Servers = field(default=Servers(), metadata=stated("servers"))
+    metadata: Servers = field(default=Servers(), metadata=stated("servers"))
+    limits: tuple[Limit, ...] = field(default=(), metadata=stated("limits"))
+    cache: PageCache | None = field(default=None, metadata=stated("cache", optional=True))
+    jitter: Jitter | None = field(default=None, metadata=stated("jitter", optional=True))
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.operations if name not in OPS]
@@ -238,6 +222,6 @@ class StorageModel:
         if len(set(names)) < len(names):
             raise UsageError("two limits have the same name")
 
-    def time_of(self, operation: str) -> RequestTime:
-        """The time of an operation; none where the model does not list it."""
-        return self.operations.get(operation, RequestTime())
+    def nodes(self, ranks: int) -> int:
+        """On how many nodes so many ranks run."""
+        return -(-ranks // self.ranks_per_node) if self.ranks_per_node else 1

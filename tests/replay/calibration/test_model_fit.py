@@ -12,6 +12,7 @@ from dxt_replay.replay.calibration.estimates import Measured
 from dxt_replay.replay.calibration.model_fit import fit_model
 from dxt_replay.replay.simulation.model_file import document_of, read_storage_model
 from dxt_replay.replay.simulation.storage_model import Limit, StorageModel
+from tests.replay.simulation.storage_cases import time_ns
 
 THROTTLE = Limit(name="throttle", each="server", operations=("read",), per_s=1e6, burst=1000)
 
@@ -49,17 +50,17 @@ def fitted(more: list[Measured], *, limits: tuple[Limit, ...] = (), drops_pages:
 def test_cold_reads_become_a_table_by_size_and_requests_in_flight() -> None:
     read = fitted([]).operations["read"]
     assert (read.in_flight, read.sizes) == ((1, 8, 64), (4096, 1 << 20))
-    assert read.ns(4096, 1) == pytest.approx(100_000)
-    assert read.ns(1 << 20, 8) == pytest.approx(6_000_000)
+    assert time_ns(read, 4096, 1) == pytest.approx(100_000)
+    assert time_ns(read, 1 << 20, 8) == pytest.approx(6_000_000)
     # Not measured: the large read grows as it did with fewer in flight.
-    assert read.ns(1 << 20, 64) == pytest.approx(1_200_000 * 30)
+    assert time_ns(read, 1 << 20, 64) == pytest.approx(1_200_000 * 30)
 
 
 def test_the_cache_has_what_was_measured() -> None:
     cache = fitted([]).cache
     assert cache is not None
     assert (cache.size, cache.read_ahead, cache.dirty) == (1 << 30, 131_072, 0)
-    assert cache.hit.ns(4096) == pytest.approx(2000)
+    assert time_ns(cache.hit, 4096) == pytest.approx(2000)
 
 
 def test_where_pages_cannot_be_dropped_there_is_no_cache_beside_the_storage() -> None:
@@ -103,9 +104,9 @@ def test_writes_that_end_in_the_cache_are_paid_by_the_sync() -> None:
     assert model.cache is not None
     assert model.cache.dirty == 1 << 28
     assert model.cache.write is not None
-    assert model.cache.write.ns(LARGE) == pytest.approx(200_000)
-    assert model.operations["sync"].ns(0) == pytest.approx(500_000)
-    assert model.operations["write"].ns(LARGE) == pytest.approx(2_000_000)
+    assert time_ns(model.cache.write, LARGE) == pytest.approx(200_000)
+    assert time_ns(model.operations["sync"], 0) == pytest.approx(500_000)
+    assert time_ns(model.operations["write"], LARGE) == pytest.approx(2_000_000)
 
 
 def test_writes_that_wait_for_the_storage_are_as_measured() -> None:
@@ -121,8 +122,8 @@ def test_writes_that_wait_for_the_storage_are_as_measured() -> None:
     )
     assert model.cache is not None
     assert (model.cache.dirty, model.cache.write) == (0, None)
-    assert model.operations["write"].ns(LARGE) == pytest.approx(9_000_000)
-    assert model.operations["sync"].ns(0) == pytest.approx(5_000_000)
+    assert time_ns(model.operations["write"], LARGE) == pytest.approx(9_000_000)
+    assert time_ns(model.operations["sync"], 0) == pytest.approx(5_000_000)
 
 
 def test_how_single_reads_vary_is_the_jitter_and_how_trials_vary_the_uncertainty() -> None:

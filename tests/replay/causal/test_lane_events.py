@@ -1,26 +1,26 @@
-"""Both cores of the lanes without a clock: the same times for any lanes, and the rule for what they spend."""
+"""Lanes without a clock: the longest path through what waits for what, and where the time of a lane goes."""
 
 from __future__ import annotations
+
+import functools
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dxt_replay.replay.causal._lane_events import CONSTANTS, CompiledLanes
 from dxt_replay.replay.causal.lane_events import (
     CODES,
     KINDS,
     EventLane,
     LaneTimes,
-    PythonLanes,
     StuckLanesError,
     Watch,
     run_lanes,
 )
 from dxt_replay.replay.engine import items
 from dxt_replay.replay.engine.wait_counters import ARRIVALS, FIRST_RANK_COUNTER
-from dxt_replay.replay.plan.plan_row import PLAN_ROW, Add, Gap, Mark, Wait, operation_rows, rows_of_each
+from dxt_replay.replay.plan.plan_row import Add, Gap, Wait, operation_rows, rows_of_each
 
 
 def reads(count):
@@ -30,58 +30,62 @@ def reads(count):
     )
 
 
-@st.composite
-def plans(draw):
-    """Lanes of one rank: lane i adds to counter i alone and waits for counters of lanes; they may be stuck."""
-    lanes = []
-    for lane in range(draw(st.integers(1, 4))):
-        rows = []
-        for _ in range(draw(st.integers(0, 12))):
-            due = draw(st.integers(0, 20))
-            kind = draw(st.sampled_from(["wait", "add", "gap", "read", "mark"]))
-            counter = FIRST_RANK_COUNTER + (lane if kind == "add" else draw(st.integers(0, 3)))
-            made = {
-                "wait": Wait(counter=counter, until=draw(st.integers(0, 4)), due_ns=due),
-                "add": Add(counter=counter, amount=draw(st.integers(0, 3)), due_ns=due),
-                "gap": Gap(
-                    kind=items.SLEEP, duration_ns=draw(st.integers(0, 50)), due_ns=due, step=draw(st.integers(-1, 3))
-                ),
-                "mark": Mark(is_end=0, due_ns=due),
-                "read": None,
-            }[kind]
-            rows.append(reads(1) if made is None else rows_of_each([made]))
-        taken = np.concatenate([*rows, np.zeros(0, dtype=PLAN_ROW)])
-        durations = [0 if kind >= items.SLEEP else draw(st.integers(0, 50)) for kind in taken["kind"].tolist()]
-        lanes.append((taken, np.array(durations, dtype=np.int64)))
-    return lanes
-
-
-def watch():
+def watch(steps=2, first_step=0):
     """Gaps in class 1, waits in class 2, all else in class 0."""
     class_of = np.zeros((KINDS, CODES), dtype=np.uint8)
     class_of[items.SLEEP], class_of[items.WAIT] = 1, 2
-    return Watch(class_of=class_of.ravel(), spent_ns=np.zeros((3, 3), dtype=np.int64))
+    return Watch(class_of=class_of, spent_ns=np.zeros((steps + 1, 3), dtype=np.int64), first_step=first_step)
 
 
-def times_of(plan, runner):
-    lanes = [
-        EventLane(items=rows, durations_ns=durations, times=LaneTimes.room(len(rows)), watched=True)
-        for rows, durations in plan
+@st.composite
+def graphs(draw):
+    """Tasks in topological order: (lane, pause before it, duration, the earlier tasks that it waits for)."""
+    return [
+        (
+            draw(st.integers(0, 3)),
+            draw(st.integers(0, 20)),
+            draw(st.integers(0, 50)),
+            draw(st.sets(st.integers(0, task - 1), max_size=3)) if task else set(),
+        )
+        for task in range(draw(st.integers(1, 20)))
     ]
-    watched = watch()
-    run = runner(lanes, None, watched, FIRST_RANK_COUNTER)
-    finished = run.run()
-    times = [(lane.times.begin_ns.tolist(), lane.times.end_ns.tolist()) for lane in lanes]
-    return finished, run.undone(), run.end_ns().tolist(), times, watched.spent_ns.tolist()
 
 
-@given(plan=plans())
-def test_the_compiled_core_does_what_the_specification_does(plan) -> None:
-    assert times_of(plan, CompiledLanes) == times_of(plan, PythonLanes)
+@pytest.mark.parametrize("kind", [items.SLEEP, items.READ_AT])
+@given(graph=graphs(), step=st.integers(-1, 2))
+def test_a_task_ends_with_the_longest_path_to_it(kind, graph, step) -> None:
+    """A lane does its tasks in order: waits for those that each needs, pauses, does it, and says so."""
 
+    @functools.cache
+    def end_of(task):
+        lane, pause, duration, needed = graph[task]
+        of_lane = (earlier for earlier in range(task) if graph[earlier][0] == lane)
+        return max(map(end_of, (*needed, *of_lane)), default=0) + pause + duration
 
-def test_the_compiled_core_knows_the_shape_of_what_is_watched() -> None:
-    assert {"KINDS": KINDS, "CODES": CODES} == CONSTANTS
+    rows = {lane: [] for lane in range(4)}
+    for task, (lane, pause, duration, needed) in enumerate(graph):
+        waits = [Wait(counter=FIRST_RANK_COUNTER + other, until=1, step=step) for other in sorted(needed)]
+        work = rows_of_each([Gap(kind=items.SLEEP, duration_ns=duration, due_ns=pause, step=step)])
+        if kind == items.READ_AT:
+            work = reads(1)
+            work["due_ns"], work["_amount"], work["step"] = pause, duration, step
+        rows[lane] += [rows_of_each(waits)] if waits else []
+        rows[lane] += [work, rows_of_each([Add(counter=FIRST_RANK_COUNTER + task, step=step)])]
+    placed = [np.concatenate([*parts, reads(0)]) for parts in rows.values()]
+    counted = watch()
+    lanes = [
+        EventLane(items=items_, durations_ns=items_["_amount"].copy(), times=LaneTimes.room(len(items_)), watched=True)
+        for items_ in placed
+    ]
+    run = run_lanes(lanes, None, counted)
+    for number, lane in enumerate(lanes):
+        truth = [end_of(task) for task, (of, *_) in enumerate(graph) if of == number]
+        assert lane.times.begin_ns[lane.items["kind"] == items.ADD].tolist() == truth
+        assert run.end_ns[number] == max(truth, default=0)
+    # Each ns of a lane lies in one class of its step; the last row is for what lies outside of the steps.
+    assert counted.spent_ns.sum() == run.end_ns.sum() == counted.spent_ns[step if 0 <= step < 2 else 2].sum()
+    gaps = sum(pause + duration for _, pause, duration, _ in graph)
+    assert counted.spent_ns[:, 1 if kind == items.SLEEP else 0].sum() == gaps
 
 
 def test_ranks_share_items_but_not_counters() -> None:
@@ -109,8 +113,7 @@ def test_time_is_counted_by_step_and_class() -> None:
             Gap(kind=items.SLEEP, duration_ns=1),
         ]
     )
-    counted = watch()
-    counted = Watch(class_of=counted.class_of, spent_ns=counted.spent_ns, first_step=7)
+    counted = watch(first_step=7)
     run_lanes(
         [EventLane(items=rows, watched=True), EventLane(items=rows_of_each([Add(counter=5, due_ns=30)]))], None, counted
     )
@@ -131,12 +134,37 @@ def test_stuck_lanes_are_named() -> None:
     assert raised.value.lanes == [0, 2]
 
 
-def test_many_additions_are_remembered() -> None:
-    """A lane that comes late to its waits still learns when each sum was reached."""
-    adds = rows_of_each([Add(counter=2, due_ns=3)] * 1000)
-    waits = rows_of_each([Wait(counter=3, until=1), *(Wait(counter=2, until=until) for until in (1, 500, 999))])
-    times = LaneTimes.room(4)
-    run_lanes(
-        [EventLane(items=waits, times=times), EventLane(items=adds), EventLane(items=rows_of_each([Add(counter=3)]))]
-    )
-    assert times.end_ns.tolist() == [0, 3, 1500, 2997]
+@pytest.mark.parametrize("additions", [1, 2, 1000])
+def test_a_lane_that_comes_late_still_learns_when_each_sum_was_reached(additions) -> None:
+    adds = rows_of_each([Add(counter=2, amount=2, due_ns=3)] * additions)
+    untils = list(range(1, 2 * additions + 1))
+    waits = rows_of_each([Wait(counter=3, until=1), *(Wait(counter=2, until=until) for until in untils)])
+    times = LaneTimes.room(len(waits))
+    late = rows_of_each([Add(counter=3)])
+    run_lanes([EventLane(items=waits, times=times), EventLane(items=adds), EventLane(items=late)])
+    assert times.end_ns.tolist() == [0, *(3 * -(-until // 2) for until in untils)]
+
+
+def test_what_was_reached_before_the_present_is_forgotten_and_still_counts() -> None:
+    """Two lanes of reads, which are events: one adds after each of its own, the other waits for half of them."""
+    read, add = reads(1), rows_of_each([Add(counter=2)])
+    read["due_ns"] = 10
+    adder = np.concatenate([read, add] * 500)
+    waits = rows_of_each([Wait(counter=2, until=until) for until in range(250)])
+    waiter = np.stack([np.repeat(read, 250), waits], axis=1).ravel()
+    run = run_lanes([EventLane(items=adder), EventLane(items=waiter)])
+    assert run.end_ns.tolist() == [5000, 2500]
+
+
+@pytest.mark.parametrize(
+    ("lane", "message"),
+    [
+        ({"durations_ns": np.zeros(1, dtype=np.int64)}, "a duration for each item"),
+        ({"times": LaneTimes.room(3)}, "room for the times of each item"),
+        ({"items": rows_of_each([Wait(counter=-1, until=1)] * 2)}, "a negative counter"),
+        ({"items": np.zeros(2, dtype=np.int64)}, "Buffer dtype mismatch"),
+    ],
+)
+def test_lanes_that_do_not_fit_are_refused(lane, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        run_lanes([EventLane(**{"items": reads(2), **lane})])

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dxt_replay.replay.simulation.model_file import document_of, model_of, read_storage_model, shipped_names
 from dxt_replay.replay.simulation.storage_model import (
@@ -57,28 +55,6 @@ def test_the_paper_file_system_has_its_printed_figures() -> None:
 )
 def test_forms_of_a_time(value: object, expected: RequestTime) -> None:
     assert model(operations={"read": value}).operations["read"] == expected
-
-
-def test_times_between_and_beyond_a_table() -> None:
-    table = RequestTime(in_flight=(1, 4), sizes=(1000, 2000), time_ns=((10.0, 20.0), (40.0, 80.0)))
-    assert [table.ns(size) for size in (0, 1000, 1500, 2000, 4000)] == [10.0, 10.0, 15.0, 20.0, 40.0]
-    assert [table.ns(2000, count) for count in (1, 2, 4, 7)] == [20.0, 40.0, 80.0, 140.0]
-
-
-def test_a_table_that_falls_does_not_fall_on() -> None:
-    table = RequestTime(in_flight=(1, 2), sizes=(0, 10), time_ns=((20.0, 10.0), (5.0, 4.0)))
-    assert table.ns(1000) == 10.0
-    assert table.ns(0, 100) == 5.0
-
-
-@given(
-    rows=st.lists(st.lists(st.floats(0, 1e12), min_size=3, max_size=3), min_size=2, max_size=2),
-    size=st.integers(0, 1 << 40),
-    count=st.integers(1, 1 << 20),
-)
-def test_a_time_is_never_negative(rows: list[list[float]], size: int, count: int) -> None:
-    table = RequestTime(in_flight=(1, 16), sizes=(1, 4096, 1 << 20), time_ns=tuple(map(tuple, rows)))
-    assert table.ns(size, count) >= 0
 
 
 def test_all_keys() -> None:

@@ -41,10 +41,9 @@ def test_a_slower_storage_is_predicted(name: str, tmp_path: Path) -> None:
     assert found.prediction.elapsed_ns == pytest.approx(truth, rel=0.01)
 
 
-def test_every_operation_is_simulated(tmp_path: Path) -> None:
+def test_operations_are_counted(tmp_path: Path) -> None:
     application = Application(ranks=2, depth=2, jitter=0.4, collective_ns=1 * MS, steps=20)
     found = simulated(tmp_path, application, described(SLOW)).prediction.as_json()
-    assert found["elapsed_s"] == pytest.approx(0.2567, rel=0.2)
     assert found["requests"]["by_operation"]["read"]["operations"] == 2 * 20 * 3
     assert found["simulated"]["operations"] == 2 * 20 * 3
 
@@ -110,7 +109,7 @@ def test_ranks_share_a_pipe_and_not_their_files(tmp_path: Path) -> None:
     )
     found = simulated(tmp_path, Application(ranks=2, collective_ns=MS), model, ranks=[1, 2, 5, 16])
     assert [each.ranks for each in found.scaling] == [1, 2, 5, 16]
-    assert [each.numbers.nodes for each in found.scaling] == [1, 1, 3, 8]
+    assert [each.as_json()["nodes"] for each in found.scaling] == [1, 1, 3, 8]
     seconds = [each.elapsed_ns / 1e9 for each in found.scaling]
     assert found.scaling[1].elapsed_ns == found.prediction.elapsed_ns
     assert seconds == sorted(seconds)
