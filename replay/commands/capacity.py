@@ -53,7 +53,7 @@ def command(capture: Path, utilisation: float, target: Path | None, **choices: A
     Exits 1 if one rank alone is too much for the storage.
     """
     import dxt_replay
-    from dxt_replay.replay.commands.answer import answer
+    from dxt_replay.replay.commands.answer import answer, of_json
     from dxt_replay.replay.commands.processes import ending_together
     from dxt_replay.replay.commands.progress import experiment_progress
     from dxt_replay.replay.ranks.mpi_world import connect
@@ -73,6 +73,6 @@ def command(capture: Path, utilisation: float, target: Path | None, **choices: A
         )
     if comm.rank:
         return
-    answer(found, capacity_sections)
+    answer(found, of_json(capacity_sections))
     if found.ranks == 0 and found.limited_by == "storage":
         raise SystemExit(1)

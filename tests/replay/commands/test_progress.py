@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from dxt_replay.replay.commands.progress import run_progress, run_text, time_left_text
-from dxt_replay.replay.engine.items import MARK, READ_AT, SLEEP
+from dxt_replay.replay.engine.items import MARK, PLAN_ROW, READ_AT, SLEEP
 from dxt_replay.replay.plan.lane_plan import LaneSource
-from dxt_replay.replay.plan.plan_row import PLAN_ROW
 from dxt_replay.replay.run.process import Progress
 from dxt_replay.replay.run.rank_lanes import FedLane
 from dxt_replay.replay.run.recording import NoRecorder
