@@ -66,12 +66,6 @@ class Found:
     size: np.ndarray
     links: np.ndarray
 
-    @staticmethod
-    def nothing(count: int) -> Found:
-        """No files at so many places."""
-        mode, size, links = np.zeros((3, count), dtype=np.int64)
-        return Found(mode=mode, size=size, links=links)
-
     @property
     def sizes(self) -> np.ndarray:
         """int64[files]: bytes of each file, -1 where there is nothing."""

@@ -147,6 +147,13 @@ def test_what_a_replay_writes_is_not_damage(capture: Capture, target: Path, tmp_
     assert (target / TWIN_ROOT / "e/made").exists()
 
 
+def test_a_staged_file_to_which_a_replay_gives_another_name_may_be_gone(target: Path) -> None:
+    (target / TWIN_ROOT / "e/both").unlink()
+    assert differences(target) == []
+    (target / TWIN_ROOT / "d/small").unlink()
+    assert [each.what for each in differences(target)] == ["file"]
+
+
 class TestManifest:
     def change(self, target: Path, change: Callable[[dict[str, object]], object]) -> None:
         document = json.loads((target / MANIFEST_NAME).read_text())
