@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dxt_replay.workloads.listing import ListedWorkload
 
 
 class _CalledAsFunction(ModuleType):
-    def __call__(self) -> Any:
+    def __call__(self) -> tuple[ListedWorkload, ...]:
         """The shipped workloads: see `dxt_replay.replay.interface.generating.workloads`."""
         from dxt_replay.workloads.listing import shipped_workloads
 

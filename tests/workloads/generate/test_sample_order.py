@@ -33,12 +33,6 @@ def test_pytorch_deals_batches_to_its_workers_in_turn():
     assert by_worker == {0: [8, 9, 12, 13], 1: [10, 11, 14, 15]}
 
 
-def test_the_code_of_tf_data_gives_all_ranks_the_same_files_but_the_first():
-    workload = workload_of("npz", "tensorflow", files=8, batch=1, readers=1, reading="v2.0")
-    assert [file for file, _ in read_by(workload, 2, 0)] == [0, 1, 2, 3]
-    assert [file for file, _ in read_by(workload, 2, 1)] == [4, 1, 2, 3]
-
-
 def test_the_code_of_tf_data_closes_the_current_file_after_as_many_samples_as_a_file_has():
     workload = workload_of("hdf5", "tensorflow", files=8, per_file=4, batch=4, readers=2, reading="v2.0")
     _, order = order_of(workload, 2)
@@ -50,18 +44,6 @@ def test_the_code_of_tf_data_closes_the_current_file_after_as_many_samples_as_a_
     second = order.samples(1, 1, 2)
     assert set(second.file.tolist()) == {2}
     assert order.reader(np.arange(4)).tolist() == [0, 1, 0, 1]
-
-
-def test_a_rank_of_head_gets_whole_multiples_of_files():
-    workload = workload_of("npz", "pytorch", files=70, per_file=2, batch=2, reading="head")
-    shared = share(workload, 4, evaluation=False)
-    assert (shared.files, shared.steps) == (64, 16)
-    assert share(workload_of("npz", "pytorch", files=70, per_file=2), 4, evaluation=False).steps == 17
-
-
-def test_without_trimming_the_last_rank_has_the_fewest_samples():
-    shared = share(workload_of("npz", "pytorch", files=10, batch=2, reading="v2.0"), 4, evaluation=False)
-    assert (shared.per_rank, shared.steps) == (3, 0)
 
 
 def test_readers_that_keep_files_open_each_once():
