@@ -1,8 +1,8 @@
 """Dependencies that are inferred from the times of a recording: a pass over a rank's operations. Pure.
 
-Three rules after each other, of which the later one replaces what the earlier one says of the same operations: byte
-counts and times (`replay.causal.feed`), how a DataLoader dealt its batches to workers (`replay.causal.dealing`), and
-what the profile says of the production of the batches (`replay.causal.production`).
+Byte counts and times come first (`replay.causal.feed`). Then one of two rules replaces what it covers: how a DataLoader
+dealt its batches to workers (`replay.causal.dealing`), or what the profile says of the production of the batches
+(`replay.causal.production`).
 """
 
 from __future__ import annotations

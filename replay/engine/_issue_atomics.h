@@ -48,7 +48,7 @@ static inline void wake_all(int64_t *cell)
     syscall(SYS_futex, low_word(cell), FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-/* A counter is a cache line: its sum, and when it reached each of its latest sevens of multiples (replay.engine.wait_counters). */
+/* A counter is a cache line: its sum, and the times at which it reached the last seven multiples (replay.engine.wait_counters). */
 enum { COUNTER_WORDS = 8, COUNTER_STAMPS = 7 };
 
 static inline void raise_to(int64_t *cell, int64_t value)

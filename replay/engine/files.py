@@ -74,12 +74,12 @@ class Backend(ABC):
 
     def stat(self, path: bytes, *, follow: bool) -> None:
         """Look at the attributes of `path`, open or not. Without `follow`, at those of a symbolic link itself. One
-        fstatat, for an interface that has no call of its own."""
+        fstatat, for an interface to local files that has no call of its own; override it where paths are not files."""
         os.stat(path, follow_symlinks=follow)
 
     def rename(self, path: bytes, new_path: bytes) -> None:
-        """Rename the file, replacing a file at `new_path`. Never follows a link. One rename, for an interface that has
-        no call of its own."""
+        """Rename the file, replacing a file at `new_path`. Never follows a link. One rename, for an interface to local
+        files that has no call of its own; override it where paths are not files."""
         rename_link_free(path, new_path)
 
 

@@ -290,7 +290,8 @@ cdef const Item[::1] _same_columns = np.zeros(1, dtype=described.PLAN_ROW)
 _NUMBERS = {
     "READ_AT": READ_AT, "WRITE_AT": WRITE_AT, "OPEN": OPEN, "CLOSE": CLOSE, "STAT": STAT, "SYNC": SYNC, "SEEK": SEEK,
     "RENAME": RENAME, "SLEEP": SLEEP, "SPIN": SPIN, "MARK": MARK, "WAIT": WAIT, "ADD": ADD,
-    "RING_BATCHES": RING_BATCHES, "NO_OPEN": NO_OPEN, "OPENS": OPENS, "AWAITS_OPEN": AWAITS_OPEN,
+    "ABSOLUTE": ABSOLUTE, "THINK": THINK, "NONE": NONE, "RING_BATCHES": RING_BATCHES, "NO_OPEN": NO_OPEN, "OPENS": OPENS, "AWAITS_OPEN": AWAITS_OPEN,
 }
-if any(getattr(described, name) != number for name, number in _NUMBERS.items()):
+_NAMES = {**vars(described), **described.LoopPace.__members__}
+if any(_NAMES[name] != number for name, number in _NUMBERS.items()):
     raise ImportError("replay/engine/items.py and items.pxd number the items differently: build again")

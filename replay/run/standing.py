@@ -53,8 +53,8 @@ def standing_of(
     if opening != NO_OPEN:
         item = f"the open before {_operation(row, slots)}" if opening == OPENS else "a wait for another lane's open"
         return Standing(lane=lane, in_call=opening == OPENS, since_ns=max(0, now_ns - last_end_ns), item=item)
-    due = {LoopPace.ABSOLUTE: t0_ns + int(row["due_ns"]), LoopPace.THINK: last_end_ns + int(row["due_ns"])}
-    begun_ns = max(last_end_ns, due.get(pace, last_end_ns))
+    counted_from_ns = {LoopPace.ABSOLUTE: t0_ns, LoopPace.THINK: last_end_ns}
+    begun_ns = last_end_ns if pace is LoopPace.NONE else max(last_end_ns, counted_from_ns[pace] + int(row["due_ns"]))
     kind = int(row["kind"])
     item = _operation(row, slots) if kind < SLEEP else "a wait for other lanes" if kind == WAIT else "its compute"
     return Standing(
