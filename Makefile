@@ -14,11 +14,20 @@ build:  ## the compiled cores, in place
 test:  ## the test suite
 	$(PYTHON) -m pytest -m 'not slow'
 
+test-fast:  ## what is neither slow nor in a group of tests/conftest.py: two minutes on two cores
+	$(PYTHON) -m pytest -n 2 --dist loadgroup -m 'not (slow or mpi or faults or browser or whole)'
+
+test-mpi:  ## jobs under mpiexec
+	$(PYTHON) -m pytest -m 'mpi and not slow'
+
+test-browser:  ## the report page in a real browser
+	$(PYTHON) -m pytest -m browser
+
 test-slow:  ## everything, with new random examples: fuzzing of logs and profiles, replays of all captures
 	$(PYTHON) -m pytest --hypothesis-profile=search
 
 test-faults:  ## every command with calls that fail or hang, full disks, limits and signals below it; ten minutes
-	$(PYTHON) -m pytest tests/replay/faults
+	$(PYTHON) -m pytest -m faults
 
 test-workloads:  ## all shipped workloads at a small scale: generated, staged, replayed, compared
 	$(PYTHON) -m pytest tests/replay/interface/test_shipped_workloads.py
@@ -75,4 +84,4 @@ clean:  ## remove what building left
 	rm -rf build dist *.egg-info
 	find profiler_merge replay \( -name '*.so' -o -name '*.c' \) -delete
 
-.PHONY: help install build commands test test-slow test-faults test-workloads lint bench bench-prediction bench-agreement bench-pipelines bench-noise bench-scale bench-file-systems bench-history figures mutations survey-logs fuzz demo clean
+.PHONY: help install build commands test test-fast test-mpi test-browser test-slow test-faults test-workloads lint bench bench-prediction bench-agreement bench-pipelines bench-noise bench-scale bench-file-systems bench-history figures mutations survey-logs fuzz demo clean
