@@ -14,7 +14,7 @@ from dxt_replay.replay.interface.merging import PathLike
 from dxt_replay.replay.interface.replays import check_profiled, run, stage, unstage
 from dxt_replay.replay.interface.simulations import simulate
 from dxt_replay.replay.interface.transforming import transform
-from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.errors import TargetError, UsageError
 
 if TYPE_CHECKING:
     from dxt_replay.replay.capacity.search import Search
@@ -111,12 +111,12 @@ def capacity(
     a copy of a recorded one with files of its own; with `strong`, the recorded work is shared among the ranks instead.
     The twins are staged in `target` and stay there. Each run begins with a cold page cache. `storage`: a storage model,
     from which the search starts; with `dry_run` its prediction alone is returned. `output`: a folder for the captures,
-    which are deleted otherwise; processes of several nodes need one.
+    which are deleted otherwise, empty or not there yet; processes of several nodes need one.
 
         dxt_replay.capacity("run.capture", "/lustre/me/twin").ranks
 
     Raises: UsageError for a capture without steps or compute, and where no storage could reach the utilisation;
-    TargetError if a twin does not fit; ReplayError.
+    TargetError if a twin does not fit or `output` is not empty; ReplayError.
     """
     from dxt_replay.replay.capacity.search import Search, largest_that_passes
     from dxt_replay.replay.ranks.comm import first_does
@@ -129,6 +129,7 @@ def capacity(
         raise UsageError("give --target DIR to measure, or --storage MODEL with --dry-run to simulate alone")
     comm = comm or connect()
     keep = None if output is None else Path(output)
+    first_does(comm, lambda: _check_empty(keep))
     with output_folder(keep, comm, "capacity") as folder:
         loads = _Loads(capture, tuple(overrides), folder, strong=strong)
         first = first_does(comm, loads.first)
@@ -175,6 +176,7 @@ class _Loads:
         self.source, self.overrides, self.folder, self.strong = source, overrides, folder, strong
         self.workload = isinstance(source, (str, Path)) and not Path(source).is_dir() and _is_workload(str(source))
         self.name = Path(str(source)) if self.workload else named(source)
+        self.made: dict[int, Path] = {}
         if overrides and not self.workload:
             raise UsageError(f"{self.name} is a capture: KEY=VALUE is for workloads")
 
@@ -209,14 +211,14 @@ class _Loads:
 
     def of(self, ranks: int) -> Path:
         """The capture with so many ranks. Raises: UsageError where the work cannot be shared among them."""
-        path = self.folder / f"{ranks}-ranks.capture"
-        if path.exists():
-            return path
-        if self.workload:
-            generate(str(self.source), ranks, path, overrides=self._scaled(ranks))
-        else:
-            transform(self.source, path, ranks=ranks, weak=not self.strong)
-        return path
+        if ranks not in self.made:
+            path = self.folder / f"{ranks}-ranks.capture"
+            if self.workload:
+                generate(str(self.source), ranks, path, overrides=self._scaled(ranks))
+            else:
+                transform(self.source, path, ranks=ranks, weak=not self.strong)
+            self.made[ranks] = path
+        return self.made[ranks]
 
     def _scaled(self, ranks: int) -> list[str]:
         """The overrides, with as many more files as ranks, so that each rank has as much to do as one alone."""
@@ -226,6 +228,17 @@ class _Loads:
 
         files = read_workload(Path(str(self.source)), self.overrides, None).workload.dataset.num_files_train
         return [*self.overrides, f"dataset.num_files_train={files * ranks}"]
+
+
+def _check_empty(folder: Path | None) -> None:
+    """Raises: TargetError where `folder` holds anything, such as the captures of another search."""
+    try:
+        if folder is not None and any(folder.iterdir()):
+            raise TargetError(f"{folder} is not empty: give a directory that is empty or does not exist")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise TargetError(f"cannot keep captures in {folder}: {error.strerror}") from error
 
 
 def _is_workload(name: str) -> bool:

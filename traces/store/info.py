@@ -18,6 +18,9 @@ MOST_RANK = (1 << 31) - 1
 MOST_NS = 1 << 61
 """Times of a capture lie within +-73 years of its zero, so that sums and differences of two fit into int64."""
 
+_OTHERS_VERSION = 5
+"""Schema version since which other programs may write captures."""
+
 _DECODER = msgspec.json.Decoder(CaptureInfo)
 
 
@@ -57,7 +60,7 @@ def is_ours(path: Path, info: CaptureInfo) -> bool:
     Such a capture is whole only with all its tables, and from schema version 4 on with digests.
     """
     told = info.digests or info.made_by.get("program") == "dxt-replay"
-    return bool(told) or any((path / name).exists() for name in ("index.parquet", "usage"))
+    return bool(told) or info.schema_version < _OTHERS_VERSION or (path / "index.parquet").exists()
 
 
 def _problems(info: CaptureInfo) -> Iterator[str]:

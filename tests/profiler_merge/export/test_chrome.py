@@ -194,7 +194,7 @@ def test_an_empty_capture_is_a_trace_without_events(tmp_path: Path) -> None:
 
 
 def test_bad_names_and_damage_are_told(tmp_path: Path) -> None:
-    capture = build_capture(tmp_path, files=["/a"], ops=[Op("read", 0, start_ns=10, end_ns=5)])
+    capture = build_capture(tmp_path, files=["/a"], ops=[read(0, end_ns=20), Op("read", 0, start_ns=10, end_ns=5)])
     with pytest.raises(UsageError, match=r"ends in \.json\.gz"):
         write_chrome(capture, tmp_path / "out.json")
     with pytest.raises(CaptureError, match="ends before it starts"):

@@ -273,7 +273,9 @@ def test_records_are_named_by_darshans_hash_where_a_capture_has_no_ids(tmp_path:
 
 
 def test_damage_and_wrong_use_leave_no_file(tmp_path: Path) -> None:
-    damaged = build_capture(tmp_path, name="d", files=["/a"], ops=[Op("read", 0, start_ns=10, end_ns=5)])
+    damaged = build_capture(
+        tmp_path, name="d", files=["/a"], ops=[read(0, end_ns=20), Op("read", 0, start_ns=10, end_ns=5)]
+    )
     good = build_capture(tmp_path, name="g", files=["/a"], ops=[read(0, length=1)])
     with pytest.raises(CaptureError, match="ends before it starts"):
         write_darshan(damaged, tmp_path / "x.darshan")

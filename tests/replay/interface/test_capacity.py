@@ -10,7 +10,7 @@ import dxt_replay
 from dxt_replay.replay.capacity.search import Search
 from dxt_replay.replay.interface.capacities import MACHINE, NOTHING, STORAGE, LoadRun, _Loads, _searched
 from dxt_replay.replay.show.capacity_sections import capacity_headline
-from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.errors import TargetError, UsageError
 from dxt_replay.traces.measures.span_times import computed_in_loops
 from tests import simulated_application as application
 from tests.capture_builder import build_capture
@@ -112,6 +112,16 @@ def test_utilisation_of_a_capture_is_its_recorded_compute(tmp_path: Path) -> Non
 def test_what_cannot_be_asked_is_refused(workload: Path, tmp_path: Path, arguments: dict, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         dxt_replay.capacity(workload, **{"target": tmp_path / "t", **arguments})
+
+
+def test_captures_of_another_search_are_never_used(workload: Path, tmp_path: Path) -> None:
+    kept, few = tmp_path / "kept", {"storage": "nvme", "dry_run": True, "utilisation_pct": 1.0, "most": 1}
+    dxt_replay.capacity(workload, None, output=kept, **few)
+    with pytest.raises(TargetError, match="kept is not empty"):
+        dxt_replay.capacity(workload, None, overrides=["train.epochs=2"], output=kept, **few)
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(TargetError, match="Not a directory"):
+        dxt_replay.capacity(workload, None, output=tmp_path / "file", **few)
 
 
 def test_a_job_that_no_storage_would_keep_busy_is_refused(tmp_path: Path) -> None:

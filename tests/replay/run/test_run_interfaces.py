@@ -159,7 +159,7 @@ def test_a_file_that_is_read_before_a_rename_replaces_it_is_staged(tmp_path):
     source = build_capture(tmp_path, ops=ops, files=["/state", "/state.tmp"], name="source")
     plan = plan_stage(source, tmp_path / "twin")
     assert plan.to_write.file_id.tolist() == [0]
-    assert [file.file_id for file in plan.created_by_run] == [1]
+    assert plan.created_by_run.file_id.tolist() == [1]
 
 
 def test_the_engine_tells_what_it_costs_itself(tmp_path):

@@ -198,6 +198,12 @@ class TestWithoutDigests:
         assert found.passed
         assert "checked by counts alone" in found.places[0].parts[1].note
 
+    def test_lost_spans_are_missed(self, old: Path) -> None:
+        (old / "spans.parquet").unlink()
+        assert not dxt_replay.verify(old).passed
+        with pytest.raises(CaptureError, match=r"lacks spans\.parquet"):
+            dxt_replay.open_capture(old)
+
     def test_a_missing_row_contradicts_the_number_of_operations(self, old: Path) -> None:
         document = json.loads((old / "capture.json").read_text())
         document["made_by"]["operations_stored"] = 41
