@@ -37,6 +37,12 @@ _SCANNED = ["rank", "start_ns", "end_ns"]
 _SCANNED_ROWS = 1 << 16
 """Rows of small row groups that are scanned at once."""
 
+_READ_ROWS = 1 << 13
+"""Rows of small row groups that are read at once, as if the ranks in them shared one, as in a new capture."""
+
+_ROW_GROUP_COST = 128
+"""A row group costs as much as so many of these rows: reading a single rank of a read is not much dearer than alone."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OpsIndex:
@@ -99,20 +105,63 @@ class OpsIndex:
         """First start and last end of all operations; None without any."""
         return (int(self.first_ns.min()), int(self.last_ns.max())) if len(self.rank) else None
 
+    def ranks_beside(self, rank: int) -> tuple[int, ...]:
+        """The rank and those whose operations are all read at once with all of its own, ascending; none without any."""
+        found = self.of(rank)
+        if len(found) != 1:
+            return (rank,) if len(found) else ()
+        beside = self.together(found[0])
+        return tuple(np.sort(self.rank[beside[self._is_whole[beside]]]).tolist())
+
+    def together(self, stretch: int) -> np.ndarray:
+        """Numbers of all stretches that are read at once with this one, in the order of their rows.
+
+        They are those of its row group, or of neighbouring small ones of whole ranks: captures of schema version 4 and
+        older have one for each rank, and reading it takes far longer than its few rows do.
+        """
+        order, begins, read, _ = self._reads
+        return order[slice(*begins[read[stretch] : read[stretch] + 2])]
+
+    def row_in_read(self, stretch: int) -> int:
+        """The number of its first row among those of `together`."""
+        return int(self._reads[3][stretch])
+
     @cached_property
-    def _groups(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Stretches by row group and place in it; where each row group begins there; the row group of each stretch."""
+    def _is_whole(self) -> np.ndarray:
+        """bool (stretches,): which have all operations of their rank."""
+        _, rank, counts = np.unique(self.rank, return_inverse=True, return_counts=True)
+        mask: np.ndarray = counts[rank] == 1
+        return mask
+
+    @cached_property
+    def _reads(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """What is read at once: stretches by row group and place in it; where each read begins there; the read of each
+        stretch, and its first row in it."""
         order = np.lexsort((self.begin, self.row_group, self.part))
         first = np.ones(len(order), dtype=bool)
         first[1:] = (np.diff(self.part[order]) != 0) | (np.diff(self.row_group[order]) != 0)
-        group = np.empty(len(order), dtype=np.int64)
-        group[order] = np.cumsum(first) - 1
-        return order, np.append(np.flatnonzero(first), len(order)), group
+        begins = np.append(np.flatnonzero(first), len(order))
+        reads = begins[[*self._first_groups(order, begins[:-1]), len(begins) - 1]]
+        rows = np.append(0, np.cumsum(self.rows[order]))
+        read, row = np.empty_like(order), np.empty_like(order)
+        read[order] = np.repeat(np.arange(len(reads) - 1), np.diff(reads))
+        row[order] = rows[:-1] - np.repeat(rows[reads[:-1]], np.diff(reads))
+        return order, reads, read, row
 
-    def together(self, stretch: int) -> np.ndarray:
-        """Numbers of all stretches of the row group that holds this one, in the order of their rows."""
-        order, begins, group = self._groups
-        return order[slice(*begins[group[stretch] : group[stretch] + 2])]
+    def _first_groups(self, order: np.ndarray, begins: np.ndarray) -> list[int]:
+        """Of the row groups, which begin at `begins` of `order`, the first one of each read."""
+        if not len(begins):
+            return []
+        part = self.part[order[begins]].tolist()
+        costs = (np.add.reduceat(self.rows[order], begins) + _ROW_GROUP_COST).tolist()
+        whole = np.logical_and.reduceat(self._is_whole[order], begins).tolist()
+        runs = few_together(
+            range(len(begins)),
+            costs.__getitem__,
+            _READ_ROWS,
+            fit=lambda one, other: whole[one] and whole[other] and part[one] == part[other],
+        )
+        return [run[0] for run in runs]
 
     def place(self, stretch: int) -> str:
         """The row group of a stretch, for messages."""

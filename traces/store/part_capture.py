@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.part import INTERFACES, Part
 from dxt_replay.traces.replay_record import replay_record
-from dxt_replay.traces.schema import APIS, NO_STEP, OPS, SPAN_KINDS, codes
+from dxt_replay.traces.schema import APIS, NO_STEP, OPS, SPAN_KINDS, USAGE_SCHEMA, codes
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import format_count, format_duration
 
@@ -85,6 +85,10 @@ class PartCapture(Capture):
         """As of `Capture`, with what was chosen."""
         return PartCapture, (self._inner, self._part, self.ranks, self._windows, self._chosen_files)
 
+    @cached_property
+    def _own_ranks(self) -> frozenset[int]:
+        return frozenset(self.ranks)
+
     @property
     def whole(self) -> Capture:
         """As `Capture.whole`."""
@@ -114,10 +118,12 @@ class PartCapture(Capture):
 
     def operation_count(self, rank: int | None = None) -> int:
         """Operations in the part, of one rank or of all. Reads rows where there is a window."""
-        ranks = self.ranks if rank is None else (rank,) if rank in self.ranks else ()
+        if rank is not None and rank not in self._own_ranks:
+            return 0
         if self._windows is None and not self._row_masks:
-            return sum(self._inner.operation_count(r) for r in ranks)
-        return sum(pc.sum(self.usage(r)["operations"]).as_py() or 0 for r in ranks)
+            return sum(self._inner.operation_count(each) for each in (self.ranks if rank is None else (rank,)))
+        counted = self.usages() if rank is None else (self.usage(rank),)
+        return sum(pc.sum(used["operations"]).as_py() or 0 for used in counted)
 
     def rank_operations(
         self,
@@ -127,8 +133,7 @@ class PartCapture(Capture):
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """As `Capture.rank_operations`; row groups outside of the window are not read."""
         asked = self.ranks if ranks is None else (ranks,) if isinstance(ranks, int) else tuple(ranks)
-        mine = set(self.ranks)
-        wanted = [rank for rank in asked if rank in mine]
+        wanted = [rank for rank in asked if rank in self._own_ranks]
         if self._windows is None and not self._row_masks:
             yield from self._inner.rank_operations(wanted, columns, starts_ns)
             return
@@ -169,13 +174,16 @@ class PartCapture(Capture):
         """As `Capture.usage`, of the operations in the part."""
         if self._windows is None:
             return _masked(self._inner.usage(rank), self._row_masks)
-        if rank not in self._usage:
-            self._usage[rank] = self._counted(rank)
-        return self._usage[rank]
+        return super().usage(rank)
 
-    def usages(self) -> Iterator[pa.Table]:
-        """As `Capture.usages`, rank by rank."""
-        return map(self.usage, self.ranks)
+    def _usage_of(self, ranks: Sequence[int]) -> pa.Table:
+        if self._windows is None:
+            return _masked(self._inner._usage_of(ranks), self._row_masks)
+        return super()._usage_of(ranks)
+
+    def _stored(self, ranks: Sequence[int]) -> pa.Table | None:
+        """Nobody stores the counts of a window."""
+        return None
 
     @cached_property
     def spans(self) -> pa.Table:
@@ -339,7 +347,7 @@ def _check_not_empty(capture: Capture, found: PartCapture) -> None:
     if not part.operations and not part.interfaces:
         raise UsageError(f"{capture.named} has no operation{'' if by_operation else ' and no span'} in that part")
     rest = part_of(capture, dataclasses.replace(part, operations=(), interfaces=()))
-    counted = pa.concat_tables([rest.usage(rank) for rank in rest.ranks])
+    counted = pa.concat_tables([USAGE_SCHEMA.empty_table(), *rest.usages()])
     operations = [OPS[code] for code in np.unique(codes(counted, "op")).tolist()]
     apis = {APIS[code] for code in np.unique(codes(counted, "api")).tolist()}
     there = [name for name, members in INTERFACES.items() if apis & set(members)]

@@ -24,12 +24,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dxt_replay.traces.errors import CaptureError, exhausted
+from dxt_replay.traces.few_together import few_together
 from dxt_replay.traces.part import Part
-from dxt_replay.traces.schema import APIS, HDF5_SCHEMA, SPANS_SCHEMA, CaptureInfo
+from dxt_replay.traces.schema import APIS, HDF5_SCHEMA, SPANS_SCHEMA, USAGE_SCHEMA, CaptureInfo
 from dxt_replay.traces.store.checks import files_table, hdf5_table, operations, spans_table
 from dxt_replay.traces.store.index import INDEX_NAME, OpsIndex, ops_index
 from dxt_replay.traces.store.info import is_ours, read_info
@@ -42,6 +42,9 @@ KEPT_USAGE_ROWS = 1 << 20
 
 COUNTED_TOGETHER = 1 << 20
 """Operations of the ranks whose counts are read at once: there is at most one count for each."""
+
+_COUNTED_ROWS = 1 << 16
+"""Rows of small ranks that are counted at once."""
 
 
 class Capture:
@@ -66,6 +69,7 @@ class Capture:
         self._shared: tuple[tuple[int, Sequence[str] | None], pa.RecordBatch] | None = None
         self._usage: dict[int, pa.Table] = {}
         self._kept_usage_rows = 0
+        self._counts: tuple[frozenset[int], pa.Table] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as its path: another process opens it there, once."""
@@ -181,35 +185,45 @@ class Capture:
         return file
 
     def _is_shared(self, stretch: int, columns: list[str] | None) -> bool:
-        """Whether the row group of a stretch was read last, with these columns."""
+        """Whether what is read at once with a stretch was read last, with these columns."""
         return self._shared is not None and self._shared[0] == (int(self.index.together(stretch)[0]), columns)
 
     def _rows(self, stretch: int, opened: Mapping[Path, pq.ParquetFile], columns: list[str] | None) -> pa.RecordBatch:
-        """The operations of a stretch; where it shares its row group, that one is kept for the other ranks there."""
-        together = self.index.together(stretch)
+        """The operations of a stretch; where others are read at once, they are kept for their ranks."""
+        index = self.index
+        together = index.together(stretch)
         if len(together) == 1:
-            return self._row_group(together, opened, columns)
+            return self._read(together, opened, columns)
         shared, key = self._shared, (int(together[0]), columns)
         if shared is None or shared[0] != key:
-            shared = key, self._row_group(together, opened, columns)
+            try:
+                shared = key, self._read(together, opened, columns)
+            except CaptureError:
+                own = together[index.row_group[together] == index.row_group[stretch]]
+                if len(own) == len(together):
+                    raise
+                # Damage in another row group is no damage of this one, and an error names the one that has it.
+                return self._read(own, opened, columns).slice(index.begin[stretch], index.rows[stretch])
             self._shared = shared
-        return shared[1].slice(self.index.begin[stretch], self.index.rows[stretch])
+        return shared[1].slice(index.row_in_read(stretch), index.rows[stretch])
 
-    def _row_group(
-        self, together: np.ndarray, opened: Mapping[Path, pq.ParquetFile], columns: list[str] | None
+    def _read(
+        self, stretches: np.ndarray, opened: Mapping[Path, pq.ParquetFile], columns: list[str] | None
     ) -> pa.RecordBatch:
-        """The row group that holds these stretches and no others, held against what the index says of it."""
-        index, place = self.index, self.index.place(together[0])
-        file, number = opened[index.parts[index.part[together[0]]]], int(index.row_group[together[0]])
-        rows = index.rows[together]
-        if number >= file.num_row_groups or file.metadata.row_group(number).num_rows != rows.sum():
-            raise CaptureError(f"{place} is damaged: it contradicts {INDEX_NAME}")
+        """The row groups of a part that hold these stretches and no others, held against what the index says."""
+        index, place = self.index, self.index.place(stretches[0])
+        file = opened[index.parts[index.part[stretches[0]]]]
+        rows = index.rows[stretches]
+        begins = np.cumsum(rows) - rows
+        groups, first = np.unique(index.row_group[stretches], return_index=True)
+        for number, count in zip(groups.tolist(), np.add.reduceat(rows, first).tolist(), strict=True):
+            if number >= file.num_row_groups or file.metadata.row_group(number).num_rows != count:
+                raise CaptureError(f"{place} is damaged: it contradicts {INDEX_NAME}")
         try:
-            table = file.read_row_group(number, columns=columns, use_threads=False)
+            table = file.read_row_groups(groups.tolist(), columns=columns, use_threads=False)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise CaptureError(f"{place} is damaged: {error}") from error
-        rank = np.repeat(index.rank[together], rows)
-        begins = index.begin[together]
+        rank = np.repeat(index.rank[stretches], rows)
         found = operations(table, place, rank=rank, files=self.files.num_rows, columns=columns, begins=begins[1:])
         agree = found.num_rows == rows.sum() or not found.num_columns
         for name, function, said in (
@@ -218,7 +232,7 @@ class Capture:
             ("end_ns", np.maximum, index.last_ns),
         ):
             if agree and name in found.column_names:
-                agree = np.array_equal(function.reduceat(found[name].to_numpy(), begins), said[together])
+                agree = np.array_equal(function.reduceat(found[name].to_numpy(), begins), said[stretches])
         if not agree:
             raise CaptureError(f"{place} is damaged: it contradicts {INDEX_NAME}")
         (batch,) = found.to_batches()
@@ -236,37 +250,64 @@ class Capture:
         """
         if rank in self._usage:
             return self._usage[rank]
-        used = self._stored_usage.of((rank,))
-        if used is None or pc.sum(used["operations"]).as_py() != self.operation_count(rank):
-            used = self._counted(rank)
+        used = self._stored((rank,))
+        if used is None:
+            used = self._counted_beside(rank)
         if self._kept_usage_rows + used.num_rows <= KEPT_USAGE_ROWS:
             self._usage[rank] = used
             self._kept_usage_rows += used.num_rows
         return used
 
     def usages(self) -> Iterator[pa.Table]:
-        """`usage` of all ranks, of many small ones in one table.
+        """`usage` of all ranks with operations, of many small ones in one table.
 
         Raises: CaptureError when a part cannot be read.
         """
-        for ranks in self.index.ranks_together(COUNTED_TOGETHER):
-            used = self._stored_usage.of(ranks)
-            if used is not None and self._adds_up(ranks, used):
-                yield used
-            else:
-                yield from map(self.usage, ranks)
+        return map(self._usage_of, self.index.ranks_together(COUNTED_TOGETHER))
 
-    def _adds_up(self, ranks: Sequence[int], used: pa.Table) -> bool:
-        """Whether each rank has as many operations as the index says."""
+    def _usage_of(self, ranks: Sequence[int]) -> pa.Table:
+        """`usage` of several ranks, which ascend, in one pass over them."""
+        used = self._stored(ranks)
+        return self._counted(ranks) if used is None else used
+
+    def _stored(self, ranks: Sequence[int]) -> pa.Table | None:
+        """The stored counts; None unless each rank has as many operations there as the index says."""
+        used = self._stored_usage.of(ranks)
+        if used is None:
+            return None
         counted = np.zeros(len(ranks), dtype=np.int64)
         np.add.at(counted, np.searchsorted(ranks, used["rank"].to_numpy()), used["operations"].to_numpy())
-        return np.array_equal(counted, self.index.row_counts(ranks))
+        return used if np.array_equal(counted, self.index.row_counts(ranks)) else None
 
-    def _counted(self, rank: int) -> pa.Table:
+    def _counted_beside(self, rank: int) -> pa.Table:
+        """The rank is counted with those that are read at once with it, whose counts are kept for their calls."""
+        ranks = self.index.ranks_beside(rank)
+        if self._counts is not None and rank in self._counts[0]:
+            counted = self._counts[1]
+        elif not ranks:
+            return USAGE_SCHEMA.empty_table()
+        else:
+            try:
+                counted = self._counted(ranks)
+            except CaptureError:
+                if len(ranks) == 1:
+                    raise
+                counted = self._counted((rank,))  # damage in the rows of another rank is no damage of its own
+        begin, end = np.searchsorted(counted["rank"].to_numpy(), (rank, rank + 1)).tolist()
+        return counted.slice(begin, end - begin)
+
+    def _counted(self, ranks: Sequence[int]) -> pa.Table:
+        """The counts of some ranks, from their rows; kept until others are counted."""
+        asked = frozenset(ranks)
+        if self._counts is not None and self._counts[0] == asked:
+            return self._counts[1]
         counter = UsageCounter()
-        for batch in self.operations(rank, columns=USAGE_COLUMNS):
-            counter.add(batch)
-        return counter.table()
+        batches = self.operations(ranks, columns=USAGE_COLUMNS)
+        for some in few_together(batches, len, _COUNTED_ROWS):
+            counter.add(pa.Table.from_batches(some).combine_chunks())
+        counted = counter.table()
+        self._counts = (asked, counted) if counted.num_rows <= KEPT_USAGE_ROWS else None
+        return counted
 
     @cached_property
     def _stored_usage(self) -> StoredUsage:

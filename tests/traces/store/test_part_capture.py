@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,12 @@ def test_a_part_survives_json_and_holds_what_a_plain_loop_finds(
     assert {rank: starts(part, rank) for rank in ranks} == wanted
     for rank in ranks:
         assert np.sum(part.usage(rank)["operations"].to_numpy()) == part.operation_count(rank) == len(wanted[rank])
+    counted = Counter[int]()
+    for table in part.usages():
+        for row in table.to_pylist():
+            counted[row["rank"]] += row["operations"]
+    assert counted == {rank: len(times) for rank, times in wanted.items() if times}
+    assert part.operation_count() == counted.total()
 
 
 @pytest.mark.parametrize(
