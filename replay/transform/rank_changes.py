@@ -97,6 +97,12 @@ def _read_by(state: RankState, readers: int) -> RankState:
 
 
 def _read_ahead(state: RankState, ahead: int) -> RankState:
+    making = state.loop.making
+    if making is not None:
+        loop, work = dataclasses.replace(state.loop, making=making.with_ahead(ahead)), state.work
+        if not ahead:
+            work = dataclasses.replace(work, made=np.where(work.feeds == NOTHING, work.made, 2 * work.feeds))
+        return dataclasses.replace(state, loop=loop, work=work, ahead=ahead)
     work = with_read_ahead(state.work, _of_loop(state), ahead, state.loop.moments_ns, state.pass_first)
     return dataclasses.replace(state, work=work, ahead=ahead)
 
@@ -161,4 +167,7 @@ def _prepared(state: RankState, speed: float) -> RankState:
         busy_ns=np.where(feeding, np.rint(work.busy_ns / speed), work.busy_ns).astype(np.int64),
     )
     loop = dataclasses.replace(loop, ready_ns=np.rint(loop.ready_ns / speed).astype(np.int64))
+    if loop.making is not None:
+        head, tail = (np.rint(each / speed).astype(np.int64) for each in (loop.making.head_ns, loop.making.tail_ns))
+        loop = dataclasses.replace(loop, making=dataclasses.replace(loop.making, head_ns=head, tail_ns=tail))
     return dataclasses.replace(state, work=work, loop=loop)
