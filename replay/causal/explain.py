@@ -142,10 +142,10 @@ def _feed_rule(model: LoopModel) -> str:
 
 def _ready_ns(model: LoopModel) -> float:
     """How long a batch usually is made ready after its reads."""
-    if model.known is not None:
-        return model.known.quantile(0.5) if model.known.count else 0.0
     if model.production is not None:
         return float(np.median(model.production.head_ns + model.production.tail_ns))
+    if model.known is not None:
+        return model.known.quantile(0.5) if model.known.count else 0.0
     if model.dealing is None:
         return float(np.median(model.ready_ns[model.loop.fetches]))
     return float(np.median(np.concatenate([deal.ready_ns for deal in model.dealing.lanes.values()])))

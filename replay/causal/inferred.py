@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dxt_replay.replay.causal.dependencies import DEPENDENCY, NO_MOMENT, nth
+from dxt_replay.replay.causal.dependencies import DEPENDENCY, NO_FETCH, NO_MOMENT, nth
 from dxt_replay.replay.causal.feed import containing
 from dxt_replay.replay.causal.production import ELSEWHERE, PREPARES_READ
 from dxt_replay.replay.causal.training_loop import FETCH, OPENING
@@ -156,9 +156,7 @@ class InferredReader:
         need = _of_next_read(need, batch.lane[mine])
         mine, need = mine[need != ELSEWHERE], need[need != ELSEWHERE]
         start = batch.start_ns[mine]
-        moment = np.searchsorted(production.moments_ns, start, side="right")
-        # No read waits for the end of its own batch.
-        moment = np.where(need == NO_EVENT, moment, np.minimum(moment, 2 * self._fetches_until[need] + 1))
+        moment = production.last_before(start, np.where(need == NO_EVENT, NO_FETCH, self._fetches_until[need]))
         found["need"][mine] = need
         # A batch that was made cannot have waited for an operation that begins later.
         made = np.searchsorted(production.end_ns, start, side="right")

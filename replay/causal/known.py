@@ -1,7 +1,8 @@
 """Dependencies that a capture itself holds, in the columns `feeds`, `follows` and `ready_ns`: none is inferred. Pure.
 
 An operation that has neither `feeds` nor `follows` belongs to the checkpoint that it begins in. One that ended before
-the first step holds that step up, and one that began after the loop waits for its end.
+the first step holds that step up, and one that began after the loop waits for its end. Where the capture says its
+production (`replay.causal.production`), what has `feeds` and no `follows` waits for the last moment of it before.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import numpy as np
 
 from dxt_replay.replay.causal.dependencies import DEPENDENCY, NO_MOMENT, nth
 from dxt_replay.replay.causal.feed import Batches, LoopReads, containing
+from dxt_replay.replay.causal.production import Production
 from dxt_replay.replay.causal.training_loop import FETCH, TrainingLoop
 from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch
 from dxt_replay.traces.errors import CaptureError
@@ -37,8 +39,8 @@ def known_reads(loop: TrainingLoop, batches: Batches, files: int) -> tuple[LoopR
 class KnownReader:
     """Known dependencies of a rank's operations, batch after batch from the first one."""
 
-    def __init__(self, loop: TrainingLoop) -> None:
-        self._loop = loop
+    def __init__(self, loop: TrainingLoop, production: Production | None = None) -> None:
+        self._loop, self._production = loop, production
         self._fetches = loop.fetches
         self._fetched = np.cumsum(loop.kind == FETCH)
         self._floor: dict[int, int] = {}
@@ -69,6 +71,10 @@ class KnownReader:
             mine = np.flatnonzero(batch.lane == lane)
             floor[mine] = self._floors(lane, need[mine], floor[mine])
             self._check_order(lane, need[mine], follows[mine])
+        if self._production is not None:
+            behind = self._production.last_before(start, known["feeds"])
+            made = (known["feeds"] >= 0) & (known["follows"] < 0) & (behind > 0)
+            follows = np.where(made, 2 * len(loop.kind) + behind, follows)
         found = np.empty(len(start), dtype=DEPENDENCY)
         found["need"], found["floor"], found["follows"] = need, floor, follows
         found["ready_ns"] = np.maximum(known["ready_ns"], 0)

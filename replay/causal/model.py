@@ -34,6 +34,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from dxt_replay.replay.causal.dealing import Dealing, dealing
 from dxt_replay.replay.causal.dependencies import FETCHES, NO_FETCH, NO_MOMENT, Moments, nth
@@ -51,7 +52,13 @@ from dxt_replay.replay.causal.feed import (
 )
 from dxt_replay.replay.causal.inferred import InferredReader
 from dxt_replay.replay.causal.known import KnownReader, known_reads
-from dxt_replay.replay.causal.production import PREPARES_READ, PipelineSpans, Production, production
+from dxt_replay.replay.causal.production import (
+    PREPARES_READ,
+    PipelineSpans,
+    Production,
+    known_production,
+    production,
+)
 from dxt_replay.replay.causal.ready import ready_at, ready_times
 from dxt_replay.replay.causal.training_loop import FETCH, TrainingLoop
 from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
@@ -132,7 +139,7 @@ class LoopModel:
 
     def dependencies(self) -> InferredReader | KnownReader:
         """A reader of the rank's operations from the beginning."""
-        return InferredReader(self) if self.known is None else KnownReader(self.loop)
+        return InferredReader(self) if self.known is None else KnownReader(self.loop, self.production)
 
     def unheld(
         self,
@@ -209,15 +216,16 @@ def _draft(loop: TrainingLoop, loop_reads: LoopReads, fed: Feed | None = None, *
     )
 
 
-def known_model(loop: TrainingLoop, batches: Batches, files: int) -> LoopModel:
-    """The model of one rank whose capture says what each operation waits for. The operations are read twice.
+def known_model(loop: TrainingLoop, batches: Batches, files: int, spans: pa.Table) -> LoopModel:
+    """The model of one rank whose capture says what each operation waits for. The operations are read three times.
 
-    loop: from `replay.causal.training_loop.known_loop`. files: how many there are.
+    loop: from `replay.causal.training_loop.known_loop`. files: how many there are. spans: rows of `SPANS_SCHEMA`.
     Raises: CaptureError where what an operation waits for comes only after what waits for the operation.
     """
     found, ready = known_reads(loop, batches, files)
     synchronous = found.reads > 0 and found.inside >= SYNCHRONOUS_SHARE * found.reads
-    return _measured(_draft(loop, found, synchronous=synchronous, known=ready), batches)
+    made = known_production(loop, batches, spans)
+    return _measured(_draft(loop, found, synchronous=synchronous, known=ready, production=made), batches)
 
 
 def _worker_lanes(loop_reads: LoopReads, workers_late_ns: Sequence[int]) -> dict[int, int]:

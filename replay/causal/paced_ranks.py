@@ -196,7 +196,7 @@ def _model(capture: Capture, survey: RankSurvey, loop: TrainingLoop, spans: pa.T
 
     if capture.info.dependencies == "known":
         try:
-            return known_model(loop, batches, capture.files.num_rows)
+            return known_model(loop, batches, capture.files.num_rows, spans)
         except ColumnsContradictError as error:
             raise ColumnsContradictError(
                 f"{capture.named}: rank {survey.rank}: {error}; make the capture again, or replay with --pace timed"

@@ -20,12 +20,14 @@ in the recording.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from dxt_replay.replay.causal.dependencies import NO_MOMENT, Moments, nth
+from dxt_replay.replay.causal.dependencies import NO_FETCH, NO_MOMENT, Moments, nth
 from dxt_replay.replay.causal.feed import Batches
 from dxt_replay.replay.causal.training_loop import PIPELINE, TrainingLoop
 from dxt_replay.replay.plan.plan_row import NO_EVENT
@@ -47,6 +49,9 @@ LEAST_BESIDE = 20
 
 _BATCHES_A_SPAN = 1.2
 """Spans a batch up to which a stage makes a batch in one span."""
+
+MAKES_BATCH = "make batch"
+"""Name of the `pipeline` spans, one a batch, in which a capture that knows its dependencies says its production."""
 
 UNUSED = -1
 ELSEWHERE = -2
@@ -124,18 +129,20 @@ class Production:
     busy: Intervals
     placed: float
 
-    def in_training(self, follows: np.ndarray, events: int) -> np.ndarray:
-        """Moments in which one of the production is what let that batch be made: a moment of the loop. A capture that
-        says its own dependencies knows nothing else. `events`: of the loop."""
-        made = follows - (2 * events + 1)
-        return np.where(made >= 0, self.follows[np.maximum(made, 0) // 2], follows)
-
     def needs(self, loop: TrainingLoop, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
         """int64 (n,): the event of the batch fetch that needs each operation, NO_EVENT for none, ELSEWHERE where no
         span of the pipeline holds it."""
         held = self.spans.holding(start_ns, end_ns)
         fetch = self.spans.fetch[held]
         return np.where(held < 0, ELSEWHERE, np.where(fetch == UNUSED, NO_EVENT, loop.fetches[fetch]))
+
+    def last_before(self, start_ns: np.ndarray, fed: np.ndarray) -> np.ndarray:
+        """How many moments of the production each operation began behind; no read waits for the end of its own batch.
+
+        fed: number of the batch fetch that needs it, NO_FETCH for none.
+        """
+        behind = np.searchsorted(self.moments_ns, start_ns, side="right")
+        return np.where(fed == NO_FETCH, behind, np.minimum(behind, 2 * fed + 1))
 
     @property
     def moments_ns(self) -> np.ndarray:
@@ -162,21 +169,53 @@ def production(loop: TrainingLoop, batches: Batches, spans: PipelineSpans, loop_
         return None
     fed = np.where(held >= 0, spans.fetch[held], UNUSED)
     start, end, fed = start[fed != UNUSED], end[fed != UNUSED], fed[fed != UNUSED]
+    made = _production(loop, spans, start, end, fed)
+    alone = _alone(made.head_ns + made.tail_ns, made.end_ns > loop.begin_ns[loop.fetches])
+    return dataclasses.replace(
+        made,
+        head_ns=np.rint(made.head_ns * alone).astype(np.int64),
+        tail_ns=np.rint(made.tail_ns * alone).astype(np.int64),
+        alone=alone,
+        busy=Intervals.union_of(start, end),
+        placed=placed,
+    )
+
+
+def known_production(loop: TrainingLoop, batches: Batches, spans: pa.Table) -> Production | None:
+    """The production of a loop whose capture says its dependencies; None where it has no spans MAKES_BATCH.
+
+    spans: the rank's rows of `SPANS_SCHEMA`. The column `feeds` says which batch each operation belongs to.
+    """
+    pipeline = PipelineSpans.of(spans.filter(pc.equal(spans["name"], MAKES_BATCH)), loop)
+    if pipeline is None:
+        return None
+    columns: list[tuple[np.ndarray, ...]] = [(np.empty(0, dtype=np.int64),) * 3]
+    for batch in batches():
+        chosen = batch.known["feeds"] >= 0
+        columns.append((batch.start_ns[chosen], batch.end_ns[chosen], batch.known["feeds"][chosen]))
+    start, end, fed = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+    inside = fed < len(loop.fetches)
+    return _production(loop, pipeline, start[inside], end[inside], fed[inside])
+
+
+def _production(
+    loop: TrainingLoop, spans: PipelineSpans, start: np.ndarray, end: np.ndarray, fed: np.ndarray
+) -> Production:
+    """The production as it was; start, end, fed: of each operation that feeds a fetch."""
     begin_ns, end_ns = _made(loop, spans)
     follows, delay_ns = _let_begin(loop, begin_ns, end_ns)
     head_ns, tail_ns = _processing(begin_ns, end_ns, start, end, fed)
-    alone = _alone(head_ns + tail_ns, end_ns > loop.begin_ns[loop.fetches])
     return Production(
         spans=spans,
         begin_ns=begin_ns,
         end_ns=end_ns,
         follows=follows,
         delay_ns=delay_ns,
-        head_ns=np.rint(head_ns * alone).astype(np.int64),
-        tail_ns=np.rint(tail_ns * alone).astype(np.int64),
-        alone=alone,
-        busy=Intervals.union_of(start, end),
-        placed=placed,
+        head_ns=head_ns,
+        tail_ns=tail_ns,
+        alone=np.ones(len(begin_ns)),
+        busy=Intervals.union_of(start[:0], end[:0]),
+        placed=1.0,
     )
 
 

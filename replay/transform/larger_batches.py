@@ -10,7 +10,7 @@ import dataclasses
 import numpy as np
 
 from dxt_replay.replay.causal.training_loop import COLLECTIVE, FETCH, TrainingLoop
-from dxt_replay.replay.transform.rank_work import NOTHING, RankLoop, RankWork
+from dxt_replay.replay.transform.rank_work import NOTHING, BatchMaking, RankLoop, RankWork
 
 
 def with_larger_batches(
@@ -53,18 +53,62 @@ def with_larger_batches(
     event = np.cumsum(kept) - 1
     residual = np.bincount(event[group], weights=np.where(kept | is_fetch, loop.residual_ns, 0))
     ready = np.bincount(fetch_of, weights=loop.ready_ns)
+    feeds = np.where(work.feeds == NOTHING, NOTHING, fetch_of[work.feeds])
+    made = np.where(work.made == NOTHING, NOTHING, 2 * fetch_of[work.made // 2] + work.made % 2)
+    think_ns = work.think_ns
+    if loop.making is not None:
+        think_ns = think_ns + _processed_before(work, loop.making, fetch_of)
     changed = dataclasses.replace(
         work,
-        feeds=np.where(work.feeds == NOTHING, NOTHING, fetch_of[work.feeds]),
+        feeds=feeds,
+        # What waited for an earlier part of its batch waits for the begin of the batch.
+        made=np.where(feeds == NOTHING, made, np.minimum(made, 2 * feeds)),
+        think_ns=think_ns,
         follows=np.where(work.follows == NOTHING, NOTHING, 2 * fetch_of[work.follows // 2] + work.follows % 2),
         blocks=np.where(work.blocks == NOTHING, NOTHING, event[work.blocks]),
         start_ns=moved(work.start_ns),
     )
     return (
         changed,
-        RankLoop(loop=new, residual_ns=residual.astype(np.int64), ready_ns=ready.astype(np.int64)),
+        RankLoop(
+            loop=new,
+            residual_ns=residual.astype(np.int64),
+            ready_ns=ready.astype(np.int64),
+            making=None if loop.making is None else _made(loop.making, fetch_of),
+        ),
         fetch_of,
     )
+
+
+def _made(making: BatchMaking, fetch_of: np.ndarray) -> BatchMaking:
+    """The making of larger batches: all processing but that behind the last read is in front of it."""
+    first = np.flatnonzero(np.diff(fetch_of, prepend=-1))
+    last = np.append(first[1:], len(fetch_of)) - 1
+    room = making.room[first]
+    tail = making.tail_ns[last]
+    return BatchMaking(
+        room=np.where(room < 0, room, 2 * fetch_of[room // 2] + room % 2),
+        delay_ns=making.delay_ns[first],
+        head_ns=np.add.reduceat(making.head_ns + making.tail_ns, first) - tail,
+        tail_ns=tail,
+    )
+
+
+def _processed_before(work: RankWork, making: BatchMaking, fetch_of: np.ndarray) -> np.ndarray:
+    """int64 (n,): what is processed between a lane's previous operation and each one because batches that were made
+    one after the other are now one. The processing in front of a batch's reads is in their think times."""
+    behind = making.tail_ns + np.where(making.tail_ns == 0, making.head_ns, 0)
+    until = np.concatenate(([0], np.cumsum(behind)))
+    first = np.searchsorted(fetch_of, fetch_of)
+    added = np.zeros(len(work), dtype=np.int64)
+    inside = (work.made != NOTHING) & (work.feeds != NOTHING)
+    inside[inside] = fetch_of[work.made[inside] // 2] == fetch_of[work.feeds[inside]]
+    for lane in np.unique(work.lane[inside]).tolist():
+        mine = np.flatnonzero(inside & (work.lane == lane))
+        now = until[(work.made[mine] + 1) // 2]
+        before = np.maximum.accumulate(np.concatenate(([0], now[:-1])))
+        added[mine] = np.maximum(now - np.maximum(before, until[first[work.feeds[mine]]]), 0)
+    return added
 
 
 def _kept_events(loop: TrainingLoop, takes_batch: np.ndarray, times: int) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dxt_replay.replay.causal.training_loop import CHECKPOINT, FETCH
-from dxt_replay.replay.transform.rank_work import RankLoop, fetch_numbers
+from dxt_replay.replay.transform.rank_work import NOTHING, BatchMaking, RankLoop, fetch_numbers
 from dxt_replay.traces.errors import UsageError
 
 
@@ -66,11 +66,28 @@ def pieced(old: RankLoop, takes_batch: np.ndarray, batches: int, *, checkpoints:
         exit_ns=int(at_ns[-1] + lengths[-1]),
     )
     return PiecedLoop(
-        loop=RankLoop(loop=new, residual_ns=old.residual_ns[events], ready_ns=old.ready_ns[of_fetch]),
+        loop=RankLoop(
+            loop=new,
+            residual_ns=old.residual_ns[events],
+            ready_ns=old.ready_ns[of_fetch],
+            making=None if old.making is None else _made(old.making, of_fetch),
+        ),
         event_of=events,
         shift_ns=shift_ns,
         slots=np.flatnonzero(takes_batch[of_fetch])[:batches],
     )
+
+
+def _made(making: BatchMaking, of_fetch: np.ndarray) -> BatchMaking:
+    """The making of the batches of these old fetches, with room for as many as before."""
+    room = np.where(making.asked[of_fetch], 2 * np.arange(len(of_fetch)), NOTHING)
+    pieces = BatchMaking(
+        room=room,
+        delay_ns=making.delay_ns[of_fetch],
+        head_ns=making.head_ns[of_fetch],
+        tail_ns=making.tail_ns[of_fetch],
+    )
+    return pieces.with_ahead(making.ahead)
 
 
 def _steps_for(per_step: np.ndarray, batches: int) -> np.ndarray:

@@ -3,33 +3,43 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from dxt_replay.replay.causal.causal_items import Meetings, RankCounters, lane_items, script_rows
+from dxt_replay.replay.causal.causal_items import Meetings, RankCounters, lane_items, ready_rows, script_rows
 from dxt_replay.replay.causal.check import schedule
 from dxt_replay.replay.causal.dependencies import NO_MOMENT, Moments, nth
 from dxt_replay.replay.causal.dependency_pass import LaneDependencies
 from dxt_replay.replay.causal.lane_events import LaneTimes
+from dxt_replay.replay.causal.model import LoopModel
+from dxt_replay.replay.causal.production import Production
 from dxt_replay.replay.causal.training_loop import TrainingLoop
-from dxt_replay.replay.engine.items import MARK
+from dxt_replay.replay.engine.items import ADD, MARK
 from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER
 from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.plan.plan_row import EVENT_ROW, MARK_ROW, is_operation, operation_rows
-from dxt_replay.replay.transform.rank_work import NOTHING, RankState, RankWork
+from dxt_replay.replay.transform.rank_work import ENTERED, NOTHING, RankState, RankWork
 
 TRAINING = "training"
 """Name of the training thread among the lanes of a schedule."""
 
+PIPELINE = "pipeline"
+"""Name of what makes the batches of a rank beside its readers."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scheduled:
-    """A rank as scheduled. start_ns: int64 (n,), when each operation begins. loop: the training loop at new times."""
+    """A rank as scheduled.
+
+    start_ns: int64 (n,), when each operation begins. loop: the training loop at new times.
+    made_ns: int64 (2, fetches), when the making of each batch began and ended; None without `RankLoop.making`.
+    """
 
     start_ns: np.ndarray
     loop: TrainingLoop
+    made_ns: np.ndarray | None
 
 
 def with_ready(work: RankWork, ready_ns: np.ndarray) -> RankWork:
@@ -65,8 +75,12 @@ def scheduled(ranks: Mapping[int, RankState], pacing: Pacing, origin_ns: int) ->
         needs = np.where(work.feeds == NOTHING, work.blocks, loop.fetches[work.feeds])
         for lane in lanes:
             items[rank, lane] = _lane_items(work, lane, needs, loop, counters)
-        script = _script(state, needs, counters, pacing, meetings)
+        model = _scheduled_model(state, needs, lanes)
+        script = script_rows(model, counters, pacing, "sleep", meetings)
         items[rank, TRAINING] = (script, np.zeros(len(script), dtype=np.int64))
+        if model.production is not None:
+            pipeline = ready_rows(model, counters, pacing)
+            items[rank, PIPELINE] = (pipeline, np.zeros(len(pipeline), dtype=np.int64))
     found = schedule(items)
     return {rank: _of_rank(rank, state.work, loops[rank], items, found, origin_ns) for rank, state in ranks.items()}
 
@@ -78,7 +92,10 @@ def _lane_items(
     mine = np.flatnonzero(work.lane == lane)
     events, need = len(loop.kind), needs[mine]
     floor = np.minimum.accumulate(np.where(need == NOTHING, events, need)[::-1])[::-1]
-    moments, follows = Moments.of(loop), _moments(work.follows[mine], work.blocks[mine], loop)
+    moments = Moments.of(loop, np.zeros(2 * len(loop.fetches), dtype=np.int64))
+    made = work.made[mine]
+    follows = _moments(work.follows[mine], work.blocks[mine], loop)
+    follows = np.where(made == NOTHING, follows, 2 * events + 1 + made)
     nothing = np.zeros(len(mine), dtype=np.int64)
     found = LaneDependencies(
         need=need,
@@ -101,26 +118,42 @@ def _moments(follows: np.ndarray, blocks: np.ndarray, loop: TrainingLoop) -> np.
     return np.where(none, NO_MOMENT, 2 * event + np.maximum(follows, 0) % 2)
 
 
-def _script(
-    state: RankState, needs: np.ndarray, counters: RankCounters, pacing: Pacing, meetings: Meetings
-) -> np.ndarray:
-    """The training thread as items, with the events that wait for these operations."""
+def _scheduled_model(state: RankState, needs: np.ndarray, lanes: Sequence[int]) -> LoopModel:
+    """The model of the training thread and of its pipeline, with the events that wait for these operations."""
     loop = state.loop.loop
     needed = {}
-    for lane in counters.lanes:
+    for lane in lanes:
         needed[lane] = np.zeros(len(loop.kind), dtype=bool)
         mine = needs[state.work.lane == lane]
         needed[lane][mine[mine != NOTHING]] = True
-    # Batches are made ready in the lanes of their readers (`with_ready`), not in a pipeline of their own.
-    model = dataclasses.replace(
+    # Batches without a `making` are made ready in the lanes of their readers (`with_ready`).
+    return dataclasses.replace(
         state.model,
         loop=loop,
         residual_ns=state.loop.residual_ns,
         ready_ns=np.zeros(len(loop.kind), dtype=np.int64),
         needed=needed,
-        production=None,
+        production=_production(state),
     )
-    return script_rows(model, counters, pacing, "sleep", meetings)
+
+
+def _production(state: RankState) -> Production | None:
+    """The production of the rank's model as it is changed."""
+    made, making, loop = state.model.production, state.loop.making, state.loop.loop
+    if made is None or making is None:
+        return None
+    room = making.room
+    by_fetch = 2 * nth(loop.fetches, room // 2) + room % 2
+    unknown = np.zeros(len(room), dtype=np.int64)
+    return dataclasses.replace(
+        made,
+        begin_ns=unknown,
+        end_ns=unknown,
+        follows=np.where(room >= 0, by_fetch, np.where(room == ENTERED, Moments.of(loop).openings[0], NO_MOMENT)),
+        delay_ns=making.delay_ns,
+        head_ns=making.head_ns,
+        tail_ns=making.tail_ns,
+    )
 
 
 def _of_rank(
@@ -135,7 +168,11 @@ def _of_rank(
     for lane in np.unique(work.lane).tolist():
         start[work.lane == lane] = found[rank, lane].begin_ns[is_operation(items[rank, lane][0])] + origin_ns
     script, times = items[rank, TRAINING][0], found[rank, TRAINING]
-    return Scheduled(start_ns=start, loop=_moved(loop, script, times, origin_ns))
+    made = None
+    if (rank, PIPELINE) in items:
+        adds = items[rank, PIPELINE][0]["kind"] == ADD
+        made = found[rank, PIPELINE].end_ns[adds].reshape(-1, 2).T + origin_ns
+    return Scheduled(start_ns=start, loop=_moved(loop, script, times, origin_ns), made_ns=made)
 
 
 def _moved(loop: TrainingLoop, script: np.ndarray, times: LaneTimes, origin_ns: int) -> TrainingLoop:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from dxt_replay.replay.causal.production import MAKES_BATCH
 from dxt_replay.replay.causal.training_loop import CHECKPOINT, COLLECTIVE, FETCH, TrainingLoop
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.measures.span_times import are_evaluations
@@ -48,6 +50,8 @@ def spans_of(spans: pa.Table, old: TrainingLoop, new: TrainingLoop, wait_name: s
         np.isin(kind, (_CHECKPOINT, _COLLECTIVE)) & _inside(spans, old) & np.isin(spans["thread"].to_numpy(), thread)
     )
     rest = _moved(spans.filter(pa.array(~is_event)), old, new)
+    # The making of the batches is scheduled anew (`making_spans`).
+    rest = rest.filter(pc.not_equal(rest["name"], MAKES_BATCH))
     events = _events(spans, old, new, wait_name, int(thread[0]))
     return pa.concat_tables([_steps(steps, new), events, rest])
 
@@ -114,8 +118,9 @@ def _moved(rest: pa.Table, old: TrainingLoop, new: TrainingLoop) -> pa.Table:
     after = np.maximum.accumulate(after[first])
     kind = codes(rest, "kind")
     columns = {name: rest[name] for name in rest.column_names}
-    for name in ("start_ns", "end_ns"):
-        columns[name] = pa.array(_at(rest[name].to_numpy(), before, after))
+    for name in ("start_ns", "end_ns", "fetched_ns"):
+        times = _at(rest[name].fill_null(0).to_numpy(), before, after)
+        columns[name] = pa.array(times, mask=rest[name].is_null().to_numpy())
     # A known loop takes every checkpoint and every collective for an event of the training thread.
     kinds = np.where(np.isin(kind, (_CHECKPOINT, _COLLECTIVE)), _OTHER, kind).astype(np.int8)
     columns["kind"] = table_from_columns({"kind": kinds}, pa.schema([SPANS_SCHEMA.field("kind")]))["kind"]
@@ -158,6 +163,27 @@ def loop_spans(rank: int, loop: TrainingLoop, own_reads: bool) -> pa.Table:
     return training_spans(made)
 
 
+def making_spans(spans: pa.Table, loop: TrainingLoop, made_ns: np.ndarray) -> pa.Table:
+    """The making of each batch as `pipeline` spans MAKES_BATCH, in a thread of its own beside `spans` of the rank.
+
+    made_ns: int64 (2, fetches), when it began and ended.
+    """
+    count, (begin, end) = len(loop.fetches), made_ns
+    return table_from_columns(
+        {
+            "rank": np.full(count, spans["rank"][0].as_py(), dtype=np.int32),
+            "thread": np.full(count, int(spans["thread"].to_numpy().max()) + 1, dtype=np.int64),
+            "kind": np.full(count, SPAN_KINDS.index("pipeline"), dtype=np.int8),
+            "name": [MAKES_BATCH] * count,
+            "step": loop.step_at(begin),
+            "start_ns": begin,
+            "end_ns": end,
+            "fetched_ns": loop.end_ns[loop.fetches],
+        },
+        SPANS_SCHEMA,
+    )
+
+
 def training_spans(spans: pa.Table) -> pa.Table:
     """Steps, batch fetches, collectives and checkpoints of a rank, and compute wherever else a step is."""
     kind = codes(spans, "kind")
@@ -171,13 +197,16 @@ def training_spans(spans: pa.Table) -> pa.Table:
 
 
 def copied_spans(spans: pa.Table) -> pa.Table:
-    """Spans of a rank for its copies: steps, events and evaluations as they are, and one union of its compute.
+    """Spans of a rank for its copies: steps, events, evaluations and the making of batches as they are, and one union
+    of its compute.
 
     The accelerator utilisation stays that of the rank. Details of its threads are left out, so that thousands of
     copies fit into memory.
     """
     kind = codes(spans, "kind")
-    kept = spans.filter(pa.array(np.isin(kind, (*_EVENTS, _STEP)) | are_evaluations(spans))).cast(SPANS_SCHEMA)
+    makes_batch = pc.equal(spans["name"], MAKES_BATCH).to_numpy()
+    mine = np.isin(kind, (*_EVENTS, _STEP)) | are_evaluations(spans) | makes_batch
+    kept = spans.filter(pa.array(mine)).cast(SPANS_SCHEMA)
     computed = spans.filter(pa.array(kind == _COMPUTE))
     if not computed.num_rows:
         return kept

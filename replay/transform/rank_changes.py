@@ -97,6 +97,17 @@ def _read_by(state: RankState, readers: int) -> RankState:
 
 
 def _read_ahead(state: RankState, ahead: int) -> RankState:
+    work, making = state.work, state.loop.making
+    if making is not None:
+        loop = dataclasses.replace(state.loop, making=making.with_ahead(ahead))
+        if not ahead:
+            work = dataclasses.replace(work, made=np.where(work.feeds == NOTHING, work.made, 2 * work.feeds))
+        return dataclasses.replace(state, work=work, loop=loop, ahead=ahead)
+    return _ahead_of_loop(state, ahead)
+
+
+def _ahead_of_loop(state: RankState, ahead: int) -> RankState:
+    """Reads that wait for the loop alone, not for the making of the batches before theirs."""
     work = with_read_ahead(state.work, _of_loop(state), ahead, state.loop.moments_ns, state.pass_first)
     return dataclasses.replace(state, work=work, ahead=ahead)
 
@@ -126,7 +137,14 @@ def _piped(state: RankState, changes: Changes) -> tuple[RankState, tuple[str, ..
         f"readers: {before.readers} -> {readers}, batches read ahead: {before.ahead} -> {ahead}; each batch keeps "
         "its requests, and each reader its own think times; a file that several readers use is opened as before"
     )
-    return _read_ahead(state, ahead), (note,)
+    state = _read_ahead(state, ahead)
+    if before.loop.making is None or readers <= before.readers:
+        return state, (note,)
+    mixed = (
+        "readers of tf.data that are added read whole files ahead of the making of the batches, which processes as "
+        "much as before; an interleave of more files would also mix their records, which is not predicted"
+    )
+    return _ahead_of_loop(state, ahead), (note, mixed)
 
 
 def _ahead(recorded: RankState, changes: Changes, readers: int) -> int:
@@ -161,4 +179,7 @@ def _prepared(state: RankState, speed: float) -> RankState:
         busy_ns=np.where(feeding, np.rint(work.busy_ns / speed), work.busy_ns).astype(np.int64),
     )
     loop = dataclasses.replace(loop, ready_ns=np.rint(loop.ready_ns / speed).astype(np.int64))
+    if loop.making is not None:
+        head, tail = (np.rint(each / speed).astype(np.int64) for each in (loop.making.head_ns, loop.making.tail_ns))
+        loop = dataclasses.replace(loop, making=dataclasses.replace(loop.making, head_ns=head, tail_ns=tail))
     return dataclasses.replace(state, work=work, loop=loop)

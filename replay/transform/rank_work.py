@@ -16,6 +16,9 @@ from dxt_replay.traces.schema import ORIGINS, READ
 NOTHING = -1
 """Value of `feeds` and `follows` of an operation that no batch fetch waits for, or that waits for none."""
 
+ENTERED = -2
+"""Value of `BatchMaking.room` of a batch that is made from the end of the entry on."""
+
 TRANSFORMED, MODELLED = ORIGINS.index("transformed"), ORIGINS.index("modelled")
 
 
@@ -29,6 +32,7 @@ class RankWork:
     think_ns: int64, how long after the end of the lane's previous operation, and after what it follows, it begins.
     feeds: int64, number of the batch fetch that waits for it, NOTHING for none.
     follows: int64, 2 n for the begin of batch fetch n, 2 n + 1 for its end, NOTHING for none.
+    made: int64, in place of `follows`, 2 n for the begin of the making of batch n, 2 n + 1 for its end.
     blocks: int64, number of the other event of the training loop that it is part of and that waits for it (the entry, a
     checkpoint, an evaluation), NOTHING for none.
     busy_ns: int64, how long its lane is busy with its data after its end (decoding).
@@ -47,6 +51,7 @@ class RankWork:
     think_ns: np.ndarray
     feeds: np.ndarray
     follows: np.ndarray
+    made: np.ndarray
     blocks: np.ndarray
     busy_ns: np.ndarray
     held: np.ndarray
@@ -77,17 +82,57 @@ class RankWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BatchMaking:
+    """How tf.data makes the batch of each fetch, one after the other (`replay.causal.production`); int64 (fetches,).
+
+    room: what lets it begin: 2 n for the begin of batch fetch n, 2 n + 1 for its end, ENTERED or NOTHING.
+    delay_ns: how long after that and after the batch before it begins.
+    head_ns, tail_ns: processing in front of and behind its last read.
+    """
+
+    room: np.ndarray
+    delay_ns: np.ndarray
+    head_ns: np.ndarray
+    tail_ns: np.ndarray
+
+    @property
+    def asked(self) -> np.ndarray:
+        """bool (fetches,): batches that are made only when the loop asks for them."""
+        found: np.ndarray = self.room == 2 * np.arange(len(self.room))
+        return found
+
+    @property
+    def ahead(self) -> int:
+        """How many batches are made ahead of the loop."""
+        number, free = np.arange(len(self.room)), ~self.asked
+        return int((number - np.where(self.room < 0, -1, self.room // 2))[free].max(initial=0))
+
+    def with_ahead(self, ahead: int) -> BatchMaking:
+        """With room for so many batches; 0: each is made when the loop asks for it.
+
+        Where few batches were made only when asked for, these begin a pass over the data, and nothing is made before.
+        """
+        number, begins_pass = np.arange(len(self.room)), self.asked
+        if not ahead or begins_pass.mean() > 0.5:
+            begins_pass = np.full(len(number), not ahead)
+        room = np.where(number >= ahead, 2 * (number - ahead) + 1, ENTERED)
+        return dataclasses.replace(self, room=np.where(begins_pass, 2 * number, room))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RankLoop:
     """The training loop of a rank, with what its events last beyond their operations.
 
     loop: its events and steps; an evaluation is a batch fetch of its own.
     residual_ns: int64 (events,), how long an event lasts after all that it waits for.
     ready_ns: int64 (fetches,), how long making the batch of each fetch ready takes after its last read.
+    making: how a pipeline beside the readers makes the batches; None where it does not show.
     """
 
     loop: TrainingLoop
     residual_ns: np.ndarray
     ready_ns: np.ndarray
+    making: BatchMaking | None = None
 
     @property
     def moments_ns(self) -> np.ndarray:

@@ -33,8 +33,9 @@ def with_readers(work: RankWork, of_loop: np.ndarray, readers: int, deal: str) -
     order, mine = np.arange(len(work)), np.flatnonzero(of_loop)
     order[mine] = mine[np.argsort(batches_of(work, of_loop)[mine], kind="stable")]
     # What feeds nothing (a close) comes when its new lane has done what was before it.
-    follows = np.where(of_loop & (work.feeds == NOTHING), NOTHING, work.follows)
-    return dataclasses.replace(work, lane=lane, follows=follows).rows(order)
+    free = of_loop & (work.feeds == NOTHING)
+    follows, made = np.where(free, NOTHING, work.follows), np.where(free, NOTHING, work.made)
+    return dataclasses.replace(work, lane=lane, follows=follows, made=made).rows(order)
 
 
 def with_read_ahead(
@@ -61,6 +62,7 @@ def with_read_ahead(
     return dataclasses.replace(
         work,
         follows=np.where(feeding, moment, work.follows),
+        made=np.where(feeding, NOTHING, work.made),
         think_ns=np.where(held, np.minimum(work.think_ns, since), work.think_ns),
     )
 

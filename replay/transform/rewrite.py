@@ -18,7 +18,7 @@ from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.plan.survey import spans_by_rank
 from dxt_replay.replay.transform.changes import Changes
 from dxt_replay.replay.transform.loop_schedule import Scheduled, scheduled
-from dxt_replay.replay.transform.new_spans import loop_spans, spans_of, wait_name
+from dxt_replay.replay.transform.new_spans import loop_spans, making_spans, spans_of, wait_name
 from dxt_replay.replay.transform.rank_changes import changed
 from dxt_replay.replay.transform.rank_work import MODELLED, NOTHING, TRANSFORMED, RankState, RankWork
 from dxt_replay.replay.transform.read_data import DataSet, data_set_of
@@ -227,6 +227,9 @@ def _as_scheduled(
         else:
             name = wait_name(state.readers, sources[rank].readers)
             spans[rank] = spans_of(state.spans, state.loop.loop, times[rank].loop, name)
+        made_ns = times[rank].made_ns
+        if made_ns is not None:
+            spans[rank] = pa.concat_tables([spans[rank], making_spans(spans[rank], times[rank].loop, made_ns)])
     ends = [int((times[rank].start_ns + state.work.duration_ns).max(initial=0)) for rank, state in found.items()]
     return _Written(
         operations=lambda rank: [_operations(rank, found[rank].work, times[rank])],

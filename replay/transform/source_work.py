@@ -8,11 +8,20 @@ import numpy as np
 import pyarrow as pa
 
 from dxt_replay.replay.causal.dependencies import Moments
+from dxt_replay.replay.causal.dependency_pass import DependencyPass
 from dxt_replay.replay.causal.model import LoopModel, starts_batch
 from dxt_replay.replay.causal.paced_ranks import Steps
 from dxt_replay.replay.causal.training_loop import EVALUATION, FETCH, TrainingLoop
 from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch
-from dxt_replay.replay.transform.rank_work import NOTHING, RankLoop, RankState, RankWork, fetch_numbers
+from dxt_replay.replay.transform.rank_work import (
+    ENTERED,
+    NOTHING,
+    BatchMaking,
+    RankLoop,
+    RankState,
+    RankWork,
+    fetch_numbers,
+)
 from dxt_replay.replay.transform.readers import BY_BATCH, BY_FILE
 from dxt_replay.traces.schema import codes
 
@@ -23,8 +32,11 @@ def source_state(rows: pa.Table, steps: Steps, rank: int) -> RankState:
     rows: those that a replay issues (`OPS_SCHEMA`), in start order. steps: the causal models.
     """
     model = steps.models[rank]
-    batch = steps.placed(rank, OperationBatch.of(rows, np.ones(rows.num_rows, dtype=bool)))
+    recorded = OperationBatch.of(rows, np.ones(rows.num_rows, dtype=bool))
+    batch = steps.placed(rank, recorded)
     work, loop = _source_work(rows, batch, model, steps.origin_ns)
+    if model.production is not None:
+        work, loop = _produced(work, loop, model, steps.dependencies(rank), recorded)
     dealing = model.dealing
     if dealing is not None:
         readers, ahead, deal = dealing.workers, dealing.workers * dealing.prefetch, BY_BATCH
@@ -34,7 +46,7 @@ def source_state(rows: pa.Table, steps: Steps, rank: int) -> RankState:
         # A loop that always waits for its readers looks like one that reads itself, unless the capture knows better.
         own = model.synchronous and (model.known is None or bool((work.follows == 2 * work.feeds)[feeding].all()))
         readers = 0 if own else len(np.unique(work.lane[feeding]))
-        ahead = 0 if own else model.lead + 1 if model.known is None else _known_ahead(work, feeding)
+        ahead = 0 if own else _ahead(work, loop, model, feeding)
         deal = BY_BATCH if own or _whole_batches(work, feeding) else BY_FILE
         first = None if own or model.known is None else _known_pass_first(work, model)
     return RankState(
@@ -69,6 +81,7 @@ def _source_work(rows: pa.Table, batch: OperationBatch, model: LoopModel, origin
         think_ns=think_ns,
         feeds=feeds,
         follows=_in_fetches(model.moments, loop)[follows],
+        made=np.full(len(batch.lane), NOTHING, dtype=np.int64),
         blocks=np.where((need == NO_EVENT) | (feeds != NOTHING), NOTHING, need),
         busy_ns=found["ready_ns"] if model.known is not None else np.zeros(len(batch.lane), dtype=np.int64),
         held=held,
@@ -90,8 +103,6 @@ def _waits(
     held it back. `found`: `DEPENDENCY` (n,)."""
     moments = model.moments
     let_ns, found, follows = moments.time_ns[found["follows"]], found.copy(), found["follows"].copy()
-    if model.production is not None:
-        found["follows"] = follows = model.production.in_training(follows, len(model.loop.kind))
     think, held = np.zeros(len(found), dtype=np.int64), np.zeros(len(found), dtype=bool)
     for lane in np.unique(batch.lane).tolist():
         mine = np.flatnonzero(batch.lane == lane)
@@ -117,17 +128,40 @@ def _in_fetches(moments: Moments, loop: TrainingLoop) -> np.ndarray:
     number = fetch_numbers(loop)
     moment = np.stack((2 * number, 2 * number + 1), axis=1)
     moment[number == NOTHING] = NOTHING
-    found = np.append(moment.ravel(), [NOTHING, NOTHING])
+    found = np.full(len(moments.time_ns), NOTHING)
+    found[: moment.size] = moment.ravel()
     # The first opening is the end of the entry, the last one the exit.
     found[moments.openings[[0, -1]]] = 0, 2 * int(number.max()) + 1
     return found
 
 
+def _produced(
+    work: RankWork, loop: RankLoop, model: LoopModel, dependencies: DependencyPass, batch: OperationBatch
+) -> tuple[RankWork, RankLoop]:
+    """Operations and loop of a rank whose batches are made beside its readers, as the causal model has them."""
+    made, moments = model.production, model.moments
+    assert made is not None
+    follows, think, held = work.follows.copy(), work.think_ns.copy(), work.held.copy()
+    for _, mine, found in dependencies.lanes(batch):
+        follows[mine], think[mine] = found.follows, found.after_ns
+        held[mine] = work.held[mine] & found.waits
+    first = 2 * len(model.loop.kind) + 1
+    of_loop = _in_fetches(moments, loop.loop)
+    room = np.where(made.follows == moments.openings[0], ENTERED, of_loop[made.follows])
+    making = BatchMaking(room=room, delay_ns=made.delay_ns, head_ns=made.head_ns, tail_ns=made.tail_ns)
+    work = dataclasses.replace(
+        work,
+        follows=of_loop[follows],
+        made=np.where(follows >= first, follows - first, NOTHING),
+        think_ns=think,
+        held=held,
+    )
+    return work, dataclasses.replace(loop, making=making)
+
+
 def _ready(model: LoopModel, loop: TrainingLoop, found: np.ndarray, feeds: np.ndarray) -> np.ndarray:
     """int64 (fetches,): how long making the batch of each fetch ready took."""
     ready: np.ndarray = model.ready_ns[loop.fetches].copy()
-    if model.production is not None:
-        ready = model.production.tail_ns.copy()
     fed = feeds != NOTHING
     np.maximum.at(ready, feeds[fed], found["ready_ns"][fed])
     return ready
@@ -139,8 +173,12 @@ def _whole_batches(work: RankWork, feeding: np.ndarray) -> bool:
     return len(np.unique(pairs[0])) == pairs.shape[1]
 
 
-def _known_ahead(work: RankWork, feeding: np.ndarray) -> int:
+def _ahead(work: RankWork, loop: RankLoop, model: LoopModel, feeding: np.ndarray) -> int:
     """How many batches ahead of the loop the capture lets its readers be."""
+    if loop.making is not None:
+        return max(loop.making.ahead, 1)
+    if model.known is None:
+        return model.lead + 1
     gated = feeding & (work.follows != NOTHING)
     # The begin of fetch n comes after the end of the one before it.
     ahead = work.feeds[gated] - (work.follows[gated] - 1) // 2

@@ -201,6 +201,7 @@ def _assembled(source: _Source, loop: PiecedLoop, data: _Data, *, is_copy: bool)
         _marked(data.work),
         feeds=np.where(data.work.feeds == NOTHING, NOTHING, fetch),
         follows=np.full(len(data.work), NOTHING),
+        made=_made(data.work, fetch),
         start_ns=new.begin_ns[new.fetches[fetch]] + data.at_ns,
     )
     own = _own(source, loop, is_copy=is_copy)
@@ -211,14 +212,22 @@ def _assembled(source: _Source, loop: PiecedLoop, data: _Data, *, is_copy: bool)
     state = source.state
     work = with_readers(work, of_data, state.readers, state.deal)
     fed = np.isin(work.feeds, loop.slots) & state.model.loop_files[work.file_id]
-    work = with_read_ahead(work, fed, state.ahead, loop.loop.moments_ns)
+    if loop.loop.making is None:
+        work = with_read_ahead(work, fed, state.ahead, loop.loop.moments_ns)
     return dataclasses.replace(state, work=work, loop=loop.loop, spans=None)
+
+
+def _made(work: RankWork, fetch: np.ndarray) -> np.ndarray:
+    """`RankWork.made` of operations on the batches of other fetches: as many batches before their own as it was."""
+    waits = (work.made != NOTHING) & (work.feeds != NOTHING)
+    return np.where(waits, np.maximum(work.made + 2 * (fetch - work.feeds), NOTHING), NOTHING)
 
 
 def _own(source: _Source, loop: PiecedLoop, *, is_copy: bool) -> RankWork:
     """What a rank does besides its batches: before the first step, and, unless it `is_copy`, in its checkpoints and
     evaluations, as often as the loop has them, and after the loop."""
     work, old = source.state.work, source.state.loop.loop
+    work = dataclasses.replace(work, made=np.full(len(work), NOTHING))
     new = loop.loop.loop
     mine = ~source.of_data
     entry = mine & (work.blocks == 0)

@@ -32,6 +32,7 @@ def work(reads: Sequence[tuple[int, int, int, int]], *, feeds: Sequence[int] = (
         think_ns=np.full(n, 100),
         feeds=np.array(feeds, dtype=np.int64) if len(feeds) else np.full(n, NOTHING),
         follows=np.full(n, NOTHING),
+        made=np.full(n, NOTHING),
         blocks=np.full(n, NOTHING),
         busy_ns=np.zeros(n, dtype=np.int64),
         held=np.zeros(n, dtype=bool),

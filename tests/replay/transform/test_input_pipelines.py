@@ -1,0 +1,174 @@
+"""What a change makes of a tf.data pipeline, held against the simulated pipeline with that change."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dxt_replay import open_capture, transform
+from dxt_replay.replay.causal.paced_ranks import expected_elapsed_ns, steps_of
+from dxt_replay.replay.plan.pacing import Pace, Pacing
+from dxt_replay.replay.transform.rewrite import Transformed
+from dxt_replay.traces.store.reader import Capture
+from tests.replay.causal.test_production import FAST, PIPELINES, SLOW, predicted_ns, recorded
+from tests.simulated_input_pipeline import MS, US, InputPipeline, Run, run
+
+EVEN = InputPipeline(chunk_records=16)
+"""Its records are a whole number of batches, also of twice as large ones."""
+
+
+def with_compute(pipeline: InputPipeline, speed: float) -> InputPipeline:
+    compute_ns, between_ns = round(pipeline.compute_ns / speed), round(pipeline.between_ns / speed)
+    return dataclasses.replace(pipeline, compute_ns=compute_ns, between_ns=between_ns)
+
+
+def lasted(made: Run) -> int:
+    """From the first moment that a capture shows."""
+    each = (*made.spans, *made.ops)
+    return max(one.end_ns for one in each) - min(one.start_ns for one in each)
+
+
+def changed(folder: Path, source: Capture, **changes: Any) -> tuple[Transformed, Capture]:
+    found = transform(source.path, folder / "changed.capture", force=True, **changes)
+    capture = open_capture(found.path)
+    # The times of the result are those that its own dependencies lead to.
+    assert expected_elapsed_ns(capture, steps_of(capture)) == pytest.approx(found.after.elapsed_ns, rel=0.001)
+    return found, capture
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("read_ns", [FAST, SLOW])
+@pytest.mark.parametrize("speed", [0.5, 2, 8])
+def test_another_accelerator(name: str, read_ns: int, speed: float, tmp_path: Path) -> None:
+    pipeline = PIPELINES[name]
+    source, steps = recorded(tmp_path, run(pipeline, read_ns), pipeline)
+    found, _ = changed(tmp_path, source, compute_speed=speed)
+    truth = lasted(run(with_compute(pipeline, speed), read_ns))
+    assert found.after.elapsed_ns == pytest.approx(truth, rel=0.005)
+    by_model = expected_elapsed_ns(source, steps, Pacing(pace=Pace.STEPS, compute_speed=speed))
+    assert found.after.elapsed_ns == pytest.approx(by_model, rel=0.005)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    shuffle=st.integers(0, 200),
+    batch=st.sampled_from([4, 16, 48]),
+    prefetch=st.integers(1, 6),
+    readers=st.sampled_from([1, 2]),
+    record_us=st.integers(20, 400),
+    read_us=st.integers(50, 12_000),
+    speed=st.sampled_from([0.5, 3.0, 100.0]),
+)
+def test_any_pipeline_with_another_accelerator(
+    tmp_path_factory: pytest.TempPathFactory,
+    shuffle: int,
+    batch: int,
+    prefetch: int,
+    readers: int,
+    record_us: int,
+    read_us: int,
+    speed: float,
+) -> None:
+    pipeline = InputPipeline(shuffle=shuffle, batch=batch, prefetch=prefetch, readers=readers, record_ns=record_us * US)
+    folder = tmp_path_factory.mktemp("c")
+    source, _ = recorded(folder, run(pipeline, read_us * US), pipeline)
+    found, _ = changed(folder, source, compute_speed=speed)
+    truth = lasted(run(with_compute(pipeline, speed), read_us * US))
+    assert found.after.elapsed_ns == pytest.approx(truth, rel=0.06)
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("read_ns", [FAST, SLOW])
+@pytest.mark.parametrize("prefetch", [1, 4, 16])
+def test_another_buffer_here_and_on_other_storage(name: str, read_ns: int, prefetch: int, tmp_path: Path) -> None:
+    pipeline = PIPELINES[name]
+    source, _ = recorded(tmp_path, run(pipeline, read_ns), pipeline)
+    found, capture = changed(tmp_path, source, prefetch=prefetch)
+    other = dataclasses.replace(pipeline, prefetch=prefetch)
+    assert found.after.elapsed_ns == pytest.approx(lasted(run(other, read_ns)), rel=0.005)
+    elsewhere = SLOW if read_ns == FAST else FAST
+    if not found.same:
+        truth = run(other, elsewhere).loop_ns
+        assert predicted_ns(capture, steps_of(capture), elsewhere) == pytest.approx(truth, rel=0.02)
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("speed", [1, 4])
+def test_quicker_processing(name: str, speed: float, tmp_path: Path) -> None:
+    pipeline = PIPELINES[name]
+    source, _ = recorded(tmp_path, run(pipeline, 2 * MS), pipeline)
+    found, _ = changed(tmp_path, source, preprocess_speed=2, compute_speed=speed)
+    other = dataclasses.replace(with_compute(pipeline, speed), record_ns=pipeline.record_ns // 2)
+    assert found.after.elapsed_ns == pytest.approx(lasted(run(other, 2 * MS)), rel=0.005)
+
+
+@pytest.mark.parametrize("read_ns", [FAST, 2 * MS, SLOW])
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        EVEN,
+        dataclasses.replace(EVEN, readers=2, shuffle=96),
+        dataclasses.replace(EVEN, record_ns=900 * US, compute_ns=4 * MS),
+    ],
+    ids=["plain", "interleave and shuffle", "bound by processing"],
+)
+def test_larger_batches(pipeline: InputPipeline, read_ns: int, tmp_path: Path) -> None:
+    source, _ = recorded(tmp_path, run(pipeline, read_ns), pipeline)
+    found, _ = changed(tmp_path, source, batch=2)
+    other = dataclasses.replace(pipeline, batch=2 * pipeline.batch, compute_ns=2 * pipeline.compute_ns)
+    assert found.after.elapsed_ns == pytest.approx(lasted(run(other, read_ns)), rel=0.03)
+
+
+@pytest.mark.parametrize("read_ns", [FAST, SLOW])
+@pytest.mark.parametrize(
+    ("name", "readers"),
+    [
+        ("plain", 2),
+        ("plain", 3),
+        ("shuffle", 2),
+        ("a deep buffer", 4),
+        ("interleave of two", 1),
+        ("interleave of two", 3),
+        ("interleave and shuffle", 1),
+    ],
+)
+def test_other_readers(name: str, readers: int, read_ns: int, tmp_path: Path) -> None:
+    pipeline = PIPELINES[name]
+    source, _ = recorded(tmp_path, run(pipeline, read_ns), pipeline)
+    found, _ = changed(tmp_path, source, readers=readers)
+    truth = lasted(run(dataclasses.replace(pipeline, readers=readers), read_ns))
+    assert found.after.elapsed_ns == pytest.approx(truth, rel=0.05)
+    assert any("mix their records" in each for each in found.assumptions) == (readers > pipeline.readers)
+
+
+def test_a_training_thread_that_makes_its_batches_waits_for_all_of_it(tmp_path: Path) -> None:
+    pipeline = PIPELINES["plain"]
+    source, _ = recorded(tmp_path, run(pipeline, SLOW), pipeline)
+    found, _ = changed(tmp_path, source, readers=0)
+    # Without reads ahead the making of the batches and compute follow each other.
+    made = run(dataclasses.replace(pipeline, compute_ns=0, between_ns=0), SLOW)
+    computed = len([span for span in made.spans if span.kind == "step"]) * pipeline.compute_ns + pipeline.between_ns
+    assert found.after.elapsed_ns == pytest.approx(lasted(made) + computed, rel=0.01)
+
+
+def test_a_changed_capture_is_changed_again(tmp_path: Path) -> None:
+    pipeline = PIPELINES["interleave and shuffle"]
+    source, _ = recorded(tmp_path, run(pipeline, SLOW), pipeline)
+    once = transform(source.path, tmp_path / "once.capture", compute_speed=2).path
+    found, capture = changed(tmp_path, open_capture(once), compute_speed=2, prefetch=4)
+    other = dataclasses.replace(with_compute(pipeline, 4), prefetch=4)
+    assert found.after.elapsed_ns == pytest.approx(lasted(run(other, SLOW)), rel=0.005)
+    assert capture.spans["name"].to_pylist().count("make batch") == steps_of(capture).models[0].loop.fetches.size
+
+
+def test_copied_ranks_make_their_batches_as_their_source(tmp_path: Path) -> None:
+    pipeline = PIPELINES["interleave of two"]
+    source, _ = recorded(tmp_path, run(pipeline, SLOW), pipeline)
+    _, capture = changed(tmp_path, source, compute_speed=8, ranks=3, weak=True)
+    truth = lasted(run(with_compute(pipeline, 8), SLOW))
+    assert expected_elapsed_ns(capture, steps_of(capture)) == pytest.approx(truth, rel=0.005)
