@@ -11,8 +11,8 @@ from dxt_replay.replay.commands.main import COMMANDS, cli
 
 INTRODUCTION = """# The commands of dxt-replay
 
-`make commands` writes this page from the help of each command. Every option can also be set in the environment, under the
-name in the last column; the command line takes precedence.
+`make commands` writes this page from the help of each command. Every option can also be set in the environment, under
+the name in the last column; the command line takes precedence.
 """
 
 
