@@ -11,8 +11,8 @@ from dxt_replay.replay.commands.main import COMMANDS, cli
 
 INTRODUCTION = """# The commands of dxt-replay
 
-Written by `make commands` from what `dxt-replay COMMAND --help` says. Every option can be set in the environment too,
-under the name in the last column; what stands on the command line counts more.
+`make commands` writes this page from the help of each command. Every option can also be set in the environment, under
+the name in the last column; the command line takes precedence.
 """
 
 

@@ -18,6 +18,7 @@ PACKAGES = (
     "replay/fidelity",
     "replay/causal",
     "replay/commands",
+    "replay/target",
 )
 
 
