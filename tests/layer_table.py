@@ -184,7 +184,6 @@ MAY_IMPORT = {
     "workloads": {"workloads", "traces"},
     "workloads.generate": {
         "workloads.generate",
-        "profiler_merge.darshan",
         "traces",
         "traces.store",
         "traces.workers",

@@ -11,20 +11,23 @@ class Pace(Enum):
     meaning: when an operation is issued, for --help.
     clock: from when the loop counts an item's due time, a name of `replay.engine.items.LoopPace`: the start of the run
         (ABSOLUTE), the end of the item before (THINK), or not at all (NONE).
+    follows_recording: whether recorded times, or what follows from them, decide when; only then is there a time that
+        the whole replay should take, and computation between the operations.
     """
 
     meaning: str
     clock: str
+    follows_recording: bool
 
-    TIMED = "timed", "at its original time", "ABSOLUTE"
-    THINK = "think", "its original think time after the previous one", "THINK"
-    STEPS = "steps", "when the training loop allows it", "THINK"
-    NONE = "none", "at once", "NONE"
+    TIMED = "timed", "at its original time", "ABSOLUTE", True
+    THINK = "think", "its original think time after the previous one", "THINK", True
+    STEPS = "steps", "when the training loop allows it", "THINK", True
+    NONE = "none", "at once", "NONE", False
 
-    def __new__(cls, value: str, meaning: str, clock: str) -> Pace:
+    def __new__(cls, value: str, meaning: str, clock: str, follows_recording: bool) -> Pace:
         """A row of the table."""
         pace = object.__new__(cls)
-        pace._value_, pace.meaning, pace.clock = value, meaning, clock
+        pace._value_, pace.meaning, pace.clock, pace.follows_recording = value, meaning, clock, follows_recording
         return pace
 
     @classmethod

@@ -14,6 +14,7 @@ from dxt_replay.profiler_merge.analysis.overlap import Overlap
 from dxt_replay.profiler_merge.analysis.thresholds import WARM_UP
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.measures.stable_order import runs, stable_order
+from dxt_replay.traces.paces import Pace
 from dxt_replay.traces.replay_record import replay_record
 from dxt_replay.traces.schema import CaptureInfo
 from dxt_replay.traces.units import NS_PER_S
@@ -103,7 +104,7 @@ def steady_loop(
 def waits_are_real(info: CaptureInfo) -> bool:
     """Whether operations wait for each other as in training: not so in a replay at the recorded times, or at once."""
     replay = replay_record(info)
-    return replay is None or replay.pace not in ("timed", "none")
+    return replay is None or Pace.named(replay.pace).is_closed_loop
 
 
 def _warm_up(steps: pa.Table) -> tuple[list[int], int]:

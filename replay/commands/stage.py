@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from dxt_replay.replay.commands.family_options import family_options
-from dxt_replay.replay.commands.shared_options import PATH, capture_argument, json_option, maps_option, part_options
+from dxt_replay.replay.commands.shared_options import capture_argument, json_option, maps_option, part_options
 from dxt_replay.replay.options.choices import RunChoices
 from dxt_replay.replay.options.option import DURATION, Option
 
@@ -26,7 +25,7 @@ _TIMEOUT = Option(
 
 @click.command()
 @capture_argument("capture")
-@click.option("--target", required=True, type=PATH, metavar="DIR", help="Directory for the twin.")
+@click.option("--target", required=True, metavar="DIR", help="Directory for the twin.")
 @click.option("--dry-run", is_flag=True, help="Print what would be written, and write nothing.")
 @click.option("--remove", is_flag=True, help="Remove everything that was staged under the target, and nothing else.")
 @click.option("--sparse", is_flag=True, help="Write holes instead of data; reads of holes do not reach the device.")
@@ -41,7 +40,7 @@ _TIMEOUT = Option(
 @json_option
 def command(
     capture: NamedPart,
-    target: Path,
+    target: str,
     dry_run: bool,
     remove: bool,
     sparse: bool,

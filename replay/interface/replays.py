@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -82,7 +83,7 @@ def stage(
     from dxt_replay.replay.target.stage_plan import plan_stage
 
     with opened(capture) as source:
-        planned = Staged(plan=plan_stage(source, Path(target), maps=path_maps(maps), sparse=sparse), written=False)
+        planned = Staged(plan=plan_stage(source, os.fspath(target), maps=path_maps(maps), sparse=sparse), written=False)
     return planned if dry_run else planned.carry_out(workers=workers, timeout_s=timeout_s, on_progress=on_progress)
 
 
@@ -95,7 +96,7 @@ def unstage(target: PathLike) -> int:
     """
     from dxt_replay.replay.target.stage import unstage as remove
 
-    return remove(Path(target))
+    return remove(os.fspath(target))
 
 
 @takes(RunChoices)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from dxt_replay.replay.engine.files import FileSlot
 from dxt_replay.replay.engine.items import BATCH_ITEMS, RENAME, RING_BATCHES
-from dxt_replay.replay.plan.pacing import LaneClock, Pace, Pacing
+from dxt_replay.replay.plan.pacing import LaneClock, Pacing
 from dxt_replay.replay.plan.plan_row import (
     BATCH_COLUMNS,
     COMPUTE_KINDS,
@@ -252,9 +252,9 @@ def compute_rows(spans: pa.Table, pacing: Pacing, compute: str, origin_ns: int) 
     """The items of a rank's compute lane, from its spans: a gap for each busy stretch, a mark at each step's borders.
 
     A gap carries the step that it begins in. Marks come before a gap that begins with them. Empty with compute `skip`
-    and with pace `none`: what the storage can do does not wait for compute.
+    and with a pace that does not follow the recording: what the storage can do does not wait for compute.
     """
-    if compute == "skip" or pacing.pace is Pace.NONE:
+    if compute == "skip" or not pacing.pace.follows_recording:
         return np.empty(0, dtype=PLAN_ROW)
     kind, step = codes(spans, "kind"), spans["step"].to_numpy()
     start_ns, end_ns = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()

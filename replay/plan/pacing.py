@@ -29,7 +29,7 @@ class Pacing:
     `io_speed`: of the gaps between the operations of a lane; None for `speed`.
     Two different speeds need a pace at which operations and compute wait for each other. Under `timed` they all follow
     one clock, and the slower of them would fall behind.
-    Raises: UsageError for a speed beyond SLOWEST or FASTEST, or for different speeds under `timed` or `none`.
+    Raises: UsageError for a speed beyond SLOWEST or FASTEST, or for different speeds where no operation waits.
     """
 
     pace: Pace = Pace.TIMED
@@ -45,8 +45,12 @@ class Pacing:
         ):
             if speed is not None and not SLOWEST <= speed <= FASTEST:
                 raise UsageError(f"{name} {speed} is not a number between {SLOWEST:g} and {FASTEST:g}")
-        if self.pace in (Pace.TIMED, Pace.NONE) and (self.compute_speed, self.io_speed) != (None, None):
-            why = "keeps the recorded times: one --speed scales them all" if self.pace is Pace.TIMED else "has no gaps"
+        if not self.pace.is_closed_loop and (self.compute_speed, self.io_speed) != (None, None):
+            why = (
+                "keeps the recorded times: one --speed scales them all"
+                if self.pace.follows_recording
+                else "has no gaps"
+            )
             raise UsageError(f"--compute-speed and --io-speed need --pace steps or think: pace {self.pace.value} {why}")
 
     @property

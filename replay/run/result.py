@@ -116,9 +116,9 @@ class RunResult:
 
     @property
     def expected_ns(self) -> int | None:
-        """The recorded time at the replay's speed; None for pace `none`, and where compute and I/O differ in speed."""
+        """The recorded time at the replay's speed; None where that decides nothing, or speeds differ."""
         pacing = self.pacing
-        return pacing.recorded_ns(self.recorded_ns) if pacing.is_uniform and pacing.pace is not Pace.NONE else None
+        return pacing.recorded_ns(self.recorded_ns) if pacing.is_uniform and pacing.pace.follows_recording else None
 
     @property
     def succeeded(self) -> bool:

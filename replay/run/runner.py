@@ -191,7 +191,7 @@ class _Run:
     def _jitter_before(self) -> Distribution:
         """How late an idle thread of this node wakes while nothing of the replay runs. Collective."""
         comm, pacing = self.comm, self.options.pacing
-        if pacing.pace is Pace.NONE or pacing.recorded_ns(self.context.recorded_ns) < LEAST_MEASURED_NS:
+        if not pacing.pace.follows_recording or pacing.recorded_ns(self.context.recorded_ns) < LEAST_MEASURED_NS:
             return Distribution()
         probe = JitterProbe(rate_per_s=BEFORE_RATE_PER_S) if comm.first_on_node() else None
         if probe is not None:

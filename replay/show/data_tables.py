@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
-from dxt_replay.profiler_merge.analysis.tables import COLUMNS, head_of, unit_of
+from dxt_replay.profiler_merge.analysis.tables import COLUMNS, TABLES, head_of, unit_of
 from dxt_replay.replay.show.cells import or_dash
 from dxt_replay.replay.show.section import BAR, MAX_GROUPS, Column, Kind, Section, bar
 from dxt_replay.traces.units import format_bytes, format_count, format_duration
@@ -17,6 +17,9 @@ Row = Mapping[str, Any]
 
 _LOOKS: Mapping[str, tuple[Callable[[Any], str], Kind]] = {
     "int64": (format_count, Kind.NUMBER),
+    "int32": (format_count, Kind.NUMBER),
+    "double": ("{:.2f}".format, Kind.NUMBER),
+    "bool": (lambda value: "yes" if value else "no", Kind.TEXT),
     "number": (str, Kind.NUMBER),
     "bytes": (format_bytes, Kind.NUMBER),
     "ns": (format_duration, Kind.NUMBER),
@@ -96,11 +99,18 @@ def left_out(rows: int) -> tuple[str, ...]:
 def _column(name: str, head: str = "", **shown: bool) -> DataColumn:
     """A column of `analysis.tables`. `head`: where it has another one here; `shown`: as of `DataColumn`."""
     unit = "number" if name in ("rank", "lane", "step") else unit_of(name) or COLUMNS[name].type
-    text, kind = _LOOKS[unit]
+    text, kind = _LOOKS.get(unit) or _LOOKS[COLUMNS[name].type]
     if name in ("path", "dataset"):
         kind = Kind.PATH
     shown = {"total": unit in ("int64", "bytes", "ns"), **shown}
     return DataColumn(head=head or head_of(name), value=itemgetter(name), text=text, kind=kind, **shown)
+
+
+def columns_of(table: str) -> tuple[DataColumn, ...]:
+    """All columns of a table of `analysis.tables`; of a file its path, and not its number too."""
+    names, texts = TABLES[table].columns, TABLES[table].texts
+    kept = (name for name in names if name != "file_id" or "path" not in names)
+    return tuple(replace(_column(name), text=str, kind=Kind.TEXT) if name in texts else _column(name) for name in kept)
 
 
 def _share(head: str, part: str, *whole: str, terminal: bool = True, page: bool = True) -> DataColumn:
@@ -169,14 +179,6 @@ STEPS = (
     ),
 )  # fmt: skip
 """Of the table steps."""
-
-DEPENDENCIES = tuple(
-    map(
-        _column,
-        ("rank", "lane", "needed_by", "follows", "calls", "bytes", "start_ns", "think_ns", "ready_ns"),
-    )
-)
-"""Of the table dependencies."""
 
 TFRECORDS = tuple(map(_column, ("path", "size_bytes", "records", "least_bytes", "mean_bytes", "most_bytes")))
 """Of the table tfrecords."""

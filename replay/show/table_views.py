@@ -6,15 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from dxt_replay.profiler_merge.analysis.tables import TABLES
 from dxt_replay.replay.show.data_tables import (
     DATASETS,
-    DEPENDENCIES,
     FILES,
     OVERLAP,
     RANK_FILES,
     RANKS,
     STEPS,
     TFRECORDS,
+    columns_of,
     data_section,
 )
 from dxt_replay.replay.show.finding_sections import finding_sections
@@ -62,9 +63,18 @@ def view_sections(found: Views) -> list[Section]:
             sections.append(data_section("Files by rank", RANK_FILES, rows, cost=_moved, rows_in_all=in_all))
         elif name == "storage-limit":
             sections += limit_sections(rows, found.storage_limit)
-        else:
+        elif name in _SECTIONS:
             sections += _SECTIONS[name](rows)
+        else:
+            sections.append(plain_section(name, rows))
     return [section for section in [*sections, *unread_sections(found.unread or {})] if section.rows or section.notes]
+
+
+def plain_section(name: str, rows: Rows) -> Section:
+    """A table as its description has it, in the order of its rows."""
+    about = TABLES[name].about
+    title = about[:1].upper() + about[1:]
+    return data_section(title, columns_of(name), rows) if rows else Section(title=title, rows=(), notes=("No rows.",))
 
 
 def unread_sections(unread: Mapping[str, str]) -> list[Section]:
@@ -128,7 +138,7 @@ def _steps(rows: Rows) -> list[Section]:
 def _dependencies(rows: Rows) -> list[Section]:
     if not rows:
         return [Section(title="", rows=(), notes=("No training steps, which a causal model would follow.",))]
-    return [data_section("What operations wait for", DEPENDENCIES, rows)]
+    return [data_section("What operations wait for", columns_of("dependencies"), rows)]
 
 
 def _sizes(rows: Rows) -> list[Section]:
@@ -189,3 +199,4 @@ _SECTIONS: Mapping[str, Callable[[Rows], list[Section]]] = {
     "tfrecords": lambda rows: [data_section("TFRecord files", TFRECORDS, rows)],
     "datasets": lambda rows: [data_section("HDF5 datasets", DATASETS, rows)],
 }
+"""Tables that a person sees otherwise than `plain_section` has them: other columns, bars, or no table at all."""

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dxt_replay.profiler_merge.analysis.named_tables import CONTENTS
+from dxt_replay.profiler_merge.analysis.tables import TABLES
 from dxt_replay.profiler_merge.darshan.counters import COUNTER_MODULES, read_counters, read_lustre
 from dxt_replay.profiler_merge.darshan.dxt import DXT_MODULES, read_dxt
 from dxt_replay.profiler_merge.darshan.heatmap import read_heatmap
@@ -164,8 +166,7 @@ _MERGES = (
 _LOG = "{folder}/../log.darshan"
 _PROFILE = (("merge", _LOG, "--profile", "{input}", "-o", "{folder}/o.capture"),)
 _TWIN = ("--target", "{folder}/t")
-_SHOWN = ("findings", "overlap", "steps", "sizes", "darshan-sizes", "exact-sizes", "files", "ranks", "rank-files",
-          "dependencies", "storage-limit", "timeline")  # fmt: skip
+_SHOWN = tuple(name for name in TABLES if name not in CONTENTS)
 _EXPORTS = (
     ("darshan", "-o", "{folder}/o.darshan"),
     ("chrome", "-o", "{folder}/o.json.gz"),

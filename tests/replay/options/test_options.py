@@ -94,5 +94,6 @@ def test_a_pace_is_a_row_with_a_clock_of_the_loop() -> None:
     assert PACE_CHOICES == ("timed", "think", "steps", "none")
     assert [LoopPace[pace.clock].name for pace in Pace] == ["ABSOLUTE", "THINK", "THINK", "NONE"]
     assert [pace.value for pace in Pace if pace.is_closed_loop] == ["think", "steps"]
+    assert [pace.value for pace in Pace if not pace.follows_recording] == ["none"]
     assert all(Pace.named(name).value == name for name in PACE_CHOICES)
     assert all(pace.meaning in choices.PACE_HELP for pace in Pace)

@@ -9,7 +9,7 @@ import pytest
 from dxt_replay.profiler_merge.analysis.named_tables import views
 from dxt_replay.profiler_merge.analysis.tables import TABLES
 from dxt_replay.replay.show.section import bar
-from dxt_replay.replay.show.table_views import summary_or_tables, view_sections
+from dxt_replay.replay.show.table_views import plain_section, summary_or_tables, view_sections
 from dxt_replay.replay.show.terminal import print_sections
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import File, Span, build_capture, read, write
@@ -109,6 +109,17 @@ def test_many_rows_are_cut_with_a_note(tmp_path: Path) -> None:
     (section,) = view_sections(views(capture, ["files"]))
     assert len(section.rows) == 40
     assert section.notes == ("and 10 more: --csv and --json have all",)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_needs_nothing_but_its_description(name: str) -> None:
+    """Every type and unit of a column can be written, whatever the table shows a person otherwise."""
+    samples = {"string": "text", "bool": True, "double": 0.5, "int32": 3, "int64": 4}
+    row = {field.name: samples[str(field.type)] for field in TABLES[name].schema}
+    section = plain_section(name, [row])
+    assert section.title.lower() == TABLES[name].about.lower()
+    assert len(section.rows[0]) == len(section.columns) == len(set(row) - ({"file_id"} if "path" in row else set()))
+    assert plain_section(name, []).notes
 
 
 def test_an_output_without_unicode_has_plain_bars(capture: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

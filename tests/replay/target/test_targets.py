@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import dxt_replay
+from dxt_replay.replay.commands.main import main
 from dxt_replay.replay.target.content import Content
 from dxt_replay.replay.target.manifest import MANIFEST_NAME, PLANNED, WHOLE, read_manifest
 from dxt_replay.replay.target.path_columns import column
@@ -163,6 +165,17 @@ class TargetContract:
         assert unstage(where) == 4
         with open_target(where) as target:
             assert (list(target.list()), held(target, MANIFEST_NAME)) == ([], None)
+
+    def test_the_function_and_the_command_take_what_opens_it(self, where: str | Path, tmp_path: Path) -> None:
+        capture = build_capture(tmp_path, files=["/d/a"], ops=[read(0, length=9)])
+        assert dxt_replay.stage(capture.path, where).plan.bytes_to_write == 9
+        with open_target(where) as target:
+            assert len(held(target, f"{TWIN_ROOT}/d/a") or b"") == 9
+        assert dxt_replay.unstage(where) == 1
+        for more in ((), ("--remove",)):
+            assert main(["stage", str(capture.path), "--target", str(where), *more]) == 0
+            with open_target(where) as target:
+                assert (held(target, f"{TWIN_ROOT}/d/a") is None) == bool(more)
 
 
 class TestDirectory(TargetContract):
