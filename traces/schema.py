@@ -191,7 +191,7 @@ SPANS_SCHEMA = pa.schema(
 union over threads (thread UNION_THREAD) and disjoint. The others may nest. A `step` span without a number is a piece of
 a step, in a part of a capture whose window cuts it. `origin`: `reconstructed` for spans of steps that no profile
 shows; null or `traced` for all others. `fetched_ns`: the end of the batch fetch (`input_wait`) that first used what a
-`pipeline` span made; null where the profile does not say."""
+`pipeline` span made; null where the profile does not say. Spans `make batch`: see docs/capture-format.md."""
 
 HDF5_SCHEMA = pa.schema(
     [

@@ -14,6 +14,7 @@ when batch k - 1 is made. It ends when its reads have ended and its elements are
 head and tail are the processing in front of and behind the last read, without the time in which the reads lasted. Where
 no fetch waited for a batch, the loop computed meanwhile and took processors from the pipeline: on slower storage, where
 it waits, the processing is as quick as in the quickest quarter of these batches.
+A capture that knows its dependencies says the entries themselves (`known_production`).
 Begins and ends of the entries are the *moments* of the production; reads begin behind the moment that they began behind
 in the recording.
 """

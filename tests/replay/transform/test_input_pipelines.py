@@ -43,7 +43,7 @@ def changed(folder: Path, source: Capture, **changes: Any) -> tuple[Transformed,
 
 @pytest.mark.parametrize("name", PIPELINES)
 @pytest.mark.parametrize("read_ns", [FAST, SLOW])
-@pytest.mark.parametrize("speed", [0.5, 2, 8])
+@pytest.mark.parametrize("speed", [0.5, 8])
 def test_another_accelerator(name: str, read_ns: int, speed: float, tmp_path: Path) -> None:
     pipeline = PIPELINES[name]
     source, steps = recorded(tmp_path, run(pipeline, read_ns), pipeline)
@@ -54,7 +54,7 @@ def test_another_accelerator(name: str, read_ns: int, speed: float, tmp_path: Pa
     assert found.after.elapsed_ns == pytest.approx(by_model, rel=0.005)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     shuffle=st.integers(0, 200),
     batch=st.sampled_from([4, 16, 48]),
@@ -84,7 +84,7 @@ def test_any_pipeline_with_another_accelerator(
 
 @pytest.mark.parametrize("name", PIPELINES)
 @pytest.mark.parametrize("read_ns", [FAST, SLOW])
-@pytest.mark.parametrize("prefetch", [1, 4, 16])
+@pytest.mark.parametrize("prefetch", [1, 16])
 def test_another_buffer_here_and_on_other_storage(name: str, read_ns: int, prefetch: int, tmp_path: Path) -> None:
     pipeline = PIPELINES[name]
     source, _ = recorded(tmp_path, run(pipeline, read_ns), pipeline)

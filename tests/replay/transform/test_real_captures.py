@@ -12,6 +12,7 @@ import pytest
 
 from dxt_replay import merge, open_capture, transform
 from dxt_replay.replay.causal.paced_ranks import expected_elapsed_ns, steps_of
+from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.transform.rewrite import Transformed
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.schema import READ, codes
@@ -144,3 +145,14 @@ def test_a_replay_by_steps_would_take_the_predicted_time(folder: Path, name: str
     found, capture = changed(folder, name, **changes)
     assert expected_elapsed_ns(capture, steps_of(capture)) == pytest.approx(found.after.elapsed_ns, rel=0.001)
     assert capture.info.dependencies == "known"
+
+
+@pytest.mark.parametrize("name", ["imagenet", "cosmoflow", "cosmoflow_threads"])
+@pytest.mark.parametrize("speed", [2, 8])
+def test_another_accelerator_is_predicted_as_by_the_causal_model_of_the_source(
+    folder: Path, name: str, speed: float
+) -> None:
+    found, _ = changed(folder, name, compute_speed=speed)
+    source = captured(folder, name)
+    by_model = expected_elapsed_ns(source, steps_of(source), Pacing(pace=Pace.STEPS, compute_speed=speed))
+    assert found.after.elapsed_ns == pytest.approx(by_model, rel=0.005)
