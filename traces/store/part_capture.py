@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -137,23 +138,26 @@ class PartCapture(Capture):
         if self._windows is None and not self._row_masks:
             yield from self._inner.rank_operations(wanted, columns, starts_ns)
             return
-        for rank in wanted:
-            for batch in self._rows_of(rank, columns, starts_ns):
-                yield rank, batch
+        windows: Mapping[int, Window | None] = self._windows or dict.fromkeys(wanted)
+        for window, same in groupby(wanted, windows.__getitem__):  # most often all ranks have the same
+            yield from self._rows_of(tuple(same), columns, window, starts_ns)
 
-    def _rows_of(self, rank: int, columns: Sequence[str] | None, starts_ns: Window | None) -> Iterator[pa.RecordBatch]:
-        window = None if self._windows is None else _intersection(self._windows[rank], starts_ns)
+    def _rows_of(
+        self, ranks: Sequence[int], columns: Sequence[str] | None, window: Window | None, starts_ns: Window | None
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Of ranks that have the same window."""
+        within = starts_ns if window is None else _intersection(window, starts_ns)
         needed = {*self._row_masks, *(() if window is None else ("start_ns",))}
         read = None if columns is None else [*columns, *sorted(needed - set(columns))]
-        for batch in self._inner.operations(rank, read, starts_ns if window is None else window):
+        for rank, batch in self._inner.rank_operations(ranks, read, within):
             if window is not None:
-                first, last = np.searchsorted(batch.column("start_ns").to_numpy(), window)
+                first, last = np.searchsorted(batch.column("start_ns").to_numpy(), within)
                 batch = batch.slice(first, max(last - first, 0))
             batch = _masked(batch, self._row_masks)
             if columns is not None:
                 batch = batch.select(list(columns))
             if len(batch):
-                yield _renumbered(batch, self._fetches[rank]) if self._fetches else batch
+                yield rank, _renumbered(batch, self._fetches[rank]) if self._fetches else batch
 
     @cached_property
     def _fetches(self) -> dict[int, tuple[int, int]]:
@@ -162,11 +166,12 @@ class PartCapture(Capture):
         if self._windows is None or self.info.dependencies != "known":
             return {}
         spans = self._inner.spans
-        is_fetch, spans_rank = codes(spans, "kind") == _FETCH, spans["rank"].to_numpy()
+        spans = spans.filter(pa.array(codes(spans, "kind") == _FETCH))
+        spans_rank = spans["rank"].to_numpy()
         found = {}
         for rank in self.ranks:
-            mine = spans.filter(pa.array(is_fetch & (spans_rank == rank)))
-            inside = np.flatnonzero(_cut(mine, self._windows)[2])
+            begin, end = np.searchsorted(spans_rank, (rank, rank + 1)).tolist()
+            inside = np.flatnonzero(_cut(spans.slice(begin, end - begin), self._windows)[2])
             found[rank] = (int(inside[0]), len(inside)) if len(inside) else (0, 0)
         return found
 
@@ -329,8 +334,9 @@ def _windows_of_steps(capture: Capture, ranks: Sequence[int], steps: tuple[int, 
     chosen = is_step & (step >= steps[0]) & (step <= steps[1])
     windows = {}
     for number in ranks:
-        mine = chosen & (rank == number)
-        windows[number] = (int(start[mine].min()), int(end[mine].max())) if mine.any() else (0, 0)
+        mine = slice(*np.searchsorted(rank, (number, number + 1)).tolist())
+        here = chosen[mine]
+        windows[number] = (int(start[mine][here].min()), int(end[mine][here].max())) if here.any() else (0, 0)
     if any(begin < until for begin, until in windows.values()):
         return windows
     known = step[is_step & np.isin(rank, ranks)]
