@@ -20,7 +20,7 @@ _SLACK_NS = 60 * NS_PER_S
 
 _MOST_SHOWN = 4
 _ADDRESS = re.compile(r"localhost|[\d.:]+|.*:\d+")
-"""Host names that do not tell the host, since a profile may have been requested from another one."""
+"""Host names in a profile that do not identify the host: a request from another host may have named it so."""
 
 
 def refuse_other_run(path: Path, contradictions: Iterable[str]) -> None:
