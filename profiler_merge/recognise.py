@@ -102,6 +102,6 @@ def find_profiles(path: Path) -> list[Path]:
 
 
 def kind_of(path: Path) -> str | None:
-    """The kind of a file in code; None where no pattern fits."""
+    """The kind of a file in code; None if no pattern fits."""
     source = recognise(path)
     return None if source is None else source.kind

@@ -25,7 +25,7 @@ BETWEEN_STEPS = "between_steps"
 of ours."""
 
 MOST_PER_STEP = 4
-"""Annotations of one name that occur more often per step, and more than 64 times, are details of the code, not phases."""
+"""Annotations of one name that occur more often per step, and more than 64 times, are no phases but details."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
