@@ -25,7 +25,7 @@ STREAM_BATCHES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Loaders:
-    """The readers of each pass, and the durations of the ranks' own work.
+    """The readers of each pass, and the compute and pause times of each rank.
 
     block_bytes: block size of the file system. seed: of all draws.
     """
