@@ -46,8 +46,7 @@ idle: the rate of two lanes against a single one then depends on the machine as 
 REQUIRED_RATIO = 0.9
 REQUIRED_SCALING = 1.8
 """Least rate of two lanes relative to one. If two bare threads do not reach it, this machine cannot show it: both are
-printed.
-"""
+printed."""
 
 MAX_COST_NS = 100.0
 """Largest cost above the bare pread, ns per operation of one lane."""

@@ -47,8 +47,7 @@ from dxt_replay.traces.units import NS_PER_S
 
 OPERATIONS = 2_000_000
 """Enough operations to show a scan or a leak, and few enough for continuous integration; the requirement is for 50
-million.
-"""
+million."""
 
 RANKS, PROCESSES = 512, 2
 OPERATIONS_PER_RANK = 2_000

@@ -43,8 +43,7 @@ LIMIT_PCT = 10.0
 
 def measure(target: Path | None = None) -> dict[str, Any]:
     """Per application and rate: seconds in the cache, true seconds when throttled, and the predicted seconds of each
-    pace.
-    """
+    pace."""
     with tempfile.TemporaryDirectory(prefix="dxt-replay-prediction-", dir=target) as folder:
         try:
             rows = [

@@ -173,8 +173,7 @@ class DarshanRecording:
 
     def _in_order(self) -> bool:
         """Whether the logs can be read one rank after the other. For a damaged log the answer is yes: its reader
-        reports the damage.
-        """
+        reports the damage."""
         if self._job.nprocs == 1 and not self._options.skip_damaged:
             return True
         try:
@@ -199,8 +198,7 @@ class DarshanRecording:
 
     def _merged(self, setting: JobSetting, job: DividedJob, spans: AllSpans, workers: Workers) -> WrittenRanks:
         """The rows of all ranks. Ranks with spans of their own are merged in this process, because they follow from
-        each other.
-        """
+        each other."""
         written = WrittenRanks()
         for own, pieces in groupby(job.pieces, key=lambda piece: piece.own):
             work = PieceMerge(setting=setting, spans=spans if own else spans.shared())

@@ -16,8 +16,7 @@ AS_RECORDED, REPAIRED, SUSPECT = range(len(OFFSETS))
 
 _FIRST_OWN = -2
 """Number of a worker's first new file: it numbers them -2, -3 and so on, and the parent replaces these. -1 means no
-file.
-"""
+file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -342,8 +342,7 @@ def _file_records(records: CounterTable) -> list[int]:
 
 def _of_the_job(log: DarshanLog, records: CounterTable) -> list[bool]:
     """Which records belong to the job: TensorFlow also writes its profile through C streams, and that is not part of
-    it.
-    """
+    it."""
     if records.module != "STDIO":
         return [True] * len(records.ranks)
     paths = (shown(log.names.get(record, b"")) for record in _file_records(records))

@@ -221,8 +221,7 @@ def _csv_bytes(workload: Workload, elements: np.ndarray) -> np.ndarray:
 
 def _csv_element_bytes(element: str) -> float:
     """Mean bytes of a number and its separator. Exact for uint8, which is 0 to 254 with equal probability; else an
-    estimate.
-    """
+    estimate."""
     if element == "uint8":
         return (10 * 1 + 90 * 2 + 155 * 3) / 255 + 1
     if element in _ITEM_BYTES:

@@ -249,8 +249,7 @@ class Model:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
     """How accelerator utilisation is counted: steps to leave out at both ends of a block, and the least share that
-    passes.
-    """
+    passes."""
 
     exclude_start_steps: int = 1
     exclude_end_steps: int = 0

@@ -32,8 +32,7 @@ NEAR_HDF5_CHUNKS = 160
 _MOST_OTHER_CHUNKS = 60
 HDF5_PAGE_CHUNKS = 1024
 """Chunks in a page of the index. An index of more chunks has several pages, each with a checksum, behind one bit per
-page.
-"""
+page."""
 
 _LEFT = {
     "gzip": {

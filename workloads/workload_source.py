@@ -23,8 +23,7 @@ SHIPPED = Path(__file__).with_name("shipped")
 
 CONFIGURATIONS = (".hydra", "", "configs", "dlio_config")
 """Files in which a run keeps the configuration that Hydra resolved: `.hydra` for Hydra itself, the last two for MLPerf
-Storage v0.5 and v3.0.
-"""
+Storage v0.5 and v3.0."""
 
 _HYDRA_KEYS = {"hydra", "defaults"}
 """Other top-level keys of a configuration that Hydra resolved; its `workload` is the description."""

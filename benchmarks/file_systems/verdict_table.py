@@ -49,8 +49,7 @@ def conclude(
     changes: Sequence[Mapping[str, Any]], same: Mapping[str, Sequence[Mapping[str, Any]]], skipped: Mapping[str, str]
 ) -> dict[str, Any]:
     """The whole result. `same`: A/A comparisons by the state of the machine. `skipped`: cases that were not measured,
-    and why.
-    """
+    and why."""
     series = {state: promise(rows) for state, rows in same.items()}
     rows = [{**row, "found": is_found(row)} for row in changes]
     return {

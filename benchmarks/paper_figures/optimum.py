@@ -8,8 +8,7 @@ from itertools import pairwise
 
 FLAT = 0.03
 """Relative difference from the best time up to which a time counts as equally good: job times of a minute in whole
-seconds resolve no less.
-"""
+seconds resolve no less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,8 +70,7 @@ def benchmark_figures(steps: pa.Table, run: BenchmarkRun) -> BenchmarkFigures | 
 
 def _block(steps: dict[str, np.ndarray], run: BenchmarkRun) -> tuple[float, float, float, float] | None:
     """Counted steps, utilisation, samples per second, and samples per second by DLIO's formula, for a block's steps in
-    order.
-    """
+    order."""
     order = np.argsort(steps["start_ns"], kind="stable")
     number = len(order)
     counted = order[run.exclude_start_steps : number - run.exclude_end_steps]

@@ -34,7 +34,7 @@ from dxt_replay.traces.unseen import LEAST_COVERAGE, OBJECTS, nothing_recorded
 _WORST_FILES = 5
 
 _READ_INSTEAD = (
-    "Record once with reads in place of mappings (torch.load(mmap=False), numpy.load without mmap_mode, datasets with "
+    "Record once with reads instead of mappings (torch.load(mmap=False), numpy.load without mmap_mode, datasets with "
     "keep_in_memory=True), and objects from a mounted bucket, to learn what they cost."
 )
 _MOUNT_INSTEAD = (

@@ -87,8 +87,7 @@ class Views:
 
     def rows(self, name: str, most: int = 0) -> list[dict[str, Any]]:
         """The rows of a table; for "rank-files" the `most` rows that moved most. Raises: CaptureError when it is
-        damaged.
-        """
+        damaged."""
         table = self.tables[name]
         rows: list[dict[str, Any]] = (table.largest(most) if isinstance(table, RankFiles) else table).to_pylist()
         if name != "findings":

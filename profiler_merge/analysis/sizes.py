@@ -75,8 +75,7 @@ class SizeClass:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RequestSizes:
     """Sizes by interface, direction and origin, as far as they occur. Interfaces overlap, so their sums are
-    meaningless.
-    """
+    meaningless."""
 
     classes: tuple[SizeClass, ...]
 

@@ -178,8 +178,7 @@ OF_IO = frozenset(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """`about`: a line for --help; `row`: what a row stands for. `texts`: columns that hold text here and numbers
-    elsewhere.
-    """
+    elsewhere."""
 
     about: str
     row: str

@@ -62,8 +62,7 @@ def _reads_by_lane(capture: Capture, rank: int) -> Mapping[int, tuple[int, int]]
 
 def _lives(reads: Mapping[int, tuple[int, int]], workers: int) -> tuple[np.ndarray, np.ndarray]:
     """First and last instants of the workers, in the order of the first. The last lanes are theirs, behind those of
-    their rank.
-    """
+    their rank."""
     lives = np.array([reads[lane] for lane in sorted(reads)[-workers:]], dtype=np.int64).reshape(-1, 2)
     lives = lives[np.argsort(lives[:, 0], kind="stable")]
     return lives[:, 0], lives[:, 1]

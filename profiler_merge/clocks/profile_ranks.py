@@ -135,8 +135,7 @@ def own_number(profile: Profile) -> int | None:
 
 def rank_in_path(path: Path, ranks: int) -> int | None:
     """The number of `rank3`, `rank_3` or `rank-3` in the path, the innermost first; None if there is none below
-    `ranks`.
-    """
+    `ranks`."""
     for part in reversed(path.resolve().parts):
         found = _RANK_IN_PATH.search(part)
         if found and int(found.group(1)) < ranks:

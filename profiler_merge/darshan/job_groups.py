@@ -93,8 +93,7 @@ class ProcessFacts:
 
     def launched(self, other: ProcessFacts) -> bool:
         """Whether this process is the launcher of the other (torchrun, accelerate ...), because its command names the
-        program.
-        """
+        program."""
         named = other.program in self._arguments and self.program != other.program
         return named and self.log.job.uid == other.log.job.uid and self.contains(other)
 

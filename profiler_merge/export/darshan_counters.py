@@ -148,8 +148,7 @@ def _slowest(prefix: str, mine: ModuleRows, way: str) -> Values:
 
 def _metadata(prefix: str, mine: ModuleRows) -> Values:
     """Opens, closes and their times. A file that was used without a recorded open counts as opened once, around its
-    use.
-    """
+    use."""
     data, opens, closes = mine.of(READ, WRITE), mine.of(_OPEN), mine.of(_CLOSE)
     used_s, unused_s = _first_and_last_s(data)
     values: Values = {f"{prefix}_F_META_TIME": _busy_s(mine.of(_OPEN, _CLOSE, _STAT, _SEEK, RENAME))}

@@ -36,8 +36,7 @@ NAMES = "names"
 
 LONGEST_CALL = 1 << 30
 """Bytes of one fio action: one call of Linux transfers less than 2 GiB, and fio's buffer is as large as the longest
-action.
-"""
+action."""
 
 MOST_JOBS = 4096
 """FIO_MAX_JOBS of fio: most jobs of one fio process."""

@@ -176,8 +176,7 @@ def _stopped_in(profile: Profile, marks: np.ndarray) -> bool:
 
 def _worked(profile: Profile, mark: int) -> bool:
     """Whether the program computed in a step besides requesting a batch; the time after the last step has no
-    computation.
-    """
+    computation."""
     start, end = profile.start_ns[mark : mark + 1], profile.end_ns[mark : mark + 1]
     facts = _facts(profile)
     rows = np.flatnonzero(facts.in_categories("cpu_op", *GPU_LAUNCH) | profile.names_matching("aten::.*")[profile.name])

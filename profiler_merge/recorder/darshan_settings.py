@@ -132,6 +132,5 @@ def needs_include(path: str) -> bool:
 
 def _pattern(path: str) -> str:
     """A regular expression of the C library for a path. Blanks and commas separate words in the file, so any character
-    matches there.
-    """
+    matches there."""
     return re.sub(r"[\s,]", ".", re.sub(r"([.^$*+?()\[\]{}|\\])", r"\\\1", path.rstrip("/")))

@@ -16,8 +16,7 @@ LEAST_RHYTHM = 0.4
 """Least autocorrelation of gaps that count as periodic."""
 _NEARLY = 0.88
 """Share of the highest autocorrelation that the period reaches. The shortest such lag is taken, because its multiples
-are as high.
-"""
+are as high."""
 _FILES_SHARE = 0.02
 """Least share of the reads that are the first of their file, for counting files."""
 _MOST_LAGS = 1 << 12

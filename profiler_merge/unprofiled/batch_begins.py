@@ -56,8 +56,7 @@ class BatchBegins:
 
 def in_order(wait: np.ndarray, fetch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The times, corrected so that no step begins to wait before the previous one had its batch, or has its batch
-    before it waits.
-    """
+    before it waits."""
     fetch = np.maximum.accumulate(np.maximum(wait, fetch))
     wait = np.minimum(np.maximum(wait, np.concatenate((wait[:1], fetch[:-1]))), fetch)
     return wait, fetch

@@ -194,8 +194,7 @@ def _placed(
     phase: Phase, number: int, fetch: int, until: int, inside: Intervals, scale: float
 ) -> list[tuple[int, int, str, int, int, int]]:
     """The spans of a phase, moved to another step. Compute is one stretch of the same length; other kinds keep their
-    places.
-    """
+    places."""
     if phase.kind == _COMPUTE:
         busy = int((phase.end_ns - phase.begin_ns).sum() * scale)
         begin = fetch + int(phase.begin_ns[0] * scale)

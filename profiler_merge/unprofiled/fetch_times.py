@@ -116,8 +116,7 @@ def _ahead_reads(
     busy: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Fetches if others read ahead: as late as the reads and the following steps allow, but not before the batch
-    existed.
-    """
+    existed."""
     had_ns = clock.ended_ns(clock.amount.per_step * (number + 1) + min(clock.ahead, 0.0))
     latest = clock.begun_ns(clock.amount.per_step * number + clock.ahead)
     latest[known] = steps.fetch_ns

@@ -43,8 +43,7 @@ class LoopReads:
     @property
     def readers(self) -> int:
         """Number of processes that read at a time, at least 1: the fewest that could read everything in turns of equal
-        length.
-        """
+        length."""
         processes = np.unique(self.process)
         begin = np.array([self.start_ns[self.process == one].min() for one in processes])
         end = np.array([self.end_ns[self.process == one].max() for one in processes])
@@ -84,8 +83,7 @@ def loop_reads(
 
 def _reads_itself(start_ns: np.ndarray, inside: np.ndarray, process: np.ndarray, steps: ProfiledSteps) -> bool:
     """Whether the rank's own process reads the batches: there are no workers, or it reads while its steps wait for a
-    batch.
-    """
+    batch."""
     if not (process != _OWN).any():
         return True
     own = start_ns[inside & (process == _OWN)]

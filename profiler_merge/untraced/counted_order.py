@@ -118,8 +118,7 @@ class _Placement:
 
     def _jumps(self) -> np.ndarray:
         """bool: the accesses that follow a gap: those of one size if exactly that many were counted, else evenly
-        spread.
-        """
+        spread."""
         streams = len(self.runs)
         wide = self.wide_gap > 0
         wanted = np.maximum(self.patterns.apart - self.runs - np.bincount(self.stream[wide], minlength=streams), 0)
@@ -266,8 +265,7 @@ def _within(groups: np.ndarray) -> np.ndarray:
 
 def _mixed(run: np.ndarray, size: np.ndarray) -> np.ndarray:
     """Order of accesses by run. Within a run, many of one size are spread evenly among the others, and single small
-    ones come last.
-    """
+    ones come last."""
     by_size = np.lexsort((-size, run))
     of_run, of_size = run[by_size], size[by_size]
     new = np.append(True, (of_run[1:] != of_run[:-1]) | (of_size[1:] != of_size[:-1]))

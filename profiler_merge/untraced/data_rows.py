@@ -175,8 +175,7 @@ def with_rebuilt(operations: FileOperations, made: DataRows) -> FileOperations:
 
 def recounted(wanted: Transfers, operations: FileOperations, metadata: MadeRows) -> Transfers:
     """The counters of `wanted` recounted for `operations`, between the opens among `metadata`, in the order of their
-    end.
-    """
+    end."""
     opens = metadata.op == _OPEN
     none = np.zeros(int(opens.sum()), dtype=np.int64)
     file = np.concatenate((operations.file, metadata.file[opens]))

@@ -168,8 +168,7 @@ class _Search:
 
     def _jumped(self, file: np.ndarray, offset: np.ndarray, goes_on_at: np.ndarray) -> np.ndarray:
         """Rows before which the position jumped: as many as there are seeks, and those that may be the first after an
-        open.
-        """
+        open."""
         rows = np.flatnonzero((offset != goes_on_at) & self._sought[file])
         of = file[rows]
         most = self._files.seeks + self._files.opens + 2

@@ -254,8 +254,7 @@ class DistributionCollector(Sums):
 
     def _add_others(self, values: np.ndarray, counts: np.ndarray) -> None:
         """Add ascending distinct values and their counts: to the array those that fit there, the others to the sparse
-        list.
-        """
+        list."""
         if len(values) and len(self._counts):
             fits = self._in_array(values)
             self._counts[_places_of(values[fits]) if not self._exact else values[fits].astype(np.int64)] += counts[fits]

@@ -31,8 +31,7 @@ from dxt_replay.traces.store.info import MOST_NS
 
 MOST_ROWS = 1 << 22
 """Largest row group of the op stream, in rows: a reader holds it in memory as a whole (300 MB). dxt-replay writes
-65,536.
-"""
+65,536."""
 
 _RENAME = OPS.index("rename")
 _NO_ROWS = np.empty(0, dtype=np.int64)

@@ -61,8 +61,7 @@ class OpsIndex:
 
     def of(self, rank: int, starts_ns: tuple[int, int] | None = None) -> np.ndarray:
         """Numbers of the stretches of a rank, in order. `starts_ns`: only those with an operation that may start in
-        [begin, end).
-        """
+        [begin, end)."""
         found = np.arange(*np.searchsorted(self.rank, (rank, rank + 1)))
         if starts_ns is None:
             return found
@@ -104,8 +103,7 @@ class OpsIndex:
     @cached_property
     def _groups(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Order of the stretches by row group and place in it; begin of each row group in that order; row group of each
-        stretch.
-        """
+        stretch."""
         order = np.lexsort((self.begin, self.row_group, self.part))
         first = np.ones(len(order), dtype=bool)
         first[1:] = (np.diff(self.part[order]) != 0) | (np.diff(self.row_group[order]) != 0)

@@ -1,6 +1,5 @@
 """Writes `index.parquet`: each writer of parts notes its own stretches, and the process that completes the capture
-joins them.
-"""
+joins them."""
 
 from __future__ import annotations
 

@@ -27,8 +27,7 @@ R = TypeVar("R")
 
 SENDING_S = 2.0
 """Seconds to wait for the executor's own thread: it ends in milliseconds after its processes, unless it is still
-sending a piece.
-"""
+sending a piece."""
 
 
 class LocalProcesses:

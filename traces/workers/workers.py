@@ -51,8 +51,7 @@ AHEAD = 2
 
 class Pool(Protocol):
     """Executor of the pieces. `count`: number of pieces in work together; `deaths`: errors of a future whose worker
-    died.
-    """
+    died."""
 
     count: int
     deaths: tuple[type[BaseException], ...]

@@ -172,7 +172,7 @@ def _number(seen: Observation, ids: np.ndarray) -> tuple[int, str, str]:
         return number, f"names of the files (of_{number})", f"{len(ids)} of them were read" * (len(ids) != number)
     if not len(ids):
         return 0, "no files of evaluations alone", ""
-    return len(ids), "distinct files that were read", "files that nobody read are not known"
+    return len(ids), "distinct files that were read", "unread files are not known"
 
 
 def _folder(folders: set[str]) -> str:

@@ -78,7 +78,7 @@ def _run(values: Mapping[str, Any], asked: Workload, reading: Reading, ranks: in
     except UsageError as error:
         trouble = f"{STOPS}: {error}"
     if not trouble and steps != all_steps:
-        trouble = f"it takes {format_count(steps)} training steps in place of {format_count(all_steps)}"
+        trouble = f"it takes {format_count(steps)} training steps instead of {format_count(all_steps)}"
     return DlioRun(
         reading=reading,
         files=files,
@@ -137,4 +137,4 @@ def _remedy(asked: Workload, ranks: int) -> str:
     files = int(words[0].partition("=")[2])
     sizes = data_set_files(asked).train
     grown = sizes.total_bytes / max(len(sizes), 1) * files
-    return f"{' '.join(words)} ({format_bytes(grown)} of training files in place of {format_bytes(sizes.total_bytes)})"
+    return f"{' '.join(words)} ({format_bytes(grown)} of training files instead of {format_bytes(sizes.total_bytes)})"

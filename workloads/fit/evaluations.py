@@ -27,7 +27,7 @@ def evaluations(seen: Observation, data: DataFiles, samples: Samples) -> Iterato
     between = max(round(samples.epochs / number), 1)
     done = samples.epochs // between
     found = f"{number} evaluations read {len(data.evaluation)} files that no training step reads"
-    error = f"{done} in place of {number}, {relative(done, number)}: DLIO evaluates after epochs"
+    error = f"{done} instead of {number}, {relative(done, number)}: DLIO evaluates after epochs"
     yield estimate("workflow.evaluation", True, found, error if done != number else "")
     taken = np.concatenate([_taken(rank, fetches, data, samples) for rank, fetches in by_rank])
     yield estimate("reader.batch_size_eval", max(modal(taken)[0], 1), "samples of most batches")

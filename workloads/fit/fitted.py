@@ -119,8 +119,7 @@ def _samples(seen: Observation, data: DataFiles, batch: int | None) -> Samples:
 
 def _data(seen: Observation, data: DataFiles | None, shape: Samples | None) -> Iterator[Estimate]:
     """Estimates of the data set, or of one that is never read if the loop reads nothing. The last estimate of a key
-    counts.
-    """
+    counts."""
     if data is None or shape is None:
         steps = seen.looked[0].steps
         yield estimate("dataset.format", "synthetic", "no training step waits for a read")

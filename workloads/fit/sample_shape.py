@@ -125,7 +125,7 @@ def _epoch_estimates(found: Samples, passes: float, step_found: str) -> Iterator
     run = found.run_steps
     errors = [_passes_off(passes, found.epochs)]
     if run != found.steps:
-        errors.append(f"{run} steps in place of {found.steps}, {relative(run, found.steps)}")
+        errors.append(f"{run} steps instead of {found.steps}, {relative(run, found.steps)}")
     yield estimate("train.epochs", found.epochs, f"{passes:.3g} passes: {found.steps} steps of {step_found}", *errors)
     if found.limit is not None:
         yield estimate(

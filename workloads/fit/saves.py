@@ -158,7 +158,7 @@ def _interval(rank: RankReads, samples: Samples | None) -> Iterator[Estimate]:
         yield estimate("checkpoint.epochs_between_checkpoints", every // per_epoch, found, *errors)
         return
     if samples is not None and len(done) * every > samples.run_steps >= len(done):
-        errors.append(f"{every} in the capture, which has {samples.steps} steps in place of {samples.run_steps}")
+        errors.append(f"{every} in the capture, which has {samples.steps} steps instead of {samples.run_steps}")
         every = samples.run_steps // len(done)
     if samples is not None and samples.epochs > 1:
         errors.append(f"DLIO's code counts the steps anew in each epoch of {per_epoch} steps")

@@ -1,6 +1,5 @@
 """The assumed device of a generated run: the duration of each operation, independent of its lane and of other
-operations.
-"""
+operations."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]+)(/s)?")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssumedDevice:
     """latency_ns: of every operation. bytes_per_s: of a read or write, in addition to the latency; infinite for no
-    limit.
-    """
+    limit."""
 
     latency_ns: int = 100 * NS_PER_US
     bytes_per_s: float = 1e9

@@ -220,8 +220,7 @@ class FileOperations:
 
 def saving(workload: Workload, shard: Shard, block_bytes: int = 4096) -> tuple[FileOperations, ...]:
     """The writes of a shard: PyTorch's zip, or the three files of TensorFlow. block_bytes: block size of the file
-    system.
-    """
+    system."""
     if workload.framework == "tensorflow":
         files = _tensorflow_files(workload, shard)
         return tuple(_operations(name, _opened(_pieces(WRITE, _behind(files[name]))), STDIO) for name in files)

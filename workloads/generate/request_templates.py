@@ -173,8 +173,7 @@ def numbered(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def sample_requests(file_format: Format, samples: Samples, layout: Layout) -> Requests:
     """The operations of each sample; includes the open and the close of its file if the reader does them for each
-    sample.
-    """
+    sample."""
     requests = RequestList(len(samples.size))
     template = _TEMPLATES.get(file_format, _UNTOUCHED)
     if layout.odirect and file_format in ("npy", "npz"):

@@ -22,8 +22,7 @@ TRANSFER_BYTES = 1 << 18
 
 HEADER_BYTES = 12
 """Bytes of a record before its content: its length and a checksum of that. Without a buffer they are a request of their
-own.
-"""
+own."""
 
 RECORDS_AHEAD = 2
 """Records of a file that the interleave buffers: twice its block length of one record."""

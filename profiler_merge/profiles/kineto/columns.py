@@ -25,8 +25,7 @@ _TS, _DUR, _PID, _TID = (attrgetter(name) for name in ("ts", "dur", "pid", "tid"
 
 def exact_ns(microseconds: np.ndarray) -> np.ndarray:
     """int64 ns of float64 microseconds with three decimals; converts the whole part separately, so that no digit is
-    lost.
-    """
+    lost."""
     whole = np.floor(microseconds)
     result: np.ndarray = whole.astype(np.int64) * 1000 + np.rint((microseconds - whole) * 1000).astype(np.int64)
     return result

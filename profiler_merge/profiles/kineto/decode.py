@@ -20,8 +20,7 @@ from dxt_replay.traces.units import NS_PER_S
 
 _LEAST_EPOCH_US = 1e14
 """Least dated time: microseconds since 1970 exceed it since 1973. Smaller times without a base have no date (April
-2024).
-"""
+2024)."""
 
 _OUTSIDE_NS = 60 * NS_PER_S
 """Largest distance of an event from the profiler's window; events at time 0 exist (kineto issue 109)."""

@@ -66,8 +66,7 @@ def _pieces(chunk: bytes, border: re.Pattern[bytes]) -> Iterator[bytes]:
 
 def _decode_pieces(pieces: Sequence[bytes], events: list[Event]) -> int:
     """Append all readable events to `events`, by halves, so that a few bad ones cost little. Returns the number of
-    unreadable ones.
-    """
+    unreadable ones."""
     try:
         events += _EVENTS.decode(b"[" + b",".join(pieces) + b"]")
         return 0

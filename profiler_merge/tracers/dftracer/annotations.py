@@ -128,8 +128,7 @@ def annotated_spans(annotations: Annotations, process: int, *, reads_itself: boo
 
 def _until_compute_ends(compute: Intervals, epochs: Intervals) -> tuple[np.ndarray, np.ndarray]:
     """Starts and ends of the steps: from the end of the previous compute, or the begin of the epoch, to the end of
-    compute.
-    """
+    compute."""
     starts = np.append(compute.starts[:1], compute.ends[:-1])
     if len(epochs):
         epoch = np.searchsorted(epochs.starts, compute.starts, side="right") - 1

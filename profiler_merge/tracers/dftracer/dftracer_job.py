@@ -156,8 +156,7 @@ class _Reader:
 
     def _is_repeated(self, event: PfwEvent) -> bool:
         """Whether an event was seen before: in the oldest form workers repeat events that their parent had not yet
-        written.
-        """
+        written."""
         if not isinstance(event.id, str):
             return False
         seen, place = self._repeated.setdefault(number(event.tid), bytearray()), number(event.id)

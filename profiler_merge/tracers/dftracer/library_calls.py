@@ -62,8 +62,7 @@ class _Context:
 
 class LibraryCalls:
     """Turns events into operations. `mapped`: files that were mapped; `left_out`: calls without an operation in a
-    capture.
-    """
+    capture."""
 
     def __init__(self, rows: TracedRows) -> None:
         self._rows = rows
@@ -114,8 +113,7 @@ class LibraryCalls:
 
     def _settle(self, file: int, *, existed: bool) -> None:
         """At the first open of a file, decide whether earlier stats, whose results the trace lacks, succeeded or
-        failed.
-        """
+        failed."""
         self._opened_files.add(file)
         for at in self._unsure.pop(file, ()):
             if existed:

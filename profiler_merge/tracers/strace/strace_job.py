@@ -34,8 +34,7 @@ _RECORD = "record with `strace -f -ttt -T -y -s 0 -o run.strace COMMAND`"
 @dataclass(frozen=True, slots=True)
 class _Trace:
     """The files of one run of strace: one file, or one per thread with -ff. `tids`: of each file, 0 if the lines have
-    it.
-    """
+    it."""
 
     files: tuple[Path, ...]
     tids: tuple[int, ...]
