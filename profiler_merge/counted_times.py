@@ -28,7 +28,8 @@ _TIMES = {"read_s": "READ", "write_s": "WRITE", "metadata_s": "META", "wait_s": 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Module:
-    """The counters of an interface in a module. reads, writes: the counters that are added up.
+    """The counters of an interface in a module.
+    reads, writes: the counters that are added up.
 
     bytes_in: another module with the bytes of the same requests, which counts if the log has it.
     """

@@ -91,8 +91,8 @@ class FileNotes:
 
     A file that is not among the `known` ones gets a negative number, which `FileTable.add` replaces.
     own: record ids of those, in order of appearance. sizes: facts about sizes, in that order.
-    names: paths of record ids that no log names. offsets: operations by file, for files whose offsets are REPAIRED or
-    SUSPECT.
+    names: paths of record ids that no log names.
+    offsets: operations by file, for files whose offsets are REPAIRED or SUSPECT.
     """
 
     known: KnownFiles

@@ -29,8 +29,9 @@ _EMPTY_BYTES = 100
 class GivenFiles:
     """The sources of a merge.
 
-    recorder: the recorder of the `operations`; None if there are only profiles. profiles: of the ranks. spans: files
-    that hold spans and are not profiles.
+    recorder: the recorder of the `operations`; None if there are only profiles.
+    profiles: of the ranks.
+    spans: files that hold spans and are not profiles.
     """
 
     recorder: Source | None

@@ -22,8 +22,8 @@ class MergeOptions:
     reconstruct_limit: the most reads and writes of one process that are made.
     inspect: open the recorded HDF5 files and store where their chunks lie.
     inspect_maps: (recorded prefix, directory) pairs that say where those files are now.
-    keep_profiler_files: keep the operations on the files that PyTorch's profiler wrote while it was recorded. extend:
-    extend a profile of some steps over the reads of the others (`profiler_merge.unprofiled`).
+    keep_profiler_files: keep the operations on the files that PyTorch's profiler wrote while it was recorded.
+    extend: extend a profile of some steps over the reads of the others (`profiler_merge.unprofiled`).
     force: replace an earlier capture.
     rank_segments: a rank with more is kept in files and merged in stretches of about `stretch_rows` rows. The rows do
     not depend on either.

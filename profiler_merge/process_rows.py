@@ -126,8 +126,8 @@ class LogCounters:
 class ProcessRows:
     """Makes the rows of processes of a job.
 
-    files: numbers their files and collects facts from the rows. known: the counters of the logs. made: totals of the
-    rows.
+    files: numbers their files and collects facts from the rows.
+    known: the counters of the logs. made: totals of the rows.
     """
 
     files: FileNotes

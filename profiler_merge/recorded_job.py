@@ -65,8 +65,8 @@ class RankRows:
     ranks: int (r,), ascending; those without an operation too.
     columns: of `OPS_SCHEMA` except step, by rank and start.
     process: int (n,), the process of each operation within its rank, 0 is the rank's own.
-    clock, warnings: those of these ranks. profile: of the rank; its spans are not yet added. `undated_offset_ns` moves
-    an undated one to these times.
+    clock, warnings: those of these ranks.
+    profile: of the rank; its spans are not yet added. `undated_offset_ns` moves an undated one to these times.
     """
 
     ranks: np.ndarray

@@ -354,11 +354,11 @@ def recording(
                     train(batch)
 
     The profile goes to `folder/rank<rank>`; under `dxt-replay record` to the folder of the recording. A second
-    recording of the process is a phase of the same training, in a folder of its own below the first one's. `framework`:
-    torch, tensorflow or jax, by default the imported one.
+    recording of the process is a phase of the same training, in a folder of its own below the first one's.
+    `framework`: torch, tensorflow or jax, by default the imported one.
     `rank`: by default from torch.distributed or the launcher.
-    `steps`: number of steps to profile, since profiles of long jobs grow large. Raises: ValueError for another
-    framework.
+    `steps`: number of steps to profile, since profiles of long jobs grow large.
+    Raises: ValueError for another framework.
     """
     if framework not in ("auto", *FRAMEWORKS):
         raise ValueError(f"framework is {framework!r}: choose auto, {', '.join(FRAMEWORKS)}")

@@ -29,13 +29,14 @@ class Source:
     """A kind of file.
 
     kind: its name in code and in capture.json, such as "kineto".
-    pattern: matches its first bytes. suffixes: of formats whose first bytes are not reliable. what: its name for
-    people, with an article.
+    pattern: matches its first bytes. suffixes: of formats whose first bytes are not reliable.
+    what: its name for people, with an article.
     remedy: advice if it was not expected, as the rest of a sentence.
     tool: its writer, for messages; "" for kinds that are not read.
     trace: "module:name" of a function that reads files, with globs of paths to leave out and of some to keep, as a
     `tracers.traced_job.TracedJob`. recording: if that does not suffice, "module:name" of a `recorded_job.Recording`
-    made of files and `MergeOptions`. profile: whether it holds the events of one rank.
+    made of files and `MergeOptions`.
+    profile: whether it holds the events of one rank.
     spans: "module:name" of a function of files and the process ids of each rank to `profiles.more_spans.MoreSpans`.
     belongs: "module:name" of a function that tells whether an unknown file belongs to given files of this kind.
     """

@@ -325,7 +325,8 @@ class Unseen:
 
     kind: mapped (page faults of a mapped file), socket (received from a peer), objects (calls of an object store, which
     counters hold) or all (no I/O was recorded).
-    name: the path, "address:port", or the interface. bytes: a lower bound; None where it is unknown.
+    name: the path, "address:port", or the interface.
+    bytes: a lower bound; None where it is unknown.
     """
 
     kind: Literal["mapped", "socket", "objects", "all"]

@@ -12,7 +12,8 @@ from benchmarks.paper_figures.sweeps import Sweep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result of a point. io_s: sum of the durations of a rank's operations, mean over ranks. reads: of all ranks.
+    """The result of a point.
+    io_s: sum of the durations of a rank's operations, mean over ranks. reads: of all ranks.
 
     stored_s: time of elapsed_s that infinitely fast storage would save.
     """

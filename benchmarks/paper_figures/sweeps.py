@@ -35,8 +35,11 @@ class Sweep:
     """One panel of a figure.
 
     workload: a file of WORKLOADS, or a shipped name. varies: what, for the table's head. points: the values, in order.
-    base_at: the base of the gains. change: the meaning of a value. overrides: those of all points.
-    storage: the model for the simulation. fitted_to: job times of the pages, from which the assumed times were chosen.
+    base_at: the base of the gains.
+    change: the meaning of a value.
+    overrides: those of all points.
+    storage: the model for the simulation.
+    fitted_to: job times of the pages, from which the assumed times were chosen.
     """
 
     figure: str

@@ -25,7 +25,8 @@ class BenchmarkFigures:
     """The performance of a training.
 
     utilisation_pct: accelerator utilisation. samples_per_s: of the counted steps, sum of the ranks, mean of the epochs.
-    dlio_samples_per_s: as DLIO prints it; its formula leaves out two steps but no time. steps: counted, of a rank.
+    dlio_samples_per_s: as DLIO prints it; its formula leaves out two steps but no time.
+    steps: counted, of a rank.
     """
 
     utilisation_pct: float

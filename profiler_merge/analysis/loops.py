@@ -27,8 +27,8 @@ class RankLoop:
     """The spans of one rank as sets of times.
 
     step, start_ns, end_ns: int64 (steps,), in order.
-    evaluation, wait, collective, checkpoint, compute: disjoint; an instant in several belongs to the first. pipeline:
-    input being produced, by other threads or by the loop itself (a wait of READING_WAITS).
+    evaluation, wait, collective, checkpoint, compute: disjoint; an instant in several belongs to the first.
+    pipeline: input being produced, by other threads or by the loop itself (a wait of READING_WAITS).
     """
 
     step: np.ndarray = field(default_factory=lambda: _NO_STEPS)

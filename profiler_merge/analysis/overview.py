@@ -40,8 +40,8 @@ class Overview:
     `course`: over all ranks; `by_rank`: per rank, in wider bins.
     `lanes`, `loops`: of `shown_ranks` only: all ranks if there are few.
     `offsets`: operations of the busiest files; `mounts`: file systems, the busiest first.
-    `quiet_until_ns`: end of a start-up with almost no I/O and compute; else the beginning of `course`. `paths`: of the
-    files by file_id.
+    `quiet_until_ns`: end of a start-up with almost no I/O and compute; else the beginning of `course`.
+    `paths`: of the files by file_id.
     `storage_limit`, `storage_curve`: the cost of storage for the training, and rows of the table storage-limit; the
     caller adds both from the causal model.
     """

@@ -30,7 +30,8 @@ class Framework(Enum):
 class Setting:
     """The setting of a program.
 
-    framework: of the program. file_systems: of its files, by name, such as ext4.
+    framework: of the program.
+    file_systems: of its files, by name, such as ext4.
     own_files: ids of files that belong to the profilers, not to the program.
     benchmark: the benchmark that it runs; None for other programs.
     cache: the page cache before a replay; None if it is not a replay.

@@ -30,11 +30,12 @@ class SteadyLoop:
     the times of the logs' files are not known.
 
     `loop_s`: without evaluations. `evaluations`: of the rank with most; `evaluation_s`: their time, mean of the ranks.
-    `warm_up_s`: time of the first steps beyond the usual step; 0 if they count like all others. `compute_pct`:
-    accelerator utilisation, compute-busy of the whole loop, with its first step.
+    `warm_up_s`: time of the first steps beyond the usual step; 0 if they count like all others.
+    `compute_pct`: accelerator utilisation, compute-busy of the whole loop, with its first step.
     `io_pct`: I/O (union); `io_exposed_pct`: its part outside of compute; `io_in_wait_pct`: share of I/O in the input
-    wait. `storage_gain_s`: upper bound of what infinitely fast storage saves, from traced and reconstructed I/O;
-    `summary`, the page and the findings show it.
+    wait.
+    `storage_gain_s`: upper bound of what infinitely fast storage saves, from traced and reconstructed I/O; `summary`,
+    the page and the findings show it.
     """
 
     steps: int

@@ -140,10 +140,11 @@ class Summary:
     `unmeasured_operations`: moved bytes in a recorded duration of 0, so they have no bandwidth.
     `aggregate_bandwidth_mib_s`: bytes / `in_flight_s`.
     `access_pattern_source`: counters (Darshan's) or operations.
-    `loop`: for a capture with training steps, unless it is a replay at recorded times. `probably_mapped`: files that
-    were mapped, or opened and never read, so that their reads are in no trace and no counter. `recorded_by`: recorder
-    of the operations: darshan, strace, dftracer; capture if it is no longer known; None if nothing recorded them. The
-    figures of I/O are then null in the JSON object.
+    `loop`: for a capture with training steps, unless it is a replay at recorded times.
+    `probably_mapped`: files that were mapped, or opened and never read, so that their reads are in no trace and no
+    counter.
+    `recorded_by`: recorder of the operations: darshan, strace, dftracer; capture if it is no longer known; None if
+    nothing recorded them. The figures of I/O are then null in the JSON object.
     `counted_times`: Darshan's counters of the I/O that no trace holds, by interface; empty for a part.
     `not_judged`: why the cost of storage is not judged, a clause; None if the trace holds enough.
     `groups`: the rows of the breakdown `by`, if one was requested.

@@ -138,9 +138,9 @@ def align_nesting(
     """The offset that nests most segments (log clock) in events (CLOCK_REALTIME), all arrays int64, in any order.
 
     Threads, when both sides have them (`line_ids_of_threads`), must agree. `window_ns` bounds the offset; None, for a
-    profile without an epoch, tries all. `least`: ratio and share from which an answer is reliable. `evidence`:
-    segments, nested, share (of those inside the events' time), ratio (to the best offset elsewhere), second. Raises:
-    AlignmentError when the answer is weak, with the reason.
+    profile without an epoch, tries all. `least`: ratio and share from which an answer is reliable.
+    `evidence`: segments, nested, share (of those inside the events' time), ratio (to the best offset elsewhere),
+    second. Raises: AlignmentError when the answer is weak, with the reason.
     """
     if len(segment_start_ns) == 0 or len(event_start_ns) == 0:
         raise AlignmentError(

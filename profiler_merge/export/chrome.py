@@ -64,7 +64,8 @@ def write_chrome(
     """Write `capture` to `output`, or to parts of it: pid is the rank, tid the lane, spans have lines of their own.
 
     For a replay, a line beside each lane marks the due times of its operations. An event is in the part in which it
-    starts. Memory: one row group, and the spans. Workers write pieces beside the output, which are then joined.
+    starts.
+    Memory: one row group, and the spans. Workers write pieces beside the output, which are then joined.
     Raises: UsageError for an `output` that is not named .json.gz; CaptureError when the capture is damaged; TargetError
     when a file exists and not `force`, or cannot be written.
     """

@@ -50,8 +50,8 @@ class TorchFacts:
     """Facts that only PyTorch's profiles hold.
 
     `category` (int16 per event) is a row of `categories` ("cpu_op", "kernel" ...). `correlation` (int64 per event) is
-    equal for a GPU event and the call that launched it, 0 for none. `rank`: from torch.distributed, else None. `pids`:
-    the processes that were profiled. `exports`: paths to which the profiler itself wrote.
+    equal for a GPU event and the call that launched it, 0 for none. `rank`: from torch.distributed, else None.
+    `pids`: the processes that were profiled. `exports`: paths to which the profiler itself wrote.
     """
 
     category: np.ndarray

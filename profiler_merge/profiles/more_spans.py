@@ -15,7 +15,8 @@ ProcessIds = Sequence[Collection[int]]
 class MoreSpans:
     """Spans of ranks in CLOCK_REALTIME.
 
-    loops: of a training loop, for ranks without a profile. meetings: collectives, in addition to those of a profile.
+    loops: of a training loop, for ranks without a profile.
+    meetings: collectives, in addition to those of a profile.
     """
 
     loops: dict[int, SpanColumns] = field(default_factory=dict)

@@ -63,7 +63,8 @@ class JobOptions:
 class RecordedJob:
     """The result of a job's run.
 
-    ended: its exit status and the signals that came. tracer: the recorder. logs: the tracer's files, sorted.
+    ended: its exit status and the signals that came. tracer: the recorder.
+    logs: the tracer's files, sorted.
     profiles: the folder for profiles. warnings: missing data, one sentence each.
     """
 

@@ -22,7 +22,9 @@ _STRAY = 0.35
 class BatchBegins:
     """Batches: indices of their first reads, and times at which each batch had been read.
 
-    number: steps, ascending by one. begun_ns: begin of its first read. had_ns: end of its last read.
+    number: steps, ascending by one.
+    begun_ns: begin of its first read.
+    had_ns: end of its last read.
     """
 
     number: np.ndarray

@@ -24,8 +24,8 @@ _LANE_BITS = 32
 class LaneStarts:
     """Start of every `stride`-th operation of each lane.
 
-    rank, lane: (lanes,), in no order. operations: their number on each lane (lanes,). start_ns: starts of the samples,
-    one lane after the other (samples,). All int64.
+    rank, lane: (lanes,), in no order. operations: their number on each lane (lanes,).
+    start_ns: starts of the samples, one lane after the other (samples,). All int64.
     """
 
     rank: np.ndarray

@@ -44,8 +44,8 @@ class OpsIndex:
 
     parts: the files that hold them.
     part: number in `parts`. row_group: number in the part. begin: number in the row group of the stretch's first row.
-    rank; rows: number of operations. first_ns, last_start_ns: when the first and the last of them start. last_ns: when
-    the last one ends.
+    rank; rows: number of operations. first_ns, last_start_ns: when the first and the last of them start.
+    last_ns: when the last one ends.
     The columns are int64 (stretches,).
     """
 

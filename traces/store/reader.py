@@ -48,8 +48,8 @@ class Capture:
     """A capture on disk, opened by `open_capture`. Tables are read when asked for; the op stream only in batches.
 
     path: its directory.
-    named: the path in messages; for a temporary capture made from a log, the path of the log. info: the contents of
-    `capture.json`.
+    named: the path in messages; for a temporary capture made from a log, the path of the log.
+    info: the contents of `capture.json`.
     files: the whole files table; row i has file_id i.
     index: where the operations of each rank are.
     """

@@ -49,8 +49,9 @@ def relation_of(first: Capture, second: Capture) -> Relation:
 def check_pair(source: Capture, replay: Capture, *, different_runs: bool = False) -> Relation:
     """How the two captures of a comparison are related.
 
-    `different_runs`: allow two runs that do not replay each other. Raises: UsageError for two captures in the wrong
-    order, and for two different runs that are not allowed; CaptureError when a capture.json cannot be read.
+    `different_runs`: allow two runs that do not replay each other.
+    Raises: UsageError for two captures in the wrong order, and for two different runs that are not allowed;
+    CaptureError when a capture.json cannot be read.
     """
     relation = relation_of(source, replay)
     if relation is Relation.REVERSED:

@@ -103,9 +103,9 @@ class Workers:
     count: processes of this machine, started when the first pass needs them. None: as many as the operations of the
     capture justify, at most the processors; a small capture starts none.
     executor: an executor of the caller instead; `count` is then the number of pieces that it does together.
-    on_progress: a callback for progress, called with (pieces done, all pieces) in each pass. piece_operations:
-    approximate operations of a piece. Another size can change the last digits of means, and the rounding of
-    distributions with more than a million values.
+    on_progress: a callback for progress, called with (pieces done, all pieces) in each pass.
+    piece_operations: approximate operations of a piece. Another size can change the last digits of means, and the
+    rounding of distributions with more than a million values.
     Raises: UsageError for a count below 1.
     """
 
@@ -149,8 +149,8 @@ class Workers:
     ) -> Iterator[Iterator[R]]:
         """The results of `work` for each of `pieces`, in their order; at most AHEAD for each worker are in memory.
 
-        operations: approximate work, in operations of a capture read; None if workers are surely worth it. named: what
-        an error calls a piece.
+        operations: approximate work, in operations of a capture read; None if workers are surely worth it.
+        named: what an error calls a piece.
         Raises: any error of `work`, at its piece; WorkerError if a worker died twice at a piece.
         """
         pool = self._pool_for(len(pieces), operations)

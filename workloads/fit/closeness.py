@@ -46,8 +46,8 @@ class Closeness:
     """A capture and the one generated from its description.
 
     measures: of the whole capture. request_size_ks: Kolmogorov-Smirnov distance of the transfer sizes, 0 to 1.
-    similarity: cosine of the paper's factors without the three that depend on storage, as in `compare`. similarity_all:
-    of all ten.
+    similarity: cosine of the paper's factors without the three that depend on storage, as in `compare`.
+    similarity_all: of all ten.
     similarity_expressed: as `similarity`, but only for the files that the description holds; None if it holds none.
     """
 

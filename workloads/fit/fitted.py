@@ -36,7 +36,8 @@ class Fit:
 
     estimates: one for each key, in the order of the description.
     unexpressed: operations that no key expresses.
-    operations, bytes: totals of the capture over all ranks. ranks: those of the capture. notes: remarks for the user.
+    operations, bytes: totals of the capture over all ranks.
+    ranks: those of the capture. notes: remarks for the user.
     dlio: how versions of DLIO run the description.
     data: the files of the data set; None where the loop reads nothing. saves: its checkpoints.
     """

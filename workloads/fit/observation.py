@@ -144,8 +144,9 @@ class Observation:
     ranks: of the capture, all of them.
     sources: the kinds of the files that the capture was made from.
     lanes_are_threads: whether lanes are threads, not inferred from overlaps.
-    paths, formats, sizes: of the files. datasets: file id -> its largest HDF5 dataset, where that is known. uses:
-    totals of all ranks. looked: the ranks that were examined. steps: their models.
+    paths, formats, sizes: of the files. datasets: file id -> its largest HDF5 dataset, where that is known.
+    uses: totals of all ranks. looked: the ranks that were examined.
+    steps: their models.
     """
 
     ranks: int

@@ -37,8 +37,8 @@ MIN_BYTES = 1024
 class Saves:
     """Checkpoints in the terms of a description.
 
-    any: whether there are checkpoints. results: files written outside of the loop's checkpoints, expressed as a
-    checkpoint.
+    any: whether there are checkpoints.
+    results: files written outside of the loop's checkpoints, expressed as a checkpoint.
     """
 
     any: bool

@@ -94,8 +94,8 @@ def generate(
 ) -> Generated:
     """Write the capture of a run of `workload` on `ranks` ranks, timed on `device` (see `parse_device`).
 
-    workers: the processes that generate; the capture does not depend on them. on_progress: called with (ranks done, all
-    ranks).
+    workers: the processes that generate; the capture does not depend on them.
+    on_progress: called with (ranks done, all ranks).
     notes: parts of the description that are not followed; the capture keeps them as warnings.
     Raises: UsageError for values that contradict each other; TargetError for `output`.
     """

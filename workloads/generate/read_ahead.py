@@ -40,7 +40,8 @@ class Pieces(Columns):
 
     row: index of the rank in the request. fetch, lane: of the piece. turn: its place among the rank's pieces of the
     fetch.
-    follows: the earliest moment at which it can begin. busy_ns: time that its reader works on it.
+    follows: the earliest moment at which it can begin.
+    busy_ns: time that its reader works on it.
     needed: bool, whether the fetch waits for it.
     """
 
@@ -60,7 +61,10 @@ NO_PIECES = Pieces(**{name: np.empty(0, dtype=np.int64) for name in Pieces.__slo
 class PieceOperations(Columns):
     """The operations of one rank for some fetches, (n,): piece after piece, in the order of `Pieces`.
 
-    piece: int64, index of the piece in the request. op: int8. file_id: int32. offset, length: int64, bytes.
+    piece: int64, index of the piece in the request.
+    op: int8.
+    file_id: int32.
+    offset, length: int64, bytes.
     before_ns: int64, work of the reader between the previous operation of the piece and this one.
     ready_ns: int64, its work after the last operation of the piece; 0 for others.
     """

@@ -45,7 +45,8 @@ class Save:
 class CheckpointStep:
     """A checkpoint as a step of its own, in a run without training: a pause, a meeting, and the checkpoint.
 
-    number: of the checkpoint. loads: whether it is read; else it is written. step: number over the run, from 1.
+    number: of the checkpoint. loads: whether it is read; else it is written.
+    step: number over the run, from 1.
     """
 
     number: int

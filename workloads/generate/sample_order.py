@@ -22,7 +22,8 @@ class Share:
 
     files: files that are used, the first ones in reading order. samples_per_file: samples in each.
     ranks, batch: ranks of the job, and samples that a rank fetches at a time.
-    steps: steps of each rank. per_rank: samples assigned to a rank. subfolders: number over which the files are spread.
+    steps: steps of each rank. per_rank: samples assigned to a rank.
+    subfolders: number over which the files are spread.
     """
 
     files: int

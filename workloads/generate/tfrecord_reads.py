@@ -66,14 +66,15 @@ class _Reads(Columns):
 class TfrecordReads:
     """Readers of TFRecord files (`PassReads`).
 
-    transfer_bytes: of a request; 0: files are read without a buffer, a record's header and then its rest. in_turn:
-    files read in turn (T). first_lane: of 3 T lanes, in which files follow each other.
-    kept: a rank keeps one of `kept` records: the number of ranks if all of them read all files; else 1. shuffle:
-    records that the shuffle buffer holds before the first batch leaves it; 1 without a shuffle. batches_ahead: batches
-    in the parsing and in the prefetch buffer.
-    by_file: whether rank r reads the files r, r + R ...; else the samples from r `per_rank` on, or all files. fetches:
-    of the pass. again: records of each further pass that the buffers take in before the iterator is dropped at the end
-    of the last fetch. That fetch takes their first batch if `fetches` exceeds the steps of the share.
+    transfer_bytes: of a request; 0: files are read without a buffer, a record's header and then its rest.
+    in_turn: files read in turn (T). first_lane: of 3 T lanes, in which files follow each other.
+    kept: a rank keeps one of `kept` records: the number of ranks if all of them read all files; else 1.
+    shuffle: records that the shuffle buffer holds before the first batch leaves it; 1 without a shuffle.
+    batches_ahead: batches in the parsing and in the prefetch buffer.
+    by_file: whether rank r reads the files r, r + R ...; else the samples from r `per_rank` on, or all files.
+    fetches: of the pass.
+    again: records of each further pass that the buffers take in before the iterator is dropped at the end of the last
+    fetch. That fetch takes their first batch if `fetches` exceeds the steps of the share.
     preprocessing: parsing time of samples; None for no time. parsers: batches that are parsed at once.
     """
 

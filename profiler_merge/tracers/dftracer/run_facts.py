@@ -20,8 +20,8 @@ _RANK = re.compile(r"Rank (\d+)")
 class RunFacts:
     """Facts of all files of a run.
 
-    names: path by hash. collisions: hashes that stand for several paths, as the 16 bits of DFTracer 1.0.5 do. forked:
-    child -> parent, where the child writes into its parent's file under the parent's pid.
+    names: path by hash. collisions: hashes that stand for several paths, as the 16 bits of DFTracer 1.0.5 do.
+    forked: child -> parent, where the child writes into its parent's file under the parent's pid.
     parents: pid -> parent's pid. ranks: pid -> rank. commands: pid -> hash of its command.
     folders: pid -> hash of its working directory. unit_ns: of the times. ended: files with an end mark.
     """

@@ -30,9 +30,10 @@ _LETTERS = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"v": b"\v", b"f": b"\f"}
 class Call(NamedTuple):
     """A completed system call.
 
-    tid: thread, from the lines or the file name. name: without its number or version.
-    arguments: the text between the brackets. result: as a number. path: of the descriptor that is the result. timed:
-    whether the duration was recorded.
+    tid: thread, from the lines or the file name.
+    name: without its number or version.
+    arguments: the text between the brackets. result: as a number. path: of the descriptor that is the result.
+    timed: whether the duration was recorded.
     """
 
     tid: int

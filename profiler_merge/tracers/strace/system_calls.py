@@ -55,8 +55,8 @@ HIDDEN = {b"io_uring_enter": "io_uring", b"io_submit": "io_submit"}
 class SystemCalls:
     """Turns calls into operations.
 
-    seen: calls of each name. mapped: files of which parts were mapped. sockets: bytes received on them. streams: totals
-    of standard streams.
+    seen: calls of each name. mapped: files of which parts were mapped. sockets: bytes received on them.
+    streams: totals of standard streams.
     """
 
     def __init__(self, rows: TracedRows, paths: PathNumbers) -> None:
