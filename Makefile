@@ -2,85 +2,85 @@
 PYTHON ?= python
 .DEFAULT_GOAL := help
 
-help:  ## this list
+help:  ## list the chores
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort | expand -t 16
 
-install:  ## editable install with tests, benchmarks and an MPI
+install:  ## install editable, with tests, benchmarks and an MPI
 	$(PYTHON) -m pip install -e '.[test,bench,mpich]'
 
-build:  ## the compiled cores, in place
+build:  ## build the compiled cores in place
 	$(PYTHON) setup.py build_ext --inplace
 
-test:  ## the test suite
+test:  ## run the test suite
 	$(PYTHON) -m pytest -m 'not slow'
 
-test-fast:  ## what is neither slow nor in a group of tests/conftest.py: two minutes on two cores
+test-fast:  ## run the tests that are neither slow nor in a group of tests/conftest.py, on two cores
 	$(PYTHON) -m pytest -n 2 --dist loadgroup -m 'not (slow or mpi or faults or browser or whole)'
 
-test-mpi:  ## jobs under mpiexec
+test-mpi:  ## run the tests that start jobs under mpiexec
 	$(PYTHON) -m pytest -m 'mpi and not slow'
 
-test-browser:  ## the report page in a real browser
+test-browser:  ## run the tests of the report page in a real browser
 	$(PYTHON) -m pytest -m browser
 
-test-slow:  ## everything, with new random examples: fuzzing of logs and profiles, replays of all captures
+test-slow:  ## run every test with new random examples: fuzz logs and profiles, replay all captures
 	$(PYTHON) -m pytest --hypothesis-profile=search
 
-test-faults:  ## every command with calls that fail or hang, full disks, limits and signals below it; ten minutes
+test-faults:  ## run every command with failing or hanging calls, full disks, limits and signals; ten minutes
 	$(PYTHON) -m pytest -m faults
 
-test-workloads:  ## all shipped workloads at a small scale: generated, staged, replayed, compared
+test-workloads:  ## generate, stage, replay and compare all shipped workloads at a small scale
 	$(PYTHON) -m pytest tests/replay/interface/test_shipped_workloads.py
 
-lint:  ## ruff and mypy
+lint:  ## run ruff and mypy
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
 
-bench:  ## speed of each hot path as ratios against peers, a table and benchmarks/results/*.json
+bench:  ## measure each hot path as a ratio to a peer; prints a table, writes benchmarks/results/*.json
 	$(PYTHON) -m benchmarks.run_all
 
-bench-prediction:  ## pace steps against a real application on throttled storage; needs root, 5 minutes
+bench-prediction:  ## compare pace steps with a real application on throttled storage; root, 5 minutes
 	$(PYTHON) -m benchmarks.prediction
 
-bench-agreement:  ## simulate against run on calibrated targets; needs root and libfuse3, 45 minutes
+bench-agreement:  ## compare simulate with run on calibrated targets; root, libfuse3, 45 minutes
 	$(PYTHON) -m benchmarks.simulation_agreement
 
-bench-pipelines:  ## Keras, JAX and PyTorch jobs predicted between fast and slow storage; root, libfuse3, Darshan (LIBRARY=), 2 hours
+bench-pipelines:  ## predict Keras, JAX and PyTorch jobs between fast and slow storage; root, libfuse3, Darshan (LIBRARY=), 2 hours
 	$(PYTHON) -m benchmarks.pipelines --simulate $(if $(LIBRARY),--library $(LIBRARY))
 
-bench-noise:  ## how much of a replay's distance is noise; DARSHAN=/path/to/libdarshan.so: and what Darshan counts in replays
+bench-noise:  ## measure the noise of replays; with DARSHAN=/path/to/libdarshan.so also count their operations by Darshan
 	$(PYTHON) -m benchmarks.replay_noise $(if $(DARSHAN),--library $(DARSHAN)) $(if $(RECORDINGS),--recordings $(RECORDINGS))
 
-bench-scale:  ## a log of a billion operations from merge to compare, and 10,000 ranks; 25 GB of disk, an hour of CPU
+bench-scale:  ## take a billion operations, and 10,000 ranks, from merge to compare; 25 GB of disk, an hour of CPU
 	$(PYTHON) -m benchmarks.scale --operations 10e6 100e6 1e9 --job-ranks 10000 --ranks 1000 4000 10000 --workers 1 2
 
-bench-file-systems:  ## regress on real file systems: known changes, and false alarms; needs root and loop devices, 25 minutes
+bench-file-systems:  ## test regress with known changes of real file systems, and count false alarms; root, loop devices, 25 minutes
 	$(PYTHON) -m benchmarks.file_systems
 
-bench-history:  ## regress --against and history over sessions of which one changes; needs root and loop devices, 10 minutes
+bench-history:  ## test regress --against and history with one change among sessions; root, loop devices, 10 minutes
 	$(PYTHON) -m benchmarks.regression_history
 
-figures:  ## Figures 9 to 15 of the DLIO paper, simulated, beside what was printed; half an hour
+figures:  ## simulate Figures 9 to 15 of the DLIO paper and print them beside the published values; half an hour
 	$(PYTHON) -m benchmarks.paper_figures
 
 FUZZ = --count 1000
-fuzz:  ## mutated input for every reader; FUZZ="--seconds 600 --seeds DIR --save DIR", or FUZZ=--help
+fuzz:  ## feed mutated input to every reader; FUZZ="--seconds 600 --seeds DIR --save DIR", or FUZZ=--help
 	$(PYTHON) -m tests.fuzz $(FUZZ)
 
-mutations:  ## whether the tests notice changes of the ten most important modules; needs cosmic-ray, an hour
+mutations:  ## check that the tests notice changes of the ten most important modules; cosmic-ray, an hour
 	$(PYTHON) -m tests.mutations
 
-survey-logs:  ## merge every Darshan log below LOGS=DIR, and say what was traced, rebuilt and met
+survey-logs:  ## merge every Darshan log below LOGS=DIR, and list traced, rebuilt and met operations
 	$(PYTHON) -m benchmarks.log_survey $(LOGS)
 
-commands:  ## docs/commands.md, from the commands' own help
+commands:  ## write docs/commands.md from the commands' own help
 	PYTHONPATH=. $(PYTHON) docs/write_commands.py > docs/commands.md.new && mv docs/commands.md.new docs/commands.md
 
-demo:  ## the main job on the bundled captures
+demo:  ## run the main job on the bundled captures
 	dxt-replay demo
 
-clean:  ## remove what building left
+clean:  ## remove the files that a build leaves
 	rm -rf build dist *.egg-info
 	find profiler_merge replay \( -name '*.so' -o -name '*.c' \) -delete
 

@@ -1,9 +1,9 @@
 """A centre's archive: `python -m benchmarks.archive LOGS [--copies 1 10] [--workers N]`.
 
 All Darshan logs below LOGS are copied, each copy into a folder of its own, and the archive is merged (`merge --each`),
-merged again (nothing to do), and summarised (`summary DIR`: the captures, then the logs). Reported are the time, the
-CPU time and the memory of all processes. The peer, in the same run: some of the logs by commands of their own, with the
-start of each. The lines of all copies must be the same but for the names.
+merged again (nothing to do), and summarised (`summary DIR`: the captures, then the logs). It reports the time, the CPU
+time and the memory of all processes. Peer, in the same run: some of the logs, each by a command of its own, start
+included. The lines of all copies must be equal except for names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dxt_replay.traces.workers.workers import processors
 
 COPIES = (1, 10)
 SINGLE = 20
-"""So many logs are merged and summarised by commands of their own."""
+"""Number of logs that are merged and summarised by commands of their own."""
 
 COMMANDS = {
     "merge --each": ("merge", "--each", "{logs}", "-o", "{captures}", "--json"),
@@ -32,14 +32,14 @@ COMMANDS = {
     "summary of captures": ("summary", "{captures}", "--csv", "{folder}/captures.csv"),
     "summary of logs": ("summary", "{logs}", "--csv", "{folder}/logs.csv"),
 }
-"""What is measured -> arguments of `dxt-replay`."""
+"""Name of a measurement -> arguments of `dxt-replay`."""
 
 
 def measure(source: Path, copies: Sequence[int], workers: int, folder: Path | None = None) -> dict[str, Any]:
     """Rows of a table for each number of copies, and the CPU seconds of a log by commands of its own.
 
-    `folder`: where the temporary directory is made. Raises: RuntimeError where a command fails, or where the lines of
-    a copy differ from those of another.
+    `folder`: where the temporary directory is made. Raises: RuntimeError if a command fails, or if the lines of two
+    copies differ.
     """
     rows = []
     for count in copies:
@@ -66,7 +66,7 @@ def _measured(source: Path, copies: int, workers: int, folder: Path) -> list[dic
 
 
 def _jobs(table: Path, copies: int) -> int:
-    """Lines of a table of jobs. Raises: RuntimeError where the copies do not have the same lines."""
+    """Lines of a table of jobs. Raises: RuntimeError if the copies have different lines."""
     lines: dict[str, list[tuple[str, ...]]] = {}
     with table.open(newline="") as file:
         for row in csv.DictReader(file):
@@ -78,7 +78,7 @@ def _jobs(table: Path, copies: int) -> int:
 
 
 def _one_by_one(source: Path, folder: Path | None) -> dict[str, float]:
-    """CPU seconds of a log on average, merged and summarised by commands of its own."""
+    """Mean CPU seconds of a log that is merged and summarised by commands of its own."""
     logs = sorted(source.rglob("*.darshan"))
     logs = logs[:: max(1, len(logs) // SINGLE)][:SINGLE]
     merged = summarised = 0.0
@@ -111,7 +111,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """0, or an error where an output is not what it must be."""
+    """Print the result; 0, or an error if an output is wrong."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("logs", type=Path)
     parser.add_argument("--copies", type=int, nargs="+", default=COPIES)

@@ -1,4 +1,4 @@
-"""Whether `dxt-replay capacity` finds the number of ranks that a limited device carries by arithmetic.
+"""Checks the number of ranks that `dxt-replay capacity` finds for a limited device against arithmetic.
 
 Loop devices with ext4 are limited to bytes or requests a second by a control group. A rank computes c s in a step and
 reads b bytes (or r files, one request each) ahead of it, so the device with B bytes a second carries B c / (u b) ranks
@@ -33,8 +33,9 @@ train: {{epochs: 1, computation_time: {compute}}}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """kind: a limit of `slowed_storage.LIMITS`, rbps or riops. length: of a file, bytes; one page is one request.
-    carried: ranks that the device carries by arithmetic."""
+    """kind: a limit of `slowed_storage.LIMITS`, rbps or riops. length: bytes of a file; one page is one request.
+
+    carried: ranks that the device can carry by arithmetic."""
 
     kind: str
     length: int
@@ -55,7 +56,7 @@ CASES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What `capacity` said of a case. runs: replays; most_runs: as many as it may take."""
+    """The result of `capacity` for a case. runs: number of replays; most_runs: its limit."""
 
     kind: str
     rate: int
@@ -68,12 +69,12 @@ class Found:
 
     @property
     def right(self) -> bool:
-        """Whether it is within one rank, for the right reason, with no more runs than promised."""
+        """Whether it is off by at most one rank, for the right reason, with at most the promised runs."""
         return abs(self.found - self.carried) <= 1 and self.limited_by == "storage" and self.runs <= self.most_runs
 
 
 def measured(scratch: Path) -> Iterator[Found]:
-    """Each case in turn. Raises: UnavailableError, CannotThrottleError where this machine cannot limit a device."""
+    """Measure each case. Raises: UnavailableError, CannotThrottleError if this machine cannot limit a device."""
     for number, case in enumerate(CASES):
         description = scratch / f"{number}.yaml"
         description.write_text(
@@ -100,7 +101,7 @@ def measured(scratch: Path) -> Iterator[Found]:
 
 
 def main() -> int:
-    """Print a line for each case; status 1 where one is wrong."""
+    """Print a line for each case; status 1 if one is wrong."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.capacity", description=__doc__)
     parser.add_argument("--scratch", type=Path, help="directory on a disk for the images")
     parser.add_argument("--json", type=Path, help="write the results to this file")

@@ -1,10 +1,10 @@
-"""What more workers would take: `python -m benchmarks.cost_model MEASURED.json ... [--bandwidth GB_PER_S]`.
+"""Models the time of a command with more workers: `python -m benchmarks.cost_model MEASURED.json ... [--bandwidth
+GB_PER_S]`.
 
-Each MEASURED.json is what `python -m benchmarks.scale --workers 1 2 --json` printed. From the CPU time of the processes
-of each run, the cost of a command is fitted as a constant, and a cost of each operation and of each rank, for the two
-kinds of work: what only the first process does (it opens the capture, reads the table of files, cuts the pieces and
-adds up their sums), and what any worker can do. The model says how long the command takes where each worker has a
-processor.
+Each MEASURED.json is the output of `python -m benchmarks.scale --workers 1 2 --json`. The cost of a command is fitted
+to the CPU time of the processes of each run. It is a constant, plus a cost per operation and per rank, for two kinds of
+work. Only the first process opens the capture, reads the table of files, cuts the pieces and adds up their sums; any
+worker can do the rest. The model gives the time of the command if each worker has a processor.
 
 Assumptions: the pieces of a command cost the same; each worker has a core as fast as the measured one, and all start
 at once; the sums travel in no time beside what the first process takes to add them; the first process does its part
@@ -28,13 +28,13 @@ from dxt_replay.traces.units import format_count
 from dxt_replay.traces.workers.workers import PIECE_OPERATIONS
 
 OPERATIONS, RANKS, WORKERS = (10**9, 10**11), 10_000, (1, 2, 64, 1024)
-"""What is predicted: numbers of operations, on so many ranks, by so many workers."""
+"""Predicted cases: numbers of operations, of ranks, and of workers."""
 
 CAPTURES_READ = {"compare": 2}
-"""How many captures a command reads, where it is not one."""
+"""Number of captures that a command reads, if it is not one."""
 
 BANDWIDTH_GB_PER_S = 10.0
-"""Of a parallel file system, to all workers together."""
+"""Bandwidth of a parallel file system for all workers together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Work:
     rank_s: float
 
     def seconds(self, operations: float, ranks: float) -> float:
-        """CPU time of so many operations on so many ranks."""
+        """CPU time of `operations` operations on `ranks` ranks."""
         return self.once_s + self.operation_s * operations + self.rank_s * ranks
 
 
@@ -54,11 +54,11 @@ class Work:
 class Cost:
     """What a command costs.
 
-    first: the work of the first process where there are workers.
-    shared: the work that workers share; its constant is what each worker takes to start.
+    first: the work of the first process if there are workers.
+    shared: the work that workers share; its constant is the start of a worker.
     alone: all work of a process without workers.
-    operation_bytes: what is read of the disk for each operation.
-    is_shared: whether several workers can do the command.
+    operation_bytes: bytes read from the disk per operation.
+    is_shared: whether several workers can share the command.
     """
 
     first: Work
@@ -69,7 +69,7 @@ class Cost:
 
 
 def fit_work(operations: Sequence[float], ranks: Sequence[float], seconds: Sequence[float]) -> Work:
-    """The work that fits measured seconds best, relatively, without negative costs.
+    """The work that best fits measured seconds, by relative error, without negative costs.
 
     Raises: ValueError for fewer than three runs.
     """
@@ -93,7 +93,7 @@ def runs_of(measured: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def fit(runs: Sequence[Mapping[str, Any]]) -> dict[str, Cost]:
-    """The cost of each command of runs of `benchmarks.scale`. Raises: ValueError for too few of a command."""
+    """The cost of each command in runs of `benchmarks.scale`. Raises: ValueError if a command has too few runs."""
     costs = {}
     for command in {run["command"]: None for run in runs}:
         own = [run for run in runs if run["command"] == command]
@@ -141,7 +141,7 @@ def predicted_s(cost: Cost, operations: float, ranks: float, workers: int, bytes
 
 
 def table(runs: Sequence[Mapping[str, Any]], bytes_per_s: float) -> str:
-    """Constants, the model beside the measured runs, and what it predicts, as tables of Markdown."""
+    """Constants, the model beside the measured runs, and its predictions, as tables of Markdown."""
     costs = fit(runs)
     lines = ["| command | work of | once | an operation | a rank |", "|---|---|---|---|---|"]
     for command, cost in costs.items():

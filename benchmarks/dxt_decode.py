@@ -24,7 +24,7 @@ REPEATS = 3
 REQUIRED = {"ratio_large_record": 8.0, "ratio_many_records": 40.0}
 MOST_BYTES_PER_SEGMENT = 150.0
 
-# A child imports everything first and decodes a tiny log once, so that only the reading itself is measured.
+# A child first imports everything and decodes a tiny log, so that only the reading is measured.
 _OURS = """
 from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.darshan.dxt import read_dxt

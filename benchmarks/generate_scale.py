@@ -17,10 +17,10 @@ from benchmarks.measured_child import measured_child
 from dxt_replay.traces.units import format_bytes, format_count
 
 RANKS = (1024, 8192)
-"""Numbers of ranks; 65,536 take about eight times as long as 8,192, so they are measured where they are asked for."""
+"""Numbers of ranks; 65,536 take about eight times as long as 8,192, so they are measured only on request."""
 
 REQUIRED = {"operations_per_s": 2e5, "most_growth": 1.5}
-"""Operations of one large workload per second, at least; time per rank against the smallest number, at most."""
+"""Least operations per second of one large workload; largest time per rank relative to the smallest number of ranks."""
 
 MOST_RESIDENT_BYTES = 1_000_000_000
 

@@ -1,9 +1,9 @@
 """Rate of the compiled issue loop against a bare C loop of preads: 4 KiB reads of a page-cached file, pace none.
 
 Both read the same 64 MiB file at the same random offsets, by one and by two threads, in rounds that alternate. The C
-loop has its offsets in memory and does nothing else. The replayer has its batches in memory; its time begins when its
-lanes may begin, before the first batch is submitted, and ends when the last result is collected: the feeder thread,
-which submits the batches and collects the results, runs meanwhile and is part of it.
+loop has its offsets in memory and does nothing else. The replayer has its batches in memory. Its time begins when its
+lanes may begin, before the first batch is submitted, and ends when the last result is collected. So it includes the
+feeder thread, which submits the batches and collects the results.
 
     python -m benchmarks.issue_loop [--json]
 """
@@ -45,17 +45,20 @@ idle: the rate of two lanes against a single one then depends on the machine as 
 
 REQUIRED_RATIO = 0.9
 REQUIRED_SCALING = 1.8
-"""Rate of two lanes to one. Where two bare threads do not reach it, the machine cannot show it: both are printed."""
+"""Least rate of two lanes relative to one. If two bare threads do not reach it, this machine cannot show it: both are
+printed."""
 
 MAX_COST_NS = 100.0
-"""Cost above the bare pread, ns per operation of one lane."""
+"""Largest cost above the bare pread, ns per operation of one lane."""
 
 SEED = 3
 
 
 def measure(operations: int = OPERATIONS, rounds: int = ROUNDS) -> dict[str, Any]:
-    """Per number of threads: rates of both loops (operations/s, all rounds), their ratio (median over the rounds, and
-    best against best), and the cost of an operation above the bare pread in ns of its thread.
+    """Measure both loops by number of threads.
+
+    Returns: rates (operations/s, all rounds), their ratio (median over the rounds, and best against best), and the cost
+    of an operation above the bare pread in ns of its thread.
 
     Raises: RuntimeError without a C compiler.
     """
@@ -156,7 +159,7 @@ def _replay(data: Path, offsets: np.ndarray, threads: int) -> int:
 
 
 def _feed(lanes: list[Lane], batches: list[np.ndarray]) -> int:
-    """Feed the lanes and collect from them until all are done; bytes read."""
+    """Feed the lanes and collect from them until all are done; returns the bytes read."""
     submitted = [0] * len(lanes)
     total = 0
     while not all(lane.done for lane in lanes):

@@ -46,7 +46,8 @@ from dxt_replay.traces.store.writer import (
 from dxt_replay.traces.units import NS_PER_S
 
 OPERATIONS = 2_000_000
-"""Enough to see a scan or a leak, and few enough for continuous integration; the requirement is for 50 million."""
+"""Enough operations to show a scan or a leak, and few enough for continuous integration; the requirement is for 50
+million."""
 
 RANKS, PROCESSES = 512, 2
 OPERATIONS_PER_RANK = 2_000
@@ -94,7 +95,7 @@ def _many_ranks(folder: Path, ranks: int) -> dict[str, Any]:
 
 
 def _generate(path: Path, operations: Sequence[int], lanes: int) -> float:
-    """Write a capture with so many operations of each rank; seconds that it took. Memory: a chunk of rows."""
+    """Write a capture with `operations` operations of each rank; returns the seconds. Memory: a chunk of rows."""
     began = time.monotonic()
     create_capture(path)
     with OpsWriter(path) as writer:
@@ -192,7 +193,7 @@ line = json.dumps({"resident_kib": usage.ru_maxrss, "start_ns": started[0] if st
 sys.stderr.write(f"child {line}\\n")
 sys.exit(status)
 """
-"""`dxt-replay` that says at its end when its lanes might begin (CLOCK_MONOTONIC) and its peak of resident memory."""
+"""`dxt-replay` that finally prints when its lanes could begin (CLOCK_MONOTONIC) and its peak of resident memory."""
 
 
 def _mpiexec() -> str | None:

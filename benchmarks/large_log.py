@@ -2,7 +2,7 @@
 
 Each rank reads files of its own, all at once, 256 KiB after 256 KiB. A few patterns of times are drawn and compressed
 once; a rank's stream is the records' headers, which name rank and file, as stored blocks of deflate between the blocks
-of its pattern. So what a log holds differs from rank to rank as it does in a real one, and so does what is read.
+of its pattern. So the contents differ from rank to rank, as in a real log, and so do the decoded data.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ FILES_PER_RANK = 4
 PATTERNS = 16
 READ_BYTES = 1 << 18
 MODULE_VERSION = 2
-"""Of DXT_POSIX: segments with thread ids. pydarshan knows version 1, without them."""
+"""Version of DXT_POSIX, whose segments have thread ids. pydarshan knows version 1, without them."""
 
 _SEED = 20261122
 _QUANTUM_S = 2.0**-22
-"""Of Darshan's clock, a double of some 1.8e9 s: with it, a log compresses as real ones do."""
+"""Quantum of Darshan's clock, a double of some 1.8e9 s: it makes a log compress as real ones do."""
 
 _FIRST_THREAD = 140_000_000_000
 _ZLIB_HEAD, _LAST_BLOCK = b"\x78\x01", b"\x03\x00"
@@ -53,7 +53,7 @@ class _Pattern:
 
 
 def write_large_log(path: Path, segments: int, ranks: int, version: int = MODULE_VERSION) -> int:
-    """Write a log in which each of `ranks` ranks makes its share of `segments` reads; returns how many that are.
+    """Write a log in which each of `ranks` ranks makes its share of `segments` reads; returns the number written.
 
     A share is rounded down to a multiple of FILES_PER_RANK. Memory: some 10 bytes a file, and the reads of PATTERNS
     ranks.

@@ -1,9 +1,10 @@
-"""What a merge makes of every Darshan log in some folders: `python -m benchmarks.log_survey FOLDER... [--replay]`.
+"""Merges every Darshan log in some folders and lists the results: `python -m benchmarks.log_survey FOLDER...
+[--replay]`.
 
-A line for each log: operations traced and made from counters, how many of the rebuilt streams (all that a rank read, or
-wrote, of a file) meet all their counters and which counters the others miss, or the sentence that refuses the log;
-seconds of processor time and peak memory. Each command runs in a process of its own, with a limit of time. With
-`--replay` each capture that moves little enough is staged sparsely, replayed at once and compared.
+Each log gets a line: operations traced and rebuilt from counters; how many of the rebuilt streams (a rank's reads, or
+writes, of a file) meet all their counters, and the counters that the others miss; seconds of processor time and peak
+memory. A refused log gets the refusal. Each command runs in a process of its own, with a limit of time. With `--replay`
+each capture that moves little enough is staged sparsely, replayed at once and compared.
 Exit status 1 when a command ended with a traceback, was stopped at its limit, or a replay failed.
 """
 
@@ -34,7 +35,7 @@ _TEXT = 110
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """A command that ended: `status` is None when it was stopped at its limit; `said` is its JSON object."""
+    """A command that ended. `status` is None if it was stopped at its limit; `said` is its JSON object."""
 
     status: int | None
     said: dict[str, Any]
@@ -69,7 +70,7 @@ def command(*arguments: str, limit_s: int = LIMIT_S) -> Ended:
 
 
 def survey(log: Path, folder: Path, *, replay: bool) -> dict[str, Any]:
-    """What became of one log, as a JSON object; `folder` is for its capture, which is left there."""
+    """The result for one log, as a JSON object; `folder` receives its capture, which stays there."""
     capture = folder / "log.capture"
     ended = command("merge", str(log), "-o", str(capture), "--force")
     found: dict[str, Any] = {
@@ -93,7 +94,7 @@ def survey(log: Path, folder: Path, *, replay: bool) -> dict[str, Any]:
 
 
 def _replayed(capture: Path, folder: Path) -> dict[str, Any]:
-    """How staging, replaying and comparing the capture ended; nothing where it would move too much."""
+    """How staging, replaying and comparing the capture ended; empty if it would move too much."""
     summary = command("summary", str(capture))
     if summary.status != 0:
         return {"replayed": f"summary ended with {summary.status}: {summary.error}", "broken": True}

@@ -31,10 +31,10 @@ COPIES = 3
 """Disk space for a file of the capture, in its size: staged, copied, and half as much again to spare."""
 
 LEAST_RATIO = 0.8
-"""Staging is at least this fast beside `cp -r`, in time of the processor; on a loaded machine 1.0 to 1.7."""
+"""Least speed of staging relative to `cp -r`, in processor time; on a loaded machine 1.0 to 1.7."""
 MOST_BYTES_A_FILE = 500
 FEWEST_FILES = 500_000
-"""From so many files on the memory is held against MOST_BYTES_A_FILE: most of that of fewer is not theirs."""
+"""Number of files from which memory is checked against MOST_BYTES_A_FILE: with fewer, most memory is not for files."""
 
 _STAGE = """
 from pathlib import Path

@@ -41,7 +41,7 @@ RANKS = (250, 500, 1_000)
 FILES_PER_RANK, READS_PER_FILE = 3, 100
 READ_BYTES = 1 << 16
 MOST_RATIO = 1.5
-"""How much longer a rank of the largest log may take than one of the smallest."""
+"""Largest ratio of the time per rank in the largest log to that in the smallest."""
 
 _MERGE = """
 from pathlib import Path
@@ -89,7 +89,7 @@ def _merged(log: Path, ranks: int) -> dict[str, Any]:
 
 
 def _decoded(log: Path, ranks: int) -> dict[str, float]:
-    """What pydarshan takes for the segments of a log. Raises: RuntimeError where it does not find them all."""
+    """pydarshan's time for the segments of a log. Raises: RuntimeError if it does not find them all."""
     write_ranks(log, ranks, version=1)
     found = measured_child(PYDARSHAN, log)
     if found["rows"] != ranks * FILES_PER_RANK * READS_PER_FILE:
@@ -150,7 +150,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """0 when the time of a rank does not grow with their number."""
+    """Print the result: 0 if the time per rank does not grow with the number of ranks."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--ranks", type=int, nargs="+", default=RANKS)

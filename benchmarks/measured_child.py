@@ -32,7 +32,7 @@ json.dump({{
 
 
 def measured_child(setup: str, path: Path, prepare: str = "") -> dict[str, float]:
-    """What `run(path)`, which the Python text `setup` defines, returns and takes in a new process.
+    """Run `run(path)`, which the Python text `setup` defines, in a new process; returns its result and cost.
 
     `prepare`: statements that run before the measurement. Keys: `rows` (what `run` returned), `wall_s`, `cpu_s`,
     `start_bytes` and `peak_bytes` (resident memory before, and the peak). Raises: RuntimeError when the process fails.

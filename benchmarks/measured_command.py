@@ -36,7 +36,7 @@ class Measured:
 
 @dataclass(slots=True, kw_only=True)
 class _Watched:
-    """What the samples of a process and its children show: the peak of their memory, and CPU seconds by process."""
+    """Totals from the samples of a process and its children: peak memory, and CPU seconds by process."""
 
     peak_bytes: int = 0
     cpu_s: dict[int, float] = field(default_factory=dict)
@@ -78,7 +78,7 @@ def measured_command(arguments: Sequence[str]) -> Measured:
 
 
 def _watch(pid: int, found: _Watched) -> None:
-    """Note samples of a process and its children in `found`, until it has ended."""
+    """Note samples of a process and its children in `found`, until it ends."""
     while processes := list(_processes(pid)):
         resident = 0
         for each, cpu_s, resident_bytes in processes:
@@ -89,7 +89,7 @@ def _watch(pid: int, found: _Watched) -> None:
 
 
 def _processes(pid: int) -> Iterator[tuple[int, float, int]]:
-    """Number, CPU seconds and resident bytes of a process and all below it; fields of proc_pid_stat(5)."""
+    """Number, CPU seconds and resident bytes of a process and its descendants; fields of proc_pid_stat(5)."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

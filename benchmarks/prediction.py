@@ -1,4 +1,5 @@
-"""Does a replay with the pace `steps` predict an application on slower storage? The application itself is the truth.
+"""Checks whether a replay with the pace `steps` predicts an application on slower storage, against the application
+itself.
 
 A training application (`benchmarks.training_application`) runs with its data in the page cache and records itself.
 Then the storage is made slow: the block device is throttled by a control group, the page cache dropped. There the
@@ -34,14 +35,15 @@ APPLICATIONS = {
     "two ranks, prefetch 2": Training(ranks=2, steps=40, depth=2),
 }
 BYTES_PER_S = (20_000_000, 10_000_000)
-"""Read rates, so slow that the controller's slices of 100 ms are short against a run."""
+"""Read rates that are so low that the controller's slices of 100 ms are short relative to a run."""
 PACES = ("steps", "think", "timed")
 LIMIT_PCT = 10.0
 """Largest error of the predicted time, per cent; a first trial reached 4 to 10 %."""
 
 
 def measure(target: Path | None = None) -> dict[str, Any]:
-    """Per application and rate: seconds in the cache, true seconds when throttled, and what each pace comes to."""
+    """Per application and rate: seconds in the cache, true seconds when throttled, and the predicted seconds of each
+    pace."""
     with tempfile.TemporaryDirectory(prefix="dxt-replay-prediction-", dir=target) as folder:
         try:
             rows = [
@@ -66,7 +68,7 @@ def _row(name: str, training: Training, rate: int, folder: Path) -> dict[str, An
     cached = _train(training, data, capture, folder, cold=False)
     run_command("stage", str(capture), "--target", str(twin))
     replayed = {}
-    # A group for each run: in a common one, a run would also get the rate that the one before left unused.
+    # A group for each run: in a shared one, a run would also get the rate that the previous run left unused.
     with throttled(folder, rate) as procs:
         truth = _train(training, data, folder / "slow.capture", folder, cold=True, procs=procs)
     for pace in PACES:

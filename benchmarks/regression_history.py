@@ -1,10 +1,10 @@
-"""Do `regress --against` and `history` find a change that comes one night, and none before it?
+"""Checks whether `regress --against` and `history` find a change that comes one night, and none before it.
 
 An ext4 on a loop device is measured in many sessions, each a process of its own that writes a record. After some of
 them one thing changes. The first record is an experiment in pairs; every later session is compared with it. Sessions
-follow each other at once: what a real night would add to their differences is not in here.
+follow each other immediately, without the differences that a real night would add.
 
-Needs root and loop devices, and leaves nothing behind. Exits 1 where a verdict or a change point is wrong.
+Needs root and loop devices, and leaves nothing behind. Exits 1 if a verdict or a change point is wrong.
 
     python -m benchmarks.regression_history [--before 6] [--after 3] [--runs 6] [--target DIR]
 """
@@ -91,7 +91,7 @@ def measure(change: Change, capture: Path, scratch: Path, given: argparse.Namesp
 def _session(
     change: Change, capture: Path, twin: Path, records: Path, night: int, runs: int, procs: Path | None
 ) -> str:
-    """Measure once, and keep the record: the verdict."""
+    """Measure once and keep the record; returns the verdict."""
     against = ("--against", str(records / "000.json")) if night else ()
     output = ("--record", str(records / f"{night:03d}.json"), "--json", "-q")
     words = ("regress", str(capture), str(twin), *against, *change.options, "--repeats", str(runs), *output)
@@ -124,7 +124,7 @@ HEAD = (
 
 
 def main() -> int:
-    """Measure and print: 0, or 1 where something was not found, or found where there is nothing."""
+    """Measure and print: 0, or 1 if a change was missed or found without cause."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", type=int, default=6, help="sessions before the change")
     parser.add_argument("--after", type=int, default=3, help="sessions after it")

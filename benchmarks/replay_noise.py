@@ -1,4 +1,4 @@
-"""How much of the distance between a replay and its source is noise, and what Darshan counts in a replay.
+"""Measures how much of the distance between a replay and its source is noise, and Darshan's counts in a replay.
 
 Each capture is replayed three times at the recorded times: the first two replays are the noise floor that the third is
 compared with. With Darshan's library a further replay runs under `dxt-replay record`, and what Darshan counted of each
@@ -56,7 +56,7 @@ def recordings(folder: Path | None, names: Sequence[str]) -> Iterator[Recording]
 
 
 def noise(capture: Path, target: Path, work: Path) -> dxt_replay.Comparison:
-    """The third of three replays, compared beside what the first two differ by."""
+    """The comparison of the third of three replays, with the difference of the first two as its floor."""
     replays = [work / f"{number}.capture" for number in range(3)]
     for replay in replays:
         dxt_replay.run(capture, target, replay)
@@ -64,7 +64,7 @@ def noise(capture: Path, target: Path, work: Path) -> dxt_replay.Comparison:
 
 
 def witnessed(capture: Path, target: Path, work: Path, library: Path) -> dxt_replay.CountedComparison:
-    """A replay at the recorded times, compared by what Darshan counted in it. Raises: CalledProcessError."""
+    """A replay at the recorded times, compared through Darshan's counts of it. Raises: CalledProcessError."""
     program = Path(sys.executable).with_name("dxt-replay")
     run = [program, "run", capture, "--target", target, "-o", work / "witnessed.capture", "-q"]
     record = [program, "record", "--library", library, "-o", work / "witness.capture", "-q", "--", *run]
@@ -73,7 +73,7 @@ def witnessed(capture: Path, target: Path, work: Path, library: Path) -> dxt_rep
 
 
 def noise_row(name: str, found: Mapping[str, Any]) -> str:
-    """`found`: what `dxt-replay compare --floor --json` prints."""
+    """`found`: the output of `dxt-replay compare --floor --json`."""
     cells = []
     for measure in SHOWN:
         both = found["floor"]["measures"][measure]
@@ -85,7 +85,7 @@ def noise_row(name: str, found: Mapping[str, Any]) -> str:
 
 
 def witness_row(name: str, found: Mapping[str, Any]) -> str:
-    """`found`: what `dxt-replay compare CAPTURE REPLAY.darshan --json` prints."""
+    """`found`: the output of `dxt-replay compare CAPTURE REPLAY.darshan --json`."""
     requests, sizes = [], []
     for side in ("recorded", "expected", "counted"):
         totals = found[side]

@@ -120,10 +120,10 @@ def _run(command: str, words: Sequence[str], workers: int, ranks: int) -> dict[s
 
 
 def _found(command: str, printed: dict[str, Any], ranks: int) -> int:
-    """The traced operations that a command counted."""
+    """The number of traced operations that a command counted."""
     if command == "merge":
         return int(printed["operations"]["traced"])
-    if command == "compare":  # with an open and a close of each file, from counters
+    if command == "compare":  # including an open and a close of each file, from counters
         return int(printed["workload"]["operations"]["source"]) - 2 * FILES_PER_RANK * ranks
     return int(printed["operations"]["read"])
 

@@ -1,1 +1,1 @@
-"""The sources of dxt-replay to captures: Darshan logs, profiles, clock alignment, merge, and analysis of a capture."""
+"""From recordings to captures: Darshan logs, profiles, clock alignment and merge; and the analysis of a capture."""

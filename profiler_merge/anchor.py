@@ -1,4 +1,4 @@
-"""Anchors: instants that both the Darshan log and the profile see, which fix the offset between their clocks.
+"""Anchors: instants that both the Darshan log and the profile record, which fix the offset between their clocks.
 
 `anchor()` needs nothing beyond the standard library; copy this one file beside an application that lacks the rest.
 """
@@ -30,7 +30,7 @@ RANK_VARIABLES = (
     "RANK",
     "SLURM_PROCID",
 )
-"""Variables in which launchers give a process its rank. The batch script of Slurm has one too, so it comes last."""
+"""Variables in which launchers give a process its rank. Slurm's is last: its batch script has one too."""
 
 
 class _Files:
@@ -82,8 +82,8 @@ def anchor(i: int | None = None, *, rank: int | None = None, directory: str | os
 
 
 def launcher_rank() -> int:
-    """This process's rank as torchrun, the MPI launcher or Slurm sets it, -1 when none does."""
-    # torchrun under srun: the inner launcher's word counts.
+    """This process's rank from torchrun, the MPI launcher or Slurm; -1 if none of them sets it."""
+    # torchrun under srun: the inner launcher decides.
     variables = ("RANK", *RANK_VARIABLES) if "TORCHELASTIC_RUN_ID" in os.environ else RANK_VARIABLES
     for variable in variables:
         value = os.environ.get(variable, "")
@@ -93,9 +93,10 @@ def launcher_rank() -> int:
 
 
 def _annotations(i: int, rank: int, pid: int) -> ExitStack:
-    """The annotation in each framework that the application uses already; none is imported for it."""
+    """The annotation of each framework that the application has already imported; imports none."""
     stack = ExitStack()
-    with suppress(AttributeError):  # a framework that another thread is still importing, or a namesake
+    # a framework that another thread is still importing, or an unrelated module of that name
+    with suppress(AttributeError):
         if (tensorflow := sys.modules.get("tensorflow")) is not None:
             stack.enter_context(tensorflow.profiler.experimental.Trace(ANNOTATION, i=i, rank=rank, pid=pid))
     with suppress(AttributeError):

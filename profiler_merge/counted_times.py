@@ -1,9 +1,9 @@
-"""How long the ranks of a job spent in I/O by Darshan's own counters, which every log has, and what they moved: what
-`darshan-parser --perf` and Darshan's job summary say.
+"""Time and bytes of a job's I/O from Darshan's counters, which every log has, as in `darshan-parser --perf` and
+Darshan's job summary.
 
-A file that one rank opened has times of that rank. One that all opened has the sum over the ranks, and the time of the
-slowest of them. The slowest rank is taken as Darshan takes it: the rank with the longest time in files of its own, and
-with it the slowest rank of each shared file, as if it were the same one.
+A file that one rank opened has the times of that rank. A file that all opened has the sum over the ranks, and the time
+of the slowest. The slowest rank is defined as in Darshan: the longest time of a rank in files of its own, plus that of
+the slowest rank of each shared file, as if both were the same rank.
 
 Interfaces are layers: PnetCDF calls MPI-IO, HDF5 calls MPI-IO or POSIX, DFS keeps its files in DAOS objects. The same
 bytes and seconds are counted once in each layer, so figures of two interfaces must not be added.
@@ -28,9 +28,10 @@ _TIMES = {"read_s": "READ", "write_s": "WRITE", "metadata_s": "META", "wait_s": 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Module:
-    """Where a module has the figures of an interface. reads, writes: the counters that are added up.
+    """The counters of an interface in a module.
+    reads, writes: the counters that are added up.
 
-    bytes_in: another module that has the bytes of the same requests, and counts where the log has it.
+    bytes_in: another module with the bytes of the same requests, which counts if the log has it.
     """
 
     interface: str
@@ -75,11 +76,11 @@ TRACEABLE = ("POSIX", "STDIO", "MPIIO")
 
 @dataclass(slots=True, kw_only=True)
 class CountedTime:
-    """What the counters say of one interface; None where none of the log's modules counts it.
+    """The counters of one interface; None where none of the log's modules counts it.
 
     reads, writes: requests. bytes_read, bytes_written: moved by them.
     read_s, write_s (with syncs), metadata_s, wait_s (for non-blocking requests): seconds of all ranks together.
-    slowest_s: seconds of the slowest rank. slowest_rank: None where it is made up of several.
+    slowest_s: seconds of the slowest rank. slowest_rank: None if several ranks contribute.
     """
 
     reads: int | None = None
@@ -96,8 +97,10 @@ class CountedTime:
 
 @dataclass(slots=True)
 class _Sums:
-    """The sums so far of one interface. own_s, shared_s: rank -> seconds in files of its own, and as the slowest of a
-    shared file. unknown: whether a shared record with time in it does not say how much of it the slowest rank spent."""
+    """The sums so far of one interface.
+
+    own_s, shared_s: rank -> seconds in files of its own, and as the slowest rank of a shared file.
+    unknown: whether a shared record with time in it lacks the time of its slowest rank."""
 
     total: CountedTime = field(default_factory=CountedTime)
     own_s: dict[int, float] = field(default_factory=dict)
@@ -107,7 +110,7 @@ class _Sums:
     def add(
         self, module: _Module, table: CounterTable, kept: np.ndarray, rank: int | None, *, with_bytes: bool
     ) -> None:
-        """Add the `kept` records of a module. rank: of the process that the log is of, None for a log of all."""
+        """Add the `kept` records of a module. rank: of the process of the log; None for a log of all."""
         columns = {
             "reads": module.reads,
             "writes": module.writes,
@@ -130,14 +133,14 @@ class _Sums:
             _add(self.shared_s, slowest[reduced], np.maximum(slowest_s[kept], 0)[reduced])
 
     def _count(self, name: str, values: np.ndarray | None, kept: np.ndarray) -> np.ndarray:
-        """Add a column, in which a negative value is one that was not counted; returns the `kept` values."""
+        """Add a column, in which a negative value means "not counted"; returns the `kept` values."""
         found = np.zeros(int(kept.sum())) if values is None else values[kept]
         if values is not None and (found >= 0).any():
             setattr(self.total, name, (getattr(self.total, name) or 0) + np.maximum(found, 0).sum().item())
         return np.maximum(found, 0)
 
     def result(self) -> CountedTime:
-        """The sums with the slowest rank, where that is known."""
+        """The sums with the slowest rank, if that is known."""
         own = {rank: spent for rank, spent in self.own_s.items() if rank != SHARED_RANK}
         longest, most = max(own.items(), key=lambda each: each[1], default=(SHARED_RANK, 0.0))
         if not self.unknown:
@@ -169,10 +172,11 @@ def counted_times(
 
 
 def past_trace(counted: Mapping[str, Mapping[str, Any]], *, posix_bytes: int) -> tuple[Unseen, ...]:
-    """What went through DFS and DAOS, which DXT does not trace: the larger of both, since DFS calls DAOS.
+    """I/O through DFS and DAOS, which DXT does not trace: the larger of both, since DFS calls DAOS.
 
-    counted: from `counted_times`. posix_bytes: all that POSIX counted, which may be the same bytes, as a library can
-    make calls of DFS from calls of POSIX. Empty where nearly all bytes went through POSIX alone.
+    counted: from `counted_times`. posix_bytes: all bytes that POSIX counted. They may be the same bytes, as a library
+    can turn calls of POSIX into calls of DFS.
+    Returns: empty if nearly all bytes went through POSIX alone.
     """
     moved = {
         name: (counted[name]["bytes_read"] or 0) + (counted[name]["bytes_written"] or 0)

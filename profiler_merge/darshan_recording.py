@@ -1,9 +1,9 @@
-"""Darshan logs of one job as a recording.
+"""Reads the Darshan logs of one job as a recording.
 
-Piece by piece of the ranks, on as many processes as there are workers, and in each rank by rank, or many small ranks at
-once: the DXT segments, the rank's profile, the offset between their clocks, then lanes and rows. No more than one large
-rank's segments, or some MB of small ranks', and one profile are in memory of a process at a time. What the pieces say
-of files is added up in their order, so that the capture does not depend on the workers.
+The ranks are merged in pieces, on any number of worker processes. Within a piece they are merged rank by rank, or many
+small ranks at once: the DXT segments, the rank's profile, the offset between their clocks, then lanes and rows. A
+process holds at most one large rank's segments, or some MB of small ranks', and one profile in memory. Notes on files
+are added up in the order of the pieces, so the capture does not depend on the workers.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class DarshanRecording:
 
     @property
     def warnings(self) -> list[str]:
-        """As of `Recording`: damage that was skipped so far included."""
+        """As of `Recording`, including damage skipped so far."""
         return [*self._job.log_warnings(), *self._left_out, *self._job.warnings]
 
     @property
@@ -139,7 +139,7 @@ class DarshanRecording:
             let_go()
 
     def finish(self, written: WrittenRanks, spans: pa.Table) -> Finished:
-        """As of `Recording`. Raises: LogError where what is left of a damaged log contradicts its counters."""
+        """As of `Recording`. Raises: LogError if the rest of a damaged log contradicts its counters."""
         logs = [process.log for process in self._job.processes]
         self._made.rebuilt.finish({str(log.path): log.names for log in logs})
         files, coverage = self._table.finish([process.rank for process in self._job.processes])
@@ -172,7 +172,8 @@ class DarshanRecording:
         )
 
     def _in_order(self) -> bool:
-        """Whether the logs can be read one rank after the other. Of a damaged one, its reader says what is wrong."""
+        """Whether the logs can be read one rank after the other. For a damaged log the answer is yes: its reader
+        reports the damage."""
         if self._job.nprocs == 1 and not self._options.skip_damaged:
             return True
         try:
@@ -181,8 +182,9 @@ class DarshanRecording:
             return True
 
     def _records_left_out(self) -> frozenset[int]:
-        """The files that a glob matches, those that the profiler wrote, and the standard streams: a pipe or a terminal
-        is no storage, and no log says what a stream is."""
+        """The files that a glob matches, those that the profiler wrote, and the standard streams.
+
+        A stream may be a pipe or a terminal, which are no storage; no log tells."""
         named = [(record, shown(path)) for process in self._job.processes for record, path in process.log.names.items()]
         exported = {record: path for record, path in named if is_export(path, self._exports)}
         self._left_out = exports_warnings(exported.values())
@@ -195,7 +197,8 @@ class DarshanRecording:
         return frozenset((*exported, *matched))
 
     def _merged(self, setting: JobSetting, job: DividedJob, spans: AllSpans, workers: Workers) -> WrittenRanks:
-        """The rows of all ranks. Those with spans of their own are merged here: these follow from each other."""
+        """The rows of all ranks. Ranks with spans of their own are merged in this process, because they follow from
+        each other."""
         written = WrittenRanks()
         for own, pieces in groupby(job.pieces, key=lambda piece: piece.own):
             work = PieceMerge(setting=setting, spans=spans if own else spans.shared())
@@ -211,7 +214,7 @@ class DarshanRecording:
         return written
 
     def _add(self, found: MergedPiece) -> None:
-        """What became of the next ranks."""
+        """Add the result of the next ranks."""
         changed = self._table.add(found.files)
         if changed:
             self._renumbered.append(RenumberedParts(parts=found.written.parts, numbers=changed))
@@ -221,7 +224,7 @@ class DarshanRecording:
                 process.log.add_warning(text)
 
     def _counted_times(self, traced: int) -> dict[str, dict[str, Any]]:
-        """What the counters say of the I/O that no trace holds."""
+        """Darshan's counters of the I/O that no trace holds."""
         logs = [(process.log, process.rank) for process in self._job.processes]
         return counted_times(logs, self._table.excluded, but=TRACEABLE if traced else ())
 

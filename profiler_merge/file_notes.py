@@ -1,5 +1,6 @@
-"""What the rows of some ranks say of the files of a job: numbers, sizes, names, counts. It is noted where the rows are
-made, and added to the `FileTable` of the job in the order of the ranks."""
+"""Notes on a job's files from the rows of some ranks: numbers, sizes, names, counts.
+
+They are made beside the rows, and added to the job's `FileTable` in rank order."""
 
 from __future__ import annotations
 
@@ -14,12 +15,13 @@ AS_RECORDED, REPAIRED, SUSPECT = range(len(OFFSETS))
 """Codes of `traces.schema.OFFSETS`."""
 
 _FIRST_OWN = -2
-"""Number of the first file that only these rows know, the next one is below it; -1 stands for no file elsewhere."""
+"""Number of a worker's first new file: it numbers them -2, -3 and so on, and the parent replaces these. -1 means no
+file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FilesOfRows:
-    """The files of some rows: `files` int32 (m,), each once; `of_row` int64 (n,), where each row's file is in there."""
+    """The files of some rows: `files` int32 (m,), each once; `of_row` int64 (n,): index into them of each row."""
 
     files: np.ndarray
     of_row: np.ndarray
@@ -36,8 +38,8 @@ class FilesOfRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KnownFiles:
-    """The files that are numbered beforehand: record ids uint64 (n,) by number, the same ascending, and the number of
-    each of those, int32 (n,)."""
+    """Files that have numbers already: record ids uint64 (n,) by number, the same sorted, and the number of each sorted
+    id, int32 (n,)."""
 
     by_number: np.ndarray
     record_id: np.ndarray
@@ -50,7 +52,7 @@ class KnownFiles:
         return cls(by_number=record_id, record_id=record_id[order], number=order.astype(np.int32))
 
     def find(self, record_id: np.ndarray) -> np.ndarray:
-        """int32: the number of each file, -1 where it has none."""
+        """int32: the number of each file, -1 if it has none."""
         if not len(self.record_id):
             return np.full(len(record_id), -1, dtype=np.int32)
         place = np.minimum(np.searchsorted(self.record_id, record_id), len(self.record_id) - 1)
@@ -59,7 +61,7 @@ class KnownFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Reached:
-    """How far accesses of files reach: numbers (m,), and bytes, int64 (m,)."""
+    """Ends of the accesses to files: numbers (m,), and bytes, int64 (m,)."""
 
     files: np.ndarray
     ends: np.ndarray
@@ -67,7 +69,7 @@ class Reached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renamed:
-    """A file got a new name, which is as large as the old one is by then."""
+    """A file got a new name; the new file is as large as the old one is then."""
 
     file: int
     target: int
@@ -75,7 +77,7 @@ class Renamed:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Traced:
-    """Traced operations of (rank, file) pairs, at the layer that the counters are compared with; all (n,)."""
+    """Traced operations of (rank, file) pairs at the layer to which the counters are compared; all (n,)."""
 
     ranks: np.ndarray
     files: np.ndarray
@@ -85,11 +87,12 @@ class Traced:
 
 @dataclass(slots=True, kw_only=True)
 class FileNotes:
-    """Numbers the files of rows, and notes what the rows say of them.
+    """Numbers the files of rows, and collects facts about them.
 
-    A file that is not among the `known` ones gets a negative number of its own, which `FileTable.add` changes.
-    own: record ids of those, in order of appearance. sizes: what is known of sizes, in that order. names: paths of
-    record ids that no log has. offsets: operations by file, of files whose offsets are REPAIRED or SUSPECT.
+    A file that is not among the `known` ones gets a negative number, which `FileTable.add` replaces.
+    own: record ids of those, in order of appearance. sizes: facts about sizes, in that order.
+    names: paths of record ids that no log names.
+    offsets: operations by file, for files whose offsets are REPAIRED or SUSPECT.
     """
 
     known: KnownFiles
@@ -129,27 +132,27 @@ class FileNotes:
         return int(self.known.by_number[file_id])
 
     def note_names(self, names: Mapping[int, bytes]) -> None:
-        """Paths of record ids that no log has."""
+        """Note paths of record ids that no log names."""
         self.names |= names
 
     def note_offsets(self, state: int, file_id: np.ndarray, operations: np.ndarray) -> None:
-        """Operations of files whose offsets were REPAIRED or are SUSPECT."""
+        """Note the operations of files whose offsets were REPAIRED or are SUSPECT."""
         of_file = self.offsets[state]
         for file, count in zip(file_id.tolist(), operations.tolist(), strict=True):
             of_file[file] = of_file.get(file, 0) + count
 
     def note_renamed(self, file_id: int, target_id: int) -> None:
-        """A file got a new name, which is as large as the old one."""
+        """Note that a file got a new name and is as large as the old one."""
         self.sizes.append(Renamed(file=file_id, target=target_id))
 
     def note_sizes(self, rows: FilesOfRows, offset: np.ndarray, length: np.ndarray) -> None:
-        """Grow the files to what these accesses need; an offset of -1 is unknown and counts as 0."""
+        """Extend the files to hold these accesses; an offset of -1 is unknown and counts as 0."""
         ends = np.zeros(len(rows.files), dtype=np.int64)
         np.maximum.at(ends, rows.of_row, np.where(length > 0, np.maximum(offset, 0) + length, 0))
         self.sizes.append(Reached(files=rows.files[ends > 0], ends=ends[ends > 0]))
 
     def note_traced(self, rank: np.ndarray, rows: FilesOfRows, length: np.ndarray) -> None:
-        """Count traced operations, whose rank is given, at the layer that the counters are compared with."""
+        """Count traced operations by rank, at the layer to which the counters are compared."""
         if not len(rank):
             return
         pairs, of_row = np.unique(rank.astype(np.int64) * len(rows.files) + rows.of_row, return_inverse=True)

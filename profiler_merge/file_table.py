@@ -1,4 +1,4 @@
-"""The files of a job: numbering, kind, size, counters and coverage, gathered while the op stream is written."""
+"""The files of a job: numbers, kinds, sizes, counters and coverage, gathered while the op stream is written."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ _SUMMED: dict[str, dict[str, tuple[str, ...]]] = {
         "h5d_bytes_read": ("H5D_BYTES_READ",), "h5d_bytes_written": ("H5D_BYTES_WRITTEN",),
     },
 }  # fmt: skip
-"""Column of the files table -> the Darshan counters that it is the sum of, by module. -1 means not collected."""
+"""Column of the files table -> the Darshan counters whose sum it is, by module. -1 means not collected."""
 
-# A last byte of 0 is also what an untouched file has, so it counts only where bytes were moved.
+# An untouched file also has a last byte of 0, so it counts only if bytes were moved.
 _LAST_BYTE = {
     module: tuple((f"{module}_MAX_BYTE_{done}", f"{module}_BYTES_{done}") for done in ("READ", "WRITTEN"))
     for module in ("POSIX", "STDIO")
@@ -81,13 +81,13 @@ def classify(path: str) -> int:
 
 
 def _plain(path: bytes) -> bytes:
-    """The path without `.` and `..`, but as it is where a folder before `..` is a link: that leads elsewhere."""
+    """The path without `.` and `..`; unchanged if a folder before `..` is a link, which leads elsewhere."""
     folders = [path[: found.start()] for found in re.finditer(rb"/\.\.(?=/|\Z)", path)]
     return path if any(map(os.path.islink, folders)) else without_dots(path)
 
 
 def moved_bytes(files: pa.Table, *prefixes: str) -> int:
-    """Sum of the counters of a files table whose names begin so, such as "posix_bytes_"."""
+    """Sum of the counters of a files table whose names begin with a prefix, such as "posix_bytes_"."""
     return sum(pc.sum(files[name]).as_py() or 0 for name in COUNTERS if name.startswith(prefixes))
 
 
@@ -105,10 +105,10 @@ class _Traced:
 
 @dataclass(slots=True)
 class FileTable:
-    """Numbers the files of a job and gathers what is known of them, but for `excluded` record ids.
+    """Numbers the files of a job and gathers facts about them; ignores the `excluded` record ids.
 
-    Names that differ in `..` are of one file. The files that counters know come first, then those that only the rows
-    know, in order of appearance.
+    Names that differ only in `..` belong to one file. Files in the counters come first, then those that only the rows
+    name, in order of appearance.
     """
 
     logs: Sequence[DarshanLog]
@@ -122,7 +122,7 @@ class FileTable:
     _offsets: dict[int, dict[int, int]] = field(default_factory=lambda: {REPAIRED: {}, SUSPECT: {}})
 
     def known(self) -> KnownFiles:
-        """The files that the counters of the logs know, which are numbered now. Raises: LogError for damaged ones."""
+        """The files in the counters of the logs, which get their numbers now. Raises: LogError for damaged ones."""
         for log in self.logs:
             for module in _SUMMED:
                 records = self._counters(log, module)
@@ -133,7 +133,7 @@ class FileTable:
         return KnownFiles.numbered(np.fromiter(self._ids, dtype=np.uint64, count=len(self._ids)))
 
     def _note_streams(self, log: DarshanLog, module: str) -> None:
-        """Add what a module counted of the standard streams, which are left out."""
+        """Add a module's counts of the standard streams, which are left out."""
         records = read_counters(log, module) if module in _LAST_BYTE else None
         if records is None:
             return
@@ -144,7 +144,10 @@ class FileTable:
             self.streams.add(*map(int, counted))
 
     def add(self, notes: FileNotes) -> dict[int, int]:
-        """Add what was noted of the next ranks' files. Returns the number of each that has one of the notes' own."""
+        """Add the notes on the next ranks' files.
+
+        Returns: the final number of each file that has one of the notes' own numbers.
+        """
         changed = {number: self._number_one(record) for record, number in notes.own.items()}
         self._new_names |= notes.names
         for state, of_file in notes.offsets.items():
@@ -166,7 +169,7 @@ class FileTable:
         return changed
 
     def _let_go(self, log: DarshanLog) -> None:
-        """Drop the decoded counters of one of many logs: those of all together would fill the memory."""
+        """Drop the decoded counters if there are many logs: all of them together would fill the memory."""
         if len(self.logs) > 1:
             log.counters.clear()
 
@@ -200,7 +203,7 @@ class FileTable:
         return warnings
 
     def _offset_states(self, files: int) -> np.ndarray:
-        """int8 code of OFFSETS by file_id, masked where nothing was traced."""
+        """int8 code of OFFSETS by file_id, masked if nothing was traced."""
         traced = np.fromiter({file for _, file in self._traced}, dtype=np.int64)
         states = np.ma.masked_all(files, dtype=np.int8)
         states[traced] = AS_RECORDED
@@ -246,7 +249,7 @@ class FileTable:
                 for file, last, total in zip(
                     file_ids, records.counters[last_byte].tolist(), records.counters[moved].tolist(), strict=True
                 ):
-                    # The counter has the same error as the trace had.
+                    # The counter has the same error as the trace.
                     if total > 0 and file not in self._offsets[REPAIRED]:
                         self._sizes[file] = max(self._sizes[file], last + 1)
             if module in _LAST_BYTE:
@@ -318,7 +321,8 @@ class FileTable:
 
 
 def files_table(paths: Sequence[bytes], *, by_file: Mapping[str, Mapping[int, Any]], **columns: Any) -> pa.Table:
-    """Files as `FILES_SCHEMA`, by their number: what follows from their paths, `by_file` where known, other columns."""
+    """Files as `FILES_SCHEMA`, by number: columns that follow from their paths, `by_file` if known, and other
+    columns."""
     names = [shown(path) for path in paths]
     columns |= {
         "file_id": np.arange(len(paths), dtype=np.int32),
@@ -337,7 +341,8 @@ def _file_records(records: CounterTable) -> list[int]:
 
 
 def _of_the_job(log: DarshanLog, records: CounterTable) -> list[bool]:
-    """Which records are of the job: on C streams, TensorFlow writes its profile too, which is no part of it."""
+    """Which records belong to the job: TensorFlow also writes its profile through C streams, and that is not part of
+    it."""
     if records.module != "STDIO":
         return [True] * len(records.ranks)
     paths = (shown(log.names.get(record, b"")) for record in _file_records(records))
@@ -353,7 +358,7 @@ def _count(
 ) -> None:
     """Add the reads and writes of a module, of the records that are `kept`.
 
-    What STDIO counts is not in POSIX too: Darshan sees the program's calls and not those of the C library.
+    I/O counted by STDIO is not counted by POSIX as well: Darshan sees the program's calls, not those of the C library.
     """
     operations, moved = (
         sum(np.maximum(records.counters[f"{records.module}_{name}"], 0) for name in names)
@@ -370,20 +375,20 @@ def _count(
 
 
 def _stripes(log: DarshanLog) -> dict[int, tuple[int, int]]:
-    """record id -> (stripe size, stripe count) of the files on Lustre: of the first component of their layout."""
+    """record id -> (stripe size, stripe count) of files on Lustre, from the first component of their layout."""
     found: dict[int, tuple[int, int]] = {}
     try:
         for record in read_lustre(log):
             if record.components:
                 found[record.record_id] = (record.components[0].stripe_size, record.components[0].stripe_count)
     except LogError as error:
-        # Stripes are shown, but nothing rests on them: pre-releases of log version 3.41 have another layout.
+        # Stripes are only shown: pre-releases of log version 3.41 have another layout, and may give wrong ones.
         log.add_warning(f"{error}: stripes of files on Lustre are unknown from there on")
     return found
 
 
 def _by_rank(entries: Mapping[tuple[int, int], _Traced], reduced: Collection[int]) -> dict[int, _Traced]:
-    """The sums over the files of each rank, but for the `reduced` ones, whose records do not distinguish the ranks."""
+    """The sums over the files of each rank, without the `reduced` records, which do not distinguish ranks."""
     sums: dict[int, _Traced] = {}
     for (rank, file), entry in entries.items():
         of_rank = sums.setdefault(rank, _Traced())
@@ -400,7 +405,7 @@ def _summed(entries: Iterable[_Traced]) -> _Traced:
 
 
 def _ratio(traced: _Traced, counted: _Traced) -> tuple[float | None, float | None]:
-    """Traced / counted as (bytes, operations), None where nothing was counted."""
+    """Traced / counted as (bytes, operations), None if nothing was counted."""
     return (
         traced.bytes / counted.bytes if counted.bytes else None,
         traced.operations / counted.operations if counted.operations else None,

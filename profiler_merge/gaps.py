@@ -1,4 +1,4 @@
-"""What a capture lacks, and what it has too much of: its trace, seen against the counters."""
+"""Differences between a capture's trace and its counters: missing and surplus operations."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dxt_replay.traces.schema import Coverage, Unseen
 from dxt_replay.traces.unseen import OBJECTS, recording_of
 
 MOST_TRACED = 2.0
-"""Times of what was counted that a damaged trace may hold: counters can be incomplete too."""
+"""Factor by which the operations of a damaged trace may exceed the counters, which can be incomplete too."""
 
 
 def refuse_rubbish(job: JobLogs, coverage: Coverage, files: pa.Table) -> None:
-    """Raises: LogError where what is left of a damaged trace contradicts the counters, in all or of one of `files`."""
+    """Raises: LogError if the rest of a damaged trace contradicts the counters, in total or for one of `files`."""
     most = max(coverage.bytes or 0.0, coverage.operations or 0.0)
     of_file = pc.max(files["coverage"]).as_py() or 0.0
     if max(most, of_file) <= MOST_TRACED:
@@ -36,7 +36,7 @@ def refuse_rubbish(job: JobLogs, coverage: Coverage, files: pa.Table) -> None:
 def gap_warnings(
     job: JobLogs, rows: RowTotals, coverage: Coverage, unseen: Sequence[Unseen], *, traced: int
 ) -> list[str]:
-    """Warnings about operations that are rebuilt or missing. `traced`: how many operations the trace holds."""
+    """Warnings about operations that are rebuilt or missing. `traced`: number of operations in the trace."""
     warnings = []
     if rows.left_out:
         ((path, most),) = rows.left_out.most_common(1)
@@ -51,7 +51,7 @@ def gap_warnings(
         if any(each.kind == OBJECTS for each in unseen):
             return warnings  # `unseen_warnings` names what DXT would not trace either
         if coverage.operations is None and recording_of(job.first.path) is not None:
-            # `record` tries DXT before it starts the job: it was on.
+            # `record` tries DXT before it starts the job, so DXT was on
             return [*warnings, "the job read and wrote no file through calls: a replay has nothing to read or write"]
         rest = "rests on counters alone" if rows.rebuilt.operations else "has no reads and writes at POSIX"
         warnings.append(

@@ -1,4 +1,4 @@
-"""What a merge is given, sorted by content: recordings, profiles, spans beside them; all else is refused by name."""
+"""Sorts the inputs of a merge by content: recordings, profiles, spans beside them; refuses all else by name."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from dxt_replay.profiler_merge.sources import (
 from dxt_replay.traces.errors import LogError, ProfileError
 
 _EMPTY_BYTES = 100
-"""A file with less can be of a thread that made no call."""
+"""Smallest size of a file that must tell its kind: a smaller one may be of a thread that made no call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenFiles:
     """The sources of a merge.
 
-    recorder: what recorded the `operations`; None where profiles are all that there is. profiles: of the ranks.
+    recorder: the recorder of the `operations`; None if there are only profiles.
+    profiles: of the ranks.
     spans: files that hold spans and are not profiles.
     """
 
@@ -40,9 +41,9 @@ class GivenFiles:
 
 
 def find_recordings(path: Path) -> list[Path]:
-    """The recordings that a path stands for: a folder for the Darshan logs in it, else for its traces, else profiles.
+    """The recordings at a path: the Darshan logs in a folder, else its traces, else its profiles.
 
-    Raises: LogError for a folder without any, with what it holds instead.
+    Raises: LogError for a folder without any; the message names its contents.
     """
     try:
         return find_logs(path)
@@ -59,9 +60,9 @@ def find_recordings(path: Path) -> list[Path]:
 
 
 def given_files(files: Sequence[Path], profiles: Sequence[Path]) -> GivenFiles:
-    """Sort what was given; a profile among `files` counts as one of the `profiles`.
+    """Sort the inputs; a profile among `files` counts as one of the `profiles`.
 
-    Raises: LogError, ProfileError for what cannot be used here, or operations that two tools recorded.
+    Raises: LogError, ProfileError for a file that cannot be used here, or if two tools recorded operations.
     """
     for path in profiles:
         if (text := foreign(path, *PROFILES, *SPANS)) is not None:
@@ -73,7 +74,7 @@ def given_files(files: Sequence[Path], profiles: Sequence[Path]) -> GivenFiles:
     for path in operations:
         if kinds[path] not in RECORDINGS and (text := foreign(path, *RECORDINGS, *BESIDE)) is not None:
             raise LogError(text)
-    # Where nobody knows a file, the reader of Darshan logs says what is wrong with it.
+    # If no reader knows a file, the reader of Darshan logs reports its fault.
     recorders = {kinds[path] or DARSHAN: path for path in operations}
     given = [(path, kind_of(path)) for path in (*profiles, *own)]
     beside = {kind for _, kind in given}
@@ -95,7 +96,7 @@ def given_files(files: Sequence[Path], profiles: Sequence[Path]) -> GivenFiles:
 
 
 def _recorder_of(path: Path, kinds: dict[Path, str | None]) -> str | None:
-    """The kind of the traces that a small file belongs to which says nothing itself."""
+    """The kind of the traces to which a small file without marks of its own belongs."""
     if kinds[path] is not None or not path.is_file() or path.stat().st_size >= _EMPTY_BYTES:
         return None
     for source in (BY_KIND[kind] for kind in RECORDINGS if BY_KIND[kind].belongs):

@@ -1,6 +1,6 @@
-"""How the ranks of a job are divided into pieces that can be merged apart: by its logs alone, never by who merges.
+"""Divides the ranks of a job into pieces that can be merged separately. The division depends on the logs alone.
 
-What is read in one pass has to be in the order of the ranks, which the headers of its records show beforehand.
+A piece that is read in one pass has to be in rank order; the headers of its records show that beforehand.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dxt_replay.traces.store.rank_pieces import RANK_OPERATIONS
 from dxt_replay.traces.workers.workers import Workers
 
 _OPERATION_BYTES = 8
-"""About what an operation is in a compressed log."""
+"""Approximate bytes of an operation in a compressed log."""
 
 _LAST_RANK = 1 << 31
 
@@ -34,8 +34,9 @@ _LAST_RANK = 1 << 31
 class RankPiece:
     """The ranks first to end - 1 of a job, and the logs of their processes.
 
-    own: whether some of them have spans of their own. regions: where their streams are in the one log of the job, as
-    (offset, bytes) by module; a module that is not named is read as a whole.
+    own: whether some of them have spans of their own.
+    regions: places of their streams in the job's one log, as (offset, bytes) by module; an absent module is read as a
+    whole.
     """
 
     first: int
@@ -45,13 +46,13 @@ class RankPiece:
     regions: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """What an error calls it."""
+        """Its name in an error."""
         return f"rank {self.first}" if self.end == self.first + 1 else f"the ranks from {self.first} on"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JobSetting:
-    """What merging any piece of a job needs, small enough to be sent with each.
+    """The data needed to merge any piece of a job, small enough to be sent with each.
 
     token: names this merge, so that a process reads the counters of its logs once. working: the capture's folder.
     method: as `clocks.parse_method` returns it. left_out: record ids whose segments are dropped.
@@ -73,7 +74,7 @@ class JobSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DividedJob:
-    """The pieces of a job, by rank, and about how many operations they are worth together."""
+    """The pieces of a job, by rank, and their total work in operations, approximately."""
 
     pieces: tuple[RankPiece, ...]
     operations: int
@@ -86,10 +87,11 @@ def whole_job(job: JobLogs, own: Sequence[int]) -> DividedJob:
 
 
 def divided(job: JobLogs, known: LogCounters, own: Sequence[int], workers: Workers) -> DividedJob:
-    """The ranks in pieces, or as one where their places in a log cannot be known beforehand.
+    """The ranks in pieces, or in one piece if their places in a log are not known beforehand.
 
-    `own`: ranks with spans of their own, which share no piece with others. A piece has so many counted operations as
-    the `workers` say, where a rank counts as some more, or those of one rank. Raises: LogError as `read_counters`.
+    `own`: ranks with spans of their own, which share no piece with others.
+    A piece has as many counted operations as `workers` sets, plus a fixed cost per rank, or is one larger rank.
+    Raises: LogError as `read_counters`.
     """
     whole = whole_job(job, own)
     first = job.processes[0]
@@ -119,7 +121,7 @@ def divided(job: JobLogs, known: LogCounters, own: Sequence[int], workers: Worke
 
 
 def _are_apart(job: DividedJob, workers: Workers) -> bool:
-    """Whether the streams are where they seem: each piece has its own ranks alone, in their order, and no damage."""
+    """Whether the guessed streams are right: each piece has only its own ranks, in order, and no damage."""
     with workers.results(_is_apart, job.pieces, operations=job.operations) as results:
         return all(list(results))
 
@@ -133,7 +135,7 @@ def _is_apart(piece: RankPiece) -> bool:
 
 
 def _logged(job: JobLogs) -> np.ndarray:
-    """float64 (ranks,): about how many operations the logs of each rank hold."""
+    """float64 (ranks,): approximate number of operations in the logs of each rank."""
     found = np.zeros(job.nprocs)
     for process in job.processes:
         found[process.rank] += sum(module.length for module in process.log.modules.values()) / _OPERATION_BYTES
@@ -150,7 +152,7 @@ def _bounds(operations: np.ndarray, own: Sequence[int], piece_operations: int) -
 
 
 def _regions(process: ProcessLog, modules: Sequence[str], bounds: Sequence[int]) -> list[dict[str, tuple[int, int]]]:
-    """Where the streams of the ranks of each piece are in these modules."""
+    """Places of the streams of each piece's ranks in these modules."""
     regions: list[dict[str, tuple[int, int]]] = [{} for _ in bounds[1:]]
     for module in modules:
         region = process.log.modules[module]

@@ -1,4 +1,4 @@
-"""The spans of a job: each rank's from its profile, and where one rank alone was profiled, copies for the others."""
+"""The spans of a job: each rank's from its profile, or copies if only one rank was profiled."""
 
 from __future__ import annotations
 
@@ -24,21 +24,23 @@ MAX_COPIED_SPANS = 1 << 25
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SharedSteps:
-    """What ranks without spans of their own need of those of the others: start, end (int64 ns) and number (int32) of
-    the steps (n,) of all of them, None where they have none. Small enough to be sent."""
+    """Steps lent to ranks without spans of their own.
+
+    Start, end (int64 ns) and number (int32) of the steps (n,) that all of them get; None if they get none. Small enough
+    to be sent."""
 
     steps: tuple[np.ndarray, np.ndarray, np.ndarray] | None
 
     def have_own(self, ranks: np.ndarray) -> np.ndarray:
-        """As of `JobSpans`: none has."""
+        """As of `JobSpans`: no rank has spans of its own."""
         return np.zeros(len(ranks), dtype=bool)
 
     def profile(self, rank: int) -> Profile | None:
-        """As of `JobSpans`: none has one."""
+        """As of `JobSpans`: no rank has a profile."""
         return None
 
     def add_profiled(self, rows: RankRows, path: Callable[[int], str]) -> list[str]:
-        """As of `JobSpans`: there is none to add."""
+        """As of `JobSpans`: there is no profile to add."""
         return []
 
     def step_of(self, rank: int, times: np.ndarray) -> np.ndarray:
@@ -53,11 +55,11 @@ class JobSpans:
     """Reads the profiles of a job, one at a time, and gathers their spans on the capture's clock.
 
     profiles: the files of each profiled rank.
-    start_ns: where the capture's time begins (CLOCK_REALTIME).
+    start_ns: zero of the capture's time (CLOCK_REALTIME).
     ranks: those that the job surely has.
-    skip_damaged: whether the readable rest of a damaged profile is used.
-    extend: whether steps that were not profiled are added, from the reads.
-    more: spans from files that are not profiles; a rank's profile takes the place of its loop in these.
+    skip_damaged: whether to use the readable rest of a damaged profile.
+    extend: whether to add steps that were not profiled, inferred from the reads.
+    more: spans from files that are not profiles; a rank's profile replaces its loop in these.
     """
 
     profiles: Mapping[int, Sequence[Path]]
@@ -77,7 +79,7 @@ class JobSpans:
             self._tables[rank] = _spans_table(rank, self.more.loops[rank], -self.start_ns)
 
     def have_own(self, ranks: np.ndarray) -> np.ndarray:
-        """bool (r,): which of some ranks have a profile, or spans of their own from another file."""
+        """bool (r,): which of these ranks have a profile, or spans of their own from another file."""
         return np.isin(ranks, self.own_ranks)
 
     def profile(self, rank: int) -> Profile | None:
@@ -89,7 +91,7 @@ class JobSpans:
     def add_profiled(self, rows: RankRows, path: Callable[[int], str]) -> list[str]:
         """Note the spans in the profile of a rank, and extend them over its reads outside of it. Returns warnings.
 
-        `path`: of a file_id. Ranks train together: the first one that shows how many steps there are shows it for all.
+        `path`: of a file_id. Ranks train together: the first rank that shows the number of steps shows it for all.
         """
         rank, profile = int(rows.ranks[0]), rows.profile
         if profile is None:
@@ -120,7 +122,7 @@ class JobSpans:
         return warnings + [f"rank {rank}: {text}" for text in profile.warnings]
 
     def extension_warnings(self) -> list[str]:
-        """What a user should know of the steps that were not profiled."""
+        """Warnings about the steps that were not profiled."""
         if self._extended:
             rank, most = self._most_extended()
             return [f"rank {rank}: {text_of(most)}" if len(self._extended) == 1 < len(self.ranks) else text_of(most)]
@@ -130,7 +132,7 @@ class JobSpans:
         ]
 
     def extended_json(self) -> dict[str, int]:
-        """The object `extended` of capture.json, of the rank with most extended steps; empty where there are none."""
+        """The object `extended` of capture.json, of the rank with the most extended steps; empty if there are none."""
         if not self._extended:
             return {}
         _, most = self._most_extended()
@@ -147,16 +149,16 @@ class JobSpans:
         return warnings + self._copy_to_others()
 
     def step_of(self, rank: int, times: np.ndarray) -> np.ndarray:
-        """Training step in which each time (ns, capture clock) of a rank lies, int32; NO_STEP outside the steps.
+        """Training step of a rank at each time (ns, capture clock), int32; NO_STEP outside of the steps.
 
-        A rank without a profile has the steps of the only one that was profiled, where that profile has a date.
+        A rank without a profile has the steps of the only profiled rank, if that profile has a date.
         """
         own = self._tables.get(rank)
         shared = self.shared() if own is None else SharedSteps(steps=_steps(own))
         return shared.step_of(rank, times)
 
     def shared(self) -> SharedSteps:
-        """What ranks without spans of their own have by now."""
+        """Steps lent to ranks without a profile."""
         template = self._of_profiled()
         return SharedSteps(steps=None if template is None else _steps(template))
 
@@ -170,7 +172,7 @@ class JobSpans:
         return pa.concat_tables([SPANS_SCHEMA.empty_table(), *self._tables.values(), *self._meetings()])
 
     def _meetings(self) -> list[pa.Table]:
-        """Collectives of each rank, in the steps that its other spans make."""
+        """Collectives of each rank, assigned to the steps of its other spans."""
         tables = []
         for rank, spans in self.more.meetings.items():
             step = self.step_of(rank, spans.start_ns - self.start_ns)
@@ -178,7 +180,7 @@ class JobSpans:
         return tables
 
     def _of_profiled(self) -> pa.Table | None:
-        """The spans that stand for ranks without a profile: those of the one profiled rank, if they have a date."""
+        """The spans that stand for ranks without a profile: those of the one profiled rank, if it has a date."""
         if not self._template_known and len(self.profiles) == 1:
             (rank,) = self.profiles
             self._note_template(rank, read_profile(self.profiles[rank], skip_damaged=self.skip_damaged))
@@ -193,7 +195,7 @@ class JobSpans:
             self._template = _table(rank, profile, -self.start_ns) if found is None else found
 
     def _copy_to_others(self) -> list[str]:
-        """Copy the spans of the one profiled rank to the others: profiling rank 0 alone is the custom under Horovod."""
+        """Copy the spans of the one profiled rank to the others: under Horovod it is usual to profile only rank 0."""
         missing = [rank for rank in self.ranks if rank not in self.profiles]
         if not missing or (template := self._of_profiled()) is None:
             return []

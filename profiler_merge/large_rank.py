@@ -1,4 +1,4 @@
-"""One rank with more segments than should be in memory: in files, arranged by time, and gone through in stretches."""
+"""One rank with more segments than should be in memory: kept in files, sorted by time, processed in stretches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dxt_replay.profiler_merge.untraced.traced_operations import (
 )
 
 STRETCH_ROWS = 1 << 19
-"""Operations of a stretch, about: its rows are in memory together."""
+"""Approximate number of operations of a stretch, whose rows are in memory together."""
 
 _MOST_SAMPLES = 1 << 20
 _LAST_NS = int(np.iinfo(np.int64).max)
@@ -37,7 +37,7 @@ _COLUMNS: dict[str, type] = {
 class Stretch:
     """The `rows` (n,) of a rank that start in [begin_ns, end_ns), in the order in which they are stored.
 
-    file: int32 (n,), the place of each row's file in `LargeRank.records`.
+    `file`: int32 (n,), index of each row's file in `LargeRank.records`.
     """
 
     begin_ns: int
@@ -49,8 +49,8 @@ class Stretch:
 class LargeRank:
     """The operations of one rank, by start and then by duration, the longest first; `traced_operations.Traced`.
 
-    capture_ns: takes times of the log to the capture's clock. folder: where the files are made.
-    records: uint64, the record ids of its files in the order in which the log has them.
+    capture_ns: maps times of the log to the capture's clock. folder: of the files.
+    records: uint64, the record ids of its files in the order of the log.
     Raises: TargetError when the disk refuses.
     """
 
@@ -116,7 +116,7 @@ class LargeRank:
         return (slice(*bounds) for bounds in zip(self._bounds[:-1].tolist(), self._bounds[1:].tolist(), strict=True))
 
     def _file_key(self, rows: slice) -> np.ndarray:
-        """Place of each operation's file, those of MPI-IO after all others."""
+        """Index of each operation's file; those of MPI-IO come after all others."""
         above = np.isin(self._columns["api"][rows], APIS_OF_MODULE["MPI-IO"])
         return np.asarray(self._columns["file"][rows] + above * len(self.records))
 
@@ -130,7 +130,7 @@ class LargeRank:
         if self._threads is not None:
             lane[:] = self._threads.of(self._columns["thread"][rows])
             return
-        # The layers nest in each other, so that overlap across them says nothing about threads.
+        # The layers nest in each other, so overlap across them does not tell threads apart.
         apis = self._columns["api"][rows]
         for api in np.unique(apis).tolist():
             mine = np.flatnonzero(apis == api)
@@ -205,17 +205,17 @@ class LargeRank:
 
 
 class _Codes:
-    """Numbers values (uint64) in the order in which they come: record ids, or threads, whose numbers are lanes."""
+    """Numbers values (uint64) in the order of appearance: record ids, or threads, whose numbers are lanes."""
 
     def __init__(self) -> None:
         self._codes: dict[int, int] = {}
 
     def __len__(self) -> int:
-        """How many there are so far."""
+        """Number of values so far."""
         return len(self._codes)
 
     def of(self, values: np.ndarray) -> np.ndarray:
-        """int32 number of each value; equal ones mostly follow each other."""
+        """int32 number of each value; most are equal to their predecessor."""
         begin = np.flatnonzero(np.append(True, values[1:] != values[:-1]))
         distinct, first, inverse = np.unique(values[begin], return_index=True, return_inverse=True)
         numbers = np.empty(len(distinct), dtype=np.int32)
@@ -229,9 +229,9 @@ class _Codes:
 
 
 def _places(free: np.ndarray, group: np.ndarray) -> np.ndarray:
-    """int64 (n,): where each row goes, the rows of a group one after the other from its `free` place on.
+    """int64 (n,): destination of each row; the rows of a group are adjacent, from its `free` place on.
 
-    The places are taken: `free` is moved on.
+    Moves `free` past the places taken.
     """
     order = np.argsort(group, kind="stable")
     in_order = group[order]
@@ -246,7 +246,7 @@ def _places(free: np.ndarray, group: np.ndarray) -> np.ndarray:
 def _limits(
     batch: SegmentBatch, capture_ns: Callable[[np.ndarray], np.ndarray], rows: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """int64 starts of the stretches but the first, ascending, and how many operations each has: at least one."""
+    """int64 starts of all stretches but the first, ascending, and the number of operations of each: at least one."""
     every = max(1, min(64, rows // 8), len(batch) // _MOST_SAMPLES)
     sample = []
     for piece in chunks(len(batch)):

@@ -1,4 +1,4 @@
-"""Files whose operations a merge leaves out, because the profiler wrote them and not the job."""
+"""Files that a merge leaves out because the profiler, not the job, wrote them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 def is_export(path: str, exports: Collection[str]) -> bool:
     """Whether the profiler wrote the file, or a temporary form of it that is renamed or compressed later.
 
-    exports: paths and names that the profiler gave to what it wrote.
+    exports: paths and names of the profiler's output.
     """
     name = path.rpartition("/")[2]
     finals = (path, name, f"{name}.gz", name.removesuffix(".tmp"), path.removesuffix(".tmp"))
@@ -16,7 +16,7 @@ def is_export(path: str, exports: Collection[str]) -> bool:
 
 
 def exports_warnings(paths: Iterable[str]) -> list[str]:
-    """What a user should know of exports that are left out."""
+    """Warnings about exports that are left out."""
     names = ", ".join(sorted(paths))
     left_out = (
         f"left out, written by the profiler itself and not by the job: {names} (--keep-profiler-files keeps them)"
@@ -25,5 +25,5 @@ def exports_warnings(paths: Iterable[str]) -> list[str]:
 
 
 def shown(path: bytes) -> str:
-    """The path as text, what is not UTF-8 as escapes."""
+    """The path as text, with bytes that are not UTF-8 as escapes."""
     return path.decode("utf-8", "backslashreplace")

@@ -1,7 +1,7 @@
-"""How long Darshan took to write the log of each process that ended before the job did, as DataLoader workers do.
+"""The time in which Darshan wrote the log of each process that ended before the job, such as DataLoader workers.
 
-When a process ends, Darshan clears as much memory as the trace may take (1.3 ms a MiB) and writes the log. Where
-training waits for the process, that wait is the recording's and not the job's.
+When a process ends, Darshan clears as much memory as the trace may take (1.3 ms a MiB) and writes the log. If training
+waits for the process, the recording causes that wait.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from dxt_replay.profiler_merge.darshan.job_logs import JobLogs, ProcessLog
 from dxt_replay.traces.units import NS_PER_S
 
 LONGEST_NS = 60 * NS_PER_S
-"""A file whose last change lies further behind the end in the log is a copy, which says nothing."""
+"""Largest delay of a file's last change after the end in the log; a later change shows that the file is a copy."""
 
 TICK_NS = 10_000_000
-"""Times of files are those of the kernel's last tick."""
+"""Tolerance: file times are those of the kernel's last tick."""
 
 
 def log_writing(job: JobLogs) -> list[list[int]]:
-    """[rank, begin_ns, end_ns] on the capture's clock of each log whose writing is known, ascending.
+    """[rank, begin_ns, end_ns] on the capture's clock, ascending, for each log whose writing time is known.
 
-    It begins at the end that the log states and lasts until the last change of the file, by the clocks of both.
+    Writing begins at the end stated in the log and lasts until the last change of the file, by both clocks.
     """
     written = list(_written(job.processes))
     if any(end_ns < begin_ns - TICK_NS for _, begin_ns, end_ns in written):

@@ -1,6 +1,6 @@
-"""Recordings to one capture: a job as Darshan or another tracer saw it, and the profiles of its ranks.
+"""Merges recordings into one capture: the job as seen by Darshan or another tracer, and the profiles of its ranks.
 
-What differs between the kinds of recordings is behind `recorded_job.Recording`, and `sources` says which there are.
+`recorded_job.Recording` hides the differences between kinds of recordings; `sources` lists the kinds.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from dxt_replay.traces.workers.workers import ALONE, Workers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeResult:
-    """What a merge made.
+    """The result of a merge.
 
-    `operations`: the traced ones; `reconstructed` are stored beside them. `counted`: what Darshan's counters say of
-    each interface, as {"POSIX": {"reads": ..., "writes": ..., "bytes_read": ..., "bytes_written": ...}}.
+    `operations`: number of traced ones; `reconstructed`: number of rebuilt ones. `counted`: Darshan's counters of each
+    interface, as {"POSIX": {"reads": ..., "writes": ..., "bytes_read": ..., "bytes_written": ...}}.
     """
 
     capture: Path
@@ -93,7 +93,7 @@ def merge(
 ) -> MergeResult:
     """Write the capture `output` from the logs or traces of one job and the profiles of its ranks, or from these alone.
 
-    workers: who merges the ranks of Darshan logs; the capture does not depend on it.
+    workers: the processes that merge the ranks of Darshan logs; the capture does not depend on them.
     Raises: LogError, ProfileError, AlignmentError for sources that cannot be used; TargetError for `output`.
     """
     given = given_files(logs, profiles)
@@ -121,12 +121,12 @@ def merge(
 
 
 def open_recording(given: GivenFiles, options: MergeOptions) -> Recording:
-    """The recording of the operations, by the reader that the registry names, or the profiles alone.
+    """The recording of the operations, read by the reader in the registry, or the profiles alone.
 
-    Raises: LogError for files that cannot be read as what they are.
+    Raises: LogError for files that their reader cannot read.
     """
     if given.recorder is None:
-        from dxt_replay.profiler_merge.profiles_alone import ProfilesAlone  # what most merges do without
+        from dxt_replay.profiler_merge.profiles_alone import ProfilesAlone  # most merges do not need them
 
         return ProfilesAlone(given.spans, options)
     if given.recorder.trace:
@@ -139,7 +139,7 @@ def open_recording(given: GivenFiles, options: MergeOptions) -> Recording:
 
 
 def _more_spans(files: Sequence[Path], process_ids: Callable[[], ProcessIds]) -> MoreSpans:
-    """What files beside the profiles hold. Raises: ProfileError for one that cannot be used."""
+    """Spans from files other than profiles. Raises: ProfileError for a file that cannot be used."""
     found = MoreSpans()
     kinds = {path: str(kind_of(path)) for path in files}
     for kind in dict.fromkeys(kinds.values()):
@@ -152,7 +152,7 @@ def _more_spans(files: Sequence[Path], process_ids: Callable[[], ProcessIds]) ->
 
 
 class _Merger:
-    """One recording and what stands beside it, to the capture `folder`."""
+    """Merges one recording and its other sources into the capture `folder`."""
 
     def __init__(self, recording: Recording, given: GivenFiles, options: MergeOptions, folder: Path) -> None:
         self._recording, self._options, self._folder = recording, options, folder
@@ -216,7 +216,7 @@ class _Merger:
 def _counted(files: pa.Table, counted_times: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, int]]:
     """Reads, writes and bytes in the counters of each interface that was used, over all files.
 
-    counted_times: has those of interfaces that the files table lacks.
+    counted_times: of interfaces that the files table lacks.
     """
     amounts = ("reads", "writes", "bytes_read", "bytes_written")
     totals = {

@@ -1,4 +1,4 @@
-"""How to merge."""
+"""The options of a merge."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from dxt_replay.profiler_merge.untraced.data_rows import RECONSTRUCT_LIMIT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeOptions:
-    """How to merge.
+    """The options of a merge.
 
     align: auto, anchors, nesting, wall, or seconds as text.
     exclude: globs over whole paths.
-    include: globs over whole paths of files that are kept though a trace leaves them out, such as data in /opt.
+    include: globs over whole paths of files to keep although a trace leaves them out, such as data in /opt.
     skip_damaged: use the readable rest of damaged logs and profiles.
     reconstruct: make the operations that a trace does not hold (`profiler_merge.untraced.reconstruct`).
     reconstruct_limit: the most reads and writes of one process that are made.
@@ -25,8 +25,8 @@ class MergeOptions:
     keep_profiler_files: keep the operations on the files that PyTorch's profiler wrote while it was recorded.
     extend: extend a profile of some steps over the reads of the others (`profiler_merge.unprofiled`).
     force: replace an earlier capture.
-    rank_segments: a rank with more is kept in files and merged in stretches of some `stretch_rows`; the rows do not
-        depend on either.
+    rank_segments: a rank with more is kept in files and merged in stretches of about `stretch_rows` rows. The rows do
+    not depend on either.
     """
 
     align: str = "auto"
@@ -44,7 +44,7 @@ class MergeOptions:
     stretch_rows: int = STRETCH_ROWS
 
     def repeated(self) -> dict[str, Any]:
-        """What capture.json repeats of them."""
+        """The options that capture.json repeats."""
         return {"align": self.align, "exclude": list(self.exclude)}
 
 

@@ -1,4 +1,4 @@
-"""Archives of Darshan logs, unpacked while they are merged."""
+"""Unpacks archives of Darshan logs during a merge."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from dxt_replay.traces.errors import DxtReplayError, LogError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unpacked:
-    """paths: as given, a temporary folder of its logs in the place of each archive. archives: folder -> archive."""
+    """paths: the given paths, with a temporary folder of its logs for each archive. archives: folder -> archive."""
 
     paths: list[Path]
     archives: Mapping[Path, Path]
 
     def named(self, text: str) -> str:
-        """The text with the archives in the place of their folders, as the user knows them."""
+        """The text with each temporary folder replaced by its archive, which the user knows."""
         for folder, archive in self.archives.items():
             text = text.replace(str(folder), str(archive))
         return text
@@ -39,9 +39,10 @@ def is_packed(path: Path) -> bool:
 
 @contextmanager
 def unpacked(paths: Sequence[Path]) -> Iterator[Unpacked]:
-    """The paths with their archives unpacked; the folders are there inside. Errors from inside name the archives.
+    """The paths with their archives unpacked into temporary folders that exist within the context. Errors from inside
+    name the archives.
 
-    Raises: LogError for an archive that is damaged, holds no log, or does not fit the disk.
+    Raises: LogError for an archive that is damaged, has no log, or does not fit on the disk.
     """
     with ExitStack() as stack:
         archives = {}
@@ -64,7 +65,7 @@ def _unpack(path: Path, folder: Path) -> None:
     logs = 0
     try:
         for name, file in (_of_tar if kind_of(path) == "tar" else _of_zip)(path):
-            # Wherever the archive wants it: parts of the name alone, below the folder.
+            # Ignore the archive's own paths: use parts of the name alone, below the folder.
             parts = [part for part in PurePosixPath(name).parts if part not in ("/", "..")]
             place = folder.joinpath(*parts)
             place.parent.mkdir(parents=True, exist_ok=True)

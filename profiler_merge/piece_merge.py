@@ -1,4 +1,4 @@
-"""Merges the ranks of one piece of Darshan's logs, on any process: their rows into parts of the capture, the rest as
+"""Merges the ranks of one piece of Darshan's logs, in any process: writes rows as parts of the capture, returns
 notes."""
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from dxt_replay.profiler_merge.stretch_rows import RowsInStretches
 from dxt_replay.traces.schema import RankClock
 
 _KEPT_STRETCHES = 8
-"""Stretches of a rank after which freed memory goes back to the system: the C library would keep 7 bytes for each
-operation, in pieces between what is in use."""
+"""Call malloc_trim after this many stretches of a rank, against heap fragmentation: the C library would keep 7 bytes
+per operation between blocks in use."""
 
 
 class OpenedJob:
-    """The logs of a job: each opened, and its counters read, once."""
+    """The opened logs of a job; each is opened, and its counters are read, once."""
 
     def __init__(self, setting: JobSetting) -> None:
         self.known = LogCounters(
@@ -46,18 +46,19 @@ class OpenedJob:
         self._logs: dict[Path, DarshanLog] = {}
 
     def process(self, process: ProcessLog) -> ProcessLog:
-        """The process with the log as it was opened first."""
+        """The process with its log as first opened."""
         return replace(process, log=self._logs.setdefault(process.log.path, process.log))
 
 
 _IDLE: dict[str, list[OpenedJob]] = {}
-"""By token, the logs that nobody reads just now: what is known of their counters changes from rank to rank, so that two
-threads of a process must not use the same ones."""
+"""By token, the opened logs that are not in use.
+
+What is known of their counters changes from rank to rank, so two threads of a process must not share them."""
 
 
 @contextmanager
 def opened(setting: JobSetting) -> Iterator[OpenedJob]:
-    """The logs of a job, for one user at a time; those of another job are let go."""
+    """The logs of a job, for one user at a time; frees those of another job."""
     if setting.token not in _IDLE:
         _IDLE.clear()
     idle = _IDLE.setdefault(setting.token, [])
@@ -76,7 +77,7 @@ def let_go() -> None:
 
 @dataclass(slots=True, kw_only=True)
 class MergedPiece:
-    """What became of the ranks of a piece. log_warnings: by path of the log."""
+    """The result of the ranks of a piece. log_warnings: by path of the log."""
 
     written: WrittenRanks
     made: RowTotals
@@ -113,12 +114,12 @@ class _Merging:
     def run(self) -> MergedPiece:
         """Write the rows; returns the rest."""
         written = write_ranks(self._setting.working, self._rank_rows(), self._spans, self._path)
-        self._files.known = KnownFiles.numbered(np.empty(0, dtype=np.uint64))  # whoever gets the result knows them
+        self._files.known = KnownFiles.numbered(np.empty(0, dtype=np.uint64))  # the caller adds these to its own
         warnings = {str(process.log.path): process.log.warnings for process in self._logs}
         return MergedPiece(written=written, made=self._made, files=self._files, log_warnings=warnings)
 
     def _rank_rows(self) -> Iterator[RankRows]:
-        """The rows of some ranks after the other."""
+        """The rows of ranks, one rank after the other."""
         for parts in self._sources.batches():
             process, batch = parts[0]
             own = self._spans.have_own(batch.ranks)
@@ -131,7 +132,8 @@ class _Merging:
                     yield self._rows_of([(process, batch.of_ranks(first, last))])
 
     def _stretches_of(self, process: ProcessLog, batch: SegmentBatch) -> Iterator[RankRows]:
-        """As `_rows_of`, for a rank without spans of its own whose segments are in files: a stretch of time each."""
+        """As `_rows_of`, for a rank without spans of its own whose segments are in files: one item per stretch
+        of time."""
         rank = int(batch.ranks[0])
         alignment, warnings = self._aligned(rank, process, batch.of_rank(0), None)
         clock = [rank_clock(rank, alignment, process.worker)]
@@ -151,8 +153,7 @@ class _Merging:
                 return_freed_memory()
 
     def _rows_of(self, parts: list[tuple[ProcessLog, SegmentBatch]]) -> RankRows:
-        """The rows of a rank, or of several alike, by rank and start, with its clock; file counts are noted on the
-        way."""
+        """The rows of a rank, or of several similar ones, by rank and start, with its clock; also notes file counts."""
         ranks = parts[0][1].ranks
         rank = int(ranks[0])
         profile = self._spans.profile(rank)
@@ -164,7 +165,7 @@ class _Merging:
             alignment, notes = self._aligned(rank, process, segments, profile)
             warnings += notes
             if len(segments) and process.worker == 0 and profile is not None and profile.epoch_start_ns is None:
-                # The profile has no date, so it is moved to the log's clock, not the log to the profile's.
+                # The profile has no date, so it is moved to the log's clock instead.
                 undated_offset_ns = -alignment.offset_ns
                 alignment = replace(alignment, offset_ns=0)
             made = self._rows.columns(process, batch, alignment)
@@ -186,7 +187,7 @@ class _Merging:
         )
 
     def _path(self, file_id: int) -> str:
-        """The recorded path of a file, as far as a log has it."""
+        """The recorded path of a file, if a log has it."""
         record = self._files.record(file_id)
         names = (process.log.names[record] for process in self._logs if record in process.log.names)
         return shown(next(names, self._files.names.get(record, b"")))
@@ -194,9 +195,9 @@ class _Merging:
     def _aligned(
         self, rank: int, process: ProcessLog, segments: RankSegments, profile: Profile | None
     ) -> tuple[Alignment, list[str]]:
-        """The offset of a log, and warnings. Only the rank's own process is in the profile.
+        """The offset of a log, and warnings. The profile covers only the rank's own process.
 
-        A worker's is as its rank's training thread shows it; without traced operations it is the wall clock's.
+        A worker's offset follows from its rank's training thread; without traced operations it is the wall clock's.
         """
         log_job, method = process.log.job, self._setting.method
         if len(segments) and process.worker == 0:
@@ -211,8 +212,9 @@ class _Merging:
 
 
 def _alike(batch: SegmentBatch, alone: np.ndarray) -> list[tuple[int, int]]:
-    """The ranks of a batch, as (first, end) places, in runs of ranks that either all have thread ids or none; a rank in
-    `alone` (bool) is a run by itself."""
+    """The ranks of a batch, as (first, end) places, in runs in which all ranks, or none, have thread ids.
+
+    A rank in `alone` (bool) is a run of its own."""
     threaded = batch.threaded | (batch.counts == 0)
     mixed = not (batch.knows_threads or not threaded[batch.counts > 0].any())
     new = alone.copy()

@@ -1,6 +1,6 @@
-"""The op stream of processes of a log: traced segments with their lanes, and what is reconstructed beside them.
+"""The op stream of a log's processes: traced segments with their lanes, and reconstructed operations.
 
-Columns are those of `traces.schema.OPS_SCHEMA` but for step, and `tie`, which orders rows that start together.
+Columns are those of `traces.schema.OPS_SCHEMA` except step, plus `tie`, which orders rows that start together.
 """
 
 from __future__ import annotations
@@ -46,11 +46,12 @@ _COLUMNS = {
 
 @dataclass(slots=True)
 class RowTotals:
-    """What the rows of some ranks came to, which can be added up.
+    """Totals of the rows of some ranks, which can be added up.
 
-    reconstructed: rows made. left_out: opens, seeks, stats and syncs that were not made because they are too many, by
-    path. threads_known: for each batch with operations, whether its log has thread ids. rebuilt: how the made ones meet
-    the counters.
+    reconstructed: rows made. left_out: by path, opens, seeks, stats and syncs that were not made because there are too
+    many.
+    threads_known: for each batch with operations, whether its log has thread ids.
+    rebuilt: how well the made operations meet the counters.
     """
 
     reconstructed: int = 0
@@ -59,7 +60,7 @@ class RowTotals:
     rebuilt: Rebuilt = field(default_factory=Rebuilt)
 
     def add(self, other: RowTotals) -> None:
-        """Add those of the next ranks."""
+        """Add the totals of the next ranks."""
         self.reconstructed += other.reconstructed
         self.left_out += other.left_out
         self.threads_known += other.threads_known
@@ -68,7 +69,7 @@ class RowTotals:
 
 @dataclass(slots=True)
 class LogCounters:
-    """What the counters of the logs of a job hold, read once.
+    """The counters of a job's logs, read once.
 
     ranks: number of ranks of the job. reconstruct, limit: whether to make operations that were not traced, and of one
     process at most. excluded: record ids that are left out. traced: how much of the reduced records of a log its trace
@@ -95,11 +96,11 @@ class LogCounters:
         return self._counters[key]
 
     def traced_segments(self) -> dict[str, Mapping[str, tuple[SegmentCounts, ...]]]:
-        """What was counted so far, to be given to others as `traced`."""
+        """The traced segments counted so far, to be passed to others as `traced`."""
         return {log: counters.traced for log, counters in self._counters.items() if counters.traced}
 
     def names(self, log: DarshanLog) -> LogNames:
-        """The names of a log, both ways."""
+        """The names of a log, in both directions."""
         key = str(log.path)
         if key not in self._names:
             self._names[key] = LogNames(by_record=log.names)
@@ -125,8 +126,8 @@ class LogCounters:
 class ProcessRows:
     """Makes the rows of processes of a job.
 
-    files: numbers their files, and is given what the rows say of them. known: the counters of the logs. made: what the
-    rows came to.
+    files: numbers their files and collects facts from the rows.
+    known: the counters of the logs. made: totals of the rows.
     """
 
     files: FileNotes
@@ -135,7 +136,7 @@ class ProcessRows:
     made: RowTotals = field(default_factory=RowTotals)
 
     def columns(self, process: ProcessLog, batch: SegmentBatch, alignment: Alignment) -> dict[str, np.ndarray]:
-        """The columns of the ranks of a batch, by traced and then by reconstructed rows, each by rank and start.
+        """The columns of the ranks of a batch, for traced and then for reconstructed rows, each by rank and start.
 
         Lanes are numbered from 0 in each rank. All ranks of a batch with more than one have, or lack, thread ids.
         """
@@ -176,7 +177,7 @@ class ProcessRows:
         files: Mapping[str, CountedFiles],
         alignment: Alignment,
     ) -> ReconstructedRows | None:
-        """What no trace holds of the ranks of a batch; None where nothing is to be reconstructed."""
+        """Operations of a batch's ranks that no trace holds; None if nothing is to be reconstructed."""
         if not self.known.reconstruct:
             return None
         modules = [
@@ -206,7 +207,7 @@ class ProcessRows:
         alignment: Alignment,
         traced: np.ndarray,
     ) -> dict[int, CountedData]:
-        """What ranks of a batch did at a module beyond their trace; HEATMAP is looked up where it is needed."""
+        """Counted I/O of a batch's ranks at a module beyond their trace; uses HEATMAP if necessary."""
         data = self.known.data(process, module)
 
         def activity(rank: int) -> Activity | None:
@@ -228,7 +229,7 @@ class ProcessRows:
         made: ReconstructedRows | None,
         of_made: Sequence[FilesOfRows],
     ) -> None:
-        """Note what the rows of a batch say of their files."""
+        """Note facts about files from the rows of a batch."""
         at_counted = traced.api == COUNTED_API
         self.files.note_traced(
             batch.ranks[traced.process[at_counted]], files.select(at_counted), batch.length[at_counted]
@@ -236,7 +237,7 @@ class ProcessRows:
         if made is None or not (renamed := np.flatnonzero(made.op == RENAME)).size:
             self._note_sizes(traced, files, made, of_made, slice(None), slice(None))
             return
-        # A new name is as large as the old one is by then: the ranks before count, those after do not.
+        # A new name gets the size of the old one at that time, so earlier ranks count and later ones do not.
         traced_begin = made_begin = 0
         for process in np.unique(made.process[renamed]).tolist():
             traced_end, made_end = (int(np.searchsorted(each.process, process + 1)) for each in (traced, made))
@@ -267,7 +268,7 @@ class ProcessRows:
         self.files.note_sizes(of_made[0].select(data), made.offset[data], made.length[data])
 
     def _capture_ns(self, times_ns: np.ndarray, log_start_ns: int, alignment: Alignment) -> np.ndarray:
-        # Drift is known on the log's own clock, so the job's start is taken off again afterwards.
+        # Drift is known on the log's own clock, so the job's start is subtracted again afterwards.
         return alignment.realtime_ns(times_ns + log_start_ns) - self.job_start_ns
 
     def _counted_files(self, process: ProcessLog, ranks: np.ndarray, alignment: Alignment) -> dict[str, CountedFiles]:
@@ -289,7 +290,7 @@ class ProcessRows:
     def _examined(
         self, rows: TracedRows, posix: CountedFiles, thread: np.ndarray | None
     ) -> tuple[TracedRows, dict[int, tuple[np.ndarray, np.ndarray]]]:
-        """The rows, with offsets repaired where possible; record ids and operations of REPAIRED and SUSPECT files."""
+        """The rows, with offsets repaired if possible; record ids and operations of REPAIRED and SUSPECT files."""
         if not opened_together(posix).any():
             return rows, {}
         operations, places = operations_of(rows, posix)
@@ -322,7 +323,7 @@ class ProcessRows:
         place = batch.place
         if batch.knows_threads:
             return lanes_from_threads(batch.thread, place)
-        # The layers nest in each other, so that overlap across them says nothing about threads.
+        # The layers nest in each other, so overlap across them does not tell threads apart.
         lanes = np.empty(len(batch), dtype=np.int32)
         first = np.zeros(len(batch.ranks), dtype=np.int32)
         for api in np.unique(batch.api).tolist():
@@ -335,13 +336,13 @@ class ProcessRows:
 def _columns_of(
     ranks: np.ndarray, rows: TracedRows | ReconstructedRows, op: np.ndarray, files: FilesOfRows
 ) -> dict[str, np.ndarray]:
-    """The columns that traced and reconstructed rows have in common. `ranks`: by place of the process."""
+    """The columns that traced and reconstructed rows share. `ranks`: by place of the process."""
     same = {name: getattr(rows, name) for name in ("lane", "api", "offset", "length", "start_ns", "end_ns")}
     return {**same, "rank": ranks[rows.process], "op": op, "file_id": files.file_id}
 
 
 def as_columns(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """The columns of parts one after the other, each of its type."""
+    """Concatenate the columns of parts, each with its type."""
     return {
         name: np.concatenate([part[name] for part in parts]).astype(dtype, copy=False)
         for name, dtype in _COLUMNS.items()
@@ -355,8 +356,9 @@ def records_of(made: ReconstructedRows) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def in_start_order(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The rows by rank and start; of those that start together the longest first, but for reconstructed ones that take
-    no time: those come before what they prepare."""
+    """The rows by rank and start. Of rows that start together the longest comes first.
+
+    Reconstructed rows of zero length come before the rows that they prepare."""
     instant = (columns["origin"] == RECONSTRUCTED) & (columns["end_ns"] == columns["start_ns"])
     order = np.lexsort((columns["tie"], -columns["end_ns"], ~instant, columns["start_ns"], columns["rank"]))
     return {name: values[order] for name, values in columns.items() if name != "tie"}

@@ -1,4 +1,4 @@
-"""Profiles without a log or trace: the training with its steps and waits, and no I/O."""
+"""Profiles without a log or trace: the training with its steps and waits, but no I/O."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from dxt_replay.traces.workers.workers import Workers
 
 
 class ProfilesAlone:
-    """As `recorded_job.Recording`, of a job of which nobody recorded the I/O.
+    """As `recorded_job.Recording`, for a job whose I/O was not recorded.
 
-    beside: files with more spans, which are on the clock of the profiles. The capture begins with the first event: when
-    the job began, how long it ran, and whether it had more ranks is not in a profile.
+    beside: files with more spans, on the clock of the profiles.
+    The capture begins with the first event: a profile does not hold the job's begin, duration and number of ranks.
     Raises: UsageError for an alignment, which needs a log.
     """
 
@@ -60,7 +60,7 @@ class ProfilesAlone:
         ]
 
     def place(self, profiles: Sequence[tuple[Path, ...]]) -> ProfileRanks:
-        """As of `Recording`. Raises: AlignmentError where one of several has no date."""
+        """As of `Recording`. Raises: AlignmentError if one of several profiles has no date."""
         found = ProfilesByRank()
         unnumbered: set[frozenset[int]] = set()
         begins = []
@@ -103,7 +103,7 @@ class ProfilesAlone:
 
 
 def _pids(profile: Profile) -> frozenset[int]:
-    """The processes that a profile is of, as far as it says."""
+    """The process ids in a profile, if it has any."""
     if profile.torch is not None:
         return profile.torch.pids
     named = anchor_rank(profile)

@@ -1,4 +1,4 @@
-"""What is read of each rank of a job: the segments of its process and of its workers, without the files left out."""
+"""The input for each rank of a job: the segments of its process and of its workers, without the files left out."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ from dxt_replay.profiler_merge.untraced.rank_counters import RankCounters
 _MOST_RANKS = 1 << 12
 _MOST_SHARES = 1 << 17
 _MOST_OPERATIONS = 1 << 20
-"""Ranks, shares of ranks in reduced records, and counted and traced operations of a batch: what is reconstructed of its
-ranks is in memory together. At most SPILLED_SEGMENTS operations, so that a rank in files is a batch by itself."""
+"""Limits of a batch, whose reconstruction is in memory together: ranks, shares of ranks in reduced records, counted and
+traced operations.
+
+At most SPILLED_SEGMENTS operations, so that a rank in files is a batch of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +46,7 @@ class RankSources:
         """Each rank that was traced or counted, ascending, with the segments of its process and of its workers.
 
         Ranks that have one process each, all in one log, come many at a time; others one at a time.
-        Raises: LogError for damage, or where the setting should say `gather`.
+        Raises: LogError for damage, or if the setting lacks a necessary `gather`.
         """
         if self.processes[0].rank is None:
             for batch in self._ranks_of_job(self.processes[0]):
@@ -69,7 +71,7 @@ class RankSources:
                 yield parts
 
     def _ranks_of_job(self, process: ProcessLog) -> Iterator[SegmentBatch]:
-        """The ranks in one log, ascending: a reduced record is shared out in that order, among all of them."""
+        """The ranks in one log, ascending: a reduced record is divided among all of them in this order."""
         counters = self.known.counters(process)
         counted = counters.ranks_of_records
         if counters.shared_files and self.setting.ranks <= MAX_RANKS:
@@ -104,7 +106,7 @@ class RankSources:
 
 
 def _bounded(batch: SegmentBatch, counters: RankCounters, most: int) -> Iterator[SegmentBatch]:
-    """The batch in parts of at most so many ranks, and of some _MOST_OPERATIONS or one rank with more."""
+    """The batch in parts of at most `most` ranks, and of some _MOST_OPERATIONS or one larger rank."""
     operations = np.cumsum(batch.counts + counters.operations(batch.ranks)) // _MOST_OPERATIONS
     cut = (np.diff(operations) > 0) | (np.arange(1, len(batch.ranks)) % most == 0)
     bounds = [0, *(np.flatnonzero(cut) + 1).tolist(), len(batch.ranks)]

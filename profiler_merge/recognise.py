@@ -1,6 +1,6 @@
-"""Which tool wrote a file, by its content, so that an error can name it and say what to do with it.
+"""Recognises the tool that wrote a file by its content, so that an error can name it and a remedy.
 
-Only the first 64 KiB are looked at, unpacked where they are compressed.
+Reads only the first 64 KiB, unpacked if they are compressed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOST_FILES = 1000
 
 
 def recognise(path: Path) -> Source | None:
-    """The kind of a file; None where no pattern fits, or it cannot be read."""
+    """The kind of a file; None if no pattern fits, or it cannot be read."""
     head = first_bytes(path).removeprefix(codecs.BOM_UTF8)
     by_suffix = next((source for source in SOURCES if path.suffix in source.suffixes), None)
     found = next((source for source in SOURCES if source.pattern.search(head)), by_suffix)
@@ -30,7 +30,7 @@ def recognise(path: Path) -> Source | None:
 
 
 def _is_wisio(path: Path) -> bool:
-    """Whether a Parquet file has the columns in which WisIO stores what Recorder traced."""
+    """Whether a Parquet file has the columns in which WisIO stores Recorder's traces."""
     try:
         return {"func_id", "acc_pat", "tstart"} <= set(pq.read_schema(path).names)
     except (OSError, pa.ArrowException):
@@ -40,7 +40,7 @@ def _is_wisio(path: Path) -> bool:
 def foreign(path: Path, *wanted: str) -> str | None:
     """The error for a file recognised as another kind than `wanted`, or for a folder that holds only other kinds.
 
-    `wanted`: kinds of `sources`, or "capture". None where the kind is a wanted one, or unknown.
+    `wanted`: kinds of `sources`, or "capture". None if the kind is wanted, or unknown.
     """
     if path.is_dir():
         return _folder(path, wanted)
@@ -51,7 +51,7 @@ def foreign(path: Path, *wanted: str) -> str | None:
 
 
 def _folder(path: Path, wanted: Sequence[str]) -> str | None:
-    """The error that names the commonest kind of file below a folder; None where any file is of a wanted kind."""
+    """The error that names the most frequent kind of file below a folder; None if any file is of a wanted kind."""
     kinds: Counter[Source] = Counter()
     for file in _files_below(path):
         source = recognise(file)
@@ -77,7 +77,7 @@ def _files_below(path: Path) -> list[Path]:
 def find_profiles(path: Path) -> list[Path]:
     """Every profile below a folder, sorted, or the file itself: `*.xplane.pb[.gz]`, and profiles in JSON.
 
-    A compressed copy beside the plain file is left out, and TensorFlow's JSON beside its .xplane.pb.
+    Leaves out a compressed copy beside the plain file, and TensorFlow's JSON beside its .xplane.pb.
 
     Raises: ProfileError for a path that does not exist, or a folder in it that cannot be listed.
     """
@@ -102,6 +102,6 @@ def find_profiles(path: Path) -> list[Path]:
 
 
 def kind_of(path: Path) -> str | None:
-    """The kind of a file in code; None where no pattern fits."""
+    """The kind of a file in code; None if no pattern fits."""
     source = recognise(path)
     return None if source is None else source.kind

@@ -1,8 +1,7 @@
-"""A job as one source recorded it: what stands between the merge and every kind of recording.
+"""A job as one source recorded it: the interface between the merge and every kind of recording.
 
-A merge asks a `Recording` where the profiles belong, has it write the operations of its ranks, and then asks what
-followed from all of them. Spans, steps, `capture.json` and what several recordings have in common is here and in
-`merge`.
+A merge asks a `Recording` for the places of the profiles, has it write the operations of its ranks, and then asks for
+the results over all of them. This module and `merge` hold what recordings share: spans, steps, `capture.json`.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ from dxt_replay.traces.store.writer import ROW_GROUP_ROWS, OpsWriter
 from dxt_replay.traces.workers.workers import Workers
 
 MAX_RANKS = 1 << 20
-"""A job record that claims more ranks is damaged; then only ranks with operations count."""
+"""Most ranks of a job: a record that claims more is damaged, and then only ranks with operations count."""
 
 
 class RankSpans(Protocol):
-    """The spans of the ranks, as `JobSpans` has them in the first process, and `SharedSteps` elsewhere."""
+    """The spans of the ranks: `JobSpans` in the first process, `SharedSteps` elsewhere."""
 
     def have_own(self, ranks: np.ndarray) -> np.ndarray:
         """bool (r,): which of some ranks have spans of their own."""
 
     def profile(self, rank: int) -> Profile | None:
-        """The profile of a rank, None where it has none. Raises: ProfileError when it is damaged."""
+        """The profile of a rank, None if it has none. Raises: ProfileError when it is damaged."""
 
     def add_profiled(self, rows: RankRows, path: Callable[[int], str]) -> list[str]:
         """Note the spans in the profile of a rank, and extend them over its reads outside of it. Returns warnings.
@@ -56,7 +55,7 @@ class AllSpans(RankSpans, Protocol):
         """The ranks that have spans of their own."""
 
     def shared(self) -> RankSpans:
-        """What ranks without spans of their own have by now; small enough to be sent."""
+        """Steps lent to ranks without spans of their own; small enough to be sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -64,10 +63,10 @@ class RankRows:
     """Operations of a rank, or of several that have no spans of their own.
 
     ranks: int (r,), ascending; those without an operation too.
-    columns: of `OPS_SCHEMA` but for step, by rank and start.
+    columns: of `OPS_SCHEMA` except step, by rank and start.
     process: int (n,), the process of each operation within its rank, 0 is the rank's own.
-    clock, warnings: what was found of these ranks.
-    profile: of the rank, whose spans are yet to be added; `undated_offset_ns` takes one without a date to these times.
+    clock, warnings: those of these ranks.
+    profile: of the rank; its spans are not yet added. `undated_offset_ns` moves an undated one to these times.
     """
 
     ranks: np.ndarray
@@ -81,7 +80,7 @@ class RankRows:
 
 @dataclass(slots=True, kw_only=True)
 class WrittenRanks:
-    """What became of some ranks, beside their rows.
+    """The results of some ranks, apart from their rows.
 
     ranks: those that were traced or counted. stored: rows in `parts`, the names of files in the capture's folder of
     operations.
@@ -94,7 +93,7 @@ class WrittenRanks:
     warnings: list[str] = field(default_factory=list)
 
     def add(self, other: WrittenRanks) -> None:
-        """Add the next ranks, but for the names of their parts."""
+        """Add the results of the next ranks, except the names of their parts."""
         self.ranks |= other.ranks
         self.stored += other.stored
         self.clock += other.clock
@@ -103,10 +102,10 @@ class WrittenRanks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """What follows from all ranks of a recording together.
+    """The results over all ranks of a recording.
 
-    files, hdf5: the tables of the capture. reconstructed: rows that were made, and how they meet the counters.
-    made_by: what capture.json repeats of this kind of recording alone.
+    files, hdf5: the tables of the capture. reconstructed: rows that were made, and how well they meet the counters.
+    made_by: facts in capture.json that only this kind of recording has.
     """
 
     files: pa.Table = field(default_factory=FILES_SCHEMA.empty_table)
@@ -120,10 +119,11 @@ class Finished:
 
 
 class Recording(Protocol):
-    """An opened recording. What follows from the profiles, such as numbers of ranks, is known after `place`.
+    """An opened recording. Results of the profiles, such as numbers of ranks, are known after `place`.
 
-    files: with their kinds, as capture.json names them. ranks: those that the job surely has. start_ns: where the
-    capture's time begins (CLOCK_REALTIME). loops: of a training loop, where the program was annotated for the recorder.
+    files: with their kinds, as capture.json names them. ranks: those that the job surely has. start_ns: zero of the
+    capture's time (CLOCK_REALTIME).
+    loops: spans of a training loop, if the program was annotated for the recorder.
     """
 
     @property
@@ -143,26 +143,26 @@ class Recording(Protocol):
 
     @property
     def warnings(self) -> Sequence[str]:
-        """About the recording itself; more as it is read."""
+        """Warnings about the recording itself; there are more as it is read."""
 
     def place(self, profiles: Sequence[tuple[Path, ...]]) -> ProfileRanks:
         """Give each profile its rank. Raises: ProfileError for one that cannot be used."""
 
     def process_ids(self) -> ProcessIds:
-        """Of each rank."""
+        """Process ids of each rank."""
 
     def write(self, folder: Path, spans: AllSpans, workers: Workers) -> WrittenRanks:
         """Write the operations of all ranks into a capture, and note the spans of ranks with operations.
 
-        Raises: LogError for damage; AlignmentError where a profile's clock is not found; TargetError for `folder`.
+        Raises: LogError for damage; AlignmentError if a profile's clock is not found; TargetError for `folder`.
         """
 
     def finish(self, written: WrittenRanks, spans: pa.Table) -> Finished:
-        """What follows from all ranks. Raises: LogError, ProfileError where nothing was found."""
+        """The results over all ranks. Raises: LogError, ProfileError if nothing was found."""
 
 
 def rank_clock(rank: int, alignment: Alignment, worker: int = 0) -> RankClock:
-    """What capture.json says of the clock of a rank, or of one of its workers."""
+    """The entry in capture.json for the clock of a rank, or of one of its workers."""
     return RankClock(
         rank=rank,
         method=alignment.method,
@@ -199,7 +199,7 @@ def _with_steps(
 
 
 def _tables(ranks: Iterable[dict[str, np.ndarray]]) -> Iterator[pa.Table]:
-    """The rows of all ranks. Ranks with few rows share a table, because a table costs more than its few rows do."""
+    """The rows of all ranks. Ranks with few rows share a table, because a table costs more than its few rows."""
     waiting: list[dict[str, np.ndarray]] = []
     rows = 0
     for columns in ranks:

@@ -27,34 +27,36 @@ from typing import Any, Protocol
 _beside = import_module(f"{__name__.removesuffix('recording')}anchor")  # in the package, or copied beside this file
 
 FOLDER_VARIABLE = "DXT_RECORDING_PROFILE"
-"""Set by `dxt-replay record`: the folder for profiles, in place of the one that the program names."""
+"""Set by `dxt-replay record`: the folder for profiles, instead of the one in the program."""
 
 ANCHORS = 3
-"""Anchors at the beginning and at the end: the first one is slow."""
+"""Anchors at the beginning and at the end; several, because the first one is slow."""
 
 FRAMEWORKS = ("torch", "tensorflow", "jax")
-"""Modules of the profilers, in the order in which an imported one is chosen. TensorFlow imports JAX if it is there."""
+"""Modules of the profilers, in the order of choice among imported ones. TensorFlow imports JAX if it is installed."""
 
 _FIRST_IN_PROGRAM = ("torch", "jax", "tensorflow")
-"""The order among those that the main program itself names: one of JAX uses TensorFlow for its input."""
+"""The order among those that the main program itself names: a JAX program uses TensorFlow for its input."""
 
 
 INPUT_FOLDER = "tf.data"
-"""Folder, beside what JAX's profiler writes, of what TensorFlow's writes of the input pipeline."""
+"""Folder, beside the output of JAX's profiler, for that of TensorFlow's profiler of the input pipeline."""
 
 _phases: dict[str, int] = {}
-"""How many profiles this process has begun in each folder."""
+"""Number of profiles that this process has begun in each folder."""
 
 BETWEEN_STEPS = "between_steps"
-"""Annotation from the end of a step to the next `with r.step()`: there the loop fetches its batch."""
+"""Annotation from the end of a step to the next `with r.step()`: the loop fetches its batch then."""
 
 EVALUATION = "evaluation"
 """Annotation of a validation between steps."""
 
 
 class _Profiler(Protocol):
-    """A framework's profiler. `mark` begins the step of a number and ends the step before it. `annotation` is a context
-    that shows as a span of that name."""
+    """A framework's profiler.
+
+    `mark` begins the step of a number and ends the previous one. `annotation` is a context that appears as a span of
+    that name."""
 
     def start(self, folder: str) -> None: ...
 
@@ -73,7 +75,7 @@ class _Torch:
 
     def start(self, folder: str) -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that it does not warm up: the first steps are wanted too
+            warnings.simplefilter("ignore")  # without warm-up: the first steps are wanted too
             every_step = self._module.schedule(wait=0, warmup=0, active=10**9)
         handler = self._module.tensorboard_trace_handler(folder, use_gzip=True)
         self._profile = self._module.profile(schedule=every_step, on_trace_ready=handler)
@@ -92,7 +94,8 @@ class _Torch:
 
 
 class _Annotated:
-    """A profiler whose steps are annotations. The last one, after the last step, is dropped: it ends too late."""
+    """A profiler whose steps are annotations. The annotation after the last step is dropped, because it ends
+    too late."""
 
     _open: Any = None
 
@@ -122,7 +125,7 @@ class _Annotated:
 
 
 class _TensorFlow(_Annotated):
-    """TensorFlow: steps are `train` annotations as Keras makes them."""
+    """TensorFlow: steps are `train` annotations, as in Keras."""
 
     def start(self, folder: str) -> None:
         options = self._module.experimental.ProfilerOptions(host_tracer_level=2)
@@ -140,9 +143,9 @@ class _TensorFlow(_Annotated):
 
 
 class _Jax(_Annotated):
-    """JAX: steps are its step annotations. Its tracer of Python calls stays off where it can be: it is expensive.
+    """JAX: steps are its step annotations. Its tracer of Python calls is off if possible, because it is expensive.
 
-    JAX's profiler does not see tf.data. Where the program has imported TensorFlow, that one's profiler runs beside it.
+    JAX's profiler does not see tf.data. If the program has imported TensorFlow, TensorFlow's profiler runs as well.
     """
 
     _input: _TensorFlow | None = None
@@ -172,7 +175,7 @@ class _Jax(_Annotated):
 
 
 class _NoProfiler:
-    """Anchors alone: they date Darshan's log, but nothing marks the steps."""
+    """Anchors only: they date Darshan's log, but nothing marks the steps."""
 
     def start(self, folder: str) -> None:
         _say(
@@ -193,14 +196,14 @@ _PROFILERS: dict[str, Callable[[Any], _Profiler]] = {"torch": _Torch, "jax": _Ja
 
 
 class Recording:
-    """What `recording` gives: the profiler of one process, and the number of the step that it is in."""
+    """Returned by `recording`: the profiler of one process, and the number of its current step."""
 
     def __init__(self, folder: str, profiler: _Profiler, rank: int, steps: int | None) -> None:
         self.folder = folder
         """The folder of this rank's profile; one below it for a later recording in the same process."""
         self._first_folder = folder
         self.steps = 0
-        """Number of steps that have ended since the start."""
+        """Number of steps completed since the start."""
         self._profiler: _Profiler | None = profiler
         self._rank, self._limit = rank, steps
         self._running = False
@@ -210,7 +213,7 @@ class Recording:
         self._watched: list[tuple[Any, str, Any]] = []
 
     def start(self) -> None:
-        """Start the profiler and begin step 0. What fails here is printed: the training goes on."""
+        """Start the profiler and begin step 0. An error is printed, and the training continues."""
         self.steps = 0
         self.folder = _folder_of_phase(self._first_folder)
         os.makedirs(self.folder, exist_ok=True)
@@ -221,14 +224,14 @@ class Recording:
             _say(f"the profiler could not start, and steps are not marked: {error}")
             self._profiler = None
         self._running = True
-        # Keras tells no callback of an error in fit(): what is recorded is written when the program ends.
+        # Keras tells no callback of an error in fit(), so the recorded part is written when the program ends.
         atexit.register(self.stop)
         self._anchors()
         if self._profiler is not None:
             self._profiler.mark(0)
 
     def next_step(self) -> None:
-        """End the present step and begin the next one, to which the fetch of its batch belongs."""
+        """End the current step and begin the next one, which includes the fetch of its batch."""
         self.steps += 1
         self._has_batch()
         if self._profiler is not None and self._running:
@@ -238,9 +241,9 @@ class Recording:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """One training step: it ends here, and the next one begins. The first began with the recording.
+        """One training step: it ends with the context, and the next one begins. The first began with the recording.
 
-        What the loop does from there to the next `step()` is taken for the fetch of a batch.
+        The time from there to the next `step()` counts as the fetch of a batch.
         """
         self._has_batch()
         yield
@@ -249,7 +252,7 @@ class Recording:
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """A validation of the model: it is shown as such, and is no input wait of the step that it lies in.
+        """A validation of the model, marked as such. It does not count as input wait of the step around it.
 
         with r.evaluation():
             validate(model, validation_loader)
@@ -261,7 +264,7 @@ class Recording:
             self.end_evaluation()
 
     def begin_evaluation(self) -> None:
-        """As `evaluation`, where begin and end are in two places: a framework's callback."""
+        """As `evaluation`, for a begin and an end in two places, such as a framework's callback."""
         self._fetching = self._between is not None
         self._has_batch()
         if self._evaluation is None and self._profiler is not None and self._running:
@@ -269,7 +272,7 @@ class Recording:
             self._evaluation.__enter__()
 
     def end_evaluation(self) -> None:
-        """The end of what `begin_evaluation` began."""
+        """End the evaluation that `begin_evaluation` began."""
         if self._evaluation is not None:
             self._evaluation.__exit__(None, None, None)
             self._evaluation = None
@@ -277,7 +280,7 @@ class Recording:
                 self._fetches_batch()
 
     def stop(self) -> None:
-        """Stop the profiler, which writes the profile. Does nothing the second time."""
+        """Stop the profiler, which writes the profile. Further calls do nothing."""
         if not self._running:
             return
         self._running = False
@@ -304,7 +307,7 @@ class Recording:
             self._between = None
 
     def watch_saves(self, owner: Any, *names: str) -> None:
-        """Make each call of these methods of a class, or an object, a `checkpoint` of the profile until it stops."""
+        """Mark each call of these methods of a class, or an object, as a `checkpoint` in the profile until it stops."""
         for name in names:
             method = getattr(owner, name, None)
             if method is not None and self._running:
@@ -323,7 +326,7 @@ class Recording:
     def _anchors(self) -> None:
         with suppress(OSError):
             for _ in range(ANCHORS):
-                _beside.anchor(rank=self._rank, directory=self._first_folder)  # numbered on in later phases
+                _beside.anchor(rank=self._rank, directory=self._first_folder)  # later phases continue the numbers
 
     def __enter__(self) -> Recording:
         self.start()
@@ -352,8 +355,9 @@ def recording(
 
     The profile goes to `folder/rank<rank>`; under `dxt-replay record` to the folder of the recording. A second
     recording of the process is a phase of the same training, in a folder of its own below the first one's.
-    `framework`: torch, tensorflow or jax, by default the one that is imported. `rank`: by default what
-    torch.distributed or the launcher says. `steps`: profile only so many, as profiles of long jobs grow large.
+    `framework`: torch, tensorflow or jax, by default the imported one.
+    `rank`: by default from torch.distributed or the launcher.
+    `steps`: number of steps to profile, since profiles of long jobs grow large.
     Raises: ValueError for another framework.
     """
     if framework not in ("auto", *FRAMEWORKS):
@@ -364,7 +368,7 @@ def recording(
 
 
 def keras_recording(folder: str | os.PathLike[str] = "profile", **choices: Any) -> Any:
-    """A Keras callback that does what `recording` does, with its arguments.
+    """A Keras callback that works as `recording`, with its arguments.
 
     model.fit(dataset, callbacks=[keras_recording("profile")])
     """
@@ -395,7 +399,7 @@ def keras_recording(folder: str | os.PathLike[str] = "profile", **choices: Any) 
 
 
 def lightning_recording(folder: str | os.PathLike[str] = "profile", **choices: Any) -> Any:
-    """A Lightning callback that does what `recording` does, with its arguments.
+    """A Lightning callback that works as `recording`, with its arguments.
 
     Trainer(callbacks=[lightning_recording("profile")])
     """
@@ -431,13 +435,13 @@ def lightning_recording(folder: str | os.PathLike[str] = "profile", **choices: A
 
 
 def _folder_of_phase(folder: str) -> str:
-    """The folder itself the first time, then one of its own below it: profilers overwrite what they find."""
+    """The folder itself for the first phase, then one of its own below it: profilers overwrite existing files."""
     phase = _phases[folder] = _phases.get(folder, 0) + 1
     return folder if phase == 1 else os.path.join(folder, f"phase{phase}")
 
 
 def _profiler(framework: str) -> _Profiler:
-    """The profiler of a framework, of the first imported one for auto. Nothing is imported for auto."""
+    """The profiler of a framework; for "auto" that of the first imported one, importing none."""
     if framework != "auto":
         return _PROFILERS[framework](import_module(framework))
     imported = [name for name in FRAMEWORKS if hasattr(sys.modules.get(name), "profiler")]
@@ -451,14 +455,14 @@ def _profiler(framework: str) -> _Profiler:
 
 
 def _named_by_the_program() -> set[str]:
-    """Packages of the modules, functions and classes that the main program has names for."""
+    """Packages of the modules, functions and classes for which the main program has names."""
     values = vars(sys.modules["__main__"]).values() if "__main__" in sys.modules else ()
     found = (getattr(value, "__name__" if isinstance(value, ModuleType) else "__module__", None) for value in values)
     return {name.partition(".")[0] for name in found if isinstance(name, str)}
 
 
 def _rank() -> int:
-    """This process's rank as torch.distributed knows it, else as the launcher set it, -1 when neither does."""
+    """This process's rank from torch.distributed, else from the launcher, -1 if neither has one."""
     with suppress(AttributeError, RuntimeError, ValueError):
         distributed = sys.modules["torch"].distributed if "torch" in sys.modules else None
         if distributed is not None and distributed.is_available() and distributed.is_initialized():

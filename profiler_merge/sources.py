@@ -1,8 +1,8 @@
-"""The kinds of files that people have, and which of them a merge reads: the one place that names the sources.
+"""The kinds of files that users may give, and those that a merge reads: the only list of sources.
 
-To add one, write the module that reads it and give its row here a `trace` (it holds the operations of a job), a
-`profile` (it holds events of one rank) or `spans` (it holds spans that stand beside a recording); then add it to
-docs/recording.md, which the tests hold to this table.
+To add one, write the module that reads it and give its row here a `trace` (the operations of a job), a `profile`
+(events of one rank) or `spans` (spans beside a recording). Then add it to docs/recording.md; a test compares that page
+with this table.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ class Source:
     """A kind of file.
 
     kind: its name in code and in capture.json, such as "kineto".
-    pattern: is found in its first bytes. suffixes: of formats whose first bytes say nothing that could be relied on.
+    pattern: matches its first bytes. suffixes: of formats whose first bytes are not reliable.
     what: its name for people, with an article.
-    remedy: what to do with it where it was not expected, as the rest of a sentence.
-    tool: who wrote it, in messages; "" for what is not read.
+    remedy: advice if it was not expected, as the rest of a sentence.
+    tool: its writer, for messages; "" for kinds that are not read.
     trace: "module:name" of a function that reads files, with globs of paths to leave out and of some to keep, as a
-        `tracers.traced_job.TracedJob`. recording: where that does not do, of a class of files and `MergeOptions` that
-        is a `recorded_job.Recording`. profile: whether it holds the events of one rank.
+    `tracers.traced_job.TracedJob`. recording: if that does not suffice, "module:name" of a `recorded_job.Recording`
+    made of files and `MergeOptions`.
+    profile: whether it holds the events of one rank.
     spans: "module:name" of a function of files and the process ids of each rank to `profiles.more_spans.MoreSpans`.
-    belongs: "module:name" of a function of a file that nobody knows and of files of this kind: whether it is of them.
+    belongs: "module:name" of a function that tells whether an unknown file belongs to given files of this kind.
     """
 
     kind: str
@@ -54,9 +55,9 @@ class Source:
 
 
 def reader(name: str) -> Any:
-    """What the `trace`, `recording`, `spans` or `belongs` of a source names.
+    """The function or class that the `trace`, `recording`, `spans` or `belongs` of a source names.
 
-    Its module is imported here, and not with this one, so that a merge imports no readers of other files.
+    Imports its module only now, so that a merge imports no readers of other files.
     """
     module, _, attribute = name.partition(":")
     return getattr(import_module(f"dxt_replay.profiler_merge.{module}"), attribute)
@@ -156,10 +157,10 @@ SOURCES = (
             "it holds allocations and no events. Give the .pt.trace.json of torch.profiler instead"),
     _source("parquet", rb"\APAR1", "a Parquet file", "give the whole capture folder that it is a part of"),
 )  # fmt: skip
-"""Kinds in order: the first whose pattern is found names the file."""
+"""The kinds in order: the first one whose pattern matches names the file."""
 
 RECORDER = _source("recorder", rb"(?!)", "Recorder data as WisIO stores it", _NO_OFFSETS)
-"""Its columns stand at the end of a Parquet file."""
+"""Kind whose column names are at the end of a Parquet file."""
 
 BY_KIND = {source.kind: source for source in SOURCES}
 RECORDINGS = tuple(source.kind for source in SOURCES if source.trace or source.recording)
@@ -169,4 +170,4 @@ PROFILES = tuple(source.kind for source in SOURCES if source.profile)
 SPANS = tuple(source.kind for source in SOURCES if source.spans)
 """Kinds other than profiles that hold spans; some hold operations too."""
 BESIDE = tuple(source.kind for source in SOURCES if source.kind not in RECORDINGS and (source.profile or source.spans))
-"""Kinds that can only stand beside the operations of a job."""
+"""Kinds that are useful only beside the operations of a job."""

@@ -1,4 +1,4 @@
-"""The op stream of one rank whose segments are in files, a stretch of time after the other."""
+"""The op stream of one rank whose segments are in files, one stretch of time after the other."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ class RowsInStretches(ProcessRows):
         folder: Path,
         stretch_rows: int = STRETCH_ROWS,
     ) -> Iterator[dict[str, np.ndarray]]:
-        """As `columns`, for a batch of one rank whose columns are in files, some `stretch_rows` rows at a time: the
-        rows of each part start before those of the next. Raises: TargetError when the disk under `folder` refuses."""
+        """As `columns`, for a batch of one rank whose columns are in files, some `stretch_rows` rows at a time.
+
+        The rows of each part start before those of the next.
+        Raises: TargetError when the disk under `folder` refuses."""
         log_start = process.log.job.start_ns
         files = self._counted_files(process, batch.ranks, alignment)
         capture_ns = partial(self._capture_ns, log_start_ns=log_start, alignment=alignment)

@@ -1,4 +1,4 @@
-"""The files of a job that a tracer recorded: numbered as they are met, and what the trace counts of them."""
+"""The files of a traced job, numbered in order of appearance, with counts from the trace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OF_STDIO = {"flushes": "sync"}
 
 
 class TracedFiles:
-    """Gives the files of a trace their file_id; `counts` holds operations and bytes by (column, file_id)."""
+    """Assigns file_ids to the files of a trace; `counts` holds operations and bytes by (column, file_id)."""
 
     def __init__(self, paths: Sequence[bytes], sizes: Mapping[int, int], suspect: Mapping[int, int]) -> None:
         self._paths, self._traced_sizes, self._suspect = paths, sizes, suspect
@@ -39,7 +39,7 @@ class TracedFiles:
         return self._ids[files]
 
     def name(self, file_id: int) -> str:
-        """The path of a file, what is not UTF-8 as escapes."""
+        """The path of a file, with bytes that are not UTF-8 as escapes."""
         return shown(self._paths[self._numbers[file_id]])
 
     def note(self, columns: Mapping[str, np.ndarray]) -> None:
@@ -66,11 +66,11 @@ class TracedFiles:
 
     @property
     def moved(self) -> int:
-        """Bytes that were read and written."""
+        """Bytes read and written."""
         return sum(counts.total() for name, counts in self._counts.items() if "_bytes_" in name)
 
     def table(self, *, complete: bool) -> pa.Table:
-        """The files as `FILES_SCHEMA`. `complete`: whether the trace is known to hold all that was read and written."""
+        """The files as `FILES_SCHEMA`. `complete`: whether the trace surely holds all I/O."""
         paths = [self._paths[number] for number in self._numbers]
         moved = {file for name, counts in self._counts.items() if "_bytes_" in name for file in counts}
         sizes = [max(self._ends[file], self._traced_sizes.get(number, 0)) for file, number in enumerate(self._numbers)]
@@ -92,7 +92,7 @@ class TracedFiles:
         )
 
     def _of_used(self, column: str, counts: Counter[int]) -> dict[int, int]:
-        """A column for the files that were used at all through its interface, so that 0 means none."""
+        """A column for the files that were used through its interface, so that 0 is distinct from unused."""
         prefix = column.partition("_")[0]
         used = set[int]().union(*(files for name, files in self._counts.items() if name.startswith(prefix)))
         return {file: counts[file] for file in used}

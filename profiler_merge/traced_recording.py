@@ -1,7 +1,7 @@
-"""A job of which a tracer recorded every operation, as a recording.
+"""A job whose tracer recorded every operation, as a recording.
 
-Each operation has its thread and its time in CLOCK_REALTIME: nothing is rebuilt, and only a profile without a date has
-to be placed. No more than one rank's operations and one profile are in memory at a time.
+Each operation has its thread and its time in CLOCK_REALTIME: nothing is rebuilt, and only an undated profile has to be
+placed. At most one rank's operations and one profile are in memory at a time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RENAME = OPS.index("rename")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LogTime:
-    """When the times of a trace begin, in the form of a Darshan log's job record."""
+    """The zero of a trace's times, in the form of a Darshan log's job record."""
 
     start_ns: int
     has_nsec: bool = True
@@ -45,14 +45,14 @@ class _LogTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TraceClock:
-    """A trace as `clocks.alignment` sees a log. `names`: path by number of the file."""
+    """A trace in the form that `clocks.alignment` expects of a log. `names`: path by number of the file."""
 
     job: _LogTime
     names: Mapping[int, bytes]
 
 
 class TracedRecording:
-    """As `recorded_job.Recording`, of the job that the reader of a source of this `kind` found in its files."""
+    """As `recorded_job.Recording`, for the job that the reader of a source of this `kind` found in its files."""
 
     def __init__(self, kind: str, job: TracedJob, options: MergeOptions) -> None:
         self._job, self._options = job, options
@@ -93,7 +93,7 @@ class TracedRecording:
         return found
 
     def write(self, folder: Path, spans: AllSpans, workers: Workers) -> WrittenRanks:
-        """As of `Recording`: by this process alone."""
+        """As of `Recording`; uses only this process."""
         return write_ranks(folder, self._rank_rows(spans), spans, self._table.name)
 
     def finish(self, written: WrittenRanks, spans: pa.Table) -> Finished:
@@ -121,7 +121,7 @@ class TracedRecording:
             alignment, notes = self._aligned(rank, rows, profile)
             undated_offset_ns = 0
             if profile is not None and profile.epoch_start_ns is None:
-                # A profile without a date is moved to the trace's clock.
+                # An undated profile is moved to the trace's clock.
                 undated_offset_ns = -alignment.offset_ns
                 alignment = replace(alignment, offset_ns=0)
             numbers = np.array([process.number for process in processes.processes])
@@ -137,7 +137,7 @@ class TracedRecording:
             )
 
     def _columns(self, rank: int, rows: np.ndarray, alignment: Alignment) -> dict[str, np.ndarray]:
-        """The rank's operations as columns of `OPS_SCHEMA`, which the table of files counts."""
+        """The rank's operations as columns of `OPS_SCHEMA`; also counts them in the table of files."""
         renamed = rows["op"] == _RENAME
         columns = {
             "rank": np.full(len(rows), rank, dtype=np.int32),
@@ -156,7 +156,7 @@ class TracedRecording:
         return columns
 
     def _aligned(self, rank: int, rows: np.ndarray, profile: Profile | None) -> tuple[Alignment, list[str]]:
-        """The offset of the trace's clock; it is the profile's own unless that has no date or a method is asked for."""
+        """The offset of the trace's clock: that of the profile unless it is undated or a method was requested."""
         if isinstance(self._method, float):
             return align_seconds(self._method), []
         dated = profile is None or profile.epoch_start_ns is not None

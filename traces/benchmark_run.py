@@ -1,4 +1,4 @@
-"""What a training of a benchmark says of itself, in its capture and in the replays of it. The figures rest on it."""
+"""The description of a benchmark's training, stored in its capture and in replays of it; benchmark figures need it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text that a spreadsheet shows and never runs: recorded paths, which anybody may have chosen, go into CSV files."""
+"""Escape text in CSV files so that a spreadsheet shows it and never evaluates it; recorded paths may hold anything."""
 
 from __future__ import annotations
 

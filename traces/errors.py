@@ -1,4 +1,4 @@
-"""The only errors a user meets. Everything else that escapes is a bug and keeps its traceback.
+"""The errors that a user may see. Any other exception that escapes is a bug and keeps its traceback.
 
 A message says what is wrong, where, and what to do. `replay.commands.main` prints it and exits with `exit_status`.
 """
@@ -15,10 +15,10 @@ class DxtReplayError(Exception):
 
     exit_status = 2
     known_to_all = False
-    """Set where all processes of a replay have learnt of it."""
+    """True once all processes of a replay know of the error."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled by its message, so that one with other arguments can come from a worker too."""
+        """Pickle the error by its message, so that a worker can send an error that takes other arguments."""
         return _again, (type(self), self.args, self.__dict__)
 
 
@@ -34,7 +34,7 @@ class UsageError(DxtReplayError):
 
 
 class LogError(DxtReplayError):
-    """A Darshan log that is not one, is damaged, or has a version that this release cannot read."""
+    """A file that is not a Darshan log, or a Darshan log that is damaged or of an unsupported version."""
 
 
 class ProfileError(DxtReplayError):
@@ -53,7 +53,7 @@ class TargetError(DxtReplayError):
     """A target directory without space or permission, or a path that would leave it."""
 
     kept: Path | None = None
-    """Where a result is that could not take its place."""
+    """Path of a result that could not take its place."""
 
 
 class ReplayError(DxtReplayError):
@@ -82,15 +82,15 @@ class MissingDependencyError(DxtReplayError):
 
 
 def exhausted(error: BaseException) -> str | None:
-    """What to do where this process or machine may have no more of something, which says nothing about the file that it
-    worked on; None for any other error."""
+    """Remedy for an error of this process's or machine's limits (threads, memory, open files); None for any other
+    error."""
     if any(words in str(error) for words in _NO_THREAD):
         return "raise the limit of this user's threads (ulimit -u), or of memory (ulimit -v)"
     return _NO_DESCRIPTOR.get(getattr(error, "errno", None) or 0)
 
 
 _NO_THREAD = ("Failed to launch worker thread", "can't start new thread")
-"""The words of Arrow and of Python, neither of whom has an error of its own kind for it."""
+"""Messages by which Arrow and Python report a missing thread: neither has an exception class for it."""
 
 _NO_DESCRIPTOR = {
     errno.EMFILE: "raise the limit of open files (ulimit -n)",

@@ -1,4 +1,4 @@
-"""Work that is done for several things at once, as many as fit: cut into runs. Pure."""
+"""Group consecutive items until their sizes exceed a limit. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ T = TypeVar("T")
 def few_together(
     items: Iterable[T], size: Callable[[T], int], most: int, *, fit: Callable[[T, T], bool] = lambda one, other: True
 ) -> Iterator[list[T]]:
-    """The items in order, as runs with at most `most` together by `size`, or of a single larger one.
+    """The items in order, in groups of total `size` at most `most`; a larger item is a group of its own.
 
-    `fit`: whether an item can be in one run with the next. Memory: one run.
+    `fit`: whether an item may share a group with the next one. Memory: one group.
     """
     run: list[T] = []
     total = 0

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 STANDARD_STREAMS = ("<STDIN>", "<STDOUT>", "<STDERR>")
-"""What Darshan calls the streams that every program begins with."""
+"""Darshan's names of the streams that every program begins with."""
 
 
 def without_dots(path: bytes) -> bytes:
@@ -30,8 +30,8 @@ def exact_paths(files: pa.Table) -> list[bytes]:
 def probably_mapped(files: pa.Table) -> np.ndarray:
     """Files, bool (n,), that were opened and positioned at POSIX but neither read nor written at any interface.
 
-    So `numpy.memmap`, `torch.load(mmap=True)` and the like leave their input in Darshan's counters: they seek to the
-    end for its size and map it. The page faults that read it are in no counter and in no trace.
+    `numpy.memmap` and `torch.load(mmap=True)` leave such counters: they seek to the end for the size, then map the
+    file. The page faults that read it are in no counter and in no trace.
     """
     result: np.ndarray = opened_only(files) & _counted(files, "posix_seeks")
     return result
@@ -40,13 +40,13 @@ def probably_mapped(files: pa.Table) -> np.ndarray:
 def opened_only(files: pa.Table) -> np.ndarray:
     """Files, bool (n,), that were opened at POSIX and neither read nor written at any interface.
 
-    With data in them they were mapped, most likely: `mmap`, pyarrow's memory_map and safetensors ask for the size by
-    fstat, which is not counted. Some are only looked at, or locked.
+    If they hold data, they were most likely mapped: `mmap`, pyarrow's memory_map and safetensors take the size from
+    fstat, which Darshan does not count. Some are only looked at, or locked.
     """
     moved = np.zeros(files.num_rows, dtype=bool)
     for interface in ("posix", "stdio", "mpiio", "h5d"):
         moved |= _counted(files, f"{interface}_reads") | _counted(files, f"{interface}_writes")
-    standard = pc.starts_with(files["path"], "<").to_numpy(zero_copy_only=False)  # <STDIN> and its like
+    standard = pc.starts_with(files["path"], "<").to_numpy(zero_copy_only=False)  # such as <STDIN>
     result: np.ndarray = _counted(files, "posix_opens") & ~moved & ~standard
     return result
 

@@ -15,7 +15,7 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 
 class ExpansionError(ValueError):
-    """A gzip file unpacks to far more than a recording does: a decompression bomb."""
+    """A gzip file unpacks to far more than any recording does: a decompression bomb."""
 
 
 def unpacked_blocks(file: BinaryIO, block_bytes: int, packed_bytes: int | None = None) -> Iterator[bytes]:

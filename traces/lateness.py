@@ -1,4 +1,4 @@
-"""The rules by which a replayer counts as late: its lag against what its machine could do at best."""
+"""The rules by which a replayer counts as late: they compare its lag with the best that the machine can do."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ if TYPE_CHECKING:
     from dxt_replay.traces.measures.distribution import Distribution
 
 LATE_RATIO, LATE_US, MOST_ALLOWED_US = 10.0, 1_000.0, 500_000.0
-"""The p99 of a lag counts as late beyond this many times the p99 of the machine's jitter, and beyond LATE_US. It always
-does beyond MOST_ALLOWED_US: where an idle thread wakes seconds late, it is the replay's own lanes that take its
-processor, and the jitter explains nothing."""
+"""The p99 of a lag counts as late beyond this many times the p99 of the machine's jitter, and beyond LATE_US. Beyond
+MOST_ALLOWED_US it always counts as late: a thread that wakes seconds late lacks a processor because the replay's own
+lanes use them."""
 
 
 OWN_LOAD_PCT = 80.0
-"""Share of the processors above which a replay is what kept an idle thread beside it from waking in time."""
+"""Share of the processors above which the replay itself keeps an idle thread beside it from waking in time."""
 
 
 def machine_jitter_us(
     before: Mapping[str, float] | None, during: Mapping[str, float] | None, processors_pct: float | None
 ) -> Mapping[str, float] | None:
-    """The jitter that the machine has without the replay, as percentiles in us; None where it is unknown.
+    """Percentiles in us of the jitter that the machine has without the replay; None where it is unknown.
 
     `before`, `during`: the lag of an idle thread before and beside the run. `processors_pct`: share of the machine's
-    processors that the replay took. Where it took nearly all, the jitter beside it was its own doing.
+    processors that the replay took. If it took nearly all, the replay caused the jitter during the run.
     """
     loaded = processors_pct is not None and processors_pct >= OWN_LOAD_PCT
     return before if before is not None and loaded else during
@@ -44,7 +44,7 @@ def allowed_lag_us(jitter_us: Mapping[str, float] | None) -> float:
 def kept_times_limit_us(recorded_elapsed_s: float, share_pct: float, allowed_us: float) -> float:
     """The largest p99 of the lag (us) with which a replay kept the recorded times.
 
-    `share_pct`: share of the recorded time, in per cent; `allowed_us`: in a short run, what `allowed_lag_us` says.
+    `share_pct`: share of the recorded time, in per cent; `allowed_us`: the limit of `allowed_lag_us`, for a short run.
     """
     return max(recorded_elapsed_s * NS_PER_S / NS_PER_US * share_pct / 100, allowed_us)
 

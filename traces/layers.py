@@ -1,8 +1,8 @@
-"""At which layer the operations on a file count, where several layers recorded the same bytes.
+"""The layer at which the operations on a file count, where several layers recorded the same bytes.
 
 A read through MPI-IO or HDF5 appears again as the POSIX reads that carried it out: counting both counts its bytes
-twice, replaying both reads them twice. Operations on C streams stand beside the layers: Darshan does not see the calls
-that libc makes inside fread (measured in its logs: disjoint bytes). Summaries and replays follow this one rule.
+twice, replaying both reads them twice. Operations on C streams are no layer: Darshan does not see the calls that libc
+makes inside fread (measured in its logs: disjoint bytes). Summaries and replays follow this one rule.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ LAYER_OF_API = np.array(
 
 
 def lowest(moved: Mapping[str, int]) -> list[str]:
-    """The interfaces that carried out the others, by the bytes that each moved; no two of them count the same bytes.
+    """The interfaces that moved bytes to storage, from the bytes that each moved; no two of them count the same bytes.
 
-    C streams, and POSIX or an object store, whichever moved more: calls of POSIX may have become calls of the store.
-    Where neither moved anything, the interface that moved most takes their place.
+    C streams, and POSIX or an object store, whichever moved more: the store may have served the calls of POSIX. If
+    neither moved anything, the interface that moved most.
 
     lowest({"POSIX": 0, "STDIO": 9, "MPIIO": 100, "DFS": 100, "DAOS": 105})  # ["STDIO", "DAOS"]
     """
@@ -73,8 +73,8 @@ def file_layers(capture: Capture, *, reconstruct: bool = True, preferred: int | 
 
     It is the lowest layer at which traced operations moved data of the file; without traced ones, reconstructed
     operations (unless `reconstruct` is False); without data, any use. `preferred`: index of a layer that is taken
-    instead wherever it was recorded. In a part of a capture its interfaces count, with all ranks and times: collective
-    buffering moves bytes between ranks, and adjacent windows have to add up.
+    instead wherever it was recorded. In a part of a capture, the layers follow from its interfaces but from all ranks
+    and times: collective buffering moves bytes between ranks, and adjacent windows have to add up.
     Raises: CaptureError when a part is damaged, or an operation names a file that the files table lacks.
     """
     whole = capture.whole
@@ -94,8 +94,9 @@ def file_layers(capture: Capture, *, reconstruct: bool = True, preferred: int | 
 def _note(
     table: pa.Table, apis: np.ndarray, reconstruct: bool, marks: tuple[np.ndarray, np.ndarray, np.ndarray]
 ) -> None:
-    """Mark the layers at which ranks move data of files: with traced operations, with any, and use them at all.
-    `table`: of their usage."""
+    """Mark the files that ranks use at each layer: with traced data, with any data, and at all.
+
+    `table`: usage of those ranks."""
     op, api, file_id = codes(table, "op"), codes(table, "api"), table["file_id"].to_numpy()
     traced, moved, used = marks
     is_traced, data = codes(table, "origin") != RECONSTRUCTED, (op == READ) | (op == WRITE)

@@ -1,7 +1,6 @@
-"""Where a command's result goes: what exists is not lost, and what is not whole never has the name of the result.
+"""Where a command's result goes: an existing output is never lost, and an incomplete one never has the result's name.
 
-Every output of every command goes through here, files and directories alike. It lies in `traces`, which every other
-folder imports, and knows neither Parquet nor any other format.
+Every output of every command goes through here, files and directories alike. This module knows no file format.
 
 - An output that exists is refused, unless the user gave --force. --force replaces a regular file, or a directory
   that is recognised as an earlier result of the same kind. Directories above the output are not made.
@@ -34,15 +33,15 @@ from dxt_replay.traces.errors import TargetError, exhausted
 
 _WORKING_SUFFIX = ".dxt-replay"
 _MAX_NAME_BYTES = 200
-"""Bytes of the output's own name in the name of its working copy: with the rest it stays below 255."""
+"""Bytes of the output's own name in the name of its working copy: the whole name stays below 255 bytes."""
 
 _NOREPLACE, _EXCHANGE = 1, 2
 _AT_FDCWD = -100
 _NOT_HERE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
-"""Errors of renameat2 where the kernel or the file system lacks it."""
+"""Errors of renameat2 when the kernel or the file system lacks it."""
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-"""Errors for which there is not enough room: a full disk, a used-up quota, a limit on the size of a file."""
+"""Errors of missing room: a full disk, a used-up quota, a limit on the size of a file."""
 
 _locks: dict[Path, int] = {}
 """Working copies of this process -> descriptor that holds the lock."""
@@ -52,8 +51,8 @@ _locks: dict[Path, int] = {}
 class DirectoryKind:
     """A kind of directory that a command writes, such as a capture.
 
-    name: what messages call it, with its article ("a capture").
-    objection: why a directory is not an earlier result of this kind, None where it is one.
+    name: its name in messages, with the article ("a capture").
+    objection: why a directory is not an earlier result of this kind; None if it is one.
     """
 
     name: str
@@ -64,9 +63,10 @@ _PIECES = DirectoryKind(name="pieces of an output", objection=lambda folder: "ho
 
 
 def check_output(path: Path, *, force: bool = False, kind: DirectoryKind | None = None) -> None:
-    """Refuse an output before any work is done for it. `kind`: of a directory, None for a file.
+    """Refuse an output before any work is done for it. `kind`: of a directory; None for a file.
 
-    Raises: TargetError when something is at `path` that would be lost, or its parent directory is not there.
+    Raises: TargetError when the output would replace something that it may not, or when its parent directory does not
+    exist.
     """
     found = _lstat(path)
     if found is None:
@@ -83,9 +83,9 @@ def check_output(path: Path, *, force: bool = False, kind: DirectoryKind | None 
 
 @contextmanager
 def new_file(path: Path, *, force: bool = False) -> Iterator[IO[bytes]]:
-    """A file that takes the name `path` when the context ends well; else nothing is left of it.
+    """A file that takes the name `path` if the context ends without an error; else it is removed.
 
-    A pipe or a device at `path`, such as /dev/stdout, is written to as it is.
+    A pipe or a device at `path`, such as /dev/stdout, is written to directly.
     Raises: TargetError as `check_output`, and when the disk refuses.
     """
     check_output(path, force=force)
@@ -108,7 +108,7 @@ def new_file(path: Path, *, force: bool = False) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def new_directory(path: Path, kind: DirectoryKind, *, force: bool = False) -> Iterator[Path]:
-    """An empty directory that takes the name `path` when the context ends well; else nothing is left of it.
+    """An empty directory that takes the name `path` if the context ends without an error; else it is removed.
 
     Raises: TargetError as `check_output`, and when the disk refuses.
     """
@@ -124,8 +124,10 @@ def new_directory(path: Path, kind: DirectoryKind, *, force: bool = False) -> It
 
 @contextmanager
 def folder_beside(path: Path) -> Iterator[Path]:
-    """A directory for pieces of the output `path`, beside it; of a pipe or a device, where temporary files go. It is
-    removed when the context ends, or by the next writer of `path`.
+    """A directory beside the output `path` for pieces of it; for a pipe or a device, in the directory of temporary
+    files.
+
+    It is removed when the context ends, or by the next writer of `path`.
 
     Raises: TargetError when the disk refuses.
     """
@@ -156,9 +158,11 @@ def begin_directory(path: Path, kind: DirectoryKind, *, force: bool = False) -> 
 
 
 def place_directory(working: Path, path: Path, kind: DirectoryKind, *, force: bool = False) -> None:
-    """Let a whole working directory take the name `path`. Raises: TargetError when something else took it meanwhile.
+    """Give a complete working directory the name `path`.
 
-    The working directory then keeps its contents under a name that the error states.
+    Raises: TargetError when another writer took the name meanwhile.
+
+    The error names the path at which the result is kept then.
     """
     try:
         _place(working, path, force=force, kind=kind)
@@ -177,24 +181,24 @@ def place_directory(working: Path, path: Path, kind: DirectoryKind, *, force: bo
 
 
 def remove_kept(error: BaseException) -> None:
-    """Remove the result that `place_directory` kept under another name, where nobody needs it."""
+    """Remove the result that `place_directory` kept under another name."""
     kept = getattr(error, "kept", None)
     if kept is not None:
         shutil.rmtree(kept, ignore_errors=True)
 
 
 def discard_directory(working: Path) -> None:
-    """Remove a working directory that will not be placed; after `place_directory` nothing is left to remove."""
+    """Remove a working directory that will not be placed; does nothing after `place_directory`."""
     _forget(working)
 
 
 def refusal(error: OSError, path: Path) -> TargetError:
-    """The error for a refusal of the operating system while `path` was written."""
+    """The error to raise when the operating system refused to write `path`."""
     if (limit := exhausted(error)) is not None:
         remedy = limit
     elif error.errno in _FULL:
         remedy = "free space there, or choose another place for the output"
-    elif error.errno == errno.ENOENT:  # its directory was there before
+    elif error.errno == errno.ENOENT:  # its directory existed when the command began
         return TargetError(f"cannot write {path}: no new file can be made there; choose another place for the output")
     else:
         remedy = "choose another place for the output"
@@ -228,7 +232,7 @@ def _check_parent(path: Path) -> None:
 
 
 def _is_stream(path: Path) -> bool:
-    """Whether a pipe, a terminal or another character device is there, also behind a link such as /dev/stdout."""
+    """Whether `path` is a pipe, a terminal or another character device, also through a link such as /dev/stdout."""
     try:
         mode = os.stat(path).st_mode
     except OSError:
@@ -237,7 +241,7 @@ def _is_stream(path: Path) -> bool:
 
 
 def _objection(path: Path, found: os.stat_result, kind: DirectoryKind | None) -> str | None:
-    """Why what is at `path` may not be replaced, as the rest of a sentence; None where --force may replace it."""
+    """Why the existing `path` may not be replaced, as the rest of a sentence; None if --force may replace it."""
     if stat.S_ISLNK(found.st_mode):
         return "is a symbolic link"
     if kind is None:
@@ -251,7 +255,10 @@ def _objection(path: Path, found: os.stat_result, kind: DirectoryKind | None) ->
 
 
 def _begin(path: Path, kind: DirectoryKind | None) -> Path:
-    """A new working copy for `path`, locked by this process; leftovers of ended processes go. Raises: OSError."""
+    """Make a new working copy for `path`, locked by this process, and remove those of ended processes.
+
+    Raises: OSError.
+    """
     parent = path.absolute().parent
     start = b"." + os.fsencode(path.name)[:_MAX_NAME_BYTES] + b"."
     _remove_leftovers(parent, start)
@@ -261,7 +268,7 @@ def _begin(path: Path, kind: DirectoryKind | None) -> Path:
             os.mkdir(working)
         flags = os.O_RDONLY | os.O_DIRECTORY if kind is not None else os.O_RDWR | os.O_CREAT | os.O_EXCL
         fd = os.open(working, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-        # another writer may take the new copy for a leftover until it is locked
+        # until it is locked, another writer may remove the new copy as a leftover
         if _lock(fd) is not False and os.fstat(fd).st_nlink and os.path.lexists(working):
             _locks[working] = fd
             return working
@@ -269,7 +276,10 @@ def _begin(path: Path, kind: DirectoryKind | None) -> Path:
 
 
 def _lock(fd: int) -> bool | None:
-    """Whether the lock was free; None where the file system has no locks."""
+    """Take the lock.
+
+    Returns: whether it was free; None if the file system has no locks.
+    """
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -282,7 +292,7 @@ def _lock(fd: int) -> bool | None:
 def _unlock(working: Path) -> None:
     fd = _locks.pop(working, None)
     if fd is not None:
-        with suppress(OSError):  # it only held the lock
+        with suppress(OSError):  # this file existed only to hold the lock
             os.close(fd)
 
 
@@ -306,7 +316,7 @@ def _node() -> bytes:
 
 
 def _remove_leftovers(parent: Path, start: bytes) -> None:
-    """Remove working copies of this node whose writer has ended. One on a file system without locks stays."""
+    """Remove working copies of this node whose writer has ended; without file locks nothing is removed."""
     pattern = re.compile(re.escape(start) + _node() + rb"[0-9a-f]{8}" + re.escape(_WORKING_SUFFIX.encode()))
     names = [name for name in os.listdir(os.fsencode(parent)) if pattern.fullmatch(name)]
     for name in names:
@@ -321,7 +331,10 @@ def _remove_leftovers(parent: Path, start: bytes) -> None:
 
 
 def _place(working: Path, path: Path, *, force: bool, kind: DirectoryKind | None) -> None:
-    """Raises: OSError; TargetError when something is there that may not be replaced."""
+    """Rename the working copy to `path`, and try again if another writer was faster.
+
+    Raises: OSError; TargetError when `path` holds something that may not be replaced.
+    """
     while True:
         try:
             found = _lstat(path)
@@ -341,7 +354,10 @@ def _place(working: Path, path: Path, *, force: bool, kind: DirectoryKind | None
 
 
 def _move(working: Path, path: Path) -> None:
-    """Raises: FileExistsError when something is at `path`."""
+    """Rename without replacing.
+
+    Raises: FileExistsError when something is at `path`.
+    """
     if _renameat2(working, path, _NOREPLACE):
         return
     if os.path.lexists(path):
@@ -350,11 +366,11 @@ def _move(working: Path, path: Path) -> None:
 
 
 def _exchange(working: Path, path: Path, kind: DirectoryKind) -> None:
-    """Let two directories change places, and remove the old one once its successor is on the disk."""
+    """Exchange the two directories, then remove the old one; the new one is on the disk before."""
     _sync(working)
     if _renameat2(working, path, _EXCHANGE):
         objection = _objection(working, os.lstat(working), kind)
-        if objection is not None:  # it came there after it was looked at
+        if objection is not None:  # it appeared after the check
             _renameat2(working, path, _EXCHANGE)
             raise TargetError(f"{path} exists and {objection}: choose another name")
         shutil.rmtree(working, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The paces of a replay: a row for each, from which --pace, its explanation, its checks and the loop's clock follow."""
+"""The paces of a replay, one row each; --pace, its explanation, its checks and the loop's clock follow from them."""
 
 from __future__ import annotations
 
@@ -45,12 +45,13 @@ PACE_CHOICES = tuple(str(pace.value) for pace in Pace)
 """Names of the paces, as `dxt-replay run --pace` takes them."""
 
 API_CHOICES = ("auto", "posix", "stdio", "mpiio", "hdf5", "null")
-"""Through which interface a replay issues the rows.
+"""The interfaces through which a replay can issue the rows.
 
-auto: the interface of each row. posix, stdio, null: this one for all rows. mpiio: MPI-IO for all rows, from the rows of
-MPI-IO where a file has them. hdf5: the HDF5 library for HDF5 files, from the rows of HDF5 where a file has them; other
-files as auto.
+auto: the interface of each row.
+posix, stdio, null: this one for all rows.
+mpiio: MPI-IO for all rows; a file that has rows of MPI-IO is replayed from those.
+hdf5: the HDF5 library for HDF5 files; a file that has rows of HDF5 is replayed from those. Other files as auto.
 """
 
 COMPUTE_CHOICES = ("sleep", "spin", "skip")
-"""What a replay does in place of the computation between operations."""
+"""Names of what a replay does during the recorded computation between operations."""

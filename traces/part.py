@@ -1,7 +1,7 @@
-"""A part of a capture: which ranks, times, steps, files, operations and interfaces. Pure; parsed here and nowhere else.
+"""A part of a capture: which ranks, times, steps, files, operations and interfaces. Only this module parses one. Pure.
 
-`traces.store.part_capture.part_of` makes a capture of it, which reads like any other: a summary, a replay and a
-comparison of a part see that capture and need not know that there is more.
+`traces.store.part_capture.part_of` turns it into a capture that reads like any other, so that a summary, a replay and a
+comparison need no code for parts.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _TEXTS = ("paths", "exclude", "operations", "interfaces")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Conditions that all have to hold; a condition that is not given lets everything through.
+    """Conditions that must all hold; a condition that is not given holds for everything.
 
     ranks: recorded ranks, ascending.
     from_ns, until_ns: a window of time. An operation belongs to the window in which it starts, so that windows add up.
-    steps: the first and the last training step; each rank runs them at times of its own.
+    steps: the first and the last training step. Each rank has its own window, as ranks run a step at different times.
     paths: shell patterns, one of which must match the whole path (`*` matches `/`).
     exclude: shell patterns, none of which may match.
     operations: names of `traces.schema.OPS`.
     interfaces: names of INTERFACES.
 
-    Spans are cut at the ends of a window; a cut step keeps its time and loses its number.
+    Spans are cut at the ends of a window; a cut step keeps its times and loses its number.
     Raises: UsageError for an unknown name, an empty range, or a window given both in time and in steps.
     """
 
@@ -75,7 +75,7 @@ class Part:
         operations: Sequence[str] = (),
         interfaces: Sequence[str] = (),
     ) -> Part:
-        """From the words of a command line: ranks `0-15,20`, times as `parse_duration_ns` reads them, steps `100-200`.
+        """Make one from command-line words: ranks `0-15,20`, times as for `parse_duration_ns`, steps `100-200`.
 
         Names of operations and interfaces are read in either case. Raises: UsageError.
         """
@@ -92,7 +92,7 @@ class Part:
 
     @property
     def is_everything(self) -> bool:
-        """Whether nothing is left out."""
+        """Whether it leaves nothing out."""
         return self == Part()
 
     @property
@@ -102,7 +102,7 @@ class Part:
 
     @property
     def takes_whole_files(self) -> bool:
-        """Whether each file is in the part with all its operations or none, so that its counters are of the part."""
+        """Whether the part has all or none of the operations of each file, so that the files' counters hold for it."""
         by_row = self.operations or self.interfaces or self.steps or self.is_window
         return self.ranks is None and not by_row
 
@@ -125,7 +125,7 @@ class Part:
         return np.isin(APIS, [api for name in self.interfaces or INTERFACES for api in INTERFACES[name]])
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values, from which `from_json` makes the same part; patterns and names only where some are given."""
+        """Plain values from which `from_json` makes the same part; patterns and names only if some are given."""
         return {
             "ranks": None if self.ranks is None else list(self.ranks),
             "from_ns": self.from_ns,
@@ -136,7 +136,10 @@ class Part:
 
     @classmethod
     def from_json(cls, document: object) -> Part:
-        """The part that `as_json` described; everything for None. Raises: CaptureError for anything else."""
+        """The part that `as_json` described; everything for None.
+
+        Raises: CaptureError for anything else.
+        """
         if document is None:
             return cls()
         try:

@@ -1,15 +1,15 @@
-"""Which files the recording itself wrote (anchors, profiles, Darshan's logs), and not the application."""
+"""Which files the recording itself wrote, not the application: anchors, profiles, Darshan's logs."""
 
 from __future__ import annotations
 
 import re
 
 RECORDING_MARK = "recording.txt"
-"""Stands in the folder of what `dxt-replay record` recorded, and names the command: its logs are of one job. A folder
-without it is not a recording, and is never replaced."""
+"""Marks a folder as written by `dxt-replay record`, and holds its command: the logs there belong to one job. Nothing
+replaces a folder without it."""
 
 UNSEEN = "unseen.json"
-"""Beside it: what the job read through mapped files and sockets, which no trace holds."""
+"""File beside it: what the job read through mapped files and sockets, which no trace holds."""
 
 _WRITTEN_BY_RECORDERS = re.compile(
     r"(?:.*/)?dxt-anchor\..+\.bin|.*/plugins/profile/.*|.*\.profile-empty"
@@ -19,5 +19,5 @@ _WRITTEN_BY_RECORDERS = re.compile(
 
 
 def is_recorder_file(path: str) -> bool:
-    """Whether a recorded path is of the anchors of dxt-replay, of a profiler's output or of a Darshan log."""
+    """Whether a recorded path is one of dxt-replay's anchors, a profiler's output or a Darshan log."""
     return _WRITTEN_BY_RECORDERS.fullmatch(path) is not None

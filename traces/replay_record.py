@@ -1,4 +1,4 @@
-"""How a replay was made: the `made_by` of its `capture.json`, written and read here alone."""
+"""How a replay was made: the `made_by` of its `capture.json`. Only this module writes and reads it."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import numpy as np
 from dxt_replay.traces.schema import READ, RECONSTRUCTED, WRITE
 
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.EBADF)
-"""What a path or a descriptor comes to that is not there, or is another kind of file, when an operation wants it."""
+"""Errors of a path or descriptor that does not exist, or names another kind of file, when an operation uses it."""
 
 
 def is_refused(op: np.ndarray, origin: np.ndarray, result: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The contract that all parts share: what a capture's tables hold, and what `capture.json` says.
+"""The contract that all parts share: the columns of a capture's tables, and the contents of `capture.json`.
 
 Times are int64 nanoseconds from the capture's zero, on one clock for all ranks. Enumerated columns are
 Arrow dictionaries of the names below; inside NumPy code they are int8 codes, the index into the tuple.
@@ -34,19 +34,19 @@ READ = OPS.index("read")
 WRITE = OPS.index("write")
 TRACED = ORIGINS.index("traced")
 RECONSTRUCTED = ORIGINS.index("reconstructed")
-"""The one origin whose moments are inferred from counters: totals and exact comparisons leave its rows out. Rows of all
-other origins are known one by one."""
+"""The only origin whose times are inferred from counters: totals and exact comparisons leave its rows out. Rows of all
+other origins are known individually."""
 
 NO_STEP = -1
 UNION_THREAD = -1
-"""`spans.thread` of an interval that is a union over the threads of a rank."""
+"""`spans.thread` of an interval that is the union over the threads of a rank."""
 
 READING_WAITS = ("next_batch", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__")
-"""`spans.name` of an `input_wait` in which the training thread reads or makes the batch itself. Under any other name it
-waits for threads or processes that do."""
+"""`spans.name` of an `input_wait` in which the training thread itself reads or makes the batch. Under any other name
+the thread waits for other threads or processes."""
 
 EVALUATION_NAMES = ("evaluation", "evaluate", "eval", "validation", "validate")
-"""`spans.name` of an `other` span in which the model is evaluated: its time is no time of a training step."""
+"""`spans.name` of an `other` span in which the model is evaluated; no training step includes that time."""
 
 _ENUM = pa.dictionary(pa.int8(), pa.string())
 VOCABULARY: Mapping[str, tuple[str, ...]] = {
@@ -78,24 +78,25 @@ OPS_SCHEMA = pa.schema(
         pa.field("ready_ns", pa.int64()),
     ]
 )
-"""One row per operation, sorted by (rank, start_ns). `length` is what was transferred, so a read of 0 met the
-end of the file; offset is -1 where the source does not know it. `due_ns` and `result` (bytes, or -errno) are
-null except in replays.
+"""One row per operation, sorted by (rank, start_ns). `length` is the number of bytes transferred: a read of 0 met the
+end of the file. `offset` is -1 where the source does not know it. `due_ns` and `result` (bytes, or -errno) are null
+except in replays.
 
 Operations other than read and write have length 0 and offset -1, except that the offset of a `seek` is the new position
-and the offset of a `rename` is the file_id of the new name. A `sync` is fsync or fdatasync at POSIX, and a
-flush of the stream's buffer at STDIO. `reconstructed` rows are made from counters: how many, and between which times,
-is exact; where in that time is inferred. `generated` rows come from a workload description; `transformed` ones were
+and the offset of a `rename` is the file_id of the new name. A `sync` is fsync or fdatasync at POSIX, and a flush of the
+stream's buffer at STDIO. `reconstructed` rows are made from counters: their number and the interval that holds them are
+exact, their times within it are inferred. `generated` rows come from a workload description; `transformed` ones were
 changed by an exact rule, `modelled` ones by a rule that is not exact.
 
-`feeds`, `follows` and `ready_ns` say what an operation waits for, and are null except where `CaptureInfo.dependencies`
-is `known`. The batch fetches of a rank are its `input_wait` spans in start order, counted from 0 over the whole run.
-`feeds`: the fetch that waits for the operation; null: none does. `follows`: the moment of the training thread that lets
-the operation begin, 2 n for the begin of fetch n and 2 n + 1 for its end; null: only its lane. `ready_ns`: how long
-after the operation's end its batch is ready, on the last operation of a batch; null: at once."""
+`feeds`, `follows` and `ready_ns` say what an operation waits for; they are null unless `CaptureInfo.dependencies` is
+`known`. The batch fetches of a rank are its `input_wait` spans in start order, counted from 0 over the whole run.
+`feeds`: the fetch that waits for the operation; null if none does.
+`follows`: the earliest start of the operation: 2 n for the begin of fetch n, 2 n + 1 for its end; null if only its lane
+holds it up.
+`ready_ns`, on the last operation of a batch: time from the operation's end until its batch is ready; null for 0."""
 
 LEFT_OUT: Mapping[str, Any] = {"step": NO_STEP, "origin": "traced", "format": "other", "mount": "", "fs_type": ""}
-"""What a column without nulls holds where its writer leaves it out. `record_id` is made of the path."""
+"""Default of a column without nulls that a writer leaves out. `record_id` is derived from the path."""
 
 USAGE_SCHEMA = pa.schema(
     [
@@ -106,9 +107,9 @@ USAGE_SCHEMA = pa.schema(
         pa.field("reach", pa.int64(), nullable=False),
     ]
 )
-"""How much each lane of a rank uses each file: one row per rank, lane, op, api, origin and file. `other_file_id`: the
-new name's file of a rename, else -1; `operations`: how many; `least_length`: of the shortest; `reach`: where the
-furthest ends, max(offset, 0) + length in bytes."""
+"""Usage of each file by each lane: one row per rank, lane, op, api, origin and file. `other_file_id`: file_id of a
+rename's new name, else -1; `operations`: their number; `least_length`: the shortest length in bytes; `reach`: the
+furthest end, max(offset, 0) + length in bytes."""
 
 INDEX_SCHEMA = pa.schema(
     [
@@ -126,7 +127,7 @@ INDEX_SCHEMA = pa.schema(
 )
 """One row per stretch of the op stream: the operations of one rank in one row group. `part`: name of the file in
 `ops/`, with its size and its SHA-256. `first_ns`, `last_start_ns`: when the first and the last of its operations start;
-`last_ns`: when the last one ends. `usage`: on the last stretch of a rank, what all of its operations use
+`last_ns`: when the last one ends. `usage`: on the last stretch of a rank, the usage by all of its operations
 (`USAGE_SCHEMA`); null on the others."""
 
 FILE_METADATA: Mapping[str, str] = {
@@ -139,7 +140,7 @@ BY_RANK_AND_START = (("rank", "ascending"), ("start_ns", "ascending"))
 """The order of operations within a row group, and of all spans."""
 
 DEPENDENCY_COLUMNS = ("feeds", "follows", "ready_ns")
-"""The columns of `OPS_SCHEMA` that say what an operation waits for."""
+"""The columns of `OPS_SCHEMA` that hold the dependencies of an operation."""
 
 COUNTERS = (
     "posix_opens", "posix_reads", "posix_writes", "posix_seeks", "posix_stats", "posix_fsyncs", "posix_fdsyncs",
@@ -301,7 +302,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankClock:
-    """How one rank's log time was placed: capture time = log time + offset_ns.
+    """How the log times of one rank were placed: capture time = log time + offset_ns.
 
     rank: the rank of the process.
     method: anchors, nesting, wall or seconds: the evidence for the offset.
@@ -320,11 +321,12 @@ class RankClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unseen:
-    """Bytes that a job read, or wrote to an object store, and no trace holds.
+    """Bytes that a job read, or wrote to an object store, and that no trace holds.
 
-    kind: mapped, by page faults of a mapped file; socket, from a peer; objects, through calls of an object store, which
-    counters hold; all, where no I/O was recorded at all. name: the path, "address:port", or the interface.
-    bytes: the least that it can have been; None where nobody knows.
+    kind: mapped (page faults of a mapped file), socket (received from a peer), objects (calls of an object store, which
+    counters hold) or all (no I/O was recorded).
+    name: the path, "address:port", or the interface.
+    bytes: a lower bound; None where it is unknown.
     """
 
     kind: Literal["mapped", "socket", "objects", "all"]
@@ -336,10 +338,10 @@ class Unseen:
 class Coverage:
     """Trace coverage: traced / (counted + unseen), 1.0 where everything was traced; None where it is not known.
 
-    bytes, operations: of the whole job. ranks: rank -> (bytes, operations), of what was counted.
-    without_streams: (bytes, operations) beside the C library's streams, which DXT never traces and which are rebuilt
-    from counters; None where nothing went through them.
-    unseen: what is not counted as POSIX, MPI-IO or STDIO either; the operations leave it out.
+    bytes, operations: coverage of the whole job. ranks: rank -> (bytes, operations), coverage of the counted I/O.
+    without_streams: (bytes, operations) without the C library's streams, which DXT never traces and which are rebuilt
+    from counters; None if nothing went through them.
+    unseen: I/O that is not counted as POSIX, MPI-IO or STDIO either; `operations` leaves it out.
     """
 
     bytes: float | None
@@ -350,17 +352,17 @@ class Coverage:
 
     @property
     def traceable(self) -> tuple[float | None, float | None]:
-        """(bytes, operations): what was traced of that which DXT can trace. Below 1, a part of the trace is missing."""
+        """(bytes, operations): traced share of the I/O that DXT can trace. Below 1, a part of the trace is missing."""
         return (self.bytes, self.operations) if self.without_streams is None else self.without_streams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureInfo:
-    """What `capture.json` holds. `lanes`: `pthread_id`, `overlap` (inferred) or `recorded`.
+    """Contents of `capture.json`. `lanes`: `pthread_id`, `overlap` (inferred) or `recorded`.
 
-    `dependencies`: whether what an operation waits for is `known`, from the columns `feeds`, `follows` and `ready_ns`,
-    or has to be `inferred` from the times.
-    `made_by`: program, version and command; of a replay also what `traces.replay_record` reads.
+    `dependencies`: `known` if the columns `feeds`, `follows` and `ready_ns` say what operations wait for; `inferred` if
+    the times must tell.
+    `made_by`: program, version and command; for a replay also the fields that `traces.replay_record` reads.
     `digests`: path below the capture -> SHA-256 of the file (`traces.store.digests`); those of the parts are in the
     index. None in captures of old releases and of other writers.
     """

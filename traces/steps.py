@@ -1,4 +1,4 @@
-"""Which training step an instant lies in. Pure."""
+"""The training step at a given time. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pass over a capture adds up: of parts of the capture apart, perhaps in other processes, and then together."""
+"""Base of mergeable accumulators: one per piece of a capture, perhaps in other processes, merged in rank order."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ S = TypeVar("S", bound="Sums")
 
 
 class Sums:
-    """Base of collectors whose sums can be added. STAY: attributes that are not sums; they do not travel to another
-    process, where only `merge` uses the object."""
+    """Base of collectors whose sums can be added.
+
+    STAY: attributes that are not sums. They are not pickled: in another process only `merge` uses the object."""
 
     STAY: ClassVar[tuple[str, ...]] = ()
 
     def merge(self: S, later: S) -> None:
-        """Add what `later` collected of ranks that follow all of this one's. `later` is used up."""
+        """Add the sums of `later`, whose ranks all follow this one's. `later` must not be used afterwards."""
         raise NotImplementedError
 
     def __getstate__(self) -> dict[str, Any]:

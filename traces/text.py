@@ -1,4 +1,4 @@
-"""Text that other people chose (paths, names of profiles), made safe to show, and lists cut to a readable length."""
+"""Makes foreign text (paths, names in profiles) safe to show, and cuts lists to a readable length."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 
 def printable(text: Path | bytes | str) -> str:
-    r"""`text` for a person: line breaks, controls, changes of direction and bytes that are not UTF-8 as escapes (`\n`).
+    r"""`text` for a person: line breaks, control characters, direction marks and bytes that are not UTF-8 become
+    escapes.
 
     The result cannot command a terminal nor break a line of a message. HTML needs `html.escape` besides.
     """
@@ -17,11 +18,11 @@ def printable(text: Path | bytes | str) -> str:
 
 
 def escaped(text: str) -> str:
-    r"""All of `text` as escapes of Python (`\x1b`, `\udc80`), whatever the characters are."""
+    r"""All characters of `text` as Python escapes (`\x1b`, `\udc80`)."""
     return text.encode("unicode_escape", "surrogatepass").decode()
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:
-    """`a, b, c and 4 more`: the first `most` names, and how many others there are."""
+    """`a, b, c and 4 more`: the first `most` names and the number of the others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

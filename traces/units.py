@@ -1,4 +1,4 @@
-"""Seconds and nanoseconds, quantities as text: the only place that rounds or formats a number."""
+"""Seconds and nanoseconds, and quantities as text: the only place that rounds or formats a number."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def seconds_to_ns(seconds: np.ndarray) -> np.ndarray: ...
 def seconds_to_ns(seconds: float | np.ndarray) -> int | np.ndarray:
     """Nearest whole nanosecond; an int64 array for an array.
 
-    Splits off the whole seconds first, so that an epoch in a double keeps all the precision that it had.
+    Splits off the whole seconds first, so that an epoch in a double keeps its full precision.
     """
     if isinstance(seconds, np.ndarray):
         whole = np.floor(seconds)
@@ -61,7 +61,7 @@ def format_duration(nanoseconds: float) -> str:
 
 
 def _three_digits(value: float) -> str:
-    """`2.00`, `25.2`, `906`: as many digits in every row of a column."""
+    """`2.00`, `25.2`, `906`: three digits, so that the rows of a column are equally wide."""
     size = abs(value)
     return f"{value:.{2 if size < 9.995 else 1 if size < 99.95 else 0}f}"
 
@@ -99,7 +99,7 @@ def format_rate_change(ratio: float | None, same_pct: float = 0.0) -> str:
 
 
 def format_signed(value: float, digits: int) -> str:
-    """`+0.12`, `-0.12`, and `0.00` for what rounds to nothing, which has no sign."""
+    """`+0.12`, `-0.12`, and `0.00` without a sign for a value that rounds to zero."""
     text = f"{value:+.{digits}f}"
     return text[1:] if float(text) == 0 else text
 

@@ -1,8 +1,8 @@
-"""What a job read and no trace holds, and whether a capture may be judged by the rest: one rule for the whole product.
+"""I/O of a job that no trace holds, and whether a capture may be judged by the rest: one rule for the whole product.
 
-Page faults of mapped files and bytes on sockets are in no trace of calls. `dxt-replay record` counts them from outside;
-of other logs the counters tell that a file was opened, with something in it, and never read. A capture of which too
-little was traced, or nobody knows how much, says what it holds and never what storage cost.
+Page faults of mapped files and bytes on sockets are in no trace of calls. `dxt-replay record` counts them from outside.
+In other logs the counters show that a file with data was opened and never read. If too little of a capture was traced,
+or the share is unknown, no command says what storage cost.
 """
 
 from __future__ import annotations
@@ -25,42 +25,42 @@ from dxt_replay.traces.text import listed
 from dxt_replay.traces.units import format_bytes, format_counted
 
 LEAST_COVERAGE = 0.99
-"""Traced / counted, below which every total may be off by a hundredth."""
+"""Traced / counted share below which every total may be wrong by one per cent."""
 
 NOTHING_RECORDED = Coverage(
     bytes=None, operations=None, unseen=(Unseen(kind="all", name="all files and peers", bytes=None),)
 )
-"""Of a capture that was made of profiles alone."""
+"""Coverage of a capture that was made of profiles alone."""
 OBJECTS: Literal["objects"] = "objects"
-"""Kind of what went through calls of an object store: counted by Darshan, and not traced."""
+"""Kind of I/O through calls of an object store: Darshan counts it, and no trace holds it."""
 
 UNKNOWN_PEERS = "peers that the trace does not show"
 
 MEMORY = "/dev/shm/"
-"""Files below it are memory that processes share by mapping it: no storage is behind what is read so."""
+"""Folder of shared memory: no storage is behind files that processes map there."""
 
 _FOLDERS_ABOVE = 6
 """A log may lie in folders year/month/day below that of its rank, which is in that of the logs."""
 
 
 _MANY_OPERATIONS, _MANY_BYTES = 10_000, 1 << 20
-"""From here on what standard streams moved is worth a warning: nearly every program prints something."""
+"""Operations or bytes of standard streams from which a warning is worthwhile: nearly every program prints something."""
 
 
 @dataclass(slots=True)
 class StreamTotals:
-    """Reads and writes of standard streams, which are in no figure of a capture: how many, and their bytes."""
+    """Reads and writes of standard streams, which no figure of a capture includes: their number and bytes."""
 
     operations: int = 0
     bytes: int = 0
 
     def add(self, operations: int, moved: int) -> None:
-        """Add operations that moved so many bytes together."""
+        """Add operations that together moved `moved` bytes."""
         self.operations += operations
         self.bytes += moved
 
     def warnings(self) -> list[str]:
-        """A warning where they moved much."""
+        """A warning if they moved much."""
         if self.operations < _MANY_OPERATIONS and self.bytes < _MANY_BYTES:
             return []
         return [
@@ -71,7 +71,7 @@ class StreamTotals:
 
 
 def recording_of(log: Path) -> Path | None:
-    """The folder of the recording that a log is of."""
+    """The folder of the recording that a log belongs to."""
     above = log.absolute().parents[:_FOLDERS_ABOVE]
     return next((folder for folder in above if (folder / RECORDING_MARK).is_file()), None)
 

@@ -1,4 +1,4 @@
-"""Keeps pandas out of processes that do not use it: pyarrow imports it at the first array where it is installed."""
+"""Keeps pandas out of processes that do not use it: pyarrow imports an installed pandas with its first array."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ class _WithoutPandas:
 
 
 def keep_pandas_out() -> None:
-    """From now on this process cannot import pandas, which saves 0.3 s; an import that was done stays."""
+    """Prevent later imports of pandas in this process, which saves 0.3 s; an earlier import stays."""
     sys.meta_path.insert(0, _WithoutPandas)

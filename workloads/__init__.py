@@ -1,4 +1,4 @@
-"""Workload descriptions, as DLIO's YAML or a shipped name: read here, made into captures, and fitted to captures.
+"""Workload descriptions (DLIO's YAML, or a shipped name): read here, made into captures, and fitted to captures.
 
 `dxt_replay.workloads` is also the public function that lists the shipped ones. Python binds a package to its name when
 the first module of it is imported, so this package does what the function does when it is called.

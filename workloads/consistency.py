@@ -1,4 +1,4 @@
-"""What a description must not contradict: between its own keys, and with the number of ranks."""
+"""Checks that the keys of a description do not contradict each other or the number of ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dxt_replay.workloads.description import Dataset, Workload
 from dxt_replay.workloads.hdf5_data_set import largest_shape
 
 _MOST_BYTES = 1 << 60
-"""Largest data set: its bytes stay far within 64 bits."""
+"""Most bytes of a data set: sums stay far below 64 bits."""
 
 
 def check_consistency(workload: Workload) -> None:

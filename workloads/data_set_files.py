@@ -1,4 +1,4 @@
-"""Names and exact sizes of the files of DLIO's data set, which are the same on every machine.
+"""Names and exact sizes of the files of DLIO's data set; they are the same on every machine.
 
 DLIO's generator draws the dimensions of all files with NumPy's legacy generator from the seed 10, training files first
 (`data_generator/data_generator.py` at commit e1919d7). Columns, not objects: a million files are a few arrays.
@@ -101,7 +101,7 @@ def record_length(data: Dataset) -> float:
 
 
 def absolute_folder(workload: Workload, folder: str) -> str:
-    """A folder of the description as an absolute path: `storage_root` joined with it as DLIO joins them, below `/`."""
+    """Absolute path of a folder of the description: DLIO's join with `storage_root`, below `/`."""
     joined = posixpath.join("/", workload.storage.storage_root, folder)
     return "/" + posixpath.normpath(joined).strip("/")
 
@@ -147,7 +147,7 @@ def _element_bytes(data: Dataset) -> int:
 
 
 def _sizes(workload: Workload, elements: np.ndarray, sample: np.ndarray) -> np.ndarray:
-    """int64[files] of the formats that have a formula; `elements` and `sample`: elements and bytes of one record."""
+    """int64[files], for formats whose size has a formula; `elements` and `sample`: elements and bytes of one record."""
     data = workload.dataset
     samples = data.num_samples_per_file
     if data.format == "npz" and data.compression == "zip":
@@ -220,7 +220,8 @@ def _csv_bytes(workload: Workload, elements: np.ndarray) -> np.ndarray:
 
 
 def _csv_element_bytes(element: str) -> float:
-    """Mean bytes of a number and its separator. uint8: 0 to 254, each as likely; the others are estimates."""
+    """Mean bytes of a number and its separator. Exact for uint8, which is 0 to 254 with equal probability; else an
+    estimate."""
     if element == "uint8":
         return (10 * 1 + 90 * 2 + 155 * 3) / 255 + 1
     if element in _ITEM_BYTES:
@@ -232,7 +233,7 @@ def _csv_element_bytes(element: str) -> float:
 
 
 def _digits_below(counts: np.ndarray) -> np.ndarray:
-    """Digits of all whole numbers from 0 to each of `counts` - 1, together."""
+    """Total number of digits of all whole numbers from 0 to `counts` - 1, for each of `counts`."""
     digits = counts.astype(np.int64).copy()
     for power in range(1, 19):
         digits += np.maximum(counts - 10**power, 0)

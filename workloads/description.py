@@ -16,9 +16,9 @@ from dxt_replay.workloads.times import NO_TIME, Distribution
 from dxt_replay.workloads.value_types import NAME_PART, SHUFFLE, ValueType, optional_whole
 
 Reading = Literal["documented", "head", "v2.0", "v3.0"]
-"""documented: what DLIO's documentation says. head, v2.0: what its code does (main of June 2026; the branch
-mlperf_storage_v2.0, which MLPerf Storage v2.0 runs). v3.0: what MLPerf Storage v3.0's own line of it does (the
-repository DLIO_local_changes of mlcommons, July 2026)."""
+"""documented: follow DLIO's documentation.
+head, v2.0: follow DLIO's code (main of June 2026; the branch mlperf_storage_v2.0, which MLPerf Storage v2.0 runs).
+v3.0: follow MLPerf Storage v3.0's own line of the code (the repository DLIO_local_changes of mlcommons, July 2026)."""
 
 READINGS: tuple[Reading, ...] = ("documented", "head", "v2.0", "v3.0")
 
@@ -29,7 +29,7 @@ Format = Literal[
     "tfrecord", "hdf5", "csv", "npz", "npy", "jpeg", "png", "indexed_binary", "mmap_indexed_binary", "synthetic"
 ]
 WHOLE_FILES = ("npz", "npy", "jpeg", "png")
-"""Formats whose files MLPerf Storage v3.0 reads whole for each sample, without decoding them."""
+"""Formats whose files MLPerf Storage v3.0 reads whole for each sample, without decoding."""
 
 Compression = Literal["none", "gzip", "lzf", "bz2", "zip", "xz"]
 Shuffle = Literal["off", "seed", "random"]
@@ -58,8 +58,10 @@ _NEVER_READ = _code("DLIO stores it under a name that nothing reads")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What the annotation of a key adds to its type: bounds, a type that it does not say by itself (`takes`), and under
-    which readings the key has no effect (`dead`)."""
+    """What the annotation of a key adds to its type.
+
+    Bounds; `takes`, a value type that Python's type does not express; `dead`, the readings under which the key has no
+    effect."""
 
     least: int | None = None
     most: int | None = None
@@ -72,7 +74,7 @@ Count = Annotated[int, Rule(least=1)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workflow:
-    """What a run does. `train` off and `checkpoint` on: only checkpoints; evaluation needs `train`."""
+    """The phases of a run. `train` off and `checkpoint` on: only checkpoints. Evaluation needs `train`."""
 
     generate_data: bool = False
     train: bool = True
@@ -82,7 +84,7 @@ class Workflow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """Where all folders lie. Objects of s3 and aistore are taken as files."""
+    """The root of all folders. Objects of s3 and aistore are treated as files."""
 
     storage_type: StorageType = "local_fs"
     storage_root: str = "./"
@@ -107,8 +109,8 @@ class Dataset:
 
     chunk_size: of HDF5 files, bytes of a square chunk of one sample, where `hdf5.chunk_dims` is empty; 0: none.
     generation_buffer_size: bytes that the generator of indexed binary files holds; offsets restart with each buffer.
-    skip_listing: names are made up and not listed, and of the files the first, the last and each
-    `listing_validation_interval`-th are looked at; no file for 0 (v3.0).
+    skip_listing: the loader computes the names instead of listing the folder, and stats the first, the last and each
+    `listing_validation_interval`-th file; none if that is 0 (v3.0).
     """
 
     format: Format = "tfrecord"
@@ -138,8 +140,8 @@ class Dataset:
 class Reader:
     """The data loader. `read_threads` 0: the training thread reads itself.
 
-    transfer_size: bytes of a request for TFRecord; 0: a request for each record's header and one for the rest of it;
-    None: TensorFlow's 262,144.
+    transfer_size: bytes of a request for TFRecord; 0: one request for each record's header and one for its rest; None:
+    TensorFlow's 262,144.
     read_type: `memory` keeps every file open and in memory after its first sample.
     preprocess_time: per sample, in the reader.
     """
@@ -206,7 +208,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallelism:
-    """How a model is divided over ranks. `data` None: what the ranks leave, R / (tensor * pipeline)."""
+    """The division of a model over ranks. `data` None: R / (tensor * pipeline) with R ranks."""
 
     tensor: Annotated[int, Rule(least=1, most=1_000_000)] = 1
     pipeline: Annotated[int, Rule(least=1, most=1_000_000)] = 1
@@ -227,7 +229,7 @@ class Transformer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """What a checkpoint holds. `type` None with `num_layers` None: `model_size_bytes` by each writer.
+    """The contents of a checkpoint. `type` None and `num_layers` None: each writer writes `model_size_bytes`.
 
     layer_parameters: values per tensor of a layer; optimization_groups: values per group (the older form).
     """
@@ -246,7 +248,8 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """How accelerator utilisation is counted: steps left out at both ends of a block, and the least that passes."""
+    """How accelerator utilisation is counted: steps to leave out at both ends of a block, and the least share that
+    passes."""
 
     exclude_start_steps: int = 1
     exclude_end_steps: int = 0
@@ -255,7 +258,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSource:
-    """Where a description came from: file or shipped name, SHA-256 of its text, and `KEY=VALUE` given beside it."""
+    """Origin of a description: file or shipped name, SHA-256 of its text, and the `KEY=VALUE` given with it."""
 
     name: str = ""
     sha256: str = ""

@@ -1,8 +1,8 @@
-"""How DLIO's HDF5 files lie on disk: shapes, chunks, and where the data begin.
+"""The layout of DLIO's HDF5 files: shapes, chunks, and the begin of the data.
 
 Measured with h5py 3.16 and HDF5 2.0 on files written as DLIO writes them: datasets and chunks follow each other without
-gaps behind the headers, and `labels` (int64, one per sample) comes last. The index of many chunks stands behind the
-first chunk; where chunks are small its size is known to a few hundred bytes, which `Hdf5Layout.exact` says. DLIO v2.0
+gaps behind the headers, and `labels` (int64, one per sample) comes last. The index of many chunks follows the first
+chunk. For small chunks its size is known only to a few hundred bytes (`Hdf5Layout.exact` is then False). DLIO v2.0
 writes the older file layout, whose chunk index is a B-tree.
 """
 
@@ -22,16 +22,17 @@ _TREE_NODE_BYTES = 3136
 """A node of the older layout's chunk index for three dimensions: 64 chunks at most, about 57 in all but the first."""
 _TREE_HEADER_BYTES = 4536
 _TREE_BYTES = 6584
-"""Bytes before the first chunk in the older layout, and in all where one node holds the index."""
+"""Bytes before the first chunk in the older layout, and in all layouts if one node holds the index."""
 
 LABEL_BYTES = 8
 _MOST_DATASETS = 5
 """Datasets per file whose headers fit into the first 2,048 bytes."""
 NEAR_HDF5_CHUNKS = 160
-"""Chunks whose index fits into the first 2,048 bytes; with a filter or a maximal shape, a smaller number does."""
+"""Chunks whose index fits into the first 2,048 bytes; fewer with a filter or a maximal shape."""
 _MOST_OTHER_CHUNKS = 60
 HDF5_PAGE_CHUNKS = 1024
-"""Chunks in a page of the index; one of more chunks is made of pages with a checksum each, behind a bit for each."""
+"""Chunks in a page of the index. An index of more chunks has several pages, each with a checksum, behind one bit per
+page."""
 
 _LEFT = {
     "gzip": {
@@ -40,8 +41,9 @@ _LEFT = {
     },
     "lzf": {**dict.fromkeys(("uint64", "int64"), 0.63), "bool": 0.0115},
 }  # fmt: skip
-"""What compression leaves of the values that DLIO draws: numbers of 24 random bits in [0, 1), for whole numbers spread
-over their range. Measured with zlib at level 4 (1.3 % more at levels below) and h5py's lzf; of others it is all."""
+"""Size of compressed DLIO values as a share of the plain size. DLIO draws numbers of 24 random bits in [0, 1), scaled
+to the range of whole numbers. Measured with zlib at level 4 (1.3 % more at lower levels) and h5py's lzf; 1 for others.
+"""
 
 _CHUNK_BASE, _CHUNK_MIN, _CHUNK_MAX = 16384, 8192, 1048576
 
@@ -124,7 +126,7 @@ def _index_bytes(dataset: Dataset, count: int, chunk_bytes: int) -> tuple[int, b
         return HDF5_HEADER_BYTES, True
     entry = 8 if dataset.compression == "none" else 20
     pages = -(-count // HDF5_PAGE_CHUNKS) if count > HDF5_PAGE_CHUNKS else 0
-    array = max(18 + -(-pages // 8) + 4 * pages + entry * count, HDF5_HEADER_BYTES)  # the least that is set aside
+    array = max(18 + -(-pages // 8) + 4 * pages + entry * count, HDF5_HEADER_BYTES)  # the least that HDF5 sets aside
     exact = plain and sets == 1 and chunk_bytes >= HDF5_HEADER_BYTES
     return HDF5_HEADER_BYTES + 400 * max(sets - _MOST_DATASETS, 0) + sets * array, exact
 
@@ -134,7 +136,7 @@ def _tree_bytes(count: int) -> tuple[int, bool]:
 
 
 def largest_shape(dataset: Dataset) -> tuple[int, ...]:
-    """Dimensions that a dataset can have at most: of records of the mean length, or `max_shape`."""
+    """Largest dimensions of a dataset: of records of the mean length, or `max_shape`."""
     side = math.isqrt(int(dataset.record_length_bytes))
     shape = _shape(dataset, dataset.record_dims or (side, side))
     return (shape[0], *dataset.hdf5.max_shape) if dataset.hdf5.max_shape else shape
@@ -149,7 +151,7 @@ def _shape(dataset: Dataset, dims: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _chunk_shape(dataset: Dataset, shape: tuple[int, ...], type_size: int) -> tuple[int, ...]:
-    """The chunks that are asked for, or that h5py chooses where it needs some; empty for none."""
+    """The chunks that are requested, or that h5py chooses if it needs some; empty for none."""
     if dataset.hdf5.chunk_dims:
         return dataset.hdf5.chunk_dims
     if dataset.chunk_size:
@@ -180,8 +182,10 @@ def _chunk_count(shape: tuple[int, ...], chunk: tuple[int, ...]) -> int:
 
 
 def compressed_bytes(plain: int, element: str, compression: str, level: int) -> int:
-    """Bytes that `plain` bytes of DLIO's random values become: with gzip those that do not shrink get headers, and lzf
-    stores them as they are. level: of gzip, 0 to 9; 0 does not compress."""
+    """Size of `plain` bytes of DLIO's random values after compression.
+
+    gzip adds headers to values that do not shrink, and lzf stores them unchanged. level: of gzip, 0 to 9; 0 does not
+    compress."""
     left = _LEFT.get(compression, {}) if level else {}
     if element in left:
         return math.ceil(plain * left[element])

@@ -1,8 +1,8 @@
-"""References of a description to its own keys, `${dataset.num_files_train}`, replaced by what they stand for. Pure.
+"""Replaces references of a description to its own keys, such as `${dataset.num_files_train}`, by their values. Pure.
 
-As OmegaConf, which DLIO uses: names are absolute, or relative with leading dots (`${.key}` is a neighbour), and a value
-that is one reference has the type of what it stands for. The name `workload` of the description itself may lead.
-What only a run knows (`${hydra:...}`, `${oc.env:...}`, `${now:...}`) stays as it is written.
+The rules are those of OmegaConf, which DLIO uses: names are absolute, or relative with leading dots (`${.key}` is a
+neighbour), and a value that is one reference has the type of its target. The name `workload` of the description itself
+may lead. References to the run (`${hydra:...}`, `${oc.env:...}`, `${now:...}`) stay unchanged.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 from dxt_replay.traces.errors import UsageError
 
 MARK = "${"
-"""Text with it is a reference, or has one."""
+"""Begin of a reference in a text."""
 
 MAX_VALUES = 10_000
-"""Values that the references of a description may come to: references to references double with each."""
+"""Most values after the references of a description are replaced: references to references double with each."""
 
 _REFERENCE = re.compile(r"(?<!\\)\$\{\s*(\.*)([\w-]+(?:\.[\w-]+|\[\w+\])*)\s*\}")
 _MAX_DEPTH = 30
@@ -26,9 +26,9 @@ Path = tuple[str, ...]
 
 
 def resolved(values: Mapping[Any, Any]) -> dict[Any, Any]:
-    """`values` with each reference to a key of them replaced; one to a missing key, or to itself, stays.
+    """`values` with each reference to one of its keys replaced. A reference to a missing key, or to itself, stays.
 
-    Raises: UsageError for references that come to more than MAX_VALUES values.
+    Raises: UsageError for references that expand to more than MAX_VALUES values.
     """
     resolver = _Resolver(values)
     return {key: resolver.value(value, (str(key),), 0) for key, value in values.items()}
@@ -55,7 +55,7 @@ class _Resolver:
         return _REFERENCE.sub(lambda match: str(self._referent(match, path, depth)), value)
 
     def _referent(self, match: re.Match[str], path: Path, depth: int) -> Any:
-        """What a reference at `path` stands for; its own text where that is nowhere."""
+        """The value to which a reference at `path` refers; its own text if there is none."""
         dots, name = match.groups()
         if len(dots) > len(path):
             return match[0]
@@ -71,7 +71,7 @@ class _Resolver:
 
 
 def _inside(container: Any, part: str) -> Any:
-    """The value of a key, or of a place in a list; None where there is none."""
+    """The value of a key, or of an index in a list; None if there is none."""
     if isinstance(container, Mapping):
         return next((value for key, value in container.items() if str(key) == part), None)
     if isinstance(container, Sequence) and not isinstance(container, str) and part.isdecimal():

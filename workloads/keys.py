@@ -1,4 +1,4 @@
-"""All keys of DLIO's YAML by their full names: those of the table in `description.py`, and those not followed."""
+"""All keys of DLIO's YAML by their full names: those of the table in `description.py`, and those that are ignored."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dxt_replay.workloads.value_types import ValueType, value_type
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """One key by its full name, what it takes, its default, and where it has no effect (`dead`)."""
+    """One key: its full name, the values that it takes, its default, and the readings without effect (`dead`)."""
 
     name: str
     takes: ValueType
@@ -82,8 +82,10 @@ NOT_FOLLOWED: Mapping[str, tuple[NoteKind, str]] = {
         ("not I/O", "it changes no request"),
     ),
 }  # fmt: skip
-"""Keys without a value in a `Workload`: the kind of the note on them, and why. Without effect: under any reading; not
-expressed: with what is assumed instead; not I/O: memory, logging, profilers, names of output files."""
+"""Keys without a value in a `Workload`: the kind of the note on them, and why.
+
+without effect: under any reading. not expressed: the note says what is assumed instead. not I/O: memory, logging,
+profilers, names of output files."""
 
 SECRET = "storage.storage_options"
 """The section that may hold access keys."""
@@ -98,4 +100,4 @@ SPELLINGS: Mapping[str, str] = {
     "model.model_size": "model.model_size_bytes",
     "checkpoint.model_size": "model.model_size_bytes",
 }
-"""Spellings of DLIO's documentation and of its version 1 -> the key that its code reads."""
+"""Spellings of DLIO's documentation and of its version 1 -> the key that DLIO's code reads."""

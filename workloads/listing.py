@@ -1,4 +1,4 @@
-"""The shipped workloads at a glance: how much data, how much compute, and what one accelerator needs of the storage."""
+"""A summary of each shipped workload: its data, its compute time, and the bandwidth that one accelerator needs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dxt_replay.workloads.workload_source import SHIPPED, read_workload, shipped
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedWorkload:
-    """A shipped workload. Without training (checkpoints alone), `format` is empty and what follows is 0 or None.
+    """A shipped workload. Without training (checkpoints alone), `format` is empty and the later fields are 0 or None.
 
-    compute_s: mean computation time of a step. needs_bytes_per_s: batch size * record length / compute_s, what a rank
-    reads per second when it never waits; None without computation.
+    compute_s: mean computation time of a step. needs_bytes_per_s: batch size * record length / compute_s, the rate at
+    which a rank that never waits reads; None without computation.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What a description says that a capture does not follow, as values: nothing of a YAML is dropped silently."""
+"""Remarks on parts of a description that a capture does not follow: no key of a YAML is dropped silently."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 NoteKind = Literal["unknown", "without effect", "read as", "not expressed", "not I/O"]
-"""unknown: not a key of DLIO. without effect: DLIO ignores it. read as: it means something else than it says. not
-expressed: a capture cannot hold it. not I/O: it changes no request."""
+"""unknown: not a key of DLIO.
+without effect: DLIO ignores it.
+read as: DLIO takes it for something else than its text says.
+not expressed: a capture cannot hold it.
+not I/O: it changes no request."""
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 60

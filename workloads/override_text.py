@@ -1,7 +1,7 @@
-"""`KEY=VALUE` on the command line, in Hydra's grammar as far as DLIO's users write it.
+"""`KEY=VALUE` on the command line, in the part of Hydra's grammar that DLIO's users need.
 
-Values: numbers, `true`, `false`, `null`, text with or without quotes, `[a,b]` and `{mean:1,stdev:0.1}`. A word is text
-here that is a boolean in YAML: `off` is "off". Sweeps, functions and interpolations are errors.
+Values: numbers, `true`, `false`, `null`, text with or without quotes, `[a,b]` and `{mean:1,stdev:0.1}`. A word that is
+a boolean in YAML is text here: `off` is "off". Sweeps, functions and interpolations are errors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FLOAT = re.compile(
 _WORDS: Mapping[str, Any] = {"true": True, "false": False, "null": None}
 _ENDS = ",[]{}"
 _ESCAPED = set("\\()[]{}:=, \t")
-"""Characters that a backslash before them makes part of an unquoted word."""
+"""Characters that belong to an unquoted word if a backslash precedes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ def read_override(text: str) -> Override:
 
 
 def override_text(key: str, value: Any) -> str:
-    """`KEY=VALUE` that reads as `value`: null, a boolean, a number, text, or lists and maps of them."""
+    """`KEY=VALUE` that parses to `value`: null, a boolean, a number, text, or lists and maps of them."""
     return f"{key}={_value_text(value)}"
 
 

@@ -1,7 +1,7 @@
-"""What each reading makes of the keys of a description: the places where DLIO's code does not do what its pages say.
+"""The effect of each reading on the keys of a description: the places where DLIO's code contradicts its documentation.
 
-A rule looks at the given keys (full name -> checked value), changes them to what has an effect, and says so in notes.
-The facts were read from DLIO's code (commit e1919d7, June 2026, and its branch mlperf_storage_v2.0) and from
+A rule takes the given keys (full name -> checked value), replaces them by the values that have an effect, and returns
+notes. The facts were read from DLIO's code (commit e1919d7, June 2026, and its branch mlperf_storage_v2.0) and from
 MLPerf's line of it for v3.0 (DLIO_local_changes, July 2026).
 """
 
@@ -25,7 +25,7 @@ class Given(dict[str, Any]):
 
 
 Rule = Callable[[Given, Mapping[str, Any], bool], Iterator[Note]]
-"""(given, values before they were checked, whether the code is followed and not the documentation) -> notes."""
+"""(given, unchecked values, whether to follow the code instead of the documentation) -> notes."""
 
 _COMPRESSORS = {"hdf5": ("gzip", "lzf"), "npz": ("zip",), "csv": ("gzip", "bz2", "zip", "xz")}
 """Format -> its compressions, as documented."""
@@ -36,7 +36,7 @@ _PER_SAMPLE_LOADERS = ("pytorch", "dali")
 def apply_reading(given: Given, raw: Mapping[str, Any], reading: Reading) -> Iterator[Note]:
     """Change `given` to its effect under `reading`; `raw`: the values as the YAML has them.
 
-    Raises: UsageError for what stops DLIO's code, under the readings that follow it.
+    Raises: UsageError for values that stop DLIO's code, under the readings that follow it.
     """
     for rule in _MLPERF_RULES if reading == "v3.0" else _RULES:
         yield from rule(given, raw, reading != "documented")
@@ -232,7 +232,7 @@ def _record(given: Given, raw: Mapping[str, Any], code: bool) -> Iterator[Note]:
 
 
 def _mlperf(given: Given, raw: Mapping[str, Any], code: bool) -> Iterator[Note]:
-    """What MLPerf Storage v3.0's line of DLIO does with PyTorch, which its own workloads use."""
+    """The behaviour of MLPerf Storage v3.0's line of DLIO with PyTorch, which its own workloads use."""
     trains, of, shuffle = given["workflow.train"], given["dataset.format"], "reader.file_shuffle"
     framework, loader = given["framework"], given["reader.data_loader"]
     if framework != "pytorch" or (trains and loader != "pytorch"):

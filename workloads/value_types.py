@@ -1,4 +1,4 @@
-"""The types that values of a description may have: each converts what YAML gives, or says what it wants."""
+"""The types of a description's values: each converts a value from YAML, or says what it wants."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from typing import Any, Literal, cast, get_args, get_origin
 from dxt_replay.workloads.times import FAMILY_PARAMETERS, NO_TIME, Distribution, Family
 
 MOST = 1 << 62
-"""Largest whole number: byte offsets and products of a few counts stay within 64 bits."""
+"""Largest whole number: byte offsets and products of a few counts stay below 64 bits."""
 
 MAX_LIST = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueType:
-    """What a key takes. `wanted` completes "... is not" in an error; `convert` raises ValueError for anything else."""
+    """The values that a key takes. `wanted` completes "... is not" in an error; `convert` raises ValueError for
+    others."""
 
     wanted: str
     convert: Callable[[Any], Any]
@@ -92,7 +93,8 @@ NAME_PART = ValueType(wanted="part of a file's name: text of 200 bytes at most, 
 
 
 def choice(words: Sequence[str], *, false_is: str | None = None) -> ValueType:
-    """One of some words; `false_is`: the one that False stands for, as YAML reads some unquoted words."""
+    """One of some words; `false_is`: the word for which False stands, since YAML reads some unquoted words as
+    booleans."""
 
     def convert(value: Any) -> str:
         value = false_is if value is False else value
@@ -108,7 +110,7 @@ SHUFFLE = choice(("off", "seed", "random"), false_is="off")
 
 
 def wholes(least: int = 1) -> ValueType:
-    """A tuple from a list of whole numbers of `least` or more; null is an empty one."""
+    """A tuple from a list of whole numbers of at least `least`; null is an empty one."""
 
     def convert(value: Any) -> tuple[int, ...]:
         if value is None:
@@ -159,7 +161,7 @@ TIMES = ValueType(wanted=f"a number of seconds, {{mean}}, {{mean, stdev}} or one
 
 
 def value_type(annotation: Any, least: int | None, most: int | None) -> ValueType:
-    """What the annotation of a field means, with its bounds where they are given."""
+    """The value type of a field's annotation, with its bounds if there are any."""
     literals = [each for each in (annotation, *get_args(annotation)) if get_origin(each) is Literal]
     bounds = {name: value for name, value in (("least", least), ("most", most)) if value is not None}
     if literals:

@@ -1,4 +1,5 @@
-"""A description by its name or file: DLIO's own file, the configuration that Hydra resolved, or a shipped workload."""
+"""Finds a description by name or file: DLIO's own file, the configuration that Hydra resolved, or a shipped
+workload."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from dxt_replay.workloads.yaml_text import MAX_CHARACTERS, read_yaml
 SHIPPED = Path(__file__).with_name("shipped")
 
 CONFIGURATIONS = (".hydra", "", "configs", "dlio_config")
-"""Where a run keeps what Hydra resolved: Hydra itself in `.hydra`, MLPerf Storage v0.5 and v3.0 in the last two."""
+"""Files in which a run keeps the configuration that Hydra resolved: `.hydra` for Hydra itself, the last two for MLPerf
+Storage v0.5 and v3.0."""
 
 _HYDRA_KEYS = {"hydra", "defaults"}
 """Other top-level keys of a configuration that Hydra resolved; its `workload` is the description."""
@@ -29,7 +31,7 @@ _HYDRA_KEYS = {"hydra", "defaults"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadWorkload:
-    """A workload and what of its description it does not follow."""
+    """A workload, and notes on the parts of its description that it does not follow."""
 
     workload: Workload
     notes: tuple[Note, ...]
@@ -43,8 +45,9 @@ def shipped_names() -> tuple[str, ...]:
 def read_workload(source: str | Path, overrides: Sequence[str] = (), reading: Reading | None = None) -> ReadWorkload:
     """The workload of a file, of a folder with `.hydra/config.yaml`, or of a shipped name; `overrides`: `KEY=VALUE`.
 
-    reading: None for that which the description asks for (its key `reading`, which DLIO ignores), else `documented`.
-    Raises: UsageError for a source that is not there or not a description, and as `workload_from_values`.
+    reading: None for the reading that the description requests (its key `reading`, which DLIO ignores), else
+    `documented`.
+    Raises: UsageError for a source that does not exist or is not a description, and as `workload_from_values`.
     """
     path = _find(str(source))
     text = _text(path)
@@ -68,14 +71,14 @@ def read_workload(source: str | Path, overrides: Sequence[str] = (), reading: Re
 
 
 def _kept(texts: Sequence[str], changes: Sequence[Override]) -> tuple[str, ...]:
-    """The overrides as a capture may keep them: without access keys."""
+    """The overrides without access keys, as a capture may keep them."""
     secret = tuple(SECRET.split("."))
     hidden = [secret[: len(change.path)] == change.path[: len(secret)] for change in changes]
     return tuple(f"{text.partition('=')[0]}=..." if hide else text for text, hide in zip(texts, hidden, strict=True))
 
 
 def _find(source: str) -> Path:
-    """The file that `source` stands for. A file counts before a shipped name."""
+    """The file that `source` names. A file takes precedence over a shipped name."""
     path = Path(source)
     inside = [path / folder / "config.yaml" for folder in CONFIGURATIONS]
     found = next((each for each in [path, *inside] if each.is_file()), None)
@@ -101,7 +104,7 @@ def _text(path: Path) -> str:
 
 
 def _description(document: Any, path: Path) -> Mapping[Any, Any]:
-    """The sections of a document: those of `workload` where it is Hydra's."""
+    """The sections of a document; for Hydra's, those of `workload`."""
     if isinstance(document, Mapping) and "workload" in document:
         others = {str(key) for key in document} - {"workload"} - _HYDRA_KEYS
         inner = document["workload"]

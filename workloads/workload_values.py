@@ -1,4 +1,4 @@
-"""Plain values, as YAML gives them, to a checked `Workload` and notes on what it does not follow."""
+"""Makes a checked `Workload` from plain YAML values, with notes on the values that it does not follow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Section = TypeVar("Section")
 _WITH_KEYS = frozenset(name.split(".")[0] for name in {*KEYS, *NOT_FOLLOWED} if "." in name)
 
 SECTIONS = _WITH_KEYS | {"data_reader", "framework"}
-"""Top-level keys of a description; a document with none of them is something else."""
+"""Top-level keys of a description; a document with none of them is not a description."""
 
 _SUBSECTIONS = frozenset({"dataset.hdf5", "model.parallelism", "model.transformer", "output.metric"})
 _DEVIATIONS = {f"{name}_stdev": name for name, key in KEYS.items() if key.takes is TIMES}
@@ -33,7 +33,7 @@ _KNOWN = sorted({*KEYS, *NOT_FOLLOWED, *SPELLINGS, *_DEVIATIONS})
 def workload_from_values(
     values: Mapping[Any, Any], *, reading: Reading = "documented", source: WorkloadSource | None = None
 ) -> tuple[Workload, tuple[Note, ...]]:
-    """The workload that `values` (sections of keys, as in DLIO's YAML) describes under `reading`, and what to know.
+    """The workload that `values` (sections of keys, as in DLIO's YAML) describes under `reading`, and notes.
 
     Raises: UsageError for a value that its key cannot have, and for keys that contradict each other.
     """
@@ -50,12 +50,12 @@ def workload_from_values(
 
 
 def _flat(values: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
-    """(full name, value) of each key that has a value; sections by the names of `keys.py`."""
+    """(full name, value) of each key that has a value, in the sections of `keys.py`."""
     for section, keys in values.items():
         name = "reader" if section == "data_reader" else str(section)
         if section == "reader" and values.get("data_reader") is not None:
             raise UsageError("the description has both data_reader and reader: DLIO reads data_reader alone; keep one")
-        if name == "model" and isinstance(keys, str):  # as DLIO's version 1 and MLPerf Storage v1.0 write it
+        if name == "model" and isinstance(keys, str):  # DLIO's version 1 and MLPerf Storage v1.0 write it so
             yield "model.name", keys
         elif name not in _WITH_KEYS and not isinstance(keys, Mapping):
             yield name, keys
@@ -75,7 +75,7 @@ def _keys_of(section: str, keys: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _one_spelling(raw: Mapping[str, Any], reading: Reading, notes: list[Note]) -> dict[str, Any]:
-    """`raw` with the documentation's spellings as DLIO's code has them, where they are followed."""
+    """`raw` with the documentation's spellings replaced by those of DLIO's code, if these are followed."""
     spelled: dict[str, Any] = {}
     for name, value in raw.items():
         right = SPELLINGS.get(name)
@@ -92,7 +92,7 @@ def _one_spelling(raw: Mapping[str, Any], reading: Reading, notes: list[Note]) -
 
 
 def _times_with_deviation(values: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` with each standard deviation in the map of its time, where DLIO puts it."""
+    """`values` with each standard deviation moved into the map of its time, where DLIO puts it."""
     merged = {name: value for name, value in values.items() if name not in _DEVIATIONS}
     for name, time in _DEVIATIONS.items():
         if name not in values:
@@ -104,7 +104,7 @@ def _times_with_deviation(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _take(name: str, value: Any, reading: Reading, given: dict[str, Any]) -> Note | None:
-    """Check the value of the key `name` and put it into `given`; a note where it is not taken."""
+    """Check the value of the key `name` and put it into `given`; returns a note if it is not taken."""
     key = KEYS.get(name)
     if key is not None and reading not in key.dead:
         given[name] = _checked(name, value, key.takes.wanted, key.takes.convert)
@@ -115,7 +115,7 @@ def _take(name: str, value: Any, reading: Reading, given: dict[str, Any]) -> Not
     kind, why = NOT_FOLLOWED.get(outer, ("unknown", f"DLIO ignores it{_meant(name)}"))
     if name.startswith("hydra"):
         kind, why = "not I/O", "it changes no request"
-    # Storage options hold keys of object stores, which belong neither on a terminal nor into a capture.
+    # Storage options hold keys of object stores, which must not appear on a terminal or in a capture.
     return Note(key=name, value="..." if outer == SECRET else shown(value), kind=kind, why=why)
 
 
@@ -136,7 +136,7 @@ def _checked(name: str, value: Any, wanted: str, convert: Any) -> Any:
 
 
 def _built(section: type[Section], prefix: str, given: Mapping[str, Any], **more: Any) -> Section:
-    """The section of the table below `prefix` from the given keys; `more`: further fields."""
+    """The section of the table below `prefix`, built from the given keys; `more`: further fields."""
     inner: dict[str, Any] = {
         name: _built(each, f"{prefix}{name}.", given) for name, each in sections_of(section).items()
     }

@@ -1,4 +1,4 @@
-"""YAML to plain values, bounded: text that came from anywhere ends in values or in one UsageError.
+"""Reads YAML into plain values, with limits: any text ends in values or in one UsageError.
 
 Scalars are read as OmegaConf reads them, which DLIO uses: as YAML 1.1 (`off` is a boolean), but `1e-3` is a number and
 `2024-01-01` is text. Tags, merge keys (`<<`) and duplicate keys are errors.
@@ -60,7 +60,7 @@ _Loader.add_implicit_resolver(_FLOAT_TAG, _FLOAT, list("-+0123456789."))
 
 
 def read_yaml(text: str, name: str) -> Any:
-    """The value of the one YAML document in `text`; `name` stands in errors. An alias shares the value it stands for.
+    """The value of the one YAML document in `text`; errors contain `name`. An alias shares its target's value.
 
     Raises: UsageError for text that is not YAML, is too large or too deep, or has tags, merge or duplicate keys.
     """

@@ -4,8 +4,8 @@ For each change, two file systems that differ in it alone are made on loop devic
 them with the fewest pairs that can be significant. Then two directories of one file system are compared again and
 again (A/A), with the machine as it is and with a processor kept busy: each verdict of a difference is a false alarm.
 
-Needs root and loop devices; what the kernel or the machine lacks is named and left out. Everything is removed again,
-also after Ctrl-C. Exits 1 where a change was not found or the promised share of false alarms was exceeded.
+Needs root and loop devices; names and skips what the kernel or the machine lacks. Removes everything again, also after
+Ctrl-C. Exits 1 if a change was not found or the promised share of false alarms was exceeded.
 
     python -m benchmarks.file_systems [--only A,B] [--pairs 6] [--aa 30] [--minutes M] [--target DIR]
         [-o FILE] [--json | --markdown]
@@ -33,13 +33,13 @@ from benchmarks.slowed_storage import CannotThrottleError
 
 KINDS = ("ext4", "xfs", "btrfs", "tmpfs", "fuse", "nfs")
 STATES: Mapping[str, Callable[[], AbstractContextManager[None]]] = {"idle": nullcontext, "busy": busy_processor}
-"""Of the machine, during A/A comparisons."""
+"""States of the machine during A/A comparisons."""
 
 IN_MEMORY = Path("/dev/shm")
 
 
 class Measurement:
-    """The comparisons that were asked for, and what came of them so far."""
+    """The requested comparisons, and the results so far."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._chosen = arguments
@@ -49,7 +49,7 @@ class Measurement:
         self.skipped: dict[str, str] = {}
 
     def measure(self) -> dict[str, Any]:
-        """All of them, until the time is over."""
+        """Run all comparisons, until the time is over."""
         with tempfile.TemporaryDirectory(prefix="dxt-replay-file-systems-", dir=self._chosen.target) as folder:
             scratch = Path(folder)
             captures = generate(scratch)
@@ -106,14 +106,14 @@ def _report(line: str) -> None:
 
 
 def _stop(signum: int, frame: object) -> None:
-    """The first signal unwinds; further ones must not disturb the cleaning up."""
+    """Unwind at the first signal; later ones must not disturb the clean-up."""
     for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(one, signal.SIG_IGN)
     raise SystemExit(128 + signum)
 
 
 def main() -> int:
-    """Measure and print: 0, or 1 where a verdict was wrong."""
+    """Measure and print: 0, or 1 if a verdict was wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [*(change.name for change in CHANGES), *(f"aa-{state}" for state in STATES)]
     parser.add_argument("--only", default="", help=f"how names begin, with commas between them, of: {', '.join(names)}")

@@ -1,4 +1,4 @@
-"""Changes of a storage whose direction is known, each with the two sides of its comparison."""
+"""Changes of storage with a known direction, each with the two sides of its comparison."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _mounted(kind: str, options: str) -> Change:
 
 
 def _synchronous(kind: str) -> Change:
-    """Each write waits for a device that is slow; with the default it is left for later."""
+    """Each write waits for a slow device; by default it is deferred."""
     slow = {"wbps": 100 * MB}
     return Change(
         name=f"{kind}: sync",
@@ -55,7 +55,7 @@ def _synchronous(kind: str) -> Change:
 
 
 def _read_ahead(kind: str, before: int, after: int, requests_per_s: int) -> Change:
-    """On a device that answers few requests per second, so that their number decides."""
+    """On a device that answers few requests per second, so that the number of requests decides."""
     sides = [Storage(kind=kind, read_ahead_kib=kib, limits={"riops": requests_per_s}) for kib in (before, after)]
     return Change(
         name=f"{kind}: read-ahead {before} to {after} KiB",

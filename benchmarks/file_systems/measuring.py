@@ -1,4 +1,4 @@
-"""One comparison: both sides mounted, `dxt-replay regress` between them, and fio beside it where it is asked for."""
+"""One comparison: mounts both sides, runs `dxt-replay regress` between them, and fio beside it if requested."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def generate(scratch: Path) -> dict[str, Path]:
 def measure_change(
     change: Change, capture: Path, pairs: int, scratch: Path, on_mounted: Callable[[str], None] = lambda name: None
 ) -> dict[str, Any]:
-    """What `regress`, and fio where the change asks for it, find. `on_mounted`: called before the first run.
+    """The result of `regress`, and of fio if the change requests it. `on_mounted`: called before the first run.
 
     Raises: UnavailableError, CannotThrottleError.
     """
@@ -58,7 +58,7 @@ def measure_change(
 
 @contextmanager
 def _group(sides: dict[Mounted, Storage]) -> Iterator[Path | None]:
-    """The control group of the replays, which servers join while it lasts; None where nothing is limited."""
+    """The control group of the replays, which servers join meanwhile; None if nothing is limited."""
     limits = {side.device: storage.limits for side, storage in sides.items() if side.device and storage.limits}
     if not limits:
         yield None
@@ -75,7 +75,7 @@ def _group(sides: dict[Mounted, Storage]) -> Iterator[Path | None]:
 
 
 def regress(capture: Path, baseline: Path, candidate: Path, pairs: int, procs: Path | None = None) -> dict[str, Any]:
-    """The verdict of `dxt-replay regress` on the metric that decides, and what it rests on."""
+    """The verdict of `dxt-replay regress` on the deciding metric, and its evidence."""
     begin = time.monotonic()
     sides = ("--baseline", str(baseline), "--candidate", str(candidate))
     printed = run_command(
@@ -124,7 +124,7 @@ def measure_same(
 
     Raises: UnavailableError, CannotThrottleError.
     """
-    workloads = WORKLOADS[:1] if kind == "nfs" else WORKLOADS  # its client writes in small pieces, which takes long
+    workloads = WORKLOADS[:1] if kind == "nfs" else WORKLOADS  # its client writes in small pieces, which is slow
     with mounted(Storage(kind=kind), scratch) as side:
         for number in range(comparisons):
             workload = workloads[number % len(workloads)]
@@ -137,7 +137,7 @@ def measure_same(
 
 @contextmanager
 def busy_processor() -> Iterator[None]:
-    """One processor is kept busy by a process that ends with this context."""
+    """A context in which another process keeps one processor busy."""
     process = subprocess.Popen(
         ["setpriv", "--pdeathsig", "KILL", sys.executable, "-c", "while True: pass"], env=os.environ
     )

@@ -1,7 +1,7 @@
-"""A file system made for one comparison: an image on a loop device, mounted as asked, and gone afterwards.
+"""A file system made for one comparison: an image on a loop device, mounted with options, and removed afterwards.
 
 Mounts live in a mount namespace of the benchmark's own (`own_namespace`), images are unlinked as soon as a device holds
-them, and devices detach with their last user: where the benchmark is killed, they go with its last process.
+them, and devices detach with their last user. If the benchmark is killed, they vanish with its last process.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ IMAGE_BYTES = 1 << 30
 """Size of a device; its image is sparse."""
 
 OVER_EXT4 = ("fuse", "nfs")
-"""Kinds that show an ext4 in another way: a FUSE passthrough, and NFS over the loopback."""
+"""Kinds that present an ext4 through another layer: a FUSE passthrough, and NFS over the loopback."""
 
 OWN_NAMESPACE = "DXT_REPLAY_OWN_MOUNTS"
 
 
 class UnavailableError(Exception):
-    """This machine lacks what a file system needs; the message says what."""
+    """This machine lacks something that a file system needs; the message names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """A file system to be made.
+    """A file system to make.
 
     `kind`: a key of MAKE, of OVER_EXT4, or "tmpfs".
     `make`, `options`: of mkfs and of mount.
@@ -70,7 +70,7 @@ class Mounted:
 
 
 def why_unavailable(kind: str) -> str | None:
-    """Why a file system of this kind cannot be made here, None where it can."""
+    """Why a file system of this kind cannot be made here; None if it can."""
     if os.geteuid():
         return "it needs root"
     under = "ext4" if kind in OVER_EXT4 else kind
@@ -89,7 +89,7 @@ def why_unavailable(kind: str) -> str | None:
 
 
 def own_namespace(command: Sequence[str]) -> None:
-    """Become `command` in a mount namespace of its own, unless this process has one already."""
+    """Run `command` in a mount namespace of its own in place of this process, unless it has one already."""
     if OWN_NAMESPACE not in os.environ:
         os.environ[OWN_NAMESPACE] = "1"
         sys.stdout.flush()
@@ -114,7 +114,7 @@ def mounted(storage: Storage, scratch: Path) -> Iterator[Mounted]:
             run(*MAKE[kind], *storage.make, str(device))
             _mount(stack, kind, str(device), storage.options, place)
         finally:
-            run("losetup", "--detach", str(device))  # when it is unmounted, whoever does that
+            run("losetup", "--detach", str(device))  # when anyone unmounts it
         queue = Path("/sys/class/block", device.name)
         if storage.read_ahead_kib is not None:
             _set_read_ahead(queue, place, storage.read_ahead_kib)
@@ -138,7 +138,7 @@ def _set_read_ahead(queue: Path, place: Path, kib: int) -> None:
 def _loop_device(scratch: Path) -> Path:
     with tempfile.NamedTemporaryFile(prefix="image-", dir=scratch) as image:
         image.truncate(IMAGE_BYTES)
-        # Without direct I/O a second copy of the data would lie in the page cache of the image, which nothing drops.
+        # Without direct I/O the page cache of the image would hold a second copy of the data, which nothing drops.
         return Path(run("losetup", "--find", "--show", "--direct-io=on", image.name))
 
 
@@ -148,13 +148,13 @@ def _mount(stack: ExitStack, kind: str, device: str, options: str, place: Path) 
 
 
 def _unmount(place: Path) -> None:
-    """Lazily where it is still in use: it goes with its last user."""
+    """Unmount; lazily if it is still in use, so that it goes with its last user."""
     if subprocess.run(["umount", str(place)], check=False, capture_output=True).returncode:
         run("umount", "--lazy", str(place))
 
 
 def run(*command: str) -> str:
-    """Standard output of a command. Raises: UnavailableError with what it says where it fails."""
+    """Standard output of a command. Raises: UnavailableError with its message if it fails."""
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
         raise UnavailableError(f"{' '.join(command)}: {done.stderr.strip()}")

@@ -1,6 +1,6 @@
 """NFS over the loopback, all in user space: the server is NFS-Ganesha, the client a FUSE file system on libnfs.
 
-So it can be had where the kernel has neither; the protocol is that of version 4.
+So it works if the kernel has neither. The protocol is version 4.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EXPORT {{
 
 @contextmanager
 def shown_by_nfs(folder: Path) -> Iterator[tuple[Path, int]]:
-    """The mount that shows `folder`, and the server's process. Raises: CannotThrottleError."""
+    """Mount `folder` through NFS; yields the mount and the server's process. Raises: CannotThrottleError."""
     if shutil.which(SERVER) is None:
         raise CannotThrottleError(f"{SERVER} is not installed (package nfs-ganesha-vfs)")
     with tempfile.TemporaryDirectory(prefix="dxt-replay-nfs-") as own:

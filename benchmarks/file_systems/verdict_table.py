@@ -1,4 +1,4 @@
-"""What the comparisons come to, as rows and as a table. Pure."""
+"""The results of the comparisons, as rows and as a table. Pure."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 ALPHA = 0.05
-"""Share of false alarms that `regress` promises at most."""
+"""Largest share of false alarms that `regress` promises."""
 
 VERDICTS = {"slower": "regression", "faster": "improvement"}
 
 
 def is_found(row: Mapping[str, Any]) -> bool:
-    """Whether the verdict on a change is that of its known direction."""
+    """Whether the verdict on a change has its known direction."""
     return bool(row["verdict"] == VERDICTS[row["expected"]])
 
 
@@ -23,8 +23,10 @@ def is_false_alarm(row: Mapping[str, Any]) -> bool:
 
 
 def promise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """False alarms of a series: their number, their share, the probability of so many or more at the promised share,
-    and whether the promise is kept: not more than promised, or no more than chance explains at that share."""
+    """False alarms of a series: number, share, probability of at least as many at the promised share, and whether the
+    promise is kept.
+
+    It is kept if there are at most as many as promised, or no more than chance explains at that share."""
     alarms = sum(map(is_false_alarm, rows))
     chance = binomial_tail(alarms, len(rows), ALPHA)
     return {
@@ -46,7 +48,8 @@ def binomial_tail(least: int, trials: int, share: float) -> float:
 def conclude(
     changes: Sequence[Mapping[str, Any]], same: Mapping[str, Sequence[Mapping[str, Any]]], skipped: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The whole result. `same`: A/A comparisons by the state of the machine. `skipped`: what was not measured, why."""
+    """The whole result. `same`: A/A comparisons by the state of the machine. `skipped`: cases that were not measured,
+    and why."""
     series = {state: promise(rows) for state, rows in same.items()}
     rows = [{**row, "found": is_found(row)} for row in changes]
     return {

@@ -1,4 +1,4 @@
-"""Under which conditions a panel was made that the paper does not print: its format, and the times that were fitted."""
+"""Conditions of a panel that the paper does not print: the file format, and the fitted times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEAD = (
 
 
 def conditions(sweep: Sweep) -> tuple[str, ...]:
-    """The cells of HEAD; a time that this panel alone has is marked with *."""
+    """The cells of HEAD; a time that only this panel has is marked with *."""
     base = read_workload(sweep.source).workload
     here = read_workload(sweep.source, sweep.overrides).workload
     times = (

@@ -12,9 +12,10 @@ from benchmarks.paper_figures.sweeps import Sweep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a point came to. io_s: sum of the durations of a rank's operations, mean over ranks. reads: of all ranks.
+    """The result of a point.
+    io_s: sum of the durations of a rank's operations, mean over ranks. reads: of all ranks.
 
-    stored_s: what infinitely fast storage would save of elapsed_s.
+    stored_s: time of elapsed_s that infinitely fast storage would save.
     """
 
     at: str
@@ -44,7 +45,7 @@ def outcomes(sweep: Sweep, folder: Path, storage: str | Path | None = None) -> l
 
 
 def simulated(capture: Path, at: str, storage: str | Path) -> Outcome:
-    """What a capture takes on `storage`."""
+    """The result of simulating a capture on `storage`."""
     found = dxt_replay.simulate(capture, storage, runs=1).prediction.as_json()
     operations: dict[str, Any] = found["requests"]["by_operation"]
     reads = operations.get("read", {"operations": 0, "bytes": 0})

@@ -1,4 +1,4 @@
-"""Where a curve has its best point, from where it is flat, and what it gains. Pure."""
+"""The best point of a curve, its flat range, and its gain. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 FLAT = 0.03
-"""Times this close to the best one are as good as it: whole-second job times of a minute resolve no less."""
+"""Relative difference from the best time up to which a time counts as equally good: job times of a minute in whole
+seconds resolve no less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,14 +36,14 @@ def optimum(points: Sequence[str], seconds: Sequence[float], base_at: str) -> Op
 
 
 def jump(points: Sequence[str], seconds: Sequence[float]) -> tuple[str, float]:
-    """The point before which the time falls most, as a factor, and that factor."""
+    """The point before which the time falls most, and the factor."""
     factors = [before / after for before, after in pairwise(seconds)]
     largest = max(range(len(factors)), key=factors.__getitem__)
     return points[largest + 1], factors[largest]
 
 
 def falls_like(ranks: Sequence[int], seconds: Sequence[float]) -> list[float]:
-    """Speed-up from the first number of ranks to each, over the ideal one: 1 is linear, below 1 sublinear."""
+    """Speed-up from the first number of ranks to each, divided by the ideal one: 1 is linear, below 1 sublinear."""
     return [
         (seconds[0] / time) / (count / ranks[0]) if time else 0.0 for count, time in zip(ranks, seconds, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""What the paper printed for Figures 9 to 15, and what the pages of its authors' notebooks printed for single runs.
+"""Values printed in the paper for Figures 9 to 15, and in its authors' notebooks for single runs.
 
 Source of the pages (sweep_pages.csv): the notebooks of github.com/hariharan-devarajan/vanidl (commit 8bad713), runs of
 DLIO on 8 ranks of Theta. `job_s` are whole seconds. `io_s` is the sum of the durations of a rank's operations, mean
@@ -33,7 +33,7 @@ class PagePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Printed:
-    """What the paper's text or figure says: where the best point is, by how much it gains, and over what."""
+    """Claims of the paper's text or figure: the best point, its gain, and the base of the gain."""
 
     best_at: str
     gain: float | None
@@ -72,7 +72,7 @@ PRINTED: Mapping[str, Printed] = {
 
 
 def sweep_pages() -> dict[str, tuple[PagePoint, ...]]:
-    """The runs of each figure, in the order of what it varies."""
+    """The runs of each figure, in the order of the varied parameter."""
     found: dict[str, list[PagePoint]] = {}
     with (Path(__file__).parent / "sweep_pages.csv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):

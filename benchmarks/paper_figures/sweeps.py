@@ -1,7 +1,7 @@
-"""What each of Figures 9 to 13 varies, on which workload, by which means.
+"""The parameter that each of Figures 9 to 13 varies, its workload, and the means.
 
 A point is either written into the workload (`overrides`, DLIO's own keys) or made of the base's capture by a
-transformation (`transform`). Where both can express a point, transforming is the harder test and is taken.
+transformation (`transform`). If both can express a point, it is transformed, which is the harder test.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WORKLOADS = HERE / "workloads"
 STORAGE = "theta_lustre"
 """The shipped model of a file system like the paper's."""
 UNCACHED = HERE / "lustre_without_cache.yaml"
-"""The same, in which every request goes to the servers."""
+"""The same model with every request going to the servers."""
 RANKS = 8
 """Ranks of the sweep pages."""
 
@@ -35,9 +35,11 @@ class Sweep:
     """One panel of a figure.
 
     workload: a file of WORKLOADS, or a shipped name. varies: what, for the table's head. points: the values, in order.
-    base_at: the one that gains count from. change: what a value means. overrides: what all points have in common.
-    storage: the model that it is simulated on. fitted_to: job times of the pages that the assumed times were chosen to
-    meet.
+    base_at: the base of the gains.
+    change: the meaning of a value.
+    overrides: those of all points.
+    storage: the model for the simulation.
+    fitted_to: job times of the pages, from which the assumed times were chosen.
     """
 
     figure: str
@@ -76,7 +78,7 @@ def _chunk(at: str) -> Change:
 
 
 def _preprocessing(at: str) -> Change:
-    """So many threads share the time that one of them spends on a sample."""
+    """`at` threads share the time that one of them spends on a sample."""
     return Change(transform={} if at == "1" else {"preprocess_speed": float(at)})
 
 
@@ -85,7 +87,7 @@ def _compression(ratios: Mapping[str, float]) -> Callable[[str], Change]:
 
 
 def _stored(lzf: float, *gzip: float) -> dict[str, float]:
-    """Stored bytes per byte as the pages print them, by the name of the compression."""
+    """Stored bytes per byte as printed on the pages, by name of the compression."""
     return {"lzf": lzf} | {f"gzip {level}": ratio for level, ratio in enumerate(gzip)}
 
 

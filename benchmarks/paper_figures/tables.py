@@ -1,4 +1,4 @@
-"""The figures as text: each point beside what was printed."""
+"""The figures as text: each point beside the printed values."""
 
 from __future__ import annotations
 

@@ -1,14 +1,15 @@
-"""Is a training job predicted on storage where it was not recorded? The job itself is the truth.
+"""Checks predictions of a training job for storage on which it was not recorded, against the job itself there.
 
 Each pipeline trains on fast and on slow storage in turn, without a profiler, and its loop is timed by itself. On each
-storage one more run is recorded, and its loop's time is printed beside (`its loop`): what it has over the truth is the
+storage one more run is recorded, and its loop's time is printed beside (`its loop`): its excess over the truth is the
 cost of recording. Each recording is then replayed, `run --pace steps --cold`, on the storage where it was made and on
 the others; with --simulate it is also simulated there, on a calibrated model of that storage. Data are cold at the
 begin of each run, and outputs are written to the same storage.
 
 Storages: an ext4 on a loop device (fast); the same through FUSE with libfuse's defaults, 10 ms for each open and read
-request; the same for a control group with a limit of bytes, or of requests. What this machine lacks is named and left
-out. For a result to rely on nothing else should run; real-time priority is inherited: `chrt --rr 1 python -m ...`.
+request; the same for a control group with a limit of bytes, or of requests. Storages that this machine lacks are named
+and skipped. For a reliable result nothing else should run; real-time priority is inherited: `chrt --rr 1 python -m
+...`.
 
     python -m benchmarks.pipelines [--only NAME ...] [--storage fuse|bytes|requests ...] [--repeat 3] [--simulate]
         [--library LIBDARSHAN] [--directory DIR] [--keep DIR] [--python PYTHON] [--json]
@@ -35,11 +36,11 @@ from benchmarks.pipelines.verdicts import conclusion, judge, lines, table
 from benchmarks.slowed_storage import CannotThrottleError
 
 FAILURES = (RuntimeError, ValueError, OSError, CannotThrottleError)
-"""What a job, a recording or a prediction ends with where it fails: it is in the table, and the others go on."""
+"""Errors with which a job, a recording or a prediction fails: the table shows the failure, and the others continue."""
 
 
 class Measurement:
-    """What was asked for, and what came of it so far."""
+    """The requested pipelines, and the results so far."""
 
     def __init__(self, chosen: argparse.Namespace, scratch: Path, report: Callable[[str], None]) -> None:
         self._chosen, self._scratch, self._report = chosen, scratch, report
@@ -124,7 +125,7 @@ class Measurement:
 
 
 def _recorded(pipeline: Pipeline, place: Place) -> dict[str, Any]:
-    """Record a pipeline: seconds of its loop, and what the tool says of storage in it."""
+    """Record a pipeline; returns seconds of its loop, and the tool's statement about storage."""
     try:
         seconds = pipeline.record(place)
         return {"recorded_s": seconds, "opinion": pipeline.opinion(place.storage.name)}
@@ -151,7 +152,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen.keep = chosen.keep.absolute()
     os.environ.pop("LD_PRELOAD", None)
     for one in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(one, lambda number, frame: sys.exit(128 + number))  # unwinds, so that mounts and images go
+        # unwinds, so that mounts and images are removed
+        signal.signal(one, lambda number, frame: sys.exit(128 + number))
     try:
         with tempfile.TemporaryDirectory(prefix="dxt-replay-pipelines-", dir=chosen.directory) as scratch:
             result = Measurement(chosen, Path(scratch), lambda line: print(line, file=sys.stderr, flush=True)).measure()

@@ -37,11 +37,11 @@ BATCH_SAMPLES = 16
 
 
 _M_MMAP_THRESHOLD, _MAPPED_BYTES = -3, 1 << 20
-"""Option of mallopt(3), and from which size on memory is mapped for each allocation of its own."""
+"""Option of mallopt(3), and the size from which each allocation is mapped separately."""
 
 
 class Loop:
-    """Times a training loop, and records it where that is asked for."""
+    """Times a training loop, and records it on request."""
 
     def __init__(self, recorded: bool) -> None:
         self._recorded = recorded
@@ -49,7 +49,7 @@ class Loop:
         self._steps = 0
 
     def around(self, **choices: Any) -> AbstractContextManager[Any]:
-        """`recording()`, or what does nothing in its place."""
+        """`recording()`, or a context that does nothing."""
         if not self._recorded:
             return nullcontext(_Unrecorded())
         from dxt_replay import recording
@@ -57,7 +57,7 @@ class Loop:
         return recording(**choices)
 
     def keras_callbacks(self) -> list[Any]:
-        """What times `fit`, after `keras_recording`."""
+        """The callbacks that time `fit`, behind `keras_recording`."""
         import tensorflow as tf
 
         loop = self
@@ -85,7 +85,7 @@ class Loop:
         self._steps += 1
 
     def as_json(self) -> str:
-        """What the job prints."""
+        """The output of the job."""
         return json.dumps({"loop_s": self._ended - self._begun, "steps": self._steps})
 
 
@@ -95,8 +95,10 @@ class _Unrecorded:
 
 
 def _map_tensors() -> None:
-    """Map each tensor apart. By default glibc takes them from its heap, where the events of a profiler come to lie
-    between: memory then grows by a step's tensors in each step, and a recorded job took twice as long as the job."""
+    """Map each tensor separately.
+
+    By default glibc takes them from its heap, where a profiler's events come to lie between them. Memory then grows by
+    a step's tensors in each step, and a recorded job took twice as long."""
     with suppress(AttributeError):
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
 
@@ -315,7 +317,7 @@ def loop_interleave(loop: Loop, data: Path, output: Path) -> None:
 
 
 def _jax_step(features: int, units: int) -> Callable[[Any, Any], float]:
-    """One step of stochastic gradient descent, compiled, until its loss is there."""
+    """One compiled step of stochastic gradient descent; returns when its loss is computed."""
     import jax
     import jax.numpy as jnp
 
@@ -352,7 +354,7 @@ def jax_tfdata(loop: Loop, data: Path, output: Path) -> None:
 
 
 def _numpy_batches(data: Path) -> Iterator[tuple[Any, Any]]:
-    """Two epochs of whole files in another order each time, read as they are asked for."""
+    """Two epochs of whole files, each in another order, read on request."""
     import numpy as np
 
     paths = [Path(path) for path in _samples(data, 192)]
@@ -364,7 +366,7 @@ def _numpy_batches(data: Path) -> Iterator[tuple[Any, Any]]:
 
 
 def _ahead(batches: Iterator[Any], depth: int) -> Iterator[Any]:
-    """The batches, of which a thread makes up to `depth` ahead."""
+    """The batches; a thread makes up to `depth` of them ahead."""
     made: queue.Queue[Any] = queue.Queue(depth)
 
     def make_all() -> None:
@@ -510,7 +512,7 @@ PIPELINES: dict[str, tuple[str, Callable[[Loop, Path, Path], None]]] = {
 
 
 def main() -> int:
-    """Make a data set or train; the last line of a training is its result."""
+    """Make a data set or train; the last printed line of a training is its result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("action", choices=("make", "train"))
     parser.add_argument("data", type=Path)

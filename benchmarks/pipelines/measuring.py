@@ -23,7 +23,7 @@ JOB = Path(__file__).with_name("job.py")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A storage that is there: `shown` is its folder, `base` the same folder on the fast storage below it."""
+    """An existing storage: `shown` is its folder, `base` the same folder on the fast storage below it."""
 
     storage: Storage
     shown: Path
@@ -31,14 +31,14 @@ class Place:
 
     @contextmanager
     def cold(self, name: str) -> Iterator[tuple[Path, Path | None]]:
-        """A folder on it, of which nothing is in the page cache, and the control group to join."""
+        """A folder on it without any page in the page cache, and the control group to join."""
         drop_pages(self.shown / name, self.base / name)
         with self.storage.group(self.base) as procs:
             yield self.shown / name, procs
 
 
 class Pipeline:
-    """One job: its runs, its recordings (below `folder`) and its predictions. Raises: RuntimeError where one fails."""
+    """One job: its runs, its recordings (below `folder`) and its predictions. Raises: RuntimeError if one fails."""
 
     def __init__(self, name: str, python: str, tracer: tuple[str, ...], folder: Path) -> None:
         self.name = name
@@ -51,7 +51,7 @@ class Pipeline:
             return _result(run_in(self._command(place, data), procs))
 
     def record(self, place: Place) -> float:
-        """Record it; seconds of its training loop meanwhile."""
+        """Record it; returns seconds of its training loop meanwhile."""
         capture = self.capture(place.storage.name)
         with self._cold_data(place) as (data, procs):
             options = ("-o", str(capture), "--force", *self._tracer, "--", *self._command(place, data), "--recording")
@@ -62,7 +62,7 @@ class Pipeline:
         return self._folder / f"{storage}.capture"
 
     def opinion(self, storage: str) -> dict[str, Any]:
-        """What `summary` says of storage in the recording: `limit_pct`, or None and a `reason`."""
+        """The statement of `summary` about storage in the recording: `limit_pct`, or None and a `reason`."""
         summary = json.loads(run_command("summary", str(self.capture(storage)), "--json"))
         limit = summary.get("storage_limit") or {}
         return {"limit_pct": limit.get("limit_pct"), "reason": limit.get("reason")}
@@ -101,7 +101,7 @@ class Pipeline:
             yield found
 
     def _make_data(self, base: Path, kind: str) -> None:
-        """Write its data set, unless it is there. What stops that (a missing framework) stops this job alone."""
+        """Write its data set, unless it exists. An error (a missing framework) stops only this job."""
         if not (base / kind).exists():
             begun = base / f"{kind}.new"
             shutil.rmtree(begun, ignore_errors=True)
@@ -120,7 +120,7 @@ def calibrate(place: Place, model: Path, minutes: float) -> None:
 
 
 def find_tracer(library: str | None, scratch: Path) -> tuple[tuple[str, ...], str]:
-    """Options of `record` that choose a tracer which works here, and which one it is: Darshan, else strace."""
+    """Options of `record` for a tracer that works here, and its name: Darshan, else strace."""
     darshan = ("--library", library) if library else ()
     probe = [sys.executable, "-c", f"open({str(JOB)!r}).read()"]
     try:
@@ -132,13 +132,13 @@ def find_tracer(library: str | None, scratch: Path) -> tuple[tuple[str, ...], st
 
 
 def last_line(error: Exception) -> str:
-    """What a program said last of an error, else what it said last."""
+    """The last line of an error in a program's output, else the last line of the output."""
     said = str(error).strip().splitlines() or [""]
     return next((line for line in reversed(said) if "rror: " in line), said[-1])
 
 
 def simulated_loop(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The training loop of a simulated run, whose `elapsed_s` also has what comes before and after it."""
+    """The training loop of a simulated run, without the time before and after it that `elapsed_s` includes."""
     return {"seconds": result["training_s"], "interval_s": result["training_interval_s"]}
 
 

@@ -13,16 +13,17 @@ from benchmarks.slowed_storage import delayed, throttled
 
 FAST = "fast"
 DELAY_US, BYTES_PER_S, REQUESTS_PER_S = 10_000, 12_000_000, 60
-"""Of each open and each read request through FUSE; of the device for a control group."""
+"""Delay of each open and each read request through FUSE; limits of the device for a control group."""
 
 READ_AHEAD_KIB = 128
-"""Of the loop device, as of a disk: the kernel gives some loop devices megabytes, which few requests then fetch."""
+"""Read-ahead of the loop device, as of a disk: some loop devices get megabytes, which few requests then fetch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """A storage. shown: a context that gives the folder of the fast one as this one shows it. group: a context that
-    gives the control group that a process must join, or None; a new one for each run, as a group saves up its rate."""
+    """A storage. shown: a context that yields the path at which this storage shows the folder of the fast one.
+    group: a context that yields the control group that a process must join, or None. Each run gets a new one, because a
+    group saves up its rate."""
 
     name: str
     about: str
@@ -51,7 +52,7 @@ SLOW = (
 
 @contextmanager
 def fast_folder(scratch: Path) -> Iterator[tuple[Path, str]]:
-    """The folder of the fast storage and what it is: an ext4 of its own, so that nothing but data is throttled."""
+    """The folder of the fast storage, and its description: an ext4 of its own, so that only data are throttled."""
     why = file_systems.why_unavailable("ext4")
     if why is None:
         with file_systems.mounted(file_systems.Storage(kind="ext4", read_ahead_kib=READ_AHEAD_KIB), scratch) as made:
@@ -63,7 +64,7 @@ def fast_folder(scratch: Path) -> Iterator[tuple[Path, str]]:
 
 
 def drop_pages(*folders: Path) -> None:
-    """Write back what is below the folders, and drop it from the page cache."""
+    """Write back all data below the folders, and drop them from the page cache."""
     os.sync()
     for folder in folders:
         for path in folder.rglob("*"):

@@ -1,4 +1,4 @@
-"""Which predictions hold, and the table of them. Pure."""
+"""Which predictions hold, and their table. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 LIMIT_PCT = 10.0
-"""A prediction holds within so much of the median truth, or between the shortest and the longest true run."""
+"""A prediction holds within this per cent of the median truth, or between the shortest and the longest true run."""
 
 
 def error_pct(seconds: float, truths: Sequence[float]) -> float:
@@ -28,8 +28,9 @@ def holds_truth(interval: Sequence[float], truths: Sequence[float]) -> bool:
 def judge(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row of the table with its verdicts.
 
-    `pipeline`, `storage`: of which `truth_s` are the runs. `predicted`: by the storage of the recording, each with
-    `replayed_s` and, where it was asked for, `simulated` (`seconds`, `interval_s`); `failed` in place of what failed.
+    `pipeline`, `storage`: those of the runs `truth_s`.
+    `predicted`: by the storage of the recording, each with `replayed_s` and, if requested, `simulated` (`seconds`,
+    `interval_s`), or `failed` instead.
     """
     truths = row["truth_s"]
     judged = {}
@@ -49,8 +50,10 @@ def judge(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def count(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
-    """Of judged rows: how many predictions there are and how many hold, apart for recordings of `another` storage and
-    of the `same`. A prediction that failed does not hold; nor does one of a job that failed."""
+    """Number of predictions in judged rows and of those that hold, separately for recordings of `another` storage and
+    of the `same`.
+
+    A prediction that failed does not hold; nor does one of a job that failed."""
     counts = {
         kind: {"all": 0, "right": 0, "simulated": 0, "simulated_right": 0, "intervals_with_truth": 0}
         for kind in ("another", "same")

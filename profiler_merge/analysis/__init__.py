@@ -1,1 +1,2 @@
-"""What a capture says: totals, times, patterns, phases. Capture in, frozen dataclasses out; nothing here prints."""
+"""Analyses of a capture: totals, times, patterns, phases. They take a capture, return frozen dataclasses and print
+nothing."""

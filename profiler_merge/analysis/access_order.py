@@ -1,13 +1,13 @@
 """The order in which a rank reads or writes a file, access by access. Pure.
 
-Each access is compared with the one before it of the same rank, file and direction. It is *sequential* in Darshan's
-sense when it begins beyond that one's last byte, *consecutive* when it begins right behind it, and has at most one
-further class:
-- *strided*: not consecutive, and as far from the start of the one before as that was from its own predecessor;
-- *restart*: at offset 0 again, as a new pass over the file begins;
+Each access is compared with the previous one of the same rank, file and direction. In Darshan's sense it is
+*sequential* if it begins beyond that one's last byte, and *consecutive* if it begins directly behind it. It has at most
+one further class:
+- *strided*: not consecutive, and at the same distance from the previous access as that one from its own predecessor; -
+  *restart*: at offset 0 again, as a new pass over the file begins;
 - *random*: none of consecutive, strided and restart.
-So a jump ahead of any size is sequential for Darshan, and random here: its place cannot be predicted. Reads of 0 bytes,
-at the end of a file, have no class.
+A jump ahead of any size is sequential for Darshan and random here, because its place cannot be predicted. Reads of 0
+bytes, at the end of a file, have no class.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class AccessOrder:
     def classes(self, rows: OperationRows) -> Iterator[tuple[str, np.ndarray, OperationRows]]:
         """(class, mask, rows) of further reads and writes, in start order; the rows of all classes are the same.
 
-        Rows without a known offset or without a byte are left out.
+        Leaves out rows without a known offset or without a byte.
         """
         rows = rows.where((rows.offset >= 0) & (rows.length > 0))
         if not len(rows):
@@ -61,7 +61,7 @@ class AccessOrder:
     def _before(
         self, rows: OperationRows, key: np.ndarray, first: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Offset and length of the access before each, and that one's distance from its own predecessor."""
+        """Offset and length of the previous access of each, and that one's distance from its own predecessor."""
         before, length = np.roll(rows.offset, 1), np.roll(rows.length, 1)
         before[first], length[first] = self._offset[key[first]], self._length[key[first]]
         moved = np.where(before != _UNKNOWN, rows.offset - np.where(before != _UNKNOWN, before, 0), _UNKNOWN)

@@ -1,4 +1,4 @@
-"""All analyses of a capture in one pass over its op stream; reports and findings start from them."""
+"""All analyses of a capture in one pass over its op stream, as the input of reports and findings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from dxt_replay.traces.workers.workers import ALONE, Workers
 class Analysis:
     """The results of `summarise`, `request_sizes`, `overlap`, `patterns` and `setting_of` for one capture.
 
-    saved_s: what infinitely fast storage would save the training by its causal model; None where that is not known.
+    saved_s: time that infinitely fast storage would save the training, by its causal model; None where that is not
+    known.
     """
 
     summary: Summary
@@ -41,7 +42,8 @@ def analyse(
     workers: Workers = ALONE,
     saved_s: float | None = None,
 ) -> Analysis:
-    """Everything but the timeline, whose bins have to be chosen. Arguments as of `summarise`, `saved_s` of `Analysis`.
+    """All analyses but the timeline, which needs a choice of bins. Arguments as of `summarise`; `saved_s` as of
+    `Analysis`.
 
     Raises: CaptureError when the capture is damaged.
     """

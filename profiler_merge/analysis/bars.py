@@ -1,7 +1,7 @@
-"""Operations and spans joined to as few bars as a picture can hold: at a resolution that is stated, with exact totals.
+"""Joins operations and spans to as few bars as a picture can hold. It states the resolution and keeps exact totals.
 
-At a resolution T two neighbours of one lane and kind are drawn as one bar where both are shorter than T, so is the gap
-between them, and they begin in the same stretch of about 400 T. At resolution 0 each is a bar of its own. Pure.
+At a resolution T, two neighbours of one lane and kind become one bar if both and the gap between them are shorter than
+T, and if they begin in the same stretch of about 400 T. At resolution 0 each is a bar of its own. Pure.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 KEYS = 256
-"""Keys of pairs of neighbours: 0 where they are at one instant, then four to a power of two."""
+"""Keys of pairs of neighbours: 0 if both are at one instant, then four keys per power of two."""
 
 _STRETCH_POWER = 9
-"""A stretch is 256 to 512 times as long as the resolution, so that a busy lane still shows its ups and downs."""
+"""A stretch is 256 to 512 times as long as the resolution, so that a busy lane still shows its variation."""
 
 COLUMNS = ("start_ns", "end_ns", "operations", "bytes", "busy_ns", "file_id", "offset")
 _SEVERAL = -1
@@ -53,7 +53,7 @@ class Bars:
         )
 
     def joined(self, apart: np.ndarray) -> Bars:
-        """The same with neighbours joined where `apart`, bool (n - 1,), is False."""
+        """The same bars, joined with their neighbours where `apart`, bool (n - 1,), is False."""
         if apart.all() or not len(self):
             return self
         first = np.concatenate(([0], np.flatnonzero(apart) + 1))
@@ -72,7 +72,7 @@ class Bars:
 
     @staticmethod
     def chain(parts: list[Bars]) -> Bars:
-        """Parts one after another."""
+        """Concatenate parts."""
         none = np.zeros(0, dtype=np.int64)
         return Bars(**{name: np.concatenate([none, *(getattr(part, name) for part in parts)]) for name in COLUMNS})
 
@@ -82,8 +82,10 @@ class Bars:
 
 
 def pair_keys(start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
-    """int64 (n - 1,), 0 to KEYS - 1: neighbours i and i + 1, in start order, are joined at the key of a resolution that
-    is at least this. Times are exact to 2**53 ns, which is 104 days."""
+    """int64 (n - 1,), 0 to KEYS - 1: the coarseness from which neighbours i and i + 1, in start order, are drawn as one
+    bar.
+
+    Times are exact up to 2**53 ns, which is 104 days."""
     duration = end_ns - start_ns
     gap = start_ns[1:] - end_ns[:-1]
     fraction, power = np.frexp(np.maximum(np.maximum(gap, 0), np.maximum(duration[1:], duration[:-1])).astype(float))
@@ -94,7 +96,7 @@ def pair_keys(start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
 
 
 def resolution_ns(key: int | None) -> int:
-    """The resolution of a key: what is joined at it is shorter; 0 where every operation is a bar."""
+    """The resolution of a key: shorter operations and gaps are joined at it; 0 if every operation is a bar."""
     if key is None:
         return 0
     if key == 0:
@@ -104,8 +106,9 @@ def resolution_ns(key: int | None) -> int:
 
 
 def resolution_key(counts: np.ndarray, tracks: int, most_bars: int) -> int | None:
-    """Key of the finest resolution that makes at most `most_bars` of neighbours whose keys occur `counts` (KEYS,)
-    times in `tracks` tracks; None where every operation can be a bar of its own."""
+    """Key of the finest resolution that makes at most `most_bars`; None if every operation can be a bar of its own.
+
+    `counts` (KEYS,): how often each key of neighbours occurs. `tracks`: number of tracks."""
     if int(counts.sum()) + tracks <= most_bars:
         return None
     bars = tracks + int(counts.sum()) - np.cumsum(counts)
@@ -114,7 +117,7 @@ def resolution_key(counts: np.ndarray, tracks: int, most_bars: int) -> int | Non
 
 
 def apart_at(start_ns: np.ndarray, end_ns: np.ndarray, key: int | None) -> np.ndarray:
-    """bool (n - 1,): which neighbours stay apart at the resolution of `key`, all of them where it is None."""
+    """bool (n - 1,): the neighbours that stay apart at the resolution of `key`; all if it is None."""
     if key is None:
         return np.ones(max(len(start_ns) - 1, 0), dtype=bool)
     apart: np.ndarray = pair_keys(start_ns, end_ns) > key

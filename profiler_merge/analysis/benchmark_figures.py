@@ -1,9 +1,9 @@
-"""The figures that DLIO and MLPerf Storage give for a training, from its steps. Pure.
+"""The figures that DLIO and MLPerf Storage compute for a training, from its steps. Pure.
 
-Accelerator utilisation of a block (the steps between two checkpoints, of one rank) is the compute of the counted steps,
-over the time of the block without the batch fetches and compute of the steps that are left out: waits at barriers
+A block is the steps of one rank between two checkpoints. Its accelerator utilisation is the compute of the counted
+steps, divided by the time of the block without the batch fetches and compute of the steps left out. Waits at barriers
 count as time. An epoch is the mean over its blocks, weighted by steps; then come the mean over ranks and over epochs.
-(DLIO v2.0, utils/statscounter.py.)
+Source: DLIO v2.0, utils/statscounter.py.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ _COLUMNS = ("rank", "step", "start_ns", "duration_ns", "compute_ns", "input_wait
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkFigures:
-    """What a training achieved.
+    """The performance of a training.
 
     utilisation_pct: accelerator utilisation. samples_per_s: of the counted steps, sum of the ranks, mean of the epochs.
-    dlio_samples_per_s: as DLIO prints it, whose formula leaves out two steps and no time. steps: counted, of a rank.
+    dlio_samples_per_s: as DLIO prints it; its formula leaves out two steps but no time.
+    steps: counted, of a rank.
     """
 
     utilisation_pct: float
@@ -35,8 +36,10 @@ class BenchmarkFigures:
 
 
 def benchmark_figures(steps: pa.Table, run: BenchmarkRun) -> BenchmarkFigures | None:
-    """The figures of a training, from its table of steps (`step_times.STEPS_SCHEMA`). Blocks that the capture shows in
-    part, and those without a counted step, are left out; None where none is left."""
+    """The figures of a training, from its table of steps (`step_times.STEPS_SCHEMA`).
+
+    Leaves out blocks without a counted step, and those that the capture shows only in part. None if no block is left.
+    """
     columns = {name: steps[name].to_numpy() for name in _COLUMNS}
     blocks: dict[tuple[int, int], list[tuple[float, ...]]] = defaultdict(list)
     for rank in np.unique(columns["rank"]).tolist():
@@ -67,13 +70,14 @@ def benchmark_figures(steps: pa.Table, run: BenchmarkRun) -> BenchmarkFigures | 
 
 
 def _block(steps: dict[str, np.ndarray], run: BenchmarkRun) -> tuple[float, float, float, float] | None:
-    """Counted steps, utilisation, samples per second, and these as DLIO has them, of the steps of a block in order."""
+    """Counted steps, utilisation, samples per second, and samples per second by DLIO's formula, for a block's steps in
+    order."""
     order = np.argsort(steps["start_ns"], kind="stable")
     number = len(order)
     counted = order[run.exclude_start_steps : number - run.exclude_end_steps]
     left_out = np.setdiff1d(order, counted)
     last = order[-1]
-    # A checkpoint lies at the end of its step, and outside of the block.
+    # A checkpoint lies at the end of its step, outside of the block.
     end_ns = steps["start_ns"][last] + steps["duration_ns"][last] - steps["checkpoint_ns"][last]
     block_ns = int(end_ns - steps["start_ns"][order[0]])
     time_ns = block_ns - int((steps["input_wait_ns"] + steps["compute_ns"])[left_out].sum())

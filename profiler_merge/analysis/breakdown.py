@@ -35,7 +35,7 @@ class GroupTotals:
 
 
 class BreakdownCollector(Sums):
-    """Collects `GroupTotals` for one of `tables.GROUPINGS`; memory grows with the number of groups only."""
+    """Collects `GroupTotals` for one of `tables.GROUPINGS`; its memory grows only with the number of groups."""
 
     STAY = ("_key", "_label")
 
@@ -110,7 +110,7 @@ def _size_label(size_class: int) -> str:
 
 
 def _grouping(by: str, files: pa.Table) -> tuple[Callable[[OperationRows], np.ndarray], Callable[[int], int | str]]:
-    """How rows get a key (int64), and keys their label."""
+    """Functions that give rows a key (int64), and keys their label."""
     if by == "rank":
         return lambda rows: np.full(len(rows), rows.rank), lambda rank: rank
     if by == "file":

@@ -1,4 +1,4 @@
-"""One pass over the operations of a capture, handed to the collectors that add them up."""
+"""One pass over the operations of a capture, which feeds the collectors."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from dxt_replay.traces.workers.workers import ALONE, Workers
 class Collector(Sums):
     """Takes the rows of a capture batch by batch, rank after rank, at all layers.
 
-    takes_several_ranks: whether it also takes all rows of several ranks at once (`OperationRows.ranks`), which of many
-    small ranks is much faster.
+    takes_several_ranks: whether it also takes all rows of several ranks at once (`OperationRows.ranks`), which is much
+    faster for many small ranks.
     """
 
     takes_several_ranks = False
 
     def add(self, rows: OperationRows) -> None:
-        """Add rows of one rank, which continue its earlier ones."""
+        """Add rows of one rank that follow its earlier ones."""
         raise NotImplementedError
 
 
@@ -39,8 +39,10 @@ def collect(
     on_rows: Callable[[int], None] = lambda rows: None,
     workers: Workers = ALONE,
 ) -> C:
-    """Feed a collector with every row. `begin` makes one for some ranks of the capture, which may be all of them, and
-    gets the layers at which files count; it is pickled where several `workers` have their ranks.
+    """Feed a collector with every row.
+
+    `begin`: makes a collector for some or all ranks of the capture, from the layers at which files count. It is pickled
+    if several `workers` share the ranks.
 
     `without`: columns among lane and step that the collector does not need; `on_rows` gets numbers of rows as they are
     done. Raises: CaptureError when a part is damaged.
@@ -60,7 +62,7 @@ def collect(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Collected(Generic[C]):
-    """The collector of some ranks of a capture, fed."""
+    """A collector fed with some ranks of a capture."""
 
     capture: Capture
     layers: FileLayers
@@ -85,5 +87,5 @@ def _named(ranks: tuple[int, ...]) -> str:
 
 
 def at_one_layer(rows: OperationRows, layers: FileLayers) -> OperationRows:
-    """The rows that count towards totals: those of each file at its layer."""
+    """The rows that count towards totals: those of each file's layer."""
     return rows.where(layers.counted(rows.api, rows.file_id)) if layers.overlap else rows

@@ -1,4 +1,4 @@
-"""How many operations are in flight together: the largest number in each time bin, exact, batch by batch."""
+"""Number of operations in flight together: the exact maximum in each time bin, batch by batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NO_TIMES = np.empty(0, dtype=np.int64)
 
 
 class PeakCounter:
-    """Largest number of intervals that share an instant, per bin. State: the ends of those in flight.
+    """Largest number of intervals that share an instant, per bin. Its state is the ends of those in flight.
 
     Intervals are half-open: one that starts as another ends does not meet it, and empty ones are never in flight.
     """
@@ -23,7 +23,10 @@ class PeakCounter:
         self.peak = 0
 
     def add(self, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Add intervals in the order of their start. Returns their starts and how many were in flight then, with it."""
+        """Add intervals in the order of their start.
+
+        Returns: their starts, and the number in flight at each, the new interval included.
+        """
         real = ends > starts
         if not real.all():
             starts, ends = starts[real], ends[real]
@@ -31,7 +34,7 @@ class PeakCounter:
             return _NO_TIMES, _NO_TIMES
         known = np.sort(np.concatenate((self._open, ends)))
         begun = len(self._open) + np.arange(1, len(starts) + 1)
-        # An interval that ends by a start has begun before it, so that its end is known.
+        # An interval that ends before a start began before it, so its end is known.
         in_flight = begun - np.searchsorted(known, starts, side="right")
         self._open = known[np.searchsorted(known, starts[-1], side="right") :]
         self.peak = max(self.peak, int(in_flight.max()))
@@ -41,8 +44,8 @@ class PeakCounter:
 class PeaksPerBin:
     """Largest number in flight in each bin of `bin_ns`, counted from time 0; no time may be negative.
 
-    That is the largest at a start within the bin, or the number that were in flight as the bin began:
-    the intervals that had started before it, less those that had ended.
+    It is the largest number at a start within the bin, or the number in flight at the begin of the bin: intervals
+    started before it minus intervals ended before it.
     """
 
     def __init__(self, bin_ns: int) -> None:

@@ -1,4 +1,4 @@
-"""What the recorded files hold, where they can be opened: records of TFRecord, datasets and chunks of HDF5 files."""
+"""The contents of recorded files that can still be opened: TFRecord records, HDF5 datasets and chunks."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _LENGTH_BYTES, _CRC_BYTES = 8, 4
 _MOST_RECORD_BYTES = 1 << 40
 
 TFRECORDS_SCHEMA = TABLES["tfrecords"].schema
-"""The sizes are those of the records without their frame, null without a record."""
+"""One row per TFRecord file. Sizes are of records without their frame; null without a record."""
 
 DATASETS_SCHEMA = TABLES["datasets"].schema
 """`shape` and `chunk` as `3x520x520`, chunk null for a contiguous dataset."""
 
 
 NOT_HERE = "not on this machine"
-"""Why a file that does not exist could not be looked into."""
+"""Reason for a file that does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Contents:
-    """`tfrecords` and `datasets`: tables of those schemas; `unread`: path -> why the file could not be looked into."""
+    """`tfrecords` and `datasets`: tables of those schemas; `unread`: path -> why the file could not be read."""
 
     tfrecords: pa.Table
     datasets: pa.Table
@@ -43,10 +43,10 @@ class Contents:
 
 
 def contents(capture: Capture, *, locate: Callable[[str], Path] = lambda path: Path(path)) -> Contents:
-    """Look into the TFRecord and HDF5 files of a capture; they are opened for reading only.
+    """Read the TFRecord and HDF5 files of a capture; never writes to them.
 
-    `locate`: where a recorded path lies now. Reads the frame of every record, not its data. A file that is absent,
-    changed or damaged is not an error but named in `unread`.
+    `locate`: maps a recorded path to its present one. Reads the frame of every record, not its data. A file that is
+    absent, changed or damaged is no error; `unread` names it.
     """
     paths = capture.paths()
     formats = np.array(FORMATS)[codes(capture.files, "format")]

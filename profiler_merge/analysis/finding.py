@@ -1,4 +1,4 @@
-"""One finding, how grave it is, and what is at stake. Pure."""
+"""One finding, its severity, and what is at stake. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from dxt_replay.profiler_merge.analysis.thresholds import MATERIAL_PCT, NOTICEABLE_PCT, SERIOUS_PCT
 
 SEVERITIES = ("high", "warning", "info")
-"""The gravest first: likely to dominate the run; worth the remedy; good to know."""
+"""Severities, worst first: likely to dominate the run; worth the remedy; good to know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,9 +18,9 @@ class Finding:
     """`code`: one of `findings.CODES`; `severity`: one of SEVERITIES.
 
     `title`, `evidence`, `threshold`, `remedy`: sentences for a person.
-    `at_stake_s`: the most that a perfect remedy could gain, None where that is not known.
+    `at_stake_s`: upper bound of the gain from the remedy; None where that is not known.
     `at_stake_pct`: the same in per cent of `at_stake_of`, the training loop or the run.
-    `values`: the numbers of the evidence, units in the names; `files`: paths of the worst.
+    `values`: the numbers of the evidence, units in the names; `files`: paths of the worst files.
     """
 
     code: str
@@ -42,7 +42,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stake:
-    """The most that a remedy could gain. `whole_s`: duration of the loop or run, whichever gains; `of`: its name."""
+    """Upper bound of the gain from a remedy. `whole_s`: duration of the loop or run that gains; `of`: its name."""
 
     seconds: float
     whole_s: float
@@ -50,7 +50,7 @@ class Stake:
 
     @property
     def pct(self) -> float:
-        """Per cent of the whole; 100 where the length of the whole is not known."""
+        """Per cent of the whole; 100 if the length of the whole is not known."""
         return min(100 * self.seconds / self.whole_s, 100.0) if self.whole_s > 0 else 100.0
 
     @property

@@ -1,4 +1,4 @@
-"""Findings in words, each with its evidence, the threshold that it passed, and a remedy."""
+"""Findings in words, each with its evidence, the threshold that it exceeds, and a remedy."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ CODES = (
 """All codes that a `Finding` can have."""
 
 SCHEMA = TABLES["findings"].schema
-"""One row per finding; `values` is a JSON object, `files` has a path a line."""
+"""One row per finding; `values` is a JSON object, `files` has one path per line."""
 
 
 def findings(capture: Capture, workers: Workers = ALONE, saved_s: float | None = None) -> tuple[Finding, ...]:
-    """Findings about a capture, the gravest first. `saved_s`: as of `Analysis`.
+    """Findings about a capture, worst first. `saved_s`: as of `Analysis`.
 
     Raises: CaptureError when it is damaged.
     """
@@ -37,16 +37,16 @@ def findings(capture: Capture, workers: Workers = ALONE, saved_s: float | None =
 
 
 def findings_of(analysis: Analysis) -> tuple[Finding, ...]:
-    """Findings about what `analyse` returned, the gravest first."""
+    """Findings about the result of `analyse`, worst first."""
     rules = (*findings_storage.RULES, *findings_compute.RULES, *findings_benchmark.RULES)
     found = (_within_limit(finding, analysis) for rule in rules for finding in rule(analysis))
     return tuple(sorted(filter(None, found), key=_rank))
 
 
 def most_saved_s(analysis: Analysis, of: str) -> float:
-    """The most that infinitely fast storage can save of the training loop, or of the run, s; inf where not known.
+    """Upper bound of what infinitely fast storage saves of the training loop, or of the run, in s; inf where not known.
 
-    Of the loop it is the figure that `summary` begins with. Nothing is known of the time before and after the loop.
+    For the loop it is the first figure of `summary`. For the time before and after the loop there is no bound.
     """
     summary, loop = analysis.summary, analysis.summary.loop
     run_s = summary.job.run_time_s or float("inf")
@@ -57,7 +57,7 @@ def most_saved_s(analysis: Analysis, of: str) -> float:
 
 
 def _within_limit(finding: Finding, analysis: Analysis) -> Finding | None:
-    """The finding with no more at stake than infinitely fast storage saves; None where that is next to nothing."""
+    """The finding with at most the saving of infinitely fast storage at stake; None if that is next to nothing."""
     loop, stake_s, of = analysis.summary.loop, finding.at_stake_s, finding.at_stake_of
     most_s = most_saved_s(analysis, of)
     if stake_s is None or stake_s <= most_s or not _gains_from_storage(finding):
@@ -71,14 +71,14 @@ def _within_limit(finding: Finding, analysis: Analysis) -> Finding | None:
 
 
 def _gains_from_storage(finding: Finding) -> bool:
-    """Whether faster storage would gain what is at stake, and not decoding faster, or saving in the background."""
+    """Whether faster storage would help, rather than faster decoding or saving in the background."""
     if finding.code == "input-bound":
         return finding.values.get("io_in_wait_pct", 0.0) >= MOSTLY_STORAGE_PCT
     return finding.code not in ("checkpoint-blocking", "warm-up")
 
 
 def _rank(finding: Finding) -> tuple[int, bool, float]:
-    """Severity, then what is at stake; a warm-up, which a long run does not notice, comes last."""
+    """Severity, then the time at stake. A warm-up comes last, since it does not matter in a long run."""
     stake = float("inf") if finding.at_stake_s is None else finding.at_stake_s
     return SEVERITIES.index(finding.severity), finding.code == "warm-up", -stake
 

@@ -1,7 +1,7 @@
-"""A finding for a training of a benchmark: its figures, and whether they would count for MLPerf Storage. Pure.
+"""A finding for a benchmark's training: its figures, and whether they would count for MLPerf Storage. Pure.
 
 The rules are those of MLPerf Storage v2.0 and v3.0 (mlcommons/storage, Submission_guidelines and the validation of
-mlpstorage). A capture cannot show all of them: no more is checked than what is said here.
+mlpstorage). A capture cannot show all of them; only those in this module are checked.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dxt_replay.traces.units import format_bytes, format_count
 LEAST_UTILISATION_PCT = {
     "unet3d": 90.0, "resnet50": 90.0, "cosmoflow": 70.0, "retinanet": 85.0, "flux": 90.0, "dlrm": 70.0,
 }  # fmt: skip
-"""Accelerator utilisation that MLPerf Storage v2.0 (the first three) and v3.0 ask for."""
+"""Accelerator utilisation that MLPerf Storage v2.0 (the first three) and v3.0 require."""
 
 LEAST_STEPS = 500
-"""Steps of an epoch for which there must be files."""
+"""Steps of an epoch for which the files must suffice."""
 
 MEMORY_FACTOR = 5
-"""The data set must be this many times the memory of all hosts."""
+"""Least size of the data set, as a multiple of the memory of all hosts."""
 
 TUNABLE = frozenset(
     {
@@ -33,13 +33,13 @@ TUNABLE = frozenset(
         "storage.storage_type", "storage.storage_root",
     }
 )  # fmt: skip
-"""What a closed submission may change; `reader.odirect` too for unet3d."""
+"""Keys that a closed submission may change; for unet3d `reader.odirect` too."""
 
 _NAME = re.compile(r"([a-z0-9]+)_(a100|h100|b200|mi355)")
 
 
 def benchmark(found: Analysis) -> Iterator[Finding]:
-    """The figures of a benchmark's training, and which rules of MLPerf Storage it meets."""
+    """The figures of a benchmark's training, and whether it meets the rules of MLPerf Storage."""
     run = found.setting.benchmark
     if run is None or found.summary.loop is None:
         return
@@ -99,7 +99,7 @@ def _evidence(found: Analysis, run: BenchmarkRun, figures: BenchmarkFigures) -> 
 def _broken_rules(
     found: Analysis, run: BenchmarkRun, model: str, figures: BenchmarkFigures, least: float
 ) -> Iterator[str]:
-    """The rules that the run does not meet, a sentence each."""
+    """The rules that the run breaks, a sentence each."""
     if figures.utilisation_pct < least:
         yield f"Utilisation is below {least:g} %."
     needed = LEAST_STEPS * run.batch_size * found.summary.job.nprocs // max(run.samples_per_file, 1)

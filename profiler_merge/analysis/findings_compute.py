@@ -24,7 +24,7 @@ from dxt_replay.traces.units import NS_PER_S, format_bytes, format_duration
 LOOP = "training loop"
 
 MOSTLY_STORAGE_PCT = 50.0
-"""Per cent of the input wait with storage busy, from which the wait is said to be mostly for storage."""
+"""Per cent of the input wait with storage busy, from which the wait counts as mostly for storage."""
 
 
 def _of_loop(seconds: float, loop: SteadyLoop) -> Stake:
@@ -32,12 +32,12 @@ def _of_loop(seconds: float, loop: SteadyLoop) -> Stake:
 
 
 def input_bound(found: Analysis) -> Iterator[Finding]:
-    """The loop waits for input: for storage, or for preprocessing."""
+    """The loop waits for input, because of storage or of preprocessing."""
     loop = found.summary.loop
     if loop is None or loop.input_wait_pct <= 100 - LEAST_UTILISATION_PCT:
         return
     if 2 * (loop.recording_wait_s or 0.0) > loop.input_wait_s:
-        return  # Darshan wrote the logs of workers meanwhile: nobody can mend that in the program
+        return  # Darshan wrote the logs of workers during these waits: the user cannot fix that in the program
     by_storage = loop.io_in_wait_pct >= MOSTLY_STORAGE_PCT
     cause, name = ("storage", "read ahead") if by_storage else ("preprocessing", "prepare faster")
     known = by_storage or found.summary.not_judged is None
@@ -66,7 +66,7 @@ def _after_warm_up(loop: SteadyLoop) -> str:
 
 
 def no_overlap(found: Analysis) -> Iterator[Finding]:
-    """I/O of the loop that does not hide behind compute."""
+    """I/O of the loop that compute does not hide."""
     loop, hidden = found.summary.loop, found.overlap.io_hidden_pct
     if loop is None or hidden is None or loop.io_pct < NOTICEABLE_PCT or hidden >= HIDDEN_PCT:
         return
@@ -86,7 +86,7 @@ def no_overlap(found: Analysis) -> Iterator[Finding]:
 
 
 def one_reader(found: Analysis) -> Iterator[Finding]:
-    """A rank whose reads never overlap, while the loop would gain from them."""
+    """A rank whose reads never overlap although the loop would gain from that."""
     loop = found.summary.loop
     union_ns = found.overlap.total("io_ns", profiled=True)
     if not union_ns or loop is None:
@@ -111,7 +111,7 @@ def one_reader(found: Analysis) -> Iterator[Finding]:
 
 
 def checkpoint_blocking(found: Analysis) -> Iterator[Finding]:
-    """Steps that a checkpoint holds up."""
+    """Steps that a checkpoint delays."""
     steps = found.overlap.steps
     if not steps.num_rows:
         return
@@ -149,7 +149,7 @@ def _checkpoint_share(rank: Mapping[str, int]) -> float:
 
 
 def _written(found: Analysis) -> str:
-    """How much went to checkpoint files, traced or from counters, as the end of a sentence; nothing without any."""
+    """The bytes written to checkpoint files, traced or counted, as the end of a sentence; empty if there are none."""
     files = found.patterns.files
     saved = files.filter(pc.equal(files["format"], "checkpoint"))
     moved = sum(sum(saved[name].to_pylist()) for name in ("bytes_written", "reconstructed_bytes"))
@@ -157,7 +157,7 @@ def _written(found: Analysis) -> str:
 
 
 def warm_up(found: Analysis) -> Iterator[Finding]:
-    """A first step that is much longer than the others, and left out of the findings about the loop."""
+    """A first step that is much longer than the others; the findings about the loop leave it out."""
     loop = found.summary.loop
     if loop is None or not loop.warm_up_s:
         return
@@ -178,4 +178,4 @@ def warm_up(found: Analysis) -> Iterator[Finding]:
 
 
 RULES = (input_bound, no_overlap, one_reader, checkpoint_blocking, warm_up)
-"""The findings of this module, in the order in which equally grave ones are listed."""
+"""The findings of this module; equally severe ones are listed in this order."""

@@ -1,4 +1,4 @@
-"""Findings about the requests: how storage is asked for data, and how far the trace can be trusted. Pure."""
+"""Findings about the requests to storage, and about the completeness of the trace. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from dxt_replay.traces.unseen import LEAST_COVERAGE, OBJECTS, nothing_recorded
 _WORST_FILES = 5
 
 _READ_INSTEAD = (
-    "Record once with reads in place of mappings (torch.load(mmap=False), numpy.load without mmap_mode, datasets with "
+    "Record once with reads instead of mappings (torch.load(mmap=False), numpy.load without mmap_mode, datasets with "
     "keep_in_memory=True), and objects from a mounted bucket, to learn what they cost."
 )
 _MOUNT_INSTEAD = (
@@ -43,15 +43,15 @@ _MOUNT_INSTEAD = (
 )
 
 _SHARDS = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".parquet", ".arrow", ".lmdb", ".mdb", ".zip")
-"""Suffixes of files that hold many samples, beside TFRecord and HDF5."""
+"""Suffixes of files with many samples, besides TFRecord and HDF5."""
 
 
 def no_trace(found: Analysis) -> Iterator[Finding]:
-    """A log that was recorded without DXT: only its counters are known."""
+    """A log recorded without DXT: only its counters are known."""
     operations = found.summary.operations
     in_store = any(name in OBJECT_STORES for name in _carriers(found))
     if operations.read or operations.write or in_store or not _counted(found):
-        return  # DXT does not trace an object store: `not_traced` says so
+        return  # DXT does not trace an object store: `not_traced` reports that
     yield Finding(
         code="no-trace",
         severity="high",
@@ -65,18 +65,18 @@ def no_trace(found: Analysis) -> Iterator[Finding]:
 
 
 def _counted(found: Analysis) -> int:
-    """Reads and writes in the counters."""
+    """Counted reads and writes."""
     return sum(each.operations for each in _carriers(found).values())
 
 
 def _carriers(found: Analysis) -> dict[str, InterfaceTotals]:
-    """Of the interfaces with counters those that carry out what the others ask for."""
+    """The interfaces with counters that moved the bytes themselves, on behalf of the others."""
     counted = {name: each for name, each in found.summary.interfaces.items() if each.source == "counters"}
     return {name: counted[name] for name in lowest({name: each.bytes for name, each in counted.items()})}
 
 
 def partial_trace(found: Analysis) -> Iterator[Finding]:
-    """Operations that the trace lacks, so that every number here covers a part of the run."""
+    """Operations that the trace lacks: every number covers only a part of the run."""
     coverage, operations = found.summary.coverage, found.summary.operations
     known = dict(zip(("bytes", "operations"), coverage.traceable, strict=True))
     low = {name: share for name, share in known.items() if share is not None and share < LEAST_COVERAGE}
@@ -98,7 +98,7 @@ def partial_trace(found: Analysis) -> Iterator[Finding]:
 
 
 def not_traced(found: Analysis) -> Iterator[Finding]:
-    """Bytes that went through mapped files, sockets or an object store, and which no trace of calls holds."""
+    """Bytes moved through mapped files, sockets or an object store, which no trace of calls holds."""
     unseen, why = found.summary.coverage.unseen, found.summary.not_judged
     if not unseen or why is None or nothing_recorded(unseen):
         return
@@ -119,7 +119,7 @@ def not_traced(found: Analysis) -> Iterator[Finding]:
 
 
 def small_requests(found: Analysis) -> Iterator[Finding]:
-    """Reads, or writes, below the stripe of their file, or below 1 MiB where files have no stripes."""
+    """Reads, or writes, smaller than the stripe of their file, or than 1 MiB for files without stripes."""
     files = _program_files(found)
     striped = LUSTRE in found.setting.file_systems
     for name in ("reads", "writes"):
@@ -144,7 +144,7 @@ def small_requests(found: Analysis) -> Iterator[Finding]:
 
 
 def small_chunks(found: Analysis) -> Iterator[Finding]:
-    """HDF5 files whose chunks are smaller than what the application asks for at once."""
+    """HDF5 files whose chunks are smaller than the application's requests."""
     files, stake = _program_files(found), _storage(found)
     hdf5 = np.array([name == "hdf5" for name in files["format"]], dtype=bool)
     reads = np.where(hdf5, files["reads"], 0)
@@ -201,7 +201,7 @@ def random_shared(found: Analysis) -> Iterator[Finding]:
 
 
 def rereads(found: Analysis) -> Iterator[Finding]:
-    """Bytes that a rank reads again, and bytes that several ranks read."""
+    """Bytes that a rank reads repeatedly, and bytes that several ranks read."""
     files, stake = _program_files(found), _storage(found)
     total, again = int(files["bytes_read"].sum()), int(files["reread_bytes"].sum())
     unique = int(files["unique_bytes_read"].sum())
@@ -298,15 +298,15 @@ RULES = (
     rank_imbalance,
     metadata_time,
 )
-"""The findings of this module, in the order in which equally grave ones are listed."""
+"""The findings of this module; equally severe ones are listed in this order."""
 
 RUN = "run"
 
 
 def _storage(found: Analysis, files: dict[str, Any] | None = None, chosen: np.ndarray | None = None) -> Stake:
-    """The most that any remedy for the reads and writes could gain: of the loop where it is known, else of the run.
+    """Upper bound of the gain from any remedy for the reads and writes, for the loop if it is known, else for the run.
 
-    `chosen` (files,): the files that the remedy is for. It cannot gain more than the I/O time of these.
+    `chosen` (files,): the files that the remedy concerns. It cannot gain more than their I/O time.
     """
     loop, summary = found.summary.loop, found.summary
     most_s = float("inf")
@@ -318,14 +318,14 @@ def _storage(found: Analysis, files: dict[str, Any] | None = None, chosen: np.nd
 
 
 def _reader(found: Analysis, files: dict[str, Any], small: str) -> Framework:
-    """The framework where it is the one that reads: its own options do nothing for files that h5py or NumPy opens."""
+    """The framework if it reads these files itself: its options do not affect files that h5py or NumPy opens."""
     framework, worst = found.setting.framework, int(files[small].argmax())
     by_itself = framework is not Framework.TENSORFLOW or files["format"][worst] == "tfrecord"
     return framework if by_itself else Framework.UNKNOWN
 
 
 def _of_requests(name: str, found: Analysis, files: dict[str, Any]) -> str:
-    """What to do about small `reads` or `writes`; programs that read shards by now are not told to."""
+    """Remedy for small `reads` or `writes`. Programs that already read shards are not told to use them."""
     reader, worst = _reader(found, files, f"small_{name}"), int(files[f"small_{name}"].argmax())
     if name == "reads" and reader is Framework.PYTORCH and _is_shard(files["format"][worst], files["path"][worst]):
         return remedy("read more of a shard at once", Framework.UNKNOWN)
@@ -333,7 +333,7 @@ def _of_requests(name: str, found: Analysis, files: dict[str, Any]) -> str:
 
 
 def _sharded(found: Analysis) -> bool:
-    """Whether most of what is read lies in files of many samples."""
+    """Whether most bytes read lie in files of many samples."""
     files = _program_files(found)
     sharded = list(map(_is_shard, files["format"], files["path"]))
     moved = files["bytes_read"] + files["reconstructed_bytes"]
@@ -346,7 +346,7 @@ def _is_shard(kind: str, path: str) -> bool:
 
 
 def _program_files(found: Analysis) -> dict[str, Any]:
-    """The columns of the files' table without files that profilers wrote."""
+    """The columns of the files table without the profilers' own files."""
     files = found.patterns.files
     own = np.isin(files["file_id"].to_numpy(), sorted(found.setting.own_files))
     return _columns(files.filter(pa.array(~own)))

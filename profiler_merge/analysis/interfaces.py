@@ -1,7 +1,7 @@
-"""Operations and bytes per I/O interface, from Darshan's counters where the capture carries them, else from its rows.
+"""Operations and bytes per I/O interface, from Darshan's counters if the capture has them, else from its rows.
 
-The counters include what DXT does not trace (stdio; what exceeded the trace's memory), so they are preferred. The files
-table of a replay still holds the counters of the replayed job: there the rows decide.
+Counters are preferred because they include I/O that DXT does not trace: stdio, and operations beyond the trace's
+memory. For a replay the rows decide, since its files table still holds the counters of the recorded job.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class InterfaceTotals:
 
 
 class InterfaceCollector(Sums):
-    """Counts rows by interface, and joins the counters at the end."""
+    """Counts rows by interface, and adds the counters at the end."""
 
     def __init__(self) -> None:
         self._traced = np.zeros(2 * len(APIS), dtype=np.int64)
@@ -89,7 +89,7 @@ class InterfaceCollector(Sums):
 
 
 def totals_alone(counted_times: Mapping[str, Mapping[str, Any]]) -> dict[str, InterfaceTotals]:
-    """Interfaces of which a capture holds no rows and no counters of files, from its `counted_times`."""
+    """Interfaces without rows and without counters of files in a capture, from its `counted_times`."""
     return {
         name: InterfaceTotals(
             operations=each["reads"] + each["writes"],
@@ -117,7 +117,7 @@ def posix_pattern(counted: pa.Table) -> AccessCounts | None:
 
 
 def _from_counters(counted: pa.Table, prefix: str) -> tuple[int, int, int] | None:
-    """Reads, writes and bytes; None where the interface's module has no record of any file."""
+    """Reads, writes and bytes; None if the interface's module has no record of any file."""
     if counted[f"{prefix}_reads"].null_count == counted.num_rows:
         return None
     moved = _sum(counted, f"{prefix}_bytes_read") + _sum(counted, f"{prefix}_bytes_written")

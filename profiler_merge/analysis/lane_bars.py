@@ -1,4 +1,4 @@
-"""What each lane did over time, as bars for a picture: single operations where they fit, joined ones elsewhere."""
+"""The activity of each lane over time, as bars for a picture: single operations if they fit, else joined ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_BARS = 10_000
 WINDOW_OPERATIONS = 3_000
 
 Track = tuple[int, int, str]
-"""Rank, lane and kind."""
+"""Rank, lane and kind of a bar."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class LaneBars:
 
     `tracks`: by rank, lane and kind.
     `resolution_ns`: of joined bars; 0 where every operation is a bar.
-    `windows`: stretches in which every operation is a bar, whatever the resolution.
+    `windows`: stretches in which every operation is a bar at any resolution.
     """
 
     resolution_ns: int
@@ -50,12 +50,12 @@ class LaneBars:
 
     @property
     def operations(self) -> int:
-        """Operations in all bars."""
+        """Number of operations in all bars."""
         return sum(int(bars.operations.sum()) for bars in self.tracks.values())
 
     @property
     def bars(self) -> int:
-        """Bars."""
+        """Number of bars."""
         return sum(len(bars) for bars in self.tracks.values())
 
 
@@ -67,8 +67,10 @@ def lane_bars(
     window_operations: int = WINDOW_OPERATIONS,
     workers: Workers = ALONE,
 ) -> LaneBars:
-    """Bars of the counted operations (one layer a file), in two passes: at most about `most_bars` and
-    `window_operations` more for each of `centres_ns`, (name, from, until), whose beginning is shown in full.
+    """Bars of the counted operations (one layer per file), in two passes.
+
+    Returns at most about `most_bars`, and `window_operations` more for each of `centres_ns`, (name, from, until): the
+    first operations of each are bars of their own.
 
     Raises: CaptureError when a part is damaged.
     """
@@ -85,7 +87,7 @@ def lane_bars(
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Open:
-    """A track so far: its finished parts, and the last operation, which the next batch continues."""
+    """An unfinished track: its finished parts, and the last operation, which the next batch continues."""
 
     start_ns: int = 0
     end_ns: int = 0
@@ -103,7 +105,7 @@ def _tracks(rows: OperationRows) -> Iterator[tuple[Track, OperationRows]]:
 
 
 class _KeyCollector(Collector):
-    """How often each key of neighbours occurs, and how many tracks there are."""
+    """Counts the keys of neighbours, and the tracks."""
 
     STAY = ("_layers",)
 
@@ -133,7 +135,7 @@ class _KeyCollector(Collector):
 
 
 class _StartCollector(Collector):
-    """When operations start within some stretches of time."""
+    """Start times of operations within some stretches of time."""
 
     STAY = ("_layers",)
 

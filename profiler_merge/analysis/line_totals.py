@@ -1,4 +1,4 @@
-"""I/O inside compute, waits and steps: the sums of many ranks at once, whose times lie on one line."""
+"""I/O inside compute, waits and steps: sums for many ranks at once, whose times lie on one line."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _INSIDE = ("compute", "wait", "collective", "checkpoint", "evaluation", "pipelin
 
 
 RANKS_SCHEMA = TABLES["overlap"].schema
-"""One row per rank. The loop lasts from the first step's start to the last one's end, without evaluations: no other
-number with `loop` holds what happened in these. `io_ns` is the union of the traced reads and writes, and so is
-`reconstructed_io_ns` of those from counters, which no other number includes."""
+"""One row per rank. The loop lasts from the first step's start to the last one's end, without evaluations; all numbers
+with `loop` leave those out. `io_ns` is the union of the traced reads and writes, `reconstructed_io_ns` of those from
+counters, which no other number includes."""
 
 
 class LineTotals:
-    """The sums of the ranks of a line; rows come rank after rank. `profiled`: which of the ranks have spans."""
+    """The sums of the ranks of a line; rows come rank by rank. `profiled`: which of the ranks have spans."""
 
     def __init__(self, line: RankLine, spans: pa.Table) -> None:
         self._line = line
@@ -41,11 +41,11 @@ class LineTotals:
         self._steps = StepTotals(line, self._loops)
 
     def last_rank(self) -> int:
-        """The largest of its ranks."""
+        """The largest rank of the line."""
         return int(self._line.ranks[-1])
 
     def add(self, rows: OperationRows, *, traced: bool) -> None:
-        """Reads and writes of a rank, or of several: traced ones, or those from counters."""
+        """Add reads and writes of one rank, or of several: either traced ones, or those from counters."""
         if not len(rows):
             return
         place = self._line.places(rows.ranks if len(rows.ranks) else np.int64(rows.rank))
@@ -116,7 +116,7 @@ class LineTotals:
 
 
 def lines_of(capture: Capture) -> list[LineTotals]:
-    """Empty sums of all ranks of a capture, which may be a part of one."""
+    """Empty sums of all ranks of a capture, or of a part of one."""
     spans = capture.spans
     operations_ns = capture.index.time_span_ns
     first, last = ([], []) if operations_ns is None else ([operations_ns[0]], [operations_ns[1]])
@@ -128,7 +128,7 @@ def lines_of(capture: Capture) -> list[LineTotals]:
 
 
 def _loop_bounds(loops: RankLoop, line: RankLine) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of each rank of the line, where its loop begins and ends there, and its steps; 0 where it has none."""
+    """Of each rank of the line, begin and end of its loop on the line, and its steps; 0 if it has no loop."""
     place = line.places_at(loops.start_ns)
     steps = np.bincount(place, minlength=len(line.ranks))
     first, last = np.zeros((2, len(line.ranks)), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""The activity of each rank, from its spans: sets of times by kind, and where the time of each step went. Pure."""
+"""The activity of each rank, from its spans: sets of times by kind, and the time of each step by activity. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dxt_replay.traces.schema import NO_STEP, READING_WAITS, SPAN_KINDS, codes
 
 _TIMES = ("evaluation", "wait", "collective", "checkpoint", "compute", "pipeline")
 _IN_ORDER = {"wait": "input_wait", "collective": "collective", "checkpoint": "checkpoint", "compute": "compute"}
-"""Sets of a `RankLoop` and the kinds of their spans, in the order in which they claim an instant."""
+"""Sets of a `RankLoop` and the kinds of their spans. An instant in several sets belongs to the first."""
 
 _NO_STEPS = np.empty(0, dtype=np.int64)
 
@@ -27,7 +27,7 @@ class RankLoop:
     """The spans of one rank as sets of times.
 
     step, start_ns, end_ns: int64 (steps,), in order.
-    evaluation, wait, collective, checkpoint, compute: disjoint; an instant belongs to the first of them that it is in.
+    evaluation, wait, collective, checkpoint, compute: disjoint; an instant in several belongs to the first.
     pipeline: input being produced, by other threads or by the loop itself (a wait of READING_WAITS).
     """
 
@@ -51,13 +51,13 @@ class RankLoop:
 
     @property
     def steps_ns(self) -> np.ndarray:
-        """Duration of each step, without evaluations in it."""
+        """Duration of each step, without its evaluations."""
         durations = self.end_ns - self.start_ns - self.evaluation.covered_within(self.start_ns, self.end_ns)
         return durations
 
 
 def rank_loops(spans: pa.Table) -> dict[int, RankLoop]:
-    """The loop of each rank that has spans; the loops of other ranks are not known."""
+    """The loop of each rank that has spans."""
     if not spans.num_rows:
         return {}
     ranks = np.unique(spans["rank"].to_numpy()).tolist()
@@ -66,7 +66,7 @@ def rank_loops(spans: pa.Table) -> dict[int, RankLoop]:
 
 
 def loops_on_line(spans: pa.Table, line: RankLine) -> RankLoop:
-    """The loops of the ranks of a line, as one: all times are on the line."""
+    """The loops of the ranks of a line as one loop, with all times on the line."""
     rank = spans["rank"].to_numpy()
     mine = np.flatnonzero(np.isin(rank, line.ranks)) if len(rank) else np.zeros(0, dtype=np.int64)
     place = line.places(rank[mine])
@@ -102,7 +102,7 @@ def _cut(times: Intervals, line: RankLine) -> list[Intervals]:
 
 
 def _produced(spans: pa.Table) -> np.ndarray:
-    """Mask of the spans in which input was produced: pipeline work, and waits in which the loop itself read."""
+    """Mask of the spans in which input was produced: pipeline work, and waits in which the loop itself reads."""
     kind = codes(spans, "kind")
     reading = pc.is_in(spans["name"], pa.array(READING_WAITS)).to_numpy()
     produced: np.ndarray = (kind == SPAN_KINDS.index("input_wait")) & reading

@@ -1,4 +1,4 @@
-"""Which file systems a job used: files and bytes of each mount. Pure."""
+"""The file systems that a job used: files and bytes of each mount. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountTotals:
-    """Files of one mount, and bytes of their traced reads and writes. `mount`: its directory, empty where unknown."""
+    """Files of one mount, and bytes of their traced reads and writes. `mount`: its directory; empty where unknown."""
 
     mount: str
     fs_type: str

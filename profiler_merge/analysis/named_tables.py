@@ -1,4 +1,4 @@
-"""The tables of the analysis by name, as `dxt-replay summary` offers them: one pass for all that are asked for."""
+"""The tables of the analysis by name, as `dxt-replay summary` offers them: one pass makes all requested tables."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ _NOT_MODELLED = {name: TABLES[name].schema.empty_table for name in (STORAGE_LIMI
 class Views:
     """The summary, and tables by name.
 
-    `tables`: "rank-files" is read from the capture when it is used.
-    `shares`: `Overlap.shares`; None unless a table of the analysis was asked for.
-    `unread`: `Contents.unread`; None unless a table of CONTENTS was asked for.
-    `storage_limit`: what storage costs the training, as JSON; None where that was not asked for, or has no meaning.
+    `tables`: the rows of "rank-files" are read from the capture when they are used.
+    `shares`: `Overlap.shares`; None unless a table of the analysis was requested.
+    `unread`: `Contents.unread`; None unless a table of CONTENTS was requested.
+    `storage_limit`: the cost of storage for the training, as JSON; None if it was not requested, or has no meaning.
     """
 
     summary: Summary
@@ -68,8 +68,8 @@ class Views:
         """The object that `dxt-replay summary --json` prints: the summary's keys, `tables`, `overlap`, `unread`,
         `storage_limit`.
 
-        `rank_files`: what stands for the table "rank-files", all rows as dictionaries (2 kB each) unless given.
-        Raises: CaptureError when the capture is damaged.
+        `rank_files`: value for the table "rank-files"; by default all rows as dictionaries (2 kB each). Raises:
+        CaptureError when the capture is damaged.
         """
         result = self.summary.as_json()
         if self.shares is not None:
@@ -86,7 +86,8 @@ class Views:
         return result
 
     def rows(self, name: str, most: int = 0) -> list[dict[str, Any]]:
-        """The rows of a table; of "rank-files" the `most` that moved most. Raises: CaptureError when it is damaged."""
+        """The rows of a table; for "rank-files" the `most` rows that moved most. Raises: CaptureError when it is
+        damaged."""
         table = self.tables[name]
         rows: list[dict[str, Any]] = (table.largest(most) if isinstance(table, RankFiles) else table).to_pylist()
         if name != "findings":
@@ -128,7 +129,7 @@ def views(
             tables[name] = getattr(inside, name)
         elif found is not None:
             tables[name] = _FROM_ANALYSIS[name](found)
-    if nothing_recorded(summary.coverage.unseen):  # a 0 would be a claim
+    if nothing_recorded(summary.coverage.unseen):  # 0 would claim that there was none
         tables = {name: _io_unknown(table) for name, table in tables.items()}
         shares = shares and {name: None if name.startswith(("io_", "pipeline_")) else shares[name] for name in shares}
     return Views(summary=summary, tables=tables, shares=shares, unread=None if inside is None else inside.unread)
@@ -144,7 +145,7 @@ def _io_unknown(table: pa.Table | RankFiles) -> pa.Table | RankFiles:
 
 
 def summary_table(summary: Summary) -> pa.Table:
-    """The breakdown where one was asked for (`tables.GROUPS`), else every total as a row of name and value."""
+    """The breakdown if one was requested (`tables.GROUPS`), else every total as a row of name and value."""
     if summary.groups is not None:
         rows = ({**dataclasses.asdict(group), "group": str(group.group)} for group in summary.groups)
         return table_of(rows, GROUPS.schema)

@@ -1,4 +1,4 @@
-"""Offsets read and written over time: for the busiest files, as many operations as a picture holds."""
+"""Offsets read and written over time in the busiest files, with as many operations as a picture holds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_POINTS = 4_000
 
 COLUMNS = ("rank", "start_ns", "end_ns", "offset", "length", "written")
 _SPREADING = 2_654_435_761
-"""2**32 divided by the golden ratio: its multiples pick every n-th operation without a period of n."""
+"""2**32 divided by the golden ratio: its multiples pick about every n-th operation without a period of n."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,7 +71,7 @@ def file_offsets(
 
 
 def _one_in(operations: dict[int, int], most_points: int) -> dict[int, int]:
-    """How many operations of each file stand for one that is kept, so that about `most_points` are kept in all."""
+    """By file, the number of operations per kept one, so that about `most_points` are kept in total."""
     found, left = {}, most_points
     for place, (file_id, count) in enumerate(sorted(operations.items(), key=lambda item: item[1])):
         share = max(left // (len(operations) - place), 1)
@@ -112,7 +112,7 @@ class _OffsetCollector(Collector):
         self._parts[file_id].append(np.stack([column.astype(np.int64) for column in columns]))
 
     def merge(self, later: _OffsetCollector) -> None:
-        """As `Sums.merge`; `later` has counted from 0."""
+        """As `Sums.merge`; `later` counted its operations from 0."""
         for file_id, parts in later._parts.items():
             self._parts[file_id] += parts
 

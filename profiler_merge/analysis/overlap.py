@@ -1,4 +1,4 @@
-"""Compute and I/O: how much of the I/O hides behind compute, what the training loop waits for, step by step.
+"""Compute and I/O: the share of I/O hidden by compute, and the waits of the training loop, step by step.
 
 I/O is the union of the traced reads and writes of a rank; *hidden* is the part of it inside compute-busy, *exposed* the
 rest. The *pipeline* is I/O together with the work on input: the paper's share of I/O and preprocessing.
@@ -25,11 +25,11 @@ from dxt_replay.traces.units import ns_to_seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Overlap:
-    """`ranks`: `RANKS_SCHEMA`, of all ranks looked at; `steps`: `STEPS_SCHEMA`, by rank and time.
+    """`ranks`: `RANKS_SCHEMA`, of all ranks examined; `steps`: `STEPS_SCHEMA`, by rank and time.
 
     `run_time_s`: of the job.
 
-    Shares are in per cent of sums over ranks; those that need spans are over the profiled ranks, None without any.
+    Shares are in per cent of sums over ranks. Those that need spans cover the profiled ranks; None without any.
     """
 
     run_time_s: float
@@ -38,45 +38,45 @@ class Overlap:
 
     @property
     def io_of_run_pct(self) -> float | None:
-        """I/O time (union, mean of the ranks) in the job's run time: the paper's share of I/O."""
+        """I/O time (union, mean of the ranks) as a share of the job's run time: the paper's share of I/O."""
         total_s = self.run_time_s * len(self.ranks)
         return 100 * ns_to_seconds(self.total("io_ns")) / total_s if total_s else None
 
     @property
     def pipeline_of_run_pct(self) -> float | None:
-        """I/O and preprocessing in the job's run time, of the profiled ranks."""
+        """I/O and preprocessing of the profiled ranks as a share of the job's run time."""
         total_s = self.run_time_s * sum(self.ranks["profiled"].to_pylist())
         return 100 * ns_to_seconds(self.total("pipeline_ns", profiled=True)) / total_s if total_s else None
 
     @property
     def io_hidden_pct(self) -> float | None:
-        """I/O time that lies inside compute-busy, of the I/O time of the profiled ranks outside of evaluations."""
+        """I/O time inside compute-busy, as a share of the I/O time of the profiled ranks outside of evaluations."""
         io_ns = self.total("io_ns", profiled=True) - self.total("io_in_evaluation_ns", profiled=True)
         return 100 * self.total("io_hidden_ns", profiled=True) / io_ns if io_ns else None
 
     @property
     def io_of_loop_pct(self) -> float | None:
-        """I/O time within the training loop, of the loop."""
+        """I/O time within the training loop, as a share of the loop."""
         return self._pct("io_in_loop_ns", "loop_ns")
 
     @property
     def input_wait_pct(self) -> float | None:
-        """Time the training loop waited for input (or read it itself), of the loop."""
+        """Time that the training loop waited for input (or read it itself), as a share of the loop."""
         return self._pct("input_wait_in_loop_ns", "loop_ns")
 
     @property
     def compute_pct(self) -> float | None:
-        """Compute-busy, of the loop."""
+        """Compute-busy time as a share of the loop."""
         return self._pct("compute_in_loop_ns", "loop_ns")
 
     @property
     def checkpoint_pct(self) -> float | None:
-        """Saving and restoring, of the loop."""
+        """Saving and restoring as a share of the loop."""
         return self._pct("checkpoint_in_loop_ns", "loop_ns")
 
     @property
     def collective_pct(self) -> float | None:
-        """Inside collectives, waiting for other ranks included, of the loop."""
+        """Time inside collectives, including waits for other ranks, as a share of the loop."""
         return self._pct("collective_in_loop_ns", "loop_ns")
 
     def total(self, quantity: str, *, profiled: bool = False) -> int:
@@ -97,7 +97,7 @@ class Overlap:
         return {name: getattr(self, name) for name in names}
 
     def slowest(self, count: int = 10) -> pa.Table:
-        """The steps that took longest above the median of their rank, slowest first; rows of `steps`."""
+        """The steps with the largest excess over their rank's median, slowest first; rows of `steps`."""
         excess = self.steps["excess_ns"].to_numpy()
         order = np.argsort(-excess, kind="stable")[:count]
         return self.steps.take(pa.array(order[excess[order] > 0]))
@@ -146,7 +146,7 @@ class OverlapCollector(Collector):
         line.add(data, traced=True)
 
     def _finish(self) -> None:
-        """Turn the sums into results; nothing is added after that."""
+        """Turn the sums into results; nothing may be added afterwards."""
         if self._lines is None and not self._ranks:
             self._lines = lines_of(self._capture)
         for line in self._lines or ():

@@ -1,4 +1,4 @@
-"""Everything that a page about a capture shows: its analyses, its course over time, and bars for a timeline."""
+"""The contents of a page about a capture: its analyses, its course over time, and bars for a timeline."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ HEAT_BINS = 240
 MOST_SHOWN_RANKS = 16
 
 _QUIET_SHARE = 0.001
-"""Share of all bytes, and of all time in I/O and in compute: a beginning with less of each is quiet."""
+"""Share of all bytes, and of all time in I/O and in compute, below which the beginning of a capture is quiet."""
 _LEAST_QUIET_SHARE = 0.1
-"""Share of the time that the charts cover: a shorter quiet beginning stays in them."""
+"""Least share of the charts' time that a quiet beginning must have to be cut off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Overview:
-    """Everything that a page shows of one capture.
+    """The data of a page about one capture.
 
     `course`: over all ranks; `by_rank`: per rank, in wider bins.
-    `lanes`, `loops`: of `shown_ranks` only, which are all ranks where there are few.
+    `lanes`, `loops`: of `shown_ranks` only: all ranks if there are few.
     `offsets`: operations of the busiest files; `mounts`: file systems, the busiest first.
-    `quiet_until_ns`: end of a start-up without I/O and compute worth showing, else the beginning of `course`.
+    `quiet_until_ns`: end of a start-up with almost no I/O and compute; else the beginning of `course`.
     `paths`: of the files by file_id.
-    `storage_limit`, `storage_curve`: what storage costs the training, and rows of the table storage-limit, added by
-    whoever knows the causal model.
+    `storage_limit`, `storage_curve`: the cost of storage for the training, and rows of the table storage-limit; the
+    caller adds both from the causal model.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Overview:
 
     @property
     def waits_are_real(self) -> bool:
-        """Whether its operations wait for each other as in training."""
+        """Whether the operations wait for each other as in training."""
         return waits_are_real(self.info)
 
 
@@ -81,7 +81,7 @@ def overview(
     workers: Workers = ALONE,
     saved_s: float | None = None,
 ) -> Overview:
-    """Everything that a page shows of a capture, in some passes over its op stream.
+    """The data of a page about a capture, from several passes over its op stream.
 
     `on_rows` receives how many rows of the first pass are done. `saved_s`: as of `Analysis`.
     Raises: CaptureError when the capture is damaged.
@@ -114,8 +114,9 @@ def overview(
 
 
 def quiet_until_ns(course: Timeline, analysis: Analysis) -> int:
-    """Where the charts may begin: after a start-up with next to no I/O and compute, but not after the first step; the
-    beginning of `course` where the start-up is shorter than _LEAST_QUIET_SHARE."""
+    """Begin of the charts: after a start-up with almost no I/O and compute, but not after the first step.
+
+    The beginning of `course` if the start-up is shorter than _LEAST_QUIET_SHARE."""
     column = {name: course.table[name].to_numpy() for name in course.table.column_names}
     moved = column["bytes_read"] + column["bytes_written"]
     quiet = course.bins
@@ -131,7 +132,7 @@ def quiet_until_ns(course: Timeline, analysis: Analysis) -> int:
 
 
 def shown_ranks(analysis: Analysis, most: int = MOST_SHOWN_RANKS) -> tuple[int, ...]:
-    """Ranks whose lanes are shown: all of them, or the half with the most I/O and the rest evenly spread."""
+    """Ranks whose lanes are shown: all of them, or a half with the most I/O and a half evenly spread."""
     ranks = analysis.overlap.ranks["rank"].to_numpy().astype(np.int64)
     if len(ranks) <= most:
         return tuple(ranks.tolist())
@@ -143,7 +144,8 @@ def shown_ranks(analysis: Analysis, most: int = MOST_SHOWN_RANKS) -> tuple[int, 
 
 
 def moments(analysis: Analysis, course: Timeline) -> list[tuple[str, int, int]]:
-    """Stretches worth every detail, (name, from, until) in ns: the bin that moved the most, and the slowest step."""
+    """Stretches to show in full detail, (name, from, until) in ns: the bin that moved the most, and the slowest
+    step."""
     found = []
     moved = course.table["bytes_read"].to_numpy() + course.table["bytes_written"].to_numpy()
     if len(moved) and moved.any():

@@ -1,4 +1,4 @@
-"""How each rank accesses each file: the order of its requests, what it reads again, and its time in metadata."""
+"""The access of each rank to each file: order of the requests, repeated reads, and time in metadata."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.sums import Sums
 
 FILES_SCHEMA = TABLES["files"].schema
-"""`read_by_several_bytes`: first reads of the ranks, less `unique_bytes_read`, which is over all ranks."""
+"""`read_by_several_bytes`: first reads of the ranks minus `unique_bytes_read`, which is over all ranks."""
 
 RANKS_SCHEMA = TABLES["ranks"].schema
 
@@ -33,10 +33,10 @@ RANKS_SCHEMA = TABLES["ranks"].schema
 class Patterns:
     """Access patterns of a capture.
 
-    rank_files: the rows of each rank and file, which are not kept in memory but read again from the capture.
-    files, ranks: tables of FILES_SCHEMA and RANKS_SCHEMA.
-    reread_error_bytes: by how much `unique_bytes_read` may be too large in all: 0 while a rank's reads form fewer than
-        two million separate pieces.
+    rank_files: the rows of each rank and file. They are read again from the capture instead of kept in memory. files,
+    ranks: tables of FILES_SCHEMA and RANKS_SCHEMA.
+    reread_error_bytes: largest total error of `unique_bytes_read`, which may be too large: 0 while a rank's reads form
+    fewer than two million separate pieces.
     """
 
     rank_files: RankFiles
@@ -123,7 +123,7 @@ class _FileTotals(Sums):
         self._sums = {name: np.zeros(files, dtype=np.int64) for name in SUMMED}
 
     def add(self, found: FileCounts) -> None:
-        """Add what one rank did."""
+        """Add the counts of one rank."""
         self._used[found.file_id] = True
         self._ranks[found.file_id] += found.accessed
         for name, column in found.counts.items():
@@ -137,7 +137,7 @@ class _FileTotals(Sums):
             self._sums[name] += column
 
     def table(self, files: pa.Table, unique: UniqueBytes) -> pa.Table:
-        """`FILES_SCHEMA`; `unique`: what all ranks read."""
+        """`FILES_SCHEMA`; `unique`: bytes that the ranks together read at least once."""
         used = np.flatnonzero(self._used)
         sums = {name: column[used] for name, column in self._sums.items()}
         different = unique.per_file()[used]
@@ -157,8 +157,10 @@ class _FileTotals(Sums):
 
 
 class _RankTotals(Sums):
-    """Sums over the files, per rank. `_first`: of each file the place of the only rank that accessed it so far, which
-    learns that the file is shared when the next one does; _NOBODY, or _SEVERAL."""
+    """Sums over the files, per rank.
+
+    `_first`: by file, the index of the only rank so far that accessed it, which must count the file as shared when a
+    second rank does; _NOBODY, or _SEVERAL."""
 
     def __init__(self, ranks: tuple[int, ...], files: int) -> None:
         self._place = {rank: place for place, rank in enumerate(ranks)}
@@ -166,7 +168,7 @@ class _RankTotals(Sums):
         self._sums = {name: np.zeros(len(ranks), dtype=np.int64) for name in ("files", "shared_files", *SUMMED)}
 
     def add(self, rank: int, found: FileCounts) -> None:
-        """Add what one rank did, which comes once."""
+        """Add the counts of one rank; called once per rank."""
         place = self._place[rank]
         accessed = found.file_id[found.accessed]
         first = self._first[accessed]
@@ -179,7 +181,7 @@ class _RankTotals(Sums):
             self._sums[name][place] = column.sum()
 
     def merge(self, later: _RankTotals) -> None:
-        """As `Sums.merge`: a file that both sides accessed is shared by the only rank of either side, too."""
+        """As `Sums.merge`. A file that both sides accessed is shared, also for the only rank of either side."""
         place = np.array([self._place[rank] for rank in later._place], dtype=np.int32)
         for name, column in later._sums.items():
             self._sums[name][place] += column

@@ -24,7 +24,7 @@ class Steps:
 
     count: of the rank with the most.
     mean_s: over the steps of all ranks, without evaluations in them; None without any.
-    extended: how many were not profiled but extended from the profiled ones, of the rank with the most.
+    extended: number of steps inferred from the profiled ones, of the rank with the most.
     """
 
     count: int
@@ -47,9 +47,9 @@ def steps(spans: pa.Table) -> Steps:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Phases:
-    """Compute-busy and input-wait times by rank, and the ranks that have any span; of the others they are not known.
+    """Compute-busy and input-wait times by rank, and the ranks with spans; for the others they are not known.
 
-    `input_wait`: of training; an evaluation's waits are no part of it.
+    `input_wait`: of training; an evaluation's waits are not part of it.
     """
 
     profiled_ranks: tuple[int, ...]
@@ -57,7 +57,7 @@ class Phases:
     input_wait: dict[int, Intervals]
 
     def mean_s(self, times: dict[int, Intervals]) -> float | None:
-        """Mean of the lengths over the profiled ranks, in seconds; None when no rank is."""
+        """Mean of the lengths over the profiled ranks, in seconds; None if there are none."""
         if not self.profiled_ranks:
             return None
         return ns_to_seconds(sum(found.length_ns for found in times.values())) / len(self.profiled_ranks)

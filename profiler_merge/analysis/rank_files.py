@@ -1,4 +1,4 @@
-"""What each rank does to each file, a rank at a time: state of one rank only, and rows that are read when asked for."""
+"""What each rank does to each file, with the state of one rank at a time; rows are computed on request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dxt_replay.traces.schema import FORMATS, RECONSTRUCTED, WRITE, codes
 from dxt_replay.traces.store.reader import Capture
 
 RANK_FILES_SCHEMA = TABLES["rank-files"].schema
-"""`unique_bytes_read`: bytes of the file that were read at least once, `reread_bytes`: bytes read beyond that."""
+"""`unique_bytes_read`: bytes of the file that were read at least once; `reread_bytes`: bytes read beyond that."""
 
 USUAL_STRIPE_BYTES = 1 << 20
 """Lustre's default stripe (lfs-setstripe), and the size below which Drishti calls a request small."""
@@ -31,7 +31,7 @@ BATCH_ROWS = 1 << 14
 
 
 def block_sizes(files: pa.Table) -> np.ndarray:
-    """int64 (files,): the request size that a file's storage wants: its stripe, else `USUAL_STRIPE_BYTES`."""
+    """int64 (files,): the best request size for a file's storage: its stripe, else `USUAL_STRIPE_BYTES`."""
     stripes = files["stripe_size"].fill_null(0).to_numpy()
     result: np.ndarray = np.where(stripes > 0, stripes, USUAL_STRIPE_BYTES)
     return result
@@ -39,8 +39,10 @@ def block_sizes(files: pa.Table) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FileCounts:
-    """What one rank did: `file_id` int64 (files used,), ascending; `counts`: int64 of that shape by the names of
-    SUMMED; `error_bytes`: by how much `unique_bytes_read` may be too large in all."""
+    """Counts of one rank.
+
+    `file_id` int64 (files used,), ascending; `counts`: int64 of that shape by the names of SUMMED.
+    `error_bytes`: largest total error of `unique_bytes_read`, which may be too large."""
 
     file_id: np.ndarray
     counts: dict[str, np.ndarray]
@@ -48,7 +50,7 @@ class FileCounts:
 
     @property
     def accessed(self) -> np.ndarray:
-        """Mask of the files that were read or written, also by reconstructed rows."""
+        """Mask of the files that were read or written, reconstructed rows included."""
         counts = self.counts
         mask: np.ndarray = (counts["reads"] + counts["writes"] + counts["reconstructed_bytes"]) > 0
         return mask
@@ -61,8 +63,9 @@ class FileCounts:
 
 
 class RankAccesses:
-    """Counts what one rank does to each file. Memory: 26 int64 per file of the capture, and the pieces of
-    `UniqueBytes`, whatever the number of operations."""
+    """Counts what one rank does to each file.
+
+    Memory: 26 int64 per file of the capture, and the pieces of `UniqueBytes`, for any number of operations."""
 
     def __init__(self, files: pa.Table) -> None:
         sizes = files["size"].to_numpy()
@@ -119,7 +122,7 @@ class RankAccesses:
             add_at(counts, rows.file_id, amounts)
 
     def finish(self) -> FileCounts:
-        """What the rank did; the next row is another rank's."""
+        """The counts of the rank; the next row belongs to another rank."""
         used = np.flatnonzero(self._counts.any(axis=0))
         unique = self._unique.per_file()[used]
         counts = {name: self._counts[place][used] for place, name in enumerate(COUNTS)}
@@ -132,8 +135,9 @@ class RankAccesses:
 
 
 class RankFiles:
-    """The table of RANK_FILES_SCHEMA, by rank and file_id, which keeps no row: each use is a pass over the op
-    stream, so the capture must still exist. `num_rows`: how many rows it has."""
+    """The table of RANK_FILES_SCHEMA, by rank and file_id. It keeps no rows.
+
+    Each use is a pass over the op stream, so the capture must still exist. `num_rows`: number of rows."""
 
     schema = RANK_FILES_SCHEMA
 
@@ -153,14 +157,14 @@ class RankFiles:
                 yield _batch(rank, found, slice(begin, begin + most_rows), texts)
 
     def table(self) -> pa.Table:
-        """All rows at once, about 250 bytes of memory each, twice that while they are put together.
+        """All rows at once; about 250 bytes of memory each, twice that while they are joined.
 
         Raises: CaptureError when a part is damaged.
         """
         return pa.Table.from_batches(self.batches(), schema=RANK_FILES_SCHEMA).combine_chunks()
 
     def largest(self, count: int) -> pa.Table:
-        """The `count` rows with the most traced bytes, the most first; of equal ones, the first in the table.
+        """The `count` rows with the most traced bytes, largest first; equal ones in the order of the table.
 
         Raises: CaptureError when a part is damaged.
         """

@@ -1,4 +1,4 @@
-"""What to do about a finding, in the words of the framework that the program uses. Pure."""
+"""Remedies for findings, in the words of the framework that the program uses. Pure."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ _BY_WORKERS = ("read ahead", "read in parallel", "prepare faster")
 
 
 def input_remedy(name: str, setting: Setting, loop: SteadyLoop) -> str:
-    """A remedy for the input of this program, with what the recording says of its DataLoader's workers."""
+    """A remedy for the input of this program, with the recorded facts about its DataLoader's workers."""
     found, workers = remedy(name, setting.framework), setting.workers
     if name not in _BY_WORKERS or workers is None:
         return found
@@ -102,6 +102,6 @@ def input_remedy(name: str, setting: Setting, loop: SteadyLoop) -> str:
 
 
 def remedy(name: str, framework: Framework) -> str:
-    """The remedy of this name for the framework, else the one for any program."""
+    """The remedy of this name for the framework, else the general one."""
     found = _REMEDIES[name]
     return found.get(framework, found[_UNKNOWN])

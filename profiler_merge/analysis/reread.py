@@ -1,4 +1,4 @@
-"""How many bytes of each file were read at least once. Pure, in bounded memory."""
+"""Bytes of each file that were read at least once. Pure, in bounded memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dxt_replay.traces.measures.operation_rows import OperationRows
 from dxt_replay.traces.sums import Sums
 
 _BETWEEN_FILES = 1 << 30
-"""Free space between two files on the line, so that a gap between files is closed after those within a file."""
+"""Free space between two files on the line: gaps between files are closed after those within a file."""
 
 
 class ByteLine:
@@ -49,12 +49,12 @@ class UniqueBytes(Sums):
         self._union.merge(later._union)
 
     def per_file(self) -> np.ndarray:
-        """int64 (files,): bytes of each file in the union, too many in all by at most `error_bytes`."""
+        """int64 (files,): bytes of each file in the union; the total is too large by at most `error_bytes`."""
         covered: np.ndarray = self._union.intervals().covered_within(self._line.begin, self._line.end)
         return covered
 
     @property
     def error_bytes(self) -> int:
-        """How many bytes may count that were not read."""
+        """Largest number of bytes counted that were not read."""
         self._union.intervals()
         return self._union.closed_ns

@@ -1,4 +1,4 @@
-"""What kind of program a capture shows: its framework, its file systems, and the files that belong to profilers."""
+"""The kind of program that a capture shows: its framework, its file systems, and the profilers' own files."""
 
 from __future__ import annotations
 
@@ -28,10 +28,14 @@ class Framework(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """`framework`: of the program; `file_systems`: of its files, by name, such as ext4; `own_files`: the ids of files
-    that belong to the profilers rather than to the program. `benchmark`: what it runs of a benchmark, None for other
-    programs. `cache`: the page cache before a replay, None for what is not a replay. `workers`: recorded processes of a
-    PyTorch DataLoader, of the rank with most; None where none is known."""
+    """The setting of a program.
+
+    framework: of the program.
+    file_systems: of its files, by name, such as ext4.
+    own_files: ids of files that belong to the profilers, not to the program.
+    benchmark: the benchmark that it runs; None for other programs.
+    cache: the page cache before a replay; None if it is not a replay.
+    workers: recorded processes of a PyTorch DataLoader, of the rank with most; None where none is known."""
 
     framework: Framework = Framework.UNKNOWN
     file_systems: frozenset[str] = field(default_factory=frozenset)
@@ -57,7 +61,7 @@ _BY_NAME = (
 
 
 def setting_of(capture: Capture) -> Setting:
-    """The setting of a capture: by the names of its spans, else by its command and its files.
+    """The setting of a capture, from the names of its spans, else from its command and its files.
 
     Raises: CaptureError when a part cannot be read.
     """

@@ -1,4 +1,4 @@
-"""How large the requests are: exact sizes and bins, reads and writes apart, per interface."""
+"""Sizes of the requests: exact sizes and bins, per direction and interface."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dxt_replay.traces.schema import APIS, ORIGINS, WRITE
 from dxt_replay.traces.store.reader import Capture
 
 DARSHAN_BOUNDS = (100, 1 << 10, 10 << 10, 100 << 10, 1 << 20, 4 << 20, 10 << 20, 100 << 20, 1 << 30)
-"""Largest size of each of Darshan's bins but the last, included (DARSHAN_BUCKET_INC in darshan-common.h)."""
+"""Largest size of each of Darshan's bins but the last, inclusive (DARSHAN_BUCKET_INC in darshan-common.h)."""
 
 DARSHAN_BINS = ("0_100", "100_1K", "1K_10K", "10K_100K", "100K_1M", "1M_4M", "4M_10M", "10M_100M", "100M_1G", "1G_PLUS")
 """Darshan's names of its bins, as in POSIX_SIZE_READ_0_100."""
@@ -27,10 +27,10 @@ TOP_SIZES = 20
 POWERS = 64
 
 BINS_SCHEMA = TABLES["sizes"].schema
-"""One row per bin that is not empty; sizes from least_bytes to most_bytes, both included, null without an end."""
+"""One row per bin that is not empty. Sizes from least_bytes to most_bytes, both inclusive; null for no limit."""
 
 EXACT_SCHEMA = TABLES["exact-sizes"].schema
-"""The most frequent sizes, most frequent first; the row with a null size is all the others."""
+"""The most frequent sizes first; the row with a null size stands for all others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -74,7 +74,8 @@ class SizeClass:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RequestSizes:
-    """Sizes by interface, direction and origin, those that occur. The layers overlap: they do not add up."""
+    """Sizes by interface, direction and origin, as far as they occur. Interfaces overlap, so their sums are
+    meaningless."""
 
     classes: tuple[SizeClass, ...]
 
@@ -89,7 +90,7 @@ class RequestSizes:
     def exact(self, top: int = TOP_SIZES) -> pa.Table:
         """The `top` most frequent sizes of each class and the rest of them (`EXACT_SCHEMA`).
 
-        Where a class has more than a million distinct sizes they are rounded to 12 bits.
+        If a class has more than a million distinct sizes they are rounded to 12 bits.
         """
         return table_of((row for found in self.classes for row in _exact_rows(found, top)), EXACT_SCHEMA)
 

@@ -1,4 +1,4 @@
-"""Quantities of operations spread over the time bins that they cover, so that totals stay exact integers. Pure."""
+"""Spreads quantities of operations over the time bins that they cover; totals stay exact integers. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 PIECES_AT_A_TIME = 1 << 20
-"""Pieces in memory at a time: an operation that covers many bins is many pieces."""
+"""Pieces in memory at a time: an operation that covers many bins has many pieces."""
 
 _EXACT_IN_FLOAT = 1 << 53
 
@@ -25,7 +25,7 @@ class Pieces:
 
 
 def pieces(starts: np.ndarray, ends: np.ndarray, bin_ns: int) -> Iterator[Pieces]:
-    """Cut [starts[i], ends[i]) at the multiples of `bin_ns`; one that is empty is one empty piece.
+    """Cut [starts[i], ends[i]) at the multiples of `bin_ns`; an empty one yields one empty piece.
 
     Bins are counted from time 0; no time may be negative.
     """
@@ -57,10 +57,10 @@ def _cut(
 
 
 def shares(amount: np.ndarray, duration_ns: np.ndarray, part: Pieces) -> np.ndarray:
-    """int64 (n,): how much of its operation's `amount` falls to each piece, in proportion to time.
+    """int64 (n,): share of each piece in its operation's `amount`, in proportion to time.
 
-    The amount up to each instant is rounded down, so the pieces of an operation add up to its amount exactly. Where the
-    duration is 0 the first piece gets all of it.
+    The amount up to each instant is rounded down, so the pieces of an operation add up to its amount exactly. If the
+    duration is 0, the first piece gets all of it.
     """
     whole, length = amount[part.operation], duration_ns[part.operation]
     per_ns = whole / np.maximum(length, 1)

@@ -1,4 +1,4 @@
-"""The training loop once it is warm: what it waits for, and the most that faster storage could gain. Pure."""
+"""The training loop without its warm-up: its waits, and the most that faster storage could gain. Pure."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ from dxt_replay.traces.schema import CaptureInfo
 from dxt_replay.traces.units import NS_PER_S
 
 LEAST_STEPS = 3
-"""With fewer steps the first one cannot be compared with the usual ones."""
+"""Least number of steps for a warm-up: with fewer there is no usual step to compare with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SteadyLoop:
-    """The training loop without the first step of each rank where that step is a warm-up; means over profiled ranks.
+    """The training loop, without the first step of each rank if that step is a warm-up; means over the profiled ranks.
 
     `recording_wait_s`: input wait while Darshan wrote logs of processes that had ended, first step included; None where
     the times of the logs' files are not known.
 
-    `loop_s` is without evaluations. `evaluations`: of the rank with most, `evaluation_s` their time, mean of the ranks.
-    `warm_up_s`: what the first steps took above the usual step, 0 where they are counted like all others.
+    `loop_s`: without evaluations. `evaluations`: of the rank with most; `evaluation_s`: their time, mean of the ranks.
+    `warm_up_s`: time of the first steps beyond the usual step; 0 if they count like all others.
     `compute_pct`: accelerator utilisation, compute-busy of the whole loop, with its first step.
-    `io_pct`: I/O (union), of which `io_exposed_pct` outside compute; `io_in_wait_pct`: of the input wait.
-    `storage_gain_s`: the most that infinitely fast storage could save, from traced and reconstructed I/O: the figure
-    of `summary`, of the page and of the findings.
+    `io_pct`: I/O (union); `io_exposed_pct`: its part outside of compute; `io_in_wait_pct`: share of I/O in the input
+    wait.
+    `storage_gain_s`: upper bound of what infinitely fast storage saves, from traced and reconstructed I/O; `summary`,
+    the page and the findings show it.
     """
 
     steps: int
@@ -57,9 +58,9 @@ class SteadyLoop:
 def steady_loop(
     overlap: Overlap, in_flight_s: float, log_waits: Mapping[int, Intervals] | None = None
 ) -> SteadyLoop | None:
-    """The steady loop of `overlap`; None without steps. `in_flight_s`: how long any rank had traced I/O in flight.
+    """The steady loop of `overlap`; None without steps. `in_flight_s`: time with traced I/O of any rank in flight.
 
-    `log_waits`: by rank, of `traces.measures.log_waits`.
+    `log_waits`: by rank, from `traces.measures.log_waits`.
     """
     ranks = overlap.ranks.filter(pc.not_equal(overlap.ranks["loop_ns"], 0))
     if not ranks.num_rows or not overlap.steps.num_rows:
@@ -102,13 +103,13 @@ def steady_loop(
 
 
 def waits_are_real(info: CaptureInfo) -> bool:
-    """Whether operations wait for each other as in training: not so in a replay at the recorded times, or at once."""
+    """Whether operations wait for each other as in training; not so in a replay at recorded times, or at once."""
     replay = replay_record(info)
     return replay is None or Pace.named(replay.pace).is_closed_loop
 
 
 def _warm_up(steps: pa.Table) -> tuple[list[int], int]:
-    """Rows of first steps that take `WARM_UP` times the median of their rank's others, and the ns above it in all."""
+    """Rows of first steps that take `WARM_UP` times their rank's median of the others, and their total excess in ns."""
     rank, start, duration = (steps[name].to_numpy() for name in ("rank", "start_ns", "duration_ns"))
     order = stable_order(rank)
     begins = [*runs(rank[order]).tolist(), len(rank)]
@@ -131,13 +132,15 @@ def _kept(rows: int, skipped: list[int]) -> np.ndarray:
 
 
 def _of_step(steps: pa.Table, skipped: dict[int, int], rank: int, column: str) -> int:
-    """A column of the rank's first step where it is skipped, else 0."""
+    """A column of the rank's first step if that is skipped, else 0."""
     return int(steps[column][skipped[rank]].as_py()) if rank in skipped else 0
 
 
 def _blocked_ns(steps: pa.Table, wait_ns: int) -> int:
-    """Time in which training can have waited for storage: of each step the longest over the ranks, because the others
-    may have waited for that rank in a collective; and what `wait_ns`, of all ranks, has between steps."""
+    """Time in which training can have waited for storage, ns.
+
+    It is the sum over steps of the longest wait of any rank, because the others may have waited for that rank in a
+    collective, plus the waits in `wait_ns` (of all ranks) between steps."""
     column = {name: steps[name].to_numpy() for name in _WAITED}
     exposed = np.maximum(column["io_exposed_ns"] - column["io_in_wait_ns"], 0)
     inside = np.minimum(column["input_wait_ns"] + column["checkpoint_ns"] + exposed, column["duration_ns"])
@@ -154,6 +157,6 @@ _WAITED = (
 
 
 def _io_s(ranks: pa.Table, io_ns: int, in_flight_s: float) -> float:
-    """Time in which the loop of any rank can have had I/O in flight: a chain of waits holds at most this much I/O."""
+    """Time in which any rank's loop can have had I/O in flight: a chain of waits holds at most this much I/O."""
     traced_s = min(io_ns / NS_PER_S, in_flight_s)
     return traced_s + sum(ranks["reconstructed_io_ns"].to_pylist()) / NS_PER_S

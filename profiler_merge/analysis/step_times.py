@@ -1,4 +1,4 @@
-"""Where the time of each training step went, and why a step was slow."""
+"""The time of each training step by activity, and the cause of slow steps."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from dxt_replay.traces.measures.stable_order import runs
 from dxt_replay.traces.steps import step_row_at
 
 STEPS_SCHEMA = TABLES["steps"].schema
-"""One row per step. compute + input_wait + collective + checkpoint + rest == duration. Operations and bytes are of the
-operations that start in the step, evaluations included. `why`: one of CAUSES."""
+"""One row per step. compute + input_wait + collective + checkpoint + rest == duration. Operations and bytes are those
+that start in the step, evaluations included. `why`: one of CAUSES."""
 
 CAUSES = ("compute", "exposed I/O", "input wait", "checkpoint", "collective", "rest")
-"""Causes of a slow step, which add up to its duration: exposed I/O is that within input wait and within what has
-no span, input wait the part of it without I/O, rest what has neither a span nor I/O."""
+"""Causes of a slow step, which add up to its duration.
+
+Exposed I/O is I/O within input wait and outside of all spans; input wait excludes its I/O; rest has neither a span nor
+I/O."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LineOperations:
-    """Traced reads and writes of the ranks of a line (n,), by rank and start; their times are on the line."""
+    """Traced reads and writes of the ranks of a line (n,), by rank and start, with times on the line."""
 
     start_ns: np.ndarray
     end_ns: np.ndarray
@@ -34,7 +36,7 @@ class LineOperations:
 
 
 class StepTotals:
-    """Collects the rows of `STEPS_SCHEMA` of the ranks of a line. `loops`: `loops.loops_on_line` of it."""
+    """Collects the rows of `STEPS_SCHEMA` of the ranks of a line. `loops`: from `loops.loops_on_line`."""
 
     def __init__(self, line: RankLine, loops: RankLoop) -> None:
         self._line = line
@@ -45,7 +47,7 @@ class StepTotals:
         self._spans = loops.wait.union(loops.collective).union(loops.checkpoint).union(loops.compute)
 
     def add(self, operations: LineOperations, starts: np.ndarray, ends: np.ndarray) -> None:
-        """Traced reads and writes, and the disjoint ascending times that they add to the union of I/O."""
+        """Add traced reads and writes, and the disjoint ascending times by which they extend the union of I/O."""
         self._count(operations)
         if not len(starts):
             return
@@ -76,7 +78,7 @@ class StepTotals:
             np.add.at(self._operations[name], step[inside], amount[inside])
 
     def _cut_at_steps(self, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The same times, cut where a step begins or ends."""
+        """The same times, cut at the begin and end of each step."""
         loop = self._loop
         bounds = np.unique(np.concatenate((loop.start_ns, loop.end_ns)))
         bounds = bounds[np.searchsorted(bounds, starts[0]) : np.searchsorted(bounds, ends[-1], side="right")]
@@ -134,7 +136,7 @@ class StepTotals:
 
 
 def _above_median(values: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """int64: how much each value exceeds the median of the values of its place; the places ascend."""
+    """int64: excess of each value over the median at its place; places ascend."""
     ordered = values[np.lexsort((values, places))]
     first = runs(places)
     count = np.diff(first, append=len(places))
@@ -145,7 +147,7 @@ def _above_median(values: np.ndarray, places: np.ndarray) -> np.ndarray:
 
 
 def _why(excess: np.ndarray) -> tuple[pa.Array, np.ndarray]:
-    """For each step the cause, of (causes, steps), that is furthest above its median, and by how much."""
+    """For each step, the cause (of (causes, steps)) with the largest excess over its median, and the excess."""
     largest = excess.argmax(axis=0)
     by = np.take_along_axis(excess, largest[None, :], axis=0)[0]
     names = np.array(CAUSES, dtype=object)[largest]

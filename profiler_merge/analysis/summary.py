@@ -1,7 +1,7 @@
 """The totals of a capture: `summarise(capture)` -> `Summary`, in one pass over the op stream.
 
-Traced reads and writes are counted, at one layer per file (`traces.layers`). Rows reconstructed from
-counters stand apart, because their times and sizes are estimates.
+Traced reads and writes are counted, at one layer per file (`traces.layers`). Rows reconstructed from counters are
+counted separately, because their times and sizes are estimates.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ _OPEN_OR_CLOSE = (OPS.index("open"), OPS.index("close"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFacts:
-    """`run_time_s` as Darshan gives it: whole seconds in logs before 3.4, None where the log has no end.
+    """Facts about the job.
 
-    `exe`: the command line.
+    run_time_s: from Darshan: whole seconds in logs before 3.4, None if the log has no end.
+    exe: the command line.
     """
 
     nprocs: int
@@ -77,9 +78,9 @@ class ByteCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconstructed:
-    """Rows that come from counters and not from the trace: in no other total of a summary.
+    """Rows that come from counters instead of the trace; no other total of a summary includes them.
 
-    `pct`: their share of the reads and writes, or of the bytes of these where that is more; None without any.
+    `pct`: their share of the reads and writes or of the bytes, whichever is larger; None without any.
     """
 
     read: int
@@ -92,8 +93,9 @@ class Reconstructed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IoTime:
-    """Time in reads and writes, over all ranks of the job. The union of a rank never exceeds the run time; its sum may,
-    with operations in flight together."""
+    """Time in reads and writes, over all ranks of the job.
+
+    The union of a rank never exceeds the run time; its sum may if operations are in flight together."""
 
     union_per_rank_mean: float
     union_per_rank_max: float
@@ -106,7 +108,7 @@ class CoverageShare:
     """Traced / counted; None where it is not known.
 
     traceable: (bytes, operations) of what DXT can trace: all but the C library's streams.
-    unseen: what a recording saw that no trace holds, by name.
+    unseen: I/O that a recording saw and no trace holds, by name.
     """
 
     bytes: float | None
@@ -133,19 +135,19 @@ class Summary:
     """All numbers of `dxt-replay summary`; field names are the JSON keys.
 
     `in_flight_s`: time in which at least one operation of any rank was in flight.
-    `other_io_s`: time in opens, closes and the like, and in what was rebuilt from counters, of the rank with most.
+    `other_io_s`: time in opens, closes and similar, and in operations rebuilt from counters, of the rank with most.
     `bandwidth_per_op_mib_s`: length / duration of each operation that moved bytes.
     `unmeasured_operations`: moved bytes in a recorded duration of 0, so they have no bandwidth.
     `aggregate_bandwidth_mib_s`: bytes / `in_flight_s`.
     `access_pattern_source`: counters (Darshan's) or operations.
-    `loop`: of a capture with training steps, unless it is a replay that keeps to recorded times.
+    `loop`: for a capture with training steps, unless it is a replay at recorded times.
     `probably_mapped`: files that were mapped, or opened and never read, so that their reads are in no trace and no
     counter.
-    `recorded_by`: what recorded the operations: darshan, strace, dftracer; capture where that is not known any more;
-    None where nothing did. The figures of I/O are then null in the JSON object.
-    `counted_times`: what Darshan's counters say of the I/O that no trace holds, by interface; empty for a part.
-    `not_judged`: why nothing is said of what storage cost, a clause; None where the trace holds enough.
-    `groups`: the rows of the breakdown `by`, where one was asked for.
+    `recorded_by`: recorder of the operations: darshan, strace, dftracer; capture if it is no longer known; None if
+    nothing recorded them. The figures of I/O are then null in the JSON object.
+    `counted_times`: Darshan's counters of the I/O that no trace holds, by interface; empty for a part.
+    `not_judged`: why the cost of storage is not judged, a clause; None if the trace holds enough.
+    `groups`: the rows of the breakdown `by`, if one was requested.
     """
 
     job: JobFacts
@@ -178,7 +180,7 @@ class Summary:
     by: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Plain dictionaries, lists and numbers; without `groups` and `by` when no breakdown was asked for."""
+        """Plain dictionaries, lists and numbers; without `groups` and `by` if no breakdown was requested."""
         result = dataclasses.asdict(self)
         if self.groups is None:
             del result["groups"], result["by"]
@@ -207,7 +209,7 @@ def summarise(
 
 
 def with_loop(summary: Summary, overlap: Overlap, capture: Capture) -> Summary:
-    """The summary with its training loop, where the capture shows what the loop waited for."""
+    """The summary with its training loop, if the capture shows what the loop waited for."""
     if not waits_are_real(capture.info):
         return summary
     loop = steady_loop(overlap, summary.in_flight_s, log_waits(capture.info, capture.spans))
@@ -215,7 +217,7 @@ def with_loop(summary: Summary, overlap: Overlap, capture: Capture) -> Summary:
 
 
 class _SummaryAndLoop(Collector):
-    """The summary, and where there are `steps` their times."""
+    """The summary and, if there are `steps`, their times."""
 
     def __init__(self, capture: Capture, layers: FileLayers, *, by: str | None, steps: bool) -> None:
         self.summary = SummaryCollector(capture, layers, by=by)
@@ -236,7 +238,7 @@ class _SummaryAndLoop(Collector):
 
 
 class SummaryCollector(Collector):
-    """Everything about the totals that one pass over the op stream collects."""
+    """Collects all totals of a summary in one pass over the op stream."""
 
     STAY = ("_capture", "_layers", "_spans", "_phase")
 
@@ -340,7 +342,7 @@ class SummaryCollector(Collector):
         )
 
     def _unseen(self) -> tuple[Unseen, ...]:
-        """What no trace holds of the files of the part; a replay has its source's counters, not its own."""
+        """I/O on the files of the part that no trace holds; a replay has its source's counters, not its own."""
         if is_replay(self._capture.info):
             return ()
         files = self._capture.files
@@ -348,9 +350,9 @@ class SummaryCollector(Collector):
         return tuple(each for each in unseen_of(self._capture.info, files) if each.name not in others)
 
     def _counters(self) -> pa.Table | None:
-        """Darshan's counters where they cover exactly the rows of the capture or part; else None.
+        """Darshan's counters if they cover exactly the rows of the capture or part; else None.
 
-        Those of a capture without a Darshan log were counted from its rows, and so add nothing to them.
+        Counters of a capture without a Darshan log were made from its rows, so they add nothing.
         """
         info = self._capture.info
         if is_replay(info) or not self._capture.takes_whole_files:
@@ -366,7 +368,7 @@ class SummaryCollector(Collector):
 
 
 def _recorded_by(info: CaptureInfo) -> str | None:
-    """What recorded the operations, also those of a capture that was made from another one's."""
+    """The recorder of the operations, also for a capture that was made from another one."""
     kinds = [source.kind for source in info.sources]
     return next((kind for kind in kinds if kind in RECORDINGS), kinds[0] if kinds else None)
 
@@ -389,7 +391,7 @@ def _rebuilt(rebuilt: list[int], operations: OperationCounts, moved: ByteCounts)
 
 
 def _pattern(counters: pa.Table | None, operations: AccessCounts) -> tuple[AccessCounts, str]:
-    """Darshan's counts where known: they include every open and close, and what exceeded the trace's memory."""
+    """Darshan's counters where known: they include every open and close, and operations beyond the trace's memory."""
     counted = None if counters is None else posix_pattern(counters)
     return (operations, "operations") if counted is None else (counted, "counters")
 
@@ -415,7 +417,7 @@ def _compute(phase: Phases, io: IoTotals) -> Compute:
 
 
 def _warnings(info: CaptureInfo, io: IoTotals) -> list[str]:
-    """Warnings that only the totals give rise to; the merge has warned of gaps in the trace."""
+    """Warnings that follow from the totals; the merge has warned of gaps in the trace."""
     found = []
     # Old logs give whole seconds, so an excess of a second is not a contradiction.
     late = [rank.rank for rank in io.ranks if ns_to_seconds(rank.union_ns) > info.job.run_time_s + 1]

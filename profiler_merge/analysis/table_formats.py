@@ -1,5 +1,4 @@
-"""Formats of all tables of the analysis: pandas for notebooks, comma-separated values and JSON for everything else,
-also for tables that are too large for memory."""
+"""Output formats of the analysis tables: pandas for notebooks, CSV and JSON for all else, with bounded memory."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ _NOT_AS_IT_IS_IN_JSON = r"[^ !#-\[\]-~]"
 
 
 class StreamedTable(Protocol):
-    """A table that is read when it is asked for, some thousand rows at a time."""
+    """A table that is read on request, some thousand rows at a time."""
 
     schema: pa.Schema
     num_rows: int
@@ -33,7 +32,7 @@ class StreamedTable(Protocol):
 
 
 def to_pandas(table: pa.Table) -> pd.DataFrame:
-    """The table as a DataFrame: whole numbers stay whole, with pandas' nullable types where there are nulls.
+    """The table as a DataFrame. Whole numbers stay whole: columns with nulls get pandas' nullable types.
 
     Raises: MissingDependencyError without pandas.
     """
@@ -50,8 +49,10 @@ def to_pandas(table: pa.Table) -> pd.DataFrame:
 
 
 def write_csv(table: pa.Table | StreamedTable, stream: IO[bytes]) -> None:
-    """Write a table as UTF-8 with its (plain) column names on the first line; nulls are empty, texts are quoted where
-    necessary, and a text that a spreadsheet would run is made plain (`traces.csv_text`).
+    """Write a table as UTF-8 with its (plain) column names on the first line.
+
+    Nulls are empty, texts are quoted where necessary, and a text that a spreadsheet would run is made plain
+    (`traces.csv_text`).
 
     Memory: one batch of a streamed table.
     """
@@ -75,8 +76,9 @@ def write_parquet(table: pa.Table | StreamedTable, stream: IO[bytes]) -> None:
 
 
 def json_members(table: StreamedTable, indent: str) -> Iterator[str]:
-    """The rows as members of a JSON list, without its brackets: pieces of the text that `json.dumps` with indent=2
-    makes of dictionaries, each line behind `indent`.
+    """The rows as members of a JSON list, without its brackets, in pieces.
+
+    The text is that of `json.dumps` of dictionaries with indent=2, each line behind `indent`.
 
     Columns are integers, booleans or texts. No row is a Python object: a piece is made of columns.
     """
@@ -140,7 +142,7 @@ def _flat(prefix: str, value: Any) -> Iterable[tuple[str, Any]]:
 
 
 def without_io(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON object of a summary with null in the place of figures of I/O: where none was recorded, 0 is a claim."""
+    """The JSON object of a summary with null for figures of I/O: without a recording of I/O, 0 would be a claim."""
     loop = summary["loop"] or {}
     unknown = {name: None for name in loop if name.startswith(("io_", "storage_"))}
     return {

@@ -1,6 +1,6 @@
-"""The tables of the analysis: what each is about, its columns, and of each column the type, unit, head and meaning.
+"""The tables of the analysis: the subject of each, its columns, and each column's type, unit, head and meaning.
 
-Schemas, `--show`, `--help`, the tables for people and docs/tables.md are made of these descriptions.
+Schemas, `--show`, `--help`, the tables for people and docs/tables.md are derived from these descriptions.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column, the same in whichever table it is. `type`: Arrow's name of it. `head`: for people, where it is not the
-    name without its unit."""
+    """A column; it is the same in every table. `type`: Arrow's name. `head`: for people, if not the name without its
+    unit."""
 
     meaning: str
     type: str = "int64"
@@ -161,8 +161,8 @@ COUNTS = (
 reset at an open; `strided`, `restarts` and `random` are explained in `access_order`."""
 
 SUMMED = (*COUNTS, "unique_bytes_read", "reread_bytes")
-"""Quantities of a rank and file that add up over files; over ranks all but `unique_bytes_read`, whose sum counts bytes
-once per rank."""
+"""Quantities of a rank and file that can be added over files. Over ranks all but `unique_bytes_read` can: its sum
+counts bytes once per rank."""
 
 OF_IO = frozenset(
     {
@@ -172,12 +172,13 @@ OF_IO = frozenset(
         "reconstructed",
     }
 )  # fmt: skip
-"""Columns that are null in the tables of ranks, steps and times of a capture that recorded no I/O."""
+"""Columns that are null in the tables of ranks, steps and times if the capture recorded no I/O."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """`about`: a line for --help; `row`: what a row is. `texts`: columns that hold text here and numbers elsewhere."""
+    """`about`: a line for --help; `row`: what a row stands for. `texts`: columns that hold text here and numbers
+    elsewhere."""
 
     about: str
     row: str
@@ -310,13 +311,13 @@ _UNITS = (("_ns", "ns"), ("_mib_s", "MiB/s"), ("_pct", "%"), ("_share", "0 to 1"
 
 
 def unit_of(column: str) -> str:
-    """The unit of a column, as its name says; empty for counts and texts."""
+    """The unit in the name of a column; empty for counts and texts."""
     if column.startswith("bytes") or column.endswith("_bytes_read"):
         return "bytes"
     return next((unit for ending, unit in _UNITS if column.endswith(ending)), "")
 
 
 def head_of(column: str) -> str:
-    """What people read above the column: its name without the unit, or the words that it has for them."""
+    """The heading of the column for people: its `head`, or its name without the unit."""
     ending = next((ending for ending, _ in _UNITS if column.endswith(ending)), "")
     return COLUMNS[column].head or column.removesuffix(ending).replace("_", " ")

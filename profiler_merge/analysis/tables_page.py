@@ -1,4 +1,4 @@
-"""docs/tables.md: what the columns of the tables and the keys of `summary --json` mean."""
+"""Makes docs/tables.md: the meaning of the tables' columns and of the keys of `summary --json`."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ JSON_KEYS: Mapping[str, str] = {
     "unmeasured_operations": "operations with a recorded duration of 0",
     "warnings": "sentences",
 }
-"""Key of `dxt-replay summary --json` -> what it holds."""
+"""Key of `dxt-replay summary --json` -> its meaning."""
 
 
 def tables_page() -> str:
-    """docs/tables.md."""
+    """The text of docs/tables.md."""
     return "\n".join(_lines())
 
 

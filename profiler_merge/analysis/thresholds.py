@@ -1,4 +1,4 @@
-"""From which value on a finding is made, and why from there.
+"""The values from which a finding is made, each with its reason.
 
 "Drishti" is drishti-io's includes/config.py; "the DLIO paper" is Devarajan et al., DLIO: A Data-Centric Benchmark for
 Scientific Deep Learning Applications, CCGrid 2021.
@@ -31,13 +31,14 @@ READS_PER_REQUEST = 4.0
 """POSIX reads that carry out one H5Dread. Index blocks and a chunk border make two or three; more are small chunks."""
 
 SMALL_CHUNK_BYTES = 64 << 10
-"""Chunks below it are small: from 64 KiB on the chunk size no longer changes Cosmic Tagger's op stream (DLIO paper)."""
+"""Chunks below it are small: from 64 KiB on, the chunk size no longer changes Cosmic Tagger's op stream (DLIO
+paper)."""
 
 CONSECUTIVE_PCT = 50.0
-"""Per cent of the reads of an HDF5 file that continue the one before: above it requests were cut into chunks."""
+"""Per cent of an HDF5 file's reads that continue the previous one: above it, requests were cut into chunks."""
 
 ONE_AT_A_TIME = 1.05
-"""Operations in flight while any is: two readers that overlap a twentieth of the time are as good as one."""
+"""Mean operations in flight while any is: two readers that overlap a twentieth of the time are as good as one."""
 
 HIDDEN_PCT = 10.0
 """Per cent of the I/O time: Cosmic Tagger hides 10 % in the DLIO paper, which counts it as not overlapping."""
@@ -46,7 +47,7 @@ REREAD_PCT = 50.0
 """Per cent of the bytes read. Drishti has the same rule: more bytes read than the file has."""
 
 LEAST_REREAD_BYTES = 1 << 20
-"""Bytes read again that cost nothing: headers and indices are read many times."""
+"""Bytes that may be read again without a finding: headers and indices are read many times."""
 
 IMBALANCE_PCT = 30.0
 """(max - min) / max over the ranks, per cent: Drishti, imbalance_size."""
@@ -55,7 +56,8 @@ METADATA_RANK_S = 30.0
 """Seconds in metadata operations of one rank: Drishti, metadata_time_rank."""
 
 STRETCHED = 2.0
-"""Time from a step with a checkpoint to the next, against that of the others: saving costs a step or more."""
+"""Time from a step with a checkpoint to the next, as a multiple of that of the others: saving costs a step or more."""
 
 WARM_UP = 2.0
-"""First step against the median of the others: compiling, filling buffers and opening files make it longer, once."""
+"""First step as a multiple of the median of the others: compiling, filling buffers and opening files lengthen
+it once."""

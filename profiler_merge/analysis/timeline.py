@@ -25,14 +25,14 @@ from dxt_replay.traces.units import MIB, NS_PER_S, format_count
 from dxt_replay.traces.workers.workers import ALONE, Workers
 
 ALL_RANKS = -1
-"""Rank of the rows that cover all ranks."""
+"""Rank of the rows over all ranks."""
 
 DEFAULT_BINS = 200
 MOST_CELLS = 1 << 22
-"""Most bins times ranks of a timeline: 400 MB."""
+"""Limit of bins times ranks of a timeline: 400 MB."""
 
 MOST_RANKS_IN_STEP = 256
-"""Ranks whose streams are merged in time for the exact peak over all of them: 1 MB each."""
+"""Limit of ranks whose streams are merged in time for the exact peak over all: 1 MB each."""
 
 _COUNTS = (
     "reads", "writes", "bytes_read", "bytes_written", "other_operations", "reconstructed", "in_flight_ns", "busy_ns",
@@ -72,7 +72,7 @@ class Timeline:
         }
 
     def edges_ns(self) -> np.ndarray:
-        """int64 (bins + 1,): where bins begin, and the last one ends."""
+        """int64 (bins + 1,): begin of each bin, and end of the last."""
         return self.start_ns + self.bin_ns * np.arange(self.bins + 1, dtype=np.int64)
 
 
@@ -84,8 +84,9 @@ def timeline(
     per_rank: bool = False,
     workers: Workers = ALONE,
 ) -> Timeline:
-    """Timeline of traced reads and writes, in bins of `bin_ns`, or in at most about `bins` of a round width (1, 2 or 5
-    times a power of ten nanoseconds).
+    """Timeline of traced reads and writes.
+
+    Bins are `bin_ns` wide, or at most about `bins` have a round width (1, 2 or 5 times a power of ten nanoseconds).
 
     Bins begin at a multiple of their width, or where the window begins; operations that end after the window have bins
     of their own.
@@ -203,7 +204,7 @@ class TimelineCollector(Collector):
             add_at(self._cells[column][self._row[rows.rank]], place, np.ones(len(rows), dtype=np.int64))
 
     def _reach(self, end: int) -> None:
-        """Make room for times below `end`."""
+        """Make room for times before `end`."""
         needed = -(-end // self._bin_ns)
         if needed <= self._bins:
             return
@@ -254,7 +255,7 @@ class TimelineCollector(Collector):
         )
 
     def peak_over_ranks(self) -> None:
-        """Find the peaks over all ranks, in a pass over all streams in step. Raises: CaptureError."""
+        """Compute the peaks over all ranks, in a pass over all streams in step. Raises: CaptureError."""
         peaks = PeaksPerBin(self._bin_ns)
         for starts, ends in in_time_order([self._stream(rank) for rank in self._ranks]):
             peaks.add(starts - self._start_ns, ends - self._start_ns)
@@ -289,7 +290,7 @@ class TimelineCollector(Collector):
         )
 
     def _compute(self, edges: np.ndarray) -> np.ndarray:
-        """Compute-busy share of each bin, (rows, bins); nan where no rank is profiled."""
+        """Compute-busy share of each bin, (rows, bins); nan if no rank is profiled."""
         found = phases(self._capture.spans)
         shares_ = np.zeros((len(self._rows), self._bins))
         profiled = np.zeros(len(self._rows))

@@ -1,6 +1,6 @@
-"""The worker processes of a DataLoader over time: how many read at once, and whether they start again. Pure.
+"""The worker processes of a DataLoader over time: how many read at once, and whether they are restarted. Pure.
 
-A worker is a process with a log, and so a clock, of its own. Its life is seen from its first read to its last.
+A worker is a process with its own log, and so its own clock. Its life lasts from its first read to its last.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from dxt_replay.traces.store.reader import Capture
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStarts:
-    """`at_once`: most workers of a rank that read at the same time. `starts`: how often workers began when all before
-    them had done their last read: 1 where they serve all epochs. Workers of evaluations are left out."""
+    """`at_once`: most workers of a rank that read at the same time.
+    `starts`: how often workers began after all earlier ones had done their last read: 1 if they serve all epochs.
+    Workers of evaluations are left out."""
 
     at_once: int
     starts: int
@@ -60,7 +61,8 @@ def _reads_by_lane(capture: Capture, rank: int) -> Mapping[int, tuple[int, int]]
 
 
 def _lives(reads: Mapping[int, tuple[int, int]], workers: int) -> tuple[np.ndarray, np.ndarray]:
-    """First and last instants of the workers, by the first: the last lanes are theirs, behind those of their rank."""
+    """First and last instants of the workers, in the order of the first. The last lanes are theirs, behind those of
+    their rank."""
     lives = np.array([reads[lane] for lane in sorted(reads)[-workers:]], dtype=np.int64).reshape(-1, 2)
     lives = lives[np.argsort(lives[:, 0], kind="stable")]
     return lives[:, 0], lives[:, 1]

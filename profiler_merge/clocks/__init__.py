@@ -1,1 +1,1 @@
-"""How the clocks of logs and profiles are related, and which profile belongs to which rank."""
+"""Relates the clocks of logs and profiles, and finds the rank of each profile."""

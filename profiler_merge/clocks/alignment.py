@@ -1,4 +1,5 @@
-"""Which evidence relates a rank's log to its profile: anchors, nesting, the wall clock, or an offset the user gives."""
+"""Chooses the evidence that relates a rank's log to its profile: anchors, nesting, the wall clock, or a given
+offset."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ class _StartTime(Protocol):
 
 
 class RecordingClock(Protocol):
-    """What is asked of a log, or of a trace in its place: when its times begin, and the path of each record id."""
+    """The facts needed of a log, or of a trace instead: the zero of its times, and the path of each record id."""
 
     @property
     def job(self) -> _StartTime: ...
@@ -65,8 +66,9 @@ def align_rank(
 ) -> tuple[Alignment, list[str]]:
     """The offset of one rank's log, and warnings about it.
 
-    `auto` takes the first method that finds an offset: anchors, nesting, wall. A rank without a profile has its wall
-    clock alone. Raises: AlignmentError when a method that was asked for by name does not find one.
+    `auto` takes the first method that finds an offset: anchors, nesting, wall. A rank without a profile has only its
+    wall clock.
+    Raises: AlignmentError when a method requested by name finds none.
     """
     if isinstance(method, float):
         return align_seconds(method), []
@@ -95,7 +97,7 @@ def align_rank(
 
 
 def anchor_segments(segments: RankSegments, log: RecordingClock) -> np.ndarray:
-    """Rows of the segments that are an anchor's write."""
+    """Rows of the segments that are writes of an anchor."""
     files = [record for record in np.unique(segments.record_id).tolist() if is_anchor_file(log.names.get(record, b""))]
     mine = np.isin(segments.record_id, np.array(files, dtype=np.uint64))
     whole = (segments.length == RECORD_BYTES) & (segments.offset >= 0) & (segments.offset % RECORD_BYTES == 0)
@@ -116,7 +118,7 @@ def _by_anchors(segments: RankSegments, log: RecordingClock, profile: Profile) -
 
 
 def _by_nesting(segments: RankSegments, log: RecordingClock, profile: Profile) -> Alignment:
-    """The class of events whose answer has the least width; nothing but reads is looked at."""
+    """The offset from the class of events with the narrowest interval; uses reads only."""
     answers, reasons = [], []
     for events in nesting_events(profile):
         try:
@@ -147,6 +149,6 @@ def nest(segments: RankSegments, log: RecordingClock, profile: Profile, events: 
 
 
 def _window(log: RecordingClock) -> tuple[int, int]:
-    """Offsets worth searching: a log with whole seconds may have started up to a second later than it says."""
+    """Range of offsets to search: a log with whole seconds may have started up to a second later than it states."""
     low, high = WINDOW_NS
     return (low, high) if log.job.has_nsec else (low, high + 1_000_000_000)

@@ -12,7 +12,7 @@ from dxt_replay.profiler_merge.profiles.event_table import Profile
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AnchorMarks:
-    """The anchor annotations of a profile in order of time (int64 columns); rank and pid are -1 where not given."""
+    """The anchor annotations of a profile in order of time (int64 columns); rank and pid are -1 if not given."""
 
     i: np.ndarray
     rank: np.ndarray
@@ -22,7 +22,7 @@ class AnchorMarks:
 
 
 def profile_anchors(profile: Profile) -> AnchorMarks:
-    """The anchor annotations of a profile, wherever they were set."""
+    """The anchor annotations of a profile, from all of its threads."""
     rows, numbers = profile.stat("i")
     is_anchor = profile.names_matching(ANNOTATION)[profile.name[rows]]
     rows, numbers = rows[is_anchor], numbers[is_anchor]
@@ -38,7 +38,7 @@ def profile_anchors(profile: Profile) -> AnchorMarks:
 
 
 def anchor_rank(profile: Profile) -> tuple[int, int] | None:
-    """(rank, pid) that the profile's anchors name; either is -1 where not given. None without anchors.
+    """(rank, pid) that the profile's anchors name; either is -1 if not given. None without anchors.
 
     Also None when the anchors contradict each other (two processes in one profile).
     """

@@ -1,7 +1,7 @@
-"""The clock offset without anchors: every traced read must lie inside an event of the profile that can hold it. Pure.
+"""The clock offset without anchors: every traced read must lie inside a profile event that can hold it. Pure.
 
-Each (segment, event) pair allows a range of offsets; the offset that most segments allow is the answer. A segment
-counts once at each offset, however many events could hold it there, or a crowd of overlapping events would win.
+Each (segment, event) pair allows a range of offsets. The result is the offset that most segments allow. A segment
+counts once at each offset, however many events could hold it; else a crowd of overlapping events would win.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ MIN_RATIO = 3.0
 MIN_SHARE = 0.8
 EXCLUSIVE_RATIO = 1.25
 EXCLUSIVE_SHARE = 0.98
-"""The same two limits where the profiled thread is the only one that reads, so that every read must nest. The steps of
-a loop resemble each other: an offset that is wrong by one of them fits many reads, but not all."""
+"""The same two limits if only the profiled thread reads, so that every read must nest.
+
+The steps of a loop resemble each other: an offset that is wrong by one step fits many reads, but not all."""
 MIN_SEGMENTS = 5
 MAX_WIDTH_NS = 10 * NS_PER_MS
-"""A wider interval constrains the offset less than the wall clocks do."""
+"""Widest useful interval: a wider one constrains the offset less than the wall clocks do."""
 
 _MAX_PAIRS = 1 << 20
 _REFINE_NS = 2 * NS_PER_MS
-_SLACK_NS = (QUANTUM_NS + 1) // 2  # a log time is off by half a quantum at most
+_SLACK_NS = (QUANTUM_NS + 1) // 2  # half a quantum is the largest error of a log time
 
 Allowed = tuple[np.ndarray, np.ndarray]
 """Starts and ends (int64) of half-open intervals of offsets, several per segment, in any order."""
@@ -48,8 +49,9 @@ _LOOP = {
     "batch": r"next_batch",
     "checkpoint": r"(?:.*:|EagerLocalExecute: )(?:MergeV2Checkpoints|RestoreV2)",
 }
-"""The same for the main thread, which reads only where no pipeline does: it waits in `next_batch` while others read,
-and most of their reads nest in it by chance."""
+"""The same for the main thread, which reads only if no pipeline does.
+
+In `next_batch` it waits while others read, and most of their reads nest in it by chance."""
 
 
 _TORCH_LOADER = r"enumerate\(DataLoader\)#.*SingleProcess.*__next__|next_batch"
@@ -70,7 +72,7 @@ class NestingEvents:
 
     @property
     def least(self) -> tuple[float, float]:
-        """Ratio and share from which on an answer is sure."""
+        """Ratio and share from which an answer is reliable."""
         return (EXCLUSIVE_RATIO, EXCLUSIVE_SHARE) if self.exclusive else (MIN_RATIO, MIN_SHARE)
 
     def __len__(self) -> int:
@@ -81,8 +83,9 @@ class NestingEvents:
 def nesting_events(profile: Profile) -> tuple[NestingEvents, ...]:
     """The classes of events in which this profile's process can have read files, the strongest evidence first.
 
-    Operations of the input pipeline, or, in a profile without any, those of the training loop on the main thread. In
-    PyTorch's profiles the main thread alone: where it asks the loader for a batch, else anywhere between its operators.
+    They are operations of the input pipeline or, in a profile without any, those of the training loop on the main
+    thread. In PyTorch's profiles only the main thread counts: the requests for a batch, else the time between its
+    operators.
     """
     if profile.torch is not None:
         return _torch_events(profile)
@@ -134,10 +137,10 @@ def align_nesting(
 ) -> Alignment:
     """The offset that nests most segments (log clock) in events (CLOCK_REALTIME), all arrays int64, in any order.
 
-    Threads, when both sides have them (`line_ids_of_threads`), must agree. `window_ns` bounds the offset; None, for
-    a profile without an epoch, tries all. `least`: ratio and share from which on an answer is sure. `evidence`:
-    segments, nested, share (of those inside the events' time), ratio (to the best offset elsewhere), second.
-    Raises: AlignmentError when the answer is weak, with the reason.
+    Threads, when both sides have them (`line_ids_of_threads`), must agree. `window_ns` bounds the offset; None, for a
+    profile without an epoch, tries all. `least`: ratio and share from which an answer is reliable.
+    `evidence`: segments, nested, share (of those inside the events' time), ratio (to the best offset elsewhere),
+    second. Raises: AlignmentError when the answer is weak, with the reason.
     """
     if len(segment_start_ns) == 0 or len(event_start_ns) == 0:
         raise AlignmentError(
@@ -199,7 +202,7 @@ def _refuse_weak(evidence: dict[str, float | int], width_ns: int, least_ratio: f
 
 
 def _deepest(start: np.ndarray, end: np.ndarray) -> tuple[int, int, int]:
-    """(first, end, depth) of the offsets that lie in most of the half-open intervals; the hull where they part."""
+    """(first, end, depth) of the offsets in most of the half-open intervals; their hull if they are not contiguous."""
     points = np.concatenate([start, end])
     if len(points) == 0:
         return 0, 1, 0
@@ -211,9 +214,9 @@ def _deepest(start: np.ndarray, end: np.ndarray) -> tuple[int, int, int]:
 
 
 def _elsewhere(allowed: Allowed, offset: int) -> Allowed:
-    """The intervals that do not hold `offset`: what the segments could do with other events than those at the peak.
+    """The intervals that do not hold `offset`: the segments' possibilities with other events than those at the peak.
 
-    The flanks of the peak itself, segments that move inside their own event, are thus no second peak.
+    So the flanks of the peak itself, segments that move inside their own event, are no second peak.
     """
     start, end = allowed
     other = (offset < start) | (offset >= end)
@@ -222,7 +225,7 @@ def _elsewhere(allowed: Allowed, offset: int) -> Allowed:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Thread:
-    """What one thread did: rows of its segments, and its events in order of start. `reach`: running maximum of end."""
+    """One thread: rows of its segments, and its events in order of start. `reach`: running maximum of end."""
 
     segments: np.ndarray
     event_start: np.ndarray
@@ -232,7 +235,7 @@ class _Thread:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Search:
-    """Segments against the events of their thread, or against all events when the threads are not known."""
+    """Segments against the events of their thread, or against all events if the threads are not known."""
 
     start: np.ndarray
     end: np.ndarray
@@ -258,7 +261,7 @@ class _Search:
                 threads.append(
                     _Thread(segments=rows, event_start=event_start[own], event_end=event_end[own], reach=reach)
                 )
-        # A log time is off by half a quantum: what surely lies inside is that much shorter.
+        # A log time may be off by half a quantum, so the part surely inside is shorter by that much.
         return cls(start=segments[0] + _SLACK_NS, end=segments[1] - _SLACK_NS, threads=tuple(threads))
 
     def _candidates(self, thread: _Thread, window: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
@@ -268,7 +271,7 @@ class _Search:
         return first, np.maximum(first, stop)
 
     def stride(self, window: tuple[int, int]) -> int:
-        """Every how many-th segment to take, for _MAX_PAIRS pairs in all."""
+        """Take every n-th segment, so that there are _MAX_PAIRS pairs in total."""
         pairs = 0
         for thread in self.threads:
             first, stop = self._candidates(thread, window)
@@ -296,7 +299,7 @@ class _Search:
         low = np.maximum(thread.event_start[event] - self.start[rows][segment], window[0])
         high = np.minimum(thread.event_end[event] - self.end[rows][segment], window[1]) + 1
         fits = np.flatnonzero(high > low)
-        # Each segment in a stretch of its own, so that one union serves them all.
+        # Each segment gets a stretch of its own, so that one union serves all.
         shift = segment[fits] * (window[1] - window[0] + 2) - window[0]
         merged = Intervals.union_of(low[fits] + shift, high[fits] + shift)
         back = merged.starts // (window[1] - window[0] + 2) * (window[1] - window[0] + 2) - window[0]
@@ -304,7 +307,7 @@ class _Search:
 
 
 def _chunks(pairs: np.ndarray, window: tuple[int, int]) -> list[slice]:
-    """Ranges of segments with about _MAX_PAIRS pairs each, few enough for `_allowed` to number them in 64 bits."""
+    """Ranges of segments with about _MAX_PAIRS pairs each, few enough that `_allowed` can number them in 64 bits."""
     most = max(1, (1 << 61) // (window[1] - window[0] + 2))
     bounds, total = [0], np.cumsum(pairs)
     while bounds[-1] < len(pairs):

@@ -1,4 +1,4 @@
-"""The offset between a log's clock and the profile's, from the best evidence there is. Pure.
+"""The offset between a log's clock and the profile's, from given evidence. Pure.
 
 A Darshan log counts its times from an instant that is 1 to 60 ms earlier than the `start_time` it states, and differs
 on every rank. An `Alignment` holds the offset to add to (job start + log time) to get CLOCK_REALTIME.
@@ -16,11 +16,11 @@ from dxt_replay.traces.errors import AlignmentError
 from dxt_replay.traces.units import NS_PER_MS, NS_PER_S, format_duration, seconds_to_ns
 
 QUANTUM_NS = 239
-"""Resolution of a Darshan time: an epoch in a double counts in 2**-22 s."""
+"""Resolution of a Darshan time: an epoch in a double has steps of 2**-22 s."""
 MAX_DRIFT_PPM = 1_000.0
-"""Clocks that drift faster are not two views of one time, but a wrong pairing or a step."""
+"""Largest drift in ppm: faster clocks are a wrong pairing, or one of them was stepped."""
 WALL_NS = (-60 * NS_PER_MS, 0)
-"""Offsets seen over versions and settings of Darshan, from the zero of a log to its stated start."""
+"""Offsets observed over versions and settings of Darshan, from the zero of a log to its stated start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Alignment:
 
 
 def align_wall(job_start_ns: int, has_nsec: bool) -> Alignment:
-    """Both clocks taken as they are: offset 0, within 60 ms, or 1 s more where the log has whole seconds only.
+    """Take both clocks as they are: offset 0, within 60 ms, or 1 s more if the log has only whole seconds.
 
     Raises: AlignmentError when the log does not say when it started.
     """
@@ -79,8 +79,8 @@ def align_anchors(
 ) -> Alignment:
     """From anchors: the write of record i, on the log's clock, lies inside the annotation i, in CLOCK_REALTIME.
 
-    All arrays int64; a number that occurs twice on one side is left out. Constraints that miss each other by a
-    quantum of the log are widened by it, and `evidence["widened_ns"]` says so.
+    All arrays int64; a number that occurs twice on one side is left out. Constraints that fail to overlap by up to a
+    quantum of the log are widened by it; `evidence["widened_ns"]` holds the amount.
 
     Raises: AlignmentError without a common number, or naming the marks that contradict each other.
     """
@@ -126,7 +126,8 @@ def _with_drift(
 ) -> Alignment:
     """The straight line through constraints that no constant satisfies. Raises: AlignmentError when there is none.
 
-    What a slope leaves open, min(high - slope t) - max(low - slope t), is concave in it: ternary search finds the best.
+    The room that a slope leaves, min(high - slope t) - max(low - slope t), is concave in the slope: ternary search
+    finds the best.
     """
     reference = int(at_ns[np.argmin(at_ns)]) + int(np.ptp(at_ns)) // 2
     elapsed = (at_ns - reference).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Evidence that a profile and a log are not of one run: the process of its anchors, the time, the host."""
+"""Evidence that a profile and a log belong to different runs: the process of its anchors, the time, the host."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from dxt_replay.traces.text import listed
 from dxt_replay.traces.units import NS_PER_S
 
 _SLACK_NS = 60 * NS_PER_S
-"""Clocks of hosts may differ, and old logs have whole seconds."""
+"""Tolerance: the clocks of hosts may differ, and old logs have whole seconds."""
 
 _MOST_SHOWN = 4
 _ADDRESS = re.compile(r"localhost|[\d.:]+|.*:\d+")
-"""Names by which a profile of another host may have been asked for."""
+"""Host names in a profile that do not identify the host: a request from another host may have named it so."""
 
 
 def refuse_other_run(path: Path, contradictions: Iterable[str]) -> None:
-    """Raises: ProfileError where something says that the profile `path` is not one of this run."""
+    """Raises: ProfileError if evidence shows that the profile `path` belongs to another run."""
     found = list(contradictions)
     if found:
         raise ProfileError(
@@ -34,7 +34,7 @@ def refuse_other_run(path: Path, contradictions: Iterable[str]) -> None:
 
 
 def contradictions(profile: Profile, job: JobLogs, hosts: frozenset[str], offset_ns: int) -> list[str]:
-    """The facts that cannot be true of a profile of this job; empty where its anchors are in the job's logs.
+    """Facts of a profile that contradict this job; empty if its anchors are in the job's logs.
 
     `hosts`: all hosts of the job as Darshan recorded them, empty where they are not known. `offset_ns`: the offset that
     the user adds to the log's times.
@@ -66,11 +66,11 @@ def _process(profile: Profile, job: JobLogs, pids: set[int], logged: set[int]) -
 
 
 def time_contradiction(profile: Profile, job_start: int, ended: int) -> Iterator[str]:
-    """The sentence for a profile of another time than a job that ran between these; 0 for a start that is not known."""
+    """The sentence for a profile whose time does not match a job between these times; 0 for an unknown start."""
     if profile.epoch_start_ns is None or job_start <= 0 or not len(profile):
         return
     start, end = int(profile.start_ns.min()), int(profile.end_ns.max())
-    # A killed process has no end.
+    # A killed process has no end time.
     job_end = ended if ended >= job_start else None
     if end < job_start - _SLACK_NS or (job_end is not None and start > job_end + _SLACK_NS):
         until = "" if job_end is None else f" to {_clock(job_end)}"

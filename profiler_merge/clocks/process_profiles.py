@@ -1,4 +1,4 @@
-"""Which rank each profile belongs to where the ranks' process ids are known, as in the traces of system calls."""
+"""Finds the rank of each profile if the ranks' process ids are known, as in traces of system calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def profiles_of_processes(
     """Give each profile its rank, by process id, torch.distributed's rank or path. `pids`: of each rank's processes.
 
     `times_ns`: CLOCK_REALTIME of the trace's first and last instant. A profile that no rule places is left out, with a
-    warning. Raises: ProfileError when a profile cannot be read, is of another time, or several are of the same rank.
+    warning.
+    Raises: ProfileError when a profile cannot be read, is of another time, or several are of the same rank.
     """
     by_rank = ProfilesByRank()
     warnings = []

@@ -1,4 +1,4 @@
-"""Which rank each profile belongs to: an XSpace holds host names, but neither rank nor pid.
+"""Finds the rank of each profile: an XSpace holds host names, but neither rank nor pid.
 
 Rules in the order of their trust: anchors, the process ids of PyTorch's events, thread ids, the STDIO record of the
 profile's own file, the rank that torch.distributed knows, the path, nesting. Each profile gets at most one rank and
@@ -38,12 +38,12 @@ _PATH_TAIL = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileRanks:
-    """Which profile is of which rank.
+    """The assignment of profiles to ranks.
 
     by_rank: the files of the profile of each rank that has one.
-    exports: paths and names of the files that the profiler itself wrote while it was recorded.
-    numbers: of a job with a log per process, whose ranks are numbered by their starts, the rank that the application
-        itself gave to each.
+    exports: paths and names of the files that the profiler wrote during the recording.
+    numbers: the rank that the application gave to each process, for a job with a log per process, whose ranks are
+    otherwise numbered by start.
     """
 
     by_rank: dict[int, tuple[Path, ...]]
@@ -53,7 +53,7 @@ class ProfileRanks:
 
 
 class ProfilesByRank:
-    """The profiles of each rank: of one that was profiled several times, one after the other, the files of all."""
+    """The profiles of each rank; a rank that was profiled several times has the files of all."""
 
     def __init__(self) -> None:
         self.files: dict[int, tuple[Path, ...]] = {}
@@ -61,7 +61,7 @@ class ProfilesByRank:
         self._of_torch: dict[int, bool] = {}
 
     def add(self, rank: int, files: tuple[Path, ...], profile: Profile) -> None:
-        """Add a profile of a rank. Raises: ProfileError where it may be of the time of one before."""
+        """Add a profile of a rank. Raises: ProfileError if its time may overlap that of an earlier one."""
         of_torch = profile.torch is not None
         if rank in self.files and (self._of_torch[rank] != of_torch or _overlaps(self._times[rank], profile)):
             raise ProfileError(
@@ -120,13 +120,13 @@ def _time_of(profile: Profile) -> Intervals:
 
 
 def _overlaps(times: Intervals, profile: Profile) -> bool:
-    """Whether a profile with a date was recorded at one of these times; True where it has none."""
+    """Whether a dated profile was recorded at one of these times; True without a date."""
     own = _time_of(profile)
     return profile.epoch_start_ns is None or own.minus(times).length_ns < own.length_ns
 
 
 def own_number(profile: Profile) -> int | None:
-    """The rank as torch.distributed knew it, else as the anchors name it."""
+    """The rank from torch.distributed, else from the anchors."""
     if profile.torch is not None and profile.torch.rank is not None:
         return profile.torch.rank
     named = anchor_rank(profile)
@@ -134,7 +134,8 @@ def own_number(profile: Profile) -> int | None:
 
 
 def rank_in_path(path: Path, ranks: int) -> int | None:
-    """The number of `rank3`, `rank_3` or `rank-3` in the path, the innermost first; None without one below `ranks`."""
+    """The number of `rank3`, `rank_3` or `rank-3` in the path, the innermost first; None if there is none below
+    `ranks`."""
     for part in reversed(path.resolve().parts):
         found = _RANK_IN_PATH.search(part)
         if found and int(found.group(1)) < ranks:
@@ -144,7 +145,7 @@ def rank_in_path(path: Path, ranks: int) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Traits:
-    """The marks of a rank.
+    """The marks by which a rank is recognised.
 
     anchor_pids: process ids whose anchor files it wrote.
     host: as Darshan recorded it.
@@ -167,7 +168,7 @@ class _Mapper:
 
     @cached_property
     def hosts(self) -> frozenset[str]:
-        """The hosts of the job; empty where a rank was not traced, and its host is therefore not known."""
+        """The hosts of the job; empty if a rank was not traced, since its host is not known then."""
         if self.job.nprocs == 1 or self.job.processes[0].rank is not None:
             hosts = [host_of(process.log) for process in self.job.processes]
             return frozenset(hosts) if all(hosts) else frozenset()
@@ -196,7 +197,7 @@ class _Mapper:
         return None
 
     def _by_anchor(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
-        """The rank whose trace wrote the anchor file of the profile's pid, else the rank that the anchors name."""
+        """The rank whose trace wrote the anchor file of the profile's pid, else the rank in the anchors."""
         found = anchor_rank(profile)
         if found is None:
             return None
@@ -218,12 +219,12 @@ class _Mapper:
         return found.pop() if len(found) == 1 else None
 
     def _by_torch_rank(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
-        """The rank as torch.distributed knew it, where the log has the ranks of MPI."""
+        """The rank from torch.distributed, if the log has the ranks of MPI."""
         rank = None if profile.torch is None else profile.torch.rank
         return rank if rank is not None and self.in_one_log and rank < self.job.nprocs else None
 
     def _by_threads(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
-        """The rank with most threads in the profile: chance hits among 64-bit hashes do not happen."""
+        """The rank with the most threads in the profile: chance hits among 64-bit hashes do not occur."""
         overlaps = {}
         for rank, traits in self._ranks().items():
             if traits.threads is not None:
@@ -233,7 +234,7 @@ class _Mapper:
         return best if best is not None and overlaps[best] else None
 
     def _by_stdio_record(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
-        """The rank that wrote the profile, as Darshan's STDIO module saw it."""
+        """The rank that wrote the profile according to Darshan's STDIO module."""
         tail = path.resolve().parts[-_PATH_TAIL:]
         for process in self.job.processes:
             records = read_counters(process.log, "STDIO")
@@ -253,7 +254,7 @@ class _Mapper:
         return rank_in_path(path, self.job.nprocs)
 
     def _by_nesting(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
-        """The free rank whose reads nest in the profile's events, if it is alone or three times better."""
+        """The free rank whose reads nest in the profile's events, if it is the only one or three times better."""
         scores: dict[int, int] = {}
         classes = nesting_events(profile)
         for process, segments in self._segments() if classes else ():
@@ -272,7 +273,7 @@ class _Mapper:
         return max(scores, key=scores.__getitem__)
 
     def _ranks(self) -> dict[int, _Traits]:
-        """What the rules look at, of each rank; the log is read once for all profiles, a rank at a time."""
+        """The marks of each rank; the log is read once for all profiles, a rank at a time."""
         if self._traits is None:
             self._traits = {}
             for process, segments in self._segments():

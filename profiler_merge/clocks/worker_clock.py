@@ -1,8 +1,8 @@
-"""The clock of a DataLoader's worker, which no profile shows, from when its rank's training thread asks for batches.
+"""The clock of a DataLoader's worker, which no profile shows, from the batch requests of its rank's training thread.
 
-A worker that is far enough ahead sleeps until the training thread has taken a batch and sends it the number of another,
-inside the loader's `__next__`. So each long pause between the reads of a worker ends inside a `__next__`, or a moment
-after it: the offset at which most pauses do is that of the worker's clock.
+A worker that is far enough ahead sleeps until the training thread takes a batch and sends it the number of another,
+inside the loader's `__next__`. So each long pause between a worker's reads ends inside a `__next__`, or a moment later.
+The worker's offset is the one at which most pauses do.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from dxt_replay.traces.units import NS_PER_MS
 
 _NEXT = r"enumerate\(DataLoader\)#.*MultiProcessing.*__next__"
 _WAKES_NS = NS_PER_MS
-"""How long after the request a worker may begin to read and still count."""
+"""Longest time from the request to the begin of a worker's read."""
 _SLOWEST_NS = 2 * NS_PER_MS
-"""How much later it may have begun without being counted: what the interval is wider for."""
+"""Time by which a worker may have begun later without being counted; it widens the interval."""
 _LEAST_PAUSE_NS = 4 * NS_PER_MS
 _LEAST_PAUSES = 8
 _LEAST = (1.35, 0.8)
-"""How many times as many pauses as at any other offset must end in requests, and which part of all."""
+"""Least ratio of pauses that end in requests to those at any other offset, and least share of all pauses."""
 
 
 def align_worker(segments: RankSegments, log: DarshanLog, profile: Profile | None) -> Alignment | None:
-    """The offset of a worker's log; None where its rank's profile, or its reads, do not show it.
+    """The offset of a worker's log; None if its rank's profile, or its reads, do not show it.
 
     `profile`: of the rank's own process.
     """
@@ -49,8 +49,9 @@ def align_worker(segments: RankSegments, log: DarshanLog, profile: Profile | Non
 def worker_offset(
     start_ns: np.ndarray, end_ns: np.ndarray, asked_ns: np.ndarray, answered_ns: np.ndarray
 ) -> Alignment | None:
-    """The offset from a worker's reads (log clock) and the requests for a batch (CLOCK_REALTIME), all int64, in any
-    order; None where too few pauses of the worker end in requests."""
+    """The offset from a worker's reads (log clock) and the batch requests (CLOCK_REALTIME), all int64, in any order.
+
+    None if too few pauses of the worker end in requests."""
     order = np.argsort(start_ns, kind="stable")
     start_ns, reach = start_ns[order], np.maximum.accumulate(end_ns[order])
     woke = start_ns[1:][start_ns[1:] - reach[:-1] > _LEAST_PAUSE_NS]

@@ -1,1 +1,1 @@
-"""Darshan logs: container, job, counters and DXT as columns, and which logs are one job."""
+"""Reads Darshan logs: container, job, counters and DXT as columns, and the logs that belong to one job."""

@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 # distutils: language = c++
-"""Lanes of one rank's operations where the log does not say which threads issued them, a stretch after the other."""
+"""Lanes of one rank's operations if the log does not name the issuing threads, one stretch after the other."""
 
 import numpy as np
 
@@ -47,7 +47,10 @@ cdef class OverlapLanes:
         return lane
 
     def following(self, start_ns, end_ns):
-        """int32 lane of each operation (int64 ns) that follows those of earlier calls."""
+        """Assign lanes to the next batch, which follows those of earlier calls.
+
+        Returns: int32 lane of each operation (times in int64 ns).
+        """
         cdef const int64_t[::1] starts = np.ascontiguousarray(start_ns, dtype=np.int64)
         cdef const int64_t[::1] ends = np.ascontiguousarray(end_ns, dtype=np.int64)
         cdef int64_t row

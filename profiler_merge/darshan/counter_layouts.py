@@ -1,4 +1,4 @@
-"""Which counters a record of each module version holds, in file order.
+"""The counters in a record of each module version, in file order.
 
 Sources: darshan-{posix,mpiio,stdio,hdf5,pnetcdf,dfs,daos}-log-format.h for the newest versions, the conversions of the
 old ones in the `_get_` functions of darshan-*-logutils.c. All integers and floats of a record have 64 bits.
@@ -108,9 +108,9 @@ class Layout:
 
     counters, fcounters: names in file order.
     has_file_id: whether the id of the file follows the rank.
-    missing: counters that only newer versions have -> the value that stands for them.
-    stdio_counter: a counter that is positive where the record is of a stream and not of a file (POSIX version 1).
-    sums: counters of newer versions -> those of this version that they are the sum of.
+    missing: counters that only newer versions have -> their substitute value.
+    stdio_counter: a counter that is positive if the record describes a stream instead of a file (POSIX version 1).
+    sums: counters of newer versions -> the counters of this version whose sum they are.
     tail_bytes: length of what follows the doubles (ids of pool, container and object).
     """
 
@@ -138,7 +138,7 @@ def _without(newer: Layout, missing: Mapping[str, int]) -> Layout:
 
 def _layouts() -> dict[tuple[str, int], Layout]:
     posix4 = Layout(counters=_prefixed("POSIX", _POSIX), fcounters=_prefixed("POSIX", (*_TIMESTAMPS, *_TIMES)))
-    # A record id is unsigned, so Darshan takes 0 and not -1 for a file that was renamed from none.
+    # A record id is unsigned, so for a file that was not renamed Darshan uses 0 instead of -1.
     renames = {"POSIX_RENAME_SOURCES": -1, "POSIX_RENAME_TARGETS": -1, "POSIX_RENAMED_FROM": 0}
     posix3 = _without(posix4, {"POSIX_FILENOS": -1, "POSIX_DUPS": -1, **renames})
     posix2 = _without(posix3, {"POSIX_F_CLOSE_START_TIMESTAMP": -1, "POSIX_F_OPEN_END_TIMESTAMP": -1})
@@ -201,4 +201,4 @@ LAYOUTS: Mapping[tuple[str, int], Layout] = _layouts()
 """Layout by module and version: all versions up to Darshan 3.5."""
 
 NEWEST: Mapping[str, Layout] = {module: LAYOUTS[module, version] for module, version in sorted(LAYOUTS)}
-"""Layout of the newest version by module; sorting makes the highest version the last to be set."""
+"""Layout of the newest version by module; because of the sorting, the highest version overwrites the others."""

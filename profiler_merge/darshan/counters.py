@@ -1,7 +1,7 @@
-"""Counter modules of a Darshan log -> columns by Darshan's own names; stripes of files from LUSTRE records.
+"""Decodes counter modules of a Darshan log into columns by Darshan's own names, and stripes from LUSTRE records.
 
-All module versions up to Darshan 3.5 are decoded from the log's bytes. A newer version is read by pydarshan, where that
-knows it, in a child process, because its C library takes the process down on damaged logs.
+All module versions up to Darshan 3.5 are decoded from the log's bytes. pydarshan reads newer versions that it knows, in
+a child process, because its C library crashes on damaged logs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dxt_replay.traces.errors import LogError, UsageError
 
 COUNTER_MODULES = tuple(NEWEST)
 SHARED_RANK = -1
-"""The rank of a record that Darshan reduced over all ranks, because all of them opened the file."""
+"""The rank of a record that Darshan reduced over all ranks, because all opened the file."""
 
 _MAX_RANK = (1 << 31) - 1
 _COUNT = re.compile(
@@ -34,7 +34,7 @@ _KEPT_BYTES = 1 << 26
 """Most bytes of a module's counters that stay in memory with the log: those of some 100,000 records."""
 
 _MOST_COUNTED = 1 << 56
-"""64 PiB: 128 such records still add up to a number of 64 bits."""
+"""Largest count, 64 PiB: the sum of 128 such records still fits 64 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ def read_counters(log: DarshanLog, module: str) -> CounterTable | None:
 
     Raises: UsageError for another module; LogError for damage, or a version that neither this release nor pydarshan
     reads; MissingDependencyError when only pydarshan might. A log opened with `skip_damaged` keeps the records before
-    the damage. Records of one log that are not too many are decoded once.
+    the damage. A log keeps decoded records, unless there are too many.
     """
     if module not in COUNTER_MODULES:
         raise UsageError(f"{module!r} is not a counter module: choose one of {', '.join(COUNTER_MODULES)}")
@@ -96,7 +96,7 @@ def read_counters(log: DarshanLog, module: str) -> CounterTable | None:
 
 
 def read_lustre(log: DarshanLog) -> Iterator[LustreRecord]:
-    """The LUSTRE records one by one, in file order: a job may open millions of files. Empty without the module.
+    """Iterate over the LUSTRE records in file order: a job may open millions of files. Empty without the module.
 
     Raises: LogError for an unknown version or damage; a log opened with `skip_damaged` keeps the records before it.
     """
@@ -176,7 +176,7 @@ def _fixed_records(log: DarshanLog, module: str, layout: Layout) -> np.ndarray:
 
 
 def _with_possible_counts(log: DarshanLog, module: str, layout: Layout, records: np.ndarray) -> np.ndarray:
-    """The records without those that count more than a job can: their sums would not fit 64 bits."""
+    """The records without those whose counts are impossible for a job: their sums would not fit 64 bits."""
     columns = [place for place, name in enumerate(layout.counters) if _COUNT.search(name)]
     possible = (records["counters"][:, columns] <= _MOST_COUNTED).all(axis=1)
     if possible.all():
@@ -214,18 +214,18 @@ def _lustre_record_2(data: bytes | bytearray, position: int, byte_order: str) ->
     """Version 2 (Darshan 3.4.5): id, rank, number of components and of stripes, the components, all OST ids."""
     record_id, rank, components, stripes = struct.unpack_from(byte_order + "Qqqq", data, position)
     position += 32
-    # Size and count, then five numbers and a name that nothing here reads.
+    # Size and count, then five numbers and a name, which are not needed.
     layout = struct.Struct(byte_order + "2q40x16x")
     layouts = []
     for _ in range(components):
         layouts.append(layout.unpack_from(data, position))
         position += layout.size
-    # Without components there are no OST ids either, whatever the count says (darshan_log_get_lustre_record).
+    # Without components there are no OST ids, whatever the count (darshan_log_get_lustre_record).
     stripes = stripes if components > 0 else 0
     position = _behind_numbers(data, position, stripes)
     found = []
     for size, count in layouts:
-        if size == -1:  # The runtime had room for more components than the file has.
+        if size == -1:  # The runtime allocated more components than the file has.
             break
         if not 0 <= count <= stripes:
             raise ValueError(f"a component has {count} stripes, {stripes} are there")
@@ -235,7 +235,7 @@ def _lustre_record_2(data: bytes | bytearray, position: int, byte_order: str) ->
 
 
 def _behind_numbers(data: bytes | bytearray, position: int, count: int) -> int:
-    """The position behind `count` numbers of 64 bits. Raises: ValueError when the data end before it."""
+    """The position after `count` numbers of 64 bits. Raises: ValueError when the data end before it."""
     end = position + 8 * count
     if count < 0 or end > len(data):
         raise ValueError(f"it should hold {count} numbers, {max(0, len(data) - position) // 8} are there")
@@ -262,7 +262,7 @@ def _module_bytes(log: DarshanLog, module: str) -> bytearray:
 
 
 def _damaged(log: DarshanLog, problem: str, loss: str = "what follows is left out") -> None:
-    """Stop at damage, or note it and its price in a log that is read in spite of it."""
+    """Raise an error for damage, or note it and its cost if the log was opened with `skip_damaged`."""
     if not log.skip_damaged:
         raise DamagedLogError(problem)
     log.add_warning(f"{problem}: {loss}")

@@ -25,7 +25,7 @@ _INSTALL = "pip install darshan"
 
 
 def read_in_child(path: Path, module: str, version: int) -> dict[str, np.ndarray]:
-    """What pydarshan reads of one module: `ranks` int64[n], `record_ids` uint64[n], `counters` int64[k, n] and
+    """Read one module with pydarshan. Returns: `ranks` int64[n], `record_ids` uint64[n], `counters` int64[k, n] and
     `fcounters` float64[m, n] with their names `counter_names` and `fcounter_names`, and `file_ids` for H5D.
 
     Raises: LogError when pydarshan does not know the version either, crashes, or takes longer than ten minutes;
@@ -54,9 +54,9 @@ def read_in_child(path: Path, module: str, version: int) -> dict[str, np.ndarray
 
 
 def main(path: str, module: str) -> int:
-    """The child: writes the arrays to standard output as an .npz; the exit status says why it could not."""
+    """The child: writes the arrays to standard output as an .npz; its exit status tells why it failed."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # Only the result may reach standard output, whatever the C library prints there.
+    # Keep the C library's messages out of standard output, which carries the result.
     result = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     try:
@@ -66,7 +66,7 @@ def main(path: str, module: str) -> int:
         return _NOT_INSTALLED
     log = backend.log_open(path)
     if not log["handle"]:
-        return _NOT_OPENED  # The library has said why, and would go on with a null pointer.
+        return _NOT_OPENED  # The library has printed the reason, and would continue with a null pointer.
     records = []
     while (record := backend.log_get_record(log, module, dtype="numpy")) is not None:
         records.append(record)

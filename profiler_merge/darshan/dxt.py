@@ -23,10 +23,10 @@ _HAS_PTHREAD = {
     ("DXT_POSIX", 1): False, ("DXT_POSIX", 2): True,
     ("DXT_MPIIO", 1): False, ("DXT_MPIIO", 2): False, ("DXT_MPIIO", 3): True,
 }  # fmt: skip
-"""Versions of the modules that this release reads -> whether their segments carry a pthread id."""
+"""Module versions that this release reads -> whether their segments carry a pthread id."""
 
 _ANNOTATION = b"pthread_id="
-"""What follows a segment in logs of Darshan's branch dev-dxt-extra-info, in 64 bytes of text with the thread's id."""
+"""The text of 64 bytes, with the thread's id, behind a segment in logs of Darshan's branch dev-dxt-extra-info."""
 
 _HEADER_BYTES, _SEGMENT_BYTES = 104, 32
 
@@ -34,7 +34,7 @@ _WITHOUT_OFFSETS = ("DXT_MPIIO", 1)
 UNKNOWN_OFFSET = -1
 _LEAST_OFFSET = {"DXT_POSIX": 0, "DXT_MPIIO": UNKNOWN_OFFSET}
 _MAX_RANK = (1 << 31) - 1
-# Beyond these a sum of offset and length, or a time in ns, would not fit 64 bits.
+# Beyond these limits a sum of offset and length, or a time in ns, would not fit 64 bits.
 _MAX_BYTES = (1 << 62) - 1
 _MAX_SECONDS = 4e9
 
@@ -118,11 +118,11 @@ class SegmentCounts:
 
 
 def count_segments(log: DarshanLog, module: str) -> Iterator[SegmentCounts]:
-    """The segments of each record that `read_dxt` would read, in file order, from the headers: no segment is decoded.
+    """The number of segments of each record that `read_dxt` would read, in file order, from the headers alone.
 
     A record may come in several parts. Raises: as `read_dxt`, but nothing for a damaged segment.
     """
-    if log.skip_damaged:  # what is left of a record, only its segments show
+    if log.skip_damaged:  # the rest of a record is known only from its segments
         for block in read_dxt(log, module):
             yield SegmentCounts(
                 record_ids=block.record_ids, ranks=block.ranks, writes=block.write_counts, reads=block.read_counts
@@ -190,21 +190,21 @@ def _decode(stretch: Stretch, layout: _Layout) -> DxtBlock:
 
 
 def _has_annotations(log: DarshanLog, module: str) -> bool:
-    """Whether segments end in 64 bytes of text, which the version does not say: it stands in the first segment."""
+    """Whether segments end in 64 bytes of text. The version does not tell; the first segment does."""
     first = log.first_bytes(module)
     at = _HEADER_BYTES + _SEGMENT_BYTES
     return first[at : at + len(_ANNOTATION)] == _ANNOTATION
 
 
 def _threads(segments: np.ndarray) -> np.ndarray | None:
-    """The thread of each segment, None where the layout has none or a text is not that of a thread."""
+    """The thread of each segment; None if the layout has none, or a text is not that of a thread."""
     names = segments.dtype.names or ()
     if "pthread_id" in names:
         return _column(segments, "pthread_id")
     if "annotation" not in names:
         return None
     texts, which = np.unique(segments["annotation"], return_inverse=True)
-    # Darshan ends the text with a NUL and does not clear the rest of the field: old memory follows.
+    # Darshan ends the text with a NUL and does not clear the rest of the field, which holds old memory.
     numbers = [text.removeprefix(_ANNOTATION).partition(b"\0")[0].rstrip(b"\n ") for text in texts.tolist()]
     if not all(number.isdigit() and int(number) < 1 << 64 for number in numbers):
         return None
@@ -212,18 +212,18 @@ def _threads(segments: np.ndarray) -> np.ndarray | None:
 
 
 def _column(records: np.ndarray, name: str) -> np.ndarray:
-    """A field on its own: every later pass over it then reads a quarter of the memory, and the records can go."""
+    """A field as an array of its own: later passes read a quarter of the memory, and the records can be freed."""
     field = records[name]
     return np.ascontiguousarray(field, dtype=field.dtype.newbyteorder("="))
 
 
 def _is_sound(block: DxtBlock, module: str) -> bool:
-    """Whether no record and no segment is damaged: reductions only, for this is the hot path."""
+    """Whether no record and no segment is damaged. Uses reductions only, for this is the hot path."""
     if len(block.ranks) and not (block.ranks.min() >= 0 and block.ranks.max() <= _MAX_RANK):
         return False
     if not len(block.record):
         return True
-    # A time that is not a number fails the first comparison.
+    # A NaN fails the first comparison.
     return bool(
         (block.end_s >= block.start_s).all()
         and block.start_s.min() >= -_MAX_SECONDS
@@ -236,7 +236,7 @@ def _is_sound(block: DxtBlock, module: str) -> bool:
 
 
 def _defects(block: DxtBlock, module: str) -> dict[str, np.ndarray]:
-    """What is wrong with which segments: masks of n_segments rows."""
+    """Kinds of damage and the segments that have them: masks of n_segments rows."""
     start, end, rank = block.start_s, block.end_s, block.ranks[block.record]
     with np.errstate(invalid="ignore"):
         possible = (np.abs(start) <= _MAX_SECONDS) & (np.abs(end) <= _MAX_SECONDS)
@@ -250,7 +250,7 @@ def _defects(block: DxtBlock, module: str) -> dict[str, np.ndarray]:
 
 
 def _first_defect(block: DxtBlock, defects: dict[str, np.ndarray], earlier: int, log: DarshanLog, module: str) -> str:
-    """The damage that comes first, as the start of a message."""
+    """The first damage, as the start of a message."""
     impossible = (block.ranks < 0) | (block.ranks > _MAX_RANK)
     if impossible.any():
         record = int(impossible.argmax())
@@ -264,7 +264,7 @@ def _first_defect(block: DxtBlock, defects: dict[str, np.ndarray], earlier: int,
 
 
 def _without(block: DxtBlock, bad: np.ndarray) -> DxtBlock:
-    """The block without the segments of a mask, and without the records of impossible ranks."""
+    """The block without the segments of a mask, and without records of impossible ranks."""
     good = ~bad
     kept_records = (block.ranks >= 0) & (block.ranks <= _MAX_RANK)
     count = len(block.ranks)

@@ -1,7 +1,7 @@
-"""Cuts the bytes of a DXT module into stretches of whole records, without looking at a single segment.
+"""Cuts the bytes of a DXT module into stretches of whole records, without reading a segment.
 
-A record's size stands in its header, so the headers have to be walked one by one: the only Python that runs per record.
-Headers and segments are whole numbers of 64-bit words, so what follows works on words.
+A record's size is in its header, so the headers are walked one by one; no other Python runs per record. Headers and
+segments are whole numbers of 64-bit words, so this module works on words.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
 
 HEADER_BYTES = 104
 BLOCK_BYTES = 8 << 20
-"""Least bytes of a stretch, except for the last; more than a header, or nothing would ever fit."""
+"""Least bytes of a stretch, except for the last. It must exceed a header, or no record would ever fit."""
 
 _COUNTS_AT = 88
 _WORD = 8
@@ -28,8 +28,8 @@ class Stretch:
 
     headers: uint64 (n, 13).
     segments: uint64 (m, 4) or (m, 5).
-    writes, reads: int64 (n,), segments of each record in this stretch. They differ from the header's counts only where
-        a record is split.
+    writes, reads: int64 (n,), segments of each record in this stretch. They differ from the header's counts only if a
+    record is split.
     earlier: segments of the first record that earlier stretches hold.
     """
 
@@ -41,7 +41,7 @@ class Stretch:
 
 
 class _Source:
-    """The chunks as buffers of at least BLOCK_BYTES. Damage that ends them is kept until the rest is used up."""
+    """The chunks as buffers of at least BLOCK_BYTES. An error that ends them is raised after the rest is used up."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
@@ -49,7 +49,7 @@ class _Source:
         self.ended = False
 
     def refill(self, rest: bytes) -> bytes:
-        """`rest` and as many chunks as make a block."""
+        """`rest` and enough chunks to make a block."""
         parts = [rest] if rest else []
         have = len(rest)
         while have < BLOCK_BYTES and not self.ended:
@@ -93,7 +93,7 @@ def stretches(chunks: Iterator[bytes], segment_bytes: int, byte_order: str, *, p
 
 
 def _whole_records(buffer: bytes, segment_bytes: int, counts: struct.Struct) -> tuple[Stretch | None, int]:
-    """The records at the start of the buffer that are whole and sound, and the bytes that they fill."""
+    """The whole, sound records at the start of the buffer, and their size in bytes."""
     unpack, size = counts.unpack_from, len(buffer)
     starts: list[int] = []
     writes: list[int] = []
@@ -114,7 +114,7 @@ def _whole_records(buffer: bytes, segment_bytes: int, counts: struct.Struct) -> 
     header_words = np.array(starts)[:, np.newaxis] // _WORD + np.arange(HEADER_BYTES // _WORD)
     headers = words[header_words]
     if len(starts) == 1:
-        # No copy: one record that fills the block is the common case where it matters.
+        # No copy: one record that fills the block is the common case for large logs.
         segments = words[HEADER_BYTES // _WORD :]
     else:
         is_segment = np.ones(len(words), dtype=np.bool_)

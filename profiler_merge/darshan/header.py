@@ -1,4 +1,4 @@
-"""The header of a Darshan log: version, byte order, compression, and where each region lies.
+"""Decodes the header of a Darshan log: version, byte order, compression, and the place of each region.
 
 Layout: `struct darshan_header` in darshan-log-format.h; before log version 3.41 `header_3_00` in darshan-logutils.c.
 """
@@ -39,7 +39,7 @@ _COMPRESSION_AT = 16
 class Container:
     """The differences between log versions.
 
-    added_later: modules that did not have an id yet, so that later ids were lower.
+    added_later: modules that had no id yet, so that the later ids were lower.
     wide: 64 module slots and a 64-bit partial flag, instead of 16 and 32.
     has_nsec: the job record holds nanoseconds.
     counted_names: names carry a length instead of a terminator.
@@ -91,7 +91,7 @@ class Module:
     """A module with data in the log.
 
     offset, length: compressed bytes in the file.
-    partial: the module ran out of memory on some rank, so its records are incomplete; which rank is not recorded.
+    partial: the module ran out of memory on some rank, so its records are incomplete. The rank is not recorded.
     """
 
     name: str
@@ -121,7 +121,7 @@ class Header:
 def decode_header(head: bytes, size: int, path: Path, *, skip_damaged: bool) -> Header:
     """The header from the first MAX_HEADER_BYTES bytes of a file of `size` bytes.
 
-    Regions that reach outside the file are an error, or with `skip_damaged` cut or dropped, with a warning.
+    Regions that reach outside of the file are an error; with `skip_damaged` they are cut or dropped, with a warning.
     Raises: LogError when it is not a Darshan log, has an unknown container version or compression, or is damaged.
     """
     byte_order = _byte_order(head, path)
@@ -150,7 +150,7 @@ def decode_header(head: bytes, size: int, path: Path, *, skip_damaged: bool) -> 
         if length:
             modules[name] = Module(name=name, version=versions[slot], offset=offset, length=length, partial=is_partial)
         warnings += _module_warnings(name, bool(length), is_partial, path)
-    # The job has no entry of its own: it fills the space up to the name table, or else up to the first module.
+    # The job has no entry: it fills the space up to the name table, or else up to the first module.
     job_end = min(names[0] or min((module.offset for module in modules.values()), default=size), size)
     return Header(
         version=version,
@@ -181,7 +181,7 @@ def _byte_order(head: bytes, path: Path) -> ByteOrder:
 
 
 def _unpacked(head: bytes) -> bytes:
-    """The first bytes of what begins with `head`, where that is compressed; empty where it is not."""
+    """The first bytes of the content that begins with `head`, if it is compressed; else empty."""
     try:
         if head[:2] == _GZIP:
             return zlib.decompressobj(wbits=31).decompress(head, 64)

@@ -36,7 +36,7 @@ class HeatmapRecord:
 def read_heatmap(log: DarshanLog) -> Iterator[HeatmapRecord]:
     """The HEATMAP records of version 1 in the order of the log.
 
-    HEATMAP only adds times to the counters, so damage ends the records with a warning of the log and not an error.
+    HEATMAP only adds times to the counters, so damage ends the records with a warning of the log instead of an error.
     """
     module = log.modules.get("HEATMAP")
     if module is None or module.version != _VERSION:
@@ -48,7 +48,7 @@ def read_heatmap(log: DarshanLog) -> Iterator[HeatmapRecord]:
         log.add_warning(f"{error.problem}: what follows is left out")
     data, position = b"".join(parts), 0
     while position + _HEAD_BYTES <= len(data):
-        # The head ends with two pointers, which mean nothing in a file. The write bins come before the read bins.
+        # The head ends with two pointers that mean nothing in a file. The write bins come before the read bins.
         record_id, rank, width, bins = struct.unpack_from(log.byte_order + "Qqdq", data, position)
         position += _HEAD_BYTES
         if not (0 < width < math.inf and rank >= 0 and 0 <= 16 * bins <= len(data) - position):

@@ -50,9 +50,9 @@ class LogJob:
 
     @property
     def run_time_s(self) -> float | None:
-        """Seconds from start to end, None where the log lacks it (killed, or the end precedes the start).
+        """Seconds from start to end; None if the log lacks it (killed, or the end precedes the start).
 
-        Whole seconds are counted inclusively, as Darshan's own tools do: a job within one second ran 1 s.
+        Whole seconds are counted inclusively, as in Darshan's own tools: a job within one second ran 1 s.
         """
         if self.end_ns == 0 or self.end_ns < self.start_ns:
             return None
@@ -77,8 +77,8 @@ def text(raw: bytes) -> str:
 def decode_job(data: bytes, byte_order: str, *, has_nsec: bool, place: str, skip_damaged: bool) -> JobRecord:
     """The job record from its decompressed bytes.
 
-    Pre-releases of Darshan 3.4 wrote the old record into the new container: recognised by where the metadata starts,
-    and warned of.
+    Pre-releases of Darshan 3.4 wrote the old record into the new container. They are recognised by the place of the
+    metadata, with a warning.
     Raises: DamagedLogError, unless `skip_damaged`, when it is too short or no layout gives possible numbers.
     """
     least = struct.calcsize("=" + _numbers(has_nsec)) + METADATA_BYTES

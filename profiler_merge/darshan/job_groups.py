@@ -1,8 +1,8 @@
-"""Which logs are of one job: by parent process, job id, user, program and time.
+"""Groups logs into jobs: by parent process, job id, user, program and time.
 
-Without MPI each process has a log of its own. Under a scheduler all of them carry its job id. Without one, a forked
-process carries the id of its parent, but a spawned one (a DataLoader worker that is started anew each epoch) carries
-its own pid, as does each of several ranks.
+Without MPI each process has a log of its own. Under a scheduler all carry its job id. Without one, a forked process
+carries the id of its parent. A spawned process (a DataLoader worker that is started anew each epoch) carries its own
+pid, and so does each of several ranks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FOLDERS_ABOVE = 4
 """A log may lie in folders year/month/day below that of its rank."""
 
 _SLACK_NS = 2 * NS_PER_S
-"""Old logs have whole seconds, and Darshan starts a moment after the process."""
+"""Tolerance: old logs have whole seconds, and Darshan starts a moment after the process."""
 
 _TRANSFERS = ("_READS", "_WRITES", "_BYTES_READ", "_BYTES_WRITTEN")
 _STARTED_TOGETHER_NS = 60 * NS_PER_S
@@ -42,7 +42,7 @@ _MOST_NAMED = 4
 
 
 class ProcessFacts:
-    """The evidence in one log that joins its process to others."""
+    """Facts in a log that link its process to others."""
 
     def __init__(self, log: DarshanLog) -> None:
         job = log.job
@@ -50,7 +50,7 @@ class ProcessFacts:
         parent = job.metadata.get("fork_parent", "")
         self.parent_pid = int(parent) if parent.isdigit() else None
         found = _PID_IN_NAME.search(log.path.name)
-        # A renamed log of a process that nobody forked: without a scheduler its job id is its pid.
+        # A renamed log of a process that was not forked: without a scheduler its job id is its pid.
         self.pid = int(found.group(1)) if found else job.jobid if self.parent_pid is None else None
         self.is_spawned = self.parent_pid is None and _SPAWNED.search(job.exe) is not None
         self.command = _RANK_OPTION.sub("", job.exe).strip()
@@ -71,7 +71,7 @@ class ProcessFacts:
 
     @cached_property
     def has_data(self) -> bool:
-        """Whether the process read or wrote files, apart from its standard streams, as far as the log holds it."""
+        """Whether the process read or wrote files, standard streams excepted, as far as the log shows."""
         return any(module in self.log.modules for module in DXT_MODULES) or any(
             _moved_data(self.log, module) for module in ("POSIX", "STDIO", "MPI-IO", "DFS", "DAOS")
         )
@@ -88,11 +88,12 @@ class ProcessFacts:
         return self.runs_at(other.start_ns) and (other.end_ns is None or self.runs_at(other.end_ns))
 
     def overlaps(self, other: ProcessFacts) -> bool:
-        """Whether both processes ran at one time; one without an end may have."""
+        """Whether the runs of both processes overlap; one without an end may."""
         return all(one.end_ns is None or one.end_ns > each.start_ns for one, each in ((self, other), (other, self)))
 
     def launched(self, other: ProcessFacts) -> bool:
-        """Whether this is the launcher of the other process (torchrun, accelerate ...): it names its program."""
+        """Whether this process is the launcher of the other (torchrun, accelerate ...), because its command names the
+        program."""
         named = other.program in self._arguments and self.program != other.program
         return named and self.log.job.uid == other.log.job.uid and self.contains(other)
 
@@ -110,7 +111,7 @@ def _moved_data(log: DarshanLog, module: str) -> bool:
 
 
 def host_of(log: DarshanLog) -> str:
-    """The host in the first traced record of a log, "" where nothing was traced."""
+    """The host in the first traced record of a log; "" without one."""
     for module in DXT_MODULES:
         for block in read_dxt(log, module):
             if block.hostnames:
@@ -132,7 +133,7 @@ def program_of(command: str) -> str:
 
 
 def parent_of(process: ProcessFacts, candidates: Sequence[ProcessFacts]) -> ProcessFacts | None:
-    """The candidate that started a forked or spawned process; None where no log or more than one fits."""
+    """The candidate that started a forked or spawned process; None unless exactly one log fits."""
     if process.parent_pid is not None:
         fits = [each for each in candidates if each.pid == process.parent_pid and each.runs_at(process.start_ns)]
     elif process.is_spawned:
@@ -160,7 +161,7 @@ def jobs_of(processes: Sequence[ProcessFacts]) -> list[list[ProcessFacts]]:
         if started_by is not None:
             groups.join(started_by, each)
         elif each.is_spawned:
-            # Several ranks were there that could have started it: enough where they are of one job.
+            # Several ranks could have started it; that is enough if they belong to one job.
             fits = [first for first in firsts if first.runs_at(each.start_ns) and first.log.job.uid == each.log.job.uid]
             if len({groups.root(first) for first in fits}) == 1:
                 groups.join(fits[0], each)
@@ -225,7 +226,7 @@ def _of_one_command(processes: Sequence[ProcessFacts]) -> Iterator[tuple[Process
 
 
 def _of_one_recording(processes: Sequence[ProcessFacts]) -> Iterator[tuple[ProcessFacts, ProcessFacts]]:
-    """Pairs that one `dxt-replay record` recorded, whatever its script started one after the other."""
+    """Pairs that one `dxt-replay record` recorded, also if its script started them one after the other."""
     first: dict[Path, ProcessFacts] = {}
     for each in processes:
         if each.recording is not None and each.log.job.jobid == first.setdefault(each.recording, each).log.job.jobid:
@@ -233,8 +234,10 @@ def _of_one_recording(processes: Sequence[ProcessFacts]) -> Iterator[tuple[Proce
 
 
 def ranks_among(firsts: Sequence[ProcessFacts]) -> Sequence[ProcessFacts]:
-    """Those of the processes that nobody forked which are ranks: they read or write, as long as any does, or run the
-    program of one that does. Of a recording, they run what the process with the most data runs, beside it."""
+    """The ranks among the processes that were not forked.
+
+    A rank reads or writes, if any process does, or runs the program of one that does. In a recording, ranks run the
+    program of the process with the most data, at the same time."""
     programs = {each.program for each in firsts if each.has_data}
     ranks = [each for each in firsts if each.program in programs] or list(firsts)
     main = max(ranks, key=lambda each: (_has_anchor(each.log), sum(m.length for m in each.log.modules.values())))
@@ -252,7 +255,7 @@ def rank_folders(
 ) -> Mapping[int, Sequence[ProcessFacts]] | None:
     """The processes of each rank, where all logs lie in folders `rank<r>` with one of `firsts` in each; else None.
 
-    `dxt-replay record` gives each rank of an MPI job such a folder, for itself and the workers that it starts.
+    `dxt-replay record` gives each rank of an MPI job such a folder for itself and its workers.
     """
     folders: dict[int, list[ProcessFacts]] = {}
     for each in processes:
@@ -289,7 +292,7 @@ def several_jobs(jobs: Sequence[Sequence[ProcessFacts]], given: Sequence[Path]) 
 
 
 def _arguments(job: Sequence[ProcessFacts], given: Sequence[Path]) -> str:
-    """The job's logs for a shell: by name, or as a pattern that matches these and no other given log."""
+    """The job's logs as shell arguments: their names, or a pattern that matches these and no other given log."""
     paths = [each.log.path for each in job]
     folders = {path.parent for path in paths}
     if len(paths) > _MOST_NAMED and len(folders) == 1:
@@ -307,7 +310,7 @@ def _output_name(first: ProcessFacts) -> str:
 
 
 def launchers(processes: Sequence[ProcessFacts]) -> Mapping[int, ProcessFacts]:
-    """Processes that only started others (torchrun), by their index in `processes`."""
+    """Processes that only started others (torchrun), by index in `processes`."""
     return {
         place: each
         for place, each in enumerate(processes)

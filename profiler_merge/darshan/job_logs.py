@@ -1,7 +1,7 @@
-"""The Darshan logs of one job, and which rank each of their processes is.
+"""The Darshan logs of one job, and the rank of each of their processes.
 
-An MPI job writes one log. Without MPI every process writes its own, also data-loader workers and processes that only
-look like part of the job (`uname`, multiprocessing's resource tracker, torchrun).
+An MPI job writes one log. Without MPI every process writes its own, including data-loader workers and helpers (`uname`,
+multiprocessing's resource tracker, torchrun).
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _ONE_NAME = (
 
 
 LOG_SUFFIXES = (".darshan", ".darshan_log")
-"""Ends of the names of logs; the second one is of some sites."""
+"""File name suffixes of logs; some sites use the second one."""
 
 UNREAD_MODULES = ("MDHIM",)
-"""Modules that record I/O which this release does not read."""
+"""Modules that record I/O and that this release does not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class JobLogs:
 
     nprocs: number of ranks.
     start_ns, end_ns: the earliest start and the last end (CLOCK_REALTIME).
-    warnings: about the choice of logs. `log_warnings` has those about their contents, which grow as logs are read.
+    warnings: about the choice of logs. `log_warnings` has those about their contents; there are more as logs are read.
     """
 
     processes: tuple[ProcessLog, ...]
@@ -74,7 +74,7 @@ class JobLogs:
         return self.processes[0].log
 
     def log_warnings(self) -> list[str]:
-        """Warnings about the logs, damage that was skipped so far included, each with the name of its log."""
+        """Warnings about the logs, including damage skipped so far, each with the name of its log."""
         named = []
         for log in (process.log for process in self.processes):
             for text in log.warnings:
@@ -89,10 +89,10 @@ class JobLogs:
 
 
 def numbered(job: JobLogs, numbers: Mapping[int, int]) -> tuple[JobLogs, dict[int, int]]:
-    """The job with each rank under the number that the application gave it, and old -> new number of every rank.
+    """The job with its ranks renumbered as in the application, and old -> new number of every rank.
 
-    `numbers`: old -> new of some ranks; the others take the free numbers in their order. Numbers that are not those of
-    different ranks of the job change nothing.
+    `numbers`: old -> new of some ranks; the others take the free numbers in order. Numbers that do not belong to
+    different ranks of the job are ignored.
     """
     old = range(job.nprocs)
     if len(set(numbers.values())) < len(numbers) or not set(numbers.values()) <= set(old):
@@ -154,9 +154,9 @@ def open_job(paths: Sequence[Path], *, skip_damaged: bool = False) -> JobLogs:
 
 
 def logs_by_job(logs: Sequence[DarshanLog]) -> tuple[list[list[Path]], int]:
-    """The paths of the logs of each job, in the order of their starts, and how many logs of helper processes there are.
+    """The paths of the logs of each job, in the order of their starts, and the number of logs of helper processes.
 
-    A job of helper processes alone is left out.
+    A job that consists of helper processes is left out.
     """
     kept = [log for log in logs if not _JUNK.search(log.job.exe)]
     jobs = jobs_of([ProcessFacts(log) for log in kept])
@@ -164,7 +164,10 @@ def logs_by_job(logs: Sequence[DarshanLog]) -> tuple[list[list[Path]], int]:
 
 
 def _rank_processes(logs: list[DarshanLog]) -> tuple[list[ProcessLog], list[str]]:
-    """Ranks by start time, workers under the rank that started them; helpers and launchers left out and named."""
+    """Ranks by start time, workers under the rank that started them.
+
+    Helpers and launchers are left out and named in a warning.
+    """
     warnings = []
     helpers = [log for log in logs if _JUNK.search(log.job.exe)]
     if helpers:
@@ -200,7 +203,7 @@ def _rank_processes(logs: list[DarshanLog]) -> tuple[list[ProcessLog], list[str]
 
 
 def _under_ranks(job: Sequence[ProcessFacts], firsts: Sequence[ProcessFacts]) -> tuple[list[ProcessLog], list[str]]:
-    """Each process as rank or worker; `firsts` become the ranks, and so does a worker whose rank cannot be found."""
+    """Each process as rank or worker; `firsts` become the ranks, and so does a worker without a known rank."""
     folders = rank_folders(job, firsts)
     if folders is not None:
         return _in_rank_folders(folders, firsts)
@@ -211,7 +214,7 @@ def _under_ranks(job: Sequence[ProcessFacts], firsts: Sequence[ProcessFacts]) ->
     for each in job:
         if id(each) in rank_of:
             continue
-        # A worker may itself have forked: its children stand under its rank. Parents start before their children.
+        # A worker may itself have forked: its children belong to its rank. Parents start before their children.
         parent = parent_of(each, [other for other in job if id(other) in rank_of])
         beside = len(firsts) == 1 or (each.recording is not None and each.parent_pid is None and not each.is_spawned)
         rank = rank_of[id(parent)] if parent is not None else 0 if beside else None
@@ -233,7 +236,7 @@ def _under_ranks(job: Sequence[ProcessFacts], firsts: Sequence[ProcessFacts]) ->
 def _in_rank_folders(
     folders: Mapping[int, Sequence[ProcessFacts]], firsts: Sequence[ProcessFacts]
 ) -> tuple[list[ProcessLog], list[str]]:
-    """The ranks as the folders name them, each with its workers, and a warning for those without a log."""
+    """The ranks by folder, each with its workers, and a warning for those without a log."""
     processes = []
     for rank, inside in sorted(folders.items()):
         (own,) = (each for each in inside if each in firsts)
@@ -256,7 +259,7 @@ def process_ids(job: JobLogs) -> list[set[int]]:
 
 
 def _refuse_twice(paths: Sequence[Path]) -> None:
-    """Raises: LogError for a log that is given twice, which would double a rank's operations."""
+    """Raises: LogError for a log that is given twice: it would double a rank's operations."""
     resolved = [path.resolve() for path in paths]
     for place, path in enumerate(resolved):
         if path in resolved[:place]:

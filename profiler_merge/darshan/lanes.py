@@ -1,7 +1,7 @@
-"""Which thread of its rank issued each operation: from thread ids where logged, from overlap otherwise. Pure.
+"""The thread of its rank that issued each operation: from thread ids if logged, else from overlap. Pure.
 
-All functions take the operations of one rank, or of several, one rank after the other: `rank` (n,) is then the place of
-each operation's rank among them, ascending from 0, and lanes are numbered from 0 in each.
+All functions take the operations of one rank, or of several ranks one after the other. `rank` (n,) is the index of each
+operation's rank among them, ascending from 0. Lanes are numbered from 0 in each rank.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ NEVER = int(np.iinfo(np.int64).min)
 def lanes_from_threads(thread_ids: np.ndarray, rank: np.ndarray | None = None) -> np.ndarray:
     """int32 lane of each operation, given in start order: lanes are numbered by first appearance.
 
-    `thread_ids`: any integers, equal for operations of one thread. An id that a later thread uses again stays one lane,
-    because the log does not distinguish the two threads.
+    `thread_ids`: any integers, equal for operations of one thread. An id that a later thread reuses stays one lane,
+    because the log cannot tell the two threads apart.
     """
     distinct, first, inverse = np.unique(thread_ids, return_index=True, return_inverse=True)
     lanes_before: np.ndarray | int = 0
@@ -48,14 +48,14 @@ def lanes_from_overlap(start_ns: np.ndarray, end_ns: np.ndarray, rank: np.ndarra
 
 
 def _after_all_before(start_ns: np.ndarray, end_ns: np.ndarray, group: np.ndarray) -> np.ndarray:
-    """bool: which rows begin when all rows before them in their group have ended; `group` is sorted."""
+    """bool: the rows that begin after all earlier rows of their group have ended; `group` is sorted."""
     alone = np.ones(len(start_ns), dtype=bool)
     alone[1:] = (start_ns[1:] >= _latest(end_ns, group)[:-1]) | (group[1:] != group[:-1])
     return alone
 
 
 def latest_before(values: np.ndarray, group: np.ndarray) -> np.ndarray:
-    """The largest of the values before each in its group, NEVER for the first; `group` (n,) is sorted."""
+    """The largest of the earlier values in each group, NEVER for the first; `group` (n,) is sorted."""
     before = np.full(len(values), NEVER, dtype=np.int64)
     if len(values):
         inside = group[1:] == group[:-1]
@@ -64,7 +64,7 @@ def latest_before(values: np.ndarray, group: np.ndarray) -> np.ndarray:
 
 
 def _latest(values: np.ndarray, group: np.ndarray) -> np.ndarray:
-    """The largest of the values so far in each group; `group` (n,) is sorted."""
+    """The running maximum of the values in each group; `group` (n,) is sorted."""
     if not len(values) or group[0] == group[-1]:
         return np.maximum.accumulate(values)
     number = np.cumsum(np.append(False, group[1:] != group[:-1]))
@@ -72,7 +72,7 @@ def _latest(values: np.ndarray, group: np.ndarray) -> np.ndarray:
     if (int(values.max()) - int(low) + 1) * (int(number[-1]) + 1) >= 1 << 62:
         distinct, values = np.unique(values, return_inverse=True)
         low = values.min()
-    # Lifted so far that every value of a group is above all of the group before.
+    # Shifted so that every value of a group exceeds all values of the previous group.
     lift = number * (values.max() - low + 1) - low
     latest: np.ndarray = np.maximum.accumulate(values + lift) - lift
     return latest if distinct is None else distinct[latest]
@@ -85,8 +85,10 @@ def latest_on_lanes(
     start_ns: np.ndarray,
     end_ns: np.ndarray,
 ) -> np.ndarray:
-    """int64 end of the operation that ends last, of those of a row's lane that start before the row's `before_ns`;
-    NEVER where there is none. `rows`, `operations`: rank and lane of each; operations in start order."""
+    """int64: latest end of the operations on a row's lane that start before the row's `before_ns`; NEVER if there is
+    none.
+
+    `rows`, `operations`: rank and lane of each; operations in start order."""
     (rank, lane), (operation_rank, operation_lane) = rows, operations
     most = 1 + max(int(lane.max(initial=-1)), int(operation_lane.max(initial=-1)))
     of_row, of_operation = rank * most + lane, operation_rank * most + operation_lane
@@ -126,7 +128,7 @@ def lanes_where_clear(
 
 
 class Column(Protocol):
-    """Values by row: an array, or something that finds them elsewhere."""
+    """Values by row: an array, or an object that looks them up."""
 
     def __len__(self) -> int: ...
 
@@ -134,7 +136,7 @@ class Column(Protocol):
 
 
 def first_not_below(ascending: Column, begin: np.ndarray, end: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """For each row: the first place in ascending[begin:end] that is not below its value, `end` where all are."""
+    """For each row: the first index in ascending[begin:end] whose value is not below the row's, `end` if all are."""
     low, high = begin.copy(), end.copy()
     while (open_ := low < high).any():
         middle = (low + high) // 2

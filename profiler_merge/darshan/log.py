@@ -38,8 +38,8 @@ class DarshanLog:
     compression: one of `regions.COMPRESSIONS`.
     job: the job record.
     modules: the modules with data, by name.
-    skip_damaged: the readable rest of a damaged log is used, with a warning.
-    counters: decoded counters by module, kept by who decodes them.
+    skip_damaged: use the readable rest of a damaged log, with a warning.
+    counters: decoded counters by module, stored by the decoder.
     """
 
     def __init__(self, *, path: Path, header: Header, record: JobRecord, skip_damaged: bool) -> None:
@@ -57,7 +57,7 @@ class DarshanLog:
         self.counters: dict[str, Any] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled as its path: it is opened again where it goes."""
+        """Pickle the path; the log is opened again in the other process."""
         return _opened_again, (self.path, self.skip_damaged)
 
     def part(self, regions: Mapping[str, tuple[int, int]]) -> DarshanLog:
@@ -69,7 +69,7 @@ class DarshanLog:
         return part
 
     def first_bytes(self, module: str) -> bytes:
-        """What a module begins with, also in a `part` that lacks it; nothing where it cannot be read."""
+        """The first bytes of a module, also in a `part` that lacks it; empty if they cannot be read."""
         try:
             return next(self._whole.chunks(module), b"")
         except DamagedLogError:
@@ -92,9 +92,9 @@ class DarshanLog:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings for the user: partial and unknown modules, an odd job record, damage that was skipped so far."""
+        """Warnings for the user: partial and unknown modules, an odd job record, damage skipped so far."""
         if self.skip_damaged:
-            len(self.names)  # Reading them is what finds their damage.
+            len(self.names)  # Reading them finds their damage.
         return tuple(self._warnings)
 
     def add_warning(self, message: str) -> None:
@@ -114,14 +114,14 @@ class DarshanLog:
         return pieces(self.path, region.offset, region.length, self.compression, region=region.name)
 
     def mount_of(self, path: bytes) -> Mount:
-        """The mount with the longest path that `path` lies under, else UNKNOWN_MOUNT."""
+        """The mount with the longest path that contains `path`, else UNKNOWN_MOUNT."""
         for prefix, mount in self._mounts:
             if path.startswith(prefix) and (prefix.endswith(b"/") or path[len(prefix) :][:1] in (b"", b"/")):
                 return mount
         return UNKNOWN_MOUNT
 
     def describe(self, record_id: int) -> str:
-        """The path of a record for a message, or its id where the log has no readable name. Never raises."""
+        """The path of a record for a message, or its id if the log has no readable name. Never raises."""
         try:
             name = self.names.get(record_id)
         except LogError:
@@ -185,7 +185,7 @@ def _read_head(path: Path) -> tuple[bytes, int]:
 
 
 def _job_bytes(path: Path, header: Header) -> tuple[bytes, DamagedLogError | None]:
-    """The job record, or what comes before damage, and that damage."""
+    """The job record, or its bytes before damage, and that damage."""
     offset, length = header.job
     data = b""
     try:
@@ -204,7 +204,7 @@ def _terminated_names(data: bytes | bytearray, byte_order: str, found: dict[int,
     used = 0
     while (end := data.find(b"\0", used + _ID_BYTES)) >= 0:
         if end == used + _ID_BYTES and not any(data[used:end]):
-            break  # zeros: the padding after the last name, or millions of bytes that hold none
+            break  # zeros: the padding after the last name, or millions of bytes without any
         _add_name(found, read_id(data, used)[0], bytes(data[used + _ID_BYTES : end]))
         used = end + 1
     return used
@@ -225,6 +225,6 @@ def _counted_names(data: bytes | bytearray, byte_order: str, found: dict[int, by
 
 
 def _add_name(found: dict[int, bytes], record_id: int, name: bytes) -> None:
-    # Every rank writes the names that it knows; one that knew only the id wrote an empty one.
+    # Every rank writes the names that it knows; a rank that knew only the id wrote an empty one.
     if not found.get(record_id):
         found[record_id] = name

@@ -1,8 +1,8 @@
-"""The number of processes of a log, checked against its own counters.
+"""The number of processes of a log, checked against the log's own counters.
 
-One flipped bit in the job record turns four ranks into half a million. Two things contradict such a number: a record of
-a rank that the job does not have, and a file that all ranks used with fewer operations than ranks. (Darshan reduces the
-records of a file to one where every rank has a record, and a rank has a record only of files that it touched.)
+One flipped bit in the job record turns four ranks into half a million. Two facts contradict such a number: a record of
+a rank beyond it, and a file that all ranks used with fewer operations than ranks. (Darshan reduces the records of a
+file to one where every rank has a record, and a rank has a record only of files that it touched.)
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _NAMED_RANK = re.compile(r"_(FASTEST|SLOWEST)_RANK$")
 
 
 def process_count(log: DarshanLog) -> int:
-    """The number of processes in the log's job record, where the records do not contradict it.
+    """The number of processes in the log's job record, if the records do not contradict it.
 
-    In a log that is read in spite of damage a contradiction is a warning, and the count one more than the highest rank
-    of any record; 0 where the job record is damaged.
+    With `skip_damaged` a contradiction is only a warning. The count is then one more than the highest rank of any
+    record, or 0 if the job record is damaged.
     Raises: DamagedLogError for a contradiction; LogError as `read_counters`.
     """
     claimed = log.job.nprocs
@@ -57,12 +57,12 @@ def _contradiction(log: DarshanLog, table: CounterTable, claimed: int) -> str | 
 
 
 def _operations(table: CounterTable) -> np.ndarray:
-    """float64: operations of each record."""
+    """float64: number of operations of each record."""
     names = [name for name in table.counters if _OPERATION.search(name)]
     return np.sum([np.maximum(table.counters[name], 0).astype(np.float64) for name in names], axis=0)
 
 
 def _ranks_in(table: CounterTable) -> list[int]:
-    """The ranks of the records, and those that reduced records name as the fastest and the slowest."""
+    """The ranks of the records, and the fastest and slowest ranks in reduced records."""
     named = [table.counters[name] for name in table.counters if _NAMED_RANK.search(name)]
     return [int(rank) for values in (table.ranks, *named) for rank in values.tolist()]

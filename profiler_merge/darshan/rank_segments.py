@@ -1,4 +1,4 @@
-"""The DXT segments of a log, gathered rank by rank: many small ranks at once, a large one by itself."""
+"""The DXT segments of a log, gathered by rank: many small ranks at once, a large one alone."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _COLUMNS = ("record_id", "api", "is_write", "offset", "length", "start_ns", "end
 _API_OF_MODULE = {"DXT_POSIX": APIS.index("POSIX"), "DXT_MPIIO": APIS.index("MPIIO")}
 
 _GATHERED_SEGMENTS = 1 << 18
-"""Segments of a batch, or a few more, where those of all ranks are in memory anyway."""
+"""Approximate number of segments of a batch when those of all ranks are in memory anyway."""
 
 SPILLED_SEGMENTS = 1 << 20
-"""Segments of one rank from which on they are kept in files."""
+"""Segments of one rank above which they are kept in files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class SegmentBatch:
 
     @property
     def place(self) -> np.ndarray:
-        """int64 (n,): the place of each segment's rank in `ranks`."""
+        """int64 (n,): index of each segment's rank in `ranks`."""
         return np.repeat(np.arange(len(self.ranks)), self.counts)
 
     @property
@@ -95,7 +95,7 @@ class SegmentBatch:
         return bool(self.threaded[self.counts > 0].all())
 
     def of_ranks(self, first: int, last: int) -> SegmentBatch:
-        """The ranks at the places first to last - 1, without a copy."""
+        """The ranks at the places [first, last), without a copy."""
         rows = slice(int(self.counts[:first].sum()), int(self.counts[:last].sum()))
         of_ranks = {name: getattr(self, name)[first:last] for name in _OF_RANKS}
         return SegmentBatch(**of_ranks, **{name: getattr(self, name)[rows] for name in _OF_SEGMENTS})
@@ -110,7 +110,7 @@ class SegmentBatch:
         return replace(self, **{name: getattr(self, name)[order] for name in _OF_SEGMENTS})
 
     def among(self, ranks: np.ndarray) -> SegmentBatch:
-        """The same segments, among `ranks` (ascending) that include all those with segments."""
+        """Reindex to a superset of the ranks (ascending), which adds empty ranks."""
         mine = self.counts > 0
         places = np.searchsorted(ranks, self.ranks[mine])
         none = no_segments(ranks)
@@ -135,18 +135,18 @@ _OF_SEGMENTS = (*_COLUMNS, "thread")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spill:
-    """Where the segments of a rank with more than `segments` go: into files without a name in `folder`."""
+    """Storage for ranks with more than `segments` segments: files without a name in `folder`."""
 
     folder: Path
     segments: int = SPILLED_SEGMENTS
 
 
 class RanksInterleavedError(LogError):
-    """The log's records are not in the order of the ranks: no rank is complete before all records are read."""
+    """The log's records are not in rank order: no rank is complete before all records are read."""
 
 
 def no_segments(ranks: np.ndarray) -> SegmentBatch:
-    """Ranks (int64, ascending) without traced operations."""
+    """Empty segments for ranks (int64, ascending) without traced operations."""
     none = np.empty(0, dtype=np.int64)
     return SegmentBatch(
         ranks=ranks,
@@ -165,9 +165,9 @@ def no_segments(ranks: np.ndarray) -> SegmentBatch:
 
 
 def ranks_in_order(log: DarshanLog, first: int = 0, end: int = 1 << 31) -> bool:
-    """Whether the records of each DXT module are in the order of the ranks, and all of `first` to `end` - 1.
+    """Whether the records of each DXT module are in rank order and belong to the ranks [first, end).
 
-    From the headers alone: a tenth of the time of a merge. Raises: LogError as `count_segments`.
+    Reads only headers, in a tenth of the time of a merge. Raises: LogError as `count_segments`.
     """
     for module in DXT_MODULES:
         last = first
@@ -180,7 +180,7 @@ def ranks_in_order(log: DarshanLog, first: int = 0, end: int = 1 << 31) -> bool:
 
 
 def read_rank_segments(log: DarshanLog, *, gather: bool = False) -> Iterator[RankSegments]:
-    """Segments of both DXT modules, one rank after the other, ascending; ranks without segments are left out.
+    """Segments of both DXT modules, one rank after the other, ascending; leaves out ranks without segments.
 
     Memory and errors: as `read_segment_batches`.
     """
@@ -192,9 +192,9 @@ def read_rank_segments(log: DarshanLog, *, gather: bool = False) -> Iterator[Ran
 def read_segment_batches(
     log: DarshanLog, *, gather: bool = False, without: Collection[int] = (), spill: Spill | None = None
 ) -> Iterator[SegmentBatch]:
-    """Segments of both DXT modules, some 8 MiB of ranks at a time, ascending; ranks without segments are left out.
+    """Segments of both DXT modules, some 8 MiB of ranks at a time, ascending; leaves out ranks without segments.
 
-    `without`: record ids that are left out; a rank may then be without segments.
+    `without`: record ids to leave out; a rank may then be without segments.
     Memory: some 8 MiB of segments, or those of one rank where it has more, because each rank appends its own stream to
     the log; with `gather` those of all ranks. With `spill`, a large rank is a batch by itself, whose columns are files.
     Raises: LogError when the log is damaged; RanksInterleavedError, which `gather` avoids; TargetError for `spill`.
@@ -206,7 +206,7 @@ def read_segment_batches(
     ]
     heads = [next(stream, None) for stream in streams]
     while waiting := [head for head in heads if head is not None]:
-        # A rank is whole in each stream when another one follows it there, and all streams have come so far.
+        # A rank is complete in a stream when another one follows it there; all streams must have come so far.
         last = min(int(head.ranks[-1]) for head in waiting)
         parts = []
         for index, head in enumerate(heads):
@@ -227,7 +227,7 @@ def _whole_ranks(log: DarshanLog, module: str, without: Collection[int], spill: 
     for batch in _batches(log, module, without):
         if (np.diff(batch.ranks) < 0).any() or (waiting.rank is not None and batch.ranks[0] < waiting.rank):
             raise RanksInterleavedError(f"{log.path}: {module} records are not in the order of the ranks")
-        # The last rank may go on in the next block.
+        # The last rank may continue in the next block.
         whole = len(batch.ranks) - 1
         if waiting.spilled and batch.ranks[0] == waiting.rank and whole:
             waiting.add(batch.of_ranks(0, 1))
@@ -240,7 +240,7 @@ def _whole_ranks(log: DarshanLog, module: str, without: Collection[int], spill: 
 
 
 class _OneRank:
-    """The parts of one rank that have come so far, in files where they are many."""
+    """The parts of one rank so far, in files if they are large."""
 
     def __init__(self, spill: Spill | None) -> None:
         self._spill = spill
@@ -273,7 +273,7 @@ class _OneRank:
             self._parts.append(part)
 
     def taken(self) -> list[SegmentBatch]:
-        """All parts, none of which is kept."""
+        """All parts, which this object then forgets."""
         parts = self._parts if self._files is None else [self._files.batch()]
         self._begin()
         return parts
@@ -303,7 +303,7 @@ class _SegmentFiles:
 
 
 def _apart(parts: Sequence[SegmentBatch], spill: Spill | None) -> Iterator[SegmentBatch]:
-    """The parts by rank, a rank with many segments by itself."""
+    """The parts by rank; a rank with many segments is separate."""
     parts = [part for part in parts if len(part.ranks)]
     large = np.unique(
         np.concatenate([np.empty(0, dtype=np.int64), *(part.ranks[part.counts > spill.segments] for part in parts)])
@@ -334,7 +334,7 @@ def _apart(parts: Sequence[SegmentBatch], spill: Spill | None) -> Iterator[Segme
 
 
 def _gathered(log: DarshanLog, module: str, without: Collection[int]) -> Iterator[SegmentBatch]:
-    """One module's segments as batches of whole ranks, ascending, whatever their order in the log."""
+    """One module's segments as batches of whole ranks, ascending, for any order in the log."""
     parts = list(_batches(log, module, without))
     if not parts:
         return
@@ -346,7 +346,7 @@ def _gathered(log: DarshanLog, module: str, without: Collection[int]) -> Iterato
 
 
 def _batches(log: DarshanLog, module: str, without: Collection[int]) -> Iterator[SegmentBatch]:
-    """The segments of each block of a module, a row of `ranks` for each run of segments of one rank."""
+    """The segments of each block of a module; `ranks` has one row per run of segments of one rank."""
     dropped = np.fromiter(without, dtype=np.uint64, count=len(without))
     for block in read_dxt(log, module):
         if len(block.record):
@@ -375,7 +375,7 @@ def _batch(block: DxtBlock, api: int) -> SegmentBatch:
 
 
 def _by_rank(parts: Sequence[SegmentBatch]) -> SegmentBatch:
-    """The segments of all parts by rank, in the order of the parts where these share a rank."""
+    """The segments of all parts by rank; within a rank in the order of the parts."""
     parts = [part for part in parts if len(part.ranks)]
     if len(parts) == 1 and (np.diff(parts[0].ranks) > 0).all():
         return parts[0]

@@ -1,4 +1,4 @@
-"""Bounded decompression of one region of a Darshan log: a concatenation of the ranks' own compressed streams."""
+"""Bounded decompression of one region of a Darshan log: the concatenated compressed streams of the ranks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ COMPRESSIONS = ("zlib", "bzip2", "none")
 """Name by the header's comp_type (`enum darshan_comp_type` in darshan-log-format.h)."""
 
 PIECE_BYTES = 4 << 20
-"""Most decompressed bytes that one piece holds."""
+"""Most decompressed bytes of one piece."""
 
 _READ_BYTES = 1 << 20
 _EXPANSION = 100
 _EXPANSION_FLOOR_BYTES = 64 << 20
-"""A region grows to this many times its size, or to this size, before it is taken for a decompression bomb. The most
-seen in a public log is 52 times; counters and names are held in memory as a whole."""
+"""Largest growth of a region, as a factor and in bytes, before it counts as a decompression bomb.
+
+The largest factor in a public log is 52; counters and names are held in memory as a whole."""
 
 
 class DamagedLogError(LogError):
@@ -32,7 +33,7 @@ class DamagedLogError(LogError):
 
 
 class BombError(DamagedLogError):
-    """A region that grows far more than counters or names do: nothing that was unpacked of it is worth keeping."""
+    """A region that grows far more than counters or names do; the caller should discard what was unpacked."""
 
 
 def pieces(path: Path, offset: int, length: int, compression: str, *, region: str) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Columns that are too long for memory, in files without a name, of which a process has only what it looks at."""
+"""Columns that are too long for memory, in files without a name: a process holds only the pages that it uses."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import numpy as np
 from dxt_replay.traces.errors import TargetError
 
 CHUNK_ROWS = 1 << 19
-"""Rows of a column that are looked at together."""
+"""Rows of a column that are processed together."""
 
 
 class ColumnFile:
-    """A column that grows at its end and is read when it is whole. Raises: TargetError when the disk refuses."""
+    """A column that grows at its end and is read once complete. Raises: TargetError when the disk refuses."""
 
     def __init__(self, folder: Path, dtype: np.dtype) -> None:
         self._folder, self._dtype, self._rows = folder, dtype, 0
@@ -35,14 +35,14 @@ class ColumnFile:
         self._rows += len(values)
 
     def column(self) -> np.ndarray:
-        """The column, at least one row, which stays as long as somebody has it."""
+        """The column, at least one row; it exists as long as something refers to it."""
         with _refusals(self._folder), self._file as file:
             file.flush()
             return np.memmap(file, dtype=self._dtype, mode="r+", shape=(self._rows,))
 
 
 def empty_columns(folder: Path, dtypes: Mapping[str, type], rows: int) -> dict[str, np.ndarray]:
-    """Columns of zeros, at least one row, for which the disk has room. Raises: TargetError where it has not."""
+    """Columns of zeros, at least one row, with reserved disk space. Raises: TargetError when there is not enough."""
     columns: dict[str, np.ndarray] = {}
     for name, dtype in dtypes.items():
         with _refusals(folder), tempfile.TemporaryFile(dir=folder) as file:
@@ -52,13 +52,13 @@ def empty_columns(folder: Path, dtypes: Mapping[str, type], rows: int) -> dict[s
 
 
 def _reserve(descriptor: int, size: int) -> None:
-    """Room for a file: without it, writing to the pages of a full disk would end the process."""
+    """Reserve disk space for a file: without it, writing to a mapped page of a full disk would kill the process."""
     try:
         os.posix_fallocate(descriptor, 0, size)
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
             raise
-        # Not `os.write`, which may write less than it is given and say nothing of a disk that is full by then.
+        # Not `os.write`: it may write less than requested without reporting the full disk.
         with open(descriptor, "wb", closefd=False) as file:
             for part in chunks(size, 1 << 20):
                 file.write(bytes(part.stop - part.start))
@@ -70,7 +70,7 @@ def is_spilled(column: np.ndarray) -> bool:
 
 
 def release(*columns: np.ndarray) -> None:
-    """Give back the memory of columns in files; what was written to them stays."""
+    """Release the memory of columns in files; their contents stay in the files."""
     for column in columns:
         pages = getattr(column, "_mmap", None)
         if isinstance(pages, mmap.mmap):
@@ -78,7 +78,7 @@ def release(*columns: np.ndarray) -> None:
 
 
 def return_freed_memory() -> None:
-    """Give memory that was freed back to the system, where the C library keeps it (glibc)."""
+    """Return freed memory to the system if the C library keeps it (glibc)."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -1,8 +1,8 @@
-"""Where the streams of the ranks begin in a module of a log, found without unpacking what lies before them.
+"""Finds the begins of the ranks' streams in a module of a log, without unpacking the streams before them.
 
-A module is a concatenation of compressed streams, one or more for each rank, and nothing says where they begin. What
-looks like the head of a stream and unpacks to the header of a record of this log is taken for one. Whoever unpacks the
-streams before it finds out whether it is: they end there, or are cut short.
+A module is a concatenation of compressed streams, one or more per rank, without an index. Bytes that look like the head
+of a stream and unpack to the header of a record of this log are taken for one. Unpacking the previous stream then
+verifies the guess: it ends there, or it is cut short.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dxt_replay.profiler_merge.darshan.log import DarshanLog
 
 _HEADS = {"zlib": re.compile(rb"\x78[\x01\x5e\x9c\xda]"), "bzip2": re.compile(rb"BZh[1-9]1AY&SY")}
 _UNPACKED_BYTES = {"zlib": 1 << 10, "bzip2": 1 << 20}
-"""How much of a stream is looked at: a block of bzip2 is whole, or nothing."""
+"""Bytes of a stream that are examined: a block of bzip2 unpacks as a whole or not at all."""
 
 _HEAD_BYTES = 10
 _MAX_RANK = (1 << 31) - 1
@@ -29,15 +29,16 @@ _NEAR_BYTES = 1 << 16
 
 
 def locatable(log: DarshanLog) -> bool:
-    """Whether the streams of a log can be found: one that is not compressed has none."""
+    """Whether the streams of a log can be found; those of an uncompressed log cannot."""
     return log.compression in _HEADS
 
 
 @dataclass(slots=True)
 class StreamStarts:
-    """The starts of streams in `begin` to `end` - 1 of `data`, the bytes of a log, of one of its DXT modules.
+    """The starts of streams in the bytes [begin, end) of `data`, for one DXT module of a log.
 
-    The ranks of a module ascend. Memory: some 30 bytes for each stretch that was searched; none is searched twice.
+    The ranks of a module ascend. Memory: some 30 bytes for each stretch that was searched. No stretch is searched
+    twice.
     """
 
     log: DarshanLog
@@ -47,7 +48,7 @@ class StreamStarts:
     _searched: list[tuple[int, int, int]] = field(default_factory=list)
 
     def first_of(self, rank: int) -> int:
-        """Where the first stream begins whose first record is of `rank` or a later one; `end` where none does."""
+        """Begin of the first stream whose first record is of `rank` or a later one; `end` if there is none."""
         low, high = self.begin, self.end
         while high - low > _NEAR_BYTES:
             middle = (low + high) // 2
@@ -62,7 +63,7 @@ class StreamStarts:
         return start
 
     def _next(self, at: int) -> tuple[int, int]:
-        """The first start from `at` on, and the rank of its first record; `end` and a rank beyond all without one."""
+        """The first start from `at` on, and the rank of its first record; without one, `end` and a rank beyond all."""
         place = bisect_right(self._searched, (at, self.end, _MAX_RANK))
         if place and self._searched[place - 1][1] >= at:
             return self._searched[place - 1][1:]
@@ -72,14 +73,14 @@ class StreamStarts:
         return start, rank
 
     def _within(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
-        """The starts at `begin` to `end` - 1, or a few bytes later, and their ranks."""
+        """The starts in [begin, end), or a few bytes later, and their ranks."""
         for match in _HEADS[self.log.compression].finditer(self.data, begin, min(end + _HEAD_BYTES, self.end)):
             rank = self._rank_at(match.start())
             if rank is not None:
                 yield match.start(), rank
 
     def _rank_at(self, at: int) -> int | None:
-        """The rank of the record that a stream from `at` on begins with; None where none can begin there."""
+        """The rank of the first record of a stream at `at`; None if no stream can begin there."""
         compression = self.log.compression
         packed = self.data[at : min(at + _UNPACKED_BYTES[compression], self.end)]
         try:
@@ -104,7 +105,7 @@ def _header(byte_order: str, header: bytes) -> tuple[int, int, int, int]:
 
 
 def cut_at(log: DarshanLog, module: str, ranks: Sequence[int]) -> list[int]:
-    """Where the streams of a DXT module begin that are of each of some ranks (ascending) or later ones: offsets.
+    """Offsets in a DXT module at which the streams of each of some ranks (ascending) or later ones begin.
 
     Raises: OSError when the log cannot be read.
     """

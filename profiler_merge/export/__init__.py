@@ -1,1 +1,1 @@
-"""A capture as files of other tools: a reader of the contract and a writer of one format each."""
+"""Writes a capture as files of other tools: each module reads the contract and writes one format."""

@@ -1,4 +1,4 @@
-"""Trace JSON of Chrome, gzipped, as ui.perfetto.dev and chrome://tracing open it.
+"""Writes Chrome's trace JSON, gzipped, for ui.perfetto.dev and chrome://tracing.
 
 Format: "Trace Event Format" of the Catapult project: `X` is an interval with `ts` and `dur` in microseconds, `i` an
 instant, `M` names a process or a thread. Times have three decimals and so are exact.
@@ -43,10 +43,10 @@ from dxt_replay.traces.workers.workers import ALONE, Workers
 SUFFIX = ".json.gz"
 
 EVENTS_PER_FILE = 1_000_000
-"""Events that the viewers open with ease; a longer trace is split by time."""
+"""Events that the viewers open easily; a longer trace is split by time."""
 
 SLICE_ROWS = 1 << 13
-"""Rows that are text at the same time."""
+"""Rows that are formatted at a time."""
 
 _LANES = len(SPAN_KINDS)
 _DUE = 1
@@ -63,7 +63,8 @@ def write_chrome(
 ) -> Exported:
     """Write `capture` to `output`, or to parts of it: pid is the rank, tid the lane, spans have lines of their own.
 
-    In a replay a line beside each lane marks when its operations were due. An event is in the part in which it starts.
+    For a replay, a line beside each lane marks the due times of its operations. An event is in the part in which it
+    starts.
     Memory: one row group, and the spans. Workers write pieces beside the output, which are then joined.
     Raises: UsageError for an `output` that is not named .json.gz; CaptureError when the capture is damaged; TargetError
     when a file exists and not `force`, or cannot be written.
@@ -95,7 +96,7 @@ def write_chrome(
 
 
 def _join_pieces(write: _PieceWork, pieces: list[RankPiece], parts: list[_Part], workers: Workers) -> int:
-    """Have workers write the pieces, and append them to the parts; returns the operations."""
+    """Have workers write the pieces, and append them to the parts; returns the number of operations."""
     operations = 0
     with folder_beside(parts[0].path) as folder:
         work = replace(write, folder=folder)
@@ -117,7 +118,7 @@ class _Part:
             self.text = GzipFile(file)
 
     def append(self, path: Path, events: int, piece: Piece) -> None:
-        """Append a piece that lies at `path`, which goes."""
+        """Append the piece at `path`, and remove it."""
         with _refused(self.path):
             with open(path, "rb") as deflated:
                 self.text.add(piece, deflated)
@@ -148,7 +149,7 @@ def _named(piece: RankPiece) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Written:
-    """A piece of each part: where it lies, its events, and what gzip needs to know; and the operations in all."""
+    """A piece of each part: its path, its events, and gzip's data about it; and the number of operations."""
 
     paths: list[Path]
     events: list[int]
@@ -202,7 +203,7 @@ def _head(name: str, job: Job, part: int) -> str:
 
 
 class _PartText:
-    """The text of a piece of one part. `head`: what it begins with, of the first piece alone."""
+    """The text of a piece of one part. `head`: its beginning, for the first piece alone."""
 
     def __init__(self, path: Path, file: IO[bytes], head: str | None) -> None:
         self._path = path
@@ -252,7 +253,7 @@ class _PartText:
 
 
 def _write_rank(capture: Capture, rank: int, paths: list[str], parts: list[_PartText], cuts: list[int]) -> int:
-    """Returns the operations of the rank. `paths`: as JSON, by file_id."""
+    """Write a rank; returns its number of operations. `paths`: as JSON, by file_id."""
     tracks = RankTracks()
     for start_ns, event in _span_events(capture.spans, rank, tracks):
         parts[bisect_right(cuts, start_ns)].add([event])
@@ -263,7 +264,7 @@ def _write_rank(capture: Capture, rank: int, paths: list[str], parts: list[_Part
         for begin in range(0, batch.num_rows, SLICE_ROWS):
             rows = batch.slice(begin, SLICE_ROWS)
             events = _operation_events(rows, rank, paths, tracks)
-            # rows are in start order: each part gets one stretch of them
+            # rows are in start order, so each part gets one stretch of them
             edges = [0, *np.searchsorted(rows.column("start_ns").to_numpy(), cuts).tolist(), rows.num_rows]
             for part, left, right in zip(parts, edges, edges[1:], strict=False):
                 part.add([text for texts in events[left:right] for text in texts])
@@ -299,7 +300,7 @@ def _span_events(spans: pa.Table, rank: int, tracks: RankTracks) -> Iterator[tup
 
 
 def _operation_events(rows: pa.RecordBatch, rank: int, paths: list[str], tracks: RankTracks) -> list[list[str]]:
-    """The events of each row: the operation, and when it was due."""
+    """The events of each row: the operation, and its due time."""
     start, end = rows.column("start_ns").to_numpy(), rows.column("end_ns").to_numpy()
     file_id = rows.column("file_id").to_numpy()
     columns = [rows.column(name).to_pylist() for name in ("lane", "offset", "length", "step", "due_ns", "result")]
@@ -341,7 +342,7 @@ def _operation_events(rows: pa.RecordBatch, rank: int, paths: list[str], tracks:
 
 
 def _dependency_texts(rows: pa.RecordBatch) -> list[str]:
-    """Arguments of each row that say what the operation waits for; empty where that is not known."""
+    """Arguments of each row that name what the operation waits for; empty if that is not known."""
     texts = [""] * rows.num_rows
     for name in DEPENDENCY_COLUMNS:
         column = rows.column(name)

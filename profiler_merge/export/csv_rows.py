@@ -27,22 +27,22 @@ COLUMNS = (
     "rank", "lane", "op", "api", "path", "offset", "length", "start_s", "end_s", "step", "origin", "due_s", "result",
     "new_path",
 )  # fmt: skip
-"""Times in seconds from the capture's zero with all nine digits. Empty: offset and step that are not known, due_s and
-result of a capture that is not a replay, new_path of an operation that is not a rename. Paths as the files table shows
-them; one that a spreadsheet would run as a formula has an apostrophe before it (`traces.csv_text`). Where the
-dependencies of the operations are known, `feeds`, `follows` and `ready_s` follow."""
+"""Times in seconds from the capture's zero with all nine digits. Empty: an unknown offset or step, due_s and result
+outside of replays, new_path except for renames. Paths are those of the files table; one that a spreadsheet would run as
+a formula has an apostrophe before it (`traces.csv_text`). If the dependencies of the operations are known, `feeds`,
+`follows` and `ready_s` follow."""
 
 _DEPENDENCIES = ("feeds", "follows", "ready_s")
 _RENAME = OPS.index("rename")
 
 SLICE_ROWS = 1 << 13
-"""Rows that are text at the same time: Python's strings are some twenty times larger than the row."""
+"""Rows that are formatted at a time: Python's strings are some twenty times larger than a row."""
 
 
 def write_csv(capture: Capture, output: Path, *, force: bool = False, workers: Workers = ALONE) -> Exported:
     """Write the operations of `capture` to the file `output`, in (rank, start) order. Memory: one row group.
 
-    Several workers write pieces beside it, which are then joined: as many as are worked at.
+    Several workers write pieces beside it, which are then joined.
     Raises: CaptureError when a part is damaged; TargetError when `output` exists and not `force`, or cannot be written.
     """
     with new_file(output, force=force) as file:
@@ -70,7 +70,7 @@ def _join_pieces(capture: Capture, output: Path, stream: IO[bytes], workers: Wor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PieceWriter:
-    """Writes the rows of some ranks to a file of its own; returns that, and their number."""
+    """Writes the rows of some ranks to a file of its own; returns the file and the number of rows."""
 
     capture: Capture
     folder: Path
@@ -86,7 +86,7 @@ class _PieceWriter:
 
 
 def stream_csv(capture: Capture, stream: IO[bytes]) -> int:
-    """`write_csv` to an open stream, whose errors are the caller's; returns the rows written, without the header."""
+    """`write_csv` to an open stream, whose errors are the caller's; returns the number of rows without the header."""
     stream.write(_lines([_column_names(capture)]))
     return _stream_rows(capture, stream)
 

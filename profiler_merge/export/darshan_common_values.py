@@ -8,20 +8,20 @@ from dxt_replay.traces.measures.stable_order import runs
 
 TOP = 4
 TRACKED = 32
-"""DARSHAN_COMMON_VAL_MAX_RUNTIME_COUNT: distinct values per file that Darshan counts, the first to come."""
+"""DARSHAN_COMMON_VAL_MAX_RUNTIME_COUNT: Darshan counts this many distinct values per file, the first to occur."""
 
 
 def common_values(file: np.ndarray, value: np.ndarray, files: int) -> tuple[np.ndarray, np.ndarray]:
-    """int64 (files, TOP) each: values by falling count, then by falling value, and the counts; 0 where there are less.
+    """int64 (files, TOP) each: values by falling count, then by falling value, and the counts; 0 if there are fewer.
 
-    `file` (n,) ascending, `value` int64 (n,) in the order of coming. The value 0 is tracked, but never shown.
+    `file` (n,) ascending, `value` int64 (n,) in the order of occurrence. The value 0 is tracked, but never shown.
     """
     found, counts = np.zeros((files, TOP), dtype=np.int64), np.zeros((files, TOP), dtype=np.int64)
     if not len(file):
         return found, counts
     order = np.lexsort((value, file))
     firsts = _firsts(file[order], value[order])
-    # the sort is stable, so the first of a run is the first to come
+    # the sort is stable, so the first of a run occurred first
     of_file, of_value, came = file[order[firsts]], value[order[firsts]], order[firsts]
     count = np.diff(firsts, append=len(file))
     by_coming = np.lexsort((came, of_file))

@@ -1,4 +1,4 @@
-"""The container of a Darshan log that is being written: header, job record, names, and a region per module.
+"""Writes the container of a Darshan log: header, job record, names, and a region per module.
 
 Log version 3.41 with zlib, the layout of `struct darshan_header` in darshan-log-format.h, which
 `profiler_merge.darshan.header` reads. A region is a concatenation of zlib streams, one per rank, as of MPI jobs.
@@ -30,12 +30,11 @@ _SLOTS = CONTAINERS[LOG_VERSION].slots
 _JOB_NUMBERS = struct.Struct("<7q")
 
 COMMAND_BYTES = JOB_RECORD_BYTES - _JOB_NUMBERS.size - METADATA_BYTES - 1
-"""`DARSHAN_EXE_LEN`: what the command line and the mounts share."""
+"""`DARSHAN_EXE_LEN`: bytes that the command line and the mounts share."""
 
 
 class LogRegions:
-    """The regions of a log, gathered in unnamed temporary files of `folder` until `write` puts them into one; with a
-    `name` in files that begin with it, for `add_piece` of other regions.
+    """The regions of a log, gathered in unnamed temporary files of `folder` until `write` joins them.
 
     A context manager.
     """
@@ -71,7 +70,7 @@ class LogRegions:
         return self.folder / f"{self._name}-{module}"
 
     def pieces(self) -> dict[str, tuple[int, Path]]:
-        """By module, its version and the file that holds its region: whole once this context has ended."""
+        """By module, its version and the file of its region, which is complete once this context has ended."""
         return {module: (version, self._path(module)) for module, version in self._versions.items()}
 
     def add_piece(self, module: str, version: int, path: Path) -> None:
@@ -82,7 +81,7 @@ class LogRegions:
         path.unlink()
 
     def end_streams(self) -> None:
-        """What is appended from now on belongs to the next rank."""
+        """End the current rank's streams; later data belong to the next rank."""
         for module, stream in self._streams.items():
             self._files[module].write(stream.flush())
         self._streams.clear()
@@ -127,7 +126,7 @@ def encode_job(
     metadata: Mapping[str, str],
     mounts: Sequence[tuple[str, str]],
 ) -> tuple[bytes, bool]:
-    """The decompressed job record, and whether all of it found room. Times are the epoch's; the user id is unknown, 0.
+    """The decompressed job record, and whether everything fitted. Times are the epoch's; the user id is unknown, 0.
 
     `mounts`: (file system type, path). Darshan keeps 1 KiB of metadata and some 3 KiB of command line and mounts.
     """
@@ -150,7 +149,7 @@ def encode_names(names: Iterable[tuple[int, bytes]]) -> bytes:
 
 
 def _fitting(lines: Sequence[bytes], room: int) -> tuple[bytes, bool]:
-    """As many whole lines from the first on as there is room for, and whether those are all."""
+    """The first whole lines that fit, and whether all fit."""
     kept = b""
     for line in lines:
         if len(kept) + len(line) > room:
@@ -160,7 +159,7 @@ def _fitting(lines: Sequence[bytes], room: int) -> tuple[bytes, bool]:
 
 
 def _placed(log: IO[bytes], parts: Iterable[bytes]) -> tuple[int, int]:
-    """Append `parts`; their (offset, length) in the log."""
+    """Append `parts`; returns their (offset, length) in the log."""
     begin = log.tell()
     for part in parts:
         log.write(part)

@@ -1,4 +1,4 @@
-"""Operations of one rank -> the counters that Darshan would have kept of them, for POSIX, STDIO and MPI-IO.
+"""The counters that Darshan would have kept of one rank's operations, for POSIX, STDIO and MPI-IO.
 
 Meaning of the counters: darshan-{posix,stdio,mpiio}-log-format.h and the RECORD macros in the .c files of these names.
 Darshan updates them when a call returns, so operations count in the order of their end. Counters that operations do not
@@ -42,10 +42,7 @@ Values = dict[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ModuleRows:
-    """The operations of one rank at one module, by file and within a file in the order of their end.
-
-    `rows` (n,) of `darshan_rows.ROW`; `file` int (n,), index into `file_ids` (m,), ascending.
-    """
+    """The operations of one rank in one module, by file, and within a file in the order of their end."""
 
     rows: np.ndarray
     file: np.ndarray
@@ -114,7 +111,7 @@ def encode_counters(module: str, record_ids: np.ndarray, rank: int, values: Mapp
 
 
 def _transfers(prefix: str, mine: ModuleRows, way: str, ways: str, moved: str) -> Values:
-    """The counters of one direction that all modules have."""
+    """The counters of one direction that all modules share."""
     rows, length = mine.rows, mine.rows["length"]
     start_s, end_s = _first_and_last_s(mine)
     values = {
@@ -138,7 +135,7 @@ def _transfers(prefix: str, mine: ModuleRows, way: str, ways: str, moved: str) -
 
 
 def _slowest(prefix: str, mine: ModuleRows, way: str) -> Values:
-    """The longest operation of each file: the first of them to end, if it took any time."""
+    """The longest operation of each file; of equal ones the first to end. None if it took no time."""
     duration = mine.rows["end_ns"] - mine.rows["start_ns"]
     longest = _reduced(np.maximum, mine, duration, 0)
     size = np.zeros(mine.files, dtype=np.int64)
@@ -150,7 +147,8 @@ def _slowest(prefix: str, mine: ModuleRows, way: str) -> Values:
 
 
 def _metadata(prefix: str, mine: ModuleRows) -> Values:
-    """Opens, closes and their times; a file that was used with neither recorded was opened once, around its use."""
+    """Opens, closes and their times. A file that was used without a recorded open counts as opened once, around its
+    use."""
     data, opens, closes = mine.of(READ, WRITE), mine.of(_OPEN), mine.of(_CLOSE)
     used_s, unused_s = _first_and_last_s(data)
     values: Values = {f"{prefix}_F_META_TIME": _busy_s(mine.of(_OPEN, _CLOSE, _STAT, _SEEK, RENAME))}
@@ -168,7 +166,7 @@ def _metadata(prefix: str, mine: ModuleRows) -> Values:
     if prefix == "POSIX":
         renamed = mine.of(RENAMED)
         old_name = np.zeros(mine.files, dtype=np.int64)
-        # the first of them, so the last to be set
+        # the first of them, so it is set last
         old_name[renamed.file[::-1]] = renamed.rows["offset"][::-1]
         values["POSIX_STATS"] = _counts(mine.of(_STAT))
         values["POSIX_RENAME_SOURCES"] = _counts(mine.of(RENAME))
@@ -209,7 +207,7 @@ def _posix_only(mine: ModuleRows, alignment: np.ndarray) -> Values:
 
 
 def _last_bytes(mine: ModuleRows, data: ModuleRows) -> np.ndarray:
-    """int64 by row of `data`: the last byte that its file was read, or written, at before; 0 since it was opened."""
+    """int64 by row of `data`: last byte of the previous read, or write, of its file; 0 after an open."""
     op = mine.rows["op"]
     opens = np.cumsum(op == _OPEN, dtype=np.int32)[np.isin(op, (READ, WRITE))]
     before = np.zeros(len(data.rows), dtype=np.int64)
@@ -223,7 +221,7 @@ def _last_bytes(mine: ModuleRows, data: ModuleRows) -> np.ndarray:
 
 
 def _mpiio_only(mine: ModuleRows) -> Values:
-    """Independent and collective operations apart; common sizes."""
+    """Independent and collective operations separately; common sizes."""
     data = mine.of(READ, WRITE)
     collective, write = data.rows["api"] == _COLLECTIVE, data.rows["op"] == WRITE
     switches = np.append(False, (write[1:] != write[:-1]) & (data.file[1:] == data.file[:-1]))[: len(write)]
@@ -263,7 +261,7 @@ def _reduced(operation: np.ufunc, mine: ModuleRows, values: np.ndarray, empty: i
 
 
 def _busy_s(mine: ModuleRows) -> np.ndarray:
-    """Time in operations without what the ones that ended before took already (DARSHAN_TIMER_INC_NO_OVERLAP)."""
+    """Time in operations, without time that earlier-ending ones already cover (DARSHAN_TIMER_INC_NO_OVERLAP)."""
     start, end = mine.rows["start_ns"], mine.rows["end_ns"]
     before = np.full(len(end), _NEVER)
     same = mine.file[1:] == mine.file[:-1]
@@ -272,7 +270,7 @@ def _busy_s(mine: ModuleRows) -> np.ndarray:
 
 
 def _first_and_last_s(mine: ModuleRows) -> tuple[np.ndarray, np.ndarray]:
-    """First start and last end of each file; 0 where nothing happened, so never 0 where something did."""
+    """First start and last end of each file; 0 means none, so a real time is never 0."""
     some = _counts(mine) > 0
     first = _reduced(np.minimum, mine, mine.rows["start_ns"], 0) / NS_PER_S
     last = _reduced(np.maximum, mine, mine.rows["end_ns"], 0) / NS_PER_S

@@ -1,4 +1,4 @@
-"""Bytes moved over time by one rank, as Darshan's HEATMAP has them."""
+"""Bytes moved over time by one rank, in the form of Darshan's HEATMAP."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Heatmap:
         self.write = np.zeros(bins, dtype=np.int64)
 
     def add(self, length: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray, is_write: np.ndarray) -> None:
-        """Spread the bytes of operations evenly over their time; in sum every byte counts once.
+        """Spread the bytes of operations evenly over their time; each byte counts once in total.
 
-        What lies outside the bins (a start before the job's) goes to the nearest.
+        Bytes outside of the bins (a start before the job's) go to the nearest bin.
         """
         moved = length > 0
         length, start_ns, end_ns, is_write = length[moved], start_ns[moved], end_ns[moved], is_write[moved]
@@ -56,7 +56,7 @@ class Heatmap:
         bins[first : last + 1] += np.diff(edges, prepend=0, append=length)
 
     def encode(self, record_id: int, rank: int) -> bytes:
-        """The decompressed bytes of the record; none if no byte was moved, as Darshan leaves it out."""
+        """The decompressed bytes of the record; empty if no byte was moved, since Darshan leaves it out."""
         if not (self.read.any() or self.write.any()):
             return b""
         head = struct.pack("<Qqdq16x", record_id, rank, self._width_ns / NS_PER_S, len(self.read))

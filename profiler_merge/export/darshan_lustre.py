@@ -1,6 +1,6 @@
 """Stripes of files -> records of the LUSTRE module, version 2: one component over the whole file.
 
-Layout: darshan-lustre-log-format.h. Which storage targets a file is on is not in a capture: their ids are -1.
+Layout: darshan-lustre-log-format.h. A capture does not hold the storage targets of a file: their ids are -1.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The operations of one rank, brought together by file, on disk while they are many."""
+"""Groups the operations of one rank by file, on disk if they are many."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ ROW = np.dtype(
     ],
     align=True,
 )
-"""The columns of an operation that a Darshan log keeps; `traced` rows go into DXT, the others into counters alone."""
+"""The columns of an operation that a Darshan log keeps. `traced` rows go into DXT, the others only into counters."""
 
 RENAME = OPS.index("rename")
 RENAMED = len(OPS)
 """`op` of the other side of a rename: a row of the new name, whose `offset` is the record id of the old one (as i8)."""
 
 GROUP_ROWS = 1 << 19
-"""Rows that are worked on at the same time, or all of one file if it has more."""
+"""Rows that are processed at a time, or all of one file if it has more."""
 
 
 class RowsByFile:
-    """Takes the rows of a rank in any order and gives them back file by file. A context manager."""
+    """Takes the rows of a rank in any order and returns them file by file. A context manager."""
 
     def __init__(self, folder: Path) -> None:
         self._file = TemporaryFile(dir=folder)  # noqa: SIM115 - closed by __exit__
@@ -49,7 +49,7 @@ class RowsByFile:
         self._begins: list[np.ndarray] = []
 
     def add(self, rows: np.ndarray) -> None:
-        """Keep `rows` (n,) of ROW; rows of one file stay in the order in which they came."""
+        """Keep `rows` (n,) of ROW; rows of one file stay in the order of arrival."""
         if not len(rows):
             return
         ordered = rows[stable_order(rows["file_id"])]
@@ -60,7 +60,7 @@ class RowsByFile:
         self._file.write(ordered.tobytes())
 
     def groups(self, group_rows: int = GROUP_ROWS) -> Iterator[np.ndarray]:
-        """Arrays of ROW with all rows of some files each, by file_id ascending."""
+        """Arrays of ROW, each with all rows of some files, by file_id ascending."""
         if not self._rows:
             return
         self._file.flush()
@@ -77,9 +77,9 @@ class RowsByFile:
             yield self._pieces(begins[first:end], counts[first:end])
 
     def _pieces(self, begins: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """The rows of these pieces, one after the other. Read and not mapped: an error of the disk would be a SIGBUS.
+        """The rows of these pieces, one after the other. Read instead of mapped: a disk error would be a SIGBUS.
 
-        The files of a group lie side by side in what one `add` wrote, so that there is one call for each.
+        The files of a group are adjacent in the output of one `add`, so there is one call for each.
         """
         order = np.argsort(begins)
         ordered, sizes = begins[order], counts[order]

@@ -13,13 +13,13 @@ MAX_RECORD_SEGMENTS = ((1 << 31) - 1 - 104) // 40
 """Darshan's own readers keep the size of a record in a C int; a file with more operations gets several records."""
 
 PIECE_SEGMENTS = 1 << 18
-"""Segments that are bytes at the same time."""
+"""Segments that are encoded at a time."""
 
 DXT_VERSIONS = {1: {"DXT_POSIX": 1, "DXT_MPIIO": 2}, 2: {"DXT_POSIX": 2, "DXT_MPIIO": 3}}
-"""`--dxt-version` -> the version of each module: 1 is what released tools read, 2 adds the pthread id."""
+"""`--dxt-version` -> the version of each module: released tools read 1; 2 adds the pthread id."""
 
 HOST = b"unknown"
-"""A capture does not keep host names."""
+"""Placeholder: a capture does not keep host names."""
 
 _HEADER = np.dtype(
     [("id", "<u8"), ("rank", "<i8"), ("shared", "<i8"), ("host", "S64"), ("writes", "<i8"), ("reads", "<i8")]
@@ -41,7 +41,7 @@ def encode_segments(
         return
     firsts = runs(file)
     place = np.arange(len(file)) - np.repeat(firsts, np.diff(firsts, append=len(file)))
-    # a record per file, or several; of each first the writes
+    # a record per file, or several; the writes of each come first
     record = file * (len(file) // MAX_RECORD_SEGMENTS + 1) + place // MAX_RECORD_SEGMENTS
     order = stable_order(2 * record + ~write)
     begins = runs(record[order])

@@ -1,4 +1,4 @@
-"""A capture as a Darshan log (container 3.41, as Darshan 3.5 writes): for everything that reads Darshan logs.
+"""Writes a capture as a Darshan log (container 3.41, as Darshan 3.5 writes), for any tool that reads Darshan logs.
 
 Traced POSIX and MPI-IO reads and writes become DXT segments; the counters of POSIX, MPI-IO and STDIO and the HEATMAP
 are computed from all operations. Records are per rank, as with DARSHAN_DISABLE_SHARED_REDUCTION.
@@ -45,7 +45,7 @@ from dxt_replay.traces.version import VERSION
 from dxt_replay.traces.workers.workers import ALONE, Workers
 
 WRITER_KEY = "writer"
-"""Key of job metadata that marks a log as written here, and not recorded by Darshan."""
+"""Key of job metadata that marks a log as written here instead of recorded by Darshan."""
 
 FAILED = "failed"
 HDF5 = "hdf5"
@@ -73,9 +73,9 @@ def write_darshan(
     """Write `capture` to the log `output`.
 
     `dxt_version` 1: DXT_POSIX 1 and DXT_MPIIO 2, which released tools read. 2: DXT_POSIX 2 and DXT_MPIIO 3, with a
-    pthread id per lane, so that lanes survive. Memory: a row group, or the operations of one rank on one file where
-    those are more. Disk beside `output`: 48 bytes per operation of the largest rank. Workers write there, too,
-    the regions of some ranks each, which are then joined.
+    pthread id per lane, so that lanes survive. Memory: a row group, or the operations of one rank on one file if those
+    are more. Disk beside `output`: 48 bytes per operation of the largest rank. There workers also write the regions of
+    some ranks each, which are then joined.
     Raises: UsageError for an unknown version; CaptureError when the capture is damaged; TargetError when `output`
     exists and not `force`, or cannot be written.
     """
@@ -116,7 +116,7 @@ def _write_ranks(writer: _Writer, output: Path, workers: Workers) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RankWork:
-    """Writes the regions of some ranks to files of `folder`; returns what was written, and the files by module."""
+    """Writes the regions of some ranks to files of `folder`; returns a tally, and the files by module."""
 
     capture: Capture
     folder: Path
@@ -136,9 +136,10 @@ class _RankWork:
 
 @dataclass(slots=True, kw_only=True)
 class _Tally:
-    """What was written of some ranks. `counted[module]`: by file_id, whether a record of it was written; `left_out`:
-    operations by reason; `heatmaps`: names of the records there; `rank_unknown`: records of unknown rank,
-    written for rank 0."""
+    """What was written for some ranks.
+
+    `counted[module]`: by file_id, whether a record of it was written. `left_out`: operations by reason.
+    `heatmaps`: names of the records there. `rank_unknown`: records of unknown rank, written for rank 0."""
 
     counted: dict[str, np.ndarray]
     segments: int = 0
@@ -150,7 +151,7 @@ class _Tally:
     heatmaps: set[str] = field(default_factory=set)
 
     def add(self, other: _Tally) -> None:
-        """Add what was written of other ranks."""
+        """Add the tally of other ranks."""
         for module, mask in other.counted.items():
             self.counted[module] |= mask
         self.segments += other.segments
@@ -202,7 +203,7 @@ class _Writer:
         self.regions.end_streams()
 
     def _rows(self, batch: pa.RecordBatch, rank: int) -> np.ndarray:
-        """The rows of a batch that a Darshan log has a place for; the others are counted by reason."""
+        """The rows of a batch that a Darshan log can hold; the others are counted by reason."""
         rows = np.empty(batch.num_rows, dtype=ROW)
         for name in ("lane", "file_id", "offset", "length", "start_ns", "end_ns"):
             rows[name] = batch.column(name).to_numpy()
@@ -210,7 +211,7 @@ class _Writer:
         is_data = np.isin(rows["op"], (READ, WRITE))
         posix = rows["api"] == APIS.index("POSIX")
         dxt = np.isin(rows["api"], APIS_OF_MODULE["POSIX"] + APIS_OF_MODULE["MPI-IO"])
-        # DXT_POSIX has no way to say that an offset is not known
+        # DXT_POSIX cannot express an unknown offset
         rows["traced"] = is_data & dxt & (codes(batch, "origin") != RECONSTRUCTED) & ~(posix & (rows["offset"] < 0))
         failed = batch.column("result").fill_null(0).to_numpy() < 0
         hdf5 = ~failed & (rows["api"] == APIS.index("HDF5"))
@@ -256,13 +257,14 @@ class _Writer:
 
     @property
     def nprocs(self) -> int:
-        """Processes that the job record of the log says."""
+        """Number of processes in the job record of the log."""
         return max(self.capture.info.job.nprocs, 1, *(rank + 1 for rank in self.capture.ranks))
 
     def write_counted_only(self) -> None:
-        """Records of what the files table counts and no operation shows; which rank did it is not known there.
+        """Write records of counted I/O in the files table that no operation shows; its rank is unknown.
 
-        A shared record says that every rank used the file. One with fewer operations than ranks is rank 0's instead.
+        A shared record states that every rank used the file. If it would have fewer operations than ranks, rank 0 gets
+        it instead.
         """
         sizes = np.maximum(self.capture.files["size"].to_numpy(), 1)
         for module, names in _SUMMED_COUNTERS.items():
@@ -275,7 +277,7 @@ class _Writer:
             )
             values: Values = {name: column[mine] for name, column in columns.items()}
             for moved in ("READ", "WRITTEN"):
-                # the table has one size of a file, whichever way the bytes went
+                # the table has one size per file, for every interface
                 some = values[f"{module}_BYTES_{moved}"] > 0
                 values[f"{module}_MAX_BYTE_{moved}"] = np.where(some, sizes[mine] - 1, 0)
             operations = np.sum([values[f"{module}_{name.upper()}"] for name in sorted(names & _OPERATIONS)], axis=0)
@@ -296,7 +298,7 @@ class _Writer:
         self.regions.end_streams()
 
     def finish(self, log: IO[bytes]) -> bool:
-        """Write the log; whether the job record had room for all that it should hold."""
+        """Write the log; returns whether the job record had room for everything."""
         info = self.capture.info
         metadata = {
             "lib_ver": _LIB_VERSION,
@@ -326,7 +328,7 @@ class _Writer:
 
 
 def _record_ids(capture: Capture) -> np.ndarray:
-    """uint64 by file_id: as recorded where every file has its own, else from the paths, as Darshan makes them."""
+    """uint64 by file_id: the recorded ids if all differ, else Darshan's hashes of the paths."""
     recorded = capture.files["record_id"].to_numpy()
     if len(np.unique(recorded)) == len(recorded) and not np.any(recorded == 0):
         return recorded
@@ -337,25 +339,25 @@ def _record_ids(capture: Capture) -> np.ndarray:
 
 
 def _log_names(capture: Capture) -> list[bytes]:
-    """Paths as a log holds them: its names end at a zero byte."""
+    """Paths as a log holds them: a name ends at its first zero byte."""
     return [path.replace(b"\0", b"") for path in exact_paths(capture.files)]
 
 
 def _block_size(fs_type: str) -> int:
-    """What Darshan takes as a file's alignment: 1 MiB on Lustre, else the block size, which nearly always is 4 KiB."""
+    """Darshan's alignment of a file: 1 MiB on Lustre, else the block size, which nearly always is 4 KiB."""
     if fs_type in ("", UNKNOWN_MOUNT.fs_type):
         return UNKNOWN_ALIGNMENT
     return 1 << 20 if fs_type == "lustre" else 1 << 12
 
 
 def _job_start_ns(capture: Capture) -> int:
-    """The capture's zero. One that has no date gets the second after the epoch: 0 would say that it is not known."""
+    """The capture's zero. An undated one gets the second after the epoch, since 0 would mean "not known"."""
     zero_ns = capture.info.job.zero_ns
     return zero_ns if zero_ns > 0 else NS_PER_S
 
 
 def _job_end_ns(capture: Capture) -> int:
-    """End of the job: its run time after the start, which old logs have a second longer."""
+    """End of the job: its run time after the start; old logs have a second more."""
     job = capture.info.job
     return max(job.end_ns, _job_start_ns(capture) + max(1, seconds_to_ns(job.run_time_s)))
 

@@ -1,4 +1,4 @@
-"""Nanoseconds as exact decimal text in a larger unit: a float could not hold them all."""
+"""Nanoseconds as exact decimal text in a larger unit, which a float could not represent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SECONDS = 9
 
 
 def decimal_texts(nanoseconds: np.ndarray, digits: int) -> pa.Array:
-    """Text (n,) of int64 `nanoseconds` / 10**`digits`, all digits written: 1_500 in MICROSECONDS is "1.500"."""
+    """Text (n,) of int64 `nanoseconds` / 10**`digits` with all digits: 1_500 in MICROSECONDS is "1.500"."""
     unit = np.uint64(10**digits)
     # the view also makes the most negative number positive, which abs alone cannot
     magnitude = np.abs(np.ascontiguousarray(nanoseconds, dtype=np.int64)).view(np.uint64)

@@ -1,4 +1,4 @@
-"""The result of an export: its files, and what it could not keep."""
+"""The result of an export: its files, and what the format could not hold."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class ExportedFile:
     """One written file.
 
     entries: events, rows or actions in it.
-    bytes: its size; 0 where it went to a pipe.
+    bytes: its size; 0 if it went to a pipe.
     """
 
     path: str

@@ -1,8 +1,8 @@
-"""A capture for fio: an iolog (version 3) per rank and lane, a job file for all of them, a script that runs it.
+"""Writes a capture for fio: an iolog (version 3) per rank and lane, a job file for all, and a script that runs it.
 
 Format: "Trace file format v3" of fio's HOWTO. A line is `<time> <file> add|open|close` or
-`<time> <file> read|write <offset> <length>`. What the HOWTO leaves out, from fio's iolog.c and runs of fio 3.33: times
-are in microseconds; the line after one at time 0 does not wait, so the first time here is 1; a name ends at white
+`<time> <file> read|write <offset> <length>`. Facts that the HOWTO leaves out, from fio's iolog.c and runs of fio 3.33:
+times are in microseconds; the line after one at time 0 does not wait, so the first time here is 1; a name ends at white
 space and after 256 bytes; a length has 32 bits.
 """
 
@@ -32,13 +32,14 @@ JOB_FILE = "replay.fio"
 SCRIPT = "replay.sh"
 DIRECTORIES = "directories"
 NAMES = "names"
-"""Folder of links to the files whose own names fio cannot read from an iolog."""
+"""Folder of links to files whose own names fio cannot read from an iolog."""
 
 LONGEST_CALL = 1 << 30
-"""Bytes of one fio action: Linux transfers less than 2 GiB by one call, and fio's buffer is as large as the longest."""
+"""Bytes of one fio action: one call of Linux transfers less than 2 GiB, and fio's buffer is as large as the longest
+action."""
 
 MOST_JOBS = 4096
-"""FIO_MAX_JOBS of fio: jobs that one fio process runs."""
+"""FIO_MAX_JOBS of fio: most jobs of one fio process."""
 
 ZERO_LENGTH = "zero_length"
 OFFSET_NOT_KNOWN = "offset_not_known"
@@ -92,10 +93,10 @@ def write_fio(
 ) -> Exported:
     """Write the reads and writes of `capture` into `folder`; the capture's first start is at 1 us in fio's time.
 
-    `paths`: by file_id, where fio finds the file (`replay.target.placement` knows). `replayed`: boolean mask of the
-    rows of a batch that a replay issues, one layer of each file (`replay.plan.chosen_layers` knows). A lane opens a
-    file before its first operation on it and closes it after the last. Memory: a row group, and a number per lane and
-    file.
+    `paths`: by file_id, the path at which fio finds the file (from `replay.target.placement`).
+    `replayed`: boolean mask of the rows of a batch that a replay issues, one layer of each file (from
+    `replay.plan.chosen_layers`). A lane opens a file before its first operation on it and closes it after the last.
+    Memory: a row group, and a number per lane and file.
     Raises: CaptureError when the capture is damaged or has nothing for fio; TargetError when `folder` exists and not
     `force`, holds something else, or cannot be written.
     """
@@ -147,8 +148,9 @@ class _Written:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RankWork:
-    """Writes the iologs of some ranks into `folder`; returns them, the directories of the files that they write, and
-    the operations left out by reason."""
+    """Writes the iologs of some ranks into `folder`.
+
+    Returns: the iologs, the directories of the files that they write, and the operations left out by reason."""
 
     source: _Source
     folder: Path
@@ -167,7 +169,7 @@ class _RankWork:
 
 
 class _Names:
-    """File names as the iologs hold them, and the directories that must exist before files in them are written."""
+    """File names for the iologs, and the directories that must exist before files in them are written."""
 
     def __init__(self, folder: Path, paths: Sequence[bytes]) -> None:
         self._folder = folder
@@ -202,7 +204,7 @@ class _Source:
 
 
 def _last_names(capture: Capture) -> np.ndarray:
-    """As fio has no rename, a file has its last name from the start: what was written is then found when it is read."""
+    """fio has no rename, so a file has its last name from the start: reads then find what was written."""
     last: np.ndarray = np.arange(capture.files.num_rows, dtype=np.int32)
     following: dict[int, int] = {}
     for rank in capture.ranks:
@@ -233,7 +235,7 @@ class _Rows:
 def _write_rank(
     source: _Source, rank: int, folder: Path, names: _Names, zero_ns: int, left_out: Counter[str]
 ) -> list[_Lane]:
-    """The lanes of a rank that transfer anything, ascending. Reads the rank twice: fio adds all files first."""
+    """The lanes of a rank that transfer data, ascending. Reads the rank twice, because fio adds all files first."""
     lanes: dict[int, _Lane] = {}
     before = 0
     for rows in _rows(source, rank, left_out):
@@ -303,7 +305,7 @@ def _lines(rows: _Rows, places: np.ndarray, before: int, lane: _Lane, names: _Na
 
 
 def _objection(folder: Path) -> str | None:
-    """Why a directory is not an earlier export with nothing else in it. Raises: OSError."""
+    """Why a directory is not an earlier export with nothing else in it; None if it is. Raises: OSError."""
     job = folder / JOB_FILE
     if not (job.is_file() and job.read_bytes().startswith(_MARK.encode())):
         return "is not an export for fio" if any(folder.iterdir()) else None

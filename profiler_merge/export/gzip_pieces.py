@@ -1,8 +1,7 @@
-"""A gzip file of one member that is put together from pieces, each deflated by itself, perhaps in another process.
+"""A one-member gzip file made of pieces, each deflated separately, perhaps in another process.
 
-A piece ends at a byte and refers to nothing before it (a full flush, zlib.h), so the pieces in their order are the
-member; its checksum follows from those of the pieces. Several members would be gzip too, but not all viewers read on
-after the first.
+A piece ends at a byte and refers to no earlier data (a full flush, zlib.h), so the concatenated pieces are the member;
+its checksum follows from theirs. Several members would be valid gzip too, but some viewers stop after the first.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import IO
 
 _LEVEL = 5
 _HEADER = b"\x1f\x8b\x08\x00" + bytes(5) + b"\xff"
-"""RFC 1952: deflate, without a time and a name, so that the same contents are the same bytes."""
+"""RFC 1952: deflate, without a time and a name, so that equal contents give equal bytes."""
 
 _POLYNOMIAL = 0xEDB88320
 _COPIED_BYTES = 1 << 20
@@ -24,13 +23,13 @@ _COPIED_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """What is known of the text of a piece: its checksum (CRC-32) and its bytes."""
+    """Facts about the text of a piece: its checksum (CRC-32) and its number of bytes."""
 
     checksum: int = 0
     bytes: int = 0
 
     def followed_by(self, other: Piece) -> Piece:
-        """Both as one."""
+        """The concatenation of both pieces."""
         return Piece(checksum=_after_zeros(self.checksum, other.bytes) ^ other.checksum, bytes=self.bytes + other.bytes)
 
 
@@ -50,7 +49,7 @@ class PieceWriter:
         self._file.write(self._deflate.compress(text))
 
     def finish(self) -> Piece:
-        """End the piece, whose last bytes are written."""
+        """End the piece and write its last bytes."""
         self._file.write(self._deflate.flush(zlib.Z_FULL_FLUSH))
         return Piece(checksum=self._checksum, bytes=self._bytes)
 
@@ -64,7 +63,7 @@ class GzipFile:
         file.write(_HEADER)
 
     def add(self, piece: Piece, deflated: IO[bytes] | None = None) -> None:
-        """Append a piece: the bytes of `deflated`, or what a `PieceWriter` has just written to this file."""
+        """Append a piece: the bytes of `deflated`, or those that a `PieceWriter` has just written to this file."""
         if deflated is not None:
             shutil.copyfileobj(deflated, self.file, _COPIED_BYTES)
         self._whole = self._whole.followed_by(piece)
@@ -78,8 +77,9 @@ class GzipFile:
 
 
 def _after_zeros(checksum: int, count: int) -> int:
-    """The part of a checksum that remains when `count` bytes follow: as `crc32_combine` of zlib, which multiplies the
-    checksum, a polynomial over GF(2), by x to the power of the bits that follow."""
+    """The part of a checksum that remains when `count` bytes follow, as in `crc32_combine` of zlib.
+
+    It multiplies the checksum, a polynomial over GF(2), by x to the power of the number of bits that follow."""
     for power in _powers(count):
         checksum = _product(power, checksum)
     return checksum

@@ -1,4 +1,4 @@
-"""Cuts in time between which a stream holds at most so many entries, found in bounded memory."""
+"""Finds cuts in time between which a stream holds a limited number of entries, in bounded memory."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 BINS = 1 << 12
-"""Intervals of the first look; one that holds too much is divided into `FINER` for the next."""
+"""Intervals of the first pass; one with too many entries is divided into `FINER` for the next."""
 FINER = 1 << 8
 
 _COARSE = 16
-"""A part is filled up to a bin: bins hold at most a sixteenth of a part, so parts are nearly full."""
+"""A part is filled up to a whole bin: bins hold at most a sixteenth of a part, so parts are nearly full."""
 
 Weighted = tuple[np.ndarray, np.ndarray]
-"""int64 times (n,) and the entries (n,) that go with each."""
+"""int64 times (n,) and the number of entries (n,) of each."""
 
 
 def time_cuts(stream: Callable[[], Iterable[Weighted]], first_ns: int, last_ns: int, limit: int) -> list[int]:
     """Ascending times; an entry belongs to the part `bisect_right(cuts, time)`, which holds at most `limit` entries.
 
-    `stream` gives all entries anew at each call, with times in [first_ns, last_ns]. More than `limit` entries at one
+    `stream` yields all entries again at each call, with times in [first_ns, last_ns]. More than `limit` entries at one
     nanosecond stay together.
     """
     edges = _divided(first_ns, last_ns + 1, BINS)

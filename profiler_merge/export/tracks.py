@@ -1,4 +1,4 @@
-"""Which line of a timeline an interval is drawn on, so that on each line parents enclose their children."""
+"""Chooses the line of a timeline for each interval, so that on each line parents enclose their children."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ class _Line:
 
 
 class RankTracks:
-    """The lines of one rank. Intervals of one key come in (start, -end) order; one that overlaps another without
-    lying inside it, as no viewer can draw on one line, goes to a further line of the same name."""
+    """The lines of one rank.
+
+    Intervals of one key come in (start, -end) order. An interval that overlaps another without lying inside it goes to
+    a further line of the same name, since no viewer can draw both on one."""
 
     def __init__(self) -> None:
         self._lines: dict[TrackKey, list[_Line]] = {}

@@ -1,4 +1,4 @@
-"""The HDF5 datasets of a capture, from Darshan's H5D records and from the files themselves where they can be opened."""
+"""The HDF5 datasets of a capture, from Darshan's H5D records, and from the files themselves if they can be opened."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from dxt_replay.traces.file_rows import exact_paths
 from dxt_replay.traces.schema import FORMATS, HDF5_SCHEMA, codes
 
 _DIMENSIONS = 5
-"""Most dimensions of a chunk whose extent an H5D record holds, the fastest first."""
+"""Most dimensions of a chunk whose extents an H5D record holds, the fastest first."""
 
 MapRule = tuple[bytes, bytes]
-"""Recorded paths below the first are looked for below the second."""
+"""(recorded prefix, directory): recorded paths below the first are read below the second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ def hdf5_facts(
 
 
 def mapped_path(path: bytes, maps: Iterable[MapRule]) -> bytes:
-    """Where a recorded path is looked for: below the directory of the longest prefix that it is below."""
+    """The present path of a recorded one: below the directory of the longest matching prefix."""
     below = [(prefix, folder) for prefix, folder in maps if path.startswith(prefix.rstrip(b"/") + b"/")]
     if not below:
         return path
@@ -93,7 +93,7 @@ def _inspected_row(file: int, dataset: InspectedDataset) -> dict[str, Any]:
 
 
 def _add_records(log: DarshanLog, numbers: Mapping[int, int], rows: dict[tuple[int, str], dict[str, Any]]) -> None:
-    """Note the H5D records of one log; ranks that used the same dataset saw the same shape, one of them is enough."""
+    """Note the H5D records of one log. One record per dataset suffices: all ranks saw the same shape."""
     records = read_counters(log, "H5D")
     if records is None:
         return
@@ -101,7 +101,7 @@ def _add_records(log: DarshanLog, numbers: Mapping[int, int], rows: dict[tuple[i
     for number, record in enumerate(records.record_ids.tolist()):
         file_path, _, dataset = log.names.get(record, b"").rpartition(b":")
         file_record = int(records.file_ids[number]) if records.file_ids is not None else 0
-        # version 1 names no file, but the name of the dataset does
+        # version 1 has no file, but the name of the dataset contains it
         file = numbers.get(file_record or by_name.get(file_path, 0))
         row = _recorded_row(records, number)
         if file is not None and row is not None:
@@ -110,7 +110,7 @@ def _add_records(log: DarshanLog, numbers: Mapping[int, int], rows: dict[tuple[i
 
 
 def _recorded_row(records: CounterTable, number: int) -> dict[str, Any] | None:
-    """Type, points and chunk shape; None for a dataset that was opened but not looked into."""
+    """Type, points and chunk shape; None for a dataset that was opened but not used."""
 
     def value(counter: str) -> int:
         return int(records.counters[f"H5D_{counter}"][number])

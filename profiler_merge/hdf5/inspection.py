@@ -38,7 +38,7 @@ class InspectedDataset:
 
 
 def inspect_file(path: bytes) -> list[InspectedDataset]:
-    """All datasets of a file that have data in it; those of variable length, external or virtual are left out.
+    """All datasets of a file with data in it, except those of variable length, external or virtual ones.
 
     The file is only read. Raises: LogError when it is not a regular file, cannot be opened or is not HDF5;
     MissingDependencyError without h5py.
@@ -89,10 +89,10 @@ def _datasets(h5py: Any, file: Any) -> Iterator[InspectedDataset]:
 
 
 def _is_inline(dataset: Any) -> bool:
-    """Whether the points are in the file as they are, and not references to elsewhere."""
+    """Whether the points are stored in the file itself instead of as references."""
     try:
         return not dataset.dtype.hasobject
-    except TypeError:  # a type that NumPy has not
+    except TypeError:  # a type that NumPy lacks
         return False
 
 

@@ -1,1 +1,1 @@
-"""Profiles of a framework: the event table that every profiler's files become, and the spans made of it."""
+"""Profiles of a framework: one event table for the files of every profiler, and the spans made from it."""

@@ -18,10 +18,10 @@ NUMBER_STATS = (
 )  # fmt: skip
 TEXT_STATS = ("filename", "name", "tf_function_call")
 STATS = (*NUMBER_STATS, *TEXT_STATS)
-"""The stats that are kept; an event has two or three on average, most of which describe memory or shapes."""
+"""The stats that are kept. An event has two or three on average, most of which describe memory or shapes."""
 
 GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset", "mtia_ccp_events")
-"""Categories of PyTorch's events that are work on a GPU; the capitals are those of 2021 and 2022."""
+"""Categories of PyTorch's events that are work on a GPU; capitalised ones are from 2021 and 2022."""
 GPU_LAUNCH = ("cuda_runtime", "cuda_driver", "Runtime", "mtia_runtime")
 """Categories of the calls that launch such work, or wait for it."""
 
@@ -47,11 +47,11 @@ class ProfileLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TorchFacts:
-    """What only PyTorch's profiles say.
+    """Facts that only PyTorch's profiles hold.
 
-    `category` (int16 per event) is a row of `categories` ("cpu_op", "kernel" ...). `correlation` (int64 per event)
-    is equal for a GPU event and the call that launched it, 0 for none. `rank`: as torch.distributed knows it, else
-    None. `pids`: the processes that were profiled. `exports`: paths to which the profiler itself wrote.
+    `category` (int16 per event) is a row of `categories` ("cpu_op", "kernel" ...). `correlation` (int64 per event) is
+    equal for a GPU event and the call that launched it, 0 for none. `rank`: from torch.distributed, else None.
+    `pids`: the processes that were profiled. `exports`: paths to which the profiler itself wrote.
     """
 
     category: np.ndarray
@@ -78,7 +78,7 @@ class Profile:
     Names that are not UTF-8 are decoded with surrogate escapes. `options` is empty before TF 2.21.
     `stats`: key -> (event rows, values), ascending; see `stat`. `skipped_fields`: message -> number of fields in the
     file that this release does not know. `torch`: of a PyTorch profile only. `warnings`: damage that was skipped.
-    `phases`: where the process was profiled several times, one after the other, the profile of each time; else empty.
+    `phases`: if the process was profiled several times, the profile of each time; else empty.
     """
 
     path: Path
@@ -147,10 +147,10 @@ class Profile:
 
 
 def beside(first: Profile, second: Profile) -> Profile:
-    """The events of two profilers that ran in one process, such as JAX's and TensorFlow's at the same time.
+    """The merged events of two profilers that ran in one process, such as JAX's and TensorFlow's at the same time.
 
     The facts of the file (`path`, `hostnames`, `options`) are those of the first.
-    Raises: ProfileError where one of them has no date.
+    Raises: ProfileError if one of them has no date.
     """
     if first.epoch_start_ns is None or second.epoch_start_ns is None:
         undated = first if first.epoch_start_ns is None else second

@@ -1,4 +1,4 @@
-"""Which batch fetch of a TensorFlow loop first used what each event of its input pipeline made. Pure.
+"""Finds the batch fetch of a TensorFlow loop that first used the product of each input-pipeline event. Pure.
 
 tf.data passes elements between its threads through buffers, and names each of them: `PrefetchProduce` and the later
 `PrefetchConsume` of one element have the same `element_id`. So the events form a chain, for example
@@ -23,7 +23,7 @@ _PRODUCE = re.compile(r"(?P<stage>\w+)Produce")
 _CONSUME = re.compile(r"(?P<stage>\w+)Consume")
 _STARTED, _RUNS = "FunctionRun", "ExecutorState::Process"
 _MOST_STAGES = 64
-"""Buffers between a read and the loop, one after the other; more than any pipeline has."""
+"""Most buffers between a read and the loop; no pipeline has more."""
 
 
 def fetched_ns(profile: Profile, made: np.ndarray, get_next: np.ndarray, waits: Intervals) -> np.ndarray:
@@ -50,7 +50,7 @@ def fetched_ns(profile: Profile, made: np.ndarray, get_next: np.ndarray, waits: 
 
 
 def outermost_on_lines(profile: Profile, rows: np.ndarray) -> np.ndarray:
-    """Those of `rows` (ascending) that lie in no other one of their line, ascending."""
+    """The `rows` (ascending) that no other one of their line contains, ascending."""
     if not len(rows):
         return rows
     bounds = np.flatnonzero(np.diff(profile.line[rows])) + 1
@@ -59,7 +59,7 @@ def outermost_on_lines(profile: Profile, rows: np.ndarray) -> np.ndarray:
 
 
 def _user(profile: Profile, contexts: np.ndarray) -> np.ndarray:
-    """int64 (n,): the context in which the product of each context was used first; -1 where none is known."""
+    """int64 (n,): the context that first used the product of each context; -1 if none is known."""
     found = np.full(len(contexts), -1)
     stages: dict[str, list[list[int]]] = {}
     for code, name in enumerate(profile.names):
@@ -90,10 +90,10 @@ def _user(profile: Profile, contexts: np.ndarray) -> np.ndarray:
 
 
 def _context(profile: Profile, contexts: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The context (its place among `contexts`) that holds each event of `rows` or is that event; -1 for none."""
+    """The context (its index in `contexts`) that is or contains each event of `rows`; -1 for none."""
     if not len(contexts):
         return np.full(len(rows), -1)
-    # Rows of a profile are sorted by line and start, the outer event first: an event comes after what holds it.
+    # Rows of a profile are sorted by line and start, the outer event first, so an event follows those that contain it.
     place = np.searchsorted(contexts, rows, side="right") - 1
     holder = contexts[np.maximum(place, 0)]
     holds = (

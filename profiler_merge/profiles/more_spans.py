@@ -1,4 +1,4 @@
-"""Spans of a job from files that are not profiles of a rank: what the readers of such files give to a merge."""
+"""Spans of a job from files that are not profiles of a rank, as their readers pass them to a merge."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
 
 ProcessIds = Sequence[Collection[int]]
-"""The ids of the processes of each rank of a job, empty where they are not known."""
+"""The process ids of each rank of a job, empty if they are not known."""
 
 
 @dataclass(slots=True, kw_only=True)
 class MoreSpans:
     """Spans of ranks in CLOCK_REALTIME.
 
-    loops: of a training loop, where a rank has no profile. meetings: collectives, beside what a profile has.
+    loops: of a training loop, for ranks without a profile.
+    meetings: collectives, in addition to those of a profile.
     """
 
     loops: dict[int, SpanColumns] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Which reader a profile needs, by its first bytes; all after this see the same table."""
+"""Chooses the reader of a profile by its first bytes; all readers make the same table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dxt_replay.profiler_merge.profiles.kineto.names import cycles_of
 from dxt_replay.profiler_merge.profiles.xplane import decode as xplane
 
 INPUT_FOLDER = "tf.data"
-"""As `profiler_merge.recording` names it; that module imports nothing of ours."""
+"""The name in `profiler_merge.recording`, repeated here because that module imports nothing of ours."""
 
 _JSON = re.compile(rb'\s*\{\s*"')
 _VIEWER = re.compile(rb'"/(host|device):[A-Z]')
@@ -25,9 +25,9 @@ _GZIP = b"\x1f\x8b"
 
 
 def first_bytes(path: Path) -> bytes:
-    """What a regular file begins with, unpacked, as far as that can be done; empty where it cannot be read."""
+    """The first bytes of a regular file, unpacked as far as possible; empty if it cannot be read."""
     if not path.is_file():
-        return b""  # a FIFO would be waited for
+        return b""  # opening a FIFO would block
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
@@ -40,8 +40,9 @@ def first_bytes(path: Path) -> bytes:
 
 
 def profile_kind(path: Path) -> str:
-    """What `sources` calls a file that is a profile: `kineto`, `tensorflow trace`, or `xplane` for all else, of which
-    that reader says what is wrong."""
+    """The kind of a profile in `sources`: `kineto`, `tensorflow trace`, or `xplane` for all else.
+
+    The reader of XPlane reports what is wrong with an unknown file."""
     head = first_bytes(path)
     if _JSON.match(head.removeprefix(codecs.BOM_UTF8)) is None:
         return "xplane"
@@ -49,9 +50,9 @@ def profile_kind(path: Path) -> str:
 
 
 def profile_files(paths: Sequence[Path]) -> list[tuple[Path, ...]]:
-    """The files of each profile: PyTorch's profiler writes one a cycle of its schedule, TensorFlow's one in all.
+    """The files of each profile: PyTorch's profiler writes one per cycle of its schedule, TensorFlow's a single one.
 
-    `recording()` of a JAX program lets TensorFlow's profiler write what tf.data does into a folder INPUT_FOLDER.
+    `recording()` of a JAX program has TensorFlow's profiler record tf.data into a folder INPUT_FOLDER.
     """
     kineto = [path for path in paths if profile_kind(path) == "kineto"]
     others = [path for path in paths if path not in kineto]
@@ -62,7 +63,7 @@ def profile_files(paths: Sequence[Path]) -> list[tuple[Path, ...]]:
 
 
 def _recorded_in(path: Path) -> Path:
-    """The folder that `recording()` was given, above the ones of the profilers."""
+    """The folder that `recording()` was given, above those of the profilers."""
     parts = path.parts
     end = min(parts.index(name) if name in parts else len(parts) - 1 for name in (INPUT_FOLDER, "plugins"))
     return Path(*parts[:end])
@@ -71,8 +72,8 @@ def _recorded_in(path: Path) -> Path:
 def read_profile(files: Sequence[Path], *, skip_damaged: bool = False) -> Profile:
     """All events of the profile of one process: of one group of `profile_files`, or of several as its phases.
 
-    `skip_damaged`: of a profile in JSON that is cut off, read what is there. Raises: ProfileError for files that are
-    missing, damaged or without events; MissingDependencyError.
+    `skip_damaged`: read the rest of a JSON profile that is cut off. Raises: ProfileError for files that are missing,
+    damaged or without events; MissingDependencyError.
     """
     kinds = {profile_kind(path) for path in files}
     groups: list[tuple[Path, ...]] = profile_files(files)

@@ -1,4 +1,4 @@
-"""What spans of any framework are made of: parts of one kind, and how they become the columns of a rank. Pure."""
+"""The building blocks of spans for any framework: parts of one kind, joined into the columns of a rank. Pure."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ STEP, COMPUTE, INPUT_WAIT, PIPELINE, CHECKPOINT, COLLECTIVE, OTHER = (
 )
 
 NOT_FETCHED = np.iinfo(np.int64).min
-"""`SpanColumns.fetched_ns` where no batch fetch is known to have used what the span made."""
+"""`SpanColumns.fetched_ns` if no batch fetch is known to have used the span's product."""
 
 BETWEEN_STEPS = "between_steps"
-"""As `profiler_merge.recording` names what the loop does between two steps; that module imports nothing of ours."""
+"""The name in `profiler_merge.recording` of what the loop does between two steps; that module imports nothing
+of ours."""
 
 MOST_PER_STEP = 4
-"""Annotations that occur more often, and more than 64 times in all, are details of the code, not phases of a loop."""
+"""Annotations of one name that occur more often per step, and more than 64 times, are no phases but details."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,7 +62,7 @@ class SpanPart:
     """Spans of one kind: one row each; `thread` as in SpanColumns, `name` texts by row of the profile's names.
 
     `step` (int32): the step of each span, None for the one that it starts in. `fetched`: as `SpanColumns.fetched_ns`,
-    None where no span is known to have made what a batch fetch used.
+    None if no span's product is known to have been fetched.
     """
 
     kind: int
@@ -89,22 +90,22 @@ class LoopParts:
     restore: SpanPart
 
     def step_at(self, times: np.ndarray) -> np.ndarray:
-        """int32 step in which each time lies, NO_STEP outside of all."""
+        """int32 step at each time, NO_STEP outside of all."""
         return step_at(times, self.steps.start, self.steps.end, self.numbers)
 
     @property
     def bounds(self) -> np.ndarray:
-        """Where steps begin and end, ascending."""
+        """Begins and ends of the steps, ascending."""
         return np.unique(np.concatenate([self.steps.start, self.steps.end]))
 
     def outside(self, busy: Intervals) -> Intervals:
-        """The busy times that lie in none of the phases."""
+        """The busy times outside of all phases."""
         for part in (self.wait, self.collective, self.checkpoint, self.restore):
             busy = busy.minus(part.intervals)
         return busy
 
     def phases(self, profile: Profile, rows: np.ndarray) -> np.ndarray:
-        """The `rows` (events) whose names are rare enough to be phases of the loop, not details of the code."""
+        """The `rows` (events) whose names are rare enough to be phases of the loop instead of details of the code."""
         counts = np.bincount(profile.name[rows], minlength=len(profile.names))
         rare = counts <= max(64, MOST_PER_STEP * len(self.numbers))
         kept: np.ndarray = rows[rare[profile.name[rows]]]
@@ -112,13 +113,13 @@ class LoopParts:
 
 
 def union_part(kind: int, start: np.ndarray, end: np.ndarray, name: int) -> SpanPart:
-    """Spans in which several threads take part, all of one name."""
+    """Spans of several threads together, all of one name."""
     thread = np.full(len(start), UNION_THREAD)
     return SpanPart(kind=kind, start=start, end=end, thread=thread, name=np.full(len(start), name))
 
 
 def span_columns(parts: Sequence[SpanPart], texts: Sequence[str], steps: SpanPart, numbers: np.ndarray) -> SpanColumns:
-    """The parts joined, in order of time. `texts`: what the parts' names are rows of. `numbers`: of the `steps`.
+    """The parts joined, in order of time. `texts`: the texts that the parts' names index. `numbers`: of the `steps`.
 
     A span belongs to the step that it starts in, unless its part says otherwise.
     """
@@ -147,15 +148,16 @@ def span_columns(parts: Sequence[SpanPart], texts: Sequence[str], steps: SpanPar
 
 
 def _printable(name: str) -> str:
-    """Arrow stores UTF-8 only: bytes that are not become `\\xNN`, as in the contract's paths, half pairs `\\uNNNN`."""
+    """Text as valid UTF-8, which Arrow requires: other bytes become `\\xNN`, as in the contract's
+    paths, half pairs `\\uNNNN`."""
     try:
         return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    except UnicodeEncodeError:  # JSON can name one half of a surrogate pair, which stands for no byte
+    except UnicodeEncodeError:  # JSON can contain one half of a surrogate pair, which stands for no byte
         return name.encode("utf-8", "backslashreplace").decode()
 
 
 def outermost(start: np.ndarray, end: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Those of `rows` (sorted by start, outer first) that lie in no earlier one."""
+    """The `rows` (sorted by start, outer first) that lie in no earlier one."""
     if len(rows) == 0:
         return rows
     reach = np.maximum.accumulate(end[rows])
@@ -163,7 +165,7 @@ def outermost(start: np.ndarray, end: np.ndarray, rows: np.ndarray) -> np.ndarra
 
 
 def overlaps(start: np.ndarray, end: np.ndarray, rows: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """bool per row: it shares an instant with one of `others`, which are disjoint and sorted."""
+    """bool per row: it overlaps one of `others`, which are disjoint and sorted."""
     if len(others) == 0:
         return np.zeros(len(rows), bool)
     following = np.searchsorted(end[others], start[rows], side="right")
@@ -188,7 +190,7 @@ def joined(profile: Profile, kind: int, rows: np.ndarray, name_from: str = "(?!)
 
 
 def cut(times: Intervals, cuts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(start, end) of the pieces into which the distinct instants `cuts` divide the intervals."""
+    """(start, end) of the pieces of the intervals, cut at the distinct instants `cuts`."""
     inner = cuts[times.covered_before(cuts + 1) - times.covered_before(cuts - 1) == 2]
     return np.sort(np.concatenate([times.starts, inner])), np.sort(np.concatenate([times.ends, inner]))
 
@@ -204,15 +206,17 @@ def events_part(profile: Profile, kind: int, rows: np.ndarray) -> SpanPart:
 
 
 def between_steps(profile: Profile, rows: np.ndarray, main: np.ndarray, steps: int) -> np.ndarray:
-    """`rows`, in which the loop waits for input as the framework shows it, or where there are none those of what
-    `recording()` marks between the steps. `steps`: how many there are."""
+    """`rows`, the framework's waits of the loop for input; without any, those that `recording()` marks between the
+    steps.
+
+    `steps`: number of steps."""
     marked = rows_of(profile, BETWEEN_STEPS, main)
-    # A loop that does not use `step()` has the first mark alone, which lasts as long as its first step.
+    # A loop that does not use `step()` has only the first mark, which lasts as long as its first step.
     return rows if len(rows) or 2 * len(marked) < steps else marked
 
 
 def rows_of(profile: Profile, pattern: str, lines: np.ndarray, but: str = "(?!)") -> np.ndarray:
-    """Events on the lines marked in `lines` whose whole name matches `pattern` and not `but`."""
+    """Events on the lines marked in `lines` whose whole name matches `pattern` but not `but`."""
     names = profile.names_matching(pattern) & ~profile.names_matching(but)
     return np.flatnonzero(names[profile.name] & lines[profile.line])
 

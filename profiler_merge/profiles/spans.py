@@ -1,4 +1,4 @@
-"""Profile events to spans: steps, input wait, compute, collectives, checkpoints, pipeline work. Pure.
+"""Makes spans from profile events: steps, input wait, compute, collectives, checkpoints, pipeline work. Pure.
 
 One module per framework knows its names; both are used through this one.
 """
@@ -19,14 +19,14 @@ __all__ = ["SpanColumns", "main_line", "profile_spans"]
 
 
 def main_line(profile: Profile) -> int:
-    """Row of `profile.lines` that runs the training loop: the one with most marks of steps."""
+    """Row of `profile.lines` of the training loop: the one with most step marks."""
     return (tensorflow_spans if profile.torch is None else torch_spans).main_line(profile)
 
 
 def profile_spans(profile: Profile) -> SpanColumns:
-    """All spans of one rank's profile. What the kinds hold: see the framework's own module.
+    """All spans of one rank's profile. The framework's own module defines the kinds.
 
-    The steps of several phases are numbered on where their numbers begin again.
+    If step numbers begin again in a later phase, they are continued.
     """
     if profile.phases:
         return reduce(_continued, map(profile_spans, profile.phases))

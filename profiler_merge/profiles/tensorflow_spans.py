@@ -56,7 +56,7 @@ _INTERNAL = (
 
 
 def main_line(profile: Profile) -> int:
-    """Row of `profile.lines` that runs the training loop: the one with most step markers.
+    """Row of `profile.lines` of the training loop: the one with most step markers.
 
     Without any step it is the busiest line that TensorFlow did not name, such as `python`.
     """
@@ -69,10 +69,10 @@ def main_line(profile: Profile) -> int:
 def profile_spans(profile: Profile) -> SpanColumns:
     """All spans of one rank's profile.
 
-    `input_wait` is named after the iterator operation that the loop waited for; where it has the annotation's name,
-    the training thread read or made the batch itself. `compute` is the exact busy union of kernels, eager
-    operations, Eigen regions and GPU streams outside of the other kinds, cut at step bounds. `checkpoint` spans
-    named `restore` read. `pipeline` holds the outermost events of each tf.data thread, back-pressure included.
+    `input_wait` is named after the iterator operation that the loop waited for; if it has the annotation's name, the
+    training thread read or made the batch itself. `compute` is the exact busy union of kernels, eager operations, Eigen
+    regions and GPU streams outside of the other kinds, cut at step bounds. `checkpoint` spans named `restore` read.
+    `pipeline` holds the outermost events of each tf.data thread, back-pressure included.
     """
     loop = _loop(profile)
     texts = [*profile.names, "compute", "restore"]
@@ -116,9 +116,9 @@ def _loop(profile: Profile) -> LoopParts:
 def _steps(profile: Profile, main: int) -> tuple[np.ndarray, SpanPart]:
     """Numbers and intervals of the steps: events of the main line with `step_num`, never nested.
 
-    Markers of several names (a loop's own inside Keras's) compete: the most frequent name wins, then the longest.
-    The number is `step_num` when it rises from step to step, else the position (training and validation both from 0).
-    A marker in which the loop only met the end of its data is not a step.
+    Markers of several names (a loop's own inside Keras's) compete: the most frequent name wins, then the longest. The
+    number is `step_num` when it rises from step to step, else the position (training and validation both from 0). A
+    marker in which the loop only reached the end of its data is not a step.
     """
     rows, values = profile.stat("step_num")
     keep = (profile.line[rows] == main) & (profile.duration_ns[rows] > 0)
@@ -140,13 +140,14 @@ def _steps(profile: Profile, main: int) -> tuple[np.ndarray, SpanPart]:
 
 
 def _met_the_end(profile: Profile, main: int, numbers: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """bool per marker: it asked an iterator for a batch, ran no operation, and its number is used again or is the last.
+    """bool per marker: it requested a batch from an iterator, ran no operation, and its number is reused or the last.
 
-    So looks the attempt to take a batch after the last of an epoch. Where such markers are not few, they say nothing.
+    An attempt to take a batch after the last of an epoch looks like this. If such markers are not few, they are no
+    evidence.
     """
     lines = (np.arange(len(profile.lines)) == main) | profile.lines_matching("tf_Compute")
     asked = times_of(profile, rows_of(profile, f"{_GET_NEXT}|{_GET_NEXT_OP}", lines))
-    # Without Eigen's regions, in which tf.data works too.
+    # Without Eigen's regions, because tf.data also works in them.
     but = "|".join((_GET_NEXT_OP, _COLLECTIVE, _SAVE, _RESTORE))
     worked = times_of(profile, rows_of(profile, rf"{_KERNEL}|{_EAGER}", lines, but=but))
     found: np.ndarray = (asked.covered_within(start, end) > 0) & (worked.covered_within(start, end) == 0)
@@ -155,7 +156,7 @@ def _met_the_end(profile: Profile, main: int, numbers: np.ndarray, start: np.nda
 
 
 def _busy(profile: Profile, is_main: np.ndarray) -> Intervals:
-    """Instants at which some thread or GPU stream of the rank runs an operation of the training loop."""
+    """Times at which some thread or GPU stream of the rank runs an operation of the training loop."""
     compute_lines = is_main | profile.lines_matching("tf_Compute")
     not_compute = "|".join((_GET_NEXT_OP, _COLLECTIVE, _SAVE, _RESTORE))
     rows = np.concatenate(
@@ -196,7 +197,7 @@ def _pipeline(profile: Profile, waits: Intervals) -> SpanPart:
 
 
 def _other(profile: Profile, loop: LoopParts) -> SpanPart:
-    """Annotations of the main thread that are none of the other kinds, outermost but for the steps around them."""
+    """Annotations of the main thread of no other kind: the outermost ones within the steps."""
     main = np.arange(len(profile.lines)) == main_line(profile)
     rows = rows_of(profile, ".*", main, but=r"\$.*")
     rows = rows[~np.isin(rows, profile.stat("step_num")[0]) & (profile.duration_ns[rows] > 0)]

@@ -42,7 +42,7 @@ _WAIT = rf"{_NEXT}|next_batch"
 _BACKEND = r"(?:nccl|gloo|mpi|ucc|xccl)"
 _COLLECTIVE = rf"allreduce|{_BACKEND}:.*"
 _ENQUEUE = rf"{_BACKEND}:.*|c10d::.*|record_param_comms"
-"""Where a GPU works, the CPU's events of a collective are only its launch."""
+"""Event names of a collective on a CPU: if a GPU works, these events are only its launch."""
 _SAVE = r"checkpoint|torch/serialization\.py\(\d+\): save"
 _RESTORE = r"torch/serialization\.py\(\d+\): load"
 _STEP_PARTS = rf"{_OPTIMIZER}|DistributedDataParallel\.forward|FullyShardedDataParallel\.forward"
@@ -51,8 +51,8 @@ _BLOCKED = r"(?:cuda|hip)(?:Stream|Device|Event)Synchronize"
 
 
 def main_line(profile: Profile) -> int:
-    """Row of `profile.lines` that runs the training loop: the one with most marks of steps, else with most requests
-    for a batch, else steps of an optimiser, else the busiest thread."""
+    """Row of `profile.lines` of the training loop: the one with most step marks, else with most batch requests, else
+    with optimiser steps, else the busiest thread."""
     on_cpu = _on_cpu(profile)
     for pattern in (_MARK, _NEXT, _OPTIMIZER, r".*"):
         rows = rows_of(profile, pattern, on_cpu)
@@ -64,11 +64,10 @@ def main_line(profile: Profile) -> int:
 def profile_spans(profile: Profile) -> SpanColumns:
     """All spans of one rank's profile.
 
-    `input_wait`: the loader's `__next__`, where the GPU had nothing to do meanwhile; `other` spans of the same name are
-    the rest of it, which starves nothing. `compute` on the CPU is the busy union of operators, optimiser and forward
-    pass outside of the other kinds, cut at step bounds. `gpu compute` is the busy union of the GPU work that one step
-    launched, and belongs to that step however late it ran. A `collective` on a GPU is the time at which nothing but
-    NCCL ran there.
+    `input_wait`: the loader's `__next__` while the GPU is idle; `other` spans of the same name are the rest of it,
+    which delays nothing. `compute` on the CPU is the busy union of operators, optimiser and forward pass outside of the
+    other kinds, cut at step bounds. `gpu compute` is the busy union of the GPU work that one step launched, and belongs
+    to that step even if it ran later. A `collective` on a GPU is the time at which only NCCL ran there.
     """
     loop = _loop(profile)
     gpu = _GpuWork.of(profile, loop)
@@ -142,7 +141,7 @@ def _steps(profile: Profile) -> tuple[np.ndarray, SpanPart]:
 
 
 def _between(profile: Profile, main: np.ndarray) -> tuple[np.ndarray, SpanPart]:
-    """Steps of a profile without marks: each begins with a request for a batch, or ends with the optimiser."""
+    """Steps of a profile without marks: each begins with a batch request, or ends with the optimiser."""
     end_of_all = profile.end_ns[main[profile.line]].max(initial=0)
     requests = rows_of(profile, _NEXT, main)
     updates = rows_of(profile, _OPTIMIZER, main)
@@ -156,16 +155,17 @@ def _between(profile: Profile, main: np.ndarray) -> tuple[np.ndarray, SpanPart]:
         start = np.append(profile.start_ns[main[profile.line]].min(initial=end_of_all), end[:-1])[: len(end)]
     part = replace(events_part(profile, STEP, rows), start=start, end=end)
     if len(requests) and len(updates):
-        # A request that only met the end of the data, or the batch that an evaluation used, trained nothing.
+        # A request that only reached the end of the data, or an evaluation's batch, trained nothing.
         trained = np.diff(np.searchsorted(profile.start_ns[updates], np.append(start, end_of_all))) > 0
         part = replace(part, **{name: getattr(part, name)[trained] for name in ("start", "end", "thread", "name")})
     return np.arange(len(part.start), dtype=np.int32), part
 
 
 def _stopped_in(profile: Profile, marks: np.ndarray) -> bool:
-    """Whether anchors of the end lie in the last mark, and no others after the first: the profiler was stopped in it.
+    """Whether the last mark holds anchors of the end, and none came after the first mark: the profiler was stopped in
+    it.
 
-    Such a mark began with the last `step()` and is no training, whatever ran before the profiler was stopped.
+    Such a mark began with the last `step()` and is not a training step.
     """
     anchors, _ = profile.stat("i")
     set_ns = profile.start_ns[anchors]
@@ -175,7 +175,8 @@ def _stopped_in(profile: Profile, marks: np.ndarray) -> bool:
 
 
 def _worked(profile: Profile, mark: int) -> bool:
-    """Whether the program computed in a step besides asking for a batch; what follows the last step does not."""
+    """Whether the program computed in a step besides requesting a batch; the time after the last step has no
+    computation."""
     start, end = profile.start_ns[mark : mark + 1], profile.end_ns[mark : mark + 1]
     facts = _facts(profile)
     rows = np.flatnonzero(facts.in_categories("cpu_op", *GPU_LAUNCH) | profile.names_matching("aten::.*")[profile.name])
@@ -184,7 +185,7 @@ def _worked(profile: Profile, mark: int) -> bool:
 
 
 def _cpu_work(profile: Profile, gpu: _GpuWork) -> Intervals:
-    """Instants at which some thread runs an operator, a forward pass or the optimiser."""
+    """Times at which some thread runs an operator, a forward pass or the optimiser."""
     facts = _facts(profile)
     work = facts.in_categories("cpu_op") | profile.names_matching(_STEP_PARTS)[profile.name]
     if "Operator" in facts.categories:  # 2021: annotations have the operators' category
@@ -220,7 +221,7 @@ class _GpuWork:
         step = _launch_steps(profile, loop, work)
         starts, ends, steps = [], [], []
         done = Intervals()
-        # In the order of the steps: where two of them share an instant it is the earlier one's.
+        # In the order of the steps: an instant that two of them share belongs to the earlier one.
         for number in np.unique(step).tolist():
             mine = times_of(profile, work[step == number]).minus(done)
             done = done.union(mine)
@@ -248,7 +249,7 @@ class _GpuWork:
 
 
 def _launch_steps(profile: Profile, loop: LoopParts, work: np.ndarray) -> np.ndarray:
-    """int32 step that launched each piece of GPU work; where the launch was not profiled, the one in which it ran."""
+    """int32 step that launched each piece of GPU work; without a profiled launch, the step in which it ran."""
     facts = _facts(profile)
     steps = loop.step_at(profile.start_ns[work])
     launches = np.flatnonzero(facts.in_categories(*GPU_LAUNCH) & (facts.correlation != 0))
@@ -265,7 +266,7 @@ def _launch_steps(profile: Profile, loop: LoopParts, work: np.ndarray) -> np.nda
 
 
 def _other(profile: Profile, loop: LoopParts) -> SpanPart:
-    """Annotations of the main thread that are none of the other kinds, outermost but for the steps around them."""
+    """Annotations of the main thread of no other kind: the outermost ones within the steps."""
     known = "|".join((_MARK, _WAIT, _COLLECTIVE, _SAVE, _RESTORE, _INTERNAL))
     rows = rows_of(profile, r".*", _is_main(profile), but=known)
     rows = rows[_facts(profile).in_categories(*_ANNOTATIONS)[rows] & (profile.duration_ns[rows] > 0)]

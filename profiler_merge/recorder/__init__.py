@@ -1,1 +1,1 @@
-"""Runs a job under a tracer: finds the tracer, sets it up for a Python training job, and collects what it wrote."""
+"""Runs a job under a tracer: finds the tracer, sets it up for a Python training job, and collects its output."""

@@ -1,4 +1,4 @@
-"""Where Darshan's runtime library is on this machine: named by the user, by the environment, by a tool, or by habit."""
+"""Finds Darshan's runtime library on this machine: from the user, the environment, a tool, or usual places."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ PREFIXES = (
     "~/darshan*",
     "~/local",
 )
-"""Habitual places, as globs."""
+"""Usual places, as globs."""
 
 MODULE_NAMES = ("darshan-runtime", "darshan")
 PATIENCE_S = 30
 
 Run = Callable[[Sequence[str]], str]
-"""Runs a command of a tool and gives what it prints, "" when it fails or is not there."""
+"""Runs a command of a tool and returns its output, "" if it fails or does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class Library:
 
 
 def run_tool(words: Sequence[str]) -> str:
-    """What a command prints; "" when it is not there, fails, or takes longer than 30 s."""
+    """The output of a command; "" if it does not exist, fails, or takes longer than 30 s."""
     try:
         done = subprocess.run(
             words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=False
@@ -71,8 +71,10 @@ def run_tool(words: Sequence[str]) -> str:
 def find_library(
     environment: Mapping[str, str], *, run: Run = run_tool, prefixes: Sequence[str] = PREFIXES
 ) -> Library | None:
-    """The first library of these: LD_PRELOAD, variables of a loaded module, darshan-config, the conda environment,
-    pkg-config, the loader's cache, a module that can be loaded, Spack, habitual places. None where there is none."""
+    """The first library found, None if there is none.
+
+    In this order: LD_PRELOAD, variables of a loaded module, darshan-config, the conda environment, pkg-config, the
+    loader's cache, a module that can be loaded, Spack, usual places."""
     for origin, path in _candidates(environment, run, prefixes):
         if path.is_file():
             return Library(path=path.absolute(), origin=origin)
@@ -109,7 +111,7 @@ def is_darshan(library: str) -> bool:
 
 
 def _in_environment(environment: Mapping[str, str], origin: str = "") -> Iterator[tuple[str, Path]]:
-    """Where variables, the search path of libraries, or darshan-config beside the library lead."""
+    """Libraries from variables, the library search path, or darshan-config beside the library."""
     for variable in ROOT_VARIABLES:
         if environment.get(variable):
             yield from _below(origin or variable, environment[variable])
@@ -126,7 +128,7 @@ def _below(origin: str, prefix: str) -> Iterator[tuple[str, Path]]:
 
 
 def _of_modules(environment: Mapping[str, str], run: Run) -> Iterator[tuple[str, Path]]:
-    """What loading a module of environment modules or Lmod would show; nothing is loaded here."""
+    """Libraries that loading a module of environment modules or Lmod would show; loads none."""
     if not any(environment.get(name) for name in ("MODULESHOME", "LMOD_CMD", "MODULEPATH")):
         return
     for name in MODULE_NAMES:

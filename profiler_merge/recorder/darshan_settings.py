@@ -1,7 +1,7 @@
 """Darshan's settings for a Python training job: its configuration file and its variables. Pure.
 
-The file is read by Darshan 3.4.0 and later; older releases know the variables alone. A release ignores what it does not
-know, so every job gets both. Sources: darshan-runtime/lib/darshan-config.c and the guide of darshan-runtime.
+The file is read by Darshan 3.4.0 and later; older releases know only the variables. A release ignores unknown settings,
+so every job gets both. Sources: darshan-runtime/lib/darshan-config.c and the guide of darshan-runtime.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Iterable, Mapping
 MIB = 1 << 20
 LEAST_DXT_MIB, MOST_DXT_MIB = 32, 256
 SHARE_OF_MEMORY = 64
-"""DXT gets this part of the free memory in each process, as all its processes may end at one time."""
+"""Share of the free memory for DXT in each process, since all processes may end at one time."""
 
 NAME_MEMORY_MIB = 32
 RECORDS = 65536
 """Files of a process in the counters' modules: importing TensorFlow alone opens more than Darshan's default of 1024."""
 
 EXCLUDED_ROOTS = ("etc", "dev", "usr", "bin", "boot", "lib", "opt", "sbin", "sys", "proc", "var")
-"""Top-level folders whose files Darshan leaves out by itself."""
+"""Top-level folders whose files Darshan leaves out by default."""
 
 SHARED_MEMORY = "/dev/shm"
-"""A file system in memory below /dev: its files are data, as elsewhere."""
+"""A file system in memory below /dev: its files are data like any other."""
 
 _NOT_DATA = (
     r"\.py$",
@@ -35,14 +35,14 @@ _NOT_DATA = (
     r"^/proc/",
     r"^/sys/",
 )
-"""Python's own files, and what describes the machine."""
+"""Python's own files, and files that describe the machine."""
 
 _NOT_THE_JOB = (
     "uname|sh|bash|dash|env|mkdir|date|git|gcc|cc|g\\+\\+|c\\+\\+|ld|collect2|as|cc1|cc1plus|ldconfig|nvcc|ptxas|cicc|"
     "nvidia-smi|rocm-smi|lscpu|lspci|hostname|cat|grep|sed|awk|ls|which|ssh|mpiexec|mpirun|srun|hydra_pmi_proxy|"
     "orted|prted|orterun|prterun|timeout|nice|nohup|numactl|taskset|stdbuf|setsid|time"
 )
-"""Programs that frameworks and launchers start, which do not train."""
+"""Programs that frameworks and launchers start and that do not train."""
 
 
 def dxt_memory_mib(available_bytes: int | None) -> int:
@@ -59,7 +59,7 @@ def module_memory_mib(dxt_mib: int) -> int:
 
 
 def config_text(dxt_mib: int, include: Iterable[str] = ()) -> str:
-    """The text of DARSHAN_CONFIG_PATH. `include`: folders and files to trace where Darshan leaves files out."""
+    """The text of DARSHAN_CONFIG_PATH. `include`: folders and files to trace although Darshan leaves them out."""
     lines = [
         "# Written by dxt-replay record. Read by Darshan 3.4.0 and later.",
         f"MAX_RECORDS {dxt_mib * 1024} DXT_POSIX,DXT_MPIIO",
@@ -76,7 +76,7 @@ def config_text(dxt_mib: int, include: Iterable[str] = ()) -> str:
 def variables(*, config: str, logs: str, job: int, dxt_mib: int) -> dict[str, str]:
     """The environment of each process: a log for each of them, under one job id.
 
-    `logs`: the folder for logs; `mmap` in it takes what a killed process leaves.
+    `logs`: the folder for logs; `mmap` in it holds the data of killed processes.
     """
     return {
         "DARSHAN_ENABLE_NONMPI": "1",
@@ -104,16 +104,16 @@ UNSET = (
     "DARSHAN_DXT_UNALIGNED_IO_TRIGGER",
     "DXT_TRIGGER_CONF_PATH",
 )
-"""Variables that would turn the recording off, thin it out, or give all processes one log."""
+"""Variables that would disable or thin out the recording, or give all processes one log."""
 
 
 _OTHER_FOLDERS = ("DARSHAN_LOGPATH", "DARSHAN_MMAP_LOGPATH")
 
 
 def paths_by_site(library: bytes, environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables with a path as value that a library of these bytes knows by name: it may put its logs there.
+    """Path variables whose names are built into a library with these bytes: it may put its logs there.
 
-    A site chooses their names with `configure --with-log-path-by-env`; they go before DARSHAN_LOGPATH.
+    A site chooses the names with `configure --with-log-path-by-env`; they take precedence over DARSHAN_LOGPATH.
     """
     words = set(re.findall(rb"(?<![A-Za-z0-9_])[A-Z_][A-Z0-9_]{2,}(?![A-Za-z0-9_])", library))
     return {
@@ -131,5 +131,6 @@ def needs_include(path: str) -> bool:
 
 
 def _pattern(path: str) -> str:
-    """A regular expression of C's library for a path. Blanks and commas divide the file's words: any character fits."""
+    """A regular expression of the C library for a path. Blanks and commas separate words in the file, so any character
+    matches there."""
     return re.sub(r"[\s,]", ".", re.sub(r"([.^$*+?()\[\]{}|\\])", r"\\\1", path.rstrip("/")))

@@ -1,4 +1,4 @@
-"""Darshan as the tracer of a job: its library, set up, and tried on one small process before the job is started."""
+"""Darshan as the tracer of a job: finds and sets up its library, and tries it on a small process before the job."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HDF5_CALL = b"H5get_libversion"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DarshanTracer:
-    """A tracer that works here, and where its logs go.
+    """A working tracer, and the place of its logs.
 
     job: the job id that all logs carry. dated: the logs lie in folders year/month/day.
     """
@@ -49,7 +49,7 @@ def set_up(
     wanted = [*include, *_data_places(command), str(folder)]
     named = dict.fromkeys(path for path in wanted if settings.needs_include(path))
     config.write_text(settings.config_text(dxt_mib, named), encoding="utf-8", errors="surrogateescape")
-    job = secrets.randbelow(2**31 - 1) + 1  # Darshan keeps 32 bits with a sign
+    job = secrets.randbelow(2**31 - 1) + 1  # Darshan keeps a signed 32-bit number
     known = settings.paths_by_site(library.path.read_bytes(), os.environ)
     by_site = {name: path for name, path in known.items() if os.path.isdir(path)}
     ours = {name: LOGS for name in by_site if "LOG" in name}
@@ -82,7 +82,7 @@ def set_up(
 
 
 def without_darshan(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment with Darshan taken out of LD_PRELOAD: this process's children are not of the job."""
+    """The environment with Darshan removed from LD_PRELOAD, since this process's children do not belong to the job."""
     words = [word for word in environment.get("LD_PRELOAD", "").replace(":", " ").split() if not is_darshan(word)]
     kept = {name: value for name, value in environment.items() if name != "LD_PRELOAD"}
     return {**kept, "LD_PRELOAD": ":".join(words)} if words else kept
@@ -96,7 +96,7 @@ def _python_start(folder: Path) -> Path:
 
 
 def _try(tracer: Tracer, folder: Path) -> tuple[str, Path | None]:
-    """What a small process under the tracer prints, and its log."""
+    """The output of a small process under the tracer, and its log."""
     place = folder / CHECK
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
@@ -118,7 +118,7 @@ def _try(tracer: Tracer, folder: Path) -> tuple[str, Path | None]:
 def _facts(path: Path, place: Path) -> tuple[str, bool, bool]:
     """Version of the library, whether it traced the process, and whether its logs go into dated folders."""
     from dxt_replay.profiler_merge.darshan.log import (
-        open_log,  # here: NumPy's threads would take the signals of the job
+        open_log,  # imported here because NumPy's threads would take the signals of the job
     )
 
     try:
@@ -129,8 +129,10 @@ def _facts(path: Path, place: Path) -> tuple[str, bool, bool]:
 
 
 def _data_places(command: Sequence[str]) -> list[str]:
-    """Folders and files that the command names, also behind `=`, and its working directory: data that lie where Darshan
-    leaves files out are wanted. A folder for output may not exist yet. Programs and scripts are no data."""
+    """Folders and files in the command, also behind `=`, and its working directory: data there are traced even if
+    Darshan leaves them out by default.
+
+    An output folder may not exist yet. Programs and scripts are no data."""
     words = [word.rpartition("=")[2] for word in command[1:]]
     named = [word for word in words if word.startswith("/") and len(Path(word).parts) > 2 and not _is_program(word)]
     return [*named, os.getcwd()]
@@ -141,7 +143,7 @@ def _is_program(path: str) -> bool:
 
 
 def _hdf5_libraries(library: Path, command: Sequence[str], environment: Mapping[str, str]) -> list[Path]:
-    """The HDF5 of the job's h5py, and what it needs, for a Darshan with HDF5 modules, which needs them loaded."""
+    """The HDF5 library of the job's h5py, and its dependencies: a Darshan with HDF5 modules needs them loaded."""
     if _HDF5_CALL not in library.read_bytes():
         return []
     folder = folder_of_package(job_python(command, environment), "h5py", environment)

@@ -1,4 +1,4 @@
-"""Runs a command in the foreground as if the shell had started it: with its input, output, status and signals."""
+"""Runs a command in the foreground as the shell would: with its input, output, status and signals."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from dxt_replay.traces.errors import UsageError
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 LOOK_S = 0.2
-"""How often the command is looked at without a signal: another thread of this process may have taken the signal."""
+"""Seconds between looks at the command without a signal: another thread of this process may have taken the signal."""
 
 _BY_KERNEL = 0x80
-"""Code of a signal that the terminal sent (SI_KERNEL): the command, of the same process group, has it already."""
+"""Code of a signal from the terminal (SI_KERNEL): the command, in the same process group, has received it too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +35,9 @@ class Ended:
 
 @contextmanager
 def signals_held() -> Iterator[set[int]]:
-    """Hold signals back for `run_in_foreground`; gives the mask that was. Enter it before threads start: a thread that
-    does not hold a signal back takes it, and who sent it is lost."""
+    """Hold signals back for `run_in_foreground`; yields the previous mask.
+
+    Enter it before threads start: a thread that does not hold a signal back takes it, and its sender is lost."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (*FORWARDED, signal.SIGCHLD))
     try:
         yield before
@@ -52,11 +53,11 @@ def run_in_foreground(
     output: int | None = None,
     look: Callable[[int], None] = lambda pid: None,
 ) -> Ended:
-    """Run a command to its end. Signals sent to this process go on to the command; this process outlives them.
+    """Run a command to its end. Passes signals to the command, and outlives them.
 
-    `mask`: as `signals_held` gives it; the command starts with it. `output`: the descriptor that takes the command's
-    standard output, None for this process's own. `look`: called with the command's pid, each LOOK_S or so while it
-    runs, and not for long. A signal that came before the start ends this process as usual.
+    `mask`: from `signals_held`; the command starts with it. `output`: the descriptor that takes the command's standard
+    output, None for this process's own. `look`: called with the command's pid about every LOOK_S while it runs; it must
+    be quick. A signal that came before the start ends this process as usual.
     Raises: UsageError when the command cannot be started.
     """
     if signal.sigpending() & {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}:
@@ -108,7 +109,7 @@ class _Command:
 
     @contextmanager
     def _other_threads_covered(self) -> Iterator[None]:
-        """A signal that another thread takes is passed on too; whether the terminal sent it is guessed then."""
+        """Handle a signal that another thread takes: pass it on too, guessing whether the terminal sent it."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -125,7 +126,7 @@ class _Command:
 
 
 def _is_foreground() -> bool:
-    """Whether the terminal sends its signals to this process and to what it started."""
+    """Whether the terminal sends its signals to this process and its children."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:

@@ -26,7 +26,7 @@ from dxt_replay.traces.errors import RecordingError, UsageError
 from dxt_replay.traces.recorder_files import UNSEEN
 
 _LEAST_STEP_NS = 1_000_000
-"""A difference between two clocks that two looks, one after the other, never make up."""
+"""Difference between two clocks that two successive readings never reach."""
 
 HOW_TO_GET = """\
 Install Darshan's runtime, without root:   conda install -c conda-forge darshan-runtime
@@ -39,13 +39,13 @@ Record with DFTracer (coarser times):      pip install dftracer, then --with dft
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
-    """How a job is recorded.
+    """Options of recording a job.
 
     folder: new folder for logs and profiles.
     tracer: one of TRACERS; None for Darshan.
     library: Darshan's runtime library; None to look for it.
-    dxt_mib: memory of a process for its trace, in MiB; None for a part of what is free.
-    include: folders to trace though Darshan leaves them out by itself, such as /opt/data.
+    dxt_mib: memory of a process for its trace, in MiB; None for a share of the free memory.
+    include: folders to trace although Darshan leaves them out by default, such as /opt/data.
     force: replace an earlier recording.
     output: descriptor for the job's standard output; None for this process's own.
     """
@@ -61,10 +61,11 @@ class JobOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedJob:
-    """What a run of a job left.
+    """The result of a job's run.
 
-    ended: its exit status and the signals that came. tracer: what recorded it. logs: the tracer's files, sorted.
-    profiles: the folder for profiles. warnings: what is missing, one sentence each.
+    ended: its exit status and the signals that came. tracer: the recorder.
+    logs: the tracer's files, sorted.
+    profiles: the folder for profiles. warnings: missing data, one sentence each.
     """
 
     ended: Ended
@@ -77,7 +78,7 @@ class RecordedJob:
 def find_tracer(
     command: Sequence[str], options: JobOptions, environment: Mapping[str, str] = os.environ
 ) -> Library | Tracer:
-    """The tracer to record a command with: Darshan's library, or one of the others, ready.
+    """The tracer for a command: Darshan's library, or one of the others, ready for use.
 
     Raises: RecordingError when there is none; UsageError for a command that cannot be recorded.
     """
@@ -117,7 +118,7 @@ def record_job(
 def _prepared(
     found: Library | Tracer, folder: Path, command: Sequence[str], options: JobOptions
 ) -> tuple[Tracer, Path, int]:
-    """The tracer, the script that starts a program under it, and the id of Darshan's job, 0 for another tracer."""
+    """The tracer, the script that starts a program under it, and Darshan's job id, 0 for another tracer."""
     job, dated = 0, False
     if isinstance(found, Library):
         memory = options.dxt_mib or dxt_memory_mib(_free_bytes())
@@ -132,15 +133,15 @@ def _prepared(
 
 
 def _ahead_ns() -> int:
-    """By how much the clock that tracers read is ahead of the one that nobody can set; both are slewed alike."""
+    """Difference of the clock that tracers read and the one that nobody can set, ns; both are slewed equally."""
     return time.clock_gettime_ns(time.CLOCK_REALTIME) - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 def _clock_was_set(by_ns: int) -> list[str]:
-    """A sentence where a clock was set while a job ran."""
+    """A warning if a clock was set during a job."""
     if abs(by_ns) < _LEAST_STEP_NS:
         return []
-    from dxt_replay.traces.units import format_duration  # here: it starts threads
+    from dxt_replay.traces.units import format_duration  # imported here because it starts threads
 
     how = f"{'forward' if by_ns > 0 else 'back'} by {format_duration(abs(by_ns))}"
     return [
@@ -208,7 +209,7 @@ def _is_program(word: str, environment: Mapping[str, str]) -> bool:
 
 
 def _free_bytes() -> int | None:
-    """Memory that processes can have without swapping, as Linux counts it; None elsewhere."""
+    """Memory available to processes without swapping, as Linux counts it; None elsewhere."""
     try:
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):

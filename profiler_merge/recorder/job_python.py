@@ -1,4 +1,4 @@
-"""The Python that runs a job, and where it has its packages."""
+"""The Python that runs a job, and the place of its packages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FIND = (
 
 
 def job_python(command: Sequence[str], environment: Mapping[str, str]) -> str:
-    """The first Python that a command names, else that of the script which it starts (torchrun), else this one."""
+    """The first Python in a command, else that of the script that it starts (torchrun), else this one."""
     for word in command:
         if Path(word).name.startswith("python") and (found := shutil.which(word, path=environment.get("PATH"))):
             return found
@@ -30,7 +30,7 @@ def job_python(command: Sequence[str], environment: Mapping[str, str]) -> str:
 
 
 def folder_of_package(python: str, package: str, environment: Mapping[str, str]) -> Path | None:
-    """The folder of a package of that Python, None where it has none. The package is not imported."""
+    """The folder of a package of that Python, None if it has none. Does not import the package."""
     try:
         done = subprocess.run(
             [python, "-c", _FIND, package],

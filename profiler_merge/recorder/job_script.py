@@ -1,7 +1,7 @@
-"""The script that starts one process of the job under its tracer: text of the shell. Pure.
+"""The shell script that starts one process of the job under its tracer. Pure.
 
-A launcher starts it in each rank, on whichever node: it sets everything itself, so nothing depends on what the launcher
-passes on.
+A launcher starts it in each rank, on any node. It sets everything itself, because launchers may not pass the
+environment on.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dxt_replay.profiler_merge.recorder.tracer import LOGS, OF_RANK, Tracer
 from dxt_replay.profiler_merge.recording import FOLDER_VARIABLE
 
 DAYS_AHEAD = 8
-"""Dated folders are made for so many days: a process that starts later leaves no log."""
+"""Number of days for which dated folders are made: a process that starts later leaves no log."""
 
 
 def script_text(tracer: Tracer, *, logs: Path, profiles: Path, by_rank: bool, dated: bool) -> str:
-    """The text of a script that is called with the program and its arguments.
+    """The text of a script that takes the program and its arguments.
 
     logs: folder for logs. by_rank: each rank has its own folder in it, `rank<r>`, for itself and its workers.
     profiles: folder that `recording` writes into. dated: the logs go into folders year/month/day.
@@ -52,7 +52,7 @@ def script_text(tracer: Tracer, *, logs: Path, profiles: Path, by_rank: bool, da
 
 
 def _first_of(variables: tuple[str, ...]) -> str:
-    """The shell's word for the first variable that is set."""
+    """Shell expression for the first variable that is set."""
     text = ""
     for variable in reversed(variables):
         text = f"${{{variable}:-{text}}}"
@@ -60,6 +60,6 @@ def _first_of(variables: tuple[str, ...]) -> str:
 
 
 def _with_logs(value: str) -> str:
-    """A value as a word of the shell, in which LOGS and OF_RANK stay variables of the script."""
+    """A value as a shell word in which LOGS and OF_RANK stay variables of the script."""
     parts = re.split(f"({re.escape(LOGS)}|{re.escape(OF_RANK)})", value)
     return "".join(f'"{part}"' if part in (LOGS, OF_RANK) else shlex.quote(part) for part in parts if part)

@@ -1,6 +1,6 @@
-"""Where the program of the ranks begins in the command line of an MPI launcher. Pure.
+"""Finds the program of the ranks in the command line of an MPI launcher. Pure.
 
-A tracer belongs into the ranks alone: preloaded into mpiexec it would trace the launcher, or break it.
+A tracer belongs only into the ranks: preloaded into mpiexec it would trace the launcher, or break it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dxt_replay.traces.errors import UsageError
 
 PLACEHOLDER = "{}"
-"""A word of the command that the user wrote where the program of the ranks begins."""
+"""Placeholder that a user writes where the program of the ranks begins."""
 
 LAUNCHERS = {
     "mpiexec": "mpi",
@@ -25,10 +25,10 @@ LAUNCHERS = {
     "jsrun": "other",
     "flux": "flux",
 }
-"""Launchers whose lines are understood -> the family of their options."""
+"""Known launchers -> the family of their options."""
 
 _BEFORE = {"env", "timeout", "nice", "nohup", "numactl", "taskset", "stdbuf", "ionice", "setsid", "time", "setarch"}
-"""Programs that may stand before the launcher."""
+"""Programs that may precede the launcher."""
 
 _TWO_VALUES = {"-env", "-genv", "--mca", "-mca", "--gmca", "-gmca", "--pmixmca", "--prtemca", "--omca"}
 """Options that are followed by a name and a value."""
@@ -53,17 +53,18 @@ _ONE_VALUE = {
     "other": _words("-n -N -d -j -cc -p -r -a -g -c -b"),
     "flux": _words("-n --ntasks -N --nodes -c --cores-per-task -g --gpus-per-task -o --setopt -q --queue -t"),
 }
-"""Common options that take the next word as their value, whatever it is: partitions are called `test` too. Of another
-option the next word is the value unless it is an option or a program."""
+"""Common options that take the next word as their value, even if it names a program: partitions are called `test` too.
+
+For other options the next word is the value unless it is an option or a program."""
 
 
 def is_launched(command: Sequence[str]) -> bool:
-    """Whether a command starts ranks through a launcher, or says with the placeholder where they start."""
+    """Whether a command starts ranks through a launcher, or marks their program with the placeholder."""
     return PLACEHOLDER in command or _launcher(command) is not None
 
 
 def with_prefix(command: Sequence[str], prefix: Sequence[str], is_program: Callable[[str], bool]) -> list[str]:
-    """The command with `prefix` before the program of the ranks; before all of it where there is no launcher.
+    """The command with `prefix` before the program of the ranks, or at its begin without a launcher.
 
     `is_program`: whether a word names a program. Sections of a command that `:` divides get the prefix each.
     Raises: UsageError when the program cannot be found in the launcher's line.
@@ -93,7 +94,7 @@ def _name(word: str) -> str:
 
 
 def _launcher(words: Sequence[str]) -> int | None:
-    """The place of the launcher: the first word, or behind programs that only prepare what they start."""
+    """Index of the launcher: the first word, or behind programs that only prepare the next one."""
     before = True
     for place, word in enumerate(words):
         name = _name(word)
@@ -106,7 +107,7 @@ def _launcher(words: Sequence[str]) -> int | None:
 
 
 def _is_command(word: str) -> bool:
-    """Whether a word behind `timeout` and the like is the program, and not one of their own options or values."""
+    """Whether a word behind `timeout` and the like is the program instead of their option or value."""
     name = _name(word)
     return name not in _BEFORE and not word.startswith("-") and "=" not in word and not word[:1].isdigit()
 
@@ -123,7 +124,7 @@ def _sections(words: Sequence[str], family: str) -> list[list[str]]:
 
 
 def _program(words: Sequence[str], family: str, is_program: Callable[[str], bool]) -> int | None:
-    """The place of the program: the first word that is neither an option nor an option's value."""
+    """Index of the program: the first word that is neither an option nor an option's value."""
     place = 0
     while place < len(words):
         word = words[place]

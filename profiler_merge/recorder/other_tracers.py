@@ -20,7 +20,8 @@ CALLS = (
     "rename,renameat,renameat2,unlink,unlinkat,stat,lstat,fstat,newfstatat,statx,mkdir,mkdirat,clone,clone3,fork,vfork,"
     "execve,exit_group,chdir,fchdir,io_submit,io_uring_enter,recvfrom,recvmsg"
 )
-"""System calls that the operations of a job are rebuilt from. A machine may lack some: each is asked for with `?`."""
+"""System calls from which the operations of a job are rebuilt. A machine may lack some, so each is requested
+with `?`."""
 
 STRACE_NOTE = (
     "each traced call takes 0.05 to 0.13 ms longer, which small reads show in their times; reads through memory-mapped "
@@ -66,7 +67,7 @@ def find_strace(environment: Mapping[str, str]) -> Tracer:
 
 
 def find_dftracer(environment: Mapping[str, str], command: Sequence[str]) -> Tracer:
-    """DFTracer of the Python that the command runs, ready. Raises: RecordingError when it has none."""
+    """DFTracer in the Python of the command, ready for use. Raises: RecordingError if it has none."""
     python = job_python(command, environment)
     folder = folder_of_package(python, "dftracer", environment)
     for library in [] if folder is None else sorted(folder.glob("lib*/libdftracer_preload.so")):
@@ -95,7 +96,7 @@ def _dftracer(library: Path, python: str) -> Tracer:
 
 
 def await_flush(logs: Sequence[Path], *, patience_s: float = FLUSH_S) -> None:
-    """Wait until strace, which outlives the process that it traces by a moment, has written the end of each log."""
+    """Wait until strace has written the end of each log; it outlives the traced process by a moment."""
     until = time.monotonic() + patience_s
     for log in logs:
         pid = log.name.removesuffix(".strace").rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""What every Python process of a job runs first, so that Ctrl-C leaves a log.
+"""Code that every Python process of a job runs first, so that Ctrl-C leaves a log.
 
 Darshan writes its log when the C library ends the process. Since Python 3.8 an unhandled KeyboardInterrupt ends it by
 the signal instead, and the log would be lost.
@@ -43,4 +43,4 @@ def _run_the_next():
 
 _run_the_next()
 '''
-"""A `sitecustomize` for the job, which needs nothing but Python."""
+"""A `sitecustomize` for the job; it needs only Python."""

@@ -1,4 +1,4 @@
-"""The folder of a recording: logs and profiles of one run of a job and of no other, and the script that started it."""
+"""The folder of a recording: logs and profiles of one run of a job, and the script that started it."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ RECORDING = DirectoryKind(name="a recording", objection=_objection)
 def new_folder(folder: Path, command: Sequence[str], *, force: bool) -> Iterator[None]:
     """Make the folder of a recording, with empty folders for logs and profiles, and prepare the job in the context.
 
-    Where that fails the folder is removed, and an earlier recording that it would have replaced is there again.
-    Raises: TargetError when something else is there, or a recording is and `force` is not given, or the disk refuses.
+    If that fails the folder is removed, and an earlier recording is restored.
+    Raises: TargetError when something else is there, or a recording without `force`, or when the disk refuses.
     """
     check_output(folder, force=force, kind=RECORDING)
     made = False
@@ -59,7 +59,7 @@ def new_folder(folder: Path, command: Sequence[str], *, force: bool) -> Iterator
 
 @contextmanager
 def _aside(folder: Path) -> Iterator[Path | None]:
-    """Give an earlier recording another name, which is returned, and its own again where the context fails."""
+    """Rename an earlier recording, yield its temporary name, and rename it back if the context fails."""
     earlier = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}.replaced")
     try:
         os.rename(folder, earlier)
@@ -70,17 +70,17 @@ def _aside(folder: Path) -> Iterator[Path | None]:
         raise refusal(error, folder) from error
     try:
         objection = _objection(earlier)
-        if objection is not None:  # it came there after it was looked at
+        if objection is not None:  # it appeared after the check
             raise TargetError(f"{folder} exists and {objection}: choose another name")
         yield earlier
     except BaseException:
-        with suppress(OSError):  # something else has the name now: the earlier recording stays beside it
+        with suppress(OSError):  # something else has the name now, so the earlier recording stays beside it
             os.rename(earlier, folder)
         raise
 
 
 def write_script(path: Path, text: str) -> Path:
-    """Write a script that can be run. Raises: OSError."""
+    """Write an executable script. Raises: OSError."""
     path.write_text(text, encoding="utf-8", errors="surrogateescape")
     path.chmod(0o755)
     return path
@@ -92,7 +92,7 @@ def find_below(folder: Path, patterns: Sequence[str]) -> list[Path]:
 
 
 def collect_killed(folder: Path, job: int, temporary: Path) -> int:
-    """Move what Darshan's killed processes of this job left in the temporary folder into `killed`; how many."""
+    """Move the data of this job's killed processes from the temporary folder to `killed`; returns their number."""
     found = sorted(temporary.glob(f"*_id{job}_mmap-log-*.darshan"))
     for path in found:
         (folder / KILLED).mkdir(exist_ok=True)
@@ -101,7 +101,7 @@ def collect_killed(folder: Path, job: int, temporary: Path) -> int:
 
 
 def remove_empty(folder: Path) -> None:
-    """Remove the empty folders below a folder: those for days on which no process started."""
+    """Remove empty folders below a folder: those of days on which no process started."""
     for parent, _, _ in os.walk(folder, topdown=False):
         if parent != str(folder) and not os.listdir(parent):
             os.rmdir(parent)

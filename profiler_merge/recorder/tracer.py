@@ -1,4 +1,4 @@
-"""What a tracer is to the recorder: how the processes of a job are started under it, and what it costs."""
+"""A tracer as the recorder uses it: how to start the processes of a job under it, and its cost."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ DARSHAN, STRACE, DFTRACER = "darshan", "strace", "dftracer"
 TRACERS = (DARSHAN, STRACE, DFTRACER)
 
 LOGS = "$logs"
-"""Stands in `variables` and `prefix` for the folder that a process writes its logs into."""
+"""Placeholder in `variables` and `prefix` for the folder into which a process writes its logs."""
 
 OF_RANK = "${rank:+rank$rank-}"
-"""Stands there for the beginning of a file's name that names the rank, empty where there are no ranks."""
+"""Placeholder there for a file name's begin that names the rank; empty without ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,14 +23,14 @@ class Tracer:
     name: one of TRACERS.
     program: the library or the program.
     origin: where it was found, for people.
-    version: as it says itself, "" where it does not.
+    version: the one that it states, "" if it states none.
     variables: environment of every process of the job; LOGS and OF_RANK as above.
     unset: variables that would spoil the recording.
     preload: libraries to load into every process.
     python_path: folder that every Python process of the job finds its modules in first.
     prefix: words of the shell before the job's program; LOGS and OF_RANK as above.
     patterns: globs of the logs below the folder.
-    note: what the tracer costs and loses, for people; "" where there is nothing to say.
+    note: the tracer's costs and losses, for people; "" if there are none.
     """
 
     name: str

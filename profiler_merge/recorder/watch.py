@@ -1,9 +1,10 @@
-"""What a job reads past every tracer: through mapped files and through sockets. Looked at from outside, in /proc.
+"""Bytes that a job reads past every tracer, through mapped files and sockets; observed from outside, in /proc.
 
-A page fault is no call, and an object store's client reads from a socket, so that a complete trace of all calls on
-files can hold next to nothing of what the job read. While the job runs its processes are looked at now and then: which
-data files they have mapped and how much of these is in their memory, and how much each TCP connection has received.
-What came and went between two looks is missed: all of it is a least amount. Linux only; the standard library alone.
+A page fault is no call, and the client of an object store reads from a socket. So a complete trace of all calls on
+files can miss nearly everything that the job read. While the job runs, its processes are polled for two facts: the data
+files that they have mapped and how much of each is in memory, and the bytes that each TCP connection has received.
+Anything that comes and goes between two polls is missed, so all results are lower bounds. Linux only; standard library
+only.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ from ipaddress import ip_address
 from pathlib import Path
 
 SHARE = 50
-"""A look that takes a time is followed by this many times of it without one: 2 % of one processor at most."""
+"""Pause after a poll, as a multiple of its duration: at most 2 % of one processor."""
 
 _MAPPING = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (....) [0-9a-f]+ ([0-9a-f]+:[0-9a-f]+) (\d+) +(/.*)")
 _NOT_DATA = re.compile(
     rb"\A/(dev/|proc/|sys/|usr/|etc/|lib|bin/|sbin/|var/(cache|lib|run)/|memfd:|anon_hugepage|SYSV)"
     rb"|/(site|dist)-packages/|/lib/python\d|\.so(\.[\d.]+)?\Z|\.pyc?\Z|_mmap-log-[^/]*\.darshan\Z| \(deleted\)\Z"
 )
-"""Mapped files of the system and of programs, shared memory that has no name any more, and Darshan's own."""
+"""Mapped files of the system and of programs, unnamed shared memory, and Darshan's own."""
 
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 _DIAG, _DUMP, _DONE, _ERROR, _BY_FAMILY = 4, 0x301, 3, 2, 20
 _HEADER, _REQUEST, _MESSAGE = struct.Struct("=IHHII"), struct.Struct("=BBBBI48s"), struct.Struct("=BBBB48sIIIII")
 _INFO, _RECEIVED_AT = 2, 128
-"""The attribute with `struct tcp_info`, and where `tcpi_bytes_received` is in it (Linux 4.1)."""
+"""The attribute with `struct tcp_info`, and the offset of `tcpi_bytes_received` in it (Linux 4.1)."""
 
 
 @dataclass(slots=True)
@@ -45,7 +46,7 @@ class _Mapped:
 
 @dataclass(frozen=True, slots=True)
 class _Connection:
-    """A TCP socket: of which inode, between which ends ("address:port"), and what it has received, bytes."""
+    """A TCP socket: its inode, its ends ("address:port"), and the bytes that it has received."""
 
     inode: int
     own: str
@@ -54,7 +55,7 @@ class _Connection:
 
 
 class Watch:
-    """The processes that one process starts, itself included, looked at again and again."""
+    """Polls the processes that one process starts, itself included."""
 
     def __init__(self) -> None:
         self._mapped: dict[str, _Mapped] = {}
@@ -62,7 +63,7 @@ class Watch:
         self._next_s = 0.0
 
     def look(self, pid: int) -> None:
-        """Look at a process and at all that it started, unless the last look was just now."""
+        """Poll a process and all its descendants, unless the last poll was just now."""
         begin_s = time.monotonic()
         if begin_s < self._next_s:
             return
@@ -88,13 +89,13 @@ class Watch:
         found = list(_connections())
         ours = {each.own for each in found if each.inode in inodes}
         for each in found:
-            # What the processes of a job send each other is no input.
+            # Data that the job's processes send each other are no input.
             if each.inode in inodes and each.peer not in ours and each.received:
                 key = (each.own, each.peer)
                 self._received[key] = max(self._received.get(key, 0), each.received)
 
     def found(self) -> dict[str, object]:
-        """Mapped files with what was in memory of them, and bytes received by peer, for `unseen.json`."""
+        """Mapped files with their resident bytes, and bytes received by peer, for `unseen.json`."""
         peers: dict[str, int] = {}
         for (_, peer), received in self._received.items():
             peers[peer] = peers.get(peer, 0) + received
@@ -107,14 +108,14 @@ class Watch:
         }
 
     def write(self, path: Path) -> None:
-        """Write what was found, where anything was."""
+        """Write the results if there are any."""
         found = self.found()
         if any(found.values()):
             path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8", errors="surrogateescape")
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """A process and all that it started, as long as their parents live."""
+    """A process and its descendants, as far as their parents live."""
     yield pid
     with suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -133,7 +134,7 @@ def data_mappings(maps: bytes) -> Iterator[bytes]:
 
 
 def mapped_files(smaps: bytes) -> Mapping[bytes, tuple[int, int]]:
-    """Path -> (bytes that are mapped, bytes of these in memory), from the text of /proc/PID/smaps."""
+    """Path -> (mapped bytes, resident bytes), from the text of /proc/PID/smaps."""
     wanted = set(data_mappings(smaps))
     found: dict[bytes, tuple[int, int]] = {}
     path = b""
@@ -164,7 +165,7 @@ def _socket_inodes(pid: int) -> set[int]:
 
 
 def _connections() -> Iterator[_Connection]:
-    """All TCP sockets of this network, from the kernel's socket diagnosis; none where that is not to be had."""
+    """All TCP sockets of this network namespace, from the kernel's socket diagnosis; none if that is not available."""
     for family in (socket.AF_INET, socket.AF_INET6):
         with suppress(OSError, struct.error), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _DIAG) as asked:
             asked.settimeout(1)
@@ -204,7 +205,7 @@ def _connection(message: bytes, family: int) -> Iterable[_Connection]:
 
 
 def _shown(packed: bytes) -> str:
-    """An address; one of IPv4 in the form of IPv6 as itself, so that both ends of a connection are written alike."""
+    """An address as text. IPv4 in the form of IPv6 becomes IPv4, so that both ends of a connection look the same."""
     address = ip_address(packed)
     mapped = getattr(address, "ipv4_mapped", None)
     return str(mapped or address)

@@ -1,1 +1,1 @@
-"""Tracers other than Darshan: what they recorded as operations of processes, and as spans."""
+"""Readers of tracers other than Darshan: operations of processes, and spans."""

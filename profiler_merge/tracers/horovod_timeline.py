@@ -1,7 +1,7 @@
-"""Horovod's timeline (HOROVOD_TIMELINE): when each rank was ready for each collective, and when it was done.
+"""Horovod's timeline (HOROVOD_TIMELINE): when each rank was ready for each collective, and when that ended.
 
-The coordinator writes it, one event a line, a tensor as a process: `NEGOTIATE_<OP>` with an instant for each rank that
-became ready, then the operation with its parts inside. An `E` ends the event of its tensor that began last.
+The coordinator writes one event per line, with each tensor as a process: `NEGOTIATE_<OP>` with an instant for each rank
+that became ready, then the operation with its parts inside. An `E` ends the latest event of its tensor.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NEGOTIATION = "NEGOTIATE_"
 
 @dataclass(slots=True)
 class _Tensor:
-    """What goes on for one tensor. `open`: names and starts of events that have not ended; `ready`: rank -> us."""
+    """State of one tensor. `open`: names and starts of unfinished events; `ready`: rank -> us."""
 
     open: list[tuple[str, int]] = field(default_factory=list)
     ready: dict[int, int] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class _Tensor:
 
 @dataclass(slots=True)
 class _Timeline:
-    """Finished collectives: first instant, end, and rank and time of each that became ready."""
+    """Finished collectives: first instant, end, and rank and time of each rank that became ready."""
 
     start_us: int | None = None
     begins: list[int] = field(default_factory=list)
@@ -84,7 +84,7 @@ class _Timeline:
 
 
 def read_horovod(files: Sequence[Path], pids: ProcessIds) -> MoreSpans:
-    """The meetings of each rank of a job with so many `pids`, from the timeline of its run.
+    """The meetings of each rank of a job with these `pids`, from the timeline of its run.
 
     Collectives that overlap are one meeting, as the gradients of a step are: a rank is in it from when its last tensor
     was ready until the last collective is done.

@@ -1,4 +1,4 @@
-"""Where each descriptor of each process stands: what a trace of reads without offsets lacks.
+"""Positions of the descriptors of each process, which a trace of reads without offsets lacks.
 
 A position belongs to the open file description: dup and fork share it, each open makes a new one (open(2), fork(2)).
 """
@@ -15,8 +15,8 @@ UNKNOWN = -1
 class OpenFile:
     """An open file description.
 
-    file: its number. position: the next byte, UNKNOWN until a seek says it.
-    owner: number of the process that opened it. descriptors: how many the owner has of it.
+    file: its number. position: the next byte, UNKNOWN until a seek tells it.
+    owner: number of the process that opened it. descriptors: number of the owner's descriptors of it.
     """
 
     file: int
@@ -26,7 +26,7 @@ class OpenFile:
     descriptors: int = 1
 
     def closed_by(self, process: int) -> bool:
-        """Note that a process closed a descriptor; whether its owner has none any more."""
+        """Note that a process closed a descriptor; returns whether its owner has none left."""
         if process != self.owner:
             return False
         self.descriptors -= 1
@@ -34,7 +34,7 @@ class OpenFile:
 
 
 STANDARD_STREAM = OpenFile(UNKNOWN, UNKNOWN, owner=-1)
-"""What a descriptor stands for that the job was started with as standard input, output or error: it is no storage."""
+"""Marks a descriptor with which the job was started as standard input, output or error: it is no storage."""
 
 
 def _check(size: int) -> None:
@@ -43,14 +43,14 @@ def _check(size: int) -> None:
 
 
 Descriptors = dict[int, OpenFile]
-"""The table of a process: open file description by descriptor."""
+"""Descriptor table of a process: open file description by descriptor."""
 
 
 @dataclass(slots=True)
 class Positions:
     """Positions and sizes of all files of a trace.
 
-    checks, misses: seeks that only ask for the position, and those of them whose result was not the position here.
+    checks, misses: seeks that only ask for the position, and those whose result differed from the position here.
     suspect: file -> operations whose offset may be wrong.
     """
 
@@ -61,7 +61,7 @@ class Positions:
     _seen: dict[int, int] = field(default_factory=dict)
 
     def moved(self, opened: OpenFile, length: int, *, is_write: bool) -> int:
-        """The offset of a read or write of `length` bytes at the position, which it moves on."""
+        """The offset of a read or write of `length` bytes at the position, which it advances."""
         if opened.append and is_write:
             opened.position = self.sizes.get(opened.file, 0)
         offset = opened.position
@@ -74,7 +74,7 @@ class Positions:
         return offset
 
     def grow(self, file: int, end: int) -> None:
-        """The file is at least `end` bytes long. Raises: ValueError for a size that no file has."""
+        """Note that the file is at least `end` bytes long. Raises: ValueError for an impossible size."""
         _check(end)
         if end > self.sizes.get(file, 0):
             self.sizes[file] = end
@@ -82,25 +82,25 @@ class Positions:
             self._seen[file] = end
 
     def truncate(self, file: int, size: int = 0) -> None:
-        """The file has this size now. Raises: ValueError for a size that no file has."""
+        """Set the size of the file. Raises: ValueError for an impossible size."""
         _check(size)
         self.sizes[file] = size
         self._seen[file] = max(size, self._seen.get(file, 0))
 
     def seek(self, opened: OpenFile, position: int, *, only_asked: bool) -> None:
-        """The result of a seek, which is the truth; where it `only_asked`, also a check."""
+        """Set the position to the result of a seek; if it `only_asked`, also check the position."""
         if only_asked and opened.position != UNKNOWN:
             self.checks += 1
             self.misses += opened.position != position
         opened.position = position
 
     def warnings(self) -> list[str]:
-        """What the seeks that only ask for the position say of the trace."""
+        """Warnings from the seeks that only ask for the position."""
         return [
             f"{self.misses} of {self.checks} seeks that asked for the position had another one than the reads and "
             "writes before them: calls are missing from the trace"
         ] * bool(self.misses)
 
     def greatest_sizes(self) -> dict[int, int]:
-        """File -> the greatest size that it was seen to have."""
+        """File -> the largest size seen."""
         return dict(self._seen)

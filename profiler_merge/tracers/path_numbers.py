@@ -1,4 +1,4 @@
-"""Numbers for the paths in a trace, and which of them are files of the job: neither devices nor the software itself."""
+"""Numbers the paths in a trace, and selects the files of the job: neither devices nor the software itself."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _SYSTEM = re.compile(
     rb"/(bin|boot|dev(?!/shm/)|etc|lib|lib32|lib64|proc|sbin|sys|usr)(/|\Z)"
     rb"|/var/(cache|db|lib|lock|log|mail|run|spool)(/|\Z)|/opt/(.*/)?(bin|etc|include|lib|lib64|libexec|share)(/|\Z)"
 )
-"""Folders of the system, and of programs below /opt: what else lies there (/opt/data, /var/tmp, /dev/shm) are data."""
+"""Folders of the system, and of programs below /opt. Anything else there (/opt/data, /var/tmp, /dev/shm) is data."""
 _NO_FILE = re.compile(rb"/(dev|proc)/(?!shm/(?!sem\.[^/]*\Z))")
-"""Devices, what the kernel says, and named semaphores (sem_overview(7)), of which multiprocessing makes many."""
+"""Devices, kernel files, and named semaphores (sem_overview(7)), of which multiprocessing makes many."""
 _SOFTWARE = re.compile(
     rb"\.(py|pyc|pyi|pyd|so|egg-link)\Z|\.so\.[\d.]+\Z|/(site|dist)-packages(/|\Z)|/lib/python\d[\d.]*(/|\Z)"
     rb"|/__pycache__(/|\Z)|/pyvenv\.cfg\Z|\.(dist|egg)-info/[^/]+\Z"
@@ -25,10 +25,11 @@ _SOFTWARE = re.compile(
 
 
 class PathNumbers:
-    """Numbers paths in order of appearance; NOT_KEPT for a path that is not of the job or matches a glob of `exclude`.
+    """Numbers paths in order of appearance; NOT_KEPT for a path outside of the job, or one that a glob of `exclude`
+    matches.
 
     Files of the system and of programs that match a glob of `include` are files of the job.
-    paths: by number. dropped: calls on files that are not kept, by why.
+    paths: by number. dropped: calls on files that are not kept, by reason.
     """
 
     def __init__(self, exclude: Sequence[str] = (), include: Sequence[str] = ()) -> None:
@@ -65,7 +66,7 @@ class PathNumbers:
         return number
 
     def folders(self) -> frozenset[int]:
-        """The numbers of paths that are folders of other ones."""
+        """The numbers of paths that are folders of others."""
         parents: set[bytes] = set()
         for path in self.paths:
             folder = path.rpartition(b"/")[0]
@@ -75,7 +76,7 @@ class PathNumbers:
         return frozenset(number for number, path in enumerate(self.paths) if path in parents)
 
     def warnings(self) -> list[str]:
-        """What was left out, where it was anything."""
+        """Warnings about files that were left out."""
         said = [
             (self.dropped["system"], "files of the system (/usr, /etc, /var/lib and their like)"),
             (self.dropped["software"], "Python code and libraries"),

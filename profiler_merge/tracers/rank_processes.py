@@ -1,7 +1,7 @@
-"""Which processes of a trace are the ranks of the job: a trace does not say so, but it has the tree of processes.
+"""Finds the processes of a trace that are the ranks of the job: a trace has only the tree of processes.
 
-Each traced command is a rank with all that it started. Where the command starts ranks itself (mpiexec, torchrun), the
-programs below the launcher are the ranks.
+Each traced command is a rank, together with its descendants. If the command starts ranks itself (mpiexec, torchrun),
+the programs below the launcher are the ranks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def rank_processes(
 ) -> tuple[tuple[TracedRank, ...], list[str]]:
     """The ranks in order, and warnings. `names`: the (first) file of each trace, by `TracedProcess.trace`.
 
-    The order is that of the ranks in the trace, else of `rank0`, `0-of-8` ... in the names, else of the starts.
+    They are ordered by the ranks in the trace, else by `rank0`, `0-of-8` ... in the names, else by start.
     """
     children: dict[int, list[TracedProcess]] = {process.number: [] for process in processes}
     for process in processes:
@@ -47,7 +47,7 @@ def rank_processes(
 
 
 def _below_launchers(root: TracedProcess, children: dict[int, list[TracedProcess]]) -> list[TracedProcess] | None:
-    """The ranks below the launchers of a tree; None where it has none."""
+    """The ranks below the launchers of a tree; None if it has no launcher."""
     tree = _tree(root, children)
     if not any(_launches(process) for process in tree):
         return None

@@ -1,4 +1,4 @@
-"""The lines of a text file that a tracer wrote, plain or gzipped, in bounded memory, whole or cut off."""
+"""The lines of a tracer's text file, plain or gzipped, in bounded memory, complete or cut off."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ LONGEST_LINE = 1 << 20
 
 @dataclass(slots=True)
 class Damage:
-    """What of the files could not be used. `lines`: damaged ones. Names of files: `cut` end too early, `damaged` have
-    compressed data that do not match their checksum, which says so only behind them."""
+    """Parts of the files that could not be used.
+
+    `lines`: number of damaged ones. File names: `cut` end too early; `damaged` have compressed data that do not match
+    their checksum, which follows the data."""
 
     lines: int = 0
     cut: tuple[str, ...] = ()
@@ -44,10 +46,9 @@ class Damage:
 
 
 def text_lines(path: Path, damage: Damage) -> Iterator[bytes]:
-    """Each line without its end. An incomplete last line and a gzip member that is cut or damaged are noted in
-    `damage`, not raised.
+    """Each line without its end.
 
-    Raises: LogError where the file cannot be read or is a decompression bomb.
+    An incomplete last line, and a gzip member that is cut or damaged, are noted in `damage` instead of raised.
     """
     try:
         with path.open("rb") as file:
@@ -59,7 +60,7 @@ def text_lines(path: Path, damage: Damage) -> Iterator[bytes]:
 
 
 def _readable(file: BinaryIO, path: Path, damage: Damage) -> Iterator[bytes]:
-    """The bytes in blocks; of a gzip file that is cut off or damaged, what comes before that."""
+    """The bytes in blocks; for a gzip file that is cut off or damaged, those before that."""
     try:
         yield from unpacked_blocks(file, _BLOCK_BYTES)
     except EOFError as error:

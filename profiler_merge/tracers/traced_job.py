@@ -1,4 +1,4 @@
-"""What a merge needs from a tracer that recorded the operations: the interface of all sources of operations."""
+"""The interface of all tracers that recorded operations, as a merge uses it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from dxt_replay.profiler_merge.tracers.traced_rows import TracedRows
 class TracedProcess:
     """A process in a trace.
 
-    number: its place among all processes. pid: as the trace has it.
-    trace: which of the traces of a job it is in, where each has processes of its own.
-    parent: the process that forked it, None where that was not traced.
-    exe: the program that it ran last, "" where no exec was traced.
+    number: its index among all processes. pid: from the trace.
+    trace: number of its trace, if each trace of a job has processes of its own.
+    parent: the process that forked it, None if that was not traced.
+    exe: the program that it ran last, "" if no exec was traced.
     executed: whether it ran a program of its own. operations: on files that are kept.
-    rank: as the trace says, None where it does not.
+    rank: from the trace, None if it has none.
     """
 
     number: int
@@ -48,19 +48,19 @@ class TracedRank:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TracedJob:
-    """A job as a tracer saw it.
+    """A job in a tracer's files.
 
     files: the traces themselves.
     start_ns, end_ns: CLOCK_REALTIME of the first and the last instant in the trace.
-    clock_ns: what has to be added to its times to get CLOCK_REALTIME, as (least, most).
+    clock_ns: offset from its times to CLOCK_REALTIME, as (least, most).
     paths: exact path by number of the file. sizes: the greatest size seen, by number.
-    mapped: files of which parts were mapped into memory, whose reads are page faults and in no trace.
+    mapped: files with parts mapped into memory, whose reads are page faults, which no trace holds.
     received: bytes received through sockets from outside the job, by "address:port".
-    received_of_unknown: bytes received through sockets of which the trace does not show who sent them.
+    received_of_unknown: bytes received through sockets from unknown senders.
     suspect: file -> operations whose offset may be wrong.
-    left_out: files of `paths` on which no operation is kept, such as those that are folders of others.
-    spans: of a rank, in CLOCK_REALTIME, where the program was annotated.
-    complete: whether it is certain that all that was read and written is in the trace.
+    left_out: files of `paths` without a kept operation, such as folders of others.
+    spans: of a rank, in CLOCK_REALTIME, if the program was annotated.
+    complete: whether the trace surely holds all I/O.
     """
 
     files: tuple[Path, ...]

@@ -1,4 +1,4 @@
-"""Operations in the order in which a trace holds them, kept outside of memory until a rank is asked for."""
+"""Operations in the order of a trace, kept outside of memory until a rank is requested."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ TRACED_ROW = np.dtype(
         ("end_ns", np.int64),
     ]
 )
-"""One operation. `process`, `thread`, `file`: numbers that the reader gives. Times are CLOCK_REALTIME; the rest is as
+"""One operation. `process`, `thread`, `file`: numbers that the reader assigns. Times are CLOCK_REALTIME; the rest is as
 in `traces.schema.OPS_SCHEMA`."""
 
 BLOCK_ROWS = 1 << 16
 _MOST = 1 << 62
-"""Beyond all offsets, lengths and times."""
+"""Limit that all offsets, lengths and times stay below."""
 
 
 class TracedRows:
-    """Takes operations one at a time and gives them back by process. In memory is one block of BLOCK_ROWS.
+    """Takes operations one at a time and returns them by process. Only one block of BLOCK_ROWS is in memory.
 
-    The blocks lie in a temporary file without a name, which ends with the object.
+    The blocks are in a temporary file without a name, which ends with the object.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class TracedRows:
         self._bytes = 0
 
     def add(self, row: tuple[int, ...]) -> None:
-        """Keep one operation, its values in the order of TRACED_ROW. Raises: ValueError for one that cannot be."""
+        """Keep one operation; values in the order of TRACED_ROW. Raises: ValueError for an impossible one."""
         if not (-1 <= row[5] < _MOST and 0 <= row[6] < _MOST and 0 <= row[7] <= row[8] < _MOST):
             raise ValueError(row)
         self._pending.append(row)
@@ -60,7 +60,7 @@ class TracedRows:
         for at, size in places:
             os.preadv(self._file.fileno(), [bytes_of_rows[filled : filled + size]], at)
             filled += size
-        # Rows that agree in both times stay in the order of the trace: the sort is stable.
+        # The sort is stable, so rows with equal times stay in the order of the trace.
         order = np.lexsort((-rows["end_ns"], rows["start_ns"]))
         return rows if bool((order[1:] > order[:-1]).all()) else rows[order]
 

@@ -1,1 +1,1 @@
-"""Steps that no profile shows: extended from the profiled ones over the reads of the rest of the job."""
+"""Steps that no profile shows, inferred from the profiled ones and from the reads of the rest of the job."""

@@ -1,7 +1,7 @@
-"""How much one step reads: from the profiled steps, and from the rhythm of the reads over the whole job. Pure.
+"""The amount that one step reads: from the profiled steps, and from the rhythm of the reads over the whole job. Pure.
 
-A process that reads batches pauses between them: to hand the batch on, or to wait until it may go on. So the gaps
-before its reads repeat with the number of reads in a batch, and their autocorrelation has its peak there.
+A process that reads batches pauses between them, to hand the batch on or to wait for a free place. So long gaps before
+its reads recur with the number of reads in a batch, and their autocorrelation has its peak there.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ import numpy as np
 from dxt_replay.profiler_merge.unprofiled.loop_reads import LoopReads
 
 LEAST_RHYTHM = 0.4
-"""Autocorrelation of the gaps from which on they repeat."""
+"""Least autocorrelation of gaps that count as periodic."""
 _NEARLY = 0.88
-"""The shortest lag with this part of the highest autocorrelation is the period: its multiples are as high."""
+"""Share of the highest autocorrelation that the period reaches. The shortest such lag is taken, because its multiples
+are as high."""
 _FILES_SHARE = 0.02
-"""Part of the reads that must be the first of their file for files to be counted."""
+"""Least share of the reads that are the first of their file, for counting files."""
 _MOST_LAGS = 1 << 12
 _MOST_GAPS = 1 << 16
-"""Gaps of one process that are looked at: enough for any rhythm, and a bound on the time that it takes."""
+"""Most gaps of one process that are examined: enough for any rhythm, and a bound on the time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Amount:
-    """What one step consumes.
+    """The amount that one step consumes.
 
     per_step: in units.
     units: float64 by read of `LoopReads`, how much each read counts.
-    unsure: how much more the most that a step may consume is than the least, 0.1 for 10 %; 0 where the gaps between
-        the reads show it exactly.
+    unsure: relative difference of the largest possible amount to the smallest, 0.1 for 10 %; 0 if the gaps between the
+    reads show it exactly.
     """
 
     per_step: float
@@ -39,7 +40,7 @@ class Amount:
 
 
 def measures(reads: LoopReads, *, files_first: bool) -> list[tuple[str, np.ndarray]]:
-    """The units by which reads can be counted, the most telling first; each float64 by read."""
+    """The units by which reads can be counted, the most informative first; each float64 by read."""
     found = [("reads", np.ones(len(reads)))]
     if reads.opens.sum() >= _FILES_SHARE * len(reads):
         found.insert(0 if files_first else 1, ("files", reads.opens.astype(np.float64)))
@@ -47,9 +48,9 @@ def measures(reads: LoopReads, *, files_first: bool) -> list[tuple[str, np.ndarr
 
 
 def period(reads: LoopReads, counted: np.ndarray, low: float, high: float) -> float | None:
-    """How many of the `counted` reads (bool) a process does from one long gap to the next; None without a rhythm.
+    """Number of `counted` reads (bool) of a process from one long gap to the next; None without a rhythm.
 
-    Only periods from `low` to `high` are looked for.
+    Searches only periods from `low` to `high`.
     """
     lags = np.arange(max(1, int(np.ceil(low))), int(min(np.floor(high), _MOST_GAPS)) + 1)
     sequences = _log_gaps(reads, counted)
@@ -63,13 +64,13 @@ def period(reads: LoopReads, counted: np.ndarray, low: float, high: float) -> fl
 
 
 def _log_gaps(reads: LoopReads, counted: np.ndarray) -> list[np.ndarray]:
-    """How long the gap before each counted read is, on a scale for rhythms: a sequence for each process."""
+    """Length of the gap before each counted read, on a scale for rhythms: one sequence per process."""
     sequences = []
     for process in np.unique(reads.process):
         mine = np.flatnonzero(reads.process == process)
         free = np.concatenate(([0], reads.start_ns[mine][1:] - np.maximum.accumulate(reads.end_ns[mine])[:-1]))
         sequences.append(np.log(np.maximum(free[counted[mine]][1:], 1000)))
-    # Only gaps above the usual count, and long ones for more: in a large batch there are many of the others.
+    # Only gaps above the usual count, and longer ones count more: a large batch has many short ones.
     return [np.maximum(gaps - np.median(gaps), 0)[:_MOST_GAPS] ** 2 for gaps in sequences if len(gaps) > 3]
 
 

@@ -1,7 +1,7 @@
-"""Where batches begin among reads that the training thread itself issues: at the long gaps between them. Pure.
+"""The begins of batches among reads of the training thread itself: the long gaps between them. Pure.
 
-From the profiled steps on, in both directions, the next batch begins about as many reads further as a batch has; the
-longest gap near there is the step's computation. So reads that come now and then, such as metadata, do no harm.
+From the profiled steps in both directions, the next batch begins about one batch's number of reads further; the longest
+gap near there is the step's computation. So occasional reads, such as metadata, do no harm.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from dxt_replay.profiler_merge.unprofiled.loop_reads import LoopReads
 from dxt_replay.profiler_merge.unprofiled.profiled_steps import ProfiledSteps
 
 _STRAY = 0.35
-"""How far from where it is expected a batch may begin, as a part of a batch."""
+"""Largest distance of a batch's begin from its expected place, as a share of a batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BatchBegins:
-    """Batches: rows of their first reads, and when the batch had been read.
+    """Batches: indices of their first reads, and times at which each batch had been read.
 
-    number: steps, ascending by one; of each its first read `begun_ns` and the end of its last one `had_ns`.
+    number: steps, ascending by one.
+    begun_ns: begin of its first read.
+    had_ns: end of its last read.
     """
 
     number: np.ndarray
@@ -35,8 +37,10 @@ class BatchBegins:
         return int(self.number[0]), int(self.number[-1])
 
     def times(self, steps: ProfiledSteps, number: np.ndarray, busy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """When each of the steps `number` began to wait and had its batch: a moment before its first read, and after
-        its last, as in the profiled steps. Steps without reads follow the one before."""
+        """When each of the steps `number` began to wait and had its batch: a moment before its first read and after its
+        last, as in the profiled steps.
+
+        Steps without reads directly follow the previous one."""
         begun, had = np.full(len(number), -1), np.full(len(number), -1)
         shown = np.isin(number, self.number)
         place = np.searchsorted(self.number, number[shown])
@@ -53,14 +57,15 @@ class BatchBegins:
 
 
 def in_order(wait: np.ndarray, fetch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The times so that no step begins to wait before the one before it had its batch, or has it before it waits."""
+    """The times, corrected so that no step begins to wait before the previous one had its batch, or has its batch
+    before it waits."""
     fetch = np.maximum.accumulate(np.maximum(wait, fetch))
     wait = np.minimum(np.maximum(wait, np.concatenate((wait[:1], fetch[:-1]))), fetch)
     return wait, fetch
 
 
 def batch_begins(reads: LoopReads, amount: Amount, steps: ProfiledSteps) -> BatchBegins:
-    """The batches of all steps that the reads show, the profiled ones among them."""
+    """The batches of all steps that the reads show, including the profiled ones."""
     reach = np.maximum.accumulate(reads.end_ns)
     counted = np.flatnonzero(amount.units > 0)
     gap = np.concatenate(([np.iinfo(np.int64).max], reads.start_ns[1:] - reach[:-1]))[counted]
@@ -86,7 +91,7 @@ def batch_begins(reads: LoopReads, amount: Amount, steps: ProfiledSteps) -> Batc
 def _walk(
     gap: np.ndarray, begins: dict[int, int], number: int, row: int, per_step: float, by: int, *, until: int | None
 ) -> None:
-    """Notes where the batches of the following steps begin, until the reads or the steps end."""
+    """Note the begins of the batches of the following steps, until the reads or the steps end."""
     stray = max(1, int(per_step * _STRAY))
     while True:
         number += by

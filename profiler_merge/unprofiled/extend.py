@@ -1,6 +1,6 @@
-"""The spans of a rank whose profile covers some of its steps, extended over the reads of the others. Pure.
+"""Extends the spans of a rank with some profiled steps over the reads of the other steps. Pure.
 
-Extended spans are marked as reconstructed: their times come from the reads, what the steps did from the profiled ones.
+Extended spans are marked as reconstructed: their times come from the reads, their contents from the profiled steps.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _STEP, _WAIT, _COMPUTE, _CHECKPOINT, _PIPELINE = (
     SPAN_KINDS.index(kind) for kind in ("step", "input_wait", "compute", "checkpoint", "pipeline")
 )
 _SAVED_BYTES = 1 << 18
-"""Writes of the training process that follow each other closely and move as much are a checkpoint."""
+"""Writes of the training process that move this much, with gaps of at most `_SAVING_GAP_NS`, are a checkpoint."""
 _SAVING_GAP_NS = 20 * NS_PER_MS
 
 
@@ -42,8 +42,8 @@ class Extended:
     """The spans of a rank (`SPANS_SCHEMA`) with those of the steps that were not profiled.
 
     first, last: numbers of its first and last step.
-    steps, profiled: how many it has, and how many of them were profiled.
-    unsure: how much the number of steps may be off, 0.1 for 10 %; 0 where the reads show each batch.
+    steps, profiled: number of its steps, and of the profiled ones.
+    unsure: relative error of the number of steps, 0.1 for 10 %; 0 if the reads show each batch.
     """
 
     spans: pa.Table
@@ -75,8 +75,8 @@ def extended_spans(
 ) -> Extended | str | None:
     """The spans of one rank with those of the steps outside of its profile.
 
-    None where the reads show no others; a text where they may be there and the evidence does not place them.
-    `operations`, `process`, `path`: as for `loop_reads`. `limits`: first and last step, where another rank shows them.
+    None if the reads show no others; a text if they may exist but the evidence does not place them. `operations`,
+    `process`, `path`: as for `loop_reads`. `limits`: first and last step, if another rank shows them.
     """
     steps = profiled_steps(spans)
     if steps is None or _saw_all_reads(spans, operations):
@@ -105,7 +105,7 @@ def extended_spans(
 def _saw_all_reads(spans: pa.Table, operations: dict[str, np.ndarray]) -> bool:
     """Whether tf.data's own events cover all reads of the files that they read.
 
-    Then reads beyond the last step were made ahead for batches that nobody fetched.
+    If so, reads beyond the last step were made ahead, for batches that were never fetched.
     """
     seen = spans.filter(spans["fetched_ns"].is_valid())
     if not seen.num_rows:
@@ -120,7 +120,7 @@ def _saw_all_reads(spans: pa.Table, operations: dict[str, np.ndarray]) -> bool:
 
 
 def _outside(operations: dict[str, np.ndarray], steps: ProfiledSteps) -> bool:
-    """Whether much was read before or after the profiled steps, compared with what was read during them."""
+    """Whether much was read before or after the profiled steps, compared with the reads during them."""
     start, read = operations["start_ns"], (operations["op"] == READ) & (operations["origin"] == TRACED)
     inside = read & (start >= steps.begin_ns[0]) & (start < steps.end_ns[-1])
     after = read & (start >= steps.end_ns[-1])
@@ -129,7 +129,7 @@ def _outside(operations: dict[str, np.ndarray], steps: ProfiledSteps) -> bool:
 
 
 def _checkpoints(operations: dict[str, np.ndarray], process: np.ndarray) -> Intervals:
-    """When the training process wrote checkpoints."""
+    """Times at which the training process wrote checkpoints."""
     start, end = operations["start_ns"], operations["end_ns"]
     writes = np.flatnonzero((process == 0) & (operations["op"] == WRITE))
     if not len(writes):
@@ -174,8 +174,10 @@ def _spans(spans: pa.Table, steps: ProfiledSteps, times: FetchTimes, saved: Inte
 
 
 def _bounds(steps: ProfiledSteps, times: FetchTimes) -> tuple[np.ndarray, np.ndarray]:
-    """Begin and end of every step: it begins as long before its wait as profiled steps do, and ends where the next
-    begins or, at the end of a stretch, after its busy time."""
+    """Begin and end of every step.
+
+    A step begins as long before its wait as profiled steps do. It ends where the next begins or, at the end of a
+    stretch, after its busy time."""
     lead = max(int(np.median(steps.wait_ns - steps.begin_ns)), 0)
     begin = times.wait_ns - lead
     begin[times.profiled] = steps.begin_ns
@@ -191,7 +193,8 @@ def _bounds(steps: ProfiledSteps, times: FetchTimes) -> tuple[np.ndarray, np.nda
 def _placed(
     phase: Phase, number: int, fetch: int, until: int, inside: Intervals, scale: float
 ) -> list[tuple[int, int, str, int, int, int]]:
-    """The spans of a phase in another step. Compute is one stretch of the same length; the others keep their places."""
+    """The spans of a phase, moved to another step. Compute is one stretch of the same length; other kinds keep their
+    places."""
     if phase.kind == _COMPUTE:
         busy = int((phase.end_ns - phase.begin_ns).sum() * scale)
         begin = fetch + int(phase.begin_ns[0] * scale)

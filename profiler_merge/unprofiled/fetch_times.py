@@ -1,7 +1,7 @@
-"""When the steps that no profile shows fetched their batches: from the reads, and the pace of profiled steps. Pure.
+"""The batch fetches of steps that no profile shows, from the reads and the pace of profiled steps. Pure.
 
-The time at which the reads reached a step's place on their clock is the latest at which it can have had its batch; the
-earliest is when its reads ended. In between, the steps after it leave it the time that steps last.
+A step had its batch at the earliest when its reads ended, and at the latest when the later reads reached the step's
+place on their clock. Within these limits, the steps after it leave it the usual time of a step.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dxt_replay.profiler_merge.unprofiled.profiled_steps import ProfiledSteps
 from dxt_replay.profiler_merge.unprofiled.read_clock import NEVER, ReadClock, units_before
 
 _PARTIAL = 0.1
-"""A last batch of at least this part of a whole one is a step."""
+"""Least size of a last batch that counts as a step, as a share of a whole one."""
 _WAITED = 0.3
-"""Part of a step from which on its input wait is a wait for a batch that was not ready."""
+"""Share of a step from which its input wait counts as a wait for a batch that was not ready."""
 _SPREAD = 0.85
-"""How close steps may come to each other where the reads say nothing of each, compared with their length."""
+"""Least distance of steps that the reads do not show individually, as a share of their length."""
 _SPEED_STEPS = 8
 _LEAST_SPEED = 0.5
 _MOST_STEPS = 1 << 22
@@ -28,11 +28,11 @@ _EARLIEST = np.iinfo(np.int64).min
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FetchTimes:
-    """When each step of the job fetched its batch; columns (n,) by step.
+    """Batch fetch of each step of the job; columns (n,) by step.
 
     number: the steps, ascending by one.
     wait_ns, fetch_ns: when the step began to wait, and when it had its batch.
-    like: row of the profiled step whose phases it has: its own, or the one that stands for it.
+    like: row of the profiled step whose phases it has: its own, or a typical one.
     profiled: bool.
     """
 
@@ -44,9 +44,9 @@ class FetchTimes:
 
 
 def fetch_times(clock: ReadClock, steps: ProfiledSteps, limits: tuple[int, int] | None) -> FetchTimes | None:
-    """The fetches of all steps; None where the reads show no steps but the profiled ones.
+    """The fetches of all steps; None if the reads show only the profiled steps.
 
-    `limits`: first and last step, where another rank has shown them.
+    `limits`: first and last step, if another rank has shown them.
     """
     marks = batch_begins(clock.reads, clock.amount, steps) if clock.synchronous else None
     first, last = limits or (_limits(clock, steps) if marks is None else marks.limits)
@@ -81,8 +81,10 @@ def _limits(clock: ReadClock, steps: ProfiledSteps) -> tuple[int, int]:
 
 
 def _drawn(number: np.ndarray, steps: ProfiledSteps) -> np.ndarray:
-    """A typical profiled step for each step: the fractions of multiples of the golden ratio spread evenly, and fall
-    into no rhythm of the job's own."""
+    """A typical profiled step for each step.
+
+    The fractions of multiples of the golden ratio choose it: they are spread evenly, without a rhythm that the job
+    could share."""
     fraction = np.mod(number * 0.6180339887498949, 1.0)
     drawn: np.ndarray = steps.typical[
         np.minimum((fraction * len(steps.typical)).astype(np.int64), len(steps.typical) - 1)
@@ -91,14 +93,14 @@ def _drawn(number: np.ndarray, steps: ProfiledSteps) -> np.ndarray:
 
 
 def _made_ready(steps: ProfiledSteps, had_ns: np.ndarray) -> int:
-    """How long a batch takes from its last read to its step, as profiled steps show that waited for it; else 0."""
+    """Time from the last read of a batch to its step, from profiled steps that waited for it; else 0."""
     waited = steps.fetch_ns - steps.wait_ns > _WAITED * np.median(steps.end_ns - steps.begin_ns)
     took = (steps.fetch_ns - had_ns)[waited & (had_ns != NEVER)]
     return int(max(took.min(), 0)) if len(took) else 0
 
 
 def _speed(latest: np.ndarray, busy: np.ndarray) -> float:
-    """How long steps without the profiler are compared with profiled ones, at most 1: profiling slows them."""
+    """Duration of steps without the profiler relative to profiled ones, at most 1: profiling slows them."""
     shown = latest[latest != NEVER]
     if len(shown) <= 2 * _SPEED_STEPS:
         return 1.0
@@ -113,7 +115,8 @@ def _ahead_reads(
     known: np.ndarray,
     busy: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Where others read ahead: as late as the reads and the following steps allow, not before the batch was there."""
+    """Fetches if others read ahead: as late as the reads and the following steps allow, but not before the batch
+    existed."""
     had_ns = clock.ended_ns(clock.amount.per_step * (number + 1) + min(clock.ahead, 0.0))
     latest = clock.begun_ns(clock.amount.per_step * number + clock.ahead)
     latest[known] = steps.fetch_ns
@@ -123,18 +126,20 @@ def _ahead_reads(
     fetch = _as_late_as_possible(latest, had, busy, int(steps.fetch_ns[0]))
     shortest = int(np.median(steps.fetch_ns - steps.wait_ns))
     free = np.concatenate((fetch[:1] - shortest, fetch[:-1] + busy[:-1]))
-    late = had > free  # the batch was not there when the step before had ended
+    late = had > free  # the batch was not ready when the previous step ended
     return in_order(np.where(late, np.minimum(free, fetch), fetch - shortest), fetch)
 
 
 def _as_late_as_possible(latest: np.ndarray, had: np.ndarray, busy: np.ndarray, begin_ns: int) -> np.ndarray:
-    """The fetches: by the latest times where the reads show them, else one step after the other; never before the
-    batch `had` been read. `begin_ns`: where no step shows a time."""
-    done = np.concatenate(([0], np.cumsum(busy)[:-1]))  # busy time of the steps before
+    """The fetches: at the latest times that the reads show, else one step after the other; never before the batch `had`
+    been read.
+
+    `begin_ns`: begin if no step shows a time."""
+    done = np.concatenate(([0], np.cumsum(busy)[:-1]))  # busy time of the previous steps
     least = (done * _SPREAD).astype(np.int64)
     slack = np.where(latest != NEVER, latest - least, NEVER)
     slack = np.minimum.accumulate(slack[::-1])[::-1]
-    tail = slack == NEVER  # after the last read nothing holds a step back but its batch and the steps before
+    tail = slack == NEVER  # after the last read only its batch and the previous steps delay a step
     fetch = np.maximum(np.where(tail, _EARLIEST, np.where(tail, 0, slack) + least), had)
     if tail.any():
         first = int(np.argmax(tail))

@@ -1,4 +1,4 @@
-"""Which reads of a rank feed its training loop, judged by what is read while the profiler watched. Pure."""
+"""Selects the reads of a rank that feed its training loop, by comparison with reads during the profile. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OWN = 0
 """Number of the rank's own process; its data-loader workers have 1, 2 ..."""
 _NEAR = 4
 _MANY_NAMES = 8
-"""From this many kinds of names on, most of them of one file each, the names have no number that could be ignored."""
+"""Number of name patterns from which, if most have one file each, the numbers in names cannot be ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -42,7 +42,8 @@ class LoopReads:
 
     @property
     def readers(self) -> int:
-        """How many processes read at a time, at least 1: the fewest that read all of it in turns of equal length."""
+        """Number of processes that read at a time, at least 1: the fewest that could read everything in turns of equal
+        length."""
         processes = np.unique(self.process)
         begin = np.array([self.start_ns[self.process == one].min() for one in processes])
         end = np.array([self.end_ns[self.process == one].max() for one in processes])
@@ -52,7 +53,7 @@ class LoopReads:
 def loop_reads(
     operations: dict[str, np.ndarray], process: np.ndarray, path: Callable[[int], str], steps: ProfiledSteps
 ) -> LoopReads:
-    """The reads of files like the ones that are read during the profiled steps, by processes like those that read then.
+    """The reads of files like those read during the profiled steps, by processes like those that read then.
 
     `operations`: columns of one rank in start order, as `traces.schema.OPS_SCHEMA`. `process`: of each operation.
     `path`: of a file_id.
@@ -81,7 +82,8 @@ def loop_reads(
 
 
 def _reads_itself(start_ns: np.ndarray, inside: np.ndarray, process: np.ndarray, steps: ProfiledSteps) -> bool:
-    """Whether the rank's own process reads the batches: no workers do, or it reads while its steps wait for a batch."""
+    """Whether the rank's own process reads the batches: there are no workers, or it reads while its steps wait for a
+    batch."""
     if not (process != _OWN).any():
         return True
     own = start_ns[inside & (process == _OWN)]
@@ -91,21 +93,22 @@ def _reads_itself(start_ns: np.ndarray, inside: np.ndarray, process: np.ndarray,
 
 
 def _near(start_ns: np.ndarray, window_ns: tuple[int, int]) -> np.ndarray:
-    """bool: within some lengths of the window around it; a loader that reads far ahead may have read nothing in it."""
+    """bool: within some lengths of the window around it; a loader that reads far ahead may read nothing inside."""
     around = _NEAR * (window_ns[1] - window_ns[0])
     return (start_ns >= window_ns[0] - around) & (start_ns < window_ns[1] + around)
 
 
 def _alike(file_id: np.ndarray, inside: np.ndarray, step: np.ndarray, path: Callable[[int], str]) -> np.ndarray:
-    """bool by file_id: the file's name is that of files read `inside` but for its numbers.
+    """bool by file_id: whether the file's name, numbers aside, is that of files read `inside`.
 
-    Names that are read in far fewer steps than others are of an evaluation. `step`: of each operation, any numbering.
+    Names that are read in far fewer steps than others belong to an evaluation. `step`: of each operation, any
+    numbering.
     """
     kinds = {file: _DIGITS.sub("#", path(file)) for file in np.unique(file_id).tolist()}
     if 2 * len({kinds[file] for file in np.unique(file_id[inside]).tolist()}) > max(
         len(np.unique(file_id[inside])), _MANY_NAMES
     ):
-        # Names without numbers, such as digests: whatever has the ending and lies in the folder.
+        # Names without numbers, such as digests: accept all with the suffix in the folder.
         kinds = {file: _place(kind) for file, kind in kinds.items()}
     steps_of: dict[str, set[int]] = {}
     for file, number in np.unique(np.stack((file_id[inside], step[inside]), axis=1), axis=0).tolist():

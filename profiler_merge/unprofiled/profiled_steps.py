@@ -1,4 +1,4 @@
-"""The profiled steps of a rank as columns: when each fetched its batch, and what it did then. Pure."""
+"""The profiled steps of a rank as columns: when each fetched its batch, and its activity afterwards. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _STEP, _WAIT, _COMPUTE, _COLLECTIVE, _CHECKPOINT = (
     SPAN_KINDS.index(kind) for kind in ("step", "input_wait", "compute", "collective", "checkpoint")
 )
 _OUTLIER = 3.0
-"""Steps that are busy this many times as long as the median did something else, too: an evaluation, a stall."""
+"""Steps that are busy this many times the median also did something else: an evaluation, a stall."""
 _SLOW_FIRST = 1.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Phase:
-    """What a step did after it had its batch: times from then on (int64 ns), of one kind and name."""
+    """Activity of a step after it had its batch: times from then on (int64 ns), of one kind and name."""
 
     kind: int
     name: str
@@ -35,10 +35,10 @@ class ProfiledSteps:
 
     number: of the step.
     begin_ns, end_ns: of the step.
-    wait_ns: when the step began to wait for its batch; where it shows no input wait, when it began.
+    wait_ns: when the step began to wait for its batch; without an input wait, when it began.
     fetch_ns: when it had the batch.
     busy_ns: from then until it ended, without checkpoints.
-    typical: rows of the steps that stand for others, at least one.
+    typical: rows of typical steps, at least one.
     waits: whether the profile shows input waits.
     wait_name, thread, name: of the spans.
     """
@@ -61,7 +61,7 @@ class ProfiledSteps:
 
     @property
     def firsts(self) -> np.ndarray:
-        """bool by step: the first of a cycle of the profiler's schedule."""
+        """bool by step: the first one of a cycle of the profiler's schedule."""
         return np.append(True, np.diff(self.number) > 1)
 
 
@@ -101,8 +101,8 @@ def _fetches(
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """When each step began to wait and had its batch, and the row of a typical wait.
 
-    A step that met the end of the data waits twice, and an evaluation in it fetches batches of its own: the step's own
-    wait is the one after which it goes on for longest.
+    A step that reached the end of the data waits twice, and an evaluation in it fetches batches of its own. The step's
+    own wait is the one with the longest time behind it.
     """
     wait, fetch, row = begin.copy(), begin.copy(), 0
     order = np.argsort(wait_begin, kind="stable")
@@ -117,8 +117,8 @@ def _fetches(
 
 
 def _typical(number: np.ndarray, busy: np.ndarray, plain: np.ndarray) -> np.ndarray:
-    """Rows of the steps that stand for the others: without checkpoint or stall, and without the slow first step that
-    starts up the profiler."""
+    """Rows of the typical steps: without checkpoint or stall, and without the slow first step that starts the
+    profiler."""
     usual = plain & (busy <= _OUTLIER * np.median(busy))
     first = np.append(True, np.diff(number) > 1)
     later = usual & ~first

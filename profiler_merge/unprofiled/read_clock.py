@@ -1,7 +1,7 @@
 """The reads of a training loop as a clock that counts its steps. Pure.
 
-The reads and the fetches of a loop keep step: a loader reads a batch ahead only when one was fetched. How many units
-had been read at each profiled fetch gives the line `per_step * number + ahead`, on which the other fetches lie, too.
+A loader reads a further batch ahead only after one was fetched, so reads and fetches advance together. The units read
+by each profiled fetch give the line `per_step * number + ahead`, on which the other fetches lie, too.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from dxt_replay.profiler_merge.unprofiled.profiled_steps import ProfiledSteps
 
 NEVER = np.iinfo(np.int64).max
 _OWN_SHARE = 0.9
-"""Share of reads inside the steps' own waits from which on the training thread itself reads."""
+"""Share of reads inside the steps' own waits from which the training thread itself is the reader."""
 _MOST_AHEAD = 32.0
-"""Steps that an input pipeline of threads, whose buffers are not known, may have read ahead."""
+"""Steps that an input pipeline of threads with unknown buffers may have read ahead."""
 _MOST_UNSURE = 1.3
-"""Where the most that a step may have read is more than this many times the least, steps are not placed."""
+"""Largest ratio of a step's largest and smallest possible amount with which steps are placed."""
 _LEAST_LAG = 4
-"""A shorter rhythm may be that of a file's reads, unless each profiled step has it."""
+"""Shortest rhythm of batches, unless each profiled step has it: a shorter one may be that of a file's reads."""
 _LOADED = 3.0
-"""Batches' worth of reads that a thread may do before its first step."""
+"""Batches of reads that a thread may do before its first step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,12 +43,12 @@ class ReadClock:
     synchronous: bool
 
     def begun_ns(self, units: np.ndarray) -> np.ndarray:
-        """When the read began that exceeds each number of units; NEVER beyond the last."""
+        """Begin of the read that exceeds each number of units; NEVER beyond the last."""
         total = np.cumsum(self.amount.units)
         return _at(self.reads.start_ns, np.searchsorted(total, units + 1e-6 * self.amount.per_step, side="right"))
 
     def ended_ns(self, units: np.ndarray) -> np.ndarray:
-        """When each number of units had been read; NEVER beyond the last."""
+        """Time at which each number of units had been read; NEVER beyond the last."""
         order = np.argsort(self.reads.end_ns, kind="stable")
         total = np.cumsum(self.amount.units[order])
         return _at(self.reads.end_ns[order], np.searchsorted(total, units - 1e-6 * self.amount.per_step, side="left"))
@@ -61,7 +61,7 @@ def _at(times: np.ndarray, index: np.ndarray) -> np.ndarray:
 
 
 def read_clock(reads: LoopReads, steps: ProfiledSteps) -> ReadClock | str:
-    """The clock that agrees with the profiled steps; a text that says why there is none."""
+    """The clock that fits the profiled steps; a text with the reason if there is none."""
     if not len(reads):
         return "no reads were traced that feed the profiled steps"
     synchronous = _synchronous(reads, steps)
@@ -73,9 +73,9 @@ def read_clock(reads: LoopReads, steps: ProfiledSteps) -> ReadClock | str:
 
 
 def _by_rhythm(reads: LoopReads, units: np.ndarray, steps: ProfiledSteps, synchronous: bool) -> ReadClock | None:
-    """The clock by the gaps between batches; None where they do not show."""
+    """The clock from the gaps between batches; None if they do not show."""
     if not synchronous and not (reads.process != 0).any():
-        return None  # threads of one process that read ahead have no rhythm of the loop's
+        return None  # threads of one process that read ahead do not follow the loop's rhythm
     at_fetch = units_before(reads, units, steps.wait_ns if synchronous else steps.fetch_ns)
     found = _per_step(steps.number, at_fetch, reads.readers, None if synchronous else 4.0 * reads.readers + 2)
     lag = period(reads, units > 0, found.low, found.high)
@@ -85,7 +85,7 @@ def _by_rhythm(reads: LoopReads, units: np.ndarray, steps: ProfiledSteps, synchr
     if lag < _LEAST_LAG and not each_has_it:
         return None
     if synchronous and at_fetch[0] > lag * (_LOADED + 1.05 * steps.number[0]):
-        return None  # far more was read than the steps before took: threads read ahead
+        return None  # far more was read than the earlier steps consumed: threads read ahead
     ahead = at_fetch - lag * steps.number
     return ReadClock(
         reads=reads,
@@ -97,7 +97,7 @@ def _by_rhythm(reads: LoopReads, units: np.ndarray, steps: ProfiledSteps, synchr
 
 
 def _by_bytes(reads: LoopReads, units: np.ndarray, steps: ProfiledSteps) -> ReadClock | None:
-    """The clock by bytes, where what was read before the profile says well enough how many a step has; else None."""
+    """The clock from bytes, if the reads before the profile determine the bytes of a step well enough; else None."""
     by_workers = bool((reads.process != 0).any())
     at_fetch = units_before(reads, units, steps.fetch_ns)
     most_ahead = 2.0 * reads.readers + 1.5 if by_workers else _MOST_AHEAD
@@ -113,7 +113,7 @@ def _by_bytes(reads: LoopReads, units: np.ndarray, steps: ProfiledSteps) -> Read
 
 
 def _synchronous(reads: LoopReads, steps: ProfiledSteps) -> bool:
-    """Whether the training thread itself reads: in its input waits, or, where the profile shows none, in its steps."""
+    """Whether the training thread itself reads: in its input waits or, if the profile shows none, in its steps."""
     ends = steps.fetch_ns if steps.waits else steps.end_ns
     place = np.searchsorted(steps.begin_ns, reads.start_ns, side="right") - 1
     inside = (place >= 0) & (reads.start_ns < steps.end_ns[place])
@@ -123,7 +123,7 @@ def _synchronous(reads: LoopReads, steps: ProfiledSteps) -> bool:
 
 
 def units_before(reads: LoopReads, units: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """How many units had begun to be read before each time."""
+    """Number of units whose reads had begun before each time."""
     total = np.concatenate(([0.0], np.cumsum(units)))
     before: np.ndarray = total[np.searchsorted(reads.start_ns, times, side="left")]
     return before
@@ -139,7 +139,8 @@ class _PerStep:
 
 
 def _unsteady(number: np.ndarray, at_fetch: np.ndarray) -> float:
-    """Twice the standard error of the mean of what was read from one profiled step to the next, as a part of it."""
+    """Relative uncertainty of the reads between profiled steps: twice the standard error of their mean, over
+    the mean."""
     each = np.diff(at_fetch) / np.diff(number)
     if len(each) < 2 or not each.mean():
         return 1.0
@@ -149,10 +150,10 @@ def _unsteady(number: np.ndarray, at_fetch: np.ndarray) -> float:
 def _per_step(
     number: np.ndarray, at_fetch: np.ndarray, readers: int, most_ahead: float | None, unsteady: float = 0.0
 ) -> _PerStep:
-    """What was read between the profiled steps and before them says of one step.
+    """The units of one step, from the reads between the profiled steps and before them.
 
-    `most_ahead`: how far reads may be ahead, in steps; None where the training thread itself reads. `unsteady`: as
-    `_unsteady`, 0 for units whose rhythm decides.
+    `most_ahead`: most steps by which reads may be ahead; None if the training thread itself reads.
+    `unsteady`: as `_unsteady`; 0 for units whose rhythm decides.
     """
     slack = 0.25 if most_ahead is None else min(2.0 * readers, most_ahead)
     apart, read = float(number[-1] - number[0]), float(at_fetch[-1] - at_fetch[0])
@@ -176,7 +177,7 @@ def _per_step(
     if between is None:
         return before
     low, high = max(between.low, before.low), min(between.high, before.high)
-    if low > high:  # a rhythm of the profiled steps holds whatever was read before them
+    if low > high:  # a rhythm of the profiled steps holds for any reads before them
         return _PerStep() if unsteady else between
     closer = min(between, before, key=lambda one: one.high - one.low)
     return _PerStep(low=low, likely=min(max(closer.likely, low), high), high=high)

@@ -1,1 +1,1 @@
-"""What a trace does not hold: metadata operations, C streams, renames, and offsets that Darshan gets wrong."""
+"""Rebuilds operations that a trace lacks: metadata, C streams, renames; and repairs offsets that Darshan gets wrong."""

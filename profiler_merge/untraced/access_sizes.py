@@ -1,7 +1,7 @@
-"""Sizes of reads and writes that only counters know: as many in each bin as were counted, with the bytes counted. Pure.
+"""Sizes of reads and writes known only from counters: the counted number in each bin, with the counted bytes. Pure.
 
-The four most common sizes are used as often as counted. What is left of a bin shares the bytes that are left; it is
-given many different sizes where one more common than the four would contradict them.
+The four most common sizes are used as often as counted. The other accesses of a bin share the remaining bytes; they get
+many different sizes if one more common than the four would contradict them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def access_sizes(transfers: Transfers) -> SizedAccesses:
 
 
 def _fitted(transfers: Transfers) -> np.ndarray:
-    """The histograms (streams, BINS), made to add up to the counts: an old version may lack them."""
+    """The histograms (streams, BINS), adjusted to add up to the counts, since an old version may lack them."""
     sizes = transfers.sizes.copy()
     missing = transfers.count - sizes.sum(axis=1)
     mean = transfers.moved // np.maximum(transfers.count, 1)
@@ -61,7 +61,7 @@ def _fitted(transfers: Transfers) -> np.ndarray:
 
 
 def _common(transfers: Transfers, rest: np.ndarray) -> np.ndarray:
-    """How often each stream (2 n, TOP) has each of its file's common sizes: as the bins of both directions allow.
+    """Number of each common size of its file in each stream (2 n, TOP), as far as the bins of both directions allow.
 
     Of a file that was read and written, the split that comes closest to the bytes of both.
     """
@@ -82,7 +82,8 @@ def _common(transfers: Transfers, rest: np.ndarray) -> np.ndarray:
 
 
 def _misfit(transfers: Transfers, rest: np.ndarray, used: np.ndarray) -> np.ndarray:
-    """By file: bytes that the other accesses cannot have, or lack; and a little for sizes that both directions use."""
+    """By file: bytes that the other accesses cannot have, or lack; plus a small penalty for sizes in both
+    directions."""
     left = rest - _by_bin(transfers, used)
     moved = transfers.moved - (np.repeat(transfers.access, 2, axis=0) * used).sum(axis=1)
     low = (left * LOWEST).sum(axis=1)
@@ -93,7 +94,7 @@ def _misfit(transfers: Transfers, rest: np.ndarray, used: np.ndarray) -> np.ndar
 
 
 def _split(transfers: Transfers, rest: np.ndarray, first: tuple[int | None, ...]) -> np.ndarray:
-    """The common sizes (2 n, TOP), each given to the direction `first` of its place as far as that has room."""
+    """The common sizes (2 n, TOP), each assigned to the direction in `first` as far as that has room."""
     used = np.zeros((len(rest), TOP), dtype=np.int64)
     free, bytes_free = rest.copy(), transfers.moved.copy()
     files = np.arange(len(transfers))
@@ -116,7 +117,7 @@ def _split(transfers: Transfers, rest: np.ndarray, first: tuple[int | None, ...]
 
 
 def _exchanged(transfers: Transfers, used: np.ndarray) -> np.ndarray:
-    """With common sizes of one bin exchanged between reads and writes where that mends the bytes of both."""
+    """Common sizes of one bin exchanged between reads and writes if that improves the bytes of both."""
     bins = np.searchsorted(BOUNDS, transfers.access)
     known = used.sum(axis=1) == transfers.count
     both = np.flatnonzero(known[0::2] & known[1::2] & (transfers.count[0::2] > 0) & (transfers.count[1::2] > 0))
@@ -161,7 +162,7 @@ def _others(
     until = np.rint(np.cumsum(room, axis=1) * share[:, np.newaxis]).astype(np.int64)
     until[:, -1] = np.minimum(over, total)
     extra = np.clip(np.diff(until, axis=1, prepend=0), 0, room)
-    # What rounding of large numbers cost goes to the bins that still have room.
+    # The rounding error of large numbers goes to the bins that still have room.
     for place in range(BINS):
         lost = np.minimum(over, total) - extra.sum(axis=1)
         extra[:, place] += np.clip(lost, -extra[:, place], room[:, place] - extra[:, place])
@@ -179,7 +180,7 @@ def _others(
     middle = (count[cell] % 2 == 1) & (pair == pairs[cell])
     apart = np.where(middle, 0, np.where(number < pairs[cell], -apart, apart))
     size = size + apart
-    # One step towards the mean keeps bin and sum, as the other one of the pair steps, too.
+    # One step towards the mean keeps bin and sum, because the other one of the pair steps too.
     hits = np.flatnonzero((size[:, np.newaxis] == common[stream[cell]]).any(axis=1) & (apart != 0))
     step = np.sign(apart[hits])
     size[hits] -= step

@@ -1,7 +1,7 @@
-"""When accesses take place that only counters date: between the first and the last of their stream. Pure.
+"""Times of accesses that only counters date: between the first and the last of their stream. Pure.
 
-They share the counted time, none overlaps another of its stream. They are spread evenly, or as the rank's HEATMAP says
-where the stream lasts longer than a few bins: inside a bin the window is the better evidence.
+They share the counted time, and none overlaps another of its stream. They are spread evenly or, in a stream that lasts
+longer than a few bins, by the rank's HEATMAP; within a bin the stream's window is the better evidence.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ _LEAST_BINS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Activity:
-    """Bytes that a rank moved over time, by direction: `edges` int64 ns (bins + 1,), `read`, `write` int64 (bins,)."""
+    """Bytes that a rank moved over time, by direction.
+
+    `edges` int64 ns (bins + 1,), `read`, `write` int64 (bins,).
+    """
 
     edges: np.ndarray
     read: np.ndarray
@@ -35,8 +38,8 @@ def access_times(
     """Start and end ns of accesses (n,), sorted by `segment`; the other arrays but `size` are by segment.
 
     The first starts at `begin`, the last ends at `end`, together they last `spent_ns`, or the window if it is shorter.
-    The first is given `longest_ns`, as caches are cold then, where that leaves the others a nanosecond each; 0: it is
-    not known.
+    The first lasts `longest_ns` (0: unknown), because caches are cold then, if that leaves the others a nanosecond
+    each.
     """
     count = np.bincount(segment, minlength=len(begin))
     first = np.cumsum(count) - count
@@ -56,7 +59,7 @@ def access_times(
     start = begin[segment] + done + idle.astype(np.int64)
     if activity is not None:
         start = _along(activity, segment, size, begin, end, is_write, start)
-        # None begins before the last has ended, and all are done by the end.
+        # None begins before the previous has ended, and all are done by the end.
         slack = np.clip(start - begin[segment] - done, 0, (window - spent)[segment])
         slack = _rising(slack, segment, free)
         ends = np.append(segment[1:] != segment[:-1], True)
@@ -74,7 +77,7 @@ def _along(
     is_write: np.ndarray,
     start: np.ndarray,
 ) -> np.ndarray:
-    """The starts, moved to where the rank moved as large a part of its bytes, in segments that last long enough."""
+    """The starts, moved to where the rank moved an equal share of its bytes, in segments that last long enough."""
     moved = start.copy()
     bin_ns = int(np.diff(activity.edges).max(initial=0))
     long_enough = end - begin > _LEAST_BINS * bin_ns
@@ -85,7 +88,7 @@ def _along(
     first = (np.cumsum(count) - count)[segment]
     part = (reached - weight - (reached - weight)[first]) / np.maximum(total, 1)[segment]
     for way, of_bins in ((False, activity.read), (True, activity.write)):
-        # Idle bins are given next to nothing, so that every byte has one time.
+        # Idle bins get a tiny value, so that every byte has one time.
         bytes_until = np.append(0.0, np.cumsum(of_bins + of_bins.sum() * 1e-9))
         low, high = (np.interp(times, activity.edges, bytes_until) for times in (begin, end))
         mine = (long_enough & (is_write == way) & (high > low))[segment]
@@ -95,7 +98,7 @@ def _along(
 
 
 def _rising(values: np.ndarray, segment: np.ndarray, most: np.ndarray) -> np.ndarray:
-    """The values (n,), none below one before it in its segment."""
+    """The running maximum of the values (n,) in each segment."""
     if not len(values):
         return values
     step = np.cumsum(np.append(0.0, most[:-1] + 1.0))

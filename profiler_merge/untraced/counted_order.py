@@ -1,8 +1,8 @@
-"""In which order, and where in its file, accesses of known sizes lie, so that Darshan would count them as it did. Pure.
+"""Invents order and offsets of accesses of known sizes that reproduce Darshan's counters. Pure.
 
-A *run* begins at the start of the file, or goes back; inside a run an access goes on where the one before ended, or
-jumps over a gap. How many runs and jumps there are is counted (SEQ, CONSEC), gaps are those of STRIDE as far as these
-go. The other gaps, and the beginnings of runs that no open explains, are drawn at random: nobody knows them.
+A *run* begins at the start of the file, or goes back. Inside a run, an access continues where the previous one ended,
+or jumps over a gap. The numbers of runs and jumps are counted (SEQ, CONSEC), and the gaps are those of STRIDE as far as
+these suffice. Other gaps, and begins of runs that no open explains, are random, because they are unknown.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ _GOLDEN = 0.6180339887498949
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Patterns:
-    """What is known of the order in each stream; int64 (streams,), `gap` and `gap_count` (streams, TOP).
+    """The known facts about the order in each stream; int64 (streams,), `gap` and `gap_count` (streams, TOP).
 
-    `backward`: accesses at the start of the file or behind the one before (READS - SEQ_READS); `apart`: those that do
-    not go on where the last one ended (READS - CONSEC_READS). `low`, `high`: where in the file they lie. `opens`:
-    how many runs may begin at the start of the file.
+    `backward`: accesses at the start of the file or before the end of the previous one (READS - SEQ_READS).
+    `apart`: accesses that do not continue where the previous one ended (READS - CONSEC_READS).
+    `low`, `high`: their range in the file.
+    `opens`: number of runs that may begin at the start of the file.
     """
 
     backward: np.ndarray
@@ -47,9 +48,9 @@ class PlacedAccesses:
 
 
 def place_accesses(accesses: SizedAccesses, patterns: Patterns, process: np.ndarray) -> PlacedAccesses:
-    """Order and offsets of accesses, which are sorted by stream and falling size. The same every time.
+    """Order and offsets of accesses, which are sorted by stream and falling size. Repeated calls give equal results.
 
-    `process` (streams,), ascending: what is drawn for one does not depend on the others.
+    `process` (streams,), ascending: the random numbers of one process do not depend on the others.
     """
     if not len(accesses):
         none = np.empty(0, dtype=np.int64)
@@ -81,7 +82,7 @@ class _Placement:
         self.number_of_run = np.arange(len(self.first_access)) - self.first_run[self.stream_of_run]
 
     def _of_run(self, accesses: SizedAccesses, wide: GapRuns, room: np.ndarray) -> np.ndarray:
-        """Number within its stream of the run of each access: gap runs follow opens, the others follow each of them."""
+        """Number of each access's run within its stream: gap runs follow opens, the others follow each of them."""
         others = wide.number < 0
         rest = SizedAccesses(stream=accesses.stream[others], size=accesses.size[others])
         jumps = np.maximum(self.patterns.apart - self.runs - wide.runs, 0)
@@ -112,15 +113,16 @@ class _Placement:
         return PlacedAccesses(stream=self.stream, offset=np.maximum(offset, 0), size=self.size, begins=opened)
 
     def _apart(self) -> np.ndarray:
-        """bool by run: it begins with a gap, which only an open before it explains."""
+        """bool by run: whether it begins with a gap, which only an open before it explains."""
         return self.number_of_run >= self.patterns.backward[self.stream_of_run]
 
     def _jumps(self) -> np.ndarray:
-        """bool: which accesses follow a gap: those of one size where just as many were counted, else evenly."""
+        """bool: the accesses that follow a gap: those of one size if exactly that many were counted, else evenly
+        spread."""
         streams = len(self.runs)
         wide = self.wide_gap > 0
         wanted = np.maximum(self.patterns.apart - self.runs - np.bincount(self.stream[wide], minlength=streams), 0)
-        # A read of 0 bytes meets the end of the file where the one before it ended, unless all are such.
+        # A read of 0 bytes is at the end of the file, where the previous one ended, unless all are.
         moves = np.bincount(self.stream, weights=self.size, minlength=streams)[self.stream] > 0
         able = ~self.begins & ((self.size > 0) | ~moves) & ~self.in_gap_run
         some, all_able = (np.bincount(self.process, weights=counts) for counts in (wanted, self._count(able)))
@@ -146,7 +148,7 @@ class _Placement:
         return jumps
 
     def _gaps(self, jumps: np.ndarray, start_is_free: np.ndarray) -> np.ndarray:
-        """int64: the counted stride of each jump, 0 where none is left or they would leave the file."""
+        """int64: the counted stride of each jump; 0 if none is left, or if they would leave the file."""
         rows = np.flatnonzero(jumps & (self.wide_gap == 0))
         stream = self.stream[rows]
         number = np.arange(len(rows))
@@ -166,7 +168,7 @@ class _Placement:
     def _with_one_free(
         self, gap: np.ndarray, jumps: np.ndarray, start_is_free: np.ndarray, reaches: np.ndarray
     ) -> np.ndarray:
-        """A gap of each stream is left open, where nothing else lets a run reach the highest offset."""
+        """A gap of each stream is left open if nothing else lets a run reach the highest offset."""
         free = np.logical_or.reduceat(jumps & (gap == 0), self.first_access)
         done = np.bincount(self.stream_of_run, weights=reaches | (~start_is_free & free), minlength=len(self.runs)) > 0
         rows = np.flatnonzero(jumps & ~start_is_free[self.run] & ~done[self.stream])
@@ -179,7 +181,8 @@ class _Placement:
         return ~self._begins_anew(self.stream_of_run, self.number_of_run)
 
     def _begins_anew(self, stream: np.ndarray, number: np.ndarray) -> np.ndarray:
-        """bool: whether runs begin at the start of the file: as many as there are opens, evenly, and the first."""
+        """bool: whether runs begin at the start of the file: as many as there are opens, evenly spread, and the
+        first."""
         backward = self.patterns.backward[stream]
         extra = self.runs[stream] - backward
         at_start = np.maximum(np.minimum(self.patterns.opens[stream] - extra, backward), backward > 0)
@@ -188,8 +191,8 @@ class _Placement:
         return np.asarray(evenly & (number < backward))
 
     def _drawn(self, free: np.ndarray, start_is_free: np.ndarray, place: np.ndarray) -> np.ndarray:
-        """What gaps of unknown width and free starts add to each offset, by chance; one run reaches the highest."""
-        # A stretch is at least one byte wide, but for the start of a run that goes back.
+        """Random additions to each offset from unknown gaps and free starts; one run reaches the highest offset."""
+        # A stretch has at least one byte, except for the start of a run that goes back.
         starts = start_is_free & (self.number_of_run >= self.patterns.backward[self.stream_of_run])
         starts &= self.patterns.low[self.stream_of_run] == 0
         least = free.astype(np.int64)
@@ -211,7 +214,7 @@ class _Placement:
         added = np.cumsum(least)
         added -= (added - least)[self.first_access][self.run]
         last = np.append(self.begins[1:], True) & (beyond[self.run] == 0) & (whole[self.run] > 0)
-        # The last gap of the run that reaches the end, and all that follows it, is not left to rounding.
+        # The last gap of the run that reaches the end, and all behind it, are not left to rounding.
         share = np.where((share > 1 - 1e-9) | (last & (weight > 0)), np.where(beyond[self.run] == 0, 1.0, share), share)
         fits = (high - low - used >= np.add.reduceat(least, self.first_access))[self.run]
         drawn_bytes = np.floor(np.minimum(share, 1.0) * room[self.run]).astype(np.int64)
@@ -228,18 +231,18 @@ class _Placement:
         return sequence[place], sequence[place_of_run]
 
     def _count(self, accesses: np.ndarray) -> np.ndarray:
-        """How many accesses of a bool mask each stream has."""
+        """Number of accesses of a bool mask in each stream."""
         return np.bincount(self.stream[accesses], minlength=len(self.runs))
 
     def _reaching(self, free_gaps: np.ndarray, start_is_free: np.ndarray) -> np.ndarray:
-        """The run of each stream that ends at its highest offset: one that begins at a known place if any can."""
+        """The run of each stream that ends at its highest offset: one with a known begin if there is any."""
         able = np.flatnonzero((free_gaps > 0) | start_is_free)
         able = able[np.lexsort((self.number_of_run[able], start_is_free[able], self.stream_of_run[able]))]
         stream = self.stream_of_run[able]
         return able[np.flatnonzero(np.append(True, stream[1:] != stream[:-1]))] if len(able) else able
 
     def _go_back(self, offset: np.ndarray, start_is_free: np.ndarray) -> None:
-        """Moves runs that begin anywhere, in place, so that they begin behind the last byte of the run before."""
+        """Move runs that begin anywhere, in place, so that they begin behind the last byte of the previous run."""
         streams = np.unique(self.stream_of_run[start_is_free & (self.number_of_run > 0)])
         ends = np.append(self.first_access[1:], len(offset)) - 1
         for stream in streams.tolist():
@@ -256,12 +259,13 @@ class _Placement:
 
 
 def _within(groups: np.ndarray) -> np.ndarray:
-    """The place of each among those of its group; the groups are ascending."""
+    """Index of each item within its group; the groups are ascending."""
     return np.arange(len(groups)) - np.searchsorted(groups, groups)
 
 
 def _mixed(run: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """Order of accesses by run; in a run many of one size evenly among the others, single small ones behind them."""
+    """Order of accesses by run. Within a run, many of one size are spread evenly among the others, and single small
+    ones come last."""
     by_size = np.lexsort((-size, run))
     of_run, of_size = run[by_size], size[by_size]
     new = np.append(True, (of_run[1:] != of_run[:-1]) | (of_size[1:] != of_size[:-1]))

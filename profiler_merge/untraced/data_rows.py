@@ -1,4 +1,4 @@
-"""Reads and writes of files that no trace holds, from the counters of one interface: the parts, put together. Pure."""
+"""Rebuilds reads and writes that no trace holds from the counters of one interface: joins the parts. Pure."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from dxt_replay.traces.schema import OPS, READ, WRITE
 from dxt_replay.traces.units import format_bytes
 
 RECONSTRUCT_LIMIT = 10_000_000
-"""Reads and writes of one process that are rebuilt unless more are asked for."""
+"""Default limit of rebuilt reads and writes of one process."""
 
 _OPEN = OPS.index("open")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CountedData:
-    """What the counters of one process say of its reads and writes at one interface.
+    """The counters of one process's reads and writes at one interface.
 
     `own`: of its own records, the first files of its `CountedFiles`. `shared`: its accesses of the reduced records,
     which follow there (None without any), with their `patterns`; streams count from the first of these records.
@@ -61,10 +61,11 @@ class CountedData:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CountedBatch:
-    """What the counters of several processes say, a file each in the arrays: of each process its own and its reduced.
+    """The counters of several processes, with one file per row: of each process first its own, then its reduced files.
 
-    `parts`: by process; all have the same reduced records, or none. `own` (bool) and `process`, the place in `parts`,
-    by file. `first`: of each process. `wanted`: the counters of all files.
+    `parts`: by process; all have the same reduced records, or none.
+    `own` (bool) and `process`, the index in `parts`: by file. `first`: first file of each process.
+    `wanted`: the counters of all files.
     """
 
     parts: Sequence[CountedData]
@@ -89,8 +90,9 @@ class CountedBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DataRows:
-    """The rows by stream and in their order; bool by row: `begins`, the file may have been opened before it, and
-    `collective`, all ranks made the call together."""
+    """The rows by stream and in their order.
+
+    bool by row: `begins`, the file may have been opened before it; `collective`, all ranks made the call together."""
 
     rows: MadeRows
     begins: np.ndarray
@@ -98,9 +100,9 @@ class DataRows:
 
 
 def untraced_part(transfers: Transfers, traced: np.ndarray, operations: FileOperations | None) -> Transfers:
-    """The counters without what the trace holds: nothing is left of a file that was traced whole.
+    """The counters minus the traced operations; nothing is left of a file that was traced completely.
 
-    `traced`: how many operations of each stream. `operations`: the traced ones; None where no file is traced in part.
+    `traced`: number of operations of each stream. `operations`: the traced ones; None if no file is traced in part.
     """
     missing = np.maximum(transfers.count - traced, 0)
     if not traced.any():
@@ -142,7 +144,7 @@ def no_data() -> DataRows:
 
 
 def joined_rows(parts: Sequence[tuple[np.ndarray, DataRows]]) -> DataRows:
-    """The rows of all parts, one after the other; each part comes with the numbers that its files have here."""
+    """The rows of all parts, one after the other; each part comes with the numbers of its files here."""
     parts = [part for part in parts if len(part[1].rows)]
     if not parts:
         return no_data()
@@ -155,7 +157,7 @@ def joined_rows(parts: Sequence[tuple[np.ndarray, DataRows]]) -> DataRows:
 
 
 def with_rebuilt(operations: FileOperations, made: DataRows) -> FileOperations:
-    """Traced and made reads and writes together, by file and start."""
+    """Traced and rebuilt reads and writes together, by file and start."""
     if not len(made.rows):
         return operations
     rows = made.rows
@@ -172,7 +174,8 @@ def with_rebuilt(operations: FileOperations, made: DataRows) -> FileOperations:
 
 
 def recounted(wanted: Transfers, operations: FileOperations, metadata: MadeRows) -> Transfers:
-    """The counters of `wanted` for `operations`, between the opens among `metadata`, in the order of their end."""
+    """The counters of `wanted` recounted for `operations`, between the opens among `metadata`, in the order of their
+    end."""
     opens = metadata.op == _OPEN
     none = np.zeros(int(opens.sum()), dtype=np.int64)
     file = np.concatenate((operations.file, metadata.file[opens]))
@@ -200,8 +203,8 @@ def data_rows(
 ) -> DataRows:
     """The reads and writes of `files` that are not among the traced `operations`, as rows that name these files.
 
-    `files`: those of `counted`. `unknown_ns` (files,): where those of a file without times are placed. `paths`: by
-    record id, for the error.
+    `files`: those of `counted`. `unknown_ns` (files,): time for the rows of a file without times. `paths`: by record
+    id, for the error.
     Raises: LogError when there are more than `limit` of one process.
     """
     if not len(files):
@@ -228,7 +231,7 @@ def _accesses(
     limit: int,
     paths: Mapping[int, bytes],
 ) -> tuple[SizedAccesses, Patterns]:
-    """What is to be made, by stream of `files` and falling size, and what is known of its order."""
+    """The accesses to rebuild, by stream of `files` and falling size, and the known facts about their order."""
     own = np.flatnonzero(counted.own)
     streams = np.stack((2 * own, 2 * own + 1), axis=1).ravel()
     left = joined_transfers([part.own for part in counted.parts])
@@ -267,7 +270,7 @@ def _too_many(
     limit: int,
     paths: Mapping[int, bytes],
 ) -> str:
-    """What the process with the most reads and writes in no trace has of them, and what to do."""
+    """An error: the process with the most untraced reads and writes, and the remedy."""
     own, worst = np.flatnonzero(counted.own), int(planned.argmax())
     mine = counted.process[own] == worst
     count, moved = (np.where(mine, values.reshape(-1, 2).sum(axis=1), 0) for values in (left.count, left.moved))
@@ -285,12 +288,12 @@ def _too_many(
 
 
 def _of_own(operations: FileOperations, own: np.ndarray) -> FileOperations:
-    """The operations on the files of a bool mask, which then count from 0."""
+    """The operations on the files of a bool mask, with files renumbered from 0."""
     return operations if own.all() else operations.of_files(own)
 
 
 def _collective(stream: np.ndarray, wanted: Transfers) -> np.ndarray:
-    """bool: which accesses, sorted by stream, all ranks made together: as large a share as counted, evenly."""
+    """bool: the accesses, sorted by stream, that all ranks made together: the counted share, evenly spread."""
     if not wanted.collective.any():
         return np.zeros(len(stream), dtype=bool)
     number = np.arange(len(stream)) - np.searchsorted(stream, stream)
@@ -299,10 +302,10 @@ def _collective(stream: np.ndarray, wanted: Transfers) -> np.ndarray:
 
 
 def own_patterns(left: Transfers, opens: np.ndarray) -> Patterns:
-    """What the counters of a rank's own records fix.
+    """The order that the counters of a rank's own records determine.
 
-    Where the order is not counted, the file is gone through from its start, again and again where more was moved than
-    it holds. What moved less ended at the highest offset: it was appended.
+    If the order is not counted, the file is read or written from its start, repeatedly if more was moved than it holds.
+    If less was moved, it ended at the highest offset: it was appended.
     """
     ordered = left.consec >= 0
     passes = np.clip(-(-left.moved // np.maximum(left.end, 1)), 1, np.maximum(left.count, 1))
@@ -331,7 +334,7 @@ def _times(
     operations: FileOperations,
     unknown_ns: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Start and end of each access. Those of the last run follow the last open, where its time is known."""
+    """Start and end of each access. Those of the last run follow the last open, if its time is known."""
     begin, end, spent = _windows(files, operations, unknown_ns)
     runs = np.cumsum(placed.begins)
     last_run = np.zeros(2 * len(files), dtype=np.int64)
@@ -346,10 +349,10 @@ def _times(
     segment = 2 * placed.stream + late
     counts = np.bincount(segment, minlength=4 * len(files)).reshape(-1, 2)
     part = counts[:, 1] / np.maximum(counts.sum(axis=1), 1)
-    # Each segment takes its part of the time, or what the other one has no room for.
+    # Each segment gets its share of the time, plus time for which the other has no room.
     wanted = np.maximum((spent * part).astype(np.int64), spent - np.maximum(before - begin, 0))
     spent_late = np.where(splits, np.clip(np.minimum(wanted, end - opened), 0, spent), 0)
-    # One access alone would take its whole segment.
+    # A single access would fill its whole segment.
     first_end = np.where(counts[:, 0] == 1, np.minimum(before, begin + spent - spent_late), before)
     last_begin = np.where(counts[:, 1] == 1, np.maximum(opened, end - spent_late), opened)
     begins = np.stack((begin, np.where(splits, last_begin, begin)), axis=1).ravel()
@@ -384,7 +387,7 @@ def _times(
 def _windows(
     files: CountedFiles, operations: FileOperations, unknown_ns: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Begin, end and time spent of each stream; what follows a trace that stopped begins where it stopped."""
+    """Begin, end and time spent of each stream; after a trace that stopped, it begins where that stopped."""
 
     def by_stream(read: np.ndarray, write: np.ndarray) -> np.ndarray:
         return np.stack((read, write), axis=1).ravel()

@@ -1,4 +1,4 @@
-"""The rows that the parts of a reconstruction hand to each other: traced operations, and those made so far."""
+"""The rows that the parts of a reconstruction exchange: traced operations, and those rebuilt so far."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import TypeVar
 import numpy as np
 
 NO_OFFSET = -1
-"""Offset of a row whose operation has none, or whose place is not known."""
+"""Offset of a row whose operation has none, or whose offset is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FileOperations:
     """Reads and writes sorted by (file, start), int64 (n,) but for `is_write`; `file`: index into the counted files.
 
-    `held`: bool, the file is not opened anew before this one; None where nothing is known of that.
-    `ended`, `goes_on_at`: where the operation of the file before this one ended, in time and in the file; None where
-    all operations are here, so that the row before has it.
+    `held`: bool, the file is not opened anew before this one; None if that is not known.
+    `ended`, `goes_on_at`: time and offset at which the file's previous operation ended; None if all operations are
+    here, so that the previous row has them.
     """
 
     file: np.ndarray
@@ -36,7 +36,7 @@ class FileOperations:
         return len(self.file)
 
     def of_files(self, kept: np.ndarray) -> FileOperations:
-        """Those on the files of a bool mask; these files then count from 0."""
+        """The operations on the files of a bool mask, with files renumbered from 0."""
         return _of_files(self, kept)
 
 
@@ -60,7 +60,7 @@ class MadeRows:
         return len(self.op)
 
     def of_files(self, kept: np.ndarray) -> MadeRows:
-        """Those on the files of a bool mask; these files then count from 0."""
+        """The rows of the files of a bool mask, with files renumbered from 0."""
         return _of_files(self, kept)
 
 

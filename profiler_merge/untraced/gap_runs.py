@@ -1,7 +1,7 @@
-"""Runs of two accesses with a counted gap so wide between them that nothing else fits into the file. Pure.
+"""Runs of two accesses with a counted gap so wide that nothing else fits into the file. Pure.
 
-A reader of archives begins like this: it reads the start of the file, and then its directory, at the end. The two sizes
-are those that end at the highest offset if there are such, else the smallest.
+A reader of archives begins so: it reads the start of the file, and then its directory at the end. The two sizes are
+those that end at the highest offset if there are such, else the smallest.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from dxt_replay.profiler_merge.untraced.access_sizes import SizedAccesses
 
 _MOST_SIZES = 64
-"""Distinct sizes of a stream up to which two are looked for."""
+"""Most distinct sizes of a stream among which two are searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -31,10 +31,7 @@ class GapRuns:
 def gap_runs(
     accesses: SizedAccesses, runs: np.ndarray, room: np.ndarray, gaps: tuple[np.ndarray, np.ndarray]
 ) -> GapRuns:
-    """The gap runs of accesses, which are sorted by stream and falling size.
-
-    By stream: `runs`, `room` (bytes of the file), and `gaps`, widths and counts (streams, TOP).
-    """
+    """The gap runs of accesses, which are sorted by stream and falling size."""
     width, left = gaps[0], gaps[1].copy()
     number = np.full(len(accesses), -1, dtype=np.int64)
     gap, made = np.zeros(len(accesses), dtype=np.int64), np.zeros(len(runs), dtype=np.int64)

@@ -1,11 +1,12 @@
 """Opens, closes, stats, seeks and syncs of files, placed by the evidence of counters and traced operations. Pure.
 
-Their numbers are the counters'. Their places: the first open and the last close (in a record of one rank also the last
-open and the first close) at their recorded times; other opens where an offset returns to the start of the file; a close
-at the end of the pass before; a stat after an open; a seek before an operation that does not go on where the last one
-ended, or after an open; syncs after the writes, evenly. Durations share out the recorded metadata time: a seek reaches
-no storage, a close of a file lasts at most as long as from its last operation to its last close, and opens and stats
-share what these leave. Slow storage takes time to open a file that was read, and hardly any to close it.
+Their numbers are the counters'. The first open and the last close have their recorded times; in a record of one rank,
+so do the last open and the first close. Other opens are placed where an offset returns to the start of the file, and a
+close at the end of the previous pass. A stat follows an open. A seek comes before an operation that does not continue
+where the last one ended, or after an open. Syncs follow the writes, evenly spread.
+The durations divide the recorded metadata time. A seek reaches no storage. A close lasts at most from the file's last
+operation to its last close. Opens and stats share the rest: slow storage takes time to open a file that was read, and
+hardly any to close it.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from dxt_replay.traces.schema import OPS
 
 OPEN, CLOSE, STAT, SYNC, SEEK = (OPS.index(op) for op in ("open", "close", "stat", "sync", "seek"))
 SEEK_NS = 1_000
-"""A seek moves a number in the kernel: 0.4 to 1 us, measured on local disks and FUSE alike."""
+"""Duration of a seek, which moves a number in the kernel: 0.4 to 1 us, measured on local disks and FUSE."""
 
 _ROUNDED_NS = 10
-"""Two times of a job of some days, as seconds in doubles, differ by no more from what was measured."""
+"""Largest rounding error of a time difference: two times of a job of some days, as seconds in doubles."""
 
 _AFTER_WRITE, _AFTER_OPEN, _AFTER_STAT, _LAST = range(4)
 
@@ -46,7 +47,7 @@ _AFTER_WRITE, _AFTER_OPEN, _AFTER_STAT, _LAST = range(4)
 def metadata_rows(files: CountedFiles, operations: FileOperations, unknown_ns: np.ndarray) -> MadeRows:
     """The rows of all `files`, of one process or several.
 
-    `unknown_ns` (files,): where rows without a dated neighbour go, one after the other.
+    `unknown_ns` (files,): time for rows without a dated neighbour, one after the other.
     """
     if not len(files):
         return no_rows()
@@ -66,7 +67,7 @@ def dated_places(files: CountedFiles, operations: FileOperations) -> tuple[np.nd
 
 
 class _Placement:
-    """The steps of `metadata_rows` and what they hand on; all files at once, a column each."""
+    """The steps of `metadata_rows` and their intermediate results; all files at once, one column each."""
 
     def __init__(self, files: CountedFiles, operations: FileOperations, unknown_ns: np.ndarray) -> None:
         self.files, self.ops, self.unknown_ns = files, operations, unknown_ns
@@ -79,7 +80,7 @@ class _Placement:
         self.finish = self._reduced(np.maximum, operations.end)
         last_start = self._reduced(np.maximum, operations.start)
         closes = np.where(files.close_end != NOT_SEEN, files.opens, 0)
-        # What is read after the last close was read through a descriptor that stayed open to the end.
+        # Reads after the last close used a descriptor that stayed open to the end.
         self.left_open = self.used & (last_start > files.close_end) & (closes > 1)
         self.closes = closes - self.left_open
         self.rows_counted = files.opens + self.closes + files.stats + files.seeks
@@ -119,7 +120,7 @@ class _Placement:
         return concatenated(self.made)
 
     def _pin(self) -> None:
-        """The opens and closes whose times are recorded become events between the operations."""
+        """Make the opens and closes with recorded times events between the operations."""
         pins = [*_open_pins(self), *_close_pins(self)]
         file, start, end, kind = (np.concatenate(column) for column in zip(*pins, strict=True))
         self.events = Events.of(
@@ -136,7 +137,7 @@ class _Placement:
         self.pinned_closes = np.bincount(file[kind == CLOSE_EVENT], minlength=count)
 
     def _place_opens(self) -> None:
-        """The opens between: where a pass over the file begins, the widest gaps first; any left over evenly."""
+        """Place the opens between: where a pass over the file begins, the widest gaps first; spread the rest evenly."""
         files, ops = self.files, self.ops
         missing = files.opens - self.pinned_opens
         candidates = np.flatnonzero((missing[ops.file] > 0) & (np.arange(len(ops)) > self.first[ops.file]))
@@ -162,18 +163,18 @@ class _Placement:
         self._wait(OPEN, ops.file[chosen], event, AT_END, 0)
         left = missing - np.bincount(ops.file[chosen], minlength=len(files))
         if ops.held is not None:
-            # One in the middle of a run would break what the counters say of its order.
+            # An open in the middle of a run would contradict the counted order.
             unbroken = np.bincount(ops.file[ops.held], minlength=len(files)) > 0
             self._attach(OPEN, np.where(unbroken, left, 0), _AFTER_WRITE)
             left = np.where(unbroken, 0, left)
         self._spread(OPEN, left, files.open_start, files.open_end, self.each_ns)
 
     def _place_closes(self) -> None:
-        """A close for each pass that ended: before the open of the next one; any left over evenly."""
+        """Place a close for each ended pass, before the open of the next one; spread the rest evenly."""
         files, events = self.files, self.events
         event = np.sort(np.concatenate((events.of_operation[self.begins_pass], self.open_pins)))
         file = events.file[event]
-        # The first open ends no pass; where the first close is recorded, the second open's is taken as well.
+        # The first open ends no pass; with a recorded first close, neither does the second.
         wanted = number_in_group(file) >= 1 + (self.pinned_closes[file] > 1)
         event, file = event[wanted], file[wanted]
         missing = np.maximum(self.closes - self.pinned_closes, 0)
@@ -202,7 +203,7 @@ class _Placement:
         self._attach(SEEK, left, _AFTER_STAT, offset=0)
 
     def _place_syncs(self) -> None:
-        """The j-th of n syncs after the j-th n-th of the writes; before the close where none was traced."""
+        """Place the j-th of n syncs after the j-th n-th of the writes, before the close unless the close is traced."""
         files, ops, events = self.files, self.ops, self.events
         if not files.syncs.any():
             return
@@ -216,7 +217,7 @@ class _Placement:
         self._attach(SYNC, np.where(writes == 0, files.syncs, 0), _LAST)
 
     def _attach(self, op: int, counts: np.ndarray, rank: int, offset: int = NO_OFFSET) -> None:
-        """Rows that follow the opens of their file, in equal shares; without opens the first operation follows them."""
+        """Place rows after the opens of their file, in equal shares; without opens, before the first operation."""
         if not counts.any():
             return
         events = self.events
@@ -258,7 +259,7 @@ class _Placement:
         rank: int,
         offset: np.ndarray | int = NO_OFFSET,
     ) -> None:
-        """Note rows for a slot; they are laid together at the end."""
+        """Note rows for a slot; they are placed together at the end."""
         if not len(file):
             return
         constants = (np.broadcast_to(np.int64(value), len(file)) for value in (op, rank))
@@ -307,8 +308,8 @@ def _close_pins(placed: _Placement) -> list[tuple[np.ndarray, ...]]:
     files, each, closes = placed.files, placed.close_ns, placed.closes
     closed = np.flatnonzero(closes > 0)
     after = np.where(placed.used & ~placed.left_open, placed.finish, files.close_start)
-    # From the first close to the last it is a close only where Darshan counted as much time: there are more closes than
-    # opens where a descriptor was duplicated, or was open before the record began.
+    # From the first close to the last it is a close only if Darshan counted as much time: there are more closes than
+    # opens if a descriptor was duplicated, or was open before the record began.
     one = files.close_end - files.close_start <= files.meta_ns + _ROUNDED_NS
     alone = files.own & (closes == 1) & one
     reduced_start = np.maximum(files.close_start, after)
@@ -323,7 +324,7 @@ def _close_pins(placed: _Placement) -> list[tuple[np.ndarray, ...]]:
 
 
 def _number_and_time(process: np.ndarray, unknown_ns: np.ndarray, duration_ns: np.ndarray) -> np.ndarray:
-    """ns after its undated time at which each row starts: those of one undated time and process follow one another."""
+    """ns after its undated time at which each row starts: rows of one undated time and process follow one another."""
     order = np.lexsort((unknown_ns, process))
     new = np.ones(len(order), dtype=bool)
     new[1:] = np.diff(unknown_ns[order]) != 0

@@ -1,4 +1,4 @@
-"""The list of counters that rebuilt operations do not meet, by file: bounded, with how many more there are."""
+"""Lists the counters that rebuilt operations do not meet, by file, with a limit and the number beyond it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from dxt_replay.profiler_merge.untraced.transfers import SIZES, TOP, WAYS
 
 MOST_LISTED = 1000
-"""Entries of the list; the others are counted."""
+"""Most entries of the list; further ones are only counted."""
 
 
 def counter_names(module: str, name: str, way: int) -> tuple[str, ...]:
@@ -31,25 +31,25 @@ def counter_names(module: str, name: str, way: int) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class NotMet:
-    """Counters with the value that was counted and the one that the rebuilt operations have."""
+    """A list of counters with the counted value and that of the rebuilt operations."""
 
     entries: list[dict[str, Any]] = field(default_factory=list)
     left_out: int = 0
 
     def room(self, wanted: int) -> int:
-        """How many of `wanted` further entries are listed; the others are counted here."""
+        """Number of `wanted` further entries that fit the list; counts the others."""
         kept = min(wanted, MOST_LISTED - len(self.entries))
         self.left_out += wanted - kept
         return kept
 
     def add(self, path: str, rank: int | None, counter: str, counted: int, rebuilt: int) -> None:
-        """List one. `rank`: None for the sum over all ranks."""
+        """List an entry. `rank`: None for the sum over all ranks."""
         self.entries.append(
             {"file": path, "rank": rank, "counter": counter, "counted": counted, "rebuilt": rebuilt}
         )  # fmt: skip
 
     def add_all(self, other: NotMet) -> None:
-        """List, or count, those of another list after these."""
+        """Append another list; beyond the limit only count."""
         self.entries += other.entries[: self.room(len(other.entries))]
         self.left_out += other.left_out
 

@@ -1,12 +1,12 @@
-"""Finds the traced offsets that Darshan gets wrong, and repairs them where only one reading of them is left. Pure.
+"""Finds the traced offsets that Darshan gets wrong, and repairs them if only one interpretation remains. Pure.
 
-Darshan keeps one position per file and process, which any open sets to 0, and which read() and write() through any
-descriptor advance. Only positional calls (pread and the like) have true offsets while several descriptors are open.
-Calls are known to be positional where offsets jump though nothing was sought.
+Darshan keeps one position per file and process. Any open sets it to 0, and read() and write() through any descriptor
+advance it. While several descriptors are open, only positional calls (pread and the like) have true offsets. Calls are
+known to be positional if offsets jump without a seek.
 
-Repaired are files of which every descriptor read the same, to the end: in turns, one after the other, or each in a
-thread of its own. The proof is in the reads at the end of the file (of 0 bytes), which no single descriptor could have
-met where they are. All other files that were read or written through descriptors open at one time are suspect.
+Files are repaired if every descriptor read the same, to the end: in turns, one after the other, or each in its own
+thread. The proof is in the reads at the end of the file (of 0 bytes), which no single descriptor could have made where
+they are. All other files that were used through simultaneously open descriptors are suspect.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ExaminedOffsets:
 
 
 def opened_together(files: CountedFiles) -> np.ndarray:
-    """Mask of the files of which several descriptors were open at one time: all opens ended before the first close."""
+    """Mask of the files with several descriptors open at one time: all opens ended before the first close."""
     overlap = (files.close_start == NOT_SEEN) | (files.open_end <= files.close_start)
     return (files.opens > 1) & (files.open_end != NOT_SEEN) & overlap
 
@@ -42,7 +42,7 @@ def examine_offsets(files: CountedFiles, operations: FileOperations, thread: np.
     """The offsets of one rank's operations on `files`. `thread` (n,): of each operation, None where not recorded."""
     repaired, suspect = np.zeros(len(files), dtype=bool), np.zeros(len(files), dtype=bool)
     offset = operations.offset
-    # Darshan moves its position when a call ends.
+    # Darshan advances its position when a call ends.
     order = np.lexsort((operations.start, operations.end, operations.file))
     doubtful = _doubtful(files, operations, order)
     if doubtful.any():
@@ -64,7 +64,8 @@ def examine_offsets(files: CountedFiles, operations: FileOperations, thread: np.
 
 
 def _doubtful(files: CountedFiles, operations: FileOperations, order: np.ndarray) -> np.ndarray:
-    """Mask of the files that were used, not by positional calls, while several descriptors of them were open."""
+    """Mask of the files that were used, by other than positional calls, while several of their descriptors were
+    open."""
     doubtful = opened_together(files)
     if not doubtful.any():
         return doubtful
@@ -83,7 +84,7 @@ def _doubtful(files: CountedFiles, operations: FileOperations, order: np.ndarray
 
 
 def _repaired(offset: np.ndarray, length: np.ndarray, descriptors: int, thread: np.ndarray | None) -> np.ndarray | None:
-    """True offsets of one file's reads in the order of their ends; None where more than one reading is possible."""
+    """True offsets of one file's reads in the order of their ends; None if several interpretations are possible."""
     if len(length) % descriptors or not np.array_equal(offset, np.cumsum(length) - length):
         return None
     each = len(length) // descriptors
@@ -107,7 +108,7 @@ def _repaired(offset: np.ndarray, length: np.ndarray, descriptors: int, thread: 
 
 
 def _ends_at_end_of_file(sequence: np.ndarray, owner: np.ndarray) -> bool:
-    """Whether reads of one descriptor, which all of them repeat, show the end of the file where no other could be.
+    """Whether the reads of one descriptor, which all repeat, show the end of the file at an otherwise impossible place.
 
     One descriptor after the other: data follow a read of 0 bytes. In turns: several reads in a row are short.
     """

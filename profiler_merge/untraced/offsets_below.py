@@ -1,4 +1,4 @@
-"""Where in its file MPI-IO moved data, which it does not count: at the places of the POSIX requests below it. Pure."""
+"""Offsets of MPI-IO accesses, which MPI-IO does not count: those of the POSIX requests below. Pure."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dxt_replay.traces.schema import WRITE
 def at_offsets_below(
     files: CountedFiles, rows: MadeRows, traced: np.ndarray, below_files: CountedFiles, below: FileOperations
 ) -> tuple[MadeRows, int]:
-    """The rows, sorted by stream, with the lengths and offsets of the requests below; and how many found none.
+    """The rows, sorted by stream, with lengths and offsets of the requests below; and the number that found none.
 
-    That is known of a stream for which POSIX made as many requests, of the same sizes: each carried out one of them.
-    With fewer or larger ones data were gathered on their way, and who asked for which is not known.
-    `files`: of the rows. `traced` int64 (2 files,): operations of each stream that the trace holds; what is rebuilt
-    beside them is some of the requests, and nobody knows which. `below_files`: those of the POSIX operations `below`.
+    They are known for a stream with as many POSIX requests of the same sizes: each carried out one access. With fewer
+    or larger requests, the library gathered data, and the accesses cannot be told.
+    `files`: of the rows. `traced` int64 (2 files,): traced operations of each stream. The rebuilt ones are an unknown
+    part of the requests. `below_files`: those of the POSIX operations `below`.
     """
     streams = 2 * len(files)
     place, known = FilePlaces(files).find(below_files.process[below.file], below_files.record_id[below.file])

@@ -1,7 +1,7 @@
-"""The traced operations of counted files where they are too many for memory: by file, without a copy of them.
+"""The traced operations of counted files, if they are too many for memory: accessed by file, without a copy.
 
-Metadata operations depend on few reads and writes: those beside an open or a close whose time is recorded, those with
-which a pass over the file may begin, those before which the position jumped. Only these are taken into memory.
+Metadata operations depend on few reads and writes: those beside an open or a close with a recorded time, those that may
+begin a pass over the file, and those before which the position jumped. Only these are read into memory.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def _whole(by_file: ByFile) -> FileOperations:
 def needed_operations(by_file: ByFile, files: CountedFiles, streams: np.ndarray) -> FileOperations:
     """The operations on which the metadata operations of the files depend, and some more.
 
-    Memory: those operations. They are all of a file that was written and synced; else, of each file, as many as it was
-    opened and sought, and some ten.
+    Memory: those operations. They are all operations of a file that was written and synced; else as many of each file
+    as its opens and seeks, plus some ten.
     """
     begin, used = by_file.begin, by_file.count > 0
     search = _Search(by_file, files, (files.syncs > 0) & (streams[1::2] > 0))
@@ -131,10 +131,7 @@ def needed_operations(by_file: ByFile, files: CountedFiles, streams: np.ndarray)
 
 
 class _Search:
-    """Goes through the operations and notes in `found` the numbers of those that are needed.
-
-    whole: bool (files,), of which files all are.
-    """
+    """Searches the operations and notes the numbers of the needed ones in `found`."""
 
     def __init__(self, by_file: ByFile, files: CountedFiles, whole: np.ndarray) -> None:
         self._by_file, self._files, self._whole = by_file, files, whole
@@ -145,7 +142,7 @@ class _Search:
         self.found: list[np.ndarray] = []
 
     def look_at(self, numbers: np.ndarray) -> None:
-        """The next operations."""
+        """Search the next operations."""
         file = self._by_file.file_of(numbers)
         self.found += [self._latest(numbers, file), numbers[self._whole[file]]]
         rows = np.flatnonzero((self._several | self._sought)[file] & (numbers > self._begin[file]))
@@ -170,7 +167,8 @@ class _Search:
         return numbers[rows[np.unique(file[rows], return_index=True)[1]]]
 
     def _jumped(self, file: np.ndarray, offset: np.ndarray, goes_on_at: np.ndarray) -> np.ndarray:
-        """Rows before which the position jumped: as many as seeks, and those that may be the first after an open."""
+        """Rows before which the position jumped: as many as there are seeks, and those that may be the first after an
+        open."""
         rows = np.flatnonzero((offset != goes_on_at) & self._sought[file])
         of = file[rows]
         most = self._files.seeks + self._files.opens + 2
@@ -179,7 +177,7 @@ class _Search:
         return chosen
 
     def _begins(self, numbers: np.ndarray, file: np.ndarray, offset: np.ndarray, goes_on_at: np.ndarray) -> np.ndarray:
-        """Rows with which a pass over the file may begin: the most likely ones, as many as opens."""
+        """Rows that may begin a pass over the file: the most likely ones, as many as there are opens."""
         files, rows = self._files, np.flatnonzero(self._several[file])
         start = self._by_file.values("start_ns", numbers[rows])
         of = file[rows]

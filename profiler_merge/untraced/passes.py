@@ -1,7 +1,7 @@
-"""Which accesses make up each pass over a file, where passes are alike: a data set read epoch by epoch. Pure.
+"""Assigns accesses to passes over a file, if passes are equal: a data set read epoch by epoch. Pure.
 
-A *whole pass* moves every byte up to the highest offset. Where whole passes of equal accesses explain a stream, they
-come first, and what is left belongs to passes that were cut short, as the last one is when training stops.
+A *whole pass* moves every byte up to the highest offset. If whole passes of equal accesses explain a stream, they come
+first. The rest belongs to passes that were cut short, as the last one is when training stops.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ import numpy as np
 from dxt_replay.profiler_merge.untraced.access_sizes import SizedAccesses
 
 _MOST_SIZES = 64
-"""Distinct sizes of a stream up to which equal passes are looked for."""
+"""Most distinct sizes of a stream among which equal passes are searched."""
 
 
 def whole_passes(accesses: SizedAccesses, runs: np.ndarray, extent: np.ndarray) -> np.ndarray:
     """Number within its stream of the run of each access, int64 (n,); accesses are by stream and falling size.
 
-    `runs` int64 (streams,): how many runs a stream has. `extent` int64 (streams,): bytes of a whole pass, 0 where runs
-    are not such passes. Where no equal whole passes are found, each run gets as many accesses of every size.
+    `runs` int64 (streams,): number of runs of a stream. `extent` int64 (streams,): bytes of a whole pass, 0 if runs are
+    not such passes.
+    Without equal whole passes, each run gets as many accesses of every size.
     """
     streams = len(runs)
     count = np.bincount(accesses.stream, minlength=streams)
@@ -35,12 +36,12 @@ def whole_passes(accesses: SizedAccesses, runs: np.ndarray, extent: np.ndarray) 
     each, explained = _equal_passes(accesses, begin, whole, np.where(able, extent, 0))
     in_pass = np.zeros(streams, dtype=np.int64)
     np.add.at(in_pass, accesses.stream[begin], each)
-    # No run may be without an access.
+    # Each run needs an access.
     explained &= count - whole * in_pass >= runs - whole
     number = np.arange(len(accesses)) - begin[cell]
     whole, runs = whole[accesses.stream], runs[accesses.stream]
     left = number >= whole * each[cell]
-    # What is left is dealt in turn, whatever its sizes.
+    # The rest is dealt in turn, whatever its sizes.
     turn = np.cumsum(left) - 1
     turn -= turn[first[accesses.stream]] + 1 - left[first[accesses.stream]]
     rest = np.where(runs > whole, whole + turn % np.maximum(runs - whole, 1), turn % np.maximum(runs, 1))
@@ -52,7 +53,8 @@ def whole_passes(accesses: SizedAccesses, runs: np.ndarray, extent: np.ndarray) 
 def _equal_passes(
     accesses: SizedAccesses, begin: np.ndarray, whole: np.ndarray, extent: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """How often each of the `whole` passes has the size of each cell, the largest first, and whether that adds up.
+    """Number of accesses of each cell's size in each of the `whole` passes, the largest first, and whether that adds
+    up.
 
     `begin`: first access of each cell, which is a (stream, size).
     """

@@ -1,7 +1,7 @@
-"""Darshan's counters of the files of each rank: the evidence that operations are reconstructed from.
+"""Darshan's counters of the files of each rank: the evidence for reconstruction.
 
-A record that Darshan reduced over all ranks is shared out among them: in proportion to the operations that each rank's
-trace has of the file, so that sums stay exact. Streams without a file, and files of the tracing itself, are left out.
+A record that Darshan reduced over all ranks is divided among them in proportion to the operations in each rank's trace
+of the file; sums stay exact. Streams without a file, and the tracing's own files, are left out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NOT_SEEN = int(np.iinfo(np.int64).min)
 """A time of `CountedFiles` that never came, or that this version of Darshan does not record."""
 
 MODULES = ("POSIX", "STDIO", "MPI-IO")
-"""Modules whose operations are made."""
+"""Modules whose operations are rebuilt."""
 
 TRACES = {"POSIX": "DXT_POSIX", "MPI-IO": "DXT_MPIIO"}
 """Module of counters -> module that traces the same calls."""
@@ -39,10 +39,10 @@ _KEPT_NAMES = 1 << 17
 class CountedFiles:
     """Files of ranks at one layer, one rank after the other; (n,), int64 but for record ids (uint64) and `own` (bool).
 
-    process: the place of the file's rank among these ranks, ascending from 0.
-    renamed_from: record id of the file that got this name, 0 where none did.
+    process: index of the file's rank among these ranks, ascending from 0.
+    renamed_from: record id of the file that got this name, 0 if none did.
     own: the record is of this rank alone, so that its times are exact; otherwise they are the first start and the last
-        end over all ranks.
+    end over all ranks.
     syncs: fsync and fdatasync, or flushes of a stream.
     *_ns: time spent; longest_*: in one operation, of any rank where the record is reduced.
     *_start, *_end: the first start and the last end in ns, or NOT_SEEN.
@@ -87,10 +87,10 @@ _SHARED_OUT = ("opens", "stats", "seeks", "syncs", "writes", "meta_ns", "read_ns
 
 _PER_OPEN = ("opens", "stats", "meta_ns")
 _MOST_SKIPPED = 1 << 17
-"""Shares that are counted together where nobody asked for them."""
+"""Shares that are computed together by default."""
 
 _MOST_RANKS = 1 << 20
-"""A job record that claims more ranks is damaged: there, nobody has what no rank asked for."""
+"""Most ranks: a job record that claims more is damaged, and ranks that nobody requests get no shares there."""
 
 _ROUNDS = 16
 """Rounds of the search for the weight of one open: each finds ranks below it that the round before did not."""
@@ -98,7 +98,7 @@ _ROUNDS = 16
 
 @lru_cache(maxsize=_KEPT_NAMES)
 def is_application_file(path: bytes) -> bool:
-    """Whether a recorded name is that of a file of the application, not of a stream or of the recording itself."""
+    """Whether a recorded name is that of an application's file, not of a stream or of the recording itself."""
     name = path.decode("utf-8", "replace")
     return name not in STANDARD_STREAMS and not is_recorder_file(name)
 
@@ -195,10 +195,10 @@ def _operations(files: CountedFiles) -> np.ndarray:
 
 
 class SharedFiles:
-    """Shares reduced records out among the ranks of a job. Ask for runs of ranks; ascending ones cost least.
+    """Divides reduced records among the ranks of a job. Request runs of ranks; ascending ones cost least.
 
-    `uses`: rank -> (record ids, traced operations). Every rank opened the file, else the record would not be reduced:
-    so nobody has less than one open where there are enough. Sums over the ranks are exact.
+    `uses`: rank -> (record ids, traced operations). Every rank opened the file, else the record would not be reduced,
+    so each rank has at least one open if there are enough. Sums over the ranks are exact.
     """
 
     def __init__(self, files: CountedFiles, ranks: int, uses: Mapping[int, tuple[np.ndarray, np.ndarray]]) -> None:
@@ -226,11 +226,11 @@ class SharedFiles:
 
     @property
     def operations_of_rank(self) -> float:
-        """About how many operations are a rank's share."""
+        """Approximate number of operations in a rank's share."""
         return float(_operations(self._files).sum()) / max(self._ranks, 1)
 
     def _least_weights(self) -> dict[str, np.ndarray]:
-        """By the kind of count: what a rank counts at least, in operations of one file.
+        """Least count of a rank by kind of count, in operations of one file.
 
         For opens it is what stands for one open: with n opens, r ranks and least weight m, sum(max(w, m)) = n * m.
         """
@@ -245,7 +245,7 @@ class SharedFiles:
         return {"opens": np.where(opens >= self._ranks, least, alike), "rest": alike}
 
     def _above(self, least: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """By file: operations of the ranks that have more than `least`, and how many these are."""
+        """By file: operations of the ranks that have more than `least`, and the number of these ranks."""
         traced, users = np.zeros(len(self._files)), np.zeros(len(self._files))
         if self._uses:
             place, operations = (np.concatenate(column) for column in zip(*self._uses.values(), strict=True))
@@ -276,7 +276,7 @@ class SharedFiles:
         return CountedFiles(**columns)
 
     def _go_to(self, rank: int) -> None:
-        """What a rank has follows from what all ranks before it have: theirs is counted, too, if it was not yet."""
+        """Advance to a rank. Its share depends on all earlier ranks, so theirs are computed, too."""
         if rank < self._next:
             self._begin()
         last = min(rank, self._ranks) if self._ranks <= _MOST_RANKS else 0
@@ -306,7 +306,7 @@ class SharedFiles:
         total = np.stack([getattr(self._files, name) for name in _SHARED_OUT])
         parts = np.stack([share["opens" if name in _PER_OPEN else "rest"] for name in _SHARED_OUT], axis=1)
         until = np.rint(total * parts).astype(np.int64)
-        # rounding alone can cost a rank its one open, or the ranks after it theirs
+        # rounding must not cost a rank its only open, or that of later ranks
         each = np.where((np.array(_SHARED_OUT) == "opens")[:, np.newaxis] & (total >= self._ranks), 1, 0)
         given = self._given
         for row, rank in enumerate(ranks.tolist()):
@@ -335,7 +335,7 @@ def traced_uses(traced: Iterable[SegmentCounts], record_ids: np.ndarray) -> dict
 
 
 class RankCounters:
-    """Counters of the MODULES of one log, by rank. Ask for runs of ranks; ascending ones cost least.
+    """Counters of the MODULES of one log, by rank. Request runs of ranks; ascending ones cost least.
 
     `fixed_rank`: the rank of the log's only process, None for the log of a whole job of `ranks` ranks.
     `traced`: how much of each record the trace holds, by module, where records are sums over all ranks; it is counted
@@ -374,7 +374,7 @@ class RankCounters:
         return np.unique(np.concatenate([ranks for ranks, _ in self._own.values()]))
 
     def operations(self, ranks: np.ndarray) -> np.ndarray:
-        """float64 (r,): about how many operations the counters of some ranks (ascending) hold at all modules."""
+        """float64 (r,): approximate number of operations in the counters of some ranks (ascending) over all modules."""
         found = np.zeros(len(ranks))
         for of_rank, files in self._own.values():
             reached = np.append(0.0, np.cumsum(_operations(files)))
@@ -384,7 +384,7 @@ class RankCounters:
 
     @property
     def shared_files(self) -> int:
-        """How many records were reduced at the module with most of them: every rank has a share of each."""
+        """Number of reduced records of the module with the most: every rank has a share of each."""
         return max((len(shared) for shared in self._shared.values()), default=0)
 
     def of_ranks(self, ranks: np.ndarray, module: str) -> CountedFiles:

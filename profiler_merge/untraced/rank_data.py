@@ -25,7 +25,7 @@ from dxt_replay.traces.units import NS_PER_S
 _HEATMAPS = {"POSIX": b"heatmap:POSIX", "MPI-IO": b"heatmap:MPIIO", "STDIO": b"heatmap:STDIO"}
 
 SHARED_PER_PROCESS = 4
-"""Reads and writes of reduced records that are dealt out at most, as a multiple of the limit of one process."""
+"""Most reads and writes of reduced records that are dealt, as a multiple of the limit of one process."""
 
 
 class RankData:
@@ -67,7 +67,7 @@ class RankData:
         self._shared_transfers = whole.select(np.flatnonzero(shared))
 
     def untraced(self, files: CountedFiles, ranks: np.ndarray, traced: np.ndarray) -> dict[int, CountedData]:
-        """What some ranks (ascending) read and wrote, by place in `ranks`, where the trace does not hold all of it.
+        """Reads and writes of some ranks (ascending) that the trace does not hold completely, by place in `ranks`.
 
         `files`: of these ranks. `traced` int64 (2 files,): how many operations of each stream the trace holds.
         """
@@ -89,7 +89,8 @@ class RankData:
         }
 
     def _of_rank(self, rank: int, rows: np.ndarray, opens: np.ndarray) -> CountedData:
-        """What one rank read and wrote. `rows`: of its own records. `opens` (files,): how often it opened each file."""
+        """Reads and writes of one rank. `rows`: of its own records. `opens` (files,): number of its opens of
+        each file."""
         accesses = patterns = None
         if self._shared is not None:
             accesses, patterns = self._shared.of_rank(rank, opens[len(rows) :])
@@ -155,7 +156,7 @@ class RankData:
 
 
 def _ends_at_posix(log: DarshanLog, table: CounterTable, kept: np.ndarray, whole: Transfers) -> np.ndarray:
-    """The `end` of MPI-IO streams, which POSIX knows where it has the same record."""
+    """The `end` of MPI-IO streams, from POSIX if it has the same record."""
     posix = read_counters(log, "POSIX")
     if posix is None:
         return whole.end

@@ -1,4 +1,4 @@
-"""How well rebuilt reads and writes meet the counters that they were made from: by module, counter and file."""
+"""How well rebuilt reads and writes meet the counters from which they were made: by module, counter and file."""
 
 from __future__ import annotations
 
@@ -38,9 +38,11 @@ _BY_FILE = ("access_count", "stride_count")
 
 @dataclass(slots=True)
 class RebuiltModule:
-    """What was rebuilt at one module. `streams`: (file, direction) pairs with rebuilt operations, `met` those of them
-    that meet all counters, `missed` how many miss which, `dealt` operations of reduced records, `guessed` those of
-    which nothing shows the places in their files."""
+    """The rebuilt operations of one module.
+
+    `streams`: (file, direction) pairs with rebuilt operations; `met`: those that meet all counters; `missed`: number
+    that miss each counter.
+    `dealt`: operations of reduced records; `guessed`: operations whose offsets no evidence shows."""
 
     operations: int = 0
     bytes: int = 0
@@ -74,7 +76,7 @@ class RebuiltModule:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Reduced:
-    """Reduced records of one log at one module: what all ranks should have together, and what they have so far."""
+    """Reduced records of one log and module: the counted total over all ranks, and the total so far."""
 
     wanted: Transfers
     record_id: np.ndarray
@@ -89,8 +91,9 @@ class _Reduced:
 
 @dataclass(slots=True)
 class Rebuilt:
-    """Adds up what was rebuilt and which counters it meets. A reduced record is compared as a whole, when all ranks
-    have been noted."""
+    """Adds up the rebuilt operations and the counters that they meet.
+
+    A reduced record is compared as a whole, when all ranks have been noted."""
 
     modules: dict[str, RebuiltModule] = field(default_factory=lambda: {name: RebuiltModule() for name in MODULES})
     not_met: NotMet = field(default_factory=NotMet)
@@ -102,8 +105,9 @@ class Rebuilt:
         return sum(each.operations for each in self.modules.values())
 
     def note(self, log: str, ranks: np.ndarray, data: RebuiltData, names: Mapping[int, bytes]) -> None:
-        """What was made for some processes at one module. `ranks`: of the processes of `data.files`; `names`: paths of
-        the log's records."""
+        """Note the rebuilt operations of some processes at one module.
+
+        `ranks`: of the processes of `data.files`; `names`: paths of the log's records."""
         module, counted, files, again = data.module, data.counted, data.files, data.again
         of = self.modules[module]
         of.operations += len(data.length)
@@ -129,7 +133,7 @@ class Rebuilt:
         self._reduced.setdefault((log, module), reduced).add(sums)
 
     def add(self, other: Rebuilt) -> None:
-        """Add what was noted of the next ranks."""
+        """Add the notes on the next ranks."""
         for name, of in self.modules.items():
             of.add(other.modules[name])
         self.not_met.add_all(other.not_met)
@@ -161,7 +165,8 @@ class Rebuilt:
         of = self.modules[module]
         for name in _CONSTRAINTS[module]:
             asked, got = getattr(wanted, name), again[name]
-            # Darshan merges the four most common values of each rank: the counts of reduced records are the least.
+            # Darshan merges the four most common values of each rank, so the counts of reduced records are lower
+            # bounds.
             equal = got >= asked if ranks is None and name in _BY_FILE else got == asked
             if name == "sizes":
                 equal |= (asked.sum(axis=1) != wanted.count)[:, np.newaxis]
@@ -209,7 +214,7 @@ class Rebuilt:
             self.not_met.add(path, rank, counter, counted - less, made - less)
 
     def warnings(self) -> list[str]:
-        """What a user should know of the rebuilt operations."""
+        """Warnings about the rebuilt operations."""
         posix, above = self.modules["POSIX"], self.modules["MPI-IO"]
         main = posix if posix.operations else above
         if not main.operations:

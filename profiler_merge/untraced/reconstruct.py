@@ -1,7 +1,7 @@
-"""The rows that no trace holds: reads, writes and metadata operations of processes, from their counters. Pure.
+"""Rebuilds the operations that no trace holds (reads, writes, metadata) from the counters of processes. Pure.
 
-Numbers and bytes are the counters', times lie in the windows that the counters give, and the rest is inferred. All rows
-are marked as reconstructed. All processes of a batch are worked on at once, a file or a row each in the arrays.
+Numbers and bytes are the counters', times lie in the windows of the counters, and the rest is inferred. All rows are
+marked as reconstructed. All processes of a batch are processed at once, with a file or a row each in the arrays.
 """
 
 from __future__ import annotations
@@ -46,11 +46,12 @@ from dxt_replay.traces.few_together import few_together
 from dxt_replay.traces.schema import OPS, READ, WRITE
 
 MOST_ROWS = 1 << 24
-"""Opens, seeks, stats and syncs made for one process, unless more reads and writes are: files with the most of these
-lose them before memory runs out."""
+"""Most opens, seeks, stats and syncs that are made for one process, unless it has more reads and writes.
+
+It protects memory: the files with the most of them lose theirs."""
 
 CHUNK_ROWS = 1 << 18
-"""Accesses of processes that are made together, unless one process alone has more."""
+"""Accesses of processes that are rebuilt together, unless one process alone has more."""
 
 _RENAME = OPS.index("rename")
 _AFTER_ALL = 1 << 62
@@ -60,9 +61,9 @@ _AFTER_ALL = 1 << 62
 class RebuiltData:
     """Reads and writes made for some processes at one module.
 
-    `guessed`: how many of them have places that no counter and no request below them shows.
-    `counted`: what was asked for; `files`: the files that its counters are of. `again`: the counters of traced and made
-    operations together. `file`, `length` (n,): of the made ones.
+    `guessed`: number of accesses whose offsets neither a counter nor a request below shows.
+    `counted`: the input; `files`: the files of its counters. `again`: the counters of traced and made operations
+    together. `file`, `length` (n,): of the made ones.
     """
 
     module: str
@@ -106,7 +107,7 @@ class ReconstructedRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CountedModule:
-    """What the counters of one module hold of a batch of processes.
+    """The counters of one module for a batch of processes.
 
     `data`: what is known of the reads and writes of the processes whose trace does not hold all of them, by process,
     from the number of traced operations of each stream (int64 (2 files,)); None to make none.
@@ -138,7 +139,7 @@ def reconstruct(
     """The rows of a batch of `processes`. All times on the clock of `traced`.
 
     `modules`: POSIX, STDIO and, for reads and writes alone, MPI-IO.
-    `limit`: of the reads and writes of a process at a module that are in no trace.
+    `limit`: most untraced reads and writes of a process at a module.
     Raises: LogError when there are more.
     """
     modules, left_out = _bounded(modules, processes, max(limit, MOST_ROWS))
@@ -157,7 +158,7 @@ def reconstruct(
     for process, found in renames.items():
         rows = slice(*np.searchsorted(columns["process"], [process, process + 1]))
         follow_renames(columns["record_id"][rows], wanted[rows], found, names)
-    # Where one thread did all that was traced, what it did untraced stays in order with that.
+    # If one thread issued all traced operations, its untraced ones stay in order with them.
     single = traced.lanes_used(processes) == 1
     wanted[(wanted < 0) & single[columns["process"]]] = 0
     columns, wanted = _behind_what_came_before(columns, wanted, traced)
@@ -178,8 +179,10 @@ def _made(
     paths: Mapping[int, bytes],
     below: _MadeOfModule | None = None,
 ) -> _MadeOfModule:
-    """The rows of one module. `unknown_ns` (files,): where what has no time at all is placed. `below`: of MPI-IO, the
-    rows of POSIX, whose places are those of MPI-IO."""
+    """The rows of one module.
+
+    `unknown_ns` (files,): time for rows of unknown time. `below`: for MPI-IO, the rows of POSIX, whose offsets are
+    those of MPI-IO."""
     files = counted.files
     of_module = traced.of_module(files, counted.module)
     known = {} if counted.data is None else counted.data(of_module.streams)
@@ -216,16 +219,16 @@ def _made(
 
 
 def _size(process: CountedData) -> int:
-    """Accesses and files, in about as many rows as they are made with."""
+    """Accesses and files, about as many as the rows made from them."""
     return int(process.own.count.sum()) + process.dealt + process.files
 
 
 def _behind_what_came_before(
     columns: dict[str, np.ndarray], wanted: np.ndarray, traced: Traced
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """The rows, and their lanes, with opens and the like that begin when what came before them on their lane has ended.
+    """The rows and their lanes, with opens and the like moved behind the previous row on their lane.
 
-    Their durations are means: some reach into the operation before, and would look like the work of another thread. One
+    Their durations are means, so some reach into the previous operation, and would look like another thread's. A row
     that would lose more than half of its duration may be another thread's, and stays.
     """
     start, end, process = columns["start_ns"], columns["end_ns"], columns["process"]
@@ -246,7 +249,7 @@ def _behind_what_came_before(
 
 
 def _lanes(columns: Mapping[str, np.ndarray], wanted: np.ndarray, traced: Traced, processes: int) -> np.ndarray:
-    """int32 lane of each row. MPI-IO has lanes of its own: its calls last as long as the POSIX calls in them."""
+    """int32 lane of each row. MPI-IO has lanes of its own, because its calls enclose the POSIX calls."""
     start, end, process = columns["start_ns"], columns["end_ns"], columns["process"]
     above = np.isin(columns["api"], (MPIIO, COLLECTIVE))
     first = traced.lanes_used(processes)
@@ -292,7 +295,7 @@ def _columns(made: Sequence[_MadeOfModule], renames: Mapping[int, Renames]) -> d
 
 
 def _in_order(columns: Mapping[str, np.ndarray]) -> np.ndarray:
-    # Of what starts together, what takes no time comes first: it must not follow an operation that ends later.
+    # Of rows that start together, those of zero length come first: they must not follow an operation that ends later.
     lasts = columns["end_ns"] > columns["start_ns"]
     return np.lexsort((columns["tie"], -columns["end_ns"], lasts, columns["start_ns"], columns["process"]))
 
@@ -307,8 +310,10 @@ def _apis(made: _MadeOfModule) -> tuple[np.ndarray, np.ndarray]:
 def _bounded(
     modules: Sequence[CountedModule], processes: int, most: int
 ) -> tuple[list[CountedModule], Mapping[int, int]]:
-    """With the first and last open alone of the files with the most opens, seeks, stats and syncs, of processes with
-    more than `most` of these in all; and how many each such file loses, by record id. No read or write is lost."""
+    """The rows with only the first and last open of the files with the most opens, seeks, stats and syncs, for
+    processes with more than `most` of these.
+
+    Also the number that each such file loses, by record id. No read or write is lost."""
     rows = np.concatenate([_metadata(each) for each in modules])
     process = np.concatenate([each.files.process for each in modules])
     total = np.bincount(process, weights=rows, minlength=processes)
@@ -336,7 +341,7 @@ def _bounded(
 
 
 def _metadata(counted: CountedModule) -> np.ndarray:
-    """int64 (files,): the rows made for each file beside its data. MPI-IO opens and closes through POSIX."""
+    """int64 (files,): number of rows made for each file besides its data. MPI-IO opens and closes through POSIX."""
     files = counted.files
     if counted.module == "MPI-IO":
         return np.zeros(len(files), dtype=np.int64)
@@ -344,7 +349,7 @@ def _metadata(counted: CountedModule) -> np.ndarray:
 
 
 def _first_times(traced: Traced, counted: Sequence[CountedFiles], processes: int) -> np.ndarray:
-    """int64 (processes,): the first instant that anything is known of, 0 when nothing is."""
+    """int64 (processes,): the first known instant, 0 if there is none."""
     never = np.iinfo(np.int64).max
     first = traced.first_times(processes)
     for files in counted:
@@ -370,7 +375,7 @@ def _renames(posix: CountedFiles, stdio: CountedFiles, names: LogNames, begin_ns
 def _undated(
     posix: CountedFiles, stdio: CountedFiles, renames: Mapping[int, Renames], begin_ns: np.ndarray
 ) -> np.ndarray:
-    """When files without any recorded time were looked at: after they were written or got their name, if they were."""
+    """Time of files without any recorded time: after they were written or got their name, if they were."""
     undated = begin_ns[posix.process]
     for process, found in renames.items():
         mine = slice(*np.searchsorted(posix.process, [process, process + 1]))
@@ -378,14 +383,14 @@ def _undated(
         records = posix.record_id[mine].tolist()
         undated[mine] = [known.get(record, int(begin_ns[process])) for record in records]
     closed = stdio.select(stdio.close_end != NOT_SEEN)
-    # The last one counts where several have the record.
+    # If several have the record, the last one counts.
     place, has = FilePlaces(closed.select(slice(None, None, -1))).find(posix.process, posix.record_id)
     undated[has] = closed.close_end[len(closed) - 1 - place[has]]
     return undated
 
 
 def _wanted_lanes(rows: Mapping[str, np.ndarray], files: CountedFiles, operations: ModuleOperations) -> np.ndarray:
-    """Lane of the traced operation of the same file that comes next, or came last for a close or a sync; else -1."""
+    """Lane of the next traced operation of the same file, or of the previous one for a close or a sync; else -1."""
     wanted = np.full(len(rows["op"]), -1, dtype=np.int32)
     if not len(operations.start):
         return wanted

@@ -1,4 +1,4 @@
-"""The renames of one process, from its counters, and the lanes of what works on its renamed files."""
+"""The renames of one process, from its counters, and the lanes of operations on the renamed files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dxt_replay.traces.record_id import record_id
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Renames:
-    """Record ids uint64 (n,), instants int64 (n,), and the names that the log does not have."""
+    """Record ids uint64 (n,), instants int64 (n,), and the names that the log lacks."""
 
     source: np.ndarray
     target: np.ndarray
@@ -29,25 +29,25 @@ class Renames:
 
 @dataclass(kw_only=True)
 class LogNames:
-    """The names of a log: `by_record`, record id -> path, and the other way round."""
+    """The names of a log: `by_record`, record id -> path, and the inverse."""
 
     by_record: Mapping[int, bytes]
     _temporary: dict[int, bool] = field(default_factory=dict)
 
     @cached_property
     def by_path(self) -> Mapping[bytes, int]:
-        """Path -> record id, the last one where several have it."""
+        """Path -> record id; the last one if several have it."""
         return {path: record for record, path in self.by_record.items()}
 
     def is_temporary(self, record: int) -> bool:
-        """Whether a file is one that is given its final name when it is whole."""
+        """Whether a file is one that gets its final name when it is complete."""
         if record not in self._temporary:
             self._temporary[record] = final_name(self.by_record.get(record, b"")) is not None
         return self._temporary[record]
 
 
 def may_rename(files: CountedFiles, names: LogNames) -> np.ndarray:
-    """int64: the processes of `files` that may have renamed some, by what they wrote or by Darshan's counters."""
+    """int64: the processes of `files` that may have renamed some, by their written files or by Darshan's counters."""
     written = np.flatnonzero((files.writes != 0) & (files.close_end != NOT_SEEN))
     records, which = np.unique(files.record_id[written], return_inverse=True)
     temporary = np.fromiter((names.is_temporary(record) for record in records.tolist()), bool, len(records))
@@ -59,7 +59,7 @@ def may_rename(files: CountedFiles, names: LogNames) -> np.ndarray:
 def renames_of(posix: CountedFiles, stdio: CountedFiles, names: LogNames, begin_ns: int) -> Renames:
     """The renames of one process that the counters report, and those of temporary files of checkpoints.
 
-    `begin_ns`: when a file was renamed of which no time is known.
+    `begin_ns`: time of a rename without any known time.
     """
     closed, opened, written = _closed_opened_written((posix, stdio), names.by_record)
     found = checkpoint_renames(written, closed, opened)
@@ -71,7 +71,7 @@ def renames_of(posix: CountedFiles, stdio: CountedFiles, names: LogNames, begin_
             continue
         at_ns = closed.get(old, opened.get(new, begin_ns))
         found.append(Rename(source=old, target=new, at_ns=at_ns))
-    # The ids of a log whose names are obfuscated are those of the true names.
+    # In a log with obfuscated names, the ids are those of the true names.
     ids = {
         path: names.by_path[path] if path in names.by_path else record_id(path)
         for rename in found
@@ -108,10 +108,10 @@ def _closed_opened_written(
 
 
 def follow_renames(record: np.ndarray, wanted: np.ndarray, renames: Renames, names: LogNames) -> None:
-    """Gives rows (n,) of one process without a lane the one that works on what their file became, or on the rest of its
+    """Assigns rows (n,) of one process without a lane to the lane that uses the renamed file, or the rest of its
     checkpoint.
 
-    What was written under another name and is read then must come first, whatever the storage does in a replay.
+    A write under another name must precede the reads of it, whatever the storage does in a replay.
     """
     with_lane = np.flatnonzero(wanted >= 0)
     lanes = dict(zip(record[with_lane].tolist(), wanted[with_lane].tolist(), strict=True))

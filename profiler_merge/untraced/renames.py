@@ -1,4 +1,4 @@
-"""Which files an application renamed, from their names and from Darshan's rename counters.
+"""Infers the files that an application renamed, from their names and from Darshan's rename counters.
 
 TensorFlow writes every file of a checkpoint under a temporary name: `X.tempstate<number>` or `X.tmp<32 hex digits>`
 becomes X; the data shards of a saved part, `P_temp/part-i-of-n.data-j-of-m`, become `P.data-k-of-n*m` when the parts
@@ -28,13 +28,13 @@ class MergedShard:
 
 
 def final_name(path: bytes) -> bytes | None:
-    """The name that a temporary file was given when it was whole, None for a file that is not temporary."""
+    """The name that a temporary file gets when it is complete; None for a file that is not temporary."""
     found = _TEMPORARY.fullmatch(path)
     return None if found is None else found["final"]
 
 
 def merged_shard(path: bytes) -> MergedShard | None:
-    """Where the data shard of a part goes when the parts of a checkpoint are merged; None for any other file."""
+    """The destination of a part's data shard when the parts of a checkpoint are merged; None for any other file."""
     found = _PART.fullmatch(path)
     if found is None:
         return None
@@ -69,8 +69,8 @@ def checkpoint_renames(
 ) -> list[Rename]:
     """The renames that followed the writing of temporary files, in order of time.
 
-    `closed_ns` and `opened_ns`: last close and first open of the rank's files by name. A shard is merged only where the
-    merged index was opened: it is renamed after its part's index was read, and before the merged one is opened.
+    `closed_ns` and `opened_ns`: last close and first open of the rank's files by name. A shard counts as merged only if
+    the merged index was opened. It is renamed after its part's index was read, and before the merged one is opened.
     """
     found = []
     for file in written:

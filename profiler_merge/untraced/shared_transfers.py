@@ -1,7 +1,8 @@
 """Deals the reads and writes of reduced records, which are sums over all ranks, to the ranks of a job. Pure.
 
-How much each rank moved: what HEATMAP has beyond the rank's own files; else what the fastest and the slowest rank
-moved, and evenly among the others. Sums over the ranks are exact. Who moved what is inferred.
+The bytes of each rank are those that HEATMAP has beyond the rank's own files. Without HEATMAP, the fastest and the
+slowest rank have their recorded bytes, and the others equal shares. Sums over the ranks are exact; the assignment is
+inferred.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class RankWeights:
 
 
 class SharedTransfers:
-    """Shares out the accesses of n reduced records. `transfers`: those that no trace holds."""
+    """Divides the accesses of n reduced records among ranks. `transfers`: those that no trace holds."""
 
     def __init__(self, transfers: Transfers, ranks: int, weights: RankWeights) -> None:
         self._transfers, self._ranks, self._weights = transfers, ranks, weights
@@ -42,13 +43,13 @@ class SharedTransfers:
         new[1:] = (np.diff(accesses.stream) != 0) | (np.diff(accesses.size) != 0)
         begin = np.flatnonzero(new)
         count = np.diff(np.append(begin, len(accesses)))
-        # A size that is as frequent as there are ranks is dealt by itself: each rank has its share of it.
+        # A size that occurs as often as there are ranks is dealt separately: each rank gets its share.
         alone = count >= ranks
         self._alike = SizedAccesses(stream=accesses.stream[begin[alone]], size=accesses.size[begin[alone]])
         self._alike_count = count[alone]
         rest = np.repeat(~alone, count)
         accesses = SizedAccesses(stream=accesses.stream[rest], size=accesses.size[rest])
-        # A slice of this order has a like share of each other size.
+        # A slice of this order has an equal share of each other size.
         order = np.lexsort((np.modf(np.arange(len(accesses)) * _GOLDEN)[0], accesses.stream))
         self._size = accesses.size[order]
         self._counts = np.bincount(accesses.stream, minlength=2 * len(transfers))
@@ -62,7 +63,7 @@ class SharedTransfers:
             self._cumulated[empty] = np.arange(ranks + 1) / ranks
 
     def _parts(self, ranks: np.ndarray) -> np.ndarray:
-        """Share of each stream (ranks, 2 n) that the ranks below each of `ranks` have."""
+        """Share of each stream (ranks, 2 n) of the ranks below each of `ranks`."""
         below_all = np.minimum(ranks, self._ranks - 1)
         if self._cumulated is not None:
             parts = np.tile(self._cumulated[:, below_all].T, len(self._transfers))
@@ -81,20 +82,20 @@ class SharedTransfers:
         return found
 
     def _alike_until(self, part: np.ndarray) -> np.ndarray:
-        """How many of each frequent size the ranks have that together have `part` of each stream (..., 2 n)."""
+        """Number of each frequent size of the ranks that together have `part` of each stream (..., 2 n)."""
         phase = np.modf(np.arange(len(self._alike)) * _GOLDEN)[0]
         exact = np.round(self._alike_count * part[..., self._alike.stream] + phase, 6)
         return np.minimum(np.floor(exact).astype(np.int64), self._alike_count)
 
     def deals_to(self, ranks: np.ndarray) -> np.ndarray:
-        """bool (r,): which of some ranks have any access."""
+        """bool (r,): which of these ranks have any access."""
         parts = [self._parts(ranks), self._parts(ranks + 1)]
         low, high = (np.rint(self._counts * part).astype(np.int64) for part in parts)
         alike = self._alike_until(parts[1]) > self._alike_until(parts[0])
         return np.asarray((high > low).any(axis=1) | alike.any(axis=1))
 
     def _bytes_until(self, part: np.ndarray) -> np.ndarray:
-        """The bytes that these ranks have, by stream."""
+        """The bytes of these ranks, by stream."""
         until = np.rint(self._counts * part).astype(np.int64)
         moved = self._before[self._first + until] - self._before[self._first]
         np.add.at(moved, self._alike.stream, self._alike.size * self._alike_until(part))
@@ -126,7 +127,7 @@ class SharedTransfers:
         gap_count = gap_count * (whole.count > 0)[:, None]
         gaps = (gap * gap_count).sum(axis=1)
         low, high = self._regions(backward_all, gaps, (low_part, high_part), rank)
-        # Where the order is not counted, a rank goes through its region, again and again where it moved more.
+        # If the order is not counted, a rank works through its region, repeatedly if it moved more.
         moved = SizedAccesses(stream=stream, size=size).moved(len(count))
         passes = np.clip(-(-moved // np.maximum(high - low, 1)), np.minimum(count, 1), np.maximum(count, 1))
         ordered = whole.consec >= 0
@@ -148,7 +149,7 @@ class SharedTransfers:
         parts: tuple[np.ndarray, np.ndarray],
         rank: int,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Where in the file the rank works: in a region of its own, in turns with the others, or all over it."""
+        """The rank's part of the file: a region of its own, in turns with the others, or all of it."""
         whole = self._transfers
         free = whole.end - whole.moved - gaps
         own = (backward < self._ranks) & (free >= 0)
@@ -156,7 +157,7 @@ class SharedTransfers:
         low, high = (
             self._bytes_until(part) + np.floor(np.maximum(free, 0) * part).astype(np.int64) for part in parts
         )  # fmt: skip
-        # A region holds the gaps of its rank too.
+        # A region includes the gaps of its rank.
         low, high = (
             value + np.floor(gaps * part).astype(np.int64) for value, part in zip((low, high), parts, strict=True)
         )

@@ -1,8 +1,8 @@
-"""Where rows without a recorded time are laid: into the gaps between the known events of their file. Pure.
+"""Places rows without a recorded time into the gaps between the known events of their file. Pure.
 
-The *events* of a file are its traced operations, and the opens and closes whose times the counters give. The gap
-before an event, and the one after the last, is a *slot*. Rows in a slot keep to its beginning (what belongs to the
-event before) or to its end, in a given order, and are shortened together where the slot is too short for them.
+The *events* of a file are its traced operations, and the opens and closes whose times the counters give. The gap before
+an event, and the one after the last, is a *slot*. Rows in a slot are placed at its beginning (if they belong to the
+previous event) or at its end, in a given order, and are shortened together if the slot is too short.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ OPEN_EVENT, OPERATION, CLOSE_EVENT = range(3)
 """Kinds of event; events that start together come in this order."""
 
 AT_BEGIN, AT_END = range(2)
-"""Where in its slot a row is laid."""
+"""Side of its slot at which a row is placed."""
 
 _RANKS = 16
 _OPEN_ENDED = int(np.iinfo(np.int64).min)
@@ -67,7 +67,7 @@ class Events:
         return len(self.file)
 
     def slot_after(self, event: np.ndarray) -> np.ndarray:
-        """The slot that begins where each event ends."""
+        """The slot that begins at the end of each event."""
         following = event + 1
         inside = following < len(self)
         same = inside & (self.file[np.minimum(following, max(len(self) - 1, 0))] == self.file[event])
@@ -112,7 +112,7 @@ def lay(
     total = np.add.reduceat(wanted, first)
     begin = np.where(begin == _OPEN_ENDED, end - total, begin)
     end = np.where(end == _OPEN_ENDED, begin + total, end)
-    # An event that begins before the last has ended leaves no room at all.
+    # An event that begins before the previous one has ended leaves no room.
     begin = np.minimum(begin, end)
     room = end - begin
     scale = np.minimum(1.0, room / np.maximum(total, 1))
@@ -129,7 +129,7 @@ def lay(
 
 
 def numbered(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For counts (n,): the index that each of sum(counts) items belongs to, and its number there, from 0."""
+    """For counts (n,): the index of the count of each of sum(counts) items, and its number there, from 0."""
     owner = np.repeat(np.arange(len(counts)), counts)
     first = np.cumsum(counts) - counts
     return owner, np.arange(len(owner)) - first[owner]

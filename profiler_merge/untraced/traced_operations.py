@@ -1,4 +1,4 @@
-"""The traced operations of a batch of processes, and which counted files they are of. Pure."""
+"""The traced operations of a batch of processes, and their counted files. Pure."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ APIS_OF_MODULE = {"POSIX": (POSIX,), "STDIO": (APIS.index("STDIO"),), "MPI-IO": 
 class ModuleOperations:
     """The traced operations of counted files of a module, by file and start.
 
-    begin, end: int64 (files,), which of `start` (ns) and `lane` are of each file.
-    streams: int64 (2 files,), how many were read, and written.
-    needed: the operations on which metadata operations of the files depend, at least; `whole`: all of them.
+    begin, end: int64 (files,), range of each file in `start` (ns) and `lane`.
+    streams: int64 (2 files,), number of reads, and of writes.
+    needed: at least the operations on which the files' metadata operations depend; `whole`: all operations.
     """
 
     begin: np.ndarray
@@ -40,11 +40,11 @@ class Traced(Protocol):
     """Traced operations of a batch of processes, with their lanes."""
 
     def first_times(self, processes: int) -> np.ndarray:
-        """int64 (processes,): the start of the first operation of each, the largest int64 where there is none."""
+        """int64 (processes,): the start of the first operation of each, the largest int64 if there is none."""
         ...
 
     def lanes_used(self, processes: int) -> np.ndarray:
-        """int32 (processes,): how many lanes each has."""
+        """int32 (processes,): number of lanes of each."""
         ...
 
     def of_module(self, files: CountedFiles, module: str) -> ModuleOperations:
@@ -105,7 +105,7 @@ class TracedRows:
 
 
 class FilePlaces:
-    """Finds the files of a batch of processes by process and record id: the first one where several have it."""
+    """Finds the files of a batch of processes by process and record id; the first one if several have it."""
 
     def __init__(self, files: CountedFiles) -> None:
         self._records = np.unique(files.record_id)
@@ -114,7 +114,7 @@ class FilePlaces:
         self._sorted = keys[self._order]
 
     def find(self, process: np.ndarray, record_id: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The place of the file of each row (any place where there is none), and whether there is one (bool)."""
+        """The index of each row's file (arbitrary if there is none), and whether there is one (bool)."""
         if not len(self._sorted):
             return np.zeros(len(process), dtype=np.int64), np.zeros(len(process), dtype=bool)
         code = np.minimum(np.searchsorted(self._records, record_id), len(self._records) - 1)
@@ -127,13 +127,13 @@ class FilePlaces:
 
 
 def operations_of(traced: TracedRows, files: CountedFiles, module: str = "POSIX") -> tuple[FileOperations, np.ndarray]:
-    """The traced operations of counted files of a module, by file and start, and which rows of `traced` they are."""
+    """The traced operations of counted files of a module, by file and start, and their rows in `traced`."""
     own = np.flatnonzero(np.isin(traced.api, APIS_OF_MODULE[module]))
     if not len(files) or not len(own):
         return no_operations(), np.empty(0, dtype=np.int64)
     file, known = FilePlaces(files).find(traced.process[own], traced.record_id[own])
     rows, file = own[known], file[known]
-    # Stable, and the rows are in the order of their start.
+    # The sort is stable, and the rows are in the order of their start.
     order = np.argsort(file, kind="stable")
     rows, file = rows[order], file[order]
     return (

@@ -1,6 +1,6 @@
-"""What Darshan's counters say of the reads and writes of files: how many, how large, in which order. Pure.
+"""Darshan's counters of reads and writes of files: their number, sizes and order. Pure.
 
-A *stream* is one direction of one file: stream 2 * i is what was read of file i, stream 2 * i + 1 what was written.
+A *stream* is one direction of one file: stream 2 * i holds the reads of file i, stream 2 * i + 1 its writes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WAYS = (("READ", "READS", "READ"), ("WRITE", "WRITES", "WRITTEN"))
 _MPIIO_KINDS = ("INDEP", "COLL", "SPLIT", "NB")
 _MOST = 1 << 56
 UNORDERED = -1
-"""In `consec` and `seq`: the interface does not count the order of accesses."""
+"""Value of `consec` and `seq` if the interface does not count the order of accesses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -80,7 +80,8 @@ def joined_transfers(parts: Sequence[Transfers]) -> Transfers:
 def transfers_of(table: CounterTable, module: str, kept: np.ndarray) -> Transfers:
     """The transfers of the `kept` records (bool mask) of POSIX, MPI-IO or STDIO.
 
-    Only POSIX counts the order of accesses, and STDIO no sizes. MPI-IO counts no offsets: `end` is what was moved.
+    Only POSIX counts the order of accesses, and STDIO no sizes. MPI-IO counts no offsets: `end` is the number of bytes
+    moved.
     """
     prefix = module.replace("-", "")
     rows = int(kept.sum())
@@ -106,7 +107,7 @@ def transfers_of(table: CounterTable, module: str, kept: np.ndarray) -> Transfer
         count=by_stream(*([f"{kind}{ways}" for kind in kinds] for _, ways, _ in WAYS)),
         collective=by_stream(*([f"COLL_{ways}"] for _, ways, _ in WAYS)),
         moved=moved,
-        # Reads of 0 bytes behind the end of a file have places, too.
+        # Reads of 0 bytes behind the end of a file have offsets, too.
         end=moved if module == "MPI-IO" else np.where((moved > 0) | (last > 0), last + 1, 0),
         consec=by_stream(*([f"CONSEC_{ways}"] for _, ways, _ in WAYS)) if module == "POSIX" else unordered,
         seq=by_stream(*([f"SEQ_{ways}"] for _, ways, _ in WAYS)) if module == "POSIX" else unordered,
@@ -126,10 +127,10 @@ def counted_again(
     opened: np.ndarray,
     wanted: Transfers,
 ) -> Transfers:
-    """The same counters of known accesses (n,) to the files of `wanted`, sorted by file and in their order.
+    """The same counters, recounted for known accesses (n,) to the files of `wanted`, sorted by file and in their order.
 
-    `opened`: how many opens came before each access; Darshan forgets its position at each. ACCESS and STRIDE are
-    counted for the values of `wanted`.
+    `opened`: number of opens before each access; Darshan resets its position at each. ACCESS and STRIDE are counted for
+    the values of `wanted`.
     """
     streams = 2 * len(wanted)
     stream = 2 * file + is_write
@@ -155,12 +156,12 @@ def counted_again(
         access=wanted.access,
         access_count=_having(wanted.access, file, length),
         stride=wanted.stride,
-        # Darshan takes no stride after an open, or after an access of the first byte alone.
+        # Darshan counts no stride after an open, or after an access of only the first byte.
         stride_count=_having(wanted.stride, file, np.where(before > 0, jumped, 0)),
     )
 
 
 def _having(values: np.ndarray, file: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """How many of `found` (n,) have each of the values (files, TOP) of their file; 0 for a value that is 0."""
+    """Number of `found` (n,) values equal to each of the values (files, TOP) of their file; 0 for a value that is 0."""
     counts = [np.bincount(file[found == values[file, place]], minlength=len(values)) for place in range(TOP)]
     return np.where(values > 0, np.stack(counts, axis=1), 0)

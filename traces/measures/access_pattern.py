@@ -47,7 +47,7 @@ class AccessCounts:
 
 
 class AccessPattern(Sums):
-    """Counts the accesses of one rank after another. State: the last byte per file and direction of one rank."""
+    """Counts the accesses of one rank after another. Its state is the last byte per file and direction of one rank."""
 
     STAY = ("_last_byte", "_rank")
 
@@ -57,9 +57,10 @@ class AccessPattern(Sums):
         self.counts = AccessCounts()
 
     def add(self, rows: OperationRows) -> None:
-        """Operations of one rank, which continue its earlier ones, or all of several ranks.
+        """Operations of one rank, which continue its earlier ones, or all operations of several ranks.
 
-        Reads and writes are counted unless their offset is unknown (negative); open and close reset; the rest is left.
+        Counts reads and writes unless their offset is unknown (negative). An open or a close resets the last byte;
+        other operations are ignored.
         """
         events = _events(rows, len(self._last_byte))
         if not len(events.key):
@@ -91,8 +92,11 @@ class AccessPattern(Sums):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Events:
-    """What moves a last byte. `key`: 2 * file + direction, apart for each rank; `offset`: -1 for a reset; `last_byte`:
-    afterwards."""
+    """Events that change a last byte.
+
+    key: 2 * file + direction, distinct for each rank.
+    offset: -1 for a reset.
+    last_byte: its value after the event."""
 
     key: np.ndarray
     offset: np.ndarray
@@ -100,9 +104,9 @@ class _Events:
 
 
 def _events(rows: OperationRows, keys: int) -> _Events:
-    """The accesses with a known offset, one event each, and the opens and closes, one event for each direction.
+    """One event for each access with a known offset, and one for each direction of each open and close.
 
-    `keys`: of one rank."""
+    `keys`: those of one rank."""
     access = rows.data & (rows.offset >= 0)
     reset = (rows.op == _OPEN) | (rows.op == _CLOSE)
     if not reset.any():
@@ -119,5 +123,5 @@ def _events(rows: OperationRows, keys: int) -> _Events:
 
 
 def _rank_keys(rows: OperationRows, keys: int) -> np.ndarray:
-    """What keeps the keys of several ranks apart, by row (n,)."""
+    """Offset by row (n,) that keeps the keys of several ranks distinct."""
     return rows.by_rank().index * keys if len(rows) else np.zeros(0, dtype=np.int64)

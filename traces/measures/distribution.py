@@ -22,11 +22,11 @@ _PENDING_VALUES = 1 << 20
 _KEPT_BITS = 12
 _DROPPED_BITS = 52 - _KEPT_BITS
 _FIRST_PLACE = (1023 - 20) << _KEPT_BITS
-"""Of rounded values: 2**-20 is counted in the first element."""
+"""Exponent of the smallest rounded value: the first element counts 2**-20."""
 
 _MOST_PLACES = 1 << 20
 _PLACES_PER_VALUE = 4
-"""Elements of an array of counts: at most 8 MiB, and at most so many for each value of a sample."""
+"""Elements of an array of counts: at most 8 MiB, and at most this many per value of the sample."""
 
 _NO_VALUES = np.empty(0, dtype=np.float64)
 _NO_COUNTS = np.empty(0, dtype=np.int64)
@@ -85,7 +85,7 @@ class Distribution:
         return float(low + (high - low) * (place - below))
 
     def _at(self, ranks: np.ndarray) -> np.ndarray:
-        """Values at positions of the sorted sample, never outside its exact ends."""
+        """Values at positions of the sorted sample, limited to the exact minimum and maximum."""
         found = self.values[np.searchsorted(np.cumsum(self.counts), ranks, side="right")]
         clipped: np.ndarray = np.clip(found, self.minimum, self.maximum)
         return clipped
@@ -136,10 +136,10 @@ class Distribution:
 
 
 class DistributionCollector(Sums):
-    """Collects a distribution batch by batch; keeps at most `limit` distinct values, and `pending` new ones.
+    """Collects a distribution batch by batch; keeps at most `limit` distinct values, plus `pending` new ones.
 
-    Small whole numbers, and all numbers once they are rounded, are counted in an array by their value, which needs no
-    sorting; what does not fit there is kept as ascending values with their counts.
+    An array indexed by value counts small whole numbers, and all numbers once they are rounded; it needs no sorting.
+    Other values are kept in ascending order with their counts.
     """
 
     def __init__(self, limit: int = EXACT_VALUES, pending: int = _PENDING_VALUES) -> None:
@@ -176,7 +176,7 @@ class DistributionCollector(Sums):
         self._keep_to_limit()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Counts travel in as few bytes as hold them."""
+        """Pickle the counts in the smallest type that holds them."""
         self._merge()
         state = super().__getstate__()
         if len(used := np.flatnonzero(self._counts)) * _PLACES_PER_VALUE < len(self._counts):
@@ -228,7 +228,7 @@ class DistributionCollector(Sums):
         else:
             places, most = _NO_COUNTS, 0
         if most:
-            # As an unsigned number, a negative one is too large as well.
+            # as an unsigned number a negative value is too large as well
             fits = places.view(np.uint64) < most
             if fits.all():
                 self._add_counts(np.bincount(places))
@@ -242,7 +242,7 @@ class DistributionCollector(Sums):
         self._add_others(ordered[first], np.diff(first, append=len(ordered)))
 
     def _add_counts(self, counts: np.ndarray) -> None:
-        """Add what another array counts, and take into it what fits there now."""
+        """Add a dense histogram. If it is longer than ours, grow ours and move sparse values into it that now fit."""
         if len(counts) <= len(self._counts):
             self._counts[: len(counts)] += counts
             return
@@ -253,7 +253,8 @@ class DistributionCollector(Sums):
         self._add_others(*others)
 
     def _add_others(self, values: np.ndarray, counts: np.ndarray) -> None:
-        """Add distinct values, ascending, and their counts: to the array, where they are in it."""
+        """Add ascending distinct values and their counts: to the array those that fit there, the others to the sparse
+        list."""
         if len(values) and len(self._counts):
             fits = self._in_array(values)
             self._counts[_places_of(values[fits]) if not self._exact else values[fits].astype(np.int64)] += counts[fits]
@@ -285,7 +286,7 @@ class DistributionCollector(Sums):
 
 
 def _sum(sample: np.ndarray) -> float:
-    """Exact for integers: the halves of 64 bits are summed apart, so that nothing overflows."""
+    """Sum that is exact for integers: it adds the 32-bit halves separately, so that nothing overflows."""
     if sample.dtype.kind in "iub":
         sample = sample.astype(np.int64, copy=False)
         return (int((sample >> 32).sum()) << 32) + int((sample & 0xFFFF_FFFF).sum())
@@ -300,8 +301,8 @@ def _round_mantissa(values: np.ndarray) -> np.ndarray:
 
 
 def _places_of(values: np.ndarray) -> np.ndarray:
-    """Where rounded values (float64) are counted: int64, ascending with positive values; negative for tiny ones, and
-    nowhere for others."""
+    """Array index (int64) at which each rounded value (float64) is counted. It ascends with positive values, is
+    negative for tiny ones, and lies outside of the array for all others."""
     places: np.ndarray = ((values.view(np.int64) + (1 << (_DROPPED_BITS - 1))) >> _DROPPED_BITS) - _FIRST_PLACE
     return places
 
@@ -313,7 +314,7 @@ def _value_of(places: np.ndarray) -> np.ndarray:
 
 
 def _joined(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct values, ascending, and their counts, of both."""
+    """Merge two sorted lists of (distinct values, counts)."""
     if not len(one[0]) or not len(other[0]):
         return other if not len(one[0]) else one
     return _tally(np.concatenate((one[0], other[0])), np.concatenate((one[1], other[1])))
@@ -333,7 +334,7 @@ def _tally(values: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def _cumulative_difference(one: Distribution, other: Distribution) -> tuple[np.ndarray, np.ndarray]:
-    """All values of both, ascending, and the absolute difference of the shares at or below each."""
+    """The distinct values of both, ascending, and the absolute difference of the shares at or below each."""
     if one.exact != other.exact:
         one, other = one._rounded(), other._rounded()
     values = np.union1d(one.values, other.values)

@@ -14,7 +14,7 @@ from dxt_replay.traces.sums import Sums
 
 _NEVER = np.iinfo(np.int64).min
 _PENDING = 1 << 18
-"""Intervals that wait for the next merge of a `BoundedUnion`; as many as it has, where it has more."""
+"""Intervals that a `BoundedUnion` collects before it merges them, or as many as the union has if those are more."""
 
 _MOST_WIDTH = 1 << 62
 
@@ -45,7 +45,7 @@ class Intervals:
 
     @classmethod
     def of_ascending(cls, starts: np.ndarray, ends: np.ndarray) -> Intervals:
-        """The union of non-empty intervals that ascend and do not overlap, though they may touch."""
+        """The union of non-empty intervals that ascend and do not overlap; they may touch."""
         if not len(starts):
             return cls()
         gap = ends[:-1] < starts[1:]
@@ -60,7 +60,7 @@ class Intervals:
         return int((self.ends - self.starts).sum())
 
     def covered_before(self, times: np.ndarray) -> np.ndarray:
-        """For each of `times`, how much of this set lies before it (int64 ns, same shape)."""
+        """For each of `times`, the length of this set before it (int64 ns, same shape)."""
         lengths = np.concatenate(([0], np.cumsum(self.ends - self.starts)))
         begun = np.searchsorted(self.starts, times, side="right")
         last = np.maximum(begun - 1, 0)
@@ -71,7 +71,7 @@ class Intervals:
         return result
 
     def covered_within(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """For each interval [starts[i], ends[i]), how much of it this set covers (int64 ns)."""
+        """For each interval [starts[i], ends[i]), the part that this set covers (int64 ns)."""
         covered: np.ndarray = self.covered_before(ends) - self.covered_before(starts)
         return covered
 
@@ -114,7 +114,7 @@ class StreamingUnion:
 
 
 def group_unions(starts: np.ndarray, ends: np.ndarray, group: np.ndarray) -> tuple[Intervals, np.ndarray]:
-    """The union of the intervals of each group, one group after the other, and the group of each interval of them.
+    """The union of the intervals of each group, one group after the other, and the group of each resulting interval.
 
     `group`: int64 (n,), ascending from 0; the intervals of a group are in the order of their start.
     """
@@ -130,7 +130,7 @@ def group_unions(starts: np.ndarray, ends: np.ndarray, group: np.ndarray) -> tup
         begins, until = (np.concatenate(times) for times in zip(*map(_times, parts), strict=True))
         union = Intervals(starts=begins, ends=until)
         return union, np.repeat(np.unique(group), [len(part) for part in parts])
-    # The times of each group are put after those of the group before.
+    # Shift each group behind the previous one, so that one pass serves all.
     shift = group * width - first
     union = Intervals.of_ascending(*StreamingUnion().add(starts + shift, ends + shift))
     group = union.starts // width
@@ -157,14 +157,14 @@ class BoundedUnion(Sums):
         self.add_union(Intervals.union_of(starts, ends))
 
     def add_union(self, part: Intervals) -> None:
-        """Add a union that is there already."""
+        """Add a union."""
         self._pending.append(part)
         self._pending_size += len(part)
         if self._pending_size >= max(min(self._limit, _PENDING), len(self._union)):
             self._merge()
 
     def merge(self, later: BoundedUnion) -> None:
-        """As `Sums.merge`; the gaps that either closed count."""
+        """As `Sums.merge`; adds the gaps that both closed."""
         self.add_union(later.intervals())
         self.closed_ns += later.closed_ns
 
@@ -181,7 +181,7 @@ class BoundedUnion(Sums):
         if not self._pending:
             return
         parts = [self._union, *self._pending]
-        # The parts ascend, which a stable sort joins in linear time.
+        # The parts ascend, and a stable sort merges ascending parts in linear time.
         starts, ends = (
             np.sort(np.concatenate(times), kind="stable") for times in zip(*map(_times, parts), strict=True)
         )

@@ -79,7 +79,7 @@ class IoTotals:
 class IoCollector(Sums):
     """Collects `IoTotals` from rows of one rank after another, or of all of several ranks.
 
-    `files`: rows of the files table; `compute`: times in which each rank computed, where known.
+    `files`: rows of the files table; `compute`: times in which each rank computed, where they are known.
     """
 
     STAY = ("_compute", "_union")
@@ -87,7 +87,7 @@ class IoCollector(Sums):
     def __init__(self, files: int, compute: Mapping[int, Intervals]) -> None:
         self._compute = compute
         self._files_used = np.zeros(files, dtype=bool)
-        # Of each rank the fields of `RankTotals`, int64 (ranks, fields) each.
+        # By rank, the fields of `RankTotals`: int64 (ranks, fields) each.
         self._ranks: list[np.ndarray] = []
         self._rank: int | None = None
         self._union = StreamingUnion()
@@ -148,7 +148,7 @@ class IoCollector(Sums):
         )
 
     def _hidden(self, ranks: np.ndarray, union: Intervals, bounds: np.ndarray) -> np.ndarray:
-        """How much of the union of each rank, which begins at `bounds`, it computed."""
+        """The part of each rank's union during which the rank computed; the rows of each rank begin at `bounds`."""
         hidden = np.zeros(len(ranks), dtype=np.int64)
         for place, rank in enumerate(ranks.tolist() if self._compute else ()):
             compute = self._compute.get(rank)

@@ -24,8 +24,8 @@ _LANE_BITS = 32
 class LaneStarts:
     """Start of every `stride`-th operation of each lane.
 
-    rank, lane: (lanes,), in no order. operations: how many each has (lanes,). start_ns: of the samples of all lanes,
-    one lane after the other (samples,). All int64.
+    rank, lane: (lanes,), in no order. operations: their number on each lane (lanes,).
+    start_ns: starts of the samples, one lane after the other (samples,). All int64.
     """
 
     rank: np.ndarray
@@ -36,7 +36,7 @@ class LaneStarts:
 
     @classmethod
     def joined(cls, parts: Sequence[LaneStarts]) -> LaneStarts:
-        """All lanes of at least one part; the parts have no lane in common, and one stride."""
+        """All lanes of at least one part; no two parts share a lane, and all have the same stride."""
         columns = {
             name: np.concatenate([getattr(part, name) for part in parts])
             for name in ("rank", "lane", "operations", "start_ns")
@@ -48,12 +48,12 @@ class LaneStarts:
 
     @property
     def samples(self) -> np.ndarray:
-        """How many samples each lane has (lanes,)."""
+        """Number of samples of each lane (lanes,)."""
         counts: np.ndarray = -(-self.operations // self.stride)
         return counts
 
     def thinned(self, stride: int) -> LaneStarts:
-        """With a stride that is a multiple of this one."""
+        """The samples at a stride that is a multiple of this one."""
         if stride == self.stride:
             return self
         kept = places_in_groups(self.samples) % (stride // self.stride) == 0
@@ -74,7 +74,7 @@ def _no_lanes(stride: int) -> LaneStarts:
 
 @dataclass(slots=True)
 class _Lane:
-    """A lane of the rank whose operations are coming."""
+    """A lane of the current rank."""
 
     operations: int = 0
     last_start_ns: int = 0
@@ -84,8 +84,8 @@ class _Lane:
 class LaneTimeCollector(Sums):
     """Collects gaps between starts, and samples of the starts, from rows of one rank after another, or of several.
 
-    Every operation is a sample while they fit; then every second, every fourth and so on, alike on all lanes. `stride`:
-    one that is surely not too wide, as of `least_stride`, so that no more samples are kept meanwhile.
+    Every operation is a sample while they fit; then every second, every fourth and so on, on all lanes alike. `stride`:
+    the stride to begin with, at most the one needed in the end (`least_stride`); it saves memory meanwhile.
     """
 
     STAY = ("_open", "_rank")
@@ -100,7 +100,7 @@ class LaneTimeCollector(Sums):
         self._max_samples = max_samples
 
     def add(self, rows: OperationRows) -> None:
-        """Add rows in start order, which continue the rank's earlier ones, or are all of several ranks."""
+        """Add rows in start order: more of the current rank, or all rows of several ranks."""
         if not len(rows):
             return
         if len(rows.ranks) or rows.rank != self._rank:
@@ -113,7 +113,7 @@ class LaneTimeCollector(Sums):
         self._thin_out()
 
     def _continue(self, rows: OperationRows) -> None:
-        """Rows of one rank: each lane may have earlier ones."""
+        """Add rows of one rank, whose lanes may have earlier ones."""
         for lane, start_ns in _by_lane(rows):
             known = self._open.setdefault(lane, _Lane())
             if known.operations:
@@ -121,7 +121,7 @@ class LaneTimeCollector(Sums):
             else:
                 self._gaps.add(np.diff(start_ns))
                 self._lanes += 1
-            # a copy: a view would hold all starts of the batch
+            # a copy: a view would keep all starts of the batch in memory
             sampled = start_ns[-known.operations % self._stride :: self._stride].copy()
             known.samples.append(sampled)
             known.operations += len(start_ns)
@@ -167,7 +167,7 @@ class LaneTimeCollector(Sums):
         self._rank, self._open = None, {}
 
     def _end_rank(self) -> None:
-        """Put the lanes of the rank that came last to those that are complete."""
+        """Close the current rank."""
         if self._open:
             lanes = self._open.values()
             found = LaneStarts(
@@ -203,7 +203,7 @@ class LaneTimeCollector(Sums):
 
 
 def least_stride(operations: int, most_lanes: int, max_samples: int = MAX_SAMPLES) -> int:
-    """A stride that so many operations need at least, whatever lanes they are on; `most_lanes`: at most so many."""
+    """The smallest stride that `operations` can need, on at most `most_lanes` lanes."""
     stride = 1
     while operations > stride * max(max_samples, most_lanes):
         stride *= 2

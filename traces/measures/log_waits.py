@@ -1,4 +1,4 @@
-"""Waits that the recording made: training waits for input while Darshan writes the logs of ended processes. Pure."""
+"""Waits that the recording caused: training waits for input while Darshan writes the logs of ended processes. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def log_waits(info: CaptureInfo, spans: pa.Table) -> dict[int, Intervals] | None
 
 
 def longest_log_wait_ns(info: CaptureInfo, spans: pa.Table) -> int | None:
-    """How long the rank with most such waits waited so between the begin of the first step and the end of the last, ns.
+    """Longest such wait of any rank between the begin of the first step and the end of the last, ns.
 
     None where the merge could not know it, or without steps.
     """

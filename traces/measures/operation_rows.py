@@ -1,4 +1,4 @@
-"""Rows of one rank's op stream as NumPy columns, a batch at a time: what every measure is computed from."""
+"""Rows of one rank's op stream as NumPy columns, a batch at a time: the input of every measure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dxt_replay.traces.store.reader import Capture
 T = TypeVar("T", bound=Sized)
 
 FEW_ROWS = 1 << 15
-"""Rows that one thread hands to the other at once: a hand-over costs as much as the work on a short batch."""
+"""Rows that the reading thread hands over at once: a hand-over costs as much as the work on a short batch."""
 
 ROW_COLUMNS = ("lane", "op", "api", "file_id", "offset", "length", "start_ns", "end_ns", "step", "origin")
 _ENUMERATED = ("op", "api", "origin")
@@ -29,8 +29,8 @@ _NOT_READ = np.empty(0, dtype=np.int32)
 class OperationRows:
     """Columns (n,) of `traces.schema.OPS_SCHEMA` in start order, all of one rank; enumerated columns as int8 codes.
 
-    A column that was not requested is empty. `ranks`: of each row, where several ranks are measured at once: these
-    ascend, each with all of its rows, and `rank` is the first; empty for one rank.
+    A column that was not requested is empty. `ranks`: the rank of each row if the batch holds several ranks. They
+    ascend, each has all of its rows, and `rank` is the first. Empty for one rank.
     """
 
     rank: int
@@ -50,7 +50,7 @@ class OperationRows:
         return len(self.op)
 
     def where(self, mask: np.ndarray) -> OperationRows:
-        """The rows for which the boolean `mask` (n,) holds; no copy when that is all of them."""
+        """The rows for which the boolean `mask` (n,) holds; no copy if it holds for all."""
         if mask.all():
             return self
         columns = {name: getattr(self, name) for name in (*ROW_COLUMNS, "ranks")}
@@ -59,7 +59,7 @@ class OperationRows:
         )
 
     def by_rank(self) -> RankRuns:
-        """Which rows are of which rank; of at least one row."""
+        """Which rows belong to which rank; needs at least one row."""
         if not len(self.ranks):
             return RankRuns(ranks=np.array([self.rank]), first=np.zeros(1, dtype=np.int64), rows=len(self))
         first = runs(self.ranks)
@@ -106,20 +106,21 @@ class RankRuns:
 
     @property
     def index(self) -> np.ndarray:
-        """Of each row (n,), the place of its rank among `ranks`."""
+        """Index into `ranks` of each row (n,)."""
         return np.repeat(np.arange(len(self)), self.counts)
 
     def sums(self, values: np.ndarray) -> np.ndarray:
-        """Sum of a value of each row (n,), by rank (k,), int64."""
+        """Sum by rank (k,), int64, of a value per row (n,)."""
         return np.add.reduceat(values, self.first, dtype=np.int64)
 
 
 def operation_rows(
     capture: Capture, ranks: Iterable[int] | None = None, *, without: Collection[str] = ()
 ) -> Iterator[OperationRows]:
-    """The op stream of `ranks` (all when None), rank by rank, a batch at a time; the next one is read meanwhile.
+    """The op stream of `ranks` (all when None), rank by rank, a batch at a time; a thread reads the next batch
+    meanwhile.
 
-    `without`: columns not to read, of lane and step. Memory: three row groups.
+    `without`: columns not to read, of `lane` and `step`. Memory: three row groups.
     Raises: CaptureError when a part is damaged.
     """
     names = [name for name in ROW_COLUMNS if name not in without]
@@ -150,7 +151,7 @@ def _joined(capture: Capture, names: list[str]) -> Iterator[OperationRows]:
 
 
 def _rows_of_ranks(batches: list[tuple[int, pa.RecordBatch]], names: list[str]) -> OperationRows:
-    """All rows of some ranks, of each one batch."""
+    """All rows of some ranks as one batch."""
     rank, batch = batches[0]
     if len(batches) == 1:
         return rows_of_batch(batch, rank, names)
@@ -168,8 +169,9 @@ def rows_of_batch(batch: pa.RecordBatch | pa.Table, rank: int, names: Collection
 
 
 def read_ahead(items: Iterator[T]) -> Iterator[T]:
-    """The same items; another thread makes the next ones while the caller works, short ones some at a time. An error
-    comes in place of its item."""
+    """Yield the same items while another thread makes the next ones, several short ones at a time.
+
+    An error of the source is raised at the place of its item."""
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead") as reader:
         coming = reader.submit(_next_few, items)
         while True:
@@ -184,7 +186,7 @@ def read_ahead(items: Iterator[T]) -> Iterator[T]:
 
 
 def _next_few(items: Iterator[T]) -> tuple[list[T], Exception | None]:
-    """Items with FEW_ROWS together, or all that are left, or those before an error; none at the end."""
+    """The next items, of FEW_ROWS rows together, or those before an error; empty at the end."""
     few: list[T] = []
     rows = 0
     try:

@@ -20,7 +20,7 @@ def union_by_rank(spans: pa.Table, kind: str) -> dict[int, Intervals]:
 
 
 def are_evaluations(spans: pa.Table) -> np.ndarray:
-    """bool (rows,): the spans in which a model is evaluated."""
+    """bool (rows,): the spans of an evaluation of the model."""
     named = pc.is_in(spans["name"], pa.array(EVALUATION_NAMES)).to_numpy()
     found: np.ndarray = named & (codes(spans, "kind") == SPAN_KINDS.index("other"))
     return found
@@ -32,15 +32,16 @@ def evaluations_by_rank(spans: pa.Table) -> dict[int, Intervals]:
 
 
 def whole_steps(spans: pa.Table) -> pa.Table:
-    """The rows that are training steps: those of kind `step` with a number. A step that the window of a part cuts has
-    none (`traces.part`): it would look fast."""
+    """The rows that are whole training steps: spans of kind `step` with a number.
+
+    A step that the window of a part cuts has no number (`traces.part`): its duration would be too short."""
     step = spans["step"].to_numpy()
     return spans.filter(pa.array((codes(spans, "kind") == SPAN_KINDS.index("step")) & (step != NO_STEP)))
 
 
 def training_ns(spans: pa.Table) -> int | None:
-    """How long training lasted, ns: from the begin of the first step of any rank to the end of the last, with all that
-    lies between; None without steps."""
+    """Duration of the training, ns: from the begin of the first step of any rank to the end of the last; None without
+    steps."""
     steps = whole_steps(spans)
     if not steps.num_rows:
         return None
@@ -68,10 +69,11 @@ def computed_in_loops(spans: pa.Table) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingTime:
-    """How long training lasted as recorded and in a replay.
+    """Duration of the training as recorded and in a replay.
 
-    recording_wait_s: of recorded_s, waits that the recording made (`log_waits`); None where that is not known.
-    ratio: replayed_s to the rest of recorded_s; None where that is 0.
+    recording_wait_s: seconds of recorded_s that the recording itself caused (`log_waits`); None where that is not
+    known.
+    ratio: replayed_s / (recorded_s - recording_wait_s); None where that is 0.
     """
 
     recorded_s: float
@@ -81,7 +83,7 @@ class TrainingTime:
 
     @classmethod
     def of(cls, source: pa.Table, replay: pa.Table, recording_wait_ns: int | None = None) -> TrainingTime | None:
-        """From the spans of both; None where one has no steps."""
+        """From the spans of both captures; None if one has no steps."""
         recorded, replayed = training_ns(source), training_ns(replay)
         if recorded is None or replayed is None:
             return None
@@ -95,8 +97,9 @@ class TrainingTime:
 
 
 def extended_steps(spans: pa.Table) -> tuple[int, int]:
-    """(extended, all) steps of the rank with most extended ones: those were not profiled, but inferred from the reads
-    and from the profiled steps."""
+    """(extended, all) steps of the rank with the most extended ones.
+
+    Extended steps were not profiled: they are inferred from the reads and from the profiled steps."""
     table = whole_steps(spans)
     valid = table["origin"].is_valid()
     known = table.filter(valid)

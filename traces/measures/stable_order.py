@@ -1,4 +1,4 @@
-"""Bring equal keys together without disturbing their order: the first step of every measure per lane or per file."""
+"""Stable sorting by integer keys: the first step of every measure per lane or per file."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ def stable_order(keys: np.ndarray) -> np.ndarray:
 
 
 def runs(ordered: np.ndarray) -> np.ndarray:
-    """Index of the first of each run of equal values in a sorted, non-empty array."""
+    """Index of the first element of each run of equal values in a sorted, non-empty array."""
     return np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
 
 
 def places_in_groups(counts: np.ndarray) -> np.ndarray:
-    """0, 1, 2 and so on for each group of so many elements (groups,), one group after the other: int64 (elements,)."""
+    """0, 1, 2 and so on within each group, one group after the other: int64 (elements,). `counts`: the groups'
+    sizes."""
     first = np.cumsum(counts) - counts
     return np.arange(int(counts.sum())) - np.repeat(first, counts)

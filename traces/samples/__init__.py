@@ -1,4 +1,4 @@
-"""The captures that come with the package, as their sources: a Darshan log and a profile per rank (see SOURCES.md)."""
+"""Sources of the captures that come with the package: a Darshan log and a profile per rank (see SOURCES.md)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NAMES = ("imagenet", "cosmictagger")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Where a bundled capture's sources lie."""
+    """Paths of a bundled capture's sources."""
 
     name: str
     log: Path

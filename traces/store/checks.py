@@ -1,7 +1,7 @@
-"""What the tables of a capture claim, held against the contract as they are read. Pure.
+"""Checks of a capture's tables against the contract, made as they are read. Pure.
 
-A capture may be damaged, or made by somebody who wants to do harm: whoever reads one through `traces.store` may count
-on the types of `traces.schema`, on values where the schema wants them, and on what is checked here.
+A capture may be damaged or malicious. Whoever reads one through `traces.store` may rely on the types of
+`traces.schema`, on values where the schema requires them, and on the checks here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from dxt_replay.traces.schema import (
 from dxt_replay.traces.store.info import MOST_NS
 
 MOST_ROWS = 1 << 22
-"""Rows of one row group of the op stream: it is held in memory as a whole (300 MB). dxt-replay writes 65,536."""
+"""Largest row group of the op stream, in rows: a reader holds it in memory as a whole (300 MB). dxt-replay writes
+65,536."""
 
 _RENAME = OPS.index("rename")
 _NO_ROWS = np.empty(0, dtype=np.int64)
@@ -41,17 +42,20 @@ _MOST_WHERE_KNOWN = {"feeds": (1 << 31) - 1, "follows": (1 << 31) - 1, "ready_ns
 
 
 def check_columns(names: Sequence[str], schema: pa.Schema, place: object) -> None:
-    """Raises: CaptureError where a column is missing that no writer may leave out."""
+    """Check that the columns are there which every writer must write.
+
+    Raises: CaptureError for a missing one.
+    """
     for column in schema:
         if not column.nullable and column.name not in names and column.name not in LEFT_OUT:
             raise CaptureError(f"{place} lacks the column {column.name}: merge or run again")
 
 
 def conforming(table: pa.Table, schema: pa.Schema, place: object, columns: Sequence[str] | None = None) -> pa.Table:
-    """The table with the types of `schema`, all of its columns or those named.
+    """The table with the types of `schema`: all of its columns, or the named ones.
 
-    Absent ones are null, or what `LEFT_OUT` says of them.
-    Raises: CaptureError for another type, for a null where the schema wants a value, or for an unknown name in an
+    Absent columns are null, or have the default of `LEFT_OUT`.
+    Raises: CaptureError for another type, for a null where the schema requires a value, or for an unknown name in an
     enumerated column.
     """
     wanted = pa.schema([schema.field(name) for name in schema.names if columns is None or name in columns])
@@ -78,7 +82,7 @@ def conforming(table: pa.Table, schema: pa.Schema, place: object, columns: Seque
 
 
 def _in_one(column: pa.ChunkedArray) -> pa.Array:
-    """The column as one array; `combine_chunks` copies a single chunk, too."""
+    """The column as one array, without `combine_chunks`, which copies even a single chunk."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
@@ -107,11 +111,12 @@ def operations(
     columns: Sequence[str] | None = None,
     begins: np.ndarray = _NO_ROWS,
 ) -> pa.Table:
-    """A row group of the op stream as `OPS_SCHEMA` describes it, or those of its columns that were read.
+    """A row group of the op stream as `OPS_SCHEMA` describes it, with the columns that were read.
 
-    Several at once have the `rank` of each row, and `begins` has the rows at which the second and later ones begin.
-    Raises: CaptureError for values that contradict the contract: another rank, a file that is not there, an operation
-    that ends before it starts or beyond the largest offset, rows that are not in start order.
+    A group of several ranks has the rank of each row in `rank`; `begins` holds the first row of the second and later
+    ranks.
+    Raises: CaptureError for values that contradict the contract: another rank, an unknown file, an operation that ends
+    before it starts or beyond the largest offset, rows that are not in start order.
     """
     found = conforming(table, OPS_SCHEMA, place, columns)
     if not found.num_rows:
@@ -178,7 +183,7 @@ def spans_table(table: pa.Table, place: object, ranks: Sequence[int]) -> pa.Tabl
 
 
 def hdf5_table(table: pa.Table, place: object, files: int) -> pa.Table:
-    """The HDF5 datasets. Raises: CaptureError where a dataset contradicts itself or its file is not there."""
+    """The HDF5 datasets. Raises: CaptureError where a dataset contradicts itself or names an unknown file."""
     found = conforming(table, HDF5_SCHEMA, place)
     for row in found.to_pylist():
         if (problem := _dataset_problem(row, files)) is not None:

@@ -1,7 +1,7 @@
-"""SHA-256 digests of the files of a capture, kept in `capture.json`; those of the parts are in `index.parquet`.
+"""SHA-256 digests of a capture's files, kept in `capture.json`; `index.parquet` has those of the parts.
 
-A part is hashed while it is written. `capture.json` carries its own digest too, taken with that digest's 64 digits as
-zeros. The digests find damage, not a forger, who can write new ones.
+A part is hashed while it is written. `capture.json` also holds its own digest, computed with those 64 digits set to
+zeros. The digests detect damage, not forgery.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DOCUMENT = "capture.json"
 
 _NO_DIGEST = "0" * 64
 _OWN_DIGEST = re.compile(rb'"capture\.json": "([0-9a-f]{64})"')
-"""The digest of `capture.json` in its text: the first place, since no free text comes before the digests."""
+"""Pattern of the digest of `capture.json`: the first match, since no free text comes before the digests."""
 
 _BLOCK_BYTES = 1 << 20
 
@@ -36,7 +36,7 @@ class DigestedParquet:
         self._writer.add_key_value_metadata(FILE_METADATA)
 
     def write_table(self, table: pa.Table, row_group_size: int | None = None) -> None:
-        """Append a table of the schema, in row groups of so many rows."""
+        """Append a table of the schema, in row groups of `rows` rows."""
         self._writer.write_table(table, row_group_size=row_group_size)
 
     def close(self) -> str:
@@ -49,7 +49,7 @@ class DigestedParquet:
 
 
 class _HashedFile:
-    """What pyarrow needs of a file that it writes from its first byte to its last."""
+    """The file interface that pyarrow needs to write a file from its first byte to its last."""
 
     def __init__(self, path: Path) -> None:
         self._file = open(path, "wb")  # noqa: SIM115 - pyarrow closes it
@@ -83,9 +83,10 @@ def file_digest(path: Path) -> str:
 
 
 def digests_beside(paths: Iterable[Path]) -> Callable[[Path], str]:
-    """The digests of these files, which a thread takes beside what else is done: it needs no interpreter lock.
+    """Start a thread that hashes these files; hashing needs no interpreter lock.
 
-    The returned function waits for it, and raises OSError where a file cannot be read.
+    The returned function waits for the digests.
+    Raises: OSError where a file cannot be read.
     """
     found: dict[Path, str | OSError] = {}
 
@@ -110,7 +111,7 @@ def digests_beside(paths: Iterable[Path]) -> Callable[[Path], str]:
 
 
 def gathered_digests(directory: Path) -> dict[str, str]:
-    """Name -> digest of every Parquet file in `directory` itself; `capture.json` has none yet. Raises: OSError."""
+    """Name -> digest of every Parquet file in `directory`; `capture.json` has none yet. Raises: OSError."""
     return {DOCUMENT: _NO_DIGEST, **{path.name: file_digest(path) for path in sorted(directory.glob("*.parquet"))}}
 
 
@@ -121,7 +122,7 @@ def sealed(text: str) -> str:
 
 
 def own_digests(text: bytes) -> tuple[str, str] | None:
-    """The digest that the bytes of `capture.json` carry, and the one that they have; None where they carry none."""
+    """The digest stated in `capture.json` and the one computed from its bytes; None if it states none."""
     match = _OWN_DIGEST.search(text)
     if match is None:
         return None

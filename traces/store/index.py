@@ -1,7 +1,7 @@
-"""The index of the op stream: which rows of which row group are the operations of a rank, and when they are.
+"""The index of the op stream: which rows of which row group belong to a rank, and their times.
 
-`index.parquet` holds it, with what each rank does to each file (`traces.store.usage`). A capture without that file,
-such as one of an earlier release or of another writer, has its index made from the rows (`scanned_index`).
+It is stored as `index.parquet`, together with each rank's use of each file (`traces.store.usage`). For a capture
+without that file, from an earlier release or another writer, `scanned_index` makes the index from the rows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OPS_FOLDER = "ops"
 INDEX_NAME = "index.parquet"
 
 _PLACES = ("part", "part_bytes", "row_group", "rank", "rows", "first_ns", "last_start_ns", "last_ns")
-"""Columns of `INDEX_SCHEMA` that say where operations are."""
+"""Columns of `INDEX_SCHEMA` that locate operations."""
 
 _COLUMNS = ("part", "row_group", "begin", "rank", "rows", "first_ns", "last_start_ns", "last_ns")
 _SCANNED = ["rank", "start_ns", "end_ns"]
@@ -46,11 +46,11 @@ _ROW_GROUP_COST = 128
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OpsIndex:
-    """The stretches of the op stream, each the operations of one rank in one row group, by rank and time.
+    """Stretches of the op stream: the operations of one rank in one row group, ordered by rank and time.
 
     parts: the files that hold them.
     part: number in `parts`. row_group: number in the part. begin: number in the row group of the stretch's first row.
-    rank; rows: how many operations. first_ns, last_start_ns: when the first and the last of them start.
+    rank; rows: number of operations. first_ns, last_start_ns: when the first and the last of them start.
     last_ns: when the last one ends.
     The columns are int64 (stretches,).
     """
@@ -66,14 +66,15 @@ class OpsIndex:
     last_ns: np.ndarray
 
     def of(self, rank: int, starts_ns: tuple[int, int] | None = None) -> np.ndarray:
-        """Numbers of the stretches of a rank, in order. `starts_ns`: those in which one may start in [begin, end)."""
+        """Numbers of the stretches of a rank, in order. `starts_ns`: only those with an operation that may start in
+        [begin, end)."""
         found = np.arange(*np.searchsorted(self.rank, (rank, rank + 1)))
         if starts_ns is None:
             return found
         return found[(self.first_ns[found] < starts_ns[1]) & (self.last_start_ns[found] >= starts_ns[0])]
 
     def row_counts(self, ranks: Sequence[int]) -> np.ndarray:
-        """int64 (ranks,): operations of each rank."""
+        """int64 (ranks,): number of operations of each rank."""
         total = np.append(0, np.cumsum(self.rows))
         counts: np.ndarray = (
             total[np.searchsorted(self.rank, ranks, "right")] - total[np.searchsorted(self.rank, ranks)]
@@ -81,13 +82,13 @@ class OpsIndex:
         return counts
 
     def ranks_together(self, rows: int) -> Iterator[tuple[int, ...]]:
-        """The ranks with operations, as runs with at most so many together, or of a single larger one."""
+        """The ranks with operations, in groups of at most so many operations, or of a single larger rank."""
         counted = zip(self.ranks, self.row_counts(self.ranks).tolist(), strict=True)
         for some in few_together(counted, itemgetter(1), rows):
             yield tuple(rank for rank, _ in some)
 
     def is_single(self, rank: int) -> bool:
-        """Whether all operations of a rank are one stretch."""
+        """Whether one stretch holds all operations of a rank."""
         return len(self.of(rank)) == 1
 
     def first_starts(self) -> list[tuple[int, int]]:
@@ -168,17 +169,17 @@ class OpsIndex:
         return f"{self.parts[self.part[stretch]]} (row group {self.row_group[stretch]})"
 
     def only(self, ranks: Collection[int]) -> OpsIndex:
-        """The stretches of some ranks. What shares their row groups is kept: they are read by the whole index."""
+        """The stretches of some ranks, and the layout of their row groups, which other ranks may share."""
         return self if set(self.ranks) <= set(ranks) else self._taken(np.isin(self.rank, list(ranks)))
 
     def _taken(self, chosen: np.ndarray) -> OpsIndex:
-        """A mask, or an order, of the stretches."""
+        """The stretches selected by a mask or an index array."""
         return OpsIndex(parts=self.parts, **{name: getattr(self, name)[chosen] for name in _COLUMNS})
 
     def checked(self, info: CaptureInfo, folder: Path) -> OpsIndex:
-        """The index in the order of its ranks and times.
+        """The index, sorted by rank and time.
 
-        Raises: CaptureError where it contradicts `capture.json`, or where operations of a rank overlap.
+        Raises: CaptureError where it contradicts `capture.json`, or where stretches of a rank overlap.
         """
         unknown = self.rank[~np.isin(self.rank, info.ranks)]
         if len(unknown):
@@ -205,14 +206,14 @@ class OpsIndex:
 
 
 def ops_index(directory: Path, info: CaptureInfo) -> OpsIndex:
-    """The index of a capture: what it stores, or what its rows say.
+    """The index of a capture: the stored one, or one made from the rows.
 
     Raises: CaptureError where a part is missing, damaged or not of this job; OSError where it cannot be read.
     """
     folder = directory / OPS_FOLDER
     if not folder.is_dir():
         raise CaptureError(f"{directory} lacks its ops folder: the capture is incomplete, merge or run again")
-    # not glob, which takes a folder that may not be read for an empty one
+    # glob would take a folder without read permission for an empty one
     parts = tuple(sorted(file for file in folder.iterdir() if file.match("part-*.parquet")))
     stored = os.path.lexists(directory / INDEX_NAME)
     found = _stored_index(directory / INDEX_NAME, parts) if stored else scanned_index(parts)
@@ -220,7 +221,7 @@ def ops_index(directory: Path, info: CaptureInfo) -> OpsIndex:
 
 
 def part_digests(directory: Path) -> dict[str, str]:
-    """Path below the capture -> SHA-256 of each part, as the index says; none without an index that can be read."""
+    """Path below the capture -> SHA-256 of each part, from the index; none if the index cannot be read."""
     try:
         table = read_table(directory / INDEX_NAME, ("part", "digest"))
         pairs = table.group_by(["part", "digest"]).aggregate([]).to_pylist()
@@ -230,7 +231,10 @@ def part_digests(directory: Path) -> dict[str, str]:
 
 
 def _stored_index(path: Path, parts: tuple[Path, ...]) -> OpsIndex:
-    """Raises: CaptureError where it does not agree with the parts that are there, or with itself."""
+    """The stored index.
+
+    Raises: CaptureError where it contradicts the parts, or itself.
+    """
     wanted = pa.schema([INDEX_SCHEMA.field(name) for name in _PLACES])
     table = conforming(read_table(path, _PLACES), wanted, path)
     code = table["part"].combine_chunks().dictionary_encode()
@@ -254,7 +258,10 @@ def _stored_index(path: Path, parts: tuple[Path, ...]) -> OpsIndex:
 
 
 def _with_begins(columns: dict[str, np.ndarray], parts: tuple[Path, ...], path: Path) -> OpsIndex:
-    """The stored stretches, with the places of their rows. Raises: CaptureError for what no op stream has."""
+    """The stored stretches with the first row of each.
+
+    Raises: CaptureError for values that no op stream has.
+    """
     order = np.lexsort([columns[name] for name in ("rank", "row_group", "part")])
     columns = {name: values[order] for name, values in columns.items()}
     part, group, rank, rows = (columns[name] for name in ("part", "row_group", "rank", "rows"))
@@ -272,7 +279,7 @@ def _with_begins(columns: dict[str, np.ndarray], parts: tuple[Path, ...], path: 
 
 
 def scanned_index(parts: tuple[Path, ...]) -> OpsIndex:
-    """The index of these parts, from their ranks and times.
+    """The index of these parts, made from the ranks and times of their rows.
 
     Raises: CaptureError where one is damaged, or its rows are not sorted by rank.
     """
@@ -294,7 +301,7 @@ def scanned_index(parts: tuple[Path, ...]) -> OpsIndex:
 
 
 def _scanned(file: pq.ParquetFile, path: Path, groups: Sequence[int], counts: Sequence[int]) -> dict[str, np.ndarray]:
-    """The stretches of some row groups, from their rows."""
+    """The stretches of some row groups, made from their rows."""
     place = f"{path} (row groups {groups[0]} to {groups[-1]})"
     try:
         table = file.read_row_groups(groups, columns=_SCANNED, use_threads=False)
@@ -310,7 +317,9 @@ def _scanned(file: pq.ParquetFile, path: Path, groups: Sequence[int], counts: Se
 def stretches(
     rank: np.ndarray, start: np.ndarray, end: np.ndarray, ends: np.ndarray, groups: np.ndarray, place: object
 ) -> dict[str, np.ndarray]:
-    """The columns of `OpsIndex` but `part`, of rows of whole row groups, which end at `ends`; their numbers: `groups`.
+    """The columns of `OpsIndex` except `part`, from the rows of whole row groups.
+
+    `ends`: end of each row group in the rows; `groups`: numbers of the row groups.
 
     Raises: CaptureError where ranks descend within a row group.
     """

@@ -1,4 +1,5 @@
-"""Writing `index.parquet`: each writer of parts notes its own stretches, and whoever ends the capture joins them."""
+"""Writes `index.parquet`: each writer of parts notes its own stretches, and the process that completes the capture
+joins them."""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ from dxt_replay.traces.store.index import INDEX_NAME, OPS_FOLDER, stretches
 from dxt_replay.traces.store.usage import UsageCounter
 
 _NOTED = pa.schema([field for field in INDEX_SCHEMA if field.name not in ("part_bytes", "digest")])
-"""What is known of a stretch before its part is closed."""
+"""Fields of a stretch that are known before its part is closed."""
 
 _USAGE = _NOTED.field("usage").type
 _NOTES = "index-of-*.parquet"
 _TOGETHER = 1 << 16
-"""Stretches and counts that are kept until they are written: what a reader of one rank's counts reads."""
+"""Stretches and counts that are kept until they are written; a reader of one rank's counts reads as many."""
 
 
 class IndexWriter:
@@ -43,7 +44,7 @@ class IndexWriter:
     def add(self, part: str, row_group: int, rows: pa.Table, *, whole: bool) -> None:
         """Note a row group of a part. `whole`: no more rows of its last rank follow.
 
-        A row group with several ranks is whole, and begins none of them.
+        A row group with several ranks is whole: none of them continues from an earlier row group.
         """
         rank, start, end = (rows[name].to_numpy() for name in ("rank", "start_ns", "end_ns"))
         columns = stretches(rank, start, end, np.array([len(rank)]), np.array([row_group]), part)
@@ -61,11 +62,11 @@ class IndexWriter:
             self._flush()
 
     def part_closed(self, part: str, digest: str) -> None:
-        """Note the SHA-256 of a part that is written."""
+        """Note the SHA-256 of a complete part."""
         self._digests[part] = digest
 
     def close(self) -> None:
-        """Write what is noted, and the footer."""
+        """Write the pending notes, and the footer."""
         try:
             self._flush()
         finally:
@@ -86,10 +87,10 @@ class IndexWriter:
 
 
 def write_index(directory: Path, tables: Mapping[str, str]) -> str:
-    """Join what the writers of a capture noted into `index.parquet`; an index that is there stays if nobody did.
+    """Join the notes of a capture's writers into `index.parquet`; without any notes an existing index stays.
 
-    tables: the digests of the other tables, which the capture's id is made of, with those of the parts.
-    Returns: the SHA-256 of the index. Raises: OSError, ArrowException when the disk refuses.
+    tables: digests of the other tables; the capture's id is computed from these and from those of the parts. Returns:
+    the SHA-256 of the index. Raises: OSError, ArrowException when the disk refuses.
     """
     folder, index = directory / OPS_FOLDER, directory / INDEX_NAME
     noted = sorted(folder.glob(_NOTES))
@@ -112,7 +113,7 @@ def write_index(directory: Path, tables: Mapping[str, str]) -> str:
 
 
 def _closed(noted: pa.Table, digests: dict[str, str], folder: Path) -> pa.Table:
-    """The rows of the index, with what is known of parts that are closed."""
+    """The rows of the index, completed for closed parts."""
     parts = noted["part"].to_pylist()
     size = {part: (folder / part).stat().st_size for part in set(parts)}
     found = {name: noted[name] for name in _NOTED.names}
@@ -122,7 +123,7 @@ def _closed(noted: pa.Table, digests: dict[str, str], folder: Path) -> pa.Table:
 
 
 def _lists(usage: pa.Table, ranks: np.ndarray) -> pa.ListArray:
-    """Counts, which come by rank, as a list for each of the ranks."""
+    """Counts sorted by rank as a list array, one list per rank."""
     ends = np.searchsorted(usage["rank"].to_numpy(), ranks, side="right")
     offsets = pa.array(np.concatenate(([0], ends)), pa.int32())
     values = usage.drop_columns("rank").combine_chunks().to_struct_array()

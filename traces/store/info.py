@@ -1,4 +1,4 @@
-"""`capture.json`, read and held against the contract: every type, and every number that others count on."""
+"""Reads `capture.json` and checks it against the contract: every type, and every number that others rely on."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def read_info(path: Path) -> CaptureInfo:
 
 
 def is_ours(path: Path, info: CaptureInfo) -> bool:
-    """Whether dxt-replay wrote the capture in `path`, and not another program as docs/capture-format.md says.
+    """Whether dxt-replay wrote the capture in `path`, not another program that follows docs/capture-format.md.
 
-    Such a capture is whole only with all its tables, and from schema version 4 on with digests.
+    Such a capture is complete only with all its tables and, from schema version 4 on, with digests.
     """
     told = info.digests or info.made_by.get("program") == "dxt-replay"
     return bool(told) or info.schema_version < _OTHERS_VERSION or (path / "index.parquet").exists()

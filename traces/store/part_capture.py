@@ -1,4 +1,4 @@
-"""A part of a capture, read as a capture: nothing is copied, and row groups outside of its window are not read."""
+"""A part of a capture, read as a capture: it copies nothing, and reads no row groups outside of its window."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Window = tuple[int, int]
 _EARLIEST, _LATEST = -(1 << 62), 1 << 62
 _STEP, _FETCH = SPAN_KINDS.index("step"), SPAN_KINDS.index("input_wait")
 _MOST_NAMES = 5
-"""Paths that an error names as examples."""
+"""Paths that an error lists as examples."""
 
 
 def part_of(capture: Capture, part: Part) -> Capture:
     """The part as a capture; `capture` itself when the part is everything. A part of a part is a part, too.
 
-    Raises: UsageError for ranks or steps that the capture does not have, and when nothing is left; the message lists
+    Raises: UsageError for ranks or steps that the capture does not have, and when nothing is left. The message lists
     the values that exist.
     """
     if part.is_everything:
@@ -45,9 +45,9 @@ def part_of(capture: Capture, part: Part) -> Capture:
 
 
 def part_replayed(source: Capture, replay: Capture) -> Capture:
-    """The part of `source` that `replay` replays, as its capture.json says.
+    """The part of `source` that `replay` replays, from the replay's capture.json.
 
-    All of `source` where that is itself a replay of the same part: its times begin at the run's start.
+    All of `source` if that is itself a replay of the same part: its times begin at the run's start.
     Raises: CaptureError when the record is damaged; UsageError when `source` lacks the part.
     """
     chosen, of_source = (_recorded_part(capture) for capture in (replay, source))
@@ -55,13 +55,13 @@ def part_replayed(source: Capture, replay: Capture) -> Capture:
 
 
 def _recorded_part(capture: Capture) -> Mapping[str, Any] | None:
-    """The part that a replay's record names, as JSON; None for all, and for a capture that is not a replay."""
+    """The part that a replay's record names, as JSON; None for the whole, and for a capture that is not a replay."""
     record = replay_record(capture.info, capture.path / "capture.json")
     return None if record is None else record.selection
 
 
 class PartCapture(Capture):
-    """A part of a capture, made by `part_of`. Files keep their numbers; `info` names the ranks of the part.
+    """A part of a capture, made by `part_of`. Files keep their numbers; `info` lists the ranks of the part.
 
     `windows`: by rank, None for all time. `files`: bool by file_id, None for all.
     """
@@ -83,7 +83,7 @@ class PartCapture(Capture):
         self._row_masks = _row_masks(part, files)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As of `Capture`, with what was chosen."""
+        """As of `Capture`, with the choice of the part."""
         return PartCapture, (self._inner, self._part, self.ranks, self._windows, self._chosen_files)
 
     @cached_property
@@ -97,7 +97,7 @@ class PartCapture(Capture):
 
     @property
     def part(self) -> Part:
-        """The part that was chosen; of a part of a part, what was chosen last."""
+        """The part that was chosen; for a part of a part, the last choice."""
         return self._part
 
     @cached_property
@@ -161,8 +161,9 @@ class PartCapture(Capture):
 
     @cached_property
     def _fetches(self) -> dict[int, tuple[int, int]]:
-        """By rank, which batch fetches of the inner capture are in the window: the first and how many. Empty where all
-        are, or where the dependencies are not known."""
+        """By rank, the batch fetches of the inner capture in the window: (first, number).
+
+        Empty where all are in it, or where the dependencies are not known."""
         if self._windows is None or self.info.dependencies != "known":
             return {}
         spans = self._inner.spans
@@ -223,7 +224,7 @@ class PartCapture(Capture):
 
 
 def _cut(spans: pa.Table, windows: Mapping[int, Window]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Begin and end of each span within its rank's window, and which spans have a part there."""
+    """Begin and end of each span within its rank's window, and a mask of the spans that overlap it."""
     bounds = np.array([windows[rank] for rank in spans["rank"].to_pylist()], dtype=np.int64).reshape(-1, 2)
     start, end = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
     begin, until = np.maximum(start, bounds[:, 0]), np.minimum(end, bounds[:, 1])
@@ -232,7 +233,7 @@ def _cut(spans: pa.Table, windows: Mapping[int, Window]) -> tuple[np.ndarray, np
 
 
 def _renumbered(batch: pa.RecordBatch, fetches: tuple[int, int]) -> pa.RecordBatch:
-    """The batch with its batch fetches counted from the first one of the window; those outside are null."""
+    """The batch with batch fetches counted from the first one in the window; those outside are null."""
     first, count = fetches
     for name, moments in (("feeds", 1), ("follows", 2)):
         if name not in batch.schema.names:
@@ -246,7 +247,7 @@ def _renumbered(batch: pa.RecordBatch, fetches: tuple[int, int]) -> pa.RecordBat
 
 
 def _row_masks(part: Part, files: np.ndarray | None) -> dict[str, np.ndarray]:
-    """By column of the op stream, which of its codes or numbers are in the part; without those that are all."""
+    """By column of the op stream, a mask of the codes or numbers in the part; columns with all of them are absent."""
     masks = {} if files is None else {"file_id": files}
     if part.operations:
         masks["op"] = part.op_mask
@@ -267,7 +268,7 @@ def _intersection(window: Window, other: Window | None) -> Window:
 
 
 def _files(capture: Capture, part: Part) -> np.ndarray | None:
-    """Which files are in the part. Raises: UsageError for none."""
+    """Mask of the files in the part. Raises: UsageError if there are none."""
     if not part.paths and not part.exclude:
         return None
     paths = capture.paths()
@@ -345,7 +346,7 @@ def _windows_of_steps(capture: Capture, ranks: Sequence[int], steps: tuple[int, 
 
 
 def _check_not_empty(capture: Capture, found: PartCapture) -> None:
-    """Raises: UsageError without operations; without conditions on them, spans are enough."""
+    """Raises: UsageError without operations; if no condition concerns operations, spans are enough."""
     part = found.part
     by_operation = part.paths or part.exclude or part.operations or part.interfaces
     if any(found.operation_count(rank) for rank in found.ranks) or (not by_operation and found.spans.num_rows):

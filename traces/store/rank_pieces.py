@@ -1,4 +1,4 @@
-"""A capture cut into pieces of whole ranks, which several processes can go through at once."""
+"""Cuts a capture into pieces of whole ranks, which several processes can work on."""
 
 from __future__ import annotations
 
@@ -12,29 +12,28 @@ from dxt_replay.traces.store.part_capture import PartCapture
 from dxt_replay.traces.store.reader import Capture
 
 OPERATIONS_PER_FILE = 8
-"""At least as many operations has a piece for each file, since sums by file are as long as the files table."""
+"""Operations per file that a piece has at least, since sums by file are as long as the files table."""
 
 
 RANK_OPERATIONS = 1 << 12
-"""A rank costs as much as so many operations: what is kept of each, and its row groups."""
+"""Cost of a rank in operations: its entry in the sums, and its row groups."""
 
 
 def work_of(capture: Capture) -> int:
-    """How much work a pass over a capture is, in operations."""
+    """Amount of work of a pass over a capture, in operations."""
     return capture.stored_rows() + RANK_OPERATIONS * len(capture.index.ranks)
 
 
 def rank_pieces(capture: Capture, operations: int) -> list[tuple[int, ...]]:
-    """The ranks of a capture as runs with the work of about `operations` each, or one rank with more; at least one
-    piece.
+    """The ranks of a capture in groups of about `operations` each, or of one larger rank; at least one piece.
 
-    The cut follows from the capture alone, so that sums over the pieces do, too.
+    The cut follows from the capture alone, and so do sums over the pieces.
     """
     return pieces_of_both((capture,), operations)
 
 
 def pieces_of_both(captures: Sequence[Capture], operations: int) -> list[tuple[int, ...]]:
-    """As `rank_pieces`, of the ranks that any of the captures has, for a pass over all of them in step."""
+    """As `rank_pieces`, for a pass over several captures in step: the pieces hold the ranks of all of them."""
     ranks = sorted({rank for capture in captures for rank in capture.ranks})
     rows = np.sum([capture.index.row_counts(ranks) for capture in captures], axis=0)
     work = rows + RANK_OPERATIONS * (rows > 0)
@@ -43,14 +42,14 @@ def pieces_of_both(captures: Sequence[Capture], operations: int) -> list[tuple[i
     count = int(min(len(ranks), max(work.sum() // size, 1))) if len(ranks) else 1
     if count == 1:
         return [tuple(ranks)]
-    # A rank is in the piece in which its middle lies.
+    # A rank belongs to the piece in which its middle lies.
     place = (2 * np.cumsum(work) - work) * count // max(2 * int(work.sum()), 1)
     begins = [0, *(np.flatnonzero(np.diff(place)) + 1).tolist(), len(ranks)]
     return [tuple(ranks[begin:end]) for begin, end in pairwise(begins)]
 
 
 def only_ranks(capture: Capture, ranks: Sequence[int]) -> Capture:
-    """The capture as if it had these ranks alone: for sums, which are joined to those of the others."""
+    """The capture restricted to these ranks, for sums that are then merged with those of the others."""
     chosen = set(ranks)
     mine = tuple(rank for rank in capture.ranks if rank in chosen)
     return PartCapture(capture, Part(ranks=mine), mine, None, None)

@@ -38,10 +38,10 @@ from dxt_replay.traces.store.usage import USAGE_COLUMNS, StoredUsage, UsageCheck
 from dxt_replay.traces.units import format_count
 
 KEPT_USAGE_ROWS = 1 << 20
-"""Rows of `Capture.usage` kept in memory for the next call: 50 MB."""
+"""Rows of `Capture.usage` kept for the next call: 50 MB."""
 
 COUNTED_TOGETHER = 1 << 20
-"""Operations of the ranks whose counts are read at once: there is at most one count for each."""
+"""Operations of the ranks whose counts are read at once: each has at most one count."""
 
 _COUNTED_ROWS = 1 << 16
 """Rows of small ranks that are counted at once."""
@@ -51,7 +51,7 @@ class Capture:
     """A capture on disk, opened by `open_capture`. Tables are read when asked for; the op stream only in batches.
 
     path: its directory.
-    named: the path that messages show, which is that of the log where a capture was made of one for a while.
+    named: the path in messages; for a temporary capture made from a log, the path of the log.
     info: the contents of `capture.json`.
     files: the whole files table; row i has file_id i.
     index: where the operations of each rank are.
@@ -72,20 +72,20 @@ class Capture:
         self._counts: tuple[frozenset[int], pa.Table] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled as its path: another process opens it there, once."""
+        """Pickle the path: another process opens the capture there, once."""
         return _opened_once, (self.path, self.named, _written_ns(self.path))
 
     def __repr__(self) -> str:
         return f"<Capture {str(self.path)!r}: {', '.join(f'{value} {name}' for name, value in self._facts()[:3])}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the facts in a small table, everything escaped."""
+        """What a notebook shows: a small table of facts, escaped."""
         facts = [("capture", str(self.path)), *self._facts(), *(("warning", text) for text in self.info.warnings)]
         rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in facts)
         return f"<table>{rows}</table>"
 
     def _facts(self) -> list[tuple[str, str]]:
-        """(name, value) of what is known without reading operations."""
+        """(name, value) of facts that need no operations."""
         coverage = self.info.coverage.bytes
         return [
             ("ranks", format_count(len(self.ranks))),
@@ -105,12 +105,12 @@ class Capture:
 
     @property
     def whole(self) -> Capture:
-        """The capture that this one is a part of; itself where it is all of it."""
+        """The capture that this one is a part of; itself if it is no part."""
         return self
 
     @property
     def part(self) -> Part:
-        """Which part of `whole` this capture is."""
+        """The part of `whole` that this capture is."""
         return Part()
 
     @property
@@ -133,7 +133,7 @@ class Capture:
         return int(self.index.row_counts(self.ranks if rank is None else (rank,)).sum())
 
     def stored_rows(self, rank: int | None = None) -> int:
-        """As `operation_count`; of a part as well without reading rows, and so with those outside of its window."""
+        """As `operation_count`, but without reading rows in a part either: it includes rows outside of the window."""
         return Capture.operation_count(self, rank)
 
     def operations(
@@ -144,8 +144,8 @@ class Capture:
     ) -> Iterator[pa.RecordBatch]:
         """The op stream in (rank, start_ns) order, at most a row group at a time; a batch holds one rank.
 
-        `columns`: names of `OPS_SCHEMA`, all when None. `starts_ns`: [begin, end): row groups in which no operation
-        of the rank starts then are left out. Memory: one row group. Opens all parts of a rank before its first batch.
+        `columns`: names of `OPS_SCHEMA`, all when None. `starts_ns`: [begin, end): leaves out row groups in which no
+        operation of the rank starts then. Memory: one row group. Opens all parts of a rank before its first batch.
         Raises: CaptureError when a part cannot be read.
         """
         return (batch for _, batch in self.rank_operations(ranks, columns, starts_ns))
@@ -164,7 +164,7 @@ class Capture:
             stretches = self.index.of(rank, starts_ns).tolist()
             if not (len(stretches) == 1 and self._is_shared(stretches[0], names)):
                 parts = {self.index.parts[self.index.part[each]] for each in stretches}
-                # A replay that has used up its descriptors can still read the next part.
+                # A replay that has used up its descriptors must still be able to read the next part.
                 opened = {part: opened.get(part) or self._opened(part) for part in parts}
             check = self._usage_check(rank, names)
             for stretch in stretches:
@@ -175,10 +175,10 @@ class Capture:
                         "counts. Copy or make it again; without that file they are counted anew"
                     )
                 yield rank, batch
-                del batch  # else it would be held until the next is read: there may be many streams
+                del batch  # else it would stay in memory until the next is read; there may be many streams
 
     def _opened(self, part: Path) -> pq.ParquetFile:
-        """A part; the footer of the last one is kept, as the next rank is likely to be in it, too."""
+        """An open part. The last footer is kept: the next rank is likely to be in the same part."""
         footer = self._footer[1] if self._footer is not None and self._footer[0] == part else None
         file = open_parquet(part, footer)
         self._footer = part, file.metadata
@@ -239,12 +239,12 @@ class Capture:
         return batch
 
     def _usage_check(self, rank: int, columns: list[str] | None) -> UsageCheck | None:
-        """For rows that somebody reads who was given stored counts of the rank and relies on both."""
+        """Check of the rows that a caller reads after it took the rank's stored counts: it relies on both."""
         checkable = columns is None or UsageCheck.COLUMNS.issubset(columns)
         return UsageCheck(self._usage[rank]) if checkable and rank in self._usage else None
 
     def usage(self, rank: int) -> pa.Table:
-        """How much each lane of a rank uses each file (`usage.USAGE_SCHEMA`): the stored counts, or counted now.
+        """Usage of each file by each lane of a rank (`usage.USAGE_SCHEMA`): the stored counts, or counted now.
 
         Raises: CaptureError when a part cannot be read.
         """
@@ -363,7 +363,7 @@ def open_capture(path: Path | str, *, named: Path | None = None) -> Capture:
 
 
 def _written_ns(path: Path) -> int:
-    """When a capture was written; 0 where it cannot be seen any more, which whoever opens it explains."""
+    """When a capture was written; 0 if the file cannot be seen any more: opening it explains why."""
     try:
         return (path / "capture.json").stat().st_mtime_ns
     except OSError:
@@ -372,5 +372,5 @@ def _written_ns(path: Path) -> int:
 
 @lru_cache(maxsize=2)
 def _opened_once(path: Path, named: Path, written_ns: int) -> Capture:
-    """`written_ns`: when it was written; another capture at the path is opened anew."""
+    """Open a capture once per process, and anew when another one is at the path. `written_ns`: when it was written."""
     return open_capture(path, named=named)

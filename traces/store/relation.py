@@ -1,4 +1,4 @@
-"""How two captures are related: a recording and its replay, the same recording twice, or two different runs."""
+"""How two captures are related: recording and replay, the same recording twice, or two different runs."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ class Relation(Enum):
     REPLAY = "replay"
     """The second replays the first."""
     REVERSED = "reversed"
-    """The first replays the second: they were given the wrong way round."""
+    """The first replays the second: they were given in the wrong order."""
     BOTH_REPLAYS = "both replays"
     """Both replay the same recording."""
     SAME = "same"
-    """One capture given twice, or one recording merged twice."""
+    """The same capture twice, or one recording merged twice."""
     DIFFERENT = "different runs"
-    """Neither says that it comes from the other."""
+    """Neither names the other as its origin."""
 
 
 def relation_of(first: Capture, second: Capture) -> Relation:
     """How `second` is related to `first`, by the checksums of the files that each was made from.
 
-    A replay names its source and the logs that its source was merged from, so that it is recognised after they were
-    moved or merged again. Raises: CaptureError when a capture.json cannot be read.
+    A replay names its source and the source's logs, so it is recognised after these were moved or merged again. Raises:
+    CaptureError when a capture.json cannot be read.
     """
     one, other = as_source(first).sha256, as_source(second).sha256
     origins, other_origins = ({source.sha256 for source in capture.info.sources} for capture in (first, second))
@@ -49,8 +49,9 @@ def relation_of(first: Capture, second: Capture) -> Relation:
 def check_pair(source: Capture, replay: Capture, *, different_runs: bool = False) -> Relation:
     """How the two captures of a comparison are related.
 
-    `different_runs`: allow two runs of which neither replays the other. Raises: UsageError for two captures in the
-    wrong order, and for two different runs that are not allowed; CaptureError when a capture.json cannot be read.
+    `different_runs`: allow two runs that do not replay each other.
+    Raises: UsageError for two captures in the wrong order, and for two different runs that are not allowed;
+    CaptureError when a capture.json cannot be read.
     """
     relation = relation_of(source, replay)
     if relation is Relation.REVERSED:
@@ -65,7 +66,7 @@ def check_pair(source: Capture, replay: Capture, *, different_runs: bool = False
 
 
 def as_source(capture: Capture) -> Source:
-    """The capture as the source of another one: its name and the SHA-256 of its capture.json.
+    """The entry of a capture in the sources of another one: its name and the SHA-256 of its capture.json.
 
     Raises: CaptureError when that file cannot be read.
     """

@@ -1,4 +1,4 @@
-"""Other numbers for files in parts of a capture that is being written."""
+"""Replaces temporary file numbers in the parts of a capture that is being written."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _RENAME = OPS.index("rename")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenumberedParts:
-    """Names of the parts that one `OpsWriter` wrote, in their order, and the new number of each file by its negative
-    one."""
+    """Names of the parts that one `OpsWriter` wrote, in order, and the new number for each negative (temporary) file
+    number."""
 
     parts: tuple[str, ...]
     numbers: Mapping[int, int]
 
 
 def renumber(directory: Path, change: RenumberedParts) -> None:
-    """Write parts of the capture in `directory` again, with other numbers instead of negative ones.
+    """Write parts of the capture in `directory` again, with the new numbers for the negative ones.
 
-    It may be done again: what has a number keeps it. Raises: TargetError when the disk refuses.
+    Safe to repeat: numbers from 0 on stay. Raises: TargetError when the disk refuses.
     """
     if not change.parts:
         return

@@ -1,4 +1,4 @@
-"""Parquet files of a capture, opened and read as a whole without filling the memory."""
+"""Opens a capture's Parquet files and reads whole tables without filling the memory."""
 
 from __future__ import annotations
 
@@ -17,24 +17,26 @@ from dxt_replay.traces.gzip_blocks import FREE_BYTES, MOST_EXPANSION
 from dxt_replay.traces.units import format_bytes
 
 MOST_TEXT_BYTES = 1 << 30
-"""Bytes of text, such as paths, in a table that is read as a whole."""
+"""Most bytes of text, such as paths, in a table that is read as a whole."""
 
 MOST_ONE_TEXT_BYTES = 16 << 20
-"""Bytes of one text, such as a path, of which Linux allows 4096."""
+"""Most bytes of one text, such as a path; Linux allows 4096 in a path."""
 
 MOST_REPEATED_ROWS = 8 << 20
-"""Rows of a table that may be stored in less than a byte each: thousands of equal ranks of a generated capture are."""
+"""Rows of a table may take less than a byte each: thousands of equal ranks of a generated capture do."""
 
 _TEXTS = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary(), pa.string_view(), pa.binary_view())
 
 
 def open_parquet(path: Path, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
-    """`footer`: its metadata where they are known. Raises: CaptureError where it is not a whole Parquet file.
+    """Open a Parquet file. `footer`: its metadata if they are known.
+
+    Never ask pyarrow for the statistics of a footer: it aborts the program at those that it cannot decode.
 
     Nobody asks pyarrow for the statistics of a footer: it ends the whole program at those that it cannot decode.
     """
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # a FIFO would be waited for
+        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a FIFO would block
             raise OSError("it is not a regular file")
         # Not mapped: pages that were read would stay in the process's resident memory, up to the whole stream.
         file = pq.ParquetFile(path, memory_map=False, metadata=footer, page_checksum_verification=True)
@@ -50,7 +52,7 @@ def open_parquet(path: Path, footer: pq.FileMetaData | None = None) -> pq.Parque
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """A small table, as it lies in its file; of the `columns` those that are there.
+    """A small table as stored, with those of `columns` that exist.
 
     Raises: CaptureError where it would fill the memory.
     """
@@ -69,7 +71,7 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
         nulls: dict[pa.DataType, pa.Array] = {}
         texts = 0
         names = [name for name in file.schema_arrow.names if columns is None or name in columns]
-        for name in names:  # one by one: as dictionaries, paths take several times their memory
+        for name in names:  # one by one, because paths decoded from dictionaries take several times their memory
             stored_type, chunks = file.schema_arrow.field(name).type, []
             for group in range(file.metadata.num_row_groups):
                 chunk = whole.read_row_group(group, columns=[name], use_threads=False)[name]
@@ -77,9 +79,9 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
                     raise CaptureError(f"{path} is damaged: it claims {format_bytes(texts)} of text in {stored} bytes")
                 chunks += chunk.cast(stored_type).chunks
             column = pa.chunked_array(chunks, stored_type).combine_chunks()
-            # Columns without a value share their memory: most counters of most captures are among them.
+            # Columns without a value share their memory; most counters of most captures have none.
             found[name] = nulls.setdefault(stored_type, column) if column.null_count == rows else column
-        pa.default_memory_pool().release_unused()  # the allocator keeps what columns took on their way
+        pa.default_memory_pool().release_unused()  # the allocator keeps the memory of decoding
         return pa.table(found)
     except (pa.ArrowException, OSError, ValueError) as error:
         if (remedy := exhausted(error)) is not None:
@@ -88,12 +90,12 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 
 def _texts(schema: pa.Schema) -> list[str]:
-    """The columns of text, which are read as dictionaries: one long text in millions of rows is then held once."""
+    """The text columns, to be read as dictionaries: a long text in millions of rows is then held once."""
     return [column.name for column in schema if column.type in _TEXTS]
 
 
 def _unpacked_text_bytes(file: pq.ParquetFile) -> int:
-    """What the footer says that the columns of text take before they are decoded: what reading them would allocate."""
+    """Size of the encoded text columns according to the footer: reading them allocates as much."""
     footer = file.metadata
     texts = [at for at in range(footer.num_columns) if footer.schema.column(at).physical_type == "BYTE_ARRAY"]
     groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
@@ -101,7 +103,7 @@ def _unpacked_text_bytes(file: pq.ParquetFile) -> int:
 
 
 def _text_bytes(column: pa.ChunkedArray) -> int:
-    """Bytes of the texts of a dictionary column, were each row to hold its own; 0 for other columns.
+    """Bytes of a dictionary column's texts if each row held its own; 0 for other columns.
 
     Raises: ValueError for a text that no producer writes.
     """

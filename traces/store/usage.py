@@ -1,6 +1,6 @@
-"""How much each lane uses each file: counts that the index stores, so that a replay starts without a scan.
+"""Usage of each file by each lane: counts that the index stores, so that a replay starts without a scan.
 
-They are not needed: where they are absent, or do not add up, the op stream is counted.
+They are optional: where they are absent or do not add up, the op stream is counted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dxt_replay.traces.store.checks import MOST_ROWS, conforming
 from dxt_replay.traces.store.tables import open_parquet
 
 USAGE_COLUMNS = ("rank", "lane", "op", "api", "origin", "file_id", "offset", "length")
-"""Columns of the op stream that are counted."""
+"""Columns of the op stream by which it is counted."""
 
 _ENUMERATED = ("op", "api", "origin")
 _KEYS = ("rank", "lane", *_ENUMERATED, "file_id", "other_file_id")
@@ -58,7 +58,7 @@ class UsageCounter:
 
 
 def _counted(batch: pa.RecordBatch | pa.Table) -> pa.Table:
-    """The counts of a batch by _KEYS, in no order; codes instead of names."""
+    """The counts of a batch by _KEYS, unordered; codes instead of names."""
     op, offset, length = codes(batch, "op"), batch.column("offset").to_numpy(), batch.column("length").to_numpy()
     renames = op == OPS.index("rename")
     part = {
@@ -91,7 +91,7 @@ def _added_up(parts: pa.Table) -> pa.Table:
 class StoredUsage:
     """The counts in `index.parquet`, read a row group at a time. Damaged ones count as absent.
 
-    One thread reads them: an open Parquet file, and what was read last, belong to one.
+    Only one thread may read them: it owns the open Parquet file and the row group that was read last.
     """
 
     def __init__(self, index: Path, files: int) -> None:
@@ -123,11 +123,12 @@ class StoredUsage:
         return found if found is not None and found.num_rows and self._plausible(found) else None
 
     def _row_group(self, group: int) -> pa.Table:
-        """The counts of a row group; the last one is kept, as the next rank's counts are likely to be in it, too."""
+        """The counts of a row group; the last one is kept, since the next rank's counts are likely to be in it."""
         if self._read is None or self._read[0] != group:
             footer = self._file.metadata.row_group(group)
             most = max(footer.column(at).num_values for at in range(footer.num_columns))
-            if most > max(self._index.stat().st_size, MOST_ROWS):  # a few bytes may claim what would fill the memory
+            # a few bytes may claim counts that would fill the memory
+            if most > max(self._index.stat().st_size, MOST_ROWS):
                 raise CaptureError(f"{self._index} is damaged: it claims {most} counts")
             rows = self._file.read_row_group(group, columns=["rank", "usage"], use_threads=False)
             usage = rows["usage"].combine_chunks()
@@ -137,7 +138,7 @@ class StoredUsage:
         return self._read[1]
 
     def _plausible(self, counts: pa.Table) -> bool:
-        """Whether no number lies outside of what any count of an op stream can have."""
+        """Whether every number is one that the counts of an op stream can have."""
         file_id, other = counts["file_id"].to_numpy(), counts["other_file_id"].to_numpy()
         renames = codes(counts, "op") == OPS.index("rename")
         numbers = np.concatenate([counts[name].to_numpy() for name in ("lane", "operations", "least_length", "reach")])
@@ -149,10 +150,10 @@ class StoredUsage:
 
 
 class UsageCheck:
-    """The stored counts of a rank, from which rows are taken as they are read: none may be left that nobody counted."""
+    """The stored counts of a rank, minus the rows read so far: rows beyond the counts show that the two disagree."""
 
     COLUMNS = frozenset(("lane", *_ENUMERATED, "file_id"))
-    """Columns that rows must have to be checked."""
+    """Columns that rows need for this check."""
 
     def __init__(self, counts: pa.Table) -> None:
         self._left = []
@@ -163,7 +164,7 @@ class UsageCheck:
             self._left.append((column, pa.array(keys), left))
 
     def takes(self, rows: pa.RecordBatch) -> bool:
-        """Whether all of these rows are counted, those of earlier calls apart."""
+        """Whether all of these rows are covered by the counts that earlier calls left."""
         for column, keys, left in self._left:
             index = pc.index_in(pa.array(_kinds_of(rows, column)), value_set=keys)
             if index.null_count:
@@ -176,7 +177,7 @@ class UsageCheck:
 
 
 def _kinds_of(rows: pa.Table | pa.RecordBatch, column: str) -> np.ndarray:
-    """int64 by row: its value of `column`, which is below 2^31, op, interface and origin as one number."""
+    """int64 by row: the value of `column` (below 2^31), op, interface and origin packed into one number."""
     key = rows.column(column).to_numpy().astype(np.int64)
     for name in _ENUMERATED:
         key = key * len(VOCABULARY[name]) + codes(rows, name)

@@ -1,4 +1,4 @@
-"""Writing a capture: its op stream part by part, its tables, and the place that it takes when it is whole."""
+"""Writes a capture: its op stream part by part, its tables, and the final rename to its name."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ ROW_GROUP_ROWS = 1 << 16
 """Operations per row group: the unit of streaming. 64 Ki rows are about 5 MB in memory."""
 
 SHARED_ROWS = 1 << 13
-"""Rows from which a row group ends with a rank: ranks with fewer share one, and are read at the cost of one."""
+"""Rows of a rank from which it gets row groups of its own; smaller ranks share one, which costs a reader no more."""
 
 PART_ROW_GROUPS = 1 << 8
-"""Row groups of a part, whose footer takes some 20 KB of memory for each: at most 16 Mi operations."""
+"""Row groups of a part: a footer takes some 20 KB of memory for each. A part holds at most 16 Mi operations."""
 
 _TABLES = (DOCUMENT, f".{DOCUMENT}.new", "files.parquet", "spans.parquet", "hdf5.parquet", INDEX_NAME)
 _PART_NAME = re.compile(r"((index-of-)?part|usage)-[0-9]{7,}(-[0-9]{4,})?\.parquet")
-"""Names that the folders of a capture hold. Captures before schema version 5 have counts in files of their own."""
+"""Names allowed in a capture's folders. Captures before schema version 5 keep counts in files of their own."""
 
 _USAGE_FOLDER = "usage"
 """Folder of those counts."""
@@ -64,10 +64,9 @@ _LAYOUT: Mapping[str, Any] = {
 class OpsWriter:
     """Writes a sorted op stream into `directory`/ops, and notes its index.
 
-    Rows of one rank must come together and in start order.
+    Rows of one rank must come together and in start order. Leaving the context by an exception removes the parts.
 
-    A context manager: leaving it by an exception removes the parts that it wrote.
-    `row_group_rows`: rows of a row group, the unit in which a reader skips what it does not need.
+    `row_group_rows`: rows of a row group, the unit that a reader can skip.
     Raises: CaptureError when rows are out of order or a rank comes back; TargetError when the disk refuses.
     """
 
@@ -122,7 +121,7 @@ class OpsWriter:
             self._write_full()
 
     def _end_rank(self, following: int | None) -> None:
-        """No more rows of the current rank come: write them, unless there are few and the next rank may join them."""
+        """End the current rank: write its rows, unless there are few and the next rank may share their row group."""
         self._whole_rows = self._pending_rows
         joins = following is not None and (self._rank is None or following > self._rank)
         if self._begun or not joins or self._pending_rows >= self._shared_rows:
@@ -130,14 +129,14 @@ class OpsWriter:
         self._rank = following
 
     def _write_full(self) -> None:
-        """Write the ranks before the current one, and full row groups of this one; a row or more is left."""
+        """Write the ranks before the current one, and full row groups of this one; at least one row stays pending."""
         if self._whole_rows:
             self._write_pending(self._whole_rows, whole=True)
         while self._pending_rows > self._row_group_rows:
             self._write_pending(self._row_group_rows, whole=False)
 
     def _write_pending(self, rows: int, *, whole: bool) -> None:
-        """Write the first of the pending rows as a row group. `whole`: no more of its last rank follow."""
+        """Write the first of the pending rows as a row group. `whole`: no more rows of its last rank follow."""
         if not rows:
             return
         table = pa.concat_tables(self._pending).combine_chunks() if len(self._pending) > 1 else self._pending[0]
@@ -163,14 +162,14 @@ class OpsWriter:
         return self._writer
 
     def close(self) -> None:
-        """Write what is pending and the footers."""
+        """Write the pending rows and the footers."""
         self._end_rank(None)
         with self._refusals():
             self._close_part()
             self._index.close()
 
     def _close_part(self) -> None:
-        """Write the footer of the part. Where that fails, the writer is not used again."""
+        """Write the footer of the part. If that fails, the writer must not be used again."""
         writer, self._writer = self._writer, None
         if writer is not None:
             self._index.part_closed(self._parts[-1].name, writer.close())
@@ -210,7 +209,7 @@ class OpsWriter:
 
 
 def create_capture(directory: Path) -> None:
-    """Make an empty capture directory at once, for one that no command shows; an old one's tables and rows go.
+    """Make an empty capture directory, for a capture that no command shows; remove an old one's tables and rows.
 
     Raises: TargetError when `directory` holds anything else, or cannot be made.
     """
@@ -226,12 +225,12 @@ def create_capture(directory: Path) -> None:
 
 
 def check_capture_output(path: Path, *, force: bool = False) -> None:
-    """Refuse `path` for a new capture before the work for it. Raises: TargetError as `output.check_output`."""
+    """Refuse `path` for a new capture before any work is done. Raises: TargetError as `output.check_output`."""
     check_output(path, force=force, kind=CAPTURE)
 
 
 def begin_capture(path: Path, *, force: bool = False) -> Path:
-    """An empty working directory beside `path`, to be filled and then published; what is at `path` stays as it is.
+    """Make an empty working directory beside `path`, to fill and then publish; `path` itself is not touched.
 
     Raises: TargetError when `path` may not be replaced, or the directory cannot be made.
     """
@@ -241,7 +240,7 @@ def begin_capture(path: Path, *, force: bool = False) -> Path:
 
 
 def publish_capture(working: Path, path: Path, *, force: bool = False) -> None:
-    """Let a filled working directory take the name `path`. Raises: TargetError as `output.place_directory`."""
+    """Rename a filled working directory to `path`. Raises: TargetError as `output.place_directory`."""
     place_directory(working, path, CAPTURE, force=force)
 
 
@@ -251,7 +250,7 @@ def discard_capture(working: Path) -> None:
 
 
 def _objection(directory: Path) -> str | None:
-    """Why a directory is not a capture that this product wrote, whole and with nothing else in it. Raises: OSError."""
+    """Why a directory is not a whole capture of this product and nothing else; None if it is one. Raises: OSError."""
     try:
         info = json.loads((directory / "capture.json").read_bytes())
         ours = isinstance(info, dict) and {"schema_version", "job", "ranks", "clock", "coverage"} <= info.keys()
@@ -268,7 +267,7 @@ def _objection(directory: Path) -> str | None:
 
 
 def foreign_name(directory: Path) -> str | None:
-    """A name in a directory that does not belong to a capture, or the directory itself where it is a link or a file."""
+    """A name in a directory that does not belong to a capture; the directory's own if it is a link or a file."""
     if directory.is_symlink() or not directory.is_dir():
         return directory.name
     for entry in directory.iterdir():
@@ -306,8 +305,8 @@ def write_hdf5(directory: Path, datasets: pa.Table) -> None:
 
 
 def write_capture_info(directory: Path, info: CaptureInfo) -> None:
-    """Write `index.parquet` and `capture.json`, with the digests of all files: the last step, which makes the directory
-    a capture.
+    """Write `index.parquet` and `capture.json` with the digests of all files. This last step makes the directory a
+    capture.
 
     Raises: TargetError when the disk refuses.
     """
@@ -324,7 +323,7 @@ def write_capture_info(directory: Path, info: CaptureInfo) -> None:
 
 
 def _write_table(path: Path, table: pa.Table, order: Sequence[tuple[str, str]] = ()) -> None:
-    """`order`: the columns that the rows are sorted by."""
+    """Write a table. `order`: the columns that the rows are sorted by."""
     sorting = pq.SortingColumn.from_ordering(table.schema, order) if order else None
     options: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True, "sorting_columns": sorting}
     try:

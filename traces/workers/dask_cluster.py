@@ -1,4 +1,4 @@
-"""A cluster of Dask as the workers of one command."""
+"""A cluster of Dask as the workers of a command."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from dxt_replay.traces.errors import MissingDependencyError, WorkerError
 from dxt_replay.traces.workers.workers import GivenExecutor, Workers
 
 ANSWER_S = 30
-"""Seconds in which a scheduler has to answer, and to have a worker."""
+"""Seconds in which a scheduler must answer, and must have a worker."""
 
 
 @contextmanager
 def dask_workers(address: str) -> Iterator[Workers]:
     """The workers of the scheduler at `address`, such as "tcp://10.0.0.1:8786"; they stay when the context ends.
 
-    Dask begins the pieces of a worker that died again, on three others at most.
-    Raises: MissingDependencyError without `distributed`; WorkerError where no scheduler or no worker answers.
+    Dask restarts the pieces of a dead worker, on at most three others.
+    Raises: MissingDependencyError without `distributed`; WorkerError if no scheduler or no worker answers.
     """
     try:
         from distributed import Client, KilledWorker

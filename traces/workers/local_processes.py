@@ -1,7 +1,7 @@
-"""Worker processes of this machine, which end with the process that started them, however that ends.
+"""Worker processes of this machine, which end with the process that started them, even if it is killed.
 
-They are spawned. A fork would share the locks of the threads that Arrow and MPI have. A fork server would save the
-start of the interpreter, 0.03 s, but the imports, 0.4 s, only where it did them beforehand, and then from the current
+They are spawned. A fork would share the locks of Arrow's and MPI's threads. A fork server would save 0.03 s, the start
+of the interpreter. It would save the imports, 0.4 s, only if it did them beforehand, and then from the current
 directory.
 """
 
@@ -26,11 +26,12 @@ P = TypeVar("P")
 R = TypeVar("R")
 
 SENDING_S = 2.0
-"""The executor's own thread ends in milliseconds after its processes, unless it still sends one of them a piece."""
+"""Seconds to wait for the executor's own thread: it ends in milliseconds after its processes, unless it is still
+sending a piece."""
 
 
 class LocalProcesses:
-    """`count` processes; see `traces.workers.workers.Pool`. They are started when they are needed."""
+    """`count` processes, started when they are needed; see `traces.workers.workers.Pool`."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -39,7 +40,7 @@ class LocalProcesses:
         self._life: tuple[Connection, Connection] | None = None
 
     def submit(self, work: Callable[[P], R], piece: P) -> Future[R]:
-        """Begin a piece, or have it wait. Raises: BrokenExecutor where a worker died."""
+        """Begin a piece, or queue it. Raises: BrokenExecutor if a worker died."""
         if self._executor is None:
             self._executor = self._started()
         with _starting():
@@ -51,12 +52,12 @@ class LocalProcesses:
         return ProcessPoolExecutor(self.count, mp_context=context, initializer=_begin_worker, initargs=(self._life[0],))
 
     def restart(self) -> bool:
-        """New processes for those of which one died."""
+        """Start new processes after one has died."""
         self._end()
         return True
 
     def abandon(self, futures: Sequence[Future[Any]]) -> None:
-        """End the processes at once, whatever they do."""
+        """End the processes at once, even while they work."""
         self._end()
 
     def close(self) -> None:
@@ -81,7 +82,7 @@ class LocalProcesses:
 
 
 def _begin_worker(life: Connection) -> None:
-    """Called in each worker. `life`: closed at the other end when the worker is to end, and by that process's death."""
+    """Set up a worker. `life`: a pipe whose other end closes when the worker must end, or when that process dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; the first process ends the others
     keep_pandas_out()
     threading.Thread(target=_end_with, args=(life,), daemon=True, name="life").start()
@@ -94,8 +95,10 @@ def _end_with(life: Connection) -> None:
 
 @contextmanager
 def _starting() -> Iterator[None]:
-    """While a process may be started: it never gets a Ctrl-C, and does not run the caller's script as `__main__` again,
-    which needs no guard therefore: all work is in modules of this program."""
+    """A context in which a process may be started.
+
+    The new process never gets a Ctrl-C. It does not run the caller's script as `__main__`, which therefore needs no
+    guard: all work is in modules of this program."""
     main = sys.modules["__main__"]
     on_main_thread = threading.current_thread() is threading.main_thread()
     if on_main_thread:

@@ -1,4 +1,5 @@
-"""A map over pieces and a fold in their order, on the executors that sites have: every pass over a capture is one.
+"""Maps a function over pieces and folds the results in order, on the executors that sites have; every pass over a
+capture uses it.
 
 How a pass uses it:
 
@@ -8,11 +9,11 @@ How a pass uses it:
         total = functools.reduce(Sums.plus, results)
 
 - The pieces follow from the input alone, never from the number of workers, and are folded in their order. So sums of
-  floating-point numbers are the same, bit for bit, whoever works.
+  floating-point numbers are equal, bit for bit, with any workers.
 - A piece is small and picklable: ranks, a path, a range. A worker reads its input from the path (a `Capture` is pickled
   as its path, and opened once in each process), and only its result travels.
-- Work may be done twice (a worker died): it overwrites, never appends. When `results` has ended, for whatever reason,
-  nobody works on a piece any more, so that temporary files can be removed.
+- Work may be done twice, after a worker died: it must overwrite, never append. Once `results` has ended, even by an
+  error, no piece is in work any more, so temporary files can be removed.
 """
 
 from __future__ import annotations
@@ -35,40 +36,41 @@ P = TypeVar("P")
 R = TypeVar("R")
 
 OPERATIONS_PER_WORKER = 1 << 22
-"""Operations of a capture for which another process is started, unless the user gave a number: 0.5 s of work or more,
-where the start of a process costs 0.4 s of its processor."""
+"""Operations of a capture per worker process, unless the user gave a number: at least 0.5 s of work, since the start of
+a process takes 0.4 s of its processor."""
 
 PIECE_OPERATIONS = 1 << 21
-"""Operations of a piece: half a second of work, and few enough sums that they are sent quickly."""
+"""Operations of a piece: half a second of work, with sums that are small enough to be sent quickly."""
 
 DEATHS: tuple[type[BaseException], ...] = (BrokenExecutor, CancelledError)
 """Errors of a future whose piece was lost."""
 
 AHEAD = 2
-"""Pieces for each worker that are worked at, or done and not yet folded: so many results are in memory at most."""
+"""Pieces per worker that are in work, or done and not yet folded: the limit of results in memory."""
 
 
 class Pool(Protocol):
-    """Where the pieces go. `count`: how many are worked at together; `deaths`: errors of a future whose worker died."""
+    """Executor of the pieces. `count`: number of pieces in work together; `deaths`: errors of a future whose worker
+    died."""
 
     count: int
     deaths: tuple[type[BaseException], ...]
 
     def submit(self, work: Callable[[P], R], piece: P) -> Future[R]:
-        """Begin a piece, or have it wait."""
+        """Begin a piece, or queue it."""
 
     def restart(self) -> bool:
-        """After a worker died: whether there are workers again."""
+        """Start replacements for dead workers; False if that is impossible."""
 
     def abandon(self, futures: Sequence[Future[Any]]) -> None:
-        """End these pieces; returns when nobody works at them."""
+        """Cancel the futures and wait for the running ones."""
 
     def close(self) -> None:
         """End the workers."""
 
 
 class GivenExecutor:
-    """An executor that the caller made, and ends."""
+    """An executor that the caller made and will end."""
 
     def __init__(self, executor: Executor, count: int, deaths: tuple[type[BaseException], ...] = DEATHS) -> None:
         self._executor = executor
@@ -80,7 +82,7 @@ class GivenExecutor:
         return self._executor.submit(work, piece)
 
     def restart(self) -> bool:
-        """As of `Pool`: what the caller made cannot be made again."""
+        """As of `Pool`: False, since only the caller can make another executor."""
         return False
 
     def abandon(self, futures: Sequence[Future[Any]]) -> None:
@@ -88,22 +90,22 @@ class GivenExecutor:
         wait([future for future in futures if not future.cancel()])
 
     def close(self) -> None:
-        """As of `Pool`: the caller's is left alone."""
+        """As of `Pool`: does nothing to the caller's executor."""
 
 
 def _silent(done: int, pieces: int) -> None:
-    """Progress that is not shown."""
+    """A progress callback that shows nothing."""
 
 
 class Workers:
-    """Processes that share the work of passes; a context manager, at whose end they are gone.
+    """Processes that share the work of passes; a context manager that ends them.
 
-    count: processes of this machine, started when the first pass needs them. None: as many as are worth it, by the
-        operations of the capture, and at most the processors; small captures cost no start.
-    executor: any other executor instead, which stays the caller's; `count` is then how many pieces it does together.
-    on_progress: set by whoever shows it; called with the pieces that are done, and all of them, in each pass.
-    piece_operations: about how many operations of a capture are a piece. Another size can change the last digits of
-        means, and the rounding of distributions with more than a million values.
+    count: processes of this machine, started when the first pass needs them. None: as many as the operations of the
+    capture justify, at most the processors; a small capture starts none.
+    executor: an executor of the caller instead; `count` is then the number of pieces that it does together.
+    on_progress: a callback for progress, called with (pieces done, all pieces) in each pass.
+    piece_operations: approximate operations of a piece. Another size can change the last digits of means, and the
+    rounding of distributions with more than a million values.
     Raises: UsageError for a count below 1.
     """
 
@@ -147,9 +149,9 @@ class Workers:
     ) -> Iterator[Iterator[R]]:
         """The results of `work` for each of `pieces`, in their order; at most AHEAD for each worker are in memory.
 
-        operations: about how much work it is, in operations of a capture read; None where it is surely worth it.
+        operations: approximate work, in operations of a capture read; None if workers are surely worth it.
         named: what an error calls a piece.
-        Raises: what `work` raises, at its piece; WorkerError where a worker died twice at a piece.
+        Raises: any error of `work`, at its piece; WorkerError if a worker died twice at a piece.
         """
         pool = self._pool_for(len(pieces), operations)
         if pool is None:
@@ -165,13 +167,13 @@ class Workers:
 
     @classmethod
     def on(cls, pool: Pool) -> Workers:
-        """Workers of another kind, which are ended with these."""
+        """Workers of another kind, which end with these."""
         made = cls()
         made._pool = pool
         return made
 
     def _pool_for(self, pieces: int, operations: int | None) -> Pool | None:
-        """Who works; None for this process alone."""
+        """The executor of the work; None for this process alone."""
         if pieces < 2:
             return None
         if self._pool is None:
@@ -179,7 +181,7 @@ class Workers:
             if count == 1:
                 return None
             from dxt_replay.traces.workers.local_processes import (
-                LocalProcesses,  # 10 ms, which small captures do without
+                LocalProcesses,  # 10 ms, which small captures avoid
             )
 
             self._pool = LocalProcesses(count)
@@ -187,22 +189,22 @@ class Workers:
 
 
 ALONE = Workers(1)
-"""This process does all pieces."""
+"""Workers that do all pieces in this process."""
 
 
 Work = Executor | Workers | None
-"""What functions of the interface take as `executor`: who shares the work; None is this process alone."""
+"""Type of the `executor` argument of the interface: who shares the work; None is this process alone."""
 
 
 def workers_of(executor: Work) -> Workers:
-    """What a function of the interface was given as its executor; this process alone where it was given none."""
+    """Workers from the `executor` argument of a function of the interface; this process alone for None."""
     if executor is None:
         return ALONE
     return executor if isinstance(executor, Workers) else Workers(executor=executor)
 
 
 def worker_count(executor: Executor) -> int:
-    """How many pieces an executor does together: its own number where it names it, else the processors here."""
+    """Number of pieces that an executor does together: its own number if it has one, else the processors here."""
     found = getattr(executor, "num_workers", None) or getattr(executor, "_max_workers", None)
     return int(found) if found else processors()
 
@@ -218,7 +220,7 @@ def _worthwhile(operations: int | None) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task(Generic[P, R]):
-    """Work at one piece, which travels as `_Sent`."""
+    """The work on one piece, which is sent as `_Sent`."""
 
     work: Callable[[P], R]
     piece: P
@@ -232,8 +234,11 @@ class _Task(Generic[P, R]):
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """A task where it arrives. It is unpickled when it is done, so that a capture that cannot be opened there is an
-    error of the piece and does not end the worker. Another version of the program refuses: its sums may be others."""
+    """A task as received.
+
+    It is unpickled when it is run, so that a capture that cannot be opened is an error of the piece and does not end
+    the worker.
+    A worker with another version of the program refuses it, because its sums may differ."""
 
     version: str
     content: bytes
@@ -249,13 +254,13 @@ class _Sent:
 
 
 def _result(task: _Task[P, R]) -> R:
-    """What an executor is given to call; `task` has become `_Sent` where it is another process that calls."""
+    """The function that an executor calls; in another process `task` has become `_Sent`."""
     return task.result()
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Begun(Generic[P, R]):
-    """A piece; `future` is None where it has to be begun again."""
+    """A piece in work; `future` is None if it must be begun again."""
 
     piece: P
     future: Future[R] | None
@@ -296,8 +301,10 @@ def _submitted(pool: Pool, work: Callable[[P], R], piece: P) -> Future[R]:
 
 
 def _first(pool: Pool, work: Callable[[P], R], begun: deque[_Begun[P, R]], named: Callable[[P], str]) -> R:
-    """The result of the oldest piece. Where a worker died, the pieces that were lost are done once more, one after the
-    other: it is then known at which one a worker dies again, and each has more memory."""
+    """The result of the oldest piece.
+
+    If a worker died, the lost pieces are run again one after the other: that shows the piece at which a worker dies
+    again, and leaves each piece more memory."""
     oldest = begun[0]
     if oldest.future is not None:
         try:

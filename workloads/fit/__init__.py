@@ -1,1 +1,1 @@
-"""A capture as a workload description: what DLIO would need to be given to issue the same I/O."""
+"""Fits a workload description to a capture: the values with which DLIO would issue the same I/O."""

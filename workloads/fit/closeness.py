@@ -1,4 +1,4 @@
-"""How near a generated capture is to the one that its description was fitted to."""
+"""Distance between a capture and the one generated from its fitted description."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from dxt_replay.workloads.fit.observation import SAVING, Observation
 from dxt_replay.workloads.fit.saves import Saves
 
 MOST_PATTERNS = 200
-"""Folders up to which the expressed part of a capture is compared by itself."""
+"""Folders up to which the expressed part of a capture is compared separately."""
 
 MOST_BYTES_PER_S = 10**12
-"""Bandwidth of a device on which larger reads take no longer."""
+"""Bandwidth of a device for which larger reads take no longer."""
 
 _STEP = SPAN_KINDS.index("step")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """One line of the comparison. `capture`, `generated`: the values; `text`: as a person reads them."""
+    """One line of the comparison. `capture`, `generated`: the values; `text`: for people."""
 
     name: str
     capture: float | None
@@ -43,12 +43,12 @@ class Measure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closeness:
-    """A capture and what was generated from its description.
+    """A capture and the one generated from its description.
 
     measures: of the whole capture. request_size_ks: Kolmogorov-Smirnov distance of the transfer sizes, 0 to 1.
-    similarity: cosine of the paper's factors without the three that storage decides, as `compare` has it;
-    similarity_all: of all ten. similarity_expressed: as `similarity`, of the files that the description holds alone;
-    None where that is nothing.
+    similarity: cosine of the paper's factors without the three that depend on storage, as in `compare`.
+    similarity_all: of all ten.
+    similarity_expressed: as `similarity`, but only for the files that the description holds; None if it holds none.
     """
 
     measures: tuple[Measure, ...]
@@ -70,7 +70,8 @@ class Closeness:
 def closeness(
     source: Capture, generated: Capture, seen: Observation, data: DataFiles | None, saves: Saves
 ) -> Closeness:
-    """Compare a capture with what its description generates. One pass over both, and one over the expressed part.
+    """Compare a capture with the one that its description generates. Makes one pass over both, and one over the
+    expressed part.
 
     Raises: CaptureError when a capture is damaged.
     """
@@ -87,7 +88,7 @@ def closeness(
 
 
 def _expressed(source: Capture, seen: Observation, data: DataFiles | None, saves: Saves) -> Capture | None:
-    """The part of the capture on the files of the description; None where there is nothing in it."""
+    """The part of the capture on the files of the description; None if it is empty."""
     ids = [np.concatenate((data.train, data.evaluation))] if data is not None else []
     if saves.any:
         ids.append(saves.results)
@@ -143,8 +144,9 @@ def _loop_s(capture: Capture) -> float:
 
 
 def device_of(seen: Observation) -> str:
-    """A device, as the generator takes it, whose time for a read is that of the capture in the mean: latency, and
-    bandwidth where larger reads take longer."""
+    """A device, in the generator's words, whose mean time for a read is that of the capture.
+
+    It has a latency, and a bandwidth if larger reads take longer."""
     lengths = np.concatenate([rank.length for rank in seen.looked]).astype(float)
     lasted = np.concatenate([rank.end_ns - rank.start_ns for rank in seen.looked]).astype(float)
     if not len(lengths):
@@ -157,7 +159,7 @@ def device_of(seen: Observation) -> str:
 
 
 def table_lines(found: Closeness) -> Sequence[str]:
-    """The comparison as aligned lines, for the top of the description."""
+    """The comparison as aligned lines, for the head of the description."""
     rows = [("", "capture", "generated", ""), *((each.name, *each.text) for each in found.measures)]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines = [

@@ -1,4 +1,4 @@
-"""Which files are the data set: training files, evaluation files, their format and folders. Pure."""
+"""Finds the files of the data set: training files, evaluation files, their format and folders. Pure."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from dxt_replay.workloads.fit.estimate import Estimate, estimate
 from dxt_replay.workloads.fit.observation import Observation
 
 OWN_FORMATS: Mapping[str, Format] = {"tfrecord": "tfrecord", "hdf5": "hdf5", "npz": "npz", "csv": "csv"}
-"""Format of a capture's file -> DLIO's word for it."""
+"""Format of a capture's file -> DLIO's name for it."""
 
 SUFFIXES: Mapping[str, Format] = {".npy": "npy", ".jpg": "jpeg", ".jpeg": "jpeg", ".png": "png"}
-"""Suffix of a file name -> DLIO's format, where the capture itself has no word for it."""
+"""Suffix of a file name -> DLIO's format, for files whose format the capture does not know."""
 
 RECORDS = (".h5", ".hdf5", ".npz", ".npy")
-"""Suffixes of files that a library reads, which finds its way inside them: they are never taken for streams."""
+"""Suffixes of files in which a library seeks: these are never treated as streams."""
 
 MIN_FILE_SHARE = 0.02
-"""A file of the data set carries at least this share of what the file with the most bytes carries."""
+"""Least share of the bytes of the most-read file that a file of the data set carries."""
 
 STREAM_SHARE = 0.9
-"""Share of a file's reads that continue the one before, from which on the file is read as a stream."""
+"""Share of a file's reads that continue the previous one, from which the file counts as a stream."""
 
 _DLIO_NAME = re.compile(r"^(?P<prefix>.*)_\d+_of_(?P<files>\d+)\.[a-z0-9_]+$")
 
@@ -53,9 +53,9 @@ class DataFiles:
 
 
 def data_files(seen: Observation) -> DataFiles | None:
-    """The data set of a capture; None where no step waits for a read.
+    """The data set of a capture; None if no step waits for a read.
 
-    Files are distinguished by folder and suffix. Of several suffixes the one with the most bytes is the data set.
+    Files are grouped by folder and suffix. If there are several suffixes, the one with the most bytes is the data set.
     """
     files = len(seen.paths)
     training, evaluating = (_bytes(seen, files, training=flag) for flag in (True, False))
@@ -75,7 +75,7 @@ def data_files(seen: Observation) -> DataFiles | None:
         kinds[file_id] for file_id in np.flatnonzero(mine & (evaluating > 0) & (training == 0)).tolist()
     } - train_kinds
     in_train = np.array([kind in train_kinds for kind in kinds], dtype=bool) & is_read
-    # Of files that were not looked at, the folder and the suffix alone say that they belong to the data set.
+    # Files that no examined rank read are assigned to the data set by folder and suffix alone.
     train = np.flatnonzero(in_train & (large | ((training == 0) & (evaluating == 0))))
     evaluation = np.flatnonzero(np.array([kind in evaluation_kinds for kind in kinds], dtype=bool) & is_read)
     left_out = np.setdiff1d(np.flatnonzero(training + evaluating), np.concatenate((train, evaluation)))
@@ -98,7 +98,7 @@ def _format_estimate(name: Format, found: str, error: str, left_out: int) -> Est
 
 
 def _bytes(seen: Observation, files: int, *, training: bool) -> np.ndarray:
-    """int64 (files,): what the looked-at ranks read for training steps, or for evaluations."""
+    """int64 (files,): bytes that the examined ranks read for training steps, or for evaluations."""
     found = np.zeros(files, dtype=np.int64)
     for rank in seen.looked:
         chosen = rank.of_training if training else (rank.fetch >= 0) & ~rank.of_training
@@ -112,7 +112,7 @@ def _kinds(paths: tuple[str, ...]) -> list[tuple[str, str]]:
 
 
 def _is_stream(seen: Observation, train: np.ndarray) -> bool:
-    """Whether most reads continue the one before in the same file, and a file takes several."""
+    """Whether most reads continue the previous one in the same file, and a file takes several reads."""
     continued = total = files = 0
     for rank in seen.looked:
         chosen = np.isin(rank.file_id, train) & (rank.length > 0)
@@ -128,7 +128,7 @@ def _is_stream(seen: Observation, train: np.ndarray) -> bool:
 
 
 def _format(seen: Observation, train: np.ndarray, suffix: str, stream: bool) -> tuple[Format, str, str]:
-    """DLIO's format, how it was found, and what does not fit."""
+    """DLIO's format, how it was found, and which files do not fit."""
     own = FORMATS[int(np.bincount(seen.formats[train]).argmax())]
     if own in OWN_FORMATS:
         return OWN_FORMATS[own], f"format of the files that training steps read ({own})", ""
@@ -145,7 +145,7 @@ def _format(seen: Observation, train: np.ndarray, suffix: str, stream: bool) -> 
 
 
 def _folders(seen: Observation, train: np.ndarray, evaluation: np.ndarray) -> Iterator[Estimate]:
-    """Numbers of files and sub-folders, the folder, and the prefix of names that DLIO gave."""
+    """Numbers of files and sub-folders, the folder, and the prefix of the names that DLIO gave."""
     for name, ids in (("train", train), ("eval", evaluation)):
         yield estimate(f"dataset.num_files_{name}", *_number(seen, ids))
         folders = {os.path.dirname(seen.paths[file_id]) for file_id in ids.tolist()}
@@ -164,7 +164,7 @@ def _dlio_names(seen: Observation, ids: np.ndarray) -> list[re.Match[str] | None
 
 
 def _number(seen: Observation, ids: np.ndarray) -> tuple[int, str, str]:
-    """How many files there are, of which some were read, how that was found, and what is not known."""
+    """Total number of files when only some were read, how it was found, and what is not known."""
     matched = _dlio_names(seen, ids)
     named = {match["files"] for match in matched if match}
     if len(named) == 1 and all(matched):
@@ -172,7 +172,7 @@ def _number(seen: Observation, ids: np.ndarray) -> tuple[int, str, str]:
         return number, f"names of the files (of_{number})", f"{len(ids)} of them were read" * (len(ids) != number)
     if not len(ids):
         return 0, "no files of evaluations alone", ""
-    return len(ids), "distinct files that were read", "files that nobody read are not known"
+    return len(ids), "distinct files that were read", "unread files are not known"
 
 
 def _folder(folders: set[str]) -> str:

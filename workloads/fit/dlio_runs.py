@@ -1,4 +1,4 @@
-"""What DLIO's own code makes of a fitted description: how many files and steps it uses, and where it stops. Pure.
+"""What DLIO's own code does with a fitted description: the number of files and steps it uses, and where it stops. Pure.
 
 Sources: `main.py` and `utils/statscounter.py` at commit e1919d7 (head), and the branch mlperf_storage_v2.0 (v2.0).
 """
@@ -18,7 +18,7 @@ from dxt_replay.workloads.generate.sample_order import share
 from dxt_replay.workloads.workload_values import workload_from_values
 
 VERSIONS: Mapping[Reading, str] = {"head": "DLIO's main branch of June 2026", "v2.0": "DLIO v2.0"}
-"""Readings that are DLIO's code -> the version. What v3.0's line does was not compared with a run of it."""
+"""Readings that follow DLIO's code -> the version. v3.0 is missing: it was not compared with a run."""
 
 
 STOPS, HANGS = "it stops", "wait for it for ever"
@@ -30,9 +30,9 @@ class DlioRun:
     """A run of a description by a version of DLIO, at the ranks of the capture.
 
     files, steps: training files that it uses, and training steps of a rank over all epochs, or until it hangs.
-    all_files, all_steps: those of the description. evaluation_steps: of one evaluation.
-    trouble: why it is not the run that is described; empty where it is. remedy: what to give DLIO in addition, for as
-    many steps; empty where nothing helps or is needed.
+    all_files, all_steps: those of the description. evaluation_steps: steps of one evaluation.
+    trouble: why the run differs from the description; empty if it does not.
+    remedy: overrides with which DLIO takes the described number of steps; empty if none help or none are needed.
     """
 
     reading: Reading
@@ -55,7 +55,7 @@ class DlioRun:
 
 
 def dlio_runs(values: Mapping[str, Any], ranks: int) -> tuple[DlioRun, ...]:
-    """What each version makes of the nested values of a description, on `ranks` ranks.
+    """How each version runs the nested values of a description, on `ranks` ranks.
 
     Raises: UsageError for values that contradict each other under every reading.
     """
@@ -78,7 +78,7 @@ def _run(values: Mapping[str, Any], asked: Workload, reading: Reading, ranks: in
     except UsageError as error:
         trouble = f"{STOPS}: {error}"
     if not trouble and steps != all_steps:
-        trouble = f"it takes {format_count(steps)} training steps in place of {format_count(all_steps)}"
+        trouble = f"it takes {format_count(steps)} training steps instead of {format_count(all_steps)}"
     return DlioRun(
         reading=reading,
         files=files,
@@ -120,7 +120,7 @@ def _multiple(samples_per_file: int, batch: int, ranks: int) -> int:
 
 
 def _remedy(asked: Workload, ranks: int) -> str:
-    """Overrides with which the main branch takes the steps that are described: more files, and a limit of an epoch."""
+    """Overrides with which the main branch takes the described number of steps: more files, and a limit per epoch."""
     data, limit = asked.dataset, asked.train.total_training_steps
     words = []
     for evaluation, key in ((False, "dataset.num_files_train"), (True, "dataset.num_files_eval")):
@@ -128,7 +128,7 @@ def _remedy(asked: Workload, ranks: int) -> str:
             continue
         wanted = share(asked, ranks, evaluation=evaluation)
         steps = wanted.steps if evaluation or limit is None else min(limit, wanted.steps)
-        # As many files as `_multiple` come to samples_per_file ** 2 steps.
+        # `_multiple` is the number of files that yields samples_per_file ** 2 steps.
         times = -(-steps // data.num_samples_per_file**2)
         files = times * _multiple(data.num_samples_per_file, wanted.batch, ranks)
         words.append(f"{key}={files}")
@@ -137,4 +137,4 @@ def _remedy(asked: Workload, ranks: int) -> str:
     files = int(words[0].partition("=")[2])
     sizes = data_set_files(asked).train
     grown = sizes.total_bytes / max(len(sizes), 1) * files
-    return f"{' '.join(words)} ({format_bytes(grown)} of training files in place of {format_bytes(sizes.total_bytes)})"
+    return f"{' '.join(words)} ({format_bytes(grown)} of training files instead of {format_bytes(sizes.total_bytes)})"

@@ -15,7 +15,7 @@ class Estimate:
     key: the section and the key, such as `reader.batch_size`.
     value: as YAML would give it: text, number, bool, list or dict.
     found: how it was found, in a few words.
-    error: how far it may be off, and what does not fit; empty where it is exact.
+    error: its possible deviation, and what does not fit; empty if it is exact.
     """
 
     key: str
@@ -30,13 +30,13 @@ class Estimate:
 
 
 def estimate(key: str, value: Any, found: str, *errors: str) -> Estimate:
-    """The estimate of a key; of `errors` those that are not empty."""
+    """The estimate of a key, with the non-empty ones of `errors`."""
     return Estimate(key=key, value=value, found=found, error="; ".join(filter(None, errors)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unexpressed:
-    """Operations of the capture that the description does not hold, and why. `bytes`: read and written."""
+    """Operations of the capture that the description cannot hold, and why. `bytes`: read and written."""
 
     operations: int
     bytes: int
@@ -52,7 +52,7 @@ class Unexpressed:
 
 
 def relative(found: float, expected: float) -> str:
-    """By how much a found value differs from what was expected, as text: `+1.3 %`; empty when they are equal."""
+    """Deviation of a found value from the expected one, as text: `+1.3 %`; empty when they are equal."""
     if found == expected or not expected:
         return ""
     return f"{100 * (found / expected - 1):+.2g} %"

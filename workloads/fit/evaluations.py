@@ -15,7 +15,7 @@ from dxt_replay.workloads.fit.step_times import computation
 
 
 def evaluations(seen: Observation, data: DataFiles, samples: Samples) -> Iterator[Estimate]:
-    """Estimates of the evaluation; only that there is none where no files are read for it alone."""
+    """Estimates of the evaluation; only "none" if no files are read for it alone."""
     if not len(data.evaluation):
         yield estimate("workflow.evaluation", False, "no files are read by evaluations alone")
         return
@@ -27,7 +27,7 @@ def evaluations(seen: Observation, data: DataFiles, samples: Samples) -> Iterato
     between = max(round(samples.epochs / number), 1)
     done = samples.epochs // between
     found = f"{number} evaluations read {len(data.evaluation)} files that no training step reads"
-    error = f"{done} in place of {number}, {relative(done, number)}: DLIO evaluates after epochs"
+    error = f"{done} instead of {number}, {relative(done, number)}: DLIO evaluates after epochs"
     yield estimate("workflow.evaluation", True, found, error if done != number else "")
     taken = np.concatenate([_taken(rank, fetches, data, samples) for rank, fetches in by_rank])
     yield estimate("reader.batch_size_eval", max(modal(taken)[0], 1), "samples of most batches")
@@ -48,7 +48,7 @@ def _runs(rank: RankReads, fetches: np.ndarray) -> np.ndarray:
 
 
 def _taken(rank: RankReads, fetches: np.ndarray, data: DataFiles, samples: Samples) -> np.ndarray:
-    """int64: samples of each of these fetches: files, or bytes divided by a sample."""
+    """int64: samples of each of these fetches: files, or bytes / bytes of a sample."""
     chosen = np.isin(rank.file_id, data.evaluation) & np.isin(rank.fetch, fetches)
     fetch = np.searchsorted(fetches, rank.fetch[chosen])
     if samples.one_file_each:
@@ -58,8 +58,10 @@ def _taken(rank: RankReads, fetches: np.ndarray, data: DataFiles, samples: Sampl
 
 
 def _times(rank: RankReads, fetches: np.ndarray) -> np.ndarray:
-    """float64: from the end of each fetch of an evaluation until its step ends, or the next fetch of the same
-    evaluation begins, ns; without the last one of an evaluation where neither is known."""
+    """float64: ns from the end of each evaluation fetch until its step ends, or until the next fetch of that
+    evaluation.
+
+    The last fetch of an evaluation is left out if neither is known."""
     loop = rank.loop
     events = loop.fetches[fetches]
     got = loop.end_ns[events]

@@ -1,4 +1,4 @@
-"""A capture to a workload description: the estimates of all keys, put together."""
+"""Fits a workload description to a capture: collects the estimates of all keys."""
 
 from __future__ import annotations
 
@@ -27,16 +27,18 @@ from dxt_replay.workloads.keys import KEYS
 from dxt_replay.workloads.workload_values import workload_from_values
 
 MIN_PREPARATION_S = 1e-6
-"""Preparation of a sample below which DLIO is given none."""
+"""Preparation time of a sample below which the description has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """What a capture came to.
+    """Result of a fit.
 
-    estimates: one for each key, in the order of the description. unexpressed: what no key expresses.
-    operations, bytes: of the capture, all ranks together. ranks: of the capture. notes: what the user should know.
-    dlio: what versions of DLIO make of the description.
+    estimates: one for each key, in the order of the description.
+    unexpressed: operations that no key expresses.
+    operations, bytes: totals of the capture over all ranks.
+    ranks: those of the capture. notes: remarks for the user.
+    dlio: how versions of DLIO run the description.
     data: the files of the data set; None where the loop reads nothing. saves: its checkpoints.
     """
 
@@ -72,7 +74,7 @@ def _nested(estimates: Iterable[Estimate]) -> dict[str, Any]:
 
 
 def fit(seen: Observation, *, batch: int | None = None) -> Fit:
-    """Fit a description to what was observed. `batch`: the batch size, where it is known.
+    """Fit a description to an observation. `batch`: the batch size, if it is known.
 
     Raises: CaptureError where the loop neither reads nor saves anything.
     """
@@ -117,7 +119,8 @@ def _samples(seen: Observation, data: DataFiles, batch: int | None) -> Samples:
 
 
 def _data(seen: Observation, data: DataFiles | None, shape: Samples | None) -> Iterator[Estimate]:
-    """The data set; one that is never read where the loop reads nothing. The last estimate of a key counts."""
+    """Estimates of the data set, or of one that is never read if the loop reads nothing. The last estimate of a key
+    counts."""
     if data is None or shape is None:
         steps = seen.looked[0].steps
         yield estimate("dataset.format", "synthetic", "no training step waits for a read")
@@ -147,7 +150,7 @@ def _times(seen: Observation, data: DataFiles | None, shape: Samples | None, cho
 
 
 def _in_order(found: Iterable[Estimate]) -> tuple[Estimate, ...]:
-    """In the order of DLIO's own keys; the last estimate of a key counts."""
+    """The estimates in the order of DLIO's keys; the last estimate of a key counts."""
     place = {name: number for number, name in enumerate(KEYS)}
     by_key = {each.key: each for each in found}
     return tuple(sorted(by_key.values(), key=lambda each: place[each.key]))

@@ -1,4 +1,4 @@
-"""Framework, data loader, its readers and how far they run ahead, and the order of the samples. Pure."""
+"""Estimates of the framework, data loader, readers, read-ahead and order of the samples. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dxt_replay.workloads.fit.sample_shape import Samples
 from dxt_replay.workloads.fit.sample_size import runs_of
 
 IN_ORDER = 0.9
-"""Share of the samples that lie behind the one before, from which on they are read in order."""
+"""Share of the samples that lie behind the previous one, from which the order counts as sequential."""
 
 _PROFILES: Mapping[str, tuple[Framework, str]] = {
     "kineto": ("pytorch", "a PyTorch profile"),
@@ -27,16 +27,16 @@ _PROFILES: Mapping[str, tuple[Framework, str]] = {
 _NO_PROFILE: tuple[Framework, str] = ("pytorch", "no profile names one")
 
 OPENS_PER_SAMPLE = 0.5
-"""Opens for each sample from which on the application opens a file for every sample."""
+"""Opens per sample from which the application counts as opening a file for every sample."""
 
 _AHEAD_FILES = 3
 """Files that DLIO's TFRecord reader has open for each of its threads: one is read, two are opened ahead."""
 
 _STREAM_BATCHES = 3
-"""Batches that each stream of DLIO's TensorFlow reader holds itself, for formats other than TFRecord."""
+"""Batches that each stream of DLIO's TensorFlow reader buffers, for formats other than TFRecord."""
 
 _KEEPS_OPEN = ("hdf5", "npz", "npy", "csv")
-"""Formats of which DLIO's PyTorch loader reads headers, or the whole file, again for each sample."""
+"""Formats whose headers, or whole files, DLIO's PyTorch loader reads again for each sample."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Loader:
 
 
 def loader(seen: Observation, data: DataFiles | None, samples: Samples | None) -> Loader:
-    """The loader of DLIO whose reads are nearest to those of the capture."""
+    """The loader of DLIO whose reads are most like those of the capture."""
     profile = next((each for kind, each in _PROFILES.items() if kind in seen.sources), None)
     if data is None or samples is None:
         framework, how = profile or _NO_PROFILE
@@ -190,7 +190,7 @@ def _order(seen: Observation, data: DataFiles, samples: Samples) -> tuple[Estima
 
 
 def _rising(seen: Observation, rank: RankReads, data: DataFiles, samples: Samples) -> float:
-    """Share of the samples of a rank that lie behind the one before: of files, or of places in them."""
+    """Share of a rank's samples that lie behind the previous one, by file or by place in the file."""
     places, _, _ = runs_of(rank, data.train)
     if samples.one_file_each:
         places = np.argsort(np.argsort(seen.paths))[places >> 44]

@@ -1,7 +1,7 @@
-"""What a fit looks at: one pass over all operations for totals, and the causal models of some ranks for the loop.
+"""The input of a fit: totals over all operations, and the causal models of some ranks for the loop.
 
-The totals are of every rank. The training loop is looked at on at most `MOST_RANKS` ranks, spread over the job: DLIO
-has one law for all of them. The models are those of `--pace steps`, so nothing is measured a second time.
+The totals cover every rank. The training loop is examined on at most `MOST_RANKS` ranks, spread over the job: DLIO has
+the same rule for all of them. The models are those of `--pace steps`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.store.reader import Capture
 
 MOST_RANKS = 8
-"""Ranks whose training loops are looked at."""
+"""Ranks whose training loops are examined."""
 
 BEFORE, LOOP, SAVING, AFTER = range(4)
 """When an operation began: before the rank's first step, in its loop, inside a checkpoint of the loop, after it."""
@@ -38,10 +38,10 @@ _FOLD_ROWS = 1 << 20
 """Rows of counts after which they are added up."""
 
 _EVALUATIONS = ("eval", "valid", "test")
-"""How names of spans begin in which an application evaluates."""
+"""Prefixes of span names under which an application evaluates."""
 
 _EVALUATED = re.compile(r".*/(?:train|training|(val|valid|validation|eval|evaluation|test))/")
-"""The last folder of a path that says what its files are for; group 1 where only evaluations read them."""
+"""The last folder of a path that tells the purpose of its files; group 1 if only evaluations read them."""
 
 OPEN = OPS.index("open")
 _OTHER = SPAN_KINDS.index("other")
@@ -51,7 +51,7 @@ _OTHER = SPAN_KINDS.index("other")
 class Uses:
     """Counts of the operations of all ranks; arrays (rows,), a row for each file, operation, interface and phase.
 
-    `phase`: BEFORE, LOOP, SAVING or AFTER. `ranks`: how many have such operations.
+    `phase`: BEFORE, LOOP, SAVING or AFTER. `ranks`: number of ranks with such operations.
     """
 
     file_id: np.ndarray
@@ -139,13 +139,14 @@ class StoredDataset:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Observation:
-    """What the estimators work on.
+    """The input of the estimators.
 
     ranks: of the capture, all of them.
     sources: the kinds of the files that the capture was made from.
     lanes_are_threads: whether lanes are threads, not inferred from overlaps.
     paths, formats, sizes: of the files. datasets: file id -> its largest HDF5 dataset, where that is known.
-    uses: totals of all ranks. looked: the ranks that were looked at. steps: their models.
+    uses: totals of all ranks. looked: the ranks that were examined.
+    steps: their models.
     """
 
     ranks: int
@@ -162,7 +163,7 @@ class Observation:
 
 
 def observe(capture: Capture) -> Observation:
-    """Look at a capture. Memory: the loop reads of MOST_RANKS ranks, 56 bytes each, and the files.
+    """Examine a capture. Memory: the loop reads of MOST_RANKS ranks, 56 bytes each, and the files.
 
     Raises: CaptureError when a rank has no training steps, or a part is damaged.
     """
@@ -198,7 +199,7 @@ def _datasets(capture: Capture) -> dict[int, StoredDataset]:
 
 
 def spread(ranks: tuple[int, ...], most: int) -> tuple[int, ...]:
-    """At most `most` of the ranks, evenly spread, the first and the last among them."""
+    """At most `most` of the ranks, evenly spread, including the first and the last."""
     if len(ranks) <= most:
         return ranks
     return tuple(ranks[place] for place in np.linspace(0, len(ranks) - 1, most).round().astype(int).tolist())
@@ -290,7 +291,7 @@ def _rank_reads(capture: Capture, rank: int, steps: Steps, layers: LayerChoice) 
 
 
 class _Collected:
-    """What `RankReads` has of operations, batch after batch: each part is (columns, rows)."""
+    """Collects the columns of `RankReads` batch by batch: each part is (columns, rows)."""
 
     def __init__(self, model: LoopModel) -> None:
         loop = model.loop
@@ -302,7 +303,7 @@ class _Collected:
         self.other_ns = np.zeros(len(loop.fetches))
 
     def add(self, rows: OperationBatch, need: np.ndarray, offset: np.ndarray, api: np.ndarray) -> None:
-        """Count operations; `need`: the event that waits for each of them."""
+        """Count operations; `need`: the event that waits for each operation."""
         loop = self._model.loop
         fetch = np.where(need == NO_EVENT, -1, self._number[need])
         of_loop = self._model.loop_files[rows.file_id]
@@ -328,7 +329,7 @@ def _for_evaluations(path: str) -> bool:
 
 
 def _only(marked: np.ndarray, fetch: np.ndarray, fetches: int) -> np.ndarray:
-    """bool by fetch: those that wait for marked reads and for no others."""
+    """bool by fetch: the fetches that wait for marked reads only."""
     of_fetch = fetch >= 0
     has = np.bincount(fetch[of_fetch & marked], minlength=fetches) > 0
     others = np.bincount(fetch[of_fetch & ~marked], minlength=fetches) > 0
@@ -336,7 +337,7 @@ def _only(marked: np.ndarray, fetch: np.ndarray, fetches: int) -> np.ndarray:
 
 
 def _training_steps(loop: TrainingLoop, is_training: np.ndarray) -> np.ndarray:
-    """bool by step: no fetch of an evaluation begins in it, unless one of training does too."""
+    """bool by step: no evaluation fetch begins in it, unless a training fetch does too."""
     begin = loop.begin_ns[loop.fetches]
     step = np.searchsorted(loop.step_begin_ns, begin, side="right") - 1
     inside = (step >= 0) & (begin < loop.step_end_ns[step])
@@ -347,7 +348,7 @@ def _training_steps(loop: TrainingLoop, is_training: np.ndarray) -> np.ndarray:
 
 
 def _training(loop: TrainingLoop, spans: pa.Table) -> np.ndarray:
-    """bool by batch fetch: those that begin inside a step and outside of every span that is named an evaluation."""
+    """bool by batch fetch: those that begin inside a step and outside of every evaluation span."""
     begin = loop.begin_ns[loop.fetches]
     inside = loop.step_at(begin) >= 0
     named = [name.lower().startswith(_EVALUATIONS) for name in spans["name"].to_pylist()]
@@ -360,7 +361,7 @@ def _training(loop: TrainingLoop, spans: pa.Table) -> np.ndarray:
 
 
 def own_cost_ns(steps: Steps) -> Mapping[int, np.ndarray]:
-    """Rank -> ns by collective: what each one costs when nobody is late, of the ranks that meet; else its duration."""
+    """Rank -> ns by collective: the cost of each if no rank is late, for ranks that meet; else its duration."""
     cost = steps.meetings.cost_ns
     found = {}
     for rank, model in steps.models.items():

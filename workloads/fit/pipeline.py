@@ -1,4 +1,4 @@
-"""What the spans of an input pipeline say: elements for each step, and batches that wait for the loop. Pure."""
+"""Reads the spans of an input pipeline: elements per step, and batches that wait for the loop. Pure."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from dxt_replay.replay.causal.training_loop import PIPELINE, TrainingLoop
 from dxt_replay.traces.schema import codes
 
 MIN_STEPS = 40
-"""Steps from which on elements for each step are counted: fewer show the filling of buffers above all."""
+"""Least number of steps for counting elements per step: in fewer, the filling of buffers dominates."""
 
 PRODUCERS = ("ParallelInterleaveProduce", "InterleaveProduce")
-"""Spans of tf.data that end once for each element that a stage reading files produces, and once for each file."""
+"""Spans of tf.data that end once per element of a stage that reads files, and once per file."""
 
 
 def elements_per_step(spans: pa.Table, loop: TrainingLoop, files_per_step: float) -> dict[str, float]:
-    """Name of a producing span -> elements that it made for each step, in the middle half of the steps.
+    """Name of a producing span -> elements that it made per step, in the middle half of the steps.
 
-    `spans`: of one rank. `files_per_step`: files that the rank ended, whose last span makes no element.
+    `spans`: of one rank. `files_per_step`: files that the rank read to the end; the last span of a file makes no
+    element.
     """
     ends = loop.fetch_ends_ns
     pipeline = codes(spans, "kind") == PIPELINE
@@ -35,7 +36,7 @@ def elements_per_step(spans: pa.Table, loop: TrainingLoop, files_per_step: float
 
 
 def batches_ahead(loop: TrainingLoop) -> int | None:
-    """How many made batches waited for the loop at most; None where no span shows when a batch was made."""
+    """Largest number of finished batches that waited for the loop; None if no span shows when a batch was made."""
     if not len(loop.made_end_ns):
         return None
     had = np.searchsorted(loop.made_end_ns, loop.fetch_ends_ns, side="right")

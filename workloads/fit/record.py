@@ -1,4 +1,4 @@
-"""The record: its length, its deviation, its dimensions, and the requests it is read with. Pure."""
+"""Estimates of the record: length, deviation, dimensions, and the requests that read it. Pure."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _MOST_RECORD_BYTES = 1 << 50
 
 
 def overhead_bytes(file_format: Format, record: int) -> int:
-    """Bytes that TFRecord adds to a record of `record` bytes; 0 for formats whose files have headers alone."""
+    """Bytes that TFRecord adds to a record of `record` bytes; 0 for formats that only have headers per file."""
     return _file_bytes(file_format, record, 1) - record if file_format == "tfrecord" else 0
 
 
 def record_of_file(file_format: Format, file_bytes: float, per_file: int) -> int:
-    """Length of a record with which a file of `per_file` samples is as large as `file_bytes`, or next below."""
+    """Largest record length for which a file of `per_file` samples is at most `file_bytes` long."""
     low, high = 1, 2
     while _file_bytes(file_format, high, per_file) <= file_bytes and high < _MOST_RECORD_BYTES:
         low, high = high, 2 * high
@@ -80,7 +80,7 @@ def record(seen: Observation, data: DataFiles, samples: Samples) -> Iterator[Est
 
 
 def _other_requests(data: DataFiles, samples: Samples, length: int, request: int) -> Iterator[str]:
-    """How DLIO's reader of the format asks for a sample otherwise than the application does."""
+    """How DLIO's reader of the format differs from the application in its requests for a sample."""
     if data.format in IMAGES and samples.one_file_each and request > _IMAGE_PIECE_BYTES:
         yield "the application reads an image in one request, DLIO's reader in pieces of 64 KiB at most"
     if data.format == "indexed_binary" and length < _BLOCK_BYTES:
@@ -107,7 +107,7 @@ def _lengths(seen: Observation, data: DataFiles) -> np.ndarray:
 def _dims(
     data: DataFiles, samples: Samples, length: int, request: int, deviation: float
 ) -> tuple[list[int], list[int]]:
-    """Dimensions of a record where its length alone is not enough, and of its chunks; empty for none."""
+    """Dimensions of a record if its length is not enough, and of its chunks; empty for none."""
     if deviation or data.format in (*IMAGES, "csv"):
         return [], []
     if data.format == "hdf5" and 0 < request < length and length % request == 0:

@@ -1,4 +1,4 @@
-"""How many samples the files hold, and how often the data set is read. Pure."""
+"""Estimates the number of samples per file and the number of passes over the data set. Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from dxt_replay.workloads.fit.observation import Observation
 from dxt_replay.workloads.fit.sample_size import SampleSize, sample_size
 
 LOADED_AT_ONCE = 0.1
-"""Share of the steps within which all reads lie, up to which the data set counts as loaded before training."""
+"""If all reads lie within this share of the steps, the data set counts as loaded before training."""
 
 PASSES_OFF = 0.15
-"""How far a number of passes may be from a whole one to be taken for it."""
+"""Largest deviation of a number of passes from a whole number that is rounded away."""
 
 
 SEEN_PASSES = 1.5
-"""Passes over the samples that were seen from which on all of them count as seen."""
+"""Passes over the seen samples from which these count as all samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,7 @@ def _epoch_estimates(found: Samples, passes: float, step_found: str) -> Iterator
     run = found.run_steps
     errors = [_passes_off(passes, found.epochs)]
     if run != found.steps:
-        errors.append(f"{run} steps in place of {found.steps}, {relative(run, found.steps)}")
+        errors.append(f"{run} steps instead of {found.steps}, {relative(run, found.steps)}")
     yield estimate("train.epochs", found.epochs, f"{passes:.3g} passes: {found.steps} steps of {step_found}", *errors)
     if found.limit is not None:
         yield estimate(

@@ -1,7 +1,7 @@
-"""How large a sample is, and how many make a batch, by the first evidence that there is. Pure.
+"""Estimates the size of a sample and the number of samples in a batch, from the first evidence that exists. Pure.
 
-Only the product of both shows in the bytes that a step reads. What splits it is said with the value; where nothing
-does, a batch is one sample.
+The bytes that a step reads show only the product of both. Each value states the evidence that splits it; without any, a
+batch is one sample.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from dxt_replay.workloads.fit.data_files import DataFiles
 from dxt_replay.workloads.fit.observation import Observation, RankReads
 
 IMAGES = ("jpeg", "png")
-"""DLIO's formats whose files hold one sample each."""
+"""DLIO's formats with one sample per file."""
 
 WHOLE_FILE = 0.98
-"""Share of a file that is read between two reads of its beginning, from which on it counts as read whole."""
+"""Share of a file that is read between two reads of its beginning, from which it counts as read whole."""
 
 MODAL_SHARE = 0.5
-"""Share of the samples that must agree for their number per step, or their size, to be believed."""
+"""Least share of the samples that must agree in size, or in number per step."""
 
 LIBRARY_GAP = 4096
-"""Bytes between two pieces of a sample that an HDF5 library may have put there: the nodes of its index."""
+"""Largest gap in bytes within a sample that an HDF5 library may have caused with the nodes of its index."""
 
 REPEATED_SHARE = 0.8
-"""Share of the pieces of a batch that must be as long as those of the sample before."""
+"""Share of a batch's pieces that must be as long as those of the previous sample."""
 
 ELEMENTS_OFF = 0.06
-"""How far the elements per step of an input pipeline may be from a whole number."""
+"""Largest deviation of the elements per step of an input pipeline from a whole number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleSize:
-    """A sample and a batch: how many bytes, how many samples, how that was found and how sure it is.
+    """Size of a sample and number of samples in a batch, with the evidence and its certainty.
 
-    `distinct`: different samples that were read, 0 where unknown.
+    `distinct`: number of different samples that were read; 0 if unknown.
     """
 
     batch: int
@@ -56,7 +56,7 @@ def sample_size(
     overhead: int,
     batch: int | None,
 ) -> SampleSize:
-    """What a sample is, by the first evidence that there is."""
+    """Sample and batch, from the first evidence that exists."""
     if batch is not None:
         return SampleSize(batch=batch, sample_bytes=max(step_bytes / batch - overhead, 1), found="given with --batch")
     return (
@@ -74,7 +74,7 @@ def sample_size(
 
 
 def _whole_files(seen: Observation, data: DataFiles) -> SampleSize | None:
-    """A file for each sample: most fetches read as many files, each of them whole."""
+    """One file per sample: most fetches read the same number of files, each completely."""
     numbers, whole, read = [], 0, 0
     for rank in seen.looked:
         chosen = rank.of_training & np.isin(rank.file_id, data.train)
@@ -101,7 +101,7 @@ def _whole_files(seen: Observation, data: DataFiles) -> SampleSize | None:
 
 
 def _images(seen: Observation, data: DataFiles) -> SampleSize | None:
-    """An image is a sample whoever waited for it: as many as the steps read on average, for readers that run ahead."""
+    """An image is one sample. With readers that run ahead, a batch is the mean number of images read per step."""
     if data.format not in IMAGES:
         return None
     images, steps = 0.0, sum(rank.steps for rank in seen.looked)
@@ -121,9 +121,9 @@ def _images(seen: Observation, data: DataFiles) -> SampleSize | None:
 
 
 def _runs(seen: Observation, data: DataFiles) -> SampleSize | None:
-    """Pieces without a gap, one or as many for each sample: their lengths repeat within a batch.
+    """Runs of reads without a gap, one or several per sample: their lengths repeat within a batch.
 
-    Where they do not repeat, a batch is one sample, if most batches are as large.
+    If they do not repeat, a batch is one sample, provided that most batches are equally large.
     """
     parts = [runs_of(rank, data.train) for rank in seen.looked]
     place, moved, fetch = (np.concatenate(columns) for columns in zip(*parts, strict=True))
@@ -151,7 +151,7 @@ def _runs(seen: Observation, data: DataFiles) -> SampleSize | None:
 
 
 def _different_bytes(seen: Observation, data: DataFiles) -> int:
-    """Bytes at different places of the data set that the looked-at ranks read."""
+    """Bytes at distinct places of the data set that the examined ranks read."""
     places, lengths = [], []
     for rank in seen.looked:
         chosen = np.flatnonzero(rank.of_training & np.isin(rank.file_id, data.train) & (rank.length > 0))
@@ -163,14 +163,14 @@ def _different_bytes(seen: Observation, data: DataFiles) -> int:
 
 
 def _repeats(table: np.ndarray, width: int) -> bool:
-    """Whether the columns of a table repeat after `width` of them."""
+    """Whether the columns of a table repeat with period `width`."""
     return width == table.shape[1] or float((table[:, width:] == table[:, :-width]).mean()) >= REPEATED_SHARE
 
 
 def runs_of(rank: RankReads, files: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Runs of data reads of one batch without a gap: place (file and offset in one number), bytes and fetch of each.
 
-    What an HDF5 library reads for itself has other lengths than most bytes do, and begins no run.
+    An HDF5 library's own reads have other lengths than the data, and begin no run.
     """
     chosen = np.flatnonzero(rank.of_training & np.isin(rank.file_id, files) & (rank.length > 0))
     chosen = chosen[is_data(rank.length[chosen])]
@@ -186,7 +186,7 @@ def runs_of(rank: RankReads, files: np.ndarray) -> tuple[np.ndarray, np.ndarray,
 
 
 def is_data(length: np.ndarray) -> np.ndarray:
-    """bool (n,): reads of the lengths that carry the bytes, at least 2 % of them each; all where there are many."""
+    """bool (n,): reads of a length that carries at least 2 % of the bytes; all reads if there are many lengths."""
     values, place = np.unique(length, return_inverse=True)
     moved = np.bincount(place, weights=length, minlength=len(values))
     carrying = moved >= 0.02 * moved.sum()
@@ -194,7 +194,7 @@ def is_data(length: np.ndarray) -> np.ndarray:
 
 
 def _elements(step_bytes: float, elements: Mapping[str, float], overhead: int) -> SampleSize | None:
-    """As many samples as a stage of the input pipeline produces for each step, if the number is whole."""
+    """Elements per step of an input-pipeline stage as the number of samples, if it is whole."""
     for name, number in elements.items():
         nearest = round(number)
         if nearest >= 1 and abs(number - nearest) <= ELEMENTS_OFF * nearest:
@@ -207,7 +207,7 @@ def _elements(step_bytes: float, elements: Mapping[str, float], overhead: int) -
 
 
 def modal(values: np.ndarray, weights: np.ndarray | None = None) -> tuple[int, float]:
-    """The most frequent value, and its share; with `weights` the one that weighs most."""
+    """The most frequent value, and its share; with `weights`, the value of the largest weight."""
     found, place = np.unique(values, return_inverse=True)
     if not len(found):
         return 0, 0.0

@@ -1,4 +1,4 @@
-"""Checkpoints of the training loop: who writes how much, and how often. Pure."""
+"""Estimates of the checkpoints of the training loop: who writes how much, and how often. Pure."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ _OF_ONE = re.compile(r"global_epoch\d+_step\d+")
 """The folder that DLIO makes for each checkpoint."""
 
 RESULT_SHARE = 0.05
-"""Share of all bytes of a capture from which on a file that is written beside the loop counts as a result."""
+"""Share of a capture's bytes from which a file that is written outside of the loop counts as a result."""
 
 EQUAL_SHARES = 0.01
-"""Largest difference of the ranks' bytes, as a share of them, with which they count as equal shares."""
+"""Largest relative difference of the ranks' bytes with which they count as equal."""
 
 FEW_REQUESTS = 4
-"""Requests of a checkpoint that DLIO has too: one tensor and the headers of the archive."""
+"""Kinds of checkpoint requests that DLIO issues as well: one tensor, and the headers of the archive."""
 
 MIN_BYTES = 1024
-"""Bytes of a save below which a rank does not count as one that writes a model."""
+"""Bytes of a save below which a rank does not count as a writer of the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Saves:
-    """Checkpoints as the description has them.
+    """Checkpoints in the terms of a description.
 
-    any: whether there are some. results: files that are written outside of the loop's checkpoints, and stand as one.
+    any: whether there are checkpoints.
+    results: files written outside of the loop's checkpoints, expressed as a checkpoint.
     """
 
     any: bool
@@ -48,8 +49,8 @@ class Saves:
 def saves(seen: Observation, samples: Samples | None, framework: Framework) -> Saves:
     """Checkpoints and the model. `samples`: of the description; None where nothing is read.
 
-    `framework`: of the description, which writes headers beside the model. Where nothing is written inside checkpoints,
-    results that are written beside the loop stand as one checkpoint at its end.
+    `framework`: the description's framework, which adds headers to the model. If nothing is written inside checkpoints,
+    results written outside of the loop are expressed as one checkpoint at its end.
     """
     written = {rank.rank: _bytes_per_save(rank) for rank in seen.looked}
     writers = {rank: sizes for rank, sizes in written.items() if len(sizes) and np.median(sizes) >= MIN_BYTES}
@@ -64,7 +65,7 @@ def saves(seen: Observation, samples: Samples | None, framework: Framework) -> S
 
 
 def _results(seen: Observation) -> np.ndarray:
-    """Files that are written beside the loop and hold a notable share of all bytes of the capture."""
+    """Files written outside of the loop with a notable share of all bytes of the capture."""
     uses = seen.uses
     rows = (uses.op == WRITE) & (uses.phase != BEFORE)
     found, place = np.unique(uses.file_id[rows], return_inverse=True)
@@ -73,7 +74,7 @@ def _results(seen: Observation) -> np.ndarray:
 
 
 def _at_end(seen: Observation, samples: Samples, framework: Framework, results: np.ndarray) -> Iterator[Estimate]:
-    """One checkpoint after the last epoch in place of results that are written beside the loop."""
+    """One checkpoint after the last epoch that stands for results written outside of the loop."""
     uses = seen.uses
     rows = (uses.op == WRITE) & np.isin(uses.file_id, results)
     requests, moved = uses.total(rows)
@@ -109,7 +110,7 @@ def _inside(
         f"between {format_bytes(sizes.min())} and {format_bytes(sizes.max())}" if uneven else "",
         f"in {pieces:.0f} requests, which DLIO writes as one tensor" if pieces > FEW_REQUESTS else "",
     )
-    if len(writers) > 1:  # where more than one rank writes, every rank does in DLIO
+    if len(writers) > 1:  # in DLIO every rank writes if more than one does
         error = (
             ""
             if len(writers) == len(seen.looked)
@@ -119,20 +120,20 @@ def _inside(
 
 
 def _model_size(size: int, framework: Framework, found: str, *errors: str) -> Estimate:
-    """The model of which a rank writes `size` bytes with the framework's headers."""
+    """The model size of which a rank writes `size` bytes, headers of the framework included."""
     model = max(size - _frame_bytes(framework, size), 1)
     return estimate("model.model_size_bytes", model, f"{found}, without the framework's headers", *errors)
 
 
 def _frame_bytes(framework: Framework, size: int) -> int:
-    """Bytes that DLIO's checkpoint of a model of `size` bytes has beside it."""
+    """Bytes that DLIO's checkpoint of a model of `size` bytes adds to it."""
     workload = Workload(framework=framework, model=Model(model_size_bytes=size))
     files = [file for shard in shards_of_rank(workload.model, 1, 0) for file in saving(workload, shard)]
     return int(sum(file.length[file.op == WRITE].sum() for file in files)) - size
 
 
 def _bytes_per_save(rank: RankReads) -> np.ndarray:
-    """int64: bytes that the rank writes in each of its checkpoints."""
+    """int64: bytes of the rank in each of its checkpoints."""
     if not len(rank.saves):
         return np.empty(0, dtype=np.int64)
     _, place = np.unique(rank.saves[:, 0], return_inverse=True)
@@ -140,9 +141,10 @@ def _bytes_per_save(rank: RankReads) -> np.ndarray:
 
 
 def _interval(rank: RankReads, samples: Samples | None) -> Iterator[Estimate]:
-    """When checkpoints are written, by steps that are done when they begin.
+    """The interval of checkpoints in steps, from the number of steps completed before each.
 
-    One with each whole epoch follows epochs, not steps. An interval that would lose the last checkpoint is shortened.
+    Checkpoints at the end of each whole epoch follow epochs, not steps. An interval that would lose the last checkpoint
+    is shortened.
     """
     done = rank.steps_begun(rank.loop.begin_ns[np.unique(rank.saves[:, 0])])
     gaps = np.diff(done, prepend=0)
@@ -156,7 +158,7 @@ def _interval(rank: RankReads, samples: Samples | None) -> Iterator[Estimate]:
         yield estimate("checkpoint.epochs_between_checkpoints", every // per_epoch, found, *errors)
         return
     if samples is not None and len(done) * every > samples.run_steps >= len(done):
-        errors.append(f"{every} in the capture, which has {samples.steps} steps in place of {samples.run_steps}")
+        errors.append(f"{every} in the capture, which has {samples.steps} steps instead of {samples.run_steps}")
         every = samples.run_steps // len(done)
     if samples is not None and samples.epochs > 1:
         errors.append(f"DLIO's code counts the steps anew in each epoch of {per_epoch} steps")

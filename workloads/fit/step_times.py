@@ -1,4 +1,4 @@
-"""How long a step computes, how long a sample is prepared, and which of DLIO's distributions fits. Pure."""
+"""Estimates of the compute time of a step, the preparation of a sample, and DLIO's distribution that fits. Pure."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from dxt_replay.workloads.fit.estimate import Estimate, estimate
 from dxt_replay.workloads.fit.observation import RankReads
 
 DRAWS = 20_000
-"""Values drawn of each family that times are compared with."""
+"""Values drawn from each family for the comparison."""
 
 CONSTANT_SHARE = 1e-4
-"""Difference from the median, as a share of it, up to which a time is the same as others."""
+"""Relative difference from the median up to which times count as equal."""
 
 MOST_CONSTANT = 0.5
-"""Share of the times that must be the same for all of them to count as constant: first steps of epochs are longer, and
-times that were measured are hardly ever the same."""
+"""Share of the times that must be equal for a constant time. It is below 1 because the first steps of epochs are
+longer."""
 
 CLEARLY_BETTER = 0.02
-"""By how much the KS distance of a family must be below that of the normal one for it to be taken."""
+"""Least improvement of the KS distance over the normal family for which another family is taken."""
 
 NOTABLE = 0.05
-"""Difference between the ranks, or trend over the steps, from which on it is mentioned, as a share of the mean."""
+"""Difference between the ranks, or trend over the steps, from which it is mentioned, as a share of the mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Family:
 
 
 def fit_family(seconds: np.ndarray) -> Family:
-    """The family of DLIO that is nearest to some times, by Kolmogorov and Smirnov. DLIO sleeps |draw|.
+    """The family of DLIO with the smallest Kolmogorov-Smirnov distance to the times. DLIO sleeps |draw|.
 
     Normal times need no `type` key. Candidates are constant, normal, uniform, gamma and exponential.
     """
@@ -76,12 +76,12 @@ def fit_family(seconds: np.ndarray) -> Family:
 
 
 def compute_ns(rank: RankReads, cost_ns: np.ndarray, *, waits_for_input: bool) -> np.ndarray:
-    """float64 (training steps,): how long the training thread was busy in each step.
+    """float64 (training steps,): time that the training thread was busy in each step, ns.
 
-    That is the step without its batch fetches, checkpoints and evaluations, and without what it waited for other ranks
-    in a collective; `cost_ns` is what each collective costs by itself. DLIO's barrier costs nothing, so that belongs to
-    the step. `waits_for_input`: whether DLIO waits for the reads of a step; else all of a fetch is busy time, and
-    where it does, what a fetch lasted after its batch was ready.
+    It is the step minus its batch fetches, checkpoints, evaluations and waits for other ranks in collectives.
+    `cost_ns`, the own cost of each collective, stays: DLIO's barrier costs nothing.
+    `waits_for_input`: whether DLIO waits for the reads of a step. If so, only the part of a fetch after its batch was
+    ready is busy time; else the whole fetch.
     """
     loop = rank.loop
     begin, end = loop.step_begin_ns, loop.step_end_ns
@@ -99,7 +99,7 @@ def compute_ns(rank: RankReads, cost_ns: np.ndarray, *, waits_for_input: bool) -
 
 
 def _add_at_steps(busy: np.ndarray, step_begin_ns: np.ndarray, begin_ns: np.ndarray, amount: np.ndarray) -> None:
-    """Add `amount` to the steps in which something begins; what begins before the first step is left out."""
+    """Add `amount` to the steps in which events begin; events before the first step are ignored."""
     step = np.searchsorted(step_begin_ns, begin_ns, side="right") - 1
     np.add.at(busy, step[step >= 0], amount[step >= 0])
 
@@ -124,7 +124,7 @@ def computation(key: str, by_rank: list[np.ndarray]) -> Estimate:
 
 
 def _trend(by_rank: list[np.ndarray]) -> float:
-    """By how much the median of the last quarter of the steps is above that of the first, as a share of it."""
+    """Relative difference of the median of the last quarter of the steps to that of the first."""
     first = np.concatenate([times[: max(len(times) // 4, 1)] for times in by_rank])
     last = np.concatenate([times[-max(len(times) // 4, 1) :] for times in by_rank])
     middle = float(np.median(first))
@@ -132,10 +132,10 @@ def _trend(by_rank: list[np.ndarray]) -> float:
 
 
 def preparation_ns(rank: RankReads, files: np.ndarray) -> float:
-    """Nanoseconds that the reader of a batch spends on it beside its operations: the median over the training steps.
+    """Nanoseconds that the reader of a batch needs in addition to its operations: the median over the training steps.
 
-    Where the training thread reads, the rest of the fetch; else what lies between the reads of a batch, and the time
-    from the last of them until the batch is ready. 0 where nothing is read.
+    If the training thread reads, the rest of the fetch; else the time between the reads of a batch, plus the time from
+    the last read until the batch is ready. 0 if nothing is read.
     """
     chosen = np.flatnonzero(rank.of_training & np.isin(rank.file_id, files))
     if not len(chosen):
@@ -159,7 +159,7 @@ def preparation_ns(rank: RankReads, files: np.ndarray) -> float:
 
 
 def _ready_ns(rank: RankReads, numbers: np.ndarray) -> np.ndarray:
-    """How long after its last read each of these batches was ready, ns."""
+    """Time from the last read of each batch until it was ready, ns."""
     events = rank.loop.fetches[numbers]
     ready = rank.model.ready_ns[events].astype(float)
     if rank.model.dealing is not None:

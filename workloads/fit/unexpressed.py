@@ -1,4 +1,4 @@
-"""What a DLIO description cannot hold of a capture, in operations and bytes, and why. Pure."""
+"""Operations of a capture that a DLIO description cannot hold, their bytes, and why. Pure."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from dxt_replay.workloads.fit.observation import BEFORE, SAVING, Observation
 from dxt_replay.workloads.fit.saves import Saves
 
 MARKS = "dxt-anchor"
-"""How the names of the files begin into which a recorded job writes the marks that align its clocks."""
+"""Prefix of the files into which a recorded job writes the marks that align its clocks."""
 
 MAX_NAMED = 3
-"""Files that a reason names."""
+"""Number of files that a reason names."""
 
 
 def unexpressed(seen: Observation, data: DataFiles | None, saves: Saves) -> tuple[Unexpressed, ...]:
     """Operations that no key of DLIO expresses, by reason; those with the most operations first.
 
-    What is expressed may still differ in number: the comparison of a
-    generated capture with this one shows that.
+    The expressed operations may still differ in number: comparing the generated capture with this one shows that.
     """
     uses = seen.uses
     rest = np.ones(len(uses.file_id), dtype=bool)

@@ -1,4 +1,4 @@
-"""A fitted description as YAML, with a comment on every line: how the value was found, and its error. Pure."""
+"""Writes a fitted description as YAML. A comment on every line says how the value was found, and its error. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RESERVED = frozenset({"off", "on", "yes", "no", "true", "false", "null", "none"
 
 
 def workload_text(estimates: Sequence[Estimate], head: Iterable[str]) -> str:
-    """The YAML text. `head`: paragraphs at the top, as comments. Estimates of one section stand together."""
+    """The YAML text. `head`: paragraphs for the top, as comments. Estimates of one section are kept together."""
     lines = [line for paragraph in head for line in _commented(paragraph)]
     width = max(len(_assignment(each)) for each in estimates)
     opened: list[str] = []
@@ -63,7 +63,7 @@ def _number(value: float) -> str:
 
 
 def _commented(paragraph: str) -> list[str]:
-    """A paragraph as lines of comment. One that is indented is a line of a table, and is kept as it is."""
+    """A paragraph as comment lines. An indented one is a table line and is kept unchanged."""
     if not paragraph:
         return ["#"]
     if paragraph.startswith("  "):

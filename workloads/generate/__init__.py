@@ -1,1 +1,1 @@
-"""From a description to the rows of a capture."""
+"""Makes the rows of a capture from a description."""

@@ -1,4 +1,5 @@
-"""The device that a generated run is timed on: how long each operation takes, in any lane and whatever others do."""
+"""The assumed device of a generated run: the duration of each operation, independent of its lane and of other
+operations."""
 
 from __future__ import annotations
 
@@ -25,13 +26,14 @@ _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]+)(/s)?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssumedDevice:
-    """latency_ns: of every operation. bytes_per_s: of a read or write, beside it; infinite for none."""
+    """latency_ns: of every operation. bytes_per_s: of a read or write, in addition to the latency; infinite for no
+    limit."""
 
     latency_ns: int = 100 * NS_PER_US
     bytes_per_s: float = 1e9
 
     def durations_ns(self, op: np.ndarray, length: np.ndarray) -> np.ndarray:
-        """int64 (n,): how long each operation takes."""
+        """int64 (n,): duration of each operation."""
         data = (op == READ) | (op == WRITE)
         moving = np.rint(np.where(data, length, 0) * (NS_PER_S / self.bytes_per_s))
         found: np.ndarray = moving.astype(np.int64) + self.latency_ns
@@ -47,7 +49,7 @@ NULL_DEVICE = AssumedDevice(latency_ns=0, bytes_per_s=math.inf)
 
 
 def parse_device(text: str) -> AssumedDevice:
-    """The device of `null` or `latency=100us,bandwidth=1GB/s`; what is left out has the default's value.
+    """Parse `null` or `latency=100us,bandwidth=1GB/s`; a missing value has its default.
 
     Raises: UsageError for anything else.
     """

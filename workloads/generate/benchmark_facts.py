@@ -1,4 +1,4 @@
-"""What a generated training says of itself, for the figures of DLIO and of MLPerf Storage. Pure."""
+"""The benchmark facts of a generated training, for the figures of DLIO and of MLPerf Storage. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dxt_replay.workloads.generate.run_plan import Pass, RunPlan
 
 
 def benchmark_facts(workload: Workload, plan: RunPlan) -> BenchmarkRun | None:
-    """The training of a workload as its plan has it; None where it has no training."""
+    """The training that a workload's plan contains; None if it contains none."""
     blocks = tuple(_blocks(plan))
     if not blocks:
         return None

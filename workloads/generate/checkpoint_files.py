@@ -1,4 +1,4 @@
-"""The files of a checkpoint: which rank writes which tensors into which file, by DLIO's rules for sharding. Pure."""
+"""The files of a checkpoint: which rank writes which tensors to which file, by DLIO's sharding rules. Pure."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ SYNC = OPS.index("sync")
 POSIX, STDIO = APIS.index("POSIX"), APIS.index("STDIO")
 
 STREAM_BYTES = 32 << 20
-"""Bytes that MLPerf Storage v3.0 writes at a time: a checkpoint's bytes without its tensors."""
+"""Size of MLPerf Storage v3.0's write requests: it writes a checkpoint's bytes without its tensors."""
 
 STREAM_READERS, STREAM_READ_BYTES = 4, 128 << 20
-"""Threads that read such a checkpoint, each its part of it, and the bytes that they read at a time."""
+"""Threads that each read a part of such a checkpoint, and the size of their requests."""
 
 STATE_NAME = "checkpoint"
 """TensorFlow's file that names the latest checkpoint of a folder: all ranks write the same one."""
 
 TF_DATA_BYTES, TF_INDEX_BYTES, TF_STATE_BYTES = (132, 56), (199, 58), 95
-"""Sizes of TensorFlow's files: data and index without a tensor, and what each tensor adds to them beside its values;
-the file `checkpoint`. As strace shows them of TensorFlow 2.21 for names of DLIO's length."""
+"""Sizes of TensorFlow's files: data and index without a tensor, the additions per tensor beside its values, and the
+file `checkpoint`. Measured with strace on TensorFlow 2.21, for names of DLIO's length."""
 
 Items = tuple[tuple[str, Union[int, "Items"]], ...]
-"""Names and elements of tensors, or further items below a name, in order."""
+"""Names -> elements of tensors, or further items below a name, in order."""
 
 
 _Row = tuple[int, int, int]
@@ -50,8 +50,10 @@ _STAT: _Row = (STAT, NO_OFFSET, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """One saved state. name: its file below the checkpoint's folder, without suffix. items: its tensors. datatype: of
-    all of them, as the description names it."""
+    """One saved state.
+
+    name: its file below the checkpoint's folder, without suffix. items: its tensors.
+    datatype: of all of them, in the description's words."""
 
     name: str
     items: Items
@@ -72,13 +74,13 @@ def _elements(items: Items) -> Iterator[int]:
 
 
 def _numbered(values: Iterable[int]) -> Items:
-    """Tensors under their numbers; those of no elements are left out."""
+    """Tensors by number; those without elements are left out."""
     return tuple((str(number), value) for number, value in enumerate(values) if value > 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a rank stands in a model that is divided over `tensor` x `pipeline` x `data` ranks."""
+    """The place of a rank in a model that is divided over `tensor` x `pipeline` x `data` ranks."""
 
     tensor: int
     pipeline: int
@@ -86,7 +88,7 @@ class Place:
 
     @classmethod
     def of(cls, rank: int, model: Model) -> Place:
-        """The place of a rank: neighbours share a layer, then come the stages of the pipeline."""
+        """The place of a rank: neighbouring ranks share a layer, then come the stages of the pipeline."""
         parallel = model.parallelism
         return cls(
             tensor=rank % parallel.tensor,
@@ -96,9 +98,9 @@ class Place:
 
 
 def data_parallelism(model: Model, ranks: int) -> int:
-    """How many ranks hold the same part of the model.
+    """Number of ranks that hold the same part of the model.
 
-    Raises: UsageError where the ranks are fewer than one whole model needs.
+    Raises: UsageError if there are fewer ranks than one whole model needs.
     """
     parallel = model.parallelism
     parts = parallel.tensor * parallel.pipeline
@@ -123,7 +125,7 @@ def parameters(model: Model) -> int:
 
 
 def layers_of_stage(model: Model, stage: int) -> range:
-    """Layers that a stage of the pipeline holds: 0 is the embedding, l + 1 the head, l + 2 the final norm."""
+    """Layers of a stage of the pipeline: 0 is the embedding, l + 1 the head, l + 2 the final norm, for l layers."""
     layers, stages = model.num_layers or 0, model.parallelism.pipeline
     each, more = divmod(layers, stages)
     first = stage * each + min(stage, more) + 1
@@ -178,9 +180,9 @@ def shards_of_rank(model: Model, ranks: int, rank: int) -> tuple[Shard, ...]:
 
 @lru_cache(maxsize=1024)
 def _states(model: Model, data: int, pipeline: int, first_replica: bool) -> tuple[tuple[str, Items, str], ...]:
-    """What ranks of a stage of the pipeline save: names with the rank's numbers to be filled in, tensors, datatypes."""
+    """States that the ranks of a pipeline stage save: names with places for the rank's numbers, tensors, datatypes."""
     stage, own = model.parallelism.zero_stage, "zero_pp_rank_{data}_mp_rank_{part}"
-    listed = "int8"  # DLIO takes values of lists for bytes
+    listed = "int8"  # DLIO takes the values of lists for bytes
     found: list[tuple[str, Items, str]] = []
     if model.type != "transformer" and model.model_size_bytes > 0:
         found.append(("model_states-{rank}", (("a", model.model_size_bytes),), listed))
@@ -188,7 +190,7 @@ def _states(model: Model, data: int, pipeline: int, first_replica: bool) -> tupl
         datatype = listed if model.layer_parameters else model.model_datatype
         layers = layers_of_stage(model, pipeline)
         tensors = {layer: layer_tensors(model, layer, data if stage == 3 else 1) for layer in layers}
-        # Layers of a list are one object, which is saved once.
+        # The layers of a list are one object, saved once.
         together = tuple((str(layer), tensors[layer]) for layer in (layers[:1] if model.layer_parameters else layers))
         if stage in (0, 3):
             found.append((f"{own}_model_states", together, datatype))
@@ -204,8 +206,9 @@ def _states(model: Model, data: int, pipeline: int, first_replica: bool) -> tupl
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FileOperations:
-    """The operations on one file of a checkpoint, (n,): op, api int8; offset, length int64. name: below the
-    checkpoint's folder. size: of the file when it is whole, bytes."""
+    """The operations on one file of a checkpoint, (n,): op, api int8; offset, length int64.
+
+    name: below the checkpoint's folder. size: bytes of the complete file."""
 
     name: str
     size: int
@@ -216,7 +219,8 @@ class FileOperations:
 
 
 def saving(workload: Workload, shard: Shard, block_bytes: int = 4096) -> tuple[FileOperations, ...]:
-    """How a shard is written: PyTorch's zip, or the three files of TensorFlow. block_bytes: of the file system."""
+    """The writes of a shard: PyTorch's zip, or the three files of TensorFlow. block_bytes: block size of the file
+    system."""
     if workload.framework == "tensorflow":
         files = _tensorflow_files(workload, shard)
         return tuple(_operations(name, _opened(_pieces(WRITE, _behind(files[name]))), STDIO) for name in files)
@@ -230,13 +234,13 @@ def saving(workload: Workload, shard: Shard, block_bytes: int = 4096) -> tuple[F
 
 
 def loading(workload: Workload, shard: Shard, block_bytes: int = 4096) -> tuple[FileOperations, ...]:
-    """How a shard is read again: the directory of PyTorch's zip from its end, then each tensor."""
+    """The reads of a shard: the directory of PyTorch's zip from its end, then each tensor."""
     if workload.framework == "tensorflow":
         files = _tensorflow_files(workload, shard)
         names = (f"{shard.name}.pb-1.index", f"{shard.name}.pb-1.data-00000-of-00001")
         return tuple(_operations(name, _opened(_pieces(READ, _behind(files[name]))), POSIX) for name in names)
     if workload.reading == "v3.0":
-        # Each of the readers opens the file for its part, one reader after the other.
+        # Each reader opens the file for its part, one after the other.
         size = sum(shard.tensors)
         parts = _parts(0, size, -(-size // STREAM_READERS))
         reads = [_parts(begin, begin + length, STREAM_READ_BYTES) for begin, length in parts]
@@ -248,7 +252,7 @@ def loading(workload: Workload, shard: Shard, block_bytes: int = 4096) -> tuple[
 
 
 def _opened(rows: list[_Row]) -> list[_Row]:
-    """The operations between the opening of the file and its closing."""
+    """The operations between the open of the file and its close."""
     return [(OPEN, NO_OFFSET, 0), *rows, (CLOSE, NO_OFFSET, 0)]
 
 
@@ -269,14 +273,14 @@ def _state(items: Items) -> dict[str, int | State]:
 
 
 def _behind(sizes: Sequence[int]) -> list[Request]:
-    """Requests of these sizes, one behind the other."""
+    """Requests of these sizes, each directly behind the previous one."""
     return list(zip(np.cumsum([0, *sizes]).tolist(), sizes, strict=False))
 
 
 def _tensorflow_files(workload: Workload, shard: Shard) -> dict[str, list[int]]:
     """The files of a checkpoint of TensorFlow, and the sizes of what is written into each.
 
-    The code of v2.0 gives TensorFlow a state that it does not save: no tensor is written.
+    The code of v2.0 passes TensorFlow a state that it does not save: no tensor is written.
     """
     prefix = f"{shard.name}.pb-1"
     tensors = [] if workload.reading == "v2.0" else list(shard.tensors)

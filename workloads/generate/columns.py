@@ -1,4 +1,4 @@
-"""Arrays that belong together, as the fields of a dataclass: rows of them are chosen and joined here alone."""
+"""Arrays that belong together, as the fields of a dataclass; only this module selects and joins their rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Columns:
     __slots__: tuple[str, ...] = ()
 
     def at(self: Table, rows: np.ndarray | slice) -> Table:
-        """The rows of a mask, of a slice, or with some numbers, in their order."""
+        """The rows of a mask, a slice or an index array, in their order."""
         return type(self)(**{name: getattr(self, name)[rows] for name in self.__slots__})
 
     @classmethod

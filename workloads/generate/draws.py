@@ -1,4 +1,4 @@
-"""Times drawn from the distributions of a description: compute, evaluation, preprocessing.
+"""Draws times from the distributions of a description: compute, evaluation, preprocessing.
 
 DLIO draws from NumPy's process-wide generator (`utils/utility.py`, sleep, at commit e1919d7) and sleeps for the
 absolute value. A shuffle seeds that generator on all ranks alike at the start of each epoch, so that all ranks then
@@ -18,7 +18,8 @@ from dxt_replay.workloads.description import Workload
 from dxt_replay.workloads.times import Distribution
 
 MOST_SHUFFLED = 1 << 24
-"""Longest array whose shuffle is repeated to reach DLIO's own state; behind a longer one the draws are others."""
+"""Longest array whose shuffle is repeated to reach DLIO's own state; after a longer one the draws differ from
+DLIO's."""
 
 _STEPS, _EVALUATION, _PREPROCESSING = range(3)
 _MOST_NS = float(1 << 62)
@@ -36,11 +37,12 @@ def compute_times_ns(
     burn_in: Sequence[int] = (),
     trained: int | None = None,
 ) -> np.ndarray:
-    """int64[count]: how long the steps of an epoch (counted from 1) compute on a rank; a longer draw begins alike.
+    """int64[count]: compute times of the steps of an epoch (counted from 1) on a rank. A longer draw begins with the
+    same values.
 
     `trained`: None for training steps; for those of an evaluation, the training steps of the epoch, drawn before.
-    `seed` is for what DLIO leaves to chance. `burn_in`: lengths of the arrays that DLIO shuffled since it seeded NumPy
-    in this epoch: with them, the readings head and v2.0 give the very times of DLIO.
+    `seed` is for draws that DLIO leaves to chance. `burn_in`: lengths of the arrays that DLIO shuffled since it seeded
+    NumPy in this epoch. With them, the readings head and v2.0 reproduce DLIO's times exactly.
     """
     training, evaluation = workload.train.computation_time, workload.evaluation.eval_time
     times, which = (training, _STEPS) if trained is None else (evaluation, _EVALUATION)
@@ -62,9 +64,9 @@ def preprocess_times_ns(workload: Workload, rank: int, reader: int, count: int, 
 
 
 def _is_seeded(workload: Workload) -> bool:
-    """Whether DLIO seeds NumPy in each epoch: readings of its code, with a shuffle that is on."""
+    """Whether DLIO seeds NumPy in each epoch: the readings of its code do, if a shuffle is on."""
     shuffles = [workload.reader.sample_shuffle]
-    if workload.reading != "v3.0":  # there, a shuffle of files leaves each rank with a state of its own
+    if workload.reading != "v3.0":  # there, a shuffle of files leaves each rank in another state
         shuffles.append(workload.reader.file_shuffle)
     return workload.reading != "documented" and any(shuffle != "off" for shuffle in shuffles)
 
@@ -78,7 +80,7 @@ def _state_of_epoch(workload: Workload, epoch: int, shuffled: tuple[int, ...]) -
 
 @lru_cache(maxsize=16)
 def _shuffled_state(seed: int, shuffled: tuple[int, ...]) -> Any:
-    """State of the legacy generator behind shuffles of arrays of these lengths: a shuffle draws by length alone."""
+    """State of the legacy generator after shuffles of arrays of these lengths: only the length matters."""
     state = np.random.RandomState(seed)
     for length in shuffled:
         if length <= MOST_SHUFFLED:

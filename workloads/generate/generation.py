@@ -1,4 +1,4 @@
-"""A workload description to a capture: rank by rank, in bounded memory, on as many processes as wanted."""
+"""Generates a capture from a workload description: rank by rank, in bounded memory, on any number of processes."""
 
 from __future__ import annotations
 
@@ -37,22 +37,23 @@ from dxt_replay.workloads.generate.run_files import run_files
 from dxt_replay.workloads.generate.run_plan import run_plan
 
 BLOCK_BYTES = 4096
-"""Block size of the file system that is assumed: that of ext4 and XFS."""
+"""Assumed block size of the file system: that of ext4 and XFS."""
 
 CHUNKS = 32
-"""Parts into which many ranks are divided, whatever the number of processes: the files must not depend on it."""
+"""Parts into which many ranks are divided. It does not depend on the number of processes, so neither do the files."""
 
 _Counts = np.ndarray
 """int64 (3,): operations, bytes read and bytes written of some ranks."""
 
 CHUNK_NUMBERS = 1 << 23
-"""Numbers that the times of the ranks of a part are at most, about."""
+"""About the largest number of time values of the ranks of a part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a generated run follows from: the workload, the number of ranks, the device, the seed of the draws, and the
-    block size of the file system in bytes."""
+    """Everything that determines a generated run.
+
+    workload; number of ranks; device; seed of the draws; block size of the file system in bytes."""
 
     workload: Workload
     ranks: int
@@ -63,7 +64,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generated:
-    """What was generated. bytes_read, bytes_written, operations: of all ranks. steps: of each rank."""
+    """The generated totals. bytes_read, bytes_written, operations: of all ranks. steps: of each rank."""
 
     ranks: int
     steps: int
@@ -93,8 +94,9 @@ def generate(
 ) -> Generated:
     """Write the capture of a run of `workload` on `ranks` ranks, timed on `device` (see `parse_device`).
 
-    workers: who generates; the capture does not depend on it. on_progress: given ranks done, and all ranks.
-    notes: on what of the description is not followed; the capture keeps them as warnings.
+    workers: the processes that generate; the capture does not depend on them.
+    on_progress: called with (ranks done, all ranks).
+    notes: parts of the description that are not followed; the capture keeps them as warnings.
     Raises: UsageError for values that contradict each other; TargetError for `output`.
     """
     if ranks < 1:
@@ -142,7 +144,7 @@ def loaders_of(setting: Setting) -> Loaders:
 def meeting_times(setting: Setting) -> tuple[np.ndarray, int]:
     """When the ranks left each of their meetings, int64 ns, and when the last rank ended.
 
-    Of ranks that do everything at the same times one stands for all.
+    One rank stands for all ranks that do everything at the same times.
     """
     loaders = loaders_of(setting)
     _, first = np.unique(loaders.alike(np.arange(setting.ranks)), return_index=True)
@@ -166,7 +168,7 @@ def _write(
     workers: Workers,
     on_progress: Callable[[int, int], None] | None,
 ) -> _Counts:
-    """Write operations and spans of all ranks; what they came to."""
+    """Write operations and spans of all ranks; returns their totals."""
     loaders, chunks = loaders_of(setting), _chunks(setting)
     pieces = setting.ranks * sum(each.fetches * loaders.of(each).piece_count for each in loaders.files.plan.passes)
     total, work = np.zeros(3, dtype=np.int64), partial(write_ranks, setting, meetings_ns, working)
@@ -182,8 +184,9 @@ def _write(
 def write_ranks(
     setting: Setting, meetings_ns: np.ndarray, working: Path, ranks: tuple[int, int]
 ) -> tuple[_Counts, pa.Table]:
-    """Write the operations of some ranks, given by the first and the last + 1, into `working`, as parts of their own;
-    returns what they came to, and their spans."""
+    """Write the operations of the ranks [first, last) into `working`, as separate parts.
+
+    Returns: their totals and spans."""
     loaders, (first, last) = loaders_of(setting), ranks
     times = list(RunClock(loaders, np.arange(first, last), meetings_ns=meetings_ns).segments())
     spans, moved = [], np.zeros(2, dtype=np.int64)
@@ -199,7 +202,7 @@ def write_ranks(
 
 
 def _listing(workload: Workload, ranks: int) -> Iterator[str]:
-    """A warning of the listing of the data folder, which no operation of a capture expresses."""
+    """A warning about the listing of the data folder, which no operation of a capture can express."""
     data = workload.dataset
     if not workload.workflow.train:
         return
@@ -214,7 +217,7 @@ def _listing(workload: Workload, ranks: int) -> Iterator[str]:
 
 
 def _looked_at(files: int, interval: int) -> int:
-    """Files that are looked at in place of a listing: the first, the last and each `interval`-th; none for 0."""
+    """Files that are examined instead of a listing: the first, the last and each `interval`-th; none for 0."""
     return len({0, files - 1, *range(0, files, interval)}) if files and interval else 0
 
 

@@ -1,4 +1,4 @@
-"""The readers of each pass of a generated run: DLIO's loaders, made from a description."""
+"""Makes DLIO's loaders from a description: the readers of each pass of a generated run."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from dxt_replay.workloads.generate.tfrecord_reads import TRANSFER_BYTES, Tfrecor
 from dxt_replay.workloads.times import NO_TIME
 
 STREAM_BATCHES = 3
-"""Batches that a stream of tf.data holds ready: its default of twice the block length, and the one that is made."""
+"""Batches that a stream of tf.data buffers: its default of twice the block length, and the one in the making."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Loaders:
-    """The readers of each pass, and how long the ranks' own doings last.
+    """The readers of each pass, and the compute and pause times of each rank.
 
     block_bytes: block size of the file system. seed: of all draws.
     """
@@ -48,12 +48,12 @@ class Loaders:
 
     @property
     def _is_mlperf(self) -> bool:
-        """Whether MLPerf's own line of DLIO is followed, which starts new readers in each epoch."""
+        """Whether to follow MLPerf's own line of DLIO, which starts new readers in each epoch."""
         return self.workload.reading == "v3.0"
 
     @property
     def _in_turn(self) -> int:
-        """Readers that the description asks for; tf.data has at least one."""
+        """Readers that the description requests; tf.data has at least one."""
         threads = self.workload.reader.read_threads
         return max(threads, 1) if self.workload.reader.data_loader != "pytorch" else threads
 
@@ -159,8 +159,10 @@ class Loaders:
         )
 
     def _read_again(self, segment: Pass, shared: Share, kept: int, shuffle: int) -> tuple[int, ...]:
-        """See TfrecordReads. The code repeats the data set and takes as many batches as all epochs have, anew in each
-        epoch and evaluation: so many are put ready when the loop has taken the last one of the pass."""
+        """See TfrecordReads.
+
+        DLIO's code repeats the data set and takes the batches of all epochs, anew in each epoch and evaluation: that
+        many are buffered when the loop has taken the last batch of the pass."""
         reader, epochs = self.workload.reader, self.workload.train.epochs
         ready = min(reader.prefetch_size, (epochs - 1) * shared.steps)
         if segment.steps < shared.steps or epochs == 1 or not (ready or segment.fetches > segment.steps):
@@ -172,30 +174,30 @@ class Loaders:
 
     @property
     def _is_seeded(self) -> bool:
-        """Whether DLIO's code seeds its draws alike on all ranks: it does for a shuffle."""
+        """Whether DLIO's code seeds its draws equally on all ranks: it does for a shuffle."""
         shuffled = {self.workload.reader.file_shuffle, self.workload.reader.sample_shuffle} != {"off"}
         return self.workload.reading != "documented" and shuffled
 
     @property
     def _uniform_times(self) -> bool:
-        """Whether all ranks compute equally long."""
+        """Whether all ranks have the same compute times."""
         times = (self.workload.train.computation_time, self.workload.evaluation.eval_time)
         return self._is_seeded or all(each.family == "constant" for each in times)
 
     def _shuffled(self) -> tuple[int, ...]:
-        """Lengths of the arrays that DLIO shuffles after it has seeded its draws in an epoch."""
+        """Lengths of the arrays that DLIO shuffles after it seeded its draws in an epoch."""
         train, evaluation, reader = self.files.plan.train, self.files.plan.evaluation, self.workload.reader
         if reader.sample_shuffle != "off":
             return (evaluation.per_rank if evaluation.files else train.per_rank,)
         return (train.files, evaluation.files)
 
     def compute_ns(self, ranks: np.ndarray, segment: Pass, first: int, last: int) -> np.ndarray:
-        """int64 (last - first, ranks): computation of the steps of a pass."""
+        """int64 (last - first, ranks): compute times of the steps of a pass, ns."""
         columns = [self._of_rank(rank, segment)[first:last] for rank in ranks.tolist()]
         return np.stack(columns, axis=1)
 
     def _of_rank(self, rank: int, segment: Pass) -> np.ndarray:
-        """int64: how long each step of a pass computes."""
+        """int64: compute time of each step of a pass, ns."""
         epoch, trained = segment.epoch, None
         if segment.evaluation:
             trained = sum(each.steps for each in self.files.plan.passes if not each.evaluation and each.epoch == epoch)
@@ -208,7 +210,7 @@ class Loaders:
         return seconds_to_ns(abs(self.workload.checkpoint.time_between_checkpoints))
 
     def checkpoint_ns(self, ranks: np.ndarray, *, loads: bool) -> np.ndarray:
-        """int64 (ranks,): how long writing or reading a checkpoint lasts; 0 for ranks that take no part."""
+        """int64 (ranks,): duration of writing or reading a checkpoint; 0 for ranks that take no part."""
         found = []
         for rank in ranks.tolist():
             operations = self.files.checkpoint_operations(rank, loads=loads)

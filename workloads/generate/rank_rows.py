@@ -1,4 +1,4 @@
-"""The rows of one rank of a generated run: its operations and spans, from when everything happens. Pure."""
+"""The rows of one rank of a generated run: its operations and spans, computed from the times of all events. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dxt_replay.workloads.generate.run_clock import BEGIN, ENDED, LEFT, SegmentT
 from dxt_replay.workloads.generate.run_plan import CheckpointStep, Pass, Save
 
 BLOCK_OPERATIONS = 1 << 19
-"""Operations that are worked out at a time."""
+"""Operations that are computed at a time."""
 
 _GENERATED = ORIGINS.index("generated")
 _POSIX = APIS.index("POSIX")
@@ -83,7 +83,7 @@ class RankRows:
         )
 
     def _blocks(self) -> Iterator[tuple[int, Callable[[], _Columns]]]:
-        """The first start of each block of operations, and what makes it."""
+        """The first start of each block of operations, and the function that makes it."""
         for each in self._timeline:
             segment = each.segment
             if isinstance(segment, Pass):
@@ -104,7 +104,7 @@ class RankRows:
     def _read(
         self, segment: Pass, reads: PassReads, times: SegmentTimes, fetches: tuple[int, int], pieces: slice
     ) -> _Columns:
-        """The operations of the readers for some fetches of a pass, which are these pieces of it."""
+        """The operations of the readers for the given pieces of some fetches of a pass."""
         found = reads.operations(self._rank, *fetches)
         duration = self._loaders.device.durations_ns(found.op, found.length)
         busy = np.concatenate(([0], np.cumsum(found.before_ns + duration)))
@@ -186,7 +186,7 @@ _Spans = tuple[int, str, np.ndarray, np.ndarray, np.ndarray]
 
 
 def _spans_of(times: SegmentTimes, wait: str) -> Iterator[_Spans]:
-    """The spans of a segment; what lasts no time is none."""
+    """The spans of a segment, without those of zero length."""
     number, (begin, fetched, computed, left, ended) = _numbers(times), times.moments
     if isinstance(times.segment, Pass):
         yield _WAIT, wait, begin, fetched, number
@@ -201,7 +201,7 @@ def _spans_of(times: SegmentTimes, wait: str) -> Iterator[_Spans]:
 
 
 def _numbers(times: SegmentTimes) -> np.ndarray:
-    """Numbers of the steps, NO_STEP for what belongs to none."""
+    """Numbers of the steps; NO_STEP for spans outside of steps."""
     segment, count = times.segment, times.moments.shape[1]
     if isinstance(segment, CheckpointStep):
         return np.full(count, segment.step)

@@ -1,6 +1,7 @@
-"""How readers work ahead of the training loop: pieces of work, what each waits for, and its operations. Pure.
+"""Readers that work ahead of the training loop: pieces of work, the event that each waits for, and its operations.
+Pure.
 
-A *piece* is what one reader does for one batch fetch without waiting in between. Fetches and moments are counted from
+A *piece* is the work of one reader for one batch fetch without a wait in between. Fetches and moments are counted from
 the begin of a pass over the data: moment 2 n is the begin of fetch n, 2 n + 1 its end.
 """
 
@@ -26,19 +27,21 @@ from dxt_replay.workloads.generate.request_templates import (
 from dxt_replay.workloads.generate.sample_order import BatchSamples, SampleOrder
 
 Preprocessing = Callable[[int, int, int], np.ndarray]
-"""How long a reader is busy with samples after their reads, int64 ns, of the samples first to last - 1 of a rank in the
-pass: (rank, first, last)."""
+"""(rank, first, last) -> time in int64 ns that a reader works on each sample after its reads, for the samples [first,
+last) of a rank in the pass."""
 
 COST_OPERATIONS = 1 << 20
-"""Operations that are worked out at a time to find how long samples take."""
+"""Operations that are computed at a time to find the durations of samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pieces(Columns):
     """The pieces of several ranks for some fetches, int64 (p,): by fetch, then by their place in the rank's fetch.
 
-    row: place of the rank among the ranks that were asked for. fetch, lane: of the piece. turn: its place among the
-    rank's pieces of the fetch. follows: the moment that lets it begin. busy_ns: how long its reader is busy with it.
+    row: index of the rank in the request. fetch, lane: of the piece. turn: its place among the rank's pieces of the
+    fetch.
+    follows: the earliest moment at which it can begin.
+    busy_ns: time that its reader works on it.
     needed: bool, whether the fetch waits for it.
     """
 
@@ -58,9 +61,12 @@ NO_PIECES = Pieces(**{name: np.empty(0, dtype=np.int64) for name in Pieces.__slo
 class PieceOperations(Columns):
     """The operations of one rank for some fetches, (n,): piece after piece, in the order of `Pieces`.
 
-    piece: int64, number of the piece among those that were asked for. op: int8. file_id: int32.
-    offset, length: int64, bytes. before_ns: int64, how long the reader is busy between the operation before it in its
-    piece and this one. ready_ns: int64, how long it is busy after the last operation of the piece; else 0.
+    piece: int64, index of the piece in the request.
+    op: int8.
+    file_id: int32.
+    offset, length: int64, bytes.
+    before_ns: int64, work of the reader between the previous operation of the piece and this one.
+    ready_ns: int64, its work after the last operation of the piece; 0 for others.
     """
 
     piece: np.ndarray
@@ -73,28 +79,28 @@ class PieceOperations(Columns):
 
 
 class PassReads(Protocol):
-    """What the readers of all ranks do in one pass over a data set."""
+    """The reads of all ranks in one pass over a data set."""
 
     @property
     def depth(self) -> int:
-        """Fetches by which a piece is at most ahead of the loop."""
+        """Largest number of fetches by which a piece is ahead of the loop."""
 
     @property
     def piece_count(self) -> int:
-        """Pieces of a fetch, about."""
+        """Approximate number of pieces of a fetch."""
 
     @property
     def fetch_operations(self) -> int:
-        """Operations of a fetch, about."""
+        """Approximate number of operations of a fetch."""
 
     def pieces(self, ranks: np.ndarray, first: int, last: int) -> Pieces:
-        """The pieces of these ranks for the fetches first to last - 1."""
+        """The pieces of these ranks for the fetches [first, last)."""
 
     def operations(self, rank: int, first: int, last: int) -> PieceOperations:
-        """The operations of a rank for the fetches first to last - 1."""
+        """The operations of a rank for the fetches [first, last)."""
 
     def alike(self, ranks: np.ndarray) -> np.ndarray:
-        """int64 per rank: the pieces of ranks with the same number differ in nothing."""
+        """int64 per rank: ranks with the same number have identical pieces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -114,7 +120,7 @@ class DataFiles:
 
     @property
     def uniform(self) -> bool:
-        """Whether all files are alike."""
+        """Whether all files are equal."""
         return bool(
             len(self.size) == 0
             or (np.ptp(self.size) == 0 and np.ptp(self.sample_bytes) == 0 and np.ptp(self.row_chunks) == 0)
@@ -123,7 +129,7 @@ class DataFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SampleCosts:
-    """How long the operations of samples take on a device."""
+    """The durations of samples' operations on a device."""
 
     file_format: Format
     layout: Layout
@@ -146,7 +152,7 @@ class SampleCosts:
         )
 
     def durations_ns(self, samples: BatchSamples) -> np.ndarray:
-        """int64 per sample. Samples that are alike are worked out once."""
+        """int64 per sample. Equal samples are computed once."""
         keys = np.stack(
             (
                 self.files.size[samples.file],
@@ -171,18 +177,18 @@ class SampleCosts:
         return found[which.reshape(-1)]
 
     def _until_end(self, samples: BatchSamples) -> np.ndarray:
-        """int64 per sample: samples from it to the end of its file, as far as one request may reach."""
+        """int64 per sample: samples from it to the end of its file, limited to the reach of one request."""
         most = self._reach_bytes // np.maximum(self.files.sample_bytes[samples.file], 1) + 1
         return np.minimum(self.layout.samples_per_file - samples.index, most)
 
     @property
     def same_everywhere(self) -> bool:
-        """Whether a sample's place in its file does not change how long it takes."""
+        """Whether the duration of a sample is independent of its place in the file."""
         return bool(np.all(self.files.sample_bytes >= self._reach_bytes))
 
     @property
     def _reach_bytes(self) -> int:
-        """Bytes that are read where a sample has fewer, and its file does not end before."""
+        """Bytes that are read at least for a sample, unless its file ends before."""
         if self.file_format == "indexed_binary":
             return self.layout.block_bytes
         contiguous = self.layout.hdf5 if self.layout.hdf5 and not self.layout.hdf5.chunk_rows else None
@@ -200,8 +206,8 @@ class BatchReads:
     """Readers that make whole batches (`PassReads`): every loader but tf.data over TFRecord.
 
     first_lane: lane of the first reader. lanes: readers; 0: the training thread reads when it begins a fetch.
-    depth: batches that are given out ahead. batch, fetches: samples of a fetch, and fetches of the pass. Batches that
-    the order has beyond them are read ahead in vain, while the loop is at its last fetch.
+    depth: batches that are assigned ahead. batch, fetches: samples of a fetch, and fetches of the pass. The readers
+    also read batches of the order beyond `fetches`, in vain, during the loop's last fetch.
     indexes: whether the readers load index files before their first batch. preprocessing: None for no time.
     """
 
@@ -250,7 +256,7 @@ class BatchReads:
         )
 
     def _with_vain(self, last: int) -> int:
-        """The end of the batches that are read for the fetches up to `last` - 1."""
+        """The end of the batches that are read for the fetches [.., last), those read in vain included."""
         return max(self.order.batches, last) if last == self.fetches else last
 
     def _busy_ns(self, rank: int, first: int, last: int) -> np.ndarray:
@@ -267,7 +273,7 @@ class BatchReads:
     def _preprocessing_ns(
         self, preprocessing: Preprocessing, rank: int, samples: BatchSamples, first: int, last: int
     ) -> np.ndarray:
-        """How long the reader is busy with each sample after its reads."""
+        """Time that the reader works on each sample after its reads."""
         number = np.arange(len(samples.fetch)) - np.searchsorted(samples.fetch, samples.fetch, side="left")
         busy = preprocessing(rank, first * self.batch, last * self.batch)
         chosen: np.ndarray = busy[(samples.fetch - first) * self.batch + number]
@@ -318,7 +324,7 @@ class BatchReads:
         return found
 
     def _with_indexes(self, found: PieceOperations, rank: int, first: int, last: int) -> PieceOperations:
-        """The operations, with the indexes loaded before the batches first to last - 1."""
+        """The operations, with the loads of indexes before the batches [first, last)."""
         files = self._indexed_files(rank)
         requests = self._index_requests(len(files))
         sides, repeats = self.costs.files.side_ids, last - first
@@ -347,10 +353,10 @@ class BatchReads:
 
 
 def _around(busy_ns: np.ndarray, fetch: np.ndarray, sample: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For operations of samples that keep their reader busy afterwards: how long it is busy before each operation,
-    since the one before it in its batch, and after the last one of a batch."""
+    """Work of the reader before each operation since the previous one of its batch, and after the last one of a batch,
+    for samples that are processed after their reads."""
     total = np.concatenate(([0], np.cumsum(busy_ns)))
-    # A batch that begins with samples without operations is busy with them before its first operation.
+    # A batch that begins with samples without operations needs their work before its first operation.
     first_of_batch = np.searchsorted(fetch, fetch, side="left")
     before_sample = np.where(np.diff(fetch[sample], prepend=-1) != 0, first_of_batch[sample], np.append(0, sample[:-1]))
     before = total[sample] - total[before_sample]

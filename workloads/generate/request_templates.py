@@ -1,6 +1,6 @@
 """The operations with which a reader fetches samples: templates by file format, vectorised over samples. Pure.
 
-Offsets and lengths are those of DLIO's readers on Python 3.11 with NumPy, h5py and Pillow, as strace shows them.
+Offsets and lengths were measured with strace on DLIO's readers under Python 3.11 with NumPy, h5py and Pillow.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ OPEN, CLOSE, STAT = (OPS.index(name) for name in ("open", "close", "stat"))
 NO_OFFSET = -1
 
 ARRAY_READ_BYTES = 1 << 18
-"""Bytes that NumPy asks a zip member for at a time (`numpy.lib.format.BUFFER_SIZE`)."""
+"""Size of NumPy's requests to a zip member (`numpy.lib.format.BUFFER_SIZE`)."""
 
 NPZ_DATA_OFFSET = 183
-"""Where the values of the first array of an `.npz` begin: a zip header of 55 bytes and an `.npy` header of 128."""
+"""Offset of the values of the first array of an `.npz`: after a zip header of 55 bytes and an `.npy` header of 128."""
 
 IMAGE_READ_BYTES = 1 << 16
-"""Bytes that Pillow asks an image file for at a time (`ImageFile.MAXBLOCK`)."""
+"""Size of Pillow's requests to an image file (`ImageFile.MAXBLOCK`)."""
 
 PNG_DATA_OFFSET = 41
-"""Where the first compressed data of a PNG lie, behind its signature and header."""
+"""Offset of the first compressed data of a PNG: after its signature and header."""
 
 CSV_READ_BYTES = 1 << 18
-"""Bytes that pandas asks a CSV file for at a time."""
+"""Size of pandas' requests to a CSV file."""
 
 LATEST_HDF5_READS = ((0, 8), (0, 48), (48, 512), (179, 512))
 """Offset and length of the reads with which HDF5 opens a file of `libver="latest"` and its first dataset."""
 
 LATEST_HDF5_INDEX = (447, 28, 475, 18, 8)
-"""The index of a dataset of several chunks in such a file: offset and length of its header, and of the array behind it,
-which has so many bytes and more for each chunk."""
+"""The index of a dataset of several chunks in such a file: offset and length of its header, offset of the array behind
+it, bytes of that array without chunks, and bytes per chunk."""
 
 HDF5_CHECKSUM_BYTES = 4
-"""Bytes behind each page of the array: an array of more chunks than a page has is read by pages."""
+"""Bytes behind each page of the array; an array with more chunks than a page is read by pages."""
 
 OLDER_HDF5_READS = ((0, 8), (0, 48), (48, 48), (96, 512), None, (680, 512), (136, 544), (1072, 328), (800, 512))
-"""The same for a file of HDF5's default layout; None: the file's state is asked for."""
+"""The same for a file of HDF5's default layout; None stands for a stat of the file."""
 
 OLDER_HDF5_INDEX_READS = ((1400, 3136),)
 """Reads of the chunk index of such a file where one node holds it."""
 
 HDF5_SIEVE_BYTES = 1 << 16
-"""HDF5's buffer for each dataset that is opened (its "sieve"), which smaller reads fill: `H5Pset_sieve_buf_size`."""
+"""HDF5's buffer for each open dataset (its "sieve"), which smaller reads fill: `H5Pset_sieve_buf_size`."""
 
 CALL_BYTES = 2_147_479_552
-"""Bytes that Linux moves at most in one call."""
+"""Most bytes that Linux moves in one call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -76,7 +76,7 @@ class Requests:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hdf5Reads:
-    """How HDF5 files lie on disk.
+    """The layout of HDF5 files on disk.
 
     older: whether they have HDF5's default layout, not `libver="latest"`. data_offset: of the first dataset.
     datasets: those that make up a sample. chunk_rows: samples in a chunk; 0 for contiguous datasets.
@@ -92,7 +92,7 @@ class Hdf5Reads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What the requests of a format depend on beside the files.
+    """What the requests of a format depend on, except for the files.
 
     block_bytes: block size of the file system (`st_blksize`), which Python's buffered files read.
     samples_per_file: samples in each file.
@@ -166,13 +166,14 @@ class RequestList:
 
 
 def numbered(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For rows that have `counts` items each: the row of each item, and its number in the row."""
+    """For rows with `counts` items each: the row of each item, and its number in the row."""
     row = np.repeat(np.arange(len(counts)), counts)
     return row, np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def sample_requests(file_format: Format, samples: Samples, layout: Layout) -> Requests:
-    """The operations of each sample, from the opening of its file to the closing, where the reader does that for it."""
+    """The operations of each sample; includes the open and the close of its file if the reader does them for each
+    sample."""
     requests = RequestList(len(samples.size))
     template = _TEMPLATES.get(file_format, _UNTOUCHED)
     if layout.odirect and file_format in ("npy", "npz"):
@@ -195,7 +196,7 @@ def _npz(requests: RequestList, samples: Samples, layout: Layout) -> None:
         requests.one(READ, opens, size - before_end, before_end)
     requests.one(READ, opens, 0, np.minimum(block, size))
     end = NPZ_DATA_OFFSET + layout.samples_per_file * samples.sample_bytes
-    # The header of the array is asked for in a piece of 4,096 bytes, the values in pieces of ARRAY_READ_BYTES.
+    # The header of the array is read in a piece of 4,096 bytes, the values in pieces of ARRAY_READ_BYTES.
     first = np.minimum(NPZ_DATA_OFFSET - 128 + 4096, end)
     _buffered(requests, samples, block, first=first, origin=NPZ_DATA_OFFSET, piece=ARRAY_READ_BYTES, end=end)
 
@@ -210,10 +211,10 @@ def _buffered(
     piece: int,
     end: np.ndarray,
 ) -> None:
-    """What a file that is opened, buffered by a `block` with its first block there, reads when it is asked for bytes up
-    to `first`, then up to `origin` + k `piece` for k = 1, 2 ..., and at last up to `end`.
+    """Reads of a file with a buffer of `block` bytes that holds its first block. The application reads up to `first`,
+    then up to `origin` + k `piece` for k = 1, 2 ..., and finally up to `end`.
 
-    A request reads the whole blocks that it needs at once, past the buffer, and then a block into the buffer.
+    Each request reads the whole blocks that it needs directly, past the buffer, and then one block into the buffer.
     """
     counts = np.where(samples.opens, 1 + np.maximum(-(-(end - origin) // piece), 0), 0)
     sample, number = numbered(counts)
@@ -252,7 +253,7 @@ def _odirect(requests: RequestList, samples: Samples, layout: Layout) -> None:
 
 
 def _hdf5(requests: RequestList, samples: Samples, layout: Layout) -> None:
-    """The headers when the file is opened; the sample from each of its datasets, contiguous or by chunks."""
+    """The headers when the file is opened; then the sample from each of its datasets, contiguous or by chunks."""
     assert layout.hdf5 is not None
     hdf5, per_file = layout.hdf5, layout.samples_per_file
     every = np.ones(len(samples.size), dtype=bool)
@@ -275,14 +276,14 @@ def _hdf5(requests: RequestList, samples: Samples, layout: Layout) -> None:
 def sieved_bytes(offset: np.ndarray, wanted: np.ndarray, end: np.ndarray) -> np.ndarray:
     """Bytes that HDF5 reads for the first `wanted` ones at `offset` in a contiguous dataset that ends at `end`.
 
-    A request below HDF5_SIEVE_BYTES fills the buffer of the dataset. DLIO looks the dataset up anew for each sample,
-    and the buffer goes with the dataset that is dropped, so no sample finds there what an earlier one has read.
+    A request below HDF5_SIEVE_BYTES fills the buffer of the dataset. DLIO opens the dataset anew for each sample and
+    the buffer is freed with it, so no sample finds data of an earlier one there.
     """
     return np.maximum(wanted, np.minimum(HDF5_SIEVE_BYTES, end - offset))
 
 
 def _hdf5_index(requests: RequestList, samples: Samples, hdf5: Hdf5Reads, rows: int) -> None:
-    """The index of a chunked dataset of so many rows of chunks, read when its file is opened."""
+    """The index of a chunked dataset with this many rows of chunks, read when its file is opened."""
     if hdf5.older:
         for offset, length in OLDER_HDF5_INDEX_READS:
             requests.one(READ, samples.opens, offset, length)
@@ -313,7 +314,7 @@ def _csv(requests: RequestList, samples: Samples, layout: Layout) -> None:
 
 
 def _jpeg(requests: RequestList, samples: Samples, layout: Layout) -> None:
-    """An image that is decoded in pieces of IMAGE_READ_BYTES from its first byte on, until there are no more."""
+    """An image that is decoded in pieces of IMAGE_READ_BYTES, from its first byte to its end."""
     block, size, piece = layout.block_bytes, samples.size, IMAGE_READ_BYTES
     requests.one(READ, samples.opens, 0, np.minimum(block, size))
     _buffered(requests, samples, block, first=0, origin=0, piece=piece, end=-(-size // piece) * piece)
@@ -321,7 +322,7 @@ def _jpeg(requests: RequestList, samples: Samples, layout: Layout) -> None:
 
 
 def _png(requests: RequestList, samples: Samples, layout: Layout) -> None:
-    """An image whose data are asked for in pieces of IMAGE_READ_BYTES, from where they begin to where they end."""
+    """An image whose data are read in pieces of IMAGE_READ_BYTES, from their begin to their end."""
     block, size, origin = layout.block_bytes, samples.size, PNG_DATA_OFFSET
     requests.one(READ, samples.opens, 0, np.minimum(block, size))
     first = np.minimum(origin, size)
@@ -329,7 +330,7 @@ def _png(requests: RequestList, samples: Samples, layout: Layout) -> None:
 
 
 def _indexed_binary(requests: RequestList, samples: Samples, layout: Layout) -> None:
-    """One read of the sample, or of a block where the sample is smaller."""
+    """One read of the sample, or of a block if the sample is smaller."""
     every = np.ones(len(samples.size), dtype=bool)
     begin = samples.index * samples.sample_bytes
     requests.one(
@@ -343,7 +344,7 @@ def _untouched(requests: RequestList, samples: Samples, layout: Layout) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Template:
-    """How a reader opens a file, what it reads then, and whether the file may stay open for further samples."""
+    """How a reader opens a file, its reads afterwards, and whether the file may stay open for further samples."""
 
     reads: Callable[[RequestList, Samples, Layout], None]
     opening: tuple[int, ...] = (OPEN, STAT)
@@ -361,11 +362,11 @@ _TEMPLATES: Mapping[Format, _Template] = {
 }
 _ODIRECT, _WHOLE = _Template(reads=_odirect), _Template(reads=_whole, opening=(OPEN, STAT, STAT))
 _UNTOUCHED = _Template(reads=_untouched, opening=())
-"""Formats that are mapped into memory or made up: nothing is read by a call."""
+"""Formats that are mapped into memory or synthesised: no call reads them."""
 
 
 def index_requests(samples_per_file: int, files: int) -> Requests:
-    """How a worker reads one index file of each of `files` files of the format `indexed_binary`."""
+    """The reads with which a worker loads one index file of each of `files` files of the format `indexed_binary`."""
     every, requests = np.ones(files, dtype=bool), RequestList(files)
     for op, offset, length in ((OPEN, NO_OFFSET, 0), (STAT, NO_OFFSET, 0), (READ, 0, 8 * samples_per_file)):
         requests.one(op, every, offset, length)

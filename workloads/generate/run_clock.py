@@ -1,7 +1,7 @@
-"""When everything in a generated run happens: the rules of the pace `steps`, for many ranks at once. Pure.
+"""The times of all events in a generated run: the rules of the pace `steps`, for many ranks at once. Pure.
 
-A batch fetch ends when its pieces have been done; a piece begins when its reader is free and the moment that it follows
-has come; ranks leave a meeting when the last one has arrived. So all times follow from the durations.
+A batch fetch ends when its pieces are done. A piece begins when its reader is free and the moment that it follows has
+passed. Ranks leave a meeting when the last one has arrived. So all times follow from the durations.
 """
 
 from __future__ import annotations
@@ -19,22 +19,21 @@ if TYPE_CHECKING:
     from dxt_replay.workloads.generate.loaders import Loaders
 
 FETCH_NS = COMPUTE_NS = MEETING_NS = 1
-"""The least that a batch fetch, a computation and a meeting last: spans of one kind must not touch."""
+"""Shortest duration of a batch fetch, a computation and a meeting: spans of one kind must not touch."""
 
 BEGIN, FETCHED, COMPUTED, LEFT, ENDED = range(5)
 """Rows of `SegmentTimes.moments`."""
 
 BLOCK_PIECES = 1 << 20
-"""Pieces that are worked out at a time."""
+"""Pieces that are computed at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SegmentTimes:
-    """When the parts of a segment happened, int64 ns; n steps or fetches (1 for other segments), r ranks.
+    """Times of the parts of a segment, int64 ns; n steps or fetches (1 for other segments), r ranks.
 
     moments: (5, n, r), by BEGIN, FETCHED, COMPUTED, LEFT and ENDED: begin of the fetch, its end, the end of the
-    computation, when the barrier was left, and when the checkpoint after it was done. What a segment has not got lasts
-    no time.
+    computation, of the barrier and of the checkpoint after it. A part that a segment lacks lasts no time.
     pieces: its pieces, and starts: int64 (p,), when each begins; both are empty without fetches.
     """
 
@@ -54,10 +53,10 @@ class SegmentTimes:
 
 
 class RunClock:
-    """Runs the ranks `ranks` from the beginning of the plan that `loaders` has.
+    """Runs the ranks `ranks` through the plan of `loaders` from its beginning.
 
-    meetings_ns: when all ranks of the run left each meeting, where that is known; else these ranks stand for all, and
-    `meetings_ns` is collected.
+    meetings_ns: when all ranks of the run left each meeting, if that is known. Else these ranks stand for all, and
+    `meetings_ns` is computed.
     """
 
     def __init__(self, loaders: Loaders, ranks: np.ndarray, *, meetings_ns: np.ndarray | None = None) -> None:
@@ -79,7 +78,7 @@ class RunClock:
             )
 
     def run(self) -> int:
-        """Run to the end without keeping the times; when the last rank ended."""
+        """Run to the end without keeping the times; returns when the last rank ended."""
         for segment in self._plan.segments:
             for _ in self._segment(segment):
                 pass
@@ -104,7 +103,7 @@ class RunClock:
         yield SegmentTimes(segment=segment, moments=moments, pieces=NO_PIECES, starts=np.empty(0, dtype=np.int64))
 
     def _met(self, arrived: np.ndarray) -> np.ndarray:
-        """When each rank leaves the next meeting, at which they arrive at these times."""
+        """When each rank leaves the next meeting, for these arrival times."""
         left = next(self._known) if self._known is not None else int(arrived.max()) + MEETING_NS
         self.meetings_ns.append(left)
         return np.full(len(arrived), left, dtype=np.int64)
@@ -147,7 +146,7 @@ class RunClock:
     def _do(
         self, pieces: Pieces, low: int, high: int, moments: np.ndarray, starts: np.ndarray, fetched: np.ndarray
     ) -> None:
-        """Do the pieces [low, high), at most one of each rank, and put off the end of their fetches (`fetched`)."""
+        """Run the pieces [low, high), at most one of each rank, and move the ends of their fetches (`fetched`)."""
         row, lane = pieces.row[low:high], pieces.lane[low:high]
         begin = np.maximum(self._free[row, lane], moments[pieces.follows[low:high] % len(moments), row])
         end = begin + pieces.busy_ns[low:high]
@@ -158,7 +157,7 @@ class RunClock:
 
 
 def _rounds(pieces: Pieces, first: int, last: int) -> list[list[tuple[int, int]]]:
-    """For each fetch, the ranges of its pieces that have at most one piece of each rank."""
+    """For each fetch, ranges of its pieces with at most one piece of each rank."""
     keys = (pieces.fetch - first) * (int(pieces.turn.max(initial=0)) + 1) + pieces.turn
     borders = np.flatnonzero(np.diff(keys)) + 1
     begins = np.concatenate((np.zeros(min(1, len(keys)), dtype=np.int64), borders))

@@ -1,4 +1,4 @@
-"""The files of a generated run, numbered: its data sets, their index files and its checkpoints, as columns."""
+"""The numbered files of a generated run: data sets, index files and checkpoints, as columns."""
 
 from __future__ import annotations
 

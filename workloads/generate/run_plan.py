@@ -1,4 +1,4 @@
-"""The course of a generated run: its passes over the data, checkpoints and meetings, in order. Pure."""
+"""The course of a generated run: passes over the data, checkpoints and meetings, in order. Pure."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Pass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meeting:
-    """All ranks meet."""
+    """A meeting of all ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Save:
-    """A checkpoint between steps, written by those ranks that hold a part of it. number: among all of the run."""
+    """A checkpoint between steps, written by the ranks that hold a part of it. number: counted over the run."""
 
     number: int
 
@@ -45,7 +45,8 @@ class Save:
 class CheckpointStep:
     """A checkpoint as a step of its own, in a run without training: a pause, a meeting, and the checkpoint.
 
-    number: of the checkpoint. loads: whether it is read, else written. step: number over the run, from 1.
+    number: of the checkpoint. loads: whether it is read; else it is written.
+    step: number over the run, from 1.
     """
 
     number: int
@@ -88,7 +89,7 @@ class RunPlan:
 def run_plan(workload: Workload, ranks: int) -> RunPlan:
     """The run of a workload on `ranks` ranks.
 
-    Raises: UsageError where it would come to no training step at all, with what to change.
+    Raises: UsageError if it would have no training step; the message says what to change.
     """
     train = share(workload, ranks, evaluation=False)
     evaluation = share(workload, ranks, evaluation=True)
@@ -168,7 +169,7 @@ class _Builder:
         return sum(each.steps for each in self.segments if isinstance(each, Pass) and not each.evaluation)
 
     def _extra(self, steps: int) -> int:
-        """Batches that are fetched and not used: the loop ends when it has one too many."""
+        """Batches that are fetched and not used: the loop ends when it has fetched one too many."""
         workload = self._workload
         if workload.reading == "documented" or workload.reader.data_loader == "synthetic":
             return 0
@@ -210,7 +211,7 @@ class _Builder:
         self._steps += steps
 
     def checkpoints_only(self) -> None:
-        """Checkpoints that are written, and then read."""
+        """A run that writes checkpoints and then reads them."""
         saving = self._workload.checkpoint
         if not self._workload.workflow.checkpoint:
             return

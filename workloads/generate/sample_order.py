@@ -1,4 +1,4 @@
-"""Which samples each rank reads, in which order, batch by batch: DLIO's loaders under each reading. Pure."""
+"""The order in which each rank reads its samples, batch by batch: DLIO's loaders under each reading. Pure."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """How a data set is divided over the ranks in one pass over it.
+    """The division of a data set over the ranks in one pass over it.
 
     files: files that are used, the first ones in reading order. samples_per_file: samples in each.
     ranks, batch: ranks of the job, and samples that a rank fetches at a time.
-    steps: steps of each rank. per_rank: samples that are meant for a rank. subfolders: over which the files are spread.
+    steps: steps of each rank. per_rank: samples assigned to a rank.
+    subfolders: number over which the files are spread.
     """
 
     files: int
@@ -87,10 +88,10 @@ class SampleOrder(Protocol):
 
     @property
     def batches(self) -> int:
-        """Batches that are read: those that the loop fetches, and those that are then ready in vain."""
+        """Batches that are read: those that the loop fetches, and those that are read in vain."""
 
     def samples(self, rank: int, first: int, last: int) -> BatchSamples:
-        """The samples of the batches first to last - 1 of a rank."""
+        """The samples of the batches [first, last) of a rank."""
 
     def reader(self, fetch: np.ndarray) -> np.ndarray:
         """int64: which of the readers of a rank makes each batch, from 0."""
@@ -101,8 +102,9 @@ class SampleOrder(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shuffles:
-    """Permutations of one pass: of the files in reading order, int64 (files,), and of all samples by a seed; None for
-    none."""
+    """Permutations of one pass; None for no shuffle.
+
+    The files in reading order, int64 (files,), and all samples by a seed."""
 
     files: np.ndarray | None = None
     seed: int | None = None
@@ -135,8 +137,10 @@ def shuffles(workload: Workload, shared: Share, epoch: int) -> Shuffles:
 
 
 def scattered(value: np.ndarray, size: int, seed: int) -> np.ndarray:
-    """A permutation of 0 ... size - 1 at some places, without holding it: four rounds of a Feistel network over the
-    least power of four that is not below `size`, repeated where they lead beyond it."""
+    """A random permutation of 0 ... size - 1 at some places, without holding all of it.
+
+    A Feistel network of four rounds permutes the smallest power of four that is at least `size`; values beyond `size`
+    are permuted again."""
     half = max((max(size - 1, 1).bit_length() + 1) // 2, 1)
     found = value.astype(np.uint64)
     beyond = np.ones(len(found), dtype=bool)
@@ -189,7 +193,7 @@ class IndexedOrder:
     """Loaders that deal whole batches to their readers in turn: PyTorch and DALI. Rank r has the samples from
     r `per_rank` on, or those of its row of `dealt` (see `dealt_files`).
 
-    keeps: in the first epoch, readers keep each file open after its first sample; in later ones they have it.
+    keeps: in the first epoch, readers keep each file open after its first sample; in later epochs it is open already.
     one_shard: every rank reads what rank 0 reads, as DALI's own readers do at head.
     """
 
@@ -219,7 +223,7 @@ class IndexedOrder:
         return BatchSamples(fetch=own // shared.batch, file=file, index=index, opens=opens, closes=closes)
 
     def _first_of_reader(self, rank: int, first: int, last: int) -> np.ndarray:
-        """Which samples of these batches are the first of their file for their reader in the run."""
+        """Which samples of these batches are the first of their file for their reader in the whole run."""
         if self.epoch > 1:
             return np.zeros((last - first) * self.share.batch, dtype=bool)
         before = dataclasses.replace(self, keeps=False).samples(rank, 0, last)
@@ -239,12 +243,12 @@ class IndexedOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOrder:
-    """tf.data with a format other than TFRecord: each reader is a stream over a block of the rank's samples, and the
-    streams give their batches in turn.
+    """tf.data with a format other than TFRecord: each reader is a stream over a block of the rank's samples. The
+    streams yield batches in turn.
 
-    literal: as the code of DLIO runs: after its first sample every rank reads the same samples of the set, and a stream
-    closes the file at hand after each `samples_per_file` samples. Else rank r has the samples from r `per_rank` on.
-    most: batches that are read at most.
+    literal: follow DLIO's code: after its first sample every rank reads the same samples of the set, and a stream
+    closes its current file after each `samples_per_file` samples. Else rank r has the samples from r `per_rank` on.
+    most: largest number of batches that are read.
     """
 
     share: Share
@@ -259,8 +263,8 @@ class StreamOrder:
         return len(self._turns()[0])
 
     def _blocks(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """First sample and number of samples of each stream's block, and how many it has of what the blocks leave over,
-        which is dealt in further blocks."""
+        """First sample and length of each stream's block, and the number of samples left over by the blocks that it
+        gets in further blocks."""
         shared, numbers = self.share, np.arange(self.readers)
         if self.literal:
             block = max(shared.per_rank // self.readers, 1)
@@ -282,7 +286,7 @@ class StreamOrder:
         return stream[turn], number[turn]
 
     def _place(self, stream: np.ndarray, inside: np.ndarray) -> np.ndarray:
-        """Place in the rank's samples of a stream's samples."""
+        """Index in the rank's samples of a stream's samples."""
         begins, lengths, _ = self._blocks()
         further = int(lengths.sum()) - lengths[stream]
         return begins[stream] + inside + np.where(inside >= lengths[stream], further, 0)
@@ -301,7 +305,8 @@ class StreamOrder:
         if self.literal:
             per_file = self.share.samples_per_file
             own = (stream == 0) & (file == self._located(rank, np.zeros(1, dtype=np.int64))[0])
-            # The file of a rank's first sample is still open when it comes up in the list, if files have more samples.
+            # The file of a rank's first sample is still open when the list reaches it again, if files have more
+            # samples.
             again = own & (inside > 0) & (per_file > 1)
             opens = np.where(opens, ~again, inside % per_file == 0)
             stays = own & (inside == 0) & self._comes_again(rank, int(ends[0]))
@@ -343,7 +348,8 @@ def sample_order(
 ) -> SampleOrder:
     """The order of one epoch, counted from 1, for all formats but TFRecord under tf.data.
 
-    fetches: batches that the loop fetches. ahead: more batches that there is room for when it fetches the last one.
+    fetches: batches that the loop fetches. ahead: further batches that fit the buffers when the loop fetches the last
+    one.
     """
     permuted = shuffles(workload, shared, epoch)
     literal = workload.reading != "documented"

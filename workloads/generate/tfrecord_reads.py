@@ -1,4 +1,4 @@
-"""The reads of tf.data over TFRecord files: several in turn, record by record, and more opened ahead. Pure.
+"""Reads of tf.data over TFRecord files: several files in turn, record by record, and further files opened ahead. Pure.
 
 Facts: TensorFlow's older parallel interleave (`num_parallel_reads` a number) keeps T files in turn and twice as many
 opened ahead, each with two records in its buffer; a file is read in requests of the transfer size.
@@ -18,16 +18,17 @@ from dxt_replay.workloads.generate.request_templates import CLOSE, NO_OFFSET, OP
 from dxt_replay.workloads.generate.sample_order import Share
 
 TRANSFER_BYTES = 1 << 18
-"""TensorFlow's buffer for a TFRecord file where no transfer size is given."""
+"""TensorFlow's buffer for a TFRecord file without a transfer size."""
 
 HEADER_BYTES = 12
-"""Bytes of a record before its content: the length and a checksum of it. Without a buffer they are read alone."""
+"""Bytes of a record before its content: its length and a checksum of that. Without a buffer they are a request of their
+own."""
 
 RECORDS_AHEAD = 2
-"""Records that a file holds ready for the interleave: twice its block length of one record."""
+"""Records of a file that the interleave buffers: twice its block length of one record."""
 
 SECOND_PASS_AHEAD = 3
-"""Records that an open file holds ready when the iterator over a further pass is dropped."""
+"""Records that an open file has buffered when the iterator over a further pass is dropped."""
 
 OPENED_AHEAD = 2
 """Files opened ahead, as a multiple of the files read in turn."""
@@ -65,15 +66,16 @@ class _Reads(Columns):
 class TfrecordReads:
     """Readers of TFRecord files (`PassReads`).
 
-    transfer_bytes: of a request; 0: files are read without a buffer, a record's header and the rest of it at a time.
+    transfer_bytes: of a request; 0: files are read without a buffer, a record's header and then its rest.
     in_turn: files read in turn (T). first_lane: of 3 T lanes, in which files follow each other.
-    kept: of how many records a rank keeps one: the number of ranks where all of them read all files; else 1.
-    shuffle: records that the shuffle buffer holds before the first batch leaves it; 1 without one.
+    kept: a rank keeps one of `kept` records: the number of ranks if all of them read all files; else 1.
+    shuffle: records that the shuffle buffer holds before the first batch leaves it; 1 without a shuffle.
     batches_ahead: batches in the parsing and in the prefetch buffer.
     by_file: whether rank r reads the files r, r + R ...; else the samples from r `per_rank` on, or all files.
-    fetches: of the pass. again: records of each further pass that the buffers take in before the iterator is dropped,
-    at the end of the last fetch, which takes their first batch where `fetches` are more than the steps of the share.
-    preprocessing: how long samples take to be parsed; None for no time. parsers: batches that are parsed at once.
+    fetches: of the pass.
+    again: records of each further pass that the buffers take in before the iterator is dropped at the end of the last
+    fetch. That fetch takes their first batch if `fetches` exceeds the steps of the share.
+    preprocessing: parsing time of samples; None for no time. parsers: batches that are parsed at once.
     """
 
     share: Share
@@ -102,7 +104,7 @@ class TfrecordReads:
 
     @property
     def _records_ahead(self) -> int:
-        """How far a record is at most read ahead of the ones that the loop has fetched."""
+        """Largest distance in records between a record that is read and those that the loop has fetched."""
         ahead = max(self.batches_ahead, 1) * self._step_records
         return RECORDS_AHEAD * self.in_turn + self.shuffle + ahead
 
@@ -126,11 +128,11 @@ class TfrecordReads:
         return max(1, requests + 4 * (1 + records // per_file))
 
     def _requests(self, size: np.ndarray, record_bytes: np.ndarray) -> np.ndarray:
-        """Requests for so many bytes of records."""
+        """Number of requests for `size` bytes of records."""
         return -(-size // self.transfer_bytes) if self.transfer_bytes else 2 * (size // record_bytes)
 
     def _request_begin(self, number: np.ndarray, record_bytes: np.ndarray) -> np.ndarray:
-        """Where a request begins, in bytes from the first one."""
+        """Begin of a request, in bytes from the first one."""
         if self.transfer_bytes:
             return number * self.transfer_bytes
         return number // 2 * record_bytes + number % 2 * HEADER_BYTES
@@ -157,7 +159,7 @@ class TfrecordReads:
         )
 
     def _position(self, segments: _Segments, segment: np.ndarray, record: np.ndarray) -> np.ndarray:
-        """Place of records in the order in which the interleave hands them on."""
+        """Index of records in the order in which the interleave yields them."""
         group = segment // self.in_turn
         position = segments.base[group]
         for slot in range(self.in_turn):
@@ -174,7 +176,7 @@ class TfrecordReads:
         return _Reads.joined(parts)
 
     def _further_pass(self, rank: int, pass_number: int, again: int) -> _Reads:
-        """What is read of a pass that begins at the end of this one, of `again` records, and closed with it."""
+        """Reads of a further pass, of `again` records, that begins at the end of this one and is closed with it."""
         segments, fetch = self._segments(rank), self.fetches - 1
         number = np.arange(len(segments.file))
         left = np.maximum(again - segments.base[number // self.in_turn], 0)
@@ -218,10 +220,10 @@ class TfrecordReads:
         start = segments.first[chosen] * segments.record_bytes[chosen]
         stop = start + segments.records[chosen] * segments.record_bytes[chosen]
         whole = segments.first[chosen] + segments.records[chosen] == self.share.samples_per_file
-        # The bytes that a file has beyond its records are read with them.
+        # The bytes of a file beyond its records are read with them.
         stop = np.where(whole, self.files.size[segments.file[chosen]], stop)
         counts = self._requests(stop - start, segments.record_bytes[chosen])
-        # Each file is opened, read, met at its end, and closed.
+        # Each file is opened, read, read at its end, and closed.
         row, number = numbered(counts + 3)
         is_read = (number > 0) & (number <= counts[row])
         segment, extent = chosen[row], (stop - start)[row]
@@ -236,7 +238,7 @@ class TfrecordReads:
         offset = np.where(op == READ, start[row] + at, NO_OFFSET)
         length = np.where(is_read, until - at, 0)
         mine = (fetch >= first) & (fetch < last)
-        mine &= whole[row] | (op != READ) | is_read  # the end is met only by who reads up to it
+        mine &= whole[row] | (op != READ) | is_read  # only a reader that gets there meets the end
         return _Reads(
             segment=segment,
             fetch=fetch,
@@ -250,8 +252,9 @@ class TfrecordReads:
     def _follows(
         self, segments: _Segments, segment: np.ndarray, record: np.ndarray, position: np.ndarray
     ) -> np.ndarray:
-        """The moment that lets each operation begin: there is room for its record in the buffers. The first records of
-        a file wait only until the file is opened ahead."""
+        """The moment that lets each operation begin: its record has room in the buffers.
+
+        The first records of a file wait only until the file is opened ahead."""
         opened = segments.base[np.maximum(segment // self.in_turn - OPENED_AHEAD, 0)]
         wanted = np.where(record < RECORDS_AHEAD, np.minimum(opened, position), position)
         room = wanted - self._records_ahead
@@ -289,7 +292,7 @@ class TfrecordReads:
         )
 
     def _parsing_ns(self, rank: int, fetch: np.ndarray, first: int, last: int) -> np.ndarray:
-        """How long making the batch ready takes after each piece: after the last one of its fetch."""
+        """Time from each piece until the batch is ready; only the last piece of a fetch has any."""
         parsing = np.zeros(len(fetch), dtype=np.int64)
         if self.preprocessing is None:
             return parsing

@@ -1,9 +1,9 @@
 """The requests of `torch.save` and `torch.load` for a dictionary of tensors, from the format of their archive. Pure.
 
-The archive is a zip whose entries are stored, each with its data at a multiple of 64 bytes: the pickled dictionary, a
-few small entries, then one entry for each tensor. Python writes and reads it through a buffer of one block.
-As PyTorch 2.1 and later write it (`caffe2/serialize/inline_container.cc`, `torch/serialization.py`), checked with
-strace. Archives above 4 GiB have 8 bytes more for each entry, which are left out.
+The archive is an uncompressed zip with the data of each entry at a multiple of 64 bytes: the pickled dictionary, a few
+small entries, then one entry for each tensor. Python writes and reads it through a buffer of one block. Source: PyTorch
+2.1 and later (`caffe2/serialize/inline_container.cc`, `torch/serialization.py`), checked with strace. Archives above 4
+GiB have 8 more bytes for each entry, which are left out.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BATCH = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
-    """An entry of the archive: where its header, its data and its end lie."""
+    """An entry of the archive: offsets of its header, its data and its end."""
 
     header: int
     data: int
@@ -43,7 +43,7 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archive:
-    """The places of an archive. size: bytes of the file."""
+    """The offsets in an archive. size: bytes of the file."""
 
     entries: tuple[_Entry, ...]
     directory: int
@@ -103,7 +103,7 @@ def archive_reads(archive: Archive, block_bytes: int) -> list[Request]:
 
 
 def pickle_bytes(state: State, storage: str) -> int:
-    """Bytes of the pickled dictionary (protocol 2), in which a storage stands for each tensor."""
+    """Bytes of the pickled dictionary (protocol 2), which contains a storage for each tensor."""
     pickler = _Pickler(storage)
     return 2 + pickler.dictionary(state) + 1
 
@@ -117,7 +117,7 @@ def _elements(state: State) -> Iterator[int]:
 
 
 class _Pickler:
-    """Counts what Python's pickler writes; what was written before is named by its number in a memo."""
+    """Counts the bytes that Python's pickler writes; it names repeated objects by their number in a memo."""
 
     def __init__(self, storage: str) -> None:
         self._storage = storage
@@ -172,7 +172,7 @@ def _integer(value: int) -> int:
 
 
 class _BufferedWriter:
-    """Which writes Python's `BufferedWriter` makes of pieces written one behind the other."""
+    """The writes that Python's `BufferedWriter` makes of consecutive pieces."""
 
     def __init__(self, block_bytes: int) -> None:
         self._block = block_bytes
@@ -202,7 +202,7 @@ class _BufferedWriter:
 
 
 class _BufferedReader:
-    """Which reads Python's `BufferedReader` makes of reads at given places."""
+    """The reads that Python's `BufferedReader` makes for reads at given offsets."""
 
     def __init__(self, block_bytes: int, size: int) -> None:
         self._block, self._size = block_bytes, size
@@ -210,11 +210,11 @@ class _BufferedReader:
         self.requests: list[Request] = []
 
     def restart(self) -> None:
-        """Forget what the buffer holds."""
+        """Forget the contents of the buffer."""
         self._begin = self._end = 0
 
     def read(self, offset: int, length: int) -> None:
-        """Read what the buffer does not hold: large pieces past it, small ones through it."""
+        """Read the bytes that the buffer does not hold: large pieces past it, small ones through it."""
         if not self._begin <= offset < self._end:
             self._begin = self._end = offset
         missing = offset + length - self._end

@@ -1,4 +1,4 @@
-"""A Kineto file in pieces: what stands around its events, and the events in chunks that end at an event's border.
+"""Reads a Kineto file in pieces: the text around its events, and the events in chunks that end between events.
 
 Only one chunk is in memory at a time. Nothing is decoded here, so that a damaged event spoils no other.
 """
@@ -14,16 +14,16 @@ from dxt_replay.traces.errors import ProfileError
 from dxt_replay.traces.gzip_blocks import ExpansionError, unpacked_blocks
 
 CHUNK_BYTES = 512 << 10
-"""The events of a chunk, decoded, fit into the processor's cache: larger chunks are a quarter slower."""
+"""Chunk size: the decoded events of a chunk fit into the processor's cache; larger chunks are a quarter slower."""
 
 _PACKED_SHARE = 64
-"""A compressed file is read in blocks of this part of a chunk: they unpack to 13 to 30 times their size."""
+"""Block size for compressed files, as a part of a chunk: they unpack to 13 to 30 times their size."""
 
 _MOST_HEAD_BYTES = 256 << 20
-"""What stands before the events holds a log line per warning; more than this is not a profile."""
+"""Most bytes before the events of a profile, which hold a log line per warning."""
 
 ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
-"""Where the events begin."""
+"""Begin of the events."""
 
 _FIRST_MEMBER = re.compile(rb'\s*(?:\{\s*\}\s*,\s*)*\{\s*("\w+")\s*:')
 _END = re.compile(rb"\}\s*,?\s*\]\s*(?=[,}])")
@@ -32,7 +32,7 @@ _LEAST_TAIL_BYTES = 4 << 10
 
 
 def unpacked(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
-    """The bytes of a file, those of a gzip file unpacked; what a cut gzip file still holds comes before the error.
+    """The unpacked bytes of a file; the readable part of a cut gzip file comes before the error.
 
     Raises: ProfileError for a file that cannot be read or is a decompression bomb; EOFError where a gzip file is cut
     off or damaged.
@@ -83,12 +83,12 @@ class EventChunks:
             self.damage = str(error)
 
     def _found_events(self, buffer: bytearray, parts: Iterator[bytes]) -> bool:
-        """Whether the array of events was found; `buffer` then begins with the first of them."""
+        """Whether the array of events was found; `buffer` then begins with the first event."""
         for part in parts:
             buffer += part
             if (array := ARRAY.search(buffer)) and (first := _FIRST_MEMBER.match(buffer, array.end())):
                 self.head = bytes(buffer[: array.end()])
-                # A tool that wrote the file anew may begin an event with another member.
+                # A tool that rewrote the file may begin an event with another member.
                 members = b"|".join({*self.first_members, first.group(1)})
                 self.border = re.compile(rb"\}\s*,\s*(?=\{\s*(?:" + members + rb")\s*:)")
                 del buffer[: array.end()]
@@ -103,7 +103,7 @@ class EventChunks:
         return False
 
     def _last_border(self, buffer: bytearray) -> int:
-        """Where the last event ends after which another begins; 0 where there is none."""
+        """End of the last event that another one follows; 0 if there is none."""
         tail = _LEAST_TAIL_BYTES
         while True:
             begin = max(len(buffer) - tail, 0)

@@ -1,4 +1,4 @@
-"""Events to columns, chunk by chunk: what is kept of each is numbers, and each name and thread is kept once."""
+"""Turns events into columns, chunk by chunk: numbers per event; each name and thread is kept once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _TS, _DUR, _PID, _TID = (attrgetter(name) for name in ("ts", "dur", "pid", "tid"
 
 
 def exact_ns(microseconds: np.ndarray) -> np.ndarray:
-    """int64 ns of float64 microseconds with three decimals: the whole part apart, so that no digit is lost."""
+    """int64 ns of float64 microseconds with three decimals; converts the whole part separately, so that no digit is
+    lost."""
     whole = np.floor(microseconds)
     result: np.ndarray = whole.astype(np.int64) * 1000 + np.rint((microseconds - whole) * 1000).astype(np.int64)
     return result
@@ -72,13 +73,13 @@ class EventColumns:
         try:
             pid, tid = (np.fromiter(map(get, events), np.int64, len(events)) for get in (_PID, _TID))
         except (ValueError, TypeError, OverflowError):
-            # Names instead of numbers: those of 2021, and of lines that are neither a thread nor a stream.
+            # Files of 2021, and lines that are neither a thread nor a stream, have names instead of numbers.
             threads = [
                 self._threads[gpu, _plain(event.pid), _plain(event.tid)]
                 for gpu, event in zip(on_gpu.tolist(), events, strict=True)
             ]
             return np.array(threads, np.int32)
-        # Events of one thread mostly follow each other: the row is looked up once for each run of them.
+        # Consecutive events mostly share a thread, so the row is looked up once per run of them.
         changes = (pid[1:] != pid[:-1]) | (tid[1:] != tid[:-1]) | (on_gpu[1:] != on_gpu[:-1])
         first = np.append(0, np.flatnonzero(changes) + 1)
         keys = zip(on_gpu[first].tolist(), pid[first].tolist(), tid[first].tolist(), strict=True)
@@ -91,7 +92,7 @@ class EventColumns:
                 self._thread_names[_plain(event.pid), _plain(event.tid)] = label_of(event)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The columns of all events, in the order of the files; afterwards this holds none."""
+        """The columns of all events, in file order; this object is empty afterwards."""
         joined = {name: np.concatenate([part.pop(name) for part in self._parts]) for name in list(self._parts[0])}
         self._parts.clear()
         return joined
@@ -114,7 +115,7 @@ class EventColumns:
 
 
 class _Rows(dict[_Key, int]):
-    """Key -> row, in order of appearance: a key that is looked up first gets the next row."""
+    """Key -> row, in order of appearance: a new key gets the next row."""
 
     def __missing__(self, key: _Key) -> int:
         row = self[key] = len(self)
@@ -122,7 +123,7 @@ class _Rows(dict[_Key, int]):
 
 
 def _plain(name: int | str) -> int | str:
-    """A number that is written as a text as that number, as NumPy reads it: both name one thread in files of 2021."""
+    """A number written as text becomes that number, as NumPy reads it: in files of 2021 both name one thread."""
     try:
         return int(name)
     except ValueError:
@@ -130,7 +131,7 @@ def _plain(name: int | str) -> int | str:
 
 
 def _number(name: int | str) -> int:
-    """The number in the name of a thread or stream ("stream 7"), 0 where there is none."""
+    """The number in the name of a thread or stream ("stream 7"), 0 if there is none."""
     if isinstance(name, int):
         return name if abs(name) < 1 << 63 else 0
     found = _NUMBER.search(name)

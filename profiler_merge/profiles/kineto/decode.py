@@ -1,4 +1,4 @@
-"""Kineto files to `Profile`: the cycles of one process, read chunk by chunk, joined on one clock."""
+"""Reads Kineto files into a `Profile`: the cycles of one process, chunk by chunk, joined on one clock."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from dxt_replay.traces.errors import ProfileError
 from dxt_replay.traces.units import NS_PER_S
 
 _LEAST_EPOCH_US = 1e14
-"""Microseconds since 1970 are above this since 1973. Smaller times without a base have no date (April 2024)."""
+"""Least dated time: microseconds since 1970 exceed it since 1973. Smaller times without a base have no date (April
+2024)."""
 
 _OUTSIDE_NS = 60 * NS_PER_S
-"""How far an event may lie outside the profiler's window; events at time 0 exist (kineto issue 109)."""
+"""Largest distance of an event from the profiler's window; events at time 0 exist (kineto issue 109)."""
 
 _ANCHOR = re.compile(r"dxt_anchor#(.*)#", re.DOTALL)
 _NUMBER_OF = re.compile(r"(\w+)=(-?\d{1,18})(?=,|$)")
 _STEP = re.compile(r"ProfilerStep#(\d{1,9})")
 _STEP_CATEGORIES = ("user_annotation", "Operator")
 _MOST_BASE_NS = 1 << 62
-"""A base from here on, in the year 2116, is damage: the file counts as one without a date."""
+"""Largest valid base, in the year 2116; with a larger one the file counts as undated."""
 _BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})')
 _RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*(\d{1,9})')
 _HOST = re.compile(rb'"host_name"\s*:\s*"([^"\\]*)"')
@@ -39,8 +40,8 @@ _NAME = re.compile(rb'"traceName"\s*:\s*("(?:[^"\\]|\\.)*")')
 def read_profile(paths: Sequence[Path], *, skip_damaged: bool = False, chunk_bytes: int = CHUNK_BYTES) -> Profile:
     """The events of one process: of its only file, or of one file a cycle of the profiler's schedule.
 
-    Kept are the events with a duration; of Python functions only those that save or load a checkpoint. Events that are
-    not valid JSON and cannot be repaired are left out, with a warning. `skip_damaged`: read what a cut file still has.
+    Keeps events with a duration; of Python functions only those that save or load a checkpoint. Events that are not
+    valid JSON and cannot be repaired are left out, with a warning. `skip_damaged`: read what a cut file still has.
     Raises: ProfileError for a file that is missing, cut off or without events; MissingDependencyError.
     """
     columns = EventColumns()
@@ -96,7 +97,7 @@ def _profile(
     stops = [first for first, _ in bases[1:]] + [len(ts)]
     for (first, base_ns), stop in zip(bases, stops, strict=True):
         start_ns[first:stop] += base_ns
-        # The median: events at time 0 are dropped below.
+        # The median, because events at time 0 are dropped only below.
         dated &= first == stop or base_ns > 0 or float(np.median(ts[first:stop])) >= _LEAST_EPOCH_US
     if not dated and len(paths) > 1:
         raise ProfileError(f"{paths[0]} and the files beside it have no common clock: give one of them alone")
@@ -140,7 +141,7 @@ def _profile(
 def _inside_the_window(
     data: dict[str, np.ndarray], columns: EventColumns, warnings: list[str]
 ) -> dict[str, np.ndarray]:
-    """Without events far outside of the time that the profiler ran, as far as it says when that was."""
+    """Drop events far outside of the time that the profiler ran, if the file states that time."""
     start, end = data["start_ns"], data["start_ns"] + data["duration_ns"]
     traced = data["category"] == columns.categories.get("Trace", -1)
     if traced.any():
@@ -177,7 +178,7 @@ def _stats(data: dict[str, np.ndarray], columns: EventColumns) -> dict[str, tupl
 
 
 def _without_numbers(name: str) -> str:
-    """The name of an anchor or a mark of a step without what `_stats` has from it."""
+    """The name of an anchor or a step mark without the numbers that `_stats` took from it."""
     return name.partition("#")[0] if _ANCHOR.fullmatch(name) or _STEP.fullmatch(name) else name
 
 
@@ -187,7 +188,7 @@ def _rank(around: Sequence[bytes]) -> int | None:
 
 
 def _hosts(paths: Sequence[Path], around: Sequence[bytes], pids: Collection[int]) -> tuple[str, ...]:
-    """As the file says, else as its name does: worker_3 and rank_3 are names of workers, whose number is no process."""
+    """Hosts from the file, else from its name. worker_3 and rank_3 are names of workers, whose number is no process."""
     hosts = {found.group(1).decode("utf-8", "replace") for text in around if (found := _HOST.search(text))}
     if not hosts:
         hosts = {named[0] for path in paths if (named := host_and_pid(path)) is not None and named[1] in pids}
@@ -195,7 +196,7 @@ def _hosts(paths: Sequence[Path], around: Sequence[bytes], pids: Collection[int]
 
 
 def _exports(text: bytes) -> list[str]:
-    """The file that the profiler wrote first, before it was compressed and moved to where it is now."""
+    """The file that the profiler wrote first, before it was compressed and moved."""
     found = _NAME.search(text)
     try:
         name: Any = json.loads(found.group(1)) if found else None

@@ -1,4 +1,4 @@
-"""The events of a chunk: msgspec for all at once, and one by one where an event is not valid JSON."""
+"""Decodes the events of a chunk with msgspec: all at once, or one by one if an event is not valid JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ except ImportError as error:  # pragma: no cover
 
 
 class Event(msgspec.Struct, gc=False):
-    """The members of an event that matter; `ts` and `dur` in microseconds, `args` not decoded."""
+    """The needed members of an event; `ts` and `dur` in microseconds, `args` not decoded."""
 
     ph: str = ""
     cat: str = ""
@@ -44,7 +44,7 @@ _LABELS = msgspec.json.Decoder(_Labels)
 
 
 def decode_events(chunk: bytes, border: re.Pattern[bytes]) -> tuple[list[Event], int]:
-    """The events of a chunk, and how many of them had to be dropped: no parser can say what those were.
+    """The events of a chunk, and the number of events that no parser can read.
 
     `border` matches between two events. An event with NaN, control characters or bytes that are not UTF-8 is repaired.
     """
@@ -65,7 +65,8 @@ def _pieces(chunk: bytes, border: re.Pattern[bytes]) -> Iterator[bytes]:
 
 
 def _decode_pieces(pieces: Sequence[bytes], events: list[Event]) -> int:
-    """Appends what can be decoded to `events`; by halves, so that a few bad events cost little. How many were not."""
+    """Append all readable events to `events`, by halves, so that a few bad ones cost little. Returns the number of
+    unreadable ones."""
     try:
         events += _EVENTS.decode(b"[" + b",".join(pieces) + b"]")
         return 0
@@ -97,7 +98,7 @@ def _repaired(piece: bytes) -> Event:
 
 
 def correlation_of(event: Event) -> int:
-    """The number that a GPU event shares with the call that launched it; 0 for none that fits into 64 bits."""
+    """The number that a GPU event shares with the call that launched it; 0 if it has none that fits 64 bits."""
     try:
         found = _ARGUMENTS.decode(event.args).correlation
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -106,7 +107,7 @@ def correlation_of(event: Event) -> int:
 
 
 def label_of(event: Event) -> str:
-    """The text of a metadata event: the name of a process or thread, or what a process is labelled."""
+    """The text of a metadata event: the name of a process or thread, or a label of a process."""
     try:
         found = _LABELS.decode(event.args)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""TensorFlow's trace.json.gz to `Profile`: the events of an XPlane file, cut at a million, without a date.
+"""Reads TensorFlow's trace.json.gz into a `Profile`: the events of an XPlane file, cut at a million, without a date.
 
 Names, threads and arguments are those of XPlane, numbers as texts. The last element of `traceEvents` is `{}`.
 TensorFlow 2.2 writes nothing else; from 2.3 on the .xplane.pb beside it says more.
@@ -21,14 +21,14 @@ from dxt_replay.profiler_merge.profiles.kineto.events import Event, decode_event
 from dxt_replay.traces.errors import ProfileError
 
 _ROUND = 100_000
-"""The viewer's limit (1,000,000 unless TF_PROFILER_TRACE_VIEWER_MAX_EVENTS says otherwise) is a round number."""
+"""The viewer's limit (1,000,000, or TF_PROFILER_TRACE_VIEWER_MAX_EVENTS) is a round number."""
 _SAGEMAKER = re.compile(r"\d+-(.+)_(\d{16})_\d{16}\.metadata")
 """Process, host, and the wall clock in us at the start and stop of the profile (smdebug writes an empty file)."""
 _LEVELS_UP = 5
 
 
 class _Columns:
-    """The events of a trace as lists, and its threads and processes by name."""
+    """The events of a trace as lists, with the names of its threads and processes."""
 
     def __init__(self) -> None:
         self.names: dict[str, int] = {}
@@ -40,7 +40,7 @@ class _Columns:
         self.texts: dict[str, int] = {}
 
     def add(self, event: Event) -> None:
-        """Keep an event with a duration; note a name. Raises: ValueError, RecursionError where it is not JSON."""
+        """Keep an event with a duration; note a name. Raises: ValueError, RecursionError if it is not JSON."""
         place = (_number(event.pid), _number(event.tid))
         found = _arguments(event) if event.ph in ("M", "X") else {}
         if event.ph == "M":
@@ -58,7 +58,7 @@ class _Columns:
 
     def _add_stats(self, row: int, found: dict[str, object]) -> None:
         if "step_num" not in found and "step_name" in found and "group_id" in found:
-            # The root of a step's events, before TensorFlow 2.3 had marks.
+            # The root event of a step, before TensorFlow 2.3 had marks.
             found["step_num"] = found["group_id"]
         for key, value in found.items():
             if key in NUMBER_STATS and (number := _integer(value)) is not None:
@@ -68,9 +68,9 @@ class _Columns:
 
 
 def read_profile(path: Path, *, skip_damaged: bool = False) -> Profile:
-    """All events with a duration. `skip_damaged`: read what a file that is cut off still has.
+    """All events with a duration. `skip_damaged`: read the rest of a file that is cut off.
 
-    It has a date where SageMaker's debugger wrote one beside it, to some milliseconds.
+    If SageMaker's debugger wrote a file beside it, the profile has a date, to some milliseconds.
     Raises: ProfileError for a file that is missing, damaged or without events.
     """
     columns, dropped = _Columns(), 0
@@ -138,7 +138,7 @@ def _stat(place: np.ndarray, found: Sequence[tuple[int, int]]) -> tuple[np.ndarr
 
 
 def _sagemaker_start(path: Path) -> int | None:
-    """When the profile started, from the only file of SageMaker's debugger in the folders above; None without one."""
+    """Start of the profile, from the only file of SageMaker's debugger in the folders above; None without one."""
     for folder in path.resolve().parents[:_LEVELS_UP]:
         found = [match for file in folder.glob("*.metadata") if (match := _SAGEMAKER.fullmatch(file.name))]
         if found:
@@ -157,7 +157,7 @@ def _number(value: int | str) -> int:
 
 
 def _integer(value: object) -> int | None:
-    """The number, where it fits into 64 bits: ids from 2**63 wrap, as they do in XPlane."""
+    """The number as 64 bits: ids from 2**63 wrap, as they do in XPlane; None if it is no number."""
     try:
         number = int(str(value))
     except ValueError:

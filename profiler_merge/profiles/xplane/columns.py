@@ -1,4 +1,4 @@
-"""Decoded planes to a `Profile`: ids to rows, picoseconds to epoch nanoseconds, and the checks that damage fails."""
+"""Makes a `Profile` from decoded planes: ids become rows, picoseconds epoch nanoseconds; checks detect damage."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _EPOCH_RANGE = (1_000_000_000_000_000_000, 4_000_000_000_000_000_000)
 """2001 to 2096 in ns since 1970: separates an epoch from a counter (TF 2.4 numbers its elements from 0)."""
 _MAX_RELATIVE_NS = 1 << 61
 _OUTSIDE_NS = 60_000_000_000
-"""How far an event may lie outside the profiler's own window, for a stepped clock; beyond it the bytes are damaged."""
+"""Largest distance of an event from the profiler's window, for a stepped clock; beyond it the bytes are damaged."""
 _OPTIONS = {2: "host_tracer_level", 3: "device_tracer_level", 4: "python_tracer_level", 10: "repository_path"}
-"""Fields of ProfileOptions (tsl/profiler/protobuf/profiler_options.proto) that say what was captured."""
+"""Fields of ProfileOptions (tsl/profiler/protobuf/profiler_options.proto) that describe what was captured."""
 
 Columns = dict[str, np.ndarray]
 Stats = dict[str, tuple[np.ndarray, np.ndarray]]
@@ -47,9 +47,9 @@ class _Tables:
 
 
 def assemble(path: Path, planes: list[RawPlane], hostnames: list[bytes], skipped_fields: Mapping[str, int]) -> Profile:
-    """The profile of the planes that have events decoded; takes over (changes) their arrays.
+    """The profile of the planes with decoded events; takes over (changes) their arrays.
 
-    Raises: DamageError for what no profiler writes; ProfileError for a profile without events.
+    Raises: DamageError for bytes that no profiler writes; ProfileError for a profile without events.
     """
     _check_complete(planes, hostnames)
     wanted = [(plane, plane.events) for plane in planes if plane.events is not None]
@@ -105,9 +105,10 @@ def _text(name: bytes) -> str:
 
 
 def _check_complete(planes: list[RawPlane], hostnames: list[bytes]) -> None:
-    """A length that grew by a flipped bit swallows what follows, tags and all, into a name.
+    """Check that no field swallowed its successors: a length that a flipped bit enlarged takes in what follows as a
+    name.
 
-    Host names are the last field of the file, so a cut between planes shows in their absence. TF 2.3 does not write
+    Host names are the last field of the file, so a cut between planes shows by their absence. TF 2.3 does not write
     them, but neither does it write a Task Environment (2.17 and later) or 64-bit line ids (2.19 and later).
     """
     for plane in planes:
@@ -126,8 +127,9 @@ def _check_complete(planes: list[RawPlane], hostnames: list[bytes]) -> None:
 def _plane_columns(
     plane: RawPlane, events: RawEvents, tables: _Tables, first_line: int, first_event: int
 ) -> tuple[Columns, np.ndarray | None]:
-    """Columns of one plane in file order, `start_ns` relative to the profile's start; events without a time are
-    left out. Also the row of each event, -1 for those, or None where that is its own position."""
+    """Columns of one plane in file order, `start_ns` relative to the profile's start, without events that lack a time.
+
+    Also the row of each event, -1 for those without a time; None if that is its own position."""
     line, ids, start_ns, duration_ns = events.line, events.metadata_id, events.offset_ps, events.duration_ps
     row_of_event = None
     timed = start_ns != UNTIMED
@@ -157,8 +159,8 @@ def _rows_of(ids: np.ndarray, known: np.ndarray, plane: RawPlane) -> np.ndarray:
     """int32 row in the sorted `known` per id. Raises: DamageError for an id that is not in it."""
     if len(ids) == 0:
         return np.empty(0, np.int32)
-    if len(known) and known[0] >= 0 and known[-1] < 4 * len(known) + 1024:  # handed out one by one, as TF does
-        table = np.full(int(known[-1]) + 2, -1, np.int32)  # the last entry stands for every id beyond
+    if len(known) and known[0] >= 0 and known[-1] < 4 * len(known) + 1024:  # numbered consecutively, as TF does
+        table = np.full(int(known[-1]) + 2, -1, np.int32)  # the last entry stands for every larger id
         table[known] = np.arange(len(known), dtype=np.int32)
         rows = table[np.clip(ids, -1, len(table) - 1)]
         bad = rows < 0
@@ -194,14 +196,14 @@ def _plane_stats(plane: RawPlane, events: RawEvents, tables: _Tables, row_of_eve
         if row_of_event is not None:
             rows = row_of_event[rows]
             keep &= rows >= 0
-        keep[:-1] &= rows[1:] != rows[:-1]  # of a stat that an event carries twice the last one counts
+        keep[:-1] &= rows[1:] != rows[:-1]  # if an event has a stat twice, the last one counts
         if keep.any():
             stats[stat] = (rows, values) if keep.all() else (rows[keep], values[keep])
     return stats
 
 
 def _whole_numbers(kinds: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(bool keep, int64 values) of a numeric stat. A double is kept when whole: TraceMe stores 1e5 so."""
+    """(bool keep, int64 values) of a numeric stat. Whole doubles are kept: TraceMe stores 1e5 so."""
     keep = (kinds == INT64) | (kinds == UINT64)
     if keep.all():
         return keep, values
@@ -221,7 +223,7 @@ def _text_rows(
 
 
 def _sort(columns: Columns, stats: Stats) -> None:
-    """Puts the events in (line, start, outer first) order, which TensorFlow nearly always wrote already."""
+    """Sort the events in (line, start, outer first) order, in which TensorFlow nearly always wrote them."""
     line, start, duration = columns["line"], columns["start_ns"], columns["duration_ns"]
     wrong = start[1:] < start[:-1]
     wrong |= (start[1:] == start[:-1]) & (duration[1:] > duration[:-1])
@@ -273,7 +275,7 @@ def _epoch(
 
 
 def _check_window(columns: Columns, environment: Mapping[str, int | bytes]) -> None:
-    """Raises: DamageError for an event far outside the time that the profiler ran, decades where that is unknown."""
+    """Raises: DamageError for an event far outside of the profiler's run; decades outside if that is unknown."""
     start, stop = environment.get("profile_start_time"), environment.get("profile_stop_time")
     last = _MAX_RELATIVE_NS
     if isinstance(start, int) and isinstance(stop, int) and 0 < start <= stop:
@@ -302,7 +304,7 @@ def _profile_options(data: int | bytes | None) -> dict[str, int | str]:
                 options[_OPTIONS[tag >> 3]] = _text(data[at : at + value])
             at += value
         elif tag & 7 != 0:
-            break  # a kind of field that ProfileOptions did not have; what matters came before it
+            break  # a field type that ProfileOptions did not have; the needed fields came before it
         elif tag >> 3 in _OPTIONS:
             options[_OPTIONS[tag >> 3]] = value
     return options

@@ -1,4 +1,4 @@
-"""The outer layers of the compiled XPlane core, which run too rarely to compile. Needs `_xplane`, the extension."""
+"""The outer layers of the compiled XPlane core, which run too rarely to be compiled. Needs the extension `_xplane`."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _plane(
 def _entries(
     buffer: memoryview, begins: np.ndarray, ends: np.ndarray, message: str, skipped: Counter[str]
 ) -> tuple[list[int], tuple[np.ndarray, np.ndarray]]:
-    """Keys of map entries, and where their values begin and end."""
+    """Keys of map entries, and begins and ends of their values."""
     values, starts, stops, _ = _pick(buffer, begins, ends, message, skipped)
     return values[:, 1].view(np.int64).tolist(), (starts[:, 2].copy(), stops[:, 2].copy())
 

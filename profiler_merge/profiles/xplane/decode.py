@@ -1,4 +1,4 @@
-"""XPlane files to `Profile`, without TensorFlow and without protobuf: a compiled core reads the bytes."""
+"""Reads XPlane files into a `Profile`, without TensorFlow and protobuf: a compiled core reads the bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Profile", "ProfileLine", "find_profiles", "read_profile"]
 
 SUFFIXES = (".xplane.pb", ".xplane.pb.gz")
 MAX_BYTES = (1 << 31) - 1
-"""Protobuf's own limit for one message, hence also the most that a compressed profile may unpack to."""
+"""Protobuf's limit for one message, so also for an unpacked profile."""
 
 _WANTED = tuple(key.encode() for key in STATS)
 
@@ -27,8 +27,8 @@ _WANTED = tuple(key.encode() for key in STATS)
 def find_profiles(directory: Path) -> list[Path]:
     """Every `*.xplane.pb[.gz]` below `directory` (or the file itself), sorted; several runs are all listed.
 
-    A compressed copy beside the plain file is left out. Raises: ProfileError for a path that does not exist, or a
-    folder in it that cannot be listed.
+    A compressed copy beside the plain file is left out.
+    Raises: ProfileError for a path that does not exist, or a folder in it that cannot be listed.
     """
     directory = Path(directory)
     if directory.is_file():
@@ -52,7 +52,7 @@ def _refuse(error: OSError) -> None:
 
 
 def _compiled_core() -> Decoder:
-    """The decoder that installation compiles. Raises: MissingDependencyError for a checkout that is not compiled."""
+    """The compiled decoder. Raises: MissingDependencyError for a checkout that is not compiled."""
     try:
         from dxt_replay.profiler_merge.profiles.xplane.compiled import decode
     except ImportError as error:
@@ -102,7 +102,7 @@ def _opened(path: Path) -> Iterator[memoryview]:
             if file.read(2) == b"\x1f\x8b":
                 yield memoryview(_unpacked(path))
                 return
-            # Left to the garbage collector: the traceback of an error may still hold parts of the view.
+            # Left to the garbage collector: an error's traceback may still hold parts of the view.
             yield memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except OSError as error:
         raise ProfileError(f"{path} cannot be read: {error.strerror or error}") from error

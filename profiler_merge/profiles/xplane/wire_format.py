@@ -63,21 +63,21 @@ FIELDS: Mapping[str, Mapping[int, tuple[str, str, bool]]] = {
     },
     "XStatMetadata": {1: ("id", "int64", False), 2: ("name", "bytes", False), 3: ("description", "bytes", False)},
 }
-"""Message -> field number -> (name, type, repeated). Maps are their entry messages, which is how they are stored.
-Strings are `bytes`: one file name that is not UTF-8 would otherwise make the whole profile unreadable."""
+"""Message -> field number -> (name, type, repeated). Maps are stored as their entry messages. Strings are `bytes`: one
+file name that is not UTF-8 would otherwise make the whole profile unreadable."""
 
 DOUBLE, UINT64, INT64, STR, BYTES, REF = 2, 3, 4, 5, 6, 7
 """Kinds of a stat's value: its field number in XStat. REF: the text is the name of another stat of the plane."""
 
 UNTIMED = -(1 << 63)
-"""`offset_ps` of an event that has a number of occurrences instead of a time."""
+"""`offset_ps` of an event with a number of occurrences instead of a time."""
 
 MAX_STAT_ID = 1 << 20
-"""Stat ids are handed out from 1 upwards; a larger one is damage, and would make a large table."""
+"""Largest stat id: ids count up from 1, so a larger one is damage, and would need a large table."""
 
 
 class DamageError(ValueError):
-    """Bytes that no profiler writes. Says where; `xplane.read_profile` adds the file and what to do."""
+    """Bytes that no profiler writes. The message says where; `xplane.read_profile` adds the file and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -97,7 +97,7 @@ class RawEvents:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RawPlane:
-    """One XPlane. `events` is None for a plane whose events were not asked for.
+    """One XPlane. `events` is None for a plane whose events were not requested.
 
     `lines`: (id, name, timestamp_ns). `event_names`: id -> (name, display name). `stats`: id -> (kind, value).
     """
@@ -111,7 +111,7 @@ class RawPlane:
 
 
 class Decoder(Protocol):
-    """A core: XSpace bytes -> planes, host names, and message -> number of skipped fields where there were any.
+    """A core: XSpace bytes -> planes, host names, and message -> number of skipped fields, if there were any.
 
     `keep`: whether the events of the plane of this name are wanted. `wanted`: names of the stats to keep; a stat's key
     is its row there. A field whose number is beyond those of its message is skipped, as a later version may add it.
@@ -138,8 +138,8 @@ def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
 def check_single(message: str, counts: Sequence[int] | np.ndarray) -> None:
     """Raises: DamageError when a field that occurs once occurs more often; `counts` is by field number.
 
-    Protobuf would let the last one win. No profiler writes a field twice, but a length that grew by a flipped bit
-    swallows events and then finds the fields of what followed.
+    Protobuf would use the last one. No profiler writes a field twice, but a length that a flipped bit enlarged swallows
+    events and then meets the fields of later ones.
     """
     for number, (name, _, repeated) in FIELDS[message].items():
         if not repeated and counts[number] > 1:

@@ -1,4 +1,4 @@
-"""Spans from the events that a program annotated for DFTracer: the `ai` interface of pydftracer, and DLIO's own names.
+"""Spans from the events that a program annotated for DFTracer: the `ai` interface of pydftracer, and DLIO's names.
 
 Arguments such as `step` and `epoch` are stale or wrong in several releases: steps are numbered by their order.
 """
@@ -30,7 +30,7 @@ from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.schema import READING_WAITS
 
 MOST_EVENTS = 1 << 16
-"""Events of one name that are kept where the name means nothing here: more are details of the code."""
+"""Most events of an unknown name that are kept: more are details of the code."""
 
 _ROLES = {
     "wait": re.compile(r"data_?loader/fetch|data_?loader/loop\.iter"),
@@ -42,7 +42,7 @@ _ROLES = {
     "epoch": re.compile(r"pipeline/epoch\.block|dlio_benchmark/\w+\._train"),
     "": re.compile(r"(storage|reader|config)/.*|.*\.__\w+__|data_?loader/.*|pipeline/.*|.*\.(trace_object|get_loader)"),
 }
-"""What an event is, by category/name; "" is what is never a span."""
+"""The role of an event, by category/name; "" for events that are never a span."""
 
 
 class Annotations:
@@ -80,16 +80,16 @@ class Annotations:
         return dict(zip(("tid", "name", "start", "end"), (column[mine] for column in columns[1:]), strict=True))
 
     def is_role(self, role: str | None) -> np.ndarray:
-        """bool by name: what its events are."""
+        """bool by name: whether its events have this role."""
         return np.array([own == role for own in self._roles], dtype=bool)
 
 
 def annotated_spans(annotations: Annotations, process: int, *, reads_itself: bool) -> SpanColumns | None:
-    """The spans of a process in CLOCK_REALTIME; None where nothing in it was annotated as a part of a training loop.
+    """The spans of a process in CLOCK_REALTIME; None if it has no annotations of a training loop.
 
-    A step lasts from one wait for a batch to the next, and under DLIO, whose last batches have no wait, until its
-    compute ends; there what comes before compute is taken for the wait. `reads_itself`: whether the process, and not
-    its workers, reads the batches.
+    A step lasts from one wait for a batch to the next. Under DLIO, whose last batches have no wait, it lasts until its
+    compute ends, and the time before compute counts as the wait.
+    `reads_itself`: whether the process itself, not its workers, reads the batches.
     """
     events = annotations.of_process(process)
 
@@ -127,7 +127,8 @@ def annotated_spans(annotations: Annotations, process: int, *, reads_itself: boo
 
 
 def _until_compute_ends(compute: Intervals, epochs: Intervals) -> tuple[np.ndarray, np.ndarray]:
-    """Starts and ends of the steps: from the compute before, or the begin of the epoch, to the end of compute."""
+    """Starts and ends of the steps: from the end of the previous compute, or the begin of the epoch, to the end of
+    compute."""
     starts = np.append(compute.starts[:1], compute.ends[:-1])
     if len(epochs):
         epoch = np.searchsorted(epochs.starts, compute.starts, side="right") - 1
@@ -138,7 +139,7 @@ def _until_compute_ends(compute: Intervals, epochs: Intervals) -> tuple[np.ndarr
 
 
 def _from_wait_to_wait(waits: Intervals, compute: Intervals, epochs: Intervals) -> tuple[np.ndarray, np.ndarray]:
-    """Starts and ends of the steps: from a wait to the next one, or to the end of its epoch, or of all compute."""
+    """Starts and ends of the steps: from a wait to the next one, or to the end of its epoch or of all compute."""
     if not len(waits):
         return compute.starts, compute.ends
     last = max(int(waits.ends[-1]), int(compute.ends[-1]) if len(compute) else 0)
@@ -152,7 +153,7 @@ def _from_wait_to_wait(waits: Intervals, compute: Intervals, epochs: Intervals) 
 
 
 def _others(annotations: Annotations, events: dict[str, np.ndarray], steps: int, first_text: int) -> SpanPart:
-    """Events that the program annotated itself, where they are rare enough to be phases of the loop."""
+    """The program's own annotations that are rare enough to be phases of the loop."""
     mine = annotations.is_role(None)[events["name"]]
     counts = np.bincount(events["name"], minlength=len(annotations.names))
     rows = np.flatnonzero(mine & (counts[events["name"]] <= max(64, MOST_PER_STEP * steps)))

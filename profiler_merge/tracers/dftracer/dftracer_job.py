@@ -1,4 +1,4 @@
-"""DFTracer's files as a source of operations and of spans."""
+"""Reads DFTracer's files as a source of operations and of spans."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from dxt_replay.traces.errors import LogError, ProfileError
 from dxt_replay.traces.units import format_counted
 
 _NO_FOLDER = b"/unknown-working-directory"
-"""Where relative paths are shown whose folder the trace does not have."""
+"""Folder shown for relative paths whose folder the trace lacks."""
 _MOST_RANKS = 1 << 16
-"""In the oldest form `pid` is the rank, unless the program ran without MPI: then it is an id."""
+"""Largest `pid` that is a rank: in the oldest form it is the rank under MPI, else a process id."""
 _MOST_NS = 1 << 62
 _PLAIN = ("", "dftracer", "POSIX", "STDIO")
 _UNSEEN = (
@@ -35,7 +35,7 @@ def read_dftracer(files: Sequence[Path], exclude: Sequence[str] = (), include: S
     """The job that these files trace. Memory: one block of rows, and the annotations.
 
     `exclude`, `include`: as for `PathNumbers`.
-    Raises: LogError for traces without what a replay needs, or that cannot be read.
+    Raises: LogError for traces that lack data for a replay, or that cannot be read.
     """
     damage = Damage()
     reader = _Reader(run_facts(files), exclude, include)
@@ -75,7 +75,7 @@ def read_dftracer(files: Sequence[Path], exclude: Sequence[str] = (), include: S
 
 
 def read_annotations(files: Sequence[Path], pids: ProcessIds) -> MoreSpans:
-    """The annotated training loops of these files, of the ranks with the same process ids.
+    """The annotated training loops in these files, by rank with the same process ids.
 
     Raises: LogError as `read_dftracer`; ProfileError for traces without annotations.
     """
@@ -122,11 +122,11 @@ class _Reader:
         self._relative = self._ambiguous = self._nameless = 0
 
     def begin_file(self) -> None:
-        """Names by hash are those of the file first: 16 bits can stand for two paths."""
+        """Begin a file: names by hash are first looked up in it, since 16 bits can stand for two paths."""
         self._local = {}
 
     def take(self, trace: int, event: PfwEvent) -> None:
-        """Note one event of the file number `trace`."""
+        """Note one event of file number `trace`."""
         if event.name == "FH" and event.args is not None and event.args.value is not None:
             self._local[event.args.value] = event.args.name or ""
         if event.ph not in ("X", 1) or self._is_repeated(event):
@@ -155,7 +155,8 @@ class _Reader:
         self.calls.apply(event, caller, thread, self._file(event, caller), times)
 
     def _is_repeated(self, event: PfwEvent) -> bool:
-        """Whether an event was seen before: in the oldest form workers repeat what their parent had not written."""
+        """Whether an event was seen before: in the oldest form workers repeat events that their parent had not yet
+        written."""
         if not isinstance(event.id, str):
             return False
         seen, place = self._repeated.setdefault(number(event.tid), bytearray()), number(event.id)
@@ -188,7 +189,7 @@ class _Reader:
         return caller
 
     def adopt(self) -> None:
-        """Give processes their parents: the first of a rank in the oldest form, else as their start events say."""
+        """Assign parents to processes: the first process of a rank in the oldest form, else from their start events."""
         firsts: dict[int, TracedProcess] = {}
         for pid, rank in self._rank_of.items():
             process = self._callers[pid].process
@@ -223,7 +224,7 @@ class _Reader:
         return self.paths.number(raw)
 
     def warnings(self, files: Sequence[Path]) -> list[str]:
-        """What a user should know of the trace."""
+        """Warnings about the trace."""
         found = []
         unended = [path.name for path in files if path in self.facts.started and path not in self.facts.ended]
         if unended:

@@ -1,7 +1,7 @@
-"""The calls that DFTracer intercepted, as operations of a capture. It sees libc's functions, not system calls.
+"""The calls that DFTracer intercepted, as operations of a capture. They are functions of libc, not system calls.
 
-Up to 1.0 an event has its descriptor; 2.x has the file alone, so that two descriptors of one process on a file cannot
-be distinguished: its offsets are suspect while a file is open more than once.
+Up to 1.0 an event has its descriptor. In 2.x it has only the file, so two descriptors of one process on a file cannot
+be told apart: offsets are suspect while a file is open more than once.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _CHANGES = {
     "unlink": "unlink", "unlinkat": "unlink", "mkdir": "mkdir", "rmdir": "rmdir", "ftruncate": "truncate",
     "truncate": "truncate", "link": "link", "symlink": "symlink", "openat": "openat",
 }  # fmt: skip
-"""Calls that a capture has no operation for; of an openat the trace has the folder's name alone."""
+"""Calls without an operation in a capture; for an openat the trace has only the folder's name."""
 
 
 @dataclass(slots=True, eq=False)
 class CallingProcess:
-    """A process and what it has open: by descriptor, and by (interface, file) where the trace has no descriptors."""
+    """A process and its open files: by descriptor, or by (interface, file) if the trace has no descriptors."""
 
     process: TracedProcess
     descriptors: dict[int, OpenFile] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class CallingProcess:
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """One event with what is known of it."""
+    """One event with its context."""
 
     caller: CallingProcess
     thread: int
@@ -61,7 +61,8 @@ class _Context:
 
 
 class LibraryCalls:
-    """Turns events into operations. `mapped`: files that were mapped; `left_out`: calls that no capture holds."""
+    """Turns events into operations. `mapped`: files that were mapped; `left_out`: calls without an operation in a
+    capture."""
 
     def __init__(self, rows: TracedRows) -> None:
         self._rows = rows
@@ -91,7 +92,7 @@ class LibraryCalls:
         }
 
     def finish(self) -> None:
-        """Keep the stats of files that were never opened: nothing speaks against them."""
+        """Keep the stats of files that were never opened: nothing contradicts them."""
         for file in list(self._unsure):
             self._settle(file, existed=True)
 
@@ -100,7 +101,7 @@ class LibraryCalls:
         return event.name in (self._posix if event.cat == "POSIX" else self._stdio)
 
     def apply(self, event: PfwEvent, caller: CallingProcess, thread: int, file: int, times: tuple[int, int]) -> None:
-        """Do what the call did. `file`: its number."""
+        """Apply the effect of a call. `file`: its number."""
         if file != NOT_KEPT and event.args is not None:
             effects = self._posix if event.cat == "POSIX" else self._stdio
             effects[event.name](_Context(caller, thread, file, event.args, *times), event.name)
@@ -111,7 +112,8 @@ class LibraryCalls:
         self._rows.add((process.number, at.thread, at.file, op, api, offset, length, at.start_ns, at.end_ns))
 
     def _settle(self, file: int, *, existed: bool) -> None:
-        """The first open of a file: the stats before it, whose results the trace lacks, met it or failed."""
+        """At the first open of a file, decide whether earlier stats, whose results the trace lacks, succeeded or
+        failed."""
         self._opened_files.add(file)
         for at in self._unsure.pop(file, ()):
             if existed:
@@ -119,10 +121,10 @@ class LibraryCalls:
             else:
                 self.left_out["stat of a file that did not exist yet"] += 1
 
-    # Which open file a call is on.
+    # The open file of a call.
 
     def _opened(self, at: _Context) -> OpenFile:
-        """The open file of a call, by its descriptor, else the latest one of the process on the file."""
+        """The open file of a call, by descriptor, else the latest one of the process on the file."""
         descriptor = number(at.args.fd)
         if descriptor < 0:
             return self._latest(at, _POSIX)
@@ -217,7 +219,7 @@ class LibraryCalls:
         if name == "ftruncate":
             self.positions.truncate(at.file, max(number(at.args.length), 0))
 
-    # Calls on C streams, of which the trace has the file alone.
+    # Calls on C streams, of which the trace has only the file.
 
     def _open_stream(self, at: _Context, name: str) -> None:
         mode = str(at.args.mode or "r")

@@ -1,4 +1,4 @@
-"""The events of a .pfw file, one JSON object a line, in the forms of dlio_profiler (2023), DFTracer 1.0 and 2.x.
+"""The events of a .pfw file, one JSON object per line, in the forms of dlio_profiler (2023), DFTracer 1.0 and 2.x.
 
 Numbers are texts in the oldest form, `ph` is a number in the newest, hashes are numbers or hexadecimal texts.
 """
@@ -20,7 +20,7 @@ _Value = int | str | None
 
 
 class Arguments(msgspec.Struct, gc=False):
-    """The arguments that matter. `fhash`, else `fname`: the file."""
+    """The needed arguments. The file is `fhash`, else `fname`."""
 
     ret: _Value = None
     fd: _Value = None
@@ -41,7 +41,7 @@ class Arguments(msgspec.Struct, gc=False):
 
 
 class PfwEvent(msgspec.Struct, gc=False):
-    """An event. `ts`, `dur`: in the unit of the trace, microseconds unless it says otherwise."""
+    """An event. `ts`, `dur`: in the unit of the trace, by default microseconds."""
 
     name: str = ""
     cat: str = ""
@@ -58,7 +58,7 @@ _DECODE = msgspec.json.Decoder(PfwEvent).decode
 
 
 def pfw_events(path: Path, damage: Damage, wanted: Callable[[bytes], bool] | None = None) -> Iterator[PfwEvent]:
-    """The events of a file in its order, which is that of completion; of `wanted` lines where that is given.
+    """The events of a file in its order, which is that of completion; only of `wanted` lines if that is given.
 
     Damaged lines are counted in `damage`, and a file that is cut off is named there. Raises: LogError.
     """
@@ -73,7 +73,7 @@ def pfw_events(path: Path, damage: Damage, wanted: Callable[[bytes], bool] | Non
 
 
 def number(value: int | str | None, missing: int = -1) -> int:
-    """The number that a value is or spells; `missing` where it is neither."""
+    """The number that a value is or spells; `missing` if it is neither."""
     if isinstance(value, int):
         return value
     try:

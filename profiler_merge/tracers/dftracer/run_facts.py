@@ -1,4 +1,4 @@
-"""What must be known of a run before its events can be read: names by hash, forks, ranks, the unit of time."""
+"""Facts about a run that are needed before its events can be read: names by hash, forks, ranks, the unit of time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RunFacts:
     names: path by hash. collisions: hashes that stand for several paths, as the 16 bits of DFTracer 1.0.5 do.
     forked: child -> parent, where the child writes into its parent's file under the parent's pid.
     parents: pid -> parent's pid. ranks: pid -> rank. commands: pid -> hash of its command.
-    folders: pid -> hash of its working directory. unit_ns: of the times. ended: files that say that they are whole.
+    folders: pid -> hash of its working directory. unit_ns: of the times. ended: files with an end mark.
     """
 
     names: dict[int | str, str] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class RunFacts:
     started: set[Path] = field(default_factory=set)
 
     def note(self, path: Path, event: PfwEvent) -> None:
-        """Take what an event says."""
+        """Note the facts of an event."""
         args = event.args
         if args is None:
             return

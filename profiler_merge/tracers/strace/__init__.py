@@ -1,1 +1,1 @@
-"""The output of strace as a source of operations."""
+"""Reads the output of strace as a source of operations."""

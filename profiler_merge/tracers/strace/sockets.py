@@ -1,4 +1,4 @@
-"""What a job received through TCP, by peer: strace -yy shows both ends of a connection, -y the number of its socket."""
+"""Bytes that a job received through TCP, by peer: strace -yy shows both ends of a connection, -y the socket number."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class Sockets:
         self._received: Counter[bytes] = Counter()
 
     def note(self, arguments: bytes, received: int) -> None:
-        """Add what a call received on the descriptor that is its first argument; nothing where that is no socket.
+        """Add the bytes that a call received on the descriptor in its first argument, if that is a socket.
 
-        Calls that receive nothing are noted too: they show which ends of connections are the job's own.
+        Also note calls that receive nothing, because they show which ends of connections are the job's own.
         """
         found = _SOCKET.match(arguments)
         if found is not None:
             self._received[found[1]] += received
 
     def by_peer(self) -> Mapping[str, int]:
-        """Bytes by "address:port". What the processes of the job sent each other is left out: it is no input."""
+        """Bytes by "address:port", without data that processes of the job sent each other."""
         found = [(ends, received) for shown, received in self._received.items() if (ends := _ends(shown))]
         ours = {own for (own, _), _ in found}
         peers: Counter[str] = Counter()
@@ -42,6 +42,6 @@ class Sockets:
 
 
 def _ends(shown: bytes) -> tuple[str, str] | None:
-    """Both ends of a connection, written as `recorder.watch` writes them."""
+    """Both ends of a connection, in the form of `recorder.watch`."""
     found = _ENDS.fullmatch(shown.decode("ascii", "backslashreplace"))
     return None if found is None else (_BRACKETS.sub(r"\1", found[1]), _BRACKETS.sub(r"\1", found[2]))

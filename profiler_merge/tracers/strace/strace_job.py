@@ -1,4 +1,4 @@
-"""strace's output as a source of operations: `-f -ttt -T -y` in one file, or `-ff` in a file for each thread."""
+"""Reads strace's output as a source of operations: `-f -ttt -T -y` in one file, or `-ff` with a file per thread."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.units import format_counted
 
 CLOCK_NS = (-1_000_000, 0)
-"""strace reads the clock when the thread has stopped for it: 4 to 33 us after the call (measured), at times more."""
+"""Delay of strace's clock reading after the call: 4 to 33 us as measured, sometimes more."""
 _HEAD_LINES = 200
 _THREAD_FILE = re.compile(r"(.*?)\.(\d+)(\.gz)?")
 _WITH_PATH = re.compile(rb"(AT_FDCWD|[( ]\d+)<")
@@ -33,7 +33,8 @@ _RECORD = "record with `strace -f -ttt -T -y -s 0 -o run.strace COMMAND`"
 
 @dataclass(frozen=True, slots=True)
 class _Trace:
-    """The files of one run of strace: one, or with -ff one for each thread. `tids`: of each file, 0 where lines say."""
+    """The files of one run of strace: one file, or one per thread with -ff. `tids`: of each file, 0 if the lines have
+    it."""
 
     files: tuple[Path, ...]
     tids: tuple[int, ...]
@@ -54,17 +55,17 @@ class _Span:
 
 
 def is_thread_file(path: Path, others: Sequence[Path]) -> bool:
-    """Whether a file is named as the file of a thread of the same `strace -ff` as one of `others`."""
+    """Whether the file name is that of a thread of the same `strace -ff` as one of `others`."""
     name = _THREAD_FILE.fullmatch(path.name)
     prefixes = {(other.parent, found[1]) for other in others if (found := _THREAD_FILE.fullmatch(other.name))}
     return name is not None and (path.parent, name[1]) in prefixes
 
 
 def read_strace(files: Sequence[Path], exclude: Sequence[str] = (), include: Sequence[str] = ()) -> TracedJob:
-    """The job whose processes these files trace. Memory: one block of rows, and what is open.
+    """The job whose processes these files trace. Memory: one block of rows, and the open files.
 
     `exclude`, `include`: as for `PathNumbers`.
-    Raises: LogError for output that lacks what a replay needs, or that cannot be read.
+    Raises: LogError for output that lacks data for a replay, or that cannot be read.
     """
     damage, span = Damage(), _Span()
     rows, paths = TracedRows(), PathNumbers(exclude, include)
@@ -110,7 +111,7 @@ def read_strace(files: Sequence[Path], exclude: Sequence[str] = (), include: Seq
 
 
 def _traces(files: Sequence[Path]) -> list[_Trace]:
-    """The files by run of strace. Raises: LogError where one lacks times or paths, or no file has a line."""
+    """The files by run of strace. Raises: LogError if one lacks times or paths, or no file has a line."""
     alone: list[_Trace] = []
     by_prefix: dict[tuple[Path, str], list[tuple[int, Path]]] = {}
     empty = 0
@@ -131,7 +132,7 @@ def _traces(files: Sequence[Path]) -> list[_Trace]:
 
 
 def _checked(path: Path) -> bool | None:
-    """Whether the lines of a file name their threads; None where it has no lines.
+    """Whether the lines of a file name their threads; None if it has no lines.
 
     Raises: LogError where its lines lack times (-ttt) or the paths of descriptors (-y).
     """
@@ -152,7 +153,7 @@ def _checked(path: Path) -> bool | None:
 
 
 def _calls(trace: _Trace, wanted: Callable[[bytes], bool], damage: Damage, span: _Span) -> Iterator[Call | int]:
-    """The calls of a trace in the order in which they returned, and ids of threads that ended."""
+    """The calls of a trace in the order of their returns, and ids of ended threads."""
     readers = [LineReader(wanted, tid) for tid in trace.tids]
     streams = [_of_file(path, reader, damage) for path, reader in zip(trace.files, readers, strict=True)]
     if len(streams) == 1:
@@ -165,7 +166,7 @@ def _calls(trace: _Trace, wanted: Callable[[bytes], bool], damage: Damage, span:
 
 
 def _births(trace: _Trace) -> Iterator[Call | int]:
-    """The calls that make threads, of each file in turn."""
+    """The calls that make threads, file by file."""
     for path, tid in zip(trace.files, trace.tids, strict=True):
         reader = LineReader(BIRTHS.__contains__, tid)
         for line in text_lines(path, Damage()):

@@ -1,4 +1,4 @@
-"""One line of strace's output: which thread made which call, when, with what result.
+"""Parses a line of strace's output: thread, call, time, result.
 
 Forms seen in strace 4.26 to 6.11: `[pid N] ` or `N ` first or neither (-ff), `<unfinished ...>`, `<... NAME resumed>`
 where the lines of several threads mix, `= 4</path>`, `= -1 ENOENT (...)`, `= ?`, and ` <0.000012>` last with -T.
@@ -21,16 +21,17 @@ _TAIL = re.compile(
     rb"(.*)\) += (0x[0-9a-f]{1,16}|-?\d{1,18}|\?)(?:<((?:[^>\\]|\\.)*)>)?(.*?)(?: <(\d{1,8})\.(\d{1,9})>)?", re.DOTALL
 )
 _SCALE = [10 ** (9 - digits) for digits in range(10)]
-"""Nanoseconds in the last of so many decimals."""
+"""Nanoseconds of the last digit, by the number of decimals."""
 _UNFINISHED = re.compile(rb" *<unfinished \.\.\.>\Z")
 _ESCAPE = re.compile(rb"\\([0-7]{1,3}|.)")
 _LETTERS = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"v": b"\v", b"f": b"\f"}
 
 
 class Call(NamedTuple):
-    """A system call that returned.
+    """A completed system call.
 
-    tid: thread, as the lines or the name of the file say. name: without its number or version.
+    tid: thread, from the lines or the file name.
+    name: without its number or version.
     arguments: the text between the brackets. result: as a number. path: of the descriptor that is the result.
     timed: whether the duration was recorded.
     """
@@ -61,7 +62,7 @@ def time_ns(seconds: bytes, fraction: bytes) -> int:
 
 
 class LineReader:
-    """Makes calls of lines: joins unfinished ones, leaves out those whose name is not wanted.
+    """Makes calls of lines: joins unfinished ones, and skips unwanted names.
 
     tid: of the file, for lines that name none.
     """
@@ -74,7 +75,7 @@ class LineReader:
         self.last_ns = 0
 
     def call(self, line: bytes) -> Call | int | None:
-        """A call, the id of a thread that ended, or None for everything else; damage is counted."""
+        """A call, the id of an ended thread, or None for anything else; counts damage."""
         found = LINE.fullmatch(line)
         if found is None:
             return self._other(line)
@@ -87,7 +88,7 @@ class LineReader:
             name = resumed
             began = self._open.pop(tid, None)
             if began is None or began[0] != name:
-                # What began before the trace, or before a stretch that is lost.
+                # It began before the trace, or before a lost stretch.
                 self.damaged += began is not None and self._wanted(name)
                 return None
             _, start_ns, first = began

@@ -1,6 +1,6 @@
-"""What each system call does to descriptors, positions and files, and which operations of a capture it is.
+"""The effect of each system call on descriptors, positions and files, and its operations in a capture.
 
-The calls and their arguments as in their manual pages, section 2; as strace prints them with -y.
+Calls and arguments are those of the manual pages, section 2, in the form that strace prints with -y.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OPEN, CLOSE, STAT, SYNC, SEEK, RENAME = (OPS.index(op) for op in ("open", "close
 
 _DESCRIPTOR = re.compile(rb"\s*(\d+)<((?:[^>\\]|\\.)*)>(\(deleted\))?")
 _DEVICE = re.compile(rb"<(char|block) [\d:]+\Z")
-"""Behind a path, as -yy shows it up to the first bracket; one in the path itself is escaped."""
+"""Suffix of a path with -yy, up to the first bracket; a bracket in the path itself is escaped."""
 _NUMBER = re.compile(rb"\s*(\d+)")
 _FOLDER = re.compile(rb"\s*(?:AT_FDCWD|\d+)<((?:[^>\\]|\\.)*)>(?:\(deleted\))?,\s*")
 _TEXT = re.compile(rb'\s*"((?:[^"\\]|\\.)*)"')
@@ -38,25 +38,25 @@ _AT_OFFSET = {
     b"pread64": (READ, -1), b"pwrite64": (WRITE, -1), b"preadv": (READ, -1), b"pwritev": (WRITE, -1),
     b"preadv2": (READ, -2), b"pwritev2": (WRITE, -2),
 }  # fmt: skip
-"""Call -> operation, and which argument from the end is the offset."""
+"""Call -> operation, and the index from the end of the argument with the offset."""
 
 NOT_REPLAYED = {
     b"unlink": "unlink", b"unlinkat": "unlink", b"mkdir": "mkdir", b"mkdirat": "mkdir", b"rmdir": "rmdir",
     b"truncate": "truncate", b"ftruncate": "truncate", b"fallocate": "fallocate", b"link": "link",
     b"linkat": "link", b"symlink": "symlink", b"symlinkat": "symlink",
 }  # fmt: skip
-"""Calls that change files and that a capture has no operation for."""
+"""Calls that change files and have no operation in a capture."""
 _LAST_STREAM = 2
-"""Standard error: the last of the descriptors that a program is started with."""
+"""Standard error: the last of the descriptors with which a program is started."""
 HIDDEN = {b"io_uring_enter": "io_uring", b"io_submit": "io_submit"}
-"""Calls that move data which the trace does not show."""
+"""Calls that move data that the trace does not show."""
 
 
 class SystemCalls:
     """Turns calls into operations.
 
-    seen: calls of each name. mapped: files of which parts were mapped. sockets: what was received on them.
-    streams: what was read and written through standard streams.
+    seen: calls of each name. mapped: files of which parts were mapped. sockets: bytes received on them.
+    streams: totals of standard streams.
     """
 
     def __init__(self, rows: TracedRows, paths: PathNumbers) -> None:
@@ -88,11 +88,11 @@ class SystemCalls:
         }  # fmt: skip
 
     def wanted(self, name: bytes) -> bool:
-        """Whether calls of this name mean anything here."""
+        """Whether calls of this name have a meaning here."""
         return name in self._effects or name in BIRTHS
 
     def apply(self, call: Call, tasks: Tasks) -> None:
-        """Do what the call did. Calls come in the order in which they returned."""
+        """Apply the effect of a call. Calls come in the order of their returns."""
         task = tasks.of(call)
         self.seen[call.name] += 1
         if call.name in BIRTHS:
@@ -120,27 +120,27 @@ class SystemCalls:
             return None
         descriptor = int(found[1])
         if descriptor <= _LAST_STREAM:
-            # The job opened nothing here: it was started with it, by a shell that may have put a file there.
+            # The job did not open this: it was started with it, by a shell that may have put a file there.
             task.descriptors.setdefault(descriptor, STANDARD_STREAM)
         opened = task.descriptors.get(descriptor)
         number = NOT_KEPT if opened is STANDARD_STREAM else self._number(found[2])
         if number == NOT_KEPT:
             return None
         if opened is None or (opened.file != number and number not in self._renamed):
-            # Open since before the trace, or by a call that it lacks.
+            # Open since before the trace, or by a call that the trace lacks.
             opened = task.descriptors[descriptor] = OpenFile(number, UNKNOWN, task.process.number)
         opened.file = number
         return opened
 
     def _moving(self, task: Task, arguments: bytes, moved: int) -> OpenFile | None:
-        """As `_opened` for a call that moved bytes: those of a standard stream are counted."""
+        """As `_opened` for a call that moved bytes; counts those of a standard stream."""
         opened = self._opened(task, arguments)
         if opened is None and _is_stream(task, arguments):
             self.streams.add(1, moved)
         return opened
 
     def _named(self, task: Task, arguments: bytes, start: int = 0) -> tuple[int, int]:
-        """The file that a name argument names, after a folder where there is one, and where the name ends."""
+        """The file in a name argument, which a folder may precede, and the index behind the name."""
         folder = _FOLDER.match(arguments, start)
         base = task.cwd if folder is None else unescape(folder[1])
         text = _TEXT.match(arguments, start if folder is None else folder.end())
@@ -170,7 +170,7 @@ class SystemCalls:
             self.sockets.note(call.arguments, call.result if op == READ else 0)
 
     def _receive(self, task: Task, call: Call) -> None:
-        if b"MSG_PEEK" not in call.arguments:  # what is only looked at is received again
+        if b"MSG_PEEK" not in call.arguments:  # peeked data are received again later
             self.sockets.note(call.arguments, call.result)
 
     def _move_at(self, task: Task, call: Call) -> None:
@@ -295,7 +295,7 @@ class SystemCalls:
             self._part(task, call, call.arguments[rest.end() + 1 :], WRITE)
 
     def _part(self, task: Task, call: Call, arguments: bytes, op: int) -> None:
-        """The read or write of a call that does both; an offset of its own may follow the descriptor."""
+        """The read or write of a call that does both; an offset may follow the descriptor."""
         opened, found = self._moving(task, arguments, call.result), _DESCRIPTOR.match(arguments)
         if opened is None or found is None:
             return
@@ -324,13 +324,13 @@ class SystemCalls:
 
 
 def _is_stream(task: Task, arguments: bytes) -> bool:
-    """Whether the descriptor that is the first argument is a standard stream, once `_opened` has looked at it."""
+    """Whether the descriptor in the first argument is a standard stream; call after `_opened`."""
     found = _NUMBER.match(arguments)
     return found is not None and task.descriptors.get(int(found[1])) is STANDARD_STREAM
 
 
 def _joined(folder: bytes, name: bytes) -> bytes | None:
-    """An absolute path without `.` and `..`; None where the folder would be needed and is not known."""
+    """An absolute path without `.` and `..`; None if the folder is needed and unknown."""
     if not name.startswith(b"/"):
         if not folder.startswith(b"/"):
             return None

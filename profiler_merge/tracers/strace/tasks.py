@@ -17,7 +17,7 @@ _FLAGS = re.compile(rb"flags=([A-Z_|]+)")
 
 @dataclass(frozen=True, slots=True)
 class Birth:
-    """A thread that another one made. `shares`: the table of descriptors; `thread`: also the process."""
+    """A thread made by another one. `shares`: the table of descriptors; `thread`: also the process."""
 
     parent: int
     shares: bool
@@ -35,7 +35,7 @@ class Task:
 
 
 def births_of(calls: Iterable[Call | int]) -> dict[int, deque[Birth]]:
-    """Child -> its births in order: an id can be used again. `calls`: those of BIRTHS."""
+    """Child -> its births in order, since an id can be reused. `calls`: those of BIRTHS."""
     births: dict[int, deque[Birth]] = defaultdict(deque)
     for call in calls:
         if isinstance(call, Call) and call.result > 0:
@@ -48,7 +48,7 @@ def births_of(calls: Iterable[Call | int]) -> dict[int, deque[Birth]]:
 
 @dataclass(slots=True)
 class Tasks:
-    """The threads of one trace by id. `processes` and `threads`: those of all traces of the job, which grow.
+    """The threads of one trace by id. `processes` and `threads`: lists for all traces of the job, which grow.
 
     followed: whether calls of a thread were seen that another one made.
     """
@@ -62,18 +62,19 @@ class Tasks:
     _attached: Task | None = None
 
     def of(self, call: Call) -> Task:
-        """The thread of a call. Its first calls may come before the clone that made it returns."""
+        """The thread of a call. Its first calls may come before the return of the clone that made it."""
         task = self._alive.get(call.tid)
         self.followed = self.followed or call.tid in self.births
         return self._begin(call.tid, call) if task is None else task
 
     def born(self, call: Call) -> None:
-        """A clone returned: the new thread has what its parent has now, unless it was seen already."""
+        """Note the return of a clone: the new thread gets the current state of its parent, unless it was seen
+        already."""
         if call.result > 0 and call.result not in self._alive and self.births.get(call.result):
             self._begin(call.result, call)
 
     def ended(self, tid: int) -> None:
-        """A thread ended, so that its id may come again."""
+        """Note the end of a thread: its id may be reused."""
         self._alive.pop(tid, None)
 
     def _begin(self, tid: int, call: Call) -> Task:
@@ -92,7 +93,7 @@ class Tasks:
         return task
 
     def _root(self, tid: int, call: Call) -> Task:
-        """A thread that no traced thread made: the command itself, or one of a process that was attached to."""
+        """A thread that no traced thread made: the command itself, or one of a process to which strace attached."""
         if call.name == b"execve":
             return Task(len(self.threads), self._process(tid, call, None), {})
         if self._attached is None:
