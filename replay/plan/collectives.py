@@ -1,9 +1,9 @@
-"""Which files' collective operations can be collective again.
+"""Finds the files whose collective operations can be collective again.
 
 A collective call waits until all processes of the run make it. So each process must replay one rank, the ranks must
 have the same number of collective operations on the file, and, because calls on different files wait for each other
-too, all ranks must make all of them in the same order, on one thread: then the k-th call of every process is the same,
-and none can wait for one that comes after it. Where that is not so, the operations are replayed as independent ones.
+too, all ranks must make all of them in the same order, on one thread. Then the k-th call of every process is the same,
+and no call waits for a later one. Otherwise the operations are replayed as independent ones.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When each operation of a lane is due. Pure: arrays in, arrays out. Only `replay.engine.issue` reads a clock.
+"""Computes when each operation of a lane is due. Pure. Only `replay.engine.issue` reads a clock.
 
 An operation is *due* when the plan wants it issued, *begins* when it is issued, and *ends* when it returns.
 Of the paces (`traces.paces`) `timed` keeps the recorded start times (open loop), `think` the recorded gap between the

@@ -111,7 +111,7 @@ class Gap(_Item):
 
     kind: SLEEP or SPIN.
     duration_ns: how long the replay spends in it.
-    recorded_ns: when it began in the capture; 0 where nobody asks.
+    recorded_ns: its begin in the capture; 0 if unused.
     """
 
     kind: int
