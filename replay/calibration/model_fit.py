@@ -1,4 +1,4 @@
-"""From measured times to a storage model. Pure."""
+"""Fits a storage model to measured times. Pure."""
 
 from __future__ import annotations
 

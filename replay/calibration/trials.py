@@ -1,4 +1,4 @@
-"""One trial of a probe: what it issues, on which files, and what is removed after it."""
+"""Runs one trial of a probe: issues its requests on files, and removes the files."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class DropOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """What trials work on.
+    """The files of trials.
 
     data: a file of `data_bytes` that is read cold. cached: one of `cached_bytes` whose pages stay.
     pool: small files, opened in turn.

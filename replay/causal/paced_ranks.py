@@ -232,7 +232,7 @@ def _meetings(loops: Sequence[TrainingLoop], comm: Communicator) -> tuple[Meetin
                 "recorded, and no rank waits for another"
             )
         if not all(waits for _, waits in gathered):
-            warnings.append("the profile has no input waits: each step is taken to fetch its batch when it begins")
+            warnings.append("the profile has no input waits: each step is assumed to fetch its batch when it begins")
         found = meetings, tuple(warnings)
     shared: tuple[Meetings, tuple[str, ...]] = comm.broadcast(found)
     return shared
@@ -273,9 +273,9 @@ def _outside(models: Mapping[int, LoopModel]) -> list[str]:
         return []
     steps = models[most].loop.step_number
     return [
-        f"rank {most}: the profile shows steps {steps[0]} to {steps[-1]}, and {100 * shares[most]:.0f} % of what the "
-        "loop reads belongs to others: before and after, each thread keeps its think times, as if no read were hidden "
-        f"behind compute; --steps {steps[0]}-{steps[-1]} replays the profiled part alone"
+        f"rank {most}: the profile shows steps {steps[0]} to {steps[-1]}, and {100 * shares[most]:.0f} % of the "
+        "loop's reads belong to other steps. Outside the profile each thread keeps its think times, as if compute hid "
+        f"no read; --steps {steps[0]}-{steps[-1]} replays only the profiled part"
     ]
 
 

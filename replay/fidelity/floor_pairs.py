@@ -1,4 +1,4 @@
-"""Two runs of one job, compared for their noise: which pairs can be, and what they differ by."""
+"""Checks pairs of runs of one job, and compares them for their noise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 def noise_floor(pairs: Sequence[tuple[Capture, Capture]], source: Capture | None = None) -> NoiseFloor:
-    """What two runs of one job differ by, the worst of all pairs.
+    """The differences of two runs of one job; the worst of all pairs counts.
 
     `source`: a capture of that job, which the floor is used for.
     Raises: UsageError for captures that are not different runs of one job; CaptureError.

@@ -246,7 +246,7 @@ def _free_pct(first: CaptureOrPath, name: Path, limit_pct: float) -> float:
     if found < limit_pct:
         raise UsageError(
             f"on infinitely fast storage the accelerators of {name} would be used {found:.1f} %: no storage reaches "
-            f"{limit_pct:g} %. What holds them up is not storage; --utilisation {found * 0.95:.0f} asks for less"
+            f"{limit_pct:g} %. Storage is not the limit; --utilisation {found * 0.95:.0f} asks for less"
         )
     return found
 

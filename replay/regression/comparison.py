@@ -1,4 +1,4 @@
-"""All runs of an experiment to one result. Pure."""
+"""Compares all runs of an experiment, and gives one result. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `dxt-replay regress` prints for a person, from the object that `--json` prints. Pure."""
+"""The output of `dxt-replay regress` for people, from the object that `--json` prints. Pure."""
 
 from __future__ import annotations
 

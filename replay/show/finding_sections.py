@@ -1,4 +1,4 @@
-"""What `dxt-replay summary --findings` prints for a person. Pure."""
+"""The output of `dxt-replay summary --findings` for people. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `dxt-replay merge` prints for a person: first what happened and how good it is, then the figures. Pure."""
+"""The output of `dxt-replay merge` for people: first what happened and how good it is, then the figures. Pure."""
 
 from __future__ import annotations
 

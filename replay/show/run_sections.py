@@ -1,4 +1,4 @@
-"""What `dxt-replay run` prints for a person, from the objects that `--json` prints. Pure."""
+"""The output of `dxt-replay run` for people, from the objects that `--json` prints. Pure."""
 
 from __future__ import annotations
 

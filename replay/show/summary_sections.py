@@ -1,4 +1,4 @@
-"""What `dxt-replay summary` prints for a person: what ran and what storage cost it, then the figures. Pure."""
+"""The output of `dxt-replay summary` for people: what ran and what storage cost it, then the figures. Pure."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ followed. A mount point in a twin is refused too, because mounted files are not 
 
 A run opens the files by their whole paths. It looks for links when it starts (`replay.target.stage.check_staged`), and
 the kernel refuses them at each open for writing and each rename (`replay.engine.link_free`). The libraries of MPI-IO
-and HDF5 open paths themselves, so the path is checked just before. A user who replaces a directory by a link in between,
-or under a preloaded tracer, is trusted.
+and HDF5 open paths themselves, so the path is checked just before. A user who replaces a directory by a link in
+between, or under a preloaded tracer, is trusted.
 """
 
 from __future__ import annotations

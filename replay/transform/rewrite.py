@@ -269,13 +269,13 @@ def _assumptions_of(changes: Changes, data: DataSet, copied: bool) -> tuple[str,
     if changes.requests_change:
         bandwidth = f"{format_bytes(1e9 / cost.ns_per_byte)}/s" if cost.ns_per_byte else "no limit to bandwidth"
         found.append(
-            f"a changed read takes a latency of {format_duration(cost.latency_ns)} and what its bytes took in the "
-            f"capture (least squares over its {cost.requests} reads; {bandwidth})"
+            f"a changed read takes a latency of {format_duration(cost.latency_ns)} plus the recorded "
+            f"time of its bytes (least squares over {cost.requests} reads of the capture; {bandwidth})"
         )
     if changes.chunk_bytes is not None:
         found.append(
-            "index and header reads stay as they are, records lie in a row, and a chunk that is larger than a record "
-            "is read whole only where records are read in random order"
+            "index and header reads stay the same, records lie in a row, and a chunk that is larger than a record is "
+            "read whole only if records are read in random order"
         )
     if changes.compression is not None:
         speed = format_bytes(changes.compression.bytes_per_s)
@@ -290,7 +290,9 @@ def _assumptions_of(changes: Changes, data: DataSet, copied: bool) -> tuple[str,
     if changes.preprocess_speed != 1.0:
         found.append("all time between the reads of a reader, and after the last one of a batch, is preprocessing")
     if changes.compute_speed != 1.0:
-        found.append("all time of the training thread between its events is compute; collectives cost what they cost")
+        found.append(
+            "all time of the training thread between its events is compute; collectives keep their recorded times"
+        )
     if changes.requests_change or changes.pipeline_changes or changes.compute_speed != 1.0:
         found.append("storage serves each request as in the capture, however many are in flight")
     if copied:

@@ -1,4 +1,4 @@
-"""What was checked, and what differs: the rows of the table that `dxt-replay verify` prints."""
+"""The checks and their differences: the rows of the table that `dxt-replay verify` prints."""
 
 from __future__ import annotations
 

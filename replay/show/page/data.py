@@ -1,4 +1,4 @@
-"""The numbers behind the pictures of the HTML page, as plain JSON: bars of the timeline, and how late a replay was."""
+"""The numbers behind the charts of the HTML page, as plain JSON: bars of the timeline, and lag of a replay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first lines of the HTML page: what ran, what storage cost it, and the figures to know first. Pure."""
+"""The first lines of the HTML page: the program, the cost of storage, and the main figures. Pure."""
 
 from __future__ import annotations
 
