@@ -26,7 +26,7 @@ def caveats(
     disturbed: Sequence[Measured],
     data_bytes: int,
 ) -> tuple[str, ...]:
-    """What a reader of the model must know, the most important first. `warnings`: of the issue loop and of drops."""
+    """The limits of a model for its reader, the most important first. `warnings`: of the issue loop and of drops."""
     found = [_sentence(warning) for warning in warnings]
     if resident_pct is not None and resident_pct > RESIDENT_PCT:
         found.append(

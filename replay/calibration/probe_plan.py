@@ -111,7 +111,7 @@ BURST_IN_FLIGHT = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimePlan:
-    """How a calibration divides its time, seconds.
+    """The time plan of a calibration, seconds.
 
     probes: what each round issues. slice_s: time of a trial. burst_s: time of a trial that looks for a throttle.
     fill_s: most time for writing the data that are read. slow_s: a probe that takes longer is left out of later rounds.

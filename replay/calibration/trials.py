@@ -37,7 +37,7 @@ MOST_WRITTEN_BYTES = 256 * MIB
 
 @dataclass(slots=True, kw_only=True)
 class DropOutcome:
-    """How well pages could be dropped before cold reads: bytes that stayed, of bytes in all, and warnings."""
+    """Success of dropping pages before cold reads: bytes that stayed, of bytes in all, and warnings."""
 
     stayed_bytes: int = 0
     total_bytes: int = 0

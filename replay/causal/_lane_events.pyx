@@ -50,7 +50,7 @@ cdef struct Counter:
 
 
 cdef class Service:
-    """What gives operations their time; this one gives them none."""
+    """A service that times operations; in this base class they take no time."""
 
     cdef int64_t serve(self, int64_t now, int64_t rank, int64_t file_shift, const Item *item) except -1 nogil:
         """When the operation `item` ends that a rank begins `now`, ns. Called in the order of `now`."""
@@ -79,7 +79,7 @@ cdef class Lanes:
         self.counters.resize(self._placed(lanes, watch is not None), none)
 
     cdef int64_t _placed(self, lanes, bint watched) except -1:
-        """How many counters the lanes name."""
+        """Number of counters that the lanes name."""
         cdef Lane *own
         cdef const Item[::1] rows
         cdef const int64_t[::1] durations

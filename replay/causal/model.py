@@ -127,7 +127,7 @@ class LoopModel:
 
     @property
     def moments(self) -> Moments:
-        """What operations can wait for."""
+        """The moments for which operations can wait."""
         return Moments.of(self.loop, None if self.production is None else self.production.moments_ns)
 
     def dependencies(self) -> InferredReader | KnownReader:

@@ -305,7 +305,7 @@ def _storage(
     whole_run: Timing | None,
     record: ReplayRecord | None,
 ) -> Storage:
-    """What the storage did. `whole_run`: the times of the run, None where the storage does not decide them."""
+    """The performance of the storage. `whole_run`: the times of the run, None if the storage does not decide them."""
     io_time, here = (measures.factors()["io_time_s"] for measures in (recorded, replayed))
     bandwidth = [measures.totals.aggregate_mib_s or 0.0 for measures in (recorded, replayed)]
     latencies = [

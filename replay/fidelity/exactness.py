@@ -185,7 +185,7 @@ class ExactnessCollector(Sums):
 
     @property
     def _moves_left(self) -> int:
-        """How many more places are described: of one, both directions may be."""
+        """Number of further places to describe; one place may have a difference in each direction."""
         return max(MAX_DIFFERENCES - len(self._in_moves), 0)
 
     def _compare_moves(self, source: RankSequences, replay: RankSequences) -> Iterator[tuple[int, str]]:

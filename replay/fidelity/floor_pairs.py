@@ -51,7 +51,7 @@ def check_paces(floor: Sequence[tuple[Capture, Capture]], replay: Capture) -> No
 
 
 def _check_pair(first: Capture, second: Capture) -> Relation:
-    """How the two runs are related. Raises: UsageError when they are not two runs of one job."""
+    """The relation of the two runs. Raises: UsageError when they are not two runs of one job."""
     relation = relation_of(first, second)
     if relation is Relation.SAME:
         raise UsageError(f"{second.named} is the same run as {first.named}: a noise floor needs two runs")

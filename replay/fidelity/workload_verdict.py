@@ -271,7 +271,7 @@ def headline(
 
 
 def _basis(reconstructed_pct: float) -> str:
-    """How much of the result rests on counters instead of a trace; empty where that is next to nothing."""
+    """A sentence on the share of the result that rests on counters, not a trace; empty for hardly any."""
     if reconstructed_pct < LEAST_RECONSTRUCTED_PCT:
         return ""
     return (
@@ -281,7 +281,7 @@ def _basis(reconstructed_pct: float) -> str:
 
 
 def _steps_basis(extended_pct: float) -> str:
-    """How many of the steps no profile shows; empty where all were profiled."""
+    """A sentence on the share of steps outside the profile; empty if all were profiled."""
     if not extended_pct:
         return ""
     return (
@@ -291,7 +291,7 @@ def _steps_basis(extended_pct: float) -> str:
 
 
 def _cost_basis(tracer: str | None) -> str:
-    """What the recorded times hold besides the storage's; empty where the tracer costs next to nothing."""
+    """A sentence on the tracer's part of the recorded times; empty if it is small."""
     if tracer is None:
         return ""
     return (

@@ -11,7 +11,7 @@ from dxt_replay.traces.paces import API_CHOICES, COMPUTE_CHOICES, PACE_CHOICES, 
 
 PathLike = str | os.PathLike[str]
 PathMaps = Mapping[str, PathLike] | Sequence[str]
-"""Where real data lie, by recorded prefix: `{"/data/train": "/mnt/copy"}`, or `["/data/train=/mnt/copy"]`."""
+"""Places of real data by recorded prefix: `{"/data/train": "/mnt/copy"}`, or `["/data/train=/mnt/copy"]`."""
 
 Reading = Literal["documented", "head", "v2.0", "v3.0"]
 READINGS: tuple[Reading, ...] = ("documented", "head", "v2.0", "v3.0")
@@ -114,7 +114,7 @@ class SimulateChoices(TypedDict, total=False):
 
 
 class MergeEachChoices(TypedDict, total=False):
-    """How recordings become captures, of one job or of many."""
+    """Options of merging, for one job or many."""
 
     exclude: Annotated[Sequence[str], Option("Leave out files whose path matches; repeatable.", (), metavar="GLOB")]
     skip_damaged: Annotated[bool, Option("Read the intact parts of a damaged log.", False)]
@@ -139,7 +139,7 @@ class MergeEachChoices(TypedDict, total=False):
 
 
 class MergeChoices(MergeEachChoices, total=False):
-    """How the recordings of one job become a capture."""
+    """Options of merging the recordings of one job into a capture."""
 
     profiles: Annotated[
         PathLike | Sequence[PathLike],
@@ -216,7 +216,7 @@ class TransformChoices(TypedDict, total=False):
 
 
 class RegressChoices(RunChoices, total=False):
-    """How `regress` experiments. Its default `pace` is steps where the capture has training steps, else think."""
+    """Options of `regress`. The default of `pace` is steps if the capture has training steps, else think."""
 
     against: Annotated[
         PathLike | None,
@@ -289,7 +289,7 @@ class RegressChoices(RunChoices, total=False):
 
 
 class GenerateChoices(TypedDict, total=False):
-    """How `generate` reads a description."""
+    """Options of `generate`."""
 
     reading: Annotated[
         Reading | None,
@@ -310,7 +310,7 @@ class GenerateChoices(TypedDict, total=False):
 
 
 class RecordChoices(TypedDict, total=False):
-    """How `record` runs a job."""
+    """Options of `record`."""
 
     logs: Annotated[
         PathLike | None,

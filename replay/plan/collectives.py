@@ -36,7 +36,7 @@ class Collectives:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Share:
-    """What one process has: how many ranks, their collective operations by file, and the files that they write."""
+    """The share of one process: number of ranks, their collective operations by file, and the files that they write."""
 
     ranks: int
     counts: dict[int, int] = field(default_factory=dict)
@@ -95,7 +95,7 @@ def _candidates(shares: Sequence[_Share], files: int) -> Collectives:
 
 
 def _order(capture: Capture, survey: RankSurvey, layers: LayerChoice, files: np.ndarray) -> tuple[int, bytes]:
-    """How many lanes make the collective calls of a rank on `files`, and a digest of their order."""
+    """The number of lanes with collective calls of a rank on `files`, and a digest of the order of the calls."""
     lanes: set[int] = set()
     digest = hashlib.sha256()
     for batch in capture.operations(survey.rank, columns=["lane", "op", "api", "origin", "file_id"]):

@@ -84,7 +84,7 @@ _Packed = tuple[Int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Item:
-    """What items other than operations have in common.
+    """The common columns of items other than operations.
 
     step: number of the training step, NO_STEP for none.
     event: number of the training thread's event that the item belongs to, NO_EVENT for none.

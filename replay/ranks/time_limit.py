@@ -75,7 +75,7 @@ class TimeLimit:
         self._doing = before  # not after an error: that is where it was
 
     def message(self, standing: str | None = None) -> str:
-        """What is printed at the end. `standing`: what hangs; where nothing does, what the process was doing."""
+        """The message at the end. `standing`: the call that hangs; without one, the work of the process."""
         where = standing or f"it was {self._doing}"
         return f"{self._work} is not over after {self.seconds or 0:g} s (--timeout): {where}"
 

@@ -219,7 +219,7 @@ def check_room(plans: Sequence[StagePlan]) -> None:
 
 
 def _output(folder: Path, pair: int, side: str, number: int) -> Path:
-    """Where the capture of a run goes; `number` counts all runs."""
+    """Path of the capture of a run; `number` counts all runs."""
     name = f"pair-{pair:03d}-{side}" if pair else f"warmup-{number:03d}-{side}"
     return folder / f"{name}.capture"
 

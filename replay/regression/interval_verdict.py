@@ -21,7 +21,7 @@ from dxt_replay.traces.errors import UsageError
 
 
 class Verdict(Enum):
-    """What `regress` says; the values are fixed."""
+    """The verdicts of `regress`; the values are fixed."""
 
     REGRESSION = "regression"
     IMPROVEMENT = "improvement"

@@ -19,7 +19,7 @@ from dxt_replay.replay.target.content import BLOCK_BYTES, Content, make_noise
 
 @dataclass(kw_only=True, eq=False)
 class Hdf5Inserts:
-    """What a file of one layout with `data_bytes` bytes of data holds besides noise: metadata and compressed chunks."""
+    """The metadata and compressed chunks of a file of one layout with `data_bytes` bytes of data; the rest is noise."""
 
     layout: Hdf5Layout
     data_bytes: int

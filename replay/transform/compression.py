@@ -22,7 +22,7 @@ numbers; a third part of the option overrides it."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compression:
-    """How data are compressed.
+    """A compression of data.
 
     name: of the decoder, one of DECODERS.
     ratio: stored bytes / bytes, above 0 and at most 1.

@@ -79,7 +79,7 @@ class VerifiedPlace:
 
     @property
     def different(self) -> int:
-        """How many differences were found."""
+        """Number of differences found."""
         return sum(part.different for part in self.parts)
 
     def as_json(self) -> dict[str, Any]:
