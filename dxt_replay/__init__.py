@@ -5,8 +5,8 @@
     capture = dxt_replay.open_capture("run.capture")
     dxt_replay.table(capture, "steps")
 
-`__init__.pyi` lists the names, for type checkers and for Python; each is imported when it is first used. The standard
-library alone: a job that is recorded imports this.
+`__init__.pyi` lists the names for type checkers and for Python. Each name is imported when it is first used. This
+module imports only the standard library, because recorded jobs import it.
 """
 
 import ast

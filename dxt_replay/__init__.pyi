@@ -1,4 +1,4 @@
-"""The public names: what a type checker reads, and what `__init__.py` imports when a name is first used."""
+"""The public names. Type checkers read them; `__init__.py` imports each when it is first used."""
 
 from .profiler_merge.analysis.finding import Finding
 from .profiler_merge.analysis.named_tables import Views

@@ -1,4 +1,4 @@
-"""Where the program `dxt-replay` begins (also `python -m dxt_replay`): what must be set before anything is imported."""
+"""Entry of the program `dxt-replay` and of `python -m dxt_replay`. Sets what must be set before other imports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ one process and leave another for ever in the start of MPI, where no exception c
 
 
 def main() -> int:
-    """The command line of this process; returns its exit status."""
+    """Run the command line of this process. Returns its exit status."""
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
     if command in JOINT_COMMANDS and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # `dxt_replay.replay.commands.processes` undoes it

@@ -1,1 +1,1 @@
-"""Measures a file system with the replay's own issue loop, and makes a storage model for the simulation of it."""
+"""Measures a file system with the replay's own issue loop, and makes a storage model for simulations."""

@@ -1,4 +1,4 @@
-"""A whole calibration: what is measured, in which order and for how long, and what comes of it."""
+"""Runs a calibration: decides the measurements, their order and duration, and makes the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a calibration could not see, in sentences. Pure."""
+"""Sentences on the limits of a calibration. Pure."""
 
 from __future__ import annotations
 
@@ -26,26 +26,24 @@ def caveats(
     disturbed: Sequence[Measured],
     data_bytes: int,
 ) -> tuple[str, ...]:
-    """What a reader of the model must know, the most important first. `warnings`: of the issue loop and of drops."""
+    """The limits of a model for its reader, the most important first. `warnings`: of the issue loop and of drops."""
     found = [_sentence(warning) for warning in warnings]
     if resident_pct is not None and resident_pct > RESIDENT_PCT:
         found.append(
             f"{resident_pct:.1f} % of the data stayed in the page cache when its pages were dropped: "
-            "cold reads are in truth slower."
+            "real cold reads are slower."
         )
     if resident_pct is None:
-        found.append("Which pages are in the cache cannot be seen here, so cold reads may have met cached data.")
+        found.append("This system does not show which pages are in the cache, so cold reads may have met cached data.")
     if read_ahead.dropped_at_open:
-        found.append(
-            "An open drops what the page cache holds of a file; the model does so at the opens that the capture has."
-        )
+        found.append("An open drops the cached pages of a file; the model does so at the opens of the capture.")
     if disturbed:
         names = ", ".join(
             dict.fromkeys(f"{each.state} {each.call}s of {format_bytes(each.size)}" for each in disturbed)
         )
         found.append(
             f"Something else disturbed each trial of {names}: the model has the median of single requests there. "
-            "Calibrate again on a quiet machine."
+            "Calibrate again on an idle machine."
         )
     if read_ahead.bytes is None:
         found.append("How far the kernel reads ahead could not be seen: the model reads nothing ahead.")

@@ -1,4 +1,4 @@
-"""Which figures others contradict: a trial that something else disturbed must not become part of a model. Pure."""
+"""Finds figures that others contradict, so that a disturbed trial does not become part of a model. Pure."""
 
 from __future__ import annotations
 

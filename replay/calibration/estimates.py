@@ -49,7 +49,7 @@ class Estimate:
 
 
 def _outside(trials: int) -> int:
-    """How many trials at either end of the ranked ones lie outside of the interval."""
+    """Number of ranked trials outside of the interval, at either end."""
     outside, probability = -1, 0.0
     while probability <= (1 - LEVEL) / 2 and outside < trials:
         outside += 1
@@ -59,7 +59,7 @@ def _outside(trials: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What all trials of one call of a probe came to.
+    """The result of all trials of one call of a probe.
 
     call: "read", "write", "open", "create", ... state: "cold", "cached", "sequential" or "" of a read.
     time_ns: mean time of a request in a trial. p50_ns to p99_ns: quantiles of all requests.

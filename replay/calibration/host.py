@@ -1,4 +1,4 @@
-"""What this machine says of itself and of a file system: not measured."""
+"""Reads the system's own facts about this machine and a file system. Measures nothing."""
 
 from __future__ import annotations
 

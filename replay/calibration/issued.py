@@ -26,7 +26,7 @@ _LOOK_S = 0.002
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LaneItems:
-    """What one lane does, see `loop_items`: arrays (n,), n up to MAX_ITEMS; a number stands for all n."""
+    """The items of one lane, see `loop_items`: arrays (n,), n up to MAX_ITEMS; a number stands for all n."""
 
     kind: np.ndarray | int
     slot: np.ndarray | int
@@ -66,7 +66,7 @@ class Issued:
 
     @property
     def latency_ns(self) -> np.ndarray:
-        """How long each item took, int64 (n,)."""
+        """Duration of each item, int64 (n,)."""
         return self.end_ns - self.begin_ns
 
 

@@ -1,4 +1,4 @@
-"""From measured times to a storage model. Pure."""
+"""Fits a storage model to measured times. Pure."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def _never_falling(values: Sequence[float]) -> tuple[float, ...]:
 
 
 def _jitter(cold: Sequence[Measured]) -> Jitter | None:
-    """How single reads vary: with one in flight, the sizes taken together, as factors with mean 1."""
+    """Variation of single reads: with one in flight, the sizes taken together, as factors with mean 1."""
     alone = [each for each in cold if each.in_flight == 1 and len(each.spread) >= QUANTILES]
     if not alone:
         return None

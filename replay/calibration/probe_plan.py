@@ -1,4 +1,4 @@
-"""Which requests a calibration issues, and how it divides its time. Pure."""
+"""Plans the requests and the time of a calibration. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SLOW_S = 1.0
 
 
 class Kind(enum.Enum):
-    """What a probe does. The data of a cold read are not in the page cache, those of a cached read are."""
+    """Kinds of probes. The data of a cold read are not in the page cache, those of a cached read are."""
 
     COLD_READ = "cold read"
     CACHED_READ = "cached read"
@@ -111,7 +111,7 @@ BURST_IN_FLIGHT = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimePlan:
-    """How a calibration divides its time, seconds.
+    """The time plan of a calibration, seconds.
 
     probes: what each round issues. slice_s: time of a trial. burst_s: time of a trial that looks for a throttle.
     fill_s: most time for writing the data that are read. slow_s: a probe that takes longer is left out of later rounds.

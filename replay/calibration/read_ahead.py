@@ -1,4 +1,4 @@
-"""How far the kernel reads ahead of a sequential reader, and whether pages outlast a close, by what is in its cache."""
+"""Finds the kernel's read-ahead, and whether pages outlast a close, by looking at the page cache."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ what was fetched ahead comes; it is waited for at most for the second."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadAhead:
-    """What was seen of the page cache.
+    """Observations of the page cache.
 
     bytes: the largest window that one read of a cold file began to fetch beyond its own bytes; None where unknown.
     dropped_at_open: whether a file that is opened again has lost its pages, as with libfuse's defaults.

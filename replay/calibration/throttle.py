@@ -30,7 +30,7 @@ SAMPLES = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passed:
-    """How reads of one size passed after a pause: `burst` requests at once, then `per_s` requests a second.
+    """The course of reads of one size after a pause: `burst` requests at once, then `per_s` requests a second.
 
     throttled: whether that is more than a queue.
     step_s: time of the steps in which the rate is granted, as a control group does it; 0 where none were seen.

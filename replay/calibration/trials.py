@@ -1,4 +1,4 @@
-"""One trial of a probe: what it issues, on which files, and what is removed after it."""
+"""Runs one trial of a probe: issues its requests on files, and removes the files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MOST_WRITTEN_BYTES = 256 * MIB
 
 @dataclass(slots=True, kw_only=True)
 class DropOutcome:
-    """How well pages could be dropped before cold reads: bytes that stayed, of bytes in all, and warnings."""
+    """Success of dropping pages before cold reads: bytes that stayed, of bytes in all, and warnings."""
 
     stayed_bytes: int = 0
     total_bytes: int = 0
@@ -46,7 +46,7 @@ class DropOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """What trials work on.
+    """The files of trials.
 
     data: a file of `data_bytes` that is read cold. cached: one of `cached_bytes` whose pages stay.
     pool: small files, opened in turn.

@@ -1,1 +1,1 @@
-"""The causal model of the training loop behind the pace `steps`: what an operation waits for, and what waits for it."""
+"""The causal model of the training loop behind the pace `steps`: which operations and events wait for which."""

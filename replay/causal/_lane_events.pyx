@@ -24,12 +24,12 @@ cdef int64_t FIRST_RANK_COUNTER = wait_counters.FIRST_RANK_COUNTER
 cdef struct Lane:
     const Item *items
     const int64_t *durations    # NULL: the service gives operations their time
-    int64_t *begins             # NULL: nobody asks for the times
+    int64_t *begins             # NULL if unused
     int64_t *ends
     int64_t count
     int64_t at
     int64_t now
-    int64_t least               # what it waits for at its counter
+    int64_t least               # the sum that it waits for at its counter
     int64_t counter_shift
     int64_t file_shift
     int64_t rank
@@ -50,7 +50,7 @@ cdef struct Counter:
 
 
 cdef class Service:
-    """What gives operations their time; this one gives them none."""
+    """A service that times operations; in this base class they take no time."""
 
     cdef int64_t serve(self, int64_t now, int64_t rank, int64_t file_shift, const Item *item) except -1 nogil:
         """When the operation `item` ends that a rank begins `now`, ns. Called in the order of `now`."""
@@ -79,7 +79,7 @@ cdef class Lanes:
         self.counters.resize(self._placed(lanes, watch is not None), none)
 
     cdef int64_t _placed(self, lanes, bint watched) except -1:
-        """How many counters the lanes name."""
+        """Number of counters that the lanes name."""
         cdef Lane *own
         cdef const Item[::1] rows
         cdef const int64_t[::1] durations
@@ -183,7 +183,7 @@ cdef class Lanes:
     cdef int _add(self, Counter *counter, int64_t amount, int64_t now) except -1 nogil:
         cdef vector[int32_t] waiting
         cdef int32_t number
-        # Additions of several lanes are met out of order; a sum is there when the last of them is.
+        # Lanes are simulated out of time order: a sum is reached at the latest time of the additions in it.
         counter.time = max(counter.time, now)
         counter.reached += amount
         self._forget(counter)

@@ -37,7 +37,7 @@ from dxt_replay.replay.plan.plan_row import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankCounters:
-    """Which counters a rank uses: `base` and the ones after it, as many as `count`."""
+    """The counters that a rank uses: `count` counters from number `base` on."""
 
     base: int
     lanes: tuple[int, ...]
@@ -77,8 +77,8 @@ class Meetings:
     """The collectives of all ranks: the i-th collective of each rank is one meeting of all of them.
 
     ranks: how many ranks meet.
-    cost_ns: int64 (meetings,), the shortest duration over the ranks, since the rank that came last did not wait. Empty
-    where the ranks do not have equally many collectives.
+    cost_ns: int64 (meetings,), the shortest duration over the ranks, because the last rank to arrive did not wait.
+    Empty if the ranks have different numbers of collectives.
     """
 
     ranks: int
@@ -100,7 +100,7 @@ class CausalLanes:
         self._dependencies, self._counters, self._pacing = dependencies, counters, pacing
 
     def split(self, rows: np.ndarray, batch: OperationBatch) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """Lane, items and recorded durations (0 for a wait or an addition), for the `PLAN_ROW`s of these operations."""
+        """Add waits and additions to operations: lane, items and recorded durations (0 for waits and additions)."""
         moments = self._dependencies.moments
         for lane, mine, found in self._dependencies.lanes(batch):
             durations = batch.end_ns[mine] - batch.start_ns[mine]
@@ -191,7 +191,7 @@ def _waits_for_reads(model: LoopModel, counters: RankCounters, event: int) -> li
 
 
 def _lanes_needed(model: LoopModel, counters: RankCounters, event: int) -> list[int]:
-    """The counters of the lanes whose operations an event waits for."""
+    """The counters of the lanes for whose operations an event waits."""
     return [counters.lane(lane) for lane, events in model.needed.items() if events[event]]
 
 

@@ -1,7 +1,7 @@
-"""When each item of a causal plan begins and ends, if its operations last given times: without a clock. Pure.
+"""Computes when each item of a causal plan begins and ends, from the durations of its operations. No clock. Pure.
 
-With the recorded durations it must come to the recorded times, which is the first evidence for a model; with others it
-predicts.
+With the recorded durations the result must equal the recorded times; this is the first evidence for a model. With
+other durations it is a prediction.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dxt_replay.traces.errors import ReplayError
 
 
 def schedule(lanes: Mapping[Hashable, tuple[np.ndarray, np.ndarray]]) -> dict[Hashable, LaneTimes]:
-    """When the items of each lane begin and end.
+    """Compute when the items of each lane begin and end.
 
-    lanes: of each lane its items (`PLAN_ROW`, paced as `think`), and int64 ns by item: how long an operation lasts.
+    lanes: for each lane its items (`PLAN_ROW`, paced as `think`), and the duration of each operation, int64 ns by item.
 
     Counters with the same number are one counter for all lanes.
     Raises: ReplayError when lanes wait for each other in a circle.

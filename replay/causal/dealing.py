@@ -1,11 +1,11 @@
-"""How a PyTorch DataLoader deals batches to its worker processes: which of them each operation of a worker makes. Pure.
+"""Finds how a PyTorch DataLoader dealt batches to its workers: the batch that each operation of a worker makes. Pure.
 
-Worker w of n makes the batches w, w + n, w + 2 n ... of a pass, one after the other; a worker whose shard is exhausted
-drops out. The loop takes the batches in the order of their index, and each that it takes lets the same worker begin
-another: its own batch k waits until its own batch k - p was fetched, with p the `prefetch_factor`.
+Worker w of n makes the batches w, w + n, w + 2 n ... of a pass, one after the other. A worker whose shard is exhausted
+drops out. The loop takes the batches in the order of their index. When it takes a batch, the same worker may begin
+another: the worker's batch k waits until its batch k - p was fetched, where p is the `prefetch_factor`.
 
-A log shows none of this; it is found from the reads. A worker reads as much for each batch (map-style data sets), or
-else it pauses longest between two batches, within the bounds that a batch is read after its turn and before its fetch.
+A log shows none of this, so it is inferred from the reads. Either a worker reads the same amount for each batch
+(map-style data sets), or the longest pauses separate its batches. A batch is read after its turn and before its fetch.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class LaneDeal:
     """The batches that one worker made, in order; arrays (batches,).
 
     first: number of the lane's operation that begins the batch.
-    event: the event of the loop that fetches it, NO_EVENT where none did.
-    after_event: the batch fetch after which the batch may begin; where it may begin with its pass, the first of that.
+    event: the event of the loop that fetches it, NO_EVENT for none.
+    after_event: the batch fetch after which the batch may begin; the first fetch of the pass if `is_early`.
     is_early: bool, whether the batch may begin with its pass.
-    ready_ns: how long after its last operation the batch was ready.
-    late_ns: by how much the clock of the worker's log is late, one number.
+    ready_ns: time from its last operation until the batch was ready.
+    late_ns: lateness of the clock of the worker's log, one number.
     """
 
     first: np.ndarray
@@ -73,9 +73,9 @@ class LaneDeal:
 class Dealing:
     """How the batches of a rank were dealt.
 
-    lanes: by worker lane its batches.
-    passes: how many passes there were over loaders with workers.
-    workers, prefetch: of the pass with the most batches: its workers, and `prefetch_factor`.
+    lanes: worker lane -> its batches.
+    passes: number of passes over loaders with workers.
+    workers, prefetch: number of workers and `prefetch_factor` of the pass with the most batches.
     persistent: whether workers served more than one pass.
     consistent: share of the batches that were read before they were fetched.
     """
@@ -88,7 +88,7 @@ class Dealing:
     consistent: float
 
     def placed(self, batch: OperationBatch) -> OperationBatch:
-        """The operations, with those of workers at the times of the loop's clock."""
+        """The operations; those of workers moved to the clock of the loop."""
         late = np.zeros(len(batch.lane), dtype=np.int64)
         for lane, deal in self.lanes.items():
             late[batch.lane == lane] = deal.late_ns
@@ -145,12 +145,12 @@ class _Part:
 
     @property
     def missing(self) -> np.ndarray:
-        """Which batches have no reads, although there are reads after them."""
+        """Which batches have no reads although later batches have some."""
         return (np.diff(self.cuts, prepend=0) == 0) & (self.cuts < len(self.reads.start_ns))
 
     @property
     def beyond(self) -> float:
-        """How many batches' worth of reads were made that no batch fetch asked for."""
+        """Number of batches that were read but never fetched."""
         read = int(self.cuts[-1])
         return (len(self.reads.start_ns) - read) * len(self.cuts) / max(read, 1)
 
@@ -163,9 +163,9 @@ class _Part:
 
 
 def dealing(loop: TrainingLoop, batches: Batches, worker_lanes: Mapping[int, int]) -> Dealing | None:
-    """How the batches were dealt; None where the loop has no DataLoader with workers, or the reads contradict it.
+    """Find how the batches were dealt; None if the loop has no DataLoader with workers, or the reads contradict it.
 
-    `worker_lanes`: the lanes of worker processes, and by how much the clock of each may be late, ns.
+    `worker_lanes`: lane of a worker process -> possible lateness of its clock, ns.
     """
     if not len(loop.fetches) or not worker_lanes or not len(loop.by_workers):
         return None
@@ -220,9 +220,9 @@ def _worker_reads(batches: Batches, worker_lanes: Mapping[int, int]) -> dict[int
 def _late_ns(
     passes: Sequence[LoaderPass], reads: Mapping[int, _Reads], worker_lanes: Mapping[int, int]
 ) -> dict[int, int]:
-    """By how much the clock of each worker is late at least: no batch is fetched before it was read and made ready.
+    """The least lateness of each worker's clock, ns: a batch cannot be fetched before it was read and made ready.
 
-    Found where each batch has equally many reads; else it is 0.
+    It is 0 unless all batches have the same number of reads.
     """
     late: dict[int, int] = {}
     for each in passes:
@@ -259,7 +259,7 @@ def _dealt_pass(each: LoaderPass, reads: Mapping[int, _Reads]) -> tuple[list[_Pa
 
 
 def _turns(each: LoaderPass, reads: Mapping[int, _Reads]) -> dict[int, np.ndarray]:
-    """The numbers of the fetches of each worker's batches: in turn, and of one that dropped out none after that."""
+    """The fetch numbers of each worker's batches: workers take turns until they drop out."""
     count, lanes = len(each.events), len(each.lanes)
     number, turn = np.divmod(np.arange(count), lanes)
     last_ns = np.array([int(reads[lane].end_ns.max(initial=0)) for lane in each.lanes])
@@ -274,7 +274,7 @@ def _turns(each: LoaderPass, reads: Mapping[int, _Reads]) -> dict[int, np.ndarra
 
 
 def _equal_cuts(reads: Mapping[int, _Reads], fetched_ns: Mapping[int, np.ndarray]) -> Iterator[dict[int, np.ndarray]]:
-    """The number of reads before the end of each batch if all have equally many, for each number that is possible.
+    """Candidates for batches with equally many reads: the number of reads before the end of each batch.
 
     Workers may have made batches that were never fetched, and the last batch of a pass may have fewer reads.
     """
@@ -295,8 +295,8 @@ def _in_time(reads: _Reads, cuts: np.ndarray, fetched_ns: np.ndarray) -> np.ndar
 
 
 def _paused_cuts(reads: _Reads, fetched_ns: np.ndarray) -> np.ndarray:
-    """The number of reads before the end of each batch: at the longest pause where about as many bytes were read for it
-    as for others, and before it was fetched."""
+    """The number of reads before the end of each batch. A batch ends before its fetch, at the longest pause that gives
+    it about as many bytes as the others."""
     if not len(reads.start_ns):
         return np.zeros(len(fetched_ns), dtype=np.int64)
     ended = np.searchsorted(np.maximum.accumulate(reads.end_ns), fetched_ns + CLOCK_SLACK_NS, side="right")
@@ -317,24 +317,24 @@ def _paused_cuts(reads: _Reads, fetched_ns: np.ndarray) -> np.ndarray:
 
 
 def _paused_ns(reads: Mapping[int, _Reads], cuts: Mapping[int, np.ndarray]) -> int:
-    """How long the workers paused between batches, in all."""
+    """Total pause of the workers between batches."""
     between = {lane: ends[ends < len(reads[lane].start_ns)] for lane, ends in cuts.items()}
     return sum(int((reads[lane].start_ns[ends] - reads[lane].end_ns[ends - 1]).sum()) for lane, ends in between.items())
 
 
 def _prefetch(parts: Sequence[_Part]) -> int:
-    """`prefetch_factor`: how many batches a worker began at most before the loop had fetched the first of them."""
+    """`prefetch_factor`: the most batches that a worker began before the loop fetched the first of them."""
     ahead = [
         np.arange(len(part.events)) - np.searchsorted(part.fetched_ns - _slack_ns(part), part.starts_ns, side="right")
         for part in parts
     ]
     found = np.sort(np.concatenate(ahead)) if ahead else np.zeros(1)
-    # The largest of all may be an error of a clock.
+    # The maximum itself may come from a clock error.
     return int(min(max(found[-1 - len(found) // 20], 0), MAX_PREFETCH)) + 1
 
 
 def _slack_ns(part: _Part) -> int:
-    """How late a read may seem to be: at most half of the time in which its worker makes a batch."""
+    """Allowed apparent lateness of a read: half of the time in which its worker makes a batch."""
     return int(min(CLOCK_SLACK_NS, np.ptp(part.fetched_ns) // (2 * len(part.fetched_ns))))
 
 
@@ -356,14 +356,14 @@ def _lane_deals(found: Sequence[tuple[list[_Part], int]], late: Mapping[int, int
 
 
 def _columns(part: _Part, begin: int, prefetch: int, usual_ns: int) -> tuple[np.ndarray, ...]:
-    """Of the batches of one part the columns of `LaneDeal`, and a batch that nobody fetched for the reads beyond."""
+    """Columns of `LaneDeal` for one worker's pass. Reads after the last fetched batch form one unfetched batch."""
     begins = np.concatenate(([0], part.cuts))
     first = part.reads.first[begins]
     event = np.append(part.events, NO_EVENT)
     after = np.concatenate((np.full(prefetch, begin), part.events))[: len(event)]
     early = np.arange(len(event)) < prefetch
     ready = np.append(_ready_ns(part, usual_ns), 0)
-    kept = np.diff(begins, append=begins[-1] + 1) > 0  # without those that read nothing
+    kept = np.diff(begins, append=begins[-1] + 1) > 0  # drop batches without reads
     return first[kept], event[kept], after[kept], early[kept], ready[kept]
 
 
@@ -375,8 +375,10 @@ def _pauses_ns(part: _Part) -> np.ndarray:
 
 
 def _usual_ready_ns(found: Sequence[tuple[list[_Part], int]]) -> int:
-    """How long a worker usually is busy with a batch after its reads: as long as it pauses where nothing holds it back;
-    no longer than each batch was there before its fetch ended, or than the shortest of these pauses."""
+    """How long a worker usually is busy with a batch after its reads: its pause where nothing holds it back.
+
+    It is at most the shortest of these pauses, and the shortest time from a batch's reads to the end of its fetch.
+    """
     pauses, left = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
     for parts, prefetch in found:
         for part in parts:

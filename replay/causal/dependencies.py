@@ -1,8 +1,8 @@
-"""What operations wait for, and what waits for them: columns that every model of a rank yields. Pure.
+"""The dependencies of operations, as columns that every model of a rank yields. Pure.
 
-The events of the training thread (`replay.causal.training_loop`) come one after the other, so what an operation waits
-for is the number of a *moment*: 2 e is the begin of event e, 2 e + 1 its end, and behind the last event comes the exit
-from the loop. Where the profile shows the production of the batches (`replay.causal.production`), its moments follow.
+An operation waits for a *moment* of the training thread, whose events (`replay.causal.training_loop`) do not overlap.
+Moment 2 e is the begin of event e, moment 2 e + 1 its end. After the last event comes the exit from the loop. If the
+profile shows the production of the batches (`replay.causal.production`), the moments of the production follow.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ ready_ns: how long after it its batch is ready, where its reader makes whole bat
 class Moments:
     """The m moments of a loop; arrays (m + 1,), of which the last one stands for NO_MOMENT.
 
-    time_ns: when each was in the capture; the smallest number for NO_MOMENT.
-    gate: int8, what is counted there. count: how many of these there were then.
-    openings, fetches: the moments, ascending, at which openings and batch fetches are counted.
+    time_ns: recorded time of each; the smallest number for NO_MOMENT.
+    gate: int8, the kind of counter that counts the moment. count: the value of that counter then.
+    openings, fetches: the moments, ascending, that count as openings and as batch fetches.
     fetch_number: int64 (e,), the number of each event among the batch fetches, NO_FETCH for other events.
     """
 
@@ -52,7 +52,7 @@ class Moments:
 
     @classmethod
     def of(cls, loop: TrainingLoop, produced_ns: np.ndarray | None = None) -> Moments:
-        """Those of a loop, and of its production at these times."""
+        """The moments of a loop, and of its production at these times."""
         produced = np.empty(0, dtype=np.int64) if produced_ns is None else produced_ns
         events = len(loop.kind)
         training = np.append(np.stack((loop.begin_ns, loop.end_ns), axis=1).ravel(), loop.exit_ns)
@@ -75,17 +75,17 @@ class Moments:
         )
 
     def opened(self, times_ns: np.ndarray, most: np.ndarray) -> np.ndarray:
-        """How many openings there were at each of these times, at most `most`."""
+        """Number of openings up to each of these times, at most `most`."""
         found: np.ndarray = np.minimum(np.searchsorted(self.time_ns[self.openings], times_ns, side="right"), most)
         return found
 
     def fetched(self, times_ns: np.ndarray, most: np.ndarray) -> np.ndarray:
-        """How many batch fetches had ended at each of these times, at most `most`."""
+        """Number of batch fetches that had ended at each of these times, at most `most`."""
         found: np.ndarray = np.minimum(np.searchsorted(self.time_ns[self.fetches], times_ns, side="right"), most)
         return found
 
 
 def nth(numbers: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """numbers[index], NO_EVENT (which is NO_MOMENT, too) before the begin and beyond the end."""
+    """numbers[index]; NO_EVENT (which equals NO_MOMENT) for an index out of range."""
     inside = (index >= 0) & (index < len(numbers))
     return np.where(inside, np.append(numbers, NO_EVENT)[np.where(inside, index, -1)], NO_EVENT)

@@ -1,6 +1,6 @@
-"""What the lanes of a rank wait for, from its causal model: one pass over its operations. Pure.
+"""Derives the waits of a rank's lanes from its causal model, in one pass over its operations. Pure.
 
-Whoever replays, simulates, measures or shows a model reads what this pass yields, and infers nothing.
+Replay, simulation, storage limit and tables all use these dependencies; none infers its own.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LaneDependencies:
-    """What n operations of a lane wait for, what waits for them, and how long the lane is busy between them, in ns.
+    """The dependencies of n operations of a lane, and the time that the lane is busy between them, in ns.
 
-    need: (n,), the event that waits for each, NO_EVENT for none.
-    follows: (n,), the moment that lets each begin, NO_MOMENT for none. waits: bool (n,), whether the lane waits for it,
-    rather than has waited for it before.
-    before_ns, after_ns: (n,), think time before the wait, and after it.
-    lets_go: (n + 1,), how many more events wait for no later operation of the lane, before each one and after the last.
+    need: (n,), the event that waits for each operation, NO_EVENT for none.
+    follows: (n,), the moment that lets each begin, NO_MOMENT for none. waits: bool (n,), False if the lane has waited
+    for that moment before.
+    before_ns, after_ns: (n,), think time before and after the wait.
+    lets_go: (n + 1,), before each operation and after the last: the number of further events that wait for no later
+    operation of the lane.
     busy_ns: (n + 1,), how long the lane makes a batch ready before that.
     is_end: whether the lane has no more operations.
     """
@@ -41,8 +42,8 @@ class LaneDependencies:
 class DependencyPass:
     """The dependencies of a rank's operations, batch after batch from the first one.
 
-    lane_operations: how many operations each lane has. origin_ns: recorded time of the replay's start. placed: gives
-    operations the times of the model (`Steps.placed`).
+    lane_operations: number of operations of each lane. origin_ns: recorded time of the replay's start. placed: moves
+    operations to the times of the model (`Steps.placed`).
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class _LanePass:
         self._previous_end_ns = origin_ns
 
     def next(self, start_ns: np.ndarray, end_ns: np.ndarray, found: np.ndarray) -> LaneDependencies:
-        """Of the next operations of the lane; `found`: their `DEPENDENCY`."""
+        """The dependencies of the lane's next operations; `found`: their `DEPENDENCY`."""
         previous = np.concatenate(([self._previous_end_ns], end_ns[:-1]))
         gap = np.maximum(start_ns - previous, 0)
         let_ns = self._moments.time_ns[found["follows"]]
@@ -94,7 +95,7 @@ class _LanePass:
             busy = np.concatenate(([self._ready_ns], found["ready_ns"]))
             self._ready_ns = int(busy[-1])
             busy[:-1] = np.where(lets_go[:-1] > 0, np.minimum(busy[:-1], gap), 0)
-            # It makes its batch ready, waits for its turn, and goes on.
+            # The lane makes its batch ready, waits for its turn, and goes on.
             gap = gap - busy[:-1]
             after = np.where(waits, np.clip(start_ns - np.maximum(previous + busy[:-1], let_ns), 0, gap), gap)
             before = np.zeros_like(gap)
@@ -102,7 +103,7 @@ class _LanePass:
             first = starts_batch(self._previous_need, found["need"])
             follows, free = self._model.unheld(self._moments, found, let_ns, previous, gap, first)
             waits = self._new_waits(follows)
-            # After the wait comes the time between what it waited for and the operation.
+            # After the wait comes the time from the awaited moment to the operation.
             after = np.where(waits, np.clip(start_ns - np.maximum(previous, let_ns), 0, gap), gap)
             after[waits & free] = 0
             after = self._alone(after, start_ns, found["need"])
@@ -122,8 +123,8 @@ class _LanePass:
         )
 
     def _alone(self, after_ns: np.ndarray, start_ns: np.ndarray, need: np.ndarray) -> np.ndarray:
-        """Think times without what a production shows to be none: a reader that waits for another one's data is not
-        thinking, and one that thinks while the loop computes has fewer processors."""
+        """Think times corrected by the production: remove waits for another reader's data, and the slowdown of a reader
+        that thinks while the loop computes on its processors."""
         production = self._model.production
         if production is None:
             return after_ns
@@ -135,8 +136,8 @@ class _LanePass:
     def _hidden(
         self, found: np.ndarray, gap: np.ndarray, after_ns: np.ndarray, first: np.ndarray, free: np.ndarray
     ) -> np.ndarray:
-        """The rest of the think time before a wait for a batch fetch, as far as the capture shows it: a reader that was
-        held back hides how long it thought."""
+        """The rest of the think time before a wait for a batch fetch. The capture shows only a part of it if the reader
+        was held back."""
         within, between = self._model.think_ns
         typical = np.where(free, gap, np.where(first, between, within))
         by_fetch = self._moments.gate[found["follows"]] == FETCHES
@@ -150,7 +151,7 @@ class _LanePass:
         return np.diff(reached)
 
     def _new_waits(self, follows: np.ndarray) -> np.ndarray:
-        """Which operations wait: those whose lane has not yet waited for as late a moment of that kind."""
+        """Which operations wait: those whose lane has not waited for an equal or later moment of that kind."""
         waits = np.zeros(len(follows), dtype=bool)
         gate, count = self._moments.gate[follows], self._moments.count[follows]
         for kind, so_far in self._awaited.items():

@@ -1,4 +1,4 @@
-"""A causal model as data: what the operations of each lane wait for, and what waits for them. Pure."""
+"""A causal model as a table of the dependencies of each lane's operations. Pure."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _NAMES = {FETCH: "fetch", CHECKPOINT: "checkpoint", COLLECTIVE: "collective", EV
 
 
 def dependency_rows(capture: Capture) -> list[dict[str, Any]]:
-    """The rows of the table dependencies: a row for operations of a lane, one after the other, that feed the same event
-    and follow the same moment. Empty for a capture without training steps.
+    """The rows of the table dependencies. Consecutive operations of a lane that feed the same event and follow the same
+    moment share a row. Empty for a capture without training steps.
 
     Raises: UsageError for more than MOST_OPERATIONS; CaptureError when the capture is damaged or contradicts itself.
     """
@@ -73,7 +73,7 @@ def _stretches(lane: _Lane) -> Iterator[dict[str, Any]]:
             *((each.need, each.follows, each.before_ns + each.after_ns) for each in lane.found), strict=True
         )
     )
-    # What keeps the lane busy after an operation stands before the next one.
+    # The time that keeps the lane busy after an operation is stored before the next one.
     busy = np.concatenate([*(each.busy_ns[:-1] for each in lane.found), lane.found[-1].busy_ns[-1:]])[1:]
     first = np.flatnonzero((np.diff(need, prepend=-2) != 0) | (np.diff(follows, prepend=-2) != 0))
     columns = {
@@ -90,7 +90,7 @@ def _stretches(lane: _Lane) -> Iterator[dict[str, Any]]:
 
 
 def event_names(loop: TrainingLoop) -> list[str]:
-    """What each event of a training thread is called: its kind, and its number among those of this kind, from 0."""
+    """Names of the events of a training thread: kind, and number among the events of this kind, from 0."""
     found, seen = [], dict.fromkeys(_NAMES, 0)
     for kind in loop.kind.tolist():
         if kind == ENTRY:
@@ -102,7 +102,7 @@ def event_names(loop: TrainingLoop) -> list[str]:
 
 
 def moment_names(model: LoopModel) -> list[str | None]:
-    """What each moment of a model is called; None for the last, which stands for none."""
+    """Names of the moments of a model; None for the last, which is NO_MOMENT."""
     training = [f"{side} of {event}" for event in event_names(model.loop) for side in ("begin", "end")]
     batches = 0 if model.production is None else len(model.production.begin_ns)
     made = [f"{side} of making batch {number}" for number in range(batches) for side in ("begin", "end")]

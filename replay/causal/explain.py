@@ -1,4 +1,4 @@
-"""The causal model for a person: what `dxt-replay run --explain` prints. Pure."""
+"""Explains the causal model: the output of `dxt-replay run --explain`. Pure."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _FEED_NOTE = (
 def explanation(capture: Capture, steps: Steps, pacing: Pacing) -> dict[str, Any]:
     """The models of all ranks as the object that `dxt-replay run --explain --json` prints.
 
-    `held_out`: each quarter of the steps as the others predict it (`replay.causal.held_out`); empty where there are
-    too few steps or too many operations.
-    `check`: how long the run lasts by the models, with the recorded duration of each operation, beside the recorded
-    time. That these agree shows that the model is consistent, not that it predicts. `at_speed`: the same at the speeds
-    of `pacing`; null at the recorded speeds. Both are null where there are
-    more than `replay.causal.paced_ranks.MAX_CHECKED_OPERATIONS` operations.
+    `held_out`: each quarter of the steps as the other quarters predict it (`replay.causal.held_out`); empty for too
+    few steps or too many operations.
+    `check`: the run time by the models, with the recorded duration of each operation, beside the recorded time. If
+    they agree, the model is consistent; that does not prove that it predicts well.
+    `at_speed`: the same at the speeds of `pacing`; null at the recorded speeds.
+    `check` and `at_speed` are null for more than `replay.causal.paced_ranks.MAX_CHECKED_OPERATIONS` operations.
     """
     begin, end = capture.time_span_ns
     modelled = expected_elapsed_ns(capture, steps)
@@ -83,7 +83,7 @@ def explanation(capture: Capture, steps: Steps, pacing: Pacing) -> dict[str, Any
 
 
 def rank_model(model: LoopModel) -> dict[str, Any]:
-    """One rank's model in numbers: how reads feed steps, how far they ran ahead, and the evidence."""
+    """The model of one rank in numbers: how reads feed steps, how far they ran ahead, and the evidence."""
     loop, fetches = model.loop, model.loop.fetches
     durations = loop.step_end_ns - loop.step_begin_ns
     residual = model.residual_ns[fetches]
@@ -152,7 +152,7 @@ def _ready_ns(model: LoopModel) -> float:
 
 
 def _data_loader(model: LoopModel) -> dict[str, Any] | None:
-    """The workers of a DataLoader; null where the loop has none, or the reads contradict it."""
+    """The workers of a DataLoader; null if the loop has none, or the reads contradict it."""
     if model.dealing is None:
         return None
     return {
@@ -166,7 +166,7 @@ def _data_loader(model: LoopModel) -> dict[str, Any] | None:
 
 
 def _depth(model: LoopModel) -> dict[str, float] | None:
-    """How many batches are fetched between a read and the fetch that it feeds."""
+    """Number of batches fetched between a read and the fetch that it feeds."""
     if model.synchronous and model.dealing is None:
         return {"p50": 0.0, "p90": 0.0, "max": 0.0}
     if model.production is not None or not model.depth.count:
@@ -218,7 +218,7 @@ def model_sections(explained: Mapping[str, Any]) -> list[Section]:
 
 
 def _held_out_sentence(parts: Sequence[Mapping[str, Any]], ranks: Mapping[str, Any]) -> str:
-    """How well the model predicts what it was not derived from."""
+    """Say how well the model predicts steps that it was not derived from."""
     doubts = [rank["evidence"]["doubt"] for rank in ranks.values() if rank["evidence"]["doubt"]]
     if doubts:
         return f"How long this training takes on other storage is not known: {doubts[0]}."

@@ -1,4 +1,4 @@
-"""The feed rule: which reads belong to the training loop, and how many bytes one batch fetch consumes. Pure."""
+"""The feed rule: finds the reads of the training loop and the bytes that one batch fetch consumes. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Batches = Callable[[], Iterable[OperationBatch]]
 
 
 def containing(loop: TrainingLoop, events: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """The one of `events` within which each time lies (its end counts), NO_EVENT for none."""
+    """The one of `events` that contains each time (the end included), NO_EVENT for none."""
     if not len(events):
         return np.full(len(times), NO_EVENT, dtype=np.int64)
     found = np.searchsorted(loop.begin_ns[events], times, side="right") - 1
@@ -28,10 +28,10 @@ def containing(loop: TrainingLoop, events: np.ndarray, times: np.ndarray) -> np.
 class LoopReads:
     """The reads of the loop.
 
-    loop_files: which files they read, bool by file id.
-    reads, inside: how many there are, and how many of them lie inside an input wait.
-    bytes: how much they read.
-    lanes: the lanes that issue them, by their first read.
+    loop_files: the files that they read, bool by file id.
+    reads, inside: number of reads, and number of those inside an input wait.
+    bytes: bytes read.
+    lanes: the lanes that issue them, in the order of their first reads.
     """
 
     loop_files: np.ndarray
@@ -53,7 +53,7 @@ class LoopReads:
 
 
 def with_evaluations(loop: TrainingLoop, batches: Batches, files: int) -> tuple[TrainingLoop, np.ndarray]:
-    """The loop with its evaluations, and which files are read in them alone (bool by file id)."""
+    """The loop with its evaluations, and the files that only evaluations read (bool by file id)."""
     pauses = loop.pauses
     evaluated = np.zeros(files, dtype=bool)
     if not len(pauses):
@@ -81,7 +81,7 @@ def with_evaluations(loop: TrainingLoop, batches: Batches, files: int) -> tuple[
 
 
 def look(loop: TrainingLoop, batches: Batches, evaluated: np.ndarray) -> LoopReads:
-    """The reads of the loop. `evaluated`: files that are not the loop's, bool by file id."""
+    """Find the reads of the loop. `evaluated`: files of evaluations, which are not the loop's, bool by file id."""
     found = LoopReads(loop_files=np.zeros(len(evaluated), dtype=bool))
     for batch in batches():
         chosen = (batch.op == READ) & (batch.start_ns >= loop.entry_ns) & (batch.start_ns < loop.exit_ns)
@@ -91,10 +91,10 @@ def look(loop: TrainingLoop, batches: Batches, evaluated: np.ndarray) -> LoopRea
 
 
 def with_own_reads(loop: TrainingLoop, batches: Batches, loop_reads: LoopReads) -> TrainingLoop:
-    """The loop in which a step fetches its batch while the training thread itself reads it.
+    """Take the reads of the training thread for batch fetches, if the profile has no input waits.
 
-    Only where the profile has no input waits, and one lane reads for the loop that also does what the training thread
-    does in its checkpoints: then that lane is this thread. Else the loop as it is.
+    A lane is the training thread if it is the only lane that reads for the loop and also issues the operations of the
+    checkpoints. Without such a lane the loop stays as it is.
     """
     if loop.input_waits or len(loop_reads.lanes) != 1:
         return loop
@@ -114,7 +114,7 @@ def with_own_reads(loop: TrainingLoop, batches: Batches, loop_reads: LoopReads) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
-    """Of `LoopModel`, what the reads alone show; the fields are described there."""
+    """The part of `LoopModel` that follows from the reads alone; the fields are described there."""
 
     step_bytes: float = 0.0
     fetches_before: float = 0.0
@@ -123,9 +123,8 @@ class Feed:
 
 
 def turns_of(loop: TrainingLoop, batches: Batches, loop_reads: LoopReads, feed: Feed) -> tuple[int, ...]:
-    """The reader lanes in the order of their turns, if then no read ended after the batch fetch that it feeds; else
-    empty."""
-    # Where batches are missing at the beginning, it is not known how many of them each lane had read.
+    """The reader lanes in the order of their turns; empty if a read would then end after the fetch that it feeds."""
+    # If batches are missing at the beginning, the number that each lane had read is unknown.
     if len(loop_reads.lanes) < 2 or feed.fetches_before < 0:
         return ()
     fetches, before = loop.fetch_ends_ns, dict.fromkeys(loop_reads.lanes, 0)
@@ -144,12 +143,12 @@ def turns_of(loop: TrainingLoop, batches: Batches, loop_reads: LoopReads, feed: 
 
 
 def feed_of(loop: TrainingLoop, batches: Batches, loop_files: np.ndarray) -> Feed:
-    """How many bytes one batch fetch consumes: the largest number with which every fetch had its bytes in time.
+    """The bytes that one batch fetch consumes: the largest number with which every fetch had its bytes in time.
 
-    Where this leaves more than half of the bytes until the loop's end unused (a first batch that did not wait for its
-    bytes, a pipeline that ends far ahead of the loop), it is the mean over the fetches.
+    If this leaves more than half of the bytes up to the loop's end unused, it is the mean over the fetches. Examples:
+    a first batch that did not wait for its bytes, a pipeline that ends far ahead of the loop.
     """
-    # A fetch behind the last step met the end of the data: it takes no bytes.
+    # A fetch after the last step met the end of the data and takes no bytes.
     fetches = loop.fetch_ends_ns[loop.begin_ns[loop.fetches] < loop.step_end_ns[-1]]
     ended = np.zeros(len(fetches) + 1, dtype=np.int64)
     early = late = 0
@@ -177,12 +176,13 @@ def feed_of(loop: TrainingLoop, batches: Batches, loop_files: np.ndarray) -> Fee
 def _later_feed(loop: TrainingLoop, had: np.ndarray) -> tuple[float, float] | None:
     """Step bytes and the number of fetches before the first, where the run had steps before the profile; else None.
 
-    `had` (fetches,): bytes that had been read when each fetch ended. The number of the first step says how many fetches
-    came before. This holds if the profiled fetches then consume about what was read meanwhile. Else reads are missing,
-    as in a part of a capture: the buffer held some batches at the beginning, the fewest that every fetch can do with.
+    `had` (fetches,): bytes that had been read when each fetch ended. The number of the first step gives the number of
+    earlier fetches, if the profiled fetches then consume about the bytes that were read meanwhile. Otherwise reads are
+    missing, as in a part of a capture. Then the buffer held some batches at the beginning: as few as possible, so that
+    every fetch has its bytes.
     """
     steps_before = int(loop.step_number[0])
-    if steps_before <= 1 or len(had) < 2:  # many count from 1
+    if steps_before <= 1 or len(had) < 2:  # many programs count steps from 1
         return None
     fetches_before = round(steps_before * len(had) / len(loop.step_number))
     number = np.arange(1, len(had) + 1)

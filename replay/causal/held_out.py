@@ -1,9 +1,9 @@
-"""How well a causal model predicts parts of the recording that it was not derived from. Pure.
+"""Tests how well a causal model predicts parts of the recording that it was not derived from. Pure.
 
-That a model comes to the recorded time with the recorded durations proves nothing: what its rules leave unexplained is
-part of those durations. So each quarter of the steps is predicted anew: from its reads and its compute as recorded, and
-from how long the other quarters took to process a batch and to hand it over. Where storage hides in what a model takes
-for processing, the quarters differ from what it says.
+A model that reproduces the recorded time from the recorded durations proves nothing, because these durations include
+all time that its rules do not explain. So each quarter of the steps is predicted anew: from its own recorded reads and
+compute, and from the times that the other quarters took to process and hand over a batch. If the model mistakes storage
+time for processing, the prediction misses the recorded quarter.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LEAST_STEPS = 5 * PARTS
 class HeldOut:
     """A part of the steps, of all ranks together.
 
-    first, last: numbers of its steps, of the first rank. recorded_ns, predicted_ns: how long it lasted.
+    first, last: step numbers on the first rank. recorded_ns, predicted_ns: duration of the part.
     """
 
     first: int
@@ -41,13 +41,13 @@ class HeldOut:
 
     @property
     def error_pct(self) -> float:
-        """How much longer the prediction is than the recording, per cent."""
+        """Excess of the prediction over the recording, per cent."""
         return 100.0 * (self.predicted_ns / self.recorded_ns - 1.0) if self.recorded_ns else 0.0
 
 
 def held_out(capture: Capture, steps: Steps) -> tuple[HeldOut, ...]:
-    """Each part of the training loop as the others predict it; empty where there are too few steps, too many operations
-    or no reads. For all ranks of the capture together."""
+    """Predict each part of the training loop from the others, for all ranks together. Empty for too few steps, too many
+    operations or no reads."""
     operations = sum(survey.operations for survey in steps.surveys.values())
     fewest = min((len(model.loop.step_number) for model in steps.models.values()), default=0)
     reads = sum(model.reads for model in steps.models.values())
@@ -81,7 +81,7 @@ def _bounds(steps: int, part: int) -> tuple[int, int]:
 
 
 def _without(model: LoopModel, part: int) -> LoopModel:
-    """The model, in which the batches of a part take as long to be processed and handed over as others usually do."""
+    """The model with the usual times of the other parts for processing and handing over the batches of one part."""
     loop = model.loop
     first, last = _bounds(len(loop.step_number), part)
     begin, end = loop.begin_ns[loop.fetches], loop.end_ns[loop.fetches]

@@ -1,4 +1,4 @@
-"""Dependencies that are inferred from the times of a recording: a pass over a rank's operations. Pure.
+"""Infers dependencies from the times of a recording, in one pass over a rank's operations. Pure.
 
 Byte counts and times come first (`replay.causal.feed`). Then one of two rules replaces what it covers: how a DataLoader
 dealt its batches to workers (`replay.causal.dealing`), or what the profile says of the production of the batches
@@ -31,7 +31,7 @@ class InferredReader:
         self._bytes_before: dict[int, int] = {}
         self._fetches, self._blocking = loop.fetches, loop.blocking
         self._fetch_ends = loop.fetch_ends_ns
-        # Openings up to the begin of each event, and fetches before it.
+        # Number of openings up to the begin of each event, and of fetches before it.
         self._openings_until = 1 + np.cumsum(np.isin(loop.kind, OPENING))
         self._fetches_until = np.cumsum(loop.kind == FETCH) - (loop.kind == FETCH)
         self._made = dict.fromkeys(model.dealing.lanes, 0) if model.dealing is not None else {}
@@ -67,8 +67,8 @@ class InferredReader:
         found = np.zeros(len(start), dtype=DEPENDENCY)
         found["need"] = need
         found["follows"] = np.where(before, NO_MOMENT, self._last_moment(start, need, own))
-        # An event that has ended cannot have waited for an operation that begins later, nor an event for what ended
-        # after it although it began in it (a rebuilt close, at a time that is made up).
+        # An event cannot have waited for an operation that begins or ends after the event. An operation may end after
+        # its event if its time is made up, as that of a rebuilt close.
         over = np.where((checkpoint != NO_EVENT) & (need == NO_EVENT), checkpoint + 1, 0)
         floor = np.where(need == NO_EVENT, np.searchsorted(loop.end_ns, start, side="right"), need)
         found["floor"] = np.maximum(floor, over)
@@ -86,9 +86,9 @@ class InferredReader:
         return np.where(own | (fetched == 0), by_opening, nth(self._moments.fetches, fetched - 1))
 
     def _fed(self, batch: OperationBatch, reads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The batch fetch (as an event) that each operation feeds, NO_EVENT beyond the last; and, as bool, which
-        operations fed fetches before the profile's first."""
-        # An operation never feeds a fetch that had its batch before the operation ended.
+        """The batch fetch (as an event) that each operation feeds, NO_EVENT beyond the last; and bool: it fed a fetch
+        before the profile's first."""
+        # An operation cannot feed a fetch that ended before it.
         earliest = np.searchsorted(self._fetch_ends, batch.end_ns, side="left")
         consumed = np.zeros(len(earliest), dtype=bool)
         if self._model.step_bytes:
@@ -103,7 +103,7 @@ class InferredReader:
         return nth(self._fetches, earliest), consumed
 
     def _in_turn(self, lane: np.ndarray, moved: np.ndarray) -> np.ndarray:
-        """Number of the batch fetch that each operation feeds where the lanes read batches in turn."""
+        """Number of the batch fetch that each operation feeds, for lanes that take turns with batches."""
         turns, fed = self._model.turns, np.zeros(len(lane), dtype=np.int64)
         for turn, reader in enumerate(turns):
             mine = lane == reader
@@ -118,7 +118,7 @@ class InferredReader:
         return before
 
     def _deal(self, batch: OperationBatch, found: np.ndarray) -> None:
-        """The operations of a DataLoader's workers, by how their batches were dealt."""
+        """Set the dependencies of a DataLoader's workers, from the dealing of their batches."""
         assert self._model.dealing is not None
         for lane, deal in self._model.dealing.lanes.items():
             mine = np.flatnonzero(batch.lane == lane)
@@ -130,7 +130,7 @@ class InferredReader:
             need = deal.event[made]
             is_last = np.append(deal.first, -1)[made + 1] == place + 1
             found["need"][mine] = need
-            # A batch that nobody fetched holds nothing up that the batches before it did not.
+            # A batch that was never fetched delays no further event.
             found["floor"][mine] = np.where(need == NO_EVENT, np.maximum.accumulate(deal.event)[made] + 1, need)
             found["ready_ns"][mine] = np.where(is_last, deal.ready_ns[made], 0)
             found["follows"][mine] = self._let_begin(batch.start_ns[mine], deal.after_event[made], deal.is_early[made])
@@ -146,7 +146,7 @@ class InferredReader:
         return np.where(early, np.where(start < self._model.loop.entry_ns, NO_MOMENT, later), 2 * after + 1)
 
     def _produce(self, batch: OperationBatch, found: np.ndarray) -> None:
-        """The operations that a thread of tf.data made a batch of, and those that prepare them."""
+        """Set the dependencies of the operations in tf.data's threads, and of those that prepare them."""
         model, loop, production = self._model, self._model.loop, self._model.production
         assert production is not None
         of_loop = model.loop_files[batch.file_id] & (batch.start_ns < loop.exit_ns)

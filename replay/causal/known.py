@@ -1,4 +1,4 @@
-"""Dependencies that a capture itself holds, in the columns `feeds`, `follows` and `ready_ns`: none is inferred. Pure.
+"""Reads dependencies from the columns `feeds`, `follows` and `ready_ns` of a capture, and infers none. Pure.
 
 An operation that has neither `feeds` nor `follows` belongs to the checkpoint that it begins in. One that ended before
 the first step holds that step up, and one that began after the loop waits for its end. Where the capture says its
@@ -22,12 +22,12 @@ _NEVER = np.iinfo(np.int64).max
 
 
 class ColumnsContradictError(CaptureError):
-    """What the columns `feeds` and `follows` say cannot all have been so; the rest of the capture may be sound."""
+    """The columns `feeds` and `follows` contradict each other; the rest of the capture may be sound."""
 
 
 def known_reads(loop: TrainingLoop, batches: Batches, files: int) -> tuple[LoopReads, Distribution]:
-    """The reads that feed batch fetches, of a rank whose dependencies are known, and how long batches were made ready
-    after their last operation, without those that were ready at once. `files`: how many there are."""
+    """For a rank with known dependencies: the reads that feed batch fetches, and the times that batches took to become
+    ready after their last operation, without batches that were ready at once. `files`: number of files."""
     found, ready = LoopReads(loop_files=np.zeros(files, dtype=bool)), DistributionCollector()
     for batch in batches():
         known = batch.known
@@ -50,7 +50,7 @@ class KnownReader:
     def dependencies(self, batch: OperationBatch) -> np.ndarray:
         """`DEPENDENCY` (n,) of these operations, which continue the earlier batches.
 
-        Raises: ColumnsContradictError where what an operation waits for comes only after what waits for the operation.
+        Raises: ColumnsContradictError for an operation that waits for a moment after the event that waits for it.
         """
         loop, known = self._loop, batch.known
         start, end = batch.start_ns, batch.end_ns
@@ -97,7 +97,7 @@ class KnownReader:
         return found
 
     def _check_order(self, lane: int, need: np.ndarray, moment: np.ndarray) -> None:
-        """Raises: ColumnsContradictError where the lane would wait for what comes after an event that waits for it."""
+        """Raises: ColumnsContradictError if the lane would wait for a moment after an event that waits for the lane."""
         latest = np.maximum.accumulate(np.concatenate(([self._moment.get(lane, -1)], moment)))
         self._moment[lane] = int(latest[-1])
         wrong = (need != NO_EVENT) & (latest[1:] > 2 * need)

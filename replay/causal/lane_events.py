@@ -1,9 +1,9 @@
-"""Lanes of items run without a clock: when each item begins and ends.
+"""Runs lanes of items without a clock, and computes when each item begins and ends.
 
-Items are those of the pace `steps` (`replay.plan.plan_row`, paced as `think`). A gap lasts as long as it says, a wait
-until its counter has got there, an operation as long as given for it, or else as a *service* says: a simulated storage
-is asked in the order of the times at which operations begin; of two that begin together, that of the earlier lane goes
-first.
+Items are those of the pace `steps` (`replay.plan.plan_row`, paced as `think`). A gap lasts its own duration. A wait
+lasts until its counter reaches the amount. An operation lasts its given duration, or else a *service* decides, such as
+a simulated storage. The service gets operations in the order of their begins; of two that begin together, that of the
+earlier lane comes first.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class LaneTimes:
 class EventLane:
     """One lane of a simulation.
 
-    items: `PLAN_ROW` (n,), which several lanes may share. durations_ns: int64 (n,), how long operations last; None
-    where the service says so. times: filled where given.
-    counter_shift: is added to the numbers of counters that belong to a single rank. file_shift: to those of files.
+    items: `PLAN_ROW` (n,), which several lanes may share. durations_ns: int64 (n,), durations of operations; None if
+    the service decides. times: filled if given.
+    counter_shift: added to the numbers of counters that belong to a single rank. file_shift: added to file numbers.
     rank: place among the ranks, from 0. watched: whether its time is counted by `Watch`.
     """
 
@@ -55,7 +55,7 @@ class EventLane:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Watch:
-    """Where the time of watched lanes goes.
+    """Sums of the time of watched lanes by class.
 
     class_of: uint8 (KINDS, CODES), the class of an item by its kind and, plus one, its `event_kind`.
     spent_ns: int64 (steps + 1, classes), to which durations are added; the last row has what lies outside of steps.
@@ -69,7 +69,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LanesRun:
-    """What came of it. end_ns: int64 by lane, when it ended. served: operations that the service was asked for."""
+    """Result of `run_lanes`. end_ns: int64 by lane, its end. served: number of operations that the service timed."""
 
     end_ns: np.ndarray
     served: int

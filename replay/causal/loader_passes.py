@@ -1,8 +1,8 @@
-"""Which batch fetches of a PyTorch loop belong to which pass over a DataLoader, and which workers serve the pass. Pure.
+"""Assigns batch fetches of a PyTorch loop, and worker processes, to passes over a DataLoader. Pure.
 
-A pass is one iterator over a loader, from its first batch until it is exhausted. A loader has other workers in each
-pass, or the same ones in all (`persistent_workers`); a validation loader has a pass of its own in the midst of another.
-The fetch that ends a pass obtains no batch.
+A pass is one iterator over a loader, from its first batch until it is exhausted. A loader starts new workers for each
+pass, or keeps the same ones (`persistent_workers`). The pass of a validation loader may lie within a pass of the
+training loader. The fetch that ends a pass gets no batch.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dxt_replay.replay.causal.training_loop import TrainingLoop
 class LoaderPass:
     """One pass over a loader with workers.
 
-    events: int64 (n,), the events of the loop that are its batch fetches, in order, without the one that ended it.
-    fetched_ns: (n,), when these ended.
+    events: int64 (n,), its batch fetches as events of the loop, in order, without the fetch that ended it.
+    fetched_ns: (n,), the ends of these fetches.
     lanes: the lanes of its workers in the order of their turns.
-    begin_ns, end_ns: the reads of its workers that start in [begin_ns, end_ns) are of this pass.
+    begin_ns, end_ns: reads of its workers that start in [begin_ns, end_ns) belong to this pass.
     """
 
     events: np.ndarray
@@ -34,7 +34,7 @@ class LoaderPass:
 
 @dataclass(slots=True)
 class _Open:
-    """A pass while its fetches are gathered: numbers of fetches, of which `ended` ended it."""
+    """A pass that is still being gathered: numbers of its fetches; fetch `ended` ended it."""
 
     lanes: tuple[int, ...]
     fetches: list[int]
@@ -46,7 +46,7 @@ def loader_passes(
 ) -> tuple[LoaderPass, ...]:
     """The passes in the order of their first fetches.
 
-    first_read_ns: by worker lane, when its first read began. late_ns: by how much that may seem too late.
+    first_read_ns: worker lane -> begin of its first read. late_ns: possible lateness of that time.
     """
     events = loop.by_workers
     if not len(events) or not first_read_ns:
@@ -59,7 +59,7 @@ def loader_passes(
         segments = [(fetch, end) for fetch, end in zip(births, [*births, last][1:], strict=True)]
         before = list(range(first, births[0] if births else last))
         starts = [begin for begin, end in segments if end - begin == 1 or outer is None]
-        if not starts and not before:  # evaluated before the step fetched its batch
+        if not starts and not before:  # the evaluation ran before the step fetched its batch
             segments[-1] = (segments[-1][0], last - 1)
             before = [last - 1]
         for begin, end in segments:
@@ -102,9 +102,9 @@ def _births(
 ) -> dict[int, tuple[int, ...]]:
     """By number of the fetch, the lanes of the workers that were started for it.
 
-    The first batch of the j-th worker is the j-th of its pass, so its first read begins before that one is fetched.
-    It begins while the loop waits for the first batch, or seems to begin soon after. A first batch is the first of all,
-    or is fetched in a step that has fetched one before.
+    The first batch of the j-th worker is the j-th of its pass, so its first read begins before that batch is fetched,
+    while the loop waits for the first batch. Clock error may make it appear shortly after the wait. A first batch is
+    the first of all, or is fetched in a step that has fetched one before.
     """
     begins, ends = loop.begin_ns[events], loop.end_ns[events]
     step = _step_of(loop, events)
@@ -124,7 +124,7 @@ def _births(
 def _first_fetch(again: np.ndarray, first: int, until: int, waiting: bool) -> int:
     """The fetch of [first, until] that a worker was started for: `until` where the loop was `waiting` in it.
 
-    again: whether a fetch follows another one in its step, or is the first of all.
+    again: whether a fetch follows another fetch of its step, or is the first of all.
     """
     likely = first + np.flatnonzero(again[first : until + waiting])
     if len(likely) and not (waiting and again[until]):
@@ -135,7 +135,7 @@ def _first_fetch(again: np.ndarray, first: int, until: int, waiting: bool) -> in
 
 
 def _closed(made: list[_Open], loop: TrainingLoop, events: np.ndarray) -> Iterator[LoaderPass]:
-    """The passes with the times in which the reads of their workers lie: from the end of the pass before."""
+    """Set the begin and end of each pass: its workers' reads begin after the end of their previous pass."""
     begins = {lane: int(np.iinfo(np.int64).min) for each in made for lane in each.lanes}
     for number, each in enumerate(made):
         again = any(set(later.lanes) & set(each.lanes) for later in made[number + 1 :])

@@ -1,28 +1,28 @@
-"""The causal model behind the pace `steps`: which reads feed which step, and what each operation waits for. Pure.
+"""The causal model behind the pace `steps`: the step that each read feeds, and the moment that it waits for. Pure.
 
 The training thread fetches a batch for each step, and readers fill a bounded buffer of batches ahead of it. The rules:
 
 * An operation that ran ahead of the loop begins when its lane is free, its think time has passed, and as many batches
-  have been fetched as when it began in the capture: a full buffer holds a reader back as it did. A read that no batch
+  have been fetched as when it began in the capture. So a full buffer holds a reader back as it did. A read that no
   fetch can have held back waits only until it is no further ahead of the loop than reads were in the capture.
 * A step has its batch when every read that feeds it has ended. Read i feeds fetch number floor(bytes read before i /
-  step bytes); step bytes is the largest number with which every fetch of the capture had its bytes when it ended.
-  Where the profile begins in the middle of the run, the numbers of its steps say how many fetches came before.
-* Where the lanes are true threads and no read contradicts it, reader threads take turns: the j-th batch of thread t of
-  n feeds fetch j n + t. Without this rule the first batches of parallel readers would seem to be there too early.
-* Between the end of its reads and its fetch a batch is made ready (decoded, collated). Where fetches had to wait for
-  their batch, this lasts as long as it lasted at least in the capture; else as long as the spans of the pipeline or the
-  gaps between the batches of a reader show. Batches become ready one after the other, beside the training thread.
+  step bytes). Step bytes is the largest number with which every fetch of the capture had its bytes when it ended.
+  If the profile begins in the middle of the run, the number of its first step gives the number of earlier fetches.
+* If the lanes are true threads and no read contradicts it, reader threads take turns: the j-th batch of thread t of
+  n feeds fetch j n + t. Without this rule the first batches of parallel readers would seem to be ready too early.
+* After its reads a batch is made ready (decoded, collated) before its fetch. If fetches had to wait for their batches,
+  this lasts the shortest such time of the capture. Else it lasts as long as the spans of the pipeline, or the gaps
+  between the batches of a reader, show. Batches become ready one after the other, beside the training thread.
 * The workers of a PyTorch DataLoader make whole batches in turn, and a fetch lets its worker begin another one
-  (`replay.causal.dealing`): their reads follow this rule, and those of the training thread itself the next one.
-* Where the profile of TensorFlow says which batch used what its threads made, no bytes are counted
+  (`replay.causal.dealing`).
+* If TensorFlow's profile says which batch used the output of which thread, no bytes are counted
   (`replay.causal.production`).
-* Reads inside input waits are issued by the training thread itself (depth 0): they begin when it begins to wait.
-* What was read before the first step, from files that the loop does not read, is loaded before the first step.
+* The training thread itself issues the reads inside input waits (depth 0). They begin when it begins to wait.
+* Reads before the first step, from files that the loop does not read, are loaded before the first step.
 * The training thread waits for the operations inside its checkpoints and evaluations. An evaluation is a long pause
-  between two steps, in whose second half, too, files are read that the loop does not read.
+  between two steps with reads, also in its second half, of files that the loop does not read.
 
-With the recorded latencies the recorded times follow from the model; with other latencies, other times. What speaks
+With the recorded latencies the model yields the recorded times; with other latencies it predicts other times. Evidence
 against the rules is the model's doubt.
 """
 
@@ -84,18 +84,18 @@ class LoopModel:
     synchronous: whether the training thread itself reads (depth 0).
     step_bytes: bytes that one batch fetch consumes, 0.0 where only the times say which read feeds which fetch.
     fetches_before: fetches before the profile's first; negative: batches in the buffer before the first read.
-    turns: the reader lanes in order, where each reads whole batches in turn; else empty.
-    dealing: how batches were dealt to the workers of a DataLoader; None where the loop has none.
-    loop_bytes, outside_bytes: read from the loop's files; and those of them that steps outside of the profile consumed.
-    residual_ns, ready_ns: (e,), how long an event lasted after its operations and its batch; how long making that took.
+    turns: the reader lanes in order, if each reads whole batches in turn; else empty.
+    dealing: how batches were dealt to the workers of a DataLoader; None without one.
+    loop_bytes, outside_bytes: read from the loop's files; and the part that steps outside the profile consumed.
+    residual_ns, ready_ns: (e,), how long an event lasted after its operations and batch; time to make the batch ready.
     needed: bool (e,) by lane, the events that wait for operations of the lane.
     think_ns, long_think_ns: median and longest usual think time, within a batch and before the next batch.
     depth: fetches between a read that ran ahead and the fetch that it fed.
     reads, inside_share: reads of the loop, and the share of them inside input waits.
-    known: where the capture itself says its dependencies, how long its batches were made ready, of those that were not
-    ready at once; None where dependencies are inferred.
-    production: the making of the batches where the profile shows it; None elsewhere.
-    doubt: why the model must not be believed, a clause for a sentence after a colon; empty where nothing speaks so.
+    known: for a capture with dependency columns, the times to make ready of the batches that were not ready at once;
+    None for inferred dependencies.
+    production: the making of the batches if the profile shows it, else None.
+    doubt: the reason why the model must not be believed, a clause for use after a colon; empty without one.
     """
 
     loop: TrainingLoop
@@ -121,7 +121,7 @@ class LoopModel:
 
     @property
     def lead(self) -> int:
-        """How many fetches a read was at most ahead of the one that it fed."""
+        """The most fetches that a read was ahead of the one that it fed."""
         return int(self.depth.quantile(1.0)) if self.depth.count else 0
 
     def placed(self, batch: OperationBatch) -> OperationBatch:
@@ -129,12 +129,12 @@ class LoopModel:
         return batch if self.dealing is None else self.dealing.placed(batch)
 
     def is_worker(self, lane: int) -> bool:
-        """Whether a lane makes whole batches one after the other: it makes a batch ready before it goes on."""
+        """Whether a lane makes whole batches one after the other, and so makes a batch ready before it goes on."""
         return self.known is not None or (self.dealing is not None and lane in self.dealing.lanes)
 
     @property
     def moments(self) -> Moments:
-        """What operations can wait for."""
+        """The moments for which operations can wait."""
         return Moments.of(self.loop, None if self.production is None else self.production.moments_ns)
 
     def dependencies(self) -> InferredReader | KnownReader:
@@ -150,12 +150,12 @@ class LoopModel:
         gap_ns: np.ndarray,
         first: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """What operations of a reader wait for where they may run ahead of the loop by the depth of the buffer, and
-        which of them (bool): those that began because their lane was free, not because a batch fetch made room.
+        """Find reads that began because their lane was free, not because a batch fetch made room.
 
-        Then the fetch had happened before the lane was free, or the gap before the operation is a usual think time.
-        found: `DEPENDENCY` (n,) of one lane. let_ns: when what they follow was. previous_ns, gap_ns: since when their
-        lane was free, and for how long. first: which begin a batch.
+        The fetch had happened before the lane was free, or the gap before the operation is a usual think time. Such
+        reads may run ahead of the loop by the depth of the buffer. Returns the moments that they wait for, and bool.
+        found: `DEPENDENCY` (n,) of one lane. let_ns: times of the moments that they follow. previous_ns, gap_ns: since
+        when their lane was free, and for how long. first: which begin a batch.
         """
         within, between = self.long_think_ns
         fed = nth(moments.fetch_number, found["need"])
@@ -175,11 +175,11 @@ def derive_model(
     workers_late_ns: Sequence[int] = (),
     pipeline: PipelineSpans | None = None,
 ) -> LoopModel:
-    """The model of one rank from its loop and operations, which are read eight times at most.
+    """Derive the model of one rank from its loop and operations, which are read eight times at most.
 
-    files: how many there are. threads_known: whether lanes are true threads, not inferred from overlaps.
-    workers_late_ns: by worker process, in the order of their lanes, how late its clock may be, ns.
-    pipeline: what the threads of tf.data made for which fetch, where the profile says it.
+    files: number of files. threads_known: whether lanes are true threads, not inferred from overlaps.
+    workers_late_ns: possible lateness of the clock of each worker process, ns, in the order of their lanes.
+    pipeline: the spans of tf.data's threads with the fetches that used them, if the profile has them.
     Memory: some numbers per event, lane and read of a worker.
     """
     if pipeline is not None:
@@ -194,7 +194,7 @@ def derive_model(
         loop, loop_reads = own, look(own, batches, evaluated)
     reads, inside = loop_reads.reads, loop_reads.inside
     dealt = dealing(loop, batches, _worker_lanes(loop_reads, workers_late_ns))
-    # What workers do not read, the training thread reads by itself.
+    # The training thread itself makes all reads that workers do not.
     synchronous = dealt is not None or (reads > 0 and inside >= SYNCHRONOUS_SHARE * reads)
     fed = Feed(loop_bytes=loop_reads.bytes) if synchronous else feed_of(loop, batches, loop_reads.loop_files)
     turns = turns_of(loop, batches, loop_reads, fed) if threads_known and fed.step_bytes else ()
@@ -229,15 +229,15 @@ def known_model(loop: TrainingLoop, batches: Batches, files: int, spans: pa.Tabl
 
 
 def _worker_lanes(loop_reads: LoopReads, workers_late_ns: Sequence[int]) -> dict[int, int]:
-    """The lanes of worker processes, each with how late its clock may be: the last of the lanes that read for the loop.
+    """The lanes of worker processes, with the possible lateness of each clock: the last lanes that read for the loop.
 
-    What is rebuilt from counters may have lanes of its own beside the one in which a worker reads.
+    Operations rebuilt from counters may have lanes beside the one in which a worker reads.
     """
     return dict(zip(sorted(loop_reads.lanes, reverse=True), reversed(workers_late_ns), strict=False))
 
 
 def _measured(draft: LoopModel, batches: Batches) -> LoopModel:
-    """The model with what its dependencies show: residuals, the lanes that an event waits for, think time and depth."""
+    """Add measures of the dependencies to a model: residuals, lanes that an event waits for, think time, depth."""
     loop, reader, moments = draft.loop, draft.dependencies(), draft.moments
     last_end = np.zeros(len(loop.kind), dtype=np.int64)
     needed: dict[int, np.ndarray] = {}
@@ -251,7 +251,7 @@ def _measured(draft: LoopModel, batches: Batches) -> LoopModel:
         np.maximum.at(last_end, need[is_needed], (batch.end_ns + found["ready_ns"])[is_needed])
         ahead = is_needed & (moments.gate[follows] == FETCHES)
         depth.add(fetch_number[need[ahead]] - moments.count[follows[ahead]])
-        # An operation that waits for nothing may have been held back by fetches that the profile does not show.
+        # Fetches outside the profile may have held back an operation that waits for nothing.
         let_ns = np.where(feeds & (follows != NO_MOMENT), moments.time_ns[follows], _NEVER)
         for lane in np.unique(batch.lane).tolist():
             mine = np.flatnonzero(batch.lane == lane)
@@ -279,9 +279,9 @@ def _measured(draft: LoopModel, batches: Batches) -> LoopModel:
 
 
 def doubt(model: LoopModel, batches: Batches, last_end_ns: np.ndarray) -> str:
-    """What the recording shows against a model whose feed rule is inferred from byte counts; empty for nothing.
+    """Evidence of the recording against a model with a feed rule from byte counts; empty for none.
 
-    last_end_ns: (e,), when the last operation that each event needs had ended, by the model.
+    last_end_ns: (e,), end of the last operation that each event needs by the model.
     """
     loop = model.loop
     if model.known is not None or model.production is not None or model.dealing is not None or not model.reads:
@@ -313,7 +313,7 @@ def doubt(model: LoopModel, batches: Batches, last_end_ns: np.ndarray) -> str:
 
 
 class ThinkTimes:
-    """Think times of reader lanes where nothing hides them: within a batch, and between two batches."""
+    """Visible think times of reader lanes: within a batch, and between two batches."""
 
     def __init__(self) -> None:
         self._samples = (DistributionCollector(), DistributionCollector())
@@ -335,7 +335,7 @@ class ThinkTimes:
 
     def typical(self) -> tuple[tuple[int, int], tuple[int, int]]:
         """Within a batch and between two batches: the medians, and the 90th percentiles, at most twice the median; 0
-        where no think time shows."""
+        without samples."""
         found = [sample.distribution() for sample in self._samples]
         half, nine = (tuple(int(each.quantile(share)) if each.count else 0 for each in found) for share in (0.5, 0.9))
         # With few samples the 90th percentile may be a pause, which is not a think time.
@@ -343,5 +343,5 @@ class ThinkTimes:
 
 
 def starts_batch(previous_need: int, need: np.ndarray) -> np.ndarray:
-    """Which operations of a lane are needed by another event than the one before them."""
+    """Which operations of a lane feed another event than the operation before."""
     return need != np.concatenate(([previous_need], need[:-1]))

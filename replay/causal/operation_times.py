@@ -1,4 +1,4 @@
-"""Which part of an operation's time depends on its size, as far as operations of several sizes show it. Pure."""
+"""Splits the time of an operation into latency and transfer, by comparing operations of several sizes. Pure."""
 
 from __future__ import annotations
 
@@ -36,13 +36,14 @@ class OperationTimes:
 
     @property
     def separable(self) -> bool:
-        """Whether reads, or where there are more of them writes, have sizes that differ enough."""
+        """Whether the sizes of reads (of writes, if there are more writes) differ enough."""
         return self._line(int(self._sums[:, :, 0].sum(axis=1).argmax())) is not None
 
     def latency_ns(self, items: np.ndarray, durations_ns: np.ndarray) -> np.ndarray:
-        """The part of each duration that does not depend on the size, int64 (n,); 0 for what is not an operation.
+        """The part of each duration that does not depend on the size, int64 (n,); 0 for items that are not operations.
 
-        What moves no data has nothing else. Where writes, or reads, do not show it by themselves, all is transfer.
+        An operation that moves no data is all latency. If the sizes of reads, or writes, differ too little, they are
+        all transfer.
         """
         moves = items.view(OPERATION_ROW)["length"] > 0
         found = np.where(is_operation(items), durations_ns, 0)
@@ -52,8 +53,7 @@ class OperationTimes:
         return found
 
     def _line(self, row: int) -> float | None:
-        """What a request of a kind takes without its bytes, ns, by least squares over the classes; None where the
-        sizes do not differ enough."""
+        """Latency of a kind of request, ns, by least squares over the classes; None if the sizes differ too little."""
         counts, moved, lasted = self._sums[row].T
         enough = counts > max(LEAST_SHARE * counts.sum(), 0)
         if not enough.any():

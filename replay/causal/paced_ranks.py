@@ -47,11 +47,11 @@ _COLUMNS = [*BATCH_COLUMNS, "api", "offset", "origin"]
 class Steps:
     """What the ranks of this process need for the pace `steps`.
 
-    models, surveys, waits: by rank; `waits` are those that the recording itself made, which no item repeats.
-    spans: by rank, rows of `SPANS_SCHEMA`, at the times of a clock that stands still in these waits.
+    models, surveys, waits: by rank; `waits` are waits that the recording itself caused, which no item repeats.
+    spans: by rank, rows of `SPANS_SCHEMA`, at the times of a clock that stands still during these waits.
     meetings: the collectives of all ranks of the replay.
     origin_ns: recorded time of the replay's start.
-    warnings: what a person should know about the models.
+    warnings: sentences about the models, for the user.
     """
 
     models: Mapping[int, LoopModel]
@@ -76,16 +76,16 @@ class Steps:
         return sum(counters.count for counters in self.counters(0).values())
 
     def placed(self, rank: int, batch: OperationBatch) -> OperationBatch:
-        """Operations of a rank at the times of its model."""
+        """Operations of a rank, moved to the times of its model."""
         return self.models[rank].placed(batch_without(self.waits[rank], batch))
 
     def dependencies(self, rank: int) -> DependencyPass:
-        """What the operations of a rank wait for, from its first one on."""
+        """The dependencies of a rank's operations, from its first one on."""
         operations = self.surveys[rank].lane_operations
         return DependencyPass(self.models[rank], operations, self.origin_ns, partial(self.placed, rank))
 
     def lanes(self, rank: int, counters: RankCounters, pacing: Pacing) -> CausalLanes:
-        """What makes a rank's operations into items of its lanes."""
+        """Turns a rank's operations into items of its lanes."""
         return CausalLanes(self.dependencies(rank), counters, pacing)
 
     def pipeline(self, rank: int, counters: RankCounters, pacing: Pacing) -> np.ndarray:
@@ -99,9 +99,9 @@ class Steps:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PacedRanks:
-    """What paces the lanes of one process in a run: its models, and the counters that all its lanes share.
+    """Paces the lanes of one process in a run: its models, and the counters that all its lanes share.
 
-    `relay`: carries arrivals at collectives to the other nodes; None where no other node waits for them.
+    `relay`: carries arrivals at collectives to the other nodes; None if no other node waits for them.
     """
 
     steps: Steps
@@ -140,7 +140,7 @@ def paced_ranks(steps: Steps, comm: Communicator, stop: StopFlag) -> Iterator[Pa
         comm, lambda: MeetingRelay(leaders, shared.counters, meetings.ranks, stop) if leaders and meet else None
     )
     yield PacedRanks(steps=steps, shared=shared, counters=steps.counters(shared.base), relay=relay)
-    shared.free()  # not after an error: it is collective, and the other processes may be elsewhere
+    shared.free()  # not after an error: it is collective, and the other processes may not call it
 
 
 def derive_steps(
@@ -183,7 +183,7 @@ def steps_of(capture: Capture, layers: LayerChoice | None = None) -> Steps:
 def _derive_rank(
     capture: Capture, survey: RankSurvey, spans: pa.Table, origin_ns: int
 ) -> tuple[LoopModel, Intervals, pa.Table]:
-    """The model of a rank, the waits that the recording made, and the spans without them."""
+    """The model of a rank, the waits that the recording caused, and the spans without them."""
     rank = survey.rank
     waits = recorder_waits(capture.info, rank, spans, rank_batches(capture, rank, survey.layers), origin_ns)
     spans = spans_without(waits, spans)
@@ -212,13 +212,13 @@ def _model(capture: Capture, survey: RankSurvey, loop: TrainingLoop, spans: pa.T
 
 
 def _workers_late_ns(capture: Capture, rank: int) -> tuple[int, ...]:
-    """By how much the clock of each worker process of a rank may be late, ns, in the order of the workers."""
+    """Possible lateness of the clock of each worker process of a rank, ns, in the order of the workers."""
     clocks = [clock for clock in capture.info.clock if clock.rank == rank and clock.worker > 0]
     return tuple(max(clock.offset_ns - clock.interval_ns[0], 0) for clock in clocks)
 
 
 def _meetings(loops: Sequence[TrainingLoop], comm: Communicator) -> tuple[Meetings, tuple[str, ...]]:
-    """The meetings of all ranks from the loops of each process, and what is to be said of them. Collective."""
+    """The meetings of all ranks from the loops of each process, and warnings about them. Collective."""
     own = [loop.end_ns[loop.collectives] - loop.begin_ns[loop.collectives] for loop in loops]
     gathered = comm.gather((own, all(loop.input_waits for loop in loops)))
     found: tuple[Meetings, tuple[str, ...]] | None = None
@@ -232,14 +232,14 @@ def _meetings(loops: Sequence[TrainingLoop], comm: Communicator) -> tuple[Meetin
                 "recorded, and no rank waits for another"
             )
         if not all(waits for _, waits in gathered):
-            warnings.append("the profile has no input waits: each step is taken to fetch its batch when it begins")
+            warnings.append("the profile has no input waits: each step is assumed to fetch its batch when it begins")
         found = meetings, tuple(warnings)
     shared: tuple[Meetings, tuple[str, ...]] = comm.broadcast(found)
     return shared
 
 
 def doubts(models: Mapping[int, LoopModel]) -> list[str]:
-    """Warnings where the recording contradicts a model, of the first rank with each reason."""
+    """Warnings about models that the recording contradicts: for each reason the first rank."""
     first: dict[str, int] = {}
     for rank, model in models.items():
         if model.doubt:
@@ -249,7 +249,7 @@ def doubts(models: Mapping[int, LoopModel]) -> list[str]:
 
 
 def _of_recorder(waits: Mapping[int, Intervals]) -> list[str]:
-    """What the recording cost the rank that waited longest for it."""
+    """A warning with the cost of the recording for the rank that waited longest for it."""
     rank = max(waits, key=lambda each: waits[each].length_ns, default=None)
     if rank is None or not len(waits[rank]):
         return []
@@ -260,22 +260,22 @@ def _of_recorder(waits: Mapping[int, Intervals]) -> list[str]:
 
 
 def _not_traced(capture: Capture) -> list[str]:
-    """A warning where the job read what the capture does not hold."""
+    """A warning if the job read data that the capture does not hold."""
     why = why_not_judged(capture.info.coverage, unseen_of(capture.info, capture.files))
     return [f"how long training takes on other storage is not known: {why}"] if why else []
 
 
 def _outside(models: Mapping[int, LoopModel]) -> list[str]:
-    """A warning where much was read for steps that the profile does not show, with the rank of most."""
+    """A warning if much was read for steps outside the profile; it names the rank with the most."""
     shares = {rank: model.outside_bytes / model.loop_bytes for rank, model in models.items() if model.loop_bytes}
     most = max(shares, key=lambda rank: shares[rank], default=None)
     if most is None or shares[most] < OUTSIDE_SHARE:
         return []
     steps = models[most].loop.step_number
     return [
-        f"rank {most}: the profile shows steps {steps[0]} to {steps[-1]}, and {100 * shares[most]:.0f} % of what the "
-        "loop reads belongs to others: before and after, each thread keeps its think times, as if no read were hidden "
-        f"behind compute; --steps {steps[0]}-{steps[-1]} replays the profiled part alone"
+        f"rank {most}: the profile shows steps {steps[0]} to {steps[-1]}, and {100 * shares[most]:.0f} % of the "
+        "loop's reads belong to other steps. Outside the profile each thread keeps its think times, as if compute hid "
+        f"no read; --steps {steps[0]}-{steps[-1]} replays only the profiled part"
     ]
 
 
@@ -298,7 +298,7 @@ def rank_batches(capture: Capture, rank: int, layers: LayerChoice) -> Iterator[O
 def rank_rows(
     capture: Capture, rank: int, layers: LayerChoice
 ) -> Iterator[tuple[pa.RecordBatch, np.ndarray, OperationBatch]]:
-    """Batches of the op stream of a rank, which of their rows a replay issues (bool), and those as operations.
+    """Batches of the op stream of a rank, the mask of rows that a replay issues (bool), and these rows as operations.
 
     Raises: CaptureError when a part is damaged.
     """
@@ -310,9 +310,9 @@ def rank_rows(
 
 
 def expected_elapsed_ns(capture: Capture, steps: Steps, pacing: Pacing | None = None) -> int | None:
-    """What the model comes to with the recorded durations of the operations, without a clock; None when too many.
+    """The run time by the model with the recorded durations of the operations; None for too many operations.
 
-    `pacing`: the speeds, as recorded when None. Only for all ranks of the capture together: they wait for each other.
+    `pacing`: the speeds; None for the recorded ones. Needs all ranks of the capture, because they wait for each other.
     """
     if sum(survey.operations for survey in steps.surveys.values()) > MAX_CHECKED_OPERATIONS:
         return None
@@ -321,7 +321,8 @@ def expected_elapsed_ns(capture: Capture, steps: Steps, pacing: Pacing | None = 
 
 
 def planned_lanes(capture: Capture, steps: Steps, pacing: Pacing) -> dict[Hashable, tuple[np.ndarray, np.ndarray]]:
-    """The items of all lanes of the ranks, and int64 ns by item: how long an operation lasted. Without places of files.
+    """The items of all lanes of the ranks, and the recorded durations of operations, int64 ns by item. Without file
+    placements.
 
     Named (rank, lane), (rank, "pipeline") and (rank, "training").
     """
@@ -336,7 +337,7 @@ def planned_lanes(capture: Capture, steps: Steps, pacing: Pacing) -> dict[Hashab
 def io_lanes(
     capture: Capture, steps: Steps, rank: int, counters: RankCounters, pacing: Pacing
 ) -> dict[Hashable, tuple[np.ndarray, np.ndarray]]:
-    """By lane of a rank, ascending, and "pipeline": items and durations, as `planned_lanes`."""
+    """Lanes of a rank, ascending, and "pipeline" -> items and durations, as in `planned_lanes`."""
     no_slots = SlotNumbers(of={0: np.full(capture.files.num_rows, -1, dtype=np.int32)})
     causal = steps.lanes(rank, counters, pacing)
     parts: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}

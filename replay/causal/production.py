@@ -1,12 +1,12 @@
-"""The input pipeline of a TensorFlow loop as its profile shows it: when batches were made, and from which reads. Pure.
+"""Derives from a TensorFlow profile when batches were made, and from which reads. Pure.
 
-The profile says which batch fetch first used what a thread of tf.data made (`fetched_ns` of the `pipeline` spans). So
-nothing is inferred from byte counts: a read belongs to the batch of the span that it lies in, whatever the pipeline
-holds (parallel reads, interleave, shuffle, cache, repeat). A full shuffle buffer is no slack: the reads that refill it
-while batch k is made are reads that batch k waits for.
+The profile says which batch fetch first used the output of a thread of tf.data (`fetched_ns` of the `pipeline` spans).
+So nothing is inferred from byte counts: a read belongs to the batch of the span around it. This holds for any pipeline
+(parallel reads, interleave, shuffle, cache, repeat). A full shuffle buffer gives no slack: batch k waits for the reads
+that refill the buffer while batch k is made.
 
-The making of batch k is one entry of the *production*. It begins when the loop makes room for it, or asks for it, and
-when batch k - 1 is made. It ends when its reads have ended and its elements are processed:
+The making of batch k is one entry of the *production*. It begins when batch k - 1 is made and the loop makes room for
+batch k or asks for it. It ends when its reads have ended and its elements are processed:
 
     begin(k) = max(end(k - 1), room for k) + a delay
     end(k)   = max(begin(k) + head(k), its last read) + tail(k)
@@ -65,7 +65,7 @@ PREPARES_READ = tuple(OPS.index(name) for name in ("open", "stat", "seek"))
 class PipelineSpans:
     """Spans of the pipeline; arrays (n,), by thread and start, disjoint in a thread.
 
-    thread: number of the thread from 0. fetch: number of the batch fetch that used what the span made, UNUSED for none.
+    thread: number of the thread from 0. fetch: number of the batch fetch that used the span's output, UNUSED for none.
     """
 
     thread: np.ndarray
@@ -76,7 +76,7 @@ class PipelineSpans:
 
     @classmethod
     def of(cls, spans: pa.Table, loop: TrainingLoop) -> PipelineSpans | None:
-        """From a rank's rows of `SPANS_SCHEMA`; None where the profile does not say what was used."""
+        """From a rank's rows of `SPANS_SCHEMA`; None if the profile does not say which fetches used them."""
         if spans["fetched_ns"].null_count == len(spans) or not len(loop.fetches):
             return None
         kind = codes(spans, "kind")
@@ -93,7 +93,7 @@ class PipelineSpans:
         )
 
     def holding(self, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
-        """The span in which each operation lies, the shortest of those that may be it; -1 for none."""
+        """The span that contains each operation, the shortest of the candidates; -1 for none."""
         found = np.full(len(start_ns), -1)
         shortest = np.full(len(start_ns), np.iinfo(np.int64).max)
         bounds = np.searchsorted(self.thread, np.arange(int(self.thread[-1]) + 2 if len(self.thread) else 1))
@@ -110,12 +110,12 @@ class PipelineSpans:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Production:
-    """The making of the batch of each of p fetches, one after the other; times in ns, arrays (p,).
+    """The making of the batches of p fetches, one after the other; times in ns, arrays (p,).
 
-    begin_ns, end_ns: when it was made; ascending, begin k is not before end k - 1.
-    follows: the moment of the loop that lets it begin, NO_MOMENT for none; delay_ns: how long after it.
-    head_ns, tail_ns: processing in front of and behind its last read.
-    alone: how long the processing lasts where the loop waits, as a share of the recorded one; at most 1.
+    begin_ns, end_ns: when each was made; ascending, begin k is not before end k - 1.
+    follows: the moment of the loop that lets it begin, NO_MOMENT for none; delay_ns: time from that moment.
+    head_ns, tail_ns: processing before and after its last read.
+    alone: duration of the processing while the loop waits, as a share of the recorded duration; at most 1.
     placed: share of the loop's reads that lie in spans of the pipeline.
     """
 
@@ -152,7 +152,7 @@ class Production:
 
 
 def production(loop: TrainingLoop, batches: Batches, spans: PipelineSpans, loop_files: np.ndarray) -> Production | None:
-    """The production of a loop; None where too few of its reads lie in spans of the pipeline.
+    """The production of a loop; None if too few of its reads lie in spans of the pipeline.
 
     Holds the times of all operations of the loop.
     """
@@ -221,7 +221,7 @@ def _production(
 
 
 def _made(loop: TrainingLoop, spans: PipelineSpans) -> tuple[np.ndarray, np.ndarray]:
-    """When the making of each batch began and ended. A batch that no thread made is made at once when it is fetched."""
+    """Begin and end of the making of each batch. A batch that no thread made takes no time, at its fetch."""
     fetches = loop.fetches
     asked_ns, fetched_ns = loop.begin_ns[fetches], loop.end_ns[fetches]
     count = len(fetches)
@@ -241,7 +241,7 @@ def _made(loop: TrainingLoop, spans: PipelineSpans) -> tuple[np.ndarray, np.ndar
 
 
 def _last_stage(spans: PipelineSpans, last_ns: np.ndarray, is_made: np.ndarray) -> int | None:
-    """The name of the spans that make a batch each and end last; None where several spans make each batch."""
+    """The name of the spans that end last and make one batch each; None if several spans make each batch."""
     ending = (spans.fetch != UNUSED) & (spans.end_ns == last_ns[spans.fetch])
     if not ending.any():
         return None
@@ -251,14 +251,14 @@ def _last_stage(spans: PipelineSpans, last_ns: np.ndarray, is_made: np.ndarray) 
 
 
 def _let_begin(loop: TrainingLoop, begin_ns: np.ndarray, end_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The moment that let each batch be made, and how long its making began after that and after the batch before."""
+    """The moment that let each batch be made, and the delay of its making after that moment and the batch before."""
     moments, count = Moments.of(loop), len(begin_ns)
     number = np.searchsorted(loop.fetch_ends_ns, begin_ns, side="right")
     before_ns = np.concatenate(([loop.begin_ns[0]], end_ns[:-1]))
     asked = begin_ns >= loop.begin_ns[loop.fetches]
     held = begin_ns - before_ns > AT_ONCE_NS
     ahead = np.arange(count) - number
-    # What began at once could have begun earlier: it may run ahead as far as anything did.
+    # A batch that began at once could have begun earlier: let it run ahead as far as any batch did.
     number = np.where(held, number, np.clip(np.arange(count) - max(int(ahead.max(initial=0)), 0), 0, number))
     fetched = np.where(number > 0, nth(moments.fetches, number - 1), moments.openings[0])
     follows = np.where(asked & held, 2 * loop.fetches, fetched)
@@ -269,12 +269,12 @@ def _let_begin(loop: TrainingLoop, begin_ns: np.ndarray, end_ns: np.ndarray) -> 
 def _processing(
     begin_ns: np.ndarray, end_ns: np.ndarray, start: np.ndarray, end: np.ndarray, fed: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """How long each batch was processed in front of and behind its last operation, without these."""
+    """Processing time of each batch before and after its last operation, without the operations."""
     last = begin_ns.copy()
     np.maximum.at(last, fed, np.minimum(end, end_ns[fed]))
     has_read = last > begin_ns
     tail = np.where(has_read, end_ns - last, 0)
-    # The operations of each batch within its making, those of different batches kept apart on one axis.
+    # The operations of each batch within its making, shifted so that different batches do not overlap.
     width = int(end_ns[-1] - begin_ns.min()) + 2
     if len(begin_ns) * width >= 1 << 62:
         return end_ns - begin_ns - tail, tail

@@ -1,4 +1,4 @@
-"""How long it takes to make a batch ready between its last read and its fetch, as far as a capture shows it. Pure."""
+"""Estimates the time to make a batch ready between its last read and its fetch. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ itself may have delayed one or two."""
 
 
 def ready_times(loop: TrainingLoop, last_end: np.ndarray, between_ns: int) -> np.ndarray:
-    """How long each fetch's batch took to become ready after its reads (p,).
+    """Time of each fetch's batch to become ready after its reads (p,).
 
-    Where fetches waited for it, the shortest time between a batch's reads and its fetch. Else the time that the last
-    thread of the pipeline spent on a batch after its reads, or that readers spend between two batches (`between_ns`),
-    at most that shortest time. The rest of a fetch is its residual. No batch takes longer than the capture shows
-    between its reads, or the batch before it, and its fetch.
+    If fetches waited for it, this is the shortest time between a batch's reads and its fetch. Otherwise it is the time
+    that the last thread of the pipeline spent on a batch after its reads, or that readers spend between two batches
+    (`between_ns`), at most that shortest time. The rest of a fetch is its residual. No batch takes longer than from
+    its reads, or from the batch before it, to its fetch in the capture.
     """
     fetches = loop.fetches
     ready_ns = np.zeros(len(loop.kind), dtype=np.int64)
@@ -56,7 +56,7 @@ def _waited(loop: TrainingLoop, fed: np.ndarray, last_end: np.ndarray) -> bool:
 
 
 def ready_at(last_end: np.ndarray, ready_ns: np.ndarray) -> np.ndarray:
-    """When each batch was ready in the capture: one after the other."""
+    """Times at which the batches were ready in the capture, one after the other."""
     finished, found = 0, []
     for read, ready in zip(last_end.tolist(), ready_ns.tolist(), strict=True):
         finished = max(finished, read) + ready

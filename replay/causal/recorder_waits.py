@@ -1,4 +1,4 @@
-"""Waits that the recording itself made: taken out of a rank's time before dependencies are looked for. Pure."""
+"""Removes waits that the recording itself caused from a rank's time, before dependencies are inferred. Pure."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ _BUSY = [SPAN_KINDS.index(kind) for kind in ("compute", "collective", "checkpoin
 def recorder_waits(
     info: CaptureInfo, rank: int, spans: pa.Table, batches: Iterator[OperationBatch], origin_ns: int
 ) -> Intervals:
-    """When a rank waited for input since `origin_ns`, did nothing else, and Darshan wrote the log of one of its
-    processes.
+    """Waits for input since `origin_ns` in which Darshan wrote the log of a process of the rank.
 
-    `spans`: of the rank; without input waits among them nothing is known. `batches`: its operations. Neither these, nor
-    compute, nor the input pipeline goes on in such a wait.
+    `spans`: of the rank; without input waits the result is empty. `batches`: its operations. During such a wait no
+    operation, compute or work of the input pipeline goes on.
     """
     found = None if info.dependencies == "known" else log_waits(info, spans)
     waits = (found or {}).get(rank, Intervals())
@@ -44,14 +43,14 @@ def without(waits: Intervals, times: np.ndarray) -> np.ndarray:
 
 
 def batch_without(waits: Intervals, batch: OperationBatch) -> OperationBatch:
-    """The same operations on that clock."""
+    """The operations on the clock of `without`."""
     if not len(waits):
         return batch
     return dataclasses.replace(batch, start_ns=without(waits, batch.start_ns), end_ns=without(waits, batch.end_ns))
 
 
 def spans_without(waits: Intervals, spans: pa.Table) -> pa.Table:
-    """The same spans on that clock."""
+    """The spans on the clock of `without`."""
     if not len(waits):
         return spans
     for name in ("start_ns", "end_ns", "fetched_ns"):

@@ -1,8 +1,8 @@
-"""How much storage limits a training: how long it lasts by its causal model when the same operations are faster. Pure.
+"""Computes how much storage limits a training: its duration by the causal model when operations are faster. Pure.
 
-The items of the pace `steps` are run without a clock, once with the recorded durations of the operations and once with
-none. The difference is what storage costs: it counts waits of other ranks at collectives, and leaves out I/O that
-overlaps with compute. Decoding and preprocessing last as long as recorded.
+The items of the pace `steps` run without a clock, once with the recorded durations of the operations and once with
+durations of 0. The difference is the cost of storage. It includes the waits of other ranks at collectives, and excludes
+I/O that overlaps with compute. Decoding and preprocessing keep their recorded durations.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ Lanes = Mapping[Hashable, tuple[np.ndarray, np.ndarray]]
 class LimitPoint:
     """One point of a curve.
 
-    quantity: what is faster: `speed` (all of storage), `bandwidth`, or `latency`.
-    multiple: how many times as fast as recorded; None for infinitely fast.
-    elapsed_ns: how long the training then takes.
-    above_fastest_pct: how much longer than with infinitely fast storage.
-    utilisation_pct: accelerator utilisation; None where the capture shows no compute.
+    quantity: the faster quantity: `speed` (all of storage), `bandwidth` or `latency`.
+    multiple: multiple of the recorded speed; None for infinitely fast.
+    elapsed_ns: duration of the training then.
+    above_fastest_pct: excess of that duration over the one with infinitely fast storage.
+    utilisation_pct: accelerator utilisation; None if the capture shows no compute.
     """
 
     quantity: str
@@ -71,16 +71,16 @@ class LimitPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageLimit:
-    """What storage costs a training by its causal model. Times in ns, from the first step's begin to the last one's
-    end: what a program does before and after its training loop is no part of it, nor are waits that the recording made.
+    """The cost of storage for a training, by its causal model. Times in ns, from the begin of the first step to the end
+    of the last one. Time before and after the training loop is excluded, and so are waits that the recording caused.
 
     recorded_ns: of the capture. model_ns: by the model with the recorded durations. fastest_ns: with infinitely fast
     storage, by the model.
     utilisation_pct, fastest_utilisation_pct: accelerator utilisation, recorded and with infinitely fast storage; None
-    where the capture shows no compute.
+    if the capture shows no compute.
     points: the curves; empty unless asked for. enough: by quantity, the multiple of the recorded speed from which
-    training takes at most MATTERS_PCT longer than with infinitely fast storage; the least of MULTIPLES where that is
-    enough, None where the largest is not.
+    training takes at most MATTERS_PCT longer than with infinitely fast storage; the least of MULTIPLES if that is
+    enough, None if the largest is not.
     """
 
     recorded_ns: int
@@ -107,28 +107,28 @@ class StorageLimit:
 
     @property
     def saved_ns(self) -> int:
-        """What infinitely fast storage would save."""
+        """Time that infinitely fast storage would save, ns."""
         return max(self.model_ns - self.fastest_ns, 0)
 
     @property
     def limit_pct(self) -> float:
-        """The saving, per cent of the training."""
+        """`saved_ns` in per cent of the training."""
         return 100.0 * self.saved_ns / self.model_ns if self.model_ns else 0.0
 
 
 class NoStorageLimitError(ReplayError):
-    """Storage's part in a training cannot be worked out; the message is the reason, for a sentence after a colon."""
+    """The storage limit of a training is unknown. The message is the reason, a clause for use after a colon."""
 
     def as_json(self) -> dict[str, Any]:
-        """`StorageLimit.as_json` where nothing but the reason is known."""
+        """`StorageLimit.as_json` with null for all values but the reason."""
         return {**dict.fromkeys(_JSON_KEYS), "enough": {}, "reason": str(self)}
 
 
 def storage_limit(capture: Capture, *, curve: bool = False) -> StorageLimit:
-    """What storage costs the training of a capture. `curve`: with the times at MULTIPLES of the recorded speed.
+    """The storage limit of a capture. `curve`: also the times at MULTIPLES of the recorded speed.
 
-    Raises: NoStorageLimitError where the capture has no steps, too many operations, or a model that does not explain
-    it; CaptureError when it is damaged.
+    Raises: NoStorageLimitError if the capture has no steps, too many operations, or a model that does not explain it;
+    CaptureError when it is damaged.
     """
     if capture.operation_count() > MOST_OPERATIONS or capture.spans.num_rows > MOST_SPANS:
         raise NoStorageLimitError(
@@ -167,7 +167,7 @@ def storage_limit(capture: Capture, *, curve: bool = False) -> StorageLimit:
 
 
 def enough(points: Sequence[LimitPoint], quantity: str) -> float | None:
-    """The multiple from which storage stops to matter, between two points by their times: see `StorageLimit`."""
+    """The multiple from which faster storage gains little, interpolated between two points; see `StorageLimit`."""
     curve = [point for point in points if point.quantity == quantity and point.multiple is not None]
     if curve and curve[0].above_fastest_pct <= MATTERS_PCT:
         return curve[0].multiple
@@ -191,7 +191,7 @@ def _steps(capture: Capture) -> Steps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """`loops_ns`: of the training loops of all ranks, evaluations included."""
+    """Result of one run. `loops_ns`: duration of the training loops of all ranks, evaluations included."""
 
     elapsed_ns: int
     loops_ns: int
@@ -210,12 +210,12 @@ class _Training:
         self.recorded = self.run(1.0)
 
     def utilisation_pct(self, run: _Run) -> float | None:
-        """Accelerator utilisation of a run, whose loops are so much longer than by the model as recorded."""
+        """Accelerator utilisation of a run, from the ratio of its loops to those of the model as recorded."""
         loops_ns = self._loops_ns + run.loops_ns - self.recorded.loops_ns
         return min(100.0 * self._compute_ns / loops_ns, 100.0) if self._compute_ns and loops_ns > 0 else None
 
     def run(self, share: float, same: Mapping[Hashable, np.ndarray] | None = None) -> _Run:
-        """With `share` times the recorded durations. `same`: the part of each of them, ns, that stays as it is."""
+        """Run with `share` times the recorded durations. `same`: the constant part of each duration, ns."""
         lanes = {}
         for name, (items, durations) in self._lanes.items():
             kept = np.zeros_like(durations) if same is None else same[name]
@@ -250,7 +250,7 @@ class _Training:
         )
 
     def _latency_ns(self) -> dict[Hashable, np.ndarray] | None:
-        """The part of each duration that does not depend on the size; None where the sizes do not show it."""
+        """The part of each duration that does not depend on the size; None if the sizes differ too little."""
         times = OperationTimes()
         for items, durations in self._lanes.values():
             times.add(items, durations)

@@ -1,7 +1,7 @@
-"""What a rank's training thread did, from its spans: the events that operations depend on under pace `steps`. Pure.
+"""Derives the events of a rank's training thread from its spans. Under pace `steps`, operations depend on them. Pure.
 
-Events do not overlap: the entry to the loop, the *batch fetches* (a step waits for its batch and has it at the end of
-its input wait), checkpoints, evaluations and collectives. Between two events the thread is busy.
+Events are the entry to the loop, the *batch fetches* (a step has its batch at the end of its input wait), checkpoints,
+evaluations and collectives. Events do not overlap. Between two events the thread is busy.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class TrainingLoop:
 
     kind: int8 (e,), ENTRY, FETCH, CHECKPOINT, COLLECTIVE or EVALUATION.
     begin_ns, end_ns: (e,), recorded times of the events.
-    loader: int8 (e,), OTHER_LOADER, WORKERS or OWN_READS; OTHER_LOADER where the event is not a batch fetch.
+    loader: int8 (e,), OTHER_LOADER, WORKERS or OWN_READS; OTHER_LOADER for an event that is not a batch fetch.
     step_number, step_begin_ns, step_end_ns: (steps,), ascending.
     exit_ns: the end of the last step or event.
     input_waits: whether the batch fetches come from input waits; else each step fetches its batch when it begins.
     made_begin_ns, made_end_ns: (fetches,), when the last thread of the input pipeline made the batch of each fetch;
-    empty where no thread has one span a fetch.
+    empty if no thread has one span a fetch.
     """
 
     kind: np.ndarray
@@ -75,7 +75,7 @@ class TrainingLoop:
 
     @property
     def entry_ns(self) -> int:
-        """When the first step begins."""
+        """Begin of the first step."""
         return int(self.end_ns[0])
 
     @property
@@ -95,7 +95,7 @@ class TrainingLoop:
 
     @property
     def blocking(self) -> np.ndarray:
-        """Events whose operations the training thread itself waits for, ascending: checkpoints and evaluations."""
+        """Checkpoints and evaluations, ascending: the training thread itself waits for their operations."""
         return np.flatnonzero(np.isin(self.kind, (CHECKPOINT, EVALUATION)))
 
     @property
@@ -105,20 +105,22 @@ class TrainingLoop:
 
     @property
     def fetch_ends_ns(self) -> np.ndarray:
-        """When each step had its batch. Ascending."""
+        """Times at which each step had its batch, ascending."""
         return self.end_ns[self.fetches]
 
     @property
     def pauses(self) -> Intervals:
-        """What lies between two steps and outside of all events, where it lasts longer than steps do."""
+        """Gaps between two steps, outside of all events, that are longer than steps."""
         begin, end = self.step_end_ns[:-1], self.step_begin_ns[1:]
         free = Intervals.union_of(begin, np.maximum(begin, end)).minus(Intervals.union_of(self.begin_ns, self.end_ns))
         long = free.ends - free.starts > PAUSE_STEPS * np.median(self.step_end_ns - self.step_begin_ns)
         return Intervals.union_of(free.starts[long], free.ends[long])
 
     def with_fetches(self, begin_ns: np.ndarray, end_ns: np.ndarray) -> TrainingLoop:
-        """The loop in which each step (steps,) fetches its batch from `begin_ns` to `end_ns`, where that is later than
-        its begin and touches no other event; `input_waits` is then true."""
+        """The loop in which each step (steps,) fetches its batch from `begin_ns` to `end_ns`.
+
+        A fetch that would have no duration or touch another event stays as it was. `input_waits` is then true.
+        """
         begin, end = self.begin_ns.copy(), self.end_ns.copy()
         fetches = self.fetches
         step = np.searchsorted(self.step_begin_ns, begin[fetches], side="right") - 1
@@ -145,12 +147,12 @@ class TrainingLoop:
         )
 
     def step_at(self, times: np.ndarray) -> np.ndarray:
-        """Step (int32) in which each time lies, NO_STEP outside."""
+        """Step (int32) that contains each time, NO_STEP outside."""
         return step_at(times, self.step_begin_ns, self.step_end_ns, self.step_number)
 
 
 def training_loop(spans: pa.Table, origin_ns: int) -> TrainingLoop:
-    """The loop of one rank from its rows of `SPANS_SCHEMA`; `origin_ns` is the recorded time that the replay begins at.
+    """The loop of one rank from its rows of `SPANS_SCHEMA`; `origin_ns`: recorded time of the replay's start.
 
     A checkpoint of another thread does not block the loop and is not an event. Where events overlap, the later one
     begins when the earlier one ends.
@@ -191,10 +193,10 @@ def training_loop(spans: pa.Table, origin_ns: int) -> TrainingLoop:
 
 
 def known_loop(spans: pa.Table, origin_ns: int) -> TrainingLoop:
-    """The loop of one rank whose dependencies are known, as `training_loop`, with the spans as they are.
+    """The loop of one rank with dependency columns; as `training_loop`, but the spans are not corrected.
 
-    Each `input_wait` is a batch fetch and each `collective` a meeting, also those without duration, so that their
-    numbers are those of the capture. The entry ends with the first event where that is before the first step.
+    Each `input_wait` is a batch fetch and each `collective` a meeting, even without duration, so that their numbers
+    match the capture. The entry ends with the first event if that is before the first step.
     Raises: CaptureError without steps.
     """
     kind = codes(spans, "kind")
@@ -238,8 +240,8 @@ def _hidden_collectives(
     threads: set[int],
     step_begins_ns: np.ndarray,
 ) -> np.ndarray:
-    """Which spans are collectives that the training thread does not wait for: of those that run on other threads of the
-    application, as a DistributedDataParallel's do beside the backward pass, it waits for the last one of a step."""
+    """Which spans are collectives for which the training thread does not wait. Collectives on other threads of the
+    application run beside the backward pass (DistributedDataParallel); it waits only for the last one of a step."""
     hidden = (kind == COLLECTIVE_SPAN) & ~np.isin(thread, list(threads))
     mine = np.flatnonzero(hidden)
     mine = mine[np.argsort(end_ns[mine], kind="stable")]
@@ -249,15 +251,15 @@ def _hidden_collectives(
 
 
 def _until_next_wait(kind: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
-    """The ends of the spans, in which no collective outlasts the begin of the next batch fetch: the thread that fetches
-    a batch no longer waits for what others do."""
+    """The ends of the spans. A collective ends before the next batch fetch begins, because a thread that fetches
+    no longer waits for other threads."""
     waits = np.sort(start_ns[kind == INPUT_WAIT])
     later = np.append(waits, np.iinfo(np.int64).max)[np.searchsorted(waits, start_ns, side="right")]
     return np.where(kind == COLLECTIVE_SPAN, np.minimum(end_ns, later), end_ns)
 
 
 def _loaders(spans: pa.Table, ends_ns: np.ndarray) -> np.ndarray:
-    """int8: the kind of loader whose batch fetch ends at each of these times, OTHER_LOADER where none does."""
+    """int8: the kind of loader whose batch fetch ends at each of these times, OTHER_LOADER for none."""
     found = np.full(len(ends_ns), OTHER_LOADER, dtype=np.int8)
     for prefix, loader in _LOADERS:
         found[np.isin(ends_ns, spans.filter(pc.starts_with(spans["name"], prefix))["end_ns"].to_numpy())] = loader
@@ -272,7 +274,7 @@ def _made(pipeline: pa.Table, fetch_ends_ns: np.ndarray) -> tuple[np.ndarray, np
     names = pipeline["name"].combine_chunks().dictionary_encode()
     starts, ends, name = pipeline["start_ns"].to_numpy(), pipeline["end_ns"].to_numpy(), names.indices.to_numpy()
     for code, count in enumerate(np.bincount(name).tolist()):
-        # A few more batches were made than fetched; two or more spans a fetch would be parts of a batch.
+        # The pipeline makes a few more batches than are fetched. Two or more spans a fetch are parts of a batch.
         if not fetches or not fetches <= count < 2 * fetches:
             continue
         mine = np.flatnonzero(name == code)
@@ -304,7 +306,7 @@ def _events(
 def _with_fetches(
     kind: np.ndarray, begin: np.ndarray, end: np.ndarray, step_begins: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The events, and a fetch without duration where each step begins: the profile has no input waits."""
+    """The events, and a fetch without duration at the begin of each step, for a profile without input waits."""
     outside = Intervals.union_of(begin, end).covered_within(step_begins, step_begins + 1) == 0
     fetches = step_begins[outside]
     kind = np.concatenate((kind, np.full(len(fetches), FETCH, dtype=np.int8)))

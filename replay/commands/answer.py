@@ -1,4 +1,4 @@
-"""How a command answers: its result as JSON or as tables, and which command usually comes next."""
+"""Prints the answer of a command: its result as JSON or as tables, and the command that usually comes next."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ R = TypeVar("R", bound=Result | Mapping[str, Any])
 
 
 def answer(result: R, sections: Callable[[R], Sequence[Section]], *following: str | os.PathLike[str]) -> None:
-    """Print a result, or a JSON object: as JSON under --json, else as tables with the command that comes next.
+    """Print a result, or a JSON object: as JSON under --json, else as tables and the next command.
 
-    `sections` makes the tables of the result; `following`: words of the next command, as for `print_next`.
+    `sections` makes the tables of the result. `following`: the words of the next command, as for `print_next`.
     """
     if current().as_json:
         from dxt_replay.replay.commands.json_output import print_json
@@ -43,7 +43,7 @@ def answer(result: R, sections: Callable[[R], Sequence[Section]], *following: st
 
 
 def of_json(sections: Callable[[Mapping[str, Any]], Sequence[Section]]) -> Callable[[Result], Sequence[Section]]:
-    """Tables of a result that are made of its JSON object."""
+    """Adapt a function that makes tables of a JSON object to a result."""
     return lambda result: sections(result.as_json())
 
 
@@ -56,7 +56,7 @@ def print_next(*words: str | os.PathLike[str]) -> None:
 
 
 def given_options(names: Collection[str]) -> list[str]:
-    """The options of the running command among the parameters `names` that the user gave, as words to give again."""
+    """The options among `names` that the user gave to the running command, as words for the next command."""
     context = click.get_current_context()
     words: list[str] = []
     for option in context.command.params:

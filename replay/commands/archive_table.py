@@ -1,4 +1,4 @@
-"""`dxt-replay summary` of several jobs: a line for each."""
+"""`dxt-replay summary` of several jobs: a table with a line for each job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILTERS = ("path", "exclude", "op", "api")
 
 
 def is_archive(named: NamedPart) -> bool:
-    """Whether several jobs were named, or a folder or archive that holds something else than one job."""
+    """Whether the user named several jobs, or a folder or archive that does not hold exactly one job."""
     from dxt_replay.profiler_merge.packed_logs import is_packed, unpacked
     from dxt_replay.replay.archive.archive_jobs import archive_jobs
 
@@ -46,7 +46,7 @@ def refuse_options_of_one_job() -> None:
 
 
 def print_catalogue(paths: Sequence[Path], workers: Workers, *, sort: str, output: TableOutput | None) -> int:
-    """Print or write the table of jobs. Returns the exit status: 1 where a job could not be read."""
+    """Print or write the table of jobs. Returns the exit status: 1 if a job could not be read."""
     import dxt_replay
     from dxt_replay.replay.commands.answer import answer, of_json
     from dxt_replay.replay.commands.progress import count_progress

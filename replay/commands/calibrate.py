@@ -15,7 +15,7 @@ from dxt_replay.replay.commands.shared_options import PATH, force_option, json_o
     required=True,
     type=PATH,
     metavar="DIR",
-    help="Directory on the file system to measure; what is written below it is removed again.",
+    help="Directory on the file system to measure; all files written below it are removed again.",
 )
 @output_option("MODEL.json", "The storage model to write, such as measured.json.")
 @click.option(
@@ -26,8 +26,8 @@ from dxt_replay.replay.commands.shared_options import PATH, force_option, json_o
 def command(target: Path, output: Path, minutes: float, force: bool) -> None:
     """Measure a file system, so that `simulate` can predict a training run on it.
 
-    Reads, writes and other calls of many sizes, with up to 64 in flight, are issued as a replay issues them, with the
-    page cache dropped before cold reads. Nothing else should use the machine or the file system meanwhile.
+    Issues reads, writes and other calls of many sizes, up to 64 in flight, with the engine of a replay. The page cache
+    is dropped before cold reads. Nothing else should use the machine or the file system meanwhile.
     """
     import dxt_replay
     from dxt_replay.replay.commands.answer import answer

@@ -1,4 +1,4 @@
-"""`dxt-replay capacity`: how many accelerators a storage carries."""
+"""`dxt-replay capacity`: find how many accelerators a storage carries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dxt_replay.replay.commands.shared_options import PATH, json_option
     default=90.0,
     show_default=True,
     metavar="PCT",
-    help="Least accelerator utilisation that counts as carried.",
+    help="Accelerator utilisation that every run must reach.",
 )
 @click.option(
     "--most", type=click.IntRange(1, 65536), default=32, show_default=True, metavar="N", help="Most ranks to try."
@@ -28,10 +28,10 @@ from dxt_replay.replay.commands.shared_options import PATH, json_option
 @click.option(
     "--strong",
     is_flag=True,
-    help="Share the recorded work among the ranks.  [default: each rank does as much, with files of its own]",
+    help="Share the recorded work among the ranks.  [default: each rank does as much as recorded, with its own files]",
 )
 @click.option(
-    "--storage", metavar="MODEL", help="Begin with what `simulate` predicts for this storage model, such as nvme."
+    "--storage", metavar="MODEL", help="Begin at the ranks that `simulate` predicts for this model, such as nvme."
 )
 @click.option("--dry-run", is_flag=True, help="Predict with --storage alone, and replay nothing.")
 @click.option(
@@ -45,9 +45,9 @@ from dxt_replay.replay.commands.shared_options import PATH, json_option
 def command(capture: Path, utilisation: float, target: Path | None, **choices: Any) -> None:
     """Find the largest number of ranks that a storage serves without starving the accelerators.
 
-    The training of CAPTURE, or of a workload such as unet3d_h100 with KEY=VALUE for its keys, runs on more and more
-    ranks until the accelerator utilisation falls below --utilisation. The search bisects, and repeats both sides of the
-    border at the end. One more run without I/O shows whether the storage or this machine is the limit. Under
+    Replays the training on more and more ranks until the accelerator utilisation falls below --utilisation. CAPTURE
+    can also be a workload such as unet3d_h100, with KEY=VALUE for its keys. The search bisects and repeats both sides
+    of the border at the end. One more run without I/O shows whether the storage or this machine is the limit. Under
     `mpiexec -n P` the processes share the ranks.
 
     Exits 1 if one rank alone is too much for the storage.

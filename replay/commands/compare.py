@@ -1,4 +1,4 @@
-"""`dxt-replay compare`: how faithful a replay is."""
+"""`dxt-replay compare`: compare a replay with its source."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     "--fail-under",
     type=click.FloatRange(0, 1),
     metavar="S",
-    help="Fail when the cosine of all ten factors is below S, such as 0.95. Storage decides three of them, so without "
-    "this option only the seven of the workload count, which must reach 0.95.",
+    help="Fail when the cosine of all ten factors is below S, such as 0.95. Storage decides three of them, so by "
+    "default only the other seven count, and their cosine must reach 0.95.",
 )
 @click.option(
     "--max-elapsed-error",
@@ -51,10 +51,11 @@ if TYPE_CHECKING:
 @different_runs_option
 @floor_option
 @maps_option(
-    "Where a replay read real data, if REPLAY is its .darshan log and does not say so; as for run; repeatable."
+    "The replay read recorded paths below PREFIX from DIR; needed if REPLAY is a .darshan log without the command "
+    "line; repeatable."
 )
 @worker_options
-@click.option("--details", is_flag=True, help="Print every measure, not only what the verdict rests on.")
+@click.option("--details", is_flag=True, help="Print every measure, not only those that decide the verdict.")
 @json_option
 def command(
     source: Path | None,
@@ -70,12 +71,12 @@ def command(
 ) -> None:
     """Compare a replay with its source: did it do the same work, and how fast was the storage?
 
-    SOURCE and REPLAY are captures or .darshan logs. Exits 1 when the replay did not do the recorded work, or not when
-    it was due; slower or faster storage is a result and not a failure. `compare --floor A B` alone prints how far two
-    runs of the same application, or two replays, are from each other.
+    SOURCE and REPLAY are captures or .darshan logs. Exits 1 when the replay did other work than recorded, or did it at
+    other times than due. How fast the storage was is a measurement and never fails. `compare --floor A B` alone prints
+    how far two runs of the same application, or two replays, are from each other.
 
-    REPLAY may be a Darshan log of the replay itself, which ran with Darshan preloaded, or a folder of the logs of its
-    processes: then what Darshan counted is compared, file by file.
+    REPLAY may also be the Darshan log of the replay, which ran with Darshan preloaded, or a folder with the logs of its
+    processes. Then Darshan's counters are compared file by file.
     """
     import dxt_replay
     from dxt_replay.replay.commands.answer import answer

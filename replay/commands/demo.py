@@ -1,4 +1,4 @@
-"""`dxt-replay demo`: the main job on the bundled captures, end to end."""
+"""`dxt-replay demo`: replay the bundled captures, from the logs to the comparison."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Next, your own job:
     "--output",
     type=PATH,
     metavar="DIR",
-    help="New directory for the captures and report pages, which stay.  [default: dxt-replay-demo, or with a number]",
+    help="Keep the captures and report pages in this new directory.  [default: dxt-replay-demo, or with a number]",
 )
 @click.option("--keep", is_flag=True, help="Keep the twin data set too (about 150 MB).")
 @click.option(
@@ -60,14 +60,14 @@ Next, your own job:
     help="Directory on the file system to replay on.  [default: the system's temporary directory]",
 )
 @click.option(
-    "--warm", is_flag=True, help="Leave the twin in the page cache. The default drops it, as before the recorded runs."
+    "--warm", is_flag=True, help="Leave the twin in the page cache.  [default: drop it, as before the recorded runs]"
 )
 @json_output("Print the comparisons as JSON.")
 def command(names: tuple[str, ...], output: Path | None, keep: bool, target: Path | None, warm: bool) -> None:
     """Merge, stage, replay on two ranks, compare and draw the bundled captures: the whole job in about a minute.
 
-    Both are real training runs (see traces/samples/SOURCES.md). Needs about 150 MB in the target. Nothing that exists
-    is overwritten. Exits 1 when a comparison fails.
+    Both are recordings of real training runs (see traces/samples/SOURCES.md). The target needs about 150 MB. No
+    existing file is overwritten. Exits 1 when a comparison fails.
     """
     from dxt_replay.replay.commands.json_output import print_json
     from dxt_replay.replay.commands.session import current

@@ -35,7 +35,7 @@ DXT_VERSIONS = ("1", "2")
 @click.option(
     "--dxt-version",
     type=click.Choice(DXT_VERSIONS),
-    help="For darshan: 1 (the default), which released tools read, or 2, which keeps lanes as thread ids.",
+    help="For darshan: 1, which released tools read, or 2, which stores lanes as thread ids.  [default: 1]",
 )
 @click.option("--target", type=PATH, metavar="DIR", help="For fio: directory that holds the staged twin.")
 @worker_options
@@ -54,8 +54,8 @@ def command(
     darshan: a log with DXT segments, the counters of the operations and a heat map, for pydarshan, darshan-parser and
     the tools above them.
 
-    chrome: a trace that ui.perfetto.dev opens, with operations, spans and, for a replay, when each operation was due;
-    above 1,000,000 events it is split by time.
+    chrome: a trace for ui.perfetto.dev, with operations, spans and the due times of a replay. Above 1,000,000 events it
+    is split by time.
 
     csv: one row per operation, times in seconds with nine digits.
 

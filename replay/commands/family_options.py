@@ -1,4 +1,4 @@
-"""The options of a command that follow from a family (`replay.options`), and the way back to its keywords."""
+"""Makes options of a command from a family (`replay.options`), and keywords from the options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def family_options(family: type[Any], *keywords: str, **other: Option) -> Decorator:
-    """Those options of a family, all of them unless named. `other`: statements that differ in this command."""
+    """The options `names` of a family, or all of them. `other`: options that this command states differently."""
     stated = options_of(family)
     chosen = [stated[keyword] for keyword in keywords or stated]
 
@@ -30,7 +30,7 @@ def family_options(family: type[Any], *keywords: str, **other: Option) -> Decora
 
 
 def as_keywords(family: type[Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a command by the keywords of its function; those of no family stay as they are."""
+    """Rename the parameters of a command to the keywords of its function. Parameters of no family keep their names."""
     found = dict(parameters)
     for each in options_of(family).values():
         if each.parameter in found:

@@ -1,4 +1,4 @@
-"""`dxt-replay fit`: a capture as a workload description."""
+"""`dxt-replay fit`: convert a capture to a DLIO workload description."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
     "--batch",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Batch size of a rank, where you know it: the bytes of a step show its product with the record length only.",
+    help="Batch size of a rank, if you know it. The bytes of a step show only batch size times record length.",
 )
 @click.option(
     "--fail-under",
     type=click.FloatRange(0, 100),
     metavar="PCT",
-    help="Exit 1 when what the description generates is less similar to the capture than this, such as 95.",
+    help="Exit 1 when the generated I/O is less similar to the capture than this, such as 95.",
 )
 @click.option(
     "--check/--no-check",
     default=True,
     show_default=True,
-    help="Generate a capture from the description, compare it with the given one, and write how near it is.",
+    help="Generate a capture from the description, compare it with the given one, and write the similarity.",
 )
 @click.option(
     "--reading",
     type=click.Choice(READINGS),
     default="documented",
     show_default=True,
-    help="For the comparison: follow DLIO's documentation, or what its code does (head: main of 2026; v2.0, v3.0: "
+    help="For the comparison: follow DLIO's documentation (documented) or its code (head: main of 2026; v2.0, v3.0: "
     "MLPerf's).",
 )
 @part_options
@@ -56,9 +56,9 @@ if TYPE_CHECKING:
 def command(capture: NamedPart, output: Path, fail_under: float | None, check: bool, **choices: Any) -> None:
     """Write the DLIO workload whose I/O is nearest to a capture.
 
-    Each line of the YAML has a comment: how the value was found, and how far it may be off. What DLIO cannot express is
-    listed at the top, in operations and bytes, with the reason; above that stands how near what it generates is to the
-    capture: the cosine of the factors of `compare` that storage does not decide. The capture needs training steps:
+    A comment on each line of the YAML says how the value was found and how far it may be off. The first line says how
+    similar the generated I/O is to the capture: the cosine of the factors of `compare` that storage does not decide.
+    Below it stand the operations and bytes that DLIO cannot express, with the reason. The capture needs training steps:
     merge logs with a profile first.
     """
     import dxt_replay

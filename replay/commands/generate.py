@@ -1,4 +1,4 @@
-"""`dxt-replay generate`: the description of a workload to a capture."""
+"""`dxt-replay generate`: generate a capture from the description of a workload."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def command(
 
     WORKLOAD is a YAML file of DLIO, a folder with the .hydra/config.yaml of one of its runs, or a shipped workload.
     KEY=VALUE replaces a key of it, such as reader.batch_size=4 or 'train.computation_time={mean:0.5,stdev:0.1}'.
-    With --check RUN, exits 1 where the generated capture is not what a real run of WORKLOAD did.
+    With --check RUN, exits 1 when the generated capture differs from a real run of WORKLOAD.
     """
     import dxt_replay
     from dxt_replay.replay.commands.answer import answer

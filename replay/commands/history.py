@@ -20,16 +20,16 @@ from dxt_replay.traces.errors import UsageError
     type=float,
     default=0.05,
     show_default=True,
-    help="Probability of a change point where all records lie within the threshold of each other.",
+    help="Probability of a false change point, if all records lie within the threshold of each other.",
 )
 @click.option("--metric", metavar="NAME", help="Print the table of this metric.  [default: the one that decides]")
 @json_option
 def command(records: tuple[Path, ...], threshold: float, alpha: float, metric: str | None) -> None:
-    """Show how the figures of an experiment went from record to record, and where they changed.
+    """Show how the results of an experiment changed from record to record.
 
-    RECORDS are files that `regress --record` wrote, or folders whose .json files are read. Records of the same work,
-    options and directory are a series. A change point is a place where the runs after it differ from those before it by
-    more than --threshold; beside it stands what changed in the environment, such as the kernel or a mount option.
+    RECORDS are files that `regress --record` wrote, or folders with such .json files. Records of the same work,
+    options and directory are a series. At a change point the later runs differ from the earlier ones by more than
+    --threshold. Beside it stand changes of the environment, such as another kernel or mount option.
     """
     import dxt_replay
     from dxt_replay.replay.commands.answer import answer, of_json

@@ -1,4 +1,4 @@
-"""JSON on standard output: the one place that prints it."""
+"""Prints JSON on standard output; nothing else does."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def print_json(result: Mapping[str, Any]) -> None:
 
 
 def _print_rows(before: str, rows: StreamedRows) -> None:
-    """Print `before`, which ends where the list begins, and the list."""
+    """Print `before`, the text up to the list, and the list."""
     click.echo(before, nl=False)
     line = before[before.rfind("\n") + 1 :]
     indent = " " * (len(line) - len(line.lstrip(" ")))

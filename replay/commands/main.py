@@ -1,4 +1,4 @@
-"""The command line. `main` alone catches errors; a command is imported when it is asked for, so `--help` is fast."""
+"""The command line. Only `main` catches errors. A command is imported when it is used, so `--help` is fast."""
 
 from __future__ import annotations
 
@@ -23,31 +23,46 @@ from dxt_replay.traces.version import VERSION
 PROGRAM = "dxt-replay"
 
 COMPLETION_VARIABLE = "_DXT_REPLAY_COMPLETE"
-"""Set by a shell that asks for completions, and by `README.md`'s line that switches them on."""
+"""The shell sets it when it asks for completions; the line in `README.md` that switches them on sets it too."""
 
-COMMANDS = {
-    "demo": "The main job on the bundled captures, end to end.",
-    "record": "Run a job, and record it as a capture.",
-    "generate": "The I/O of a workload, from a description of it, as a capture.",
-    "merge": "Darshan logs and profiles to a capture.",
-    "summary": "Operations, bytes, times and patterns of a capture.",
-    "report": "The same as a page to look at, with timelines.",
-    "stage": "Build the twin data set of a capture.",
-    "run": "Replay a capture.",
-    "compare": "How faithful a replay is.",
-    "simulate": "How long a capture would take on storage that is only described.",
-    "capacity": "How many accelerators a storage carries.",
-    "regress": "Whether one file system is slower than another.",
-    "history": "How the figures of experiments went, and where they changed.",
-    "fit": "A capture as a DLIO workload description.",
-    "transform": "What if: a capture with other requests, readers or ranks.",
-    "calibrate": "Measure a file system for predictions.",
-    "export": "A capture for other tools: Perfetto, Darshan, CSV, fio.",
-    "verify": "Whether captures and staged twins are intact.",
-    "anonymize": "A capture without names, to give to others.",
-    "glossary": "The words of the tables and options, explained.",
+COMMAND_GROUPS = {
+    "Record": {
+        "record": "Run a job under a tracer and record it as a capture.",
+        "merge": "Merge Darshan logs, other traces and profiles into a capture.",
+        "generate": "Generate a capture from the description of a workload.",
+    },
+    "Look": {
+        "summary": "Print operations, bytes, times and patterns of a capture.",
+        "report": "Write a page with timelines and charts of a capture.",
+        "glossary": "Explain the words of the tables and options.",
+    },
+    "Replay": {
+        "demo": "Replay the bundled captures, from the logs to the comparison.",
+        "stage": "Build the twin data set that a replay reads.",
+        "run": "Replay a capture.",
+    },
+    "Judge": {
+        "compare": "Compare a replay with its source.",
+        "verify": "Check that captures and staged twins are intact.",
+        "regress": "Test whether one file system is slower than another.",
+        "history": "Show results of regress over time and where they changed.",
+    },
+    "Predict": {
+        "transform": "Predict the job with other request sizes, readers or ranks.",
+        "simulate": "Predict how long a capture takes on described storage.",
+        "calibrate": "Measure a file system as a model for simulate.",
+        "capacity": "Find how many accelerators a storage carries.",
+    },
+    "Share": {
+        "export": "Convert a capture for other tools (Perfetto, Darshan, CSV, fio).",
+        "fit": "Convert a capture to a DLIO workload description.",
+        "anonymize": "Remove all names from a capture, to give it to others.",
+    },
 }
-"""Name -> one line for the overview; `replay.commands.NAME` offers `command`."""
+"""Section of the overview -> name and one line of each command; `replay.commands.NAME` offers `command`."""
+
+COMMANDS = {name: line for group in COMMAND_GROUPS.values() for name, line in group.items()}
+"""Name -> one line."""
 
 EXIT_INTERRUPTED = 130
 EXIT_OUTPUT_CLOSED = 141
@@ -61,7 +76,7 @@ _OUTPUT_REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBA
 
 
 class _OutputClosed(Exception):
-    """The reader of the output has gone. Not an OSError: click would turn that into status 1, a failed comparison."""
+    """The reader of the output has gone. Not an OSError, which click would turn into status 1: a failed comparison."""
 
 
 class _Commands(click.Group):
@@ -99,8 +114,10 @@ class _Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        width = max(map(len, COMMANDS))
+        for title, group in COMMAND_GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:{width}}", line) for name, line in group.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -128,8 +145,8 @@ def _has_option(command: click.Command, name: str) -> bool:
 def cli() -> None:
     """Replay the I/O of deep-learning jobs on any file system, without the application.
 
-    A capture is made from a Darshan log with DXT and the framework's profiles, replayed with the original timing, and
-    compared with its replay. `dxt-replay demo` shows all of it.
+    It merges a Darshan log with DXT and the framework's profiles into a capture, replays the capture with the original
+    timing, and compares the two. `dxt-replay demo` shows all of it.
     """
 
 
@@ -179,7 +196,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if (remedy := exhausted(error)) is not None:
             _complain(session, "OSError", f"{error.strerror} ({error.filename or 'no file'}): {remedy}")
             return DxtReplayError.exit_status
-        # of an open stream: errors of opening name the file, and outputs other than standard output are TargetErrors
+        # The stream was open: an error of opening names the file. Only standard output fails like this, because the
+        # other outputs raise TargetError.
         if error.filename is not None or error.errno not in _OUTPUT_REFUSED:
             raise
         _discard_output()
@@ -197,7 +215,7 @@ def _usage(error: click.ClickException) -> str | None:
 
 
 def _complain(session: Session, kind: str, message: str, hint: str | None = None) -> None:
-    """The error for people on stderr, one line; under --json also one object on standard output, for programs."""
+    """Print the error as one line on stderr; under --json also as one object on standard output."""
     from dxt_replay.traces.text import printable
 
     click.echo(f"{PROGRAM}: error: {printable(message)}", err=True)
@@ -211,7 +229,7 @@ def _complain(session: Session, kind: str, message: str, hint: str | None = None
 
 
 class _Lossy(io.TextIOWrapper):
-    """Standard error: where it is closed or its disk full, messages are lost, but not the result and the status."""
+    """Standard error that loses messages instead of failing when it is closed or its disk is full."""
 
     def write(self, text: str) -> int:
         with suppress(OSError):
@@ -224,14 +242,14 @@ class _Lossy(io.TextIOWrapper):
 
 
 def _print_any_text() -> None:
-    """Recorded paths may hold characters that the terminal's encoding lacks: they are escaped, never a failure."""
-    if sys.stderr is None:  # closed: the number must not go to the next file that is opened
+    """Escape characters that the terminal's encoding lacks: recorded paths may hold any."""
+    if sys.stderr is None:  # closed: keep its descriptor number from the next file that is opened
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, _STDERR)
         if nowhere != _STDERR:
             os.close(nowhere)
         sys.stderr = open(_STDERR, "w", closefd=False)  # noqa: SIM115 - for as long as the process lives
-    elif sys.__stderr__ is not None and sys.stderr is sys.__stderr__:  # not what a test or a notebook put there
+    elif sys.__stderr__ is not None and sys.stderr is sys.__stderr__:  # a test or a notebook may have replaced it
         sys.stderr = _Lossy(sys.__stderr__.buffer, encoding=sys.__stderr__.encoding, line_buffering=True)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

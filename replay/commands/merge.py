@@ -1,4 +1,4 @@
-"""`dxt-replay merge`: Darshan log(s) or traces, and profiles, to a capture."""
+"""`dxt-replay merge`: merge Darshan logs or other traces, and profiles, into a capture."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def command(
 ) -> int:
     """Merge Darshan logs with DXT, or other traces, and profiles, into a capture.
 
-    LOG... are the log of an MPI job, or the logs of all processes of a job without MPI; a folder stands for all in it.
-    Instead of logs, files of DFTracer or of `strace -f -ttt -T -y` can be given. Profiles alone make a capture of which
-    no I/O is known. The kind of each file is recognised by its content.
+    LOG is the log of an MPI job. For a job without MPI, give the logs of all its processes or a folder with them.
+    Files of DFTracer or of `strace -f -ttt -T -y` can replace the logs. Profiles alone make a capture without I/O. The
+    kind of each file is recognised by its content.
     """
     import dxt_replay
     from dxt_replay.replay.commands.answer import answer, given_options, of_json

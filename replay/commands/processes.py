@@ -1,4 +1,4 @@
-"""How a command that several processes run together ends when one of them fails."""
+"""Ends a command that several processes run together when one of them fails."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def ending_together(comm: Communicator) -> Iterator[None]:
 
 @contextmanager
 def _interruptible(comm: Communicator) -> Iterator[None]:
-    """Ctrl-C is an exception, even where the program began (`dxt_replay.__main__`) by letting it end the process."""
+    """Make Ctrl-C raise KeyboardInterrupt again: `dxt_replay.__main__` lets it end the process."""
     ends_process = signal.getsignal(signal.SIGINT) is signal.SIG_DFL
     if ends_process:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -66,7 +66,7 @@ def _interruptible(comm: Communicator) -> Iterator[None]:
 
 
 def _end_all(comm: Communicator, last_words: str) -> None:
-    """End all processes. The message is one write, and the launcher gets time to read it, else it would be lost."""
+    """End all processes. Print the message in one write, and give the launcher time to read it before it ends."""
     click.echo(last_words, err=True)
     time.sleep(LAST_WORDS_S)
     comm.abort()

@@ -1,4 +1,4 @@
-"""Progress on a terminal, for work that takes longer than a second; nothing in a pipe."""
+"""Shows progress on a terminal for work that takes longer than a second; prints nothing into a pipe."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def byte_progress(what: str) -> Iterator[Callable[[int, int], None]]:
 
             line.show(text)
             if done == total:
-                line.clear()  # what follows has a line of its own
+                line.clear()  # so that the next output begins a new line
 
         yield report
 
@@ -102,14 +102,14 @@ def piece_progress() -> Iterator[Callable[[int, int], None]]:
             if done < total:
                 line.show(lambda: f"{format_count(done)} of {format_count(total)} pieces of the capture")
             else:
-                line.clear()  # another pass may follow, or what the command prints
+                line.clear()  # another pass, or the output of the command, may follow
 
         yield report
 
 
 @contextmanager
 def share_progress(what: str) -> Iterator[Callable[[float, float, str], None]]:
-    """A callback (seconds passed, seconds in all, what is done now) for work that takes a time given beforehand."""
+    """A callback (seconds passed, seconds in all, current work) for work of a duration given beforehand."""
     with _line() as line:
         yield lambda passed, whole, now: line.show(lambda: f"{what} {now}, {whole - passed:.0f} s left")
 
@@ -123,7 +123,7 @@ def run_progress(shown: bool) -> Iterator[Callable[[Progress], None]]:
 
 @contextmanager
 def experiment_progress(shown: bool, runs: int) -> Iterator[Callable[[str, Progress], None]]:
-    """A callback that shows which of `runs` runs is going on, how far it has come and when all are done, when `shown`.
+    """When `shown`, a callback that shows the current one of `runs` runs, its progress and the time left for all.
 
     The callback takes the name of the run and its progress.
     """
@@ -142,7 +142,7 @@ def experiment_progress(shown: bool, runs: int) -> Iterator[Callable[[str, Progr
 
 
 def time_left_text(seconds: float, done: int, runs: int) -> str:
-    """When all runs are done, if the others take as long as the `done` ones, which took `seconds`, did."""
+    """The time left, if the other runs take as long as the `done` ones, which took `seconds` in all."""
     if not done:
         return ""
     left = max(seconds / done * runs - seconds, 0)
@@ -150,8 +150,10 @@ def time_left_text(seconds: float, done: int, runs: int) -> str:
 
 
 def run_text(progress: Progress) -> str:
-    """One line. Time left: the rest of the recorded time where operations are due then, with the lag;
-    else the rest of the operations at the rate so far."""
+    """One line of progress.
+
+    With due times, the time left is the rest of the recorded time plus the lag; else it follows from the rate so far.
+    """
     seconds = max(ns_to_seconds(progress.elapsed_ns), 1e-9)
     rate = progress.done / seconds
     if progress.lag_ns is None:
@@ -165,7 +167,7 @@ def run_text(progress: Progress) -> str:
 
 @contextmanager
 def status(what: str) -> Iterator[None]:
-    """Prints on a terminal what is being done."""
+    """Print the current work on a terminal."""
     shown = _is_watched()
     if shown:
         sys.stderr.write(f"{what} ...")

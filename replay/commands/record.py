@@ -1,4 +1,4 @@
-"""`dxt-replay record`: run a job under a tracer, and merge what it left into a capture."""
+"""`dxt-replay record`: run a job under a tracer, and merge its logs and profiles into a capture."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def command(
 ) -> None:
     """Run a job under Darshan, and merge its logs and profiles into a capture.
 
-    COMMAND is what you would type: `dxt-replay record -- python train.py`. Behind mpiexec, mpirun, srun, aprun, jsrun
-    or `flux run` the ranks alone are traced, each with its worker processes; for another launcher write {} before the
-    program of the ranks. The job keeps its input, output, signals and exit status; the results are printed on stderr.
-    Under --json the job's output goes to stderr. After Ctrl-C what was recorded until then is merged.
+    Put `dxt-replay record --` before your command, as in `dxt-replay record -- python train.py`. Behind mpiexec,
+    mpirun, srun, aprun, jsrun or `flux run` only the ranks and their worker processes are traced. For another launcher
+    write {} before the program of the ranks. The job keeps its input, output, signals and exit status. Results go to
+    stderr; under --json the job's output goes there too. After Ctrl-C the recording up to then is merged.
     """
     import dxt_replay
     from dxt_replay.replay.commands.json_output import print_json
@@ -63,7 +63,7 @@ def command(
 
 @contextlib.contextmanager
 def _hint_when_interrupted() -> Iterator[None]:
-    """Ctrl-C while the job runs is the job's; this one came while its logs were merged, or before it started."""
+    """Explain how to go on after a Ctrl-C outside the job: while its logs were merged, or before it started."""
     try:
         yield
     except KeyboardInterrupt:
@@ -72,7 +72,7 @@ def _hint_when_interrupted() -> Iterator[None]:
 
 
 def _report(recorded: Recorded) -> None:
-    """What was found and what to type next, on stderr: standard output is the job's."""
+    """Print the result and the next command on stderr: standard output is the job's."""
     from dxt_replay.replay.commands.answer import print_next
     from dxt_replay.replay.commands.session import current, warn
     from dxt_replay.replay.show.record_sections import record_sections

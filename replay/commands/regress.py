@@ -1,4 +1,4 @@
-"""`dxt-replay regress`: whether an application takes longer on one file system than on another."""
+"""`dxt-replay regress`: test whether one file system is slower than another."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dxt_replay.replay.regression.interval_verdict import Rule
 
 
-_PACE = Option(f"{PACE_HELP}  [default: steps where the capture has training steps, else think]", choices=PACE_CHOICES)
+_PACE = Option(f"{PACE_HELP}  [default: steps if the capture has training steps, else think]", choices=PACE_CHOICES)
 
 
 @click.command()
@@ -33,7 +33,7 @@ _PACE = Option(f"{PACE_HELP}  [default: steps where the capture has training ste
     "--candidate",
     type=PATH,
     metavar="DIR",
-    help="The target in question; the same directory twice, or TARGET alone, measures the noise.",
+    help="The target to judge; the same directory twice, or TARGET alone, measures the noise.",
 )
 @family_options(RegressChoices, "against", "record", "repeats", "warmup", "threshold_pct", "alpha", "seed", "metric")
 @click.option("--fail-inconclusive", is_flag=True, help="Exit 1 also when the verdict is inconclusive.")
@@ -53,7 +53,7 @@ _PACE = Option(f"{PACE_HELP}  [default: steps where the capture has training ste
     "--html",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Write the verdict, the figures and all runs as a page; it needs no network.",
+    help="Write the verdict, the figures and all runs as an HTML page that needs no network.",
 )
 @force_option
 @json_option
@@ -74,14 +74,19 @@ def command(
 ) -> None:
     """Replay a capture (or a .darshan log) on two file systems in turn, and judge whether one is slower.
 
-    Pairs of runs, in random order within each pair; the ratio of their times with its exact interval decides. A verdict
-    of regression needs the whole interval above 1 and --threshold reached, one of no change the interval within the
-    threshold and so little noise that a change would have shown; anything else is inconclusive, and how many pairs
-    would do is said. With --against the runs of a record take the place of the baseline: half the runs, but all that
-    changed between both sessions is part of the change. Under `mpiexec -n R` the processes share the recorded ranks in
-    every run.
+    The two sides run in pairs, in random order within each pair. The ratio of their times and its exact interval
+    decide:
 
-    Exits 1 for a regression (and where it was stopped), with --fail-inconclusive without a verdict too; else 0.
+    regression: the whole interval is above 1, and the ratio reaches --threshold;
+
+    no change: the interval is within the threshold, and the noise is so small that a change would have shown;
+
+    inconclusive: anything else. The number of pairs that would be enough is printed.
+
+    With --against the runs of a record replace the baseline. That halves the runs, but everything that changed between
+    the two sessions is part of the change. Under `mpiexec -n R` the processes share the recorded ranks in every run.
+
+    Exits 1 for a regression and when stopped; with --fail-inconclusive also without a verdict; else 0.
     """
     import dxt_replay
     from dxt_replay.replay.commands.answer import answer
@@ -157,10 +162,10 @@ def _sides(
 def _check(
     outputs: Sequence[Path | None], repeats: int, rule: Rule, against: Path | None, *, kept: bool, force: bool
 ) -> None:
-    """What can be refused or doubted before the first run.
+    """Refuse or doubt the experiment before its first run.
 
-    `kept`: whether the runs themselves are of use, without a verdict. Raises: TargetError; UsageError for a record that
-    cannot be read, and for runs that could neither fail nor be kept.
+    `kept`: the runs themselves are kept, so they are of use without a verdict.
+    Raises: TargetError; UsageError for a record that cannot be read, and for runs that could neither fail nor be kept.
     """
     from dxt_replay.replay.commands.session import warn
     from dxt_replay.replay.regression.experiment_record import read_record
@@ -185,7 +190,7 @@ def _check(
 
 
 def _write(output: Path | None, content: Callable[[], bytes], *, force: bool) -> None:
-    """A file that was asked for. Raises: TargetError."""
+    """Write one output file. Raises: TargetError."""
     from dxt_replay.traces.output import new_file
 
     if output is not None:

@@ -41,10 +41,10 @@ def command(
     workers: Workers,
     **choices: Any,
 ) -> None:
-    """A page about a capture (or a .darshan log): health, findings, timeline, bandwidth, sizes, steps, files.
+    """Write a page about a capture (or a .darshan log): health, findings, timeline, bandwidth, sizes, steps, files.
 
-    One HTML file that needs no network. With REPLAY, a replay of the capture, both stand side by side, and how faithful
-    it is. The options choose what the page is about, such as a stretch of time in full detail.
+    The page is one HTML file that needs no network. With REPLAY, a replay of the capture, it shows both side by side
+    and their comparison. The options choose the part that it shows, such as one second in full detail.
     """
     import dxt_replay
     from dxt_replay.replay.commands.json_output import print_json

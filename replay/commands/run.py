@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     "--output",
     type=PATH,
     metavar="OUT.capture",
-    help="The capture of the replay to write, such as replay.capture; needed unless --explain.",
+    help="Write the replay to this capture, such as replay.capture; needed unless --explain.",
 )
 @family_options(RunChoices)
 @click.option("--cold", is_flag=True, help="Drop the twin from the page cache first.")
@@ -58,10 +58,10 @@ def command(
     explain: bool,
     **choices: Any,
 ) -> None:
-    """Replay a capture (or a .darshan log); the replay is written as a capture too.
+    """Replay a capture (or a .darshan log), and write the replay as a capture too.
 
     Under `mpiexec -n R` each process replays its share of the recorded ranks.
-    Exits 1 when operations or closes failed, reads or writes moved fewer bytes than recorded, or the run was stopped.
+    Exits 1 when an operation or close failed, a read or write moved fewer bytes than recorded, or the run was stopped.
     """
     import dxt_replay
     from dxt_replay.replay.commands.processes import ending_together
@@ -100,7 +100,7 @@ def _print(result: RunResult | Repeats, source: Path) -> None:
 
 
 def _explain(capture: NamedPart, choices: Mapping[str, Any]) -> None:
-    """Print the causal model of all ranks of the part: the one that a run with the same options follows."""
+    """Print the causal model that a run with the same options follows, for all ranks of the part."""
     import dxt_replay
     from dxt_replay.replay.causal.explain import model_sections
     from dxt_replay.replay.commands.answer import answer

@@ -1,4 +1,4 @@
-"""Settings of a whole call of the program: how much it prints, and whether its answer is JSON."""
+"""Settings of one call of the program: how much it prints, and whether it answers in JSON."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import click
 class Session:
     """Set by the options that every command has, while the command line is read.
 
-    `quiet`: neither progress nor warnings. `verbose`: facts for a bug report, and the traceback of an error.
-    `as_json`: the answer, and an error too, is one JSON object on standard output.
+    quiet: print neither progress nor warnings. verbose: print facts for a bug report, and the traceback of an error.
+    as_json: print the answer, or the error, as one JSON object on standard output.
     """
 
     quiet: bool = False
@@ -25,7 +25,7 @@ class Session:
 
 
 def current() -> Session:
-    """The session of the running command; that of a plain call where none is running."""
+    """The session of the running command; without a running command, one with the default settings."""
     context = click.get_current_context(silent=True)
     found = None if context is None else context.find_object(Session)
     return found or Session()
@@ -38,7 +38,7 @@ def warn(message: str) -> None:
 
 
 def note(fact: str) -> None:
-    """Print a fact on stderr for a user who asked for them."""
+    """Under --verbose, print a fact on stderr."""
     if current().verbose:
         click.echo(f"dxt-replay: {fact}", err=True)
 
@@ -74,7 +74,7 @@ def add_common_options(command: click.Command) -> click.Command:
 
 
 def set_json(context: click.Context, option: click.Parameter, value: bool) -> None:
-    """Callback of --json: it alone decides, since words of a job that `record` runs may look the same."""
+    """Callback of --json. It alone decides: the command line of a job that `record` runs may contain --json too."""
     context.ensure_object(Session).as_json = value
 
 
@@ -98,7 +98,7 @@ def _check(context: click.Context) -> None:
 
 
 def _print_versions() -> None:
-    """What a bug report should hold."""
+    """Print the versions that a bug report should hold."""
     from importlib.metadata import PackageNotFoundError, version
 
     from dxt_replay.traces.version import VERSION

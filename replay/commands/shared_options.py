@@ -26,7 +26,7 @@ force_option = click.option("--force", is_flag=True, help="Replace an output tha
 
 
 def json_output(text: str) -> Decorator:
-    """The option --json, which `session.current().as_json` tells; `text`: what it prints."""
+    """The option --json, which sets `session.current().as_json`; `text`: its help."""
     return click.option(
         "--json", "as_json", is_flag=True, expose_value=False, is_eager=True, callback=set_json, help=text
     )
@@ -36,7 +36,7 @@ json_option = json_output("Print the result as JSON.")
 
 
 def output_option(metavar: str, text: str) -> Decorator:
-    """The option -o, which must be given: where the result goes."""
+    """The required option -o: the output of the command."""
     return click.option("-o", "--output", required=True, type=PATH, metavar=metavar, help=text)
 
 
@@ -49,7 +49,7 @@ exclude_option = click.option(
 
 
 def maps_option(text: str) -> Decorator:
-    """The option --map; `text`: what the command reads there."""
+    """The option --map; `text`: its help."""
     return click.option("--map", "maps", multiple=True, metavar="PREFIX=DIR", help=text)
 
 
@@ -75,9 +75,12 @@ _PART_WORDS = {"ranks": "ranks", "begin": "begin", "until": "until", "steps": "s
 
 _PART_OPTIONS = (
     click.option("--steps", metavar="A-B", help="Only training steps A to B, on each rank at its own times."),
-    click.option("--until", metavar="TIME", help="Only what starts before this time of the capture."),
+    click.option("--until", metavar="TIME", help="Only operations that start before this time of the capture."),
     click.option(
-        "--from", "begin", metavar="TIME", help="Only what starts from this time of the capture on: 10, 10s, 500ms."
+        "--from",
+        "begin",
+        metavar="TIME",
+        help="Only operations that start at this time of the capture or later: 10, 10s, 500ms.",
     ),
     click.option("--ranks", metavar="LIST", help="Only these recorded ranks, such as 0-15,20."),
 )
@@ -99,7 +102,7 @@ def _with_options(command: Callable[..., Any], *options: Callable[..., Any]) -> 
 
 
 def _with_part(command: Callable[..., Any], words: Mapping[str, str]) -> Callable[..., Any]:
-    """The command with a `NamedPart` as `capture` in place of a path (or several) and the parameters `words`."""
+    """Replace a command's path (or paths) and the parameters `words` by `capture`, a `NamedPart`."""
 
     @functools.wraps(command)
     def gathering(capture: Path | tuple[Path, ...], **given: Any) -> Any:
@@ -111,7 +114,7 @@ def _with_part(command: Callable[..., Any], words: Mapping[str, str]) -> Callabl
 
 
 def _named_part(paths: tuple[Path, ...], said: Mapping[str, Any]) -> NamedPart:
-    """`said`: what `Part.parse` takes; it is parsed when the capture is opened."""
+    """`said`: keywords of `Part.parse`, which is called when the capture is opened."""
     from dxt_replay.replay.commands.progress import status
     from dxt_replay.replay.interface.captures import NamedPart
 
@@ -124,9 +127,9 @@ def _named_part(paths: tuple[Path, ...], said: Mapping[str, Any]) -> NamedPart:
 
 
 def worker_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options --workers and --dask: the command gets `workers`, which end with it.
+    """The options --workers and --dask: the command gets `workers`, which stop when it ends.
 
-    Under mpiexec the first process alone runs the command, and the others work for it.
+    Under mpiexec only the first process runs the command; the others work for it.
     """
 
     @functools.wraps(command)
@@ -148,7 +151,7 @@ _WORKER_OPTIONS = (
         "--workers",
         type=int,
         metavar="N",
-        help="Processes that share the work.  [default: one for each processor, where the work is large]",
+        help="Processes that share the work.  [default: one for each processor if the work is large]",
     ),
 )
 
@@ -180,12 +183,12 @@ floor_option = click.option(
     multiple=True,
     type=PATH,
     metavar="A B",
-    help="Two runs of the same application, or two replays: what they differ by is noise, and no limit is stricter. "
-    "Repeatable; the worst pair counts.",
+    help="Two runs of the same application, or two replays. Their difference is noise, and no limit is stricter than "
+    "it. Repeatable; the worst pair counts.",
 )
 
 different_runs_option = click.option(
     "--different-runs",
     is_flag=True,
-    help="Compare two captures where neither is a replay of the other: figures side by side, and no verdict.",
+    help="Compare two captures that are not source and replay: figures side by side, without a verdict.",
 )

@@ -1,4 +1,4 @@
-"""`dxt-replay simulate`: how long a capture would take on a storage that is only described."""
+"""`dxt-replay simulate`: predict how long a capture takes on storage that a model describes."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ MOST_COUNTS = 64
     "--storage",
     required=True,
     metavar="MODEL",
-    help="Storage model: a YAML or JSON file, or a shipped one: null, nvme, theta_lustre.",
+    help="Storage model: a YAML or JSON file, or a shipped model: null, nvme, theta_lustre.",
 )
 @family_options(SimulateChoices)
 @time_options
 @json_option
 def command(capture: NamedPart, ranks: str | None, **choices: Any) -> None:
-    """Predict how long a capture would take on a storage that is only described.
+    """Predict how long a capture would take on storage that a model describes.
 
-    No file system is touched, except by --check.
+    Only --check touches a file system.
 
-    The same items as with `run --pace steps` go through a storage model (docs/simulation.md explains its keys). Where
-    the model states an uncertainty or a jitter, the time has an interval. That of a recorded job includes an error of
-    10 % of the causal model. The page cache is empty at the start.
+    The operations of `run --pace steps` go through a storage model (docs/simulation.md explains its keys). If the model
+    states an uncertainty or a jitter, the predicted time has an interval. For a recorded job the interval includes an
+    error of 10 % of the causal model. The page cache is empty at the start.
     """
     import dxt_replay
     from dxt_replay.replay.commands.answer import answer, of_json
@@ -50,7 +50,7 @@ def command(capture: NamedPart, ranks: str | None, **choices: Any) -> None:
 
 
 def rank_counts(text: str) -> list[int]:
-    """The numbers of `128,256,...,8192`: three dots go on by the ratio, or else the difference, of the two before.
+    """The numbers of `128,256,...,8192`. Three dots continue the ratio of the two numbers before, or their difference.
 
     Raises: UsageError for anything else.
     """
@@ -69,7 +69,7 @@ def rank_counts(text: str) -> list[int]:
 
 
 def _between(first: int, second: int, last: int, text: str) -> list[int]:
-    """What lies between the second and the last number of a row that goes on."""
+    """The numbers that three dots stand for."""
     if second <= first or last <= second:
         raise UsageError(f"--ranks {text!r}: the numbers around ... must ascend")
     doubled, value = second % first == 0, second

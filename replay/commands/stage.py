@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 _TIMEOUT = Option(
-    "Give up staging that takes longer, and print the file that it hangs in: 90, 10m, 2h.",
+    "Stop staging that takes longer, and print the file that it hangs in; such as 90, 10m or 2h.",
     flags=("--timeout",),
     metavar=DURATION,
 )
@@ -33,7 +33,7 @@ _TIMEOUT = Option(
 @click.option(
     "--workers",
     type=click.IntRange(1, 64),
-    help="Files written at the same time.  [default: twice the processors, 16 at most]",
+    help="Files written at the same time.  [default: twice the processors, at most 16]",
 )
 @family_options(RunChoices, "timeout_s", timeout_s=_TIMEOUT)
 @part_options
@@ -50,7 +50,7 @@ def command(
 ) -> None:
     """Stage a twin of the recorded data set of a capture (or a .darshan log) under a target directory.
 
-    Each file that the capture reads is made, as large as its accesses need and with data that does not compress.
+    Each file that the capture reads is made as large as its accesses need. Its data do not compress.
     """
     import dxt_replay
     from dxt_replay.replay.commands.answer import given_options, print_next

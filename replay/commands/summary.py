@@ -64,10 +64,10 @@ class _TableName(click.ParamType):
     metavar="TABLE",
     help="Print this table instead of the totals (the tables are listed above); repeatable.",
 )
-@click.option("--findings", is_flag=True, help="Print what stands out and what it costs, as --show findings.")
+@click.option("--findings", is_flag=True, help="Print problems of the job and what they cost, like --show findings.")
 @maps_option("For --show tfrecords and datasets: look for recorded files below PREFIX in DIR; repeatable.")
 @click.option("--bin", "bin_width", metavar="TIME", help="Width of a bin of the timeline, such as 1s or 5ms.")
-@click.option("--sort", metavar="COLUMN", help="Of several jobs: sort by this column, the largest number first.")
+@click.option("--sort", metavar="COLUMN", help="For several jobs: sort by this column, the largest number first.")
 @filter_options
 @click.option("--csv", "csv_file", metavar="FILE|-", help="Write the one table asked for as comma-separated values.")
 @click.option("--parquet", "parquet_file", type=PATH, metavar="FILE", help="Write it as Parquet.")
@@ -89,11 +89,11 @@ def command(
 ) -> int:
     """Summarise a capture (or a .darshan log): operations, bytes, times, patterns.
 
-    The first lines say what the run was and what storage can have cost it. Totals count what was traced, once per
-    file where several layers recorded it. The words are explained by `dxt-replay glossary`, the columns of --csv and
-    --json in docs/tables.md.
+    The first lines say what ran and how much time storage can have cost it. Totals count traced operations, and count
+    a file once if several layers recorded it. `dxt-replay glossary` explains the words, docs/tables.md the columns of
+    --csv and --json.
 
-    Of several captures or logs, or a folder of many, it is a table with a line for each job.
+    For several captures or logs, or a folder of many, it prints a table with a line for each job.
     """
     import dxt_replay
     from dxt_replay.profiler_merge.analysis.named_tables import summary_table
@@ -143,7 +143,7 @@ def _check_tables(names: tuple[str, ...], by: str | None, output: TableOutput | 
 
 
 def _check_opened(found: Views, names: tuple[str, ...]) -> None:
-    """Raises: UsageError when tables of contents alone were asked for, and no file of theirs could be opened."""
+    """Raises: UsageError when all tables asked for need the contents of files, and no file could be opened."""
     from dxt_replay.profiler_merge.analysis.contents import NOT_HERE
     from dxt_replay.profiler_merge.analysis.named_tables import CONTENTS
     from dxt_replay.traces.units import format_counted

@@ -1,4 +1,4 @@
-"""A table that a command writes to a file: comma-separated values, also on standard output, or Parquet."""
+"""Writes a table of a command to a file as Parquet or comma-separated values (these also to standard output)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TableOutput:
 
     @classmethod
     def of(cls, csv_file: str | None, parquet_file: Path | None, *, force: bool) -> TableOutput | None:
-        """From the options; None without one. Raises: UsageError for both; TargetError where the file is there."""
+        """The chosen output; None without one. Raises: UsageError for both; TargetError if the file exists."""
         from dxt_replay.traces.output import check_output
 
         if csv_file is not None and parquet_file is not None:
@@ -40,7 +40,7 @@ class TableOutput:
         return cls(option="--csv" if parquet_file is None else "--parquet", path=path, force=force)
 
     def write(self, table: pa.Table | StreamedTable) -> None:
-        """Write it whole, in the memory of a batch. Raises: TargetError when the file cannot be written."""
+        """Write the table batch by batch. Raises: TargetError when the file cannot be written."""
         from dxt_replay.profiler_merge.analysis.table_formats import write_csv, write_parquet
         from dxt_replay.traces.output import new_file
 

@@ -1,4 +1,4 @@
-"""`dxt-replay transform`: what if the application read in another way, or ran on more ranks."""
+"""`dxt-replay transform`: predict the job with other request sizes, readers or ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def command(capture: Path, output: Path, **choices: Any) -> None:
     """Write a capture (or a .darshan log with a profile) as it would be if the application read in another way.
 
     The changes are applied in the order of the options below. The result is a capture: stage it, replay it with
-    `run --pace steps`, compare it. What had to be assumed is printed.
+    `run --pace steps`, compare it. The assumptions are printed.
     """
     import dxt_replay
     from dxt_replay.replay.commands.answer import answer

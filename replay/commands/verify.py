@@ -1,4 +1,4 @@
-"""`dxt-replay verify`: whether captures and staged twins are what they were when they were written."""
+"""`dxt-replay verify`: check that captures and staged twins are intact."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from dxt_replay.replay.commands.shared_options import PATH, json_option
     default=20,
     metavar="N",
     show_default=True,
-    help="Differences of each capture or target that are listed.",
+    help="List at most this many differences of each capture or target.",
 )
 @json_option
 def command(paths: tuple[Path, ...], sources: tuple[Path, ...], sizes_only: bool, most: int) -> int:
     """Check captures against their own digests, counts and sources, and staged twins against their manifests.
 
-    A capture: every file has its digest, every row is as the format says, the counts agree. A twin: every file is
-    there, a plain file with one name, as large as staged and with the bytes that staging makes; nothing else is there.
-    HDF5 files of a twin need their capture beside it on the command line. Nothing is written. Exit status: 0 nothing
-    differs, 1 something does, 2 wrong use.
+    In a capture, every file must have its digest, every row must follow the format, and the counts must agree. In a
+    twin, every file must be there: a plain file with one name, with the size and the bytes that `stage` gave it. No
+    other file may be there. To check the HDF5 files of a twin, name its capture too. Nothing is written. Exits 0 if
+    nothing differs, 1 if something differs, 2 for wrong use.
     """
     import dxt_replay
     from dxt_replay.replay.commands.answer import answer

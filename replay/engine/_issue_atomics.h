@@ -58,7 +58,8 @@ static inline void raise_to(int64_t *cell, int64_t value)
         ;
 }
 
-/* The multiples that an addition reaches, or is on the way to, were reached at `now` unless somebody was later. */
+/* Stamp every multiple that this addition crosses, or is on the way to, with `now`. A later stamp of another adder
+ * stays. */
 static inline void stamp_multiples(int64_t *counter, int64_t before, int64_t amount, int64_t multiple, int64_t now)
 {
     int64_t last = (before + amount - 1) / multiple + 1;
@@ -69,8 +70,8 @@ static inline void stamp_multiples(int64_t *counter, int64_t before, int64_t amo
         raise_to(&counter[1 + unit % COUNTER_STAMPS], now);
 }
 
-/* The stamp comes before the sum that it belongs to: where somebody adds meanwhile, that is another sum, stamped anew.
- * Of several who add to one multiple the last one's stays. */
+/* Write the stamp before the sum that it belongs to. If another lane adds meanwhile, the sum is another one and is
+ * stamped anew. If several additions reach the same multiple, the latest stamp stays. */
 static __attribute__((noinline)) void add_and_wake(int64_t *counter, int64_t amount, int64_t multiple, int64_t now)
 {
     int64_t before = load_acquire(counter);

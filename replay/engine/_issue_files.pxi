@@ -23,18 +23,18 @@ cdef struct File:
     pthread_mutex_t lock
     Handle handle
     int buffered_fd     # beside a direct one that was written to in parts of blocks, below 0 for none
-    Handle *spares      # that OPEN items made, which nobody uses
+    Handle *spares      # unused handles that OPEN items made
     int64_t spare_count
     int64_t spare_room
-    bint detached       # renamed while it was held: the last holder closes it
+    bint detached       # renamed while held: the last holder closes it
     int open_error
     int close_error
     int64_t size
     int64_t holders
     int64_t remaining
     int64_t opens_begun # more than have ended: a lane that holds the file is opening it, without the lock
-    int64_t opens_ended # for which lanes wait that want the file meanwhile
-    int64_t awaiting    # those lanes
+    int64_t opens_ended # lanes that want the file meanwhile wait for it to change
+    int64_t awaiting    # number of waiting lanes
 
 cdef struct Payload:
     # Older and smaller ones stay until the table goes: a lane may be writing from them.
@@ -46,7 +46,7 @@ cdef struct Table:
     File *files
     int64_t count
     bint direct         # O_DIRECT, of some file
-    int64_t broken      # whether a back end in Python raised what is no OSError, which is then `bug`
+    int64_t broken      # whether a back end in Python raised another exception than OSError, which is then `bug`
     PyObject *bug
     int64_t hand        # of the clock that looks for idle files
     pthread_mutex_t payload_lock

@@ -56,7 +56,7 @@ cdef struct State:
     int pace
     int64_t t0
     int64_t previous_end
-    int64_t crowded     # waits that it will sleep to the end, since too many lanes were spinning at an earlier one
+    int64_t crowded     # waits left in which this lane only sleeps, because too many lanes spun at an earlier one
     int64_t held        # slot, -1 for none
     int64_t left_before # uses of the held slot that were left when it was taken up
     int64_t left        # and now, as far as this lane knows; below 0 where the plan did not say

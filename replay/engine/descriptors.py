@@ -1,4 +1,4 @@
-"""How many files a process may have open: the limit is raised, and what it must hold at a time is checked."""
+"""Raises the limit of open files of a process, and checks that it is enough."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that the lanes of a process share, and what a back end in Python is."""
+"""Files that the lanes of a process share, and the interface of a back end in Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes into a lane and what comes out: items, and their results."""
+"""The input of a lane (items) and its output (results)."""
 
 from __future__ import annotations
 

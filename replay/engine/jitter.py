@@ -72,7 +72,7 @@ class JitterProbe:
             self.stop()
 
     def lateness_ns(self) -> Distribution:
-        """How late waits ended, in ns. Call it after `stop`; the distributions of several nodes can be added."""
+        """Lateness of the ends of waits, ns. Call it after `stop`; the distributions of several nodes can be added."""
         found = np.flatnonzero(self._counts)
         middles = bucket_middle_ns(found)
         middles[-1:] = self._max_ns  # known exactly

@@ -21,7 +21,7 @@ STACK_BYTES = 2 << 20
 def require_threads(lanes: int) -> None:
     """Check that a thread can be started for each of `lanes`.
 
-    Raises: ReplayError that names the limit that is lower, and among how many such limits the lanes would fit.
+    Raises: ReplayError, which names the lower limit and the number of processes or machines that would be enough.
     """
     needed = lanes + SPARE
     room, limit, scope = min(_limits(), default=(needed, "", ""))
@@ -36,7 +36,7 @@ def require_threads(lanes: int) -> None:
 
 
 def _limits() -> Iterator[tuple[int, str, str]]:
-    """How many more threads each limit leaves, its name, and what has one limit each: processes or machines."""
+    """(threads left, name of the limit, scope of the limit: process or machine)."""
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     if soft != resource.RLIM_INFINITY:
         stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
@@ -45,7 +45,7 @@ def _limits() -> Iterator[tuple[int, str, str]]:
         free = soft - used * resource.getpagesize()
         yield max(0, free // stack), "the limit of address space (ulimit -v) with stacks of ulimit -s", "processes"
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    if soft != resource.RLIM_INFINITY and os.geteuid() != 0:  # it does not bind root
+    if soft != resource.RLIM_INFINITY and os.geteuid() != 0:  # root is exempt
         yield max(0, soft - _threads_of_user()), "the limit of this user's threads (ulimit -u)", "machines"
     for group in _groups():
         most, now = _number(group / "pids.max"), _number(group / "pids.current")

@@ -1,1 +1,1 @@
-"""How faithful a replay is: two captures to one comparison."""
+"""Compares a replay with its source."""

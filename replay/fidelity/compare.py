@@ -1,9 +1,9 @@
-"""How faithful a replay is: two captures in, one `Comparison` out. Pure; one pass over each op stream, in step by rank.
+"""Compares two captures. Pure; one pass over each op stream, in step by rank.
 
 The rows that a replay issues are compared (`replay.fidelity.replayed_rows`). Two results stand apart: the workload,
 which the replayer is responsible for (`replay.fidelity.workload_verdict`), and the storage, which was measured
-(`replay.fidelity.storage`). The measures behind them are each blind to something: similarity to order and to scale,
-equality to time, distributions to drift and to order, timing to what was done.
+(`replay.fidelity.storage`). Each measure behind them is blind to something: similarity to order and to scale, equality
+to time, distributions to drift and to order, timing to the work itself.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class Distances:
 class Timing:
     """Times of both sides; None where unknown.
 
-    `source_elapsed_s`, `replay_elapsed_s`: from the begin of the first event to the end of the last; where the recorded
-        times are kept, of the last read or write only to its begin, since its duration is the storage's.
+    `source_elapsed_s`, `replay_elapsed_s`: from the begin of the first event to the end of the last. If the recorded
+        times are kept, the last read or write counts only to its begin: its duration belongs to the storage.
     `elapsed_error_pct`: of the replay against source / speed; None where the source's elapsed time is 0.
     `drift_interval_ppm`: the 95 % interval of the drift.
     `lag_us`: percentiles of begin - due in the replay.
@@ -122,12 +122,12 @@ class Comparison:
     """All that `dxt-replay compare` reports; field names are the JSON keys.
 
     `headline`: the result in plain sentences.
-    `training`: how long training took in both, of a replay that waits as training does; else None.
+    `training`: duration of training in both, if the replay waits as training does; else None.
     `relation`: whether one capture replays the other.
     `workload`: the result that the replayer is responsible for.
     `storage`: the measured result, which never fails a replay.
-    `thresholds`: the limits that were judged by, those that the noise floor relaxed included.
-    `floor`: every measure beside what two runs of the job differ by; None without a noise floor.
+    `thresholds`: the applied limits, including those that the noise floor relaxed.
+    `floor`: every measure beside the noise of two runs of the job; None without a noise floor.
     """
 
     headline: str
@@ -165,7 +165,7 @@ def compare(
     floor: NoiseFloor | None = None,
     workers: Workers = ALONE,
 ) -> Comparison:
-    """Compare a replay with its source; where only a part of the source was replayed, with that part.
+    """Compare a replay with its source, or with the part of the source that it replayed.
 
     `on_rows` receives the number of rows of both captures as ranks are finished. `relation`: the result of
     `traces.store.relation.relation_of`; two different runs are compared, but not judged. `floor`: what two runs of the
@@ -305,7 +305,7 @@ def _storage(
     whole_run: Timing | None,
     record: ReplayRecord | None,
 ) -> Storage:
-    """What the storage did. `whole_run`: the times of the run, None where the storage does not decide them."""
+    """The performance of the storage. `whole_run`: the times of the run, None if the storage does not decide them."""
     io_time, here = (measures.factors()["io_time_s"] for measures in (recorded, replayed))
     bandwidth = [measures.totals.aggregate_mib_s or 0.0 for measures in (recorded, replayed)]
     latencies = [
@@ -360,7 +360,7 @@ def _timing(
     kinds = span_kinds(source.spans) & span_kinds(replay.spans)
     spans = tuple(span_limits(capture.spans, kinds) for capture in captures)
     if relation is not Relation.DIFFERENT and pace in (None, KEEPS_TIMES):
-        # How long the last operation takes is the storage's: a timed replay must not fail because it was faster.
+        # The duration of the last operation belongs to the storage: a timed replay must not fail because it was faster.
         source_ns, replay_ns = (_elapsed_ns(side.begins_ns(), span) for side, span in zip(measures, spans, strict=True))
     else:
         source_ns, replay_ns = (_elapsed_ns(side.limits_ns(), span) for side, span in zip(measures, spans, strict=True))

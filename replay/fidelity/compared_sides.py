@@ -20,7 +20,7 @@ ROWS_TOGETHER = 1 << 17
 
 
 class ComparedSides(Sums):
-    """What is measured on both captures: `recorded`, `replayed` and their `equality`. `starts`: of both."""
+    """Measures of both captures, `recorded` and `replayed`, and their `equality`. `starts`: of both."""
 
     STAY = ("_captures", "_files")
 
@@ -73,7 +73,7 @@ def compared_sides(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _ComparedRanks:
-    """The measures of some ranks. `numbers`: not sent to another process, which works them out once."""
+    """The measures of some ranks. `numbers`: not sent to another process, which computes them once."""
 
     source: ReplayedCapture
     replay: ReplayedCapture

@@ -16,8 +16,8 @@ MAX_BINS = 1 << 22
 class CurveCollector(Sums):
     """Collects both curves from `origin_ns` on; what lies beyond `max_bins` falls into the last bin.
 
-    An operation that leaves its bin begins a ramp there and ends it in its last; what lies between follows by summing
-    up once at the end, so that a long operation costs no more than a short one.
+    The collector keeps a difference array: an operation changes only its first and last bin, and a cumulative sum at
+    the end fills the bins between. So a long operation costs no more than a short one.
     """
 
     def __init__(self, origin_ns: int, max_bins: int = MAX_BINS) -> None:

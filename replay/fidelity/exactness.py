@@ -1,7 +1,7 @@
-"""Whether a replay did what was recorded: the same operations, bytes and files, in the same order.
+"""Checks that a replay did the recorded work: the same operations, bytes and files, in the same order.
 
-Lanes run concurrently, so where lanes of one rank share a file the sequence of each lane decides, and pairs of
-operations that changed places between lanes are counted. A difference names the first operation that differs.
+Lanes run concurrently. If lanes of one rank share a file, the sequence of each lane decides, and pairs of operations
+that changed places between lanes are counted. A difference names the first operation that differs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Inversions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unequal:
-    """How much is not equal, in per cent of the larger side, summed over ranks and files; 0 where all of it is equal.
+    """The unequal share, in per cent of the larger side, summed over ranks and files; 0 if all is equal.
 
     `order_pct`: of the sequences that a rank issued to a file; `inversions_pct`: of the pairs of `Inversions`.
     """
@@ -106,7 +106,7 @@ class ExactnessCollector(Sums):
         self._used = np.zeros((2, len(numbers.paths)), dtype=bool)
         self._count = self._pairs = 0
         self._sequences = self._wrong_sequences = 0
-        # Of both sides of each rank and file: what one of them has more, and the larger side. Operations, bytes.
+        # For each rank and file: the excess of one side, and the larger side. Operations, bytes.
         self._apart = np.zeros(2)
         self._larger = np.zeros(2)
         self._in_order: list[str] = []
@@ -185,7 +185,7 @@ class ExactnessCollector(Sums):
 
     @property
     def _moves_left(self) -> int:
-        """How many more places are described: of one, both directions may be."""
+        """Number of further places to describe; one place may have a difference in each direction."""
         return max(MAX_DIFFERENCES - len(self._in_moves), 0)
 
     def _compare_moves(self, source: RankSequences, replay: RankSequences) -> Iterator[tuple[int, str]]:

@@ -1,8 +1,8 @@
-"""What a capture asks of each file, whoever asks: counts, and fingerprints of the requests and of their order.
+"""Counts the requests of a capture for each file, with fingerprints of the requests and of their order.
 
-A visit is what is read and written between an open and its close. Processes and threads have other numbers in each run
-and hand files on, so visits are compared and not lanes. Where a trace holds no single opens (DXT), all that a rank asks
-of a file is one visit.
+A visit is the reads and writes between an open and its close. Processes and threads have other numbers in each run and
+hand files on, so visits are compared and not lanes. If a trace holds no single opens (DXT), all requests of a rank for
+a file are one visit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Request = tuple[int, int, int]
 class FileVisits:
     """Of each file, by number, over all ranks.
 
-    counts: int64 (files, COUNTS). requests: uint64, a fingerprint of what is read and written where, in any order.
+    counts: int64 (files, COUNTS). requests: uint64, a fingerprint of reads and writes with their places, in any order.
     order: uint64, of the set of its visits, each in its order.
     inferred: bool, only counters tell of some requests, which do not say where. shared: bool, several lanes of a rank
     use the file by turns and no opens say whose turn it is. sizes: (file group, operation, length in bytes) ->
@@ -152,7 +152,7 @@ def _visits(rows: OperationRows, *, by_open: bool) -> tuple[OperationRows, np.nd
         change = (rows.op == OPEN).astype(np.int64) - (rows.op == CLOSE)
         held = np.cumsum(change)
         held -= np.repeat(held[first] - change[first], count)
-        # A file that is open once can be handed from thread to thread; one that is open twice is told apart by them.
+        # Threads may hand on a file that is open once. If it is open twice, the thread tells the visits apart.
         twice = np.maximum.reduceat(held, first) > 1
         lane = np.where(np.repeat(twice, count), rows.lane, 0)
         order = np.lexsort((lane, rows.file_id))

@@ -1,4 +1,4 @@
-"""Two runs of one job, compared for their noise: which pairs can be, and what they differ by."""
+"""Checks pairs of runs of one job, and compares them for their noise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 def noise_floor(pairs: Sequence[tuple[Capture, Capture]], source: Capture | None = None) -> NoiseFloor:
-    """What two runs of one job differ by, the worst of all pairs.
+    """The differences of two runs of one job; the worst of all pairs counts.
 
     `source`: a capture of that job, which the floor is used for.
     Raises: UsageError for captures that are not different runs of one job; CaptureError.
@@ -51,7 +51,7 @@ def check_paces(floor: Sequence[tuple[Capture, Capture]], replay: Capture) -> No
 
 
 def _check_pair(first: Capture, second: Capture) -> Relation:
-    """How the two runs are related. Raises: UsageError when they are not two runs of one job."""
+    """The relation of the two runs. Raises: UsageError when they are not two runs of one job."""
     relation = relation_of(first, second)
     if relation is Relation.SAME:
         raise UsageError(f"{second.named} is the same run as {first.named}: a noise floor needs two runs")

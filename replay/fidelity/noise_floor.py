@@ -1,7 +1,7 @@
-"""How much of each distance is noise: what two runs of the same job differ by, and the limits that this allows. Pure.
+"""The noise of each distance, from two runs of the same job, and the limits that it allows. Pure.
 
-A replay cannot be asked to be nearer to one run of the application than another run is. The floor of a measure is the
-worst value that any pair of runs has; where a limit is stricter than the floor, the floor takes its place.
+A replay need not be nearer to a run of the application than another run is. The floor of a measure is its worst value
+over all pairs of runs. If a limit is stricter than the floor, the floor replaces it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relaxed:
-    """A limit that the floor relaxed: what was `asked` for, and what is `allowed`."""
+    """A limit that the floor relaxed: the `asked` limit, and the `allowed` one."""
 
     limit: str
     asked: float
@@ -100,7 +100,7 @@ class MeasureBesideFloor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FloorResult:
-    """What a noise floor meant for a comparison.
+    """Effect of a noise floor on a comparison.
 
     pairs: of `NoiseFloor`.
     measures: name -> the measure beside its floor.

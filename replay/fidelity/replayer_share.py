@@ -1,4 +1,4 @@
-"""How late the operations of a replay began, and how much of that was the replayer's own doing."""
+"""Measures how late the operations of a replay began, and the share of it that the replayer caused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A generated capture held against a recording of what it describes: file by file, whatever storage and times were."""
+"""Compares a generated capture with a recording of the same workload, file by file, regardless of times."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class _Checker:
         self._used = np.stack([side.counts.any(axis=1) for side in self._sides])
         self._unknown = {"requests": run.inferred, "order": run.inferred | run.shared}
         self._alike = {name: getattr(generated, name) == getattr(run, name) for name in self._unknown}
-        # What was put together from counters is not evidence of equality either.
+        # Operations rebuilt from counters are no evidence of equality either.
         self._alike["requests"] &= ~run.inferred
         self._alike["order"] &= ~run.inferred
         self._unknown["order"] &= ~self._alike["order"]

@@ -26,7 +26,7 @@ LANE_BITS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RankSequences:
-    """What one rank did, or several. All arrays ascend by their key. "File" is the file of a rank: its number, added to
+    """The work of one or more ranks. All arrays ascend by their key. "File" is the file of a rank: its number, added to
     a multiple of the number of files for each rank but the first.
 
     `file_key`: files; `moves`: (n, 4) their reads, writes, bytes read and bytes written; `file_print`: their sequence
@@ -78,7 +78,7 @@ class SequenceCollector:
             self._others.add(_Groups.of(stable_order(files), files), columns)
 
     def sequences(self) -> RankSequences:
-        """What was added so far."""
+        """The sequences added so far."""
         return RankSequences(
             moves=self._moves.sums,
             lane_key=self._lanes.keys,
@@ -91,7 +91,7 @@ class SequenceCollector:
 
 
 def _moves(rows: OperationRows) -> tuple[np.ndarray, ...]:
-    """What each row adds to reads, writes, bytes read and bytes written."""
+    """The contribution of each row to reads, writes, bytes read and bytes written."""
     written = (rows.op == WRITE).astype(np.int64)
     return 1 - written, written, rows.length * (1 - written), rows.length * written
 

@@ -1,4 +1,4 @@
-"""Everything that a comparison measures on one of its two captures, collected in one pass."""
+"""Collects all measures of one of the two captures of a comparison, in one pass."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dxt_replay.traces.sums import Sums
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What is known of a capture before it is measured: where its curves begin, and `ReplayedCapture.least_stride`."""
+    """Facts of a capture that its measures need: the begin of its curves, and `ReplayedCapture.least_stride`."""
 
     origin_ns: int
     stride: int

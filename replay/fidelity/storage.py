@@ -1,4 +1,4 @@
-"""How fast the storage was in a replay, against the recorded run. Pure; no judgement of the replay."""
+"""Compares the speed of the storage in a replay with the recorded run. Pure; does not judge the replay."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """What the storage did with the same operations.
+    """The performance of the storage with the same operations.
 
     `verdict`: faster, slower, same (within the threshold) or unknown (no I/O time recorded), by `io_time_s`.
     `io_time_s`: time in reads and writes per rank, parallel threads added.

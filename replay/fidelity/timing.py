@@ -1,4 +1,4 @@
-"""Whether a replay took its time: elapsed, drift, steps. Pure."""
+"""Compares the times of a replay with its source: elapsed time, drift, steps. Pure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Whether a replay did its work: pass or fail of what the replayer is responsible for, and the sentence that says so.
+"""Judges whether a replay did the recorded work, for which the replayer is responsible. Pure.
 
-Pure. How fast the storage was never fails a replay: that is what was measured (`replay.fidelity.storage`).
+The speed of the storage never fails a replay: it is a measurement (`replay.fidelity.storage`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LEAST_RECONSTRUCTED_PCT = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """What a comparison is judged by.
+    """The limits of a comparison.
 
     `similarity`: least cosine of the workload's seven factors.
     `fail_under`: least cosine of all ten factors, three of which the storage decides; None to leave it unjudged.
@@ -86,7 +86,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """What the verdict on times rests on; the fields are those of `replay.fidelity.compare.Timing`."""
+    """The times that the verdict needs; the fields are those of `replay.fidelity.compare.Timing`."""
 
     pace: str | None
     other_speed: str | None
@@ -196,7 +196,7 @@ def _judge_timing(times: Times, thresholds: Thresholds) -> tuple[str, list[str]]
 
 
 def _judge_recorded_times(times: Times, thresholds: Thresholds) -> tuple[list[str], list[str]]:
-    """What failed, and what could not be judged."""
+    """Failed checks, and checks that could not be judged."""
     reasons, notes = [], []
     if times.elapsed_error_pct is None and times.lag_p99_us is None:
         return [], ["timing: the source has no events"]
@@ -224,7 +224,7 @@ def _judge_recorded_times(times: Times, thresholds: Thresholds) -> tuple[list[st
 
 
 def _cause(times: Times) -> str:
-    """Why operations began after their recorded times."""
+    """The reason why operations began after their recorded times."""
     if (times.own_lag_p99_us or 0.0) > allowed_lag_us(times.jitter_us):
         return "The replayer itself was late"
     return "They waited for the operation before on their thread: the storage is too slow for this load"
@@ -271,7 +271,7 @@ def headline(
 
 
 def _basis(reconstructed_pct: float) -> str:
-    """How much of the result rests on counters instead of a trace; empty where that is next to nothing."""
+    """A sentence on the share of the result that rests on counters, not a trace; empty for hardly any."""
     if reconstructed_pct < LEAST_RECONSTRUCTED_PCT:
         return ""
     return (
@@ -281,7 +281,7 @@ def _basis(reconstructed_pct: float) -> str:
 
 
 def _steps_basis(extended_pct: float) -> str:
-    """How many of the steps no profile shows; empty where all were profiled."""
+    """A sentence on the share of steps outside the profile; empty if all were profiled."""
     if not extended_pct:
         return ""
     return (
@@ -291,7 +291,7 @@ def _steps_basis(extended_pct: float) -> str:
 
 
 def _cost_basis(tracer: str | None) -> str:
-    """What the recorded times hold besides the storage's; empty where the tracer costs next to nothing."""
+    """A sentence on the tracer's part of the recorded times; empty if it is small."""
     if tracer is None:
         return ""
     return (
@@ -301,7 +301,7 @@ def _cost_basis(tracer: str | None) -> str:
 
 
 def _storage_sentence(storage: Storage, thresholds: Thresholds) -> str:
-    """How the storage did, with the figures."""
+    """A sentence on the speed of the storage, with the figures."""
     here, recorded = (format_duration(side * NS_PER_S) for side in (storage.io_time_s.replay, storage.io_time_s.source))
     whole = ""
     if storage.elapsed_s is not None:

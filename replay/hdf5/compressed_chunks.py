@@ -43,7 +43,7 @@ def deflate_to(noise: bytes, *, stored: int, logical: int) -> bytes:
 
 
 def _noise_bytes(stored: int, logical: int) -> int | None:
-    """How many bytes of noise make a stream of exactly `stored` bytes; None when no number does."""
+    """Number of bytes of noise that make a stream of exactly `stored` bytes; None if no number does."""
     count = min(max(stored - _stream_bytes(0, logical), 0), logical)
     for _ in range(_TRIES):
         missing = stored - _stream_bytes(count, logical)

@@ -1,4 +1,4 @@
-"""The HDF5 files of a capture that can be replayed chunk by chunk, and why the others cannot."""
+"""Finds the HDF5 files of a capture that can be replayed chunk by chunk, and says why others cannot."""
 
 from __future__ import annotations
 

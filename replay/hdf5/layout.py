@@ -1,4 +1,4 @@
-"""Where the chunks of an HDF5 file lie: from the file's own chunk index, or inferred from what a trace recorded of it.
+"""Places of the chunks of an HDF5 file, from its own chunk index or inferred from a trace.
 
 A trace holds offsets and lengths at the POSIX layer; the datasets' chunk shapes come from Darshan's H5D records. A
 chunk that was never read is not known, and a twin does not need it.

@@ -1,4 +1,4 @@
-"""Where a series of samples changed by more than a margin, with a bound on false alarms. Pure.
+"""Finds where a series of samples changed by more than a margin, with a bound on false alarms. Pure.
 
 Runs of one session resemble each other more than runs of two, so that a test of the runs for *any* difference would
 find one nearly every night. What is tested here is whether the change exceeds the margin: at each possible place, by

@@ -68,9 +68,8 @@ def headline(series: Series) -> str:
 
 
 def rule_text(rule: Rule) -> str:
-    """What a change point is, and what is promised."""
+    """Explain a change point, and its bound on false alarms."""
     return (
-        f"A change point is a place where the runs after it differ from those before it by more than "
-        f"{rule.threshold_pct:g} %. Where all records lie within that of each other, a history shows any in "
-        f"{100 * rule.alpha:g} % of cases at most."
+        f"At a change point the later runs differ from the earlier ones by more than {rule.threshold_pct:g} %. "
+        f"If no two records differ by more than that, at most {100 * rule.alpha:g} % of histories show a change point."
     )

@@ -1,1 +1,1 @@
-"""What the public functions of `dxt_replay` do: thin faces of the packages beside this one."""
+"""The public functions of `dxt_replay`, thin layers over the packages beside this one."""

@@ -40,7 +40,7 @@ def summary(capture: CaptureOrPath, *, executor: Work = None) -> Summary:
 
         dxt_replay.summary("run.capture").bytes.read
 
-    Totals count what was traced, once per file where several layers recorded it. `executor`: who shares the work.
+    Totals count traced operations, and a file once if several layers recorded it. `executor` shares the work.
     Raises: CaptureError when the capture is damaged.
     """
     from dxt_replay.profiler_merge.analysis.summary import summarise
@@ -50,13 +50,13 @@ def summary(capture: CaptureOrPath, *, executor: Work = None) -> Summary:
 
 
 def storage_limit(capture: CaptureOrPath, *, curve: bool = False) -> StorageLimit:
-    """How much storage limits a training, by its causal model: how long it would take with infinitely fast storage.
+    """How long a training would take with infinitely fast storage, by its causal model.
 
         limit = dxt_replay.storage_limit("run.capture", curve=True)
         limit.limit_pct, limit.enough
 
     `curve`: also at multiples of the recorded speed. The capture needs training steps.
-    Raises: NoStorageLimitError (a ReplayError) with the reason where it cannot be worked out; CaptureError when the
+    Raises: NoStorageLimitError (a ReplayError) with the reason why the limit is unknown; CaptureError when the
     capture is damaged.
     """
     from dxt_replay.profiler_merge.analysis.steady_loop import waits_are_real
@@ -75,8 +75,8 @@ def table(capture: CaptureOrPath, name: str, *, maps: PathMaps | None = None, ex
         steps = dxt_replay.table(capture, "steps")
         steps.sort_values("duration_ns").tail(5)
 
-    `maps`: where the recorded files are that "tfrecords" and "datasets" open; `attrs["unread"]` of these tables says
-    which could not be opened, and why.
+    `maps`: places of the recorded files, which the tables "tfrecords" and "datasets" open. `attrs["unread"]` of these
+    tables lists the files that could not be opened, with the reason.
     Raises: UsageError for another name; CaptureError when the capture is damaged.
     """
     from dxt_replay.profiler_merge.analysis.named_tables import summary_table
@@ -114,7 +114,7 @@ def tables(
         made.summary, made.tables["steps"]
 
     `by`: add totals per rank, file, format, step or size. `bin`, `bins`: of the timeline. `maps`: as for `table`.
-    `executor`: who shares the work.
+    `executor` shares the work.
     Raises: CaptureError when the capture is damaged; UsageError for too many bins, or for the table "dependencies" of
     too many operations.
     """
@@ -143,7 +143,7 @@ def tables(
 
 
 def limit_of(capture: Capture, *, curve: bool) -> StorageLimit | NoStorageLimitError | None:
-    """`storage_limit`, or why it is not known; None for a capture in which no training waits."""
+    """`storage_limit`, or the reason why it is unknown; None for a capture without a training that waits."""
     import pyarrow.compute as pc
 
     from dxt_replay.profiler_merge.analysis.steady_loop import waits_are_real
@@ -158,7 +158,7 @@ def limit_of(capture: Capture, *, curve: bool) -> StorageLimit | NoStorageLimitE
 
 
 def saved_s(limit: StorageLimit | NoStorageLimitError | None) -> float | None:
-    """What infinitely fast storage would save the training, s; None where that is not known."""
+    """Time that infinitely fast storage would save the training, s; None if unknown."""
     from dxt_replay.traces.units import ns_to_seconds
 
     saved_ns = getattr(limit, "saved_ns", None)
@@ -166,7 +166,7 @@ def saved_s(limit: StorageLimit | NoStorageLimitError | None) -> float | None:
 
 
 def limit_table(limit: StorageLimit | NoStorageLimitError | None) -> pa.Table:
-    """The curves as rows of the table storage-limit; none where they are not known."""
+    """The curves as rows of the table storage-limit; none if they are unknown."""
     from dxt_replay.profiler_merge.analysis.named_tables import STORAGE_LIMIT
     from dxt_replay.profiler_merge.analysis.table_formats import table_of
 
@@ -194,7 +194,7 @@ def _stored_table(capture: Capture, name: str) -> pa.Table:
 
 
 def findings(capture: CaptureOrPath, *, executor: Work = None) -> tuple[Finding, ...]:
-    """What stands out in a capture, each finding with its evidence, threshold and remedy.
+    """Find problems in a capture; each finding has its evidence, threshold and remedy.
 
         for finding in dxt_replay.findings(capture):
             print(finding.title, finding.remedy)

@@ -19,10 +19,10 @@ _KEY_BYTES = 32
 def anonymize(
     capture: CaptureOrPath, output: PathLike, *, key: str | bytes | None = None, force: bool = False
 ) -> Anonymized:
-    """Write a capture that can be shared: names are replaced by keyed hashes, what the job did stays as it is.
+    """Write a capture that can be shared: keyed hashes replace all names, and the operations stay the same.
 
-    `key`: captures that are anonymized under the same key have the same names, so that a replay is still known as the
-    replay of its recording; whoever has it can test guesses. None: a random key, which is not kept.
+    `key`: captures anonymized under the same key get the same names, so `compare` still knows a replay as the replay
+    of its recording. A person who has the key can test guesses of names. None: a random key, which is not kept.
     `force` replaces an earlier capture.
 
         dxt_replay.anonymize("run.capture", "shared.capture")

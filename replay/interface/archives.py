@@ -1,4 +1,4 @@
-"""Many jobs at once: a capture of each job of an archive of logs, and a table with a line for each job."""
+"""Many jobs at once: merges each job of an archive of logs, and lists jobs in a table."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def merge_each(
         made = dxt_replay.merge_each("/var/log/darshan/2026", "captures")
         [(job.name, job.error) for job in made.jobs if job.error]
 
-    A capture has the name and the folder of its (first) log below the folder, or in the archive (tar, zip), that was
-    given. One job that cannot be merged does not stop the others. A capture that was made of the same logs before stays
-    as it is; `force` makes all again. `executor`: who shares the work.
-    Raises: LogError for a folder without logs; UsageError where two jobs would have one capture.
+    A capture has the name and the folder of its (first) log below the given folder or in the given archive (tar, zip).
+    A job that cannot be merged does not stop the others. An earlier capture of the same logs is kept; `force` replaces
+    it. `executor` shares the work.
+    Raises: LogError for a folder without logs; UsageError if two jobs would have the same capture.
     """
     from dxt_replay.profiler_merge.merge import MergeOptions
     from dxt_replay.profiler_merge.packed_logs import unpacked
@@ -61,13 +61,13 @@ def catalogue(
     executor: Work = None,
     on_job: OnJob = lambda done, jobs: None,
 ) -> Catalogue:
-    """A line for each job of an archive: captures and Darshan logs, and folders and archives that hold them.
+    """A table with a line for each job among captures, Darshan logs, and folders and archives with these.
 
         jobs = dxt_replay.catalogue("captures", sort="bytes_read").frame()
         jobs[jobs.input_wait_pct > 20]
 
-    `sort`: a column, largest number first, or COLUMN:asc, COLUMN:desc. A log is merged for it and not kept. What
-    cannot be read is a line with its `error`. `executor`: who shares the work.
+    `sort`: a column, largest number first, or COLUMN:asc, COLUMN:desc. Logs are merged into temporary captures. A job
+    that cannot be read has a line with its `error`. `executor` shares the work.
     Raises: LogError for a path with neither captures nor logs; UsageError for another column.
     """
     from dxt_replay.profiler_merge.packed_logs import unpacked

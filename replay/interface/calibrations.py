@@ -1,4 +1,4 @@
-"""Measuring a file system, so that `simulate` can predict what training on it would take."""
+"""Measures a file system, so that `simulate` can predict a training on it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def calibrate(
     force: bool = False,
     on_progress: Callable[[float, float, str], None] | None = None,
 ) -> Calibration:
-    """Measure the file system of the directory `target`, as a replay uses it, for about `minutes`.
+    """Measure the file system of the directory `target` with the engine of a replay, for about `minutes`.
 
         dxt_replay.calibrate("/scratch", "measured.json").model
 
-    `output`: the storage model to write, which `simulate` reads; None to write none. `on_progress` gets the seconds
-    passed, the seconds in all, and what is being measured. All that is written below `target` is removed again.
+    `output`: write the storage model to this file, for `simulate`; None writes no file. `on_progress` gets the seconds
+    passed, the seconds in all, and the current measurement. All files written below `target` are removed again.
     Raises: UsageError for a time that is too short; TargetError for a target or output that cannot be used.
     """
     from dxt_replay.replay.calibration.calibration import calibrate as measure

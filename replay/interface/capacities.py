@@ -1,4 +1,4 @@
-"""How many accelerators a storage carries."""
+"""Finds how many accelerators a storage carries."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ WARM_PCT = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRun:
-    """One replay under the load of so many ranks.
+    """One replay with a number of ranks.
 
-    utilisation_pct: accelerator utilisation; of a benchmark by its own rule. training_s: the training loop.
+    utilisation_pct: accelerator utilisation, for a benchmark by its own rule. training_s: of the training loop.
     mib_s: bytes read and written, over the whole replay. latency_us: of all operations, by percentile.
-    processors_pct: of the machine's processors that the replay took. storage: False for a run without I/O.
+    processors_pct: share of the machine's processor time that the replay took. storage: False for a run without I/O.
     """
 
     ranks: int
@@ -50,10 +50,10 @@ class LoadRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """How many ranks keep their accelerators busy on a storage.
+    """The number of ranks that keep their accelerators busy on a storage.
 
-    ranks: the most at which, and below which, every run reached `limit_pct`. interval: where the border lies, both
-    included; wider than one number if runs contradict each other. limited_by: STORAGE, MACHINE, NOTHING or MEMORY.
+    ranks: the largest number up to which every run reached `limit_pct`. interval: the bounds of `ranks`, both
+    included; they differ if runs contradict each other. limited_by: STORAGE, MACHINE, NOTHING or MEMORY.
     free_pct: utilisation on infinitely fast storage. simulated: (ranks, utilisation) of a storage model, if one was
     given; `simulated_ranks` what it predicts. runs: in their order; empty for a dry run.
     """
@@ -169,8 +169,10 @@ def capacity(
 
 
 class _Loads:
-    """The captures of the load of so many ranks, made when they are asked for. Their files have the same names whatever
-    the number of ranks, so that a larger load stages the additional files alone."""
+    """The captures for each number of ranks, made on demand.
+
+    File names do not depend on the number of ranks, so a larger load stages only the additional files.
+    """
 
     def __init__(self, source: CaptureOrPath | str, overrides: tuple[str, ...], folder: Path, *, strong: bool) -> None:
         self.source, self.overrides, self.folder, self.strong = source, overrides, folder, strong
@@ -181,14 +183,14 @@ class _Loads:
             raise UsageError(f"{self.name} is a capture: KEY=VALUE is for workloads")
 
     def first(self) -> CaptureOrPath:
-        """The recorded ranks, or one rank of a workload."""
+        """The smallest load: the recorded ranks, or one rank of a workload."""
         if self.workload:
             return self.of(1)
         check_profiled(self.source)
         return self.source
 
     def recorded(self, first: CaptureOrPath) -> int:
-        """How many ranks there are without a change."""
+        """The number of ranks in the capture itself."""
         with opened(first) as capture:
             return len(capture.ranks)
 
@@ -221,7 +223,7 @@ class _Loads:
         return self.made[ranks]
 
     def _scaled(self, ranks: int) -> list[str]:
-        """The overrides, with as many more files as ranks, so that each rank has as much to do as one alone."""
+        """The overrides with the files multiplied by the ranks, so that each rank has as much work as one alone."""
         if self.strong:
             return list(self.overrides)
         from dxt_replay.workloads.workload_source import read_workload
@@ -248,7 +250,7 @@ def _is_workload(name: str) -> bool:
 
 
 def _free_pct(first: CaptureOrPath, name: Path, limit_pct: float) -> float:
-    """Utilisation on infinitely fast storage. Raises: UsageError where it is unknown, or below the limit."""
+    """Utilisation on infinitely fast storage. Raises: UsageError if it is unknown or below the limit."""
     found = simulate(first, "null", runs=1).prediction.utilisation_pct
     if found is None:
         raise UsageError(
@@ -257,13 +259,13 @@ def _free_pct(first: CaptureOrPath, name: Path, limit_pct: float) -> float:
     if found < limit_pct:
         raise UsageError(
             f"on infinitely fast storage the accelerators of {name} would be used {found:.1f} %: no storage reaches "
-            f"{limit_pct:g} %. What holds them up is not storage; --utilisation {found * 0.95:.0f} asks for less"
+            f"{limit_pct:g} %. Storage is not the limit; --utilisation {found * 0.95:.0f} asks for less"
         )
     return found
 
 
 def _simulated_pct(loads: _Loads, first: CaptureOrPath, storage: str | Path, ranks: int) -> float:
-    """Utilisation of so many ranks on a storage model, per cent."""
+    """Utilisation of a number of ranks on a storage model, per cent."""
     if loads.workload:
         return simulate(loads.of(ranks), storage, runs=1).prediction.utilisation_pct or 0.0
     found = simulate(first, storage, ranks=[ranks], strong=loads.strong, runs=1).scaling[0]
@@ -271,7 +273,7 @@ def _simulated_pct(loads: _Loads, first: CaptureOrPath, storage: str | Path, ran
 
 
 class _Measuring:
-    """Replays a load on the target, and measures it. All processes call it together."""
+    """Replays a load on the target and measures it. Collective."""
 
     def __init__(
         self,
@@ -289,7 +291,7 @@ class _Measuring:
         self.place: Path | None = None
 
     def __call__(self, ranks: int, *, storage: bool = True) -> LoadRun:
-        """A run of so many ranks; without I/O if not `storage`."""
+        """Run with a number of ranks; without I/O if not `storage`."""
         from dxt_replay.replay.ranks.comm import first_does
 
         self.number += 1
@@ -352,7 +354,7 @@ def _measured(loads: _Loads, output: Path, result: dict[str, Any], ranks: int, *
 
 
 def _searched(search: Search, measure: _Measuring, runs: list[LoadRun]) -> str:
-    """Run the search to its end; what limits the number of ranks."""
+    """Run the search to its end. Returns what limits the number of ranks."""
     while (ranks := search.next_ranks()) is not None:
         runs.append(measure(ranks))
         search.put(ranks, runs[-1].utilisation_pct)
@@ -360,7 +362,7 @@ def _searched(search: Search, measure: _Measuring, runs: list[LoadRun]) -> str:
         return MEMORY
     if search.failing is None:
         return NOTHING
-    # The same load without I/O. If that is too much as well, or makes up most of what was lost, then the machine that
+    # The same load without I/O. If it too misses the limit, or causes most of the loss, then the machine that
     # replays is the limit, and the storage was not measured.
     runs.append(measure(search.failing, storage=False))
     without, lost = runs[-1].utilisation_pct, max(search.tried[search.failing])

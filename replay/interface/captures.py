@@ -1,6 +1,6 @@
-"""Opening what the user named: a capture, a Darshan log, or a folder of the logs of one job; and parts of a capture.
+"""Opens a capture, a Darshan log or a folder with the logs of one job, and chooses parts of a capture.
 
-Logs are merged into a temporary capture, without a profile; it is removed when it is not used any more.
+Logs are merged into a temporary capture without a profile, which is removed after its last use.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def _silently(what: str) -> AbstractContextManager[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedPart:
-    """What a command line names: a capture, log or folder of logs that is yet to be opened, and the part of it.
+    """A capture, log or folder of logs on a command line, not opened yet, and the chosen part of it.
 
-    `part`: parses the options that choose the part; may raise UsageError. `announce`: called when logs are merged.
-    `others`: what was named beside it, by a command that takes several.
+    part: parses the options that choose the part; may raise UsageError. announce: called before logs are merged.
+    others: the other paths of a command that takes several.
     """
 
     path: Path
@@ -58,7 +58,7 @@ _FROM_LOGS: weakref.WeakSet[Capture] = weakref.WeakSet()
 def open_capture(path: str | os.PathLike[str]) -> Capture:
     """Open a capture, or merge a Darshan log (or a folder or archive of the logs of one job) into a temporary one.
 
-    The files table and the footers are read; operations only when they are asked for.
+    Reads the files table and the footers; operations are read only when used.
 
         capture = dxt_replay.open_capture("run.capture")
 
@@ -108,7 +108,7 @@ def part(
 
 
 def held(capture: CaptureOrPath) -> Capture:
-    """The capture, opened for as long as somebody holds it. Raises: as `open_capture`."""
+    """Open the capture until the result is deleted. Raises: as `open_capture`."""
     if isinstance(capture, Capture):
         return capture
     if isinstance(capture, NamedPart):
@@ -117,7 +117,7 @@ def held(capture: CaptureOrPath) -> Capture:
 
 
 def is_log(path: Path) -> bool:
-    """Whether `path` names a Darshan log, by its suffix, an archive, or a folder that holds logs and is no capture."""
+    """Whether `path` has the suffix of a Darshan log or an archive, or is a folder of logs that is not a capture."""
     if path.suffix == LOG_SUFFIX:
         return True
     if path.is_file():
@@ -130,7 +130,7 @@ def is_log(path: Path) -> bool:
 
 
 def _open_stored(path: Path) -> Capture:
-    """Raises: CaptureError, which names a file or folder of another kind that was given."""
+    """Open a capture. Raises: CaptureError, which names the kind of another file or folder."""
     from dxt_replay.profiler_merge.recognise import foreign
 
     try:
@@ -141,12 +141,12 @@ def _open_stored(path: Path) -> Capture:
 
 
 def is_from_logs(capture: CaptureOrPath) -> bool:
-    """Whether the capture (or what it is a part of) is merged, or is yet to be merged, from logs without a profile."""
+    """Whether the capture, or the one that it is a part of, comes from logs without a profile, merged or not yet."""
     return capture.whole in _FROM_LOGS if isinstance(capture, Capture) else is_log(named(capture))
 
 
 def named(capture: CaptureOrPath) -> Path:
-    """The path that the user knows it by: of a capture that is merged from logs, theirs."""
+    """The path that the user gave: for a temporary capture, that of the logs."""
     if isinstance(capture, Capture):
         return capture.named
     return capture.path if isinstance(capture, NamedPart) else Path(capture)
@@ -154,11 +154,11 @@ def named(capture: CaptureOrPath) -> Path:
 
 @contextmanager
 def opened(capture: CaptureOrPath, comm: Communicator | None = None, output: Path | None = None) -> Iterator[Capture]:
-    """The capture itself, or what is at a path; a temporary one, merged from logs, is removed when the context ends.
+    """Open a capture or a path. A temporary capture, merged from logs, is removed when the context ends.
 
-    `comm`: the processes that open it together. The first merges, into a directory beside `output`: where a replay is
-    written is a place that all nodes share, unlike the system's temporary directory.
-    Raises: CaptureError, LogError, TargetError; KeyboardInterrupt and Terminated where a log was merged.
+    `comm`: the processes that open it together. The first one merges into a directory beside `output`, because all
+    nodes share that place, unlike the system's temporary directory.
+    Raises: CaptureError, LogError, TargetError; KeyboardInterrupt and Terminated if a log was merged.
     """
     from dxt_replay.replay.ranks.comm import Solo, together
 
@@ -167,7 +167,7 @@ def opened(capture: CaptureOrPath, comm: Communicator | None = None, output: Pat
         return
     given = capture if isinstance(capture, NamedPart) else NamedPart(path=Path(capture))
     processes = comm or Solo()
-    part = together(processes, given.part)  # a part that cannot be parsed is an error before logs are merged
+    part = together(processes, given.part)  # parse the part first, so that its error comes before a long merge
     if is_log(given.path):
         with _merged(given.path, comm, output, given.announce) as (merged, _):
             yield together(processes, lambda: part_of(merged, part))
@@ -179,7 +179,7 @@ def opened(capture: CaptureOrPath, comm: Communicator | None = None, output: Pat
 def _merged(
     log: Path, comm: Communicator | None, output: Path | None, announce: Announce
 ) -> Iterator[tuple[Capture, Callable[[], None]]]:
-    """A temporary capture, and what to call to keep it when the context ends well.
+    """A temporary capture, and a function that keeps it when the context ends well.
 
     The first process removes the directory, and so does any other that is about to end all.
     """
@@ -193,7 +193,7 @@ def _merged(
         path = folder / f"{log.stem}.capture"
         removes = comm.rank == 0
         try:
-            comm.barrier()  # all processes must know what to remove before the directory exists
+            comm.barrier()  # Before the directory exists, so that every process can remove it.
             first_does(comm, lambda: _merge(log, path, announce))
             capture = together(comm, lambda: reader.open_capture(path, named=log))
             _FROM_LOGS.add(capture)
@@ -208,18 +208,18 @@ def _merged(
 
 
 def _temporary_name(output: Path | None) -> Path:
-    """Name of a directory that does not exist yet: hidden beside `output`, or in the system's temporary directory."""
+    """An unused name for a directory: hidden beside `output`, or in the system's temporary directory."""
     token = secrets.token_hex(4)
     if output is None:
         return Path(tempfile.gettempdir()) / f"dxt-replay-{token}"
     parent = output.absolute().parent
-    while not os.path.exists(parent):  # as Path.exists, but False where this user may not look
+    while not os.path.exists(parent):  # like Path.exists, but False if this user may not look
         parent = parent.parent
     return parent / f".{output.name}.{token}"
 
 
 def _merge(log: Path, capture: Path, announce: Announce) -> None:
-    """Merge into a directory that is made for it. Raises: LogError, TargetError."""
+    """Merge into a new directory. Raises: LogError, TargetError."""
     from dxt_replay.profiler_merge.darshan.job_logs import find_logs
     from dxt_replay.profiler_merge.merge import merge
     from dxt_replay.profiler_merge.packed_logs import unpacked
@@ -234,6 +234,6 @@ def _merge(log: Path, capture: Path, announce: Announce) -> None:
 
 
 def _take_away(folder: Path) -> None:
-    """Remove a directory that another process may be writing into; renamed first, so that nothing can be added."""
+    """Remove a directory into which another process may write. Renaming it first stops further writes."""
     with suppress(OSError):
         shutil.rmtree(folder.rename(folder.with_name(f"{folder.name}.gone")), ignore_errors=True)

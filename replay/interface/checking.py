@@ -1,4 +1,4 @@
-"""Seconds of a capture replayed on a real storage, to be compared with their simulation."""
+"""Replays seconds of a capture on a real storage, to check a simulation."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ NAME = ".dxt-replay-check-"
 
 
 def replayed_ns(part: Capture, target: Path, choices: Mapping[str, Any]) -> int:
-    """How long a cold replay of `part` takes below `target`: on the twin that is staged there, if it has all files, or
-    in a directory of its own, which is removed however that ends.
+    """Duration of a cold replay of `part` below `target`.
 
-    Raises: TargetError where its files do not fit; ReplayError where operations fail.
+    It reads the twin that is staged there if that has all files. Else it stages a directory of its own, which is
+    always removed.
+    Raises: TargetError if the files do not fit; ReplayError if operations fail.
     """
     from dxt_replay.replay.calibration.scratch import scratch_below
     from dxt_replay.replay.ranks.stopping import unwind_on_signals

@@ -1,4 +1,4 @@
-"""How faithful a replay is, and whether one file system is slower than another."""
+"""Compares a replay with its source, and one file system with another."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def compare(
 
         print(dxt_replay.compare("run.capture", "replay.capture").headline)
 
-    `different_runs`: neither capture need be a replay of the other; then nothing is judged. `floor`: pairs of runs of
-    the same application, or of replays; no limit is stricter than what such a pair differs by. `executor`: who shares
-    the work.
+    `different_runs`: the captures need not be source and replay; then there is no verdict. `floor`: pairs of runs of
+    the same application, or of replays. Their difference is noise, and no limit is stricter than it. `executor`
+    shares the work.
     Raises: UsageError for two captures in the wrong order or that are not source and replay, and for a pair that is
     not of this job; CaptureError.
     """
@@ -75,7 +75,7 @@ def compare(
 
 
 def noise_floor(*pairs: RunPair) -> NoiseFloor:
-    """How far two runs of the same application, or two replays of one capture, are from each other: the worst of pairs.
+    """The distance of two runs of the same application, or of two replays of one capture; the worst pair counts.
 
         dxt_replay.noise_floor(("monday.capture", "tuesday.capture")).measures["similarity.cosine"]
 
@@ -86,7 +86,7 @@ def noise_floor(*pairs: RunPair) -> NoiseFloor:
 
 
 def floor_of(stack: ExitStack, pairs: Sequence[RunPair], *compared: Capture) -> NoiseFloor:
-    """`compared`: the source and the replay that the floor is for, or nothing."""
+    """The noise floor. `compared`: the source and the replay that it is for, or nothing."""
     from dxt_replay.replay.fidelity.floor_pairs import check_paces
     from dxt_replay.replay.fidelity.floor_pairs import noise_floor as of_pairs
 
@@ -110,9 +110,8 @@ def regress(
 ) -> Regression:
     """Replay a capture on two targets in turn, and judge whether the application is slower on `candidate`.
 
-    `against`: a record, with whose runs those on `candidate` are compared; `baseline` is then None. `force` replaces
-    earlier replays in `output`, and an earlier `record`. The default of `pace` is steps where the capture has training
-    steps, else think.
+    `against`: a record, whose runs replace those on `baseline`, which is then None. `force` replaces earlier replays
+    in `output`, and an earlier `record`. The default of `pace` is steps if the capture has training steps, else think.
 
         dxt_replay.regress("run.capture", "/lustre/old/twin", "/lustre/new/twin").verdict
 
@@ -181,4 +180,4 @@ def _write_record(result: Regression | None, path: Path, *, force: bool) -> None
 
 
 def _silent(*progress: object) -> None:
-    """Progress that is not shown."""
+    """Show no progress."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedWorkload:
-    """What `fit` wrote.
+    """Result of `fit`.
 
     output: the YAML file. found: the estimate of each key with its evidence, and what no key expresses.
     workload: the description, checked as one that is read from a file.
@@ -104,7 +104,7 @@ def fit(
 
 
 def _closeness(source: Capture, seen: Observation, found: Fit, workload: Workload) -> Closeness:
-    """How near the capture is that the description generates at as many ranks, on a device like the capture's."""
+    """Similarity of the capture that the description generates, for as many ranks and a device like the capture's."""
     from dxt_replay.traces.store.reader import open_capture
     from dxt_replay.workloads.fit.closeness import closeness, device_of
     from dxt_replay.workloads.generate.generation import generate

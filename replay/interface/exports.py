@@ -1,4 +1,4 @@
-"""A capture for people and for other tools: the HTML page, and files of other formats."""
+"""Writes a capture for people (an HTML page) and for other tools (files of their formats)."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def report(
 
         dxt_replay.report("run.capture", output="report.html")
 
-    `chosen`: the part of both that the page shows. `different_runs`: neither capture need be a replay of the other.
-    `floor`: as for `compare`. `force` replaces an earlier file. `executor`: who shares the work.
+    `chosen`: the part of both that the page shows. `different_runs`: the captures need not be source and replay.
+    `floor`: as for `compare`. `force` replaces an earlier file. `executor` shares the work.
     Raises: UsageError when the two are not source and replay, for a window of time of two captures, or a `floor` that
     is not of this job; TargetError for `output`; MissingDependencyError without plotly.
     """
@@ -96,7 +96,7 @@ def _page(source: Capture, chosen: Part, workers: Workers) -> str:
 
 
 def _overview(capture: Capture, captures: int, workers: Workers) -> Overview:
-    """What a page shows of a capture, with what storage costs its training; with two on it, each has half the bars."""
+    """The figures of a capture on a page, with its storage limit. On a page of two captures each has half the bars."""
     from dxt_replay.profiler_merge.analysis.lane_bars import MOST_BARS
     from dxt_replay.profiler_merge.analysis.overview import overview
     from dxt_replay.replay.interface.analyses import limit_of, limit_table, saved_s
@@ -113,7 +113,7 @@ def _overview(capture: Capture, captures: int, workers: Workers) -> Overview:
 def _page_of_two(
     source: Capture, replay: Capture, chosen: Part, relation: Relation, floor: NoiseFloor | None, workers: Workers
 ) -> str:
-    """The page of two captures; of a source, only the part that was replayed."""
+    """The page of two captures. It shows only the replayed part of a source."""
     from dxt_replay.replay.fidelity.compare import compare
     from dxt_replay.replay.show.page.data import lag_course
     from dxt_replay.replay.show.page.html import report_page
@@ -137,11 +137,10 @@ def export(
     force: bool = False,
     executor: Work = None,
 ) -> Exported:
-    """Write a capture in the format `to` (one of FORMATS) for other tools; the result lists what did not fit.
+    """Write a capture in the format `to` (one of FORMATS) for other tools. The result lists what it cannot hold.
 
-    `target`: directory of the staged twin (fio). `dxt_version`: of the segments (darshan), 1 unless given; 2
-    keeps lanes as thread ids.
-    `force` replaces an earlier export. `executor`: who shares the work.
+    `target`: directory of the staged twin (fio). `dxt_version`: version of the segments (darshan), by default 1; 2
+    stores lanes as thread ids. `force` replaces an earlier export. `executor` shares the work.
 
         dxt_replay.export("run.capture", "chrome", "run.json.gz").notes
 

@@ -1,4 +1,4 @@
-"""Descriptions of workloads to captures."""
+"""Generates captures from descriptions of workloads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratedCapture:
-    """What `generate` made. `notes`: what of the description the capture does not follow, and why."""
+    """Result of `generate`. notes: parts of the description that the capture does not follow, with the reason."""
 
     capture: Path
     workload: Workload
@@ -64,8 +64,8 @@ def generate(
     """Generate the I/O of a workload on `ranks` ranks, without running it, as the capture `output`.
 
     `workload`: a YAML file of DLIO, a folder with the `.hydra/config.yaml` of one of its runs, or a shipped name (see
-    `workloads`). `overrides`: keys that replace those of the file. `workers`: processes, or `executor`: who shares the
-    work; the capture does not depend on either. `on_progress` gets ranks done, and all.
+    `workloads`). `overrides`: keys that replace those of the file. `workers` processes or an `executor` share the
+    work; the capture does not depend on them. `on_progress` gets ranks done, and all.
 
         dxt_replay.generate("unet3d_h100", 8, "unet3d.capture", overrides={"dataset.num_files_train": 64})
 
@@ -99,7 +99,7 @@ def generate(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedWorkload:
-    """What `check_workload` found: the generated capture, and how it compares with the `run`, a path."""
+    """Result of `check_workload`: the generated capture, and its comparison with `run`, a path."""
 
     generated: GeneratedCapture
     run: Path
@@ -123,11 +123,11 @@ def check_workload(
     output: PathLike | None = None,
     **choices: Any,
 ) -> CheckedWorkload:
-    """Generate a workload, and hold the capture against a recording of a real run of it, file by file.
+    """Generate a workload, and compare the capture with a recording of a real run of it, file by file.
 
-    `run`: a capture, or what `merge` takes: a Darshan log, a trace of strace or DFTracer, or a folder of them. `ranks`:
-    those of the run when None. `output`: where the generated capture is kept. `choices`: as for `generate`. A real DLIO
-    does what its code says: choose that `reading`.
+    `run`: a capture, a Darshan log, a trace of strace or DFTracer, or a folder of such files. `ranks`: None takes those
+    of the run. `output`: keep the generated capture here. `choices`: as for `generate`. A real DLIO follows its code:
+    choose the `reading` of its version.
 
         dxt_replay.check_workload("unet3d.yaml", "strace.out", reading="head").check.equal
 
@@ -146,7 +146,7 @@ def check_workload(
 
 @contextmanager
 def _recorded(run: CaptureOrPath, merged: Path) -> Iterator[Capture]:
-    """The capture of a run; `merged`: where what is no capture yet becomes one."""
+    """The capture of a run. `merged`: logs and traces are merged into this capture."""
     path = named(run)
     if (path / "capture.json").exists():
         with opened(run) as capture:
@@ -158,7 +158,7 @@ def _recorded(run: CaptureOrPath, merged: Path) -> Iterator[Capture]:
 
 
 def _places(workload: Workload) -> dict[str, str]:
-    """Kind of file -> how the paths of its files begin, from the folder that the description names."""
+    """Kind of file -> beginning of the paths of its files, below the folder that the description names."""
     from dxt_replay.replay.fidelity.run_check import CHECKPOINT, EVALUATION, TRAIN
     from dxt_replay.workloads.data_set_files import absolute_folder
 
@@ -172,9 +172,9 @@ def _places(workload: Workload) -> dict[str, str]:
 
 
 def workloads() -> tuple[ListedWorkload, ...]:
-    """The shipped workloads: those of DLIO and MLPerf Storage, and the eight applications of the DLIO paper.
+    """The shipped workloads of DLIO and MLPerf Storage, and the eight applications of the DLIO paper.
 
-    Each has its name, a title, files, bytes, the compute of a step, and the bytes per second that a rank needs.
+    Each has a name, a title, files, bytes, the compute time of a step, and the bytes per second that a rank needs.
 
         [listed.name for listed in dxt_replay.workloads() if listed.bytes < 10**9]
     """

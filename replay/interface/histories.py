@@ -1,4 +1,4 @@
-"""Records of experiments in order of time: how the figures went, and where they changed."""
+"""Shows results of experiments over time, and where they changed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 def history(*records: PathLike, threshold_pct: float = 5.0, alpha: float = 0.05) -> History:
     """The history of records that `regress` wrote: files, or folders whose .json files are read.
 
-    `threshold_pct`: the smallest change that matters. `alpha`: where all records lie within that of each other, the
-    probability that a history shows a change point.
+    `threshold_pct`: the smallest change that matters. `alpha`: probability of a false change point if all records lie
+    within the threshold of each other.
 
         dxt_replay.history("records").as_json()["series"][0]["headline"]
 

@@ -1,4 +1,4 @@
-"""Recordings to a capture."""
+"""Merges recordings into a capture."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ def merge(
 ) -> MergeResult:
     """Merge the Darshan logs of one job, and the profiles of its ranks, into the capture `output`.
 
-    `logs` can also be traces of strace or DFTracer, or profiles alone for a capture without I/O; a folder or an archive
-    of logs stands for all in it. `profiles` are log directories, or single files: `.xplane.pb` of TensorFlow and JAX,
-    `.pt.trace.json` of PyTorch. `exclude` has globs over recorded paths. `reconstruct`, `extend`: False leaves out what
-    is rebuilt. `force` replaces an earlier capture. `executor` (`concurrent.futures`, or a `Workers`) shares the ranks.
+    `logs` can also be traces of strace or DFTracer, profiles alone (for a capture without I/O), or a folder or archive
+    of logs. `profiles` are log directories, or single files: `.xplane.pb` of TensorFlow and JAX, `.pt.trace.json` of
+    PyTorch. `exclude` has globs over recorded paths. `reconstruct=False` leaves out operations rebuilt from counters,
+    `extend=False` steps outside the profile. `force` replaces an earlier capture. `executor` (`concurrent.futures`, or
+    a `Workers`) shares the ranks.
 
         merged = dxt_replay.merge("logs", "run.capture", profiles="profile")
 
@@ -75,14 +76,14 @@ def several(paths: PathLike | Sequence[PathLike]) -> list[Path]:
 
 
 def _logs_of(path: Path) -> list[Path]:
-    """The logs or traces that a path stands for. Raises: LogError for a folder without any, with what it holds."""
+    """The logs or traces at a path. Raises: LogError for a folder without any, which lists what it holds."""
     from dxt_replay.profiler_merge.given_files import find_recordings
 
     return find_recordings(path)
 
 
 def _profiles_of(directory: Path) -> list[Path]:
-    """Raises: ProfileError where none is found: a merge with profiles must not make a capture without one."""
+    """The profiles at a path. Raises: ProfileError without any, so that no capture silently lacks its profile."""
     from dxt_replay.profiler_merge.recognise import find_profiles, foreign
     from dxt_replay.profiler_merge.sources import PROFILES, SPANS
 

@@ -1,4 +1,4 @@
-"""A job, recorded and merged in one call."""
+"""Records and merges a job in one call."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _COSTLY = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What `record` made.
+    """Result of `record`.
 
-    capture: the capture, None where nothing could be merged; `problem` then says why.
-    output: where the capture was to be.
+    capture: the capture; None if the merge failed, and `problem` says why.
+    output: the path given for the capture.
     folder: the recording: the tracer's logs, the profiles, and the script that started each process.
     profiles: the folders and files that the profiles were merged from.
     old_profiles: given folders in which this job wrote no profile.
@@ -53,12 +53,12 @@ class Recorded:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is missing, and what to do about it."""
+        """Missing parts of the recording, each with its remedy."""
         return (*self.job.warnings, *_coverage_warnings(self), *_cost_warnings(self))
 
     @property
     def next_words(self) -> list[str]:
-        """What to type next, behind `dxt-replay`: a look at the capture, or the merge that did not succeed."""
+        """The next command after `dxt-replay`: a look at the capture, or the merge that failed."""
         if self.capture is not None:
             return ["summary", str(self.capture)]
         given = [word for profile in self.profiles for word in ("--profile", str(profile))]
@@ -101,10 +101,9 @@ def record(
 
         recorded = dxt_replay.record(["python", "train.py"], "run.capture")
 
-    `logs` is by default beside the output (`run.recording`). `profiles`: folders of profiles that the job writes
-    elsewhere than `recording()` does. `stdout`: descriptor for the command's output. The command's failure is a result,
-    not an error.
-    Raises: RecordingError where no tracer works; UsageError for the command; TargetError for what exists.
+    `logs` is by default beside the output (`run.recording`). `profiles`: folders into which the job writes profiles
+    without `recording()`. `stdout`: descriptor for the command's output. If the command fails, the result says so.
+    Raises: RecordingError if no tracer works; UsageError for the command; TargetError for existing outputs.
     """
     from dxt_replay.profiler_merge.recorder.foreground import signals_held
     from dxt_replay.profiler_merge.recorder.job import JobOptions, find_tracer, record_job
@@ -142,7 +141,7 @@ def _merged(
     include: Sequence[str],
     force: bool,
 ) -> Recorded:
-    """The capture of a job that has run; what stands in its way is the result's problem."""
+    """Merge the recording of a job that has run. A failure becomes the `problem` of the result."""
     from dxt_replay.profiler_merge.recognise import find_profiles
 
     new = {place: _written_since(place, began_s) for place in given}
@@ -169,7 +168,7 @@ def _merged(
 
 
 def _written_since(place: Path, began_s: float) -> list[Path]:
-    """The profiles below a folder that were written after a time: earlier ones are of other runs."""
+    """The profiles below a folder that were written after a time; earlier ones belong to other runs."""
     from dxt_replay.profiler_merge.recognise import find_profiles
 
     try:
@@ -179,14 +178,14 @@ def _written_since(place: Path, began_s: float) -> list[Path]:
 
 
 def _as_typed(recorded: Recorded) -> list[str]:
-    """The logs of a job as words of a command: their folder where it is theirs alone."""
+    """The logs of a job as words of a command: their folder if it holds no others."""
     folder = recorded.folder / "logs"
     logs = recorded.job.logs
     return [str(folder)] if not logs or logs[0].is_relative_to(folder.absolute()) else [str(log) for log in logs]
 
 
 def _no_log(job: RecordedJob) -> str:
-    """Why a job may have left no log at all."""
+    """Possible reasons why a job left no log."""
     if job.ended.status > 128:
         return (
             f"the job was ended by signal {job.ended.status - 128} and left no log: Darshan writes it when a process "
@@ -199,7 +198,7 @@ def _no_log(job: RecordedJob) -> str:
 
 
 def _coverage_warnings(recorded: Recorded) -> list[str]:
-    """What to do about a trace that is not complete, and about a recording without steps."""
+    """Remedies for an incomplete trace and for a recording without steps."""
     merged = recorded.merged
     if merged is None:
         return []
@@ -226,7 +225,7 @@ def _coverage_warnings(recorded: Recorded) -> list[str]:
 
 
 def _cost_warnings(recorded: Recorded) -> list[str]:
-    """How long processes that ended before the job wrote their logs, where that is more than a little of the run."""
+    """Time in which processes that ended before the job wrote their logs, if it is a notable share of the run."""
     import numpy as np
 
     from dxt_replay.traces.measures.intervals import Intervals

@@ -1,4 +1,4 @@
-"""Staging, replaying, and the model behind the pace `steps`."""
+"""Stages twins, replays captures, and explains the model behind the pace `steps`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """What `stage` did, or would do. `written`: False for a dry run."""
+    """Result of `stage`. `written`: False for a dry run."""
 
     plan: StagePlan
     written: bool
@@ -49,7 +49,7 @@ class Staged:
         timeout_s: float | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> Staged:
-        """Write what a dry run planned; arguments as of `stage`."""
+        """Write the plan of a dry run; arguments as of `stage`."""
         from dxt_replay.replay.ranks.time_limit import TimeLimit
         from dxt_replay.replay.run.options import check_timeout
         from dxt_replay.replay.target.stage import stage as carry_out
@@ -70,11 +70,11 @@ def stage(
     timeout_s: float | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Staged:
-    """Build the twin data set of a capture in the directory `target`; files that are there already are kept.
+    """Build the twin data set of a capture in the directory `target`. Keeps files that were staged before.
 
-    `maps`: real data to read instead, never written. `sparse`: holes instead of data. `workers`: files written at the
-    same time. `timeout_s`: seconds after which the writing is given up, and the file that it hangs in is named; whole
-    files stay, and staging again goes on. `on_progress` is called with the bytes done and the bytes in all.
+    `maps`: real data to read instead, never written. `sparse`: write holes instead of data. `workers`: files written
+    at the same time. `timeout_s`: stop after these seconds and name the file that hangs; complete files stay, and the
+    next call continues. `on_progress` gets the bytes done and the bytes in all.
 
         dxt_replay.stage("run.capture", "/lustre/me/twin", dry_run=True).plan.bytes_to_write
 
@@ -88,7 +88,7 @@ def stage(
 
 
 def unstage(target: PathLike) -> int:
-    """Remove everything that was staged in `target`, and nothing else; returns the number of files removed.
+    """Remove all staged files of `target`, and no other file. Returns the number of files removed.
 
         dxt_replay.unstage("/lustre/me/twin")
 
@@ -112,7 +112,7 @@ def run(
     comm: Communicator | None = None,
     **choices: Unpack[RunChoices],
 ) -> RunResult:
-    """Replay a capture on the twin in `target`; what happened becomes the capture `output`.
+    """Replay a capture on the twin in `target`, and record the replay as the capture `output`.
 
     `cold`: drop the twin from the page cache first. `force`: replace an earlier capture. `choices`: see `RunChoices`.
     In a program that mpiexec started, each process calls `run` and replays its share of the ranks; all get the result.
@@ -146,12 +146,12 @@ def run_repeatedly(
     comm: Communicator | None = None,
     **choices: Unpack[RunChoices],
 ) -> Repeats:
-    """As `run`, `times` times from the same state, into `OUT.1.capture`, `OUT.2.capture` ...
+    """Run `times` replays from the same state, into `OUT.1.capture`, `OUT.2.capture` ...; see `run`.
 
         repeats = dxt_replay.run_repeatedly("run.capture", "/lustre/me/twin", "replay.capture", 5)
         repeats.as_json()["elapsed_s"]["median"]
 
-    Raises: as `run`; captures of the runs before stay.
+    Raises: as `run`. The captures of the earlier runs stay.
     """
     from dxt_replay.replay.ranks.mpi_world import connect
     from dxt_replay.replay.run.repeat import run_repeatedly as repeat_run
@@ -176,7 +176,7 @@ def _ready(
     force: bool,
     **choices: Unpack[RunChoices],
 ) -> Iterator[tuple[Capture, RunOptions]]:
-    """The opened capture and the options of a run; refuses what it can before logs are merged. Collective."""
+    """The opened capture and the options of a run, checked as far as possible before logs are merged. Collective."""
     from dxt_replay.replay.ranks.comm import first_does, together
     from dxt_replay.replay.ranks.time_limit import TimeLimit
     from dxt_replay.replay.run.options import check_timeout
@@ -223,7 +223,7 @@ def run_options(
 
 
 def pacing_of(capture: CaptureOrPath, choices: Mapping[str, Any]) -> Pacing:
-    """The pacing of a replay of `capture`, which need not be opened yet.
+    """The pacing of a replay of `capture`, which may still be unopened.
 
     Raises: UsageError for choices that do not fit the capture or each other; TypeError for an unknown one.
     """
@@ -246,10 +246,10 @@ def explain(
     compute_speed: float | None = None,
     io_speed: float | None = None,
 ) -> dict[str, Any]:
-    """The causal model of the training loop behind the pace `steps`, and its evidence; nothing is replayed.
+    """The causal model of the training loop behind the pace `steps`, and its evidence. Replays nothing.
 
-    It is the model that `run` with the same choices follows (`RunChoices`); at other speeds than the recorded ones
-    `at_speed` holds what it comes to.
+    `run` with the same choices (`RunChoices`) follows this model. At other speeds than the recorded ones `at_speed`
+    holds the predicted run time.
 
         dxt_replay.explain("run.capture")["ranks"]
 
@@ -270,7 +270,7 @@ def explain(
 
 
 def check_profiled(capture: CaptureOrPath) -> None:
-    """Raises: UsageError for logs alone: without a profile there are no steps to follow."""
+    """Raises: UsageError for logs without a profile, which have no steps to follow."""
     if is_from_logs(capture):
         log = named(capture)
         raise UsageError(
@@ -280,4 +280,4 @@ def check_profiled(capture: CaptureOrPath) -> None:
 
 
 def _silent(progress: object) -> None:
-    """Progress that is not shown."""
+    """Show no progress."""

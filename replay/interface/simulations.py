@@ -1,4 +1,4 @@
-"""Prediction without a file system."""
+"""Predicts run times without a file system."""
 
 from __future__ import annotations
 
@@ -71,16 +71,16 @@ class Simulated:
 def simulate(
     capture: CaptureOrPath, storage: str | Path | StorageModel, **choices: Unpack[SimulateChoices]
 ) -> Simulated:
-    """How long a capture would take on a storage that is only described (docs/simulation.md): nothing is opened or read
-    but the capture.
+    """Predict how long a capture would take on storage that a model describes (docs/simulation.md).
 
-    `storage`: a file, the name of a shipped model, or a `StorageModel`. With `check`, a directory on the real storage,
-    the first steps of `check_seconds` are then replayed there; where the replay differs, the interval becomes wider.
+    `storage`: a file, the name of a shipped model, or a `StorageModel`. `check`: a directory on the real storage, in
+    which the first `check_seconds` are replayed; if their time differs, the interval becomes wider. Without `check`
+    only the capture is read.
 
         dxt_replay.simulate("run.capture", "nvme").prediction.elapsed_ns
 
-    Raises: UsageError for what is not a storage model, and a capture without training steps; with `check`, TargetError
-    and ReplayError, of which ContradictionError says that the replay contradicts the model.
+    Raises: UsageError for an invalid storage model, and for a capture without training steps. With `check` also
+    TargetError and ReplayError; ContradictionError means that the replay contradicts the model.
     """
     from dxt_replay.replay.plan.pacing import Pacing
     from dxt_replay.replay.simulation.model_file import read_storage_model
@@ -126,7 +126,7 @@ def simulate(
 def _checked(
     source: Capture, model: StorageModel, predicted: Prediction, chosen: Mapping[str, Any], pacing: Pacing
 ) -> Agreement:
-    """A window of the capture, simulated and replayed on the target of the check. Raises: ContradictionError."""
+    """Simulate a window of the capture, and replay it on the target of the check. Raises: ContradictionError."""
     from dxt_replay.replay.interface.checking import replayed_ns
     from dxt_replay.replay.simulation.agreement import Agreement, first_steps, refusal
     from dxt_replay.replay.simulation.prediction import predict
@@ -162,7 +162,7 @@ def _job(source: Capture, pacing: Pacing, compute: str, reconstruct: bool) -> Si
 
 
 def _shared_among(source: Capture, ranks: int, pacing: Pacing, compute: str, reconstruct: bool) -> SimulatedJob:
-    """The lanes of a capture whose work `ranks` ranks share. Raises: UsageError where that has no meaning."""
+    """The lanes of a capture whose work `ranks` ranks share. Raises: UsageError if the work cannot be shared."""
     from dxt_replay.replay.transform.changes import Changes
     from dxt_replay.replay.transform.rewrite import transform_capture
     from dxt_replay.traces.store.reader import open_capture

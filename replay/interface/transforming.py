@@ -1,4 +1,4 @@
-"""What-if: a capture to a changed capture."""
+"""Predicts a capture under other conditions (what-if)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 def transform(
     capture: CaptureOrPath, output: PathLike, *, force: bool = False, **choices: Unpack[TransformChoices]
 ) -> Transformed:
-    """Write a capture as it would be with other requests, another input pipeline, other compute or other ranks.
+    """Predict a capture with other requests, another input pipeline, other compute or other ranks.
 
-    Sizes are bytes, or text such as "1MiB". Several changes are applied in the order of the keywords. What they assume
-    is in the result, and in capture.json. `force` replaces an earlier capture.
+    Sizes are bytes, or text such as "1MiB". Several changes are applied in the order of the keywords. The result and
+    capture.json list their assumptions. `force` replaces an earlier capture.
 
         dxt_replay.transform("run.capture", "what-if.capture", transfer_size="1MiB", readers=8).assumptions
 

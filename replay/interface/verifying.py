@@ -1,4 +1,4 @@
-"""Verifying: whether captures and staged twins are what they were when they were written."""
+"""Verifies that captures and staged twins are intact."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def verify(*paths: PathLike, sources: Sequence[PathLike] = (), sizes_only: bool = False) -> Verified:
     """Check captures against their digests, counts and sources, and staged twins against their manifests. Reads only.
 
-    `sources`: files that a capture was made from, besides those that lie beside it. `sizes_only`: look at the kinds
-    and sizes of a twin's files, not at their bytes. HDF5 twins need their capture among `paths` for their chunks.
+    `sources`: files that a capture was made from; those beside the capture are found without it. `sizes_only`: check
+    the kinds and sizes of a twin's files, not their bytes. HDF5 twins need their capture among `paths`.
 
         assert dxt_replay.verify("run.capture", "/scratch/twin").passed
 

@@ -1,4 +1,4 @@
-"""A replay held against a Darshan log of the replay itself."""
+"""Compares a replay with a Darshan log of the replay itself."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def compare_log(source: CaptureOrPath, log: PathLike, *, maps: tuple[str, ...] = ()) -> CountedComparison:
-    """Hold a Darshan log of a replay (or a folder of the logs of its processes) against what the capture asks for.
+    """Compare a Darshan log of a replay (or a folder of the logs of its processes) with the operations of the capture.
 
-    Darshan is preloaded in the replay as in any program; where it has no DXT the counters are enough.
+    Preload Darshan in the replay as in any program. A log without DXT is enough: counters are compared.
 
         dxt_replay.compare_log("run.capture", "replay.darshan").headline
 
-    `maps`: the --map of the run, where its command line is not in the log.
+    `maps`: the --map of the run, if the log does not hold its command line.
     Raises: UsageError for a log of another program or of the replay of another capture; LogError; CaptureError.
     """
     from dxt_replay.replay.witness.counted_comparison import compare_counted

@@ -11,7 +11,7 @@ from dxt_replay.traces.paces import API_CHOICES, COMPUTE_CHOICES, PACE_CHOICES, 
 
 PathLike = str | os.PathLike[str]
 PathMaps = Mapping[str, PathLike] | Sequence[str]
-"""Where real data lie, by recorded prefix: `{"/data/train": "/mnt/copy"}`, or `["/data/train=/mnt/copy"]`."""
+"""Places of real data by recorded prefix: `{"/data/train": "/mnt/copy"}`, or `["/data/train=/mnt/copy"]`."""
 
 Reading = Literal["documented", "head", "v2.0", "v3.0"]
 READINGS: tuple[Reading, ...] = ("documented", "head", "v2.0", "v3.0")
@@ -34,8 +34,8 @@ SPEEDS = ("speed", "compute_speed", "io_speed")
 class RunChoices(TypedDict, total=False):
     """How a capture is replayed: keyword arguments of `run`, `run_repeatedly` and `regress`.
 
-    Where a run is given up that hangs in a call that does not return, it says in which and raises ReplayError; where
-    the calling thread itself cannot come back, the process ends with status 2.
+    When `timeout_s` ends a run, ReplayError names the call that hangs. If the calling thread itself is stuck in it, the
+    process ends with status 2.
     """
 
     pace: Annotated[str, Option(PACE_HELP, Pace.TIMED.value, choices=PACE_CHOICES)]
@@ -58,7 +58,7 @@ class RunChoices(TypedDict, total=False):
     api: Annotated[
         str,
         Option(
-            "Issue operations through this interface; auto: the one that each was recorded at; null: no I/O at all.",
+            "Issue operations through this interface. auto: the one that recorded each operation. null: no I/O.",
             "auto",
             choices=API_CHOICES,
         ),
@@ -70,7 +70,7 @@ class RunChoices(TypedDict, total=False):
     timeout_s: Annotated[
         float | None,
         Option(
-            "Give up a run that takes longer, and print where it hangs: 90, 10m, 2h.",
+            "Stop a run that takes longer, and print the calls that hang; such as 90, 10m or 2h.",
             flags=("--timeout",),
             metavar=DURATION,
         ),
@@ -78,22 +78,22 @@ class RunChoices(TypedDict, total=False):
 
 
 class SimulateChoices(TypedDict, total=False):
-    """What `simulate` assumes beside the storage, and what it predicts. The pace is `steps`."""
+    """What `simulate` predicts, and what it assumes besides the storage. The pace is `steps`."""
 
     ranks: Annotated[
         Sequence[int],
         Option(
-            "Predict for these numbers of ranks too, such as 128,256,...,8192: each further set of the recorded ranks "
-            "reads files of its own.",
+            "Predict for these numbers of ranks too, such as 128,256,...,8192. Each further copy of the recorded ranks "
+            "reads its own files.",
             (),
             metavar="LIST",
         ),
     ]
     strong: Annotated[
-        bool, Option("Share the recorded work among the ranks of --ranks, as transform --ranks does it.", False)
+        bool, Option("With --ranks: share the recorded work among the ranks, like `transform --ranks`.", False)
     ]
     runs: Annotated[
-        int, Option("Simulate N runs with different seeds, where the model has jitter.", 5, least=1, metavar="N")
+        int, Option("Simulate N runs with different seeds if the model has jitter.", 5, least=1, metavar="N")
     ]
     speed: Annotated[float, Option("Shorten every gap: 2 halves it.", 1.0)]
     compute_speed: Annotated[float | None, Option("Shorten compute alone.  [default: --speed]")]
@@ -105,25 +105,23 @@ class SimulateChoices(TypedDict, total=False):
     check: Annotated[
         PathLike | None,
         Option(
-            "Replay seconds of the capture in this directory of the real storage, widen the interval by what they "
-            "took, and refuse where they contradict the model. What is written there is removed again.",
+            "Replay some seconds of the capture in this directory of the real storage. Where the times differ, the "
+            "interval becomes wider; if they contradict the model, fail. Remove the written files afterwards.",
             metavar="TARGET",
         ),
     ]
-    check_seconds: Annotated[
-        float, Option("How long the replay of --check is predicted to take.", 5.0, metavar="SECONDS")
-    ]
+    check_seconds: Annotated[float, Option("Predicted duration of the replay of --check.", 5.0, metavar="SECONDS")]
 
 
 class MergeEachChoices(TypedDict, total=False):
-    """How recordings become captures, of one job or of many."""
+    """Options of merging, for one job or many."""
 
     exclude: Annotated[Sequence[str], Option("Leave out files whose path matches; repeatable.", (), metavar="GLOB")]
-    skip_damaged: Annotated[bool, Option("Read what a damaged log still holds.", False)]
+    skip_damaged: Annotated[bool, Option("Read the intact parts of a damaged log.", False)]
     reconstruct: Annotated[
         bool,
         Option(
-            "Leave out what only counters hold and no trace: untraced reads and writes, opens, closes, seeks, stats, "
+            "Do not reconstruct operations from counters: untraced reads and writes, opens, closes, seeks, stats, "
             "syncs, stdio, renames.",
             True,
             parameter="no_reconstruct",
@@ -132,7 +130,7 @@ class MergeEachChoices(TypedDict, total=False):
     reconstruct_limit: Annotated[
         int,
         Option(
-            "The most untraced reads and writes of one process that are rebuilt from counters.",
+            "Reconstruct at most this many untraced reads and writes of one process.",
             10_000_000,
             least=1,
             metavar="OPERATIONS",
@@ -141,7 +139,7 @@ class MergeEachChoices(TypedDict, total=False):
 
 
 class MergeChoices(MergeEachChoices, total=False):
-    """How the recordings of one job become a capture."""
+    """Options of merging the recordings of one job into a capture."""
 
     profiles: Annotated[
         PathLike | Sequence[PathLike],
@@ -155,7 +153,7 @@ class MergeChoices(MergeEachChoices, total=False):
     align: Annotated[
         str,
         Option(
-            "How the log's clock is placed on the profile's; SECONDS is added to the log's times.",
+            "How to align the log's clock with the profile's; SECONDS are added to the log's times.",
             "auto",
             metavar="auto|anchors|nesting|wall|SECONDS",
         ),
@@ -163,13 +161,13 @@ class MergeChoices(MergeEachChoices, total=False):
     include: Annotated[
         Sequence[str],
         Option(
-            "Of a trace of strace or DFTracer, keep files that are left out as the system's or as programs; "
+            "Keep matching system files and programs of a trace of strace or DFTracer, which are left out otherwise; "
             "repeatable.",
             (),
             metavar="GLOB",
         ),
     ]
-    inspect: Annotated[bool, Option("Open the recorded HDF5 files and store where their chunks lie.", False)]
+    inspect: Annotated[bool, Option("Open the recorded HDF5 files and store the places of their chunks.", False)]
     maps: Annotated[
         PathMaps | None,
         Option(
@@ -180,12 +178,12 @@ class MergeChoices(MergeEachChoices, total=False):
     ]
     keep_profiler_files: Annotated[
         bool,
-        Option("Keep the operations on files that PyTorch's profiler itself wrote; they are not the job's.", False),
+        Option("Keep the operations on files that PyTorch's profiler, not the job, wrote.", False),
     ]
     extend: Annotated[
         bool,
         Option(
-            "Keep to the profiled steps: do not extend them over the reads of a job that was profiled for some steps.",
+            "Keep only the profiled steps; do not infer the steps outside the profile from the job's reads.",
             True,
             parameter="no_extend",
         ),
@@ -193,36 +191,36 @@ class MergeChoices(MergeEachChoices, total=False):
 
 
 class TransformChoices(TypedDict, total=False):
-    """What `transform` changes, in this order; None and 1.0 leave things as they are."""
+    """The changes of `transform`, applied in this order; None and 1.0 change nothing."""
 
     chunk: Annotated[int | str | None, Option("Store HDF5 data in chunks of this size, such as 1MiB.", metavar="SIZE")]
     compression: Annotated[
         str | None,
         Option(
-            "Compress the data: gzip:0.6 stores 60 % of the bytes; gzip:0.6:250MB/s sets the decoder's speed, too.",
+            "Compress the data: gzip:0.6 stores 60 % of the bytes; gzip:0.6:250MB/s also sets the decoder's speed.",
             metavar="NAME:RATIO",
         ),
     ]
     transfer_size: Annotated[
         int | str | None, Option("Read streams in requests of this size, such as 1MiB.", metavar="SIZE")
     ]
-    batch: Annotated[int | None, Option("Let N batches be one: steps are fewer and N times as large.", metavar="N")]
+    batch: Annotated[int | None, Option("Join N batches into one, so that N steps become one.", metavar="N")]
     readers: Annotated[int | None, Option("Readers of each rank; 0: the training thread itself reads.", metavar="N")]
-    prefetch: Annotated[int | None, Option("Batches that readers are ahead of the training loop.", metavar="N")]
+    prefetch: Annotated[int | None, Option("Batches that readers may be ahead of the training loop.", metavar="N")]
     preprocess_speed: Annotated[
         float, Option("Preprocess X times as fast, such as 2 or 0.5.", 1.0, metavar="X", shown=False)
     ]
     compute_speed: Annotated[float, Option("Compute X times as fast, such as 4.", 1.0, metavar="X", shown=False)]
-    ranks: Annotated[int | None, Option("Share the work out among N ranks.", metavar="N")]
-    weak: Annotated[bool, Option("With --ranks: each rank has as much to do as before.", False)]
+    ranks: Annotated[int | None, Option("Share the work among N ranks.", metavar="N")]
+    weak: Annotated[bool, Option("With --ranks: give each rank as much work as before.", False)]
 
 
 class RegressChoices(RunChoices, total=False):
-    """How `regress` experiments. Its default `pace` is steps where the capture has training steps, else think."""
+    """Options of `regress`. The default of `pace` is steps if the capture has training steps, else think."""
 
     against: Annotated[
         PathLike | None,
-        Option("Replay on TARGET alone, and compare with the runs of the candidate of this record.", metavar="RECORD"),
+        Option("Replay on TARGET alone, and compare with the candidate's runs in this record.", metavar="RECORD"),
     ]
     record: Annotated[
         PathLike | None,
@@ -235,7 +233,7 @@ class RegressChoices(RunChoices, total=False):
     repeats: Annotated[
         int, Option("Pairs of runs, a baseline and a candidate each.", 10, least=1, most=1000, metavar="N")
     ]
-    warmup: Annotated[int, Option("Runs a side that do not count.", 1, least=0, metavar="N")]
+    warmup: Annotated[int, Option("First runs of each side that do not count.", 1, least=0, metavar="N")]
     threshold_pct: Annotated[
         float,
         Option("The smallest change that matters.", 5.0, flags=("--threshold",), parameter="threshold", metavar="PCT"),
@@ -247,16 +245,16 @@ class RegressChoices(RunChoices, total=False):
     metric: Annotated[
         str | None,
         Option(
-            "Metric that decides.  [default: elapsed_s; total_s where the data are loaded before the first step; "
+            "Metric that decides.  [default: elapsed_s; total_s if the data are loaded before the first step; "
             "latency_mean_us under --pace timed]",
             metavar="NAME",
         ),
     ]
-    stage: Annotated[bool, Option("Stage the twin where it is absent.", True)]
+    stage: Annotated[bool, Option("Stage the twin if it is absent.", True)]
     cold: Annotated[
         bool,
         Option(
-            "Drop the twin's pages before each run (cold), or keep them; the page cache is measured before each run.",
+            "Drop the twin's pages before each run (cold) or keep them (warm); each run measures the page cache first.",
             True,
             flags=("--cold/--warm",),
         ),
@@ -291,28 +289,28 @@ class RegressChoices(RunChoices, total=False):
 
 
 class GenerateChoices(TypedDict, total=False):
-    """How `generate` reads a description."""
+    """Options of `generate`."""
 
     reading: Annotated[
         Reading | None,
         Option(
-            "Follow DLIO's documentation, or what its code does: main of June 2026 (head), MLPerf Storage v2.0 (v2.0) "
-            "or v3.0 (v3.0).  [default: what WORKLOAD names, else documented]",
+            "Follow DLIO's documentation (documented) or its code: main of June 2026 (head), MLPerf Storage v2.0 or "
+            "v3.0.  [default: the reading that WORKLOAD names, else documented]",
             choices=READINGS,
         ),
     ]
     device: Annotated[
         str | None,
         Option(
-            "Storage that the times assume, such as latency=100us,bandwidth=1GB/s or null.  [default: those values]",
+            "Storage that the times assume, or null.  [default: latency=100us,bandwidth=1GB/s]",
             metavar="DEVICE",
         ),
     ]
-    seed: Annotated[int, Option("Seed of the times that DLIO draws without one.", 0, least=0)]
+    seed: Annotated[int, Option("Seed of the random times that DLIO draws without a seed.", 0, least=0)]
 
 
 class RecordChoices(TypedDict, total=False):
-    """How `record` runs a job."""
+    """Options of `record`."""
 
     logs: Annotated[
         PathLike | None,
@@ -324,19 +322,19 @@ class RecordChoices(TypedDict, total=False):
     tracer: Annotated[
         str | None,
         Option(
-            "The tracer: strace and dftracer work where Darshan is not installed, and lose more.  [default: darshan]",
+            "The tracer. strace and dftracer need no Darshan, but record less.  [default: darshan]",
             flags=("--with",),
             choices=TRACERS,
         ),
     ]
     library: Annotated[
         PathLike | None,
-        Option("Darshan's runtime library, where it is not found: /path/to/libdarshan.so.", metavar="FILE"),
+        Option("Darshan's runtime library if it is not found, such as /path/to/libdarshan.so.", metavar="FILE"),
     ]
     profiles: Annotated[
         PathLike | Sequence[PathLike],
         Option(
-            "A folder into which the job writes profiles by itself; repeatable. `recording()` needs none.",
+            "A folder into which the job writes profiles without `recording()`; repeatable.",
             (),
             flags=("--profile",),
             metavar="DIR",
@@ -357,7 +355,7 @@ class RecordChoices(TypedDict, total=False):
     include: Annotated[
         Sequence[PathLike],
         Option(
-            "Trace files below DIR though Darshan leaves them out, as it does below /opt, /usr and /var; repeatable.",
+            "Trace files below DIR that Darshan leaves out, as it does below /opt, /usr and /var; repeatable.",
             (),
             metavar="DIR",
         ),

@@ -24,12 +24,12 @@ class Option:
     """One choice of a user.
 
     help: what it does, for --help and docs/commands.md.
-    default: what stands for a keyword that is not given.
-    flags: how the command line spells it where that is not the keyword; () for a keyword without an option.
-    parameter: its name in the environment (DXT_REPLAY_COMMAND_NAME), where that is not the keyword. `no_` and the
-        keyword stand for a flag that switches off what is on.
-    metavar: what stands for the value in --help. choices: the values that it can have.
-    least, most: limits of a whole number. place: file, directory or stream, where a path must be no other thing.
+    default: value of a keyword that is not given.
+    flags: spelling on the command line if it differs from the keyword; () for a keyword without an option.
+    parameter: name in the environment (DXT_REPLAY_COMMAND_NAME) if it differs from the keyword. `no_` before the
+        keyword makes a flag that switches off a default.
+    metavar: placeholder of the value in --help. choices: the allowed values.
+    least, most: limits of a whole number. place: kind that a path must have: file, directory or stream.
     shown: whether --help shows the default.
     """
 
@@ -56,17 +56,17 @@ class Stated:
 
     @property
     def parameter(self) -> str:
-        """As of `Option`."""
+        """See `Option`."""
         return self.option.parameter or self.keyword
 
     @property
     def is_negative(self) -> bool:
-        """Whether the command line switches it off."""
+        """Whether the option switches off a default."""
         return self.parameter == f"no_{self.keyword}"
 
 
 def options_of(family: type[Any]) -> dict[str, Stated]:
-    """The options of a family by keyword, in their order."""
+    """The options of a family by keyword, in order."""
     found = {}
     for keyword, hint in get_type_hints(family, include_extras=True).items():
         annotation, option = get_args(hint)

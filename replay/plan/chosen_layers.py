@@ -1,4 +1,4 @@
-"""At which layer each file is replayed, and through which back end.
+"""Chooses the layer and the back end through which each file is replayed.
 
 A file recorded at several layers that pass the same bytes on (HDF5 over MPI-IO over POSIX) is replayed at one of them,
 for all ranks alike: collective buffering moves bytes between ranks, so that a choice per rank would read them twice or

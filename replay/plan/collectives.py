@@ -1,9 +1,9 @@
-"""Which files' collective operations can be collective again.
+"""Finds the files whose collective operations can be collective again.
 
 A collective call waits until all processes of the run make it. So each process must replay one rank, the ranks must
 have the same number of collective operations on the file, and, because calls on different files wait for each other
-too, all ranks must make all of them in the same order, on one thread: then the k-th call of every process is the same,
-and none can wait for one that comes after it. Where that is not so, the operations are replayed as independent ones.
+too, all ranks must make all of them in the same order, on one thread. Then the k-th call of every process is the same,
+and no call waits for a later one. Otherwise the operations are replayed as independent ones.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Collectives:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Share:
-    """What one process has: how many ranks, their collective operations by file, and the files that they write."""
+    """The share of one process: number of ranks, their collective operations by file, and the files that they write."""
 
     ranks: int
     counts: dict[int, int] = field(default_factory=dict)
@@ -95,7 +95,7 @@ def _candidates(shares: Sequence[_Share], files: int) -> Collectives:
 
 
 def _order(capture: Capture, survey: RankSurvey, layers: LayerChoice, files: np.ndarray) -> tuple[int, bytes]:
-    """How many lanes make the collective calls of a rank on `files`, and a digest of their order."""
+    """The number of lanes with collective calls of a rank on `files`, and a digest of the order of the calls."""
     lanes: set[int] = set()
     digest = hashlib.sha256()
     for batch in capture.operations(survey.rank, columns=["lane", "op", "api", "origin", "file_id"]):

@@ -1,4 +1,4 @@
-"""What each lane of a rank does, in batches: the op stream of a capture turned into items for the issue loop.
+"""Turns the op stream of a capture into batches of items for the lanes of a rank.
 
 One stream per rank is read once and shared out to its lanes; a lane that falls behind waits in a `RowQueue`, so memory
 stays bounded whatever the pace. Nothing here knows a clock, a file descriptor or MPI.
@@ -48,7 +48,7 @@ _COLUMNS = (*BATCH_COLUMNS, "api", "offset", "step", "origin")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SlotNumbers:
-    """Which slot of the table of files a rank's file has: int32 by file_id, -1 for none, for each back end it uses."""
+    """The slots of a rank's files in the table of files: int32 by file_id, -1 for none, for each back end."""
 
     of: Mapping[int, np.ndarray]
 
@@ -97,21 +97,21 @@ def process_file_slots(surveys: Sequence[RankSurvey], placements: Sequence[Place
 
 
 class LaneSource:
-    """Where a lane's items come from, in order."""
+    """The source of a lane's items, in order."""
 
     def next_rows(self) -> np.ndarray:
         """Up to BATCH_ITEMS rows of `PLAN_ROW`; empty when there are no more."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Let go of buffers and temporary files."""
+        """Release buffers and temporary files."""
 
 
 _Planned = tuple[np.ndarray, OperationBatch]
 
 
 def batch_items_of(lanes: int) -> int:
-    """How many items a batch of each of so many lanes has, so that what is in flight stays below PROCESS_ITEMS."""
+    """Items in a batch of each lane, so that all lanes together have less than PROCESS_ITEMS in flight."""
     return min(BATCH_ITEMS, max(LEAST_BATCH_ITEMS, PROCESS_ITEMS // (RING_BATCHES * max(lanes, 1))))
 
 
@@ -129,8 +129,7 @@ class RankSource:
     origin_ns: recorded time of the replay's start.
     spill: for rows of lanes that lag behind.
     causal: makes the operations depend on the training loop (pace `steps`); without it each has a due time of its own.
-    known: by lane, what the capture says that its operations wait for, in order; empty where it does not, or without
-    `causal`.
+    known: by lane, the dependency columns of its operations, in order; empty without these columns or `causal`.
     batch_items: see `batch_items_of`.
     """
 
@@ -160,7 +159,7 @@ class RankSource:
 
     def pull(self, lane: int) -> np.ndarray:
         queue = self._queues[lane]
-        # A lane that has had all of its operations must not read on to the end of the rank's stream to learn so.
+        # A lane that has had all of its operations must not read to the end of the rank's stream to find that out.
         while self._left[lane] and not len(queue):
             planned = next(self._batches, None)
             if planned is None:
@@ -194,10 +193,10 @@ def planned_operations(
 ) -> Iterator[_Planned]:
     """The replayed operations of a rank, a row group at a time: rows without due times, and what was recorded.
 
-    with_known: with what the capture says of their dependencies.
+    with_known: with the dependency columns.
     """
     columns = [*_COLUMNS, *(DEPENDENCY_COLUMNS if with_known else ())]
-    # By `map`, which holds on to no row group until it is asked for the next: there may be many ranks.
+    # `map` frees each row group before it reads the next; a generator frame would keep it for every rank.
     return map(partial(_planned, survey, slots), capture.operations(survey.rank, columns=columns))
 
 
@@ -238,7 +237,7 @@ class _QueuedLane(LaneSource):
 
 
 class ComputeSource(LaneSource):
-    """A lane whose rows are there from the beginning: a rank's training thread, or its input pipeline."""
+    """A lane with all rows known from the beginning: a rank's training thread, or its input pipeline."""
 
     def __init__(self, rows: np.ndarray) -> None:
         self._rows = rows
@@ -285,8 +284,7 @@ def compute_rows(spans: pa.Table, pacing: Pacing, compute: str, origin_ns: int) 
 def busy_intervals(kind: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> Intervals:
     """The compute gaps to replay, from one rank's spans: steps and compute, less input wait, collectives, checkpoints.
 
-    What lies inside a step besides those is the framework's own work on the training thread; to the storage it is
-    a gap like compute.
+    The rest of a step is the framework's own work on the training thread. For the storage it is a gap like compute.
     """
 
     def union(*names: str) -> Intervals:

@@ -1,4 +1,4 @@
-"""When each operation of a lane is due. Pure: arrays in, arrays out. Only `replay.engine.issue` reads a clock.
+"""Computes when each operation of a lane is due. Pure. Only `replay.engine.issue` reads a clock.
 
 An operation is *due* when the plan wants it issued, *begins* when it is issued, and *ends* when it returns.
 Of the paces (`traces.paces`) `timed` keeps the recorded start times (open loop), `think` the recorded gap between the
@@ -55,12 +55,12 @@ class Pacing:
 
     @property
     def of_compute(self) -> float:
-        """How much faster than recorded compute is."""
+        """Speed of compute, as a multiple of the recorded one."""
         return self.speed if self.compute_speed is None else self.compute_speed
 
     @property
     def of_io(self) -> float:
-        """How much faster than recorded the gaps between the operations of a lane are."""
+        """Speed of the gaps between the operations of a lane, as a multiple of the recorded one."""
         return self.speed if self.io_speed is None else self.io_speed
 
     @property
@@ -81,7 +81,7 @@ class Pacing:
         return _divided(duration_ns, self.of_io)
 
     def recorded_ns(self, elapsed_ns: int) -> int:
-        """How long `elapsed_ns` of recorded time take at `speed`, in ns."""
+        """Duration of `elapsed_ns` of recorded time at `speed`, ns."""
         return elapsed_ns if self.speed == 1.0 else round(elapsed_ns / self.speed)
 
 

@@ -84,7 +84,7 @@ _Packed = tuple[Int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Item:
-    """What items other than operations have in common.
+    """The common columns of items other than operations.
 
     step: number of the training step, NO_STEP for none.
     event: number of the training thread's event that the item belongs to, NO_EVENT for none.
@@ -111,7 +111,7 @@ class Gap(_Item):
 
     kind: SLEEP or SPIN.
     duration_ns: how long the replay spends in it.
-    recorded_ns: when it began in the capture; 0 where nobody asks.
+    recorded_ns: its begin in the capture; 0 if unused.
     """
 
     kind: int

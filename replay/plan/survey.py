@@ -1,4 +1,4 @@
-"""Before the run: which lanes and files a rank has, and through which back ends (see `replay.plan.chosen_layers`)."""
+"""Surveys the lanes, files and back ends of a rank before the run (see `replay.plan.chosen_layers`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SlotUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSurvey:
-    """What one rank has to replay.
+    """The work of one rank in a replay.
 
     `lane_operations`: lane -> operations to replay, ascending by lane.
     `reads`, `writes`: ids of the files that are read, or written. A rename writes the files of both names.

@@ -18,7 +18,7 @@ WAIT_PERIOD_S = 0.01
 
 
 class Communicator(Protocol):
-    """What a replay needs of its processes. Every process must make the calls that are named collective.
+    """The interface between the processes of a replay. Every process must make the calls named collective.
 
     `rank`: the number of this process, from 0.
     `size`: the number of processes.
@@ -46,7 +46,7 @@ class Communicator(Protocol):
         """Whether this process has the lowest rank on its node. Collective."""
 
     def processes_on_node(self) -> int:
-        """How many processes of the job run on this node. Collective."""
+        """Number of processes of the job on this node. Collective."""
 
     def counters(self, own: int, common: int) -> SharedCounters:
         """Counters at zero: `common` counters that all processes of the node use, then `own` counters of this process.

@@ -86,7 +86,7 @@ def watch(names: Mapping[int, str]) -> str | None:
 
 def main(arguments: list[str]) -> None:
     """Print the name of the process that died. `arguments`: PID=NAME for each process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a batch system may send it to every process: it means the others
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is meant for the replay; this watcher must report a death
     names = {int(pid): name for pid, _, name in (argument.partition("=") for argument in arguments)}
     died = watch(names)
     if died is not None:

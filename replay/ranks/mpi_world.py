@@ -141,7 +141,7 @@ class MpiWorld:
             self._sent = [self._notices.isend(None, dest=other) for other in others]
 
     def told_to_stop(self) -> bool:
-        # The notice stays where it is until `end_of_notices`, which knows how many there are.
+        # Only probe; `end_of_notices` receives the notices, because it knows their number.
         self._told = self._told or bool(self._notices.Iprobe(source=self._mpi.ANY_SOURCE))
         return self._told
 

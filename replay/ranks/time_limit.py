@@ -1,7 +1,7 @@
 """The longest time that a run may take.
 
-Where this process can come back by itself, it looks at `expired` and raises an error in order. Where it hangs in a call
-that does not return, or waits in MPI for a process that never comes, a thread prints what it was doing and ends it.
+If this process is still running, it looks at `expired` and raises an error in order. If it hangs in a call that does
+not return, or waits in MPI for a process that never comes, a thread prints the call and ends the process.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ interpreter lock. Its stack is then printed by `faulthandler`, whose thread need
 
 
 class TimeLimit:
-    """Ends this process where the work of the context lasts longer than `seconds`; never where that is None.
+    """Ends this process if the work of the context lasts longer than `seconds`; None for no limit.
 
-    `where`: called in a thread of its own at the limit; says what the process was doing.
+    `where`: called in its own thread at the limit; returns the current work of the process.
     `clean_up`: called before the process is ended, for a second at most.
     """
 
@@ -64,7 +64,7 @@ class TimeLimit:
 
     @property
     def expired(self) -> bool:
-        """Whether the time is over: whoever can raise an error does so now."""
+        """Whether the time is over, so that the caller must raise its error now."""
         return self._expired.is_set()
 
     @contextmanager
@@ -75,7 +75,7 @@ class TimeLimit:
         self._doing = before  # not after an error: that is where it was
 
     def message(self, standing: str | None = None) -> str:
-        """What is printed at the end. `standing`: what hangs; where nothing does, what the process was doing."""
+        """The message at the end. `standing`: the call that hangs; without one, the work of the process."""
         where = standing or f"it was {self._doing}"
         return f"{self._work} is not over after {self.seconds or 0:g} s (--timeout): {where}"
 
@@ -97,7 +97,7 @@ class TimeLimit:
             os.write(2, words.encode(errors="backslashreplace"))
         cleaning = threading.Thread(target=self.clean_up, daemon=True)
         cleaning.start()
-        cleaning.join(1.0)  # what hangs may be the storage of the output
+        cleaning.join(1.0)  # the storage of the output itself may hang
         os._exit(DxtReplayError.exit_status)
 
     def _standing(self) -> str | None:
@@ -107,6 +107,6 @@ class TimeLimit:
             return f"it was {self._doing} ({error})" if sys.flags.dev_mode else None
 
     def _absent(self) -> str | None:
-        """Which processes of this node do not run, where this one waits for others."""
+        """The processes of this node that do not run, if this one waits for others."""
         absent = self._comm.absent()
         return f"it was {self._doing}; {', '.join(absent)}" if absent else None

@@ -1,1 +1,1 @@
-"""Whether an application takes longer on one file system than on another: interleaved replays, judged in pairs."""
+"""Tests whether an application takes longer on one file system than on another, by interleaved pairs of replays."""

@@ -1,4 +1,4 @@
-"""What must agree for new runs to be compared with those of a record, and what their reader must know. Pure."""
+"""Checks that new runs can be compared with those of a record, and warns about differences. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BUSIER = 3.0
 
 
 def check_comparable(record: ExperimentRecord, capture: RecordedCapture, options: RecordedOptions) -> None:
-    """Raises: UsageError where the record is of other work, or of work that was done in another way."""
+    """Raises: UsageError for a record of other work, or with other options."""
     name = printable(record.name)
     if record.capture.digest != capture.digest:
         recorded, other = printable(record.capture.name), printable(capture.name)
@@ -60,7 +60,7 @@ def _option(name: str, value: object) -> str:
 def environment_differences(
     record: ExperimentRecord, machine: MachineEnvironment, target: TargetEnvironment
 ) -> tuple[str, ...]:
-    """What is not as it was for the candidate of the record."""
+    """Differences of the environment from that of the record's candidate."""
     return (*machine_changes(record.machine, machine), *target_changes(record.targets["candidate"], target))
 
 
@@ -104,7 +104,7 @@ def jitter_difference(recorded: Sequence[MeasuredRun], runs: Sequence[MeasuredRu
 def jitter_doubt(recorded: Sequence[MeasuredRun], runs: Sequence[MeasuredRun]) -> dict[Verdict, str]:
     """The verdict that a busier or quieter machine may have made, and why; empty where it was alike.
 
-    What is slower on a quieter machine is slower all the same.
+    A slowdown on a quieter machine is a slowdown all the same.
     """
     text = jitter_difference(recorded, runs)
     if text is None:

@@ -1,4 +1,4 @@
-"""The digest of what a capture makes a replay do: the same for the same work, however and wherever it is stored."""
+"""The digest of the work of a capture: equal for the same work, regardless of its storage."""
 
 from __future__ import annotations
 

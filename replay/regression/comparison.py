@@ -1,4 +1,4 @@
-"""All runs of an experiment to one result. Pure."""
+"""Compares all runs of an experiment, and gives one result. Pure."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def compare_sides(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Test:
-    """How two sides are compared. `least`: alpha -> the fewest pairs, or runs, that can show a difference."""
+    """The test that compares two sides. `least`: alpha -> the fewest pairs, or runs, that can show a difference."""
 
     ratio: Callable[[Sequence[float], Sequence[float], float], Ratio]
     least: Callable[[float], int | None]

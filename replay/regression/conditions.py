@@ -1,4 +1,4 @@
-"""What an experiment was made with: capture, options, machine and file systems; and the record it was compared with."""
+"""The conditions of an experiment: capture, options, machine, file systems, and the record of the comparison."""
 
 from __future__ import annotations
 

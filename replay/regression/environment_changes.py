@@ -1,4 +1,4 @@
-"""What differs between the environment of a record and that of another experiment, in words. Pure."""
+"""Describes the differences between the environments of two experiments. Pure."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def machine_changes(before: MachineEnvironment, after: MachineEnvironment) -> li
 
 
 def hardware_changed(before: MachineEnvironment, after: MachineEnvironment) -> bool:
-    """Whether it is another machine, or has other processors or another memory. Its kernel and limits do not count:
-    they may be why its file systems changed."""
+    """Whether the host, its processors or its memory differ. Kernel and limits do not count, because they may be the
+    reason why the file systems changed."""
     earlier, later = asdict(before), asdict(after)
     return any(True for _ in _changes(*({name: each[name] for name in _HARDWARE} for each in (earlier, later))))
 

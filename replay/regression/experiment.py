@@ -1,8 +1,8 @@
-"""The runs of an experiment: both sides in turn, in random order within each pair.
+"""Runs an experiment: both sides in turn, in random order within each pair.
 
-Machines drift and other users come and go: all runs of one side after the other's would differ without any change.
-Within a pair both sides meet nearly the same machine, and a coin decides who is first (randomised blocks). Half of the
-pairs begin with each side, so that an effect of the order itself cancels.
+Machines drift and other users come and go. If all runs of one side came first, the sides would differ without any
+change. Within a pair both sides meet nearly the same machine, and chance decides which side is first (randomised
+blocks). Half of the pairs begin with each side, so that an effect of the order itself cancels.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Report = Callable[[str, Progress], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """What the user chose.
+    """The user's choices for an experiment.
 
     `baseline`, `candidate`: differ in target and maps alone. `against`: a record in place of a baseline.
     `repeats`: pairs of runs; `warmup`: runs of a side before them that do not count.
@@ -168,13 +168,13 @@ def schedule(
 
 
 def default_pace(capture: Capture) -> Pace:
-    """What the application would take: `steps` where the capture has training steps, else `think`."""
+    """The pace that is nearest to the application: `steps` if the capture has training steps, else `think`."""
     has_steps = bool((codes(capture.spans, "kind") == SPAN_KINDS.index("step")).any())
     return Pace.STEPS if has_steps else Pace.THINK
 
 
 def plan_staging(capture: Capture, experiment: Experiment) -> list[StagePlan]:
-    """What has to be staged first: a plan for each target that lacks files of the twin.
+    """A plan of staging for each target that lacks files of the twin.
 
     Raises: TargetError when it does not fit, both targets together where they share a file system.
     """
@@ -219,7 +219,7 @@ def check_room(plans: Sequence[StagePlan]) -> None:
 
 
 def _output(folder: Path, pair: int, side: str, number: int) -> Path:
-    """Where the capture of a run goes; `number` counts all runs."""
+    """Path of the capture of a run; `number` counts all runs."""
     name = f"pair-{pair:03d}-{side}" if pair else f"warmup-{number:03d}-{side}"
     return folder / f"{name}.capture"
 
@@ -265,10 +265,13 @@ def check_outputs(experiment: Experiment) -> None:
 
 
 def _settle(experiment: Experiment, comm: Communicator) -> None:
-    """Let what the run before left to be written reach the storage: the next run must not pay for it. Collective."""
+    """Let cached writes of the previous run reach the storage, so that the next run does not pay. Collective."""
     if comm.first_on_node():
         for target in {options.target for options in experiment.sides.values()}:
-            with suppress(TargetError), open_target(target) as opened:  # the run after says what it finds
+            with (
+                suppress(TargetError),
+                open_target(target) as opened,
+            ):  # Ignore failure: the next run measures the cache.
                 opened.sync()
     comm.barrier()
 

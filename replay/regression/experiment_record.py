@@ -44,7 +44,7 @@ Side = Literal["baseline", "candidate"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCapture:
-    """What was replayed.
+    """The replayed capture.
 
     name: of the capture or log.
     digest: of the operations, files and spans (`capture_digest`).
@@ -60,7 +60,7 @@ class RecordedCapture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedOptions:
-    """How it was replayed: the options of `dxt-replay regress`.
+    """The options of `dxt-replay regress`.
 
     cache: cold or as found.
     vectored: buffers of a preadv or pwritev, which earlier releases could issue; 0 for plain calls, as now.
@@ -91,7 +91,7 @@ class RecordedMetric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedVerdict:
-    """What the experiment said. `against`: start of the record that it was compared with, ns; None for pairs."""
+    """The verdict of the experiment. `against`: start of the record of the comparison, ns; None for pairs."""
 
     headline: str
     verdict: Literal["regression", "improvement", "no change", "inconclusive"]
@@ -226,7 +226,7 @@ def _shown(path: Path) -> str:
 
 
 def _problems(record: ExperimentRecord) -> Iterator[str]:
-    """What is wrong with values of the right types."""
+    """Invalid values of the right types."""
     if record.primary not in METRICS:
         yield f"it is judged by {record.primary!r}, which is not a metric"
     if not 0 < len(record.runs) <= MOST_RUNS:

@@ -1,7 +1,7 @@
-"""Whether runs may be compared at all, and what else their reader must know. Pure.
+"""Checks whether runs may be compared, and collects warnings. Pure.
 
-A comparison is not valid when the sides did different work, met different caches, or were held up by the replayer: the
-verdict is then inconclusive, whatever the figures say.
+A comparison is invalid when the sides did different work, met different caches, or were delayed by the replayer. Then
+the verdict is inconclusive.
 """
 
 from __future__ import annotations

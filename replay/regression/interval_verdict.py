@@ -1,4 +1,4 @@
-"""The rule that makes a verdict of an interval. Pure.
+"""The rule that derives a verdict from an interval. Pure.
 
     regression    the whole interval is on the worse side of 1, and the estimate is worse by at least the threshold
     improvement   the same on the better side
@@ -21,7 +21,7 @@ from dxt_replay.traces.errors import UsageError
 
 
 class Verdict(Enum):
-    """What `regress` says; the values are fixed."""
+    """The verdicts of `regress`; the values are fixed."""
 
     REGRESSION = "regression"
     IMPROVEMENT = "improvement"

@@ -1,4 +1,4 @@
-"""What this machine says of itself: kernel, processor, memory, limits, versions. Nothing is measured."""
+"""Reads the description of this machine: kernel, processor, memory, limits, versions. Measures nothing."""
 
 from __future__ import annotations
 

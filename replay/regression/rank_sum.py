@@ -60,7 +60,7 @@ def least_runs(recorded: int, alpha: float) -> int | None:
 
 
 def _cut(first: int, second: int, alpha: float) -> tuple[int, float]:
-    """How many differences lie beyond each end of the interval, and the probability of a tail."""
+    """Number of differences beyond each end of the interval, and the probability of a tail."""
     if first + second <= EXACT:
         cumulative = null_cumulative(first, second)
         cut = int(np.searchsorted(cumulative, alpha / 2, side="right"))

@@ -7,7 +7,7 @@ from dxt_replay.replay.regression.experiment_record import ExperimentRecord, Rec
 
 
 def record_of(result: Regression) -> ExperimentRecord:
-    """What `dxt-replay regress --record` writes; of an experiment against a record the runs of this session alone."""
+    """The record that `dxt-replay regress --record` writes. Against a record, only the runs of this session."""
     conditions = result.conditions
     if conditions is None:
         raise ValueError("the conditions of the experiment are not known")

@@ -1,4 +1,4 @@
-"""What `dxt-replay regress` prints for a person, from the object that `--json` prints. Pure."""
+"""The output of `dxt-replay regress` for people, from the object that `--json` prints. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def regression_sections(result: Mapping[str, Any]) -> list[Section]:
 
 
 def compared_with(result: Mapping[str, Any]) -> str:
-    """What the candidate was compared with: the directory of the baseline, or a record."""
+    """The other side of the comparison: the directory of the baseline, or a record."""
     against = result.get("against")
     return str(result["baseline"] if against is None else f"the record {against['record']}")
 
@@ -64,7 +64,7 @@ def _markdown(text: str) -> str:
 
 
 def _basis(result: Mapping[str, Any]) -> list[str]:
-    """What the verdict rests on: the figures of the deciding metric, and what so many pairs can show."""
+    """The basis of the verdict: the figures of the deciding metric, and the smallest change that the pairs can show."""
     metric = result["metrics"].get(result["primary"])
     if metric is None:
         return []
@@ -84,7 +84,7 @@ def _basis(result: Mapping[str, Any]) -> list[str]:
 
 
 def _differences(result: Mapping[str, Any]) -> list[str]:
-    """What else a record differs in stands beside the verdict; what two targets differ in is what was asked."""
+    """Further differences from a record, beside the verdict. Differences of two targets are the question itself."""
     if not result.get("against"):
         return []
     found = result["environment"]["differences"]

@@ -1,4 +1,4 @@
-"""What is measured of one run, from its replay capture and its totals."""
+"""Measures one run, from its replay capture and its totals."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def training_window(replay: Capture) -> tuple[int, int] | None:
 
 
 class _Rows:
-    """What one pass over the op stream collects."""
+    """Measures from one pass over the op stream."""
 
     def __init__(self, replay: Capture) -> None:
         self.io = IoCollector(replay.files.num_rows, {})

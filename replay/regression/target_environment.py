@@ -1,4 +1,4 @@
-"""What the kernel says of the file system and the device below a directory: mount, options, queue. Nothing is measured.
+"""Reads the kernel's description of the file system and device below a directory: mount, options, queue.
 
 Formats: proc(5) for /proc/self/mountinfo; Documentation/ABI/stable/sysfs-block and testing/sysfs-class-bdi of Linux.
 """

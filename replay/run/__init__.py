@@ -1,1 +1,1 @@
-"""One replay, from the user's options to the capture of what happened."""
+"""One replay, from the user's options to the capture of the replay."""

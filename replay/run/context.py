@@ -1,4 +1,4 @@
-"""What is derived from a capture before a run. Runs that differ in nothing but their target share it."""
+"""Derives data from a capture before a run. Runs that differ only in their target share them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dxt_replay.traces.unseen import nothing_recorded
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunContext:
-    """What one process derives from the capture that it replays. What the user chose is in `RunOptions`.
+    """The data that one process derives from the capture before it replays. `RunOptions` holds the user's choices.
 
     `layers`: at which layer each file is replayed.
     `collectives`: which files are replayed by collective operations.
@@ -41,14 +41,14 @@ class RunContext:
 
     @property
     def recorded_ns(self) -> int:
-        """How long the replayed part of the capture took when it was recorded, in ns."""
+        """Recorded duration of the replayed part of the capture, ns."""
         return self.end_ns - self.begin_ns
 
 
 def choose_layers_together(capture: Capture, comm: Communicator, *, api: str, reconstruct: bool) -> LayerChoice:
     """`choose_layers` on process 0, and its result on all. Collective.
 
-    Raises: as `choose_layers`, and CaptureError for a capture of which no I/O was recorded, on all processes.
+    Raises: on all processes as `choose_layers`, and CaptureError for a capture without recorded I/O.
     """
 
     def chosen_layers() -> LayerChoice:

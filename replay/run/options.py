@@ -1,4 +1,4 @@
-"""What the user chose for a run."""
+"""The user's choices for a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_TIMEOUT_S = 1e8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What the user chose. Nothing here is derived from the capture.
+    """The user's choices for a run; none is derived from the capture.
 
     `target`: directory that holds the staged twin.
     `compute`: one of COMPUTE_CHOICES.
@@ -26,10 +26,10 @@ class RunOptions:
     `cold`: drop the twin's pages from the page cache first.
     `api`: one of `traces.paces.API_CHOICES`.
     `reconstruct`: also replay the operations that were reconstructed from counters.
-    `sources`: what the replay names as its sources; empty for the capture itself.
+    `sources`: the sources that the replay names; empty for the capture itself.
     `force`: replace an earlier capture at the output.
     `timeout_s`: end a run that takes longer (`replay.ranks.time_limit`); None for no limit.
-    Raises: UsageError for an unknown `compute`, and a limit that is not above 0.
+    Raises: UsageError for an unknown `compute`, and for a limit that is not above 0.
     """
 
     target: Path
@@ -51,7 +51,7 @@ class RunOptions:
 
 
 def check_timeout(timeout_s: float | None) -> float | None:
-    """The same limit in seconds. Raises: UsageError where it is not above 0, or too large for the system's timers."""
+    """The same limit in seconds. Raises: UsageError if it is not above 0, or too large for the system's timers."""
     if timeout_s is not None and not 0 < timeout_s <= MOST_TIMEOUT_S:
         raise UsageError(f"--timeout {timeout_s:g} s: give a time above 0 and below {MOST_TIMEOUT_S:g} s, such as 10m")
     return timeout_s

@@ -23,9 +23,9 @@ from dxt_replay.traces.units import format_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """What process 0 prepared for all processes.
+    """The preparations of process 0 for all processes.
 
-    `placements`: where each file of the capture is, by file id.
+    `placements`: place of each file of the capture, by file id.
     `working`: directory in which the output is written until it is whole.
     """
 
@@ -37,7 +37,7 @@ def prepare(capture: Capture, output: Path, options: RunOptions, layers: LayerCh
     """Check the target, and make a working directory for the output.
 
     The caller holds the target's lock.
-    Raises: UsageError, CaptureError, TargetError (also where the disk has no room); then nothing is left behind.
+    Raises: UsageError, CaptureError, TargetError (also for a full disk); then no file is left behind.
     """
     if _same(output, capture.path):
         raise UsageError(f"{output} is the capture to be replayed: give the replay another name")
@@ -57,7 +57,7 @@ def prepare(capture: Capture, output: Path, options: RunOptions, layers: LayerCh
 
 
 def _check_room(capture: Capture, target: Path, placements: Sequence[Placement]) -> None:
-    """Raises: TargetError where what the run will write, as far as it was counted, exceeds what is free."""
+    """Raises: TargetError if the counted writes of the run exceed the free space."""
     needed = 0
     for file, size in enumerate(_bytes_to_write(capture).tolist()):
         if size and not placements[file].mapped:
@@ -72,8 +72,8 @@ def _check_room(capture: Capture, target: Path, placements: Sequence[Placement])
 
 
 def _bytes_to_write(capture: Capture) -> np.ndarray:
-    """int64 by file: bytes on disk after its writes, at most. 0 where no counter says how much was written in all, for
-    a write far behind the end of a file leaves a hole."""
+    """int64 by file: most bytes on disk after its writes. 0 without a counter of all written bytes, because a write far
+    behind the end of a file leaves a hole."""
     reach = np.zeros(capture.files.num_rows, dtype=np.int64)
     for rank in capture.ranks:
         used = capture.usage(rank)
@@ -95,5 +95,5 @@ def _bytes_on_disk(path: bytes) -> int:
 def _same(output: Path, source: Path) -> bool:
     try:
         return output.samefile(source)
-    except OSError:  # it is not there, or cannot be looked at, which `check_capture_output` reports
+    except OSError:  # absent or not accessible, which `check_capture_output` reports
         return False

@@ -57,12 +57,12 @@ FEEDER_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far this process has come.
+    """Progress of this process.
 
     `done`, `total`: operations.
     `elapsed_ns`: time since the start.
-    `expected_ns`: time that the recorded run takes at the speed of the replay.
-    `lag_ns`: how long the next operation of the lane that is furthest behind has been due; None without due times.
+    `expected_ns`: recorded duration at the speed of the replay.
+    `lag_ns`: lag of the next operation of the lane that is furthest behind; None without due times.
     """
 
     done: int
@@ -91,7 +91,7 @@ class ReplayProcess:
         self.surveys = surveys
         self.paced = paced
         lanes = sum(len(survey.lanes) for survey in self.surveys)
-        # Two queues a lane: one for its plan, one for its results; a third for dependencies that are known.
+        # Queues of a lane: one for its plan, one for its results, and a third for dependency columns.
         queues = 3 if capture.info.dependencies == "known" else 2
         self._buffers = LaneBuffers(
             spill=SpillFile(prepared.working, queues=queues * lanes),
@@ -99,7 +99,7 @@ class ReplayProcess:
             batch_items=batch_items_of(lanes),
         )
         self._slots = process_file_slots(surveys, prepared.placements)
-        # Each rank reads its own part of the capture, which is one more open file.
+        # Each rank reads its own part of the capture through one more open file.
         allow_open_files(len(self._slots.slots) + len(surveys))
         self.files = ProcessFiles(self._slots, options.io)
         require_descriptors(lanes + len(surveys))
@@ -152,7 +152,7 @@ class ReplayProcess:
 
     @property
     def io_warnings(self) -> tuple[str, ...]:
-        """What a reader of the result must know about how operations were made."""
+        """Warnings about the way in which operations were issued."""
         turns = "the MPI library is not thread-safe (MPI_THREAD_MULTIPLE): lanes took turns in it"
         notes = dict.fromkeys(note for survey in self.surveys for note in survey.layers.chunks.notes(self._capture))
         model = () if self.paced is None else self.paced.steps.warnings
@@ -172,12 +172,12 @@ class ReplayProcess:
 
     @property
     def python_lanes(self) -> int:
-        """Lanes that call a back end in Python."""
+        """Number of lanes that call a back end in Python."""
         return sum(lane.calls_python for lane in self._lanes)
 
     @property
     def overhead(self) -> Overhead:
-        """The engine's own cost in the lane where it is largest."""
+        """The engine's own cost, in the lane with the largest cost."""
         lanes = [(self._cost_ns[lane.calls_python], lane.lane.items_done) for lane in self._lanes]
         return max(
             (Overhead(per_operation_ns=cost, busiest_lane_ns=cost * items) for cost, items in lanes),
@@ -194,7 +194,7 @@ class ReplayProcess:
         self.files.open_together(written)
 
     def _paths(self) -> Iterator[bytes]:
-        """Paths of the files that this process reads and that were there before the run."""
+        """Paths of the files that this process reads and that existed before the run."""
         return (self._placements[file].path for file in self._there)
 
     def drop_pages(self) -> page_cache.DropResult:
@@ -202,7 +202,7 @@ class ReplayProcess:
         return page_cache.drop(self._paths())
 
     def residency(self) -> page_cache.Residency:
-        """How much of the files that this process reads lies in the page cache."""
+        """The share in the page cache of the files that this process reads."""
         return page_cache.resident(self._paths())
 
     def start(self) -> None:
@@ -212,12 +212,12 @@ class ReplayProcess:
         """
         for lane in self._lanes:
             lane.pump()
-        for lane in self._lanes:  # all are filled: threads that wait take time from the filling
+        for lane in self._lanes:  # after all lanes are filled, because waiting threads would slow the filling
             thread = threading.Thread(target=lane.lane.run, name=f"lane-{lane.name}", daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:
-                self.stop.set()  # for those that wait already
+                self.stop.set()  # let the started threads end
                 raise ReplayError(
                     f"this process needs a thread for each of its {len(self._lanes)} lanes, and the system refused "
                     f"number {len(self._threads) + 1}: raise the limits (ulimit -u, pids.max), start more processes "
@@ -291,13 +291,13 @@ class ReplayProcess:
             time.sleep(min(max(pause_s, FEED_PERIOD_S), MOST_FEED_PERIOD_S))
 
     def _where(self) -> tuple[int, str]:
-        """How long (ns) the operation has lasted that has lasted longest, and a sentence; 0 where no lane is in one."""
+        """Duration of the longest running operation, ns, and a sentence about it; 0 without one."""
         done = sum(rank.operations_done for rank in self._ranks)
         none = f"{format_count(done)} of {format_count(self._total)} operations were done, and none hung"
         return hung(self._standings()) or (0, none)
 
     def standing(self) -> str | None:
-        """What hangs: the operation that has lasted longest; None where no lane is in one."""
+        """The operation that hangs: the longest running one; None without one."""
         found = hung(self._standings())
         return None if found is None else found[1]
 
@@ -331,7 +331,7 @@ class ReplayProcess:
 
     def write_operations(self, output: Path) -> int:
         """Write the operations of this process's ranks, and return how many."""
-        # Closed in any case: NFS and FUSE keep a directory in which a file without a name is open.
+        # Close it in any case: NFS and FUSE keep a directory that has an open file without a name.
         with closing(self._buffers.spill), OpsWriter(output) as writer:
             for rank in self._ranks:
                 for table in rank_rows(rank.survey.rank, [recorder.rows for recorder in rank.recorders]):

@@ -1,4 +1,4 @@
-"""The files of one process of a replay: which back ends its lanes use for them, and what an operation costs."""
+"""The files of one process of a replay: the back ends of its lanes, and the engine's cost of an operation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ slower."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IoOptions:
-    """How operations are made.
+    """The way in which operations are issued.
 
     `direct`: past the page cache.
     `hints`: name -> value of the MPI-IO hints.
@@ -67,7 +67,7 @@ def mpi_hints(capture: Capture) -> dict[str, str]:
 class ProcessFiles:
     """The files of a process, in `table`, with the back ends that they need.
 
-    Raises: DxtReplayError where a back end is not available.
+    Raises: DxtReplayError if a back end is not available.
     """
 
     def __init__(self, slots: ProcessSlots, io: IoOptions) -> None:
@@ -109,7 +109,7 @@ class ProcessFiles:
 
     @property
     def collective(self) -> bool:
-        """Whether some operations are collective, and so wait for the other processes."""
+        """Whether some operations are collective, so that they wait for the other processes."""
         return MPIIO_COLLECTIVE in self._backends
 
     def close_all(self) -> None:
@@ -124,7 +124,7 @@ class ProcessFiles:
 
     @property
     def _close_failures(self) -> list[tuple[bytes, int]]:
-        """Path and errno of each file whose close failed, where the close is not a recorded operation."""
+        """Path and errno of each failed close that is not a recorded operation."""
         noted = self.table.failures()
         return [*((each.path, each.errno) for each in noted if each.call == "close"), *self._closed_together]
 
@@ -135,7 +135,7 @@ class ProcessFiles:
 
     @property
     def close_warnings(self) -> tuple[str, ...]:
-        """What a reader of the result must know about closes that failed."""
+        """Warnings about closes that failed."""
         failures = self._close_failures
         if not failures:
             return ()
@@ -153,13 +153,13 @@ def _make(code: int, io: IoOptions) -> str | Backend:
 
 
 def check_io(io: IoOptions, target: Path, paths: Iterable[bytes]) -> None:
-    """Check before the run that the target takes direct I/O, if it is asked for. Raises: TargetError."""
+    """Check before a direct run that the target supports direct I/O. Raises: TargetError."""
     if io.direct:
         check_direct(target, paths)
 
 
 class _NoCalls(Backend):
-    """Does nothing, in Python."""
+    """A back end in Python that does nothing."""
 
     name = "none"
 
@@ -189,9 +189,9 @@ class _NoCalls(Backend):
 
 
 def per_operation_ns(*, in_python: bool = False) -> float:
-    """The engine's own cost of an operation in ns: null operations without pauses, the quickest round.
+    """The engine's own cost of an operation, ns: the quickest round of null operations without pauses.
 
-    `in_python`: of one that calls a back end in Python.
+    `in_python`: the cost with a back end in Python.
     """
     items = loop_items(READ_AT, 0, _CALIBRATED_ITEMS, place=np.arange(_CALIBRATED_ITEMS), amount=4096)
     best = float("inf")

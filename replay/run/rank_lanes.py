@@ -55,7 +55,7 @@ class LaneBuffers:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ProcessLanes:
-    """What the ranks of a process share.
+    """Objects that the ranks of a process share.
 
     `gate`: opens at the start of the run.
     `stop`: ends the lanes early.
@@ -129,7 +129,7 @@ class ReplayedRank:
         return replace(totals, failures=failures) + Tally(last_end_ns=self.compute.last_end_ns)
 
     def spans(self, compute_speed: float) -> pa.Table:
-        """What the rank's training thread did in the replay, rows of `SPANS_SCHEMA`. `compute_speed`: of the replay."""
+        """Spans of the rank's training thread in the replay, rows of `SPANS_SCHEMA`. `compute_speed`: of the replay."""
         busy = self._spans.filter(pa.array(codes(self._spans, "kind") == SPAN_KINDS.index("compute")))
         structure = ComputeStructure(
             starts=busy["start_ns"].to_numpy(), ends=busy["end_ns"].to_numpy(), speed=compute_speed
@@ -170,7 +170,7 @@ class FedLane:
         self._feed()
 
     def collect(self) -> None:
-        """Hand the results that are there to the recorder."""
+        """Hand the available results to the recorder."""
         while (done := self.lane.collect()) is not None:
             rows = self._in_flight.popleft()
             self._recorder.record(rows, done)
@@ -192,7 +192,7 @@ class FedLane:
 
     @property
     def operations_done(self) -> int:
-        """Operations that have ended, with those whose results are not collected yet."""
+        """Operations that have ended, including those with results not collected yet."""
         found, place = self._operations_collected, self.lane.items_done - self._collected
         for rows in self._in_flight:
             if place <= 0:
@@ -202,7 +202,7 @@ class FedLane:
         return found
 
     def next_row(self) -> np.ndarray | None:
-        """The plan's row (a `PLAN_ROW`) of the item that the lane is about; None where it has none, or has ended."""
+        """The plan's row (a `PLAN_ROW`) of the lane's current item; None without one, or after the end."""
         if self.lane.done:
             return None
         place = self.lane.items_done - self._collected
@@ -214,7 +214,7 @@ class FedLane:
         return None
 
     def behind_ns(self, elapsed_ns: int) -> int:
-        """How long the lane's next item has been due under pace `timed`, in ns; 0 when none is due.
+        """Lag of the lane's next item under pace `timed`, ns; 0 if none is due.
 
         `elapsed_ns`: time since the start of the run.
         """

@@ -1,7 +1,7 @@
-"""Records what a replay does while it runs, and turns the records into rows of a capture when it has ended.
+"""Records the operations of a replay while it runs, and turns them into rows of a capture after its end.
 
-Results wait in a `RowQueue` for each lane, so that recording costs the run a copy in memory and nothing else. The lanes
-of a rank are merged into one stream in start order, and encoded to Parquet, after the run.
+Results wait in a `RowQueue` for each lane, so recording costs the run only a copy in memory. After the run the lanes of
+a rank are merged into one stream in start order, and encoded to Parquet.
 """
 
 from __future__ import annotations
@@ -100,10 +100,10 @@ class Tally:
     short: traced reads and writes that moved fewer bytes than recorded.
     bytes_read, bytes_written: bytes moved.
     last_end_ns: when the last operation ended, from the start of the run.
-    starved_ns: how long lanes had nothing to do because the feeder was late.
+    starved_ns: time in which lanes had no items because the feeder was late.
     errors: errno -> failed operations.
-    refused: errno -> reconstructed operations that the storage refused; they are not failures (`traces.results`).
-    close_errors: errno -> files whose close failed at the end of the run, so that written data may be lost.
+    refused: errno -> reconstructed operations that the storage refused; these are not failures (`traces.results`).
+    close_errors: errno -> files whose close failed at the end of the run; written data may be lost.
     lag_ns, latency_ns, response_ns: distributions over all operations.
     latency_by_op: code of the operation (OPS) -> distribution of its latency.
     failures: the earliest of the failed and the short ones, MOST_FAILURES at most.
@@ -186,7 +186,7 @@ class TimeCollector:
 
 
 class LaneRecorder:
-    """Keeps the rows of one I/O lane until the run has ended, and its totals.
+    """Keeps the rows of one I/O lane until the end of the run, and its totals.
 
     `times`: the collector of its times. `known`: `KNOWN_ROW`s of its operations in order, which go into its rows.
     """
@@ -244,7 +244,7 @@ class LaneRecorder:
         self.times.add(rows)
 
     def _name(self, rows: np.ndarray, operations: np.ndarray, failed: np.ndarray) -> None:
-        """Note the earliest failed operations: those of a lane come in order."""
+        """Note the earliest failed operations; a lane issues its operations in order."""
         found = np.flatnonzero(failed)[: MOST_FAILURES - len(self._tally.failures)]
         columns = ("begin_ns", "op", "file_id", "offset", "step", "result")
         self._tally.failures += tuple(
@@ -262,14 +262,14 @@ class LaneRecorder:
 
 
 class NoRecorder:
-    """The recorder of a lane that other lanes wait for, and whose own times nobody needs."""
+    """The recorder of a lane that only serves other lanes: it records nothing."""
 
     def record(self, planned: np.ndarray, done: Completed) -> None:
         """Do nothing."""
 
 
 class ComputeRecorder:
-    """Keeps when the items of a rank's compute lane ran: gaps, borders of steps, and events."""
+    """Keeps the times of the items of a rank's compute lane: gaps, borders of steps, and events."""
 
     def __init__(self) -> None:
         self._planned: list[np.ndarray] = []
@@ -312,8 +312,8 @@ class ComputeRecorder:
 class ComputeStructure:
     """The compute of one rank in the source, and the speed at which it is replayed.
 
-    A gap is replayed as one stretch. In which parts of it the application computed is known from the source, and is
-    carried over so that source and replay can be compared.
+    A gap is replayed as one stretch. The source knows the parts of it in which the application computed. They are
+    copied, so that source and replay can be compared.
     `starts`, `ends`: int64 (n,), the intervals of compute in ns of the source's clock, ascending.
     `speed`: how much faster than recorded.
     """
@@ -336,7 +336,7 @@ def _step_spans(planned: np.ndarray, begin: np.ndarray) -> dict[str, np.ndarray]
 def _event_spans(items: np.ndarray, begin: np.ndarray, end: np.ndarray) -> dict[str, np.ndarray]:
     """One span for each event of the training thread, from the first to the last of its items (`EVENT_ROW`).
 
-    Where the last item lets other lanes go on, the event ends when that item begins: they may run before it ends.
+    If the last item releases other lanes, the event ends when that item begins, because they may run before it ends.
     """
     first = np.flatnonzero(np.diff(items["event"], prepend=NO_EVENT))
     last = np.append(first[1:], len(items))[: len(first)] - 1

@@ -1,4 +1,4 @@
-"""The same replay several times: how much its elapsed time varies."""
+"""Repeats a replay, and measures how much its elapsed time varies."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from dxt_replay.traces.store.writer import check_capture_output
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeats:
-    """The runs that were made, in order; a run that was stopped is the last."""
+    """The runs in order; a stopped run is the last."""
 
     runs: tuple[RunResult, ...]
 
     @property
     def succeeded(self) -> bool:
-        """Whether all runs did."""
+        """Whether all runs succeeded."""
         return all(run.succeeded for run in self.runs)
 
     def as_json(self) -> dict[str, Any]:
-        """The object that `dxt-replay run --repeat N --json` prints: `runs` are what a single run prints.
+        """The object that `dxt-replay run --repeat N --json` prints; `runs` has the objects of single runs.
 
         `elapsed_s` leaves out a run that was stopped, unless it is the only one.
         """
@@ -45,7 +45,7 @@ class Repeats:
 
 
 def output_of(output: Path, number: int) -> Path:
-    """Where the capture of a run goes, counted from 1: `OUT.2.capture` beside `OUT.capture`."""
+    """Path of the capture of a run, counted from 1: `OUT.2.capture` beside `OUT.capture`."""
     return output.with_name(f"{output.stem}.{number}{output.suffix}")
 
 
@@ -63,10 +63,10 @@ def run_repeatedly(
     times: int,
     report_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Repeats | None:
-    """Replay `times` times, each from the same state: files that a run creates are created anew, and `cold` drops the
-    twin's pages before each. The results on process 0, None on the others. A run that is stopped ends the row.
+    """Replay `times` times from the same state: files of a run are created anew, and `cold` drops the twin's pages.
 
-    Raises: as `run_replay`; captures of the runs before stay.
+    Returns the results on process 0, None on the others. A stopped run is the last one.
+    Raises: as `run_replay`. The captures of the earlier runs stay.
     """
     layers = choose_layers_together(capture, comm, api=options.api, reconstruct=options.reconstruct)
     context = derive_context(capture, comm, layers, options.pacing.pace)

@@ -22,10 +22,10 @@ from dxt_replay.traces.units import NS_PER_MS, format_count, format_counted, ns_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheState:
-    """The page cache before the run.
+    """State of the page cache before the run.
 
     `policy`: cold (dropped first) or as found.
-    `resident_before_pct`: share of the data in the page cache before the run; None where it could not be measured.
+    `resident_before_pct`: share of the data in the page cache before the run; None if it could not be measured.
     `warnings`: sentences for the reader of the result.
     `keeps_pages`: whether some files are on a file system that does not drop pages on request.
     """
@@ -38,10 +38,10 @@ class CacheState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IoResult:
-    """How the operations were made.
+    """The way in which operations were issued.
 
-    `api`: the interface that was asked for.
-    `reconstruct`: whether operations that were reconstructed from counters were replayed.
+    `api`: the chosen interface.
+    `reconstruct`: whether operations reconstructed from counters were replayed.
     `backends`: names of the back ends in use.
     `direct`: past the page cache.
     `not_direct`: writes of a direct replay that were not of whole blocks, and so went through the page cache.
@@ -59,12 +59,12 @@ class IoResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overhead:
-    """What the engine itself costs.
+    """The engine's own cost.
 
     It is measured shortly before the run, as the rate of a lane that moves no data and never waits. In a paced run most
-    of this cost lies in the time in which a lane waits anyway. Its share of the elapsed time is an upper bound.
+    of this cost falls into time in which a lane waits anyway, so its share of the elapsed time is an upper bound.
     `per_operation_ns`: cost of an operation.
-    `busiest_lane_ns`: cost of all operations of the lane where it is largest.
+    `busiest_lane_ns`: cost of all operations of the lane with the largest cost.
     """
 
     per_operation_ns: float = 0.0
@@ -81,15 +81,15 @@ class RunResult:
     """One finished replay, over all its processes.
 
     `capture`: the capture of the replay.
-    `recorded_ns`: how long the replayed part took when it was recorded.
-    `jitter_us`: percentile -> how late an idle thread woke; None where it was not measured.
-    `processes`, `lanes`: how many there were.
+    `recorded_ns`: recorded duration of the replayed part.
+    `jitter_us`: percentile -> lateness with which an idle thread woke; None if it was not measured.
+    `processes`, `lanes`: their numbers.
     `left_out`: recorded operations that were not replayed (see `replay.plan.survey`).
     `stopped`: whether the run ended before its time.
     `idle_processes`: processes without a rank to replay.
     `models`: rank -> causal model in numbers (`replay.causal.explain`); None for a pace without a model.
-    `jitter_before_us`: as `jitter_us`, before the run; None where it was not measured.
-    `processors_pct`: share of the machine's processors that the replay took.
+    `jitter_before_us`: as `jitter_us`, before the run; None if it was not measured.
+    `processors_pct`: share of the machine's processor time that the replay took.
     `training`: from the first step's begin to the last one's end; None for a pace without steps, and for a stopped run.
     `failures`: the first operations that failed or moved too little, from `named_failures`.
     """
@@ -122,12 +122,12 @@ class RunResult:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the run came to its end, no operation and no close failed, and all moved their bytes."""
+        """Whether the run reached its end, no operation or close failed, and all operations moved their bytes."""
         return not (self.stopped or self.tally.failed or self.tally.short or self.tally.close_errors)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a reader of the result must know."""
+        """Warnings about the result."""
         failed = [f"{format_counted(self.tally.failed, 'operation')} failed"] if self.tally.failed else []
         return (*self.conditions, *failed)
 
@@ -210,7 +210,7 @@ def _by_name(counts: Mapping[int, int]) -> dict[str, int]:
 
 
 def named_failures(failures: Sequence[Failure], paths: Sequence[str]) -> tuple[Mapping[str, Any], ...]:
-    """As `--json` prints them. `paths`: of the files, by file id, as recorded."""
+    """The failures as `--json` prints them. `paths`: recorded paths by file id."""
     return tuple(
         {
             "rank": failure.rank,
@@ -231,8 +231,8 @@ def named_failures(failures: Sequence[Failure], paths: Sequence[str]) -> tuple[M
 def replay_info(
     source: Capture, result: RunResult, zero_ns: int, stored: int, sources: tuple[Source, ...] = ()
 ) -> CaptureInfo:
-    """`capture.json` of a replay that started at `zero_ns` (CLOCK_REALTIME) and left `stored` operations. `sources`:
-    what `source` stands for where it will not last."""
+    """`capture.json` of a replay that started at `zero_ns` (CLOCK_REALTIME) and stored `stored` operations. `sources`:
+    the files behind a temporary `source`."""
     elapsed_ns = result.tally.last_end_ns
     pacing = result.pacing
     record = ReplayRecord(
@@ -259,7 +259,7 @@ def replay_info(
         ranks=source.info.ranks,
         sources=sources or (as_source(source), *source.info.sources),
         lanes="recorded",
-        # Without its batch fetches, which only this pace writes, a capture's dependencies would name nothing.
+        # Only this pace writes batch fetches, and dependency columns refer to them.
         dependencies=source.info.dependencies if pacing.pace is Pace.STEPS else "inferred",
         warnings=result.warnings,
         partial=result.stopped,

@@ -89,7 +89,7 @@ def _run_within(
     with ExitStack() as held:
 
         def prepare_first() -> Prepared:
-            held.enter_context(locked_target(options.target))  # by one process for all of them, until all are done
+            held.enter_context(locked_target(options.target))  # one process holds it until all are done
             return prepare(capture, output, options, layers)
 
         prepared: Prepared = comm.broadcast(together(comm, lambda: prepare_first() if comm.rank == 0 else None))
@@ -151,7 +151,7 @@ class _Run:
             together(comm, process.start)
             wall_zero_ns = time.time_ns() - time.monotonic_ns()
             start_ns = comm.common_start_ns(START_MARGIN_NS + process.lane_count * LANE_MARGIN_NS)
-            # The probe runs until all processes are done: its own one may be the first to finish on its node.
+            # The probe runs until all processes are done, because its own process may finish first on its node.
             began, began_cpu = time.monotonic_ns(), time.process_time_ns()
             with doing("replaying, or waiting for the other processes"):
                 with probe.running() if probe is not None else nullcontext():
@@ -162,7 +162,7 @@ class _Run:
                 elapsed_ns=time.monotonic_ns() - began,
                 processors=frozenset((node_id(), number) for number in os.sched_getaffinity(0)),
             )
-            stopped = process.stopped  # later, a signal must not end the writing
+            stopped = process.stopped  # a later signal must not end the writing
             with doing("closing files, or waiting for the other processes"):
                 together(comm, process.files.close_together)
             with doing("writing the capture of the replay"):
@@ -189,7 +189,7 @@ class _Run:
         return part, wall_zero_ns + start_ns
 
     def _jitter_before(self) -> Distribution:
-        """How late an idle thread of this node wakes while nothing of the replay runs. Collective."""
+        """Lateness with which an idle thread of this node wakes before the replay runs. Collective."""
         comm, pacing = self.comm, self.options.pacing
         if not pacing.pace.follows_recording or pacing.recorded_ns(self.context.recorded_ns) < LEAST_MEASURED_NS:
             return Distribution()
@@ -198,7 +198,7 @@ class _Run:
             with probe.running():
                 time.sleep(BEFORE_S)
         all_there = comm.arrive()
-        while not all_there():  # asleep: in MPI, the others would keep a processor busy each
+        while not all_there():  # The others sleep: waiting in MPI, each would keep a processor busy.
             time.sleep(WAIT_PERIOD_S)
         return Distribution() if probe is None else probe.lateness_ns()
 
@@ -222,7 +222,7 @@ class _Run:
                 together(self.comm, lambda: relay.then_meet(issue))
 
     def _end_hung(self, process: ReplayProcess) -> None:
-        """Raises: ReplayError on all processes where one was left behind with an operation that does not return."""
+        """Raises: ReplayError on all processes if an operation of one of them does not return."""
         found = self.comm.gather(process.hung)
         worst = max((each for each in found or () if each is not None), default=None)
         worst = self.comm.broadcast(worst)
@@ -288,11 +288,11 @@ class _Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What a process took of the machine during the run.
+    """Load of a process on the machine during the run.
 
     `busy_ns`: processor time of all its threads.
-    `elapsed_ns`: how long it ran.
-    `processors`: those that it may use, with the name of their node.
+    `elapsed_ns`: its duration.
+    `processors`: the processors that it may use, with the name of their node.
     """
 
     busy_ns: int

@@ -1,4 +1,4 @@
-"""Where a lane stands: the item that it is about, and for how long. Says where a run hangs."""
+"""What each lane is executing and since when; names the call that hangs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from dxt_replay.traces.units import format_count, ns_to_seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """The item that a lane is about.
+    """The item that a lane is executing.
 
-    `lane`: its name, RANK.LANE.
+    `lane`: name of the lane, RANK.LANE.
     `in_call`: whether the lane is in a call: of an operation that was due, or of the open before one.
-    `since_ns`: how long it has been about it, in ns.
-    `item`: what it is, for a person.
+    `since_ns`: time since it began the item, ns.
+    `item`: description of the item for the user.
     """
 
     lane: str
@@ -46,7 +46,7 @@ def standing_of(
     t0_ns: int,
     pace: LoopPace,
 ) -> Standing:
-    """Where a lane stands whose next item is `row` (a `PLAN_ROW`) and whose item before ended at `last_end_ns`.
+    """The standing of a lane whose next item is `row` (a `PLAN_ROW`) and whose previous item ended at `last_end_ns`.
 
     All times in ns of CLOCK_MONOTONIC. `opening`: see `Lane.opening`.
     """
@@ -72,7 +72,7 @@ def _operation(row: np.ndarray, slots: Sequence[FileSlot]) -> str:
 
 
 def hung(standings: Iterable[Standing | None]) -> tuple[int, str] | None:
-    """How long (ns) the operation has lasted that has lasted longest, and a sentence; None where no lane is in one."""
+    """Duration of the longest running operation, ns, and a sentence about it; None without one."""
     calls = sorted((found for found in standings if found is not None and found.in_call), key=lambda at: -at.since_ns)
     if not calls:
         return None

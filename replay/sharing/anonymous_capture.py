@@ -131,7 +131,7 @@ def _replaced(table: pa.Table, schema: pa.Schema, **columns: pa.Array) -> pa.Tab
 
 
 def _file_system(kind: str, names: AnonymousNames) -> str:
-    """`fuse.sshfs` is `fuse.` and a name: what a person mounts through FUSE has any name."""
+    """`fuse.sshfs` is `fuse.` and a name: FUSE subtypes are arbitrary, so they are replaced."""
     first, dot, rest = kind.partition(".")
     return names.word(kind, FILE_SYSTEMS) if first not in FILE_SYSTEMS else first + dot + names.word(rest, FILE_SYSTEMS)
 

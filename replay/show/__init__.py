@@ -1,1 +1,1 @@
-"""What people look at: tables on a terminal, and the HTML page."""
+"""Output for people: tables on a terminal, and the HTML page."""

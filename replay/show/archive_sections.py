@@ -1,4 +1,4 @@
-"""What `merge --each` and `summary` of several jobs print for a person. Pure."""
+"""The output of `merge --each` and of `summary` of several jobs for people. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `dxt-replay calibrate` prints for a person, from the object that `--json` prints. Pure."""
+"""The output of `dxt-replay calibrate` for people, from the object that `--json` prints. Pure."""
 
 from __future__ import annotations
 

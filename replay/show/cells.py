@@ -21,7 +21,7 @@ def seconds(value: float) -> str:
 
 
 def run_time(value: float | None) -> str:
-    """How long a job took, in seconds; None where its log has no end, as after a signal."""
+    """Duration of a job, seconds; None if its log has no end, as after a signal."""
     return "not known" if value is None else seconds(value)
 
 

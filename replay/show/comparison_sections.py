@@ -1,4 +1,4 @@
-"""What `dxt-replay compare` prints for a person, from its result. Pure."""
+"""The output of `dxt-replay compare` for people, from its result. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Darshan counted in a replay beside what the capture asks for, as tables. Pure."""
+"""Tables of Darshan's counts of a replay, beside the operations of the capture. Pure."""
 
 from __future__ import annotations
 

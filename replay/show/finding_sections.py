@@ -1,4 +1,4 @@
-"""What `dxt-replay summary --findings` prints for a person. Pure."""
+"""The output of `dxt-replay summary --findings` for people. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOTHING = "Nothing stands out: no finding has 1 % of the run or more at stake."
 
 
 def finding_sections(rows: Sequence[Mapping[str, Any]]) -> list[Section]:
-    """How many findings there are of each severity, then each finding; `rows`: of the JSON table."""
+    """Number of findings of each severity, then each finding; `rows`: of the JSON table."""
     if not rows:
         return [Section(title="Findings", rows=((NOTHING,),), prose=True)]
     counts = Counter(row["severity"] for row in rows)

@@ -1,4 +1,4 @@
-"""What `dxt-replay fit` prints for a person, with how near it is. Pure."""
+"""The output of `dxt-replay fit` for people, with how near it is. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `dxt-replay generate` prints for a person: what was made, and what of the description it left out. Pure."""
+"""The output of `dxt-replay generate` for people: what was made, and what of the description it left out. Pure."""
 
 from __future__ import annotations
 

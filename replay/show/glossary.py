@@ -1,70 +1,74 @@
-"""The words of the tables and options, explained; docs/glossary.md is made of them. Pure."""
+"""Explains the words of the tables and options. docs/glossary.md is made from this table. Pure."""
 
 from __future__ import annotations
 
 WORDS = {
     "accelerator utilisation": "Share of the training loop in which the accelerator (or the CPU in its place) "
     "computes.",
-    "anchor": "A small write that the program makes inside a profiler annotation, so that both clocks see one instant.",
-    "at stake": "The most that a perfect remedy for a finding could gain. Remedies of one cause do not add up.",
-    "capture": "A directory NAME.capture with everything that was recorded of a run; a replay is a capture too.",
+    "anchor": "A small write of the program inside a profiler annotation. Darshan and the profiler both see it, so it "
+    "aligns their clocks.",
+    "at stake": "The time that a perfect remedy for a finding could save at most. Remedies of the same cause do not "
+    "add up.",
+    "capture": "A directory NAME.capture with the whole recording of a run. A replay is a capture too.",
     "checkpoint": "Saving the state of the training to storage.",
     "collective": "An exchange between ranks, such as allreduce, in which each waits for the others.",
     "compute": "Time in which the training computes, from the profile.",
     "consecutive": "An access that begins at the byte after the previous one of the same rank and file.",
     "cosine": "Similarity of two workloads as one number, 1 for equal shapes. It does not see scale.",
     "counters": "Darshan's totals per file. They cover the whole run but do not say when anything happened.",
-    "change point": "A place in a history where the runs after it differ from those before it by more than the "
+    "change point": "The record in a history from which on the results differ from the earlier ones by more than the "
     "threshold.",
-    "coverage": "Trace coverage: the share of the bytes, or operations, that was traced, of all that Darshan counted "
-    "and of what the job is known to have read through mapped files and sockets.",
-    "drift": "How much faster or slower than the source a replay's schedule runs, in parts per million.",
+    "coverage": "Trace coverage: the traced share of the bytes, or of the operations. The whole is what Darshan "
+    "counted, plus known reads through mapped files and sockets.",
+    "drift": "How much faster or slower than the source the schedule of a replay runs, in parts per million.",
     "DXT": "Darshan's extended tracing: start, end, offset and length of every read and write.",
-    "elapsed": "How long the operations lasted: from the first to the last. `run` includes opens and closes; `compare` "
-    "starts and ends with a read, a write or a span of the profile. Where a replay kept the recorded times, `compare` "
-    "counts the last read or write to its begin, because its duration is the storage's. The run time is that of the "
-    "whole job.",
+    "elapsed": "Time from the first operation to the end of the last. `run` includes opens and closes; `compare` "
+    "starts and ends with a read, a write or a span of the profile. For a replay at the recorded times, `compare` "
+    "ends with the begin of the last read or write, because its duration belongs to the storage. See also run time.",
     "exposed I/O": "I/O outside compute; hidden I/O is inside compute.",
     "failed": "Operations that returned an error or fewer bytes than recorded.",
     "in flight": "Begun and not ended yet. As a number: how many operations are in flight at once, on average.",
     "input wait": "Time in which the training loop waits for its next batch, for storage or for preprocessing.",
-    "generated": "Made from the description of a workload; nobody recorded it.",
+    "generated": "Made from the description of a workload, not from a recording.",
     "I/O time": "Sum: the durations of all operations added. Union: time in which at least one was in flight.",
-    "jitter": "How late this machine wakes a thread that does nothing else: lag below it is not the replay's.",
+    "jitter": "How late this machine wakes an idle thread. Lag up to the jitter comes from the machine, not from the "
+    "replay.",
     "KS": "Kolmogorov-Smirnov distance: the largest difference of two cumulative distributions, 0 for equal ones.",
     "lag": "How long after it was due an operation began: begin - due.",
     "lane": "One sequence of operations of a rank, such as the calls of one thread.",
     "latency": "How long an operation took: end - begin.",
     "loop": "The training loop: from the start of the first step to the end of the last.",
-    "pace": "When a replay makes an operation: at its recorded time, after its think time, when "
-    "the steps allow it, at once.",
+    "pace": "The rule that decides when a replay issues an operation: `timed` (at its recorded time), `think` (after "
+    "the recorded pause since the previous operation of its lane), `steps` (when the training loop allows it), `none` "
+    "(immediately).",
     "pipeline": "I/O together with the work on input (decoding, batching).",
     "rank": "One process of the training job. -1 in a table stands for all ranks together.",
     "record": "A JSON file with the runs, environment and verdict of an experiment, which `regress --record` writes.",
     "random": "An access whose place does not follow from the two before.",
-    "reading": "How a DLIO file is understood: as DLIO's documentation says, or as a version of its code does.",
-    "reconstructed": "Operations that were not traced but follow from counters. They are in no total of "
-    "traced operations.",
+    "reading": "The rules by which a DLIO file is interpreted: DLIO's documentation, or a version of its code.",
+    "reconstructed": "Rebuilt from counters, for operations that were not traced. No total of traced operations "
+    "includes them.",
     "rest": "Time of a step in none of compute, input wait, I/O, collective and checkpoint.",
     "response": "How long after it was due an operation ended: end - due, that is lag and latency together.",
     "run time": "How long the whole job ran, by Darshan: it includes the start of the program.",
     "sequential": "An access at a higher offset than the previous one of the same rank and file.",
-    "storage limit": "How much shorter the training would be with infinitely fast storage, by its causal model: which "
-    "operation waits for what is kept, compute and decoding last as recorded, operations last no time.",
+    "storage limit": "How much shorter the training would be with infinitely fast storage, by its causal model. The "
+    "model keeps the dependencies between operations and the recorded times of compute and decoding, and lets "
+    "operations take no time.",
     "step": "One iteration of the training loop, as the profile marks it.",
     "stripe": "On Lustre: the piece of a file that lies on one storage target.",
     "think time": "Time between the end of an operation and the beginning of the next on its lane.",
     "traced": "Recorded one by one, with start and end.",
     "twin": "Files of the recorded sizes and layout, with made-up data, that a replay reads instead of the real data.",
-    "warm-up": "The first step where it is much longer than the others: compiling, opening files, filling buffers.",
+    "warm-up": "The first step, if it is much longer than the others: it compiles, opens files and fills buffers.",
     "Wasserstein": "How far one distribution must be moved to become another, in the unit of the quantity.",
-    "workload": "The description of a training job: its files, how they are read, how long a step computes.",
+    "workload": "The description of a training job: its files, the order of its reads, the compute time of a step.",
 }
-"""Word -> what it means, in one or two sentences."""
+"""Word -> meaning, in a few sentences."""
 
 
 def explained(part: str) -> tuple[tuple[str, str], ...]:
-    """Words in which `part` occurs, each with its meaning, by the alphabet."""
+    """Words that contain `part`, each with its meaning, in alphabetical order."""
     found = ((word, meaning) for word, meaning in WORDS.items() if part.lower() in word.lower())
     return tuple(sorted(found, key=lambda entry: entry[0].lower()))
 

@@ -1,4 +1,4 @@
-"""How long a training takes on faster and slower storage, for a person: the table storage-limit. Pure."""
+"""The table storage-limit: the duration of a training on faster and slower storage. Pure."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _TITLES = {
 }
 
 _NOTE = (
-    "Speeds are multiples of the recorded one: at 2 each operation takes half as long. What waits for what follows "
-    "from the causal model of the training; compute and decoding last as recorded."
+    "Speeds are multiples of the recorded one: at 2 each operation takes half as long. The dependencies "
+    "come from the causal model of the training; compute and decoding keep their recorded times."
 )
 
 
 def limit_sections(rows: Sequence[Mapping[str, Any]], limit: Mapping[str, Any] | None) -> list[Section]:
-    """The curves, and from which speed on storage stops to matter; why there are none, where there are none."""
+    """The curves, and the speed from which storage stops to matter; without curves, the reason."""
     if limit is None or limit["reason"] is not None:
         reason = "the capture shows no training that waits" if limit is None else limit["reason"]
         return [prose("", [f"How long the training would take on other storage is not known: {reason}."])]

@@ -1,4 +1,4 @@
-"""What `dxt-replay merge` prints for a person: first what happened and how good it is, then the figures. Pure."""
+"""The output of `dxt-replay merge` for people: first what happened and how good it is, then the figures. Pure."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _known_within(clocks: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _clocks(merged: Mapping[str, Any]) -> Section:
-    """How each rank's clock was placed; ranks that are alike share a row."""
+    """Alignment of each rank's clock; equal ranks share a row."""
     groups: dict[tuple[str, int, int], list[Mapping[str, Any]]] = {}
     for found in merged["clock"]:
         groups.setdefault((found["method"], found["offset_ns"], _width(found)), []).append(found)

@@ -112,18 +112,20 @@ def noise_section(floor: FloorResult, *, details: bool) -> Section:
 
 
 def floor_sections(floor: NoiseFloor, *, details: bool = False) -> list[Section]:
-    """What two runs of a job differ by."""
+    """Tables of the differences of two runs of a job."""
     rows = [
         (label, text(value)) for name, (label, text) in _shown(details) if (value := floor.measures[name]) is not None
     ]
     pairs = [f"{first} and {second}" for first, second in floor.pairs]
     return [
-        prose("", ["So much of each distance is noise: two runs of the same job differ by it.", *pairs]),
+        prose("", ["Two runs of the same job differ by these distances: they are noise.", *pairs]),
         Section(
             title="Noise: how far two runs of the job are from each other",
             rows=tuple(rows),
             prose=True,
-            notes=("Of a cosine 1 is alike; of all others 0. Of several pairs the worst value stands here.",),
+            notes=(
+                "A cosine of 1 means alike; for all other measures it is 0. Of several pairs the worst value counts.",
+            ),
         ),
     ]
 

@@ -1,4 +1,4 @@
-"""What `dxt-replay record` prints for a person, after the job's own output. Pure."""
+"""The output of `dxt-replay record` for people, after the job's own output. Pure."""
 
 from __future__ import annotations
 

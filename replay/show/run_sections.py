@@ -1,4 +1,4 @@
-"""What `dxt-replay run` prints for a person, from the objects that `--json` prints. Pure."""
+"""The output of `dxt-replay run` for people, from the objects that `--json` prints. Pure."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def run_sections(run: Mapping[str, Any]) -> list[Section]:
 
 
 def training_sentence(training: Mapping[str, Any] | None) -> list[str]:
-    """How long training was recorded and predicted, in a sentence; none where it is not known."""
+    """Recorded and predicted duration of training, in a sentence; none if unknown."""
     if not training or training["ratio"] is None:
         return []
     recorded = recorded_training(training, training["recorded_s"], training["ratio"])
@@ -114,7 +114,7 @@ def _by_name(errors: Mapping[str, int] | None) -> str:
 
 
 def _punctuality(run: Mapping[str, Any]) -> str:
-    """How late the operations began, against the limit on this machine."""
+    """Lag of the operations, against the limit on this machine."""
     late_us = (run.get("lag_us") or {}).get("p99")
     if late_us is None:
         return ""
@@ -216,7 +216,7 @@ def repeat_headline(repeats: Mapping[str, Any]) -> str:
 
 
 def _from_median(run: Mapping[str, Any], median_s: float) -> str:
-    """How much longer a run took than the median of the runs that came to their end."""
+    """Excess of a run over the median of the finished runs."""
     if run.get("stopped"):
         return "stopped"
     return f"{format_signed(100 * (run['elapsed_s'] / median_s - 1), 2)} %" if median_s else "-"

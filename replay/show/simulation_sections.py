@@ -1,4 +1,4 @@
-"""What `dxt-replay simulate` prints for a person, from the object that `--json` prints. Pure."""
+"""The output of `dxt-replay simulate` for people, from the object that `--json` prints. Pure."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def simulation_sections(found: Mapping[str, Any]) -> list[Section]:
 
 
 def simulation_headline(found: Mapping[str, Any]) -> str:
-    """How long the run would take, and how long it took, in one line."""
+    """Predicted and recorded duration of the run, in one line."""
     low, high = found["interval_s"]
     interval = f" ({seconds(low)} to {seconds(high)})" if high > low else ""
     change = "" if found["change_pct"] is None else f" ({format_signed(found['change_pct'], 1)} %)"
@@ -77,7 +77,7 @@ def training_line(found: Mapping[str, Any]) -> str:
 
 
 def check_sentence(found: Mapping[str, Any]) -> list[str]:
-    """What the replayed window says of the prediction; nothing without one."""
+    """Agreement of the prediction with the replayed window; empty without one."""
     check = found["check"]
     if check is None:
         return []

@@ -1,4 +1,4 @@
-"""What `dxt-replay summary` prints for a person: what ran and what storage cost it, then the figures. Pure."""
+"""The output of `dxt-replay summary` for people: what ran and what storage cost it, then the figures. Pure."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def storage_cost(summary: Summary, limit: Limit | None = None) -> list[str]:
 
 
 def _counted_cost(summary: Summary) -> Iterable[str]:
-    """What Darshan's counters say of the time in I/O, where no trace does."""
+    """Time in I/O by Darshan's counters, for a capture without a trace."""
     counted, run_s, ranks = counted_below(summary), summary.job.run_time_s, summary.job.nprocs
     if not counted:
         yield "No DXT trace: what storage cost this run is not known. The totals are Darshan's counters."
@@ -194,7 +194,7 @@ def _gain(summary: Summary, limit: Limit | None) -> Iterable[str]:
 
 
 def limit_text(limit: Limit) -> str:
-    """What infinitely fast storage would change, in a sentence."""
+    """A sentence on the effect of infinitely fast storage."""
     pct, now = limit["limit_pct"], seconds(limit["elapsed_s"])
     used, then = limit["utilisation_pct"], limit["fastest_utilisation_pct"]
     if pct < _LEAST_LIMIT_PCT:
@@ -315,7 +315,7 @@ def _counted_rows(summary: Summary) -> Iterable[tuple[str, str]]:
 
 
 def _counted_times(summary: Summary) -> Iterable[tuple[str, str]]:
-    """What Darshan's counters say of the time in the calls that no trace holds, by interface."""
+    """Time in untraced calls by Darshan's counters, by interface."""
     ranks = max(summary.job.nprocs, 1)
     for name, each in summary.counted_times.items():
         known = {what: each[key] for key, what in _TIMES.items() if each[key] is not None}

@@ -45,7 +45,7 @@ _SHARES = {
 
 
 def summary_or_tables(found: Views) -> list[Section]:
-    """What `dxt-replay summary` prints for a person: where there are tables, the tables and not the totals."""
+    """The output of `dxt-replay summary` for people: where there are tables, the tables and not the totals."""
     return view_sections(found) if found.tables else summary_sections(found.summary, found.storage_limit)
 
 

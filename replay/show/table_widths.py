@@ -1,4 +1,4 @@
-"""How wide each column of a table is on a terminal of a given width. Pure."""
+"""Computes the width of each column of a table on a terminal. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `dxt-replay transform` prints for a person: the capture before and after, and what was assumed. Pure."""
+"""The output of `dxt-replay transform` for people: the capture before and after, and what was assumed. Pure."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def transform_sections(transformed: Transformed) -> list[Section]:
 
 def _headline(transformed: Transformed) -> str:
     if transformed.same:
-        return f"Wrote {transformed.path}: nothing changed, since the capture is so already"
+        return f"Wrote {transformed.path}: nothing changed, because the capture is already like this"
     operations = format_counted(transformed.after.operations, "operation")
     if set(transformed.changes) == {"ranks", "weak"}:
         return f"Wrote {transformed.path}: {operations}, at the recorded times"
-    return f"Wrote {transformed.path}: {operations}; the elapsed time is what the causal model predicts"
+    return f"Wrote {transformed.path}: {operations}; the causal model predicts its elapsed time"

@@ -1,4 +1,4 @@
-"""What `dxt-replay verify` prints for a person: a verdict, what was checked, and what differs. Pure."""
+"""The output of `dxt-replay verify` for people: a verdict, what was checked, and what differs. Pure."""
 
 from __future__ import annotations
 

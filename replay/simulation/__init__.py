@@ -1,1 +1,1 @@
-"""How long a training run takes on a storage that is only described: a discrete-event simulation without any I/O."""
+"""Predicts a training run on storage that a model describes, by a discrete-event simulation without I/O."""

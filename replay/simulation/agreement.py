@@ -1,4 +1,4 @@
-"""A prediction beside a replay of a window of the job on the real storage: what it says of the prediction. Pure."""
+"""Checks a prediction by a replay of a window of the job on the real storage. Pure."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def first_steps(steps: Iterable[Mapping[str, Any]], seconds: float) -> tuple[int
 
 
 def refusal(found: Agreement, model: StorageModel) -> str:
-    """Why there is no prediction, and what to do."""
+    """The reason why there is no prediction, and the remedy."""
     return (
         f"there is no prediction: the replayed window took {ns_to_seconds(found.measured_ns):.3g} s and "
         f"{ns_to_seconds(found.simulated_ns):.3g} s were simulated, so {model.name!r} does not describe this storage. "

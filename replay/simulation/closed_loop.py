@@ -1,4 +1,4 @@
-"""What one reader of one file would measure on a described storage: to hold a model against measurements."""
+"""Simulates one reader of one file, to compare a storage model with measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a job takes on a described storage, where its time goes, and what holds it up."""
+"""Predicts the duration of a job on a described storage, the use of its time, and its bottleneck."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ two processors half of the jobs of `benchmarks.pipelines` differed by more."""
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prediction:
-    """What comes of a job with so many ranks on a storage.
+    """Prediction for a job with a number of ranks on a storage.
 
     runs: with different seeds, then with all times of the storage shorter and longer by the model's uncertainty.
     free: with storage that takes no time. seeds: how many of `runs` differ in their seed alone.
@@ -174,7 +174,7 @@ class Prediction:
         return found
 
     def bottleneck(self) -> str:
-        """What holds the job up, in words."""
+        """The bottleneck of the job, in words."""
         if self.storage_pct < FREE_PCT:
             return "not storage: with infinitely fast storage the run would take as long"
         busiest = max(self.resources(), key=lambda each: float(each["busy_max_pct"]), default=None)

@@ -1,6 +1,6 @@
-"""What a storage system is to the simulation: how long requests take, what they queue for, what a cache holds. Pure.
+"""The model of a storage system: times of requests, their queues, and the page cache. Pure.
 
-A request passes all of its queues at once, as data flow through pipes in a row, and the slowest pipe decides:
+When a request starts, it joins all of its queues at once, as data flow through pipes in a row. The slowest one decides:
 
 * Each limit (a link, a drive's bandwidth, a throttle) lets the request begin when it has served the earlier requests,
   and end no earlier than its own bytes are through.

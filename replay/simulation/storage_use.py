@@ -1,4 +1,4 @@
-"""What a simulated storage did."""
+"""Use of a simulated storage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KIND_NAMES = ("read", "write", "open", "close", "stat", "sync", "seek", "rename"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StorageUse:
-    """What a simulated storage did. Requests are what reached a server: with read-ahead, without hits.
+    """Use of a simulated storage. Requests are those that reached a server: with read-ahead, without hits.
 
     operations, operation_bytes, operation_ns: by kind of operation, int64, int64 and float64.
     hits, hit_bytes: reads that the cache served alone.

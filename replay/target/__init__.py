@@ -1,1 +1,1 @@
-"""The twin data set: where its files are, how they are made, and that nothing else is touched."""
+"""The twin data set: places its files, makes them, and touches no other file."""

@@ -2,13 +2,13 @@
 
 The directory itself may be given through links; it is resolved once. Below it each directory is opened relative to the
 descriptor of the one above with O_NOFOLLOW, so a link put there by anyone, at any moment, is refused instead of
-followed. A mount point in a twin is refused too: what is mounted there is not ours. Paths below the target are text,
+followed. A mount point in a twin is refused too, because mounted files are not ours. Paths below the target are text,
 `/` between names, as `replay.target.placement` makes them.
 
-A run opens the files by their whole paths: links are looked for as it starts (`replay.target.stage.check_staged`), and
-the kernel refuses them at each open for writing and each rename (`replay.engine.link_free`). The libraries of
-MPI-IO and HDF5 open paths themselves: there the path is looked at just before. A user who replaces a directory by a
-link within that moment, or under a preloaded tracer, is trusted.
+A run opens the files by their whole paths. It looks for links when it starts (`replay.target.stage.check_staged`), and
+the kernel refuses them at each open for writing and each rename (`replay.engine.link_free`). The libraries of MPI-IO
+and HDF5 open paths themselves, so the path is checked just before. A user who replaces a directory by a link in
+between, or under a preloaded tracer, is trusted.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def resolve_target(target: Path) -> Path:
 
 
 def refuse_mounts(target: Path) -> None:
-    """Raises: TargetError where a directory or file of a twin is a mount point: writing and removing would cross it."""
+    """Raises: TargetError if a directory or file of a twin is a mount point, which writing and removing would cross."""
     twins = os.fsencode(target / TWIN_ROOT)
     try:
         lines = _MOUNTS.read_bytes().splitlines()
@@ -75,7 +75,7 @@ def close_unwritten(fd: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenDirectory:
-    """A directory: its resolved path, and its descriptor while it is held open, None where it does not exist."""
+    """A directory: its resolved path, and its descriptor while it is open, None if it does not exist."""
 
     path: Path
     fd: int | None
@@ -163,7 +163,7 @@ class OpenDirectory:
 
 
 def lstat(directory_fd: int, name: bytes) -> os.stat_result | None:
-    """What `name` itself is, without following it; None where there is nothing."""
+    """The status of `name` itself, without following a link; None if absent."""
     try:
         return os.stat(name, dir_fd=directory_fd, follow_symlinks=False)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""What fills a staged file: bytes that do not compress, made faster than a disk takes them.
+"""Fills staged files with bytes that do not compress, faster than a disk takes them.
 
-A byte of a file follows from its record id, its place and, for a real HDF5 file, the layout of its chunks: whoever
-knows these can make any block of the file again.
+A byte of a file follows from its record id, its place and, for a real HDF5 file, the layout of its chunks. So any block
+of the file can be made again from these.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ Difference = tuple[int, str, str]
 
 
 class Inserts(Protocol):
-    """What a file holds in place of noise."""
+    """The bytes of a file that are not noise."""
 
     def put_into(self, data: np.ndarray, begin: int) -> None:
-        """Overwrite what is not noise in `data`, the bytes (uint8) of the file from `begin` on."""
+        """Overwrite the bytes that are not noise in `data`, the bytes (uint8) of the file from `begin` on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """The `size` bytes of a staged file: the noise of its record id with `inserts`, or zeros where it is a hole."""
+    """The `size` bytes of a staged file: the noise of its record id with `inserts`, or zeros for a hole."""
 
     record_id: int
     size: int
@@ -62,7 +62,7 @@ class Content:
             yield self.block(number, words)
 
     def first_difference(self, file: Reader, begin: int, end: int) -> Difference | None:
-        """The first byte in [begin, end) of a file that is another; None where all are right. The rest of a hole is
+        """The first wrong byte in [begin, end) of a file; None if all are right. The rest of a hole is
         skipped, not read. `begin` is a multiple of BLOCK_BYTES. Raises: OSError."""
         words = _words(end - begin)
         at, buffer = begin, np.empty(len(words) * 8, dtype=np.uint8)
@@ -92,8 +92,8 @@ def _words(size: int) -> np.ndarray:
 def make_noise(record_id: int, block: int, words: np.ndarray) -> None:
     """Fill `words`, uint64[up to BLOCK_BYTES / 8], with the start of block number `block` of a file.
 
-    One block of noise, each word combined with a key of this file and block: neither a compressor, which
-    looks for repeated bytes, nor deduplication finds anything, and it is several times as fast as a generator.
+    Each word of one block of noise is combined with a key of this file and block. A compressor finds no repeated bytes
+    and deduplication no equal blocks. It is several times as fast as a random generator.
     """
     key = np.uint64(_mix(record_id ^ _mix(block)))
     np.bitwise_xor(noise_block()[: len(words)], key, out=words)

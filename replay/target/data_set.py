@@ -1,9 +1,11 @@
-"""What the twin data set of a capture is: which files, how large, where. Reads the capture, looks at no target.
+"""Determines the twin data set of a capture: files, sizes and places. Reads the capture, not the target.
 
-A file is *read* (its contents are staged), *looked at* (opened, closed, stat'ed, but no byte read: a hole of its size
-will do) or *created* (only written, or given its name, before it is read: the run makes it). A file that is only
-written but was stat'ed before that, such as a log that is continued, was there before the job: it is looked at. Files
-without operations are not part of it.
+A file has one of three roles:
+* *read*: its contents are staged.
+* *looked at*: it is opened, closed or stat'ed, but no byte is read, so a hole of its size is enough. A file that is
+  only written but was stat'ed before, such as a continued log, existed before the job and is looked at.
+* *created*: it is written, or given its name, before any read. The run makes it.
+Files without operations are not part of the data set.
 """
 
 from __future__ import annotations
@@ -76,10 +78,9 @@ class FileUse:
 
 
 def file_use(capture: Capture) -> FileUse:
-    """From the counts of each rank (`Capture.usage`). A read of any api counts, also one that returned nothing.
+    """From the counts of each rank (`Capture.usage`). A read of any api counts, even if it returned no bytes.
 
-    All but `touched` is taken from the whole capture, also where a part of it is replayed, so that all parts share one
-    twin.
+    All but `touched` comes from the whole capture, even for a part of it, so that all parts share one twin.
 
     Raises: CaptureError when a part cannot be read.
     """
@@ -99,7 +100,7 @@ def file_use(capture: Capture) -> FileUse:
         written[new_name] = True
         renamed[file_id[renames]] = new[new_name] = True
         np.maximum.at(end, file_id[moves], last[moves])
-    # What a run takes away, or puts another in the place of, before it is read must not be staged.
+    # Do not stage a file that the job renames or replaces before its first read.
     replaced, looked_at = (renamed | new) & read, looked_at & written & ~(read | renamed | new)
     if np.any(replaced | looked_at):
         first = _first_times(capture.whole, count)
@@ -121,9 +122,9 @@ def file_use(capture: Capture) -> FileUse:
 
 
 def _first_times(capture: Capture, files: int) -> dict[int, np.ndarray]:
-    """int64[files] for READ, WRITE, OPEN, STAT and RENAME: when any rank first did so to each file.
+    """int64[files] for READ, WRITE, OPEN, STAT and RENAME: time of the first such operation of any rank on a file.
 
-    In ns from the job's start; the largest int64 where no rank did. RENAME: when another file is first renamed to it.
+    In ns from the job's start; the largest int64 for none. RENAME: when another file is first renamed to it.
     """
     first = {kind: np.full(files, np.iinfo(np.int64).max) for kind in (READ, WRITE, OPEN, STAT, RENAME)}
     for batch in capture.operations(columns=["op", "file_id", "offset", "start_ns"]):
@@ -138,11 +139,11 @@ def _first_times(capture: Capture, files: int) -> dict[int, np.ndarray]:
 def twin_data_set(
     capture: Capture, base: bytes, maps: Sequence[PathMap], manifest: Manifest, hdf5: Hdf5Files | None = None
 ) -> TwinDataSet:
-    """The data set as it is, or is to be, in a target (`base`: `Target.base`), beside what `manifest` says is there.
+    """The data set as it is, or will be, in a target (`base`: `Target.base`), beside the files of `manifest`.
 
-    A file that the manifest lists in the same size is shared; one that differs, or that a file or directory there is
-    in the way of, goes below a root of this data set's own. `hdf5` None: any HDF5 file that was made for as many bytes
-    will do, as it does for requests past the library; to know the layouts costs a look at all requests.
+    A file that the manifest lists in the same size is shared. A file that differs, or whose place is taken by another
+    file or directory, goes below a private root of this data set. `hdf5` None: any HDF5 file made for the same number
+    of bytes is accepted. That is enough for requests past the library, and saves a pass over all requests.
     """
     use = file_use(capture)
     placements = place(capture.files, base, maps, written=np.flatnonzero(use.written).tolist())
@@ -210,7 +211,7 @@ def _identity(files: TwinFiles) -> str:
 
 
 def _settle(files: TwinFiles, own_root: str, manifest: Manifest) -> TwinFiles:
-    """The files, below `own_root` those that what the manifest lists is in the way of."""
+    """The files; those whose places the manifest's files take move below `own_root`."""
     if not len(manifest.files):
         return files
     listed = manifest.path
@@ -230,8 +231,8 @@ def _settle(files: TwinFiles, own_root: str, manifest: Manifest) -> TwinFiles:
 
 
 def fits(manifest: Manifest, rows: np.ndarray, files: TwinFiles) -> np.ndarray:
-    """bool[files]: whether the entry of each file can stand for it: made by the run, both or neither, and the same
-    contents. `rows`: of the entries, -1 where there is none, which fits."""
+    """bool[files]: whether the entry of each file can replace it: same contents, and both or neither made by the run.
+    `rows`: rows of the entries, -1 for none, which fits."""
     if not len(manifest.files):
         return np.ones(len(files), dtype=bool)
     listed = manifest.files.drop_columns(["path"]).take(np.maximum(rows, 0))

@@ -1,7 +1,7 @@
-"""Twins of HDF5 files: real HDF5 files whose chunks lie where the recorded ones lay, with their stored sizes.
+"""Twins of HDF5 files: real HDF5 files with chunks at the recorded places and of the recorded stored sizes.
 
-So a request at a recorded offset finds the recorded chunk, whether it is made by the library or past it. What is not
-metadata is the same noise as in a plain file; chunks that the recorded job compressed are deflated noise.
+So a request at a recorded offset finds the recorded chunk, through the library or past it. All bytes but the metadata
+are the same noise as in a plain file; compressed chunks are deflated noise.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dxt_replay.replay.target.content import BLOCK_BYTES, Content, make_noise
 
 @dataclass(kw_only=True, eq=False)
 class Hdf5Inserts:
-    """What a file of one layout with `data_bytes` bytes of data holds besides noise: metadata and compressed chunks."""
+    """The metadata and compressed chunks of a file of one layout with `data_bytes` bytes of data; the rest is noise."""
 
     layout: Hdf5Layout
     data_bytes: int
@@ -29,7 +29,7 @@ class Hdf5Inserts:
 
     @cached_property
     def metadata(self) -> Metadata:
-        """All of the file that no dataset holds."""
+        """All bytes of the file outside its datasets."""
         return metadata_of(self.layout, self.data_bytes)
 
     @cached_property
@@ -78,7 +78,7 @@ def hdf5_bytes(layout: Hdf5Layout, data_bytes: int) -> int:
 
 
 def file_content(record_id: int, size: int, layout: Hdf5Layout | None, data_bytes: int) -> Content:
-    """What a staged file of `size` bytes holds. `data_bytes`: those that accesses to a real HDF5 file need."""
+    """The content of a staged file of `size` bytes. `data_bytes`: bytes that accesses to a real HDF5 file need."""
     inserts = None if layout is None else Hdf5Inserts(layout=layout, data_bytes=data_bytes, record_id=record_id)
     return Content(record_id=record_id, size=size, inserts=inserts)
 

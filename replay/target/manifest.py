@@ -1,4 +1,4 @@
-"""What a target's manifest holds: every file there that is ours. Nothing that it does not list is ever changed.
+"""The manifest of a target lists every staged file. No other file there is ever changed.
 
 `TARGET/dxt-replay-manifest.json`, one line a file:
 
@@ -6,8 +6,8 @@
     {"path": "dxt-replay-twin/a/b", "size": 4096, "record_id": 17, "sparse": false, "state": "whole"},
     ...]}
 
-It is written before the first file with state `planned` and again at the end, so that the files of an
-interrupted staging are known from somebody else's.
+It is written before the first file, with state `planned`, and again at the end. So the files of an interrupted staging
+can be told from foreign files.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def in_state(files: pa.Table, *states: str) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """All that is ours in a target. `data_sets`: identities of the data sets staged there, in order.
+    """The staged files of a target. `data_sets`: identities of the data sets staged there, in order.
 
     `files`: of MANIFEST_SCHEMA, in order. `digest`: of the text that it was read from, None for one that was not.
     """
@@ -151,9 +151,9 @@ class Manifest:
 
 
 def read_manifest(target: Target) -> Manifest:
-    """The manifest of a target; one without files where there is none.
+    """The manifest of a target; an empty one if there is none.
 
-    Raises: TargetError when it is damaged, not ours, or written by a newer release.
+    Raises: TargetError when it is damaged, foreign, or written by a newer release.
     """
     text = _text(target)
     if text is None:
@@ -222,7 +222,7 @@ def _blocks(manifest: Manifest) -> Iterator[bytes]:
     head = {"schema_version": MANIFEST_VERSION, "made_by": "dxt-replay", "data_sets": manifest.data_sets}
     yield json.dumps(head).encode()[:-1] + b', "files": [\n'
     count = len(manifest.files)
-    for rows in pieces(count):  # some at a time: together they are larger than the manifest
+    for rows in pieces(count):  # write some at a time: all lines together are larger than the manifest
         text = _lines(manifest.files.slice(rows.start, rows.stop - rows.start))
         yield text if rows.stop < count else text.removesuffix(b",\n") + b"\n"
     yield b"]}\n"

@@ -1,7 +1,7 @@
-"""The kernel's page cache: drop the pages of files, and count which are there.
+"""Drops the pages of files from the kernel's page cache, and counts pages in it.
 
-Both see the page cache of this machine only: not a disk's, a server's or a burst buffer's, nor the caches that ZFS and
-GPFS keep beside it.
+Only the page cache of this machine counts: not the cache of a disk, a server or a burst buffer, and not the private
+caches of ZFS and GPFS.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class DropResult:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """A sentence for each thing that was not dropped."""
+        """A sentence for each group of files that was not dropped."""
         kept = (
             f"{count} files are on {name}, which does not drop pages on request: their reads will not be cold"
             for name, count in sorted(self.kept.items())
@@ -65,20 +65,20 @@ class DropResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residency:
-    """Bytes of `total_bytes` in the page cache; files of which the kernel does not say it are in neither."""
+    """Bytes of `total_bytes` in the page cache; both leave out files for which the kernel does not tell."""
 
     resident_bytes: int = 0
     total_bytes: int = 0
 
     def __add__(self, other: Residency) -> Residency:
-        """That of both sets of files."""
+        """The residency of both sets of files."""
         return Residency(
             resident_bytes=self.resident_bytes + other.resident_bytes, total_bytes=self.total_bytes + other.total_bytes
         )
 
     @property
     def percent(self) -> float | None:
-        """Share in percent; None where nothing is known."""
+        """Share in percent; None if unknown."""
         return 100.0 * self.resident_bytes / self.total_bytes if self.total_bytes else None
 
 
@@ -114,10 +114,10 @@ def drop(paths: Iterable[bytes]) -> DropResult:
 
 
 def resident(paths: Iterable[bytes]) -> Residency:
-    """How much of these files the page cache holds, from mincore(2) on mappings that are never read.
+    """The part of these files in the page cache, from mincore(2) on mappings that are never read.
 
-    Files that this user neither owns nor may write do not count: for those the kernel says "all resident"
-    (since Linux 5.2, commit 134fca9063ad). Nor do files that cannot be opened. Never raises for a single file.
+    Files that this user neither owns nor may write do not count, because the kernel reports them as all resident
+    (since Linux 5.2, commit 134fca9063ad). Files that cannot be opened do not count. Never raises for a single file.
     """
     found = total = 0
     for path in paths:

@@ -63,7 +63,7 @@ def name_starts(paths: pa.LargeStringArray) -> np.ndarray:
 
 
 def directories(paths: pa.LargeStringArray) -> pa.LargeStringArray:
-    """What is before the last `/` of each path; "" where there is none."""
+    """The part of each path before its last `/`; "" without one."""
     data, bounds = text_bytes(paths)
     begins = bounds[:-1][: len(paths)]
     lengths = np.maximum(name_starts(paths) - 1 - begins, 0)

@@ -1,12 +1,11 @@
 """Recorded path -> path under the target. Pure: no file is looked at.
 
-`/data/train/a.npz` becomes `TARGET/dxt-replay-twin/data/train/a.npz`, so that a person finds it again. What cannot
-stand as it is (`..`, control characters, bytes that are not UTF-8, names that are too long or taken) is changed by
-fixed rules, and the marks of those rules (`%` and two hex digits, `%-`, `%~`) cannot occur in a name that was kept,
-because a `%` in a recorded name is itself escaped.
+`/data/train/a.npz` becomes `TARGET/dxt-replay-twin/data/train/a.npz`, so that a person finds it again. Fixed rules
+change names that cannot be kept: `..`, control characters, bytes that are not UTF-8, names that are too long or taken.
+The marks of these rules (`%` and two hex digits, `%-`, `%~`) cannot occur in a kept name, because a `%` in a recorded
+name is escaped too.
 
-Most files have a place of their own that is named as they are: columns decide that. Only the others are looked at one
-by one.
+Most files keep their names, which is decided for whole columns. Only the others are handled one by one.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _DOTS = r"/\.\.?(/|$)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where one recorded file is in a replay: an absolute path; `mapped` data is real, read only and never written."""
+    """The place of one recorded file in a replay: an absolute path. `mapped` data are real and never written."""
 
     file_id: int
     path: bytes
@@ -62,9 +61,9 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Placements(Sequence[Placement]):
-    """A placement for each file, by file id, made when it is asked for.
+    """A placement for each file, by file id, made on demand.
 
-    `base`: the target and `/`. `below`: text below it, null where the file is mapped. `real`: then its whole path.
+    `base`: the target and `/`. `below`: text below it, null for a mapped file. `real`: whole path of a mapped file.
     """
 
     base: bytes
@@ -174,7 +173,7 @@ def place(
 
 
 def _plain(files: pa.Table, recorded: pa.LargeStringArray, most_bytes: int) -> np.ndarray:
-    """bool[files]: whose path stays as it is, unless another file is in its way."""
+    """bool[files]: files that keep their path, unless another file is in the way."""
     plain = pc.and_(pc.match_substring_regex(recorded, _PLAIN), pc.invert(pc.match_substring_regex(recorded, _DOTS)))
     # No name is longer than the path; long ones are looked at one by one.
     short = booleans(pc.less_equal(pc.binary_length(recorded), max(most_bytes, 0)))
@@ -217,7 +216,7 @@ def _candidates(files: pa.Table, mask: np.ndarray) -> list[_Candidate]:
     candidates = []
     for file_id, record_id, path in zip(rows.tolist(), some["record_id"].to_pylist(), exact_paths(some), strict=True):
         parts = lexical_parts(path)
-        # of two names for one place, the one written without detours keeps it
+        # of two names for one place, the one without `.` or `..` keeps it
         exact = path == b"/" + b"/".join(parts)
         names = tuple(_escape(part) for part in parts)
         candidates.append(_Candidate(file_id=file_id, record_id=record_id, parts=names, exact=exact))
@@ -237,7 +236,7 @@ def is_twin_root(name: str) -> bool:
 
 
 def locate(path: str, maps: Sequence[PathMap]) -> Path:
-    """Where a recorded path is on this machine: below the directory of the longest fitting prefix, else as recorded."""
+    """A recorded path on this machine: below the directory of the longest fitting prefix, else the same path."""
     by_length = sorted(maps, key=lambda rule: -len(rule.prefix))
     found = _mapped_path(lexical_parts(os.fsencode(path)), by_length)
     return Path(path if found is None else os.fsdecode(found))

@@ -1,8 +1,8 @@
 """A directory of a file system as a target: files by descriptors of their directories, many in one compiled call.
 
-A large file is written under a temporary name and renamed when it is whole. A small file has its own name from the
-start and is written at once: a temporary name and a rename cost as much as the rest of it. One that a crash cut short
-is known by the manifest, which lists it as planned, and by its bytes, the start of its noise
+A large file is written under a temporary name and renamed when it is complete. A small file has its own name from the
+start and is written at once, because a temporary name and a rename would double its cost. A small file that a crash cut
+short is recognised by the manifest, which lists it as planned, and by its bytes, the start of its noise
 (`replay.target.stage_plan`).
 """
 
@@ -64,7 +64,7 @@ def temporary_name(name: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class PosixReader:
-    """A file that is open, by its descriptor."""
+    """An open file, by its descriptor."""
 
     fd: int
 
@@ -139,7 +139,7 @@ class PosixTarget(OpenDirectory):
             try:
                 with self.directory(above) as fd:
                     found = [] if fd is None else _listed(fd)
-            except TargetError:  # a link or a file in place of a directory
+            except TargetError:  # a link or a file instead of a directory
                 yield above, False
                 continue
             for name, is_directory in found:
@@ -185,7 +185,7 @@ class PosixTarget(OpenDirectory):
 
     @contextmanager
     def _placed(self, path: str, replace: bool) -> Iterator[int]:
-        """Descriptor of a new file, which has its name at the end, or is taken away. Raises: TargetError."""
+        """Descriptor of a new file, which gets its name at the end or is removed. Raises: TargetError."""
         directory, name = split(path)
         temporary = temporary_name(name)
         try:
@@ -195,7 +195,7 @@ class PosixTarget(OpenDirectory):
                     try:
                         yield fd
                     finally:
-                        os.close(fd)  # before it has its place: NFS reports a full disk here
+                        os.close(fd)  # close before the rename: NFS reports a full disk here
                     if not replace and lstat(above, name) is not None:
                         raise foreign(self.shown(path))
                     os.rename(temporary, name, src_dir_fd=above, dst_dir_fd=above)
@@ -242,7 +242,7 @@ class PosixTarget(OpenDirectory):
         return removed
 
     def _remove_begun(self, fd: int, batch: DirectoryBatch) -> None:
-        """Remove what a staging that was killed left under temporary names."""
+        """Remove temporary files of a staging that was killed."""
         try:
             with os.scandir(fd) as entries:
                 there = {name for entry in entries if (name := os.fsencode(entry.name)).startswith(_TEMPORARY)}
@@ -281,7 +281,7 @@ class PosixTarget(OpenDirectory):
         try:
             yield
         finally:
-            if fd is not None:  # in a thread: on storage that hangs this would never return, nor the error be printed
+            if fd is not None:  # in a thread: on storage that hangs this would never return
                 releasing = threading.Thread(target=self._release_lock, args=(fd,), daemon=True)
                 releasing.start()
                 releasing.join(RELEASE_PATIENCE_S)
@@ -345,7 +345,7 @@ def open_directory(where: str | Path, make: bool = False) -> Iterator[PosixTarge
 
 
 def sync_file_system(fd: int) -> None:
-    """Have the file system of an open file or directory write out what it holds back: syncfs(2). Raises: OSError."""
+    """Make the file system of an open file or directory write its cached data: syncfs(2). Raises: OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "syncfs"):
         os.sync()

@@ -1,8 +1,8 @@
-"""What a target is: the place of a twin data set, which staging and verifying know by these calls alone.
+"""The interface of a target, the place of a twin data set. Staging and verifying use only these calls.
 
 `replay.target.targets` opens one; a file system is `replay.target.posix`. Paths are text below the target, `/` between
 names, as `replay.target.placement` makes them; many are a column, `pa.LargeStringArray`. A target that does not exist
-holds nothing. Every call raises TargetError, which says what was refused and what to do.
+is empty. Every call raises TargetError, which names the refused call and the remedy.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _REMEDIES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """How much more a target takes; for this user, None where it does not say.
+    """Free room of a target for this user; None if unknown.
 
     `free_bytes`, `free_files`: bytes and files. `block_bytes`: every file takes whole blocks of so many bytes.
     `store`: equal for targets that share their room.
@@ -57,9 +57,9 @@ class Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Found:
-    """What is at the places of files, int64[files] each.
+    """The state of the places of files, int64[files] each.
 
-    `mode`: as `st_mode`, 0 where there is nothing. `size`: in bytes. `links`: how many names it has.
+    `mode`: as `st_mode`, 0 if absent. `size`: in bytes. `links`: number of names.
     """
 
     mode: np.ndarray
@@ -68,91 +68,91 @@ class Found:
 
     @property
     def sizes(self) -> np.ndarray:
-        """int64[files]: bytes of each file, -1 where there is nothing."""
+        """int64[files]: bytes of each file, -1 if absent."""
         found: np.ndarray = np.where(self.mode != 0, self.size, -1)
         return found
 
 
 class Reader(Protocol):
-    """A file of a target that is open. Threads may share it."""
+    """An open file of a target. Threads may share it."""
 
     @property
     def size(self) -> int:
         """Bytes of the file."""
 
     def read_into(self, into: memoryview, offset: int) -> int:
-        """Fill `into` with what is at `offset`; how many bytes there were. Raises: OSError."""
+        """Read from `offset` into `into`. Returns the number of bytes. Raises: OSError."""
 
     def data_from(self, offset: int) -> int:
-        """Where from `offset` on the next byte is that is not known to be in a hole; `size` where there is none."""
+        """The next offset from `offset` on that may be outside a hole; `size` for none."""
 
 
 class Target(Protocol):
-    """A target that is open. Threads may call it at once."""
+    """An open target. Threads may call it at the same time."""
 
     @property
     def where(self) -> str | Path:
-        """What opens it again."""
+        """The text that opens it again."""
 
     @property
     def base(self) -> bytes:
-        """What stands before a path below it."""
+        """The prefix of a path below it."""
 
     @property
     def exists(self) -> bool:
-        """Whether there was anything when it was opened."""
+        """Whether it existed when it was opened."""
 
     def shown(self, path: str) -> str:
-        """The whole name of `path`, for a message."""
+        """The full name of `path`, for a message."""
 
     def locked(self) -> AbstractContextManager[None]:
-        """Keep out other processes that stage into this target, replay on it, or remove what is staged."""
+        """Keep out other processes that stage into this target, replay on it, or unstage it."""
 
     def room(self) -> Room:
-        """How much more it takes."""
+        """Free room."""
 
     def stat(self, paths: pa.LargeStringArray) -> Found:
-        """What is at each path, through no link."""
+        """The state of each path, without following links."""
 
     def list(self) -> Iterator[tuple[str, bool]]:
-        """(path, whether it is a directory) of all below the roots of twins, also what nobody staged."""
+        """(path, whether it is a directory) of everything below the roots of twins, foreign files included."""
 
     def open(self, path: str) -> AbstractContextManager[Reader | None]:
-        """A file to read; None where there is none."""
+        """Open a file for reading; None if absent."""
 
     def put(self, path: str, blocks: Iterable[bytes | memoryview], *, replace: bool, sync: bool) -> None:
-        """Make a file of these blocks. It has its name once it is whole, and nothing is left where that fails.
+        """Make a file of these blocks. It gets its name when it is complete; a failure leaves no file.
 
-        `replace`: take the place of a file that is there, which is refused else. `sync`: be durable at once.
+        `replace`: replace an existing file, which is an error otherwise. `sync`: make it durable at once.
         """
 
     def put_hole(self, path: str, size: int, *, replace: bool) -> None:
-        """As `put`, of `size` bytes that are 0 and take no room, as far as the target has such files."""
+        """As `put`, for `size` bytes of 0, which take no room if the target supports holes."""
 
     def put_many(
         self, paths: pa.LargeStringArray, sizes: np.ndarray, record_ids: np.ndarray, placed: np.ndarray
     ) -> None:
         """Make new files of at most SMALL_BYTES, the noise of their record ids (`replay.target.content`).
 
-        `sizes`, `record_ids`: int64 and uint64, one a path. `placed`: bool by path, set for each file that is whole,
-        also where another is refused.
+        `sizes`, `record_ids`: int64 and uint64, one a path. `placed`: bool by path, set for each complete file, also
+        when another file fails.
         """
 
     def make_parents(self, paths: pa.LargeStringArray) -> None:
-        """Have `paths` be names under which a run can make files."""
+        """Make the directories in which a run creates files at `paths`."""
 
     def remove(self, paths: pa.LargeStringArray) -> int:
-        """Remove files, and what a staging that was killed left of them; how many. Anything but files stays."""
+        """Remove files, and leftovers of a killed staging. Returns their number. Anything but files stays."""
 
     def prune(self, paths: pa.LargeStringArray) -> None:
-        """Remove the directories above `paths` that are empty."""
+        """Remove the empty directories above `paths`."""
 
     def sync(self) -> None:
-        """Have all that was put be durable."""
+        """Make all written files durable."""
 
 
 def refusal(error: OSError, doing: str) -> TargetError:
-    """The error for something that the operating system refused, with what to do next. `doing`: "write /a/b"."""
+    """The error for a call that the operating system refused, with the remedy. `doing`: "write /a/b"."""
     remedy = exhausted(error) or _REMEDIES.get(error.errno or 0, "choose another --target")
     return TargetError(f"cannot {doing}: {os.strerror(error.errno) if error.errno else error}; {remedy}")
 
@@ -163,7 +163,7 @@ def foreign(shown: str) -> TargetError:
 
 
 def plain_files(target: Target, paths: pa.LargeStringArray) -> np.ndarray:
-    """int64[paths]: bytes of the file at each path, -1 where there is nothing.
+    """int64[paths]: bytes of the file at each path, -1 if absent.
 
     Raises: TargetError for a link of either kind, a directory and anything else that is not a plain file.
     """

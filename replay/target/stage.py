@@ -1,7 +1,6 @@
-"""The twin data set of a capture under a target: written, checked before a run, taken away again.
+"""Writes the twin data set of a capture under a target, checks it before a run, and removes it.
 
-`replay.target.stage_plan` says what to write, `replay.target.manifest` lists what is ours; the target keeps everything
-outside of it untouched.
+`replay.target.stage_plan` plans the files, and `replay.target.manifest` lists them. All other files stay untouched.
 """
 
 from __future__ import annotations
@@ -50,10 +49,10 @@ def stage(
     progress: Progress | None = None,
     limit: Limit | None = None,
 ) -> Manifest:
-    """Carry the plan out; returns the target's manifest. Started again after an interrupt, it goes on.
+    """Carry out the plan. Returns the target's manifest. After an interrupt, the next call continues.
 
-    `workers`: threads, a number that suits this machine when None. All files are on the disk at the end. `limit`: the
-    longest time.
+    `workers`: threads; None chooses a number for this machine. `limit`: the longest time. All files are on the disk at
+    the end.
     Raises: TargetError when it does not fit, the target changed since the plan, or the disk refuses; files that are
     whole by then stay and are listed.
     """
@@ -64,7 +63,7 @@ def stage(
             raise TargetError(f"{target.shown('')} changed after the plan was made: plan again")
         new = plan.to_write.chosen(~plan.replaced)
         planned = _entries(plan, new, PLANNED, sparse=plan.sparse[~plan.replaced])
-        # a file of ours stays listed as it is until the new one has its place
+        # keep the old entry of a staged file until the new file has its place
         kept = [_kept_entries(plan, files) for files in (plan.already_staged, plan.to_write.chosen(plan.replaced))]
         created = _entries(plan, plan.created_by_run, CREATED_BY_RUN)
         manifest = plan.manifest.with_files(in_order(pa.concat_tables([planned, *kept, created])), plan.identity)
@@ -96,9 +95,9 @@ def stage(
 def check_staged(
     capture: Capture, target: str | Path, maps: Sequence[PathMap] = (), hdf5: Hdf5Files | None = None
 ) -> Placements:
-    """Where each file of the capture is for a run, by file id; files without operations have a place but no file.
+    """The place of each file of the capture for a run, by file id. Files without operations have a place but no file.
 
-    `hdf5`: given where the run uses that library, which must find the chunks where they are expected.
+    `hdf5`: given if the run uses that library, which must find the chunks at the expected places.
     Raises: TargetError when a file that the run needs is absent, too small, or reached through a link.
     """
     with open_target(target) as opened:
@@ -127,9 +126,9 @@ def _check_files(target: Target, manifest: Manifest, files: TwinFiles) -> None:
 
 
 def prepare_run(target: str | Path, placements: Placements) -> int:
-    """Remove what earlier runs created, so that this one creates it anew; returns how many files.
+    """Remove files that earlier runs created, so that this run creates them anew. Returns their number.
 
-    Only files that the manifest lists as created by the run; their directories are made where they are absent. The
+    Only files that the manifest lists as created by the run are removed. Their directories are made if absent. The
     caller holds the target's lock (`targets.locked_target`) until the run is over.
     """
     with open_target(target) as opened:
@@ -143,9 +142,9 @@ def prepare_run(target: str | Path, placements: Placements) -> int:
 
 
 def unstage(target: str | Path) -> int:
-    """Remove the files of the manifest, directories that are then empty, and the manifest; returns how many files.
+    """Remove the files of the manifest, empty directories, and the manifest. Returns the number of files.
 
-    The target itself stays, with all that is not ours in it.
+    The target itself stays, with all foreign files in it.
     """
     with open_target(target) as opened, opened.locked():
         paths = read_manifest(opened).path
@@ -176,7 +175,7 @@ def _entries(plan: StagePlan, files: TwinFiles, state: str, *, sparse: np.ndarra
 
 
 def _kept_entries(plan: StagePlan, files: TwinFiles) -> pa.Table:
-    """The entries of files that are there: another data set may have made them."""
+    """The entries of existing files: another data set may have made them."""
     old = plan.manifest.files.take(rows_in(files.path, plan.manifest.path))
     kept = {name: old[name] for name in old.column_names}
     return manifest_files(**kept | {"state": pa.repeat(WHOLE, len(files)), "written": _is_written(plan, files)})

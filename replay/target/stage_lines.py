@@ -1,4 +1,4 @@
-"""What staging would do and what it did, as lines for people and as JSON."""
+"""Describes a plan of staging and its result, as lines for people and as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEAST_MEASURED_S = 0.01
 
 
 def describe(plan: StagePlan, *, dry_run: bool = True) -> list[str]:
-    """What staging would write, or is about to write, one line for each fact; the largest files by name."""
+    """The planned writes, one line for each fact, with the names of the largest files."""
     holes = f", {format_count(int(plan.sparse.sum()))} of them as holes" if plan.sparse.any() else ""
     verb, place = "Would write" if dry_run else "Writing", f"under {printable(plan.target)}"
     lines = [
@@ -62,7 +62,7 @@ def _largest(files: TwinFiles) -> list[tuple[str, int]]:
 
 
 def describe_done(plan: StagePlan, seconds: float) -> str:
-    """What staging wrote, in one line; without a rate where hardly any time passed."""
+    """The result of staging in one line, without a rate if hardly any time passed."""
     if not len(plan.to_write):
         return "The twin is complete."
     files, size = format_counted(len(plan.to_write), "file"), format_bytes(plan.bytes_to_write)

@@ -1,6 +1,6 @@
-"""What staging a twin would write, planned without a change; and what is at the places of its files.
+"""Plans the writes of staging a twin, from the files that exist at its places. Changes nothing.
 
-`replay.target.data_set` decides what a twin holds, `replay.target.placement` where each file is.
+`replay.target.data_set` decides the contents of a twin, `replay.target.placement` the place of each file.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _RECOGNISED_BYTES = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StagePlan:
-    """What staging would do.
+    """A plan of staging.
 
-    `target`: what opens it, resolved.
-    `bytes_to_write`: without holes; `bytes_on_disk`: the same in whole blocks. `room`: what the target takes.
-    `sparse`, `replaced`: bool by row of `to_write`: files that become holes, or replace a file of ours.
+    `target`: the resolved text that opens it.
+    `bytes_to_write`: without holes; `bytes_on_disk`: the same in whole blocks. `room`: free room of the target.
+    `sparse`, `replaced`: bool by row of `to_write`: files that become holes, or replace a staged file.
     `plain_hdf5`: paths of HDF5 files that are made as plain bytes, with the reason.
     """
 
@@ -65,7 +65,7 @@ class StagePlan:
 
     @property
     def shortage(self) -> str | None:
-        """Why the data set does not fit; None when it does."""
+        """The reason why the data set does not fit; None if it fits."""
         needed, files = self.bytes_on_disk, len(self.to_write)
         free, free_files = self.room.free_bytes, self.room.free_files
         if free is not None and needed > free:
@@ -81,9 +81,9 @@ class StagePlan:
 def plan_stage(
     capture: Capture, target: str | Path, *, maps: Sequence[PathMap] = (), sparse: bool = False
 ) -> StagePlan:
-    """What staging `capture` under `target` would write; changes nothing. `sparse`: holes where the format allows.
+    """Plan staging `capture` under `target`; changes nothing. `sparse`: use holes if the format allows them.
 
-    Raises: TargetError when a link, or a file that is not ours, is in the place of one, or a mapped file is missing.
+    Raises: TargetError when a link or a foreign file is in the place of a file, or a mapped file is missing.
     """
     with open_target(target) as opened:
         manifest = read_manifest(opened)
@@ -120,7 +120,7 @@ def _plain_hdf5(files: TwinFiles, reasons: Mapping[int, str]) -> tuple[tuple[str
 
 
 def _there(target: Target, files: TwinFiles, holes: np.ndarray, manifest: Manifest) -> tuple[np.ndarray, np.ndarray]:
-    """bool[files] twice: staged and good as they are; and a file of ours to replace is at their place."""
+    """bool[files] twice: correctly staged; and a staged file at their place must be replaced."""
     sizes, listed = plain_files(target, files.path), manifest.files
     found = sizes >= 0
     if not found.any():
@@ -146,7 +146,7 @@ def _there(target: Target, files: TwinFiles, holes: np.ndarray, manifest: Manife
 
 
 def _made_by_us(target: Target, files: TwinFiles, row: int, entry: Mapping[str, object], size: int) -> bool:
-    """Whether an interrupted staging had finished a planned file of so many bytes, or begun a small one.
+    """Whether an interrupted staging finished a planned file of this size, or began a small one.
 
     `entry`: its row of the manifest."""
     content, sparse = files.content(row), bool(entry["sparse"])

@@ -14,7 +14,7 @@ TARGETS: dict[str, Callable[[str | Path, bool], AbstractContextManager[Target]]]
 
 
 def open_target(where: str | Path, *, make: bool = False) -> AbstractContextManager[Target]:
-    """The target at a path or URL, held open; `make`: with all above it, where it does not exist.
+    """Open the target at a path or URL; `make`: create it and its parents if absent.
 
     Raises: TargetError when it cannot be opened or made, or must not be used.
     """
@@ -24,6 +24,6 @@ def open_target(where: str | Path, *, make: bool = False) -> AbstractContextMana
 
 @contextmanager
 def locked_target(where: str | Path) -> Iterator[None]:
-    """Hold the lock of a target, as `Target.locked`; nothing is held where the target does not exist."""
+    """Hold the lock of a target, as `Target.locked`. A target that does not exist needs no lock."""
     with open_target(where) as target, target.locked():
         yield

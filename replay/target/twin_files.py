@@ -55,21 +55,21 @@ class TwinFiles:
 
     @property
     def is_plain(self) -> np.ndarray:
-        """bool[files]: which files hold nothing but noise, or may be a hole; the others are real HDF5 files."""
+        """bool[files]: files of only noise, or holes; the others are real HDF5 files."""
         if not self.layouts:
             return np.ones(len(self), dtype=bool)
         return ~np.isin(self.file_id, list(self.layouts))
 
     @property
     def layout(self) -> pa.StringArray:
-        """The digest of the layout of each file, null where it has none."""
+        """The digest of the layout of each file, null for none."""
         if not self.layouts:
             return pa.nulls(len(self), pa.string())
         found = map(self.layouts.get, self.file_id.tolist())
         return pa.array([None if layout is None else layout.digest for layout in found], pa.string())
 
     def content(self, row: int) -> Content:
-        """What the file in this row is filled with."""
+        """The content of the file in this row."""
         layout = self.layouts.get(int(self.file_id[row]))
         return file_content(int(self.record_id[row]), int(self.size[row]), layout, int(self.data_bytes[row]))
 
@@ -84,5 +84,5 @@ class TwinFiles:
 
 
 def total(numbers: np.ndarray) -> int:
-    """The sum of int64 numbers that are not negative, whatever it is."""
+    """The sum of int64 numbers that are not negative, without overflow."""
     return (int((numbers >> 32).sum()) << 32) + int((numbers & 0xFFFFFFFF).sum())

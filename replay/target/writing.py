@@ -1,6 +1,6 @@
 """Writes the files of a twin data set in parallel.
 
-A thread takes files of one directory at a time, small ones together, because targets make these many in one call.
+A thread takes files of one directory at a time, small ones together, because a target makes many of them in one call.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Progress = Callable[[int, int], None]
 class Limit(Protocol):
     """The longest time that the writing may take (`replay.ranks.time_limit`).
 
-    `where`: called where the time is over and this process does not come back; says what it was doing.
+    `where`: called when the time is over and this process hangs; returns its current work.
     """
 
     where: Callable[[], str | None]
@@ -55,11 +55,11 @@ class Limit(Protocol):
         """Whether the time is over."""
 
     def message(self, standing: str | None = None) -> str:
-        """The error for that. `standing`: what hangs."""
+        """The error for an expired limit. `standing`: the call that hangs."""
 
 
 class _NoLimit:
-    """Any time."""
+    """No limit."""
 
     where: Callable[[], str | None]
     expired = False
@@ -90,7 +90,7 @@ class _Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Writing:
-    """What the threads of one staging share. `small`: bool by row of `files`, made many in one call.
+    """State that the threads of one staging share. `small`: bool by row of `files`, made many in one call.
 
     `batches`: the rows of files of one directory each, given out one batch after the other.
     """
@@ -130,7 +130,7 @@ class _Writing:
         self.current.pop(get_ident(), None)
 
     def _begin(self, rows: np.ndarray) -> np.ndarray:
-        """bool[rows]: which files are whole, which is none of them yet. Raises: _Stopped."""
+        """bool[rows]: complete files; none yet. Raises: _Stopped."""
         if self.stop.is_set():
             raise _Stopped
         whole = np.zeros(len(rows), dtype=bool)
@@ -147,7 +147,7 @@ class _Writing:
             self.counter.add(int(sizes[whole].sum()))
 
     def _write_file(self, row: int) -> None:
-        """Write one whole file, or leave nothing. Raises: TargetError, _Stopped."""
+        """Write one complete file, or leave none. Raises: TargetError, _Stopped."""
         self._begin(np.array([row]))
         path, size, replace = self.files.path[row].as_py(), int(self.files.size[row]), bool(self.replaced[row])
         if self.sparse[row]:
@@ -157,7 +157,7 @@ class _Writing:
         self.placed[row] = True
 
     def _blocks(self, row: int) -> Iterator[memoryview]:
-        """What a file holds, counted as it is written. Raises: _Stopped."""
+        """The blocks of a file, counted as they are written. Raises: _Stopped."""
         for block in self.files.content(row).blocks():
             yield block
             self.counter.add(len(block))
@@ -168,7 +168,7 @@ class _Writing:
 def _batches(files: TwinFiles, threads: int) -> list[np.ndarray]:
     """Rows of files of one directory, some BATCH_BYTES together or one large file; few are spread over the threads.
 
-    One thread after the other: several that make files in one directory wait for its lock more than they work.
+    Several threads that make files in one directory at a time wait for its lock more than they work.
     """
     number, _ = by_directory(files.path)
     order = directory_order(number)
@@ -185,7 +185,7 @@ def _batches(files: TwinFiles, threads: int) -> list[np.ndarray]:
 
 
 def default_workers() -> int:
-    """Threads that keep a disk busy: writing waits more than it computes."""
+    """A number of threads that keeps a disk busy: writing waits more than it computes."""
     return min(16, 2 * len(os.sched_getaffinity(0)))
 
 

@@ -1,1 +1,1 @@
-"""What-if: a capture to a changed capture, by rules that are pure functions over the operations of a rank."""
+"""Changes captures for what-if questions, by rules that are pure functions over the operations of a rank."""

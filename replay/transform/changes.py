@@ -1,4 +1,4 @@
-"""What is asked of a transformation, checked as far as it can be without a capture."""
+"""The changes that a user asks for, checked as far as possible without a capture."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ MOST_READERS, MOST_RANKS, MOST_BATCHES = 4096, 1 << 20, 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """The changes to a capture, applied in the order of the fields; None or 1.0 leaves things as they are.
+    """The changes to a capture, applied in the order of the fields; None and 1.0 change nothing.
 
     chunk_bytes: of the HDF5 data.
     compression: of the data that are read.
     transfer_bytes: of one request for a stream.
-    batch_times: how many batches become one.
+    batch_times: number of batches that become one.
     readers, prefetch: lanes that read for the loop of a rank, 0 for the training thread; batches read ahead.
-    preprocess_speed, compute_speed: how many times as fast.
-    ranks, weak: how many ranks, and whether each has as much to do as before; else all together have.
-    Raises: UsageError for values that cannot be, for changes that exclude each other, and for none.
+    preprocess_speed, compute_speed: multiples of the recorded speeds.
+    ranks, weak: number of ranks; with `weak` each does as much work as before, else they share the recorded work.
+    Raises: UsageError for impossible values, for changes that exclude each other, and for no change.
     """
 
     chunk_bytes: int | None = None
@@ -65,17 +65,17 @@ class Changes:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The options that were given, in the order in which they are applied."""
+        """The given options, in the order in which they are applied."""
         return tuple(self.as_json())
 
     @property
     def requests_change(self) -> bool:
-        """Whether other requests are made."""
+        """Whether the requests change."""
         return (self.chunk_bytes, self.compression, self.transfer_bytes) != (None, None, None)
 
     @property
     def pipeline_changes(self) -> bool:
-        """Whether readers work in another way."""
+        """Whether the work of the readers changes."""
         return (self.batch_times, self.readers, self.prefetch) != (None, None, None) or self.preprocess_speed != 1.0
 
     def as_json(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Compressed data: fewer bytes to read, and time to decode them. Pure.
+"""Models compressed data: fewer bytes to read, and time to decode them. Pure.
 
-Places and lengths shrink by one ratio for all data, which real data only do on average: the rows are `modelled`.
+Places and lengths of all data shrink by the same ratio. Real data do so only on average, so the rows are `modelled`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ numbers; a third part of the option overrides it."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compression:
-    """How data are compressed.
+    """A compression of data.
 
     name: of the decoder, one of DECODERS.
     ratio: stored bytes / bytes, above 0 and at most 1.
-    bytes_per_s: what comes out of the decoder.
+    bytes_per_s: output rate of the decoder.
     """
 
     name: str
@@ -37,8 +37,7 @@ class Compression:
 def with_compression(
     work: RankWork, chosen: np.ndarray, compression: Compression, cost: RequestCost
 ) -> tuple[RankWork, np.ndarray]:
-    """The operations, with the reads `chosen` (bool) of compressed data, and int64 (n,): how long decoding the data of
-    each operation takes."""
+    """The operations, with the reads `chosen` (bool) compressed; and int64 (n,), the time to decode each."""
     mine = chosen & work.data_reads
     begin = np.rint(work.offset * compression.ratio).astype(np.int64)
     end = np.maximum(np.rint((work.offset + work.length) * compression.ratio).astype(np.int64), begin + 1)

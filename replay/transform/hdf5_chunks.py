@@ -1,9 +1,9 @@
-"""Another chunk size for HDF5 data: the same elements, tiled differently. Pure.
+"""Changes the chunk size of HDF5 data: the same elements, tiled differently. Pure.
 
-The data requests of a file are those of whole chunks. As many as make a record form a range that the program asked
-for. Each range is tiled anew from its begin, and one request reads one chunk, or the range where that is smaller. In
-random order a chunk that is larger than the range is read whole. Header and index reads stay. Where the new chunks lie
-in the file is made up: records lie in a row, so the rows are `modelled`.
+The data requests of a file are those for whole chunks. The chunks of one record form a *range*. Each range is tiled
+anew from its begin, and one request reads one chunk, or the range if that is smaller. In random order a chunk that is
+larger than the range is read whole. Reads of headers and indexes stay. The places of the new chunks are made up, with
+the records in a row, so the rows are `modelled`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ JUMPS_SHARE = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Ranges:
-    """The records that were asked for: r ranges of the data, made of m chunk requests.
+    """The requested records: r ranges of the data, made of m chunk requests.
 
     of_request: int64 (m,), the range of each request. begin, end: int64 (r,), bytes of the data, records in a row.
     first: (r,), index of the first request of each. address: file offset of logical byte 0.
@@ -81,8 +81,8 @@ def _ranges(work: RankWork, at: np.ndarray) -> _Ranges:
 
 
 def _record_requests(within: np.ndarray, jumps: np.ndarray, batches: np.ndarray) -> int:
-    """How many chunk requests make a record: the smallest divisor of a batch's requests at whose multiples the
-    addresses nearly always jump; all of the batch where they never do. `within`: number of the request in its batch."""
+    """Number of chunk requests of a record: the smallest divisor of a batch's requests at whose multiples the addresses
+    nearly always jump; the whole batch if they never do. `within`: number of the request in its batch."""
     usual = int(np.bincount(batches).argmax())
     for period in range(1, usual):
         if usual % period == 0 and jumps[within % period == 0].mean() >= JUMPS_SHARE:
@@ -91,7 +91,7 @@ def _record_requests(within: np.ndarray, jumps: np.ndarray, batches: np.ndarray)
 
 
 def _places(address: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """int64 (r,): where each range lies among the data: in the order of their addresses, without gaps."""
+    """int64 (r,): the place of each range among the data, in the order of addresses and without gaps."""
     distinct, inverse = np.unique(address, return_inverse=True)
     longest = np.zeros(len(distinct), dtype=np.int64)
     np.maximum.at(longest, inverse, length)
@@ -104,7 +104,7 @@ def _tiles(ranges: _Ranges, lane: np.ndarray, size: int) -> tuple[np.ndarray, np
     whole = np.zeros(len(ranges.begin), dtype=bool)
     if not _in_order(ranges, lane):
         whole = ranges.end - ranges.begin < size
-    # A range of several chunks begins with one; of a chunk that is read whole, the range is a piece.
+    # A range of several chunks begins with a chunk. A range smaller than a chunk is a piece of it.
     base = np.where(whole, ranges.begin // size * size, ranges.begin)
     count = -(-(ranges.end - base) // size)
     of_range = np.repeat(np.arange(len(base)), count)

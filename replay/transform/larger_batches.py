@@ -1,6 +1,6 @@
-"""Larger batches: several batches become one, and their steps one step. Pure.
+"""Joins several batches into one, and their steps into one step. Pure.
 
-The requests stay. A step computes as long as its steps together did, and has one batch fetch and one collective.
+The requests stay. The new step computes as long as its old steps together, and has one batch fetch and one collective.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def with_larger_batches(
     (fetches,), the new number of each old fetch.
 
     takes_batch: bool (fetches,), the fetches that take a batch of the data set; others stay.
-    What operations follow is as it was, at the begin or the end of the fetch that their fetch became part of.
+    Operations follow the begin or the end of the new fetch that contains their old fetch.
     """
     old = loop.loop
     kept, group = _kept_events(old, takes_batch, times)
@@ -28,7 +28,7 @@ def with_larger_batches(
     earlier = np.concatenate(([0], np.cumsum(lost_ns)))
 
     def moved(at: np.ndarray) -> np.ndarray:
-        # An event that goes takes its time with it.
+        # A removed event removes its time too.
         place = np.searchsorted(old.end_ns, at, side="right")
         inside = np.minimum(place, len(kept) - 1)
         partly = np.clip(at - old.begin_ns[inside], 0, lost_ns[inside])
@@ -112,12 +112,12 @@ def _processed_before(work: RankWork, making: BatchMaking, fetch_of: np.ndarray)
 
 
 def _kept_events(loop: TrainingLoop, takes_batch: np.ndarray, times: int) -> tuple[np.ndarray, np.ndarray]:
-    """bool (events,): the events that stay; and int64 (events,): the event that each one is part of."""
+    """bool (events,): the events that stay; and int64 (events,): the new event that contains each old one."""
     slots = loop.fetches[takes_batch]
     first = slots[::times]
     kept = np.ones(len(loop.kind), dtype=bool)
     kept[np.setdiff1d(slots, first)] = False
-    # Of the collectives between two fetches that stay, the last ones after the last fetch of the batch stay.
+    # Between two fetches that stay, only the collectives after the last fetch of the batch stay.
     last = np.append(slots[times - 1 :: times], slots[-1:]) if len(slots) % times else slots[times - 1 :: times]
     collective = np.flatnonzero(loop.kind == COLLECTIVE)
     of_first = np.searchsorted(first, collective, side="right") - 1
@@ -129,7 +129,7 @@ def _kept_events(loop: TrainingLoop, takes_batch: np.ndarray, times: int) -> tup
 
 
 def _kept_steps(loop: TrainingLoop, kept_fetch: np.ndarray, is_fetch: np.ndarray) -> np.ndarray:
-    """Rows of the steps that begin a step of the new loop: those with a fetch that stays, or without any."""
+    """Rows of the steps that begin a step of the new loop: those with a fetch that stays, or without a fetch."""
     step = np.searchsorted(loop.step_begin_ns, loop.begin_ns, side="right") - 1
     starts = np.zeros(len(loop.step_begin_ns), dtype=bool)
     fetches = np.zeros(len(starts), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""A training loop of another length: the steps of a recorded one, cut off or repeated. Pure."""
+"""Makes a training loop of another length, by cutting off or repeating the steps of a recorded one. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PiecedLoop:
     """A loop made of the steps of another one.
 
     loop: the new loop, at times that follow from the old ones.
-    event_of: int64 (events,), the old event that each new one repeats. shift_ns: int64 (events,), how much later it is.
+    event_of: int64 (events,), the old event that each new one repeats. shift_ns: int64 (events,), its delay.
     slots: int64, numbers of the batch fetches that take a batch of the data set, in order.
     """
 
@@ -28,11 +28,11 @@ class PiecedLoop:
 
 
 def pieced(old: RankLoop, takes_batch: np.ndarray, batches: int, *, checkpoints: bool) -> PiecedLoop:
-    """A loop that fetches `batches` batches: steps of `old` from the first one on, and again where it has too few.
+    """A loop that fetches `batches` batches: the steps of `old` in order, repeated from the first one if needed.
 
     takes_batch: bool (fetches,), the fetches of `old` that take a batch of the data set.
-    checkpoints: whether its checkpoints are events of the new loop, too; else the time that they took is busy.
-    Raises: UsageError where no step of `old` fetches a batch.
+    checkpoints: whether its checkpoints become events of the new loop; else their time is busy time.
+    Raises: UsageError if no step of `old` fetches a batch.
     """
     loop = old.loop
     step = np.searchsorted(loop.step_begin_ns, loop.begin_ns, side="right") - 1
@@ -91,7 +91,7 @@ def _made(making: BatchMaking, of_fetch: np.ndarray) -> BatchMaking:
 
 
 def _steps_for(per_step: np.ndarray, batches: int) -> np.ndarray:
-    """Rows of the steps, one after the other and from the first one again, that fetch so many batches; at least one."""
+    """Rows of the steps, repeated from the first one if needed, that fetch this many batches; at least one row."""
     rounds = max(-(-batches // int(per_step.sum())), 1)
     many = np.tile(np.arange(len(per_step)), rounds)
     enough = int(np.searchsorted(np.cumsum(per_step[many]), max(batches, 1))) + 1

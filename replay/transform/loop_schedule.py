@@ -1,4 +1,4 @@
-"""When the changed operations and the training loop begin and end, by the rules of the causal model. Pure."""
+"""Schedules changed operations and the training loop by the rules of the causal model. Pure."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class Scheduled:
 
 
 def with_ready(work: RankWork, ready_ns: np.ndarray) -> RankWork:
-    """The operations, with the last one of each batch busy until the batch is ready, too.
+    """The operations; the lane stays busy after the last one of each batch until the batch is ready.
 
-    ready_ns: int64 (fetches,). A batch without an operation of its own is ready with what came before it.
+    ready_ns: int64 (fetches,). A batch without operations is ready together with the batch before it.
     """
     fed = np.flatnonzero(work.feeds != NOTHING)
     last = np.full(len(ready_ns), -1, dtype=np.int64)
@@ -57,9 +57,10 @@ def with_ready(work: RankWork, ready_ns: np.ndarray) -> RankWork:
 
 
 def scheduled(ranks: Mapping[int, RankState], pacing: Pacing, origin_ns: int) -> dict[int, Scheduled]:
-    """All ranks together, which meet at their collectives.
+    """Schedule all ranks together, because they meet at their collectives.
 
-    pacing: the speed of compute. Raises: ReplayError when operations and loop wait for each other in a circle.
+    pacing: the speed of compute.
+    Raises: ReplayError when operations and loop wait for each other in a circle.
     """
     loops = {rank: state.loop.loop for rank, state in ranks.items()}
     met = [(loop.begin_ns[loop.collectives], loop.end_ns[loop.collectives]) for loop in loops.values()]
@@ -88,7 +89,7 @@ def scheduled(ranks: Mapping[int, RankState], pacing: Pacing, origin_ns: int) ->
 def _lane_items(
     work: RankWork, lane: int, needs: np.ndarray, loop: TrainingLoop, counters: RankCounters
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The operations of one lane with the waits and additions between them, and how long each item lasts."""
+    """The operations of one lane with the waits and additions between them, and the duration of each item."""
     mine = np.flatnonzero(work.lane == lane)
     events, need = len(loop.kind), needs[mine]
     floor = np.minimum.accumulate(np.where(need == NOTHING, events, need)[::-1])[::-1]
@@ -112,7 +113,7 @@ def _lane_items(
 
 
 def _moments(follows: np.ndarray, blocks: np.ndarray, loop: TrainingLoop) -> np.ndarray:
-    """The moment that lets each operation begin: that of `follows`, or the begin of the event that it is part of."""
+    """The moment that lets each operation begin: that of `follows`, or the begin of the event around it."""
     event = np.where(follows == NOTHING, np.maximum(blocks, 0), nth(loop.fetches, follows // 2))
     none = (follows == NOTHING) & (blocks <= 0)
     return np.where(none, NO_MOMENT, 2 * event + np.maximum(follows, 0) % 2)

@@ -1,4 +1,4 @@
-"""The spans of a rank at the times of its changed training loop. Pure."""
+"""Moves the spans of a rank to the times of its changed training loop. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WAITS_FOR_READERS = "input_wait"
 
 
 def wait_name(readers: int, readers_before: int) -> str | None:
-    """Name of the batch fetches with so many readers; None where the names that they have still say what they are."""
+    """Name of the batch fetches with this number of readers; None if their old names are still right."""
     if bool(readers) == bool(readers_before):
         return None
     return WAITS_FOR_READERS if readers else READING_WAITS[0]
@@ -41,7 +41,7 @@ def wait_name(readers: int, readers_before: int) -> str | None:
 def spans_of(spans: pa.Table, old: TrainingLoop, new: TrainingLoop, wait_name: str | None) -> pa.Table:
     """The rank's rows of `SPANS_SCHEMA`: the steps and events of `new`, and all other spans, moved with them.
 
-    wait_name: name of the batch fetches; None for the names that they have.
+    wait_name: name of the batch fetches; None keeps their names.
     """
     kind = codes(spans, "kind")
     steps = spans.filter(pa.array(kind == _STEP))
@@ -57,7 +57,7 @@ def spans_of(spans: pa.Table, old: TrainingLoop, new: TrainingLoop, wait_name: s
 
 
 def _inside(spans: pa.Table, loop: TrainingLoop) -> np.ndarray:
-    """bool: spans of which some time is an event of the loop."""
+    """bool: spans that overlap an event of the loop."""
     start, end = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
     found: np.ndarray = np.searchsorted(loop.end_ns, start, side="right") < np.searchsorted(
         loop.begin_ns, end, side="left"
@@ -108,8 +108,7 @@ def _names(spans: pa.Table, loop: TrainingLoop, events: np.ndarray, kind: np.nda
 
 
 def _moved(rest: pa.Table, old: TrainingLoop, new: TrainingLoop) -> pa.Table:
-    """Spans that are neither steps nor events: what lay between two borders of the loop lies between them, in
-    proportion."""
+    """Spans that are neither steps nor events. A span between two borders of the loop keeps its relative place."""
     if not rest.num_rows:
         return rest
     before = np.concatenate((old.begin_ns, old.end_ns, old.step_begin_ns, old.step_end_ns, [old.exit_ns]))
@@ -128,7 +127,7 @@ def _moved(rest: pa.Table, old: TrainingLoop, new: TrainingLoop) -> pa.Table:
 
 
 def _at(times: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """int64: times of the old loop as times of the new one; outside of it they move with its ends."""
+    """int64: old times as new times. Times outside the loop move with its ends."""
     place = np.clip(np.searchsorted(before, times, side="right") - 1, 0, max(len(before) - 2, 0))
     from_ns, to_ns = before[place], after[place]
     behind = np.minimum(place + 1, len(before) - 1)
@@ -141,8 +140,8 @@ def _at(times: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
 
 
 def loop_spans(rank: int, loop: TrainingLoop, own_reads: bool) -> pa.Table:
-    """The rows of a rank that nobody recorded: its steps, their events, and compute. own_reads: whether the training
-    thread reads its batches itself."""
+    """The rows of a rank that was not recorded: steps, events and compute. own_reads: the training thread reads its
+    batches itself."""
     chosen = np.flatnonzero(np.isin(loop.kind, list(_KIND_OF_EVENT)))
     kind = np.array([_KIND_OF_EVENT[each] for each in loop.kind[chosen].tolist()], dtype=np.int8)
     wait = READING_WAITS[0] if own_reads else WAITS_FOR_READERS
@@ -185,7 +184,7 @@ def making_spans(spans: pa.Table, loop: TrainingLoop, made_ns: np.ndarray) -> pa
 
 
 def training_spans(spans: pa.Table) -> pa.Table:
-    """Steps, batch fetches, collectives and checkpoints of a rank, and compute wherever else a step is."""
+    """Steps, batch fetches, collectives and checkpoints of a rank, and compute in the rest of each step."""
     kind = codes(spans, "kind")
     kept = spans.filter(pa.array(np.isin(kind, (*_EVENTS, _STEP))))
     start, end = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
@@ -200,8 +199,8 @@ def copied_spans(spans: pa.Table) -> pa.Table:
     """Spans of a rank for its copies: steps, events, evaluations and the making of batches as they are, and one union
     of its compute.
 
-    The accelerator utilisation stays that of the rank. Details of its threads are left out, so that thousands of
-    copies fit into memory.
+    The accelerator utilisation stays the same. Details of threads are left out, so that thousands of copies fit into
+    memory.
     """
     kind = codes(spans, "kind")
     makes_batch = pc.equal(spans["name"], MAKES_BATCH).to_numpy()

@@ -1,4 +1,4 @@
-"""The changes to the operations of one rank, one after the other, and what had to be assumed for them. Pure."""
+"""Applies the changes to one rank, one after the other, and collects their assumptions. Pure."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ DEFAULT_PREFETCH = 2
 
 
 def changed(state: RankState, changes: Changes, data: DataSet) -> tuple[RankState, tuple[str, ...], bool]:
-    """A rank after the changes of the requests and of the input pipeline, not those of compute and of the number of
-    ranks; the assumptions as sentences; and whether nothing changed.
+    """Apply the changes of requests and input pipeline, not those of compute and of the number of ranks.
 
-    Raises: UsageError where a change has no meaning for this capture.
+    Returns the rank, the assumptions as sentences, and whether nothing changed.
+    Raises: UsageError if a change has no meaning for this capture.
     """
     recorded = state
     notes: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ def changed(state: RankState, changes: Changes, data: DataSet) -> tuple[RankStat
 
 
 def _requested(work: RankWork, changes: Changes, data: DataSet) -> RankWork:
-    """The operations after the changes of the requests."""
+    """Apply the changes of the requests."""
     if changes.chunk_bytes is not None:
         for file_id, recorded_bytes in data.chunk_bytes.items():
             work = with_chunks(work, file_id, recorded_bytes, changes.chunk_bytes, data.cost)
@@ -54,8 +54,8 @@ def _requested(work: RankWork, changes: Changes, data: DataSet) -> RankWork:
 
 
 def _compressed(work: RankWork, compression: Compression, chunk_bytes: int | None, data: DataSet) -> RankWork:
-    """Compressed requests; streams of one request size are read in requests of that size, fewer of them."""
-    # From this length on, a request of an HDF5 file holds a chunk, not metadata.
+    """Compress the data. A stream of one request size keeps that size, with fewer requests."""
+    # In an HDF5 file, requests of this length or more are chunks, shorter ones metadata.
     least = np.zeros(len(data.files), dtype=np.int64)
     for file_id, recorded_bytes in data.chunk_bytes.items():
         least[file_id] = chunk_bytes or recorded_bytes
@@ -69,7 +69,7 @@ def _compressed(work: RankWork, compression: Compression, chunk_bytes: int | Non
 
 
 def _batched(state: RankState, times: int) -> RankState:
-    """Larger batches, read as many ahead as the smaller ones were."""
+    """Join batches. The number of batches read ahead stays the same."""
     work, loop, first = state.work, state.loop, state.pass_first
     takes = np.zeros(len(loop.ready_ns), dtype=bool)
     takes[work.feeds[(work.feeds != NOTHING) & state.model.loop_files[work.file_id]]] = True
@@ -79,7 +79,7 @@ def _batched(state: RankState, times: int) -> RankState:
     if first is not None:
         first = number[first][np.unique(number, return_index=True)[1]]
     state = dataclasses.replace(state, work=work, loop=loop, pass_first=first)
-    # Lanes of their own, since a lane that also writes checkpoints would do that amid a batch.
+    # Use new lanes: a checkpoint write in a reader lane would split a batch.
     return _read_ahead(_read_by(state, state.readers), state.ahead)
 
 
@@ -113,7 +113,7 @@ def _ahead_of_loop(state: RankState, ahead: int) -> RankState:
 
 
 def _piped(state: RankState, changes: Changes) -> tuple[RankState, tuple[str, ...]]:
-    """Other readers and another read-ahead, and what was assumed for them."""
+    """Change readers and read-ahead, and list the assumptions."""
     before = state
     readers = before.readers if changes.readers is None else changes.readers
     if not (before.work.feeds != NOTHING).any():
@@ -148,19 +148,19 @@ def _piped(state: RankState, changes: Changes) -> tuple[RankState, tuple[str, ..
 
 
 def _ahead(recorded: RankState, changes: Changes, readers: int) -> int:
-    """Batches that are read ahead; readers that take turns with batches have equally many each."""
+    """Number of batches that are read ahead; with readers that take turns, a multiple of their number."""
     if not readers:
         return 0
     ahead = recorded.ahead
     if recorded.deal == BY_FILE:
-        # A loop that waited for its reads does not show how deep its buffer is; each reader has a batch under way.
+        # A loop that waited for its reads does not show the depth of its buffer. Each reader has one batch in progress.
         return changes.prefetch or (ahead if readers == recorded.readers else max(ahead, readers))
     each = ahead // recorded.readers if recorded.readers else DEFAULT_PREFETCH
     return readers * (each if changes.prefetch is None else -(-changes.prefetch // readers))
 
 
 def _handed_over(work: RankWork, loop: RankLoop) -> RankLoop:
-    """The loop, in which the reader that made a batch does what the training thread did after the batch's last read."""
+    """Move the training thread's work after the last read of each batch to the reader that made the batch."""
     events = loop.loop.fetches
     fed = np.unique(work.feeds[work.feeds != NOTHING])
     left, ready = loop.residual_ns.copy(), loop.ready_ns.copy()
@@ -170,7 +170,8 @@ def _handed_over(work: RankWork, loop: RankLoop) -> RankLoop:
 
 
 def _prepared(state: RankState, speed: float) -> RankState:
-    """The think times of what feeds a fetch, and how long batches are made ready, at another speed."""
+    """Change the speed of preprocessing: the think times of operations that feed a fetch, and the times to make batches
+    ready."""
     work, loop = state.work, state.loop
     feeding = work.feeds != NOTHING
     work = dataclasses.replace(

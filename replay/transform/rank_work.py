@@ -1,4 +1,4 @@
-"""One rank as the transformations see it: its operations, what each waits for, and its training loop. Pure."""
+"""The form of a rank that transformations change: operations, their dependencies, and the training loop. Pure."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ TRANSFORMED, MODELLED = ORIGINS.index("transformed"), ORIGINS.index("modelled")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RankWork:
-    """n operations of a rank in the order in which they are issued; arrays (n,), each lane in order, too.
+    """n operations of a rank in the order of issue, which is also the order of each lane; arrays (n,).
 
     lane, op, api, file_id, offset, length, origin: as the columns of `OPS_SCHEMA`, enumerated ones as codes.
-    start_ns: int64, when it began in the capture; of a new operation, when the one that it comes from began.
-    duration_ns: int64, how long it lasts.
-    think_ns: int64, how long after the end of the lane's previous operation, and after what it follows, it begins.
+    start_ns: int64, recorded begin; for a new operation, that of the operation that it comes from.
+    duration_ns: int64, its duration.
+    think_ns: int64, time from the later of two ends to its begin: of the lane's previous operation, and of what it
+    follows.
     feeds: int64, number of the batch fetch that waits for it, NOTHING for none.
     follows: int64, 2 n for the begin of batch fetch n, 2 n + 1 for its end, NOTHING for none.
     made: int64, in place of `follows`, 2 n for the begin of the making of batch n, 2 n + 1 for its end.
@@ -61,7 +62,7 @@ class RankWork:
 
     @property
     def data_reads(self) -> np.ndarray:
-        """bool (n,): reads of known place that moved bytes."""
+        """bool (n,): reads with a known place that moved bytes."""
         mask: np.ndarray = (self.op == READ) & (self.offset >= 0) & (self.length > 0)
         return mask
 
@@ -74,7 +75,7 @@ class RankWork:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def same_requests(self, other: RankWork) -> bool:
-        """Whether both ask for the same, in the same order, and wait for the same."""
+        """Whether both make the same requests in the same order with the same dependencies."""
         if len(self) != len(other):
             return False
         mine, others = self.columns(), other.columns()
@@ -121,7 +122,7 @@ class BatchMaking:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RankLoop:
-    """The training loop of a rank, with what its events last beyond their operations.
+    """The training loop of a rank, with the time of its events beyond their operations.
 
     loop: its events and steps; an evaluation is a batch fetch of its own.
     residual_ns: int64 (events,), how long an event lasts after all that it waits for.
@@ -136,7 +137,7 @@ class RankLoop:
 
     @property
     def moments_ns(self) -> np.ndarray:
-        """int64 (2 fetches,): when each batch fetch began, and when it ended."""
+        """int64 (2 fetches,): begin and end of each batch fetch."""
         fetches = self.loop.fetches
         return np.stack((self.loop.begin_ns[fetches], self.loop.end_ns[fetches]), axis=1).ravel()
 
@@ -146,9 +147,9 @@ class RankState:
     """A rank between reading and writing.
 
     model: the causal model of the rank in the capture.
-    spans: rows of `SPANS_SCHEMA`, as in the capture; None for a rank that has another loop than any recorded one.
-    readers: lanes that read the batches, 0 for the training thread. ahead: batches that they are read ahead at most.
-    deal: what readers take turns with, BY_BATCH or BY_FILE of `replay.transform.readers`.
+    spans: rows of `SPANS_SCHEMA`, as in the capture; None for a rank whose loop was not recorded.
+    readers: lanes that read the batches, 0 for the training thread. ahead: the most batches that they read ahead.
+    deal: the unit with which readers take turns, BY_BATCH or BY_FILE of `replay.transform.readers`.
     pass_first: see `replay.transform.readers.with_read_ahead`.
     """
 
@@ -177,9 +178,9 @@ def joined(works: Sequence[RankWork]) -> RankWork:
 def exchanged(
     work: RankWork, gone: np.ndarray, made: RankWork, place: np.ndarray, nth: np.ndarray
 ) -> tuple[RankWork, np.ndarray]:
-    """The operations without those at the indices `gone`, with `made` in their places; and where each one stands.
+    """Replace the operations at the indices `gone` by `made`. Returns the operations and the place of each.
 
-    place: index of the operation in `work` whose place each of `made` takes, int64. nth: its order at that place.
+    place: int64, index of the operation in `work` whose place each of `made` takes. nth: its order at that place.
     """
     stays = np.ones(len(work), dtype=bool)
     stays[gone] = False

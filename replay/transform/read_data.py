@@ -1,4 +1,4 @@
-"""What a capture reads as its data set: which files, how their requests are, what a request costs, and HDF5 chunks."""
+"""Describes the data set that a capture reads: files, request sizes, the cost of a request, and HDF5 chunks."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _HDF5 = FORMATS.index("hdf5")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestCost:
-    """What a read costs, from the recorded reads of the same capture: latency + bytes / bandwidth.
+    """The cost of a read, from the recorded reads of the same capture: latency + bytes / bandwidth.
 
-    A request that is changed keeps what its bytes took in the capture, and has one latency. So what stays as it was
-    costs what it cost, a merged request saves latencies, and a slow byte stays slow.
+    A changed request keeps the recorded time of its bytes, plus one latency. So an unchanged request keeps its cost, a
+    merged request saves latencies, and a slow byte stays slow.
     latency_ns: of a request of no bytes.
     ns_per_byte: of each byte.
-    requests: how many the fit is made of.
+    requests: number of requests in the fit.
     """
 
     latency_ns: float
@@ -37,13 +37,13 @@ class RequestCost:
     requests: int
 
     def of_bytes(self, duration_ns: np.ndarray) -> np.ndarray:
-        """float64 (n,): what the bytes of recorded requests took, without the latency."""
+        """float64 (n,): time of the bytes of recorded requests, ns, without the latency."""
         beyond: np.ndarray = np.maximum(duration_ns - self.latency_ns, 0.0)
         return beyond
 
 
 class CostFit:
-    """Sums over requests, from which a line is fitted by least squares; all of a capture in constant memory."""
+    """Sums over requests for a least-squares line, in constant memory for a whole capture."""
 
     def __init__(self) -> None:
         self._sums = np.zeros(5)
@@ -58,7 +58,7 @@ class CostFit:
     def cost(self) -> RequestCost:
         """The line; neither latency nor time per byte is negative.
 
-        Requests of one length alone do not show which is which: then the shortest of them is the latency.
+        Requests of a single length cannot separate the two: then the shortest duration is the latency.
         """
         count, sum_x, sum_xx, sum_y, sum_xy = self._sums.tolist()
         if not count:
@@ -84,7 +84,7 @@ class DataSet:
     files: bool. hdf5: bool, those of HDF5. read_bytes: int64.
     request_bytes: int64, length of the requests that move nearly all bytes of a file, or of its HDF5 chunks; 0 where
     there is no such length.
-    cost: of a read, of any file.
+    cost: of a read of any file.
     """
 
     files: np.ndarray
@@ -95,18 +95,18 @@ class DataSet:
 
     @property
     def chunk_bytes(self) -> dict[int, int]:
-        """By file id the bytes of a chunk, of the files that are read in HDF5 chunks of one length."""
+        """File id -> bytes of a chunk, for files that are read in HDF5 chunks of one length."""
         known = np.flatnonzero(self.files & self.hdf5 & (self.request_bytes > 0)).tolist()
         return {file_id: int(self.request_bytes[file_id]) for file_id in known}
 
     @property
     def streams(self) -> np.ndarray:
-        """bool by file: the files whose requests a transfer size governs."""
+        """bool by file: files that are read as streams, to which a transfer size applies."""
         found: np.ndarray = self.files & ~self.hdf5
         return found
 
     def check_chunks(self, capture: Capture) -> None:
-        """Raises: UsageError where no file is read in HDF5 chunks of one length, with the reason."""
+        """Raises: UsageError with the reason if no file is read in HDF5 chunks of one length."""
         found = self.files & self.hdf5
         if not (found & (self.read_bytes > 0)).any():
             raise UsageError(
@@ -121,13 +121,13 @@ class DataSet:
             )
 
     def check_streams(self) -> None:
-        """Raises: UsageError where no stream is read."""
+        """Raises: UsageError if no stream is read."""
         if not (self.streams & (self.read_bytes > 0)).any():
             chunks = " The requests of HDF5 data have the size of its chunks: use --chunk." if self.hdf5.any() else ""
             raise UsageError(f"--transfer-size changes reads of streams, and this capture has none.{chunks}")
 
     def check_not_compressed(self, capture: Capture) -> None:
-        """Raises: UsageError where the data are compressed already."""
+        """Raises: UsageError if the data are already compressed."""
         earlier = [each["changes"] for each in capture.info.made_by.get("transforms", [])]
         hdf5 = self.files & self.hdf5
         filters = {name for row in capture.hdf5.to_pylist() if hdf5[row["file_id"]] for name in row["filters"] or ()}
@@ -137,7 +137,7 @@ class DataSet:
 
 
 def data_set_of(capture: Capture, layers: LayerChoice) -> DataSet:
-    """The data set, from the counts and, for lengths and costs, one pass over the operations.
+    """Derive the data set from the counts, and lengths and costs from one pass over the operations.
 
     Raises: CaptureError when a part is damaged.
     """
@@ -179,7 +179,7 @@ def data_set_of(capture: Capture, layers: LayerChoice) -> DataSet:
 
 
 def _chunk_sizes(capture: Capture) -> dict[int, set[int]]:
-    """By file the sizes of its uncompressed chunks, as far as the source knows its HDF5 data sets."""
+    """File id -> sizes of its uncompressed chunks, if the source knows its HDF5 data sets."""
     found: dict[int, set[int]] = {}
     for row in capture.hdf5.to_pylist():
         if row["chunk_shape"] and not row["filters"]:

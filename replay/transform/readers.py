@@ -1,7 +1,7 @@
-"""Other readers, and another read-ahead: which lane reads what, and how far ahead of the training loop. Pure.
+"""Changes readers and read-ahead: the lane of each read, and how far it may run ahead of the loop. Pure.
 
-The requests stay as they are, and so does the batch fetch that each feeds. What a read may run ahead of the loop is a
-number of batches: the read of batch n begins when batch n - ahead has been fetched.
+The requests stay, and so does the batch fetch that each feeds. Read-ahead is a number of batches: the read of batch n
+begins when batch n - ahead has been fetched.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ BY_BATCH, BY_FILE = "batch", "file"
 
 
 def with_readers(work: RankWork, of_loop: np.ndarray, readers: int, deal: str) -> RankWork:
-    """The operations, those of the training loop (bool `of_loop`) dealt to `readers` lanes behind all others.
+    """Deal the operations of the training loop (bool `of_loop`) to `readers` new lanes after all others.
 
-    `deal`: BY_BATCH or BY_FILE, which readers only take turns with where there are as many files as readers. Unit k
-    goes to reader k mod `readers`; each reader keeps the order of the batches. 0 readers: the training thread itself
-    reads, in one lane.
+    `deal`: BY_BATCH or BY_FILE (only with at least as many files as readers). Unit k goes to reader k mod `readers`.
+    Each reader keeps the order of the batches. 0 readers: the training thread itself reads, in one lane.
     """
     if not of_loop.any():
         return work
@@ -41,12 +40,12 @@ def with_readers(work: RankWork, of_loop: np.ndarray, readers: int, deal: str) -
 def with_read_ahead(
     work: RankWork, of_loop: np.ndarray, ahead: int, moments_ns: np.ndarray, pass_first: np.ndarray | None = None
 ) -> RankWork:
-    """The operations; those of the loop wait for the end of the fetch `ahead` batches before the one that they feed.
+    """Let the operations of the loop wait for the end of the fetch `ahead` batches before the one that they feed.
 
-    0: they begin when the fetch itself does.
-    moments_ns: int64 (2 fetches,), when each fetch began and ended in the capture.
-    pass_first: int64 (fetches,), the first fetch of the pass over the data that each fetch belongs to: no batch of a
-    pass is read before that fetch begins. None: one pass, which reading begins by itself.
+    With `ahead` 0 they begin when the fetch itself does.
+    moments_ns: int64 (2 fetches,), recorded begin and end of each fetch.
+    pass_first: int64 (fetches,), the first fetch of the pass over the data that contains each fetch: no batch of a
+    pass is read before that fetch begins. None: one pass, whose reads need not wait for its first fetch.
     """
     feeding = of_loop & (work.feeds != NOTHING)
     fed = np.where(feeding, work.feeds, 0)
@@ -56,7 +55,7 @@ def with_read_ahead(
         moment = np.where(fed - ahead >= first, 2 * (fed - ahead) + 1, begin)
     else:
         moment = 2 * fed
-    # What waited for its lane alone hides how long it thought: at most from that moment on.
+    # An operation that waited only for its lane hides its think time; it is at most the time since that moment.
     held = feeding & (work.follows == NOTHING) & (moment != NOTHING)
     since = np.maximum(work.start_ns - moments_ns[np.maximum(moment, 0)], 0)
     return dataclasses.replace(
@@ -68,7 +67,7 @@ def with_read_ahead(
 
 
 def _file_units(work: RankWork, of_loop: np.ndarray) -> np.ndarray:
-    """int64 (n,): number, by first use, of the file of each operation of the loop."""
+    """int64 (n,): the file of each operation of the loop, as a number in the order of first use."""
     unit = np.zeros(len(work), dtype=np.int64)
     _, first, inverse = np.unique(work.file_id[of_loop], return_index=True, return_inverse=True)
     rank_of = np.empty(len(first), dtype=np.int64)
@@ -78,7 +77,7 @@ def _file_units(work: RankWork, of_loop: np.ndarray) -> np.ndarray:
 
 
 def batches_of(work: RankWork, of_loop: np.ndarray) -> np.ndarray:
-    """int64 (n,): the batch of each operation; one that feeds none (a close) goes with the lane's one before it."""
+    """int64 (n,): the batch of each operation. One that feeds none (a close) joins the batch before in its lane."""
     batch = np.zeros(len(work), dtype=np.int64)
     for lane in np.unique(work.lane[of_loop]).tolist():
         mine = np.flatnonzero(of_loop & (work.lane == lane))

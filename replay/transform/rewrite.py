@@ -1,4 +1,4 @@
-"""A capture, changed: its ranks are read one by one, changed, scheduled together, and written as a capture."""
+"""Transforms a capture: reads its ranks one by one, changes them, schedules them together, and writes a capture."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ MAX_OPERATIONS = 10_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """What a capture does, of what a replay issues. elapsed_ns: from its first to its last moment."""
+    """Totals of the operations of a capture that a replay issues. elapsed_ns: from its first to its last moment."""
 
     ranks: int
     operations: int
@@ -73,8 +73,8 @@ class Totals:
 class Transformed:
     """The capture that `transform` wrote.
 
-    path: where. changes: by name, in the order in which they were applied. assumptions: sentences.
-    before, after: what the source does, and what the result does. same: whether nothing changed.
+    path: its folder. changes: by name, in the order in which they were applied. assumptions: sentences.
+    before, after: totals of the source and of the result. same: whether nothing changed.
     """
 
     path: Path
@@ -91,10 +91,10 @@ class Transformed:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Written:
-    """What is written of the ranks of a capture, before copies are made of them.
+    """The contents of the new capture, before ranks are copied.
 
-    operations: of a rank, rows of `OPS_SCHEMA` in start order; they are read when they are written. spans: by rank,
-    rows of `SPANS_SCHEMA`. files, hdf5: `FILES_SCHEMA` and `HDF5_SCHEMA`. elapsed_ns: of the job.
+    operations: yields rows of `OPS_SCHEMA` of a rank in start order, when they are written. spans: by rank, rows of
+    `SPANS_SCHEMA`. files, hdf5: `FILES_SCHEMA` and `HDF5_SCHEMA`. elapsed_ns: of the job.
     """
 
     operations: Callable[[int], Iterable[pa.Table]]
@@ -107,8 +107,8 @@ class _Written:
 def transform_capture(capture: Capture, changes: Changes, output: Path, *, force: bool = False) -> Transformed:
     """Write `capture` with these changes to `output`.
 
-    Raises: UsageError where a change has no meaning for the capture; CaptureError for one that is damaged; TargetError
-    for `output`.
+    Raises: UsageError if a change has no meaning for the capture; CaptureError for a damaged capture; TargetError for
+    `output`.
     """
     check_capture_output(output, force=force)
     if capture.operation_count() > MAX_OPERATIONS:
@@ -148,7 +148,7 @@ def transform_capture(capture: Capture, changes: Changes, output: Path, *, force
 
 
 def _check(capture: Capture, changes: Changes, data: DataSet) -> None:
-    """Raises: UsageError where a change of the requests has no meaning for the capture."""
+    """Raises: UsageError if a change of the requests has no meaning for the capture."""
     if changes.compression is not None:
         data.check_not_compressed(capture)
     if changes.transfer_bytes is not None:
@@ -158,7 +158,7 @@ def _check(capture: Capture, changes: Changes, data: DataSet) -> None:
 
 
 def _sources(capture: Capture, layers: LayerChoice) -> dict[int, RankState]:
-    """All ranks as they were captured.
+    """All ranks as captured.
 
     Raises: CaptureError when a part is damaged, or a rank has no training steps.
     """
@@ -185,7 +185,7 @@ def _totals(works: Iterable[RankWork], elapsed_ns: int) -> Totals:
 def _changed(
     sources: Mapping[int, RankState], changes: Changes, data: DataSet
 ) -> tuple[dict[int, RankState], tuple[str, ...], bool]:
-    """The ranks after the changes to each, what was assumed, and whether nothing changed."""
+    """Change each rank. Returns the ranks, the assumptions, and whether nothing changed."""
     found: dict[int, RankState] = {}
     notes: dict[str, None] = {}
     same = changes.compute_speed == 1.0
@@ -216,7 +216,7 @@ def _as_scheduled(
     changes: Changes,
     data: DataSet,
 ) -> _Written:
-    """The changed ranks at the times that follow from what they wait for."""
+    """Schedule the changed ranks by their dependencies."""
     pacing = Pacing(pace=Pace.STEPS, compute_speed=changes.compute_speed)
     begin_ns = capture.time_span_ns[0]
     times = scheduled(found, pacing, begin_ns)
@@ -267,18 +267,18 @@ def _ends_batch(work: RankWork) -> np.ndarray:
 
 
 def _assumptions_of(changes: Changes, data: DataSet, copied: bool) -> tuple[str, ...]:
-    """What the changes assume, as sentences."""
+    """The assumptions of the changes, as sentences."""
     cost, found = data.cost, []
     if changes.requests_change:
         bandwidth = f"{format_bytes(1e9 / cost.ns_per_byte)}/s" if cost.ns_per_byte else "no limit to bandwidth"
         found.append(
-            f"a changed read takes a latency of {format_duration(cost.latency_ns)} and what its bytes took in the "
-            f"capture (least squares over its {cost.requests} reads; {bandwidth})"
+            f"a changed read takes a latency of {format_duration(cost.latency_ns)} plus the recorded "
+            f"time of its bytes (least squares over {cost.requests} reads of the capture; {bandwidth})"
         )
     if changes.chunk_bytes is not None:
         found.append(
-            "index and header reads stay as they are, records lie in a row, and a chunk that is larger than a record "
-            "is read whole only where records are read in random order"
+            "index and header reads stay the same, records lie in a row, and a chunk that is larger than a record is "
+            "read whole only if records are read in random order"
         )
     if changes.compression is not None:
         speed = format_bytes(changes.compression.bytes_per_s)
@@ -293,7 +293,9 @@ def _assumptions_of(changes: Changes, data: DataSet, copied: bool) -> tuple[str,
     if changes.preprocess_speed != 1.0:
         found.append("all time between the reads of a reader, and after the last one of a batch, is preprocessing")
     if changes.compute_speed != 1.0:
-        found.append("all time of the training thread between its events is compute; collectives cost what they cost")
+        found.append(
+            "all time of the training thread between its events is compute; collectives keep their recorded times"
+        )
     if changes.requests_change or changes.pipeline_changes or changes.compute_speed != 1.0:
         found.append("storage serves each request as in the capture, however many are in flight")
     if copied:
@@ -302,7 +304,7 @@ def _assumptions_of(changes: Changes, data: DataSet, copied: bool) -> tuple[str,
 
 
 def _changed_files(capture: Capture, works: Iterable[RankWork]) -> pa.Table:
-    """The files table: a file whose requests changed has no counters, and the size that its requests need."""
+    """The files table. A file with changed requests loses its counters, and gets the size that the requests need."""
     files = capture.files
     touched, ends = np.zeros(files.num_rows, dtype=bool), np.zeros(files.num_rows, dtype=np.int64)
     for work in works:
@@ -320,7 +322,7 @@ def _changed_files(capture: Capture, works: Iterable[RankWork]) -> pa.Table:
 
 
 def _changed_hdf5(capture: Capture, changes: Changes, data: DataSet) -> pa.Table:
-    """The HDF5 datasets that are still as they were."""
+    """The HDF5 datasets of files that did not change."""
     if changes.chunk_bytes is None and changes.compression is None:
         return capture.hdf5
     gone = pa.array(list(data.chunk_bytes), type=pa.int32())
@@ -337,7 +339,7 @@ def _write(
     known: bool,
     force: bool,
 ) -> None:
-    """Write the capture `output`, rank by rank. `known`: whether the rows say what they wait for.
+    """Write the capture `output`, rank by rank. `known`: whether the rows hold their dependencies.
 
     Raises: TargetError for `output`; CaptureError for a damaged source.
     """
@@ -371,10 +373,10 @@ def _write(
 
 
 def _info(source: Capture, ranks: tuple[int, ...], elapsed_ns: int, *, known: bool) -> CaptureInfo:
-    """What capture.json says of a changed capture, but for its rows and changes."""
+    """capture.json of a changed capture, without its rows and changes."""
     info = source.info
     job = info.job
-    # What a benchmark says of its training does not hold for a changed one.
+    # The benchmark's description of its training is wrong for a changed one.
     metadata = {name: value for name, value in job.metadata.items() if name != BENCHMARK}
     ended = job.end_ns if not job.start_ns else job.start_ns + elapsed_ns
     run_time_s = ns_to_seconds(elapsed_ns)
@@ -383,7 +385,7 @@ def _info(source: Capture, ranks: tuple[int, ...], elapsed_ns: int, *, known: bo
         job=dataclasses.replace(job, nprocs=len(ranks), run_time_s=run_time_s, end_ns=ended, metadata=metadata),
         ranks=ranks,
         sources=(as_source(source), *info.sources),
-        # The rows stand at the times of one clock, and no counters count them.
+        # The rows are at the times of one clock, and no counters count them.
         clock=() if known else info.clock,
         coverage=Coverage(bytes=None, operations=None, unseen=info.coverage.unseen),
         dependencies="known" if known else info.dependencies,

@@ -1,4 +1,4 @@
-"""A recorded rank: its operations, what each waits for by the causal model, and its input pipeline. Pure."""
+"""Reads a recorded rank: its operations, their dependencies by the causal model, and its input pipeline. Pure."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from dxt_replay.traces.schema import codes
 
 
 def source_state(rows: pa.Table, steps: Steps, rank: int) -> RankState:
-    """A rank as it was captured.
+    """A rank as captured.
 
-    rows: those that a replay issues (`OPS_SCHEMA`), in start order. steps: the causal models.
+    rows: the rows that a replay issues (`OPS_SCHEMA`), in start order. steps: the causal models.
     """
     model = steps.models[rank]
     recorded = OperationBatch.of(rows, np.ones(rows.num_rows, dtype=bool))
@@ -43,7 +43,7 @@ def source_state(rows: pa.Table, steps: Steps, rank: int) -> RankState:
         first: np.ndarray | None = _pass_first(model)
     else:
         feeding = work.data_reads & (work.feeds != NOTHING)
-        # A loop that always waits for its readers looks like one that reads itself, unless the capture knows better.
+        # A loop that always waits for its readers looks like one that reads itself. Dependency columns tell them apart.
         own = model.synchronous and (model.known is None or bool((work.follows == 2 * work.feeds)[feeding].all()))
         readers = 0 if own else len(np.unique(work.lane[feeding]))
         ahead = 0 if own else _ahead(work, loop, model, feeding)
@@ -91,7 +91,7 @@ def _source_work(rows: pa.Table, batch: OperationBatch, model: LoopModel, origin
 
 
 def _with_evaluations_fetched(loop: TrainingLoop) -> TrainingLoop:
-    """The loop with a batch fetch for each evaluation: the thread waits there for what it reads."""
+    """The loop with a batch fetch for each evaluation, because the thread waits there for its reads."""
     kind = np.where(loop.kind == EVALUATION, FETCH, loop.kind).astype(np.int8)
     return dataclasses.replace(loop, kind=kind)
 
@@ -99,8 +99,8 @@ def _with_evaluations_fetched(loop: TrainingLoop) -> TrainingLoop:
 def _waits(
     batch: OperationBatch, found: np.ndarray, model: LoopModel, origin_ns: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The moment of the loop that each operation waits for, how long after it the operation began, and whether that
-    held it back. `found`: `DEPENDENCY` (n,)."""
+    """The moment of the loop that each operation follows, the time from it to the begin, and whether it delayed the
+    operation. `found`: `DEPENDENCY` (n,)."""
     moments = model.moments
     let_ns, found, follows = moments.time_ns[found["follows"]], found.copy(), found["follows"].copy()
     think, held = np.zeros(len(found), dtype=np.int64), np.zeros(len(found), dtype=bool)
@@ -121,7 +121,7 @@ def _waits(
 
 
 def _in_fetches(moments: Moments, loop: TrainingLoop) -> np.ndarray:
-    """int64 (moments of the loop + 1,): each moment as `follows` of `RankWork`; NOTHING for the last, which is none.
+    """int64 (moments of the loop + 1,): each moment as `follows` of `RankWork`; NOTHING for the last, NO_MOMENT.
 
     `loop`: the same events, with a batch fetch for each evaluation.
     """
@@ -160,7 +160,7 @@ def _produced(
 
 
 def _ready(model: LoopModel, loop: TrainingLoop, found: np.ndarray, feeds: np.ndarray) -> np.ndarray:
-    """int64 (fetches,): how long making the batch of each fetch ready took."""
+    """int64 (fetches,): time to make the batch of each fetch ready, ns."""
     ready: np.ndarray = model.ready_ns[loop.fetches].copy()
     fed = feeds != NOTHING
     np.maximum.at(ready, feeds[fed], found["ready_ns"][fed])
@@ -186,7 +186,7 @@ def _ahead(work: RankWork, loop: RankLoop, model: LoopModel, feeding: np.ndarray
 
 
 def _known_pass_first(work: RankWork, model: LoopModel) -> np.ndarray:
-    """As `_pass_first`, where the capture says what operations wait for: reads of a pass wait for its first fetch."""
+    """`_pass_first` from the dependency columns: reads of a pass wait for its first fetch."""
     begins = (work.feeds != NOTHING) & (work.follows != NOTHING) & (work.follows % 2 == 0)
     return _last_of(work.follows[begins] // 2, len(model.loop.fetches))
 
@@ -199,7 +199,7 @@ def _last_of(starts: np.ndarray, fetches: int) -> np.ndarray:
 
 
 def _pass_first(model: LoopModel) -> np.ndarray:
-    """int64 (fetches,): the first fetch of the pass over the data that each fetch is of."""
+    """int64 (fetches,): the first fetch of the pass over the data that contains each fetch."""
     loop = model.loop
     number = np.cumsum(np.isin(loop.kind, (FETCH, EVALUATION))) - 1
     assert model.dealing is not None

@@ -1,9 +1,9 @@
-"""Other ranks with the same total of work: batches, or whole files, are shared out anew. Pure.
+"""Shares the recorded work among another number of ranks, by batches or by whole files. Pure.
 
-Whole files go to the ranks in turn, by name (file i to rank i mod R, as DLIO does), where each was read by one rank as
-a stream. Else the batches of all ranks, in the order in which the loop took them, go to the ranks in turn. A rank keeps
-what it does by itself: it opens shared files and reads their headers before the first step, as each other rank does,
-and loads all data where they are not read batch by batch.
+If each file was read by one rank as a stream, whole files go to the ranks in turn, by name: file i to rank i mod R, as
+in DLIO. Otherwise the batches of all ranks, in the order in which the loops took them, go to the ranks in turn. The
+private work of a rank is not shared: before the first step every rank opens shared files and reads their headers. If
+data are not read batch by batch, every rank loads all of them.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ LOADED_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Source:
-    """A rank of the capture, taken apart.
+    """A rank of the capture, split into shared and private work.
 
-    state: as it is. of_data: bool (n,), operations on its batches. batch: int64 (n,), the fetch that they belong to.
-    takes_batch: bool (fetches,), the fetches that take a batch; all where the data are loaded at once.
+    state: the rank. of_data: bool (n,), operations on its batches. batch: int64 (n,), the fetch of each of these.
+    takes_batch: bool (fetches,), the fetches that take a batch; all if the data are loaded at once.
     """
 
     state: RankState
@@ -52,7 +52,7 @@ class _Source:
 
     @property
     def loads(self) -> bool:
-        """Whether it loads all of its data by itself."""
+        """Whether the rank loads all of its data itself."""
         return not self.of_data.any()
 
     @property
@@ -63,9 +63,9 @@ class _Source:
 def shared_out(
     states: Mapping[int, RankState], ranks: int, names: Sequence[str]
 ) -> tuple[dict[int, RankState], tuple[str, ...]]:
-    """The work of all ranks on `ranks` ranks, and what was assumed. `names`: paths of the files by file id.
+    """Share the work of all ranks among `ranks` ranks; also the assumptions. `names`: paths of the files by file id.
 
-    Raises: UsageError where there are more ranks than files or batches.
+    Raises: UsageError for more ranks than files or batches.
     """
     sources = [_Source.of(state) for state in states.values()]
     total = sum(source.batches for source in sources)
@@ -111,7 +111,7 @@ def _files_of_one_rank(sources: Sequence[_Source]) -> bool:
 
 
 def _template(sources: Sequence[_Source], rank: int) -> _Source:
-    """The rank of the capture whose loop a new rank has: the same one, or one of the others in turn."""
+    """The rank of the capture whose loop a new rank copies: the same number, or the ranks in turn."""
     if rank < len(sources) or len(sources) == 1:
         return sources[rank % len(sources)]
     return sources[1 + (rank - 1) % (len(sources) - 1)]
@@ -122,7 +122,7 @@ class _Data:
     """Operations on the training data for one rank.
 
     slot: int64 (n,), the number of its batch, from 0.
-    at_ns: int64 (n,), from the begin of the fetch that it belonged to in the capture to its own begin.
+    at_ns: int64 (n,), time from the begin of its fetch in the capture to its own begin.
     """
 
     work: RankWork
@@ -131,7 +131,7 @@ class _Data:
 
 
 def _batches_in_turn(sources: Sequence[_Source], ranks: int, each: int) -> list[_Data]:
-    """Batch k of all, in the order in which the ranks took them together, is batch k div R of rank k mod R."""
+    """Deal batch k of all ranks, in the order in which they took them, as batch k div R to rank k mod R."""
     works, place, at_ns = [], [], []
     of_all = [np.flatnonzero(source.takes_batch) for source in sources]
     of_rank = np.concatenate([np.full(len(mine), rank) for rank, mine in enumerate(of_all)])
@@ -157,7 +157,7 @@ def _since_fetch(source: _Source, chosen: np.ndarray) -> np.ndarray:
 
 
 def _dealt(work: RankWork, number: np.ndarray, at_ns: np.ndarray, ranks: int, each: int) -> list[_Data]:
-    """By rank the operations of its batches; `number`: of the batch among all."""
+    """Rank -> operations of its batches; `number`: of the batch among all."""
     order = np.lexsort((number, number % ranks))
     order = order[number[order] < each * ranks]
     borders = np.searchsorted(number[order] % ranks, np.arange(ranks + 1))
@@ -169,7 +169,7 @@ def _dealt(work: RankWork, number: np.ndarray, at_ns: np.ndarray, ranks: int, ea
 
 
 def _files_in_turn(sources: Sequence[_Source], ranks: int, each: int, names: Sequence[str]) -> list[_Data]:
-    """File i of all, by name, is read by rank i mod R; its batches follow from the bytes that it reads."""
+    """Deal file i, in the order of names, to rank i mod R. A rank's batches follow from the bytes that it reads."""
     work = joined([source.state.work.rows(np.flatnonzero(source.of_data)) for source in sources])
     at_ns = np.concatenate([_since_fetch(source, np.flatnonzero(source.of_data)) for source in sources])
     progress = np.concatenate([source.batch[source.of_data] / len(source.takes_batch) for source in sources])
@@ -194,7 +194,7 @@ def _files_in_turn(sources: Sequence[_Source], ranks: int, each: int, names: Seq
 
 
 def _assembled(source: _Source, loop: PiecedLoop, data: _Data, *, is_copy: bool) -> RankState:
-    """A rank: its batches, and what it does by itself as its source does."""
+    """Assemble a rank from its batches and the private work of its source."""
     fetch = loop.slots[data.slot]
     new = loop.loop.loop
     reads = dataclasses.replace(
@@ -224,8 +224,8 @@ def _made(work: RankWork, fetch: np.ndarray) -> np.ndarray:
 
 
 def _own(source: _Source, loop: PiecedLoop, *, is_copy: bool) -> RankWork:
-    """What a rank does besides its batches: before the first step, and, unless it `is_copy`, in its checkpoints and
-    evaluations, as often as the loop has them, and after the loop."""
+    """The private work of a rank: before the first step, and, unless it `is_copy`, in the checkpoints and evaluations
+    of the new loop and after the loop."""
     work, old = source.state.work, source.state.loop.loop
     work = dataclasses.replace(work, made=np.full(len(work), NOTHING))
     new = loop.loop.loop
@@ -239,7 +239,7 @@ def _own(source: _Source, loop: PiecedLoop, *, is_copy: bool) -> RankWork:
     own = np.flatnonzero(mine & (event > 0))
     own = own[np.argsort(event[own], kind="stable")]
     limits = np.searchsorted(event[own], np.stack((loop.event_of, loop.event_of + 1)))
-    # What is loaded once is not loaded again where a step is repeated.
+    # A repeated step does not repeat a load that happens once.
     again = (loop.shift_ns > 0) & (new.kind == FETCH) & source.loads
     for number in np.flatnonzero((limits[1] > limits[0]) & ~again).tolist():
         rows, shift_ns = np.sort(own[limits[0, number] : limits[1, number]]), int(loop.shift_ns[number])

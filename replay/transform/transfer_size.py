@@ -1,4 +1,4 @@
-"""Another transfer size: streams are read in requests that end at multiples of it. Exact: the same bytes. Pure."""
+"""Changes the transfer size: requests for streams end at its multiples. Exact: the same bytes are read. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ NO_STREAM = -1
 def with_transfer_size(work: RankWork, chosen: np.ndarray, transfer_bytes: int, cost: RequestCost) -> RankWork:
     """The operations, with the reads `chosen` (bool) merged or split into requests of `transfer_bytes`.
 
-    Requests end at multiples of `transfer_bytes` and where a stream ends. A request takes the place of the first read
-    that it has bytes of, feeds the earliest fetch that one of its reads fed, and is `transformed` unless it was there.
+    Requests end at multiples of `transfer_bytes` and at the end of a stream. A request takes the place of the first
+    read with bytes of it, and feeds the earliest fetch that one of its reads fed. It is `transformed` unless the
+    capture has the same read.
     """
     stream = streams_of(work, chosen & work.data_reads)
     at = np.flatnonzero(stream != NO_STREAM)
@@ -32,7 +33,7 @@ def with_transfer_size(work: RankWork, chosen: np.ndarray, transfer_bytes: int, 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Pieces:
-    """The reads, cut at multiples of the transfer size: which read each is of (an index into `at`), and its bytes."""
+    """The reads, cut at multiples of the transfer size: the read of each piece (an index into `at`), and its bytes."""
 
     read: np.ndarray
     begin: np.ndarray
@@ -90,19 +91,19 @@ def _made(
 
 
 def _in_place(work: RankWork, at: np.ndarray, piece: _Pieces, first: np.ndarray, made: RankWork) -> RankWork:
-    """The requests among the operations that stay. What a program did between merged reads, it does after them."""
+    """Insert the requests among the operations that stay. Think time between merged reads moves after them."""
     absorbed = np.zeros(len(work), dtype=np.int64)
     begins = piece.is_first.copy()
     begins[first] = False
     lost = at[piece.read[begins]]
-    # After what held a read back, its think time is not the lane's work.
+    # The think time of a read that was held back is not work of the lane.
     absorbed[lost] = np.where(work.held[lost], 0, work.think_ns[lost])
     result, place = exchanged(work, at, made, at[piece.read[first]], made.offset)
     return dataclasses.replace(result, think_ns=result.think_ns + _after(work, absorbed, result, place))
 
 
 def _after(work: RankWork, absorbed: np.ndarray, result: RankWork, place: np.ndarray) -> np.ndarray:
-    """Think times that lost their read, int64 by row of `result`: each goes to the lane's next operation."""
+    """Think times of removed reads, int64 by row of `result`: each goes to the lane's next operation."""
     added = np.zeros(len(result), dtype=np.int64)
     for lane in np.unique(work.lane[absorbed > 0]).tolist():
         mine = np.flatnonzero(result.lane == lane)
@@ -116,8 +117,8 @@ def _after(work: RankWork, absorbed: np.ndarray, result: RankWork, place: np.nda
 def streams_of(work: RankWork, chosen: np.ndarray) -> np.ndarray:
     """int64 (n,): number of the stream that each operation belongs to, NO_STREAM outside of `chosen` (bool).
 
-    A read continues a stream where it begins at the byte at which the stream's last read of the same lane and file
-    ended. A stream that another lane goes on with is one: the buffer belongs to the open file, not to the thread.
+    A read continues a stream if it begins at the byte at which the stream's last read of the same lane and file ended.
+    A stream may continue in another lane, because the buffer belongs to the open file, not to the thread.
     """
     stream = np.full(len(work), NO_STREAM, dtype=np.int64)
     at = np.flatnonzero(chosen)
@@ -133,7 +134,7 @@ def streams_of(work: RankWork, chosen: np.ndarray) -> np.ndarray:
 
 
 def _joined(piece: np.ndarray, at: np.ndarray, file_id: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """The stream of each piece: pieces of a file are joined where one begins at the byte where an earlier one ended."""
+    """The stream of each piece. A piece continues an earlier one of its file that ended at its first byte."""
     first = np.flatnonzero(np.diff(piece, prepend=-1))
     last = np.append(first[1:], len(piece)) - 1
     stream = np.arange(len(first))

@@ -1,4 +1,4 @@
-"""More ranks, each with as much to do as before: copies of the ranks, with private files of their own. Exact."""
+"""Adds ranks that do as much as before: copies of the recorded ranks, with their own private files. Exact."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ _RENAME = OPS.index("rename")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Copies:
-    """Which rank is a copy of which, and the numbers of the files of each.
+    """The source rank of each copy, and the ids of its files.
 
-    source_of: by new rank the rank that it copies; the first ones are themselves.
-    private: by source rank the ids of the files that it alone uses, ascending.
-    first_id: by copied rank (not the first ones) the id of the copy of its source's first private file; the others
-    follow.
-    files: how many files there are with the copies.
+    source_of: new rank -> the rank that it copies; the first ranks copy themselves.
+    private: source rank -> ids of the files that only it uses, ascending.
+    first_id: copied rank (not the first ones) -> id of the copy of its source's first private file; the others follow.
+    files: number of files including the copies.
     """
 
     source_of: dict[int, int]
@@ -61,7 +60,7 @@ class Copies:
         return cls(source_of=source_of, private=private, first_id=first_id, files=files)
 
     def operations(self, rank: int, table: pa.Table) -> pa.Table:
-        """Operations of the rank's source as those of the rank."""
+        """Operations of the source, rewritten for the rank."""
         columns = {name: table[name] for name in table.column_names}
         columns["rank"] = pa.array(np.full(table.num_rows, rank, dtype=np.int32))
         if rank in self.first_id:
@@ -70,7 +69,7 @@ class Copies:
             renamed = codes(table, "op") == _RENAME
             columns["file_id"] = pa.array(self._own(rank, file_id).astype(np.int32))
             columns["offset"] = pa.array(np.where(renamed, self._own(rank, np.where(renamed, offset, 0)), offset))
-            # What was rebuilt from counters stays so: a replay excuses a storage that refuses it.
+            # Operations rebuilt from counters keep this origin: a replay does not count their failures.
             origin = codes(table, "origin")
             origin = np.where(origin == RECONSTRUCTED, origin, np.maximum(origin, TRANSFORMED)).astype(np.int8)
             columns["origin"] = dictionary_array(origin, ORIGINS)
@@ -86,7 +85,7 @@ class Copies:
         return np.where(mine, self.first_id[rank] + place, file_id)
 
     def files_table(self, files: pa.Table) -> pa.Table:
-        """The files with the copies behind them."""
+        """The files, followed by the copies."""
         tables = [files]
         for rank, first in self.first_id.items():
             mine = files.take(pa.array(self.private[self.source_of[rank]]))
@@ -103,7 +102,7 @@ class Copies:
         return pa.concat_tables(tables)
 
     def hdf5_table(self, datasets: pa.Table) -> pa.Table:
-        """The HDF5 datasets with those of copied files."""
+        """The HDF5 datasets, with those of copied files."""
         tables = [datasets]
         for rank in self.first_id if datasets.num_rows else ():
             private = self.private[self.source_of[rank]]
@@ -113,7 +112,7 @@ class Copies:
         return pa.concat_tables(tables)
 
     def spans(self, rank: int, spans: pa.Table) -> pa.Table:
-        """Spans of the rank's source as those of the rank (`copied_spans`)."""
+        """Spans of the source, rewritten for the rank (`copied_spans`)."""
         if rank in self.first_id:
             spans = copied_spans(spans)
         ranks = pa.array(np.full(spans.num_rows, rank, dtype=np.int32))

@@ -1,1 +1,1 @@
-"""Whether a capture and a staged twin are what they were when they were written; reads only."""
+"""Verifies that captures and staged twins are intact; reads only."""

@@ -26,7 +26,7 @@ _ROWS_TOGETHER = 1 << 18
 
 @dataclass(slots=True, kw_only=True)
 class _RankRows:
-    """What the rows of some ranks came to. `replayed`: operations, bytes read and bytes written by a replay."""
+    """Sums over the rows of some ranks. `replayed`: operations, bytes read and bytes written by a replay."""
 
     rows: int = 0
     replayed: np.ndarray = field(default_factory=lambda: np.zeros(len(_REPLAYED), dtype=np.int64))
@@ -75,7 +75,7 @@ def _table(capture: Capture, name: str) -> CheckedPart:
 
 
 def _rank_rows(capture: Capture, counts: _Counts | None, ranks: Sequence[int]) -> _RankRows:
-    """What reading the rows of `ranks` finds, which holds each row group against the index, too."""
+    """Read the rows of `ranks`, which also compares each row group with the index, and sum them."""
     found = _RankRows()
     counter = UsageCounter()
     try:

@@ -53,7 +53,7 @@ def capture_parts(path: Path, sources: Sequence[Path]) -> list[CheckedPart]:
 
 
 def _check_document(path: Path, part: CheckedPart) -> CaptureInfo | None:
-    """What `capture.json` says; None where it cannot be used."""
+    """The contents of `capture.json`; None if it cannot be used."""
     try:
         if not stat.S_ISREG(os.stat(path / DOCUMENT).st_mode):  # a FIFO would be waited for
             raise OSError("not a regular file")

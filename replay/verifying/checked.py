@@ -1,4 +1,4 @@
-"""What was checked, and what differs: the rows of the table that `dxt-replay verify` prints."""
+"""The checks and their differences: the rows of the table that `dxt-replay verify` prints."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class VerifiedPlace:
 
     @property
     def different(self) -> int:
-        """How many differences were found."""
+        """Number of differences found."""
         return sum(part.different for part in self.parts)
 
     def as_json(self) -> dict[str, Any]:

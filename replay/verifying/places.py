@@ -98,7 +98,7 @@ def _parts(target: Target, manifest: Manifest, layouts: Layouts, *, sizes_only: 
 
 
 def _check_manifest(manifest: Manifest, part: CheckedPart) -> None:
-    """What a manifest must hold whatever the files are."""
+    """Check the rules that hold for every manifest."""
     part.checked = len(manifest.files)
     paths = manifest.path
     above = ancestors(paths)

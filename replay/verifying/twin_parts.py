@@ -97,7 +97,7 @@ def _compare_all(target: Target, manifest: Manifest, layouts: Layouts, unfit: se
 
 
 def _layout(entry: Entry, layouts: Layouts) -> Hdf5Layout | None:
-    """Where the chunks of a file lie; None where it has none, or no given capture places them."""
+    """The places of the chunks of a file; None if it has none, or no given capture knows them."""
     return None if entry["data_bytes"] is None else layouts.get(entry["layout"])
 
 
@@ -150,7 +150,7 @@ def _differs(path: str, what: str, expected: object, found: object) -> Differenc
 
 
 def _extra(target: Target, manifest: Manifest) -> CheckedPart:
-    """What lies below the twin's roots and is not in the manifest; other things in the target are the user's."""
+    """Entries below the twin's roots that the manifest lacks. Other entries of the target belong to the user."""
     part = CheckedPart(part="nothing else", unit="name")
     files = frozenset(manifest.path.to_pylist())
     directories = frozenset(ancestors(manifest.path).to_pylist())

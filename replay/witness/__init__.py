@@ -1,1 +1,1 @@
-"""A Darshan log of the replay itself: what a tool that knows nothing of the replayer counted, file by file."""
+"""Compares a replay with a Darshan log of itself: an independent tool counts its operations, file by file."""

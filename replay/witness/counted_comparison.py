@@ -1,4 +1,4 @@
-"""A replay held against what Darshan counted while it ran, file by file: a witness that knows nothing of the replayer.
+"""Compares a replay with Darshan's counts of it, file by file. Darshan is an independent witness.
 
 Reads, writes, bytes, their sizes and the last byte must be equal. A replay opens a file once more to look at the page
 cache, and seeks once more to place a stream; it asks for a file's status by a call that Darshan does not see.

@@ -57,8 +57,8 @@ NOTES = {
     "heat": "Blank where there is nothing. Colours of rates end at the 99th percentile; hover for exact values.",
     "offsets": "Each line is a read or write, from its first byte when it begins to its last byte when it ends. "
     "Ascending lines are sequential access, scattered ones random access.",
-    "storage": "By the causal model of the training: what waits for what stays, and compute and decoding last as "
-    "recorded. At speed 2 each operation takes half as long.",
+    "storage": "By the causal model of the training: dependencies stay, and compute and decoding keep their recorded "
+    "times. At speed 2 each operation takes half as long.",
     "lag": "Lag is begin - due: how late the replayer issued an operation, whatever the storage then took.",
     "steps": "The parts add up to the mean duration over the ranks; a step is above the median of its own rank. "
     f"Above {figures.MOST_STEP_BARS} steps, a bar is the mean of several.",

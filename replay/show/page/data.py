@@ -1,4 +1,4 @@
-"""The numbers behind the pictures of the HTML page, as plain JSON: bars of the timeline, and how late a replay was."""
+"""The numbers behind the charts of the HTML page, as plain JSON: bars of the timeline, and lag of a replay."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def _files(lanes: LaneBars) -> list[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LagCourse:
-    """How late operations began, in bins of `bin_ns` from `start_ns`: arrays (bins,), nan where none was due.
+    """Lag of operations, in bins of `bin_ns` from `start_ns`: arrays (bins,), nan where none was due.
     An operation counts in the bin in which it was due."""
 
     start_ns: int

@@ -26,7 +26,7 @@ _TROUBLE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assets:
-    """What a page carries: plotly's bundle as gzip, and scripts and the style sheet of this package as text."""
+    """Files inside a page: plotly's bundle as gzip, and scripts and the style sheet of this package as text."""
 
     plotly: bytes
     script: str

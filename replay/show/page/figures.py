@@ -206,7 +206,7 @@ def _by_rows(matrix: np.ndarray, ranks: tuple[int, ...]) -> tuple[np.ndarray, li
 
 
 def step_bar_width(steps: int) -> int:
-    """How many steps a bar of the step figure stands for, so that it has at most MOST_STEP_BARS."""
+    """Steps that a bar of the step figure joins, so that it has at most MOST_STEP_BARS."""
     return max(-(-steps // MOST_STEP_BARS), 1)
 
 
@@ -253,7 +253,7 @@ def steps_figure(steps: pa.Table) -> Figure:
 
 
 def lag_figure(lag: LagCourse, origin_ns: int, jitter_us: Mapping[str, float] | None) -> Figure:
-    """How late operations began, over time, and the jitter of this machine."""
+    """Lag over time, and the jitter of this machine."""
     edges = lag.start_ns - origin_ns + lag.bin_ns * np.arange(len(lag.mean_us) + 1, dtype=np.int64)
     x = _seconds(edges[:-1] + lag.bin_ns // 2)
     data: list[Figure] = [

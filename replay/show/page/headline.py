@@ -1,4 +1,4 @@
-"""The first lines of the HTML page: what ran, what storage cost it, and the figures to know first. Pure."""
+"""The first lines of the HTML page: the program, the cost of storage, and the main figures. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Tile = tuple[str, str, str]
 
 
 def headline(overview: Overview) -> str:
-    """What ran, in a sentence, and what storage cost it."""
+    """A sentence on the program, and the cost of storage."""
     judged, reason = verdict(overview)
     return (
         f'<p class="lead">{html_text(what_ran(overview))}</p><p class="verdict">{html_text(judged)}</p>'
@@ -163,7 +163,7 @@ def _counted_bytes(summary: Summary) -> tuple[int, int] | None:
 
 
 def _operations(count: int, noun: str, rebuilt_bytes: int) -> str:
-    """How many were traced, and what the counters have besides."""
+    """Numbers of traced operations, and of further ones in the counters."""
     besides = f"; and {format_bytes(rebuilt_bytes)} by counters alone" if rebuilt_bytes else ""
     return f"{format_counted(count, noun)}{besides}"
 

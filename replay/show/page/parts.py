@@ -38,7 +38,7 @@ _CLOCK_ROWS = 64
 
 
 def job(overview: Overview) -> str:
-    """What ran on which file systems, and what the capture was made from."""
+    """The job, its file systems, and the sources of the capture."""
     info = overview.info
     rows = [
         ("capture", overview.name),
@@ -77,7 +77,7 @@ def _made_by(info: CaptureInfo) -> str:
 
 
 def health(overview: Overview) -> str:
-    """How far the numbers can be trusted."""
+    """The limits of the numbers: coverage, clocks, profiles."""
     items = "".join(
         f'<li class="{state}"><span class="mark {state}">{_STATE_WORDS[state]}</span> {html_text(text)}</li>'
         for state, text in checks(overview)

@@ -26,7 +26,7 @@ def test_what_was_replaced_is_printed(capture: Capture, tmp_path: Path, capsys: 
     status, out, err = anonymize(capsys, capture.path, "-o", tmp_path / "o.capture")
     assert (status, err) == (0, "")
     text = " ".join(out.split())
-    assert "operations, as they were 1" in text
+    assert "operations, unchanged 1" in text
     assert "parts of paths replaced 3" in text
     assert "key random, not kept" in text
     assert "ann" not in open_capture(tmp_path / "o.capture").paths()[0]
