@@ -263,6 +263,7 @@ FOUNDATIONS = {
     "traces.text": set(),
     "traces.store.reader": {
         "traces.errors",
+        "traces.few_together",
         "traces.part",
         "traces.schema",
         "traces.store.checks",
