@@ -262,6 +262,7 @@ FOUNDATIONS = {
     "traces.text": set(),
     "traces.store.reader": {
         "traces.errors",
+        "traces.few_together",
         "traces.part",
         "traces.schema",
         "traces.store.checks",

@@ -146,11 +146,11 @@ class PartCapture(Capture):
         self, ranks: Sequence[int], columns: Sequence[str] | None, window: Window | None, starts_ns: Window | None
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Of ranks that have the same window."""
-        within = starts_ns if window is None else _intersection(window, starts_ns)
-        needed = {*self._row_masks, *(() if window is None else ("start_ns",))}
+        within = None if window is None else _intersection(window, starts_ns)
+        needed = {*self._row_masks, *(() if within is None else ("start_ns",))}
         read = None if columns is None else [*columns, *sorted(needed - set(columns))]
-        for rank, batch in self._inner.rank_operations(ranks, read, within):
-            if window is not None:
+        for rank, batch in self._inner.rank_operations(ranks, read, starts_ns if within is None else within):
+            if within is not None:
                 first, last = np.searchsorted(batch.column("start_ns").to_numpy(), within)
                 batch = batch.slice(first, max(last - first, 0))
             batch = _masked(batch, self._row_masks)
