@@ -119,7 +119,7 @@ cdef void issue(State *lane, Place *batch) noexcept nogil:
     cdef bint moves_data = lane.moves_data, special = lane.special  # of the held file
     cdef bint stale = True  # something took time since `now` was read
     for i in range(batch.count):
-        if is_over(lane):
+        if load_relaxed(lane.stop) or (special and load_relaxed(&lane.table.broken)):
             break
         record = &batch.records[i]
         kind, offset, length = record.item.kind, record.item.place, record.item.amount
