@@ -14,7 +14,8 @@ from dxt_replay.replay.interface.merging import PathLike
 from dxt_replay.replay.interface.replays import check_profiled, run, stage, unstage
 from dxt_replay.replay.interface.simulations import simulate
 from dxt_replay.replay.interface.transforming import transform
-from dxt_replay.traces.errors import TargetError, UsageError
+from dxt_replay.traces.errors import ReplayError, TargetError, UsageError
+from dxt_replay.traces.units import format_counted
 
 if TYPE_CHECKING:
     from dxt_replay.replay.capacity.search import Search
@@ -116,7 +117,8 @@ def capacity(
         dxt_replay.capacity("run.capture", "/lustre/me/twin").ranks
 
     Raises: UsageError for a capture without steps or compute, and where no storage could reach the utilisation;
-    TargetError if a twin does not fit or `output` is not empty; ReplayError.
+    TargetError if a twin does not fit or `output` is not empty; ReplayError if operations of a run fail, or it
+    is stopped.
     """
     from dxt_replay.replay.capacity.search import Search, largest_that_passes
     from dxt_replay.replay.ranks.comm import first_does
@@ -171,7 +173,8 @@ def capacity(
 class _Loads:
     """The captures for each number of ranks, made on demand.
 
-    File names do not depend on the number of ranks, so a larger load stages only the additional files.
+    Copies of a recorded rank have the same file names for every number of ranks, so a larger load of a capture stages
+    only the additional files.
     """
 
     def __init__(self, source: CaptureOrPath | str, overrides: tuple[str, ...], folder: Path, *, strong: bool) -> None:
@@ -307,6 +310,14 @@ class _Measuring:
             pace="steps",
             api="auto" if storage else "null",
         )
+        if result.stopped:
+            raise ReplayError(f"the search was stopped in a run of {format_counted(ranks, 'rank')}: there is no answer")
+        if not result.succeeded:
+            raise ReplayError(
+                f"operations of a run of {format_counted(ranks, 'rank')} failed or moved too few bytes, so it does not "
+                "show what the storage carries. Keep the load with -o DIR, then name the operations: `dxt-replay run "
+                f"DIR/{load.name} --target {place} --pace steps -o OUT.capture`"
+            )
         self.in_memory |= result.cache.keeps_pages
         found = first_does(self.comm, lambda: _measured(self.loads, output, result.as_json(), ranks, storage=storage))
         if storage and (result.cache.resident_before_pct or 0.0) > WARM_PCT:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 import dxt_replay
 from dxt_replay.replay.capacity.search import Search
+from dxt_replay.replay.interface import capacities
 from dxt_replay.replay.interface.capacities import MACHINE, NOTHING, STORAGE, LoadRun, _Loads, _searched
 from dxt_replay.replay.show.capacity_sections import capacity_headline
-from dxt_replay.traces.errors import TargetError, UsageError
+from dxt_replay.traces.errors import ReplayError, TargetError, UsageError
 from dxt_replay.traces.measures.span_times import computed_in_loops
 from tests import simulated_application as application
 from tests.capture_builder import build_capture
@@ -89,6 +91,24 @@ def test_a_workload_is_replayed_and_leaves_one_twin(workload: Path, tmp_path: Pa
     assert [run.ranks for run in found.runs] == [1, 2, 2]
     assert [each.name for each in target.iterdir() if any(each.rglob("*.npz"))] == ["2-ranks"]
     assert len(list((target / "2-ranks").rglob("*.npz"))) == 32
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_run_that_failed_says_nothing_of_the_storage(
+    stopped: bool, workload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reads that fail end at once: they would pass for a fast storage."""
+    replay = capacities.run
+
+    def failing(*arguments, **choices):
+        result = replay(*arguments, **choices)
+        if not stopped:
+            result.tally.errors[5] = result.tally.failed = 3
+        return dataclasses.replace(result, stopped=stopped)
+
+    monkeypatch.setattr(capacities, "run", failing)
+    with pytest.raises(ReplayError, match="was stopped" if stopped else "operations of a run of 1 rank failed"):
+        dxt_replay.capacity(workload, tmp_path / "target", utilisation_pct=1.0, most=1)
 
 
 def test_utilisation_of_a_capture_is_its_recorded_compute(tmp_path: Path) -> None:
