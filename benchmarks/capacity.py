@@ -1,8 +1,9 @@
-"""Checks the number of ranks that `dxt-replay capacity` finds for a limited device against arithmetic.
+"""Checks the number of ranks that `dxt-replay capacity` finds for a limited storage against arithmetic.
 
-Loop devices with ext4 are limited to bytes or requests a second by a control group. A rank computes c s in a step and
-reads b bytes (or r files, one request each) ahead of it, so the device with B bytes a second carries B c / (u b) ranks
-at a utilisation of u. Each limit is chosen half a rank above a whole number. Needs root and loop devices; 10 minutes.
+Loop devices with ext4 are limited to bytes or requests a second by a control group, and a FUSE file system serves one
+read after the other, each in a given time. A rank computes c s in a step and reads b bytes (or r files, one request
+each) ahead of it, so a storage of B bytes a second carries B c / (u b) ranks at a utilisation of u. Each limit is half
+a rank above a whole number. Needs root, loop devices and FUSE; 20 minutes.
 """
 
 from __future__ import annotations
@@ -10,16 +11,22 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.file_systems.mounted import Storage, mounted, own_namespace
-from benchmarks.slowed_storage import limited, run_command
+from benchmarks.slowed_storage import delayed, limited, run_in
 
-COMPUTE_S, BATCH, STEPS, LIMIT_PCT, MOST = 0.1, 4, 40, 90, 12
+STEPS, LIMIT_PCT, MOST = 40, 90, 12
+"""LIMIT_PCT is also the rule of MLPerf Storage for 3D U-Net."""
+
+HEADER_BYTES = 500
+"""What a file of NumPy's format npz has beside its data."""
 
 WORKLOAD = """\
 model: {{name: capacity}}
@@ -33,24 +40,53 @@ train: {{epochs: 1, computation_time: {compute}}}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """kind: a limit of `slowed_storage.LIMITS`, rbps or riops. length: bytes of a file; one page is one request.
+    """kind: a limit of `slowed_storage.LIMITS`, rbps or riops, or reads: those of a FUSE file system, one by one.
 
-    carried: ranks that the device can carry by arithmetic."""
+    length: bytes of a file; one page is one request. carried: ranks that the storage can carry by arithmetic.
+    processes: of the command, under mpiexec where there are several. workload: a shipped one in place of ours.
+    compute_s, batch: of a step.
+    """
 
     kind: str
     length: int
     carried: int
+    processes: int = 1
+    workload: str = ""
+    compute_s: float = 0.1
+    batch: int = 4
 
     @property
     def rate(self) -> int:
         """The limit, bytes or requests a second."""
-        of_rank = BATCH * (self.length + 500 if self.kind == "rbps" else 1) / COMPUTE_S
+        of_rank = self.batch * (self.length + HEADER_BYTES if self.kind == "rbps" else 1) / self.compute_s
         return round(of_rank * LIMIT_PCT / 100 * (self.carried + 0.5))
+
+    @property
+    def name(self) -> str:
+        """What distinguishes it from cases with the same limit."""
+        processes = f"{self.processes} processes" if self.processes > 1 else ""
+        return " ".join(filter(None, (self.workload, processes)))
+
+    def words(self, description: Path) -> list[str]:
+        """The workload on the command line; ours is written to `description`."""
+        files = STEPS * self.batch
+        if self.workload:
+            size = {"": self.length, "_stdev": 0, "_resize": 0}
+            sizes = [f"dataset.record_length_bytes{name}={value}" for name, value in size.items()]
+            checkpoints = ["workflow.checkpoint=false"]
+            return [self.workload, f"dataset.num_files_train={files}", "train.epochs=1", *sizes, *checkpoints]
+        text = WORKLOAD.format(files=files, length=self.length, batch=self.batch, compute=self.compute_s)
+        description.write_text(text, encoding="utf-8")
+        return [str(description)]
 
 
 CASES = (
     *(Case(kind="rbps", length=1 << 18, carried=carried) for carried in (1, 2, 4, 7)),
     *(Case(kind="riops", length=2 << 10, carried=carried) for carried in (1, 3, 5, 9)),
+    *(Case(kind="reads", length=2 << 10, carried=carried) for carried in (2, 5)),
+    Case(kind="riops", length=2 << 10, carried=5, processes=2),
+    # MLPerf's 3D U-Net with a thousandth of its bytes.
+    Case(kind="rbps", length=146_600, carried=4, workload="unet3d_h100", compute_s=0.323, batch=7),
 )
 
 
@@ -59,6 +95,7 @@ class Found:
     """The result of `capacity` for a case. runs: number of replays; most_runs: its limit."""
 
     kind: str
+    name: str
     rate: int
     carried: int
     found: int
@@ -73,23 +110,38 @@ class Found:
         return abs(self.found - self.carried) <= 1 and self.limited_by == "storage" and self.runs <= self.most_runs
 
 
-def measured(scratch: Path) -> Iterator[Found]:
-    """Measure each case. Raises: UnavailableError, CannotThrottleError if this machine cannot limit a device."""
-    for number, case in enumerate(CASES):
-        description = scratch / f"{number}.yaml"
-        description.write_text(
-            WORKLOAD.format(files=STEPS * BATCH, length=case.length, batch=BATCH, compute=COMPUTE_S), encoding="utf-8"
-        )
-        with mounted(Storage(kind="ext4"), scratch) as place:
-            assert place.device is not None
-            with limited({place.device: {case.kind: case.rate}}) as procs:
-                printed = run_command(
-                    "capacity", str(description), "--target", str(place.folder / "twin"), "--most", str(MOST),
-                    "--utilisation", str(LIMIT_PCT), "--json", "-q", procs=procs, statuses=(0, 1),
-                )  # fmt: skip
+@contextmanager
+def limited_storage(case: Case, scratch: Path) -> Iterator[tuple[Path, Path | None]]:
+    """A folder on the storage of a case, and the file that takes the ids of its users, where there is one.
+
+    Raises: UnavailableError, CannotThrottleError if this machine cannot limit a storage so.
+    """
+    with mounted(Storage(kind="ext4"), scratch) as place:
+        if case.kind == "reads":
+            with delayed(place.folder, round(1e6 / case.rate), calls="reads", threads=1) as shown:
+                yield shown, None
+            return
+        assert place.device is not None
+        with limited({place.device: {case.kind: case.rate}}) as procs:
+            yield place.folder, procs
+
+
+def measured(scratch: Path, cases: tuple[Case, ...] = CASES) -> Iterator[Found]:
+    """Measure each case. Raises: as `limited_storage`."""
+    for number, case in enumerate(cases):
+        words = case.words(scratch / f"{number}.yaml")
+        mpiexec = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or "mpiexec"
+        launcher = [mpiexec, "-n", str(case.processes)] if case.processes > 1 else []
+        with limited_storage(case, scratch) as (folder, procs):
+            command = [
+                *launcher, sys.executable, "-m", "dxt_replay.replay.commands.main", "capacity", *words, "--target",
+                str(folder / "twin"), "--most", str(MOST), "--utilisation", str(LIMIT_PCT), "--json", "-q",
+            ]  # fmt: skip
+            printed = run_in(command, procs, statuses=(0, 1))
         result = json.loads(printed)
         yield Found(
             kind=case.kind,
+            name=case.name,
             rate=case.rate,
             carried=case.carried,
             found=result["ranks"],
@@ -104,17 +156,19 @@ def main() -> int:
     """Print a line for each case; status 1 if one is wrong."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.capacity", description=__doc__)
     parser.add_argument("--scratch", type=Path, help="directory on a disk for the images")
+    parser.add_argument("--only", metavar="KIND", help="cases of this kind of limit: rbps, riops, reads")
     parser.add_argument("--json", type=Path, help="write the results to this file")
     options = parser.parse_args()
     own_namespace([sys.executable, "-m", "benchmarks.capacity", *sys.argv[1:]])
     results = []
     with tempfile.TemporaryDirectory(dir=options.scratch) as scratch:
         print("limit               by arithmetic   found   runs   limited by")
-        for found in measured(Path(scratch)):
+        chosen = tuple(case for case in CASES if options.only in (None, case.kind))
+        for found in measured(Path(scratch), chosen):
             low, high = found.interval
             print(
                 f"{found.rate:>12,} {found.kind:6} {found.carried:>13}   {low}-{high}   {found.runs:>4} of "
-                f"{found.most_runs}   {found.limited_by}{'' if found.right else '   WRONG'}",
+                f"{found.most_runs}   {found.limited_by}   {found.name}{'' if found.right else '   WRONG'}",
                 flush=True,
             )
             results.append(found)

@@ -3,8 +3,9 @@
    delayed_files DELAY_US MOUNTPOINT [FUSE options]     shows the directory DXT_REPLAY_DELAYED_SOURCE
 
    Each read, write, sync, open, create and look-up that reaches it waits DELAY_US first; with DXT_REPLAY_DELAYED_CALLS
-   set to `metadata`, reads, writes and syncs do not, and set to `files`, look-ups do not. Calls wait at the same time, so
-   it bounds latency and not bandwidth. The kernel's page cache and read-ahead lie above it, as with a network's file
+   set to `metadata`, reads, writes and syncs do not, set to `files`, look-ups do not, and set to `reads`, only reads do.
+   Calls wait at the same time, so it bounds latency and not bandwidth; with the FUSE option -s they wait one after the
+   other. The kernel's page cache and read-ahead lie above it, as with a network's file
    system. Pages stay after a close; with DXT_REPLAY_DELAYED_PAGES set to `dropped` the kernel drops them at each open,
    which is libfuse's default.
    Build: cc -O2 delayed_files.c -o delayed_files $(pkg-config --cflags --libs fuse3) */
@@ -27,8 +28,9 @@ static long delay_ns;
 static int source;
 static int metadata_only;
 static int files_only;
+static int reads_only;
 
-static void wait_first(void)
+static void wait_always(void)
 {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
@@ -37,6 +39,12 @@ static void wait_first(void)
     until.tv_nsec %= 1000000000;
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
         ;
+}
+
+static void wait_first(void)
+{
+    if (!reads_only)
+        wait_always();
 }
 
 static void wait_for_data(void)
@@ -105,7 +113,8 @@ static int create_file(const char *path, mode_t mode, struct fuse_file_info *fil
 static int read_file(const char *path, char *data, size_t length, off_t offset, struct fuse_file_info *file)
 {
     (void)path;
-    wait_for_data();
+    if (!metadata_only)
+        wait_always();
     return answer(pread(file->fh, data, length, offset));
 }
 
@@ -183,6 +192,7 @@ int main(int count, char **arguments)
     const char *calls = getenv("DXT_REPLAY_DELAYED_CALLS");
     metadata_only = calls && !strcmp(calls, "metadata");
     files_only = calls && !strcmp(calls, "files");
+    reads_only = calls && !strcmp(calls, "reads");
     source = open(shown, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (source < 0) {
         perror(shown);

@@ -84,6 +84,7 @@ def _row(name: str, training: Training, rate: int, folder: Path) -> dict[str, An
                 "--pace",
                 pace,
                 "--cold",
+                "--force",
                 "--json",
                 procs=procs,
             )

@@ -1,6 +1,7 @@
-"""All benchmarks, one after the other: a table, and a JSON file each in benchmarks/results/.
+"""The benchmarks of the hot loops, one after the other: a table, and a JSON file each in benchmarks/results/.
 
 Each is a set of ratios against a peer measured in the same run; absolute figures depend on the machine and its load.
+`benchmarks.scale_table` measures the commands.
 """
 
 from __future__ import annotations
@@ -9,32 +10,13 @@ import json
 import sys
 from pathlib import Path
 
-from benchmarks import (
-    dxt_decode,
-    generate_scale,
-    issue_loop,
-    kineto_decode,
-    large_capture,
-    many_files,
-    many_ranks,
-    simulate_speed,
-    summary_scale,
-    timed_accuracy,
-    xplane_decode,
-)
+from benchmarks import dxt_decode, issue_loop, timed_accuracy, xplane_decode
 
 BENCHMARKS = {
     "dxt_decode": dxt_decode,
     "xplane_decode": xplane_decode,
-    "kineto_decode": kineto_decode,
     "issue_loop": issue_loop,
     "timed_accuracy": timed_accuracy,
-    "large_capture": large_capture,
-    "many_ranks": many_ranks,
-    "many_files": many_files,
-    "simulate_speed": simulate_speed,
-    "summary_scale": summary_scale,
-    "generate_scale": generate_scale,
 }
 RESULTS = Path(__file__).parent / "results"
 

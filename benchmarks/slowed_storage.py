@@ -117,10 +117,11 @@ def device_of(folder: Path) -> str:
 
 
 @contextmanager
-def delayed(folder: Path, delay_us: int, calls: str = "all", pages: str = "kept") -> Iterator[Path]:
+def delayed(folder: Path, delay_us: int, calls: str = "all", pages: str = "kept", threads: int = 128) -> Iterator[Path]:
     """`folder` through a file system of its own, each of whose calls takes `delay_us`.
 
-    `calls`: "all", "metadata" where reads, writes and syncs are not delayed, or "files" where look-ups are not.
+    `calls`: "all", "metadata" where reads, writes and syncs are not delayed, "files" where look-ups are not, or "reads"
+    where only reads are. `threads`: how many calls it serves at the same time at the most.
     `pages`: "kept" after a close, or "dropped" at each open. The latter leaves names to libfuse's own timeouts, so that
     all of it is libfuse's default.
     Raises: CannotThrottleError.
@@ -128,7 +129,8 @@ def delayed(folder: Path, delay_us: int, calls: str = "all", pages: str = "kept"
     source = Path(__file__).with_name("delayed_files.c")
     environment = {f"DXT_REPLAY_DELAYED_{name}": value for name, value in (("CALLS", calls), ("PAGES", pages))}
     environment["DXT_REPLAY_DELAYED_SOURCE"] = str(folder)
-    options = ("-o", "max_threads=128", *(LASTING_NAMES if pages == "kept" else ()))
+    serving = ("-s",) if threads == 1 else ("-o", f"max_threads={threads}")
+    options = (*serving, *(LASTING_NAMES if pages == "kept" else ()))
     with fuse_mounted(source, ("fuse3",), str(delay_us), options, environment) as mount:
         yield mount
 

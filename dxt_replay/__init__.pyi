@@ -11,7 +11,8 @@ from .profiler_merge.recording import keras_recording, lightning_recording, reco
 from .replay.archive.catalogue import Catalogue
 from .replay.archive.merge_each import MergedArchive
 from .replay.calibration.calibration import Calibration
-from .replay.causal.storage_limit import NoStorageLimitError, StorageLimit
+from .replay.capacity.result import Capacity
+from .replay.doctor.check import Diagnosis
 from .replay.fidelity.compare import Comparison
 from .replay.fidelity.noise_floor import NoiseFloor
 from .replay.fidelity.workload_verdict import Thresholds
@@ -20,11 +21,12 @@ from .replay.interface.analyses import TABLES, findings, storage_limit, summary,
 from .replay.interface.anonymizing import anonymize
 from .replay.interface.archives import catalogue, merge_each
 from .replay.interface.calibrations import calibrate
-from .replay.interface.capacities import Capacity, capacity
+from .replay.interface.capacities import capacity
 from .replay.interface.captures import open_capture, part
 from .replay.interface.charts import FIGURES, figure
 from .replay.interface.comparisons import compare, noise_floor, regress
 from .replay.interface.descriptions import FittedWorkload, fit
+from .replay.interface.examining import doctor
 from .replay.interface.exports import Report, export, report
 from .replay.interface.generating import CheckedWorkload, GeneratedCapture, check_workload, generate, workloads
 from .replay.interface.histories import history
@@ -57,6 +59,7 @@ from .traces.errors import (
     WorkerError,
 )
 from .traces.samples import Sample, sample
+from .traces.storage_limit import NoStorageLimitError, StorageLimit
 from .traces.store.reader import Capture
 from .traces.version import VERSION
 from .traces.workers.workers import Workers
@@ -77,6 +80,7 @@ __all__ = [
     "CheckedWorkload",
     "Comparison",
     "CountedComparison",
+    "Diagnosis",
     "DxtReplayError",
     "Exported",
     "Finding",
@@ -121,6 +125,7 @@ __all__ = [
     "check_workload",
     "compare",
     "compare_log",
+    "doctor",
     "explain",
     "export",
     "figure",

@@ -22,26 +22,39 @@ import pyarrow as pa
 from dxt_replay.profiler_merge.clocks.alignment import parse_method
 from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks, map_profiles
 from dxt_replay.profiler_merge.counted_times import TRACEABLE, counted_times, past_trace
-from dxt_replay.profiler_merge.darshan.job_logs import numbered, open_job, process_ids
+from dxt_replay.profiler_merge.darshan.job_logs import numbered, open_job, process_id, process_ids
 from dxt_replay.profiler_merge.darshan.rank_segments import ranks_in_order
 from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
+from dxt_replay.profiler_merge.file_notes import KnownFiles
 from dxt_replay.profiler_merge.file_table import FileTable, moved_bytes
 from dxt_replay.profiler_merge.gaps import gap_warnings, refuse_rubbish
 from dxt_replay.profiler_merge.hdf5.datasets import hdf5_facts
-from dxt_replay.profiler_merge.job_pieces import DividedJob, JobSetting, divided
+from dxt_replay.profiler_merge.job_pieces import DividedJob, JobSetting, divided, whole_job
 from dxt_replay.profiler_merge.left_out import exports_warnings, is_export, shown
 from dxt_replay.profiler_merge.log_writing import log_writing
+from dxt_replay.profiler_merge.mapped_reads import mapped_reads
 from dxt_replay.profiler_merge.merge_options import MergeOptions
 from dxt_replay.profiler_merge.piece_merge import MergedPiece, PieceMerge, let_go, opened
 from dxt_replay.profiler_merge.process_rows import RowTotals
 from dxt_replay.profiler_merge.profiles.more_spans import ProcessIds
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
 from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, AllSpans, Finished, WrittenRanks
+from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.file_rows import STANDARD_STREAMS
+from dxt_replay.traces.recorder_files import is_request_log
 from dxt_replay.traces.schema import Job
 from dxt_replay.traces.store.renumber import RenumberedParts, renumber
+from dxt_replay.traces.store.writer import create_capture
 from dxt_replay.traces.units import ns_to_seconds, seconds_to_ns
-from dxt_replay.traces.unseen import all_unseen, mapped_files, unseen_warnings, watched, with_unseen
+from dxt_replay.traces.unseen import (
+    all_unseen,
+    mapped_files,
+    recording_of,
+    unseen_warnings,
+    watched,
+    with_mapped,
+    with_unseen,
+)
 from dxt_replay.traces.workers.workers import ALONE, Workers
 
 
@@ -54,8 +67,6 @@ class DarshanRecording:
         self._job = open_job(files, skip_damaged=options.skip_damaged)
         self._exports: Collection[str] = ()
         self._left_out: list[str] = []
-        self._made = RowTotals()
-        self._renumbered: list[RenumberedParts] = []
         self.loops: Mapping[int, SpanColumns] = {}
 
     @property
@@ -117,7 +128,8 @@ class DarshanRecording:
 
     def write(self, folder: Path, spans: AllSpans, workers: Workers) -> WrittenRanks:
         """As of `Recording`."""
-        self._table = FileTable([process.log for process in self._job.processes], self._records_left_out())
+        left_out = self._records_left_out()
+        files = self._begin(left_out)
         setting = JobSetting(
             token=secrets.token_hex(8),
             working=folder,
@@ -126,17 +138,33 @@ class DarshanRecording:
             method=self._method,
             left_out=frozenset(self._table.excluded),
             options=self._options,
-            files=self._table.known(),
+            files=files,
+            logs=tuple({recording_of(path): path for path, _ in self.files}.values()),
         )
+        self._mapped = mapped_reads(setting.logs)
         try:
             with opened(setting) as logs:
                 job = divided(self._job, logs.known, spans.own_ranks, workers)
                 traced = logs.known.traced_segments()
             if len(job.pieces) > 1:
-                return self._merged(replace(setting, traced=traced), job, spans, workers)
-            return self._merged(replace(setting, gather=not self._in_order()), job, spans, ALONE)
+                try:
+                    return self._merged(replace(setting, traced=traced), job, spans, workers)
+                except LogError:  # a wrong guess of the pieces, or damage: reading the whole log shows which
+                    create_capture(folder)
+                    spans.forget()
+                    self._begin(left_out)
+            return self._merged(
+                replace(setting, gather=not self._in_order()), whole_job(self._job, spans.own_ranks), spans, ALONE
+            )
         finally:
             let_go()
+
+    def _begin(self, left_out: frozenset[int]) -> KnownFiles:
+        """Forget the ranks merged so far. Returns the files in the counters."""
+        self._table = FileTable([process.log for process in self._job.processes], left_out)
+        self._made = RowTotals()
+        self._renumbered: list[RenumberedParts] = []
+        return self._table.known()
 
     def finish(self, written: WrittenRanks, spans: pa.Table) -> Finished:
         """As of `Recording`. Raises: LogError if the rest of a damaged log contradicts its counters."""
@@ -148,13 +176,16 @@ class DarshanRecording:
         traced = written.stored - self._made.reconstructed
         counted = self._counted_times(traced)
         unseen = all_unseen(watched([log.path for log in logs]), mapped_files(files))
+        placed = {pid for process in self._job.processes if (pid := process_id(process)) is not None}
+        unseen = self._mapped.still_unseen(unseen, placed - self._made.mapped_left_out)
         unseen += past_trace(counted, posix_bytes=moved_bytes(files, "posix_bytes_"))
         hdf5 = hdf5_facts(logs, files, inspect=self._options.inspect, maps=self._options.inspect_maps)
         threads = self._made.threads_known
+        moved = moved_bytes(files, "posix_bytes_", "stdio_bytes_")
         return Finished(
             files=files,
             hdf5=hdf5.table,
-            coverage=with_unseen(coverage, moved_bytes(files, "posix_bytes_", "stdio_bytes_"), unseen),
+            coverage=with_unseen(*with_mapped(coverage, moved, self._made.mapped_bytes), unseen),
             lanes="pthread_id" if threads and all(threads) else "overlap",
             warnings=[
                 *self._table.offset_warnings(files["path"].to_pylist()),
@@ -192,7 +223,7 @@ class DarshanRecording:
         matched = (
             record
             for record, path in named
-            if path in STANDARD_STREAMS or any(fnmatchcase(path, glob) for glob in globs)
+            if path in STANDARD_STREAMS or is_request_log(path) or any(fnmatchcase(path, glob) for glob in globs)
         )
         return frozenset((*exported, *matched))
 

@@ -9,14 +9,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dxt_replay.traces.row_order import distinct, order_by_group
 from dxt_replay.traces.schema import OFFSETS
 
 AS_RECORDED, REPAIRED, SUSPECT = range(len(OFFSETS))
 """Codes of `traces.schema.OFFSETS`."""
 
+NO_FILE = -1
+"""Number of no file."""
+
 _FIRST_OWN = -2
-"""Number of a worker's first new file: it numbers them -2, -3 and so on, and the parent replaces these. -1 means no
-file."""
+"""Number of a worker's first new file: it numbers them -2, -3 and so on, and the parent replaces these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -104,12 +107,12 @@ class FileNotes:
 
     def number(self, record_id: np.ndarray) -> FilesOfRows:
         """The file of each record id (uint64), new ones numbered in order of appearance."""
-        unique, first, inverse = np.unique(record_id, return_index=True, return_inverse=True)
+        unique, first, inverse = distinct(record_id)
         ids = self.known.find(unique)
         new = np.flatnonzero(ids < 0)
         for position in new[np.argsort(first[new])].tolist():
             ids[position] = self.own.setdefault(int(unique[position]), _FIRST_OWN - len(self.own))
-        return FilesOfRows(files=ids, of_row=inverse.reshape(-1))
+        return FilesOfRows(files=ids, of_row=inverse)
 
     def number_by_rank(self, parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[FilesOfRows]:
         """As `number`, for (place of the rank, record id) of several kinds of rows, whose places ascend.
@@ -118,7 +121,7 @@ class FileNotes:
         """
         places = np.concatenate([place for place, _ in parts])
         records = np.concatenate([record_id for _, record_id in parts])
-        order = np.argsort(places, kind="stable")
+        order = order_by_group(places)
         found = self.number(records[order])
         of_row = np.empty(len(order), dtype=np.int64)
         of_row[order] = found.of_row
@@ -155,8 +158,7 @@ class FileNotes:
         """Count traced operations by rank, at the layer to which the counters are compared."""
         if not len(rank):
             return
-        pairs, of_row = np.unique(rank.astype(np.int64) * len(rows.files) + rows.of_row, return_inverse=True)
-        of_row = of_row.reshape(-1)
+        pairs, _, of_row = distinct(rank.astype(np.int64) * len(rows.files) + rows.of_row)
         operations, moved = np.bincount(of_row), np.bincount(of_row, weights=length)
         ranks, files = pairs // len(rows.files), rows.files[pairs % len(rows.files)]
         self.traced.append(Traced(ranks=ranks, files=files, operations=operations, bytes=moved))

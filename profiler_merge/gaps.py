@@ -42,7 +42,7 @@ def gap_warnings(
         ((path, most),) = rows.left_out.most_common(1)
         others = f" and {len(rows.left_out) - 1} more files" if len(rows.left_out) > 1 else ""
         warnings.append(
-            f"{rows.left_out.total():,} opens, closes, seeks, stats and syncs of {path}{others} are too many to "
+            f"{rows.left_out.total():,} opens, closes, stats and syncs of {path}{others} are too many to "
             "rebuild: the capture has the reads and writes, and a replay omits the rest; merge with "
             f"--reconstruct-limit {most} or more to rebuild them (each takes some 400 bytes of memory)"
         )

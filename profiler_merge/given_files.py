@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dxt_replay.profiler_merge.darshan.job_logs import find_logs
 from dxt_replay.profiler_merge.recognise import find_profiles, foreign, kind_of
+from dxt_replay.profiler_merge.request_hooks.log import SUFFIX
 from dxt_replay.profiler_merge.sources import (
     BESIDE,
     BY_KIND,
@@ -30,12 +31,14 @@ class GivenFiles:
     """The sources of a merge.
 
     recorder: the recorder of the `operations`; None if there are only profiles.
+    requests: logs of requests to object stores beside the `operations`, all of one kind.
     profiles: of the ranks.
     spans: files that hold spans and are not profiles.
     """
 
     recorder: Source | None
     operations: tuple[Path, ...]
+    requests: tuple[Path, ...]
     profiles: tuple[Path, ...]
     spans: tuple[Path, ...]
 
@@ -46,7 +49,8 @@ def find_recordings(path: Path) -> list[Path]:
     Raises: LogError for a folder without any; the message names its contents.
     """
     try:
-        return find_logs(path)
+        logs = find_logs(path)
+        return [*logs, *(file for file in _files_below(path) if file.suffix == SUFFIX)] if path.is_dir() else logs
     except LogError as error:
         files = _files_below(path)
         kinds = {file: kind_of(file) for file in files}
@@ -80,6 +84,9 @@ def given_files(files: Sequence[Path], profiles: Sequence[Path]) -> GivenFiles:
     beside = {kind for _, kind in given}
     if not operations and (not beside.isdisjoint(RECORDINGS) or beside.isdisjoint(PROFILES)):
         raise LogError(str(foreign(files[0], *RECORDINGS)))
+    beside_others = {kind: path for kind, path in recorders.items() if BY_KIND[kind].requests}
+    if 0 < len(beside_others) < len(recorders):
+        recorders = {kind: path for kind, path in recorders.items() if kind not in beside_others}
     if len(recorders) > 1:
         (one, first), (other, second), *_ = recorders.items()
         raise LogError(
@@ -89,7 +96,8 @@ def given_files(files: Sequence[Path], profiles: Sequence[Path]) -> GivenFiles:
         )
     return GivenFiles(
         recorder=next((BY_KIND[kind] for kind in recorders), None),
-        operations=tuple(operations),
+        operations=tuple(path for path in operations if (kinds[path] or DARSHAN) in recorders),
+        requests=tuple(path for path in operations if (kinds[path] or DARSHAN) not in recorders),
         profiles=tuple(path for path, kind in given if kind not in SPANS),
         spans=tuple(path for path, kind in given if kind in SPANS),
     )

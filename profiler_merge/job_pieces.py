@@ -1,6 +1,6 @@
 """Divides the ranks of a job into pieces that can be merged separately. The division depends on the logs alone.
 
-A piece that is read in one pass has to be in rank order; the headers of its records show that beforehand.
+Where the streams of the ranks begin is a guess, and so is the order of the ranks. Reading a piece verifies both.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import numpy as np
 
 from dxt_replay.profiler_merge.darshan.dxt import DXT_MODULES, SegmentCounts
 from dxt_replay.profiler_merge.darshan.job_logs import JobLogs, ProcessLog
-from dxt_replay.profiler_merge.darshan.rank_segments import ranks_in_order
-from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
 from dxt_replay.profiler_merge.darshan.stream_starts import cut_at, locatable
 from dxt_replay.profiler_merge.file_notes import KnownFiles
 from dxt_replay.profiler_merge.merge_options import MergeOptions
@@ -58,6 +56,7 @@ class JobSetting:
     method: as `clocks.parse_method` returns it. left_out: record ids whose segments are dropped.
     files: those that are numbered beforehand. traced: as of `LogCounters`.
     gather: whether the segments of a rank may lie in several places of a log.
+    logs: one of each recording, beside which page faults may lie.
     """
 
     token: str
@@ -70,6 +69,7 @@ class JobSetting:
     files: KnownFiles
     gather: bool = False
     traced: Mapping[str, Mapping[str, tuple[SegmentCounts, ...]]] | None = None
+    logs: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ def whole_job(job: JobLogs, own: Sequence[int]) -> DividedJob:
 
 
 def divided(job: JobLogs, known: LogCounters, own: Sequence[int], workers: Workers) -> DividedJob:
-    """The ranks in pieces, or in one piece if their places in a log are not known beforehand.
+    """The ranks in pieces, or in one piece if their places in a log cannot be guessed.
 
     `own`: ranks with spans of their own, which share no piece with others.
     A piece has as many counted operations as `workers` sets, plus a fixed cost per rank, or is one larger rank.
@@ -116,22 +116,7 @@ def divided(job: JobLogs, known: LogCounters, own: Sequence[int], workers: Worke
         )
         for place, (begin, end) in enumerate(pairwise(bounds))
     ]
-    found = DividedJob(pieces=tuple(each for each in pieces if each.processes), operations=int(operations.sum()))
-    return found if not dxt or _are_apart(found, workers) else whole
-
-
-def _are_apart(job: DividedJob, workers: Workers) -> bool:
-    """Whether the guessed streams are right: each piece has only its own ranks, in order, and no damage."""
-    with workers.results(_is_apart, job.pieces, operations=job.operations) as results:
-        return all(list(results))
-
-
-def _is_apart(piece: RankPiece) -> bool:
-    (process,) = piece.processes
-    try:
-        return ranks_in_order(process.log.part(piece.regions), piece.first, piece.end)
-    except DamagedLogError:
-        return False
+    return DividedJob(pieces=tuple(each for each in pieces if each.processes), operations=int(operations.sum()))
 
 
 def _logged(job: JobLogs) -> np.ndarray:

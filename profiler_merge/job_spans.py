@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +16,11 @@ from dxt_replay.profiler_merge.profiles.reading import read_profile
 from dxt_replay.profiler_merge.profiles.span_parts import NOT_FETCHED
 from dxt_replay.profiler_merge.profiles.spans import SpanColumns, profile_spans
 from dxt_replay.profiler_merge.recorded_job import RankRows
-from dxt_replay.profiler_merge.unprofiled.extend import Extended, extended_spans, text_of
 from dxt_replay.traces.schema import NO_STEP, SPAN_KINDS, SPANS_SCHEMA, codes, table_from_columns
 from dxt_replay.traces.steps import step_at
+
+if TYPE_CHECKING:
+    from dxt_replay.profiler_merge.unprofiled.extend import Extended
 
 MAX_COPIED_SPANS = 1 << 25
 
@@ -75,6 +78,15 @@ class JobSpans:
     _template_known: bool = False
 
     def __post_init__(self) -> None:
+        self._add_loops()
+
+    def forget(self) -> None:
+        """As of `recorded_job.AllSpans`."""
+        self._extended, self._not_extended, self._tables = {}, {}, {}
+        self._template, self._template_known = None, False
+        self._add_loops()
+
+    def _add_loops(self) -> None:
         for rank in self.more.loops.keys() - self.profiles.keys():
             self._tables[rank] = _spans_table(rank, self.more.loops[rank], -self.start_ns)
 
@@ -98,6 +110,8 @@ class JobSpans:
             return []
         warnings = self._add(rank, profile, rows.undated_offset_ns)
         if self.extend:
+            from dxt_replay.profiler_merge.unprofiled.extend import extended_spans  # most jobs have no profile
+
             limits = next(((each.first, each.last) for each in self._extended.values()), None)
             found = extended_spans(self._tables[rank], rows.columns, rows.process, path, limits)
             if isinstance(found, str):
@@ -124,6 +138,8 @@ class JobSpans:
     def extension_warnings(self) -> list[str]:
         """Warnings about the steps that were not profiled."""
         if self._extended:
+            from dxt_replay.profiler_merge.unprofiled.extend import text_of
+
             rank, most = self._most_extended()
             return [f"rank {rank}: {text_of(most)}" if len(self._extended) == 1 < len(self.ranks) else text_of(most)]
         return [
@@ -201,13 +217,13 @@ class JobSpans:
             return []
         (profiled,) = self.profiles
         if len(missing) * template.num_rows > MAX_COPIED_SPANS:
-            return [f"only rank {profiled} was profiled; its spans are too many to copy to all other ranks"]
+            return [f"only rank {profiled} was profiled; its spans are too many to copy, so the other ranks have none"]
         for rank in missing:
             column = pa.array(np.full(template.num_rows, rank, dtype=np.int32))
             self._tables[rank] = template.set_column(0, SPANS_SCHEMA.field("rank"), column)
         return [
             f"only rank {profiled} was profiled: the spans and steps of the other {len(missing)} ranks are copies of "
-            "its own, and the clocks of those ranks are known to their interval only"
+            "its own, and their clocks are known only within the interval that `summary` shows"
         ]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from dxt_replay.profiler_merge.darshan._overlap_lanes import OverlapLanes
 from dxt_replay.profiler_merge.darshan.lanes import NEVER, latest_on_lanes
-from dxt_replay.profiler_merge.darshan.rank_segments import SegmentBatch
+from dxt_replay.profiler_merge.darshan.rank_segments import SEGMENT_COLUMNS, SegmentBatch
 from dxt_replay.profiler_merge.darshan.spilled import chunks, empty_columns, release
 from dxt_replay.profiler_merge.untraced.operations_by_file import ByFile, module_operations
 from dxt_replay.profiler_merge.untraced.rank_counters import CountedFiles
@@ -21,6 +21,7 @@ from dxt_replay.profiler_merge.untraced.traced_operations import (
     ModuleOperations,
     TracedRows,
 )
+from dxt_replay.traces.row_order import distinct, order_by_group, order_by_start
 
 STRETCH_ROWS = 1 << 19
 """Approximate number of operations of a stretch, whose rows are in memory together."""
@@ -62,12 +63,11 @@ class LargeRank:
         rows: int = STRETCH_ROWS,
     ) -> None:
         self._threads = _Codes() if batch.knows_threads else None
+        self._lane_of_thread = _Codes()
         self._overlap: dict[int, OverlapLanes] = {}
         self._lanes: dict[int, int] = {}
         dtypes: dict[str, type] = dict(_COLUMNS)
         dtypes["index"] = np.uint32 if len(batch) < 1 << 32 else np.int64
-        if self._threads is not None:
-            dtypes["thread"] = np.uint64
         self._columns = empty_columns(folder, dtypes, len(batch))
         self._index = self._columns.pop("index")
         self._limits, counts = _limits(batch, capture_ns, rows)
@@ -89,12 +89,12 @@ class LargeRank:
             here[: len(streams)] += streams
             streams = here
             if self._threads is not None:
-                values["thread"] = batch.thread[piece]
+                values["lane"] = self._threads.of(batch.thread[piece])
             stretch = np.searchsorted(self._limits, values["start_ns"], side="right")
             places = _places(free, stretch)
             for name, value in values.items():
                 self._columns[name][places] = value
-            release(*self._columns.values(), batch.record_id, *(getattr(batch, name, batch.length) for name in values))
+            release(*self._columns.values(), *(getattr(batch, name) for name in SEGMENT_COLUMNS))
         self.records = codes.values()
         of_file = np.pad(streams, (0, 4 * len(self.records) - len(streams))).reshape(-1, 2, 2)
         # By module, file and direction.
@@ -109,7 +109,6 @@ class LargeRank:
             self._sort(rows)
             self._index[_places(free, self._file_key(rows))] = np.arange(rows.start, rows.stop)
             release(self._index, *self._columns.values())
-        self._columns.pop("thread", None)
         self._add_first_lanes()
 
     def _stretches(self) -> Iterator[slice]:
@@ -122,13 +121,12 @@ class LargeRank:
 
     def _sort(self, rows: slice) -> None:
         start, end = self._columns["start_ns"][rows], self._columns["end_ns"][rows]
-        order = np.lexsort((-end, start))
-        for name, column in self._columns.items():
-            if name != "lane":
-                column[rows] = column[rows][order]
+        order = order_by_start(start, [-end])
+        for column in self._columns.values():
+            column[rows] = column[rows][order]
         start, end, lane = (self._columns[name][rows] for name in ("start_ns", "end_ns", "lane"))
         if self._threads is not None:
-            lane[:] = self._threads.of(self._columns["thread"][rows])
+            lane[:] = self._lane_of_thread.of(lane)
             return
         # The layers nest in each other, so overlap across them does not tell threads apart.
         apis = self._columns["api"][rows]
@@ -161,6 +159,12 @@ class LargeRank:
             file = found.pop("file")
             of_rank = {"process": np.zeros(len(file), dtype=np.int64), "record_id": self.records[file]}
             yield Stretch(begin_ns=begin, end_ns=end, file=file, rows=TracedRows(**of_rank, **found))
+
+    def accesses(self) -> Iterator[tuple[np.ndarray, ...]]:
+        """File (index in `records`), interface, offset and length of all operations, a stretch at a time."""
+        for rows in self._stretches():
+            yield tuple(self._columns[name][rows] for name in ("file", "api", "offset", "length"))
+            release(*self._columns.values())
 
     def first_times(self, processes: int) -> np.ndarray:
         """As `Traced.first_times`."""
@@ -205,7 +209,7 @@ class LargeRank:
 
 
 class _Codes:
-    """Numbers values (uint64) in the order of appearance: record ids, or threads, whose numbers are lanes."""
+    """Numbers integers in the order of appearance."""
 
     def __init__(self) -> None:
         self._codes: dict[int, int] = {}
@@ -215,13 +219,12 @@ class _Codes:
         return len(self._codes)
 
     def of(self, values: np.ndarray) -> np.ndarray:
-        """int32 number of each value; most are equal to their predecessor."""
-        begin = np.flatnonzero(np.append(True, values[1:] != values[:-1]))
-        distinct, first, inverse = np.unique(values[begin], return_index=True, return_inverse=True)
-        numbers = np.empty(len(distinct), dtype=np.int32)
+        """int32 number of each value."""
+        found, first, inverse = distinct(values)
+        numbers = np.empty(len(found), dtype=np.int32)
         for place in np.argsort(first).tolist():
-            numbers[place] = self._codes.setdefault(int(distinct[place]), len(self._codes))
-        return np.repeat(numbers[inverse.reshape(-1)], np.diff(np.append(begin, len(values))))
+            numbers[place] = self._codes.setdefault(int(found[place]), len(self._codes))
+        return numbers[inverse]
 
     def values(self) -> np.ndarray:
         """uint64 values by number."""
@@ -233,7 +236,7 @@ def _places(free: np.ndarray, group: np.ndarray) -> np.ndarray:
 
     Moves `free` past the places taken.
     """
-    order = np.argsort(group, kind="stable")
+    order = order_by_group(group)
     in_order = group[order]
     found = free[in_order] + number_in_group(in_order)
     last = np.append(in_order[1:] != in_order[:-1], True)

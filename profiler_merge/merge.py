@@ -22,8 +22,10 @@ from dxt_replay.profiler_merge.profiles.reading import profile_files, profile_ki
 from dxt_replay.profiler_merge.recognise import kind_of
 from dxt_replay.profiler_merge.recorded_job import Finished, Recording, WrittenRanks
 from dxt_replay.profiler_merge.sources import BY_KIND, reader
+from dxt_replay.traces.plain import plain
 from dxt_replay.traces.schema import CaptureInfo, Source
 from dxt_replay.traces.store.digests import digests_beside
+from dxt_replay.traces.store.lanes import write_lanes
 from dxt_replay.traces.store.writer import (
     begin_capture,
     check_capture_output,
@@ -55,32 +57,30 @@ class MergeResult:
     spans: int
     counted: Mapping[str, Mapping[str, int]]
 
+    @property
+    def recorded_by(self) -> str | None:
+        """The kind of the first source of operations, such as darshan; None for profiles alone."""
+        return None if nothing_recorded(self.info.coverage.unseen) else self.info.sources[0].kind
+
     def as_json(self) -> dict[str, Any]:
         """The object that `dxt-replay merge --json` prints."""
         return {
             "capture": str(self.capture),
-            "recorded_by": None if nothing_recorded(self.info.coverage.unseen) else self.info.sources[0].kind,
+            "recorded_by": self.recorded_by,
             "ranks": len(self.info.ranks),
             "operations": {"traced": self.operations, "reconstructed": self.reconstructed},
             "files": self.files,
             "spans": self.spans,
             "lanes": self.info.lanes,
-            "counted": {name: dict(totals) for name, totals in self.counted.items()},
+            "counted": plain(self.counted),
             "coverage": coverage_json(self.info.coverage),
             "clock": [
-                {
-                    "rank": clock.rank,
-                    "worker": clock.worker,
-                    "method": clock.method,
-                    "offset_ns": clock.offset_ns,
-                    "residual_ns": clock.residual_ns,
-                    "interval_ns": list(clock.interval_ns),
-                }
-                for clock in self.info.clock
+                {name: found[name] for name in ("rank", "worker", "method", "offset_ns", "residual_ns", "interval_ns")}
+                for found in map(plain, self.info.clock)
             ],
-            "rebuilt": dict(self.info.made_by["rebuilt"]),
-            "extended": dict(self.info.made_by.get("extended", {})),
-            "warnings": list(self.info.warnings),
+            "rebuilt": plain(self.info.made_by["rebuilt"]),
+            "extended": plain(self.info.made_by.get("extended", {})),
+            "warnings": plain(self.info.warnings),
         }
 
 
@@ -129,6 +129,22 @@ def open_recording(given: GivenFiles, options: MergeOptions) -> Recording:
         from dxt_replay.profiler_merge.profiles_alone import ProfilesAlone  # most merges do not need them
 
         return ProfilesAlone(given.spans, options)
+    if given.recorder.requests:
+        from dxt_replay.profiler_merge.request_recording import requests_alone
+
+        return requests_alone(reader(given.recorder.requests)(given.operations), options)
+    recording = _open_operations(given, options)
+    if given.requests:
+        from dxt_replay.profiler_merge.request_recording import requests_beside
+
+        kind = BY_KIND[str(kind_of(given.requests[0]))]
+        return requests_beside(recording, reader(kind.requests)(given.requests))
+    return recording
+
+
+def _open_operations(given: GivenFiles, options: MergeOptions) -> Recording:
+    """The recording of the operations on files."""
+    assert given.recorder is not None
     if given.recorder.trace:
         from dxt_replay.profiler_merge.traced_recording import TracedRecording
 
@@ -184,6 +200,7 @@ class _Merger:
         write_files(self._folder, found.files)
         write_spans(self._folder, spans)
         write_hdf5(self._folder, found.hdf5)
+        write_lanes(self._folder, written.lanes)
         write_capture_info(self._folder, info)
         return info, found.files, spans.num_rows
 

@@ -3,29 +3,34 @@ notes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from dxt_replay.profiler_merge.clocks.alignment import WALL, align_rank
 from dxt_replay.profiler_merge.clocks.offsets import Alignment, align_seconds, align_wall
 from dxt_replay.profiler_merge.clocks.worker_clock import align_worker
-from dxt_replay.profiler_merge.darshan.job_logs import ProcessLog
+from dxt_replay.profiler_merge.darshan.job_logs import ProcessLog, process_id
 from dxt_replay.profiler_merge.darshan.log import DarshanLog
 from dxt_replay.profiler_merge.darshan.rank_segments import RankSegments, SegmentBatch
 from dxt_replay.profiler_merge.darshan.spilled import is_spilled, return_freed_memory
-from dxt_replay.profiler_merge.file_notes import FileNotes, KnownFiles
+from dxt_replay.profiler_merge.file_notes import NO_FILE, FileNotes, KnownFiles
 from dxt_replay.profiler_merge.job_pieces import JobSetting, RankPiece
+from dxt_replay.profiler_merge.lane_facts import WORKER, LaneFacts, lane_rows
 from dxt_replay.profiler_merge.left_out import shown
-from dxt_replay.profiler_merge.process_rows import LogCounters, RowTotals, in_start_order
+from dxt_replay.profiler_merge.mapped_reads import mapped_columns, mapped_reads
+from dxt_replay.profiler_merge.process_rows import LogCounters, RowTotals, as_columns, in_start_order
 from dxt_replay.profiler_merge.profiles.event_table import Profile
 from dxt_replay.profiler_merge.rank_sources import RankSources
 from dxt_replay.profiler_merge.recorded_job import RankRows, RankSpans, WrittenRanks, rank_clock, write_ranks
 from dxt_replay.profiler_merge.stretch_rows import RowsInStretches
+from dxt_replay.traces.record_id import record_id
 from dxt_replay.traces.schema import RankClock
+from dxt_replay.traces.store.lanes import lanes_in
 
 _KEPT_STRETCHES = 8
 """Call malloc_trim after this many stretches of a rank, against heap fragmentation: the C library would keep 7 bytes
@@ -44,6 +49,7 @@ class OpenedJob:
             traced=setting.traced,
         )
         self._logs: dict[Path, DarshanLog] = {}
+        self.mapped = mapped_reads(setting.logs)
 
     def process(self, process: ProcessLog) -> ProcessLog:
         """The process with its log as first opened."""
@@ -105,6 +111,7 @@ class _Merging:
         self._setting, self._spans = setting, spans
         self._logs = [job.process(process) for process in piece.processes]
         processes = [replace(each, log=each.log.part(piece.regions)) if piece.regions else each for each in self._logs]
+        self._mapped = job.mapped
         self._files, self._made = FileNotes(known=setting.files), RowTotals()
         self._rows = RowsInStretches(
             files=self._files, known=job.known, job_start_ns=setting.job_start_ns, made=self._made
@@ -136,6 +143,10 @@ class _Merging:
         of time."""
         rank = int(batch.ranks[0])
         alignment, warnings = self._aligned(rank, process, batch.of_rank(0), None)
+        if len(self._mapped.of_process(pid := process_id(process))):
+            assert pid is not None
+            self._made.mapped_left_out.add(pid)
+            warnings = [*warnings, f"rank {rank}: its mapped reads are left out, beside so many traced operations"]
         clock = [rank_clock(rank, alignment, process.worker)]
         stretches = self._rows.columns_in_stretches(
             process, batch, alignment, self._setting.working, self._setting.options.stretch_rows
@@ -147,6 +158,7 @@ class _Merging:
                 process=np.broadcast_to(process.worker, len(columns["rank"])),
                 clock=clock,
                 warnings=warnings,
+                lanes=_lanes(columns, [(process, batch)] * (1 + int(columns["lane"].max(initial=-1)))),
             )
             clock, warnings = [], []
             if number % _KEPT_STRETCHES == 0:
@@ -168,7 +180,7 @@ class _Merging:
                 # The profile has no date, so it is moved to the log's clock instead.
                 undated_offset_ns = -alignment.offset_ns
                 alignment = replace(alignment, offset_ns=0)
-            made = self._rows.columns(process, batch, alignment)
+            made = self._with_mapped(process, batch, self._rows.columns(process, batch, alignment))
             if len(made["lane"]):
                 clock += [rank_clock(each, alignment, process.worker) for each in np.unique(made["rank"]).tolist()]
                 made["lane"] = made["lane"] + np.int32(lanes)
@@ -176,15 +188,54 @@ class _Merging:
             process_of_lane += [process.worker] * (lanes - len(process_of_lane))
             columns.append(made)
         joined = in_start_order({name: np.concatenate([part[name] for part in columns]) for name in columns[0]})
+        batches = {process.worker: (process, batch) for process, batch in parts}
         return RankRows(
             ranks=ranks,
             columns=joined,
             process=np.array(process_of_lane, dtype=np.int64)[joined["lane"]],
             clock=clock,
             warnings=warnings,
+            lanes=_lanes(joined, [batches[worker] for worker in process_of_lane]),
             profile=profile,
             undated_offset_ns=undated_offset_ns,
         )
+
+    def _with_mapped(
+        self, process: ProcessLog, batch: SegmentBatch, made: dict[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """The columns of a process with its mapped reads; those of its main thread are in its first lane."""
+        pid = process_id(process)
+        rows = self._mapped.of_process(pid)
+        if pid is None or not len(rows):
+            return made
+        names = process.log.names
+        records = list(names)
+        known = self._mapped.found_among(list(names.values()))
+        record = np.array(
+            [
+                records[place] if place >= 0 else record_id(path)
+                for place, path in zip(known, self._mapped.paths, strict=True)
+            ],
+            dtype=np.uint64,
+        )
+        self._files.note_names(
+            {int(each): path for each, path in zip(record, self._mapped.paths, strict=True) if int(each) not in names}
+        )
+        files = self._files.number(record[rows["file"]])
+        self._files.note_sizes(files, np.zeros(len(rows), dtype=np.int64), np.array(self._mapped.sizes)[rows["file"]])
+        found = mapped_columns(
+            rows,
+            made,
+            rank=int(batch.ranks[0]),
+            lanes={pid: 0} if len(made["lane"]) else {},
+            next_lane=int(made["lane"].max(initial=-1)) + 1,
+            facts=LaneFacts(pid=pid),
+            number=lambda file: files.file_id,
+            zero_ns=self._setting.job_start_ns,
+        ).columns
+        self._made.mapped_bytes += int(found["length"].sum())
+        more = {**found, "other_file_id": np.full(len(rows), NO_FILE), "tie": np.zeros(len(rows), dtype=np.int64)}
+        return as_columns([made, more])
 
     def _path(self, file_id: int) -> str:
         """The recorded path of a file, if a log has it."""
@@ -209,6 +260,18 @@ class _Merging:
         if found is None and not len(segments) and log_job.start_ns <= 0:
             found = align_seconds(0.0)
         return found or align_wall(log_job.start_ns, log_job.has_nsec), []
+
+
+def _lanes(columns: Mapping[str, np.ndarray], of_lane: Sequence[tuple[ProcessLog, SegmentBatch]]) -> pa.Table:
+    """What the logs know of the lanes in these rows. `of_lane`: log and segments of each lane of every rank."""
+    ranks, lanes = lanes_in(columns["rank"], columns["lane"])
+    known = []
+    for rank, lane in zip(ranks.tolist(), lanes.tolist(), strict=True):
+        process, batch = of_lane[lane]
+        host = batch.hostname(int(np.searchsorted(batch.ranks, rank)))
+        pid = process_id(process)
+        known.append(LaneFacts(host=host or None, pid=pid, role=WORKER if process.worker else None))
+    return lane_rows(ranks, lanes, known)
 
 
 def _alike(batch: SegmentBatch, alone: np.ndarray) -> list[tuple[int, int]]:

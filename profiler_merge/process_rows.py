@@ -18,7 +18,7 @@ from dxt_replay.profiler_merge.darshan.job_logs import ProcessLog
 from dxt_replay.profiler_merge.darshan.lanes import lanes_from_overlap, lanes_from_threads
 from dxt_replay.profiler_merge.darshan.log import DarshanLog
 from dxt_replay.profiler_merge.darshan.rank_segments import SegmentBatch
-from dxt_replay.profiler_merge.file_notes import REPAIRED, SUSPECT, FileNotes, FilesOfRows
+from dxt_replay.profiler_merge.file_notes import NO_FILE, REPAIRED, SUSPECT, FileNotes, FilesOfRows
 from dxt_replay.profiler_merge.untraced.access_times import Activity
 from dxt_replay.profiler_merge.untraced.data_rows import RECONSTRUCT_LIMIT, CountedData
 from dxt_replay.profiler_merge.untraced.offset_repair import examine_offsets, opened_together
@@ -34,13 +34,15 @@ from dxt_replay.profiler_merge.untraced.rebuilt import Rebuilt
 from dxt_replay.profiler_merge.untraced.reconstruct import CountedModule, ReconstructedRows, reconstruct
 from dxt_replay.profiler_merge.untraced.renamed_files import LogNames
 from dxt_replay.profiler_merge.untraced.traced_operations import Traced, TracedRows, operations_of
+from dxt_replay.traces.row_order import distinct, order_by_start
 from dxt_replay.traces.schema import APIS, OPS, READ, RECONSTRUCTED, TRACED, WRITE
 
 COUNTED_API = APIS.index("POSIX")
 RENAME = OPS.index("rename")
 _COLUMNS = {
     "rank": np.int32, "lane": np.int32, "op": np.int8, "api": np.int8, "file_id": np.int32, "offset": np.int64,
-    "length": np.int64, "start_ns": np.int64, "end_ns": np.int64, "origin": np.int8, "tie": np.int64,
+    "length": np.int64, "start_ns": np.int64, "end_ns": np.int64, "origin": np.int8, "other_file_id": np.int32,
+    "tie": np.int64,
 }  # fmt: skip
 
 
@@ -48,13 +50,16 @@ _COLUMNS = {
 class RowTotals:
     """Totals of the rows of some ranks, which can be added up.
 
-    reconstructed: rows made. left_out: by path, opens, seeks, stats and syncs that were not made because there are too
+    reconstructed: rows made. left_out: by path, opens, stats and syncs that were not made because there are too
     many.
     threads_known: for each batch with operations, whether its log has thread ids.
     rebuilt: how well the made operations meet the counters.
+    mapped_bytes: of mapped reads. mapped_left_out: ids of processes whose mapped reads have no rows.
     """
 
     reconstructed: int = 0
+    mapped_bytes: int = 0
+    mapped_left_out: set[int] = field(default_factory=set)
     left_out: Counter[str] = field(default_factory=Counter)
     threads_known: list[bool] = field(default_factory=list)
     rebuilt: Rebuilt = field(default_factory=Rebuilt)
@@ -65,6 +70,8 @@ class RowTotals:
         self.left_out += other.left_out
         self.threads_known += other.threads_known
         self.rebuilt.add(other.rebuilt)
+        self.mapped_bytes += other.mapped_bytes
+        self.mapped_left_out |= other.mapped_left_out
 
 
 @dataclass(slots=True)
@@ -144,7 +151,9 @@ class ProcessRows:
         start_ns, end_ns = (self._capture_ns(times, log_start, alignment) for times in (batch.start_ns, batch.end_ns))
         place = batch.place
         in_log_order = batch.record_id
-        order = np.lexsort((-end_ns, start_ns, place))
+        order = order_by_start(start_ns, [-end_ns], place)
+        if batch.knows_threads:
+            batch = replace(batch, thread=distinct(batch.thread).inverse)  # faster before the threads mix
         batch, start_ns, end_ns = batch.reordered(order), start_ns[order], end_ns[order]
         files = self._counted_files(process, batch.ranks, alignment)
         rows = TracedRows(
@@ -302,18 +311,24 @@ class ProcessRows:
         return replace(rows, offset=offset), {state: (posix.record_id[mask], counts[mask]) for state, mask in states}
 
     def _traced(self, ranks: np.ndarray, rows: TracedRows, files: FilesOfRows) -> dict[str, np.ndarray]:
-        op = np.where(rows.is_write, WRITE, READ)
+        op = np.where(rows.is_write, np.int8(WRITE), np.int8(READ))
         return {
             **_columns_of(ranks, rows, op, files),
-            "origin": np.full(len(op), TRACED),
-            "tie": np.zeros(len(op), dtype=np.int64),
+            "origin": np.full(len(op), TRACED, dtype=np.int8),
+            "other_file_id": np.broadcast_to(np.int32(NO_FILE), len(op)),
+            "tie": np.broadcast_to(np.int64(0), len(op)),
         }
 
     def _made(self, ranks: np.ndarray, rows: ReconstructedRows, files: Sequence[FilesOfRows]) -> dict[str, np.ndarray]:
-        columns = _columns_of(ranks, rows, rows.op, files[0])
-        columns["offset"] = columns["offset"].copy()
-        columns["offset"][rows.op == RENAME] = files[1].file_id
-        return {**columns, "origin": np.full(len(rows), RECONSTRUCTED), "tie": rows.tie}
+        renames = rows.op == RENAME
+        new_names = np.full(len(rows), NO_FILE, dtype=np.int32)
+        new_names[renames] = files[1].file_id
+        return {
+            **_columns_of(ranks, rows, rows.op, files[0]),
+            "origin": np.full(len(rows), RECONSTRUCTED),
+            "other_file_id": new_names,
+            "tie": rows.tie,
+        }
 
     def _lanes(self, batch: SegmentBatch, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
         """int32 lane of each segment; the segments are by rank and start."""
@@ -343,10 +358,11 @@ def _columns_of(
 
 def as_columns(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """Concatenate the columns of parts, each with its type."""
-    return {
-        name: np.concatenate([part[name] for part in parts]).astype(dtype, copy=False)
-        for name, dtype in _COLUMNS.items()
-    }
+    return {name: _joined([part[name] for part in parts]).astype(dtype, copy=False) for name, dtype in _COLUMNS.items()}
+
+
+def _joined(arrays: list[np.ndarray]) -> np.ndarray:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def records_of(made: ReconstructedRows) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -360,5 +376,7 @@ def in_start_order(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
     Reconstructed rows of zero length come before the rows that they prepare."""
     instant = (columns["origin"] == RECONSTRUCTED) & (columns["end_ns"] == columns["start_ns"])
-    order = np.lexsort((columns["tie"], -columns["end_ns"], ~instant, columns["start_ns"], columns["rank"]))
-    return {name: values[order] for name, values in columns.items() if name != "tie"}
+    then = [~instant, -columns["end_ns"], columns["tie"]]
+    order = order_by_start(columns["start_ns"], then, columns["rank"])
+    in_order = bool((order[1:] > order[:-1]).all())
+    return {name: values if in_order else values[order] for name, values in columns.items() if name != "tie"}

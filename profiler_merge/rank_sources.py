@@ -10,6 +10,7 @@ import numpy as np
 
 from dxt_replay.profiler_merge.darshan.job_logs import ProcessLog
 from dxt_replay.profiler_merge.darshan.rank_segments import (
+    RanksInterleavedError,
     SegmentBatch,
     Spill,
     no_segments,
@@ -46,7 +47,7 @@ class RankSources:
         """Each rank that was traced or counted, ascending, with the segments of its process and of its workers.
 
         Ranks that have one process each, all in one log, come many at a time; others one at a time.
-        Raises: LogError for damage, or if the setting lacks a necessary `gather`.
+        Raises: LogError for damage, if the setting lacks a necessary `gather`, or for ranks of another piece.
         """
         if self.processes[0].rank is None:
             for batch in self._ranks_of_job(self.processes[0]):
@@ -88,7 +89,10 @@ class RankSources:
             yield from _bounded(no_segments(counted[done:]), counters, most)
 
     def _check_ranks(self, process: ProcessLog, ranks: np.ndarray) -> None:
-        """Raises: DamagedLogError for operations of a rank that the job does not have, unless damage is skipped."""
+        """Raises: RanksInterleavedError for a rank of another piece; DamagedLogError for operations of a rank that the
+        job does not have, unless damage is skipped."""
+        if len(ranks) and not self.piece.first <= ranks[0] <= ranks[-1] < self.piece.end:
+            raise RanksInterleavedError(f"{process.log.path}: operations of {self.piece} are in several places")
         nprocs = self.setting.ranks
         beyond = ranks[ranks >= nprocs] if nprocs > 0 else ranks[:0]
         for rank in beyond.tolist():

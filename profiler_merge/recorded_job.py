@@ -16,11 +16,21 @@ import pyarrow as pa
 
 from dxt_replay.profiler_merge.clocks.offsets import Alignment
 from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks
+from dxt_replay.profiler_merge.file_notes import NO_FILE
 from dxt_replay.profiler_merge.profiles.event_table import Profile
 from dxt_replay.profiler_merge.profiles.more_spans import ProcessIds
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
 from dxt_replay.profiler_merge.untraced.rebuilt import Rebuilt
-from dxt_replay.traces.schema import FILES_SCHEMA, HDF5_SCHEMA, OPS_SCHEMA, Coverage, Job, RankClock, table_from_columns
+from dxt_replay.traces.schema import (
+    FILES_SCHEMA,
+    HDF5_SCHEMA,
+    LANES_SCHEMA,
+    OPS_SCHEMA,
+    Coverage,
+    Job,
+    RankClock,
+    table_from_columns,
+)
 from dxt_replay.traces.store.writer import ROW_GROUP_ROWS, OpsWriter
 from dxt_replay.traces.workers.workers import Workers
 
@@ -54,6 +64,9 @@ class AllSpans(RankSpans, Protocol):
     def own_ranks(self) -> list[int]:
         """The ranks that have spans of their own."""
 
+    def forget(self) -> None:
+        """Forget what the rows of the ranks showed, because they are merged once more."""
+
     def shared(self) -> RankSpans:
         """Steps lent to ranks without spans of their own; small enough to be sent."""
 
@@ -63,9 +76,11 @@ class RankRows:
     """Operations of a rank, or of several that have no spans of their own.
 
     ranks: int (r,), ascending; those without an operation too.
-    columns: of `OPS_SCHEMA` except step, by rank and start.
+    columns: of `OPS_SCHEMA` except step, by rank and start; `other_file_id` is NO_FILE for null, and
+        `open_flags`, where the source has them, -1.
     process: int (n,), the process of each operation within its rank, 0 is the rank's own.
     clock, warnings: those of these ranks.
+    lanes: what is known of the lanes (`LANES_SCHEMA`). A lane that earlier rows had may come again.
     profile: of the rank; its spans are not yet added. `undated_offset_ns` moves an undated one to these times.
     """
 
@@ -74,6 +89,7 @@ class RankRows:
     process: np.ndarray
     clock: Sequence[RankClock] = ()
     warnings: Sequence[str] = ()
+    lanes: pa.Table = field(default_factory=LANES_SCHEMA.empty_table)
     profile: Profile | None = None
     undated_offset_ns: int = 0
 
@@ -83,7 +99,7 @@ class WrittenRanks:
     """The results of some ranks, apart from their rows.
 
     ranks: those that were traced or counted. stored: rows in `parts`, the names of files in the capture's folder of
-    operations.
+    operations. lanes: what is known of the lanes (`LANES_SCHEMA`); a lane may come again.
     """
 
     ranks: set[int] = field(default_factory=set)
@@ -91,6 +107,7 @@ class WrittenRanks:
     parts: tuple[str, ...] = ()
     clock: list[RankClock] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    lanes: pa.Table = field(default_factory=LANES_SCHEMA.empty_table)
 
     def add(self, other: WrittenRanks) -> None:
         """Add the results of the next ranks, except the names of their parts."""
@@ -98,6 +115,7 @@ class WrittenRanks:
         self.stored += other.stored
         self.clock += other.clock
         self.warnings += other.warnings
+        self.lanes = pa.concat_tables([self.lanes, other.lanes])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,20 +197,24 @@ def write_ranks(folder: Path, rows: Iterable[RankRows], spans: RankSpans, path: 
     Raises: TargetError where the disk refuses.
     """
     found = WrittenRanks()
+    lanes = [found.lanes]
     with OpsWriter(folder) as writer:
-        for table in _tables(_with_steps(each, spans, path, found) for each in rows):
+        for table in _tables(_with_steps(each, spans, path, found, lanes) for each in rows):
             writer.write(table)
     found.stored, found.parts = writer.rows, writer.parts
+    found.lanes = pa.concat_tables(lanes)
     return found
 
 
 def _with_steps(
-    rows: RankRows, spans: RankSpans, path: Callable[[int], str], found: WrittenRanks
+    rows: RankRows, spans: RankSpans, path: Callable[[int], str], found: WrittenRanks, lanes: list[pa.Table]
 ) -> dict[str, np.ndarray]:
+    """The columns of `OPS_SCHEMA`; adds the rest to `found`, and the lanes to `lanes`."""
     rank = int(rows.ranks[0])
     found.ranks.update(rows.ranks.tolist())
     found.clock += rows.clock
     found.warnings += rows.warnings
+    lanes.append(rows.lanes)
     if rows.profile is not None:
         found.warnings += spans.add_profiled(rows, path)
     return {**rows.columns, "step": spans.step_of(rank, rows.columns["start_ns"])}
@@ -213,7 +235,12 @@ def _tables(ranks: Iterable[dict[str, np.ndarray]]) -> Iterator[pa.Table]:
 
 
 def _joined(ranks: list[dict[str, np.ndarray]]) -> pa.Table:
-    if len(ranks) == 1:
-        return table_from_columns(ranks[0], OPS_SCHEMA)
-    columns = {name: np.concatenate([each[name] for each in ranks]) for name in ranks[0]}
-    return table_from_columns(columns, OPS_SCHEMA)
+    columns = ranks[0]
+    if len(ranks) > 1:
+        columns = {name: np.concatenate([each[name] for each in ranks]) for name in columns}
+    known = {
+        name: np.ma.masked_equal(columns[name], unknown)
+        for name, unknown in (("other_file_id", NO_FILE), ("open_flags", -1))
+        if name in columns
+    }
+    return table_from_columns({**columns, **known}, OPS_SCHEMA)

@@ -38,6 +38,8 @@ class Source:
     made of files and `MergeOptions`.
     profile: whether it holds the events of one rank.
     spans: "module:name" of a function of files and the process ids of each rank to `profiles.more_spans.MoreSpans`.
+    requests: "module:name" of a function of files to `tracers.requests.request_rows.RecordedRequests`, which may stand
+    beside another recording of the same job.
     belongs: "module:name" of a function that tells whether an unknown file belongs to given files of this kind.
     """
 
@@ -49,13 +51,14 @@ class Source:
     tool: str = ""
     trace: str = ""
     recording: str = ""
+    requests: str = ""
     profile: bool = False
     spans: str = ""
     belongs: str = ""
 
 
 def reader(name: str) -> Any:
-    """The function or class that the `trace`, `recording`, `spans` or `belongs` of a source names.
+    """The function or class that the `trace`, `recording`, `requests`, `spans` or `belongs` of a source names.
 
     Imports its module only now, so that a merge imports no readers of other files.
     """
@@ -136,6 +139,10 @@ SOURCES = (
     ),
     _source("dftracer index", rb"\ASQLite format 3\0.*(LineOffsets|AccessPoints)", "DFTracer's index of a trace",
             "it holds no events. Give the .pfw.gz file beside it"),
+    _source("requests", rb"\A# dxt-replay requests \d", "a log of requests to object stores", _AS_LOG,
+            tool="dxt-replay", requests="tracers.requests.request_log:read_request_logs"),
+    _source("s3dlio", rb"\A(#[^\n]*\n)*idx\tthread\top\tclient_id\t", "an operation log of s3dlio or warp", _AS_LOG,
+            tool="s3dlio", requests="tracers.requests.op_log:read_op_logs"),
     _source("bpftrace", rb"\AAttaching \d+ probes?", "the output of bpftrace", _NO_OFFSETS),
     _source("perf", rb"\A\s*\d+\.\d+ \(\s*\d+\.\d+ ms\): ", "the output of perf trace",
             "its times have no date. Record with strace (-f -ttt -T -y) instead"),
@@ -163,7 +170,7 @@ RECORDER = _source("recorder", rb"(?!)", "Recorder data as WisIO stores it", _NO
 """Kind whose column names are at the end of a Parquet file."""
 
 BY_KIND = {source.kind: source for source in SOURCES}
-RECORDINGS = tuple(source.kind for source in SOURCES if source.trace or source.recording)
+RECORDINGS = tuple(source.kind for source in SOURCES if source.trace or source.recording or source.requests)
 """Kinds that hold the operations of a job."""
 PROFILES = tuple(source.kind for source in SOURCES if source.profile)
 """Kinds of profiles of a rank, whose events become its spans."""

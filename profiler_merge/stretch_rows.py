@@ -20,6 +20,7 @@ from dxt_replay.profiler_merge.untraced.offset_repair import opened_together
 from dxt_replay.profiler_merge.untraced.rank_counters import CountedFiles
 from dxt_replay.profiler_merge.untraced.reconstruct import ReconstructedRows
 from dxt_replay.profiler_merge.untraced.traced_operations import TracedRows
+from dxt_replay.traces.row_order import order_by_start
 
 
 @dataclass(slots=True)
@@ -54,7 +55,8 @@ class RowsInStretches(ProcessRows):
             parts = [self._traced(batch.ranks, stretch.rows, traced.select(stretch.file))]
             if rebuilt is not None:
                 own = slice(*np.searchsorted(rebuilt["start_ns"], [stretch.begin_ns, stretch.end_ns]))
-                parts.append({name: values[own] for name, values in rebuilt.items()})
+                if own.start < own.stop:
+                    parts.append({name: values[own] for name, values in rebuilt.items()})
             yield as_columns(parts)
 
     def _repair(
@@ -70,7 +72,7 @@ class RowsInStretches(ProcessRows):
             release(batch.record_id)
         places = np.concatenate(found)
         start, end = capture_ns(batch.start_ns[places]), capture_ns(batch.end_ns[places])
-        order = np.lexsort((-end, start))
+        order = order_by_start(start, [-end])
         places = places[order]
         thread = batch.thread[places] if batch.knows_threads else None
         none = np.zeros(len(places), dtype=np.int64)
@@ -98,12 +100,11 @@ class RowsInStretches(ProcessRows):
         of_made: Sequence[FilesOfRows],
     ) -> None:
         """As `_note`, for one rank."""
-        for stretch in rank.stretches():
-            rows, of_row = stretch.rows, files.select(stretch.file)
-            counted = rows.api == COUNTED_API
+        for file, api, offset, length in rank.accesses():
+            of_row, counted = files.select(file), api == COUNTED_API
             ranks = np.full(int(counted.sum()), batch.ranks[0])
-            self.files.note_traced(ranks, of_row.select(counted), rows.length[counted])
-            self.files.note_sizes(of_row, rows.offset, rows.length)
+            self.files.note_traced(ranks, of_row.select(counted), length[counted])
+            self.files.note_sizes(of_row, offset, length)
         if made is not None:
             self._note_sizes_made(made, of_made, slice(None))
             renamed = made.op == RENAME

@@ -18,21 +18,29 @@ from dxt_replay.profiler_merge.clocks.offsets import Alignment, align_seconds
 from dxt_replay.profiler_merge.clocks.process_profiles import profiles_of_processes
 from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks
 from dxt_replay.profiler_merge.darshan.rank_segments import RankSegments
+from dxt_replay.profiler_merge.file_notes import NO_FILE
+from dxt_replay.profiler_merge.lane_facts import MAIN, THREAD, WORKER, LaneFacts, lane_rows
 from dxt_replay.profiler_merge.left_out import exports_warnings, is_export, shown
+from dxt_replay.profiler_merge.mapped_reads import mapped_columns, mapped_reads
 from dxt_replay.profiler_merge.merge_options import MergeOptions
 from dxt_replay.profiler_merge.profiles.event_table import Profile
 from dxt_replay.profiler_merge.profiles.more_spans import ProcessIds
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
 from dxt_replay.profiler_merge.recorded_job import AllSpans, Finished, RankRows, WrittenRanks, rank_clock, write_ranks
 from dxt_replay.profiler_merge.traced_files import TracedFiles
-from dxt_replay.profiler_merge.tracers.traced_job import TracedJob
+from dxt_replay.profiler_merge.tracers.traced_job import TracedJob, TracedProcess
 from dxt_replay.traces.errors import LogError
-from dxt_replay.traces.schema import OPS, READ, TRACED, WRITE, Coverage, Job
-from dxt_replay.traces.units import ns_to_seconds
+from dxt_replay.traces.recorder_files import is_request_log
+from dxt_replay.traces.row_order import order_by_start
+from dxt_replay.traces.schema import OPEN_FLAGS, OPS, READ, TRACED, WRITE, Coverage, Job
+from dxt_replay.traces.units import format_counted, ns_to_seconds
 from dxt_replay.traces.unseen import MEMORY, all_unseen, received, unseen_warnings, watched, with_unseen
 from dxt_replay.traces.workers.workers import Workers
 
 _RENAME = OPS.index("rename")
+_DIRECT = 1 << OPEN_FLAGS.index("direct")
+_MOST_ID = 1 << 31
+"""Ids of processes and threads are below it (pid_t)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +65,20 @@ class TracedRecording:
     def __init__(self, kind: str, job: TracedJob, options: MergeOptions) -> None:
         self._job, self._options = job, options
         self._method = parse_method(options.align)
-        self._table = TracedFiles(job.paths, job.sizes, job.suspect)
+        self._mapped = mapped_reads(job.files)
+        found = self._mapped.found_among(job.paths)
+        new = [number for number, place in enumerate(found) if place < 0]
+        places = [*range(len(job.paths), len(job.paths) + len(new))]
+        self._file_of_mapped = np.array(found, dtype=np.int64)
+        self._file_of_mapped[new] = places
+        self._paths = [*job.paths, *(self._mapped.paths[number] for number in new)]
+        sizes = {place: self._mapped.sizes[number] for place, number in zip(places, new, strict=True)}
+        self._table = TracedFiles(self._paths, {**job.sizes, **sizes}, job.suspect)
+        self._mapped_bytes = 0
         self.files: Sequence[tuple[Path, str]] = [(path, kind) for path in job.files]
         self.ranks: Sequence[int] = range(job.nprocs)
         self.start_ns = job.start_ns
+        self._direct_opens = 0
         self.loops: Mapping[int, SpanColumns] = job.spans
         self.warnings: Sequence[str] = job.warnings
 
@@ -88,7 +106,8 @@ class TracedRecording:
         found = profiles_of_processes(profiles, self.process_ids(), times_ns, skip_damaged=options.skip_damaged)
         exports = () if options.keep_profiler_files else found.exports
         exported = {number: path for number, path in enumerate(map(shown, job.paths)) if is_export(path, exports)}
-        self._job = replace(job, left_out=job.left_out | exported.keys())
+        logs = {number for number, path in enumerate(map(shown, job.paths)) if is_request_log(path)}
+        self._job = replace(job, left_out=job.left_out | exported.keys() | logs)
         self.warnings = [*exports_warnings(exported.values()), *job.warnings]
         return found
 
@@ -103,20 +122,30 @@ class TracedRecording:
             why = "; ".join(job.warnings) or "nothing was opened"
             raise LogError(f"{job.files[0]} holds no operation on a file of the job: {why}")
         mapped = sorted(name for name in (shown(job.paths[file]) for file in job.mapped) if not name.startswith(MEMORY))
-        seen = received(job.received, job.received_of_unknown, self._table.moved, watched(job.files))
-        unseen = all_unseen(seen, mapped)
+        moved = self._table.moved + self._mapped_bytes
+        seen = received(job.received, job.received_of_unknown, moved, watched(job.files))
+        pids = {process.pid for rank in job.ranks for process in rank.processes}
+        unseen = self._mapped.still_unseen(all_unseen(seen, mapped), pids)
         share = 1.0 if job.complete else None
         whole = Coverage(bytes=share, operations=share, ranks=dict.fromkeys(self.ranks, (share, share)))
         return Finished(
             files=self._table.table(complete=job.complete),
-            coverage=with_unseen(whole, self._table.moved, unseen),
+            coverage=with_unseen(whole, moved, unseen),
             lanes="pthread_id",
-            warnings=unseen_warnings(unseen),
+            warnings=[*unseen_warnings(unseen), *self._direct_warnings()],
         )
+
+    def _direct_warnings(self) -> list[str]:
+        if not self._direct_opens:
+            return []
+        return [
+            f"{format_counted(self._direct_opens, 'open')} asked for direct I/O (O_DIRECT), which bypasses the page "
+            "cache: replay with `run --direct`"
+        ]
 
     def _rank_rows(self, spans: AllSpans) -> Iterator[RankRows]:
         for rank, processes in enumerate(self._job.ranks):
-            rows = self._job.of_rank(rank)
+            rows, threads = self._job.of_rank(rank)
             profile = spans.profile(rank)
             alignment, notes = self._aligned(rank, rows, profile)
             undated_offset_ns = 0
@@ -126,18 +155,23 @@ class TracedRecording:
                 alignment = replace(alignment, offset_ns=0)
             numbers = np.array([process.number for process in processes.processes])
             order = np.argsort(numbers)
+            process = order[np.searchsorted(numbers, rows["process"], sorter=order)]
+            lanes = [_lane_facts(thread, each, processes.own) for each, thread in threads]
+            columns, process = self._with_mapped(rank, self._columns(rank, rows, alignment), process, lanes, alignment)
+            self._table.note(columns)
             yield RankRows(
                 ranks=np.array([rank]),
-                columns=self._columns(rank, rows, alignment),
-                process=order[np.searchsorted(numbers, rows["process"], sorter=order)],
+                columns=columns,
+                process=process,
                 clock=[rank_clock(rank, alignment)],
                 warnings=[f"rank {rank}: {note}" for note in notes],
+                lanes=lane_rows(np.full(len(lanes), rank), np.arange(len(lanes)), lanes),
                 profile=profile,
                 undated_offset_ns=undated_offset_ns,
             )
 
     def _columns(self, rank: int, rows: np.ndarray, alignment: Alignment) -> dict[str, np.ndarray]:
-        """The rank's operations as columns of `OPS_SCHEMA`; also counts them in the table of files."""
+        """The rank's operations as columns of `OPS_SCHEMA`."""
         renamed = rows["op"] == _RENAME
         columns = {
             "rank": np.full(len(rows), rank, dtype=np.int32),
@@ -145,15 +179,60 @@ class TracedRecording:
             "op": rows["op"],
             "api": rows["api"],
             "file_id": self._table.number(rows["file"]),
-            "offset": rows["offset"].copy(),
+            "offset": rows["offset"],
             "length": rows["length"],
             "start_ns": alignment.realtime_ns(rows["start_ns"]) - self.start_ns,
             "end_ns": alignment.realtime_ns(rows["end_ns"]) - self.start_ns,
             "origin": np.full(len(rows), TRACED, dtype=np.int8),
+            "other_file_id": np.full(len(rows), NO_FILE, dtype=np.int32),
+            "open_flags": rows["open_flags"],
         }
-        columns["offset"][renamed] = self._table.number(rows["offset"][renamed])
-        self._table.note(columns)
+        columns["other_file_id"][renamed] = self._table.number(rows["other_file"][renamed])
+        self._direct_opens += int(np.count_nonzero((rows["open_flags"] > 0) & (rows["open_flags"] & _DIRECT > 0)))
         return columns
+
+    def _with_mapped(
+        self,
+        rank: int,
+        columns: dict[str, np.ndarray],
+        process: np.ndarray,
+        lanes: list[LaneFacts],
+        alignment: Alignment,
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """The columns and processes with the rank's mapped reads; adds the facts of lanes that have no other row."""
+        parts, processes = [columns], [process]
+        known = list(lanes)
+        for place, each in enumerate(self._job.ranks[rank].processes):
+            rows = self._mapped.of_process(each.pid)
+            if not len(rows):
+                continue
+            for name in ("start_ns", "end_ns"):
+                rows[name] = alignment.realtime_ns(rows[name])
+            found = mapped_columns(
+                rows,
+                columns,
+                rank=rank,
+                lanes={one.thread: lane for lane, one in enumerate(known) if one.pid == each.pid and one.thread},
+                next_lane=len(lanes),
+                facts=LaneFacts(host=each.host or None, pid=each.pid, role=WORKER if place else None),
+                number=lambda files: self._table.number(self._file_of_mapped[files]),
+                zero_ns=self.start_ns,
+            )
+            lanes += found.added
+            self._mapped_bytes += int(found.columns["length"].sum())
+            parts.append(
+                {
+                    **found.columns,
+                    "other_file_id": np.full(len(rows), NO_FILE, dtype=np.int32),
+                    "open_flags": np.full(len(rows), -1, dtype=columns["open_flags"].dtype),
+                }
+            )
+            processes.append(np.full(len(rows), place))
+        if len(parts) == 1:
+            return columns, process
+        joined = {name: np.concatenate([part[name] for part in parts]) for name in columns}
+        order = order_by_start(joined["start_ns"], [-joined["end_ns"]])
+        return {name: values[order] for name, values in joined.items()}, np.concatenate(processes)[order]
 
     def _aligned(self, rank: int, rows: np.ndarray, profile: Profile | None) -> tuple[Alignment, list[str]]:
         """The offset of the trace's clock: that of the profile unless it is undated or a method was requested."""
@@ -182,3 +261,11 @@ class TracedRecording:
             end_ns=data["end_ns"] - self.start_ns,
             thread=None,
         )
+
+
+def _lane_facts(tid: int, process: TracedProcess, own: TracedProcess) -> LaneFacts:
+    """What the trace knows of a lane: thread `tid` of a process of the rank whose own process is `own`."""
+    thread = tid if 0 < tid < _MOST_ID else None
+    pid = process.pid if thread is not None and 0 < process.pid < _MOST_ID and not process.attached else None
+    role = WORKER if process is not own else None if pid is None else MAIN if pid == thread else THREAD
+    return LaneFacts(host=process.host or None, pid=pid, thread=thread, role=role)

@@ -27,10 +27,12 @@ from dxt_replay.traces.schema import (
     COUNTERS,
     FILES_SCHEMA,
     FORMATS,
+    LANES_SCHEMA,
     NO_STEP,
     OPS,
     OPS_SCHEMA,
     ORIGINS,
+    ROLES,
     SPAN_KINDS,
     SPANS_SCHEMA,
     UNION_THREAD,
@@ -39,6 +41,7 @@ from dxt_replay.traces.schema import (
     table_from_columns,
 )
 from dxt_replay.traces.store.index import INDEX_NAME
+from dxt_replay.traces.store.lanes import write_lanes
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.store.relation import as_source
 from dxt_replay.traces.store.writer import (
@@ -55,7 +58,10 @@ DEFAULT_DURATION_NS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One row of `OPS_SCHEMA`, enumerated columns by name; `end_ns` None is a microsecond after the start."""
+    """One row of `OPS_SCHEMA`, enumerated columns by name; `end_ns` None is a microsecond after the start.
+
+    A rename gets the offset -1; `follows` without `follows_end` is the begin of the fetch.
+    """
 
     op: str
     file_id: int
@@ -72,7 +78,9 @@ class Op:
     result: int | None = None
     feeds: int | None = None
     follows: int | None = None
+    follows_end: bool | None = None
     ready_ns: int | None = None
+    other_file_id: int | None = None
 
 
 def read(file_id: int, **columns: Any) -> Op:
@@ -130,6 +138,7 @@ def build_capture(
     name: str = "test",
     replay_of: Capture | None = None,
     row_group_rows: int = ROW_GROUP_ROWS,
+    lanes: pa.Table | None = None,
 ) -> Capture:
     """Write `directory`/`name`.capture and open it.
 
@@ -152,8 +161,18 @@ def build_capture(
     if replay_of is not None:
         made_by = {"command": "run", "pace": "timed", "speed": 1.0, **info.made_by}
         info = replace(info, sources=(as_source(replay_of),), made_by=made_by)
+    if lanes is not None:
+        write_lanes(path, lanes)
     write_capture_info(path, info)
     return open_capture(path)
+
+
+def lanes_table(rows: Iterable[tuple[int, int, str | None, int | None, str | None]]) -> pa.Table:
+    """Table of `LANES_SCHEMA` of (rank, lane, host, pid, role), with the pid as thread, too."""
+    rank, lane, host, pid, role = map(list, zip(*rows, strict=True))
+    code = np.ma.masked_less([-1 if name is None else ROLES.index(name) for name in role], 0)
+    columns = {"rank": rank, "lane": lane, "host": host, "pid": pid, "thread": pid, "role": code}
+    return table_from_columns(columns, LANES_SCHEMA)
 
 
 def with_counts_of(capture: Capture, other: Capture) -> Capture:
@@ -183,8 +202,10 @@ def ops_table(ops: Iterable[Op]) -> pa.Table:
     columns["op"] = _codes([row.op for row in rows], OPS)
     columns["api"] = _codes([row.api for row in rows], APIS)
     columns["origin"] = _codes([row.origin for row in rows], ORIGINS)
-    for name in ("due_ns", "result", "feeds", "follows", "ready_ns"):
+    for name in ("due_ns", "result", "feeds", "follows", "ready_ns", "other_file_id"):
         columns[name] = [getattr(row, name) for row in rows]
+    columns["follows_end"] = [None if row.follows is None else bool(row.follows_end) for row in rows]
+    columns["offset"][[row.op == "rename" for row in rows]] = -1
     return table_from_columns(columns, OPS_SCHEMA)
 
 

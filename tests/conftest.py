@@ -2,11 +2,13 @@
 tests, which are marks: `-m mpi`, and `-m 'not slow'` for what CI runs; `make test-fast` runs what is in none of them.
 
     pytest --hypothesis-profile=search        # other examples in every run: what `make test-slow` does
+    pytest --hypothesis-profile=quick         # the first fifth of the examples: what `make test-fast` does
     pytest -n 2 --dist loadgroup              # two processes: a file, or all of MACHINE, stays in one
 
 Examples run as long as they need: these tests share their machine.
 """
 
+import re
 import signal
 from pathlib import Path
 
@@ -32,41 +34,64 @@ GROUPS = {
         "replay/causal/test_paced_ranks.py",
         "replay/commands/test_demo.py",
     ),
-    "faults": ("replay/faults", "traces/store/test_refusing_disk.py", "test_nothing_outside.py", "test_bad_input.py"),
+    "faults": (
+        "replay/faults",
+        "test_bad_input.py",
+        "test_nothing_outside.py",
+        "traces/store/test_refusing_disk.py",
+        "traces/store/test_store.py::test_a_name_that_fills_the_memory_is_damage",
+    ),
     "browser": ("replay/show/page/test_browser.py",),
     "whole": (
         "benchmarks",
         "docs/test_example_notebook.py",
         "docs/test_json_keys.py",
         "fuzz",
+        "golden/test_commands.py",
         "profiler_merge/analysis/test_against_sources.py",
         "profiler_merge/analysis/test_pieces.py",
         "profiler_merge/analysis/test_rank_files.py",
+        "profiler_merge/analysis/test_sizes.py::test_bins_are_the_counters_of_the_log",
+        "profiler_merge/analysis/test_worker_starts.py::test_workers_of_recorded_jobs",
         "profiler_merge/clocks/test_torch_nesting.py",
         "profiler_merge/darshan/test_damaged.py",
         "profiler_merge/export",
         "profiler_merge/test_counted_times.py",
+        "profiler_merge/profiles/kineto/test_decode.py::test_real_files",
+        "profiler_merge/profiles/test_torch_spans.py::test_gpu_times_of_real_files",
+        "profiler_merge/profiles/test_torch_spans.py::test_real_captures",
         "profiler_merge/test_large_rank.py",
+        "profiler_merge/test_merge_imports.py",
         "profiler_merge/test_merge_pieces.py",
         "profiler_merge/test_merge_torch.py",
         "profiler_merge/tracers/test_damaged_traces.py",
+        "profiler_merge/unprofiled/test_extend.py::test_recorded_jobs",
         "profiler_merge/untraced/test_reconstruct_captures.py",
+        "replay/archive/test_archive.py",
         "replay/calibration",
         "replay/commands",
+        "replay/engine/test_descriptors.py",
+        "replay/engine/test_link_free.py",
+        "replay/engine/test_system_calls.py",
         "replay/hdf5/test_replay.py",
         "replay/interface",
         "replay/sharing/test_anonymous_capture.py",
+        "replay/transform/test_input_pipelines.py",
         "replay/transform/test_real_captures.py",
+        "replay/transform/test_rewrite.py::test_the_result_is_staged_replayed",
+        "replay/verifying/test_other_writers.py",
         "traces/store/test_checks.py",
         "traces/store/test_index.py",
         "traces/workers",
         "workloads/fit",
         "workloads/generate/test_benchmark_facts.py",
         "workloads/generate/test_generation.py",
+        "workloads/generate/test_hdf5_reads.py::test_a_sample_is_read_as_strace_shows",
     ),
 }
-"""Mark -> the tests that have it. mpi: jobs under mpiexec. faults: full disks, limits, signals, calls that hang.
-browser: the page in a real one. whole: commands and captures from end to end."""
+"""Mark -> the folders, files and tests (FILE::NAME) that have it. mpi: jobs under mpiexec. faults: full disks, limits,
+signals, calls that hang. browser: the page in a real one. whole: commands and captures from end to end, recorded files
+held against other readers of them."""
 
 # Shells start what they run in the background with Ctrl-C ignored, and nohup ignores SIGHUP: tests would wait for ever.
 for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
@@ -75,18 +100,35 @@ for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None, print_blob=True)
+settings.register_profile("quick", settings.get_profile("repeatable"), max_examples=20)
 settings.load_profile("repeatable")
+
+
+def name_of(path: Path) -> str:
+    """A file of tests as in GROUPS."""
+    return path.relative_to(Path(__file__).parent).as_posix()
+
+
+def groups_of(name: str) -> set[str]:
+    """The groups of a file or test."""
+    return {group for group, names in GROUPS.items() if name.startswith(names)}
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no file of a group that `-m 'not (GROUP or ...)'` leaves out: that takes longer than many tests."""
+    left_out = re.fullmatch(r"not \(?(\w+(?: or \w+)*)\)?", config.option.markexpr or "")
+    if left_out is None or collection_path.suffix != ".py":
+        return None
+    return True if groups_of(name_of(collection_path)) & set(left_out[1].split(" or ")) else None
 
 
 # First: pytest-xdist makes groups of the marks in its own hook of this name.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    tests = Path(__file__).parent
     for item in items:
-        path = item.path.relative_to(tests).as_posix()
-        for group, paths in GROUPS.items():
-            if path.startswith(paths):
-                item.add_marker(group)
+        path = name_of(item.path)
+        for group in groups_of(f"{path}::{item.name}"):
+            item.add_marker(group)
         if config.pluginmanager.hasplugin("xdist"):
             item.add_marker(pytest.mark.xdist_group("machine" if path.startswith(MACHINE) else path))
 

@@ -63,6 +63,6 @@ def rows_by_rank(capture):
     rows: dict[int, list] = {rank: [] for rank in range(RANKS)}
     for batch in capture.operations():
         for row in batch.to_pylist():
-            row["offset"] = paths[row["offset"]] if row["op"] == "rename" else row["offset"]
+            row["other_file_id"] = paths[row["other_file_id"]] if row["op"] == "rename" else None
             rows[row["rank"]].append(row | {"file_id": paths[row["file_id"]]})
     return rows

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "dxt_replay"
+"""The installed package: links to the folders of a checkout, real folders in a source archive."""
+
 SHARED = ROOT.parent / "shared"
 CAPTURES = SHARED / "captures"
 SMALL = ROOT / "tests" / "data"

@@ -63,14 +63,15 @@ class _Rank:
         return end
 
     def make(self, lane: int, fetch: int, follows: int, moment_ns: int, file_id: int) -> int:
-        """A batch in a lane that may begin at a moment; when it is ready."""
+        """A batch in a lane that may begin at a moment, 2 n (begin of fetch n) or 2 n + 1 (end); when it is ready."""
         now = max(self.free.get(lane, 0), moment_ns)
-        now = self.issue("open", file_id, lane, now, feeds=fetch, follows=follows)
+        known = {"feeds": fetch, "follows": follows // 2, "follows_end": bool(follows % 2)}
+        now = self.issue("open", file_id, lane, now, **known)
         for number in range(self.job.reads):
             last = number == self.job.reads - 1
             now = self.issue(
                 "read", file_id, lane, now + self.job.think_ns, READ_BYTES,
-                feeds=fetch, follows=follows, ready_ns=self.job.ready_ns if last else None,
+                **known, ready_ns=self.job.ready_ns if last else None,
             )  # fmt: skip
         self.free[lane] = now + self.job.ready_ns
         return self.free[lane]

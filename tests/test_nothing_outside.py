@@ -23,6 +23,7 @@ from dxt_replay.replay.target.manifest import MANIFEST_NAME
 from dxt_replay.replay.target.placement import TWIN_ROOT
 from dxt_replay.replay.target.posix import LOCK_NAME, temporary_name
 from tests.capture_builder import File, Op, Span, build_capture, read, write
+from tests.examples import examples
 from tests.output_commands import OUTPUT_COMMANDS, OutputCommand
 from tests.planted import THINGS, exchange, make_outside, nothing_changes, plant
 
@@ -62,7 +63,7 @@ def small_capture(folder: Path) -> Path:
         write(1, offset=100, length=50),
         write(2, length=10),
         write(3, length=20),
-        Op("rename", 3, offset=4),
+        Op("rename", 3, other_file_id=4),
         Op("stat", 5),
     ]
     ops = [Op(**{**{f: getattr(op, f) for f in op.__slots__}, "start_ns": 5000 * i}) for i, op in enumerate(ops)]
@@ -177,7 +178,7 @@ def busy_capture(folder: Path) -> Path:
         for rank in (0, 1):
             ops += [read(i, length=100, start_ns=at, rank=rank), write(i, length=50, start_ns=at + 1500, rank=rank)]
         ops += [write(60 + i, length=10, start_ns=at + 3000), Op("close", 60 + i, start_ns=at + 4500)]
-        ops += [Op("rename", 60 + i, offset=120 + i, start_ns=at + 6000)]
+        ops += [Op("rename", 60 + i, other_file_id=120 + i, start_ns=at + 6000)]
     return build_capture(folder, files=names, ops=ops).path
 
 
@@ -201,13 +202,13 @@ def flip_case(where: str, api: str, rounds: int) -> None:
                 assert call(*stage) == 0
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(st.sampled_from(CASES))
 def test_things_in_a_target(case: tuple[str, str, str]) -> None:
     target_case(*case)
 
 
-@settings(max_examples=9, deadline=None)
+@settings(max_examples=examples(9), deadline=None)
 @given(st.sampled_from(OUTPUT_CASES))
 def test_things_in_place_of_an_output(case: tuple[str, str, bool]) -> None:
     output_case(*case)

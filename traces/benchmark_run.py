@@ -47,9 +47,15 @@ def benchmark_run(info: CaptureInfo) -> BenchmarkRun | None:
         found: dict[str, Any] = json.loads(info.job.metadata[BENCHMARK])
         run = BenchmarkRun(**_typed(found))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise CaptureError(f"capture.json is damaged: the benchmark in its metadata ({error!r})") from error
+        raise CaptureError(
+            f"capture.json is damaged: the benchmark in its metadata cannot be read ({error!r}); copy or make the "
+            "capture again"
+        ) from error
     if min(run.batch_size, run.exclude_start_steps, run.exclude_end_steps, run.files, run.samples_per_file) < 0:
-        raise CaptureError("capture.json is damaged: a number below 0 in the benchmark of its metadata")
+        raise CaptureError(
+            "capture.json is damaged: the benchmark in its metadata has a number below 0; copy or make the capture "
+            "again"
+        )
     return run
 
 

@@ -49,6 +49,13 @@ class CaptureError(DxtReplayError):
     """A capture that is missing a part, truncated, inconsistent, or written by a newer release."""
 
 
+class DamagedCaptureError(CaptureError):
+    """A capture whose files contradict the contract. The message ends with what to do."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"{problem}; copy or make the capture again")
+
+
 class TargetError(DxtReplayError):
     """A target directory without space or permission, or a path that would leave it."""
 

@@ -27,6 +27,12 @@ def exact_paths(files: pa.Table) -> list[bytes]:
     return [path.encode() if raw is None else raw for path, raw in zip(shown, exact, strict=True)]
 
 
+def object_folders(files: pa.Table) -> np.ndarray:
+    """Files, bool (n,), that are folders of an object store, which requests list: `s3://bucket/data/`."""
+    found: np.ndarray = pc.match_substring_regex(files["path"], r"^s3://.*/$").to_numpy(zero_copy_only=False)
+    return found
+
+
 def probably_mapped(files: pa.Table) -> np.ndarray:
     """Files, bool (n,), that were opened and positioned at POSIX but neither read nor written at any interface.
 

@@ -27,7 +27,7 @@ OBJECT_STORES = ("DAOS", "DFS")
 """Interfaces of object stores, which no trace holds, from the lowest layer up: DFS keeps its files in DAOS objects."""
 
 BESIDE = len(LAYERS)
-"""The layer of an interface that stands beside LAYERS (STDIO)."""
+"""The layer of an interface that stands beside LAYERS (STDIO, S3)."""
 
 LAYER_OF_API = np.array(
     [next((i for i, layer in enumerate(LAYERS) if api in layer), BESIDE) for api in APIS], dtype=np.int8

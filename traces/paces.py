@@ -44,13 +44,14 @@ class Pace(Enum):
 PACE_CHOICES = tuple(str(pace.value) for pace in Pace)
 """Names of the paces, as `dxt-replay run --pace` takes them."""
 
-API_CHOICES = ("auto", "posix", "stdio", "mpiio", "hdf5", "null")
+API_CHOICES = ("auto", "posix", "stdio", "mpiio", "hdf5", "s3", "null")
 """The interfaces through which a replay can issue the rows.
 
 auto: the interface of each row.
 posix, stdio, null: this one for all rows.
 mpiio: MPI-IO for all rows; a file that has rows of MPI-IO is replayed from those.
 hdf5: the HDF5 library for HDF5 files; a file that has rows of HDF5 is replayed from those. Other files as auto.
+s3: requests to an object store for all rows: what auto means with an `s3://` target.
 """
 
 COMPUTE_CHOICES = ("sleep", "spin", "skip")

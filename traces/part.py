@@ -17,7 +17,14 @@ from dxt_replay.traces.errors import CaptureError, UsageError
 from dxt_replay.traces.schema import APIS, OPS
 from dxt_replay.traces.units import parse_duration_ns
 
-INTERFACES = {"POSIX": ("POSIX",), "STDIO": ("STDIO",), "MPIIO": ("MPIIO", "MPIIO_COLL"), "HDF5": ("HDF5",)}
+INTERFACES = {
+    "POSIX": ("POSIX",),
+    "STDIO": ("STDIO",),
+    "MPIIO": ("MPIIO", "MPIIO_COLL"),
+    "HDF5": ("HDF5",),
+    "MMAP": ("MMAP",),
+    "S3": ("S3",),
+}
 """Interface -> the values of the `api` column that belong to it."""
 
 _TEXTS = ("paths", "exclude", "operations", "interfaces")
@@ -52,7 +59,7 @@ class Part:
         if self.steps is not None and self.is_window:
             raise UsageError("--steps and --from/--until both choose a window: give one of them")
         if self.from_ns is not None and self.until_ns is not None and self.until_ns <= self.from_ns:
-            raise UsageError("--until is not after --from: the window is empty")
+            raise UsageError("the window is empty: give --until a later time than --from")
         if self.steps is not None and self.steps[1] < self.steps[0]:
             raise UsageError(f"--steps {self.steps[0]}-{self.steps[1]}: give the first step first")
         for operation in self.operations:

@@ -21,13 +21,16 @@ SCHEMA_VERSION = 5
 reconstructed, and the column `offsets` of the files. 3: the counts of usage lie in `usage/`, no longer in `ops/`.
 4: the origins `generated`, `transformed` and `modelled`, the columns `feeds`, `follows` and `ready_ns` of the
 operations, and `dependencies` in `capture.json`. 5: `index.parquet` in place of `usage/`; a row group may hold several
-ranks."""
+ranks; columns `other_file_id`, `follows_end` (`traces.store.older` has what they were before), `open_flags`,
+`first_byte_ns`, `status` and `connection` of the operations; interfaces `MMAP` and `S3`, operations `list` and
+`delete`; `lanes.parquet`."""
 
-OPS = ("open", "close", "read", "write", "stat", "sync", "seek", "rename")
-APIS = ("POSIX", "MPIIO", "MPIIO_COLL", "STDIO", "HDF5")
+OPS = ("open", "close", "read", "write", "stat", "sync", "seek", "rename", "list", "delete")
+APIS = ("POSIX", "MPIIO", "MPIIO_COLL", "STDIO", "HDF5", "MMAP", "S3")
 ORIGINS = ("traced", "reconstructed", "generated", "transformed", "modelled")
 FORMATS = ("tfrecord", "hdf5", "npz", "csv", "json", "checkpoint", "other")
 OFFSETS = ("as recorded", "repaired", "suspect")
+ROLES = ("main", "thread", "worker", "reader")
 SPAN_KINDS = ("step", "compute", "input_wait", "pipeline", "checkpoint", "collective", "other")
 
 READ = OPS.index("read")
@@ -49,6 +52,9 @@ EVALUATION_NAMES = ("evaluation", "evaluate", "eval", "validation", "validate")
 """`spans.name` of an `other` span in which the model is evaluated; no training step includes that time."""
 
 _ENUM = pa.dictionary(pa.int8(), pa.string())
+OPEN_FLAGS = ("read", "write", "append", "create", "exclusive", "truncate", "direct", "sync")
+"""What bit i of `operations.open_flags` stands for. POSIX's own numbers differ by processor architecture."""
+
 VOCABULARY: Mapping[str, tuple[str, ...]] = {
     "op": OPS,
     "api": APIS,
@@ -56,6 +62,7 @@ VOCABULARY: Mapping[str, tuple[str, ...]] = {
     "format": FORMATS,
     "offsets": OFFSETS,
     "kind": SPAN_KINDS,
+    "role": ROLES,
 }
 
 OPS_SCHEMA = pa.schema(
@@ -71,10 +78,16 @@ OPS_SCHEMA = pa.schema(
         pa.field("end_ns", pa.int64(), nullable=False),
         pa.field("step", pa.int32(), nullable=False),
         pa.field("origin", _ENUM, nullable=False),
+        pa.field("other_file_id", pa.int32()),
+        pa.field("open_flags", pa.int16()),
+        pa.field("first_byte_ns", pa.int64()),
+        pa.field("status", pa.int16()),
+        pa.field("connection", pa.int32()),
         pa.field("due_ns", pa.int64()),
         pa.field("result", pa.int64()),
         pa.field("feeds", pa.int32()),
         pa.field("follows", pa.int32()),
+        pa.field("follows_end", pa.bool_()),
         pa.field("ready_ns", pa.int64()),
     ]
 )
@@ -82,21 +95,48 @@ OPS_SCHEMA = pa.schema(
 end of the file. `offset` is -1 where the source does not know it. `due_ns` and `result` (bytes, or -errno) are null
 except in replays.
 
-Operations other than read and write have length 0 and offset -1, except that the offset of a `seek` is the new position
-and the offset of a `rename` is the file_id of the new name. A `sync` is fsync or fdatasync at POSIX, and a flush of the
-stream's buffer at STDIO. `reconstructed` rows are made from counters: their number and the interval that holds them are
-exact, their times within it are inferred. `generated` rows come from a workload description; `transformed` ones were
-changed by an exact rule, `modelled` ones by a rule that is not exact.
+Operations other than read and write have length 0 and offset -1, except that the offset of a `seek` is the new
+position. `other_file_id`: the file_id of a rename's new name; null for other operations. `open_flags`: the
+flags of an `open`, bit i for `OPEN_FLAGS[i]`; null for other operations, and where the source does not record them, as
+Darshan does not. At MMAP, an `open` is a mapping and a `read` the use of whole pages of it, whose times are those of
+its page faults. A `sync` is fsync or fdatasync at POSIX, and a flush of the stream's buffer at STDIO.
 
-`feeds`, `follows` and `ready_ns` say what an operation waits for; they are null unless `CaptureInfo.dependencies` is
-`known`. The batch fetches of a rank are its `input_wait` spans in start order, counted from 0 over the whole run.
+A request to an object store (`S3`) is a row each time that it is sent. `first_byte_ns`: the time from its start until
+its answer began. `status`: the HTTP status, 0 if no answer came. `connection`: its number among those of the rank. They
+are null where the source does not tell, and at other interfaces. The file of a `list` is a folder: its path ends in
+`/`.
+
+`reconstructed` rows are made from counters: their number and the interval that holds them are exact, their times within
+it are inferred. `generated` rows come from a workload description; `transformed` ones were changed by an exact rule,
+`modelled` ones by a rule that is not exact.
+
+`feeds`, `follows`, `follows_end` and `ready_ns` say what an operation waits for; they are null unless
+`CaptureInfo.dependencies` is `known`. The batch fetches of a rank are its `input_wait` spans in start order, counted
+from 0 over the whole run.
 `feeds`: the fetch that waits for the operation; null if none does.
-`follows`: the earliest start of the operation: 2 n for the begin of fetch n, 2 n + 1 for its end; null if only its lane
-holds it up.
+`follows`: the fetch that lets the operation begin; null if only its lane holds it up.
+`follows_end`: whether the end of that fetch lets it begin (true) or its begin (false); null where `follows` is.
 `ready_ns`, on the last operation of a batch: time from the operation's end until its batch is ready; null for 0."""
 
 LEFT_OUT: Mapping[str, Any] = {"step": NO_STEP, "origin": "traced", "format": "other", "mount": "", "fs_type": ""}
 """Default of a column without nulls that a writer leaves out. `record_id` is derived from the path."""
+
+LANES_SCHEMA = pa.schema(
+    [
+        pa.field("rank", pa.int32(), nullable=False),
+        pa.field("lane", pa.int32(), nullable=False),
+        pa.field("host", pa.string()),
+        pa.field("pid", pa.int64()),
+        pa.field("thread", pa.int64()),
+        pa.field("role", _ENUM),
+    ]
+)
+"""One row per lane with operations, sorted by (rank, lane); null where the source does not know.
+
+host: name of the machine. pid: process id. thread: the kernel's thread id.
+role: of the lane in the job, also in a replay. `main` is the main thread of the rank's own process (in a generated
+capture the training thread), `thread` another thread of that process, `worker` any thread of another process that the
+rank started, `reader` a generated lane that reads ahead of the training thread."""
 
 USAGE_SCHEMA = pa.schema(
     [
@@ -139,7 +179,7 @@ FILE_METADATA: Mapping[str, str] = {
 BY_RANK_AND_START = (("rank", "ascending"), ("start_ns", "ascending"))
 """The order of operations within a row group, and of all spans."""
 
-DEPENDENCY_COLUMNS = ("feeds", "follows", "ready_ns")
+DEPENDENCY_COLUMNS = ("feeds", "follows", "follows_end", "ready_ns")
 """The columns of `OPS_SCHEMA` that hold the dependencies of an operation."""
 
 COUNTERS = (
@@ -240,6 +280,8 @@ def codes(batch: pa.RecordBatch | pa.Table, column: str) -> np.ndarray:
 
 
 def _chunk_codes(chunk: pa.DictionaryArray, vocabulary: tuple[str, ...], column: str) -> np.ndarray:
+    if chunk.dictionary.equals(_names(vocabulary)):
+        return chunk.indices.to_numpy(zero_copy_only=False).astype(np.int8, copy=False)
     names = chunk.dictionary.to_pylist()
     unknown = [name for name in names if name not in vocabulary]
     if unknown:
@@ -271,7 +313,9 @@ def table_from_columns(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Tabl
             arrays.append(dictionary_array(np.asanyarray(value), VOCABULARY[column.name]))
         elif isinstance(value, np.ma.MaskedArray):
             mask = np.ma.getmaskarray(value)
-            arrays.append(pa.array(np.ascontiguousarray(value.data), type=column.type, mask=mask))
+            # The names of Arrow's numbers are NumPy's; `to_pandas_dtype` of older releases imports pandas.
+            data = np.ascontiguousarray(value.data, dtype=np.dtype(str(column.type)))
+            arrays.append(pa.array(data, type=column.type, mask=mask))
         else:
             arrays.append(pa.array(value, type=column.type))
     return pa.Table.from_arrays(arrays, schema=schema)
@@ -326,7 +370,7 @@ class Unseen:
     kind: mapped (page faults of a mapped file), socket (received from a peer), objects (calls of an object store, which
     counters hold) or all (no I/O was recorded).
     name: the path, "address:port", or the interface.
-    bytes: a lower bound; None where it is unknown.
+    bytes: a lower bound; None where it is unknown, 0 for a mapped file whose reads are all in the capture.
     """
 
     kind: Literal["mapped", "socket", "objects", "all"]
@@ -360,7 +404,7 @@ class Coverage:
 class CaptureInfo:
     """Contents of `capture.json`. `lanes`: `pthread_id`, `overlap` (inferred) or `recorded`.
 
-    `dependencies`: `known` if the columns `feeds`, `follows` and `ready_ns` say what operations wait for; `inferred` if
+    `dependencies`: `known` if the DEPENDENCY_COLUMNS say what operations wait for; `inferred` if
     the times must tell.
     `made_by`: program, version and command; for a replay also the fields that `traces.replay_record` reads.
     `digests`: path below the capture -> SHA-256 of the file (`traces.store.digests`); those of the parts are in the

@@ -26,3 +26,16 @@ def listed(names: Sequence[str], most: int = 3) -> str:
     """`a, b, c and 4 more`: the first `most` names and the number of the others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+UNITS = {
+    "_ns": "ns", "_us": "us", "_mib_s": "MiB/s", "_pct": "%", "_share": "0 to 1", "_bytes": "bytes", "_s": "s",
+}  # fmt: skip
+"""Ending of the name of a column or metric -> unit of its values."""
+
+
+def unit_of(name: str) -> str:
+    """The unit in the name of a column or metric; empty for counts and texts."""
+    if name.startswith("bytes") or name.endswith("_bytes_read"):
+        return "bytes"
+    return next((unit for ending, unit in UNITS.items() if name.endswith(ending)), "")

@@ -13,8 +13,9 @@ import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from dxt_replay.traces.errors import LogError
@@ -23,6 +24,10 @@ from dxt_replay.traces.recorder_files import RECORDING_MARK, UNSEEN
 from dxt_replay.traces.schema import CaptureInfo, Coverage, Unseen
 from dxt_replay.traces.text import listed
 from dxt_replay.traces.units import format_bytes, format_counted
+
+OVERHEAD_BYTES, OVERHEAD_SHARE = 4096, 0.02
+"""Most bytes that a socket receives for an answer beside its body: headers and a share of a TLS handshake (4 KiB), and
+the frames of TLS (29 bytes for each of up to 16 KiB, usually more than 1.4 KiB)."""
 
 LEAST_COVERAGE = 0.99
 """Traced / counted share below which every total may be wrong by one per cent."""
@@ -64,10 +69,26 @@ class StreamTotals:
         if self.operations < _MANY_OPERATIONS and self.bytes < _MANY_BYTES:
             return []
         return [
-            f"left out, as a pipe or a terminal is no storage: {format_counted(self.operations, 'operation')} on "
-            f"standard input, output and error ({format_bytes(self.bytes)}). Where a file was redirected to them, its "
-            "I/O is not in the capture: let the program open it"
+            f"{format_counted(self.operations, 'operation')} on standard input, output and error "
+            f"({format_bytes(self.bytes)}) are left out, since a pipe or a terminal is no storage. If a file was "
+            "redirected to them, its I/O is missing from the capture: let the program open the file"
         ]
+
+
+class Requests(Protocol):
+    """Recorded requests to object stores (`profiler_merge.tracers.requests`)."""
+
+    @property
+    def rows(self) -> np.ndarray:
+        """One row each, with `received`."""
+
+    @property
+    def peers(self) -> set[str]:
+        """Of the connections that are known, "address:port"."""
+
+    @property
+    def servers(self) -> set[str]:
+        """Of the requests whose connections are not known, "host:port"."""
 
 
 def recording_of(log: Path) -> Path | None:
@@ -145,6 +166,15 @@ def received(peers: Mapping[str, int], of_unknown: int, moved: int, seen_by_watc
     return list(found.values())
 
 
+def with_mapped(coverage: Coverage, counted_bytes: int, mapped_bytes: int) -> tuple[Coverage, int]:
+    """A coverage in which the reads of mapped files count too, all of which were traced, and what it is a share of."""
+    total = counted_bytes + mapped_bytes
+    if mapped_bytes and (coverage.bytes is not None or not counted_bytes):
+        traced = (coverage.bytes or 0.0) * counted_bytes + mapped_bytes
+        coverage = replace(coverage, bytes=traced / total)
+    return coverage, total
+
+
 def with_unseen(coverage: Coverage, counted_bytes: int, unseen: tuple[Unseen, ...]) -> Coverage:
     """A coverage with what no counter holds in it. counted_bytes: what the coverage of bytes is a share of.
 
@@ -173,10 +203,52 @@ def _operations(share: float | None, unseen: Sequence[Unseen]) -> float | None:
     return None if share and any(each.kind == OBJECTS for each in unseen) else share
 
 
+def without_requests(unseen: Sequence[Unseen], requests: Requests) -> tuple[Unseen, ...]:
+    """What remains unseen where the requests of a job were recorded: they moved the bytes on the sockets to their
+    servers, with up to OVERHEAD_BYTES of headers and encryption each and OVERHEAD_SHARE.
+
+    Sockets are those to the `peers` of recorded connections, then those to the ports of other `servers`.
+    """
+    rows = requests.rows
+    left = int(rows["received"].sum() * (1 + OVERHEAD_SHARE)) + OVERHEAD_BYTES * len(rows)
+    ports = {server.rpartition(":")[2] for server in requests.servers}
+    found = list(unseen)
+    for mine in (requests.peers.__contains__, lambda name: name.rpartition(":")[2] in ports):
+        for place, each in enumerate(found):
+            if each.kind == "socket" and each.bytes and mine(each.name):
+                explained = min(each.bytes, left)
+                left -= explained
+                found[place] = replace(each, bytes=each.bytes - explained)
+    return tuple(each for each in found if each.kind != "socket" or each.bytes is None or each.bytes)
+
+
+def with_requests(coverage: Coverage, counted_bytes: int, moved: int, unseen: tuple[Unseen, ...]) -> Coverage:
+    """A coverage (`with_unseen`) with requests that moved `moved` bytes, all recorded, after which `unseen` remains."""
+
+    def share(found: float | None) -> float | None:
+        before, after = ([each.bytes for each in some] for some in (coverage.unseen, unseen))
+        if None in before or None in after:
+            return None
+        if found is None and counted_bytes:
+            return None
+        traced = (found or 0.0) * (counted_bytes + sum(each or 0 for each in before))
+        total = counted_bytes + moved + sum(each or 0 for each in after)
+        return min((traced + moved) / total, 1.0) if total else 1.0
+
+    without = coverage.without_streams
+    return replace(
+        coverage,
+        bytes=share(coverage.bytes),
+        operations=1.0 if coverage.operations is None and not counted_bytes else coverage.operations,
+        without_streams=None if without is None else (share(without[0]), without[1]),
+        unseen=unseen,
+    )
+
+
 def unseen_of(info: CaptureInfo, files: pa.Table) -> tuple[Unseen, ...]:
     """What no trace of a capture holds; of one of an older release, the files that were positioned and never read."""
     if info.coverage.unseen:
-        return info.coverage.unseen
+        return tuple(each for each in info.coverage.unseen if each.bytes != 0)
     paths = files["path"].filter(pa.array(probably_mapped(files))).to_pylist()
     return tuple(Unseen(kind="mapped", name=path, bytes=None) for path in paths)
 
@@ -225,7 +297,7 @@ def why_not_judged(coverage: Coverage, unseen: Sequence[Unseen]) -> str | None:
         if (moved := sum(each.bytes or 0 for each in unseen if each.kind == kind))
     )
     held = f"the trace holds {100 * held_share:.1f} % of the bytes"
-    return f"{held}; at least {beside} came past it" if beside else held
+    return f"{held}; at least {beside} are not in it" if beside else held
 
 
 def unseen_warnings(unseen: Sequence[Unseen]) -> list[str]:
@@ -233,7 +305,9 @@ def unseen_warnings(unseen: Sequence[Unseen]) -> list[str]:
     said = []
     ways = {"mapped": "memory-mapped", "socket": "read from sockets", OBJECTS: "moved by calls of an object store"}
     for kind, how in ways.items():
-        mine = sorted((each for each in unseen if each.kind == kind), key=lambda each: -(each.bytes or 0))
+        mine = sorted(
+            (each for each in unseen if each.kind == kind and each.bytes != 0), key=lambda each: -(each.bytes or 0)
+        )
         if mine:
             shown = [each.name if each.bytes is None else f"{each.name} ({format_bytes(each.bytes)})" for each in mine]
             said.append(

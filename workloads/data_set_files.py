@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dxt_replay.traces.row_order import distinct_rows
 from dxt_replay.workloads.description import Dataset, Workload
 from dxt_replay.workloads.hdf5_data_set import compressed_bytes, hdf5_layout
 
@@ -244,10 +245,10 @@ def _hdf5_sizes(workload: Workload, dims: np.ndarray) -> tuple[np.ndarray, bool]
     """int64[files] and whether they are exact; each distinct record shape is laid out once."""
     if not len(dims):
         return np.empty(0, dtype=np.int64), True
-    shapes, which = np.unique(dims, axis=0, return_inverse=True)
+    shapes, _, which = distinct_rows(*dims.T)
     layouts = [hdf5_layout(workload.dataset, tuple(map(int, each)), workload.reading) for each in shapes]
     sizes = np.array([layout.file_bytes for layout in layouts], dtype=np.int64)
-    return sizes[which.reshape(-1)], all(layout.exact for layout in layouts)
+    return sizes[which], all(layout.exact for layout in layouts)
 
 
 def _sides(workload: Workload, index_folder: str, sample: np.ndarray) -> tuple[SideFiles, ...]:

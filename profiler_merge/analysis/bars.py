@@ -17,6 +17,9 @@ KEYS = 256
 _STRETCH_POWER = 9
 """A stretch is 256 to 512 times as long as the resolution, so that a busy lane still shows its variation."""
 
+_POWER_OF_ONE = 1023
+"""Exponent bits of 1.0."""
+
 COLUMNS = ("start_ns", "end_ns", "operations", "bytes", "busy_ns", "file_id", "offset")
 _SEVERAL = -1
 
@@ -88,10 +91,11 @@ def pair_keys(start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
     Times are exact up to 2**53 ns, which is 104 days."""
     duration = end_ns - start_ns
     gap = start_ns[1:] - end_ns[:-1]
-    fraction, power = np.frexp(np.maximum(np.maximum(gap, 0), np.maximum(duration[1:], duration[:-1])).astype(float))
-    quarter = np.where(power > 0, 4 * power - 3 + ((fraction - 0.5) * 8).astype(np.int64), 0)
-    bits = np.frexp((start_ns[1:] ^ start_ns[:-1]).astype(float))[1].astype(np.int64)
-    keys: np.ndarray = np.clip(np.maximum(quarter, 1 + 4 * (bits - _STRETCH_POWER)), 0, KEYS - 1)
+    longest = np.maximum(np.maximum(gap, 0), np.maximum(duration[1:], duration[:-1]))
+    # The upper bits of a float are its power of two and then its quarter; 0 becomes negative.
+    quarter = (longest.astype(np.float64).view(np.int64) >> 50) - (4 * _POWER_OF_ONE - 1)
+    power = (np.abs(start_ns[1:] ^ start_ns[:-1]).astype(np.float64).view(np.int64) >> 52) - (_POWER_OF_ONE - 1)
+    keys: np.ndarray = np.clip(np.maximum(quarter, 1 + 4 * (power - _STRETCH_POWER)), 0, KEYS - 1)
     return keys
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from dxt_replay.traces.layers import FileLayers, file_layers
 from dxt_replay.traces.measures.operation_rows import OperationRows, operation_rows, rows_together
@@ -28,12 +28,33 @@ class Collector(Sums):
         raise NotImplementedError
 
 
+class Together(Collector):
+    """Base of several collectors, `parts`, which are fed in one pass."""
+
+    takes_several_ranks = True
+    parts: tuple[Collector, ...]
+
+    def add(self, rows: OperationRows) -> None:
+        """Hand rows to all collectors."""
+        for part in self.parts:
+            for some in (rows,) if part.takes_several_ranks else rows.each_rank():
+                part.add(some)
+
+    def merge(self, later: Together) -> None:
+        """As `Sums.merge`."""
+        for part, more in zip(self.parts, later.parts, strict=True):
+            part.merge(more)
+
+
 C = TypeVar("C", bound=Collector)
+
+Begin: TypeAlias = Callable[[Capture, FileLayers], C]
+"""Makes a collector for some or all ranks of a capture, from the layers at which files count."""
 
 
 def collect(
     capture: Capture,
-    begin: Callable[[Capture, FileLayers], C],
+    begin: Begin[C],
     *,
     without: Collection[str] = (),
     on_rows: Callable[[int], None] = lambda rows: None,
@@ -66,7 +87,7 @@ class _Collected(Generic[C]):
 
     capture: Capture
     layers: FileLayers
-    begin: Callable[[Capture, FileLayers], C]
+    begin: Begin[C]
     without: tuple[str, ...]
 
     def __call__(self, ranks: tuple[int, ...]) -> C:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from dxt_replay.traces.measures._passes import in_flight
 from dxt_replay.traces.measures.operation_rows import OperationRows
 from dxt_replay.traces.measures.stable_order import runs
 
@@ -22,23 +23,19 @@ class PeakCounter:
         self._open = _NO_TIMES
         self.peak = 0
 
-    def add(self, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Add intervals in the order of their start.
+    def add(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """Add intervals that are not empty: their starts, ascending, and their ends in any order.
 
-        Returns: their starts, and the number in flight at each, the new interval included.
+        Returns: the number in flight at each start, the new interval included.
         """
-        real = ends > starts
-        if not real.all():
-            starts, ends = starts[real], ends[real]
         if not len(starts):
-            return _NO_TIMES, _NO_TIMES
-        known = np.sort(np.concatenate((self._open, ends)))
-        begun = len(self._open) + np.arange(1, len(starts) + 1)
+            return _NO_TIMES
         # An interval that ends before a start began before it, so its end is known.
-        in_flight = begun - np.searchsorted(known, starts, side="right")
-        self._open = known[np.searchsorted(known, starts[-1], side="right") :]
-        self.peak = max(self.peak, int(in_flight.max()))
-        return starts, in_flight
+        known = np.sort(np.concatenate((self._open, ends)))
+        counts, ended = in_flight(known, starts)
+        self._open = known[ended:]
+        self.peak = max(self.peak, int(counts.max()))
+        return counts
 
 
 class PeaksPerBin:
@@ -55,17 +52,16 @@ class PeaksPerBin:
         self._change = _NO_TIMES
 
     def add(self, starts: np.ndarray, ends: np.ndarray) -> None:
-        """Add intervals in the order of their start."""
-        real = ends > starts
-        begun, in_flight = self._counter.add(starts, ends)
-        if not len(begun):
+        """Add intervals that are not empty: their starts, ascending, and their ends in any order."""
+        if not len(starts):
             return
-        last_bin = (ends[real] - 1) // self._bin_ns
+        counts = self._counter.add(starts, ends)
+        last_bin = (ends - 1) // self._bin_ns
         self._reach(int(last_bin.max()) + 2)
-        place = begun // self._bin_ns
+        place = starts // self._bin_ns
         first = runs(place)
         bins = place[first]
-        self._at_starts[bins] = np.maximum(self._at_starts[bins], np.maximum.reduceat(in_flight, first))
+        self._at_starts[bins] = np.maximum(self._at_starts[bins], np.maximum.reduceat(counts, first))
         size = len(self._change)
         self._change += np.bincount(place + 1, minlength=size) - np.bincount(last_bin + 1, minlength=size)
 
@@ -86,6 +82,7 @@ class PeaksPerBin:
 def in_time_order(streams: list[Iterator[OperationRows]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """(starts, ends) of the rows of several streams, each in start order, merged into one in start order.
 
+    Rows without duration are left out. The starts of a batch ascend; its ends are in no order.
     Memory: a batch of each stream.
     """
     waiting: dict[int, tuple[np.ndarray, np.ndarray]] = {}
@@ -95,8 +92,10 @@ def in_time_order(streams: list[Iterator[OperationRows]]) -> Iterator[tuple[np.n
             rows = next(running[number], None)
             if rows is None:
                 del running[number]
-            elif len(rows):
-                waiting[number] = (rows.start_ns, rows.end_ns)
+                continue
+            real = rows.where(rows.end_ns > rows.start_ns)
+            if len(real):
+                waiting[number] = (real.start_ns, real.end_ns)
         if any(number not in waiting for number in running) or not waiting:
             continue
         known_until = min((int(waiting[number][0][-1]) for number in running), default=np.iinfo(np.int64).max)
@@ -108,5 +107,4 @@ def in_time_order(streams: list[Iterator[OperationRows]]) -> Iterator[tuple[np.n
             if stop == len(starts):
                 del waiting[number]
         starts, ends = (np.concatenate(column) for column in zip(*parts, strict=True))
-        order = np.argsort(starts, kind="stable")
-        yield starts[order], ends[order]
+        yield np.sort(starts, kind="stable"), ends

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from dxt_replay.profiler_merge.analysis.thresholds import MATERIAL_PCT, NOTICEABLE_PCT, SERIOUS_PCT
+from dxt_replay.traces.plain import plain
 
 SEVERITIES = ("high", "warning", "info")
 """Severities, worst first: likely to dominate the run; worth the remedy; good to know."""
@@ -15,8 +15,9 @@ SEVERITIES = ("high", "warning", "info")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """`code`: one of `findings.CODES`; `severity`: one of SEVERITIES.
+    """A problem of the job. Its fields are the columns of the table "findings".
 
+    `code`: the name by which programs know it. `severity`: one of SEVERITIES.
     `title`, `evidence`, `threshold`, `remedy`: sentences for a person.
     `at_stake_s`: upper bound of the gain from the remedy; None where that is not known.
     `at_stake_pct`: the same in per cent of `at_stake_of`, the training loop or the run.
@@ -37,7 +38,7 @@ class Finding:
 
     def as_json(self) -> dict[str, Any]:
         """A member of the list that `dxt-replay summary --findings --json` prints."""
-        return {**dataclasses.asdict(self), "values": dict(self.values), "files": list(self.files)}
+        return dict(plain(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,13 +17,6 @@ from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import NS_PER_S, format_duration
 from dxt_replay.traces.workers.workers import ALONE, Workers
 
-CODES = (
-    "no-trace", "partial-trace", "not-traced", "small-reads", "small-writes", "small-chunks", "random-shared",
-    "re-reads", "shared-reads", "rank-imbalance", "metadata-time", "input-bound", "no-overlap", "one-reader",
-    "checkpoint-blocking", "warm-up", "mlperf-storage", "benchmark-figures",
-)  # fmt: skip
-"""All codes that a `Finding` can have."""
-
 SCHEMA = TABLES["findings"].schema
 """One row per finding; `values` is a JSON object, `files` has one path per line."""
 
@@ -86,11 +79,7 @@ def _rank(finding: Finding) -> tuple[int, bool, float]:
 def findings_table(found: Iterable[Finding]) -> pa.Table:
     """The findings as a table of SCHEMA."""
     rows = [
-        {
-            **{name: getattr(finding, name) for name in SCHEMA.names[:9]},
-            "values": json.dumps(dict(finding.values)),
-            "files": "\n".join(finding.files),
-        }
+        {**finding.as_json(), "values": json.dumps(dict(finding.values)), "files": "\n".join(finding.files)}
         for finding in found
     ]
     return pa.Table.from_pylist(rows, schema=SCHEMA)

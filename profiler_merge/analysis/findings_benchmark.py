@@ -12,13 +12,9 @@ from collections.abc import Iterator
 from dxt_replay.profiler_merge.analysis.analyse import Analysis
 from dxt_replay.profiler_merge.analysis.benchmark_figures import BenchmarkFigures, benchmark_figures
 from dxt_replay.profiler_merge.analysis.finding import Finding
+from dxt_replay.profiler_merge.analysis.thresholds import MLPERF_LEAST_PCT
 from dxt_replay.traces.benchmark_run import BenchmarkRun
 from dxt_replay.traces.units import format_bytes, format_count
-
-LEAST_UTILISATION_PCT = {
-    "unet3d": 90.0, "resnet50": 90.0, "cosmoflow": 70.0, "retinanet": 85.0, "flux": 90.0, "dlrm": 70.0,
-}  # fmt: skip
-"""Accelerator utilisation that MLPerf Storage v2.0 (the first three) and v3.0 require."""
 
 LEAST_STEPS = 500
 """Steps of an epoch for which the files must suffice."""
@@ -55,7 +51,7 @@ def benchmark(found: Analysis) -> Iterator[Finding]:
         "counted_steps": figures.steps,
     }
     evidence = _evidence(found, run, figures)
-    if model not in LEAST_UTILISATION_PCT:
+    if model not in MLPERF_LEAST_PCT:
         yield Finding(
             code="benchmark-figures",
             severity="info",
@@ -67,7 +63,7 @@ def benchmark(found: Analysis) -> Iterator[Finding]:
             values=values,
         )
         return
-    least = LEAST_UTILISATION_PCT[model]
+    least = MLPERF_LEAST_PCT[model]
     broken = list(_broken_rules(found, run, model, figures, least))
     judged = "misses rules of" if broken else "meets the checked rules of"
     yield Finding(
@@ -80,7 +76,7 @@ def benchmark(found: Analysis) -> Iterator[Finding]:
         f"{MEMORY_FACTOR} times the memory of all hosts, nothing in the page cache, no change but tunable keys",
         remedy="Generate with more files (dataset.num_files_train) or other tunable keys, and run --cold."
         if broken
-        else "Nothing to do for what a capture shows; the memory of the hosts is for you to compare.",
+        else "Compare the memory of the hosts with the size of the data set: a capture does not show it.",
         values={**values, "least_utilisation_pct": least},
     )
 
@@ -91,7 +87,7 @@ def _evidence(found: Analysis, run: BenchmarkRun, figures: BenchmarkFigures) -> 
     return (
         f"Counted: {format_count(figures.steps)} steps of each rank, {run.batch_size} samples a step; {sort}. "
         f"{format_bytes(int(figures.samples_per_s * run.record_bytes))}/s of records. The data set has "
-        f"{format_count(run.files)} files, {format_bytes(int(size))}: enough where all hosts together have at most "
+        f"{format_count(run.files)} files, {format_bytes(int(size))}: enough if all hosts together have at most "
         f"{format_bytes(int(size / MEMORY_FACTOR))} of memory."
     )
 

@@ -88,8 +88,10 @@ def partial_trace(found: Analysis) -> Iterator[Finding]:
     yield Finding(
         code="partial-trace",
         severity="high",
-        title="The trace holds a part of the run",
-        evidence=f"Traced are {shares} that Darshan counted{aside}." if low else "The source is marked as incomplete.",
+        title="The trace holds only part of the run",
+        evidence=f"The trace holds {shares} that Darshan counted{aside}."
+        if low
+        else "The source is marked as incomplete.",
         threshold=f"below {percent(100 * LEAST_COVERAGE)}",
         remedy="Record again with more memory for DXT (DARSHAN_MODMEM, or MODMEM in a DARSHAN_CONFIG_PATH file), or "
         "leave out files that do not matter.",
@@ -110,7 +112,7 @@ def not_traced(found: Analysis) -> Iterator[Finding]:
         code="not-traced",
         severity="high",
         title=f"Part of {part} is not in the trace",
-        evidence=f"{why[:1].upper()}{why[1:]}: what storage cost is not known, and a replay leaves them out.",
+        evidence=f"{why[:1].upper()}{why[1:]}. So the cost of storage is not known, and a replay leaves this I/O out.",
         threshold=f"above {percent(100 * (1 - LEAST_COVERAGE))} of the bytes, or not known",
         remedy=" ".join(remedies),
         values={"least_bytes": known, "mapped_files": sum(each.kind == "mapped" for each in unseen)},
@@ -212,7 +214,7 @@ def rereads(found: Analysis) -> Iterator[Finding]:
             code="re-reads",
             title="Ranks read the same bytes again",
             evidence=f"{format_bytes(again)} of {format_bytes(total)} ({percent(100 * again / total)}) had been read "
-            f"by the same rank before; {format_bytes(unique)} are different bytes.",
+            f"by the same rank before; {format_bytes(unique)} are distinct.",
             threshold=f"at least {REREAD_PCT:g} %",
             remedy=f"{remedy('keep what was read', found.setting.framework)} That takes {format_bytes(unique)}.",
             values={"reread_bytes": again, "reread_pct": 100 * again / total, "unique_bytes": unique},
@@ -225,8 +227,8 @@ def rereads(found: Analysis) -> Iterator[Finding]:
         yield Finding(
             code="shared-reads",
             title="Several ranks read the same bytes",
-            evidence=f"{format_bytes(first)} read by the ranks are {format_bytes(unique)} of different bytes "
-            f"({first / unique:.1f} times each).",
+            evidence=f"The ranks read {format_bytes(first)}, of which {format_bytes(unique)} are distinct: they read "
+            f"each byte {first / unique:.1f} times on average.",
             threshold=f"at least {REREAD_PCT:g} % more than once",
             remedy="Shard the files over the ranks, or let one rank read and broadcast.",
             values={"read_by_several_bytes": several, "times": first / unique},

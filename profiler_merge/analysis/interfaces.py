@@ -70,7 +70,8 @@ class InterfaceCollector(Sums):
         for name, apis in INTERFACES.items():
             index = [APIS.index(api) for api in apis]
             reconstructed = int(self._reconstructed[index].sum())
-            from_counters = None if counted is None else _from_counters(counted, _COUNTER_PREFIX[name])
+            prefix = _COUNTER_PREFIX.get(name)
+            from_counters = None if counted is None or prefix is None else _from_counters(counted, prefix)
             if from_counters is None:
                 reads, writes = self._traced.reshape(-1, 2)[index].sum(axis=0).tolist()
                 moved, source = int(self._bytes[index].sum()), "operations"

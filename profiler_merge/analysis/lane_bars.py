@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from dxt_replay.profiler_merge.analysis.bars import KEYS, Bars, apart_at, pair_keys, resolution_key, resolution_ns
-from dxt_replay.profiler_merge.analysis.collect import Collector, at_one_layer, collect
-from dxt_replay.traces.layers import FileLayers
-from dxt_replay.traces.measures.operation_rows import OperationRows
+from dxt_replay.profiler_merge.analysis.collect import Begin, Collector, at_one_layer, collect
+from dxt_replay.traces.layers import FileLayers, file_layers
+from dxt_replay.traces.measures.operation_rows import TIME_COLUMNS, OperationRows, rows_of_batch
+from dxt_replay.traces.measures.stable_order import runs, stable_order
 from dxt_replay.traces.schema import RECONSTRUCTED, WRITE
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.workers.workers import ALONE, Workers
@@ -74,37 +75,98 @@ def lane_bars(
 
     Raises: CaptureError when a part is damaged.
     """
-    keys = collect(capture, _KeyCollector, without=("step",), workers=workers)
+    keys = collect(capture, KeyCollector, without=("step",), workers=workers)
+    begin = bar_collector(
+        capture, keys, most_bars=most_bars, centres_ns=centres_ns, window_operations=window_operations
+    )
+    return collect(capture, begin, without=("step",), workers=workers).lane_bars()
+
+
+def bar_collector(
+    capture: Capture,
+    keys: KeyCollector,
+    *,
+    most_bars: int,
+    centres_ns: Sequence[tuple[str, int, int]],
+    window_operations: int,
+) -> Begin[BarCollector]:
+    """What makes the collector of the bars for some or all ranks. `keys`: of the same capture; else as `lane_bars`.
+
+    Raises: CaptureError when a part is damaged.
+    """
     key = resolution_key(keys.counts, keys.tracks, most_bars)
-    windows = tuple(Window(name=name, from_ns=begin, until_ns=until) for name, begin, until in centres_ns)
-    if key is not None and centres_ns:
-        begin = partial(_StartCollector, stretches=tuple(centres_ns))
-        starts = collect(capture, begin, without=("step",), workers=workers)
-        windows = starts.windows(window_operations)
-    bars = collect(capture, partial(_BarCollector, key=key, windows=windows), without=("step",), workers=workers)
-    return LaneBars(resolution_ns=resolution_ns(key), windows=windows, tracks=bars.tracks())
+    if key is None:
+        windows = tuple(Window(name=name, from_ns=begin, until_ns=until) for name, begin, until in centres_ns)
+    else:
+        layers = file_layers(capture)
+        cut = (
+            _cut_window(capture, layers, Window(name=name, from_ns=begin, until_ns=until), window_operations)
+            for name, begin, until in centres_ns
+        )
+        windows = tuple(window for window in cut if window.until_ns > window.from_ns)
+    return partial(BarCollector, key=key, windows=windows)
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Open:
-    """An unfinished track: its finished parts, and the last operation, which the next batch continues."""
-
-    start_ns: int = 0
-    end_ns: int = 0
-    parts: list[Bars] = field(default_factory=list)
-
-
-def _tracks(rows: OperationRows) -> Iterator[tuple[Track, OperationRows]]:
-    """The rows of each lane and kind, in order."""
-    kind = np.where(rows.data, (rows.op == WRITE).astype(np.int64), 2)
-    kind[rows.origin == RECONSTRUCTED] = 3
-    cell = rows.lane.astype(np.int64) * len(KINDS) + kind
-    for number in np.unique(cell).tolist():
-        lane, place = divmod(number, len(KINDS))
-        yield (rows.rank, lane, KINDS[place]), rows.where(cell == number)
+def _cut_window(capture: Capture, layers: FileLayers, window: Window, most: int) -> Window:
+    """The window, cut before the operation after the first `most`."""
+    stretch = window.from_ns, window.until_ns
+    found = [np.zeros(0, dtype=np.int64)]
+    for rank in capture.ranks:
+        left = most + 1
+        for batch in capture.operations(rank, TIME_COLUMNS, stretch):
+            starts = at_one_layer(rows_of_batch(batch, rank, TIME_COLUMNS), layers).start_ns
+            low, high = np.searchsorted(starts, stretch).tolist()
+            found.append(starts[low : min(high, low + left)].copy())
+            left -= len(found[-1])
+            if not left:
+                break
+    first = np.sort(np.concatenate(found))
+    return replace(window, until_ns=int(first[most])) if len(first) > most else window
 
 
-class _KeyCollector(Collector):
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Tracked:
+    """Rows sorted by lane and kind, each track after its last operation so far (after its first one if it is new).
+
+    tracks: those of the rows. order: the rows' order. edges: place of the operation that precedes each track.
+    start_ns, end_ns: (rows + tracks,).
+    """
+
+    tracks: list[Track]
+    order: np.ndarray
+    edges: np.ndarray
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+
+    @classmethod
+    def of(cls, rows: OperationRows, last: dict[Track, tuple[int, int]]) -> _Tracked:
+        """`last`: start and end of each track's last operation; updated with those of the rows."""
+        kind = np.where(rows.data, (rows.op == WRITE).astype(np.int64), 2)
+        kind[rows.origin == RECONSTRUCTED] = 3
+        cell = rows.lane.astype(np.int64) * len(KINDS) + kind
+        order = stable_order(cell)
+        cell, starts, ends = cell[order], rows.start_ns[order], rows.end_ns[order]
+        first = runs(cell)
+        tracks = [(rows.rank, *_lane_and_kind(number)) for number in cell[first].tolist()]
+        own = zip(starts[first].tolist(), ends[first].tolist(), strict=True)
+        before = np.array([last.get(track, times) for track, times in zip(tracks, own, strict=True)])
+        final = np.append(first[1:], len(cell)) - 1
+        last.update(zip(tracks, zip(starts[final].tolist(), ends[final].tolist(), strict=True), strict=True))
+        return cls(
+            tracks=tracks,
+            order=order,
+            edges=first + np.arange(len(first)),
+            start_ns=np.insert(starts, first, before[:, 0]),
+            end_ns=np.insert(ends, first, before[:, 1]),
+        )
+
+
+def _lane_and_kind(cell: int) -> tuple[int, str]:
+    lane, kind = divmod(cell, len(KINDS))
+    return lane, KINDS[kind]
+
+
+class KeyCollector(Collector):
     """Counts the keys of neighbours, and the tracks."""
 
     STAY = ("_layers",)
@@ -116,93 +178,69 @@ class _KeyCollector(Collector):
 
     @property
     def tracks(self) -> int:
+        """Number of tracks."""
         return len(self._last)
 
     def add(self, rows: OperationRows) -> None:
-        for track, part in _tracks(at_one_layer(rows, self._layers)):
-            starts, ends = part.start_ns, part.end_ns
-            if track in self._last:
-                before = self._last[track]
-                starts, ends = np.insert(starts, 0, before[0]), np.insert(ends, 0, before[1])
-            if len(starts) > 1:
-                self.counts += np.bincount(pair_keys(starts, ends), minlength=KEYS)
-            self._last[track] = int(starts[-1]), int(ends[-1])
+        """Add rows of one rank that follow its earlier ones."""
+        rows = at_one_layer(rows, self._layers)
+        if not len(rows):
+            return
+        known = set(self._last)
+        tracked = _Tracked.of(rows, self._last)
+        keys = pair_keys(tracked.start_ns, tracked.end_ns)
+        new = np.array([track not in known for track in tracked.tracks])
+        no_pair = np.concatenate((tracked.edges[1:] - 1, tracked.edges[new]))
+        self.counts += np.bincount(keys, minlength=KEYS) - np.bincount(keys[no_pair], minlength=KEYS)
 
-    def merge(self, later: _KeyCollector) -> None:
+    def merge(self, later: KeyCollector) -> None:
         """As `Sums.merge`."""
         self.counts += later.counts
         self._last |= later._last
 
 
-class _StartCollector(Collector):
-    """Start times of operations within some stretches of time."""
+class BarCollector(Collector):
+    """Bars of each track. `key`: of their resolution, None if every operation is a bar."""
 
-    STAY = ("_layers",)
-
-    def __init__(self, capture: Capture, layers: FileLayers, *, stretches: Sequence[tuple[str, int, int]]) -> None:
-        self._layers = layers
-        self._stretches = stretches
-        self._starts: list[list[np.ndarray]] = [[] for _ in stretches]
-
-    def add(self, rows: OperationRows) -> None:
-        counted = at_one_layer(rows, self._layers)
-        for found, (_, begin, until) in zip(self._starts, self._stretches, strict=True):
-            low, high = np.searchsorted(counted.start_ns, [begin, until])
-            if high > low:
-                found.append(counted.start_ns[low:high].copy())
-
-    def merge(self, later: _StartCollector) -> None:
-        """As `Sums.merge`."""
-        for found, more in zip(self._starts, later._starts, strict=True):
-            found += more
-
-    def windows(self, most: int) -> tuple[Window, ...]:
-        """Each stretch, cut before the operation after the first `most`."""
-        windows = []
-        for found, (name, begin, until) in zip(self._starts, self._stretches, strict=True):
-            starts = np.sort(np.concatenate(found)) if found else np.zeros(0, dtype=np.int64)
-            if len(starts) > most:
-                until = int(starts[most])
-            if until > begin:
-                windows.append(Window(name=name, from_ns=begin, until_ns=until))
-        return tuple(windows)
-
-
-class _BarCollector(Collector):
-    """Bars of each track."""
-
-    STAY = ("_layers",)
+    STAY = ("_layers", "_last")
 
     def __init__(self, capture: Capture, layers: FileLayers, *, key: int | None, windows: Sequence[Window]) -> None:
         self._layers = layers
         self._key = key
         self._windows = windows
-        self._open: dict[Track, _Open] = {}
+        self._last: dict[Track, tuple[int, int]] = {}
+        self._parts: dict[Track, list[Bars]] = {}
 
     def add(self, rows: OperationRows) -> None:
-        for track, part in _tracks(at_one_layer(rows, self._layers)):
-            bars = Bars.single(
-                {
-                    "start_ns": part.start_ns,
-                    "end_ns": part.end_ns,
-                    "bytes": part.length,
-                    "file_id": part.file_id.astype(np.int64),
-                    "offset": part.offset,
-                }
-            )
-            found = self._open.setdefault(track, _Open())
-            joined = bars.joined(self._apart(part.start_ns, part.end_ns))
-            if found.parts and not self._first_apart(found, part):
-                last = found.parts[-1]
-                both = Bars.chain([last.rows(len(last) - 1), joined.rows(0, 1)]).joined(np.zeros(1, dtype=bool))
-                found.parts[-1] = last.rows(0, len(last) - 1)
-                joined = Bars.chain([both, joined.rows(1)])
-            found.parts.append(joined)
-            found.start_ns, found.end_ns = int(part.start_ns[-1]), int(part.end_ns[-1])
-
-    def _first_apart(self, found: _Open, part: OperationRows) -> bool:
-        starts = np.array([found.start_ns, part.start_ns[0]])
-        return bool(self._apart(starts, np.array([found.end_ns, part.end_ns[0]]))[0])
+        """Add rows of one rank that follow its earlier ones."""
+        rows = at_one_layer(rows, self._layers)
+        if not len(rows):
+            return
+        tracked = _Tracked.of(rows, self._last)
+        apart = self._apart(tracked.start_ns, tracked.end_ns)
+        apart[tracked.edges[1:] - 1] = True
+        columns = {
+            "start_ns": rows.start_ns,
+            "end_ns": rows.end_ns,
+            "bytes": rows.length,
+            "file_id": rows.file_id.astype(np.int64),
+            "offset": rows.offset,
+        }
+        bars = Bars.single({name: column[tracked.order] for name, column in columns.items()})
+        inner = np.delete(apart, tracked.edges)
+        joined = bars.joined(inner)
+        # The number of bars before the first operation of each track.
+        begins = np.append(0, np.cumsum(inner))[tracked.edges - np.arange(len(tracked.edges))].tolist()
+        for track, begin, end, alone in zip(
+            tracked.tracks, begins, [*begins[1:], None], apart[tracked.edges].tolist(), strict=True
+        ):
+            own, parts = joined.rows(begin, end), self._parts.setdefault(track, [])
+            if parts and not alone:
+                last = parts[-1]
+                both = Bars.chain([last.rows(len(last) - 1), own.rows(0, 1)]).joined(np.zeros(1, dtype=bool))
+                parts[-1] = last.rows(0, len(last) - 1)
+                own = Bars.chain([both, own.rows(1)])
+            parts.append(own)
 
     def _apart(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
         apart = apart_at(starts, ends, self._key)
@@ -211,11 +249,15 @@ class _BarCollector(Collector):
             apart |= inside[1:] | inside[:-1]
         return apart
 
-    def merge(self, later: _BarCollector) -> None:
+    def merge(self, later: BarCollector) -> None:
         """As `Sums.merge`."""
-        self._open |= later._open
+        self._parts |= later._parts
 
-    def tracks(self) -> dict[Track, Bars]:
+    def lane_bars(self) -> LaneBars:
         """Bars of all that was added, by track in order."""
-        order = sorted(self._open, key=lambda track: (track[0], track[1], KINDS.index(track[2])))
-        return {track: Bars.chain(self._open[track].parts) for track in order}
+        order = sorted(self._parts, key=lambda track: (track[0], track[1], KINDS.index(track[2])))
+        return LaneBars(
+            resolution_ns=resolution_ns(self._key),
+            windows=tuple(self._windows),
+            tracks={track: Bars.chain(self._parts[track]) for track in order},
+        )

@@ -8,9 +8,9 @@ import pyarrow.compute as pc
 
 from dxt_replay.profiler_merge.analysis.loops import RankLoop, loops_on_line
 from dxt_replay.profiler_merge.analysis.rank_line import RankLine, rank_lines
-from dxt_replay.profiler_merge.analysis.spreading import add_at
 from dxt_replay.profiler_merge.analysis.step_times import LineOperations, StepTotals
 from dxt_replay.profiler_merge.analysis.tables import TABLES
+from dxt_replay.traces.measures._passes import add_at
 from dxt_replay.traces.measures.intervals import StreamingUnion
 from dxt_replay.traces.measures.operation_rows import OperationRows
 from dxt_replay.traces.schema import WRITE

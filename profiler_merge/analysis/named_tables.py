@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +12,15 @@ import pyarrow as pa
 
 from dxt_replay.profiler_merge.analysis.analyse import Analysis, analyse
 from dxt_replay.profiler_merge.analysis.contents import contents
+from dxt_replay.profiler_merge.analysis.finding import Finding
 from dxt_replay.profiler_merge.analysis.findings import findings_of, findings_table
+from dxt_replay.profiler_merge.analysis.lane_table import lane_table
 from dxt_replay.profiler_merge.analysis.rank_files import RankFiles
 from dxt_replay.profiler_merge.analysis.summary import Summary, summarise
 from dxt_replay.profiler_merge.analysis.table_formats import flat_table, table_of
 from dxt_replay.profiler_merge.analysis.tables import GROUPS, OF_IO, TABLES
 from dxt_replay.profiler_merge.analysis.timeline import DEFAULT_BINS, timeline
+from dxt_replay.traces.storage_limit import Limit
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.unseen import nothing_recorded
 from dxt_replay.traces.workers.workers import ALONE, Workers
@@ -31,7 +33,6 @@ STORAGE_LIMIT = "storage-limit"
 DEPENDENCIES = "dependencies"
 
 _FROM_ANALYSIS: dict[str, Callable[[Analysis], pa.Table | RankFiles]] = {
-    "findings": lambda found: findings_table(findings_of(found)),
     "overlap": lambda found: found.overlap.ranks,
     "steps": lambda found: found.overlap.steps,
     "sizes": lambda found: found.sizes.powers(),
@@ -43,24 +44,23 @@ _FROM_ANALYSIS: dict[str, Callable[[Analysis], pa.Table | RankFiles]] = {
 }
 
 
-_NOT_MODELLED = {name: TABLES[name].schema.empty_table for name in (STORAGE_LIMIT, DEPENDENCIES)}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Views:
     """The summary, and tables by name.
 
     `tables`: the rows of "rank-files" are read from the capture when they are used.
+    `findings`: the rows of the table "findings", if that was requested.
     `shares`: `Overlap.shares`; None unless a table of the analysis was requested.
     `unread`: `Contents.unread`; None unless a table of CONTENTS was requested.
-    `storage_limit`: the cost of storage for the training, as JSON; None if it was not requested, or has no meaning.
+    `storage_limit`: of the training; None if it was not requested, or has no meaning.
     """
 
     summary: Summary
     tables: dict[str, pa.Table | RankFiles]
     shares: dict[str, float | None] | None
+    findings: tuple[Finding, ...] = ()
     unread: Mapping[str, str] | None = None
-    storage_limit: Mapping[str, Any] | None = None
+    storage_limit: Limit | None = None
 
     def as_json(
         self, rank_files: Callable[[RankFiles], Any] = lambda table: table.table().to_pylist()
@@ -82,17 +82,17 @@ class Views:
         if self.unread is not None:
             result["unread"] = dict(self.unread)
         if self.storage_limit is not None:
-            result["storage_limit"] = dict(self.storage_limit)
+            result["storage_limit"] = self.storage_limit.as_json()
         return result
 
     def rows(self, name: str, most: int = 0) -> list[dict[str, Any]]:
         """The rows of a table; for "rank-files" the `most` rows that moved most. Raises: CaptureError when it is
         damaged."""
+        if name == "findings":
+            return [finding.as_json() for finding in self.findings]
         table = self.tables[name]
         rows: list[dict[str, Any]] = (table.largest(most) if isinstance(table, RankFiles) else table).to_pylist()
-        if name != "findings":
-            return rows
-        return [{**row, "values": json.loads(row["values"]), "files": row["files"].splitlines()} for row in rows]
+        return rows
 
 
 def views(
@@ -103,18 +103,19 @@ def views(
     bin_ns: int | None = None,
     bins: int = DEFAULT_BINS,
     locate: Callable[[str], Path] = Path,
-    modelled: Mapping[str, Callable[[], pa.Table]] = _NOT_MODELLED,
-    saved_s: float | None = None,
+    limit: Limit | None = None,
+    dependencies: Callable[[], pa.Table] = TABLES[DEPENDENCIES].schema.empty_table,
     workers: Workers = ALONE,
 ) -> Views:
     """The summary and the tables `names` (of `tables.TABLES`). Arguments as of `summarise`, `timeline` and `contents`.
 
-    `modelled`: make the tables STORAGE_LIMIT and DEPENDENCIES, of the causal model. `saved_s`: as of `Analysis`.
+    `limit`: the storage limit, of which STORAGE_LIMIT has the points. `dependencies`: makes the table DEPENDENCIES.
     Raises: CaptureError when the capture is damaged; UsageError for too many bins.
     """
     found, shares = None, None
-    if any(name in _FROM_ANALYSIS for name in names):
-        found = analyse(capture, by=by, workers=workers, saved_s=saved_s)
+    problems: tuple[Finding, ...] = ()
+    if any(name == "findings" or name in _FROM_ANALYSIS for name in names):
+        found = analyse(capture, by=by, workers=workers, saved_s=None if limit is None else limit.saved_s)
         summary, shares = found.summary, found.overlap.shares()
     else:
         summary = summarise(capture, by=by, workers=workers)
@@ -123,16 +124,24 @@ def views(
     for name in names:
         if name == "timeline":
             tables[name] = timeline(capture, bin_ns=bin_ns, bins=bins, workers=workers).table
-        elif name in modelled:
-            tables[name] = modelled[name]()
+        elif name == STORAGE_LIMIT:
+            tables[name] = table_of(() if limit is None else limit.points, TABLES[name].schema)
+        elif name == DEPENDENCIES:
+            tables[name] = dependencies()
+        elif name == "lanes":
+            tables[name] = lane_table(capture)
         elif name in CONTENTS:
             tables[name] = getattr(inside, name)
+        elif name == "findings" and found is not None:
+            problems = findings_of(found)
+            tables[name] = findings_table(problems)
         elif found is not None:
             tables[name] = _FROM_ANALYSIS[name](found)
     if nothing_recorded(summary.coverage.unseen):  # 0 would claim that there was none
         tables = {name: _io_unknown(table) for name, table in tables.items()}
         shares = shares and {name: None if name.startswith(("io_", "pipeline_")) else shares[name] for name in shares}
-    return Views(summary=summary, tables=tables, shares=shares, unread=None if inside is None else inside.unread)
+    unread = None if inside is None else inside.unread
+    return Views(summary=summary, tables=tables, shares=shares, findings=problems, unread=unread, storage_limit=limit)
 
 
 def _io_unknown(table: pa.Table | RankFiles) -> pa.Table | RankFiles:

@@ -9,9 +9,10 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.profiler_merge.analysis.collect import Collector, at_one_layer, collect
+from dxt_replay.profiler_merge.analysis.collect import Begin, Collector, at_one_layer, collect
 from dxt_replay.traces.layers import FileLayers
 from dxt_replay.traces.measures.operation_rows import OperationRows
+from dxt_replay.traces.measures.stable_order import runs, stable_order
 from dxt_replay.traces.schema import RECONSTRUCTED, WRITE
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.workers.workers import ALONE, Workers
@@ -51,23 +52,16 @@ def file_offsets(
 
     `files`: `patterns.FILES_SCHEMA`, of the same capture. Raises: CaptureError when a part is damaged.
     """
+    begin = offset_collector(files, most_points=most_points)
+    return collect(capture, begin, without=("lane", "step"), workers=workers).offsets()
+
+
+def offset_collector(files: pa.Table, *, most_points: int) -> Begin[OffsetCollector]:
+    """What makes the collector of the samples for some or all ranks. Arguments as of `file_offsets`."""
     counts = files["reads"].to_numpy() + files["writes"].to_numpy()
     busiest = [place for place in np.argsort(-counts, kind="stable")[:MOST_FILES].tolist() if counts[place]]
-    if not busiest:
-        return ()
     operations = {int(files["file_id"][place].as_py()): int(counts[place]) for place in busiest}
-    one_in = _one_in(operations, most_points)
-    begin = partial(_OffsetCollector, one_in=one_in)
-    collector = collect(capture, begin, without=("lane", "step"), workers=workers)
-    return tuple(
-        FileOffsets(
-            file_id=file_id,
-            operations=operations[file_id],
-            one_in=one_in[file_id],
-            **dict(zip(COLUMNS, collector.columns(file_id), strict=True)),
-        )
-        for file_id in operations
-    )
+    return partial(OffsetCollector, operations=operations, one_in=_one_in(operations, most_points))
 
 
 def _one_in(operations: dict[int, int], most_points: int) -> dict[int, int]:
@@ -80,43 +74,61 @@ def _one_in(operations: dict[int, int], most_points: int) -> dict[int, int]:
     return found
 
 
-class _OffsetCollector(Collector):
-    """About one in `one_in` of the operations of some files."""
+class OffsetCollector(Collector):
+    """About one in `one_in` of the operations of some files. `operations`: of all ranks, by file."""
 
-    STAY = ("_layers", "_wanted")
+    STAY = ("_layers", "_number")
 
-    def __init__(self, capture: Capture, layers: FileLayers, *, one_in: dict[int, int]) -> None:
+    takes_several_ranks = True
+
+    def __init__(
+        self, capture: Capture, layers: FileLayers, *, operations: dict[int, int], one_in: dict[int, int]
+    ) -> None:
         self._layers = layers
-        self._one_in = one_in
-        self._seen = dict.fromkeys(one_in, 0)
-        self._parts: dict[int, list[np.ndarray]] = {file_id: [] for file_id in one_in}
-        self._wanted = np.zeros(capture.files.num_rows, dtype=bool)
-        self._wanted[list(one_in)] = True
+        self._operations, self._one_in = operations, one_in
+        self._seen = np.zeros(len(one_in), dtype=np.int64)
+        self._limits = np.array([(1 << 32) // one_in[file_id] for file_id in operations], dtype=np.uint64)
+        self._parts: list[np.ndarray] = []
+        self._number = np.full(capture.files.num_rows, len(operations), dtype=np.int16)
+        self._number[list(operations)] = np.arange(len(operations))
 
     def add(self, rows: OperationRows) -> None:
-        counted = at_one_layer(rows, self._layers)
-        mask = self._wanted[counted.file_id] & counted.data & (counted.origin != RECONSTRUCTED) & (counted.offset >= 0)
-        found = counted.where(mask)
-        for file_id in np.unique(found.file_id).tolist():
-            self._add(file_id, found.where(found.file_id == file_id))
-
-    def _add(self, file_id: int, rows: OperationRows) -> None:
-        number = np.arange(self._seen[file_id], self._seen[file_id] + len(rows), dtype=np.uint64)
-        self._seen[file_id] += len(rows)
-        spread = number * np.uint64(_SPREADING) % np.uint64(1 << 32)
-        some = rows.where(spread < (1 << 32) // self._one_in[file_id])
-        rank = np.full(len(some), rows.rank)
+        """Add rows of one rank that follow its earlier ones, or all of several ranks."""
+        rows = at_one_layer(rows, self._layers)
+        number = self._number[rows.file_id]
+        wanted = (number < len(self._seen)) & rows.data & (rows.origin != RECONSTRUCTED) & (rows.offset >= 0)
+        found = np.flatnonzero(wanted)
+        if not len(found):
+            return
+        found = found[stable_order(number[found])]
+        number = number[found]
+        first = runs(number)
+        counts = np.diff(first, append=len(number))
+        before = np.repeat(self._seen[number[first]] - first, counts)
+        self._seen[number[first]] += counts
+        spread = (np.arange(len(number)) + before).astype(np.uint64) * np.uint64(_SPREADING) % np.uint64(1 << 32)
+        kept = spread < self._limits[number]
+        some = found[kept]
+        rank = rows.ranks[some] if len(rows.ranks) else np.full(len(some), rows.rank)
         columns: Sequence[np.ndarray] = (
-            rank, some.start_ns, some.end_ns, some.offset, some.length, some.op == WRITE,
+            number[kept], rank, rows.start_ns[some], rows.end_ns[some], rows.offset[some], rows.length[some],
+            rows.op[some] == WRITE,
         )  # fmt: skip
-        self._parts[file_id].append(np.stack([column.astype(np.int64) for column in columns]))
+        self._parts.append(np.stack([column.astype(np.int64) for column in columns]))
 
-    def merge(self, later: _OffsetCollector) -> None:
+    def merge(self, later: OffsetCollector) -> None:
         """As `Sums.merge`; `later` counted its operations from 0."""
-        for file_id, parts in later._parts.items():
-            self._parts[file_id] += parts
+        self._parts += later._parts
 
-    def columns(self, file_id: int) -> np.ndarray:
-        """int64 (columns, n), as COLUMNS."""
-        none = np.zeros((len(COLUMNS), 0), dtype=np.int64)
-        return np.concatenate([none, *self._parts[file_id]], axis=1)
+    def offsets(self) -> tuple[FileOffsets, ...]:
+        """The samples of each file, in the order of `operations`."""
+        number, *columns = np.concatenate([np.zeros((1 + len(COLUMNS), 0), dtype=np.int64), *self._parts], axis=1)
+        return tuple(
+            FileOffsets(
+                file_id=file_id,
+                operations=count,
+                one_in=self._one_in[file_id],
+                **{name: column[number == place] for name, column in zip(COLUMNS, columns, strict=True)},
+            )
+            for place, (file_id, count) in enumerate(self._operations.items())
+        )

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from dxt_replay.profiler_merge.analysis.analyse import Analysis, analyse
+from dxt_replay.profiler_merge.analysis.analyse import Analysis, AnalysisCollector
+from dxt_replay.profiler_merge.analysis.collect import Begin, Together, collect
 from dxt_replay.profiler_merge.analysis.finding import Finding
 from dxt_replay.profiler_merge.analysis.findings import findings_of
-from dxt_replay.profiler_merge.analysis.lane_bars import MOST_BARS, LaneBars, lane_bars
+from dxt_replay.profiler_merge.analysis.lane_bars import MOST_BARS, BarCollector, KeyCollector, LaneBars, bar_collector
 from dxt_replay.profiler_merge.analysis.loop_bars import LoopBars, loop_bars
 from dxt_replay.profiler_merge.analysis.mounts import MountTotals, mount_totals
-from dxt_replay.profiler_merge.analysis.offset_samples import FileOffsets, file_offsets
+from dxt_replay.profiler_merge.analysis.offset_samples import FileOffsets, OffsetCollector, offset_collector
 from dxt_replay.profiler_merge.analysis.steady_loop import waits_are_real
-from dxt_replay.profiler_merge.analysis.timeline import Timeline, timeline
+from dxt_replay.profiler_merge.analysis.timeline import Timeline, TimelineCollector, timeline_collector
+from dxt_replay.traces.layers import FileLayers
 from dxt_replay.traces.part import Part
 from dxt_replay.traces.schema import CaptureInfo
+from dxt_replay.traces.storage_limit import Limit
 from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.workers.workers import ALONE, Workers
@@ -42,8 +46,7 @@ class Overview:
     `offsets`: operations of the busiest files; `mounts`: file systems, the busiest first.
     `quiet_until_ns`: end of a start-up with almost no I/O and compute; else the beginning of `course`.
     `paths`: of the files by file_id.
-    `storage_limit`, `storage_curve`: the cost of storage for the training, and rows of the table storage-limit; the
-    caller adds both from the causal model.
+    `storage_limit`: of the training; None if it has no meaning.
     """
 
     name: str
@@ -59,13 +62,12 @@ class Overview:
     mounts: tuple[MountTotals, ...]
     quiet_until_ns: int
     paths: list[str]
-    storage_limit: Mapping[str, Any] | None = None
-    storage_curve: tuple[Mapping[str, Any], ...] = ()
+    storage_limit: Limit | None = None
 
     def summary_json(self) -> dict[str, Any]:
         """The object of `dxt-replay summary --json`."""
         found = self.analysis.summary.as_json()
-        return found if self.storage_limit is None else {**found, "storage_limit": dict(self.storage_limit)}
+        return found if self.storage_limit is None else {**found, "storage_limit": self.storage_limit.as_json()}
 
     @property
     def waits_are_real(self) -> bool:
@@ -79,38 +81,85 @@ def overview(
     most_bars: int = MOST_BARS,
     on_rows: Callable[[int], None] = lambda rows: None,
     workers: Workers = ALONE,
-    saved_s: float | None = None,
+    limit: Limit | None = None,
 ) -> Overview:
     """The data of a page about a capture, from several passes over its op stream.
 
-    `on_rows` receives how many rows of the first pass are done. `saved_s`: as of `Analysis`.
+    `on_rows` receives how many rows of the first pass are done. `limit`: the storage limit, from the causal model.
     Raises: CaptureError when the capture is damaged.
     """
-    found = analyse(capture, on_rows=on_rows, workers=workers, saved_s=saved_s)
-    course = timeline(capture, bins=COURSE_BINS, workers=workers)
+    saved_s = None if limit is None else limit.saved_s
+    few_ranks = len(capture.ranks) <= MOST_SHOWN_RANKS
+    begin = partial(
+        _FirstPass,
+        course=timeline_collector(capture, bins=COURSE_BINS),
+        by_rank=timeline_collector(capture, bins=HEAT_BINS, per_rank=True),
+        with_keys=few_ranks,
+    )
+    without = ("step",) if few_ranks else ("lane", "step")
+    first = collect(capture, begin, without=without, on_rows=on_rows, workers=workers)
+    found, course = first.analyses.analysis(capture, saved_s), first.course.timeline(workers)
     shown = shown_ranks(found)
     few = capture if shown == capture.ranks or not capture.operation_count() else part_of(capture, Part(ranks=shown))
+    keys = first.keys if few is capture else None
+    bars = bar_collector(
+        few,
+        keys or collect(few, KeyCollector, without=("step",), workers=workers),
+        most_bars=most_bars,
+        centres_ns=moments(found, course),
+        window_operations=most_bars * 3 // 16,
+    )
+    offsets = offset_collector(found.patterns.files, most_points=most_bars // 4)
+    if few is capture:
+        second = collect(capture, partial(_SecondPass, bars=bars, offsets=offsets), without=("step",), workers=workers)
+        lanes, samples = second.bars, second.offsets
+    else:
+        lanes = collect(few, bars, without=("step",), workers=workers)
+        samples = collect(capture, offsets, without=("lane", "step"), workers=workers)
     return Overview(
         name=capture.path.name,
         info=capture.info,
         analysis=found,
         findings=findings_of(found),
         course=course,
-        by_rank=timeline(capture, bins=HEAT_BINS, per_rank=True, workers=workers),
-        lanes=lane_bars(
-            few,
-            most_bars=most_bars,
-            centres_ns=moments(found, course),
-            window_operations=most_bars * 3 // 16,
-            workers=workers,
-        ),
+        by_rank=first.by_rank.timeline(),
+        lanes=lanes.lane_bars(),
         loops=loop_bars(capture.spans, shown, most_bars * 3 // 4),
         shown_ranks=shown,
-        offsets=file_offsets(capture, found.patterns.files, most_points=most_bars // 4, workers=workers),
+        offsets=samples.offsets(),
         mounts=mount_totals(capture.files, found.patterns.files),
         quiet_until_ns=quiet_until_ns(course, found),
         paths=capture.paths(),
+        storage_limit=limit,
     )
+
+
+class _FirstPass(Together):
+    """All analyses, both timelines, and the keys of the bars if all ranks are shown."""
+
+    def __init__(
+        self,
+        capture: Capture,
+        layers: FileLayers,
+        *,
+        course: Begin[TimelineCollector],
+        by_rank: Begin[TimelineCollector],
+        with_keys: bool,
+    ) -> None:
+        self.analyses = AnalysisCollector(capture, layers)
+        self.course, self.by_rank = course(capture, layers), by_rank(capture, layers)
+        self.keys = KeyCollector(capture, layers) if with_keys else None
+        self.parts = (self.analyses, self.course, self.by_rank, *([self.keys] if self.keys else []))
+
+
+class _SecondPass(Together):
+    """What depends on the first pass: bars, and samples of offsets."""
+
+    def __init__(
+        self, capture: Capture, layers: FileLayers, *, bars: Begin[BarCollector], offsets: Begin[OffsetCollector]
+    ) -> None:
+        self.bars, self.offsets = bars(capture, layers), offsets(capture, layers)
+        self.parts = (self.bars, self.offsets)
 
 
 def quiet_until_ns(course: Timeline, analysis: Analysis) -> int:

@@ -12,9 +12,9 @@ import pyarrow as pa
 from dxt_replay.profiler_merge.analysis.access_order import AccessOrder
 from dxt_replay.profiler_merge.analysis.collect import at_one_layer
 from dxt_replay.profiler_merge.analysis.reread import ByteLine, UniqueBytes
-from dxt_replay.profiler_merge.analysis.spreading import add_at
 from dxt_replay.profiler_merge.analysis.tables import COUNTS, TABLES
 from dxt_replay.traces.layers import FileLayers
+from dxt_replay.traces.measures._passes import add_at
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.measures.operation_rows import OperationRows, operation_rows
 from dxt_replay.traces.schema import FORMATS, RECONSTRUCTED, WRITE, codes

@@ -98,6 +98,8 @@ class RequestSizes:
 class SizeCollector(Collector):
     """Collects `RequestSizes` from selected rows; operations other than reads and writes are ignored."""
 
+    takes_several_ranks = True
+
     def __init__(self) -> None:
         cells = len(INTERFACES) * 2 * len(ORIGINS)
         self._interface = np.zeros(len(APIS), dtype=np.int64)

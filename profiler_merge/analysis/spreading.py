@@ -10,8 +10,6 @@ import numpy as np
 PIECES_AT_A_TIME = 1 << 20
 """Pieces in memory at a time: an operation that covers many bins has many pieces."""
 
-_EXACT_IN_FLOAT = 1 << 53
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pieces:
@@ -68,14 +66,3 @@ def shares(amount: np.ndarray, duration_ns: np.ndarray, part: Pieces) -> np.ndar
     before = np.where(part.start_ns > 0, (per_ns * part.start_ns).astype(np.int64), 0)
     result: np.ndarray = np.minimum(until, whole) - np.minimum(before, whole)
     return result
-
-
-def add_at(totals: np.ndarray, places: np.ndarray, amounts: np.ndarray) -> None:
-    """totals[places[i]] += amounts[i], int64 and exact; amounts are not negative."""
-    if not len(places):
-        return
-    low, high = int(places.min()), int(places.max()) + 1
-    if float(amounts.sum(dtype=np.float64)) < _EXACT_IN_FLOAT and high - low < 16 * len(places) + 1024:
-        totals[low:high] += np.bincount(places - low, weights=amounts).astype(np.int64)
-    else:
-        np.add.at(totals, places, amounts)

@@ -422,8 +422,10 @@ def _warnings(info: CaptureInfo, io: IoTotals) -> list[str]:
     # Old logs give whole seconds, so an excess of a second is not a contradiction.
     late = [rank.rank for rank in io.ranks if ns_to_seconds(rank.union_ns) > info.job.run_time_s + 1]
     if late and info.job.run_time_s > 0:
-        found.append(f"rank {late[0]} spent longer in I/O than the job ran: its clock or the log's run time is wrong")
+        found.append(
+            f"rank {late[0]} spent more time in I/O than the job ran: its clock or the log's run time is wrong"
+        )
     if io.busy_excess_ns:
         excess = format_duration(io.busy_excess_ns)
-        found.append(f"aggregate bandwidth may be low: time in flight is too long by at most {excess}")
+        found.append(f"the bandwidth may be too low: the time in flight is too long by up to {excess}")
     return found

@@ -5,9 +5,13 @@ Schemas, `--show`, `--help`, the tables for people and docs/tables.md are derive
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from dxt_replay.profiler_merge.analysis.finding import Finding
+from dxt_replay.traces.text import UNITS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,7 +44,7 @@ COLUMNS: Mapping[str, Column] = {
     "bytes_written": Column("bytes of traced writes", head="written"),
     "checkpoint_in_loop_ns": Column("saving and restoring, within the training loop"),
     "checkpoint_ns": Column("saving and restoring"),
-    "calls": Column("operations in a row, metadata included"),
+    "calls": Column("operations, metadata included; in the table dependencies those in a row"),
     "chunk": Column("shape of a chunk; empty for a contiguous dataset", "string"),
     "chunk_bytes": Column("size of a chunk before the filter", head="chunk size"),
     "chunks_stored": Column("chunks that the file holds"),
@@ -68,6 +72,7 @@ COLUMNS: Mapping[str, Column] = {
     "gap_checkpoint_ns": Column("saving between the step's end and the next step's start"),
     "gap_ns": Column("from the step's end to the start of the next, without evaluations; 0 for the last"),
     "group": Column("the rank, path, format, step or size class", "string"),
+    "host": Column("name of the machine", "string"),
     "in_flight_max": Column("most operations in flight at any instant"),
     "in_flight_mean": Column("operations in flight, mean over the time of the bin", "double"),
     "input_wait_in_loop_ns": Column("waiting for the next batch, within the training loop"),
@@ -101,6 +106,7 @@ COLUMNS: Mapping[str, Column] = {
     "pattern": Column(
         "what most accesses are: consecutive, strided, sequential, random; empty below 2 accesses", "string"
     ),
+    "pid": Column("process id"),
     "pipeline_ns": Column("I/O, or work on input"),
     "profiled": Column("whether the rank has spans of a profile", "bool"),
     "quantity": Column("what is faster or slower: speed (all of storage), bandwidth or latency", "string"),
@@ -121,6 +127,11 @@ COLUMNS: Mapping[str, Column] = {
     "reread_bytes": Column("bytes that a rank read again", head="read again"),
     "rest_ns": Column("time of the step that no span covers"),
     "restarts": Column("accesses that begin again at a place before"),
+    "role": Column(
+        "main: main thread of the rank's own process, or the generated training thread; thread: another thread of that "
+        "process; worker: a thread of another process of the rank; reader: a generated lane that reads ahead",
+        "string",
+    ),
     "sequential": Column("accesses at a higher offset than the previous one"),
     "severity": Column("high, warning or info", "string"),
     "shape": Column("sizes of the dimensions, such as 3x520x520", "string"),
@@ -135,6 +146,7 @@ COLUMNS: Mapping[str, Column] = {
     "stored_bytes": Column("size of the dataset in the file"),
     "strided": Column("accesses at the same distance as the one before"),
     "think_ns": Column("how long the lane is busy before and between them, without waiting"),
+    "thread": Column("the kernel's thread id"),
     "threshold": Column("the limit that was passed, as a sentence", "string"),
     "title": Column("the finding, as a sentence", "string"),
     "type": Column("type of an element", "string"),
@@ -202,10 +214,7 @@ TABLES: Mapping[str, Table] = {
     "findings": Table(
         about="what stands out, with evidence, what is at stake, and a remedy",
         row="One row per finding, the gravest first.",
-        columns=(
-            "code", "severity", "title", "evidence", "threshold", "remedy", "at_stake_s", "at_stake_pct",
-            "at_stake_of", "values", "files",
-        ),
+        columns=tuple(each.name for each in dataclasses.fields(Finding)),
         texts=("files",),
     ),
     "overlap": Table(
@@ -261,6 +270,11 @@ TABLES: Mapping[str, Table] = {
         row="One row per rank and file that it accessed.",
         columns=("rank", "file_id", "path", "format", *SUMMED, "pattern"),
     ),
+    "lanes": Table(
+        about="lanes with their host, process, thread and role",
+        row="One row per lane with operations; a fact that the source does not tell is empty.",
+        columns=("rank", "lane", "role", "host", "pid", "thread", "calls"),
+    ),
     "dependencies": Table(
         about="the causal model: what reads wait for, and what waits for them",
         row="The causal model of `run --pace steps`: one row for operations of a lane, one after the other, that the "
@@ -307,17 +321,8 @@ GROUPS = Table(
 
 GROUPINGS = ("rank", "file", "format", "step", "size")
 
-_UNITS = (("_ns", "ns"), ("_mib_s", "MiB/s"), ("_pct", "%"), ("_share", "0 to 1"), ("_bytes", "bytes"), ("_s", "s"))
-
-
-def unit_of(column: str) -> str:
-    """The unit in the name of a column; empty for counts and texts."""
-    if column.startswith("bytes") or column.endswith("_bytes_read"):
-        return "bytes"
-    return next((unit for ending, unit in _UNITS if column.endswith(ending)), "")
-
 
 def head_of(column: str) -> str:
     """The heading of the column for people: its `head`, or its name without the unit."""
-    ending = next((ending for ending, _ in _UNITS if column.endswith(ending)), "")
+    ending = next((ending for ending in UNITS if column.endswith(ending)), "")
     return COLUMNS[column].head or column.removesuffix(ending).replace("_", " ")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from dxt_replay.profiler_merge.analysis.tables import COLUMNS, GROUPS, TABLES, unit_of
+from dxt_replay.profiler_merge.analysis.tables import COLUMNS, GROUPS, TABLES
+from dxt_replay.traces.text import unit_of
 
 JSON_KEYS: Mapping[str, str] = {
     "access_pattern_source": "counters (Darshan's) or operations (the trace): source of the next two",

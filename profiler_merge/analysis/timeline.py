@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,15 +9,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.profiler_merge.analysis.collect import Collector, at_one_layer, collect
-from dxt_replay.profiler_merge.analysis.concurrency import PeaksPerBin, in_time_order
-from dxt_replay.profiler_merge.analysis.phases import phases
-from dxt_replay.profiler_merge.analysis.spreading import Pieces, add_at, pieces, shares
+from dxt_replay.profiler_merge.analysis.collect import Begin, Collector, at_one_layer, collect
+from dxt_replay.profiler_merge.analysis.concurrency import PeaksPerBin
+from dxt_replay.profiler_merge.analysis.peak_over_ranks import PeaksOverRanks
+from dxt_replay.profiler_merge.analysis.spreading import pieces, shares
 from dxt_replay.profiler_merge.analysis.tables import TABLES
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.layers import FileLayers
+from dxt_replay.traces.measures._passes import add_at
 from dxt_replay.traces.measures.intervals import Intervals, StreamingUnion
-from dxt_replay.traces.measures.operation_rows import ROW_COLUMNS, OperationRows, rows_of_batch
+from dxt_replay.traces.measures.operation_rows import OperationRows
+from dxt_replay.traces.measures.span_times import union_by_rank
 from dxt_replay.traces.schema import RECONSTRUCTED, WRITE
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import MIB, NS_PER_S, format_count
@@ -33,6 +34,11 @@ MOST_CELLS = 1 << 22
 
 MOST_RANKS_IN_STEP = 256
 """Limit of ranks whose streams are merged in time for the exact peak over all: 1 MB each."""
+
+_MOST_CELLS_TOGETHER = 1 << 20
+"""Limit of bins times ranks that are counted at once."""
+
+_NO_PLACES = np.empty(0, dtype=np.int64)
 
 _COUNTS = (
     "reads", "writes", "bytes_read", "bytes_written", "other_operations", "reconstructed", "in_flight_ns", "busy_ns",
@@ -92,21 +98,24 @@ def timeline(
     of their own.
     Raises: UsageError for more than MOST_CELLS bins; CaptureError when a part is damaged.
     """
+    begin = timeline_collector(capture, bin_ns=bin_ns, bins=bins, per_rank=per_rank)
+    return collect(capture, begin, without=("lane", "step"), workers=workers).timeline(workers)
+
+
+def timeline_collector(
+    capture: Capture, *, bin_ns: int | None = None, bins: int = DEFAULT_BINS, per_rank: bool = False
+) -> Begin[TimelineCollector]:
+    """What makes the collector of a timeline for some or all ranks. Arguments and errors as of `timeline`."""
     first, last = _bounds(capture)
     width = bin_ns if bin_ns is not None else round_width_ns(last - first, bins)
     if width <= 0:
         raise UsageError("a bin is at least a nanosecond wide")
     if capture.part.from_ns is None:
         first -= first % width
-    over_several = not per_rank and len(capture.ranks) > 1
-    in_step = over_several and len(capture.ranks) <= MOST_RANKS_IN_STEP
-    begin = partial(
+    in_step = not per_rank and 1 < len(capture.ranks) <= MOST_RANKS_IN_STEP
+    return partial(
         TimelineCollector, start_ns=first, end_ns=last, bin_ns=width, per_rank=per_rank, rank_peaks=not in_step
     )
-    collector = collect(capture, begin, without=("lane", "step"), workers=workers)
-    if in_step:
-        collector.peak_over_ranks()
-    return collector.timeline(in_flight_max_exact=in_step or not over_several)
 
 
 def round_width_ns(length_ns: int, bins: int) -> int:
@@ -125,13 +134,27 @@ def _bounds(capture: Capture) -> tuple[int, int]:
     return first, max(last, first + 1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Line:
+    """Ranks whose times follow one another, all bins of one before those of the next.
+
+    row: the first rank's row of the timeline. count: number of ranks, of which some may have no operations.
+    places: int64 (operations,), the number of the operation's rank; empty if there is one rank.
+    """
+
+    row: int
+    count: int
+    places: np.ndarray
+
+
 class TimelineCollector(Collector):
     """Collects a `Timeline` from rows of one rank after another.
 
     `rank_peaks`: whether the peaks of the ranks are collected, and added up over all ranks.
     """
 
-    STAY = ("_capture", "_layers", "_union", "_rank_peaks")
+    takes_several_ranks = True
+    STAY = ("_capture", "_layers", "_union", "_line", "_rank_peaks")
 
     def __init__(
         self,
@@ -158,50 +181,102 @@ class TimelineCollector(Collector):
         self._wants_peaks = rank_peaks
         self._rank: int | None = None
         self._union = StreamingUnion()
+        self._line = _Line(row=0, count=1, places=_NO_PLACES)
         self._rank_peaks = PeaksPerBin(bin_ns)
 
     def add(self, rows: OperationRows) -> None:
         """Add rows, in start order."""
         rows = at_one_layer(rows, self._layers)
-        if rows.rank != self._rank:
+        if not len(rows):
+            return
+        counted = rows.data & (rows.origin != RECONSTRUCTED)
+        starts, ends = rows.start_ns - self._start_ns, rows.end_ns - self._start_ns
+        self._reach(max(int(starts.max()) + 1, int(ends.max(where=counted, initial=0))))
+        line = self._line_of(rows)
+        if line.count * self._bins > _MOST_CELLS_TOGETHER:
+            for each in rows.each_rank():
+                self.add(each)
+            return
+        if len(rows.ranks) or rows.rank != self._rank:
             self._finish_rank()
             self._rank, self._union = rows.rank, StreamingUnion()
-        traced, data = rows.origin != RECONSTRUCTED, rows.data
-        counted = rows.where(traced & data)
-        self._count("reconstructed", rows.where(~traced))
-        self._count("other_operations", rows.where(traced & ~data))
-        if not len(counted):
+        if line.count > 1:
+            moved = line.places * (self._bins * self._bin_ns)
+            starts, ends = starts + moved, ends + moved
+        place = starts // self._bin_ns
+        written = rows.op == WRITE
+        if not counted.all():
+            untraced = rows.origin == RECONSTRUCTED
+            self._count("reconstructed", line, place[untraced])
+            self._count("other_operations", line, place[~untraced & ~counted])
+            some = np.flatnonzero(counted)
+            starts, ends, place, written = starts[some], ends[some], place[some], written[some]
+            length = rows.length[some]
+        else:
+            length = rows.length
+        if not len(starts):
             return
-        starts, ends = counted.start_ns - self._start_ns, counted.end_ns - self._start_ns
-        self._reach(int(ends.max()))
-        written = counted.op == WRITE
-        self._count("reads", counted.where(~written))
-        self._count("writes", counted.where(written))
-        for part in pieces(starts, ends, self._bin_ns):
-            self._spread(part, counted, written)
-        self._add_busy(starts, ends)
+        self._count("reads", line, place[~written])
+        self._count("writes", line, place[written])
+        self._spread(line, place, starts, ends, length, written)
+        self._add_busy(line, *self._union.add(starts, ends))
         if self._wants_peaks:
-            self._rank_peaks.add(starts, ends)
+            real = ends > starts
+            self._rank_peaks.add(starts[real], ends[real])
+        self._line = line
+        if len(rows.ranks):
+            self._finish_rank()
 
-    def _spread(self, part: Pieces, rows: OperationRows, written: np.ndarray) -> None:
-        row = self._row[rows.rank]
-        moved = shares(rows.length, rows.duration_ns, part)
-        to_write = written[part.operation]
-        add_at(self._cells["bytes_read"][row], part.bin[~to_write], moved[~to_write])
-        add_at(self._cells["bytes_written"][row], part.bin[to_write], moved[to_write])
-        add_at(self._cells["in_flight_ns"][row], part.bin, part.end_ns - part.start_ns)
+    def _line_of(self, rows: OperationRows) -> _Line:
+        by_rank = rows.by_rank()
+        if len(by_rank) == 1:
+            return _Line(row=self._row[rows.rank], count=1, places=_NO_PLACES)
+        if self._rows == (ALL_RANKS,):
+            return _Line(row=0, count=len(by_rank), places=by_rank.index)
+        own = np.array([self._row[rank] for rank in by_rank.ranks.tolist()])
+        return _Line(row=int(own[0]), count=int(own[-1] - own[0]) + 1, places=np.repeat(own - own[0], by_rank.counts))
 
-    def _add_busy(self, starts: np.ndarray, ends: np.ndarray) -> None:
-        assert self._rank is not None
-        busy = self._cells["busy_ns"][self._row[self._rank]]
-        for part in pieces(*self._union.add(starts, ends), self._bin_ns):
-            add_at(busy, part.bin, part.end_ns - part.start_ns)
+    def _add(self, column: str, line: _Line, place: np.ndarray, amounts: np.ndarray) -> None:
+        """Add amounts to the cells at these bins of the line."""
+        if self._rows == (ALL_RANKS,):
+            add_at(self._cells[column][0], place % self._bins if line.count > 1 else place, amounts)
+        else:
+            add_at(self._cells[column].reshape(-1)[line.row * self._bins :], place, amounts)
 
-    def _count(self, column: str, rows: OperationRows) -> None:
-        if len(rows):
-            place = (rows.start_ns - self._start_ns) // self._bin_ns
-            self._reach(int(rows.start_ns.max()) - self._start_ns + 1)
-            add_at(self._cells[column][self._row[rows.rank]], place, np.ones(len(rows), dtype=np.int64))
+    def _spread(
+        self,
+        line: _Line,
+        place: np.ndarray,
+        starts: np.ndarray,
+        ends: np.ndarray,
+        length: np.ndarray,
+        written: np.ndarray,
+    ) -> None:
+        """Add the operations' bytes and durations to the bins that they cover. `place`: the bin of each start."""
+        duration = ends - starts
+        inside = ends <= (place + 1) * self._bin_ns
+        self._add_moved(line, place, length * inside, written, duration * inside)
+        if inside.all():
+            return
+        beyond = np.flatnonzero(~inside)
+        length, written, duration = length[beyond], written[beyond], duration[beyond]
+        for part in pieces(starts[beyond], ends[beyond], self._bin_ns):
+            moved = shares(length, duration, part)
+            self._add_moved(line, part.bin, moved, written[part.operation], part.end_ns - part.start_ns)
+
+    def _add_moved(
+        self, line: _Line, place: np.ndarray, moved: np.ndarray, written: np.ndarray, duration_ns: np.ndarray
+    ) -> None:
+        self._add("bytes_read", line, place, moved * ~written)
+        self._add("bytes_written", line, place, moved * written)
+        self._add("in_flight_ns", line, place, duration_ns)
+
+    def _add_busy(self, line: _Line, starts: np.ndarray, ends: np.ndarray) -> None:
+        for part in pieces(starts, ends, self._bin_ns):
+            self._add("busy_ns", line, part.bin, part.end_ns - part.start_ns)
+
+    def _count(self, column: str, line: _Line, place: np.ndarray) -> None:
+        self._add(column, line, place, np.ones(len(place), dtype=np.int64))
 
     def _reach(self, end: int) -> None:
         """Make room for times before `end`."""
@@ -223,10 +298,15 @@ class TimelineCollector(Collector):
             )
 
     def _finish_rank(self) -> None:
-        if self._rank is not None:
-            self._peaks[self._row[self._rank]] += self._rank_peaks.peaks(self._bins)
-            self._rank = None
+        if self._rank is not None and self._wants_peaks:
+            row, count = self._line.row, self._line.count
+            found = self._rank_peaks.peaks(count * self._bins).reshape(count, self._bins)
+            if self._rows == (ALL_RANKS,):
+                self._peaks[0] += found.sum(axis=0)
+            else:
+                self._peaks[row : row + count] += found
             self._rank_peaks = PeaksPerBin(self._bin_ns)
+        self._rank = None
 
     def merge(self, later: TimelineCollector) -> None:
         """As `Sums.merge`."""
@@ -242,30 +322,25 @@ class TimelineCollector(Collector):
         self._finish_rank()
         return super().__getstate__()
 
-    def timeline(self, *, in_flight_max_exact: bool) -> Timeline:
-        """Timeline of all that was added."""
+    def timeline(self, workers: Workers = ALONE) -> Timeline:
+        """Timeline of all that was added. Where the peak over all ranks needs another pass, `workers` share it.
+
+        Raises: CaptureError when a part is damaged.
+        """
         self._finish_rank()
+        if not self._wants_peaks:
+            over_ranks = PeaksOverRanks(
+                capture=self._capture, layers=self._layers, start_ns=self._start_ns, bin_ns=self._bin_ns
+            )
+            self._peaks[0] = over_ranks.peaks(self._bins, workers)
         return Timeline(
             bin_ns=self._bin_ns,
             start_ns=self._start_ns,
             bins=self._bins,
             ranks=self._rows,
-            in_flight_max_exact=in_flight_max_exact,
+            in_flight_max_exact=not self._wants_peaks or self._rows != (ALL_RANKS,) or len(self._ranks) <= 1,
             table=self._table(),
         )
-
-    def peak_over_ranks(self) -> None:
-        """Compute the peaks over all ranks, in a pass over all streams in step. Raises: CaptureError."""
-        peaks = PeaksPerBin(self._bin_ns)
-        for starts, ends in in_time_order([self._stream(rank) for rank in self._ranks]):
-            peaks.add(starts - self._start_ns, ends - self._start_ns)
-        self._peaks[0] = peaks.peaks(self._bins)
-
-    def _stream(self, rank: int) -> Iterator[OperationRows]:
-        names = [name for name in ROW_COLUMNS if name not in ("lane", "step")]
-        for batch in self._capture.operations(rank, columns=names):
-            rows = at_one_layer(rows_of_batch(batch, rank, names), self._layers)
-            yield rows.where(rows.data & (rows.origin != RECONSTRUCTED))
 
     def _table(self) -> pa.Table:
         edges = self._start_ns + self._bin_ns * np.arange(self._bins + 1, dtype=np.int64)
@@ -291,13 +366,14 @@ class TimelineCollector(Collector):
 
     def _compute(self, edges: np.ndarray) -> np.ndarray:
         """Compute-busy share of each bin, (rows, bins); nan if no rank is profiled."""
-        found = phases(self._capture.spans)
+        spans = self._capture.spans
+        compute = union_by_rank(spans, "compute")
         shares_ = np.zeros((len(self._rows), self._bins))
         profiled = np.zeros(len(self._rows))
-        for rank in found.profiled_ranks:
+        for rank in np.unique(spans["rank"].to_numpy()).tolist():
             if rank in self._row:
                 profiled[self._row[rank]] += 1
-                busy = found.compute.get(rank, Intervals())
+                busy = compute.get(rank, Intervals())
                 shares_[self._row[rank]] += busy.covered_within(edges[:-1], edges[1:]) / self._bin_ns
         with np.errstate(invalid="ignore", divide="ignore"):
             result: np.ndarray = shares_ / profiled[:, None]

@@ -36,7 +36,7 @@ class _StartTime(Protocol):
 
 
 class RecordingClock(Protocol):
-    """The facts needed of a log, or of a trace instead: the zero of its times, and the path of each record id."""
+    """What alignment needs of a log or another trace: the zero of its times, and the path of each record id."""
 
     @property
     def job(self) -> _StartTime: ...
@@ -66,9 +66,9 @@ def align_rank(
 ) -> tuple[Alignment, list[str]]:
     """The offset of one rank's log, and warnings about it.
 
-    `auto` takes the first method that finds an offset: anchors, nesting, wall. A rank without a profile has only its
+    `auto` tries anchors, then nesting, and takes the wall clock if both fail. A rank without a profile has only its
     wall clock.
-    Raises: AlignmentError when a method requested by name finds none.
+    Raises: AlignmentError when a method requested by name finds no offset.
     """
     if isinstance(method, float):
         return align_seconds(method), []
@@ -92,7 +92,7 @@ def align_rank(
                 raise AlignmentError(f"rank {segments.rank}: {error}") from error
             reasons.append(str(error))
     if profile.epoch_start_ns is None:
-        raise AlignmentError(f"rank {segments.rank}: the profile has no date, and {reasons[-1]}")
+        raise AlignmentError(f"rank {segments.rank}: the profile has no date for --align wall, and {reasons[-1]}")
     return align_wall(start_ns, has_nsec), [f"clocks are related by the wall clock alone: {'; '.join(reasons)}"]
 
 
@@ -131,7 +131,8 @@ def _by_nesting(segments: RankSegments, log: RecordingClock, profile: Profile) -
 
 
 def nest(segments: RankSegments, log: RecordingClock, profile: Profile, events: NestingEvents) -> Alignment:
-    """The offset that nests the reads of one rank in one class of events. Raises: AlignmentError when it is weak."""
+    """The offset at which the reads of one rank lie inside the events of one class. Raises: AlignmentError when the
+    evidence is weak."""
     reads = ~segments.is_write
     threads = None
     if segments.thread is not None and profile.torch is None:  # PyTorch's thread ids are the operating system's

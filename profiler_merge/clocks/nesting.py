@@ -214,9 +214,9 @@ def _deepest(start: np.ndarray, end: np.ndarray) -> tuple[int, int, int]:
 
 
 def _elsewhere(allowed: Allowed, offset: int) -> Allowed:
-    """The intervals that do not hold `offset`: the segments' possibilities with other events than those at the peak.
+    """The intervals of the pairs that do not allow `offset`, for the height of the second peak.
 
-    So the flanks of the peak itself, segments that move inside their own event, are no second peak.
+    A segment that moves within its own event would otherwise make the flanks of the first peak look like a second one.
     """
     start, end = allowed
     other = (offset < start) | (offset >= end)

@@ -51,9 +51,9 @@ class Alignment:
 
 
 def align_wall(job_start_ns: int, has_nsec: bool) -> Alignment:
-    """Take both clocks as they are: offset 0, within 60 ms, or 1 s more if the log has only whole seconds.
+    """Trust both clocks: offset 0, within 60 ms, or 1 s more if the log has only whole seconds.
 
-    Raises: AlignmentError when the log does not say when it started.
+    Raises: AlignmentError when the log does not say when the job started.
     """
     if job_start_ns <= 0:
         raise AlignmentError("the log does not say when the job started: give the offset as --align SECONDS")

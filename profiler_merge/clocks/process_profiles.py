@@ -1,4 +1,4 @@
-"""Finds the rank of each profile if the ranks' process ids are known, as in traces of system calls."""
+"""Finds the rank of each profile by process ids, which traces of system calls hold for all ranks."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ class _Mapper:
         return rank if rank is not None and self.in_one_log and rank < self.job.nprocs else None
 
     def _by_threads(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
-        """The rank with the most threads in the profile: chance hits among 64-bit hashes do not occur."""
+        """The rank with the most of its threads in the profile. 64-bit hashes of threads do not agree by chance."""
         overlaps = {}
         for rank, traits in self._ranks().items():
             if traits.threads is not None:
@@ -245,7 +245,10 @@ class _Mapper:
                 if name.parts[-_PATH_TAIL:] != tail:
                     continue
                 if rank == SHARED_RANK:
-                    self.warnings.append(f"all ranks wrote {name}: the profiles of all but one of them were lost")
+                    self.warnings.append(
+                        f"all ranks wrote {name}, so only one of their profiles is left: give each rank a folder of "
+                        "its own"
+                    )
                     return None
                 return rank if process.rank is None else process.rank
         return None
@@ -254,7 +257,8 @@ class _Mapper:
         return rank_in_path(path, self.job.nprocs)
 
     def _by_nesting(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
-        """The free rank whose reads nest in the profile's events, if it is the only one or three times better."""
+        """The free rank whose reads nest in the profile's events, if no other free rank does, or only a third as
+        well."""
         scores: dict[int, int] = {}
         classes = nesting_events(profile)
         for process, segments in self._segments() if classes else ():

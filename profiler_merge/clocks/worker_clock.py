@@ -1,8 +1,8 @@
-"""The clock of a DataLoader's worker, which no profile shows, from the batch requests of its rank's training thread.
+"""The clock of a DataLoader's worker. No profile shows it, so the batch requests of the training thread of its rank do.
 
-A worker that is far enough ahead sleeps until the training thread takes a batch and sends it the number of another,
-inside the loader's `__next__`. So each long pause between a worker's reads ends inside a `__next__`, or a moment later.
-The worker's offset is the one at which most pauses do.
+A worker that is far enough ahead sleeps until the training thread takes a batch and sends it the number of another. The
+thread does that inside the loader's `__next__`. So each long pause between two reads of a worker ends inside a
+`__next__`, or a moment later. The offset of the worker is the one at which most pauses do.
 """
 
 from __future__ import annotations

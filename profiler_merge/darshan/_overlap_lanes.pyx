@@ -28,6 +28,7 @@ cdef class OverlapLanes:
         self.latest = INT64_MIN
 
     cdef int32_t _taken(self, int64_t start, int64_t end) except -1 nogil:
+        """The lane of an operation (ns) that starts no earlier than the one before. Fails only without memory."""
         cdef int32_t lane
         while not self.busy.empty() and -self.busy.top().first <= start:
             self.free.push(Lane(-self.busy.top().first, -self.busy.top().second))

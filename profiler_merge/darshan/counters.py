@@ -138,7 +138,9 @@ def _decode_table(log: DarshanLog, module: str, layout: Layout) -> CounterTable:
     if layout.stdio_counter is not None:
         records = records[records["counters"][:, layout.counters.index(layout.stdio_counter)] <= 0]
         if found > len(records):
-            log.add_warning(f"{found - len(records)} {module} records of {log.path} mix in stdio and are left out")
+            log.add_warning(
+                f"{found - len(records)} {module} records of {log.path} are left out: they also count stdio calls"
+            )
     newest = NEWEST[module]
     file_ids = None
     if newest.has_file_id:
@@ -187,7 +189,7 @@ def _with_possible_counts(log: DarshanLog, module: str, layout: Layout, records:
     _damaged(
         log,
         f"{problem} {log.describe(int(records['id'][first]))} ({records['counters'][first, place]})",
-        f"left out, with all records like it ({np.count_nonzero(~possible)})",
+        f"records like it are left out ({np.count_nonzero(~possible)})",
     )
     return records[possible]
 

@@ -98,7 +98,7 @@ def read_dxt(log: DarshanLog, module: str = "DXT_POSIX") -> Iterator[DxtBlock]:
                 if not log.skip_damaged:
                     raise DamagedLogError(problem)
                 bad = np.logical_or.reduce(list(defects.values()))
-                log.add_warning(f"{problem}: left out, with all like it ({np.count_nonzero(bad)} segments)")
+                log.add_warning(f"{problem}: segments like it are left out ({np.count_nonzero(bad)})")
                 block = _without(block, bad)
             yield block
     except DamagedLogError as error:

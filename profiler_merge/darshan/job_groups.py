@@ -51,7 +51,8 @@ class ProcessFacts:
         self.parent_pid = int(parent) if parent.isdigit() else None
         found = _PID_IN_NAME.search(log.path.name)
         # A renamed log of a process that was not forked: without a scheduler its job id is its pid.
-        self.pid = int(found.group(1)) if found else job.jobid if self.parent_pid is None else None
+        self.named_pid = int(found.group(1)) if found else None
+        self.pid = job.jobid if found is None and self.parent_pid is None else self.named_pid
         self.is_spawned = self.parent_pid is None and _SPAWNED.search(job.exe) is not None
         self.command = _RANK_OPTION.sub("", job.exe).strip()
         self.program = program_of(self.command)

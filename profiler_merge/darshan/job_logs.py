@@ -29,8 +29,8 @@ _JUNK = re.compile(
     r"(^|/)uname(\s|$)|multiprocessing\.resource_tracker|multiprocessing\.forkserver|multiprocessing\.semaphore_tracker"
 )
 _ONE_NAME = (
-    "DARSHAN_LOGFILE gives all processes one name, which the first to end takes: let Darshan name the logs, in a "
-    "folder of this run, and name that folder"
+    "with DARSHAN_LOGFILE all processes have one log name, and only the first to end writes its log: unset it, so that "
+    "Darshan names the logs, and give the folder with the logs of this run"
 )
 
 
@@ -84,7 +84,10 @@ class JobLogs:
                 f"{name} ({log.modules[name].length} bytes)" for name in UNREAD_MODULES if name in log.modules
             )
             if unread:
-                named.append(f"{log.path.name}: the I/O in these modules is not read and not in the capture: {unread}")
+                named.append(
+                    f"{log.path.name}: this release does not read these modules, whose I/O is not in the capture: "
+                    f"{unread}"
+                )
         return named
 
 
@@ -171,10 +174,12 @@ def _rank_processes(logs: list[DarshanLog]) -> tuple[list[ProcessLog], list[str]
     warnings = []
     helpers = [log for log in logs if _JUNK.search(log.job.exe)]
     if helpers:
-        warnings.append(f"left out, not part of the training: {', '.join(log.path.name for log in helpers)}")
+        warnings.append(f"logs of helper processes are left out: {', '.join(log.path.name for log in helpers)}")
     facts = [ProcessFacts(log) for log in logs if log not in helpers]
     if not facts:
-        raise LogError("none of the logs is of a training process: only helper processes (uname, trackers) were given")
+        raise LogError(
+            "all logs are of helper processes (uname, trackers): give the logs of the training processes, too"
+        )
     jobs = jobs_of(facts)
     if len(jobs) > 1:
         raise LogError(several_jobs(jobs, [each.log.path for each in facts]))
@@ -183,20 +188,20 @@ def _rank_processes(logs: list[DarshanLog]) -> tuple[list[ProcessLog], list[str]
     started = [launcher for _, launcher in sorted(launchers(firsts).items())]
     if started:
         names = ", ".join(each.log.path.name for each in started)
-        warnings.append(f"left out, the launcher of the ranks and not a rank itself: {names}")
+        warnings.append(f"logs of the launcher of the ranks are left out: {names}")
         job = [each for each in job if each not in started]
         firsts = [each for each in firsts if each not in started]
     if not firsts:
         firsts = [each for each in job if each.is_spawned]
     if not firsts:
-        raise LogError("every log is of a forked worker: the log of the process that forked them is missing")
+        raise LogError("all logs are of forked workers: give the log of the process that forked them, too")
     ranks = ranks_among(firsts)
     idle = [each for each in firsts if each not in ranks and not each.has_data]
     if idle:
         names = ", ".join(dict.fromkeys(Path(each.program).name for each in idle))
         warnings.append(
-            f"left out, {len(idle)} process{'es' * (len(idle) > 1)} that read and wrote no file and run another "
-            f"program than the ranks: {names}"
+            f"logs of {len(idle)} process{'es' * (len(idle) > 1)} without I/O that ran another program than the ranks "
+            f"are left out: {names}"
         )
     processes, notes = _under_ranks([each for each in job if each not in idle], ranks)
     return processes, [*warnings, *notes]
@@ -246,7 +251,13 @@ def _in_rank_folders(
     if not missing:
         return processes, []
     names = ", ".join(map(str, missing))
-    return processes, [f"no log of these ranks, whose I/O is not in the capture: {names}"]
+    return processes, [f"these ranks have no log, so their I/O is not in the capture: {names}"]
+
+
+def process_id(process: ProcessLog) -> int | None:
+    """The id of the process of a log, from the log's name; None if it has another name, or holds several ranks."""
+    single = process.rank is not None or process.log.job.nprocs == 1
+    return ProcessFacts(process.log).named_pid if single else None
 
 
 def process_ids(job: JobLogs) -> list[set[int]]:

@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from dxt_replay.profiler_merge.darshan._overlap_lanes import OverlapLanes
+from dxt_replay.traces.row_order import distinct, order_by_group
 
 NEVER = int(np.iinfo(np.int64).min)
 """A time before all others."""
@@ -23,16 +24,14 @@ def lanes_from_threads(thread_ids: np.ndarray, rank: np.ndarray | None = None) -
     `thread_ids`: any integers, equal for operations of one thread. An id that a later thread reuses stays one lane,
     because the log cannot tell the two threads apart.
     """
-    distinct, first, inverse = np.unique(thread_ids, return_index=True, return_inverse=True)
+    found, first, inverse = distinct(thread_ids)
     lanes_before: np.ndarray | int = 0
     if rank is not None and len(rank) and rank[-1] != rank[0]:
-        _, first, inverse = np.unique(
-            rank * len(distinct) + inverse.reshape(-1), return_index=True, return_inverse=True
-        )
+        _, first, inverse = distinct(rank * len(found) + inverse)
         lanes_before = np.searchsorted(rank[first], rank[first])
     order = np.empty(len(first), dtype=np.int32)
     order[np.argsort(first, kind="stable")] = np.arange(len(first), dtype=np.int32)
-    lanes: np.ndarray = (order - lanes_before).astype(np.int32)[inverse.reshape(-1)]
+    lanes: np.ndarray = (order - lanes_before).astype(np.int32)[inverse]
     return lanes
 
 
@@ -68,14 +67,14 @@ def _latest(values: np.ndarray, group: np.ndarray) -> np.ndarray:
     if not len(values) or group[0] == group[-1]:
         return np.maximum.accumulate(values)
     number = np.cumsum(np.append(False, group[1:] != group[:-1]))
-    low, distinct = values.min(), None
+    low, sorted_values = values.min(), None
     if (int(values.max()) - int(low) + 1) * (int(number[-1]) + 1) >= 1 << 62:
-        distinct, values = np.unique(values, return_inverse=True)
+        sorted_values, values = np.unique(values, return_inverse=True)
         low = values.min()
     # Shifted so that every value of a group exceeds all values of the previous group.
     lift = number * (values.max() - low + 1) - low
     latest: np.ndarray = np.maximum.accumulate(values + lift) - lift
-    return latest if distinct is None else distinct[latest]
+    return latest if sorted_values is None else sorted_values[latest]
 
 
 def latest_on_lanes(
@@ -92,7 +91,7 @@ def latest_on_lanes(
     (rank, lane), (operation_rank, operation_lane) = rows, operations
     most = 1 + max(int(lane.max(initial=-1)), int(operation_lane.max(initial=-1)))
     of_row, of_operation = rank * most + lane, operation_rank * most + operation_lane
-    by_lane = np.argsort(of_operation, kind="stable")
+    by_lane = order_by_group(of_operation)
     of_operation = of_operation[by_lane]
     begin, end = (np.searchsorted(of_operation, of_row, side=side) for side in ("left", "right"))
     before = first_not_below(start_ns[by_lane], begin, end, before_ns)

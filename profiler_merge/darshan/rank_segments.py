@@ -98,16 +98,16 @@ class SegmentBatch:
         """The ranks at the places [first, last), without a copy."""
         rows = slice(int(self.counts[:first].sum()), int(self.counts[:last].sum()))
         of_ranks = {name: getattr(self, name)[first:last] for name in _OF_RANKS}
-        return SegmentBatch(**of_ranks, **{name: getattr(self, name)[rows] for name in _OF_SEGMENTS})
+        return SegmentBatch(**of_ranks, **{name: getattr(self, name)[rows] for name in SEGMENT_COLUMNS})
 
     def select(self, mask: np.ndarray) -> SegmentBatch:
         """The segments where `mask` (bool, one per segment) holds; all ranks."""
         counts = np.bincount(self.place[mask], minlength=len(self.ranks))
-        return replace(self, counts=counts, **{name: getattr(self, name)[mask] for name in _OF_SEGMENTS})
+        return replace(self, counts=counts, **{name: getattr(self, name)[mask] for name in SEGMENT_COLUMNS})
 
     def reordered(self, order: np.ndarray) -> SegmentBatch:
         """The segments in another order within each rank."""
-        return replace(self, **{name: getattr(self, name)[order] for name in _OF_SEGMENTS})
+        return replace(self, **{name: getattr(self, name)[order] for name in SEGMENT_COLUMNS})
 
     def among(self, ranks: np.ndarray) -> SegmentBatch:
         """Reindex to a superset of the ranks (ascending), which adds empty ranks."""
@@ -118,19 +118,24 @@ class SegmentBatch:
             getattr(none, name)[places] = getattr(self, name)[mine]
         return replace(self, ranks=ranks, counts=none.counts, threaded=none.threaded, hosts=none.hosts)
 
+    def hostname(self, place: int) -> str:
+        """The host of the rank at one place of `ranks`; "" if none of its operations was traced."""
+        return text(self.hosts[place].partition(b"\0")[0])
+
     def of_rank(self, place: int) -> RankSegments:
         """The segments of the rank at one place of `ranks`."""
         own = self.of_ranks(place, place + 1)
         return RankSegments(
             rank=int(own.ranks[0]),
-            hostname=text(own.hosts[0].partition(b"\0")[0]),
+            hostname=own.hostname(0),
             thread=own.thread if own.threaded[0] and len(own) else None,
             **{name: getattr(own, name) for name in _COLUMNS},
         )
 
 
 _OF_RANKS = ("ranks", "counts", "threaded", "hosts")
-_OF_SEGMENTS = (*_COLUMNS, "thread")
+SEGMENT_COLUMNS = (*_COLUMNS, "thread")
+"""The columns of a `SegmentBatch` with a row for each segment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,16 +169,16 @@ def no_segments(ranks: np.ndarray) -> SegmentBatch:
     )
 
 
-def ranks_in_order(log: DarshanLog, first: int = 0, end: int = 1 << 31) -> bool:
-    """Whether the records of each DXT module are in rank order and belong to the ranks [first, end).
+def ranks_in_order(log: DarshanLog) -> bool:
+    """Whether the records of each DXT module are in rank order.
 
     Reads only headers, in a tenth of the time of a merge. Raises: LogError as `count_segments`.
     """
     for module in DXT_MODULES:
-        last = first
+        last = 0
         for part in count_segments(log, module) if module in log.modules else ():
             ranks = np.append(last, part.ranks)
-            if (np.diff(ranks) < 0).any() or ranks[-1] >= end:
+            if (np.diff(ranks) < 0).any():
                 return False
             last = int(ranks[-1])
     return True
@@ -284,7 +289,7 @@ class _SegmentFiles:
 
     def __init__(self, folder: Path) -> None:
         empty = no_segments(np.empty(0, dtype=np.int64))
-        self._files = {name: ColumnFile(folder, getattr(empty, name).dtype) for name in _OF_SEGMENTS}
+        self._files = {name: ColumnFile(folder, getattr(empty, name).dtype) for name in SEGMENT_COLUMNS}
         self._heads: list[SegmentBatch] = []
 
     def append(self, part: SegmentBatch) -> None:
@@ -292,8 +297,8 @@ class _SegmentFiles:
         for piece in chunks(len(part)):
             for name, file in self._files.items():
                 file.append(getattr(part, name)[piece])
-            release(*(getattr(part, name) for name in _OF_SEGMENTS))
-        none = {name: getattr(part, name)[:0].copy() for name in _OF_SEGMENTS}
+            release(*(getattr(part, name) for name in SEGMENT_COLUMNS))
+        none = {name: getattr(part, name)[:0].copy() for name in SEGMENT_COLUMNS}
         self._heads.append(replace(part, **none))
 
     def batch(self) -> SegmentBatch:
@@ -380,7 +385,9 @@ def _by_rank(parts: Sequence[SegmentBatch]) -> SegmentBatch:
     if len(parts) == 1 and (np.diff(parts[0].ranks) > 0).all():
         return parts[0]
     runs = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _OF_RANKS}
-    columns: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _OF_SEGMENTS}
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts]) for name in SEGMENT_COLUMNS
+    }
     if (np.diff(runs["ranks"]) < 0).any():
         order = np.argsort(np.repeat(runs["ranks"], runs["counts"]), kind="stable")
         columns = {name: values[order] for name, values in columns.items()}

@@ -17,22 +17,22 @@ from typing import IO
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.profiler_merge.export.decimals import MICROSECONDS, decimal_text, decimal_texts
+from dxt_replay.profiler_merge.export._row_text import Part, Texts, row_text
 from dxt_replay.profiler_merge.export.exported import Exported, ExportedFile
 from dxt_replay.profiler_merge.export.gzip_pieces import GzipFile, Piece, PieceWriter
+from dxt_replay.profiler_merge.export.numbers import MICROSECONDS, TRUTH, decimal_text, known_numbers
 from dxt_replay.profiler_merge.export.time_parts import Weighted, time_cuts
 from dxt_replay.profiler_merge.export.tracks import RankTracks
 from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.measures.stable_order import runs, stable_order
 from dxt_replay.traces.output import check_output, folder_beside, new_file, refusal
 from dxt_replay.traces.schema import (
-    APIS,
     DEPENDENCY_COLUMNS,
     NO_STEP,
-    OPS,
-    ORIGINS,
     SPAN_KINDS,
     TRACED,
     UNION_THREAD,
+    VOCABULARY,
     Job,
     codes,
 )
@@ -45,12 +45,13 @@ SUFFIX = ".json.gz"
 EVENTS_PER_FILE = 1_000_000
 """Events that the viewers open easily; a longer trace is split by time."""
 
-SLICE_ROWS = 1 << 13
-"""Rows that are formatted at a time."""
+SLICE_ROWS = 1 << 14
+"""Rows that are formatted at a time, some 4 MB."""
 
+_SEPARATOR = b",\n"
 _LANES = len(SPAN_KINDS)
 _DUE = 1
-_RENAME = OPS.index("rename")
+_NAMES = {column: Texts([name.encode() for name in VOCABULARY[column]]) for column in ("op", "api", "origin")}
 
 
 def write_chrome(
@@ -193,7 +194,7 @@ class _PieceWork:
         return [_PartText(path, file, head) for path, file, head in zip(self.names, files, heads, strict=True)]
 
     def _write(self, ranks: tuple[int, ...], texts: list[_PartText]) -> int:
-        paths = [json.dumps(path) for path in self.capture.paths()]
+        paths = Texts([json.dumps(path).encode() for path in self.capture.paths()])
         return sum(_write_rank(self.capture, rank, paths, texts, self.cuts) for rank in ranks)
 
 
@@ -209,15 +210,14 @@ class _PartText:
         self._path = path
         self.events = 0
         self._text = PieceWriter(file)
-        self._separator = ",\n"
+        self._is_first = head is not None
         if head is not None:
-            self._write(head)
-            self._separator = "\n"
+            self._write(head.encode())
 
-    def add(self, events: list[str]) -> None:
-        """Append timed events."""
-        self.events += len(events)
-        self._append(events)
+    def add(self, text: bytes | memoryview, events: int) -> None:
+        """Append the text of so many timed events, each with a separator before it."""
+        self.events += events
+        self._append(text)
 
     def name_lines(self, rank: int, tracks: RankTracks) -> None:
         """Append the names of a rank and its lines, in the order in which they are drawn."""
@@ -228,50 +228,55 @@ class _PartText:
         for place, (thread, name) in enumerate(tracks.lines()):
             about.append(("thread_name", thread, "name", name))
             about.append(("thread_sort_index", thread, "sort_index", place))
-        self._append(
-            [
-                json.dumps(
-                    {"ph": "M", "pid": rank, "tid": thread, "name": what, "args": {key: value}}, separators=(",", ":")
-                )
-                for what, thread, key, value in about
-            ]
-        )
+        for what, thread, key, value in about:
+            event = {"ph": "M", "pid": rank, "tid": thread, "name": what, "args": {key: value}}
+            self._append(_SEPARATOR + json.dumps(event, separators=(",", ":")).encode())
 
     def finish(self) -> Piece:
         """End the piece."""
         with _refused(self._path):
             return self._text.finish()
 
-    def _append(self, events: list[str]) -> None:
-        if events:
-            self._write(self._separator + ",\n".join(events))
-            self._separator = ",\n"
+    def _append(self, text: bytes | memoryview) -> None:
+        # the first event of the array has no comma before it
+        self._write(text[1:] if self._is_first else text)
+        self._is_first = self._is_first and not text
 
-    def _write(self, text: str) -> None:
+    def _write(self, text: bytes | memoryview) -> None:
         with _refused(self._path):
-            self._text.write(text.encode("ascii"))
+            self._text.write(text)
 
 
-def _write_rank(capture: Capture, rank: int, paths: list[str], parts: list[_PartText], cuts: list[int]) -> int:
+def _write_rank(capture: Capture, rank: int, paths: Texts, parts: list[_PartText], cuts: list[int]) -> int:
     """Write a rank; returns its number of operations. `paths`: as JSON, by file_id."""
     tracks = RankTracks()
     for start_ns, event in _span_events(capture.spans, rank, tracks):
-        parts[bisect_right(cuts, start_ns)].add([event])
+        parts[bisect_right(cuts, start_ns)].add(_SEPARATOR + event.encode(), 1)
     operations = 0
     for batch in capture.operations(rank):
-        order = np.lexsort((-batch.column("end_ns").to_numpy(), batch.column("start_ns").to_numpy()))
-        batch = batch.take(pa.array(order))
+        batch = _drawn_order(batch)
         for begin in range(0, batch.num_rows, SLICE_ROWS):
             rows = batch.slice(begin, SLICE_ROWS)
-            events = _operation_events(rows, rank, paths, tracks)
+            text, ends = row_text(rows.num_rows, _operation_events(rows, rank, paths, tracks))
+            events = np.arange(1, rows.num_rows + 1) + np.cumsum(known_numbers(rows, "due_ns")[1])
             # rows are in start order, so each part gets one stretch of them
             edges = [0, *np.searchsorted(rows.column("start_ns").to_numpy(), cuts).tolist(), rows.num_rows]
-            for part, left, right in zip(parts, edges, edges[1:], strict=False):
-                part.add([text for texts in events[left:right] for text in texts])
+            text_edges, event_edges = (np.append(0, sums)[edges].tolist() for sums in (ends, events))
+            stretches = zip(text_edges, text_edges[1:], event_edges, event_edges[1:], strict=False)
+            for part, (left, right, first, last) in zip(parts, stretches, strict=True):
+                part.add(text[left:right], last - first)
         operations += batch.num_rows
     for part in parts:
         part.name_lines(rank, tracks)
     return operations
+
+
+def _drawn_order(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows of a batch, which are in start order, so that of those that start together the longest comes first."""
+    start, end = batch.column("start_ns").to_numpy(), batch.column("end_ns").to_numpy()
+    if not np.any((start[1:] == start[:-1]) & (end[1:] > end[:-1])):
+        return batch
+    return batch.take(pa.array(np.lexsort((-end, start))))
 
 
 def _span_events(spans: pa.Table, rank: int, tracks: RankTracks) -> Iterator[tuple[int, str]]:
@@ -287,8 +292,8 @@ def _span_events(spans: pa.Table, rank: int, tracks: RankTracks) -> Iterator[tup
         mine["name"].to_pylist(),
         mine["step"].to_pylist(),
     )
-    times = zip(start.tolist(), end.tolist(), _texts(start), _texts(end - start), strict=True)
-    for (kind, thread, name, step), (begin, stop, ts, dur) in zip(zip(*columns, strict=True), times, strict=True):
+    for kind, thread, name, step, begin, stop in zip(*columns, start.tolist(), end.tolist(), strict=True):
+        ts, dur = decimal_text(begin, MICROSECONDS), decimal_text(stop - begin, MICROSECONDS)
         label = SPAN_KINDS[kind] if thread == UNION_THREAD else f"{SPAN_KINDS[kind]}, thread {thread}"
         tid = tracks.thread((kind, thread, label), begin, stop)
         args = "" if step == NO_STEP else f',"args":{{"step":{step}}}'
@@ -299,67 +304,84 @@ def _span_events(spans: pa.Table, rank: int, tracks: RankTracks) -> Iterator[tup
         )
 
 
-def _operation_events(rows: pa.RecordBatch, rank: int, paths: list[str], tracks: RankTracks) -> list[list[str]]:
-    """The events of each row: the operation, and its due time."""
-    start, end = rows.column("start_ns").to_numpy(), rows.column("end_ns").to_numpy()
-    file_id = rows.column("file_id").to_numpy()
-    columns = [rows.column(name).to_pylist() for name in ("lane", "offset", "length", "step", "due_ns", "result")]
-    columns += [codes(rows, name).tolist() for name in ("op", "api", "origin")]
-    columns += [file_id.tolist(), start.tolist(), end.tolist(), _texts(start), _texts(end - start)]
-    events = []
-    columns.append(_dependency_texts(rows))
-    for lane, offset, length, step, due, result, op, api, origin, file, begin, stop, ts, dur, known in zip(
-        *columns, strict=True
+def _operation_events(rows: pa.RecordBatch, rank: int, paths: Texts, tracks: RankTracks) -> list[Part]:
+    """The events of each row: its due time, if it has one, and the operation."""
+    lane, file_id, offset, length, step, start, end = (
+        rows.column(name).to_numpy() for name in ("lane", "file_id", "offset", "length", "step", "start_ns", "end_ns")
+    )
+    op, api, origin = (codes(rows, name) for name in ("op", "api", "origin"))
+    due, is_due = known_numbers(rows, "due_ns")
+    thread, due_thread = _lane_threads(tracks, lane, start, end, is_due)
+    new_name, is_rename = known_numbers(rows, "other_file_id")
+    return [
+        Part(f',\n{{"ph":"i","s":"t","pid":{rank},"tid":'.encode(), due_thread, present=is_due),
+        Part(b',"ts":', due, digits=MICROSECONDS, present=is_due),
+        Part(b',"cat":"due","name":"', op, texts=_NAMES["op"], present=is_due),
+        Part(b' due","args":{"lag_us":', start - due, digits=MICROSECONDS, present=is_due),
+        Part(b"}}", present=is_due),
+        Part(f',\n{{"ph":"X","pid":{rank},"tid":'.encode(), thread),
+        Part(b',"ts":', start, digits=MICROSECONDS),
+        Part(b',"dur":', end - start, digits=MICROSECONDS),
+        Part(b',"cat":"io","name":"', op, texts=_NAMES["op"]),
+        Part(b'","args":{"file":', file_id, texts=paths),
+        Part(b',"length":', length),
+        Part(b',"api":"', api, texts=_NAMES["api"]),
+        Part(b'"'),
+        Part(b',"new_name":', new_name, texts=paths, present=is_rename),
+        Part(b',"offset":', offset, present=~is_rename & (offset >= 0)),
+        Part(b',"step":', step, present=step != NO_STEP),
+        Part(b',"origin":"', origin, texts=_NAMES["origin"], present=origin != TRACED),
+        Part(b'"', present=origin != TRACED),
+        *(
+            Part(f',"{name}":'.encode(), values, texts=TRUTH if name == "follows_end" else None, present=known)
+            for name in ("result", *DEPENDENCY_COLUMNS)
+            for values, known in (known_numbers(rows, name),)
+        ),
+        Part(b',"due_us":', due, digits=MICROSECONDS, present=is_due),
+        Part(b',"lag_us":', start - due, digits=MICROSECONDS, present=is_due),
+        Part(b"}}"),
+    ]
+
+
+def _lane_threads(
+    tracks: RankTracks, lane: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray, is_due: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Thread ids (n,) of the lines of operations in start order, and of their due times: int64, 0 if none is due."""
+    due_thread = np.zeros(len(lane), dtype=np.int64)
+    order = stable_order(lane)
+    lanes = {int(lane[rows[0]]): rows for rows in np.split(order, runs(lane[order])[1:])}
+    keys = {number: (_LANES, number * 2, f"lane {number}") for number in lanes}
+    first_due = {number: int(due[0]) for number, rows in lanes.items() if len(due := rows[is_due[rows]])}
+    # an operation that overlaps none belongs on the first line; a lane's first one makes it, the last one leaves it
+    asked = np.zeros(len(lane), dtype=bool)
+    for number, rows in lanes.items():
+        busy_until = np.maximum.accumulate(np.append(tracks.busy_until_ns(keys[number]), end_ns[rows]))
+        is_apart = start_ns[rows] >= busy_until[:-1]
+        asked[rows] = ~(is_apart & np.append(is_apart[1:], True))
+        asked[rows[[0, -1]]] = True
+    asked[list(first_due.values())] = True
+    # in the order of their rows, because new lines are numbered as they come
+    some = np.flatnonzero(asked)
+    threads = []
+    for row, number, begin, end in zip(
+        *(column.tolist() for column in (some, lane[some], start_ns[some], end_ns[some])), strict=True
     ):
-        tid = tracks.thread((_LANES, lane * 2, f"lane {lane}"), begin, stop, preferred=lane)
-        args = f'"file":{paths[file]},"length":{length},"api":"{APIS[api]}"'
-        if op == _RENAME:
-            args += f',"new_name":{paths[offset]}'
-        elif offset >= 0:
-            args += f',"offset":{offset}'
-        if step != NO_STEP:
-            args += f',"step":{step}'
-        if origin != TRACED:
-            args += f',"origin":"{ORIGINS[origin]}"'
-        if result is not None:
-            args += f',"result":{result}'
-        args += known
-        texts = []
-        if due is not None:
-            late = decimal_text(begin - due, MICROSECONDS)
-            planned = decimal_text(due, MICROSECONDS)
-            args += f',"due_us":{planned},"lag_us":{late}'
-            line = tracks.thread((_LANES, lane * 2 + _DUE, f"lane {lane} due"), due, due)
-            texts.append(
-                f'{{"ph":"i","s":"t","pid":{rank},"tid":{line},"ts":{planned},"cat":"due","name":"{OPS[op]} due",'
-                f'"args":{{"lag_us":{late}}}}}'
-            )
-        texts.append(
-            f'{{"ph":"X","pid":{rank},"tid":{tid},"ts":{ts},"dur":{dur},"cat":"io","name":"{OPS[op]}","args":{{{args}}}}}'
-        )
-        events.append(texts)
-    return events
-
-
-def _dependency_texts(rows: pa.RecordBatch) -> list[str]:
-    """Arguments of each row that name what the operation waits for; empty if that is not known."""
-    texts = [""] * rows.num_rows
-    for name in DEPENDENCY_COLUMNS:
-        column = rows.column(name)
-        if column.null_count < rows.num_rows:
-            values = column.to_pylist()
-            texts = [
-                text if value is None else f'{text},"{name}":{value}' for text, value in zip(texts, values, strict=True)
-            ]
-    return texts
+        threads.append(tracks.thread(keys[number], begin, end, preferred=number))
+        if first_due.get(number) == row:
+            due_thread[lanes[number]] = tracks.thread((_LANES, number * 2 + _DUE, f"lane {number} due"), begin, begin)
+    thread = np.empty(len(lane), dtype=np.int64)
+    for number, rows in lanes.items():
+        thread[rows] = tracks.first_thread(keys[number])
+    thread[some] = threads
+    return thread, due_thread
 
 
 def _cuts(capture: Capture, limit: int) -> list[int]:
     """Times at which the trace is cut; none for a capture whose events fit in one file."""
     span_starts = capture.spans["start_ns"].to_numpy()
-    if 2 * capture.operation_count() + len(span_starts) <= limit:
-        return []
-    if _count(capture) + len(span_starts) <= limit:
+    # an operation has one event, and one more if it has a due time
+    least = capture.operation_count() + len(span_starts)
+    if least + capture.operation_count() <= limit or (least <= limit and _count(capture) + len(span_starts) <= limit):
         return []
 
     def stream() -> Iterator[Weighted]:
@@ -372,7 +394,7 @@ def _cuts(capture: Capture, limit: int) -> list[int]:
 
 def _starts(capture: Capture) -> Iterator[Weighted]:
     for batch in capture.operations(columns=["start_ns", "due_ns"]):
-        yield batch.column("start_ns").to_numpy(), 1 + batch.column("due_ns").is_valid().to_numpy(zero_copy_only=False)
+        yield batch.column("start_ns").to_numpy(), 1 + known_numbers(batch, "due_ns")[1]
 
 
 def _count(capture: Capture) -> int:
@@ -395,8 +417,3 @@ def _notes(parts: list[_Part], cuts: list[int], limit: int) -> tuple[str, ...]:
         f"more than {limit} events: split by time into {len(parts)} files, open one at a time",
         *(f"{part.path.name}: {left} to {right}" for part, left, right in zip(parts, edges, edges[1:], strict=False)),
     )
-
-
-def _texts(nanoseconds: np.ndarray) -> list[str]:
-    texts: list[str] = decimal_texts(nanoseconds, MICROSECONDS).to_pylist()
-    return texts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dxt_replay.traces.measures.stable_order import runs
+from dxt_replay.traces.measures.stable_order import places_in_groups, runs, stable_order
 
 TOP = 4
 TRACKED = 32
@@ -19,7 +19,8 @@ def common_values(file: np.ndarray, value: np.ndarray, files: int) -> tuple[np.n
     found, counts = np.zeros((files, TOP), dtype=np.int64), np.zeros((files, TOP), dtype=np.int64)
     if not len(file):
         return found, counts
-    order = np.lexsort((value, file))
+    order = stable_order(value)
+    order = order[stable_order(file[order])]
     firsts = _firsts(file[order], value[order])
     # the sort is stable, so the first of a run occurred first
     of_file, of_value, came = file[order[firsts]], value[order[firsts]], order[firsts]
@@ -44,5 +45,4 @@ def _place_in_run(ordered: np.ndarray) -> np.ndarray:
     """0, 1, 2 ... within each run of equal values."""
     if not len(ordered):
         return np.empty(0, dtype=np.int64)
-    firsts = runs(ordered)
-    return np.arange(len(ordered)) - np.repeat(firsts, np.diff(firsts, append=len(ordered)))
+    return places_in_groups(np.diff(runs(ordered), append=len(ordered)))

@@ -8,14 +8,14 @@ show (mode, memory alignment) are 0, or -1 where Darshan uses that for "not coll
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from dxt_replay.profiler_merge.darshan.counter_layouts import NEWEST
 from dxt_replay.profiler_merge.export.darshan_common_values import TOP, common_values
-from dxt_replay.profiler_merge.export.darshan_rows import RENAME, RENAMED
-from dxt_replay.traces.measures.stable_order import runs
+from dxt_replay.profiler_merge.export.darshan_rows import RENAME, RENAMED, is_one_of
+from dxt_replay.traces.measures.stable_order import runs, stable_order
 from dxt_replay.traces.schema import APIS, OPS, READ, WRITE
 from dxt_replay.traces.units import NS_PER_S
 
@@ -42,11 +42,21 @@ Values = dict[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ModuleRows:
-    """The operations of one rank in one module, by file, and within a file in the order of their end."""
+    """The operations of one rank in one module, by file, and within a file in the order of their end.
+
+    `rows`: of ROW; `mine[name]` is a column of them, contiguous. `file`: of each row, index into `file_ids`.
+    """
 
     rows: np.ndarray
     file: np.ndarray
     file_ids: np.ndarray
+    _columns: dict[str, np.ndarray] = field(default_factory=dict)
+    _of: dict[tuple[int, ...], ModuleRows] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._columns:
+            self._columns[name] = np.ascontiguousarray(self.rows[name])
+        return self._columns[name]
 
     @property
     def files(self) -> int:
@@ -55,31 +65,43 @@ class ModuleRows:
 
     def of(self, *ops: int) -> ModuleRows:
         """The operations of these kinds, with the same numbering of files."""
-        chosen = np.isin(self.rows["op"], ops)
-        if chosen.all():
-            return self
-        return ModuleRows(rows=self.rows[chosen], file=self.file[chosen], file_ids=self.file_ids)
+        if ops not in self._of:
+            chosen = is_one_of(self["op"], ops)
+            if chosen.all():
+                return self
+            place = np.flatnonzero(chosen)
+            self._of[ops] = ModuleRows(rows=self.rows.take(place), file=self.file[place], file_ids=self.file_ids)
+        return self._of[ops]
 
 
 def rows_of_module(rows: np.ndarray, module: str) -> ModuleRows:
     """The operations among `rows` that belong to a module of VERSIONS."""
-    own = np.isin(rows["api"], APIS_OF_MODULE[module])
-    mine = rows if own.all() else rows[own]
-    mine = mine[np.lexsort((mine["start_ns"], mine["end_ns"], mine["file_id"]))]
-    file_ids, file = np.unique(mine["file_id"], return_inverse=True)
-    return ModuleRows(rows=mine, file=file.reshape(-1), file_ids=file_ids)
+    own = is_one_of(np.ascontiguousarray(rows["api"]), APIS_OF_MODULE[module])
+    mine = rows if own.all() else rows.take(np.flatnonzero(own))
+    file, start, end = (np.ascontiguousarray(mine[name]) for name in ("file_id", "start_ns", "end_ns"))
+    if not len(mine):
+        return ModuleRows(rows=mine, file=np.empty(0, dtype=np.int64), file_ids=file)
+    later = (end[1:] > end[:-1]) | ((end[1:] == end[:-1]) & (start[1:] >= start[:-1]))
+    if not np.all((file[1:] > file[:-1]) | ((file[1:] == file[:-1]) & later)):
+        by_end = np.lexsort((start, end))
+        order = by_end[stable_order(file[by_end])]
+        mine, file = mine.take(order), file[order]
+    firsts = runs(file)
+    counts = np.diff(firsts, append=len(file))
+    return ModuleRows(rows=mine, file=np.repeat(np.arange(len(firsts)), counts), file_ids=file[firsts])
 
 
-def module_counters(module: str, mine: ModuleRows, alignment: np.ndarray) -> Values:
+def module_counters(module: str, mine: ModuleRows, alignment: np.ndarray, record_ids: np.ndarray) -> Values:
     """Counters by Darshan's name, each (m,) for the files of `mine`; those that are absent are 0.
 
     `alignment` int64 (m,): block size of the file system in bytes, UNKNOWN_ALIGNMENT where it is not known.
+    `record_ids` uint64: of all files, by file_id.
     """
     prefix = module.replace("-", "")
     values: Values = {}
     for op, way, ways, moved in ((READ, "READ", "READS", "READ"), (WRITE, "WRITE", "WRITES", "WRITTEN")):
         values |= _transfers(prefix, mine.of(op), way, ways, moved)
-    values |= _metadata(prefix, mine)
+    values |= _metadata(prefix, mine, record_ids)
     values[f"{prefix}_F_WRITE_TIME"] = _busy_s(mine.of(WRITE, _SYNC))
     if module == "POSIX":
         values |= _posix_only(mine, alignment)
@@ -103,16 +125,16 @@ def encode_counters(module: str, record_ids: np.ndarray, rank: int, values: Mapp
         ],
     )
     records["id"], records["rank"] = record_ids, rank
-    for field, names in (("counters", layout.counters), ("fcounters", layout.fcounters)):
+    for part, names in (("counters", layout.counters), ("fcounters", layout.fcounters)):
         for place, name in enumerate(names):
             if name in values:
-                records[field][:, place] = values[name]
+                records[part][:, place] = values[name]
     return records.tobytes()
 
 
 def _transfers(prefix: str, mine: ModuleRows, way: str, ways: str, moved: str) -> Values:
     """The counters of one direction that all modules share."""
-    rows, length = mine.rows, mine.rows["length"]
+    length = mine["length"]
     start_s, end_s = _first_and_last_s(mine)
     values = {
         f"{prefix}_BYTES_{moved}": _sums(mine, length),
@@ -122,7 +144,7 @@ def _transfers(prefix: str, mine: ModuleRows, way: str, ways: str, moved: str) -
     }
     if prefix != "MPIIO":
         values[f"{prefix}_{ways}"] = _counts(mine)
-        last_byte = np.maximum(rows["offset"], 0) + length - 1
+        last_byte = np.maximum(mine["offset"], 0) + length - 1
         values[f"{prefix}_MAX_BYTE_{moved}"] = np.maximum(_reduced(np.maximum, mine, last_byte, 0), 0)
     if prefix != "STDIO":
         infix = "_AGG" if prefix == "MPIIO" else ""
@@ -136,17 +158,17 @@ def _transfers(prefix: str, mine: ModuleRows, way: str, ways: str, moved: str) -
 
 def _slowest(prefix: str, mine: ModuleRows, way: str) -> Values:
     """The longest operation of each file; of equal ones the first to end. None if it took no time."""
-    duration = mine.rows["end_ns"] - mine.rows["start_ns"]
+    duration = mine["end_ns"] - mine["start_ns"]
     longest = _reduced(np.maximum, mine, duration, 0)
     size = np.zeros(mine.files, dtype=np.int64)
     candidates = np.flatnonzero((duration == longest[mine.file]) & (duration > 0))
     if len(candidates):
         candidates = candidates[runs(mine.file[candidates])]
-        size[mine.file[candidates]] = mine.rows["length"][candidates]
+        size[mine.file[candidates]] = mine["length"][candidates]
     return {f"{prefix}_F_MAX_{way}_TIME": longest / NS_PER_S, f"{prefix}_MAX_{way}_TIME_SIZE": size}
 
 
-def _metadata(prefix: str, mine: ModuleRows) -> Values:
+def _metadata(prefix: str, mine: ModuleRows, record_ids: np.ndarray) -> Values:
     """Opens, closes and their times. A file that was used without a recorded open counts as opened once, around its
     use."""
     data, opens, closes = mine.of(READ, WRITE), mine.of(_OPEN), mine.of(_CLOSE)
@@ -167,7 +189,7 @@ def _metadata(prefix: str, mine: ModuleRows) -> Values:
         renamed = mine.of(RENAMED)
         old_name = np.zeros(mine.files, dtype=np.int64)
         # the first of them, so it is set last
-        old_name[renamed.file[::-1]] = renamed.rows["offset"][::-1]
+        old_name[renamed.file[::-1]] = record_ids.view(np.int64)[renamed["other_file_id"][::-1]]
         values["POSIX_STATS"] = _counts(mine.of(_STAT))
         values["POSIX_RENAME_SOURCES"] = _counts(mine.of(RENAME))
         values["POSIX_RENAME_TARGETS"] = _counts(renamed)
@@ -178,7 +200,7 @@ def _metadata(prefix: str, mine: ModuleRows) -> Values:
 def _posix_only(mine: ModuleRows, alignment: np.ndarray) -> Values:
     """Order of accesses, alignment, common sizes and strides."""
     data = mine.of(READ, WRITE)
-    offset, length, write = data.rows["offset"], data.rows["length"], data.rows["op"] == WRITE
+    offset, length, write = data["offset"], data["length"], data["op"] == WRITE
     before = _last_bytes(mine, data)
     further = offset > before
     values = {
@@ -208,14 +230,14 @@ def _posix_only(mine: ModuleRows, alignment: np.ndarray) -> Values:
 
 def _last_bytes(mine: ModuleRows, data: ModuleRows) -> np.ndarray:
     """int64 by row of `data`: last byte of the previous read, or write, of its file; 0 after an open."""
-    op = mine.rows["op"]
-    opens = np.cumsum(op == _OPEN, dtype=np.int32)[np.isin(op, (READ, WRITE))]
+    op = mine["op"]
+    opens = np.cumsum(op == _OPEN, dtype=np.int32)[is_one_of(op, (READ, WRITE))]
     before = np.zeros(len(data.rows), dtype=np.int64)
     for way in (READ, WRITE):
-        own = np.flatnonzero(data.rows["op"] == way)
+        own = np.flatnonzero(data["op"] == way)
         previous, following = own[:-1], own[1:]
         goes_on = (data.file[following] == data.file[previous]) & (opens[following] == opens[previous])
-        last = data.rows["offset"][previous] + data.rows["length"][previous] - 1
+        last = data["offset"][previous] + data["length"][previous] - 1
         before[following] = np.where(goes_on, last, 0)
     return before
 
@@ -223,7 +245,7 @@ def _last_bytes(mine: ModuleRows, data: ModuleRows) -> np.ndarray:
 def _mpiio_only(mine: ModuleRows) -> Values:
     """Independent and collective operations separately; common sizes."""
     data = mine.of(READ, WRITE)
-    collective, write = data.rows["api"] == _COLLECTIVE, data.rows["op"] == WRITE
+    collective, write = data["api"] == _COLLECTIVE, data["op"] == WRITE
     switches = np.append(False, (write[1:] != write[:-1]) & (data.file[1:] == data.file[:-1]))[: len(write)]
     return {
         "MPIIO_INDEP_READS": _sums(data, ~collective & ~write),
@@ -231,7 +253,7 @@ def _mpiio_only(mine: ModuleRows) -> Values:
         "MPIIO_INDEP_WRITES": _sums(data, ~collective & write),
         "MPIIO_COLL_WRITES": _sums(data, collective & write),
         "MPIIO_RW_SWITCHES": _sums(data, switches),
-    } | _common("MPIIO_ACCESS", "ACCESS", data, data.rows["length"])
+    } | _common("MPIIO_ACCESS", "ACCESS", data, data["length"])
 
 
 def _common(prefix: str, what: str, data: ModuleRows, value: np.ndarray) -> Values:
@@ -262,7 +284,7 @@ def _reduced(operation: np.ufunc, mine: ModuleRows, values: np.ndarray, empty: i
 
 def _busy_s(mine: ModuleRows) -> np.ndarray:
     """Time in operations, without time that earlier-ending ones already cover (DARSHAN_TIMER_INC_NO_OVERLAP)."""
-    start, end = mine.rows["start_ns"], mine.rows["end_ns"]
+    start, end = mine["start_ns"], mine["end_ns"]
     before = np.full(len(end), _NEVER)
     same = mine.file[1:] == mine.file[:-1]
     before[1:][same] = end[:-1][same]
@@ -272,8 +294,8 @@ def _busy_s(mine: ModuleRows) -> np.ndarray:
 def _first_and_last_s(mine: ModuleRows) -> tuple[np.ndarray, np.ndarray]:
     """First start and last end of each file; 0 means none, so a real time is never 0."""
     some = _counts(mine) > 0
-    first = _reduced(np.minimum, mine, mine.rows["start_ns"], 0) / NS_PER_S
-    last = _reduced(np.maximum, mine, mine.rows["end_ns"], 0) / NS_PER_S
+    first = _reduced(np.minimum, mine, mine["start_ns"], 0) / NS_PER_S
+    last = _reduced(np.maximum, mine, mine["end_ns"], 0) / NS_PER_S
     return (
         np.where(some & (first == 0), _JUST_AFTER_ZERO, first),
         np.where(some & (last == 0), _JUST_AFTER_ZERO, last),

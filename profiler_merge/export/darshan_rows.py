@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import TracebackType
 
 import numpy as np
 
-from dxt_replay.traces.measures.stable_order import runs, stable_order
+from dxt_replay.traces.measures.stable_order import places_in_groups, runs, stable_order
 from dxt_replay.traces.schema import OPS
 
 ROW = np.dtype(
     [
         ("file_id", "i4"),
+        ("other_file_id", "i4"),
         ("lane", "i4"),
         ("op", "i1"),
         ("api", "i1"),
@@ -28,14 +29,20 @@ ROW = np.dtype(
     ],
     align=True,
 )
-"""The columns of an operation that a Darshan log keeps. `traced` rows go into DXT, the others only into counters."""
+"""The columns of an operation that a Darshan log keeps. `traced` rows go into DXT, the others only into counters.
+`other_file_id`: the file of a rename's other name, -1 for other operations."""
 
 RENAME = OPS.index("rename")
 RENAMED = len(OPS)
-"""`op` of the other side of a rename: a row of the new name, whose `offset` is the record id of the old one (as i8)."""
+"""`op` of the other side of a rename: a row of the new name, whose `other_file_id` is the old one."""
 
 GROUP_ROWS = 1 << 19
 """Rows that are processed at a time, or all of one file if it has more."""
+
+
+def is_one_of(code: np.ndarray, wanted: Sequence[int]) -> np.ndarray:
+    """bool (n,): which codes are among a few. Of these comparisons are faster than `numpy.isin`."""
+    return np.logical_or.reduce([code == one for one in wanted])
 
 
 class RowsByFile:
@@ -52,12 +59,13 @@ class RowsByFile:
         """Keep `rows` (n,) of ROW; rows of one file stay in the order of arrival."""
         if not len(rows):
             return
-        ordered = rows[stable_order(rows["file_id"])]
+        # `take`: NumPy indexes structured rows field by field, eight times as slowly
+        ordered = rows.take(stable_order(rows["file_id"]))
         firsts = runs(ordered["file_id"])
         self._files.append(ordered["file_id"][firsts])
         self._begins.append(firsts + self._rows)
         self._rows += len(rows)
-        self._file.write(ordered.tobytes())
+        self._file.write(ordered.view(np.uint8).data)
 
     def groups(self, group_rows: int = GROUP_ROWS) -> Iterator[np.ndarray]:
         """Arrays of ROW, each with all rows of some files, by file_id ascending."""
@@ -93,7 +101,7 @@ class RowsByFile:
             filled += rows
         places = np.empty_like(begins)
         places[order] = np.cumsum(sizes) - sizes
-        return stored[_places(places, counts)]
+        return stored.take(_places(places, counts))
 
     def _read_into(self, rows: np.ndarray, begin: int) -> None:
         """Raises: OSError."""
@@ -115,5 +123,4 @@ class RowsByFile:
 
 def _places(begins: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """begin, begin + 1 ... of each piece, one after the other."""
-    before = np.cumsum(counts) - counts
-    return np.repeat(begins - before, counts) + np.arange(int(counts.sum()))
+    return np.repeat(begins, counts) + places_in_groups(counts)

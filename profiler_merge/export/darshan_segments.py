@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dxt_replay.traces.measures.stable_order import runs, stable_order
+from dxt_replay.traces.measures.stable_order import places_in_groups, runs, stable_order
 from dxt_replay.traces.units import NS_PER_S
 
 MAX_RECORD_SEGMENTS = ((1 << 31) - 1 - 104) // 40
 """Darshan's own readers keep the size of a record in a C int; a file with more operations gets several records."""
 
-PIECE_SEGMENTS = 1 << 18
-"""Segments that are encoded at a time."""
+PIECE_SEGMENTS = 1 << 15
+"""Segments that are encoded at a time, some megabytes that stay in a cache."""
 
 DXT_VERSIONS = {1: {"DXT_POSIX": 1, "DXT_MPIIO": 2}, 2: {"DXT_POSIX": 2, "DXT_MPIIO": 3}}
 """`--dxt-version` -> the version of each module: released tools read 1; 2 adds the pthread id."""
@@ -39,20 +39,24 @@ def encode_segments(
     """
     if not len(rows):
         return
-    firsts = runs(file)
-    place = np.arange(len(file)) - np.repeat(firsts, np.diff(firsts, append=len(file)))
     # a record per file, or several; the writes of each come first
-    record = file * (len(file) // MAX_RECORD_SEGMENTS + 1) + place // MAX_RECORD_SEGMENTS
-    order = stable_order(2 * record + ~write)
-    begins = runs(record[order])
+    record = file
+    if len(file) > MAX_RECORD_SEGMENTS:
+        place = places_in_groups(np.diff(runs(file), append=len(file)))
+        record = file * (len(file) // MAX_RECORD_SEGMENTS + 1) + place // MAX_RECORD_SEGMENTS
+    key = 2 * record + ~write
+    if np.any(key[1:] < key[:-1]):
+        rows = rows.take(stable_order(key))
+    # records do not change places, only the rows within each
+    begins = runs(record)
     headers = np.zeros(len(begins), dtype=_HEADER)
-    headers["id"], headers["rank"], headers["host"] = record_ids[file[order[begins]]], rank, HOST
-    headers["writes"] = np.add.reduceat(write[order].astype(np.int64), begins)
+    headers["id"], headers["rank"], headers["host"] = record_ids[file[begins]], rank, HOST
+    headers["writes"] = np.add.reduceat(write, begins, dtype=np.int64)
     headers["reads"] = np.diff(begins, append=len(file)) - headers["writes"]
-    for begin in range(0, len(order), PIECE_SEGMENTS):
-        mine = order[begin : begin + PIECE_SEGMENTS]
+    for begin in range(0, len(rows), PIECE_SEGMENTS):
+        mine = rows[begin : begin + PIECE_SEGMENTS]
         left, right = np.searchsorted(begins, [begin, begin + len(mine)])
-        yield _interleaved(headers[left:right], begins[left:right] - begin, _segments(rows[mine], threads=threads))
+        yield _interleaved(headers[left:right], begins[left:right] - begin, _segments(mine, threads=threads))
 
 
 def _interleaved(headers: np.ndarray, begins: np.ndarray, segments: np.ndarray) -> bytes:

@@ -7,6 +7,7 @@ are computed from all operations. Records are per rank, as with DARSHAN_DISABLE_
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -30,9 +31,11 @@ from dxt_replay.profiler_merge.export.darshan_heatmap import VERSION as HEATMAP_
 from dxt_replay.profiler_merge.export.darshan_heatmap import Heatmap, heatmap_bins
 from dxt_replay.profiler_merge.export.darshan_lustre import VERSION as LUSTRE_VERSION
 from dxt_replay.profiler_merge.export.darshan_lustre import encode_lustre
-from dxt_replay.profiler_merge.export.darshan_rows import RENAME, RENAMED, ROW, RowsByFile
+from dxt_replay.profiler_merge.export.darshan_rows import RENAME, RENAMED, ROW, RowsByFile, is_one_of
+from dxt_replay.profiler_merge.export.darshan_seeks import CountedSeeks, counted_seeks
 from dxt_replay.profiler_merge.export.darshan_segments import DXT_VERSIONS, encode_segments
 from dxt_replay.profiler_merge.export.exported import Exported, ExportedFile
+from dxt_replay.profiler_merge.export.numbers import known_numbers
 from dxt_replay.traces.errors import CaptureError, UsageError
 from dxt_replay.traces.file_rows import exact_paths
 from dxt_replay.traces.output import folder_beside, new_file, refusal
@@ -53,7 +56,19 @@ HDF5 = "hdf5"
 _LIB_VERSION = "3.5.0"
 _DXT_OF_MODULE = {"POSIX": "DXT_POSIX", "MPI-IO": "DXT_MPIIO"}
 _HEATMAP_OF_MODULE = {"POSIX": "heatmap:POSIX", "MPI-IO": "heatmap:MPIIO", "STDIO": "heatmap:STDIO"}
-_COLUMNS = ("op", "api", "origin", "lane", "file_id", "offset", "length", "start_ns", "end_ns", "result")
+_COLUMNS = (
+    "op",
+    "api",
+    "origin",
+    "lane",
+    "file_id",
+    "offset",
+    "length",
+    "start_ns",
+    "end_ns",
+    "result",
+    "other_file_id",
+)
 _SUMMED_COUNTERS = {
     "POSIX": {
         "opens", "reads", "writes", "seeks", "stats", "fsyncs", "fdsyncs", "bytes_read", "bytes_written", "seq_reads",
@@ -82,7 +97,7 @@ def write_darshan(
     if dxt_version not in DXT_VERSIONS:
         raise UsageError(f"--dxt-version {dxt_version}: choose {' or '.join(map(str, DXT_VERSIONS))}")
     with new_file(output, force=force) as log, LogRegions(output.parent) as regions:
-        writer = _Writer(capture, regions, dxt_version)
+        writer = _Writer(capture, regions, dxt_version, counted_seeks(capture))
         _write_ranks(writer, output, workers)
         writer.write_counted_only()
         writer.write_stripes()
@@ -106,7 +121,9 @@ def _write_ranks(writer: _Writer, output: Path, workers: Workers) -> None:
             writer.write_rank(rank)
         return
     with folder_beside(output) as folder:
-        work = _RankWork(capture=capture, folder=folder, dxt_version=writer.dxt_version, output=output)
+        work = _RankWork(
+            capture=capture, folder=folder, dxt_version=writer.dxt_version, seeks=writer.seeks, output=output
+        )
         with workers.results(work, pieces, operations=work_of(capture)) as results:
             for tally, regions in results:
                 writer.tally.add(tally)
@@ -121,12 +138,13 @@ class _RankWork:
     capture: Capture
     folder: Path
     dxt_version: int
+    seeks: Mapping[str, CountedSeeks]
     output: Path
 
     def __call__(self, ranks: tuple[int, ...]) -> tuple[_Tally, dict[str, tuple[int, Path]]]:
         try:
             with LogRegions(self.folder, str(ranks[0])) as regions:
-                writer = _Writer(self.capture, regions, self.dxt_version)
+                writer = _Writer(self.capture, regions, self.dxt_version, self.seeks)
                 for rank in ranks:
                     writer.write_rank(rank)
             return writer.tally, regions.pieces()
@@ -170,6 +188,7 @@ class _Writer:
     capture: Capture
     regions: LogRegions
     dxt_version: int
+    seeks: Mapping[str, CountedSeeks]
     tally: _Tally = field(init=False)
     record_ids: np.ndarray = field(init=False)
     block_sizes: np.ndarray = field(init=False)
@@ -190,9 +209,7 @@ class _Writer:
                 rows = self._rows(batch, rank)
                 by_file.add(rows)
                 by_file.add(self._new_names(rows, rank))
-                for module, heatmap in heatmaps.items():
-                    mine = rows[np.isin(rows["api"], APIS_OF_MODULE[module]) & np.isin(rows["op"], (READ, WRITE))]
-                    heatmap.add(mine["length"], mine["start_ns"], mine["end_ns"], mine["op"] == WRITE)
+                _add_data(heatmaps, rows)
             for group in by_file.groups():
                 for module in VERSIONS:
                     self._write_group(rank, module, group)
@@ -207,17 +224,20 @@ class _Writer:
         rows = np.empty(batch.num_rows, dtype=ROW)
         for name in ("lane", "file_id", "offset", "length", "start_ns", "end_ns"):
             rows[name] = batch.column(name).to_numpy()
-        rows["op"], rows["api"] = codes(batch, "op"), codes(batch, "api")
-        is_data = np.isin(rows["op"], (READ, WRITE))
-        posix = rows["api"] == APIS.index("POSIX")
-        dxt = np.isin(rows["api"], APIS_OF_MODULE["POSIX"] + APIS_OF_MODULE["MPI-IO"])
+        rows["op"], rows["api"] = op, api = codes(batch, "op"), codes(batch, "api")
+        rows["other_file_id"] = batch.column("other_file_id").fill_null(-1).to_numpy()
+        is_data = is_one_of(op, (READ, WRITE))
+        posix = api == APIS.index("POSIX")
+        dxt = is_one_of(api, APIS_OF_MODULE["POSIX"] + APIS_OF_MODULE["MPI-IO"])
         # DXT_POSIX cannot express an unknown offset
-        rows["traced"] = is_data & dxt & (codes(batch, "origin") != RECONSTRUCTED) & ~(posix & (rows["offset"] < 0))
-        failed = batch.column("result").fill_null(0).to_numpy() < 0
-        hdf5 = ~failed & (rows["api"] == APIS.index("HDF5"))
+        unknown = posix & (batch.column("offset").to_numpy() < 0)
+        rows["traced"] = is_data & dxt & (codes(batch, "origin") != RECONSTRUCTED) & ~unknown
+        failed = known_numbers(batch, "result")[0] < 0
+        hdf5 = ~failed & (api == APIS.index("HDF5"))
         self.tally.left_out[FAILED] += int(failed.sum())
         self.tally.left_out[HDF5] += int(hdf5.sum())
-        kept = rows[~failed & ~hdf5]
+        gone = failed | hdf5
+        kept = rows.take(np.flatnonzero(~gone)) if gone.any() else rows
         self.tally.segments += int(kept["traced"].sum())
         self.tally.not_traced += int((~kept["traced"]).sum())
         self.tally.early += int((kept["start_ns"] < 0).sum())
@@ -226,10 +246,9 @@ class _Writer:
 
     def _new_names(self, rows: np.ndarray, rank: int) -> np.ndarray:
         """The other side of each rename in `rows`: a rename is counted at both names."""
-        found = rows[rows["op"] == RENAME]
-        sources = found["file_id"].copy()
-        found["file_id"], found["op"] = found["offset"], RENAMED
-        found["offset"] = self.record_ids[sources].view(np.int64)
+        found = rows.take(np.flatnonzero(rows["op"] == RENAME))
+        found["op"] = RENAMED
+        found["file_id"], found["other_file_id"] = found["other_file_id"], found["file_id"].copy()
         return found
 
     def _write_group(self, rank: int, module: str, group: np.ndarray) -> None:
@@ -239,14 +258,16 @@ class _Writer:
             return
         self.tally.counted[module][mine.file_ids] = True
         ids = self.record_ids[mine.file_ids]
-        values = module_counters(module, mine, self.block_sizes[mine.file_ids])
+        values = module_counters(module, mine, self.block_sizes[mine.file_ids], self.record_ids)
+        if module in self.seeks:
+            values[f"{module}_SEEKS"] = values[f"{module}_SEEKS"] + self.seeks[module].of(rank, mine.file_ids)
         self.regions.append(module, VERSIONS[module], encode_counters(module, ids, rank, values))
         if module in _DXT_OF_MODULE:
-            traced = mine.rows["traced"]
+            traced = np.flatnonzero(mine["traced"])
             pieces = encode_segments(
                 mine.file[traced],
-                mine.rows["op"][traced] == WRITE,
-                mine.rows[traced],
+                mine["op"][traced] == WRITE,
+                mine.rows if len(traced) == len(mine.rows) else mine.rows.take(traced),
                 ids,
                 rank,
                 threads=self.dxt_version > 1,
@@ -327,6 +348,18 @@ class _Writer:
         return whole
 
 
+def _add_data(heatmaps: Mapping[str, Heatmap], rows: np.ndarray) -> None:
+    """Add reads and writes to the heatmaps of their modules."""
+    op, api, length, start, end = (
+        np.ascontiguousarray(rows[name]) for name in ("op", "api", "length", "start_ns", "end_ns")
+    )
+    is_data = is_one_of(op, (READ, WRITE))
+    for module, heatmap in heatmaps.items():
+        mine = is_data & is_one_of(api, APIS_OF_MODULE[module])
+        if mine.any():
+            heatmap.add(length[mine], start[mine], end[mine], op[mine] == WRITE)
+
+
 def _record_ids(capture: Capture) -> np.ndarray:
     """uint64 by file_id: the recorded ids if all differ, else Darshan's hashes of the paths."""
     recorded = capture.files["record_id"].to_numpy()
@@ -395,6 +428,11 @@ def _notes(capture: Capture, writer: _Writer, dxt_version: int, whole: bool) -> 
     if tally.rank_unknown:
         files = format_counted(tally.rank_unknown, "file")
         notes.append(f"counters of {files} are written for rank 0: the capture does not hold which rank used them")
+    if seeks := sum(of_module.rank_unknown for of_module in writer.seeks.values()):
+        notes.append(
+            f"{format_counted(seeks, 'seek')} on files of several ranks are written for the lowest of these: the "
+            "capture does not hold which rank made them"
+        )
     if not whole:
         notes.append("the command line, the mounts or the metadata are cut: a job record has 4096 bytes")
     return notes

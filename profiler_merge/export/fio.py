@@ -19,8 +19,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from dxt_replay.profiler_merge.export._row_text import Part, Texts, row_text
 from dxt_replay.profiler_merge.export.exported import Exported, ExportedFile
 from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.measures.stable_order import places_in_groups
 from dxt_replay.traces.output import DirectoryKind, new_directory, refusal
 from dxt_replay.traces.schema import OPS, READ, WRITE, codes
 from dxt_replay.traces.store.rank_pieces import rank_pieces, work_of
@@ -38,6 +40,9 @@ LONGEST_CALL = 1 << 30
 """Bytes of one fio action: one call of Linux transfers less than 2 GiB, and fio's buffer is as large as the longest
 action."""
 
+SLICE_ROWS = 1 << 14
+"""Rows of a lane whose actions are formatted at a time."""
+
 MOST_JOBS = 4096
 """FIO_MAX_JOBS of fio: most jobs of one fio process."""
 
@@ -47,6 +52,7 @@ NOT_REPLAYED = "not_replayed"
 
 _MARK = "; written by dxt-replay export"
 _HEADER = "fio version 3 iolog\n"
+_OPS = Texts([name.encode() for name in OPS])
 _READABLE_NAME = re.compile(rb"[!-~]{1,255}")
 _IOLOG_GLOB = "rank-*-lane-*.iolog"
 
@@ -250,10 +256,13 @@ def _write_rank(
     for rows in _rows(source, rank, Counter()):
         for number in np.unique(rows.lane).tolist():
             lane = lanes[number]
-            lines = _lines(rows, np.flatnonzero(rows.lane == number), before, lane, names, zero_ns)
-            with open(lane.path, "a", encoding="ascii") as file:
-                file.writelines(lines)
-            lane.actions += len(lines)
+            places = np.flatnonzero(rows.lane == number)
+            with open(lane.path, "ab") as file:
+                for begin in range(0, len(places), SLICE_ROWS):
+                    part = places[begin : begin + SLICE_ROWS]
+                    text, actions = _actions(rows, part, before, lane, names, zero_ns)
+                    file.write(text)
+                    lane.actions += actions
         before += len(rows.op)
     return [lane for _, lane in sorted(lanes.items())]
 
@@ -284,24 +293,44 @@ def _note_last_uses(rows: _Rows, before: int, lanes: dict[int, _Lane], folder: P
         lanes[number].last_use.update(zip(files.tolist(), (before + places[last]).tolist(), strict=True))
 
 
-def _lines(rows: _Rows, places: np.ndarray, before: int, lane: _Lane, names: _Names, zero_ns: int) -> list[str]:
-    """The actions of the rows at `places`, all of one lane."""
-    columns = (rows.op, rows.file_id, rows.offset, rows.length, (rows.start_ns - zero_ns) // NS_PER_US + 1)
-    chosen = zip(places.tolist(), *(column[places].tolist() for column in columns), strict=True)
-    lines = []
-    for place, op, file_id, offset, length, time_us in chosen:
-        name = names[file_id]
-        if file_id not in lane.open_files:
-            lines.append(f"{time_us} {name} open\n")
-            lane.open_files.add(file_id)
-        lines.extend(
-            f"{time_us} {name} {OPS[op]} {offset + done} {min(LONGEST_CALL, length - done)}\n"
-            for done in range(0, length, LONGEST_CALL)
-        )
-        if lane.last_use[file_id] == before + place:
-            lines.append(f"{time_us} {name} close\n")
-            lane.open_files.remove(file_id)
-    return lines
+def _actions(
+    rows: _Rows, places: np.ndarray, before: int, lane: _Lane, names: _Names, zero_ns: int
+) -> tuple[memoryview, int]:
+    """The text of the actions of the rows at `places`, all of one lane, and their number."""
+    file_id = rows.file_id[places]
+    files, first, name = np.unique(file_id, return_index=True, return_inverse=True)
+    last = len(places) - 1 - np.unique(file_id[::-1], return_index=True)[1]
+    opened, closed = np.zeros((2, len(places)), dtype=bool)
+    opened[first] = [file not in lane.open_files for file in files.tolist()]
+    last_use = np.array([lane.last_use[file] for file in files.tolist()])
+    closed[last] = last_use == before + places[last]
+    lane.open_files.update(files.tolist())
+    lane.open_files.difference_update(files[closed[last]].tolist())
+
+    # a long transfer is several calls
+    calls = -(-rows.length[places] // LONGEST_CALL)
+    row = np.repeat(np.arange(len(places)), calls)
+    done = places_in_groups(calls) * LONGEST_CALL
+    time_us = ((rows.start_ns[places] - zero_ns) // NS_PER_US + 1)[row]
+    texts, of_call = Texts([f" {names[file]}".encode() for file in files.tolist()]), name.reshape(-1)[row]
+    opens = opened[row] & (done == 0)
+    closes = closed[row] & np.append(row[1:] != row[:-1], True)
+    parts = [
+        Part(b"", time_us, present=opens),
+        Part(b"", of_call, texts=texts, present=opens),
+        Part(b" open\n", present=opens),
+        Part(b"", time_us),
+        Part(b"", of_call, texts=texts),
+        Part(b" ", rows.op[places][row], texts=_OPS),
+        Part(b" ", rows.offset[places][row] + done),
+        Part(b" ", np.minimum(LONGEST_CALL, rows.length[places][row] - done)),
+        Part(b"\n"),
+        Part(b"", time_us, present=closes),
+        Part(b"", of_call, texts=texts, present=closes),
+        Part(b" close\n", present=closes),
+    ]
+    text, _ = row_text(len(row), parts)
+    return text, len(row) + int(opens.sum() + closes.sum())
 
 
 def _objection(folder: Path) -> str | None:
@@ -327,7 +356,9 @@ def _notes(folder: Path, lanes: Sequence[_Written], left_out: Counter[str]) -> t
     if left_out[OFFSET_NOT_KNOWN]:
         notes.append(f"{left_out[OFFSET_NOT_KNOWN]} operations are left out because their offset was not recorded")
     if left_out[NOT_REPLAYED]:
-        notes.append(f"{left_out[NOT_REPLAYED]} operations are left out that dxt-replay run does not issue either")
+        notes.append(
+            f"{left_out[NOT_REPLAYED]} operations are left out, since dxt-replay run does not issue them either"
+        )
     if len(lanes) > MOST_JOBS:
-        notes.append(f"{len(lanes)} lanes: one fio runs at most {MOST_JOBS} jobs, divide {JOB_FILE} among several")
+        notes.append(f"{JOB_FILE} has {len(lanes)} jobs, and one fio runs at most {MOST_JOBS}: divide it among several")
     return tuple(notes)

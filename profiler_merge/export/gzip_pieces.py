@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO
 
-_LEVEL = 5
+_LEVEL = 2
+"""zlib's level. Level 5 makes a Chrome trace 14 % smaller and takes twice as long."""
+
 _HEADER = b"\x1f\x8b\x08\x00" + bytes(5) + b"\xff"
 """RFC 1952: deflate, without a time and a name, so that equal contents give equal bytes."""
 
@@ -42,7 +44,7 @@ class PieceWriter:
         self._checksum = 0
         self._bytes = 0
 
-    def write(self, text: bytes) -> None:
+    def write(self, text: bytes | memoryview) -> None:
         """Append text."""
         self._checksum = zlib.crc32(text, self._checksum)
         self._bytes += len(text)

@@ -45,6 +45,15 @@ class RankTracks:
         lines.append(_Line(thread=thread, open_ends=[end_ns]))
         return thread
 
+    def first_thread(self, key: TrackKey) -> int:
+        """Thread id of the first line of a key that has intervals."""
+        return self._lines[key][0].thread
+
+    def busy_until_ns(self, key: TrackKey) -> int:
+        """An interval of `key` that starts then or later belongs on its first line."""
+        lines = self._lines.get(key)
+        return lines[0].open_ends[0] if lines and lines[0].open_ends else -(1 << 63)
+
     def lines(self) -> list[tuple[int, str]]:
         """(thread id, name) of all lines from the top down."""
         return [

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import os
 import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
+
+import pyarrow as pa
 
 from dxt_replay.profiler_merge.profiles.event_table import Profile, beside
 from dxt_replay.profiler_merge.profiles.kineto.names import cycles_of
@@ -21,7 +24,7 @@ INPUT_FOLDER = "tf.data"
 _JSON = re.compile(rb'\s*\{\s*"')
 _VIEWER = re.compile(rb'"/(host|device):[A-Z]')
 _HEAD_BYTES = 64 << 10
-_GZIP = b"\x1f\x8b"
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
 def first_bytes(path: Path) -> bytes:
@@ -31,6 +34,9 @@ def first_bytes(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
+        if head.startswith(_ZSTD):
+            with pa.CompressedInputStream(pa.OSFile(os.fspath(path)), "zstd") as stream:
+                return bytes(stream.read(_HEAD_BYTES))
         if not head.startswith(_GZIP):
             return head
         with gzip.open(path) as packed:

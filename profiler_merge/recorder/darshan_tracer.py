@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dxt_replay.profiler_merge.recorder import darshan_settings as settings
-from dxt_replay.profiler_merge.recorder import python_start
 from dxt_replay.profiler_merge.recorder.darshan_library import Library, is_darshan
 from dxt_replay.profiler_merge.recorder.job_python import folder_of_package, job_python
 from dxt_replay.profiler_merge.recorder.job_script import script_text
-from dxt_replay.profiler_merge.recorder.recording_folder import CHECK, CONFIG, PYTHON, find_below, write_script
+from dxt_replay.profiler_merge.recorder.recording_folder import CHECK, CONFIG, find_below, write_script
 from dxt_replay.profiler_merge.recorder.tracer import DARSHAN, LOGS, Tracer
 from dxt_replay.traces.errors import LogError, RecordingError
 
@@ -60,22 +59,25 @@ def set_up(
         variables=settings.variables(config=str(config), logs=LOGS, job=job, dxt_mib=dxt_mib) | ours,
         unset=settings.UNSET,
         preload=(library.path, *_hdf5_libraries(library.path, command, without_darshan(os.environ))),
-        python_path=_python_start(folder),
         patterns=("*.darshan",),
     )
     printed, log = _try(tracer, folder)
     if log is None:
         elsewhere = ", ".join(f"{name} ({value})" for name, value in by_site.items() if name not in ours)
-        look = f". Look into the folder of {elsewhere}: the library knows these variables, unset them" * bool(elsewhere)
+        look = (
+            f". The log may lie in the folder of {elsewhere}: unset these variables, which the library follows"
+            * bool(elsewhere)
+        )
         raise RecordingError(
-            f"{library.path} ({library.origin}) wrote no log of a small test process, so it would write none of the "
-            f"job: {_last_line(printed)}{look}. Name another library with --library, or record with --with strace"
+            f"{library.path} ({library.origin}) wrote no log for a small test program "
+            f"({_last_line(printed)}){look}. Name another library with --library, or record with --with strace"
         )
     version, has_dxt, dated = _facts(log, folder / CHECK)
     shutil.rmtree(folder / CHECK)
     if not has_dxt:
         raise RecordingError(
-            f"{library.path} ({library.origin}) traced nothing: it was built without DXT, or is older than 3.1.3. Name "
+            f"{library.path} ({library.origin}) traced nothing of a small test program: it was built without DXT, or "
+            "is older than 3.1.3. Name "
             "another library with --library, or record with --with strace"
         )
     return DarshanTracer(tracer=replace(tracer, version=version), job=job, dated=dated)
@@ -86,13 +88,6 @@ def without_darshan(environment: Mapping[str, str]) -> dict[str, str]:
     words = [word for word in environment.get("LD_PRELOAD", "").replace(":", " ").split() if not is_darshan(word)]
     kept = {name: value for name, value in environment.items() if name != "LD_PRELOAD"}
     return {**kept, "LD_PRELOAD": ":".join(words)} if words else kept
-
-
-def _python_start(folder: Path) -> Path:
-    place = folder / PYTHON
-    place.mkdir()
-    (place / python_start.FILE_NAME).write_text(python_start.TEXT, encoding="utf-8")
-    return place
 
 
 def _try(tracer: Tracer, folder: Path) -> tuple[str, Path | None]:
@@ -124,7 +119,7 @@ def _facts(path: Path, place: Path) -> tuple[str, bool, bool]:
     try:
         log = open_log(path)
     except LogError as error:
-        raise RecordingError(f"the log of a small test process cannot be read: {error}") from error
+        raise RecordingError(f"the log of a small test program cannot be read: {error}") from error
     return log.job.metadata.get("lib_ver", ""), "DXT_POSIX" in log.modules, path.parent != place
 
 
@@ -155,4 +150,4 @@ def _hdf5_libraries(library: Path, command: Sequence[str], environment: Mapping[
 
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "it printed nothing"
+    return lines[-1] if lines else "which printed nothing"

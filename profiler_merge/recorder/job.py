@@ -19,11 +19,15 @@ from dxt_replay.profiler_merge.recorder.darshan_tracer import set_up, without_da
 from dxt_replay.profiler_merge.recorder.foreground import Ended, run_in_foreground
 from dxt_replay.profiler_merge.recorder.job_script import script_text
 from dxt_replay.profiler_merge.recorder.launch_line import is_launched, with_prefix
-from dxt_replay.profiler_merge.recorder.other_tracers import await_flush, find_dftracer, find_strace
-from dxt_replay.profiler_merge.recorder.tracer import DARSHAN, DFTRACER, STRACE, Tracer
+from dxt_replay.profiler_merge.recorder.other_tracers import await_flush, find_dftracer, find_strace, requests_alone
+from dxt_replay.profiler_merge.recorder.page_faults import collected_faults
+from dxt_replay.profiler_merge.recorder.python_start import write_python_start
+from dxt_replay.profiler_merge.recorder.tracer import DARSHAN, DFTRACER, REQUESTS, STRACE, Tracer
 from dxt_replay.profiler_merge.recorder.watch import Watch
+from dxt_replay.profiler_merge.request_hooks.log import SUFFIX
 from dxt_replay.traces.errors import RecordingError, UsageError
-from dxt_replay.traces.recorder_files import UNSEEN
+from dxt_replay.traces.memory import available_bytes
+from dxt_replay.traces.recorder_files import PAGE_FAULTS, UNSEEN
 
 _LEAST_STEP_NS = 1_000_000
 """Difference between two clocks that two successive readings never reach."""
@@ -34,7 +38,8 @@ Install Darshan's runtime, without root:   conda install -c conda-forge darshan-
   or, on many clusters:                    module load darshan-runtime (then this command again)
   or name the library:                     --library /path/to/libdarshan.so
 Record with strace (slower calls):         apt install strace, then --with strace
-Record with DFTracer (coarser times):      pip install dftracer, then --with dftracer"""
+Record with DFTracer (coarser times):      pip install dftracer, then --with dftracer
+See what there is here:                    dxt-replay doctor"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +92,8 @@ def find_tracer(
         return find_strace(environment)
     if options.tracer == DFTRACER:
         return find_dftracer(environment, command)
+    if options.tracer == REQUESTS:
+        return requests_alone(environment, command)
     return _library(options, environment)
 
 
@@ -108,7 +115,8 @@ def record_job(
     words = with_prefix(command, [str(script)], lambda word: _is_program(word, environment))
     ahead_ns = _ahead_ns()
     watch = Watch()
-    ended = run_in_foreground(words, without_darshan(environment), mask, output=options.output, look=watch.look)
+    with collected_faults(folder / PAGE_FAULTS):
+        ended = run_in_foreground(words, without_darshan(environment), mask, output=options.output, look=watch.look)
     with suppress(OSError):
         watch.write(folder / UNSEEN)
     recorded = _collect(folder, tracer, ended, job)
@@ -121,14 +129,22 @@ def _prepared(
     """The tracer, the script that starts a program under it, and Darshan's job id, 0 for another tracer."""
     job, dated = 0, False
     if isinstance(found, Library):
-        memory = options.dxt_mib or dxt_memory_mib(_free_bytes())
+        memory = options.dxt_mib or dxt_memory_mib(available_bytes())
         include = [str(Path(path).absolute()) for path in options.include]
         darshan = set_up(found, folder, command, dxt_mib=memory, include=include)
         tracer, job, dated = darshan.tracer, darshan.job, darshan.dated
     else:
         tracer = found
     logs, profiles = folder / places.LOGS, folder / places.PROFILES
-    text = script_text(tracer, logs=logs, profiles=profiles, by_rank=is_launched(command), dated=dated)
+    write_python_start(folder / places.PYTHON)
+    text = script_text(
+        tracer,
+        logs=logs,
+        profiles=profiles,
+        by_rank=is_launched(command),
+        dated=dated,
+        python=folder / places.PYTHON,
+    )
     return tracer, places.write_script(folder / places.SCRIPT, text), job
 
 
@@ -195,25 +211,20 @@ def _collect(folder: Path, tracer: Tracer, ended: Ended, job: int) -> RecordedJo
         if places.find_below(place, ("*.darshan_partial",)):
             warnings.append("a process ended while Darshan wrote its log: its I/O is not in the capture")
         logs = logs or places.find_below(folder / places.KILLED, tracer.patterns)
+    requests = [] if tracer.name == REQUESTS else places.find_below(place, (f"*{SUFFIX}",))
     return RecordedJob(
         ended=ended,
         tracer=tracer,
-        logs=tuple(logs),
+        logs=(*logs, *(path for path in requests if has_requests(path))),
         profiles=folder / places.PROFILES,
         warnings=tuple(warnings),
     )
 
 
+def has_requests(log: Path) -> bool:
+    """Whether a log of requests has one: each process with a client has a log."""
+    return b"\nR\t" in log.read_bytes()
+
+
 def _is_program(word: str, environment: Mapping[str, str]) -> bool:
     return shutil.which(word, path=environment.get("PATH")) is not None
-
-
-def _free_bytes() -> int | None:
-    """Memory available to processes without swapping, as Linux counts it; None elsewhere."""
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        return None
-    return None

@@ -13,16 +13,21 @@ from pathlib import Path
 from dxt_replay.profiler_merge.anchor import RANK_VARIABLES
 from dxt_replay.profiler_merge.recorder.tracer import LOGS, OF_RANK, Tracer
 from dxt_replay.profiler_merge.recording import FOLDER_VARIABLE
+from dxt_replay.profiler_merge.request_hooks.log import FOLDER_VARIABLE as FOLDER_OF_REQUESTS
+from dxt_replay.profiler_merge.request_hooks.log import ROOT_VARIABLE
 
 DAYS_AHEAD = 8
 """Number of days for which dated folders are made: a process that starts later leaves no log."""
 
 
-def script_text(tracer: Tracer, *, logs: Path, profiles: Path, by_rank: bool, dated: bool) -> str:
+def script_text(
+    tracer: Tracer, *, logs: Path, profiles: Path, by_rank: bool, dated: bool, python: Path | None = None
+) -> str:
     """The text of a script that takes the program and its arguments.
 
     logs: folder for logs. by_rank: each rank has its own folder in it, `rank<r>`, for itself and its workers.
     profiles: folder that `recording` writes into. dated: the logs go into folders year/month/day.
+    python: folder that every Python process of the job finds its modules in first.
     """
     lines = [
         "#!/bin/sh",
@@ -42,8 +47,9 @@ def script_text(tracer: Tracer, *, logs: Path, profiles: Path, by_rank: bool, da
         lines.append(f"unset {' '.join(tracer.unset)}")
     lines += [f"export {name}={_with_logs(value)}" for name, value in tracer.variables.items()]
     lines.append(f"export {FOLDER_VARIABLE}={shlex.quote(str(profiles))}")
-    if tracer.python_path is not None:
-        lines.append(f'export PYTHONPATH={shlex.quote(str(tracer.python_path))}"${{PYTHONPATH:+:$PYTHONPATH}}"')
+    if python is not None:
+        lines.append(f'export {FOLDER_OF_REQUESTS}="$logs" {ROOT_VARIABLE}=$$')
+        lines.append(f'export PYTHONPATH={shlex.quote(str(python))}"${{PYTHONPATH:+:$PYTHONPATH}}"')
     if tracer.preload:
         libraries = shlex.quote(":".join(map(str, tracer.preload)))
         lines.append(f'export LD_PRELOAD={libraries}"${{LD_PRELOAD:+:$LD_PRELOAD}}"')

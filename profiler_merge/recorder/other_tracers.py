@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dxt_replay.profiler_merge.recorder.job_python import folder_of_package, job_python
-from dxt_replay.profiler_merge.recorder.tracer import DFTRACER, LOGS, OF_RANK, STRACE, Tracer
+from dxt_replay.profiler_merge.recorder.tracer import DFTRACER, LOGS, OF_RANK, REQUESTS, STRACE, Tracer
+from dxt_replay.profiler_merge.request_hooks.log import SUFFIX
 from dxt_replay.traces.errors import RecordingError
 
 CALLS = (
@@ -24,12 +25,11 @@ CALLS = (
 with `?`."""
 
 STRACE_NOTE = (
-    "each traced call takes 0.05 to 0.13 ms longer, which small reads show in their times; reads through memory-mapped "
-    "files and io_uring are not seen"
+    "each traced call takes 0.05 to 0.13 ms longer, which small reads show in their times; io_uring is not traced"
 )
 DFTRACER_NOTE = (
     "each traced call takes about 0.02 ms longer; times are whole microseconds; offsets of a file that a process has "
-    "open twice are not exact; memory-mapped reads and MPI-IO are not seen"
+    "open twice are not exact; memory-mapped reads and MPI-IO are not traced"
 )
 FLUSH_S = 10.0
 _FIRST_WITH_SECCOMP = (5, 3)
@@ -54,7 +54,11 @@ def find_strace(environment: Mapping[str, str]) -> Tracer:
             f"strace cannot trace here ({(tried.stderr.strip() or 'no message').splitlines()[-1]}): allow ptrace (in a "
             "container --cap-add=SYS_PTRACE), or record with Darshan or --with dftracer"
         )
-    slow = "" if version >= _FIRST_WITH_SECCOMP else "; every other system call takes as much longer (strace below 5.3)"
+    slow = (
+        ""
+        if version >= _FIRST_WITH_SECCOMP
+        else "; all other system calls take as much longer, too: use strace 5.3 or newer"
+    )
     return Tracer(
         name=STRACE,
         program=Path(program),
@@ -92,6 +96,17 @@ def _dftracer(library: Path, python: str) -> Tracer:
         preload=(library,),
         patterns=("*.pfw", "*.pfw.gz"),
         note=DFTRACER_NOTE,
+    )
+
+
+def requests_alone(environment: Mapping[str, str], command: Sequence[str]) -> Tracer:
+    """No tracer: only the requests to object stores are recorded, which every recording has."""
+    return Tracer(
+        name=REQUESTS,
+        program=Path(job_python(command, environment)),
+        origin="the job's Python",
+        patterns=(f"*{SUFFIX}",),
+        note="only requests to object stores are recorded: no operation on files",
     )
 
 

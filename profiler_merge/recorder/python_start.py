@@ -1,13 +1,20 @@
-"""Code that every Python process of a job runs first, so that Ctrl-C leaves a log.
+"""Code that every Python process of a job runs first, so that Ctrl-C leaves a log, and requests are recorded.
 
 Darshan writes its log when the C library ends the process. Since Python 3.8 an unhandled KeyboardInterrupt ends it by
 the signal instead, and the log would be lost.
 """
 
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
 FILE_NAME = "sitecustomize.py"
+HOOKS = "dxt_replay_requests"
+"""Name of `request_hooks` in the job."""
 
 TEXT = '''\
-"""Written by dxt-replay record: lets Darshan write its log when Ctrl-C ends a Python program."""
+"""Written by dxt-replay record: Darshan writes its log when Ctrl-C ends the program, and requests are recorded."""
 
 import atexit
 import importlib.util
@@ -25,7 +32,8 @@ def _write_log():
             pass
 
 
-atexit.register(_write_log)
+if "libdarshan" in os.environ.get("LD_PRELOAD", ""):
+    atexit.register(_write_log)
 
 
 def _run_the_next():
@@ -41,6 +49,25 @@ def _run_the_next():
             return
 
 
+def _record_requests():
+    try:
+        from dxt_replay_requests.loading import install
+    except ImportError:
+        return
+    install()
+
+
+_record_requests()
 _run_the_next()
 '''
 """A `sitecustomize` for the job; it needs only Python."""
+
+
+def write_python_start(folder: Path) -> None:
+    """Write the folder in which each Python of the job looks for modules first. Raises: OSError."""
+    folder.mkdir()
+    (folder / FILE_NAME).write_text(TEXT, encoding="utf-8")
+    hooks = Path(__file__).parents[1] / "request_hooks"
+    (folder / HOOKS).mkdir()
+    for file in sorted(hooks.glob("*.py")):
+        shutil.copyfile(file, folder / HOOKS / file.name)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.output import DirectoryKind, check_output, new_directory, refusal
-from dxt_replay.traces.recorder_files import RECORDING_MARK, UNSEEN
+from dxt_replay.traces.recorder_files import PAGE_FAULTS, RECORDING_MARK, UNSEEN
 
 LOGS, PROFILES, CHECK, KILLED = "logs", "profile", "check", "killed"
 SCRIPT, CONFIG, PYTHON = "job.sh", "darshan.conf", "python"
-_NAMES = {RECORDING_MARK, LOGS, PROFILES, CHECK, KILLED, SCRIPT, CONFIG, PYTHON, UNSEEN}
+_NAMES = {RECORDING_MARK, LOGS, PROFILES, CHECK, KILLED, SCRIPT, CONFIG, PYTHON, UNSEEN, PAGE_FAULTS}
 
 
 def _objection(path: Path) -> str | None:

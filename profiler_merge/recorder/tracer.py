@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-DARSHAN, STRACE, DFTRACER = "darshan", "strace", "dftracer"
-TRACERS = (DARSHAN, STRACE, DFTRACER)
+DARSHAN, STRACE, DFTRACER, REQUESTS = "darshan", "strace", "dftracer", "requests"
+TRACERS = (DARSHAN, STRACE, DFTRACER, REQUESTS)
 
 LOGS = "$logs"
 """Placeholder in `variables` and `prefix` for the folder into which a process writes its logs."""
@@ -27,7 +27,6 @@ class Tracer:
     variables: environment of every process of the job; LOGS and OF_RANK as above.
     unset: variables that would spoil the recording.
     preload: libraries to load into every process.
-    python_path: folder that every Python process of the job finds its modules in first.
     prefix: words of the shell before the job's program; LOGS and OF_RANK as above.
     patterns: globs of the logs below the folder.
     note: the tracer's costs and losses, for people; "" if there are none.
@@ -40,7 +39,6 @@ class Tracer:
     variables: Mapping[str, str] = field(default_factory=dict)
     unset: tuple[str, ...] = ()
     preload: tuple[Path, ...] = ()
-    python_path: Path | None = None
     prefix: str = ""
     patterns: tuple[str, ...]
     note: str = ""

@@ -129,8 +129,13 @@ def data_mappings(maps: bytes) -> Iterator[bytes]:
     found = [match.groups() for match in map(_MAPPING.fullmatch, maps.splitlines()) if match]
     programs = {path for _, _, how, _, _, path in found if b"x" in how}
     for path in {path for *_, path in found}:
-        if path not in programs and _NOT_DATA.search(path) is None:
+        if path not in programs and is_data(path):
             yield path
+
+
+def is_data(path: bytes) -> bool:
+    """Whether a mapped path may be one of the job's own files."""
+    return path.startswith(b"/") and not path.startswith(b"//") and _NOT_DATA.search(path) is None
 
 
 def mapped_files(smaps: bytes) -> Mapping[bytes, tuple[int, int]]:

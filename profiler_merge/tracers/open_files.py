@@ -6,9 +6,31 @@ A position belongs to the open file description: dup and fork share it, each ope
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from dxt_replay.traces.schema import OPEN_FLAGS
+
 UNKNOWN = -1
+
+_FLAGS_OF_NAME = {
+    "O_RDONLY": ("read",),
+    "O_WRONLY": ("write",),
+    "O_RDWR": ("read", "write"),
+    "O_APPEND": ("append",),
+    "O_CREAT": ("create",),
+    "O_EXCL": ("exclusive",),
+    "O_TRUNC": ("truncate",),
+    "O_DIRECT": ("direct",),
+    "O_SYNC": ("sync",),
+    "O_DSYNC": ("sync",),
+}
+
+
+def open_flags(names: Collection[str]) -> int:
+    """`open_flags` of an operation from the names that open(2) gives them, such as O_RDWR; UNKNOWN without any."""
+    bits = {OPEN_FLAGS.index(flag) for name in names for flag in _FLAGS_OF_NAME.get(name, ())}
+    return sum(1 << bit for bit in bits) if names else UNKNOWN
 
 
 @dataclass(slots=True, eq=False)
@@ -88,7 +110,8 @@ class Positions:
         self._seen[file] = max(size, self._seen.get(file, 0))
 
     def seek(self, opened: OpenFile, position: int, *, only_asked: bool) -> None:
-        """Set the position to the result of a seek; if it `only_asked`, also check the position."""
+        """Set the position to the result of a seek. `only_asked`: the seek did not move (SEEK_CUR by 0), so its result
+        also checks the position that is known here."""
         if only_asked and opened.position != UNKNOWN:
             self.checks += 1
             self.misses += opened.position != position
@@ -97,8 +120,8 @@ class Positions:
     def warnings(self) -> list[str]:
         """Warnings from the seeks that only ask for the position."""
         return [
-            f"{self.misses} of {self.checks} seeks that asked for the position had another one than the reads and "
-            "writes before them: calls are missing from the trace"
+            f"{self.misses} of {self.checks} seeks that ask for the position contradict the reads and writes before "
+            "them: the trace lacks calls, and offsets may be wrong"
         ] * bool(self.misses)
 
     def greatest_sizes(self) -> dict[int, int]:

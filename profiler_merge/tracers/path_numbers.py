@@ -82,5 +82,5 @@ class PathNumbers:
             (self.dropped["software"], "Python code and libraries"),
         ]
         parts = [f"{format_counted(calls, 'operation')} on {what}" for calls, what in said if calls]
-        left_out = f"left out, as they load programs: {'; '.join(parts)}"
+        left_out = f"operations that load programs are left out: {'; '.join(parts)}"
         return [f"{left_out} (--include GLOB keeps files)"] if parts else []

@@ -23,9 +23,10 @@ _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d+)|[-_.](\d+)[-_]of[-_]\d+", re.IGNORE
 def rank_processes(
     processes: Sequence[TracedProcess], names: Sequence[Path]
 ) -> tuple[tuple[TracedRank, ...], list[str]]:
-    """The ranks in order, and warnings. `names`: the (first) file of each trace, by `TracedProcess.trace`.
+    """The ranks in order, and warnings. `names`: the first file of each trace, by `TracedProcess.trace`.
 
-    They are ordered by the ranks in the trace, else by `rank0`, `0-of-8` ... in the names, else by start.
+    The order is that of the rank numbers in the trace; without them, of `rank0`, `0-of-8` ... in the file names;
+    without those, of the starts.
     """
     children: dict[int, list[TracedProcess]] = {process.number: [] for process in processes}
     for process in processes:
@@ -110,12 +111,12 @@ def _warnings(
     if numbers is not None and list(numbers) != list(range(len(ranks))):
         shown = ", ".join(map(str, numbers[:8])) + (" ..." if len(numbers) > 8 else "")
         warnings.append(
-            f"the files are of rank {shown} alone: they are ranks 0 to {len(ranks) - 1} of the capture, and the traces "
-            "of the others are missing"
+            f"there are traces of rank {shown} alone: they become ranks 0 to {len(ranks) - 1} of the capture, which "
+            "lacks the other ranks"
         )
     if len(ranks) > 1 and numbers is None:
         warnings.append(
-            "a trace does not number its ranks: they are in the order of their starts. Put rank0, rank1 ... into the "
+            "the trace does not number its ranks, so they are numbered by start time. Put rank0, rank1 ... into the "
             "names of the files to number them"
         )
     return warnings

@@ -34,11 +34,11 @@ class Damage:
         """One sentence for each kind of damage."""
         found = []
         if self.cut:
-            found.append(f"cut off: {', '.join(self.cut)}: what comes after is not in the capture")
+            found.append(f"the end of {', '.join(self.cut)} is cut off: later events are not in the capture")
         if self.damaged:
             found.append(
-                f"damaged: {', '.join(self.damaged)}: the compressed data do not match their checksum, so what comes "
-                "after the damage is not in the capture, and events before it may be wrong"
+                f"the compressed data of {', '.join(self.damaged)} do not match their checksum: events after the "
+                "damage are not in the capture, and events before it may be wrong"
             )
         if self.lines:
             found.append(f"{self.lines} damaged line{'s' * (self.lines > 1)} left out")

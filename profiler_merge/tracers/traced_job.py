@@ -17,7 +17,9 @@ class TracedProcess:
     """A process in a trace.
 
     number: its index among all processes. pid: from the trace.
+    attached: whether its beginning was not traced, so that `pid` may be the id of any of its threads.
     trace: number of its trace, if each trace of a job has processes of its own.
+    host: the machine, "" if the trace does not say it.
     parent: the process that forked it, None if that was not traced.
     exe: the program that it ran last, "" if no exec was traced.
     executed: whether it ran a program of its own. operations: on files that are kept.
@@ -33,6 +35,8 @@ class TracedProcess:
     executed: bool = False
     operations: int = 0
     rank: int | None = None
+    host: str = ""
+    attached: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,6 +65,7 @@ class TracedJob:
     left_out: files of `paths` without a kept operation, such as folders of others.
     spans: of a rank, in CLOCK_REALTIME, if the program was annotated.
     complete: whether the trace surely holds all I/O.
+    tids: the kernel's id of each thread, by the number that `rows` gives it; below 1 if the trace does not say it.
     """
 
     files: tuple[Path, ...]
@@ -71,6 +76,7 @@ class TracedJob:
     rows: TracedRows
     paths: Sequence[bytes]
     complete: bool
+    tids: Sequence[int]
     sizes: Mapping[int, int] = field(default_factory=dict)
     mapped: frozenset[int] = frozenset()
     received: Mapping[str, int] = field(default_factory=dict)
@@ -84,8 +90,9 @@ class TracedJob:
     def nprocs(self) -> int:
         return len(self.ranks)
 
-    def of_rank(self, rank: int) -> np.ndarray:
-        """The operations of a rank and its workers, as `TRACED_ROW` in order of start; `thread` counts from 0.
+    def of_rank(self, rank: int) -> tuple[np.ndarray, list[tuple[TracedProcess, int]]]:
+        """The operations of a rank and its workers, as `TRACED_ROW` in order of start; `thread` counts from 0. Then the
+        process and the id (as in `tids`) of each of these threads.
 
         The threads of the rank's own process come first, then those of its workers, each by first appearance.
         """
@@ -100,4 +107,8 @@ class TracedJob:
         lane = np.empty(len(threads), dtype=np.int32)
         lane[order] = np.arange(len(threads), dtype=np.int32)
         rows["thread"] = lane[of_row.reshape(-1)]
-        return rows
+        own = place[rows["process"][first[order]]].tolist()
+        known = [
+            (processes[which], self.tids[thread]) for which, thread in zip(own, threads[order].tolist(), strict=True)
+        ]
+        return rows, known

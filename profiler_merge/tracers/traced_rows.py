@@ -1,4 +1,4 @@
-"""Operations in the order of a trace, kept outside of memory until a rank is requested."""
+"""Keeps operations in the order of a trace in a temporary file, and returns those of a rank."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ TRACED_ROW = np.dtype(
         ("length", np.int64),
         ("start_ns", np.int64),
         ("end_ns", np.int64),
+        ("other_file", np.int32),
+        ("open_flags", np.int16),
     ]
 )
-"""One operation. `process`, `thread`, `file`: numbers that the reader assigns. Times are CLOCK_REALTIME; the rest is as
-in `traces.schema.OPS_SCHEMA`."""
+"""One operation. `process`, `thread`, `file`: numbers that the reader assigns. `other_file`: number of a rename's new
+name, else -1. `open_flags`: -1 where they are not known. Times are CLOCK_REALTIME; the rest is as in
+`traces.schema.OPS_SCHEMA`."""
 
 BLOCK_ROWS = 1 << 16
 _MOST = 1 << 62

@@ -61,8 +61,8 @@ def text_of(extended: Extended) -> str:
     unsure = f", of which there may be {100 * extended.unsure:.0f} % more or fewer" if extended.unsure >= 0.01 else ""
     return (
         f"the profile shows {format_count(extended.profiled)} training steps; the other {format_count(added)} of steps "
-        f"{extended.first} to {extended.last} ({share:.3g} %) are extended from them{unsure}: when they began follows "
-        "from the reads, how long they computed from the profiled steps (--no-extend leaves them out)"
+        f"{extended.first} to {extended.last} ({share:.3g} %) are inferred{unsure}: their starts from the "
+        "reads, their compute times from the profiled steps (--no-extend leaves them out)"
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 import numpy as np
 
 from dxt_replay.profiler_merge.unprofiled.profiled_steps import ProfiledSteps
+from dxt_replay.traces.row_order import distinct_rows
 from dxt_replay.traces.schema import APIS, READ, TRACED
 
 _DIGITS = re.compile(r"\d+")
@@ -63,7 +64,7 @@ def loop_reads(
     reads = (operations["op"] == READ) & (operations["origin"] == TRACED) & (operations["length"] > 0)
     if not (reads & (operations["api"] == api)).any():
         api = APIS.index("MPIIO")
-    reads &= operations["api"] == api
+    reads &= (operations["api"] == api) | (operations["api"] == APIS.index("MMAP"))
     start = operations["start_ns"]
     inside = reads & (start >= window_ns[0]) & (start < window_ns[1])
     chosen = reads & ((process == _OWN) if _reads_itself(start, inside, process, steps) else (process != _OWN))
@@ -111,7 +112,7 @@ def _alike(file_id: np.ndarray, inside: np.ndarray, step: np.ndarray, path: Call
         # Names without numbers, such as digests: accept all with the suffix in the folder.
         kinds = {file: _place(kind) for file, kind in kinds.items()}
     steps_of: dict[str, set[int]] = {}
-    for file, number in np.unique(np.stack((file_id[inside], step[inside]), axis=1), axis=0).tolist():
+    for file, number in distinct_rows(file_id[inside], step[inside]).values.tolist():
         steps_of.setdefault(kinds[file], set()).add(number)
     most = max(map(len, steps_of.values()), default=0)
     alike = np.zeros(int(file_id.max(initial=-1)) + 1, dtype=bool)

@@ -7,7 +7,7 @@ many different sizes if one more common than the four would contradict them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
+from itertools import permutations, product
 
 import numpy as np
 
@@ -72,7 +72,9 @@ def _common(transfers: Transfers, rest: np.ndarray) -> np.ndarray:
     mixed = transfers.select(both)
     streams = np.stack((2 * both, 2 * both + 1), axis=1).ravel()
     best, least = used[streams], _misfit(mixed, rest[streams], used[streams])
-    for way in product((0, 1), repeat=TOP):
+    # The direction of a size that no file has changes nothing.
+    ways = [(0, 1) if mixed.access_count[:, place].any() else (0,) for place in range(TOP)]
+    for way in product(*ways):
         tried = _split(mixed, rest[streams], way)
         misfit = _misfit(mixed, rest[streams], tried)
         better = np.repeat(misfit < least, 2)
@@ -121,19 +123,19 @@ def _exchanged(transfers: Transfers, used: np.ndarray) -> np.ndarray:
     bins = np.searchsorted(BOUNDS, transfers.access)
     known = used.sum(axis=1) == transfers.count
     both = np.flatnonzero(known[0::2] & known[1::2] & (transfers.count[0::2] > 0) & (transfers.count[1::2] > 0))
-    reads, writes = used[0::2], used[1::2]
-    for first in range(TOP):
-        for second in range(TOP):
-            size = transfers.access[both]
-            surplus = (reads[both] * size).sum(axis=1) - transfers.moved[0::2][both]
-            larger = size[:, first] - size[:, second]
-            swaps = np.where((larger > 0) & (bins[both, first] == bins[both, second]), surplus, 0)
-            swaps = swaps // np.maximum(larger, 1)
-            swaps = np.clip(swaps, 0, np.minimum(reads[both, first], writes[both, second]))
-            reads[both, first] -= swaps
-            writes[both, first] += swaps
-            reads[both, second] += swaps
-            writes[both, second] -= swaps
+    reads, writes, size = used[0::2], used[1::2], transfers.access[both]
+    for first, second in permutations(range(TOP), 2):
+        larger = size[:, first] - size[:, second]
+        possible = (larger > 0) & (bins[both, first] == bins[both, second])
+        if not possible.any():
+            continue
+        surplus = (reads[both] * size).sum(axis=1) - transfers.moved[0::2][both]
+        swaps = np.where(possible, surplus, 0) // np.maximum(larger, 1)
+        swaps = np.clip(swaps, 0, np.minimum(reads[both, first], writes[both, second]))
+        reads[both, first] -= swaps
+        writes[both, first] += swaps
+        reads[both, second] += swaps
+        writes[both, second] -= swaps
     return used
 
 

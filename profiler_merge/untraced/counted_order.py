@@ -14,6 +14,7 @@ import numpy as np
 from dxt_replay.profiler_merge.untraced.access_sizes import SizedAccesses
 from dxt_replay.profiler_merge.untraced.gap_runs import GapRuns, gap_runs
 from dxt_replay.profiler_merge.untraced.passes import whole_passes
+from dxt_replay.traces.row_order import distinct_rows
 
 _GOLDEN = 0.6180339887498949
 
@@ -128,14 +129,12 @@ class _Placement:
         some, all_able = (np.bincount(self.process, weights=counts) for counts in (wanted, self._count(able)))
         picks = ((some > 0) & (some < all_able))[self.process]
         if picks.any():
-            pairs = np.stack((self.stream, self.size))
-            sizes, of_size = np.unique(pairs, axis=1, return_inverse=True)
-            of_size = of_size.reshape(-1)
-            counts = np.bincount(of_size, weights=able, minlength=sizes.shape[1]).astype(np.int64)
-            fits = (counts >= wanted[sizes[0]]) & (counts <= wanted[sizes[0]] + self.runs[sizes[0]])
-            fits &= picks[sizes[0]]
+            pairs, _, of_size = distinct_rows(self.stream, self.size)
+            of = pairs[:, 0]
+            counts = np.bincount(of_size, weights=able, minlength=len(of)).astype(np.int64)
+            fits = (counts >= wanted[of]) & (counts <= wanted[of] + self.runs[of]) & picks[of]
             chosen = np.full(streams, -1)
-            chosen[sizes[0][fits]] = np.flatnonzero(fits)
+            chosen[of[fits]] = np.flatnonzero(fits)
             able &= (chosen[self.stream] < 0) | (of_size == chosen[self.stream])
         total = np.bincount(self.stream[able], minlength=streams)
         stream = self.stream[able]

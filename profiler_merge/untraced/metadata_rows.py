@@ -1,10 +1,10 @@
-"""Opens, closes, stats, seeks and syncs of files, placed by the evidence of counters and traced operations. Pure.
+"""Opens, closes, stats and syncs of files, placed by the evidence of counters and traced operations. Pure.
 
 Their numbers are the counters'. The first open and the last close have their recorded times; in a record of one rank,
 so do the last open and the first close. Other opens are placed where an offset returns to the start of the file, and a
-close at the end of the previous pass. A stat follows an open. A seek comes before an operation that does not continue
-where the last one ended, or after an open. Syncs follow the writes, evenly spread.
-The durations divide the recorded metadata time. A seek reaches no storage. A close lasts at most from the file's last
+close at the end of the previous pass. A stat follows an open. Syncs follow the writes, evenly spread. Seeks reach no
+storage and get no rows.
+The durations divide the recorded metadata time, less that of the seeks. A close lasts at most from the file's last
 operation to its last close. Opens and stats share the rest: slow storage takes time to open a file that was read, and
 hardly any to close it.
 """
@@ -14,7 +14,6 @@ from __future__ import annotations
 import numpy as np
 
 from dxt_replay.profiler_merge.untraced.file_operations import (
-    NO_OFFSET,
     FileOperations,
     MadeRows,
     concatenated,
@@ -34,14 +33,14 @@ from dxt_replay.profiler_merge.untraced.timeline_slots import (
 )
 from dxt_replay.traces.schema import OPS
 
-OPEN, CLOSE, STAT, SYNC, SEEK = (OPS.index(op) for op in ("open", "close", "stat", "sync", "seek"))
+OPEN, CLOSE, STAT, SYNC = (OPS.index(op) for op in ("open", "close", "stat", "sync"))
 SEEK_NS = 1_000
-"""Duration of a seek, which moves a number in the kernel: 0.4 to 1 us, measured on local disks and FUSE."""
+"""Longest duration of a seek, which moves a number in the kernel: 0.4 to 1 us, measured on local disks and FUSE."""
 
 _ROUNDED_NS = 10
 """Largest rounding error of a time difference: two times of a job of some days, as seconds in doubles."""
 
-_AFTER_WRITE, _AFTER_OPEN, _AFTER_STAT, _LAST = range(4)
+_AFTER_WRITE, _AFTER_OPEN, _LAST = range(3)
 
 
 def metadata_rows(files: CountedFiles, operations: FileOperations, unknown_ns: np.ndarray) -> MadeRows:
@@ -83,15 +82,14 @@ class _Placement:
         # Reads after the last close used a descriptor that stayed open to the end.
         self.left_open = self.used & (last_start > files.close_end) & (closes > 1)
         self.closes = closes - self.left_open
-        self.rows_counted = files.opens + self.closes + files.stats + files.seeks
-        each_ns = files.meta_ns // np.maximum(self.rows_counted, 1)
+        self.rows_counted = files.opens + self.closes + files.stats
+        each_ns = files.meta_ns // np.maximum(self.rows_counted + files.seeks, 1)
         bounded = files.own & self.used & ~self.left_open & (files.close_end != NOT_SEEN)
         after_ns = np.maximum(files.close_end - self.finish, 0)
         self.close_ns = np.where(bounded, np.minimum(each_ns, after_ns), each_ns)
-        reaching = files.opens + files.stats
-        self.seek_ns = np.where(reaching > 0, np.minimum(each_ns, SEEK_NS), each_ns)
-        left_ns = files.meta_ns - self.closes * self.close_ns - files.seeks * self.seek_ns
-        self.each_ns = left_ns // np.maximum(reaching, 1)
+        self.unplaced_ns = files.meta_ns - files.seeks * np.minimum(each_ns, SEEK_NS)
+        left_ns = self.unplaced_ns - self.closes * self.close_ns
+        self.each_ns = left_ns // np.maximum(files.opens + files.stats, 1)
 
     def _of_first(self, column: np.ndarray, otherwise: int) -> np.ndarray:
         values = np.full(len(self.files), otherwise, dtype=np.int64)
@@ -110,11 +108,9 @@ class _Placement:
         self._place_opens()
         self._place_closes()
         closes = np.maximum(self.closes - self.pinned_closes, 0)
-        others_ns = self.pinned_ns + closes * self.close_ns + files.seeks * self.seek_ns
-        left_ns = np.maximum(files.meta_ns - others_ns, 0)
-        budget = left_ns // np.maximum(self.rows_counted - self.pinned - closes - files.seeks, 1)
+        left_ns = np.maximum(self.unplaced_ns - self.pinned_ns - closes * self.close_ns, 0)
+        budget = left_ns // np.maximum(self.rows_counted - self.pinned - closes, 1)
         self._attach(STAT, files.stats, _AFTER_OPEN)
-        self._place_seeks()
         self._place_syncs()
         self._lay(budget)
         return concatenated(self.made)
@@ -183,25 +179,6 @@ class _Placement:
         left = missing - np.bincount(file[chosen], minlength=len(files))
         self._spread(CLOSE, left, files.close_start, files.close_end, self.close_ns)
 
-    def _place_seeks(self) -> None:
-        ops, files = self.ops, self.files
-        if not files.seeks.any():
-            return
-        event = self.events.of_operation
-        opened = np.zeros(len(ops), dtype=bool)
-        opened[self.begins_pass] = True
-        if len(ops):
-            before = np.maximum(event - 1, 0)
-            opened |= (event > 0) & (self.events.kind[before] == OPEN_EVENT) & (self.events.file[before] == ops.file)
-        is_first = np.arange(len(ops)) == self.first[ops.file]
-        before_it = np.roll(ops.offset + ops.length, 1) if ops.goes_on_at is None else ops.goes_on_at
-        goes_on_at = np.where(opened | is_first, 0, before_it)
-        jumps = np.flatnonzero((files.seeks[ops.file] > 0) & (ops.offset != goes_on_at))
-        chosen = jumps[number_in_group(ops.file[jumps]) < files.seeks[ops.file[jumps]]]
-        self._wait(SEEK, ops.file[chosen], event[chosen], AT_END, _AFTER_STAT, ops.offset[chosen])
-        left = files.seeks - np.bincount(ops.file[chosen], minlength=len(files))
-        self._attach(SEEK, left, _AFTER_STAT, offset=0)
-
     def _place_syncs(self) -> None:
         """Place the j-th of n syncs after the j-th n-th of the writes, before the close unless the close is traced."""
         files, ops, events = self.files, self.ops, self.events
@@ -216,7 +193,7 @@ class _Placement:
         self._wait(SYNC, file, events.slot_after(after), AT_BEGIN, _AFTER_WRITE)
         self._attach(SYNC, np.where(writes == 0, files.syncs, 0), _LAST)
 
-    def _attach(self, op: int, counts: np.ndarray, rank: int, offset: int = NO_OFFSET) -> None:
+    def _attach(self, op: int, counts: np.ndarray, rank: int) -> None:
         """Place rows after the opens of their file, in equal shares; without opens, before the first operation."""
         if not counts.any():
             return
@@ -230,14 +207,14 @@ class _Placement:
         first_open = np.cumsum(of_file) - of_file
         file, number = numbered(np.where(of_file > 0, counts, 0))
         chosen = order[first_open[file] + number * of_file[file] // np.maximum(counts[file], 1)]
-        self._wait(op, file, slot[chosen], side[chosen], rank, offset)
+        self._wait(op, file, slot[chosen], side[chosen], rank)
         file, _ = numbered(np.where((of_file == 0) & self.used, counts, 0))
-        self._wait(op, file, events.of_operation[self.first[file]], AT_END, rank, offset)
+        self._wait(op, file, events.of_operation[self.first[file]], AT_END, rank)
         file, _ = numbered(np.where((of_file == 0) & ~self.used, counts, 0))
-        sync_ns = self.files.write_ns // np.maximum(self.files.syncs, 1)
-        budget = {SYNC: sync_ns, SEEK: self.seek_ns}.get(op, self.each_ns)[file]
+        each_ns = self.files.write_ns // np.maximum(self.files.syncs, 1) if op == SYNC else self.each_ns
+        budget = each_ns[file]
         start = self.unknown_ns[file] + _number_and_time(self.files.process[file], self.unknown_ns[file], budget)
-        self.made.append(made_rows(op, file, start, start + budget, offset=offset))
+        self.made.append(made_rows(op, file, start, start + budget))
 
     def _spread(self, op: int, counts: np.ndarray, begin: np.ndarray, end: np.ndarray, each_ns: np.ndarray) -> None:
         """Rows at equal distances inside a recorded window, of `each_ns` (files,)."""
@@ -250,37 +227,28 @@ class _Placement:
         start = np.where(begin[file] == NOT_SEEN, undated, begin[file] + place)
         self.made.append(made_rows(op, file, start, start + each_ns[file]))
 
-    def _wait(
-        self,
-        op: int,
-        file: np.ndarray,
-        slot: np.ndarray,
-        side: np.ndarray | int,
-        rank: int,
-        offset: np.ndarray | int = NO_OFFSET,
-    ) -> None:
+    def _wait(self, op: int, file: np.ndarray, slot: np.ndarray, side: np.ndarray | int, rank: int) -> None:
         """Note rows for a slot; they are placed together at the end."""
         if not len(file):
             return
-        constants = (np.broadcast_to(np.int64(value), len(file)) for value in (op, rank))
-        places = (np.broadcast_to(np.asarray(value, dtype=np.int64), len(file)) for value in (side, offset))
-        self.waiting.append((file, slot, *constants, *places))
+        columns = (np.broadcast_to(np.asarray(value, dtype=np.int64), len(file)) for value in (op, rank, side))
+        self.waiting.append((file, slot, *columns))
 
     def _lay(self, budget_ns: np.ndarray) -> None:
         if not self.waiting:
             return
-        file, slot, op, rank, side, offset = (np.concatenate(column) for column in zip(*self.waiting, strict=True))
+        file, slot, op, rank, side = (np.concatenate(column) for column in zip(*self.waiting, strict=True))
         written = self.ops.is_write
         spent = np.zeros(len(self.files), dtype=np.int64)
         np.add.at(spent, self.ops.file[written], (self.ops.end - self.ops.start)[written])
         # fsync counts as write time.
         sync_ns = np.maximum(self.files.write_ns - spent, 0) // np.maximum(self.files.syncs, 1)
         duration = budget_ns[file]
-        for kind, times in ((SYNC, sync_ns), (CLOSE, self.close_ns), (SEEK, self.seek_ns)):
+        for kind, times in ((SYNC, sync_ns), (CLOSE, self.close_ns)):
             duration = np.where(op == kind, times[file], duration)
         start, end = lay(self.events, slot, side, rank, duration)
         tie = self.events.order_of_slots(slot, side) + rank
-        self.made.append(made_rows(op, file, start, end, offset=offset, tie=tie))
+        self.made.append(made_rows(op, file, start, end, tie=tie))
 
 
 def _open_pins(placed: _Placement) -> list[tuple[np.ndarray, ...]]:

@@ -1,7 +1,7 @@
 """The traced operations of counted files, if they are too many for memory: accessed by file, without a copy.
 
-Metadata operations depend on few reads and writes: those beside an open or a close with a recorded time, those that may
-begin a pass over the file, and those before which the position jumped. Only these are read into memory.
+Metadata operations depend on few reads and writes: those beside an open or a close with a recorded time, and those that
+may begin a pass over the file. Only these are read into memory.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def needed_operations(by_file: ByFile, files: CountedFiles, streams: np.ndarray)
     """The operations on which the metadata operations of the files depend, and some more.
 
     Memory: those operations. They are all operations of a file that was written and synced; else as many of each file
-    as its opens and seeks, plus some ten.
+    as its opens, plus some ten.
     """
     begin, used = by_file.begin, by_file.count > 0
     search = _Search(by_file, files, (files.syncs > 0) & (streams[1::2] > 0))
@@ -137,26 +137,16 @@ class _Search:
         self._by_file, self._files, self._whole = by_file, files, whole
         self._begin = by_file.begin
         self._several = (files.opens > 1) & ~whole
-        self._sought = (files.seeks > 0) & ~whole
-        self._jumps = np.zeros(len(files), dtype=np.int64)
         self.found: list[np.ndarray] = []
 
     def look_at(self, numbers: np.ndarray) -> None:
         """Search the next operations."""
         file = self._by_file.file_of(numbers)
         self.found += [self._latest(numbers, file), numbers[self._whole[file]]]
-        rows = np.flatnonzero((self._several | self._sought)[file] & (numbers > self._begin[file]))
-        if not len(rows):
-            return
-        numbers, file = numbers[rows], file[rows]
-        value = self._by_file.values
-        offset = value("offset", numbers)
-        goes_on_at = value("offset", numbers - 1) + value("length", numbers - 1)
-        for chosen in (
-            self._jumped(file, offset, goes_on_at),
-            self._begins(numbers, file, offset, goes_on_at),
-        ):
-            self.found += [numbers[chosen], numbers[chosen] - 1]
+        rows = np.flatnonzero(self._several[file] & (numbers > self._begin[file]))
+        if len(rows):
+            chosen = self._begins(numbers[rows], file[rows])
+            self.found += [chosen, chosen - 1]
 
     def _latest(self, numbers: np.ndarray, file: np.ndarray) -> np.ndarray:
         """The operation of each file that ends last."""
@@ -166,25 +156,16 @@ class _Search:
         rows = np.flatnonzero(end == latest)
         return numbers[rows[np.unique(file[rows], return_index=True)[1]]]
 
-    def _jumped(self, file: np.ndarray, offset: np.ndarray, goes_on_at: np.ndarray) -> np.ndarray:
-        """Rows before which the position jumped: as many as there are seeks, and those that may be the first after an
-        open."""
-        rows = np.flatnonzero((offset != goes_on_at) & self._sought[file])
-        of = file[rows]
-        most = self._files.seeks + self._files.opens + 2
-        chosen = rows[self._jumps[of] + number_in_group(of) < most[of]]
-        self._jumps += np.bincount(of, minlength=len(self._jumps))
-        return chosen
-
-    def _begins(self, numbers: np.ndarray, file: np.ndarray, offset: np.ndarray, goes_on_at: np.ndarray) -> np.ndarray:
-        """Rows that may begin a pass over the file: the most likely ones, as many as there are opens."""
-        files, rows = self._files, np.flatnonzero(self._several[file])
-        start = self._by_file.values("start_ns", numbers[rows])
-        of = file[rows]
-        between = (start > files.open_start[of]) & (~files.own[of] | (start < files.open_end[of]))
-        rows, of, start = rows[between], of[between], start[between]
-        first = self._by_file.values("offset", self._begin[of])
-        returns = (offset[rows] < goes_on_at[rows]) & (offset[rows] <= first)
-        gap = start - self._by_file.values("end_ns", numbers[rows] - 1)
-        order = np.lexsort((-gap, ~returns, of))
-        return rows[order[number_in_group(of[order]) < files.opens[of[order]]]]
+    def _begins(self, numbers: np.ndarray, file: np.ndarray) -> np.ndarray:
+        """The operations that may begin a pass over the file: the most likely ones, as many as there are opens."""
+        files, value = self._files, self._by_file.values
+        start = value("start_ns", numbers)
+        between = (start > files.open_start[file]) & (~files.own[file] | (start < files.open_end[file]))
+        numbers, file, start = numbers[between], file[between], start[between]
+        offset, before = value("offset", numbers), numbers - 1
+        returns = (offset < value("offset", before) + value("length", before)) & (
+            offset <= value("offset", self._begin[file])
+        )
+        gap = start - value("end_ns", before)
+        order = np.lexsort((-gap, ~returns, file))
+        return numbers[order[number_in_group(file[order]) < files.opens[file[order]]]]

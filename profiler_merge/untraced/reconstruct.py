@@ -46,7 +46,7 @@ from dxt_replay.traces.few_together import few_together
 from dxt_replay.traces.schema import OPS, READ, WRITE
 
 MOST_ROWS = 1 << 24
-"""Most opens, seeks, stats and syncs that are made for one process, unless it has more reads and writes.
+"""Most opens, stats and syncs that are made for one process, unless it has more reads and writes.
 
 It protects memory: the files with the most of them lose theirs."""
 
@@ -81,8 +81,8 @@ class ReconstructedRows:
     `record_id` and `target_id` (uint64).
 
     `target_id`: record id of the new name for a rename, else 0. `tie` orders rows that start together.
-    `names`: record id -> path of new names that the log does not know. `left_out`: record id -> opens, seeks, stats and
-    syncs that are too many to be made. `rebuilt`: the reads and writes among the rows, by module.
+    `names`: record id -> path of new names that the log does not know. `left_out`: record id -> opens, stats and syncs
+    that are too many to be made. `rebuilt`: the reads and writes among the rows, by module.
     """
 
     process: np.ndarray
@@ -285,7 +285,7 @@ def _columns(made: Sequence[_MadeOfModule], renames: Mapping[int, Renames]) -> d
         "start_ns": np.concatenate([rows.start for _, rows in parts] + [at_ns]),
         "end_ns": np.concatenate([rows.end for _, rows in parts] + [at_ns]),
     }
-    for name, value in (("offset", 0), ("length", 0), ("tie", _AFTER_ALL)):
+    for name, value in (("offset", -1), ("length", 0), ("tie", _AFTER_ALL)):
         of_renames = np.full(renamed, value, dtype=np.int64)
         columns[name] = np.concatenate([getattr(rows, name) for _, rows in parts] + [of_renames])
     order = _in_order(columns)
@@ -310,8 +310,8 @@ def _apis(made: _MadeOfModule) -> tuple[np.ndarray, np.ndarray]:
 def _bounded(
     modules: Sequence[CountedModule], processes: int, most: int
 ) -> tuple[list[CountedModule], Mapping[int, int]]:
-    """The rows with only the first and last open of the files with the most opens, seeks, stats and syncs, for
-    processes with more than `most` of these.
+    """The rows with only the first and last open of the files with the most opens, stats and syncs, for processes with
+    more than `most` of these.
 
     Also the number that each such file loses, by record id. No read or write is lost."""
     rows = np.concatenate([_metadata(each) for each in modules])
@@ -333,9 +333,10 @@ def _bounded(
         gone = made - left
         for record, count in zip(files.record_id[gone > 0].tolist(), gone[gone > 0].tolist(), strict=True):
             lost[record] += count
-        counts = {name: np.where(mask, getattr(files, name), 0) for name in ("stats", "seeks", "syncs")}
+        counts = {name: np.where(mask, getattr(files, name), 0) for name in ("stats", "syncs")}
         counts["opens"] = np.where(mask, files.opens, few)
-        counts["meta_ns"] = (files.meta_ns * (left / np.maximum(left + gone, 1))).astype(np.int64)
+        share = np.where(gone > 0, left / np.maximum(made, 1), 1.0)
+        counts |= {name: (getattr(files, name) * share).astype(np.int64) for name in ("seeks", "meta_ns")}
         bounded.append(replace(each, files=replace(files, **counts)))
     return bounded, lost
 
@@ -345,7 +346,7 @@ def _metadata(counted: CountedModule) -> np.ndarray:
     files = counted.files
     if counted.module == "MPI-IO":
         return np.zeros(len(files), dtype=np.int64)
-    return 2 * files.opens + files.stats + files.seeks + files.syncs
+    return 2 * files.opens + files.stats + files.syncs
 
 
 def _first_times(traced: Traced, counted: Sequence[CountedFiles], processes: int) -> np.ndarray:

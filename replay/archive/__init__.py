@@ -1,1 +1,2 @@
-"""Many jobs at once, as a centre's archive holds them: their captures made, and a line for each job."""
+"""Many jobs at once, such as the archive of a computing centre: a capture of each job, and a table with a row for
+each."""

@@ -49,12 +49,11 @@ class ArchiveJobs:
 
 
 def archive_jobs(given: Sequence[Path], *, captures: bool) -> ArchiveJobs:
-    """The jobs in what was given: logs, captures, and folders with both at any depth.
+    """The jobs in the given paths: logs, captures, and folders that hold both at any depth.
 
-    Logs of single processes are of one job where they lie in one folder (or in its folders `rank<r>`) and share a job
-    id, a parent or a command; a log of several ranks is a job of its own. `captures`: whether captures count; without,
-    they are passed over.
-    Raises: LogError for a path that does not exist, or a folder without any.
+    Logs of single processes are one job if they lie in one folder (or in its folders `rank<r>`) and share a job id, a
+    parent or a command. A log of several ranks is a job of its own. `captures`: False skips captures.
+    Raises: LogError for a path that does not exist, or a folder without any log or capture.
     """
     jobs: list[ArchiveJob] = []
     logs: dict[Path, list[tuple[Path, Path]]] = {}

@@ -1,8 +1,9 @@
-"""A line for each job of an archive: what it was, what it moved, and what storage costs it."""
+"""Makes a table with a row for each job of an archive: its program, the bytes it moved, and the cost of its storage."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -20,6 +21,7 @@ from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.replay.archive.archive_jobs import CAPTURE_SUFFIX, ArchiveJob, ArchiveJobs
 from dxt_replay.replay.causal.storage_limit import NoStorageLimitError, storage_limit
 from dxt_replay.traces.errors import DxtReplayError, UsageError
+from dxt_replay.traces.plain import plain
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.units import NS_PER_S
 from dxt_replay.traces.unseen import nothing_recorded
@@ -28,45 +30,63 @@ from dxt_replay.traces.workers.workers import Workers
 if TYPE_CHECKING:
     import pandas as pd
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CataloguedJob:
+    """One job of the table.
+
+    Operations and bytes: of the trace and those rebuilt from counters together. traced_pct: traced share of the counted
+    bytes. io_s (mean of the ranks), io_pct (of the run time), bandwidth and transfer size: of traced operations, None
+    without any. step_s and the shares of the training loop: None without a profile.
+    error: why the job could not be read; all fields but its name are then None.
+    """
+
+    name: str
+    job_id: int | None = None
+    start: datetime | None = None
+    program: str | None = None
+    ranks: int | None = None
+    run_time_s: float | None = None
+    files: int | None = None
+    reads: int | None = None
+    writes: int | None = None
+    metadata_operations: int | None = None
+    bytes_read: int | None = None
+    bytes_written: int | None = None
+    traced_pct: float | None = None
+    io_s: float | None = None
+    io_pct: float | None = None
+    bandwidth_mib_s: float | None = None
+    median_transfer_bytes: float | None = None
+    steps: int | None = None
+    step_s: float | None = None
+    compute_pct: float | None = None
+    input_wait_pct: float | None = None
+    storage_limit_pct: float | None = None
+    partial: bool | None = None
+    warnings: int | None = None
+    error: str | None = None
+
+
+_ARROW = {
+    "str": pa.string(),
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "bool": pa.bool_(),
+    "datetime": pa.timestamp("s", tz="UTC"),
+}
+"""Type of a field of `CataloguedJob` -> that of its column."""
+
 CATALOGUE_SCHEMA = pa.schema(
-    [
-        ("name", pa.string()),
-        ("job_id", pa.int64()),
-        ("start", pa.timestamp("s", tz="UTC")),
-        ("program", pa.string()),
-        ("ranks", pa.int64()),
-        ("run_time_s", pa.float64()),
-        ("files", pa.int64()),
-        ("reads", pa.int64()),
-        ("writes", pa.int64()),
-        ("metadata_operations", pa.int64()),
-        ("bytes_read", pa.int64()),
-        ("bytes_written", pa.int64()),
-        ("traced_pct", pa.float64()),
-        ("io_s", pa.float64()),
-        ("io_pct", pa.float64()),
-        ("bandwidth_mib_s", pa.float64()),
-        ("median_transfer_bytes", pa.float64()),
-        ("steps", pa.int64()),
-        ("step_s", pa.float64()),
-        ("compute_pct", pa.float64()),
-        ("input_wait_pct", pa.float64()),
-        ("storage_limit_pct", pa.float64()),
-        ("partial", pa.bool_()),
-        ("warnings", pa.int64()),
-        ("error", pa.string()),
-    ]
+    [(each.name, _ARROW[str(each.type).removesuffix(" | None")]) for each in dataclasses.fields(CataloguedJob)]
 )
-"""A row per job. Operations and bytes are those of the trace and those rebuilt from counters together; `traced_pct`
-says how much of the counted bytes was traced. `io_s` (the mean of the ranks), `io_pct` (of the run time), the bandwidth
-and the transfer size are of traced operations, null without any; what speaks of steps is null without a profile.
-`error`: why the job could not be read; everything but its name is then null."""
+"""A row per job: the fields of `CataloguedJob`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalogue:
-    """The jobs of an archive. table: of CATALOGUE_SCHEMA. helpers: logs of processes that only looked like a part of a
-    job, which have no row."""
+    """The jobs of an archive. table: of CATALOGUE_SCHEMA. helpers: number of logs of short processes beside a job, such
+    as `uname`, which have no row."""
 
     table: pa.Table
     helpers: int
@@ -92,9 +112,14 @@ class Catalogue:
         """The table as a DataFrame. Raises: MissingDependencyError without pandas."""
         return to_pandas(self.table)
 
+    @property
+    def jobs(self) -> list[CataloguedJob]:
+        """The rows of the table."""
+        return [CataloguedJob(**row) for row in self.table.to_pylist()]
+
     def as_json(self) -> dict[str, Any]:
         """The object that `--json` prints."""
-        return {"helpers": self.helpers, "jobs": [_plain(row) for row in self.table.to_pylist()]}
+        return {"helpers": self.helpers, "jobs": plain(self.jobs)}
 
 
 def check_order(order: str) -> tuple[str, str]:
@@ -108,70 +133,68 @@ def check_order(order: str) -> tuple[str, str]:
 def catalogue(
     archive: ArchiveJobs,
     workers: Workers,
-    on_job: Callable[[Mapping[str, Any]], None] = lambda row: None,
+    on_job: Callable[[CataloguedJob], None] = lambda job: None,
     named: Callable[[str], str] = str,
 ) -> Catalogue:
-    """The line of each job; logs are merged into a temporary directory for it, one job at a time for each worker.
+    """The row of each job. Each worker merges the logs of one job at a time into a temporary directory.
 
     `named`: the text of an error, or a path, as the user knows the paths in it.
     Raises: WorkerError. A job that cannot be read is a row with its error.
     """
-    rows = []
+    jobs: list[CataloguedJob] = []
     with (
         TemporaryDirectory(prefix="dxt-replay-") as folder,  # not in the worker, which may end at any time
         workers.results(_Line(folder=Path(folder)), archive.jobs, operations=archive.operations, named=str) as results,
     ):
-        for row in results:
-            on_job(row)
-            rows.append({**row, "error": named(row["error"])} if "error" in row else row)
-    rows += [{"name": named(str(path)), "error": named(why)} for path, why in sorted(archive.unread.items())]
-    return Catalogue(table=_table(rows), helpers=archive.helpers)
-
-
-def _table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in CATALOGUE_SCHEMA]
-    return pa.Table.from_arrays(columns, schema=CATALOGUE_SCHEMA)
+        for job in results:
+            on_job(job)
+            jobs.append(job if job.error is None else dataclasses.replace(job, error=named(job.error)))
+    unread = sorted(archive.unread.items())
+    jobs += [CataloguedJob(name=named(str(path)), error=named(why)) for path, why in unread]
+    table = pa.Table.from_pylist(list(map(dataclasses.asdict, jobs)), schema=CATALOGUE_SCHEMA)
+    return Catalogue(table=table, helpers=archive.helpers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
     folder: Path
 
-    def __call__(self, job: ArchiveJob) -> dict[str, Any]:
+    def __call__(self, job: ArchiveJob) -> CataloguedJob:
         try:
             if not job.logs:
-                return {"name": job.name, **line_of(open_capture(job.path))}
+                return catalogued(job.name, open_capture(job.path))
             here = self.folder if self.folder.is_dir() else None  # a worker on another machine has one of its own
             with TemporaryDirectory(dir=here) as place:
                 capture = Path(place, f"job{CAPTURE_SUFFIX}")
                 merge(job.logs, [], capture)
-                return {"name": job.name, **line_of(open_capture(capture, named=job.path))}
+                return catalogued(job.name, open_capture(capture, named=job.path))
         except (DxtReplayError, OSError) as error:
-            return {"name": job.name, "error": str(error)}
+            return CataloguedJob(name=job.name, error=str(error))
 
 
-def line_of(capture: Capture) -> dict[str, Any]:
-    """The row of a capture, without its name. Raises: CaptureError when the capture is damaged."""
+def catalogued(name: str, capture: Capture) -> CataloguedJob:
+    """The row of a capture. Raises: CaptureError when the capture is damaged."""
     found = summarise(capture)
     info = capture.info
     traced = found.operations.read + found.operations.write > 0
     recorded = not nothing_recorded(found.coverage.unseen)
-    return {
-        "job_id": info.job.job_id,
-        "start": datetime.fromtimestamp(info.job.start_ns // NS_PER_S, timezone.utc) if info.job.start_ns > 0 else None,
-        "program": program_of(info.job.exe.strip()) or None,
-        "ranks": len(capture.ranks),
-        "run_time_s": info.job.run_time_s or None,
+    return CataloguedJob(
+        name=name,
+        job_id=info.job.job_id,
+        start=datetime.fromtimestamp(info.job.start_ns // NS_PER_S, timezone.utc) if info.job.start_ns > 0 else None,
+        program=program_of(info.job.exe.strip()) or None,
+        ranks=len(capture.ranks),
+        run_time_s=info.job.run_time_s or None,
+        traced_pct=None if found.coverage.bytes is None else 100 * found.coverage.bytes,
+        partial=info.partial,
+        warnings=len(info.warnings),
         **(_counts(capture, found) if recorded else {}),
-        "traced_pct": None if found.coverage.bytes is None else 100 * found.coverage.bytes,
-        "partial": info.partial,
-        "warnings": len(info.warnings),
         **(_of_io(found) if traced else {}),
         **_of_steps(capture, found),
-    }
+    )
 
 
-def _counts(capture: Capture, found: Summary) -> dict[str, int]:
+def _counts(capture: Capture, found: Summary) -> dict[str, Any]:
     rebuilt = found.reconstructed
     return {
         "files": capture.files.num_rows,
@@ -213,7 +236,3 @@ def _limit_pct(capture: Capture) -> float | None:
         return storage_limit(capture).limit_pct
     except NoStorageLimitError:
         return None
-
-
-def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in row.items()}

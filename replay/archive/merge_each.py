@@ -1,4 +1,4 @@
-"""A capture of each job of an archive of logs; what is there already is left as it is."""
+"""Merges each job of an archive of logs into a capture of its own, and keeps earlier captures of the same logs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dxt_replay.profiler_merge.merge import MergeOptions, merge
 from dxt_replay.replay.archive.archive_jobs import CAPTURE_SUFFIX, ArchiveJob, ArchiveJobs
 from dxt_replay.traces.errors import CaptureError, DxtReplayError, TargetError, UsageError
 from dxt_replay.traces.output import remove_kept
+from dxt_replay.traces.plain import plain
 from dxt_replay.traces.store.digests import file_digest
 from dxt_replay.traces.store.info import read_info
 from dxt_replay.traces.workers.workers import Workers
@@ -23,7 +24,7 @@ MERGED, PRESENT, FAILED = "merged", "present", "failed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedJob:
-    """What became of a job. status: merged; present, made of the same logs before; or failed, for the reason `error`.
+    """One job. status: merged, present (an earlier capture of the same logs is there) or failed. error: why it failed.
 
     traced, rebuilt: operations of its capture; 0 unless it was merged now.
     """
@@ -39,8 +40,8 @@ class MergedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedArchive:
-    """The result of `dxt-replay merge --each`. unread: log -> why it cannot be read; helpers: logs of processes that
-    only looked like a part of a job."""
+    """The result of `dxt-replay merge --each`. unread: log -> why it cannot be read. helpers: number of logs of
+    short processes beside a job, such as `uname`, which were left out."""
 
     output: Path
     jobs: tuple[MergedJob, ...]
@@ -76,15 +77,8 @@ class MergedArchive:
             "output": str(self.output),
             **{status: self.counts[status] for status in (MERGED, PRESENT, FAILED)},
             "helpers": self.helpers,
-            "unread": {str(path): error for path, error in self.unread.items()},
-            "jobs": [
-                {
-                    **dataclasses.asdict(job),
-                    "capture": str(job.capture),
-                    "logs": [str(path) for path in job.logs],
-                }
-                for job in self.jobs
-            ],
+            "unread": plain(self.unread),
+            "jobs": plain(self.jobs),
         }
 
 
@@ -95,9 +89,9 @@ def merge_each(
     workers: Workers,
     on_job: Callable[[MergedJob], None] = lambda job: None,
 ) -> MergedArchive:
-    """Merge each job into `output`/NAME.capture. One that fails does not stop the others.
+    """Merge each job into `output`/NAME.capture. A job that fails is reported in the result, and the others are merged.
 
-    Raises: UsageError where two jobs have one name; WorkerError.
+    Raises: UsageError if two jobs have one name; WorkerError if workers die.
     """
     twice = [name for name, count in Counter(job.name for job in archive.jobs).items() if count > 1]
     if twice:

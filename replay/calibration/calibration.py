@@ -14,7 +14,7 @@ import numpy as np
 from dxt_replay.replay.calibration.caveats import caveats
 from dxt_replay.replay.calibration.doubts import doubtful, without_disturbance
 from dxt_replay.replay.calibration.estimates import Measured
-from dxt_replay.replay.calibration.host import available_bytes, dirty_bytes, file_system_of
+from dxt_replay.replay.calibration.host import cache_bytes, dirty_bytes, file_system_of
 from dxt_replay.replay.calibration.issued import Issued
 from dxt_replay.replay.calibration.model_fit import fit_model
 from dxt_replay.replay.calibration.probe_plan import (
@@ -42,19 +42,19 @@ CACHED_BYTES = 32 * MIB
 """Bytes of the file whose pages stay in the cache."""
 
 IDLE_S = 0.3
-"""Pause before a trial that looks for a throttle, so that what it allows at once is there again."""
+"""Pause before a trial that looks for a throttle, s. The burst that the throttle allows is restored meanwhile."""
 
 DISTURBED = 0.25
-"""By which share times may be wrong at least where one of them was disturbed whenever it was measured."""
+"""Least uncertainty of the model, as a share, if a figure was disturbed in all of its trials."""
 
 LEAST_TRIALS = 3
-"""Trials of quick single cold reads, also when the time is over."""
+"""Least number of trials of a cold read with one in flight. They are made even after the time is over."""
 
 MOST_WINDOW_BYTES = MIB
-"""Cold reads are also measured in the size of the window of read-ahead, up to this one."""
+"""A window of read-ahead up to this size is one more size of the cold reads."""
 
 REPEATS = 3
-"""How often a figure that others contradict is measured again, also when the time is over."""
+"""Further trials of a figure that others contradict. They are made even after the time is over."""
 
 RESERVE = 0.97
 """Share of the time after which no trial begins."""
@@ -71,16 +71,19 @@ _CALLS = {
     Kind.FILES: {OPEN: ("open", ""), STAT: ("stat", ""), CLOSE: ("close", "")},
     Kind.CREATE: {OPEN: ("create", ""), RENAME: ("rename", "")},
 }
-"""What of a probe's items is measured: kind of item -> call and state."""
+"""The items of each probe whose times are measured: kind of item -> (call, state)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """The result.
+    """The result of a calibration.
 
-    model: what `simulate` takes. measured: each figure with its interval. burst: how reads passed after a pause.
-    read_ahead: what was seen of the page cache. unseen: what the calibration could not see, as sentences.
-    trials: trials of each probe at most. left_out: probes that would have taken too long or did not fit.
+    seconds: how long it took. data_bytes: size of the file that was read cold.
+    model: the storage model for `simulate`. measured: each figure with its interval.
+    burst: reads of each size after a pause, which show a throttle. read_ahead: observations of the page cache.
+    resident_after_drop_pct: share of the pages that stayed in the cache when they were dropped; None if unknown.
+    rounds: complete rounds of trials. left_out: probes that were too slow for the time or too large for the data.
+    unseen: sentences on the limits of the calibration.
     """
 
     target: Path
@@ -97,7 +100,7 @@ class Calibration:
     unseen: tuple[str, ...]
 
     def document(self) -> dict[str, Any]:
-        """The storage model as a file holds it, with all that was measured under `measured`."""
+        """The contents of the model file: the storage model, and the figures under the key `measured`."""
         return document_of(self.model) | {"measured": self.as_json()}
 
     def as_json(self) -> dict[str, Any]:
@@ -136,7 +139,7 @@ def calibrate(
 ) -> Calibration:
     """Measure the file system of `target` for about `seconds`.
 
-    It works in a directory of its own below the target, which is removed at the end, however that comes.
+    It works in a directory of its own below the target, which is removed at the end, also after an error.
     Raises: UsageError for a time that is too short; TargetError for a target that is absent, full or refuses requests.
     """
     plan = plan_time(seconds)
@@ -161,7 +164,7 @@ class _Run:
         bench = self._bench()
         read_ahead = self._read_ahead(bench)
         if read_ahead.bytes and read_ahead.bytes <= MOST_WINDOW_BYTES:
-            self.plan = with_cold_size(self.plan, read_ahead.bytes)  # what large reads may be cut into
+            self.plan = with_cold_size(self.plan, read_ahead.bytes)  # the cache may cut larger reads so
         burst = self._bursts(bench)
         limits = throttles(burst)
         self._measure(bench, limits)
@@ -187,7 +190,7 @@ class _Run:
             limits,
             read_ahead=read_ahead.bytes or 0,
             dropped_at_open=read_ahead.dropped_at_open,
-            cache_bytes=available_bytes(),
+            cache_bytes=cache_bytes(),
             dirty_bytes=dirty_bytes(),
             drops_pages=not dropped.warnings,
             least_uncertainty=DISTURBED if disturbed else 0.0,
@@ -208,7 +211,7 @@ class _Run:
         )
 
     def _bench(self) -> Bench:
-        """Write what is read."""
+        """Write the files that the trials read."""
         plan, scratch = self.plan, self.scratch
         self._report("writing data to read")
         pool = write_pool(scratch, 0.15 * plan.fill_s)
@@ -242,7 +245,8 @@ class _Run:
         return [each for each in found if each is not None]
 
     def _measure(self, bench: Bench, limits: Sequence[Limit]) -> None:
-        """Trials of all probes, round after round, until the time is over; at least one round of the first probes."""
+        """Run rounds of trials until the time is over. The first round goes on until there are times of cold and of
+        cached reads."""
         order = scouting_order(self.plan.probes)
         while True:
             for probe in order:
@@ -252,7 +256,7 @@ class _Run:
                     self.left_out[probe] = None
                     continue
                 if limits and probe.kind is Kind.COLD_READ and probe.in_flight > 1:
-                    continue  # what is in flight waits for the throttle then, and not for the storage
+                    continue  # they would wait for the throttle and hide the storage
                 self._trial(bench, probe, limits)
             self.rounds += 1
             order = random_order([probe for probe in self.plan.probes if probe not in self.left_out], self.random)
@@ -281,8 +285,8 @@ class _Run:
         return tuple(Measured.of(*place, trials) for place, trials in sorted(self.trials.items()))
 
     def _repeat(self, bench: Bench, limits: Sequence[Limit]) -> None:
-        """More trials of what other figures contradict: the median of several is not that of the disturbed one. And of
-        single cold reads where storage is so slow that there was one: one trial does not show what trials differ by."""
+        """Repeat figures that others contradict: the median of several trials leaves out a disturbed one. Where storage
+        is so slow that each single cold read had one trial, repeat these too, since one trial shows no spread."""
         lone = [each for each in self._measured() if each.state == "cold" and each.in_flight == 1]
         if all(each.time_ns.trials == 1 for each in lone):
             for each in lone * (LEAST_TRIALS - 1):
@@ -293,13 +297,13 @@ class _Run:
                 self._trial(bench, Probe(kind=_kind_of(each), size=each.size, in_flight=each.in_flight), limits)
 
     def _undisturbed(self) -> tuple[tuple[Measured, ...], list[Measured]]:
-        """The figures, and which of them are still contradicted: these stand with the median of their requests."""
+        """All figures, and those that others still contradict. The value of these is the median of their requests."""
         measured = self._measured()
         disturbed = doubtful(measured)
         return tuple(without_disturbance(each) if each in disturbed else each for each in measured), disturbed
 
     def _has_the_least(self) -> bool:
-        """Whether cold and cached reads were measured, without which there is no model."""
+        """Whether cold and cached reads were measured, which a model needs."""
         return all(any(place[:2] == ("read", state) for place in self.trials) for state in ("cold", "cached"))
 
     def _check(self, measured: Sequence[Measured]) -> None:
@@ -318,7 +322,7 @@ class _Run:
 
 
 def _kind_of(measured: Measured) -> Kind:
-    """The probe that gives a figure."""
+    """The kind of probe that measures a figure."""
     return next(kind for kind, calls in _CALLS.items() if (measured.call, measured.state) in calls.values())
 
 

@@ -10,10 +10,10 @@ from dxt_replay.replay.simulation.storage_model import Limit
 from dxt_replay.traces.units import format_bytes
 
 RESIDENT_PCT = 1.0
-"""Pages that stayed after a drop are mentioned from this share on, per cent."""
+"""Share of the pages that stayed after a drop, per cent, above which a sentence reports it."""
 
 WIDE = 0.25
-"""Half an interval from this share of the value on is mentioned."""
+"""Half the width of an interval, as a share of the value, above which a time counts as uncertain."""
 
 
 def caveats(
@@ -34,19 +34,19 @@ def caveats(
             "real cold reads are slower."
         )
     if resident_pct is None:
-        found.append("This system does not show which pages are in the cache, so cold reads may have met cached data.")
+        found.append("This system does not show which pages are cached, so some cold reads may have been cached reads.")
     if read_ahead.dropped_at_open:
-        found.append("An open drops the cached pages of a file; the model does so at the opens of the capture.")
+        found.append("On this file system an open drops the cached pages of the file. The model does so too.")
     if disturbed:
         names = ", ".join(
             dict.fromkeys(f"{each.state} {each.call}s of {format_bytes(each.size)}" for each in disturbed)
         )
         found.append(
-            f"Something else disturbed each trial of {names}: the model has the median of single requests there. "
+            f"Other work disturbed each trial of {names}: the model has the median of single requests there. "
             "Calibrate again on an idle machine."
         )
     if read_ahead.bytes is None:
-        found.append("How far the kernel reads ahead could not be seen: the model reads nothing ahead.")
+        found.append("How far the kernel reads ahead is not known: the model reads nothing ahead.")
     wide = [each for each in measured if each.state == "cold" and each.time_ns.half_width > WIDE]
     cold = [each for each in measured if each.state == "cold"]
     if 2 * len(wide) > len(cold):
@@ -55,14 +55,15 @@ def caveats(
             "on this machine or on the storage disturbed the measurement, or --minutes was short."
         )
     if limits:
-        found.append("Behind the throttle of reads, how many the storage serves at the same time could not be seen.")
+        found.append("The throttle of reads hid how many reads the storage serves at the same time.")
     found += (
-        f"Caches behind the page cache (of a disk, a server, a host) cannot be dropped: {format_bytes(data_bytes)} of "
-        "data that had just been written were read, which such caches may have held.",
+        f"Caches of disks, servers and hosts cannot be dropped. The {format_bytes(data_bytes)} that were read had just "
+        "been written, so such caches may have served the cold reads.",
         "Only this machine was in use: what other clients would do to a shared file system was not measured.",
-        "A write without a sync ends in the page cache where there is one; how fast that is written out in the "
-        "background was not measured.",
-        "Allowances that last longer than some seconds, such as burst credits of a cloud disk, look like the storage.",
+        "A write without a sync ends in the page cache, if there is one. How fast the kernel writes it to the storage "
+        "later was not measured.",
+        "Burst credits that last longer than some seconds, as of a cloud disk, were measured as part of the storage's "
+        "speed.",
     )
     return tuple(found)
 

@@ -8,14 +8,16 @@ from collections.abc import Sequence
 from dxt_replay.replay.calibration.estimates import Estimate, Measured
 
 FACTOR = 2.0
-"""A figure is in doubt from so many times of what it should at most be."""
+"""A figure is in doubt if it exceeds its upper bound by this factor."""
 
 
 def doubtful(measured: Sequence[Measured]) -> list[Measured]:
-    """Figures above what they can be: a larger request takes no less time, a cached read no more than a cold one or
-    than most cached reads of its size, and a request no more than its share of the next smaller one.
+    """Figures that exceed an upper bound given by other figures.
 
-    Only where most of its own requests were far quicker than its mean: what is always slow is so by itself.
+    A request takes at most as long as a larger one. A cached read takes at most as long as a cold one, and as most
+    cached reads of its size. Without a larger one, a request takes at most the time of the next smaller one times the
+    ratio of their sizes. A figure is in doubt only if most of its requests were far quicker than its mean: a call that
+    is always slow was not disturbed.
     """
     uneven = [each for each in measured if FACTOR * each.p50_ns < each.time_ns.value]
     return [each for each in uneven if each.time_ns.value > _bound(each, measured)]
@@ -35,7 +37,7 @@ def _bound(one: Measured, measured: Sequence[Measured]) -> float:
 
 
 def without_disturbance(one: Measured) -> Measured:
-    """The figure at the median of its requests, with the whole range as its interval."""
+    """The figure with the median of its requests as its value, and an interval that includes it."""
     time = one.time_ns
     return dataclasses.replace(
         one, time_ns=Estimate(value=one.p50_ns, low=min(one.p50_ns, time.low), high=time.high, trials=time.trials)

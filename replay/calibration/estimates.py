@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 LEVEL = 0.95
-"""Least probability with which an interval holds the median, where there are enough trials for it."""
+"""Least probability with which an interval contains the median, given 6 trials or more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """The median of some trials, with an interval; where there are fewer than 6 trials, from the least to the most."""
+    """The median of some trials, with its interval. With fewer than 6 trials that is their whole range."""
 
     value: float
     low: float
@@ -49,7 +49,7 @@ class Estimate:
 
 
 def _outside(trials: int) -> int:
-    """Number of ranked trials outside of the interval, at either end."""
+    """Number of ranked trials outside of the interval at each end."""
     outside, probability = -1, 0.0
     while probability <= (1 - LEVEL) / 2 and outside < trials:
         outside += 1

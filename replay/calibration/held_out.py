@@ -1,4 +1,4 @@
-"""A fitted model against measurements that it was not fitted to: reads that the cache cuts or reads ahead. Pure."""
+"""Checks a fitted model on reads that the fit left out: those that the cache cuts or reads ahead. Pure."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from dxt_replay.replay.simulation.closed_loop import read_times_ns
 from dxt_replay.replay.simulation.storage_model import StorageModel
 
 FAR_BYTES = 1 << 40
-"""Size of the file that is read, and twice the place of a read for which nothing is fetched ahead."""
+"""Size of the simulated file. For a read in its middle nothing was fetched ahead."""
 
 MOST_READS = 1 << 14
 """Most reads of a simulated trial."""
 
 CLEAR = 0.2
-"""By so much, as a mean logarithm, must cutting large reads explain their times better than not cutting them."""
+"""Least gain, in the mean absolute logarithm of simulated / measured time, for which large reads are cut."""
 
 ALIKE = 0.05
-"""Sizes that explain the times as well as the best one, to so much: the smallest of them is taken."""
+"""Sizes whose mean absolute logarithm is within this of the best one are equally good; the smallest is taken."""
 
 
 def with_largest_fetch(model: StorageModel, measured: Sequence[Measured]) -> StorageModel:
-    """The model in which large cold reads are cut as their times say, if they are: a read that waits for each of its
-    parts takes longer than one that has all of them in flight."""
+    """The model with the size into which the cache cuts large cold reads, if their times show one: a read that waits
+    for each of its parts takes longer than one with all of them in flight."""
     cache = model.cache
     if cache is None or not cache.read_ahead:
         return model
@@ -49,8 +49,8 @@ def with_largest_fetch(model: StorageModel, measured: Sequence[Measured]) -> Sto
 
 
 def model_error(model: StorageModel, measured: Sequence[Measured]) -> float:
-    """By which share the model misses the sequential cold reads, to which it was not fitted: the median of their sizes,
-    0 without any."""
+    """Relative error of the model for sequential cold reads, which were left out of the fit: the median over their
+    sizes; 0 without any."""
     found = [
         abs(_log_ratio(model, each, each.size * np.arange(min(each.requests // each.time_ns.trials + 1, MOST_READS))))
         for each in _alone(measured, "sequential")

@@ -1,4 +1,4 @@
-"""Requests through the replay's own issue loop, a lane for each request in flight, and when each was done."""
+"""Issues requests through the replay's issue loop, one lane for each request in flight, and times them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_ITEMS = BATCH_ITEMS * RING_BATCHES
 """Most items of a lane."""
 
 _AHEAD_NS = 12 * NS_PER_MS
-"""How far ahead the start is set: lanes are woken, and open their first files."""
+"""Time until the start of the lanes, in which they wake and open their first files."""
 
 _LOOK_S = 0.002
 
@@ -45,9 +45,9 @@ class LaneItems:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Issued:
-    """The items that were done, of all lanes, in the order of their ends. Arrays (n,).
+    """The completed items of all lanes, in the order of their ends. Arrays (n,).
 
-    kind: uint8. begin_ns, end_ns: int64, from the start of the lanes. length: int64, bytes that were asked for.
+    kind: uint8. begin_ns, end_ns: int64, from the start of the lanes. length: int64, requested bytes.
     """
 
     kind: np.ndarray
@@ -71,7 +71,7 @@ class Issued:
 
 
 def issue(files: Files, lanes: Sequence[LaneItems], *, seconds: float, doing: str) -> Issued:
-    """Let each lane do its items for `seconds`; what is in flight then is waited for.
+    """Let each lane issue its items for `seconds`, then wait for those in flight.
 
     doing: for the error, such as "read below /scratch".
     Raises: TargetError where the file system refuses an item; KeyboardInterrupt and the like after the lanes ended.

@@ -14,16 +14,16 @@ from dxt_replay.replay.calibration.held_out import model_error, with_largest_fet
 from dxt_replay.replay.simulation.storage_model import Jitter, Limit, PageCache, RequestTime, StorageModel
 
 LEAST_UNCERTAINTY, MOST_UNCERTAINTY = 0.01, 0.5
-"""Bounds of the share by which all times of the model may be wrong."""
+"""Bounds of the uncertainty of all times of the model, as a share."""
 
 UNCACHED = 0.8
-"""Where cached reads take this share of the time of cold ones, or more, nothing is cached."""
+"""If all cached reads take this share of the time of cold ones, or more, the file system has no page cache."""
 
 QUANTILES = 64
-"""Factors of the jitter."""
+"""Number of quantiles that describe the jitter."""
 
 DECIDING_BYTES = 1 << 20
-"""Largest size by which is decided whether writes end in the page cache: larger ones are slowed down when it fills."""
+"""Largest write that decides whether writes end in the page cache. Larger ones fill it, and become slower then."""
 
 METADATA_CALLS = ("open", "close", "stat", "rename")
 
@@ -43,10 +43,10 @@ def fit_model(
 ) -> StorageModel:
     """The storage model of these measurements.
 
-    limits: of a throttle, if there is one: times of reads are then those of one request at a time.
-    read_ahead, dropped_at_open, cache_bytes, dirty_bytes: of the page cache; `drops_pages`: whether cold reads were
-    cold. If not, or if cached reads are as slow as cold ones, the file system has no cache beside it in the model.
-    least_uncertainty: share by which the times may be wrong at least.
+    limits: of a throttle, if there is one; the model then has the times of single reads only.
+    read_ahead, dropped_at_open, cache_bytes, dirty_bytes: of the page cache. drops_pages: whether pages were dropped
+    before cold reads. If not, or if cached reads are as slow as cold ones, the model has no page cache.
+    least_uncertainty: lower bound of the model's uncertainty, as a share.
     """
     cold = _of(measured, "read", "cold")
     cached = _table([each for each in _of(measured, "read", "cached") if each.in_flight == 1])
@@ -107,7 +107,7 @@ def _table(measured: Sequence[Measured]) -> RequestTime:
 
 
 def _unmeasured(row: Sequence[float], rows: Sequence[tuple[float, ...]], place: int, sizes: Sequence[int]) -> float:
-    """The time of a size that was left out with so many in flight: it grows as with fewer in flight."""
+    """The time of a size that was not measured with so many in flight. It grows with the size as it does with fewer."""
     below = rows[-1]
     return below[place] if not row else max(row[-1] * below[place] / max(below[place - 1], 1.0), row[-1])
 
@@ -126,7 +126,7 @@ def _ends_in_the_cache(writes: Sequence[Measured], synced: Sequence[Measured]) -
 def _written(writes: Sequence[Measured], synced: Sequence[Measured], *, in_cache: bool) -> Mapping[str, RequestTime]:
     """The times of a write that reaches the storage, and of a sync.
 
-    Where writes end in the cache, a sync takes what it takes after the least write, and the bytes take the rest.
+    If writes end in the cache, the shortest sync is the time of a sync, and the rest of each sync that of its bytes.
     """
     found = {}
     if synced:
@@ -145,7 +145,7 @@ def _never_falling(values: Sequence[float]) -> tuple[float, ...]:
 
 
 def _jitter(cold: Sequence[Measured]) -> Jitter | None:
-    """Variation of single reads: with one in flight, the sizes taken together, as factors with mean 1."""
+    """Variation of single reads as factors with mean 1: the median over the sizes."""
     alone = [each for each in cold if each.in_flight == 1 and len(each.spread) >= QUANTILES]
     if not alone:
         return None
@@ -155,7 +155,8 @@ def _jitter(cold: Sequence[Measured]) -> Jitter | None:
 
 
 def _uncertainty(cold: Sequence[Measured]) -> float:
-    """By which share the times may differ in a run: what trials of a typical size with one read in flight differ by."""
+    """Uncertainty of the times of a run, as a share: the median, over the sizes, of the spread between trials of single
+    reads."""
     widths = [each.between_trials for each in cold if each.in_flight == 1 and each.time_ns.trials > 1]
     found = median(widths) if widths else MOST_UNCERTAINTY
     return max(found, LEAST_UNCERTAINTY)

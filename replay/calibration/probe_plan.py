@@ -17,7 +17,7 @@ LEAST_SECONDS, MOST_SECONDS = 1.0, 86_400.0
 """Least and most time of a calibration."""
 
 SLOW_S = 1.0
-"""A trial may take this long, or a thirtieth of the time in all if that is more: what would take longer is left out."""
+"""Most time of a trial, s, or a thirtieth of the whole time if that is more. Slower probes are left out."""
 
 
 class Kind(enum.Enum):
@@ -50,7 +50,7 @@ class Probe:
 
     @property
     def bytes_in_flight(self) -> int:
-        """Bytes that are asked for at a time."""
+        """Bytes requested at the same time."""
         return self.size * self.in_flight
 
 
@@ -106,7 +106,7 @@ BURST_SIZES = (4 * KIB, 32 * KIB, 256 * KIB, 2 * MIB)
 """Sizes of the cold reads that look for a throttle, bytes."""
 
 BURST_IN_FLIGHT = 4
-"""Lanes of these reads: few, so that what passes at once is not simply what is in flight."""
+"""Lanes of these reads: few, so that a burst is larger than the number in flight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,12 +155,12 @@ def plan_time(seconds: float) -> TimePlan:
 
 
 def scouting_order(probes: Collection[Probe]) -> list[Probe]:
-    """The order of the first round: by bytes in flight, so that a slow file system is found out in time."""
+    """The order of the first round: by bytes in flight, so that a slow file system shows before the largest probes."""
     return sorted(probes, key=lambda probe: (probe.bytes_in_flight, probe.in_flight))
 
 
 def random_order(probes: Collection[Probe], random: np.random.Generator) -> list[Probe]:
-    """The order of a later round, so that whatever changes with time meets all probes alike."""
+    """The order of a later round: random, so that drift of the machine affects all probes alike."""
     listed = list(probes)
     return [listed[place] for place in random.permutation(len(listed))]
 

@@ -13,8 +13,8 @@ STEP_BYTES = 64 << 10
 """Bytes of a read."""
 
 SETTLED_S, PATIENCE_S = 0.004, 2.0
-"""The cache has settled when nothing came for the first time, or for twice the time of the slowest read, within which
-what was fetched ahead comes; it is waited for at most for the second."""
+"""The cache has settled when no page came for the longer of the first time and twice the slowest read. The second is
+the longest wait for that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

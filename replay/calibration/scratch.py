@@ -23,20 +23,20 @@ from dxt_replay.traces.text import printable
 from dxt_replay.traces.units import MIB, format_bytes
 
 NAME = ".dxt-replay-calibration-"
-"""How the directory's name begins; a random number follows."""
+"""Beginning of the directory's name, before a random number."""
 
 LEAST_FREE_BYTES = 64 * MIB
 """Free space that a calibration needs at least."""
 
 FREE_SHARE = 0.25
-"""Most of the free space that it takes."""
+"""Largest share of the free space that a calibration takes."""
 
 MOST_DATA_BYTES = 512 * MIB
 """Most data that are read cold."""
 
 LEAST_DATA_BYTES = 8 * MIB
 PIECE_BYTES = 8 * MIB
-"""Data are written in pieces of so many bytes, each synced, until the time for it is over."""
+"""Data are written in pieces of this size, each synced, until the time for it is over."""
 
 POOL_FILES = 256
 """Most small files that are opened."""
@@ -128,5 +128,5 @@ def write_pool(scratch: Scratch, seconds: float) -> list[bytes]:
 
 
 def _new_file(path: bytes) -> IO[bytes]:
-    """A file that was not there, also where somebody puts a link in place of the directory. Raises: OSError."""
+    """Open a new file. A link that somebody put in place of the directory is not followed. Raises: OSError."""
     return open(open_link_free(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb", buffering=0)

@@ -10,29 +10,29 @@ import numpy as np
 from dxt_replay.replay.simulation.storage_model import Limit
 
 LEAST_BURST_S = 0.02
-"""What passes at once must be worth as much time at the rate that follows; less is a queue."""
+"""Least burst of a throttle, as its time at the rate that follows, s. A smaller burst is a queue."""
 
 SAME = 1.3
-"""Rates of two sizes that differ by less than this factor are one and the same."""
+"""Rates of two sizes that differ by less than this factor count as equal."""
 
 STEADY = 1.15
-"""So must the rates of two parts of a trial: storage that becomes slower and slower has no throttle."""
+"""Largest factor between the rates in two parts of a trial. Storage that slows down further has no throttle."""
 
 LEAST_STEPS = 3
-"""Steps that must be seen."""
+"""Least number of steps by which a throttle in steps is known."""
 
 EVEN = 0.7
-"""Share of them that must be about as long as the typical one."""
+"""Least share of these steps within 20 % of the typical one."""
 
 SAMPLES = 128
-"""How many times of each part of a trial the count of requests is looked at."""
+"""Number of times, in each part of a trial, at which the completed requests are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passed:
     """The course of reads of one size after a pause: `burst` requests at once, then `per_s` requests a second.
 
-    throttled: whether that is more than a queue.
+    throttled: False if the burst is only a queue.
     step_s: time of the steps in which the rate is granted, as a control group does it; 0 where none were seen.
     """
 
@@ -44,10 +44,11 @@ class Passed:
 
 
 def passed(size: int, in_flight: int, end_ns: np.ndarray) -> Passed | None:
-    """From when the requests of a closed loop ended, ascending int64 ns from its start; None for fewer than 4.
+    """The course of a closed loop, from the ends of its requests: ascending int64 ns from its start. None for fewer
+    than 4.
 
-    The second half of the time shows the rate; where its line meets the start is what passed at once. A throttle that
-    grants its rate in steps, as a control group does every 100 ms, has half a step there.
+    A line through the second half of the time gives the rate. Its value at the start is the burst. A throttle that
+    grants its rate in steps, as a control group does every 100 ms, has a burst of half a step.
     """
     if len(end_ns) < 4 or end_ns[0] >= end_ns[-1]:
         return None
@@ -56,7 +57,7 @@ def passed(size: int, in_flight: int, end_ns: np.ndarray) -> Passed | None:
     rates = [_line(ended, 0.4 + 0.3 * part, 0.7 + 0.3 * part)[0] for part in range(2)]
     early = ended[ended < ended[-1] / 2]
     ahead = np.arange(1, len(early) + 1) - per_s * early
-    ahead = ahead[ahead >= per_s * early]  # they came at twice the later rate at least
+    ahead = ahead[ahead >= per_s * early]  # requests that came at twice the later rate or faster
     at_once = float(np.max(ahead, initial=0.0))
     steady = min(rates) > 0 and max(rates) < STEADY * min(rates)
     throttled = steady and at_once > in_flight + 2 and at_once > LEAST_BURST_S * per_s
@@ -78,18 +79,18 @@ def _step_s(ended: np.ndarray, in_flight: int) -> float:
 
 
 def _line(ended: np.ndarray, begin: float, until: float) -> tuple[float, float]:
-    """Slope (a second) and intercept of the count of requests between two shares of the time, at even times: the ends
-    of the requests themselves would count the quick ones of each step most."""
+    """Slope (per s) and intercept of the count of requests between two shares of the time. It is sampled at even
+    times, because the ends of the requests themselves would give the quick ones of each step more weight."""
     times = np.linspace(begin * ended[-1], until * ended[-1], SAMPLES)
     slope, intercept = np.polyfit(times, np.searchsorted(ended, times, side="right"), 1)
     return float(slope), float(intercept)
 
 
 def throttles(found: Sequence[Passed]) -> tuple[Limit, ...]:
-    """The limits on reads that explain these: of bytes, of requests, or of both; none where nothing was throttled.
+    """The limits of reads: of bytes, of requests, or of both; none if no size was throttled.
 
-    A rate that at least two sizes have in common is a limit, in bytes or in requests. A throttled size beside these
-    has the other limit.
+    A rate in bytes or in requests that at least two sizes have in common is a limit. A throttled size with another
+    rate has the other limit.
     """
     seen = {each.size for each in found if each.throttled}
     if not seen:
@@ -106,7 +107,7 @@ def throttles(found: Sequence[Passed]) -> tuple[Limit, ...]:
 
 
 def _group(found: Sequence[Passed], rates: Sequence[float]) -> list[Passed]:
-    """Those whose rate is the highest one, or about it."""
+    """Sizes whose rate is within the factor SAME of the highest."""
     highest = max(rates)
     return [each for each, rate in zip(found, rates, strict=True) if rate * SAME >= highest]
 
@@ -129,7 +130,7 @@ def _bandwidth(group: Sequence[Passed]) -> list[Limit]:
 
 
 def _step_ns(group: Sequence[Passed]) -> float:
-    """That of the smallest requests: of larger ones few pass in a step."""
+    """Step of the smallest requests. Of larger ones too few pass in a step."""
     return round(1e9 * next((each.step_s for each in group if each.step_s), 0.0))
 
 

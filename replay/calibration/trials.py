@@ -23,13 +23,13 @@ MANY_USES = 1 << 40
 """Uses of a file that stays open until a trial is over."""
 
 OFF_PAGE_BYTES = 57
-"""Where written files begin, so that no request is of whole pages alone."""
+"""Offset of the first write to a file, so that no write consists of whole pages."""
 
 FILL_BYTES = MIB
 """Bytes of the reads that fill the page cache."""
 
 FILL_SLICES = 4
-"""They take at most so many times the time of a trial: cached reads of a slow storage are of fewer pages then."""
+"""Most time for filling the cache, in times of a trial. On slow storage fewer pages are cached then."""
 
 MOST_WRITTEN_BYTES = 256 * MIB
 """Most bytes that a trial writes."""
@@ -86,7 +86,7 @@ class Bench:
         return FILL_BYTES * len(issue(files, [lane], seconds=seconds, doing=f"measure {self.scratch.path.parent}"))
 
     def issue(self, files: Files, lanes: list[LaneItems], seconds: float) -> Issued:
-        """As `issue`, on this directory; closes the files."""
+        """Issue the items of `lanes`, as `issued.issue`, and close the files."""
         try:
             return issue(files, lanes, seconds=seconds, doing=f"measure {self.scratch.path.parent}")
         finally:
@@ -130,8 +130,8 @@ def _reads(offsets: list[np.ndarray], size: int, pause_ns: int) -> list[LaneItem
 
 
 def _write(bench: Bench, probe: Probe, seconds: float, pause_ns: int) -> Issued | None:
-    """Requests to the ends of new files, one of each lane. Their pages are shared, as in most files that are written:
-    some file systems send the parts one by one."""
+    """Append to new files, one of each lane. Requests share pages, as in most written files, because some file systems
+    send such parts one by one."""
     each = _requests_that_fit(bench, probe)
     return None if not each else _on_new_files(
         bench,
@@ -149,7 +149,7 @@ def _write(bench: Bench, probe: Probe, seconds: float, pause_ns: int) -> Issued 
 
 
 def _sync(bench: Bench, probe: Probe, seconds: float, pause_ns: int) -> Issued | None:
-    """The same with a sync after each request."""
+    """Append to new files, with a sync after each request."""
     each = _requests_that_fit(bench, probe)
     return None if not each else _on_new_files(
         bench,
@@ -184,7 +184,7 @@ def _on_new_files(bench: Bench, lanes: int, items: Callable[[int], LaneItems], s
 
 
 def _open_stat_close(bench: Bench, probe: Probe, seconds: float, pause_ns: int) -> Issued | None:
-    """Files of the pool, those first that were not used for the longest time."""
+    """Open, stat and close files of the pool, the least recently used first."""
     lanes = [
         [bench.pool[next(bench.turns) % len(bench.pool)] for _ in range(max(len(bench.pool) // probe.in_flight, 1))]
         for _ in range(probe.in_flight)

@@ -2,9 +2,9 @@
 # distutils: language = c++
 """The lanes of `replay.causal.lane_events`, compiled.
 
-Only operations that a service gives their time are events. All other items of a lane are done as soon as they can be,
-ahead of the events: whoever waits for a counter learns when it got there. A counter remembers this for as long as a
-lane may still ask, that is, since the latest event.
+Only operations whose time comes from a service are events, in the order of time. All other items of a lane are done as
+soon as they can be, ahead of the events. So a counter keeps the time of each of its sums, and a lane that waits for a
+sum learns when it was reached. A counter forgets sums that were reached before the latest event: no lane asks for them.
 """
 
 import numpy as np
@@ -62,18 +62,19 @@ cdef class Lanes:
     cdef vector[Counter] counters
     cdef vector[int32_t] ready
     cdef priority_queue[pair[int64_t, int64_t]] events  # minus the time and minus the lane: the least is on top
-    cdef int64_t horizon, served, first_step
+    cdef int64_t horizon, first_step
+    cdef int64_t[::1] served
     cdef Service service
     cdef const uint8_t[:, ::1] class_of
     cdef int64_t[:, ::1] spent
     cdef list kept
 
-    def __init__(self, lanes, service, watch):
+    def __init__(self, lanes, service, watch, served):
         cdef Counter none
         none.reached = none.time = none.forgotten = none.first = 0
         none.least = INT64_MAX
         self.kept = []
-        self.service = Service() if service is None else service
+        self.service, self.served = Service() if service is None else service, served
         if watch is not None:
             self.class_of, self.spent, self.first_step = watch.class_of, watch.spent_ns, watch.first_step
         self.counters.resize(self._placed(lanes, watch is not None), none)
@@ -111,6 +112,7 @@ cdef class Lanes:
         return counters
 
     cdef int run(self) except -1 nogil:
+        """Run all lanes until each has ended or waits for a sum that nobody adds. Returns 0."""
         cdef pair[int64_t, int64_t] event
         cdef int32_t number
         cdef Lane *lane
@@ -127,7 +129,7 @@ cdef class Lanes:
             self.events.pop()
             self.horizon, number = -event.first, <int32_t>-event.second
             lane = &self.lanes[number]
-            self.served += 1
+            self.served[0] += 1
             self._done(
                 lane, self.horizon,
                 self.service.serve(self.horizon, lane.rank, lane.file_shift, &lane.items[lane.at]),
@@ -164,9 +166,11 @@ cdef class Lanes:
         return 0
 
     cdef inline Counter *_counter(self, const Lane *lane, const Item *item) noexcept nogil:
+        """The counter of a WAIT or ADD item. Copies of a rank have counters of their own, `counter_shift` later."""
         return &self.counters[item.slot + (lane.counter_shift if item.slot >= FIRST_RANK_COUNTER else 0)]
 
     cdef inline void _done(self, Lane *lane, int64_t begin, int64_t end) noexcept nogil:
+        """Note the times of the current item of a lane, ns, and go on to the next."""
         cdef const Item *item = &lane.items[lane.at]
         cdef int64_t row, steps
         if lane.begins is not NULL:
@@ -181,6 +185,7 @@ cdef class Lanes:
         lane.at += 1
 
     cdef int _add(self, Counter *counter, int64_t amount, int64_t now) except -1 nogil:
+        """Add to a counter at the time `now`, ns; lanes that waited for the new sum become ready."""
         cdef vector[int32_t] waiting
         cdef int32_t number
         # Lanes are simulated out of time order: a sum is reached at the latest time of the additions in it.
@@ -235,9 +240,11 @@ def _highest_counter(items):
     return int(slots.max()) if len(slots) else -1
 
 
-def run(lanes, service, watch):
-    """Run lanes: when each ended (int64 ns), how many operations were served, and the lanes that have items left."""
-    cdef Lanes placed = Lanes(lanes, service, watch)
+def run(lanes, service, watch, served):
+    """Run lanes (`EventLane`s). `served`: int64 (1,), to which served operations are added one by one. Returns when
+    each lane ended (int64 ns), and the numbers of the lanes that have items left because they wait for each other.
+    Raises: ValueError for lanes of uneven arrays."""
+    cdef Lanes placed = Lanes(lanes, service, watch, served)
     cdef int64_t number, count = placed.lanes.size()
     cdef list undone = []
     ends = np.empty(count, dtype=np.int64)
@@ -248,4 +255,4 @@ def run(lanes, service, watch):
         end_ns[number] = placed.lanes[number].now
         if placed.lanes[number].at < placed.lanes[number].count:
             undone.append(number)
-    return ends, placed.served, undone
+    return ends, undone

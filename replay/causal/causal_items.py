@@ -23,6 +23,7 @@ from dxt_replay.replay.engine.wait_counters import ARRIVALS, OWN_ARRIVALS
 from dxt_replay.replay.plan.pacing import Pacing
 from dxt_replay.replay.plan.plan_row import (
     COMPUTE_KINDS,
+    EVENT_ROW,
     PLAN_ROW,
     Add,
     Gap,
@@ -83,6 +84,11 @@ class Meetings:
 
     ranks: int
     cost_ns: np.ndarray
+
+    @classmethod
+    def none(cls) -> Meetings:
+        """No meetings: the collectives of a rank last as recorded."""
+        return cls(ranks=1, cost_ns=np.empty(0, dtype=np.int64))
 
     @classmethod
     def of(cls, durations_ns: Sequence[np.ndarray]) -> Meetings:
@@ -146,7 +152,23 @@ def script_rows(
     compute: how the gaps between events are spent: `sleep`, `spin`, or `skip`, which leaves them empty.
     What an event lasted beyond its operations is slept at the speed of I/O gaps.
     """
-    return rows_of_each(_Script(model, counters, pacing, compute, meetings).items())
+    return with_meetings(rows_of_each(_Script(model, counters, pacing, compute).items()), pacing, meetings)
+
+
+def with_meetings(script: np.ndarray, pacing: Pacing, meetings: Meetings) -> np.ndarray:
+    """The script of a training thread in which its collectives, which are gaps, become meetings of all ranks."""
+    found = np.flatnonzero((script["kind"] == SLEEP) & (script.view(EVENT_ROW)["event_kind"] == COLLECTIVE))
+    gaps, cost_ns = found[: len(meetings.cost_ns)], pacing.io_ns(meetings.cost_ns[: len(found)])
+    counts = np.ones(len(script), dtype=np.int64)
+    counts[gaps] = 4
+    items, first, met = np.repeat(script, counts), gaps + 3 * np.arange(len(gaps)), len(gaps)
+    place = {name: script.view(EVENT_ROW)[name][gaps] for name in ("event", "event_kind", "step")}
+    ranks, until = meetings.ranks, np.arange(1, met + 1) * meetings.ranks
+    items[first] = rows_of_arrays(Add(counter=OWN_ARRIVALS, **place), met)
+    items[first + 1] = rows_of_arrays(Add(counter=ARRIVALS, multiple=ranks, **place), met)
+    items[first + 2] = rows_of_arrays(Wait(counter=ARRIVALS, multiple=ranks, until=until, **place), met)
+    items[first + 3] = rows_of_arrays(Gap(kind=SLEEP, duration_ns=cost_ns, **place), met)
+    return items
 
 
 def makes_ready(model: LoopModel) -> bool:
@@ -196,17 +218,13 @@ def _lanes_needed(model: LoopModel, counters: RankCounters, event: int) -> list[
 
 
 class _Script:
-    def __init__(
-        self, model: LoopModel, counters: RankCounters, pacing: Pacing, compute: str, meetings: Meetings
-    ) -> None:
+    def __init__(self, model: LoopModel, counters: RankCounters, pacing: Pacing, compute: str) -> None:
         self._model, self._loop = model, model.loop
         self._counters = counters
         self._pacing = pacing
         self._gap_kind = COMPUTE_KINDS.get(compute, SLEEP)
         self._skips_compute = compute == "skip"
-        self._meetings = meetings
         self._items: list[Item] = []
-        self._met = 0
         self._taken = 0
         self._step_of_event = model.loop.step_at(model.loop.begin_ns).tolist()
 
@@ -251,7 +269,8 @@ class _Script:
     def _event(self, event: int, kind: int, duration: int) -> None:
         place = _Place(event=event, event_kind=kind, step=self._step_of_event[event])
         if kind == COLLECTIVE:
-            self._items += self._meeting(place, duration)
+            lasts = int(self._pacing.io_ns(np.array([duration]))[0])
+            self._items.append(Gap(kind=SLEEP, duration_ns=lasts, **place))
             return
         if kind != ENTRY:
             self._items.append(Add(counter=self._counters.openings, **place))
@@ -267,19 +286,6 @@ class _Script:
             self._items.append(Add(counter=self._counters.openings, **place))
         elif kind == FETCH:
             self._items.append(Add(counter=self._counters.fetches, **place))
-
-    def _meeting(self, place: _Place, duration: int) -> list[Item]:
-        if self._met >= len(self._meetings.cost_ns):
-            return [Gap(kind=SLEEP, duration_ns=int(self._pacing.io_ns(np.array([duration]))[0]), **place)]
-        cost = int(self._pacing.io_ns(self._meetings.cost_ns[self._met : self._met + 1])[0])
-        self._met += 1
-        ranks = self._meetings.ranks
-        return [
-            Add(counter=OWN_ARRIVALS, **place),
-            Add(counter=ARRIVALS, multiple=ranks, **place),
-            Wait(counter=ARRIVALS, multiple=ranks, until=self._met * ranks, **place),
-            Gap(kind=SLEEP, duration_ns=cost, **place),
-        ]
 
 
 class _Place(TypedDict):

@@ -84,6 +84,19 @@ class Moments:
         found: np.ndarray = np.minimum(np.searchsorted(self.time_ns[self.fetches], times_ns, side="right"), most)
         return found
 
+    def new_waits(self, follows: np.ndarray, awaited: dict[int, int] | None = None) -> np.ndarray:
+        """bool (n,): which operations of a lane wait, because it has not waited for an equal or later moment of that
+        kind. follows: their moments. awaited: by kind the last count that it has waited for, which is updated."""
+        waits = np.zeros(len(follows), dtype=bool)
+        gate, count = self.gate[follows], self.count[follows]
+        awaited = {} if awaited is None else awaited
+        for kind in (OPENINGS, FETCHES, PRODUCED):
+            wanted = np.where(gate == kind, count, 0)
+            reached = np.maximum.accumulate(np.concatenate(([awaited.get(kind, 0)], wanted)))
+            waits |= wanted > reached[:-1]
+            awaited[kind] = int(reached[-1])
+        return waits
+
 
 def nth(numbers: np.ndarray, index: np.ndarray) -> np.ndarray:
     """numbers[index]; NO_EVENT (which equals NO_MOMENT) for an index out of range."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dxt_replay.replay.causal.dependencies import FETCHES, NO_FETCH, OPENINGS, PRODUCED, Moments, nth
+from dxt_replay.replay.causal.dependencies import FETCHES, NO_FETCH, Moments, nth
 from dxt_replay.replay.causal.model import LoopModel, starts_batch
 from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch
 
@@ -73,7 +73,7 @@ class DependencyPass:
 class _LanePass:
     def __init__(self, model: LoopModel, moments: Moments, lane: int, operations: int, origin_ns: int) -> None:
         self._model, self._moments = model, moments
-        self._awaited = {OPENINGS: 0, FETCHES: 0, PRODUCED: 0}
+        self._awaited: dict[int, int] = {}
         self._left = operations
         self._is_worker = model.is_worker(lane)
         self._ready_ns = 0
@@ -91,7 +91,7 @@ class _LanePass:
         busy = np.zeros(len(found) + 1, dtype=np.int64)
         if self._is_worker:
             follows = found["follows"]
-            waits = self._new_waits(follows)
+            waits = self._moments.new_waits(follows, self._awaited)
             busy = np.concatenate(([self._ready_ns], found["ready_ns"]))
             self._ready_ns = int(busy[-1])
             busy[:-1] = np.where(lets_go[:-1] > 0, np.minimum(busy[:-1], gap), 0)
@@ -102,7 +102,7 @@ class _LanePass:
         else:
             first = starts_batch(self._previous_need, found["need"])
             follows, free = self._model.unheld(self._moments, found, let_ns, previous, gap, first)
-            waits = self._new_waits(follows)
+            waits = self._moments.new_waits(follows, self._awaited)
             # After the wait comes the time from the awaited moment to the operation.
             after = np.where(waits, np.clip(start_ns - np.maximum(previous, let_ns), 0, gap), gap)
             after[waits & free] = 0
@@ -149,14 +149,3 @@ class _LanePass:
         reached = np.maximum.accumulate(np.concatenate(([self._let_go], floor, [last])))
         self._let_go = int(reached[-1])
         return np.diff(reached)
-
-    def _new_waits(self, follows: np.ndarray) -> np.ndarray:
-        """Which operations wait: those whose lane has not waited for an equal or later moment of that kind."""
-        waits = np.zeros(len(follows), dtype=bool)
-        gate, count = self._moments.gate[follows], self._moments.count[follows]
-        for kind, so_far in self._awaited.items():
-            wanted = np.where(gate == kind, count, 0)
-            awaited = np.maximum.accumulate(np.concatenate(([so_far], wanted)))
-            waits |= wanted > awaited[:-1]
-            self._awaited[kind] = int(awaited[-1])
-        return waits

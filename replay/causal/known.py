@@ -1,4 +1,5 @@
-"""Reads dependencies from the columns `feeds`, `follows` and `ready_ns` of a capture, and infers none. Pure.
+"""Reads dependencies from the columns `feeds`, `follows`, `follows_end` and `ready_ns` of a capture, and infers none.
+Pure.
 
 An operation that has neither `feeds` nor `follows` belongs to the checkpoint that it begins in. One that ended before
 the first step holds that step up, and one that began after the loop waits for its end. Where the capture says its
@@ -60,9 +61,8 @@ class KnownReader:
         need[free & (start < loop.entry_ns) & (end <= loop.entry_ns)] = 0
         holds_up = (inside != NO_EVENT) & (end <= loop.end_ns[inside])
         need[holds_up] = inside[holds_up]
-        event = np.where(known["follows"] < 0, inside, nth(self._fetches, known["follows"] // 2))
-        is_end = (known["follows"] >= 0) & (known["follows"] % 2 == 1)
-        follows = np.where(event == NO_EVENT, NO_MOMENT, 2 * event + is_end)
+        event = np.where(known["follows"] < 0, inside, nth(self._fetches, known["follows"]))
+        follows = np.where(event == NO_EVENT, NO_MOMENT, 2 * event + (known["follows_end"] > 0))
         follows[free & (start >= loop.exit_ns) & (inside == NO_EVENT)] = 2 * len(loop.kind)
         # An event that has ended cannot have waited for an operation that begins later.
         floor = np.where(need == NO_EVENT, np.searchsorted(loop.end_ns, start, side="right"), need)
@@ -90,7 +90,7 @@ class KnownReader:
         if wanted.min() < self._floor.get(lane, 0):
             number = int(self._fetched[wanted.min()]) - 1
             raise ColumnsContradictError(
-                f"lane {lane} has operations of batch fetch {number} long after those of later ones"
+                f"lane {lane} has operations of batch fetch {number} long after those of later fetches"
             )
         found: np.ndarray = np.minimum(floor, np.minimum.accumulate(wanted[::-1])[::-1])
         self._floor[lane] = max(self._floor.get(lane, 0), int(found.max()))
@@ -104,6 +104,6 @@ class KnownReader:
         if wrong.any():
             number = int(self._fetched[need[wrong][0]]) - 1
             raise ColumnsContradictError(
-                f"an operation in lane {lane} feeds batch fetch {number} and waits for what comes after it: the "
-                "columns feeds and follows contradict each other"
+                f"an operation in lane {lane} feeds batch fetch {number} and waits for a later event: the columns "
+                "feeds and follows contradict each other"
             )

@@ -75,16 +75,23 @@ class LanesRun:
     served: int
 
 
-def run_lanes(lanes: Sequence[EventLane], service: Service | None = None, watch: Watch | None = None) -> LanesRun:
+def run_lanes(
+    lanes: Sequence[EventLane],
+    service: Service | None = None,
+    watch: Watch | None = None,
+    served: np.ndarray | None = None,
+) -> LanesRun:
     """Run lanes. Counters with the same number are one.
 
     service: for lanes without durations; None: their operations take no time.
+    served: int64 (1,), zero; counts the operations that the service timed, for another thread to read meanwhile.
     Raises: StuckLanesError when lanes wait for each other in a circle.
     """
-    end_ns, served, undone = run(lanes, service, watch)
+    served = np.zeros(1, dtype=np.int64) if served is None else served
+    end_ns, undone = run(lanes, service, watch, served)
     if undone:
         raise StuckLanesError(undone)
-    return LanesRun(end_ns=end_ns, served=served)
+    return LanesRun(end_ns=end_ns, served=int(served[0]))
 
 
 class StuckLanesError(ReplayError):

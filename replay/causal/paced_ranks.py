@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +14,11 @@ import pyarrow as pa
 from dxt_replay.replay.causal.causal_items import CausalLanes, Meetings, RankCounters, ready_rows, script_rows
 from dxt_replay.replay.causal.check import schedule
 from dxt_replay.replay.causal.dependency_pass import DependencyPass
+from dxt_replay.replay.causal.feed import Batches
 from dxt_replay.replay.causal.known import ColumnsContradictError
 from dxt_replay.replay.causal.model import LoopModel, derive_model, known_model
 from dxt_replay.replay.causal.production import PipelineSpans
+from dxt_replay.replay.causal.rank_notes import RankNotes, warnings_of
 from dxt_replay.replay.causal.recorder_waits import batch_without, recorder_waits, spans_without
 from dxt_replay.replay.causal.training_loop import TrainingLoop, known_loop, training_loop
 from dxt_replay.replay.engine.clock import StopFlag
@@ -31,14 +34,15 @@ from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.schema import DEPENDENCY_COLUMNS
 from dxt_replay.traces.store.reader import Capture
-from dxt_replay.traces.units import format_duration
-from dxt_replay.traces.unseen import unseen_of, why_not_judged
 
 MAX_CHECKED_OPERATIONS = 5_000_000
 """Operations up to which `expected_elapsed_ns` works out a model: it needs a second per million of them."""
 
-OUTSIDE_SHARE = 0.1
-"""Share of the loop's bytes that steps outside of the profile consume, from which on there is a warning."""
+T = TypeVar("T")
+
+HELD_OPERATIONS = 1 << 20
+"""Operations up to which those of a rank are read once and held, 50 MB, while its model is derived; a larger rank is
+read for each pass."""
 
 _COLUMNS = [*BATCH_COLUMNS, "api", "offset", "origin"]
 
@@ -73,7 +77,11 @@ class Steps:
     @property
     def counter_count(self) -> int:
         """How many counters the ranks need."""
-        return sum(counters.count for counters in self.counters(0).values())
+        return sum(RankCounters(base=0, lanes=survey.lanes).count for survey in self.surveys.values())
+
+    def notes(self) -> dict[int, RankNotes]:
+        """The notes of each rank."""
+        return {rank: RankNotes.of(model, self.waits[rank]) for rank, model in self.models.items()}
 
     def placed(self, rank: int, batch: OperationBatch) -> OperationBatch:
         """Operations of a rank, moved to the times of its model."""
@@ -155,21 +163,33 @@ def derive_steps(
     `spans`: of each surveyed rank. `origin_ns`: recorded time of the replay's start.
     Raises: CaptureError on all processes when a rank has no training steps, or a part is damaged.
     """
-    found = together(
-        comm, lambda: {each.rank: _derive_rank(capture, each, spans[each.rank], origin_ns) for each in surveys}
-    )
-    models = {rank: model for rank, (model, _, _) in found.items()}
-    waits = {rank: each for rank, (_, each, _) in found.items()}
-    meetings, warnings = _meetings([each.loop for each in models.values()], comm)
+    found = together(comm, lambda: [_derived(capture, each, spans[each.rank], origin_ns) for each in surveys])
+    notes: dict[int, RankNotes] = {}
+    for each in found:
+        notes |= each.notes()
+    meetings, warnings = meetings_of(capture, notes, comm)
     return Steps(
-        models=models,
+        models={rank: model for each in found for rank, model in each.models.items()},
         surveys={survey.rank: survey for survey in surveys},
-        waits=waits,
-        spans={rank: table for rank, (_, _, table) in found.items()},
+        waits={rank: waits for each in found for rank, waits in each.waits.items()},
+        spans={rank: table for each in found for rank, table in each.spans.items()},
         meetings=meetings,
         origin_ns=origin_ns,
-        warnings=(*warnings, *_of_recorder(waits), *_outside(models), *_not_traced(capture), *doubts(models)),
+        warnings=warnings,
     )
+
+
+def _derived(capture: Capture, survey: RankSurvey, spans: pa.Table, origin_ns: int) -> Steps:
+    batches = _held(partial(rank_batches, capture, survey.rank, survey.layers), survey)
+    return _own_steps(capture, survey, spans, origin_ns, batches)
+
+
+def _held(read: Callable[[], Iterator[T]], survey: RankSurvey) -> Callable[[], Iterator[T]]:
+    """Yields what `read` reads of a rank in each pass; a small rank is read once."""
+    if survey.operations > HELD_OPERATIONS:
+        return read
+    held = tuple(read())
+    return lambda: iter(held)
 
 
 def steps_of(capture: Capture, layers: LayerChoice | None = None) -> Steps:
@@ -180,20 +200,24 @@ def steps_of(capture: Capture, layers: LayerChoice | None = None) -> Steps:
     return derive_steps(capture, surveys, spans, capture.time_span_ns[0], Solo())
 
 
-def _derive_rank(
-    capture: Capture, survey: RankSurvey, spans: pa.Table, origin_ns: int
-) -> tuple[LoopModel, Intervals, pa.Table]:
-    """The model of a rank, the waits that the recording caused, and the spans without them."""
+def _own_steps(capture: Capture, survey: RankSurvey, spans: pa.Table, origin_ns: int, batches: Batches) -> Steps:
+    """The model of a rank alone, from its spans and the operations that a replay issues."""
     rank = survey.rank
-    waits = recorder_waits(capture.info, rank, spans, rank_batches(capture, rank, survey.layers), origin_ns)
+    waits = recorder_waits(capture.info, rank, spans, batches(), origin_ns)
     spans = spans_without(waits, spans)
-    return _model(capture, survey, rank_loop(capture, rank, spans, origin_ns), spans, waits), waits, spans
+    loop = rank_loop(capture, rank, spans, origin_ns)
+    return Steps(
+        models={rank: _model(capture, survey, loop, spans, lambda: map(partial(batch_without, waits), batches()))},
+        surveys={rank: survey},
+        waits={rank: waits},
+        spans={rank: spans},
+        meetings=Meetings.none(),
+        origin_ns=origin_ns,
+        warnings=(),
+    )
 
 
-def _model(capture: Capture, survey: RankSurvey, loop: TrainingLoop, spans: pa.Table, waits: Intervals) -> LoopModel:
-    def batches() -> Iterator[OperationBatch]:
-        return map(partial(batch_without, waits), rank_batches(capture, survey.rank, survey.layers))
-
+def _model(capture: Capture, survey: RankSurvey, loop: TrainingLoop, spans: pa.Table, batches: Batches) -> LoopModel:
     if capture.info.dependencies == "known":
         try:
             return known_model(loop, batches, capture.files.num_rows, spans)
@@ -217,10 +241,16 @@ def _workers_late_ns(capture: Capture, rank: int) -> tuple[int, ...]:
     return tuple(max(clock.offset_ns - clock.interval_ns[0], 0) for clock in clocks)
 
 
-def _meetings(loops: Sequence[TrainingLoop], comm: Communicator) -> tuple[Meetings, tuple[str, ...]]:
-    """The meetings of all ranks from the loops of each process, and warnings about them. Collective."""
-    own = [loop.end_ns[loop.collectives] - loop.begin_ns[loop.collectives] for loop in loops]
-    gathered = comm.gather((own, all(loop.input_waits for loop in loops)))
+def meetings_of(
+    capture: Capture, notes: Mapping[int, RankNotes], comm: Communicator | None = None
+) -> tuple[Meetings, tuple[str, ...]]:
+    """The meetings of all ranks from the notes of each process, and warnings about the models. Collective.
+
+    comm: None if this process has all ranks.
+    """
+    comm = comm or Solo()
+    own = [each.collectives_ns for each in notes.values()]
+    gathered = comm.gather((own, all(each.input_waits for each in notes.values())))
     found: tuple[Meetings, tuple[str, ...]] | None = None
     if gathered is not None:
         durations = [each for process, _ in gathered for each in process]
@@ -228,55 +258,15 @@ def _meetings(loops: Sequence[TrainingLoop], comm: Communicator) -> tuple[Meetin
         if any(map(len, durations)) and not len(meetings.cost_ns):
             counts = sorted({len(each) for each in durations})
             warnings.append(
-                f"the ranks took part in {counts[0]} to {counts[-1]} collectives: they are replayed as they were "
-                "recorded, and no rank waits for another"
+                f"the ranks took part in different numbers of collectives ({counts[0]} to {counts[-1]}): no rank waits "
+                "for another, and collectives take the recorded time"
             )
         if not all(waits for _, waits in gathered):
             warnings.append("the profile has no input waits: each step is assumed to fetch its batch when it begins")
         found = meetings, tuple(warnings)
     shared: tuple[Meetings, tuple[str, ...]] = comm.broadcast(found)
-    return shared
-
-
-def doubts(models: Mapping[int, LoopModel]) -> list[str]:
-    """Warnings about models that the recording contradicts: for each reason the first rank."""
-    first: dict[str, int] = {}
-    for rank, model in models.items():
-        if model.doubt:
-            first.setdefault(model.doubt, rank)
-    found = sorted(first.items(), key=lambda each: each[1])[:1]
-    return [f"rank {rank}: how long training takes on other storage is not known: {text}" for text, rank in found]
-
-
-def _of_recorder(waits: Mapping[int, Intervals]) -> list[str]:
-    """A warning with the cost of the recording for the rank that waited longest for it."""
-    rank = max(waits, key=lambda each: waits[each].length_ns, default=None)
-    if rank is None or not len(waits[rank]):
-        return []
-    return [
-        f"rank {rank} waited {format_duration(waits[rank].length_ns)} for input while Darshan wrote the logs of "
-        "processes that had ended, and did nothing else: this is taken for a cost of the recording and left out"
-    ]
-
-
-def _not_traced(capture: Capture) -> list[str]:
-    """A warning if the job read data that the capture does not hold."""
-    why = why_not_judged(capture.info.coverage, unseen_of(capture.info, capture.files))
-    return [f"how long training takes on other storage is not known: {why}"] if why else []
-
-
-def _outside(models: Mapping[int, LoopModel]) -> list[str]:
-    """A warning if much was read for steps outside the profile; it names the rank with the most."""
-    shares = {rank: model.outside_bytes / model.loop_bytes for rank, model in models.items() if model.loop_bytes}
-    most = max(shares, key=lambda rank: shares[rank], default=None)
-    if most is None or shares[most] < OUTSIDE_SHARE:
-        return []
-    steps = models[most].loop.step_number
-    return [
-        f"rank {most}: the profile shows steps {steps[0]} to {steps[-1]}, and {100 * shares[most]:.0f} % of the "
-        "loop's reads belong to other steps. Outside the profile each thread keeps its think times, as if compute hid "
-        f"no read; --steps {steps[0]}-{steps[-1]} replays only the profiled part"
-    ]
+    meetings, common = shared
+    return meetings, (*common, *warnings_of(capture, notes))
 
 
 def rank_loop(capture: Capture, rank: int, spans: pa.Table, origin_ns: int) -> TrainingLoop:
@@ -338,12 +328,42 @@ def io_lanes(
     capture: Capture, steps: Steps, rank: int, counters: RankCounters, pacing: Pacing
 ) -> dict[Hashable, tuple[np.ndarray, np.ndarray]]:
     """Lanes of a rank, ascending, and "pipeline" -> items and durations, as in `planned_lanes`."""
+    return _lanes_of(steps, rank, counters, pacing, _planned(capture, steps.surveys[rank]))
+
+
+def rank_items(
+    capture: Capture, survey: RankSurvey, spans: pa.Table, origin_ns: int, pacing: Pacing, compute: str
+) -> tuple[list[np.ndarray], np.ndarray, RankNotes]:
+    """A rank alone: items of its I/O lanes that have any, its script without meetings, and the notes of its model.
+
+    Its counters begin at FIRST_RANK_COUNTER. The operations of a small rank are read once.
+    Raises: CaptureError when the rank has no training steps, or a part is damaged.
+    """
+    planned = _held(partial(_planned, capture, survey), survey)
+    counters = RankCounters(base=FIRST_RANK_COUNTER, lanes=survey.lanes)
+    steps = _own_steps(capture, survey, spans, origin_ns, lambda: (batch for _, batch in planned() if len(batch.lane)))
+    lanes = _lanes_of(steps, survey.rank, counters, pacing, planned())
+    script = steps.script(survey.rank, counters, pacing, compute)
+    return [items for items, _ in lanes.values() if len(items)], script, steps.notes()[survey.rank]
+
+
+def _planned(capture: Capture, survey: RankSurvey) -> Iterator[tuple[np.ndarray, OperationBatch]]:
+    """The replayed operations of a rank, a row group at a time, without file placements."""
     no_slots = SlotNumbers(of={0: np.full(capture.files.num_rows, -1, dtype=np.int32)})
+    return planned_operations(capture, survey, no_slots, with_known=capture.info.dependencies == "known")
+
+
+def _lanes_of(
+    steps: Steps,
+    rank: int,
+    counters: RankCounters,
+    pacing: Pacing,
+    planned: Iterator[tuple[np.ndarray, OperationBatch]],
+) -> dict[Hashable, tuple[np.ndarray, np.ndarray]]:
+    """As `io_lanes`, from the planned operations of the rank."""
     causal = steps.lanes(rank, counters, pacing)
     parts: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
-    for rows, batch in planned_operations(
-        capture, steps.surveys[rank], no_slots, with_known=capture.info.dependencies == "known"
-    ):
+    for rows, batch in planned:
         for lane, items, durations in causal.split(rows, batch):
             parts.setdefault(lane, []).append((items, durations))
     lanes: dict[Hashable, tuple[np.ndarray, np.ndarray]] = {}

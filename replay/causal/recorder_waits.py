@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ _BUSY = [SPAN_KINDS.index(kind) for kind in ("compute", "collective", "checkpoin
 
 
 def recorder_waits(
-    info: CaptureInfo, rank: int, spans: pa.Table, batches: Iterator[OperationBatch], origin_ns: int
+    info: CaptureInfo, rank: int, spans: pa.Table, batches: Iterable[OperationBatch], origin_ns: int
 ) -> Intervals:
     """Waits for input since `origin_ns` in which Darshan wrote the log of a process of the rank.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,8 +24,9 @@ from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.plan.survey import spans_by_rank
 from dxt_replay.traces.errors import ReplayError
 from dxt_replay.traces.measures.span_times import computed_in_loops, training_ns
+from dxt_replay.traces.storage_limit import LimitPoint, NoStorageLimitError, StorageLimit
 from dxt_replay.traces.store.reader import Capture
-from dxt_replay.traces.units import format_count, ns_to_seconds
+from dxt_replay.traces.units import format_count
 from dxt_replay.traces.unseen import unseen_of, why_not_judged
 
 MOST_OPERATIONS, MOST_SPANS = 2_000_000, 50_000
@@ -43,85 +43,8 @@ MATTERS_PCT = 2.0
 
 _LEAST_PCT = 0.001
 
-_JSON_KEYS = (
-    "limit_pct", "elapsed_s", "fastest_s", "saved_s", "model_s", "utilisation_pct", "fastest_utilisation_pct",
-)  # fmt: skip
-
 Lanes = Mapping[Hashable, tuple[np.ndarray, np.ndarray]]
 """Items (`PLAN_ROW`) and recorded durations of each lane."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitPoint:
-    """One point of a curve.
-
-    quantity: the faster quantity: `speed` (all of storage), `bandwidth` or `latency`.
-    multiple: multiple of the recorded speed; None for infinitely fast.
-    elapsed_ns: duration of the training then.
-    above_fastest_pct: excess of that duration over the one with infinitely fast storage.
-    utilisation_pct: accelerator utilisation; None if the capture shows no compute.
-    """
-
-    quantity: str
-    multiple: float | None
-    elapsed_ns: int
-    above_fastest_pct: float
-    utilisation_pct: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageLimit:
-    """The cost of storage for a training, by its causal model. Times in ns, from the begin of the first step to the end
-    of the last one. Time before and after the training loop is excluded, and so are waits that the recording caused.
-
-    recorded_ns: of the capture. model_ns: by the model with the recorded durations. fastest_ns: with infinitely fast
-    storage, by the model.
-    utilisation_pct, fastest_utilisation_pct: accelerator utilisation, recorded and with infinitely fast storage; None
-    if the capture shows no compute.
-    points: the curves; empty unless asked for. enough: by quantity, the multiple of the recorded speed from which
-    training takes at most MATTERS_PCT longer than with infinitely fast storage; the least of MULTIPLES if that is
-    enough, None if the largest is not.
-    """
-
-    recorded_ns: int
-    model_ns: int
-    fastest_ns: int
-    utilisation_pct: float | None
-    fastest_utilisation_pct: float | None
-    points: tuple[LimitPoint, ...] = ()
-    enough: Mapping[str, float | None]
-
-    def as_json(self) -> dict[str, Any]:
-        """The object `storage_limit` of `dxt-replay summary --json`; `reason` is that of `not_known`."""
-        return {
-            "limit_pct": self.limit_pct,
-            "elapsed_s": ns_to_seconds(self.recorded_ns),
-            "fastest_s": ns_to_seconds(self.recorded_ns - self.saved_ns),
-            "saved_s": ns_to_seconds(self.saved_ns),
-            "model_s": ns_to_seconds(self.model_ns),
-            "utilisation_pct": self.utilisation_pct,
-            "fastest_utilisation_pct": self.fastest_utilisation_pct,
-            "enough": dict(self.enough),
-            "reason": None,
-        }
-
-    @property
-    def saved_ns(self) -> int:
-        """Time that infinitely fast storage would save, ns."""
-        return max(self.model_ns - self.fastest_ns, 0)
-
-    @property
-    def limit_pct(self) -> float:
-        """`saved_ns` in per cent of the training."""
-        return 100.0 * self.saved_ns / self.model_ns if self.model_ns else 0.0
-
-
-class NoStorageLimitError(ReplayError):
-    """The storage limit of a training is unknown. The message is the reason, a clause for use after a colon."""
-
-    def as_json(self) -> dict[str, Any]:
-        """`StorageLimit.as_json` with null for all values but the reason."""
-        return {**dict.fromkeys(_JSON_KEYS), "enough": {}, "reason": str(self)}
 
 
 def storage_limit(capture: Capture, *, curve: bool = False) -> StorageLimit:

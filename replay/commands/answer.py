@@ -42,11 +42,6 @@ def answer(result: R, sections: Callable[[R], Sequence[Section]], *following: st
         print_next(*following)
 
 
-def of_json(sections: Callable[[Mapping[str, Any]], Sequence[Section]]) -> Callable[[Result], Sequence[Section]]:
-    """Adapt a function that makes tables of a JSON object to a result."""
-    return lambda result: sections(result.as_json())
-
-
 def print_next(*words: str | os.PathLike[str]) -> None:
     """Print `next: dxt-replay WORDS`, quoted for a shell, below an empty line; nothing under --quiet."""
     from dxt_replay.traces.text import printable

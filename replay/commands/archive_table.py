@@ -19,14 +19,14 @@ FILTERS = ("path", "exclude", "op", "api")
 
 def is_archive(named: NamedPart) -> bool:
     """Whether the user named several jobs, or a folder or archive that does not hold exactly one job."""
-    from dxt_replay.profiler_merge.packed_logs import is_packed, unpacked
-    from dxt_replay.replay.archive.archive_jobs import archive_jobs
-
     path = named.path
     if named.others:
         return True
     if path.is_dir() and ((path / "capture.json").exists() or (path / "ops").exists()):
         return False
+    from dxt_replay.profiler_merge.packed_logs import is_packed, unpacked  # readers of logs: a capture needs none
+    from dxt_replay.replay.archive.archive_jobs import archive_jobs
+
     if not path.is_dir() and not is_packed(path):
         return False
     try:
@@ -48,7 +48,7 @@ def refuse_options_of_one_job() -> None:
 def print_catalogue(paths: Sequence[Path], workers: Workers, *, sort: str, output: TableOutput | None) -> int:
     """Print or write the table of jobs. Returns the exit status: 1 if a job could not be read."""
     import dxt_replay
-    from dxt_replay.replay.commands.answer import answer, of_json
+    from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.commands.progress import count_progress
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
     from dxt_replay.replay.show.archive_sections import catalogue_sections
@@ -58,5 +58,5 @@ def print_catalogue(paths: Sequence[Path], workers: Workers, *, sort: str, outpu
     if output is not None:
         output.write(made.table)
     else:
-        answer(made, of_json(catalogue_sections))
+        answer(made, catalogue_sections)
     return 1 if made.failed else 0

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
+from dxt_replay.replay.commands.family_options import family_options
 from dxt_replay.replay.commands.shared_options import PATH, force_option, json_option, output_option
+from dxt_replay.replay.options.choices import CalibrateChoices
 
 
 @click.command()
@@ -18,12 +21,10 @@ from dxt_replay.replay.commands.shared_options import PATH, force_option, json_o
     help="Directory on the file system to measure; all files written below it are removed again.",
 )
 @output_option("MODEL.json", "The storage model to write, such as measured.json.")
-@click.option(
-    "--minutes", type=float, default=3.0, show_default=True, help="Time to measure for; more narrows the intervals."
-)
+@family_options(CalibrateChoices)
 @force_option
 @json_option
-def command(target: Path, output: Path, minutes: float, force: bool) -> None:
+def command(target: Path, output: Path, **choices: Any) -> None:
     """Measure a file system, so that `simulate` can predict a training run on it.
 
     Issues reads, writes and other calls of many sizes, up to 64 in flight, with the engine of a replay. The page cache
@@ -35,5 +36,5 @@ def command(target: Path, output: Path, minutes: float, force: bool) -> None:
     from dxt_replay.replay.show.calibration_sections import calibration_sections
 
     with share_progress("measuring") as progress:
-        done = dxt_replay.calibrate(target, output, minutes=minutes, force=force, on_progress=progress)
-    answer({"output": str(output), **done.as_json()}, lambda document: calibration_sections(document, str(output)))
+        done = dxt_replay.calibrate(target, output, on_progress=progress, **choices)
+    answer({"output": str(output), **done.as_json()}, lambda _: calibration_sections(done, str(output)))

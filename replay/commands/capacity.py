@@ -2,47 +2,31 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from dxt_replay.replay.commands.shared_options import PATH, json_option
+from dxt_replay.replay.commands.family_options import family_options
+from dxt_replay.replay.commands.shared_options import PATH, force_option, json_option
+from dxt_replay.replay.options.choices import CapacityChoices
 
 
 @click.command()
 @click.argument("capture", metavar="CAPTURE|WORKLOAD", type=PATH)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--target", type=PATH, metavar="DIR", help="Directory on the storage, where the twins are staged.")
+@family_options(CapacityChoices)
 @click.option(
-    "--utilisation",
-    type=click.FloatRange(0, 100, min_open=True, max_open=True),
-    default=90.0,
-    show_default=True,
-    metavar="PCT",
-    help="Accelerator utilisation that every run must reach.",
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the answer, its curves and all figures as an HTML page that needs no network.",
 )
-@click.option(
-    "--most", type=click.IntRange(1, 65536), default=32, show_default=True, metavar="N", help="Most ranks to try."
-)
-@click.option(
-    "--strong",
-    is_flag=True,
-    help="Share the recorded work among the ranks.  [default: each rank does as much as recorded, with its own files]",
-)
-@click.option(
-    "--storage", metavar="MODEL", help="Begin at the ranks that `simulate` predicts for this model, such as nvme."
-)
-@click.option("--dry-run", is_flag=True, help="Predict with --storage alone, and replay nothing.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Keep the captures of each load in DIR.  [default: deleted]",
-)
+@force_option
 @json_option
-def command(capture: Path, utilisation: float, target: Path | None, **choices: Any) -> None:
+def command(capture: Path, target: Path | None, html: Path | None, force: bool, **choices: Any) -> None:
     """Find the largest number of ranks that a storage serves without starving the accelerators.
 
     Replays the training on more and more ranks until the accelerator utilisation falls below --utilisation. CAPTURE
@@ -53,12 +37,15 @@ def command(capture: Path, utilisation: float, target: Path | None, **choices: A
     Exits 1 if one rank alone is too much for the storage.
     """
     import dxt_replay
-    from dxt_replay.replay.commands.answer import answer, of_json
+    from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.commands.processes import ending_together
     from dxt_replay.replay.commands.progress import experiment_progress
+    from dxt_replay.replay.ranks.comm import first_does
     from dxt_replay.replay.ranks.mpi_world import connect
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
     from dxt_replay.replay.show.capacity_sections import capacity_sections
+    from dxt_replay.replay.show.page.capacity_page import capacity_page
+    from dxt_replay.traces.output import check_output, new_file
 
     comm = connect()
     runs = choices["most"].bit_length() + 4
@@ -68,11 +55,14 @@ def command(capture: Path, utilisation: float, target: Path | None, **choices: A
         unwind_on_signals(),
         experiment_progress(comm.rank == 0, runs) as running,
     ):
-        found = dxt_replay.capacity(
-            capture, target, utilisation_pct=utilisation, on_progress=running, comm=comm, **choices
-        )
+        if html is not None:
+            first_does(comm, partial(check_output, html, force=force))
+        found = dxt_replay.capacity(capture, target, on_progress=running, comm=comm, **choices)
     if comm.rank:
         return
-    answer(found, of_json(capacity_sections))
+    if html is not None:
+        with new_file(html, force=force) as page:
+            page.write(capacity_page(found).encode("utf-8", "replace"))
+    answer(found, capacity_sections)
     if found.ranks == 0 and found.limited_by == "storage":
         raise SystemExit(1)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from dxt_replay.replay.commands.family_options import family_options
 from dxt_replay.replay.commands.shared_options import (
     PATH,
-    different_runs_option,
-    floor_option,
     json_option,
-    maps_option,
     worker_options,
 )
+from dxt_replay.replay.options.looking import PairChoices, ThresholdChoices, WitnessChoices
 from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,49 +24,20 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("source", type=PATH, required=False)
 @click.argument("replay", type=PATH, required=False)
-@click.option(
-    "--fail-under",
-    type=click.FloatRange(0, 1),
-    metavar="S",
-    help="Fail when the cosine of all ten factors is below S, such as 0.95. Storage decides three of them, so by "
-    "default only the other seven count, and their cosine must reach 0.95.",
-)
-@click.option(
-    "--max-elapsed-error",
-    type=click.FloatRange(0),
-    default=1.0,
-    show_default=True,
-    metavar="PCT",
-    help="Largest error of the elapsed time of a timed replay that passes, in per cent.",
-)
-@click.option(
-    "--max-drift",
-    type=click.FloatRange(0),
-    default=20.0,
-    show_default=True,
-    metavar="PPM",
-    help="Largest drift of the start times of a timed replay that passes, in microseconds per second.",
-)
-@different_runs_option
-@floor_option
-@maps_option(
-    "The replay read recorded paths below PREFIX from DIR; needed if REPLAY is a .darshan log without the command "
-    "line; repeatable."
-)
+@family_options(ThresholdChoices)
+@family_options(PairChoices)
+@family_options(WitnessChoices)
 @worker_options
 @click.option("--details", is_flag=True, help="Print every measure, not only those that decide the verdict.")
 @json_option
 def command(
     source: Path | None,
     replay: Path | None,
-    fail_under: float | None,
-    max_elapsed_error: float,
-    max_drift: float,
-    different_runs: bool,
     floor: tuple[tuple[Path, Path], ...],
     maps: tuple[str, ...],
     details: bool,
     workers: Workers,
+    **choices: Any,
 ) -> None:
     """Compare a replay with its source: did it do the same work, and how fast was the storage?
 
@@ -104,10 +74,15 @@ def command(
             counted = dxt_replay.compare_log(source, replay, maps=maps)
         answer(counted, counted_sections)
         raise SystemExit(0 if counted.passed else 1)
-    thresholds = dxt_replay.Thresholds(fail_under=fail_under, elapsed_error_pct=max_elapsed_error, drift_ppm=max_drift)
+    different_runs = choices.pop("different_runs")
     with status("comparing"):
         comparison = dxt_replay.compare(
-            source, replay, thresholds, different_runs=different_runs, floor=floor, executor=workers
+            source,
+            replay,
+            dxt_replay.Thresholds(**choices),
+            different_runs=different_runs,
+            floor=floor,
+            executor=workers,
         )
     answer(comparison, partial(comparison_sections, details=details))
     if not comparison.passed:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dxt_replay.replay.commands.family_options import OneOf, family_options
 from dxt_replay.replay.commands.shared_options import (
-    PATH,
     capture_argument,
     force_option,
     json_option,
@@ -17,6 +17,7 @@ from dxt_replay.replay.commands.shared_options import (
     worker_options,
 )
 from dxt_replay.replay.options.choices import FORMATS
+from dxt_replay.replay.options.looking import ExportChoices
 from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,19 +26,12 @@ if TYPE_CHECKING:
 
 STANDARD_OUTPUT = Path("-")
 
-DXT_VERSIONS = ("1", "2")
-
 
 @click.command()
 @capture_argument("capture")
-@click.option("--to", required=True, type=click.Choice(FORMATS), help="The format.")
+@click.option("--to", required=True, type=OneOf(FORMATS), help="The format.")
 @output_option("OUT", "OUT.darshan, OUT.json.gz, OUT.csv or - (standard output), or a directory for fio.")
-@click.option(
-    "--dxt-version",
-    type=click.Choice(DXT_VERSIONS),
-    help="For darshan: 1, which released tools read, or 2, which stores lanes as thread ids.  [default: 1]",
-)
-@click.option("--target", type=PATH, metavar="DIR", help="For fio: directory that holds the staged twin.")
+@family_options(ExportChoices)
 @worker_options
 @force_option
 @json_option
@@ -45,7 +39,6 @@ def command(
     capture: Path,
     to: str,
     output: Path,
-    dxt_version: str | None,
     workers: Workers,
     **choices: Any,
 ) -> None:
@@ -75,8 +68,7 @@ def command(
         _csv_to_standard_output(capture)
         return
     with unwind_on_signals(), status("exporting"):
-        version = None if dxt_version is None else int(dxt_version)
-        exported = dxt_replay.export(capture, to, output, dxt_version=version, executor=workers, **choices)
+        exported = dxt_replay.export(capture, to, output, executor=workers, **choices)
     if current().as_json:
         print_json(exported.as_json())
     else:

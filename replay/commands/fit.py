@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dxt_replay.replay.commands.family_options import family_options
 from dxt_replay.replay.commands.shared_options import (
     capture_argument,
     force_option,
@@ -14,7 +15,7 @@ from dxt_replay.replay.commands.shared_options import (
     output_option,
     part_options,
 )
-from dxt_replay.replay.options.choices import READINGS
+from dxt_replay.replay.options.making import FitChoices
 from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,32 +25,14 @@ if TYPE_CHECKING:
 @click.command()
 @capture_argument("capture")
 @output_option("OUT.yaml", "The description, which DLIO and `dxt-replay generate` read.")
-@click.option(
-    "--batch",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Batch size of a rank, if you know it. The bytes of a step show only batch size times record length.",
-)
+@family_options(FitChoices, "batch")
 @click.option(
     "--fail-under",
     type=click.FloatRange(0, 100),
     metavar="PCT",
     help="Exit 1 when the generated I/O is less similar to the capture than this, such as 95.",
 )
-@click.option(
-    "--check/--no-check",
-    default=True,
-    show_default=True,
-    help="Generate a capture from the description, compare it with the given one, and write the similarity.",
-)
-@click.option(
-    "--reading",
-    type=click.Choice(READINGS),
-    default="documented",
-    show_default=True,
-    help="For the comparison: follow DLIO's documentation (documented) or its code (head: main of 2026; v2.0, v3.0: "
-    "MLPerf's).",
-)
+@family_options(FitChoices, "check", "reading")
 @part_options
 @force_option
 @json_option

@@ -10,7 +10,7 @@ import click
 
 from dxt_replay.replay.commands.family_options import family_options
 from dxt_replay.replay.commands.shared_options import PATH, force_option, json_option, worker_options
-from dxt_replay.replay.options.choices import GenerateChoices
+from dxt_replay.replay.options.making import GenerateChoices
 
 if TYPE_CHECKING:
     from dxt_replay.traces.workers.workers import Workers

@@ -38,6 +38,7 @@ COMMAND_GROUPS = {
     },
     "Replay": {
         "demo": "Replay the bundled captures, from the logs to the comparison.",
+        "doctor": "Examine this machine and a directory for what a replay needs.",
         "stage": "Build the twin data set that a replay reads.",
         "run": "Replay a capture.",
     },

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dxt_replay.replay.commands.family_options import as_keywords, family_options
+from dxt_replay.replay.commands.family_options import family_options
 from dxt_replay.replay.commands.shared_options import PATH, force_option, json_option, output_option, worker_options
-from dxt_replay.replay.options.choices import MergeChoices, MergeEachChoices
+from dxt_replay.replay.options.making import MergeChoices, MergeEachChoices
 from dxt_replay.replay.options.option import options_of
 from dxt_replay.traces.errors import UsageError
 
@@ -48,18 +48,18 @@ def command(
     kind of each file is recognised by its content.
     """
     import dxt_replay
-    from dxt_replay.replay.commands.answer import answer, given_options, of_json
+    from dxt_replay.replay.commands.answer import answer, given_options
     from dxt_replay.replay.commands.progress import count_progress, status
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
-    from dxt_replay.replay.show.archive_sections import merged_archive_sections
     from dxt_replay.replay.show.merge_sections import merge_sections
 
-    choices = as_keywords(MergeChoices, choices)
     if not each:
         with unwind_on_signals(), status("merging"):
             result = dxt_replay.merge(logs, output, executor=workers, **choices)
-        answer(result, of_json(merge_sections), "summary", output)
+        answer(result, merge_sections, "summary", output)
         return 0
+    from dxt_replay.replay.show.archive_sections import merged_archive_sections
+
     of_many = options_of(MergeEachChoices)
     of_one = {stated.parameter for name, stated in options_of(MergeChoices).items() if name not in of_many}
     if given := given_options(of_one):
@@ -67,5 +67,5 @@ def command(
     options = {name: value for name, value in choices.items() if name in of_many or name == "force"}
     with unwind_on_signals(), count_progress("merged", "jobs") as on_job:
         made = dxt_replay.merge_each(logs, output, executor=workers, on_job=on_job, **options)
-    answer(made, of_json(merged_archive_sections), "summary", output)
+    answer(made, merged_archive_sections, "summary", output)
     return 1 if made.failed else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -82,15 +82,27 @@ def count_progress(what: str, things: str) -> Iterator[Callable[[int, int], None
     """A callback (done, in all) that shows how many `things`, such as ranks, are done, with the time left."""
     began = time.monotonic()
     with _line() as line:
+        yield lambda done, total: line.show(lambda: _count_text(what, done, total, things, began))
 
-        def report(done: int, total: int) -> None:
-            def text() -> str:
-                left = (total - done) * (time.monotonic() - began) / done if done else float("inf")
-                return f"{what} {format_count(done)} of {format_count(total)} {things}, {left:.0f} s left"
 
-            line.show(text)
+@contextmanager
+def phase_progress(things: Mapping[str, str]) -> Iterator[Callable[[str, int, int], None]]:
+    """A callback (phase, done, in all): as `count_progress`, for work of several phases with `things` of their own."""
+    phase, began = "", time.monotonic()
+    with _line() as line:
+
+        def report(now: str, done: int, total: int) -> None:
+            nonlocal phase, began
+            if now != phase:
+                phase, began = now, time.monotonic()
+            line.show(lambda: _count_text(now, done, total, things[now], began))
 
         yield report
+
+
+def _count_text(what: str, done: int, total: int, things: str, began_s: float) -> str:
+    left = (total - done) * (time.monotonic() - began_s) / done if done else float("inf")
+    return f"{what} {format_count(done)} of {format_count(total)} {things}, {left:.0f} s left"
 
 
 @contextmanager

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dxt_replay.replay.commands.family_options import as_keywords, family_options
+from dxt_replay.replay.commands.family_options import family_options
 from dxt_replay.replay.commands.shared_options import PATH, force_option, json_option
-from dxt_replay.replay.options.choices import RecordChoices
+from dxt_replay.replay.options.making import RecordChoices
 
 if TYPE_CHECKING:
     from dxt_replay.replay.interface.recordings import Recorded
@@ -51,7 +51,7 @@ def command(
 
     with _hint_when_interrupted():
         stdout = 2 if current().as_json else None
-        recorded = dxt_replay.record(words, output, stdout=stdout, **as_keywords(RecordChoices, choices))
+        recorded = dxt_replay.record(words, output, stdout=stdout, **choices)
     if current().as_json:
         print_json(recorded.as_json())
     _report(recorded)

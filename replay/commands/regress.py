@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dxt_replay.replay.commands.family_options import as_keywords, family_options
+from dxt_replay.replay.commands.family_options import family_options
 from dxt_replay.replay.commands.shared_options import PATH, capture_argument, force_option, json_option, part_options
 from dxt_replay.replay.options.choices import PACE_HELP, RegressChoices, RunChoices
 from dxt_replay.replay.options.option import Option
@@ -16,7 +16,7 @@ from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.paces import PACE_CHOICES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from dxt_replay.replay.interface.captures import NamedPart
     from dxt_replay.replay.regression.interval_verdict import Rule
@@ -95,8 +95,10 @@ def command(
     from dxt_replay.replay.commands.session import current
     from dxt_replay.replay.ranks.comm import first_does
     from dxt_replay.replay.ranks.mpi_world import connect
+    from dxt_replay.replay.regression.experiment_page import experiment_page
     from dxt_replay.replay.regression.interval_verdict import Rule
-    from dxt_replay.replay.regression.regression_sections import regression_sections
+    from dxt_replay.replay.regression.junit import junit_document
+    from dxt_replay.replay.regression.regression_sections import regression_markdown, regression_sections
 
     sides = _sides(target, baseline, candidate, against)
     if current().as_json and str(markdown) == "-":
@@ -108,7 +110,6 @@ def command(
         byte_progress("staging") as staging,
         experiment_progress(comm.rank == 0, (1 if against else 2) * (repeats + warmup)) as running,
     ):
-        choices = as_keywords(RegressChoices, choices)
         rule = partial(Rule, threshold_pct=choices["threshold_pct"], alpha=choices["alpha"])
         kept = fail_inconclusive or choices["record"] is not None or choices["output"] is not None
         outputs = [junit, markdown, html]
@@ -127,14 +128,14 @@ def command(
         )
     if comm.rank:
         return
-    document = result.as_json()
-    _write(junit, lambda: _junit(document, inconclusive_fails=fail_inconclusive), force=force)
-    _write(html, lambda: _html(document), force=force)
+    _write(junit, lambda: junit_document(result, inconclusive_fails=fail_inconclusive), force=force)
+    _write(html, lambda: experiment_page(result).encode("utf-8", "replace"), force=force)
+    text = regression_markdown(result).encode("utf-8", "replace")
     if str(markdown) == "-":
-        click.echo(_markdown(document), nl=False)
+        click.echo(text, nl=False)
     else:
-        _write(markdown, lambda: _markdown(document), force=force)
-        answer(document, regression_sections)
+        _write(markdown, lambda: text, force=force)
+        answer(result, regression_sections)
     if result.fails(inconclusive_fails=fail_inconclusive):
         raise SystemExit(1)
 
@@ -183,10 +184,10 @@ def _check(
         least, counted = least_runs(len(read_record(against).counted_runs()), rule.alpha), "runs against this record"
     if least is not None and repeats >= least:
         return
-    few = f"fewer than {least or MOST_RUNS} {counted} can show nothing at alpha {rule.alpha:g}"
+    few = f"at least {least or MOST_RUNS} {counted} are needed at alpha {rule.alpha:g}"
     if not kept:
-        raise UsageError(f"--repeats {repeats}: {few}, so that this could never find a regression: give more --repeats")
-    warn(f"{few}: the verdict will be inconclusive; --repeats {least or MOST_RUNS} is the least")
+        raise UsageError(f"--repeats {repeats} can never find a regression: {few}; give more --repeats")
+    warn(f"{few}, so the verdict will be inconclusive: give --repeats {least or MOST_RUNS} or more")
 
 
 def _write(output: Path | None, content: Callable[[], bytes], *, force: bool) -> None:
@@ -196,23 +197,3 @@ def _write(output: Path | None, content: Callable[[], bytes], *, force: bool) ->
     if output is not None:
         with new_file(output, force=force) as stream:
             stream.write(content())
-
-
-def _junit(document: Mapping[str, Any], *, inconclusive_fails: bool) -> bytes:
-    from dxt_replay.replay.regression.junit import junit_document
-    from dxt_replay.replay.regression.regression_sections import compared_with
-
-    name = f"{document['capture']}: {document['candidate']} against {compared_with(document)}"
-    return junit_document(document, name=name, inconclusive_fails=inconclusive_fails)
-
-
-def _markdown(document: Mapping[str, Any]) -> bytes:
-    from dxt_replay.replay.regression.regression_sections import regression_markdown
-
-    return regression_markdown(document).encode("utf-8", "replace")
-
-
-def _html(document: Mapping[str, Any]) -> bytes:
-    from dxt_replay.replay.regression.experiment_page import experiment_page
-
-    return experiment_page(document).encode("utf-8", "replace")

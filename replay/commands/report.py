@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dxt_replay.replay.commands.family_options import family_options
 from dxt_replay.replay.commands.shared_options import (
     PATH,
     capture_argument,
-    different_runs_option,
     filter_options,
-    floor_option,
     force_option,
     json_option,
     output_option,
     worker_options,
 )
+from dxt_replay.replay.options.looking import PairChoices
 
 if TYPE_CHECKING:
     from dxt_replay.replay.interface.captures import NamedPart
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 @filter_options
 @worker_options
 @force_option
-@different_runs_option
-@floor_option
+@family_options(PairChoices)
 @json_option
 def command(
     capture: NamedPart,

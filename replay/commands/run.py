@@ -13,10 +13,9 @@ from dxt_replay.replay.commands.shared_options import (
     capture_argument,
     force_option,
     json_option,
-    maps_option,
     part_options,
 )
-from dxt_replay.replay.options.choices import SPEEDS, RunChoices
+from dxt_replay.replay.options.choices import ExplainChoices, ReplayChoices
 from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @capture_argument("capture")
-@click.option("--target", type=PATH, metavar="DIR", help="Directory that holds the staged twin.")
+@click.option("--target", metavar="DIR", help="Directory, or s3:// URL, that holds the staged twin.")
 @click.option(
     "-o",
     "--output",
@@ -36,9 +35,7 @@ if TYPE_CHECKING:
     metavar="OUT.capture",
     help="Write the replay to this capture, such as replay.capture; needed unless --explain.",
 )
-@family_options(RunChoices)
-@click.option("--cold", is_flag=True, help="Drop the twin from the page cache first.")
-@maps_option("As for stage; repeatable.")
+@family_options(ReplayChoices)
 @part_options
 @click.option(
     "--repeat",
@@ -52,7 +49,7 @@ if TYPE_CHECKING:
 @json_option
 def command(
     capture: NamedPart,
-    target: Path | None,
+    target: str | None,
     output: Path | None,
     repeat: int,
     explain: bool,
@@ -90,13 +87,15 @@ def command(
 
 def _print(result: RunResult | Repeats, source: Path) -> None:
     import dxt_replay
-    from dxt_replay.replay.commands.answer import answer, of_json
+    from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.show.run_sections import repeat_sections, run_sections
 
-    repeated = isinstance(result, dxt_replay.Repeats)
-    replay = result.runs[0].capture if isinstance(result, dxt_replay.Repeats) else result.capture
-    following = ("compare", source, replay) if result.succeeded else ()
-    answer(result, of_json(repeat_sections if repeated else run_sections), *following)
+    first = result.runs[0] if isinstance(result, dxt_replay.Repeats) else result
+    following = ("compare", source, first.capture) if result.succeeded else ()
+    if isinstance(result, dxt_replay.Repeats):
+        answer(result, repeat_sections, *following)
+    else:
+        answer(result, run_sections, *following)
 
 
 def _explain(capture: NamedPart, choices: Mapping[str, Any]) -> None:
@@ -105,5 +104,5 @@ def _explain(capture: NamedPart, choices: Mapping[str, Any]) -> None:
     from dxt_replay.replay.causal.explain import model_sections
     from dxt_replay.replay.commands.answer import answer
 
-    same = {name: choices[name] for name in ("api", "reconstruct", *SPEEDS)}
+    same = {name: choices[name] for name in ExplainChoices.__annotations__}
     answer(dxt_replay.explain(capture, **same), model_sections)

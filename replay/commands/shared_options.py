@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dxt_replay.replay.commands.session import set_json
+from dxt_replay.replay.commands.family_options import Decorator, family_options
+from dxt_replay.replay.commands.session import note, set_json, warn
+from dxt_replay.replay.options.looking import FilterChoices, PartChoices
 
 if TYPE_CHECKING:
     from dxt_replay.replay.interface.captures import NamedPart
     from dxt_replay.traces.part import Part
     from dxt_replay.traces.workers.workers import Workers
-
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-"""What makes an option of a command."""
 
 PATH = click.Path(path_type=Path)
 
@@ -40,73 +39,28 @@ def output_option(metavar: str, text: str) -> Decorator:
     return click.option("-o", "--output", required=True, type=PATH, metavar=metavar, help=text)
 
 
-exclude_option = click.option(
-    "--exclude",
-    multiple=True,
-    metavar="GLOB",
-    help="Leave out files whose path matches (* matches / too); repeatable.",
-)
-
-
-def maps_option(text: str) -> Decorator:
-    """The option --map; `text`: its help."""
-    return click.option("--map", "maps", multiple=True, metavar="PREFIX=DIR", help=text)
-
-
 def part_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options --ranks, --from, --until and --steps: the command gets its `capture` as a `NamedPart`."""
-    return _with_options(_with_part(command, _PART_WORDS), *_PART_OPTIONS)
+    return _with_part(command, *PartChoices.__annotations__)
 
 
 def time_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options --from, --until and --steps: as `part_options`, without --ranks."""
-    words = {name: keyword for name, keyword in _PART_WORDS.items() if name != "ranks"}
-    return _with_options(_with_part(command, words), *_PART_OPTIONS[:-1])
+    return _with_part(command, "begin", "until", "steps")
 
 
 def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of `part_options`, and --path, --exclude, --op and --api; all of them choose the part."""
-    words = {**_PART_WORDS, "path": "paths", "exclude": "exclude", "op": "operations", "api": "interfaces"}
-    return _with_options(_with_part(command, words), *_PART_OPTIONS, *_FILTER_OPTIONS)
+    return _with_part(command, "paths", "exclude", "operations", "interfaces", *PartChoices.__annotations__)
 
 
-_PART_WORDS = {"ranks": "ranks", "begin": "begin", "until": "until", "steps": "steps"}
-"""Parameter of a command -> keyword of `Part.parse`."""
+def _with_part(command: Callable[..., Any], *keywords: str) -> Callable[..., Any]:
+    """Replace a command's path (or paths) and these options by `capture`, a `NamedPart`."""
 
-_PART_OPTIONS = (
-    click.option("--steps", metavar="A-B", help="Only training steps A to B, on each rank at its own times."),
-    click.option("--until", metavar="TIME", help="Only operations that start before this time of the capture."),
-    click.option(
-        "--from",
-        "begin",
-        metavar="TIME",
-        help="Only operations that start at this time of the capture or later: 10, 10s, 500ms.",
-    ),
-    click.option("--ranks", metavar="LIST", help="Only these recorded ranks, such as 0-15,20."),
-)
-
-_FILTER_OPTIONS = (
-    click.option("--api", multiple=True, metavar="NAME", help="Only POSIX, STDIO, MPIIO or HDF5; repeatable."),
-    click.option("--op", multiple=True, metavar="NAME", help="Only read, write, open, close ...; repeatable."),
-    exclude_option,
-    click.option(
-        "--path", multiple=True, metavar="GLOB", help="Only files whose path matches one of these; repeatable."
-    ),
-)
-
-
-def _with_options(command: Callable[..., Any], *options: Callable[..., Any]) -> Callable[..., Any]:
-    for option in options:
-        command = option(command)
-    return command
-
-
-def _with_part(command: Callable[..., Any], words: Mapping[str, str]) -> Callable[..., Any]:
-    """Replace a command's path (or paths) and the parameters `words` by `capture`, a `NamedPart`."""
-
+    @family_options(FilterChoices, *keywords)
     @functools.wraps(command)
     def gathering(capture: Path | tuple[Path, ...], **given: Any) -> Any:
-        said = {keyword: given.pop(parameter) for parameter, keyword in words.items()}
+        said = {keyword: given.pop(keyword) for keyword in keywords}
         paths = (capture,) if isinstance(capture, Path) else capture
         return command(capture=_named_part(paths, said), **given)
 
@@ -139,10 +93,13 @@ def worker_options(command: Callable[..., Any]) -> Callable[..., Any]:
         with _chosen_workers(workers, dask) as chosen:
             if chosen is None:
                 return None
+            chosen.on_death, chosen.on_choice = warn, note
             with piece_progress() as chosen.on_progress:
                 return command(workers=chosen, **given)
 
-    return _with_options(sharing, *_WORKER_OPTIONS)
+    for option in _WORKER_OPTIONS:
+        sharing = option(sharing)
+    return sharing
 
 
 _WORKER_OPTIONS = (
@@ -175,20 +132,3 @@ def _chosen_workers(count: int | None, dask: str | None) -> Iterator[Workers | N
 def capture_argument(name: str) -> Decorator:
     """An argument that names a capture or a Darshan log."""
     return click.argument(name, type=PATH)
-
-
-floor_option = click.option(
-    "--floor",
-    nargs=2,
-    multiple=True,
-    type=PATH,
-    metavar="A B",
-    help="Two runs of the same application, or two replays. Their difference is noise, and no limit is stricter than "
-    "it. Repeatable; the worst pair counts.",
-)
-
-different_runs_option = click.option(
-    "--different-runs",
-    is_flag=True,
-    help="Compare two captures that are not source and replay: figures side by side, without a verdict.",
-)

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dxt_replay.replay.commands.family_options import family_options
-from dxt_replay.replay.commands.shared_options import capture_argument, json_option, time_options
+from dxt_replay.replay.commands.shared_options import capture_argument, json_option, time_options, worker_options
 from dxt_replay.replay.options.choices import SimulateChoices
 from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
     from dxt_replay.replay.interface.captures import NamedPart
+    from dxt_replay.traces.workers.workers import Workers
 
 MOST_COUNTS = 64
 """Most numbers of ranks in one scaling table."""
@@ -28,8 +29,9 @@ MOST_COUNTS = 64
 )
 @family_options(SimulateChoices)
 @time_options
+@worker_options
 @json_option
-def command(capture: NamedPart, ranks: str | None, **choices: Any) -> None:
+def command(capture: NamedPart, ranks: str | None, workers: Workers, **choices: Any) -> None:
     """Predict how long a capture would take on storage that a model describes.
 
     Only --check touches a file system.
@@ -39,14 +41,16 @@ def command(capture: NamedPart, ranks: str | None, **choices: Any) -> None:
     error of 10 % of the causal model. The page cache is empty at the start.
     """
     import dxt_replay
-    from dxt_replay.replay.commands.answer import answer, of_json
-    from dxt_replay.replay.commands.progress import status
+    from dxt_replay.replay.commands.answer import answer
+    from dxt_replay.replay.commands.progress import phase_progress, status
     from dxt_replay.replay.show.simulation_sections import simulation_sections
 
     counts = rank_counts(ranks) if ranks is not None else []
-    with status("simulating" if choices["check"] is None else "simulating, and replaying the first seconds"):
-        result = dxt_replay.simulate(capture, ranks=counts, **choices)
-    answer(result, of_json(simulation_sections))
+    said = "simulating" if choices["check"] is None else "simulating, and replaying the first seconds"
+    things = {"deriving": "ranks", "simulating": "operations"}
+    with status(said), phase_progress(things) as progress:
+        result = dxt_replay.simulate(capture, ranks=counts, executor=workers, on_progress=progress, **choices)
+    answer(result, simulation_sections)
 
 
 def rank_counts(text: str) -> list[int]:

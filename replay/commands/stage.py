@@ -8,34 +8,19 @@ from typing import TYPE_CHECKING
 import click
 
 from dxt_replay.replay.commands.family_options import family_options
-from dxt_replay.replay.commands.shared_options import capture_argument, json_option, maps_option, part_options
-from dxt_replay.replay.options.choices import RunChoices
-from dxt_replay.replay.options.option import DURATION, Option
+from dxt_replay.replay.commands.shared_options import capture_argument, json_option, part_options
+from dxt_replay.replay.options.choices import StageChoices
 
 if TYPE_CHECKING:
     from dxt_replay.replay.interface.captures import NamedPart
 
 
-_TIMEOUT = Option(
-    "Stop staging that takes longer, and print the file that it hangs in; such as 90, 10m or 2h.",
-    flags=("--timeout",),
-    metavar=DURATION,
-)
-
-
 @click.command()
 @capture_argument("capture")
-@click.option("--target", required=True, metavar="DIR", help="Directory for the twin.")
-@click.option("--dry-run", is_flag=True, help="Print what would be written, and write nothing.")
+@click.option("--target", required=True, metavar="DIR", help="Directory, or s3:// URL, for the twin.")
+@family_options(StageChoices, "dry_run")
 @click.option("--remove", is_flag=True, help="Remove everything that was staged under the target, and nothing else.")
-@click.option("--sparse", is_flag=True, help="Write holes instead of data; reads of holes do not reach the device.")
-@maps_option("Read recorded paths below PREFIX from the real data in DIR, which is never written; repeatable.")
-@click.option(
-    "--workers",
-    type=click.IntRange(1, 64),
-    help="Files written at the same time.  [default: twice the processors, at most 16]",
-)
-@family_options(RunChoices, "timeout_s", timeout_s=_TIMEOUT)
+@family_options(StageChoices, "sparse", "maps", "workers", "timeout_s")
 @part_options
 @json_option
 def command(

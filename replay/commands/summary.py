@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from dxt_replay.replay.commands.family_options import family_options
 from dxt_replay.replay.commands.session import current
 from dxt_replay.replay.commands.shared_options import (
     PATH,
     filter_options,
     force_option,
     json_option,
-    maps_option,
     worker_options,
 )
+from dxt_replay.replay.options.looking import TableChoices
 from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from dxt_replay.replay.interface.captures import NamedPart
     from dxt_replay.traces.workers.workers import Workers
 
-GROUPINGS = ("rank", "file", "format", "step", "size")
 TERMINAL_BINS = 40
 
 
@@ -42,31 +42,17 @@ class _Command(click.Command):
         super().format_options(ctx, formatter)
 
 
-class _TableName(click.ParamType):
-    """One of `analysis.tables.TABLES`, which are imported when a name is given."""
-
-    name = "table"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The name. Raises: click.BadParameter for another one."""
-        from dxt_replay.profiler_merge.analysis.tables import TABLES
-
-        return click.Choice(tuple(TABLES)).convert(value, param, ctx)
-
-
 @click.command(cls=_Command)
 @click.argument("capture", nargs=-1, required=True, type=PATH, metavar="CAPTURE...")
-@click.option("--by", type=click.Choice(GROUPINGS), help="Add a table of totals per group.")
+@family_options(TableChoices, "by")
 @click.option(
     "--show",
     multiple=True,
-    type=_TableName(),
     metavar="TABLE",
     help="Print this table instead of the totals (the tables are listed above); repeatable.",
 )
 @click.option("--findings", is_flag=True, help="Print problems of the job and what they cost, like --show findings.")
-@maps_option("For --show tfrecords and datasets: look for recorded files below PREFIX in DIR; repeatable.")
-@click.option("--bin", "bin_width", metavar="TIME", help="Width of a bin of the timeline, such as 1s or 5ms.")
+@family_options(TableChoices, "maps", "bin")
 @click.option("--sort", metavar="COLUMN", help="For several jobs: sort by this column, the largest number first.")
 @filter_options
 @click.option("--csv", "csv_file", metavar="FILE|-", help="Write the one table asked for as comma-separated values.")
@@ -79,13 +65,12 @@ def command(
     by: str | None,
     show: tuple[str, ...],
     findings: bool,
-    maps: tuple[str, ...],
-    bin_width: str | None,
     sort: str | None,
     csv_file: str | None,
     parquet_file: Path | None,
     force: bool,
     workers: Workers,
+    **choices: Any,
 ) -> int:
     """Summarise a capture (or a .darshan log): operations, bytes, times, patterns.
 
@@ -101,6 +86,7 @@ def command(
     from dxt_replay.replay.commands.json_output import print_json
     from dxt_replay.replay.commands.progress import status
     from dxt_replay.replay.commands.table_output import TableOutput
+    from dxt_replay.replay.interface.analyses import check_tables
     from dxt_replay.replay.interface.captures import opened
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
     from dxt_replay.replay.show.table_views import summary_or_tables
@@ -108,6 +94,7 @@ def command(
 
     names = tuple(dict.fromkeys([*show, *(["findings"] if findings else [])]))
     output = TableOutput.of(csv_file, parquet_file, force=force)
+    check_tables(names)
     _check_tables(names, by, output)
     if is_archive(capture):
         refuse_options_of_one_job()
@@ -117,15 +104,7 @@ def command(
         raise UsageError(f"--sort orders several jobs, and {capture.path} is one: leave it out")
     with opened(capture) as source:
         with unwind_on_signals(), status("summarising"):
-            found = dxt_replay.tables(
-                source,
-                names,
-                by=by,
-                bin=bin_width,
-                bins=TERMINAL_BINS,
-                maps=maps,
-                executor=workers,
-            )
+            found = dxt_replay.tables(source, names, by=by, bins=TERMINAL_BINS, executor=workers, **choices)
             _check_opened(found, names)
             sections = None if output is not None or current().as_json else summary_or_tables(found)
         if sections is not None:

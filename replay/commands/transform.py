@@ -9,7 +9,7 @@ import click
 
 from dxt_replay.replay.commands.family_options import family_options
 from dxt_replay.replay.commands.shared_options import capture_argument, force_option, json_option, output_option
-from dxt_replay.replay.options.choices import TransformChoices
+from dxt_replay.replay.options.making import TransformChoices
 
 
 @click.command()

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import click
 
-from dxt_replay.replay.commands.shared_options import PATH, json_option
+from dxt_replay.replay.commands.family_options import family_options
+from dxt_replay.replay.commands.shared_options import json_option
+from dxt_replay.replay.options.looking import VerifyChoices
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, type=PATH, metavar="CAPTURE|TARGET...")
-@click.option(
-    "--source",
-    "sources",
-    multiple=True,
-    type=PATH,
-    metavar="FILE",
-    help="A log, profile or capture that a capture was made from; those beside the capture are found. Repeatable.",
-)
-@click.option("--sizes-only", is_flag=True, help="Look at kinds and sizes of a twin's files, not at their bytes: fast.")
+@click.argument("paths", nargs=-1, required=True, metavar="CAPTURE|TARGET...")
+@family_options(VerifyChoices)
 @click.option(
     "--most",
     type=click.IntRange(1, 1000),
@@ -29,7 +23,7 @@ from dxt_replay.replay.commands.shared_options import PATH, json_option
     help="List at most this many differences of each capture or target.",
 )
 @json_option
-def command(paths: tuple[Path, ...], sources: tuple[Path, ...], sizes_only: bool, most: int) -> int:
+def command(paths: tuple[str, ...], most: int, **choices: Any) -> int:
     """Check captures against their own digests, counts and sources, and staged twins against their manifests.
 
     In a capture, every file must have its digest, every row must follow the format, and the counts must agree. In a
@@ -43,6 +37,6 @@ def command(paths: tuple[Path, ...], sources: tuple[Path, ...], sizes_only: bool
     from dxt_replay.replay.show.verify_sections import verified_sections
 
     with status("verifying"):
-        result = dxt_replay.verify(*paths, sources=sources, sizes_only=sizes_only)
+        result = dxt_replay.verify(*paths, **choices)
     answer(result, lambda verified: verified_sections(verified, most))
     return 0 if result.passed else 1

@@ -1,7 +1,7 @@
 # The calls of operations: reads and writes, and those beside them. See items.py.
 
 cdef inline int64_t transfer(int fd, int kind, char *data, int64_t asked, int64_t offset) noexcept nogil:
-    """One pread or pwrite; bytes or -errno."""
+    """One pread or pwrite of `asked` bytes, again after EINTR. Returns the bytes moved, or -errno."""
     cdef ssize_t moved
     while True:
         moved = pread(fd, data, asked, offset) if kind == READ_AT else pwrite(fd, data, asked, offset)
@@ -12,11 +12,15 @@ cdef inline int64_t transfer(int fd, int kind, char *data, int64_t asked, int64_
 
 
 cdef inline int64_t whole_blocks(int64_t length) noexcept nogil:
+    """`length` bytes rounded up to a multiple of BLOCK_BYTES."""
     return (length + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
 
 
 cdef int prepare_special(State *lane, int kind, int64_t asked, int64_t offset) noexcept nogil:
-    """Open the held file once more for a write that cannot go direct. 0 or errno."""
+    """Open the held file once more, without O_DIRECT, for a write that is not of whole blocks. Returns 0 or errno (>
+    0).
+
+    Takes the lock of the file. The descriptor belongs to the file."""
     cdef File *file = lane.file
     cdef int flags = file.flags & ~(O_DIRECT | O_CREAT)
     cdef bint more = True
@@ -35,13 +39,18 @@ cdef int prepare_special(State *lane, int kind, int64_t asked, int64_t offset) n
 
 
 cdef int64_t transfer_special(State *lane, int kind, int64_t asked, int64_t offset) noexcept nogil:
-    """One request of a stream, of Python or direct; bytes or -errno. See `replay.engine.files`."""
+    """One read or write of a stream, of a mapped file, of a back end in Python, or direct. Returns bytes or -errno.
+
+    A direct read is widened to whole blocks; the bytes before and after those asked for do not count. See
+    `replay.engine.files`."""
     cdef char *data = lane.buffer if kind == READ_AT else lane.payload
     cdef int64_t before, moved
     if lane.file.backend == PYTHON:
         return call_python(lane.file, kind, lane.handle, offset, asked, data)
     if lane.file.backend == STDIO:
         return transfer_stream(stream_of(lane.handle), kind == WRITE_AT, data, asked, offset)
+    if lane.file.backend == MAPPED:
+        return touch_mapping(mapping_of(lane.handle), offset, asked) if kind == READ_AT else -EROFS
     if kind == WRITE_AT and (offset | asked) % BLOCK_BYTES:
         store_relaxed(&lane.not_direct, lane.not_direct + 1)
         return transfer(lane.buffered_fd, kind, data, asked, offset)
@@ -51,11 +60,12 @@ cdef int64_t transfer_special(State *lane, int kind, int64_t asked, int64_t offs
 
 
 cdef inline bint has_slot(State *lane, int64_t slot) noexcept nogil:
+    """Whether the table of files has this slot: items come from a capture, which may be wrong."""
     return 0 <= slot < lane.table.count
 
 
 cdef void count_use(State *lane, int64_t slot) noexcept nogil:
-    """Count an operation on a file that is not held for it."""
+    """Count an operation on a file that the lane does not hold, and close the file after its last one."""
     cdef File *file
     if not has_slot(lane, slot):
         return
@@ -68,7 +78,8 @@ cdef void count_use(State *lane, int64_t slot) noexcept nogil:
 
 
 cdef void detach(File *file) noexcept nogil:
-    """Close a file whose name is about to mean another; where lanes hold it, the last of them does."""
+    """Close a file that is about to get another name, so that the name is opened anew. If lanes hold the file, the last
+    of them closes it. Takes the lock of the file."""
     pthread_mutex_lock(&file.lock)
     file.open_error = 0
     file.detached = file.holders > 0
@@ -77,7 +88,8 @@ cdef void detach(File *file) noexcept nogil:
 
 
 cdef int prepare_other(State *lane, int kind, int64_t slot, int64_t offset) noexcept nogil:
-    """All that is outside of the latency; errno that refuses the item, 0 for none, STOPPED where it is given up."""
+    """Prepare an item that moves no data, which is not part of its latency. Returns 0, the errno (> 0) with which the
+    item fails, or STOPPED."""
     release_file(lane)
     if not has_slot(lane, slot):
         return EBADF
@@ -91,18 +103,27 @@ cdef int prepare_other(State *lane, int kind, int64_t slot, int64_t offset) noex
         return 0
     if kind == SEEK and offset < 0:
         return EINVAL
-    if kind == STAT or kind == OPEN:
+    if kind == DELETE:
+        if not lane.table.files[slot].flags & O_RDWR:
+            return EROFS
+        detach(&lane.table.files[slot])
+        return 0
+    if kind == STAT or kind == OPEN or kind == LIST:
         return 0
     return lane.error if hold_file(lane, slot) else STOPPED
 
 
 cdef Handle another(File *file) noexcept nogil:
-    """A further handle on the same open file, or -errno."""
+    """A further handle of an open file, which the caller closes, or -errno. The caller has the lock of the file."""
     cdef Stream *stream = NULL
+    cdef Mapping *mapping = NULL
     cdef int made
     if file.backend == STDIO:
         made = duplicate_stream(stream_of(file.handle), &stream)
         return made if made else <Handle><uintptr_t>stream
+    if file.backend == MAPPED:
+        made = duplicate_mapping(mapping_of(file.handle), &mapping)
+        return made if made else <Handle><uintptr_t>mapping
     if file.backend == PYTHON:
         return call_python(file, ASK_ANOTHER, file.handle, 0, 0, NULL)
     made = c_fcntl(<int>file.handle, F_DUPFD_CLOEXEC, 0)
@@ -110,7 +131,10 @@ cdef Handle another(File *file) noexcept nogil:
 
 
 cdef Handle take(State *lane, int64_t slot) noexcept nogil:
-    """Give up the held file and get a handle of it to close, or -errno: see CLOSE."""
+    """Give up the held file, and take a handle of it for a CLOSE item to close; -errno if none can be made.
+
+    It is a spare handle if there is one, a duplicate if other lanes hold the file, else the handle of the file
+    itself."""
     cdef File *file = &lane.table.files[slot]
     cdef Handle handle
     cdef bint more = True
@@ -135,7 +159,7 @@ cdef Handle take(State *lane, int64_t slot) noexcept nogil:
 
 
 cdef void keep_open(File *file, Handle handle) noexcept nogil:
-    """Keep what an OPEN item made: as the file's own when it has none, else beside it."""
+    """Keep the handle that an OPEN item made: as the file's own if it has none, else as a spare. Takes the lock."""
     pthread_mutex_lock(&file.lock)
     file.open_error = 0
     if file.handle < 0:
@@ -145,16 +169,19 @@ cdef void keep_open(File *file, Handle handle) noexcept nogil:
     pthread_mutex_unlock(&file.lock)
 
 
-cdef int call_on_path(File *file, File *renamed_to) noexcept nogil:
-    """STAT, or RENAME where there is another file; 0 or -errno. The same calls for descriptors and streams."""
+cdef int call_on_path(File *file, int kind, File *renamed_to) noexcept nogil:
+    """STAT, LIST, DELETE, or RENAME to `renamed_to`. Returns 0 or -errno. Descriptors and streams need the same
+    calls."""
     cdef struct_stat status
     cdef int result
     if file.backend == PYTHON:
-        return <int>call_python(
-            file, STAT if renamed_to == NULL else RENAME, -1, 0, 0, NULL if renamed_to == NULL else renamed_to.path
-        )
-    if renamed_to != NULL:
+        return <int>call_python(file, kind, -1, 0, 0, NULL if renamed_to == NULL else renamed_to.path)
+    if kind == RENAME:
         return rename_link_free(file.path, renamed_to.path)
+    if kind == DELETE:
+        return unlink_link_free(file.path)
+    if kind == LIST:
+        return list_folder(file.path)
     result = fstatat(AT_FDCWD, file.path, &status, AT_SYMLINK_NOFOLLOW if file.flags & O_RDWR else 0)
     return -errno if result < 0 else 0
 
@@ -168,6 +195,8 @@ cdef int call_on_handle(State *lane, int kind, int64_t offset) noexcept nogil:
         return <int>call_python(lane.file, kind, lane.handle, offset, 0, NULL)
     if lane.file.backend == STDIO:
         return flush_stream(stream) if kind == SYNC else seek_stream(stream, offset)
+    if lane.file.backend == MAPPED:
+        return 0  # a mapping has no position, and one that is only read has nothing to sync
     if kind == SYNC:
         failed = fsync(fd) != 0
         while failed and errno == EINTR:
@@ -178,13 +207,14 @@ cdef int call_on_handle(State *lane, int kind, int64_t offset) noexcept nogil:
 
 
 cdef Call call_open(State *lane, File *file) noexcept nogil:
-    """OPEN, once more from its beginning for each idle file that had to be closed for it."""
+    """OPEN. If the process lacks descriptors, an idle file is closed and the item begins again, so that its latency is
+    that of one open."""
     cdef Call call
     cdef Handle handle
     cdef bint more = True
     while True:
         call.begin = now_ns()
-        handle = open_handle(file)
+        handle = open_handle(file, OPEN)
         call.end = now_ns()
         if not more or not lacks_descriptors(handle):
             break
@@ -196,7 +226,8 @@ cdef Call call_open(State *lane, File *file) noexcept nogil:
 
 
 cdef Call call_other(State *lane, int kind, int64_t slot, int64_t offset, int error) noexcept nogil:
-    """The one call of an item that moves no data, unless `error` refuses it."""
+    """The one call of an item that moves no data, with its times. `error`: errno with which the item fails without a
+    call, 0 for none."""
     cdef Call call
     cdef File *file = &lane.table.files[slot] if has_slot(lane, slot) else NULL
     cdef Handle taken
@@ -214,7 +245,7 @@ cdef Call call_other(State *lane, int kind, int64_t slot, int64_t offset, int er
         elif kind == SYNC or kind == SEEK:
             call.result = call_on_handle(lane, kind, offset)
         else:
-            call.result = call_on_path(file, &lane.table.files[offset] if kind == RENAME else NULL)
+            call.result = call_on_path(file, kind, &lane.table.files[offset] if kind == RENAME else NULL)
         call.end = now_ns()
     if lane.held == slot and slot >= 0:
         lane.left -= 1

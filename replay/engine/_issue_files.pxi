@@ -1,12 +1,12 @@
 # The table of files that the lanes of a process share, and the calls that open and close them.
 
 cdef enum:
-    POSIX, STDIO, NULL_IO, PYTHON                       # back ends
-    ASK_SIZE = ADD + 1, ASK_ANOTHER                     # calls of a back end beside the operations
+    POSIX, STDIO, MAPPED, NULL_IO, PYTHON               # back ends
+    ASK_SIZE = ADD + 1, ASK_ANOTHER, ASK_HOLD           # calls of a back end beside the operations
 
-_NATIVE = {"posix": POSIX, "direct": POSIX, "stdio": STDIO, "null": NULL_IO}
+_NATIVE = {"posix": POSIX, "direct": POSIX, "stdio": STDIO, "mapped": MAPPED, "null": NULL_IO}
 
-# What a file is used through: a descriptor, or the address of a Stream or of a Python object; below 0 for none, and
+# What a file is used through: a descriptor, or the address of a Stream, a Mapping or a Python object; below 0 for none, and
 # where a function returns it, -errno. No address is below 0: that half of the address space is the kernel's.
 ctypedef int64_t Handle
 
@@ -18,6 +18,7 @@ cdef struct File:
     int backend
     PyObject *python    # the object of a back end in Python, which `Files` keeps
     Table *table
+    File *sibling       # of a mapped file: an earlier one of the same path with descriptors, or NULL
     int flags           # of a stream too: whether it is writable, and made
     bint special        # requests are more than one pread or pwrite
     pthread_mutex_t lock
@@ -57,20 +58,34 @@ cdef inline Stream *stream_of(Handle handle) noexcept nogil:
     return <Stream *><uintptr_t>handle
 
 
+cdef inline Mapping *mapping_of(Handle handle) noexcept nogil:
+    return <Mapping *><uintptr_t>handle
+
+
 cdef int64_t call_python(File *file, int call, Handle handle, int64_t at, int64_t length, char *data) noexcept with gil:
-    """The one call of back ends in Python: bytes, a handle or 0; -errno for an OSError. Anything else that they raise
-    is a bug, which ends the lanes."""
+    """Call a back end in Python, with the interpreter lock. Returns bytes, a handle or 0; -errno for an OSError.
+
+    `call`: an item's kind, ASK_SIZE, ASK_ANOTHER or ASK_HOLD. `data`: `length` bytes of a read or write, or the new path of a
+    rename. Any other exception is a bug: the table keeps the first one, all lanes end, and `Lane.collect` raises it."""
     cdef char nothing = 0
     backend = <object>file.python
     writable = (file.flags & O_RDWR) != 0
     try:
         if call == OPEN:
             return kept_handle(backend.open(file.path, writable=writable, create=(file.flags & O_CREAT) != 0))
+        if call == ASK_HOLD:
+            return kept_handle(backend.hold(file.path, writable=writable, create=(file.flags & O_CREAT) != 0))
         if call == STAT:
             backend.stat(file.path, follow=not writable)
             return 0
         if call == RENAME:
             backend.rename(file.path, <bytes>data)
+            return 0
+        if call == LIST:
+            backend.list(file.path)
+            return 0
+        if call == DELETE:
+            backend.delete(file.path)
             return 0
         opened = <object><PyObject *><uintptr_t>handle
         if call <= WRITE_AT:
@@ -99,15 +114,17 @@ cdef int64_t call_python(File *file, int call, Handle handle, int64_t at, int64_
 
 
 cdef Handle kept_handle(opened):
-    """An object as a handle, which keeps it."""
+    """An object as a handle, with a reference of its own that CLOSE gives back."""
     Py_INCREF(opened)
     return <Handle><uintptr_t><PyObject *>opened
 
 
 cdef int close_handle(File *file, Handle handle) noexcept nogil:
-    """0 or -errno."""
+    """Close a handle, also on failure. Returns 0 or -errno."""
     if file.backend == STDIO:
         return close_stream(stream_of(handle))
+    if file.backend == MAPPED:
+        return close_mapping(mapping_of(handle))
     if file.backend == PYTHON:
         return <int>call_python(file, CLOSE, handle, 0, 0, NULL)
     # After EINTR Linux has closed the descriptor all the same (close(2)).
@@ -115,20 +132,21 @@ cdef int close_handle(File *file, Handle handle) noexcept nogil:
 
 
 cdef void give_up(File *file, Handle handle) noexcept nogil:
-    """Close a handle, if it is one, that no item is about; an error is noted."""
+    """Close a handle (below 0: none) outside of any item. An error is noted in the file, for `Files.failures`."""
     cdef int error = close_handle(file, handle) if handle >= 0 else 0
     if error:
         file.close_error = -error
 
 
 cdef void give_up_buffered(File *file) noexcept nogil:
+    """Close the descriptor without O_DIRECT, if there is one; an error is noted. The caller has the lock."""
     if file.buffered_fd >= 0 and c_close(file.buffered_fd) != 0 and errno != EINTR:
         file.close_error = errno
     file.buffered_fd = -1
 
 
 cdef bint close_unheld(File *file) noexcept nogil:
-    """Close a file that nobody holds; whether anything was open. The caller has its lock."""
+    """Close a file, unless a lane holds it. Returns whether a handle was open. The caller has the lock of the file."""
     cdef bint was_open = file.handle >= 0 or file.spare_count > 0
     if file.holders > 0:
         return False
@@ -143,7 +161,9 @@ cdef bint close_unheld(File *file) noexcept nogil:
 
 
 cdef bint close_idle(Table *table, File *wanted) noexcept nogil:
-    """Close one file that nobody holds or one spare, going round the table; False when there is none."""
+    """Close one spare handle, or one file that no lane holds, to free a descriptor. Returns False if there is none.
+
+    Goes round the table from where the last search ended. `wanted`: the file that needs the descriptor, or NULL."""
     cdef int64_t step
     cdef bint closed
     cdef File *file
@@ -165,7 +185,7 @@ cdef bint close_idle(Table *table, File *wanted) noexcept nogil:
 
 
 cdef int open_descriptor(File *file, int flags) noexcept nogil:
-    """A descriptor or -errno."""
+    """open(2), without links for a file that is written. Returns a descriptor or -errno."""
     cdef int fd = -EINTR
     while fd == -EINTR:
         if flags & O_RDWR:
@@ -176,33 +196,60 @@ cdef int open_descriptor(File *file, int flags) noexcept nogil:
     return fd
 
 
-cdef Handle open_handle(File *file) noexcept nogil:
+cdef Handle open_mapping(File *file) noexcept nogil:
+    """A mapping of the descriptor that was opened last, since a recorded open and its mapping are one; or of its own."""
+    cdef Mapping *mapping = NULL
+    cdef int fd, error = -EBADF
+    cdef File *opened = file.sibling
+    if opened != NULL:
+        pthread_mutex_lock(&opened.lock)
+        if opened.handle >= 0:
+            fd = <int>(opened.spares[opened.spare_count - 1] if opened.spare_count else opened.handle)
+            error = make_mapping(fd, &mapping)
+        pthread_mutex_unlock(&opened.lock)
+    if error:
+        fd = open_descriptor(file, O_RDONLY | O_CLOEXEC)
+        error = fd if fd < 0 else make_mapping(fd, &mapping)
+        c_close(fd)
+    return error if error else <Handle><uintptr_t>mapping
+
+
+cdef Handle open_handle(File *file, int call) noexcept nogil:
+    """Open a file through its back end. Returns a handle, which the caller keeps or closes, or -errno.
+
+    `call`: OPEN, or ASK_HOLD if no item asks for it."""
     cdef Stream *stream = NULL
     cdef int error
     if file.backend == PYTHON:
-        return call_python(file, OPEN, -1, 0, 0, NULL)
+        return call_python(file, call, -1, 0, 0, NULL)
     if file.backend == POSIX:
         return open_descriptor(file, file.flags)
+    if file.backend == MAPPED:
+        return open_mapping(file)
     error = open_stream(file.path, file.flags & O_RDWR, file.flags & O_CREAT, &stream)
     return error if error else <Handle><uintptr_t>stream
 
 
 cdef bint lacks_descriptors(Handle opened) noexcept nogil:
+    """Whether an open failed because the process or the machine can open no more files."""
     return opened == -EMFILE or opened == -ENFILE
 
 
 cdef int64_t size_of_handle(File *file, Handle handle) noexcept nogil:
-    """Bytes or -errno."""
+    """Size of the file behind a handle, in bytes, or -errno."""
     cdef struct_stat status
     if file.backend == STDIO:
         return size_of_stream(stream_of(handle))
+    if file.backend == MAPPED:
+        return mapping_of(handle).size
     if file.backend == PYTHON:
         return call_python(file, ASK_SIZE, handle, 0, 0, NULL)
     return status.st_size if fstat(<int>handle, &status) == 0 else -errno
 
 
 cdef void own_handle(File *file, Handle handle, int64_t size) noexcept nogil:
-    """Make a handle the file's own, or close it and note the error where its size is one. The caller has its lock."""
+    """Make a handle the file's own. If `size` is -errno, close the handle and note the error instead. The caller has
+    the lock of the file."""
     file.open_error = <int>-size if size < 0 else 0
     if size < 0:
         close_handle(file, handle)
@@ -211,7 +258,8 @@ cdef void own_handle(File *file, Handle handle, int64_t size) noexcept nogil:
 
 
 cdef void keep_spare(File *file, Handle handle) noexcept nogil:
-    """Keep a handle beside the file's own. The caller has its lock."""
+    """Keep a handle as a spare for a later CLOSE item, or close it without memory. The caller has the lock of the
+    file."""
     cdef int64_t room
     cdef void *grown
     if file.spare_count == file.spare_room:
@@ -226,19 +274,21 @@ cdef void keep_spare(File *file, Handle handle) noexcept nogil:
 
 
 cdef int open_file(Table *table, File *file) noexcept nogil:
-    """Open a closed file that the caller holds and has the lock of, which is free meanwhile: the open may hang. Returns
-    errno or 0. Where there are no descriptors left, idle files are closed. It is tried once more where none was idle:
-    other lanes that looked for one may have closed them all."""
+    """Open a closed file, which the caller holds. Returns 0 or errno (> 0).
+
+    The caller has the lock of the file; it is free during the open, which may hang. If the process lacks descriptors,
+    an idle file is closed and the open tried again. It is tried once more if no file was idle, since other lanes in
+    search of one may have closed them all meanwhile."""
     cdef Handle handle
     cdef int64_t size = 0
     cdef int error
     cdef bint more = True
     file.opens_begun += 1
     pthread_mutex_unlock(&file.lock)
-    handle = open_handle(file)
+    handle = open_handle(file, ASK_HOLD)
     while more and lacks_descriptors(handle):
         more = close_idle(table, file)
-        handle = open_handle(file)
+        handle = open_handle(file, ASK_HOLD)
     if handle >= 0:
         size = size_of_handle(file, handle)
     pthread_mutex_lock(&file.lock)
@@ -285,6 +335,7 @@ cdef Payload *payload_of(Table *table, int64_t length) noexcept nogil:
 
 
 cdef Payload *new_payload(int64_t size) noexcept nogil:
+    """A payload of `size` bytes whose content is undefined; NULL without memory. The table frees it."""
     cdef void *memory = NULL
     cdef Payload *payload
     if posix_memalign(&memory, PAGE_BYTES, size) != 0:
@@ -311,19 +362,20 @@ cdef class Files:
     """
 
     cdef Table table
-    cdef tuple slots
+    cdef object slots
     cdef tuple backends
 
     def __cinit__(self, slots, backends="posix"):
         cdef File *file
         one = isinstance(backends, (str, Backend))
-        self.slots = tuple(slots)
+        self.slots = slots
         self.backends = (backends,) * len(self.slots) if one else tuple(backends)
         allow_open_files(len(self.slots))
         make_mutex(&self.table.payload_lock)
         self.table.files = <File *>calloc(max(len(self.slots), 1), sizeof(File))
         if self.table.files == NULL:
             raise MemoryError
+        descriptors = {}
         for slot, backend in zip(self.slots, self.backends, strict=True):
             file = &self.table.files[self.table.count]
             file.backend = _NATIVE[backend] if isinstance(backend, str) else PYTHON
@@ -342,6 +394,10 @@ cdef class Files:
             file.handle = file.buffered_fd = -1
             file.remaining = slot.uses
             make_mutex(&file.lock)
+            if backend == "posix":
+                descriptors[slot.path] = self.table.count
+            elif backend == "mapped" and slot.path in descriptors:
+                file.sibling = &self.table.files[<int64_t>descriptors[slot.path]]
             self.table.count += 1
 
     def __dealloc__(self):

@@ -1,4 +1,4 @@
-# A lane, what it is given and what it gives back, and the file and the buffer that it holds.
+# A lane: its ring of batches, and the file and the buffer that it holds.
 
 cdef struct Stamps:
     int64_t due
@@ -25,7 +25,7 @@ cdef struct Call:
 
 cdef struct State
 
-# What only some lanes do is called through pointers: inlined, it would cost every read and write some instructions.
+# Calls that only some lanes make go through pointers: inlined, they would cost every read and write some instructions.
 cdef struct Rare:
     int (*prepare_other)(State *lane, int kind, int64_t slot, int64_t offset) noexcept nogil
     Call (*call_other)(State *lane, int kind, int64_t slot, int64_t offset, int error) noexcept nogil
@@ -56,7 +56,7 @@ cdef struct State:
     int pace
     int64_t t0
     int64_t previous_end
-    int64_t crowded     # waits left in which this lane only sleeps, because too many lanes spun at an earlier one
+    int64_t crowded     # waits left in which this lane only sleeps, because too many lanes spun at an earlier one or exist
     int64_t held        # slot, -1 for none
     int64_t left_before # uses of the held slot that were left when it was taken up
     int64_t left        # and now, as far as this lane knows; below 0 where the plan did not say
@@ -77,7 +77,7 @@ cdef struct State:
 
 
 cdef void release_file(State *lane) noexcept nogil:
-    """Give the held file back; when all its uses are done, this closes it."""
+    """Give the held file back, and close it after its last use. Takes the lock of the file."""
     cdef File *file
     if 0 <= lane.held < lane.table.count and lane.table.files[lane.held].backend != NULL_IO:
         file = &lane.table.files[lane.held]
@@ -92,8 +92,9 @@ cdef void release_file(State *lane) noexcept nogil:
 
 
 cdef bint await_open(State *lane, File *file) noexcept nogil:
-    """Wait until another lane has opened a file, or failed to, in an open that may hang. The caller has its lock, which
-    is free meanwhile. False when stopped."""
+    """Wait until the open of a file by another lane has ended, which may hang. Returns False if the run is stopped.
+
+    The caller has the lock of the file; it is free during the wait."""
     cdef int64_t begun = file.opens_begun, opened
     file.awaiting += 1
     pthread_mutex_unlock(&file.lock)
@@ -106,7 +107,8 @@ cdef bint await_open(State *lane, File *file) noexcept nogil:
 
 
 cdef bint hold_file(State *lane, int64_t slot) noexcept nogil:
-    """Change over to another file, opening it if it is not. False when stopped while another lane was opening it."""
+    """Hold the file in `slot` instead of the held one, and open it if it is closed. Returns False if the run is stopped
+    during the open of another lane. A failed open is no reason for False: `lane.error` has its errno (> 0)."""
     cdef File *file
     release_file(lane)
     lane.held = slot
@@ -138,7 +140,10 @@ cdef bint hold_file(State *lane, int64_t slot) noexcept nogil:
 
 
 cdef int make_room(State *lane, int64_t asked, int64_t available) noexcept nogil:
-    """Grow the read buffer, and touch what the read can fill: page faults are not part of a latency. 0 or ENOMEM."""
+    """Make the read buffer large enough for `asked` bytes. Returns 0 or ENOMEM.
+
+    Touches the pages that a read of a file with `available` bytes left can fill, so that their page faults are not part
+    of a latency."""
     cdef int64_t capacity, reach
     cdef void *memory = NULL
     asked += lane.room
@@ -171,7 +176,8 @@ cdef void consume(State *lane, int64_t asked) noexcept nogil:
 
 
 cdef int find_payload(State *lane, int64_t asked) noexcept nogil:
-    """Let the lane write from a payload of at least `asked` bytes. 0 or ENOMEM."""
+    """Let the lane write from a payload of at least `asked` bytes, which the table of files owns. Returns 0 or
+    ENOMEM."""
     cdef Payload *payload = payload_of(lane.table, asked)
     if payload == NULL:
         return ENOMEM

@@ -1,7 +1,7 @@
 # How a lane waits, and its loop: see issue.pyx.
 
 cdef int64_t sleep_near(int64_t deadline, int64_t now, int64_t window, const int64_t *stop) noexcept nogil:
-    """Sleep until `window` ns before the deadline; the last read of the clock, -1 when stopped."""
+    """Sleep until `window` ns before the deadline. Returns the last read of the clock, -1 if stopped."""
     cdef int64_t wake
     while deadline - now > window:
         wake = now + PIECE_NS
@@ -13,7 +13,7 @@ cdef int64_t sleep_near(int64_t deadline, int64_t now, int64_t window, const int
 
 
 cdef int64_t wait_until(int64_t deadline, int64_t now, const int64_t *stop) noexcept nogil:
-    """Sleep to shortly before the deadline, then spin; the last read of the clock, -1 when stopped."""
+    """Sleep until WINDOW_NS before the deadline, then spin. Returns the last read of the clock, -1 if stopped."""
     now = sleep_near(deadline, now, WINDOW_NS, stop)
     while 0 <= now < deadline:
         now = now_ns()
@@ -21,7 +21,7 @@ cdef int64_t wait_until(int64_t deadline, int64_t now, const int64_t *stop) noex
 
 
 cdef int64_t spin_until(int64_t deadline, int64_t now, const int64_t *stop) noexcept nogil:
-    """Busy to the deadline; the last read of the clock, -1 when stopped."""
+    """Keep the processor busy until the deadline. Returns the last read of the clock, -1 if stopped."""
     while now < deadline:
         if load_relaxed(stop):
             return -1
@@ -30,7 +30,8 @@ cdef int64_t spin_until(int64_t deadline, int64_t now, const int64_t *stop) noex
 
 
 cdef int64_t await_counter(State *lane, int64_t *cell, int64_t least, int64_t now) noexcept nogil:
-    """The clock after a look that found a cell at `least` or more, -1 when stopped. Spins first, then sleeps."""
+    """Wait until a cell is `least` or more: spin for WINDOW_NS, then sleep. Returns a read of the clock after the look
+    that found it so, -1 if stopped."""
     cdef int64_t spun_until = now + WINDOW_NS
     cdef int64_t seen, found = -1
     cdef bint spins = may_spin()
@@ -53,8 +54,9 @@ cdef int64_t await_counter(State *lane, int64_t *cell, int64_t least, int64_t no
 
 
 cdef int64_t await_due(State *lane, int64_t due, int64_t now) noexcept nogil:
-    """Wait for an item to be due, asleep to the end where too many lanes of the process spin already. The last read of
-    the clock, -1 when stopped."""
+    """Wait until an item is due. Returns the last read of the clock, -1 if stopped.
+
+    Sleeps to the end if too many lanes of the process spin already; else spins for the last WINDOW_NS."""
     if lane.crowded > 0:
         lane.crowded -= 1
         return sleep_near(due, now, 0, lane.stop)
@@ -71,10 +73,12 @@ cdef int64_t await_due(State *lane, int64_t due, int64_t now) noexcept nogil:
 
 
 cdef inline bint is_over(State *lane) noexcept nogil:
+    """Whether the lane has to end early: the run was stopped, or a back end in Python raised a bug."""
     return load_relaxed(lane.stop) or load_relaxed(&lane.table.broken)
 
 
 cdef inline int64_t due_time(State *lane, int64_t due_in) noexcept nogil:
+    """The time of CLOCK_MONOTONIC, ns, at which an item is due whose column `due_ns` is `due_in` (see `LoopPace`)."""
     if lane.pace == ABSOLUTE:
         return lane.t0 + due_in
     if lane.pace == THINK:
@@ -85,7 +89,7 @@ cdef inline int64_t due_time(State *lane, int64_t due_in) noexcept nogil:
 cdef Call call_counter(
     State *lane, int kind, int64_t slot, int64_t amount, int64_t multiple, int64_t begin
 ) noexcept nogil:
-    """A WAIT or ADD item; its end is -1 when it was given up for a stop."""
+    """A WAIT or ADD item that begins at `begin`. Its end is -1 if the run was stopped, its result 0 or -EINVAL."""
     cdef Call call
     cdef int64_t *counter
     cdef int64_t looked
@@ -109,7 +113,10 @@ cdef Call call_counter(
 
 
 cdef void issue(State *lane, Place *batch) noexcept nogil:
-    """Do the items of a batch, or those before a stop. One read of the clock per item when nothing is waited for."""
+    """Do the items of a batch, or those before a stop, and write their stamps over them.
+
+    Reads the clock once per item if the item neither waits nor needs preparation, since each read delays the next
+    item."""
     cdef int64_t i, slot, offset, length, asked, due, begin, end, result
     cdef int64_t now = 0, t0 = lane.t0, items_before = lane.items_done
     cdef int kind, error
@@ -226,7 +233,8 @@ cdef int64_t compute(State *lane, int kind, int64_t begin, int64_t length) noexc
 
 
 cdef Place *next_batch(State *lane, Place *place) noexcept nogil:
-    """`place` once the feeder has filled it; NULL when nothing more comes or the lane is stopped."""
+    """`place`, once the feeder has filled it; NULL if nothing more comes or the run is over. Time in which an item was
+    due meanwhile counts as starved."""
     cdef int64_t waiting_since = -1, now, could_begin, no_more, told
     while True:
         no_more = load_acquire(&lane.no_more)  # before the state: a batch is queued before finish()
@@ -257,10 +265,17 @@ cdef Place *next_batch(State *lane, Place *place) noexcept nogil:
 
 
 cdef void run_lane(State *lane) noexcept nogil:
+    """The body of the thread of a lane: wait for the start, then do batches until there are no more, a stop or a
+    bug."""
     cdef long slack = get_timer_slack()
     cdef Place *batch
     cdef int head = 0
-    set_timer_slack(1)
+    if not any_may_spin():
+        lane.crowded = INT64_MAX
+    # With the slack, the kernel wakes lanes that are due within 50 us of each other by one interrupt. That saves a crowd
+    # more time than it costs, but at other paces each wait would move all that follow.
+    if any_may_spin() or lane.pace != ABSOLUTE:
+        set_timer_slack(1)
     lane.t0 = load_acquire(lane.start)
     while lane.t0 == 0 and not load_relaxed(lane.stop):
         sleep_while_cell_is(<int64_t *>lane.start, 0, LONG_PIECE_NS)

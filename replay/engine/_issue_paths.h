@@ -1,14 +1,19 @@
-/* Paths of files that a replay writes: no name on the way may be a symbolic link, at whatever moment it came there.
+/* Paths of files that a replay writes. No component of such a path may be a symbolic link, even one that somebody made
+ * a moment ago, or a replay could write outside of its target.
  *
- * openat2(2) with RESOLVE_NO_SYMLINKS does that in one call (Linux 5.6). Under LD_PRELOAD, where a tracer may count the
- * calls of libc, and on older systems, only the last name is looked at. All results are descriptors, 0 or -errno.
- */
+ * openat2(2) with RESOLVE_NO_SYMLINKS checks that in the call that opens (Linux 5.6). Under LD_PRELOAD a tracer may
+ * count the calls of libc, which has no openat2: there, and on older systems, only the last component is checked.
+ *
+ * Paths are absolute and end in NUL. Functions that return int return a descriptor or 0, or -errno: -ELOOP for a link,
+ * -EPERM for what is not a plain file, -EMLINK for a file with several names (hard links), else the system's. They
+ * change errno, keep no memory and may be called from any thread, without the interpreter lock. */
 #ifndef DXT_REPLAY_ISSUE_PATHS_H
 #define DXT_REPLAY_ISSUE_PATHS_H
 
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -25,6 +30,8 @@
 #endif
 #define RESOLVE_WITHOUT_LINKS 0x04 /* RESOLVE_NO_SYMLINKS of linux/openat2.h, which old headers lack */
 
+/* openat2(2) without symbolic links; `flags` and `mode` as of open(2). A descriptor, which the caller closes, or
+ * -errno. */
 static int open_by_openat2(const char *path, int flags, int mode)
 {
     struct { uint64_t flags, mode, resolve; } how = {
@@ -34,7 +41,8 @@ static int open_by_openat2(const char *path, int flags, int mode)
     return fd < 0 ? -errno : (int)fd;
 }
 
-/* Whether the whole path is looked at here; found out once. */
+/* 1 if all components of a path are checked in this process, 0 if only the last one. Found out at the first call;
+ * threads that call it at once find the same. */
 static int looks_at_whole_paths(void)
 {
     static int known = -1;
@@ -48,8 +56,8 @@ static int looks_at_whole_paths(void)
     return known;
 }
 
-/* What a replay may write into: a plain file that has no other name. No server is asked again, so that an open takes as
- * long as without the look. */
+/* 0 if a replay may write into an open file: a plain file that has no other name. -EPERM, -EMLINK or -errno otherwise.
+ * AT_STATX_DONT_SYNC asks no server again, so that this check does not lengthen the open that a replay measures. */
 static int refuse_shared(int fd)
 {
 #ifdef STATX_NLINK
@@ -69,6 +77,8 @@ static int refuse_shared(int fd)
 #endif
 }
 
+/* Opens a file for writing; `flags` and `mode` as of open(2). A descriptor of a plain file with one name, which the
+ * caller closes, or -errno (see the top). -EINTR is possible: the caller tries again. */
 static int open_link_free(const char *path, int flags, int mode)
 {
     int error, fd;
@@ -85,7 +95,9 @@ static int open_link_free(const char *path, int flags, int mode)
     return error;
 }
 
-/* The directory of a path, open; `name` is then the last name of it. */
+/* Opens the directory of a path (O_PATH) and sets `name` to the last component, which points into `path`. `copy`:
+ * PATH_MAX bytes of scratch memory. A descriptor, which the caller closes, or -errno; -EINVAL without a slash, or for a
+ * path that is too long. */
 static int open_directory_of(const char *path, char *copy, const char **name)
 {
     const char *slash = strrchr(path, '/');
@@ -98,6 +110,7 @@ static int open_directory_of(const char *path, char *copy, const char **name)
     return open_by_openat2(length ? copy : "/", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
 }
 
+/* rename(2) between directories that are reached without a link. 0 or -errno. */
 static int rename_link_free(const char *path, const char *new_path)
 {
     char copy[PATH_MAX];
@@ -116,6 +129,7 @@ static int rename_link_free(const char *path, const char *new_path)
     return error;
 }
 
+/* unlink(2) in a directory that is reached without a link. 0 or -errno. */
 static inline int unlink_link_free(const char *path)
 {
     char copy[PATH_MAX];
@@ -131,7 +145,24 @@ static inline int unlink_link_free(const char *path)
     return error;
 }
 
-/* For a library that opens the path itself just afterwards; 0 for an absent file. */
+/* Reads all names in a folder (not below it). 0 or -errno. */
+static inline int list_folder(const char *path)
+{
+    DIR *folder = opendir(path);
+    int error;
+    if (folder == NULL)
+        return -errno;
+    errno = 0;
+    while (readdir(folder) != NULL)
+        ;
+    error = -errno;
+    closedir(folder);
+    return error;
+}
+
+/* Checks a path for a library (HDF5, MPI-IO) that opens it itself just afterwards. A link that is made between the
+ * check and that open is not noticed. 0 if the path may be opened or does not exist; -ELOOP, -EPERM, -EMLINK or -errno.
+ * */
 static inline int refuse_links(const char *path)
 {
     char copy[PATH_MAX];

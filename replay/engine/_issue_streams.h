@@ -1,8 +1,10 @@
 /* A libc stream that lanes share: see NATIVE_BACKENDS in replay.engine.files.
  *
- * The plain calls (fread, not fread_unlocked or a chosen buffer), because whoever traces an application's streams
- * wraps those. All results are bytes, 0 or -errno.
- */
+ * The calls are the plain ones (fread instead of fread_unlocked, and no buffer of our own), because a tracer wraps
+ * those calls, and a replay should look to it as the application did.
+ *
+ * Functions return bytes or 0, or -errno. Lengths and offsets are in bytes. Any thread may call them, without the
+ * interpreter lock; a stream must not be used after `close_stream`, nor by another thread during it. */
 #ifndef DXT_REPLAY_ISSUE_STREAMS_H
 #define DXT_REPLAY_ISSUE_STREAMS_H
 
@@ -22,13 +24,15 @@
 /* Everything but `file` itself is read and written under the file's own lock (flockfile). */
 typedef struct {
     FILE *file;
-    int64_t position; /* -1 where nobody knows it */
-    int wrote;        /* the direction of the last use */
+    int64_t position; /* offset of the next byte; -1 if unknown, after an error */
+    int wrote;        /* 1 if the last transfer was a write */
 } Stream;
 
-/* Some failures of the library leave errno as it is; callers clear it before the call. */
+/* -errno after a failed call of the library, -EIO if it left errno at 0. Callers set errno to 0 before that call, since
+ * some failures do not set it. */
 static int stream_error(void) { return errno ? -errno : -EIO; }
 
+/* fopen(3). 0 or -errno. */
 static int fopen_as(const char *path, const char *mode, FILE **file)
 {
     errno = 0;
@@ -36,8 +40,10 @@ static int fopen_as(const char *path, const char *mode, FILE **file)
     return *file ? 0 : stream_error();
 }
 
-/* A file that a replay writes, for reading and writing. Without a descriptor of ours, fopen itself makes the call: it
- * knows no O_NOFOLLOW, so that what it opened must be what the name is. */
+/* Opens a file that a replay writes, for reading and writing; `create`: make it if it is absent. 0 or -errno.
+ *
+ * Where only the last component is checked, a tracer may be watching, so fopen itself makes the call. It has no
+ * O_NOFOLLOW: the name is looked at before, and must name the opened file afterwards. */
 static int fopen_written(const char *path, int create, FILE **file)
 {
     struct stat opened, named;
@@ -69,17 +75,19 @@ static int fopen_written(const char *path, int create, FILE **file)
     return error;
 }
 
+/* Opens a file for reading, or as `fopen_written`. 0 or -errno. */
 static int fopen_path(const char *path, int writable, int create, FILE **file)
 {
     int error;
     if (!writable)
         return fopen_as(path, "re", file);
-    do /* again where another process has just made it */
+    do /* -EEXIST: another process made the file after the look at its name */
         error = fopen_written(path, create, file);
     while (error == -EEXIST);
     return error;
 }
 
+/* Wraps `file` into a stream that owns it. On failure `file` is closed. 0 or -ENOMEM. */
 static int make_stream(FILE *file, Stream **stream)
 {
     *stream = (Stream *)calloc(1, sizeof(Stream));
@@ -91,6 +99,7 @@ static int make_stream(FILE *file, Stream **stream)
     return 0;
 }
 
+/* Opens a stream, which the caller closes by `close_stream`; `writable`, `create`: not 0 for yes. 0 or -errno. */
 static int open_stream(const char *path, int writable, int create, Stream **stream)
 {
     FILE *file;
@@ -98,7 +107,7 @@ static int open_stream(const char *path, int writable, int create, Stream **stre
     return error ? error : make_stream(file, stream);
 }
 
-/* A stream on a duplicate of the descriptor, to be closed. */
+/* A further stream for a CLOSE item to close, on a duplicate of the descriptor of `of`. 0 or -errno. */
 static int duplicate_stream(Stream *of, Stream **stream)
 {
     FILE *file;
@@ -114,6 +123,7 @@ static int duplicate_stream(Stream *of, Stream **stream)
     return error;
 }
 
+/* Flushes and closes a stream and frees it, also on failure. 0 or -errno. */
 static int close_stream(Stream *stream)
 {
     int error = 0;
@@ -124,14 +134,14 @@ static int close_stream(Stream *stream)
     return error;
 }
 
-/* Bytes of the file, without what the stream still keeps. */
+/* Bytes of the file, without those that the stream still buffers, or -errno. */
 static int64_t size_of_stream(Stream *stream)
 {
     struct stat status;
     return fstat(fileno(stream->file), &status) == 0 ? (int64_t)status.st_size : -errno;
 }
 
-/* The caller has the file's lock. */
+/* fseeko(3) to an offset from the begin. 0 or -errno. The caller holds the lock of the file. */
 static int move_stream(Stream *stream, int64_t offset)
 {
     errno = 0;
@@ -144,6 +154,7 @@ static int move_stream(Stream *stream, int64_t offset)
     return 0;
 }
 
+/* As `move_stream`, and takes the lock. */
 static int seek_stream(Stream *stream, int64_t offset)
 {
     int error;
@@ -153,6 +164,7 @@ static int seek_stream(Stream *stream, int64_t offset)
     return error;
 }
 
+/* fflush(3): hands buffered bytes to the kernel, not to the disk. 0 or -errno. */
 static int flush_stream(Stream *stream)
 {
     int error = 0;
@@ -164,7 +176,8 @@ static int flush_stream(Stream *stream)
     return error;
 }
 
-/* After a short count: nothing at the end of the file, an error that nothing came before. The caller has the lock. */
+/* The result of a transfer of fewer bytes than asked for: `count` at the end of the file, or if an error came after
+ * some bytes; -errno if an error came before any. Clears the state of the stream. The caller holds the lock. */
 static int64_t check_stream(Stream *stream, int64_t count)
 {
     int error = stream_error(), failed = ferror(stream->file);
@@ -175,7 +188,11 @@ static int64_t check_stream(Stream *stream, int64_t count)
     return count ? count : error;
 }
 
-/* One fread or fwrite, after an fseeko only where the stream is elsewhere or the direction changes (C11 7.21.5.3). */
+/* One fread or fwrite of `length` bytes at `offset`. Bytes moved, fewer than `length` at the end of the file, or
+ * -errno.
+ *
+ * An fseeko comes before it only if the stream is elsewhere or the direction changes (C11 7.21.5.3 demands that),
+ * because it would empty the buffer of the stream. */
 static int64_t transfer_stream(Stream *stream, int writes, char *data, int64_t length, int64_t offset)
 {
     int64_t count = 0;

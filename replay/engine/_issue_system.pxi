@@ -5,7 +5,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.errno cimport EBADF, EINTR, EINVAL, EIO, EMFILE, ENFILE, ENOMEM, EROFS, errno
-from libc.stdint cimport int64_t, uint64_t, uintptr_t
+from libc.stdint cimport INT64_MAX, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memset, strdup
 from posix.stat cimport fstat, fstatat, struct_stat
@@ -28,6 +28,7 @@ cdef extern from "_issue_atomics.h" nogil:
     bint may_spin()
     void has_spun()
     void let_spin(int64_t lanes)
+    bint any_may_spin()
     int COUNTER_WORDS
     void add_and_wake(int64_t *counter, int64_t amount, int64_t multiple, int64_t now)
     int64_t reached_ns(const int64_t *counter, int64_t least, int64_t multiple)
@@ -50,6 +51,14 @@ cdef extern from "_issue_streams.h" nogil:
     int flush_stream(Stream *stream)
     int64_t transfer_stream(Stream *stream, bint writes, char *data, int64_t length, int64_t offset)
 
+cdef extern from "_issue_mapped.h" nogil:
+    ctypedef struct Mapping:
+        int64_t size
+    int make_mapping(int fd, Mapping **mapping)
+    int duplicate_mapping(Mapping *of, Mapping **mapping)
+    int close_mapping(Mapping *mapping)
+    int64_t touch_mapping(Mapping *mapping, int64_t offset, int64_t length)
+
 cdef extern from "<fcntl.h>" nogil:
     int c_open "open"(const char *path, int flags, int mode)
     int c_fcntl "fcntl"(int fd, int command, int argument)
@@ -59,3 +68,5 @@ cdef extern from "<fcntl.h>" nogil:
 cdef extern from "_issue_paths.h" nogil:
     int open_link_free(const char *path, int flags, int mode)
     int rename_link_free(const char *path, const char *new_path)
+    int unlink_link_free(const char *path)
+    int list_folder(const char *path)

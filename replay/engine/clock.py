@@ -11,10 +11,11 @@ from typing import Protocol
 
 import numpy as np
 
-from dxt_replay.replay.engine.issue import let_lanes_spin, wake_waiting
-
 LEAST_SPINNING_LANES = 2
 """How many lanes of a process may spin at once, even where it has a single processor."""
+
+MOST_LANES_PER_PROCESSOR = 16
+"""With more lanes than this for each of its processors, no lane of a process spins: the others need the processors."""
 
 
 class StopFlag:
@@ -54,6 +55,8 @@ class StartGate:
 
     def open(self, t0_ns: int) -> None:
         """Set the start, in ns of CLOCK_MONOTONIC (`time.monotonic_ns`). Raises: RuntimeError the second time."""
+        from dxt_replay.replay.engine.issue import wake_waiting  # the compiled core, which only a run needs
+
         if self.cell[0] or t0_ns <= 0:
             raise RuntimeError("a start gate opens once, at a positive time")
         self.cell[0] = t0_ns
@@ -85,6 +88,14 @@ class MonotonicClock:
         time.sleep(max(0, deadline_ns - time.monotonic_ns()) / 1e9)
 
 
-def share_processors(processes: int) -> None:
-    """Let as many lanes of this process spin at once as it has processors, shared with `processes` on this machine."""
-    let_lanes_spin(max(len(os.sched_getaffinity(0)) // processes, LEAST_SPINNING_LANES))
+def share_processors(processes: int, lanes: int) -> None:
+    """Let as many lanes of this process spin at once as it has processors, or none if it has too many lanes.
+
+    `processes`: how many share this machine.
+    `lanes`: of this process. Call it before they run.
+    """
+    from dxt_replay.replay.engine.issue import let_lanes_spin
+
+    processors = max(len(os.sched_getaffinity(0)) // processes, 1)
+    crowded = lanes > MOST_LANES_PER_PROCESSOR * processors
+    let_lanes_spin(0 if crowded else max(processors, LEAST_SPINNING_LANES))

@@ -35,5 +35,5 @@ def require_descriptors(holders: int) -> None:
         raise ReplayError(
             f"this process needs {wanted} open files, and the limit is {soft}: raise the limit (ulimit -n), start "
             f"{math.ceil(holders / max(soft - wanted + holders, 1))} times as many processes, or choose fewer ranks "
-            "(--ranks)"
+            "(--ranks); `dxt-replay doctor` lists the limits"
         )

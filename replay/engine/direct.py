@@ -37,5 +37,5 @@ def _try_direct(path: bytes, flags: int) -> None:
             return  # no unnamed files here, or no permission: the run itself reports it
         raise TargetError(
             f"the file system of {os.fsdecode(path)} has no direct I/O (O_DIRECT): leave --direct out, or choose a "
-            "target on another one"
+            "target on another one (`dxt-replay doctor DIR` tries it)"
         ) from error

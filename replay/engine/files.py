@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dxt_replay.replay.engine.link_free import rename_link_free
+from dxt_replay.replay.engine.link_free import rename_link_free, unlink_link_free
 from dxt_replay.traces.errors import ReplayError
 
-NATIVE_BACKENDS = ("posix", "direct", "stdio", "null")
+NATIVE_BACKENDS = ("posix", "direct", "stdio", "mapped", "null")
 """Back ends whose calls the compiled loop makes itself, without the interpreter lock.
 
 posix: one pread or pwrite an operation; a short count is the result as it is.
@@ -21,6 +21,8 @@ direct: POSIX with O_DIRECT. A read is widened to whole blocks of 4096 bytes, an
 stdio: libc's streams, so that tools that trace fopen and fread see them in a replay too. libc decides what a stream
     does, as it did in the application: a request that is smaller than the stream's buffer may be served from it, or
     kept in it until a flush or the close, which then reports a full disk. The latency is that of the library call.
+mapped: the file is mapped, and a read takes a page fault on each of its pages that is not mapped yet, in order. A file
+    that cannot be read there is an error of the operation (EFAULT); before Linux 5.14 it is the end of the process.
 null: no I/O at all. Every operation succeeds in full at once, so that a run measures the replayer's own overhead.
 """
 
@@ -43,6 +45,10 @@ class Backend(ABC):
     def open(self, path: bytes, *, writable: bool, create: bool) -> Handle:
         """Open `path`. `create`, which needs `writable`: make a missing file. A writable file must be a plain file with
         one name, reached through no symbolic link (`replay.engine.link_free`)."""
+
+    def hold(self, path: bytes, *, writable: bool, create: bool) -> Handle:
+        """As `open`, where an operation needs the file and no open was recorded. Never part of a latency."""
+        return self.open(path, writable=writable, create=create)
 
     @abstractmethod
     def size(self, handle: Handle) -> int:
@@ -82,6 +88,14 @@ class Backend(ABC):
         files that has no call of its own; override it where paths are not files."""
         rename_link_free(path, new_path)
 
+    def list(self, path: bytes) -> None:
+        """List the names in the folder `path`; override it where paths are not files."""
+        os.listdir(path)
+
+    def delete(self, path: bytes) -> None:
+        """Remove the file at `path`. Never follows a link; override it where paths are not files."""
+        unlink_link_free(path)
+
 
 Backends = str | Backend | Sequence[str | Backend]
 """One of NATIVE_BACKENDS or an object, for all files of a process; or a sequence with one for each file."""
@@ -105,7 +119,7 @@ class FileSlot:
 
     def __post_init__(self) -> None:
         if not self.path or b"\0" in self.path:
-            raise ReplayError(f"{self.path!r} is not the path of a file: check the mapping of the recorded names")
+            raise ReplayError(f"{self.path!r} is not the path of a file: check --map, and the paths in the capture")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

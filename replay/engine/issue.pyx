@@ -24,8 +24,8 @@ One module in parts that are included here, each after what it uses.
 import numpy as np
 
 from dxt_replay.replay.engine.items cimport (
-    ABSOLUTE, ADD, AWAITS_OPEN, CLOSE, MARK, NO_OPEN, NONE, OPEN, OPENS, READ_AT, RENAME, RING_BATCHES, SEEK, SLEEP, SPIN,
-    STAT, SYNC, THINK, WAIT, WRITE_AT, Item,
+    ABSOLUTE, ADD, AWAITS_OPEN, CLOSE, DELETE, LIST, MARK, NO_OPEN, NONE, OPEN, OPENS, READ_AT, RENAME, RING_BATCHES, SEEK,
+    SLEEP, SPIN, STAT, SYNC, THINK, WAIT, WRITE_AT, Item,
 )
 
 from dxt_replay.replay.engine import items as described
@@ -173,6 +173,14 @@ cdef class Lane:
         self.oldest = (self.oldest + 1) % RING_BATCHES
         return completed
 
+    cdef bint needs_feeder(self):
+        """Whether `collect` or `submit` has something to do: results, an empty place, or an error to raise."""
+        return (
+            load_acquire(&self.lane.ring[self.oldest].state) == FINISHED
+            or (not self.lane.no_more and load_acquire(&self.lane.ring[self.tail].state) == EMPTY)
+            or (self.files.table.bug != NULL and self.done)
+        )
+
     def run(self):
         """Wait for the start, then do all items. Returns after `finish`, a stop or a bug of a back end in Python."""
         if self.began:
@@ -214,6 +222,12 @@ cdef class Lane:
     def data_read(self, int64_t length):
         """The first bytes of the buffer of reads, `length` at most. Call it when the lane is done."""
         return PyBytes_FromStringAndSize(self.lane.buffer, min(length, self.lane.capacity))
+
+
+def lanes_to_feed(list lanes not None):
+    """The places of those of `lanes` that have results, room for a batch, or an error to raise."""
+    cdef Lane lane
+    return [place for place, lane in enumerate(lanes) if lane.needs_feeder()]
 
 
 # ----------------------------------------------------------------------------------------------------- jitter probe
@@ -280,7 +294,7 @@ def wake_waiting(int64_t[::1] cell not None):
 
 
 def let_lanes_spin(int64_t lanes):
-    """How many lanes of this process may spin at once (`replay.engine.clock`)."""
+    """How many lanes of this process may spin at once (`replay.engine.clock`). Holds for lanes that run afterwards."""
     let_spin(lanes)
 
 
@@ -289,7 +303,7 @@ def let_lanes_spin(int64_t lanes):
 cdef const Item[::1] _same_columns = np.zeros(1, dtype=described.PLAN_ROW)
 _NUMBERS = {
     "READ_AT": READ_AT, "WRITE_AT": WRITE_AT, "OPEN": OPEN, "CLOSE": CLOSE, "STAT": STAT, "SYNC": SYNC, "SEEK": SEEK,
-    "RENAME": RENAME, "SLEEP": SLEEP, "SPIN": SPIN, "MARK": MARK, "WAIT": WAIT, "ADD": ADD,
+    "RENAME": RENAME, "LIST": LIST, "DELETE": DELETE, "SLEEP": SLEEP, "SPIN": SPIN, "MARK": MARK, "WAIT": WAIT, "ADD": ADD,
     "ABSOLUTE": ABSOLUTE, "THINK": THINK, "NONE": NONE, "RING_BATCHES": RING_BATCHES, "NO_OPEN": NO_OPEN, "OPENS": OPENS, "AWAITS_OPEN": AWAITS_OPEN,
 }
 _NAMES = {**vars(described), **described.LoopPace.__members__}

@@ -3,7 +3,7 @@
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
 
 cdef enum:
-    READ_AT, WRITE_AT, OPEN, CLOSE, STAT, SYNC, SEEK, RENAME, SLEEP, SPIN, MARK, WAIT, ADD
+    READ_AT, WRITE_AT, OPEN, CLOSE, STAT, SYNC, SEEK, RENAME, LIST, DELETE, SLEEP, SPIN, MARK, WAIT, ADD
 
 cdef struct Item:
     uint8_t kind

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from dxt_replay.traces.errors import ReplayError
 
-READ_AT, WRITE_AT, OPEN, CLOSE, STAT, SYNC, SEEK, RENAME, SLEEP, SPIN, MARK, WAIT, ADD = range(13)
+READ_AT, WRITE_AT, OPEN, CLOSE, STAT, SYNC, SEEK, RENAME, LIST, DELETE, SLEEP, SPIN, MARK, WAIT, ADD = range(15)
 """Kinds of an item. Those below SLEEP are operations: one call each, timed like a read.
 
 READ_AT, WRITE_AT: move `amount` bytes at `place` of the file in `slot`. A read of 0 bytes met the end of its file when
@@ -23,6 +24,8 @@ SYNC, SEEK (to `place`) and CLOSE: first open a file that is not open. As for a 
 RENAME: gives the slot's file the name of the slot in `place`. Both slots must be writable (else EROFS), so that files
     that are only read are never moved. Both files are closed first, which is not part of the latency. The next use
     opens the file that then has the name.
+LIST: lists the folder at the slot's path once, not the folders in it.
+DELETE: removes the file at the slot's path, which must be writable (else EROFS). As for a rename, it is closed first.
 SLEEP, SPIN: pause for `amount` ns, asleep or busy.
 MARK: a time stamp, begin = end.
 WAIT: wait until the counter in `slot` is at least `amount`. The end is when the counter got there, even where the lane
@@ -121,6 +124,17 @@ class Completed:
     begin_ns: np.ndarray
     end_ns: np.ndarray
     result: np.ndarray
+
+    @classmethod
+    def joined(cls, parts: Sequence[Completed]) -> Completed:
+        """The results of one batch of a lane or more, in order."""
+        if len(parts) == 1:
+            return parts[0]
+        columns = ("due_ns", "begin_ns", "end_ns", "result")
+        return cls(
+            items=np.concatenate([part.items[: part.count] for part in parts]),
+            **{name: np.concatenate([getattr(part, name) for part in parts]) for name in columns},
+        )
 
     @property
     def count(self) -> int:

@@ -24,18 +24,18 @@ def require_threads(lanes: int) -> None:
     Raises: ReplayError, which names the lower limit and the number of processes or machines that would be enough.
     """
     needed = lanes + SPARE
-    room, limit, scope = min(_limits(), default=(needed, "", ""))
+    room, limit, scope = min(thread_limits(), default=(needed, "", ""))
     if room >= needed:
         return
     places = math.ceil(lanes / max(room - SPARE, 1))
     raise ReplayError(
         f"this process needs {format_count(needed)} threads, one for each lane, and {limit} leaves room for "
         f"{format_count(room)}: raise it, replay on {format_count(places)} {scope} or more, or choose fewer ranks "
-        "(--ranks)"
+        "(--ranks); `dxt-replay doctor` lists the limits"
     )
 
 
-def _limits() -> Iterator[tuple[int, str, str]]:
+def thread_limits() -> Iterator[tuple[int, str, str]]:
     """(threads left, name of the limit, scope of the limit: process or machine)."""
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     if soft != resource.RLIM_INFINITY:
@@ -51,9 +51,15 @@ def _limits() -> Iterator[tuple[int, str, str]]:
         most, now = _number(group / "pids.max"), _number(group / "pids.current")
         if most is not None and now is not None:
             yield max(0, most - now), f"the control group ({group}/pids.max)", "machines"
-    most = _number(Path("/proc/sys/kernel/threads-max"))
+    for name in ("threads-max", "pid_max"):  # a thread takes a process id
+        most = _number(Path("/proc/sys/kernel") / name)
+        if most is not None:
+            yield max(0, most - _threads_of_machine()), f"the kernel (kernel.{name})", "machines"
+    most = _number(Path("/proc/sys/vm/max_map_count"))
     if most is not None:
-        yield max(0, most - _threads_of_machine()), "the kernel (kernel.threads-max)", "machines"
+        used = len(Path("/proc/self/maps").read_bytes().splitlines())
+        # A stack and the guard page below it.
+        yield max(0, most - used) // 2, "the kernel (vm.max_map_count)", "processes"
 
 
 def _groups() -> Iterator[Path]:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from dxt_replay.replay.fidelity.replayed_rows import ReplayedCapture
-from dxt_replay.replay.fidelity.sequences import LANE_BITS, OTHER_OPS, RankSequences, mix_prints
+from dxt_replay.replay.fidelity.sequences import LANE_BITS, OTHER_OPS, RankSequences, lane_groups, mix_prints
 from dxt_replay.traces.file_rows import exact_paths
 from dxt_replay.traces.measures.operation_rows import OperationRows
-from dxt_replay.traces.measures.stable_order import stable_order
+from dxt_replay.traces.measures.stable_order import places_in_groups, stable_order
 from dxt_replay.traces.schema import OPS
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.sums import Sums
@@ -239,10 +239,12 @@ class ExactnessCollector(Sums):
 
     def _inversions(self, rank: int, files: np.ndarray) -> tuple[int, int]:
         sides = []
+        wanted = np.zeros(len(self._numbers.paths), dtype=bool)
+        wanted[files] = True
         for replayed, numbers in ((self._source, self._numbers.source), (self._replay, self._numbers.replay)):
             parts, size = [], 0
             for part in replayed.rows(rank):
-                rows = part.rows.where(np.isin(numbers[part.rows.file_id], files))
+                rows = part.rows.where(wanted[numbers[part.rows.file_id]])
                 parts.append((numbers[rows.file_id], rows.lane, rows.start_ns))
                 size += len(rows)
                 if size >= MAX_INVERSION_ROWS:
@@ -309,28 +311,25 @@ def inversions(source: _Starts, replay: _Starts) -> tuple[int, int]:
     side is the k-th on the other. Those that only one side has are left out.
     """
     (file, lane, _), (_, _, replay_start) = source, replay
-    recorded, replayed = _occurrences(source, replay)
-    _, here, there = np.intersect1d(recorded, replayed, assume_unique=True, return_indices=True)
-    in_file_order = np.lexsort((here, file[here]))
-    here, there = here[in_file_order], there[in_file_order]
-    file, lane, start = file[here], lane[here], replay_start[there]
+    there = _same_in_replay(source, replay)
+    here = np.flatnonzero(there >= 0)
+    here = here[stable_order(file[here])]
+    file, lane, start = file[here], lane[here], replay_start[there[here]]
     pair = (file[1:] == file[:-1]) & (lane[1:] != lane[:-1])
     return int((pair & (start[1:] < start[:-1])).sum()), int(pair.sum())
 
 
-def _occurrences(*sides: _Starts) -> list[np.ndarray]:
-    """A number for each row of each side: its file, its lane, and its place among the rows of both."""
-    keys = np.concatenate([(file << LANE_BITS) | lane for file, lane, _ in sides])
-    _, group = np.unique(keys, return_inverse=True)
-    found = []
-    for part in np.split(group, [len(sides[0][0])]):
-        order = stable_order(part)
-        ordered = part[order]
-        first = np.searchsorted(ordered, ordered, side="left")
-        occurrence = np.empty(len(part), dtype=np.int64)
-        occurrence[order] = np.arange(len(part)) - first
-        found.append(part * np.int64(len(keys)) + occurrence)
-    return found
+def _same_in_replay(source: _Starts, replay: _Starts) -> np.ndarray:
+    """int64 (n,): for each row of the source the row of the replay that is the same operation, -1 for none."""
+    recorded, replayed = (lane_groups(file, lane) for file, lane, _ in (source, replay))
+    _, here, there = np.intersect1d(recorded.keys, replayed.keys, assume_unique=True, return_indices=True)
+    counts = np.minimum(recorded.counts[here], replayed.counts[there])
+    within = places_in_groups(counts)
+    rows = np.full(len(source[0]), -1, dtype=np.int64)
+    rows[recorded.order[np.repeat(recorded.first[here], counts) + within]] = replayed.order[
+        np.repeat(replayed.first[there], counts) + within
+    ]
+    return rows
 
 
 def _aligned(

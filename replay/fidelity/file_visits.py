@@ -18,6 +18,7 @@ from dxt_replay.replay.fidelity.sequences import mix_prints, operation_prints
 from dxt_replay.traces.layers import FileLayers, file_layers
 from dxt_replay.traces.measures.operation_rows import OperationRows, operation_rows
 from dxt_replay.traces.measures.stable_order import places_in_groups, runs, stable_order
+from dxt_replay.traces.row_order import distinct_rows
 from dxt_replay.traces.schema import OPS, READ, RECONSTRUCTED, WRITE, codes
 from dxt_replay.traces.store.reader import Capture
 
@@ -88,10 +89,10 @@ def file_visits(capture: Capture, numbers: np.ndarray, group: np.ndarray, *, by_
             place = places_in_groups(np.diff(first, append=len(visit))).astype(np.uint64)
             of_visit = np.add.reduceat(mix_prints(prints + mix_prints(place)), first)
             np.add.at(order, data.file_id[first], mix_prints(of_visit))
-            keys = np.stack((group[data.file_id], data.op, data.length), axis=1)
-            found, count = np.unique(keys, axis=0, return_counts=True)
+            found = distinct_rows(group[data.file_id], data.op, data.length)
+            count = np.bincount(found.inverse)
             sizes.update(
-                {(kind, op, size): n for (kind, op, size), n in zip(found.tolist(), count.tolist(), strict=True)}
+                {(kind, op, size): n for (kind, op, size), n in zip(found.values.tolist(), count.tolist(), strict=True)}
             )
     return FileVisits(
         counts=counts, requests=requests, order=order, inferred=inferred, shared=shared, sizes=sizes, ranks=ranks

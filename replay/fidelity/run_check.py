@@ -118,16 +118,16 @@ def _notes(run: Capture, numbers: np.ndarray, *, by_open: bool) -> Iterator[str]
         yield f"{format_counted(others, 'other file')} of the run lie elsewhere and are not compared."
     if not by_open:
         yield (
-            "The run's trace holds no single opens: the order of requests is compared over all that a rank asks of a "
-            "file, and is not known where its threads take turns."
+            "The trace of the run holds no opens. So the requests of a rank to a file are compared as one sequence, "
+            "whose order is unknown if several threads of the rank use the file."
         )
     if run.info.partial:
         yield "The recording of the run was stopped before its end."
     share = run.info.coverage.bytes
     if share is None:
-        yield "How much of what the run read and wrote is in its trace is not known."
+        yield "The share of the I/O of the run that its trace holds is not known."
     elif share < 1:
-        yield f"{min(share, 0.999):.1%} of the bytes of the run are in its trace."
+        yield f"The trace holds {min(share, 0.999):.1%} of the bytes of the run."
 
 
 class _Files:

@@ -62,20 +62,17 @@ class SequenceCollector:
         """Add reads and writes; `files` (n,) int64 numbers their files, alike in source and replay."""
         if not len(rows):
             return
-        by_file = _Groups.of(stable_order(files), files)
+        by_file = Groups.of(stable_order(files), files)
         prints = operation_prints(rows)
         self._files.add(by_file, prints)
         self._moves.add(by_file, _moves(rows))
-        # Sorted by lane first and by file then: with one lane that is the order by file.
-        by_lane = stable_order(rows.lane)
-        order = by_lane[stable_order(files[by_lane])]
-        self._lanes.add(_Groups.of(order, (files << LANE_BITS) | rows.lane), prints)
+        self._lanes.add(lane_groups(files, rows.lane), prints)
 
     def add_others(self, rows: OperationRows, files: np.ndarray) -> None:
         """Add operations that move no data: only their number is compared, not their order."""
         if len(rows):
             columns = [(rows.op == OPS.index(name)).astype(np.int64) for name in OTHER_OPS]
-            self._others.add(_Groups.of(stable_order(files), files), columns)
+            self._others.add(Groups.of(stable_order(files), files), columns)
 
     def sequences(self) -> RankSequences:
         """The sequences added so far."""
@@ -111,7 +108,7 @@ def mix_prints(value: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Groups:
+class Groups:
     """Rows sorted by a key. `order`: their index; `keys`: the distinct keys, ascending; `first`: where each begins."""
 
     order: np.ndarray
@@ -119,10 +116,21 @@ class _Groups:
     first: np.ndarray
 
     @classmethod
-    def of(cls, order: np.ndarray, keys: np.ndarray) -> _Groups:
+    def of(cls, order: np.ndarray, keys: np.ndarray) -> Groups:
         ordered = keys[order]
-        first = runs(ordered)
+        first = runs(ordered) if len(ordered) else np.empty(0, dtype=np.int64)
         return cls(order=order, keys=ordered[first], first=first)
+
+    @property
+    def counts(self) -> np.ndarray:
+        """Rows of each key."""
+        return np.diff(self.first, append=len(self.order))
+
+
+def lane_groups(files: np.ndarray, lanes: np.ndarray) -> Groups:
+    """Rows by file and lane: the keys are file << LANE_BITS | lane."""
+    by_lane = stable_order(lanes)
+    return Groups.of(by_lane[stable_order(files[by_lane])], (files << LANE_BITS) | lanes)
 
 
 class _Sums:
@@ -132,7 +140,7 @@ class _Sums:
         self.keys = np.empty(0, dtype=np.int64)
         self.sums = np.empty((0, columns), dtype=np.int64)
 
-    def add(self, groups: _Groups, values: Sequence[np.ndarray]) -> None:
+    def add(self, groups: Groups, values: Sequence[np.ndarray]) -> None:
         gaps, missing = _missing(self.keys, groups.keys)
         if len(missing):
             self.keys = np.insert(self.keys, gaps, missing)
@@ -150,14 +158,14 @@ class _Fingerprints:
         self.counts = np.empty(0, dtype=np.int64)
         self.prints = np.empty(0, dtype=np.uint64)
 
-    def add(self, groups: _Groups, prints: np.ndarray) -> None:
+    def add(self, groups: Groups, prints: np.ndarray) -> None:
         gaps, missing = _missing(self.keys, groups.keys)
         if len(missing):
             self.keys = np.insert(self.keys, gaps, missing)
             self.counts = np.insert(self.counts, gaps, 0)
             self.prints = np.insert(self.prints, gaps, np.uint64(0))
         place = np.searchsorted(self.keys, groups.keys)
-        sizes = np.diff(groups.first, append=len(groups.order))
+        sizes = groups.counts
         position = np.arange(len(groups.order)) - np.repeat(groups.first - self.counts[place], sizes)
         salted = mix_prints(prints[groups.order] + position.astype(np.uint64) * _GOLDEN)
         self.prints[place] += np.add.reduceat(salted, groups.first)

@@ -5,14 +5,14 @@ The speed of the storage never fails a replay: it is a measurement (`replay.fide
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from dxt_replay.replay.fidelity.exactness import Exactness
 from dxt_replay.replay.fidelity.similarity import Similarity
 from dxt_replay.replay.fidelity.storage import FASTER, SAME, SLOWER, Storage
-from dxt_replay.traces.errors import UsageError
+from dxt_replay.replay.options.looking import ThresholdChoices
+from dxt_replay.replay.options.option import filled
 from dxt_replay.traces.lateness import allowed_lag_us, kept_times_limit_us
 from dxt_replay.traces.paces import Pace
 from dxt_replay.traces.store.relation import Relation
@@ -28,6 +28,9 @@ LEAST_RECONSTRUCTED_PCT = 1.0
 """Share of the reads and writes rebuilt from counters, in per cent, from which on the result mentions it."""
 
 
+_DEFAULTS = filled(ThresholdChoices, {})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
     """The limits of a comparison.
@@ -39,19 +42,17 @@ class Thresholds:
     `drift_ppm`: largest drift, +-, of a timed replay.
     `storage_pct`: smallest change of the I/O time that is called faster or slower.
 
-    Raises: UsageError for nan, with which every comparison would have the same result.
+    Raises: UsageError for a limit that no comparison could have, such as nan.
     """
 
-    similarity: float = 0.95
-    fail_under: float | None = None
-    elapsed_error_pct: float = 1.0
-    drift_ppm: float = 20.0
-    storage_pct: float = 5.0
+    similarity: float = _DEFAULTS["similarity"]
+    fail_under: float | None = _DEFAULTS["fail_under"]
+    elapsed_error_pct: float = _DEFAULTS["elapsed_error_pct"]
+    drift_ppm: float = _DEFAULTS["drift_ppm"]
+    storage_pct: float = _DEFAULTS["storage_pct"]
 
     def __post_init__(self) -> None:
-        given = (self.similarity, self.fail_under, self.elapsed_error_pct, self.drift_ppm, self.storage_pct)
-        if any(value is not None and math.isnan(value) for value in given):
-            raise UsageError("a threshold of a comparison is not a number")
+        filled(ThresholdChoices, asdict(self))
 
 
 THRESHOLDS = Thresholds()

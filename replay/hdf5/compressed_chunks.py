@@ -21,12 +21,13 @@ _TRIES = 24
 
 
 def smallest_stored(logical: int) -> int:
-    """From this size on `deflate_to` succeeds for a chunk of so many bytes: nothing deflates further than 1032 to 1."""
+    """The smallest compressed size in bytes that `deflate_to` can make of a chunk of so many bytes: the format of
+    deflate compresses at most 1032 to 1."""
     return 32 + logical // 1000
 
 
 def largest_stored(logical: int) -> int:
-    """Up to this size `deflate_to` succeeds for a chunk of so many bytes."""
+    """The largest compressed size in bytes that `deflate_to` can make of a chunk of so many bytes."""
     return _stream_bytes(logical, logical)
 
 

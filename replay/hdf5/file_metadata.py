@@ -213,9 +213,9 @@ def can_be_made(layout: Hdf5Layout) -> str | None:
         return f"it has {len(layout.datasets)} datasets with data, more than {MAX_DATASETS}"
     for dataset in layout.datasets:
         if dataset.compressed and dataset.size.min() < smallest_stored(dataset.chunk_bytes):
-            return f"{dataset.name} has chunks that are compressed further than deflate goes"
+            return f"{dataset.name} has chunks that are smaller than deflate can make them"
         if dataset.compressed and dataset.size.max() > largest_stored(dataset.chunk_bytes):
-            return f"{dataset.name} has chunks that grow by compression more than deflate makes them"
+            return f"{dataset.name} has compressed chunks that are larger than deflate makes them"
         if not dataset.compressed and np.any(dataset.size != dataset.chunk_bytes):
             return f"{dataset.name} has uncompressed chunks of other sizes than its chunk shape"
         grid = prod(-(-n // c) for n, c in zip(dataset.shape, dataset.chunk_shape, strict=False))

@@ -58,7 +58,8 @@ class Hdf5Files:
         return counter.table()
 
     def notes(self, capture: Capture) -> tuple[str, ...]:
-        """Which files are not opened through the library and why, one line each, for a run that was to use it."""
+        """One line for each file that is not opened through the library, with the reason, for a run with `--api
+        hdf5`."""
         if not self.plain:
             return ()
         paths = capture.paths()

@@ -123,7 +123,7 @@ class Hdf5Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoLayout:
-    """Why a file has no layout: it is replayed as plain bytes."""
+    """Why a file has no layout. The twin then has plain bytes in place of an HDF5 file."""
 
     reason: str
 
@@ -141,7 +141,7 @@ class _Extents:
 
     @property
     def moved(self) -> float:
-        """Bytes, of which there may be more than int64 holds."""
+        """Sum of bytes as a Python int, since it may exceed int64."""
         return float(self.length.astype(float) @ self.uses)
 
 
@@ -191,7 +191,8 @@ def _from_index(requests: _Extents, known: Sequence[KnownDataset]) -> Hdf5Layout
 
 
 def _from_records(requests: _Extents, known: Sequence[KnownDataset]) -> Hdf5Layout | NoLayout:
-    """From H5D records: requests of exactly a chunk's size are chunks; where most are not, chunks are compressed."""
+    """The datasets by H5D records. Requests of exactly the size of a chunk are its chunks; if most requests have other
+    sizes, the chunks are compressed."""
     chunked = [dataset for dataset in known if dataset.chunk_bytes]
     contiguous = [dataset for dataset in known if dataset.chunk_shape == ()]
     fits = np.isin(requests.length, [dataset.chunk_bytes for dataset in chunked])
@@ -287,9 +288,10 @@ def _by_size(chunked: Sequence[KnownDataset]) -> dict[int, list[KnownDataset]]:
 
 
 def _share(chunks: _Extents, size: int, datasets: Sequence[KnownDataset], metadata: _Extents) -> list[DatasetLayout]:
-    """Give the chunks of one size to the datasets that have such chunks, in order of offset, as many as each holds.
+    """Assign the chunks of one size to the datasets with such chunks, in order of offset, as many as each dataset
+    holds.
 
-    The largest dataset comes first; a gap counts as the chunks that fit into it beside metadata and were not read.
+    The largest dataset comes first. A gap counts as chunks that were not read: as many as fit into it beside metadata.
     """
     mine = chunks.where(chunks.length == size)
     taken = np.concatenate(([0], np.cumsum(metadata.length)))[np.searchsorted(metadata.offset, mine.offset)]

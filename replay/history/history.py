@@ -1,4 +1,4 @@
-"""The history of experiments: every series of records, and what is said of it. Pure."""
+"""The history of experiments: every series of records, with its headline. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class History:
     def as_json(self) -> dict[str, Any]:
         """The object that `dxt-replay history --json` prints."""
         return {
-            "headline": " ".join(headline(one) for one in self.series),
+            "headline": " ".join(map(headline, self.series)),
             "records": sum(len(one.records) for one in self.series),
             "skipped": list(self.skipped),
             "rule": {

@@ -1,11 +1,12 @@
-"""The output of `dxt-replay history` for people, from the object that `--json` prints. Pure."""
+"""Prints the result of `dxt-replay history` as tables. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from dxt_replay.replay.regression.regression_sections import UNIT_TEXTS
+from dxt_replay.replay.history.history import History, headline, rule_text
+from dxt_replay.replay.history.series import Series
+from dxt_replay.replay.regression.regression_sections import metric_text
 from dxt_replay.replay.regression.result_sentence import change_text, interval_text
 from dxt_replay.replay.regression.run_metrics import METRICS
 from dxt_replay.replay.show.cells import or_dash
@@ -22,37 +23,44 @@ _OF_THE_MACHINE = (
 )
 
 
-def history_sections(history: Mapping[str, Any], metric: str | None = None) -> list[Section]:
+def history_sections(history: History, metric: str | None = None) -> list[Section]:
     """The sentence, change points and table of each series. `metric`: what the tables show, the deciding one if None.
 
     At most MAX_GROUPS records, the latest; --json has all of them.
     """
     sections = []
-    for series in history["series"]:
-        sections += [prose("", [series["headline"]]), *_of_series(series, metric or series["primary"])]
-    if history["skipped"]:
-        names = listed(history["skipped"])
-        sections.append(
-            prose("", [f"{format_counted(len(history['skipped']), 'file')} left out, not a record: {names}"])
-        )
-    return [section for section in [*sections, prose("Rule", [history["rule"]["text"]])] if section.rows]
+    for series in history.series:
+        sections += [prose("", [headline(series)]), *_of_series(series, metric or series.primary)]
+    if history.skipped:
+        left_out = format_counted(len(history.skipped), "file")
+        sections.append(prose("", [f"{left_out} left out, not a record: {listed(history.skipped)}"]))
+    return [section for section in [*sections, prose("Rule", [rule_text(history.rule)])] if section.rows]
 
 
-def _of_series(series: Mapping[str, Any], metric: str) -> Iterator[Section]:
-    cache = "cold" if series["cache"] == "cold" else "page cache as found"
-    rows = [("capture", series["capture"]), ("target", series["target"]), ("runs", f"pace {series['pace']}, {cache}")]
-    yield facts("", rows)
+def _of_series(series: Series, metric: str) -> Iterator[Section]:
+    last = series.records[-1]
+    cache = "cold" if last.options.cache == "cold" else "page cache as found"
+    yield facts(
+        "",
+        [
+            ("capture", last.capture.name),
+            ("target", last.targets["candidate"].target),
+            ("runs", f"pace {last.options.pace}, {cache}"),
+        ],
+    )
     yield _change_section(series)
-    if metric in series["metrics"]:
+    if metric in series.metrics:
         yield _level_section(series, metric)
-    if series["warnings"]:
-        yield prose("Warnings", series["warnings"])
+    if series.warnings:
+        yield prose("Warnings", series.warnings)
 
 
-def _change_section(series: Mapping[str, Any]) -> Section:
-    """The change points of all metrics in order of time; below them what changed in the environment there."""
-    found = [(change["at"], name, change) for name, metric in series["metrics"].items() for change in metric["changes"]]
-    found.sort(key=lambda one: one[0])
+def _change_section(series: Series) -> Section:
+    """The change points of all metrics in order of time; below them the changes of the environment at that record."""
+    found = [(change, name) for name, metric in series.metrics.items() for change in metric.changes]
+    found.sort(key=lambda one: one[0].at)
+    places = list(dict.fromkeys(change.at for change, _ in found))
+    differences = {at: "; ".join(series.differences[at]) or "nothing recorded" for at in places}
     return Section(
         title="Change points",
         columns=(
@@ -64,43 +72,39 @@ def _change_section(series: Mapping[str, Any]) -> Section:
         ),
         rows=tuple(
             (
-                f"{series['records'][at]['record']}, {series['records'][at]['date']}",
+                f"{series.records[change.at].name}, {series.records[change.at].date}",
                 METRICS[name].meaning,
-                change_text(change["ratio"]),
-                _interval(change["low"], change["high"]),
-                MACHINE_CHANGED if change["machine_changed"] else change["verdict"],
+                change_text(change.ratio),
+                interval_text(change.low, change.high),
+                MACHINE_CHANGED if series.other_machine[change.at] else change.verdict,
             )
-            for at, name, change in found
+            for change, name in found
         ),
         notes=(
-            *(
-                f"What else changed with {record['record']}: {'; '.join(record['differences']) or 'nothing recorded'}."
-                for record in (series["records"][at] for at in dict.fromkeys(at for at, _, _ in found))
-            ),
-            *([_OF_THE_MACHINE] if any(change["machine_changed"] for _, _, change in found) else []),
+            *(f"What else changed with {series.records[at].name}: {each}." for at, each in differences.items()),
+            *([_OF_THE_MACHINE] if any(series.other_machine[at] for at in places) else []),
         ),
     )
 
 
-def _level_section(series: Mapping[str, Any], name: str) -> Section:
+def _level_section(series: Series, name: str) -> Section:
     """The latest records with the level of one metric, the last one last."""
-    metric = series["metrics"][name]
-    text = UNIT_TEXTS[metric["unit"]]
-    places = {change["at"] for change in metric["changes"]}
+    metric, text = series.metrics[name], metric_text(name)
+    marks = {change.at: MACHINE_CHANGED if series.other_machine[change.at] else "changed" for change in metric.changes}
     rows = [
         (
-            record["date"],
-            record["record"],
-            record["kernel"],
-            record["version"],
-            str(level["runs"]),
-            text(level["median"]),
-            "-" if level["low"] is None else f"{text(level['low'])} to {text(level['high'])}",
-            or_dash(level["change"], change_text),
-            _interval(level["change_low"], level["change_high"]),
-            _mark(record) if place in places else "",
+            record.date,
+            record.name,
+            record.machine.kernel,
+            record.version,
+            str(level.runs),
+            text(level.median),
+            "-" if level.low is None or level.high is None else f"{text(level.low)} to {text(level.high)}",
+            or_dash(level.change, change_text),
+            interval_text(level.change_low, level.change_high),
+            marks.get(place, ""),
         )
-        for place, (record, level) in enumerate(zip(series["records"], metric["levels"], strict=True))
+        for place, (record, level) in enumerate(zip(series.records, metric.levels, strict=True))
         if level is not None
     ]
     left = len(rows) - MAX_GROUPS
@@ -121,11 +125,3 @@ def _level_section(series: Mapping[str, Any], name: str) -> Section:
         rows=tuple(rows[max(left, 0) :]),
         notes=(f"and {left} earlier records: --json has all of them",) if left > 0 else (),
     )
-
-
-def _mark(record: Mapping[str, Any]) -> str:
-    return MACHINE_CHANGED if record["machine_changed"] else "changed"
-
-
-def _interval(low: float | None, high: float | None) -> str:
-    return "-" if low is None or high is None else interval_text(low, high)

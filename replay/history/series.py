@@ -1,11 +1,10 @@
-"""Records to series: those of the same work on the same target, with a level for each and the changes between. Pure."""
+"""Groups records of the same work on the same target into series, with the level of each and the changes. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,8 @@ from dxt_replay.replay.regression.health import examine
 from dxt_replay.replay.regression.interval_verdict import Rule
 from dxt_replay.replay.regression.rank_sum import unpaired_ratio
 from dxt_replay.replay.regression.run_metrics import METRICS
+from dxt_replay.traces.plain import plain
+from dxt_replay.traces.text import unit_of
 
 _NEAREST = 500
 """Runs on each side of a change from which its size is estimated."""
@@ -25,8 +26,11 @@ _NEAREST = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """A metric in one record. `low`, `high`: the interval of its median, None for too few runs; `change`: against the
-    record before, with its interval; None for the first record, and without an interval for too few runs."""
+    """A metric in one record.
+
+    low, high: the interval of its median; None for too few runs. change: ratio to the record before, with its interval;
+    None for the first record, and without an interval for too few runs.
+    """
 
     runs: int
     median: float
@@ -39,8 +43,11 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A change point. `at`: number of the first record after it, from 0. `ratio`: of the stretch after to that before,
-    with its interval; `p_value`: for all looks at this metric together; `verdict`: regression or improvement."""
+    """A change point.
+
+    at: number of the first record after it, from 0. ratio: of the runs after it to those before it, with its interval.
+    p_value: corrected for all tests of this metric. verdict: regression or improvement.
+    """
 
     at: int
     ratio: float
@@ -91,10 +98,10 @@ class Series:
                 {
                     "record": record.name,
                     "start_ns": record.start_ns,
-                    "date": date_text(record.start_ns),
+                    "date": record.date,
                     "host": record.machine.host,
                     "kernel": record.machine.kernel,
-                    "version": record.machine.versions.get("dxt-replay", ""),
+                    "version": record.version,
                     "verdict": record.result.verdict,
                     "differences": list(differences),
                     "machine_changed": machine,
@@ -103,23 +110,17 @@ class Series:
             ],
             "metrics": {
                 name: {
-                    "unit": METRICS[name].unit,
+                    "unit": unit_of(name),
                     "more_is_better": METRICS[name].more_is_better,
-                    "levels": [None if level is None else asdict(level) for level in metric.levels],
+                    "levels": plain(metric.levels),
                     "changes": [
-                        {**asdict(change), "machine_changed": self.other_machine[change.at]}
-                        for change in metric.changes
+                        {**plain(change), "machine_changed": self.other_machine[change.at]} for change in metric.changes
                     ],
-                    "values": [list(values) for values in metric.values],
+                    "values": plain(metric.values),
                 }
                 for name, metric in self.metrics.items()
             },
         }
-
-
-def date_text(start_ns: int) -> str:
-    """`2026-03-01 04:00` in UTC."""
-    return f"{datetime.fromtimestamp(start_ns / 1e9, tz=timezone.utc):%Y-%m-%d %H:%M}"
 
 
 def series_of(records: Sequence[ExperimentRecord], rule: Rule) -> list[Series]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,8 @@ from dxt_replay.profiler_merge.analysis.tables import TABLES as ANALYSES
 from dxt_replay.replay.interface.captures import CaptureOrPath, held, opened
 from dxt_replay.replay.interface.merging import path_maps
 from dxt_replay.replay.options.choices import PathMaps
+from dxt_replay.replay.options.looking import TableChoices
+from dxt_replay.replay.options.option import filled, takes
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.workers.workers import Work, workers_of
@@ -18,12 +19,13 @@ from dxt_replay.traces.workers.workers import Work, workers_of
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+    from typing_extensions import Unpack
 
     from dxt_replay.profiler_merge.analysis.finding import Finding
     from dxt_replay.profiler_merge.analysis.named_tables import Views
     from dxt_replay.profiler_merge.analysis.summary import Summary
     from dxt_replay.profiler_merge.analysis.timeline import Timeline
-    from dxt_replay.replay.causal.storage_limit import NoStorageLimitError, StorageLimit
+    from dxt_replay.traces.storage_limit import Limit, StorageLimit
 
 GROUPS = tuple(f"by-{name}" for name in GROUPINGS)
 """Tables of totals per group."""
@@ -60,8 +62,8 @@ def storage_limit(capture: CaptureOrPath, *, curve: bool = False) -> StorageLimi
     capture is damaged.
     """
     from dxt_replay.profiler_merge.analysis.steady_loop import waits_are_real
-    from dxt_replay.replay.causal.storage_limit import NoStorageLimitError
     from dxt_replay.replay.causal.storage_limit import storage_limit as work_out
+    from dxt_replay.traces.storage_limit import NoStorageLimitError
 
     with opened(capture) as source:
         if not waits_are_real(source.info):
@@ -83,8 +85,7 @@ def table(capture: CaptureOrPath, name: str, *, maps: PathMaps | None = None, ex
     from dxt_replay.profiler_merge.analysis.rank_files import RankFiles
     from dxt_replay.profiler_merge.analysis.table_formats import to_pandas
 
-    if name not in TABLES:
-        raise UsageError(f"{name!r} is not a table: choose {', '.join(TABLES)}")
+    check_tables([name], TABLES)
     with opened(capture) as source:
         if name in STORED:
             return to_pandas(_stored_table(source, name))
@@ -98,80 +99,69 @@ def table(capture: CaptureOrPath, name: str, *, maps: PathMaps | None = None, ex
         return frame
 
 
+@takes(TableChoices)
 def tables(
     capture: CaptureOrPath,
     names: Collection[str] = (),
     *,
-    by: str | None = None,
-    bin: str | None = None,
-    bins: int | None = None,
-    maps: PathMaps | None = None,
     executor: Work = None,
+    **choices: Unpack[TableChoices],
 ) -> Views:
     """The summary and several tables of the analysis in as few passes as they need, as Arrow tables.
 
         made = dxt_replay.tables(capture, ["steps", "files"], by="rank")
         made.summary, made.tables["steps"]
 
-    `by`: add totals per rank, file, format, step or size. `bin`, `bins`: of the timeline. `maps`: as for `table`.
     `executor` shares the work.
-    Raises: CaptureError when the capture is damaged; UsageError for too many bins, or for the table "dependencies" of
-    too many operations.
+    Raises: CaptureError when the capture is damaged; UsageError for another name, too many bins, or the table
+    "dependencies" of too many operations.
     """
-    from dxt_replay.profiler_merge.analysis.named_tables import DEPENDENCIES, STORAGE_LIMIT, views
+    from dxt_replay.profiler_merge.analysis.named_tables import STORAGE_LIMIT, views
     from dxt_replay.profiler_merge.analysis.timeline import DEFAULT_BINS
     from dxt_replay.replay.target.placement import locate
     from dxt_replay.traces.units import parse_duration_ns
 
-    rules = path_maps(maps)
+    check_tables(names)
+    chosen = filled(TableChoices, choices)
+    rules, width, bins = path_maps(chosen["maps"]), chosen["bin"], chosen["bins"]
     # Not opened for a time only: the table "rank-files" is read from the capture when it is used.
     source = held(capture)
     asked = not names or STORAGE_LIMIT in names or "findings" in names  # no more is at stake than storage costs
     limit = limit_of(source, curve=STORAGE_LIMIT in names) if asked else None
-    found = views(
+    return views(
         source,
         names,
-        by=by,
-        bin_ns=None if bin is None else parse_duration_ns(bin, "--bin"),
+        by=chosen["by"],
+        bin_ns=None if width is None else parse_duration_ns(width, "--bin"),
         bins=DEFAULT_BINS if bins is None else bins,
         locate=lambda path: locate(path, rules),
-        modelled={STORAGE_LIMIT: lambda: limit_table(limit), DEPENDENCIES: lambda: _dependency_table(source)},
-        saved_s=saved_s(limit),
+        limit=limit,
+        dependencies=lambda: _dependency_table(source),
         workers=workers_of(executor),
     )
-    return found if limit is None else dataclasses.replace(found, storage_limit=limit.as_json())
 
 
-def limit_of(capture: Capture, *, curve: bool) -> StorageLimit | NoStorageLimitError | None:
+def check_tables(names: Collection[str], known: Collection[str] = ANALYSES) -> None:
+    """Raises: UsageError for a name that is none of `known`."""
+    for name in names:
+        if name not in known:
+            raise UsageError(f"{name!r} is not a table: choose {', '.join(known)}")
+
+
+def limit_of(capture: Capture, *, curve: bool) -> Limit | None:
     """`storage_limit`, or the reason why it is unknown; None for a capture without a training that waits."""
     import pyarrow.compute as pc
 
     from dxt_replay.profiler_merge.analysis.steady_loop import waits_are_real
-    from dxt_replay.replay.causal.storage_limit import NoStorageLimitError
+    from dxt_replay.traces.storage_limit import NoStorageLimitError
 
     if not waits_are_real(capture.info) or not pc.any(pc.equal(capture.spans["kind"], "step")).as_py():
         return None
+
     try:
         return storage_limit(capture, curve=curve)
     except NoStorageLimitError as error:
         return error
-
-
-def saved_s(limit: StorageLimit | NoStorageLimitError | None) -> float | None:
-    """Time that infinitely fast storage would save the training, s; None if unknown."""
-    from dxt_replay.traces.units import ns_to_seconds
-
-    saved_ns = getattr(limit, "saved_ns", None)
-    return None if saved_ns is None else ns_to_seconds(saved_ns)
-
-
-def limit_table(limit: StorageLimit | NoStorageLimitError | None) -> pa.Table:
-    """The curves as rows of the table storage-limit; none if they are unknown."""
-    from dxt_replay.profiler_merge.analysis.named_tables import STORAGE_LIMIT
-    from dxt_replay.profiler_merge.analysis.table_formats import table_of
-
-    points = getattr(limit, "points", ())
-    return table_of(map(dataclasses.asdict, points), ANALYSES[STORAGE_LIMIT].schema)
 
 
 def _dependency_table(capture: Capture) -> pa.Table:
@@ -204,7 +194,8 @@ def findings(capture: CaptureOrPath, *, executor: Work = None) -> tuple[Finding,
     from dxt_replay.profiler_merge.analysis.findings import findings as find
 
     with opened(capture) as source:
-        return find(source, workers_of(executor), saved_s(limit_of(source, curve=False)))
+        limit = limit_of(source, curve=False)
+        return find(source, workers_of(executor), None if limit is None else limit.saved_s)
 
 
 def timeline(

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dxt_replay.replay.interface.merging import several
-from dxt_replay.replay.options.choices import MergeEachChoices, PathLike
+from dxt_replay.replay.options.choices import PathLike
+from dxt_replay.replay.options.making import MergeEachChoices
 from dxt_replay.replay.options.option import filled, takes
 from dxt_replay.traces.workers.workers import Work, workers_of
 

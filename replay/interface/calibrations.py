@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dxt_replay.replay.calibration.calibration import Calibration
+from dxt_replay.replay.options.choices import CalibrateChoices, PathLike
+from dxt_replay.replay.options.option import filled, takes
 from dxt_replay.replay.ranks.stopping import unwind_on_signals
 from dxt_replay.traces.output import check_output, new_file
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+
+@takes(CalibrateChoices)
 def calibrate(
-    target: str | PathLike[str],
-    output: str | PathLike[str] | None = None,
+    target: PathLike,
+    output: PathLike | None = None,
     *,
-    minutes: float = 3.0,
     force: bool = False,
     on_progress: Callable[[float, float, str], None] | None = None,
+    **choices: Unpack[CalibrateChoices],
 ) -> Calibration:
     """Measure the file system of the directory `target` with the engine of a replay, for about `minutes`.
 
@@ -29,12 +35,15 @@ def calibrate(
     Raises: UsageError for a time that is too short; TargetError for a target or output that cannot be used.
     """
     from dxt_replay.replay.calibration.calibration import calibrate as measure
+    from dxt_replay.replay.target.targets import directory_named
 
+    seconds = 60.0 * filled(CalibrateChoices, choices)["minutes"]
     place = None if output is None else Path(output)
+    directory = directory_named(target, "calibrate")
     if place is not None:
         check_output(place, force=force)
     with unwind_on_signals():
-        done = measure(Path(target), 60.0 * minutes, on_progress=on_progress or (lambda passed, whole, what: None))
+        done = measure(directory, seconds, on_progress=on_progress or (lambda passed, whole, what: None))
         if place is not None:
             with new_file(place, force=force) as file:
                 file.write((json.dumps(done.document(), indent=1, allow_nan=False) + "\n").encode())

@@ -6,16 +6,17 @@ Logs are merged into a temporary capture without a profile, which is removed aft
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dxt_replay.replay.options.looking import FilterChoices
+from dxt_replay.replay.options.option import filled, takes
 from dxt_replay.traces.errors import CaptureError, DxtReplayError, TargetError
 from dxt_replay.traces.part import Part
 from dxt_replay.traces.store import reader
@@ -23,6 +24,8 @@ from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.store.reader import Capture
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from dxt_replay.replay.ranks.comm import Communicator
 
 Announce = Callable[[str], AbstractContextManager[None]]
@@ -73,20 +76,9 @@ def open_capture(path: str | os.PathLike[str]) -> Capture:
     return capture
 
 
-def part(
-    capture: CaptureOrPath,
-    *,
-    ranks: str | None = None,
-    steps: str | None = None,
-    begin: str | None = None,
-    until: str | None = None,
-    paths: Sequence[str] = (),
-    exclude: Sequence[str] = (),
-    operations: Sequence[str] = (),
-    interfaces: Sequence[str] = (),
-) -> Capture:
-    """The part of a capture with these ranks ("0-15,20"), training steps ("100-200"), times ("10s", "500ms"), paths
-    (globs, in which * matches / too), operations (read, write ...) and interfaces (POSIX, STDIO, MPIIO, HDF5).
+@takes(FilterChoices)
+def part(capture: CaptureOrPath, **choices: Unpack[FilterChoices]) -> Capture:
+    """The part of a capture that all of the choices leave.
 
     A part is a capture: every function of the interface takes it.
 
@@ -94,17 +86,7 @@ def part(
 
     Raises: UsageError for ranks or steps that the capture does not have, or when nothing is left.
     """
-    chosen = Part.parse(
-        ranks=ranks,
-        begin=begin,
-        until=until,
-        steps=steps,
-        paths=paths,
-        exclude=exclude,
-        operations=operations,
-        interfaces=interfaces,
-    )
-    return part_of(held(capture), chosen)
+    return part_of(held(capture), Part.parse(**filled(FilterChoices, choices)))
 
 
 def held(capture: CaptureOrPath) -> Capture:
@@ -131,11 +113,11 @@ def is_log(path: Path) -> bool:
 
 def _open_stored(path: Path) -> Capture:
     """Open a capture. Raises: CaptureError, which names the kind of another file or folder."""
-    from dxt_replay.profiler_merge.recognise import foreign
-
     try:
         return reader.open_capture(path)
     except CaptureError as error:
+        from dxt_replay.profiler_merge.recognise import foreign
+
         missing = not (path / "capture.json").exists()
         raise CaptureError((foreign(path, "capture") if missing else None) or str(error)) from error
 
@@ -209,7 +191,7 @@ def _merged(
 
 def _temporary_name(output: Path | None) -> Path:
     """An unused name for a directory: hidden beside `output`, or in the system's temporary directory."""
-    token = secrets.token_hex(4)
+    token = os.urandom(4).hex()
     if output is None:
         return Path(tempfile.gettempdir()) / f"dxt-replay-{token}"
     parent = output.absolute().parent

@@ -35,7 +35,7 @@ def figure(capture: CaptureOrPath, name: str) -> Figure:
     try:
         from plotly.graph_objects import Figure
     except ImportError as error:
-        raise MissingDependencyError("plotly", "a figure", "pip install plotly") from error
+        raise MissingDependencyError("plotly", "a figure", "pip install 'dxt-replay[charts]'") from error
     with opened(capture) as source:
         return Figure(_DRAWINGS[name](source), skip_invalid=False)
 

@@ -35,7 +35,7 @@ def replayed_ns(part: Capture, target: Path, choices: Mapping[str, Any]) -> int:
         result = run(part, twin, scratch.path / "replay.capture", cold=True, **choices)
     if not result.succeeded:
         raise ReplayError(
-            f"the window that was replayed below {target} did not do its work: {'; '.join(result.warnings)}"
+            f"the replay for --check below {target} did not do the recorded work: {'; '.join(result.warnings)}"
         )
     return result.tally.last_end_ns
 

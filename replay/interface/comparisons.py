@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from dxt_replay.replay.interface.captures import CaptureOrPath, opened
 from dxt_replay.replay.interface.replays import pacing_of, run_options
-from dxt_replay.replay.options.choices import PathLike, PathMaps, RegressChoices, RunChoices
+from dxt_replay.replay.options.choices import PathLike, PathMaps, RegressChoices, RunChoices, RunPair
+from dxt_replay.replay.options.looking import PairChoices
 from dxt_replay.replay.options.option import filled, takes
 from dxt_replay.traces.output import check_output, new_file
 from dxt_replay.traces.paces import Pace
@@ -33,26 +34,21 @@ if TYPE_CHECKING:
 PLACES = ("output", "record", "against")
 """Keywords of `regress` that are paths."""
 
-RunPair = tuple[CaptureOrPath, CaptureOrPath]
-"""Two runs of one job."""
 
-
+@takes(PairChoices)
 def compare(
     source: CaptureOrPath,
     replay: CaptureOrPath,
     thresholds: Thresholds | None = None,
     *,
-    different_runs: bool = False,
-    floor: Sequence[RunPair] = (),
     executor: Work = None,
+    **choices: Unpack[PairChoices],
 ) -> Comparison:
     """Compare a replay with its source: did it do the same work, and how fast was the storage?
 
         print(dxt_replay.compare("run.capture", "replay.capture").headline)
 
-    `different_runs`: the captures need not be source and replay; then there is no verdict. `floor`: pairs of runs of
-    the same application, or of replays. Their difference is noise, and no limit is stricter than it. `executor`
-    shares the work.
+    `executor` shares the work.
     Raises: UsageError for two captures in the wrong order or that are not source and replay, and for a pair that is
     not of this job; CaptureError.
     """
@@ -60,10 +56,11 @@ def compare(
     from dxt_replay.replay.fidelity.compare import compare as compare_captures
     from dxt_replay.traces.store.relation import check_pair
 
+    chosen = filled(PairChoices, choices)
     with ExitStack() as stack:
         recorded, replayed = (stack.enter_context(opened(side)) for side in (source, replay))
-        relation = check_pair(recorded, replayed, different_runs=different_runs)
-        noise = floor_of(stack, floor, recorded, replayed) if floor else None
+        relation = check_pair(recorded, replayed, different_runs=chosen["different_runs"])
+        noise = floor_of(stack, chosen["floor"], recorded, replayed) if chosen["floor"] else None
         return compare_captures(
             recorded,
             replayed,
@@ -123,6 +120,7 @@ def regress(
     from dxt_replay.replay.regression import experiment as module
     from dxt_replay.replay.regression.experiment_record import read_record
     from dxt_replay.replay.regression.interval_verdict import Rule
+    from dxt_replay.replay.target.targets import directory_named
 
     comm = comm or connect()
     if choices.get("pace") is None:
@@ -135,7 +133,8 @@ def regress(
         how["pace"] = choices.get("pace") or module.default_pace(source).value
 
         def options(target: PathLike, maps: PathMaps | None) -> RunOptions:
-            return run_options(source, target, cold=chosen["cold"], maps=maps, force=force, **how)
+            directory = directory_named(target, "regress")
+            return run_options(source, directory, cold=chosen["cold"], maps=maps, force=force, **how)
 
         experiment = module.Experiment(
             baseline=None if baseline is None else options(baseline, chosen["baseline_maps"]),

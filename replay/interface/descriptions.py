@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Any
 from dxt_replay.replay.interface.captures import CaptureOrPath, opened
 from dxt_replay.replay.interface.replays import check_profiled
 from dxt_replay.replay.options.choices import PathLike
+from dxt_replay.replay.options.making import FitChoices
+from dxt_replay.replay.options.option import filled, takes
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from dxt_replay.traces.store.reader import Capture
-    from dxt_replay.workloads.description import Reading, Workload
+    from dxt_replay.workloads.description import Workload
     from dxt_replay.workloads.fit.closeness import Closeness
     from dxt_replay.workloads.fit.fitted import Fit
     from dxt_replay.workloads.fit.observation import Observation
@@ -54,20 +58,11 @@ class FittedWorkload:
         }
 
 
+@takes(FitChoices)
 def fit(
-    capture: CaptureOrPath,
-    output: PathLike,
-    *,
-    batch: int | None = None,
-    check: bool = True,
-    reading: Reading = "documented",
-    force: bool = False,
+    capture: CaptureOrPath, output: PathLike, *, force: bool = False, **choices: Unpack[FitChoices]
 ) -> FittedWorkload:
     """Write the DLIO description whose I/O is nearest to a capture: a YAML file with the evidence on every line.
-
-    `batch`: the batch size of a rank, where it is known; bytes alone show its product with the record length.
-    `check`: generate a capture from the description and compare the two; the result stands at the top of the file.
-    `reading`: how the comparison reads it: documented, head or v2.0 (see `generate`).
 
         dxt_replay.fit("run.capture", "run.yaml").workload.reader.batch_size
 
@@ -79,14 +74,15 @@ def fit(
     from dxt_replay.workloads.fit.observation import observe
     from dxt_replay.workloads.fit.workload_text import workload_text
 
-    place = Path(output)
+    chosen = filled(FitChoices, choices)
+    place, reading = Path(output), chosen["reading"]
     check_output(place, force=force)
     check_profiled(capture)
     with opened(capture) as source:
         seen = observe(source)
-        found = fit_observed(seen, batch=batch)
+        found = fit_observed(seen, batch=chosen["batch"])
         workload = found.workload()
-        near = _closeness(source, seen, found, found.workload(reading)) if check else None
+        near = _closeness(source, seen, found, found.workload(reading)) if chosen["check"] else None
         head = [
             f"Fitted by dxt-replay to {source.named.name}: {found.ranks} ranks.",
             *(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dxt_replay.replay.interface.captures import CaptureOrPath, opened
-from dxt_replay.replay.interface.comparisons import RunPair, floor_of
 from dxt_replay.replay.options.choices import FORMATS, PathLike
+from dxt_replay.replay.options.looking import ExportChoices, PairChoices
+from dxt_replay.replay.options.option import filled, takes
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.part import Part
 from dxt_replay.traces.store.part_capture import part_of, part_replayed
@@ -19,6 +18,8 @@ from dxt_replay.traces.store.relation import Relation, check_pair
 from dxt_replay.traces.workers.workers import Work, Workers, workers_of
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from dxt_replay.profiler_merge.analysis.overview import Overview
     from dxt_replay.profiler_merge.export.exported import Exported
     from dxt_replay.replay.fidelity.noise_floor import NoiseFloor
@@ -47,28 +48,29 @@ class Report:
         return f'<a href="{name}">{name}</a>'
 
 
+@takes(PairChoices)
 def report(
     capture: CaptureOrPath,
     replay: CaptureOrPath | None = None,
     *,
     output: PathLike,
     chosen: Part = EVERYTHING,
-    different_runs: bool = False,
-    floor: Sequence[RunPair] = (),
     force: bool = False,
     executor: Work = None,
+    **choices: Unpack[PairChoices],
 ) -> Report:
     """Write a page about a capture, or about a source and its replay side by side: one HTML file, no network needed.
 
         dxt_replay.report("run.capture", output="report.html")
 
-    `chosen`: the part of both that the page shows. `different_runs`: the captures need not be source and replay.
-    `floor`: as for `compare`. `force` replaces an earlier file. `executor` shares the work.
+    `chosen`: the part of both that the page shows. `force` replaces an earlier file. `executor` shares the work.
     Raises: UsageError when the two are not source and replay, for a window of time of two captures, or a `floor` that
-    is not of this job; TargetError for `output`; MissingDependencyError without plotly.
+    is not of this job; TargetError for `output`.
     """
     from dxt_replay.traces.output import check_output, new_file
 
+    pair = filled(PairChoices, choices)
+    floor = pair["floor"]
     if replay is not None and chosen.is_window:
         raise UsageError("--from and --until are times of one capture: leave them out where there are two")
     if replay is None and floor:
@@ -80,8 +82,12 @@ def report(
             text = _page(source, chosen, workers_of(executor))
         else:
             replayed = stack.enter_context(opened(replay))
-            relation = check_pair(source, replayed, different_runs=different_runs)
-            noise = floor_of(stack, floor, source, replayed) if floor else None
+            relation = check_pair(source, replayed, different_runs=pair["different_runs"])
+            noise = None
+            if floor:
+                from dxt_replay.replay.interface.comparisons import floor_of
+
+                noise = floor_of(stack, floor, source, replayed)
             text = _page_of_two(source, replayed, chosen, relation, noise, workers_of(executor))
     encoded = text.encode("utf-8", "replace")
     with new_file(Path(output), force=force) as stream:
@@ -99,15 +105,10 @@ def _overview(capture: Capture, captures: int, workers: Workers) -> Overview:
     """The figures of a capture on a page, with its storage limit. On a page of two captures each has half the bars."""
     from dxt_replay.profiler_merge.analysis.lane_bars import MOST_BARS
     from dxt_replay.profiler_merge.analysis.overview import overview
-    from dxt_replay.replay.interface.analyses import limit_of, limit_table, saved_s
+    from dxt_replay.replay.interface.analyses import limit_of
 
     limit = limit_of(capture, curve=True)
-    found = overview(capture, most_bars=MOST_BARS // captures, workers=workers, saved_s=saved_s(limit))
-    if limit is None:
-        return found
-    return dataclasses.replace(
-        found, storage_limit=limit.as_json(), storage_curve=tuple(limit_table(limit).to_pylist())
-    )
+    return overview(capture, most_bars=MOST_BARS // captures, workers=workers, limit=limit)
 
 
 def _page_of_two(
@@ -127,25 +128,26 @@ def _page_of_two(
     )
 
 
+@takes(ExportChoices)
 def export(
     capture: CaptureOrPath,
     to: str,
     output: PathLike,
     *,
-    target: PathLike | None = None,
-    dxt_version: int | None = None,
     force: bool = False,
     executor: Work = None,
+    **choices: Unpack[ExportChoices],
 ) -> Exported:
     """Write a capture in the format `to` (one of FORMATS) for other tools. The result lists what it cannot hold.
 
-    `target`: directory of the staged twin (fio). `dxt_version`: version of the segments (darshan), by default 1; 2
-    stores lanes as thread ids. `force` replaces an earlier export. `executor` shares the work.
+    `force` replaces an earlier export. `executor` shares the work.
 
         dxt_replay.export("run.capture", "chrome", "run.json.gz").notes
 
     Raises: UsageError for a format that is not known, or without `target`; TargetError for `output`.
     """
+    chosen = filled(ExportChoices, choices)
+    target, dxt_version = chosen["target"], chosen["dxt_version"]
     if to not in FORMATS:
         raise UsageError(f"{to!r} is not a format: choose {', '.join(FORMATS)}")
     if to == "fio" and target is None:
@@ -177,9 +179,9 @@ def _fio(source: Capture, output: Path, target: PathLike, force: bool, workers: 
     from dxt_replay.replay.plan.chosen_layers import choose_layers
     from dxt_replay.replay.target.data_set import twin_data_set
     from dxt_replay.replay.target.manifest import read_manifest
-    from dxt_replay.replay.target.targets import open_target
+    from dxt_replay.replay.target.targets import directory_named, open_target
 
-    with open_target(Path(target)) as opened:
+    with open_target(directory_named(target, "export --to fio")) as opened:
         data = twin_data_set(source, opened.base, (), read_manifest(opened))
     paths = [placement.path for placement in data.placements]
     replayed = choose_layers(source).replayed

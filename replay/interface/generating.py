@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from dxt_replay.replay.interface.captures import CaptureOrPath, named, opened
 from dxt_replay.replay.interface.merging import merge
-from dxt_replay.replay.options.choices import GenerateChoices, PathLike
+from dxt_replay.replay.options.choices import PathLike
+from dxt_replay.replay.options.making import GenerateChoices
 from dxt_replay.replay.options.option import filled, takes
 from dxt_replay.traces.workers.workers import Work, Workers, workers_of
 

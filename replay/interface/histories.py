@@ -5,17 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dxt_replay.replay.options.choices import PathLike
+from dxt_replay.replay.options.choices import HistoryChoices, PathLike
+from dxt_replay.replay.options.option import filled, takes
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from dxt_replay.replay.history.history import History
 
 
-def history(*records: PathLike, threshold_pct: float = 5.0, alpha: float = 0.05) -> History:
+@takes(HistoryChoices)
+def history(*records: PathLike, **choices: Unpack[HistoryChoices]) -> History:
     """The history of records that `regress` wrote: files, or folders whose .json files are read.
-
-    `threshold_pct`: the smallest change that matters. `alpha`: probability of a false change point if all records lie
-    within the threshold of each other.
 
         dxt_replay.history("records").as_json()["series"][0]["headline"]
 
@@ -25,5 +26,5 @@ def history(*records: PathLike, threshold_pct: float = 5.0, alpha: float = 0.05)
     from dxt_replay.replay.history.record_files import find_records
     from dxt_replay.replay.regression.interval_verdict import Rule
 
-    rule = Rule(threshold_pct=threshold_pct, alpha=alpha)
+    rule = Rule(**filled(HistoryChoices, choices))
     return make_history(find_records([Path(place) for place in records]), rule)

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dxt_replay.replay.options.choices import MergeChoices, PathLike, PathMaps
+from dxt_replay.replay.options.choices import PathLike, PathMaps
+from dxt_replay.replay.options.making import MergeChoices
 from dxt_replay.replay.options.option import filled, takes
 from dxt_replay.traces.errors import ProfileError, UsageError
 from dxt_replay.traces.workers.workers import Work, workers_of
@@ -63,11 +64,13 @@ def merge(
 
 def path_maps(maps: PathMaps | None) -> tuple[PathMap, ...]:
     """The rules of `maps`. Raises: UsageError for a prefix that is not an absolute path."""
+    if not maps:
+        return ()
     from dxt_replay.replay.target.placement import parse_map
 
     if isinstance(maps, Mapping):
         maps = [f"{prefix}={os.fspath(directory)}" for prefix, directory in maps.items()]
-    return tuple(parse_map(text) for text in maps or ())
+    return tuple(parse_map(text) for text in maps)
 
 
 def several(paths: PathLike | Sequence[PathLike]) -> list[Path]:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dxt_replay.replay.interface.merging import merge, several
-from dxt_replay.replay.options.choices import PathLike, RecordChoices
+from dxt_replay.replay.options.choices import PathLike
+from dxt_replay.replay.options.making import RecordChoices
 from dxt_replay.replay.options.option import filled, takes
 from dxt_replay.traces.errors import DxtReplayError, ProfileError, RecordingError
 

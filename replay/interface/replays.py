@@ -6,13 +6,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dxt_replay.replay.interface.captures import CaptureOrPath, is_from_logs, named, opened
 from dxt_replay.replay.interface.merging import path_maps
-from dxt_replay.replay.options.choices import SPEEDS, PathLike, PathMaps, RunChoices
+from dxt_replay.replay.options.choices import SPEEDS, ExplainChoices, PathLike, ReplayChoices, StageChoices
 from dxt_replay.replay.options.option import filled, takes
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.store.reader import Capture
@@ -59,22 +58,18 @@ class Staged:
         return Staged(plan=self.plan, written=True)
 
 
+@takes(StageChoices)
 def stage(
     capture: CaptureOrPath,
     target: PathLike,
     *,
-    maps: PathMaps | None = None,
-    sparse: bool = False,
-    dry_run: bool = False,
-    workers: int | None = None,
-    timeout_s: float | None = None,
     on_progress: Callable[[int, int], None] | None = None,
+    **choices: Unpack[StageChoices],
 ) -> Staged:
     """Build the twin data set of a capture in the directory `target`. Keeps files that were staged before.
 
-    `maps`: real data to read instead, never written. `sparse`: write holes instead of data. `workers`: files written
-    at the same time. `timeout_s`: stop after these seconds and name the file that hangs; complete files stay, and the
-    next call continues. `on_progress` gets the bytes done and the bytes in all.
+    When `timeout_s` ends the call, complete files stay, and the next call continues. `on_progress` gets the bytes done
+    and the bytes in all.
 
         dxt_replay.stage("run.capture", "/lustre/me/twin", dry_run=True).plan.bytes_to_write
 
@@ -82,9 +77,12 @@ def stage(
     """
     from dxt_replay.replay.target.stage_plan import plan_stage
 
+    chosen = filled(StageChoices, choices)
+    maps, limits = path_maps(chosen["maps"]), {name: chosen[name] for name in ("workers", "timeout_s")}
     with opened(capture) as source:
-        planned = Staged(plan=plan_stage(source, os.fspath(target), maps=path_maps(maps), sparse=sparse), written=False)
-    return planned if dry_run else planned.carry_out(workers=workers, timeout_s=timeout_s, on_progress=on_progress)
+        plan = plan_stage(source, os.fspath(target), maps=maps, sparse=chosen["sparse"])
+    planned = Staged(plan=plan, written=False)
+    return planned if chosen["dry_run"] else planned.carry_out(on_progress=on_progress, **limits)
 
 
 def unstage(target: PathLike) -> int:
@@ -99,22 +97,20 @@ def unstage(target: PathLike) -> int:
     return remove(os.fspath(target))
 
 
-@takes(RunChoices)
+@takes(ReplayChoices)
 def run(
     capture: CaptureOrPath,
     target: PathLike,
     output: PathLike,
     *,
-    cold: bool = False,
-    maps: PathMaps | None = None,
     force: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
     comm: Communicator | None = None,
-    **choices: Unpack[RunChoices],
+    **choices: Unpack[ReplayChoices],
 ) -> RunResult:
     """Replay a capture on the twin in `target`, and record the replay as the capture `output`.
 
-    `cold`: drop the twin from the page cache first. `force`: replace an earlier capture. `choices`: see `RunChoices`.
+    `force`: replace an earlier capture. `choices`: see `RunChoices`.
     In a program that mpiexec started, each process calls `run` and replays its share of the ranks; all get the result.
 
         result = dxt_replay.run("run.capture", "/lustre/me/twin", "replay.capture", pace="steps", cold=True)
@@ -126,25 +122,23 @@ def run(
     from dxt_replay.replay.run.runner import run_replay
 
     comm, place = comm or connect(), Path(output)
-    with _ready(capture, target, place, 1, comm, cold=cold, maps=maps, force=force, **choices) as (source, options):
+    with _ready(capture, target, place, 1, comm, force=force, **choices) as (source, options):
         result = run_replay(source, place, options, comm, on_progress or _silent)
     everywhere: RunResult = comm.broadcast(result)
     return everywhere
 
 
-@takes(RunChoices)
+@takes(ReplayChoices)
 def run_repeatedly(
     capture: CaptureOrPath,
     target: PathLike,
     output: PathLike,
     times: int,
     *,
-    cold: bool = False,
-    maps: PathMaps | None = None,
     force: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
     comm: Communicator | None = None,
-    **choices: Unpack[RunChoices],
+    **choices: Unpack[ReplayChoices],
 ) -> Repeats:
     """Run `times` replays from the same state, into `OUT.1.capture`, `OUT.2.capture` ...; see `run`.
 
@@ -157,7 +151,7 @@ def run_repeatedly(
     from dxt_replay.replay.run.repeat import run_repeatedly as repeat_run
 
     comm, place = comm or connect(), Path(output)
-    with _ready(capture, target, place, times, comm, cold=cold, maps=maps, force=force, **choices) as (source, options):
+    with _ready(capture, target, place, times, comm, force=force, **choices) as (source, options):
         result = repeat_run(source, place, options, comm, times, on_progress or _silent)
     everywhere: Repeats = comm.broadcast(result)
     return everywhere
@@ -171,10 +165,8 @@ def _ready(
     times: int,
     comm: Communicator,
     *,
-    cold: bool,
-    maps: PathMaps | None,
     force: bool,
-    **choices: Unpack[RunChoices],
+    **choices: Unpack[ReplayChoices],
 ) -> Iterator[tuple[Capture, RunOptions]]:
     """The opened capture and the options of a run, checked as far as possible before logs are merged. Collective."""
     from dxt_replay.replay.ranks.comm import first_does, together
@@ -188,8 +180,7 @@ def _ready(
             first_does(comm, lambda: check_outputs(output, times, force=force))
             together(comm, lambda: pacing_of(capture, choices))
             source = held.enter_context(opened(capture, comm, output))
-            chosen = partial(run_options, source, target, cold=cold, maps=maps, force=force)
-            options = together(comm, lambda: chosen(**choices))
+            options = together(comm, lambda: run_options(source, target, force=force, **choices))
         yield source, options
 
 
@@ -197,29 +188,45 @@ def run_options(
     source: Capture,
     target: PathLike,
     *,
-    cold: bool = False,
-    maps: PathMaps | None = None,
     force: bool = False,
-    **choices: Unpack[RunChoices],
+    **choices: Unpack[ReplayChoices],
 ) -> RunOptions:
     """The options of a replay, checked. Raises: UsageError for choices that do not fit the capture or each other."""
     from dxt_replay.replay.run.options import RunOptions
     from dxt_replay.replay.run.process_files import IoOptions, mpi_hints
+    from dxt_replay.replay.target.targets import target_named
 
-    chosen = filled(RunChoices, choices)
+    chosen = filled(ReplayChoices, choices)
+    place = target_named(target)
+    objects = place if isinstance(place, str) else ""
+    _check_api(chosen, objects)
     return RunOptions(
-        target=Path(target),
+        target=place,
         pacing=pacing_of(source, choices),
         compute=chosen["compute"],
-        maps=path_maps(maps),
-        cold=cold,
-        api=chosen["api"],
+        maps=path_maps(chosen["maps"]),
+        cold=chosen["cold"],
+        api="s3" if objects and chosen["api"] == "auto" else chosen["api"],
         reconstruct=chosen["reconstruct"],
-        io=IoOptions(direct=chosen["direct"], hints=mpi_hints(source)),
+        io=IoOptions(direct=chosen["direct"], hints=mpi_hints(source), objects=objects),
         sources=source.whole.info.sources if is_from_logs(source) else (),
         force=force,
         timeout_s=chosen["timeout_s"],
     )
+
+
+def _check_api(chosen: Mapping[str, Any], objects: str) -> None:
+    """Raises: UsageError for choices that fit directories or object stores alone."""
+    if not objects:
+        if chosen["api"] == "s3":
+            raise UsageError("--api s3 needs a --target s3://BUCKET/PREFIX")
+        return
+    if chosen["api"] not in ("auto", "s3", "null"):
+        raise UsageError(f"--api {chosen['api']} needs files: on an s3:// target choose auto, s3 or null")
+    if chosen["direct"]:
+        raise UsageError("--direct needs files: an s3:// target has no page cache on this machine")
+    if chosen["maps"]:
+        raise UsageError("--map needs files: stage all data into the s3:// target")
 
 
 def pacing_of(capture: CaptureOrPath, choices: Mapping[str, Any]) -> Pacing:
@@ -229,7 +236,7 @@ def pacing_of(capture: CaptureOrPath, choices: Mapping[str, Any]) -> Pacing:
     """
     from dxt_replay.replay.plan.pacing import Pace, Pacing
 
-    chosen = filled(RunChoices, choices)
+    chosen = filled(ReplayChoices, choices)
     speeds = {name: chosen[name] for name in SPEEDS}
     pacing = Pacing(pace=Pace.named(chosen["pace"]), **speeds)
     if pacing.pace is Pace.STEPS:
@@ -237,15 +244,8 @@ def pacing_of(capture: CaptureOrPath, choices: Mapping[str, Any]) -> Pacing:
     return pacing
 
 
-def explain(
-    capture: CaptureOrPath,
-    *,
-    api: str = "auto",
-    reconstruct: bool = True,
-    speed: float = 1.0,
-    compute_speed: float | None = None,
-    io_speed: float | None = None,
-) -> dict[str, Any]:
+@takes(ExplainChoices)
+def explain(capture: CaptureOrPath, **choices: Unpack[ExplainChoices]) -> dict[str, Any]:
     """The causal model of the training loop behind the pace `steps`, and its evidence. Replays nothing.
 
     `run` with the same choices (`RunChoices`) follows this model. At other speeds than the recorded ones `at_speed`
@@ -260,10 +260,11 @@ def explain(
     from dxt_replay.replay.ranks.comm import Solo
     from dxt_replay.replay.run.context import choose_layers_together, derive_context
 
-    pacing = Pacing(pace=Pace.STEPS, speed=speed, compute_speed=compute_speed, io_speed=io_speed)
+    chosen = filled(ExplainChoices, choices)
+    pacing = Pacing(pace=Pace.STEPS, **{name: chosen[name] for name in SPEEDS})
     check_profiled(capture)
     with opened(capture) as source:
-        layers = choose_layers_together(source, Solo(), api=api, reconstruct=reconstruct)
+        layers = choose_layers_together(source, Solo(), api=chosen["api"], reconstruct=chosen["reconstruct"])
         context = derive_context(source, Solo(), layers, Pace.STEPS)
         assert context.steps is not None  # the pace is steps
         return explanation(source, context.steps, pacing)

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dxt_replay.replay.interface.captures import CaptureOrPath, opened
-from dxt_replay.replay.options.choices import PathLike, TransformChoices
+from dxt_replay.replay.options.choices import PathLike
+from dxt_replay.replay.options.making import TransformChoices
 from dxt_replay.replay.options.option import filled, takes
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from dxt_replay.replay.transform.rewrite import Transformed
+    from dxt_replay.replay.transform.result import Transformed
 
 
 @takes(TransformChoices)

@@ -7,30 +7,35 @@ from typing import TYPE_CHECKING
 
 from dxt_replay.replay.interface.captures import CaptureOrPath, is_log, opened
 from dxt_replay.replay.options.choices import PathLike
+from dxt_replay.replay.options.looking import WitnessChoices
+from dxt_replay.replay.options.option import filled, takes
 from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from dxt_replay.profiler_merge.darshan.log import DarshanLog
     from dxt_replay.replay.witness.counted_comparison import CountedComparison
 
 
-def compare_log(source: CaptureOrPath, log: PathLike, *, maps: tuple[str, ...] = ()) -> CountedComparison:
+@takes(WitnessChoices)
+def compare_log(source: CaptureOrPath, log: PathLike, **choices: Unpack[WitnessChoices]) -> CountedComparison:
     """Compare a Darshan log of a replay (or a folder of the logs of its processes) with the operations of the capture.
 
     Preload Darshan in the replay as in any program. A log without DXT is enough: counters are compared.
 
         dxt_replay.compare_log("run.capture", "replay.darshan").headline
 
-    `maps`: the --map of the run, if the log does not hold its command line.
     Raises: UsageError for a log of another program or of the replay of another capture; LogError; CaptureError.
     """
     from dxt_replay.replay.witness.counted_comparison import compare_counted
 
+    chosen = filled(WitnessChoices, choices)
     logs = _replay_logs(Path(log))
     if logs is None:
         raise UsageError(f"{log} is not a log of a replay: none of its files lies in a twin that was staged")
     with opened(source) as capture:
-        return compare_counted(capture, logs, maps)
+        return compare_counted(capture, logs, chosen["maps"])
 
 
 def is_replay_log(path: PathLike) -> bool:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal, TypedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
-from dxt_replay.replay.options.option import DURATION, Option
+from dxt_replay.replay.options.option import DURATION, Option, kept_option, maps_option
 from dxt_replay.traces.paces import API_CHOICES, COMPUTE_CHOICES, PACE_CHOICES, Pace
 
 PathLike = str | os.PathLike[str]
+
+if TYPE_CHECKING:
+    from dxt_replay.replay.interface.captures import CaptureOrPath
+else:
+    CaptureOrPath = PathLike  # its home imports what reads captures, which --help need not wait for
+
+RunPair = tuple[CaptureOrPath, CaptureOrPath]
+"""Two runs of one job."""
+
 PathMaps = Mapping[str, PathLike] | Sequence[str]
 """Places of real data by recorded prefix: `{"/data/train": "/mnt/copy"}`, or `["/data/train=/mnt/copy"]`."""
 
@@ -20,7 +30,10 @@ READINGS: tuple[Reading, ...] = ("documented", "head", "v2.0", "v3.0")
 FORMATS = ("darshan", "chrome", "csv", "fio")
 """Formats that `export` writes."""
 
-TRACERS = ("darshan", "strace", "dftracer")
+GROUPINGS = ("rank", "file", "format", "step", "size")
+"""Those of `profiler_merge.analysis.tables`."""
+
+TRACERS = ("darshan", "strace", "dftracer", "requests")
 """Those of `profiler_merge.recorder.tracer`."""
 
 _WHEN = [f"{pace.meaning} ({pace.value})" for pace in Pace]
@@ -31,6 +44,36 @@ SPEEDS = ("speed", "compute_speed", "io_speed")
 """Keywords of the speeds, which are the fields of `replay.plan.pacing.Pacing`."""
 
 
+_Speed = Annotated[float, Option("Replay faster: 2 halves every gap.", 1.0)]
+_ComputeSpeed = Annotated[
+    float | None, Option("Shorten compute alone: 2 halves it (--pace steps, think).  [default: --speed]")
+]
+_IoSpeed = Annotated[
+    float | None, Option("Shorten the gaps between operations alone (--pace steps, think).  [default: --speed]")
+]
+_Api = Annotated[
+    str,
+    Option(
+        "Issue operations through this interface. auto: the one that recorded each operation. null: no I/O.",
+        "auto",
+        choices=API_CHOICES,
+    ),
+]
+_Reconstruct = Annotated[
+    bool, Option("Replay the operations that were reconstructed from counters, or leave them out.", True)
+]
+
+
+class ExplainChoices(TypedDict, total=False):
+    """Those of a run that decide its causal model: keyword arguments of `explain`."""
+
+    speed: _Speed
+    compute_speed: _ComputeSpeed
+    io_speed: _IoSpeed
+    api: _Api
+    reconstruct: _Reconstruct
+
+
 class RunChoices(TypedDict, total=False):
     """How a capture is replayed: keyword arguments of `run`, `run_repeatedly` and `regress`.
 
@@ -39,14 +82,9 @@ class RunChoices(TypedDict, total=False):
     """
 
     pace: Annotated[str, Option(PACE_HELP, Pace.TIMED.value, choices=PACE_CHOICES)]
-    speed: Annotated[float, Option("Replay faster: 2 halves every gap.", 1.0)]
-    compute_speed: Annotated[
-        float | None, Option("Shorten compute alone: 2 halves it (--pace steps, think).  [default: --speed]")
-    ]
-    io_speed: Annotated[
-        float | None,
-        Option("Shorten the gaps between operations alone (--pace steps, think).  [default: --speed]"),
-    ]
+    speed: _Speed
+    compute_speed: _ComputeSpeed
+    io_speed: _IoSpeed
     compute: Annotated[
         str,
         Option(
@@ -55,17 +93,8 @@ class RunChoices(TypedDict, total=False):
             choices=COMPUTE_CHOICES,
         ),
     ]
-    api: Annotated[
-        str,
-        Option(
-            "Issue operations through this interface. auto: the one that recorded each operation. null: no I/O.",
-            "auto",
-            choices=API_CHOICES,
-        ),
-    ]
-    reconstruct: Annotated[
-        bool, Option("Replay the operations that were reconstructed from counters, or leave them out.", True)
-    ]
+    api: _Api
+    reconstruct: _Reconstruct
     direct: Annotated[bool, Option("Issue POSIX operations past the page cache (O_DIRECT).", False)]
     timeout_s: Annotated[
         float | None,
@@ -75,6 +104,78 @@ class RunChoices(TypedDict, total=False):
             metavar=DURATION,
         ),
     ]
+
+
+class ReplayChoices(RunChoices, total=False):
+    """Options of `run` and `run_repeatedly`."""
+
+    cold: Annotated[bool, Option("Drop the twin from the page cache first.", False)]
+    maps: Annotated[PathMaps | None, maps_option("As for stage")]
+
+
+class StageChoices(TypedDict, total=False):
+    """Options of `stage`."""
+
+    dry_run: Annotated[bool, Option("Print what would be written, and write nothing.", False)]
+    sparse: Annotated[bool, Option("Write holes instead of data; reads of holes do not reach the device.", False)]
+    maps: Annotated[
+        PathMaps | None,
+        maps_option("Read recorded paths below PREFIX from the real data in DIR, which is never written"),
+    ]
+    workers: Annotated[
+        int | None,
+        Option("Files written at the same time.  [default: twice the processors, at most 16]", least=1, most=64),
+    ]
+    timeout_s: Annotated[
+        float | None,
+        Option(
+            "Stop staging that takes longer, and print the file that it hangs in; such as 90, 10m or 2h.",
+            flags=("--timeout",),
+            metavar=DURATION,
+        ),
+    ]
+
+
+class CalibrateChoices(TypedDict, total=False):
+    """Options of `calibrate`."""
+
+    minutes: Annotated[float, Option("Time to measure for; more narrows the intervals.", 3.0)]
+
+
+class CapacityChoices(TypedDict, total=False):
+    """Options of `capacity`."""
+
+    utilisation_pct: Annotated[
+        float,
+        Option(
+            "Accelerator utilisation that every run must reach.",
+            90.0,
+            parameter="utilisation",
+            least=0,
+            most=100,
+            inclusive=False,
+            metavar="PCT",
+        ),
+    ]
+    most: Annotated[int, Option("Most ranks to try.", 32, least=1, most=1 << 16, metavar="N")]
+    strong: Annotated[
+        bool,
+        Option(
+            "Share the recorded work among the ranks.  [default: each rank does as much as recorded, with its own "
+            "files]",
+            False,
+        ),
+    ]
+    storage: Annotated[
+        str | Path | None,
+        Option(
+            "Begin at the ranks that `simulate` predicts for this model, such as nvme.",
+            metavar="MODEL",
+        ),
+    ]
+    dry_run: Annotated[bool, Option("Predict with --storage alone, and replay nothing.", False)]
+    overrides: Annotated[Sequence[str], Option("KEY=VALUE: replaces a key of the workload.", (), flags=())]
+    output: Annotated[PathLike | None, kept_option("the captures of each load")]
 
 
 class SimulateChoices(TypedDict, total=False):
@@ -113,106 +214,7 @@ class SimulateChoices(TypedDict, total=False):
     check_seconds: Annotated[float, Option("Predicted duration of the replay of --check.", 5.0, metavar="SECONDS")]
 
 
-class MergeEachChoices(TypedDict, total=False):
-    """Options of merging, for one job or many."""
-
-    exclude: Annotated[Sequence[str], Option("Leave out files whose path matches; repeatable.", (), metavar="GLOB")]
-    skip_damaged: Annotated[bool, Option("Read the intact parts of a damaged log.", False)]
-    reconstruct: Annotated[
-        bool,
-        Option(
-            "Do not reconstruct operations from counters: untraced reads and writes, opens, closes, seeks, stats, "
-            "syncs, stdio, renames.",
-            True,
-            parameter="no_reconstruct",
-        ),
-    ]
-    reconstruct_limit: Annotated[
-        int,
-        Option(
-            "Reconstruct at most this many untraced reads and writes of one process.",
-            10_000_000,
-            least=1,
-            metavar="OPERATIONS",
-        ),
-    ]
-
-
-class MergeChoices(MergeEachChoices, total=False):
-    """Options of merging the recordings of one job into a capture."""
-
-    profiles: Annotated[
-        PathLike | Sequence[PathLike],
-        Option(
-            "Log directory of TensorFlow's, JAX's or PyTorch's profiler, or one of its files; repeatable.",
-            (),
-            flags=("--profile",),
-            metavar="DIR",
-        ),
-    ]
-    align: Annotated[
-        str,
-        Option(
-            "How to align the log's clock with the profile's; SECONDS are added to the log's times.",
-            "auto",
-            metavar="auto|anchors|nesting|wall|SECONDS",
-        ),
-    ]
-    include: Annotated[
-        Sequence[str],
-        Option(
-            "Keep matching system files and programs of a trace of strace or DFTracer, which are left out otherwise; "
-            "repeatable.",
-            (),
-            metavar="GLOB",
-        ),
-    ]
-    inspect: Annotated[bool, Option("Open the recorded HDF5 files and store the places of their chunks.", False)]
-    maps: Annotated[
-        PathMaps | None,
-        Option(
-            "With --inspect, look for recorded paths below PREFIX in DIR; repeatable.",
-            flags=("--map",),
-            metavar="PREFIX=DIR",
-        ),
-    ]
-    keep_profiler_files: Annotated[
-        bool,
-        Option("Keep the operations on files that PyTorch's profiler, not the job, wrote.", False),
-    ]
-    extend: Annotated[
-        bool,
-        Option(
-            "Keep only the profiled steps; do not infer the steps outside the profile from the job's reads.",
-            True,
-            parameter="no_extend",
-        ),
-    ]
-
-
-class TransformChoices(TypedDict, total=False):
-    """The changes of `transform`, applied in this order; None and 1.0 change nothing."""
-
-    chunk: Annotated[int | str | None, Option("Store HDF5 data in chunks of this size, such as 1MiB.", metavar="SIZE")]
-    compression: Annotated[
-        str | None,
-        Option(
-            "Compress the data: gzip:0.6 stores 60 % of the bytes; gzip:0.6:250MB/s also sets the decoder's speed.",
-            metavar="NAME:RATIO",
-        ),
-    ]
-    transfer_size: Annotated[
-        int | str | None, Option("Read streams in requests of this size, such as 1MiB.", metavar="SIZE")
-    ]
-    batch: Annotated[int | None, Option("Join N batches into one, so that N steps become one.", metavar="N")]
-    readers: Annotated[int | None, Option("Readers of each rank; 0: the training thread itself reads.", metavar="N")]
-    prefetch: Annotated[int | None, Option("Batches that readers may be ahead of the training loop.", metavar="N")]
-    preprocess_speed: Annotated[
-        float, Option("Preprocess X times as fast, such as 2 or 0.5.", 1.0, metavar="X", shown=False)
-    ]
-    compute_speed: Annotated[float, Option("Compute X times as fast, such as 4.", 1.0, metavar="X", shown=False)]
-    ranks: Annotated[int | None, Option("Share the work among N ranks.", metavar="N")]
-    weak: Annotated[bool, Option("With --ranks: give each rank as much work as before.", False)]
+_ThresholdPct = Annotated[float, Option("The smallest change that matters.", 5.0, parameter="threshold", metavar="PCT")]
 
 
 class RegressChoices(RunChoices, total=False):
@@ -234,10 +236,7 @@ class RegressChoices(RunChoices, total=False):
         int, Option("Pairs of runs, a baseline and a candidate each.", 10, least=1, most=1000, metavar="N")
     ]
     warmup: Annotated[int, Option("First runs of each side that do not count.", 1, least=0, metavar="N")]
-    threshold_pct: Annotated[
-        float,
-        Option("The smallest change that matters.", 5.0, flags=("--threshold",), parameter="threshold", metavar="PCT"),
-    ]
+    threshold_pct: _ThresholdPct
     alpha: Annotated[float, Option("Probability of a false alarm.", 0.05)]
     seed: Annotated[
         int | None, Option("Seed of the random order within pairs.  [default: a new one, printed]", least=0)
@@ -259,104 +258,16 @@ class RegressChoices(RunChoices, total=False):
             flags=("--cold/--warm",),
         ),
     ]
-    baseline_maps: Annotated[
-        PathMaps | None,
-        Option(
-            "Real data on the baseline; repeatable.",
-            flags=("--baseline-map",),
-            parameter="baseline_map",
-            metavar="PREFIX=DIR",
-        ),
-    ]
-    candidate_maps: Annotated[
-        PathMaps | None,
-        Option(
-            "Real data on the candidate; repeatable.",
-            flags=("--candidate-map",),
-            parameter="candidate_map",
-            metavar="PREFIX=DIR",
-        ),
-    ]
-    output: Annotated[
-        PathLike | None,
-        Option(
-            "Keep the replays in DIR.  [default: deleted]",
-            flags=("-o", "--output"),
-            metavar="DIR",
-            place="directory",
-        ),
-    ]
+    baseline_maps: Annotated[PathMaps | None, maps_option("Real data on the baseline", "--baseline-map")]
+    candidate_maps: Annotated[PathMaps | None, maps_option("Real data on the candidate", "--candidate-map")]
+    output: Annotated[PathLike | None, kept_option("the replays")]
 
 
-class GenerateChoices(TypedDict, total=False):
-    """Options of `generate`."""
+class HistoryChoices(TypedDict, total=False):
+    """Options of `history`."""
 
-    reading: Annotated[
-        Reading | None,
-        Option(
-            "Follow DLIO's documentation (documented) or its code: main of June 2026 (head), MLPerf Storage v2.0 or "
-            "v3.0.  [default: the reading that WORKLOAD names, else documented]",
-            choices=READINGS,
-        ),
-    ]
-    device: Annotated[
-        str | None,
-        Option(
-            "Storage that the times assume, or null.  [default: latency=100us,bandwidth=1GB/s]",
-            metavar="DEVICE",
-        ),
-    ]
-    seed: Annotated[int, Option("Seed of the random times that DLIO draws without a seed.", 0, least=0)]
-
-
-class RecordChoices(TypedDict, total=False):
-    """Options of `record`."""
-
-    logs: Annotated[
-        PathLike | None,
-        Option(
-            "New folder for the logs and profiles of this run.  [default: OUT.recording beside the capture]",
-            metavar="DIR",
-        ),
-    ]
-    tracer: Annotated[
-        str | None,
-        Option(
-            "The tracer. strace and dftracer need no Darshan, but record less.  [default: darshan]",
-            flags=("--with",),
-            choices=TRACERS,
-        ),
-    ]
-    library: Annotated[
-        PathLike | None,
-        Option("Darshan's runtime library if it is not found, such as /path/to/libdarshan.so.", metavar="FILE"),
-    ]
-    profiles: Annotated[
-        PathLike | Sequence[PathLike],
-        Option(
-            "A folder into which the job writes profiles without `recording()`; repeatable.",
-            (),
-            flags=("--profile",),
-            metavar="DIR",
-        ),
-    ]
-    memory_mib: Annotated[
-        int | None,
-        Option(
-            "Memory for Darshan's trace in each process, MiB: 64 hold 1.6 million operations or 25,000 files.  "
-            "[default: 1/64 of the free memory, 32 to 256]",
-            flags=("--memory",),
-            parameter="memory",
-            least=1,
-            most=1900,
-            metavar="MIB",
-        ),
-    ]
-    include: Annotated[
-        Sequence[PathLike],
-        Option(
-            "Trace files below DIR that Darshan leaves out, as it does below /opt, /usr and /var; repeatable.",
-            (),
-            metavar="DIR",
-        ),
+    threshold_pct: _ThresholdPct
+    alpha: Annotated[
+        float,
+        Option("Probability of a false change point, if all records lie within the threshold of each other.", 0.05),
     ]

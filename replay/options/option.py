@@ -29,8 +29,8 @@ class Option:
     parameter: name in the environment (DXT_REPLAY_COMMAND_NAME) if it differs from the keyword. `no_` before the
         keyword makes a flag that switches off a default.
     metavar: placeholder of the value in --help. choices: the allowed values.
-    least, most: limits of a whole number. place: kind that a path must have: file, directory or stream.
-    shown: whether --help shows the default.
+    least, most: limits of a number. inclusive: whether the limits themselves are allowed.
+    place: kind that a path must have: file or directory. shown: whether --help shows the default.
     """
 
     help: str
@@ -39,11 +39,24 @@ class Option:
     flags: tuple[str, ...] | None = None
     parameter: str = ""
     metavar: str | None = None
-    choices: tuple[str, ...] = ()
+    choices: tuple[str | int, ...] = ()
     least: int | None = None
     most: int | None = None
+    inclusive: bool = True
     place: str = ""
     shown: bool = True
+
+
+def maps_option(help: str, flag: str = "--map", default: Any = None) -> Option:
+    """The option that leads recorded paths to real files, repeatable."""
+    parameter = "" if flag == "--map" else flag[2:].replace("-", "_")
+    return Option(f"{help}; repeatable.", default, flags=(flag,), parameter=parameter, metavar="PREFIX=DIR")
+
+
+def kept_option(what: str) -> Option:
+    """The option of a command that keeps its captures only on demand."""
+    text = f"Keep {what} in DIR.  [default: deleted]"
+    return Option(text, flags=("-o", "--output"), metavar="DIR", place="directory")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +77,31 @@ class Stated:
         """Whether the option switches off a default."""
         return self.parameter == f"no_{self.keyword}"
 
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Spellings on the command line; none for a keyword without an option."""
+        own = self.option.flags
+        return (f"--{self.parameter.replace('_', '-')}",) if own is None else own
+
+    def check(self, value: Any) -> None:
+        """Raises: UsageError for a value that is none of the choices, or beyond the limits."""
+        option, name = self.option, (self.keyword, *self.flags)[-1]
+        if value == option.default:
+            return
+        if option.choices and value not in option.choices:
+            raise UsageError(f"{name} {str(value)!r}: choose {', '.join(map(str, option.choices))}")
+        least, most = option.least, option.most
+        if least is None:
+            return
+        if most is None:
+            fits, allowed = value >= least, f"{least} or more"
+        elif option.inclusive:
+            fits, allowed = least <= value <= most, f"{least} to {most}"
+        else:
+            fits, allowed = least < value < most, f"a number between {least} and {most}"
+        if not fits:
+            raise UsageError(f"{name} {value:g}: give {allowed}")
+
 
 def options_of(family: type[Any]) -> dict[str, Stated]:
     """The options of a family by keyword, in order."""
@@ -75,16 +113,14 @@ def options_of(family: type[Any]) -> dict[str, Stated]:
 
 
 def filled(family: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """`given` with the defaults of what is missing. Raises: UsageError for a value that is none of the choices;
-    TypeError for a keyword that the family does not have."""
+    """`given` with the defaults of what is missing. Raises: as `Stated.check`; TypeError for a keyword that the family
+    does not have."""
     stated = options_of(family)
     unknown = given.keys() - stated.keys()
     if unknown:
         raise TypeError(f"there is no choice {min(unknown)!r}: {family.__name__} has {', '.join(stated)}")
     for keyword, value in given.items():
-        option = stated[keyword].option
-        if option.choices and value not in (*option.choices, option.default):
-            raise UsageError(f"{keyword} {value!r}: choose {', '.join(option.choices)}")
+        stated[keyword].check(value)
     return {keyword: given.get(keyword, each.option.default) for keyword, each in stated.items()}
 
 
@@ -99,7 +135,7 @@ def takes(family: type[Any]) -> Callable[[Function], Function]:
             keywords.append(
                 inspect.Parameter(each.keyword, kind, default=default, annotation=_name_of(each.annotation))
             )
-            choices = f" One of {', '.join(each.option.choices)}." if each.option.choices else ""
+            choices = f" One of {', '.join(map(str, each.option.choices))}." if each.option.choices else ""
             named = f"`{each.keyword}` False" if each.is_negative else f"`{each.keyword}`"
             lines.append(f"{named}: {each.option.help}{choices}")
         own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]

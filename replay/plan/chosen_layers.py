@@ -19,14 +19,20 @@ from dxt_replay.traces.paces import API_CHOICES
 from dxt_replay.traces.schema import APIS, OPS, RECONSTRUCTED, codes
 from dxt_replay.traces.store.reader import Capture
 
-BACKENDS = ("posix", "stdio", "mpiio", "mpiio_collective", "hdf5", "null")
-POSIX, STDIO, MPIIO, MPIIO_COLLECTIVE, HDF5, NULL = range(len(BACKENDS))
+BACKENDS = ("posix", "stdio", "mpiio", "mpiio_collective", "hdf5", "null", "s3", "mapped")
+POSIX, STDIO, MPIIO, MPIIO_COLLECTIVE, HDF5, NULL, OBJECTS, MAPPED = range(len(BACKENDS))
 """Codes of a row's back end."""
 
-_BACKEND_OF_API = np.array(
-    [{"POSIX": POSIX, "STDIO": STDIO, "MPIIO": MPIIO, "MPIIO_COLL": MPIIO, "HDF5": HDF5}[api] for api in APIS],
-    dtype=np.int8,
-)
+_BACKENDS = {
+    "POSIX": POSIX,
+    "STDIO": STDIO,
+    "MPIIO": MPIIO,
+    "MPIIO_COLL": MPIIO,
+    "HDF5": HDF5,
+    "MMAP": MAPPED,
+    "S3": POSIX,
+}
+_BACKEND_OF_API = np.array([_BACKENDS[api] for api in APIS], dtype=np.int8)
 _STREAM, _COLLECTIVE = APIS.index("STDIO"), APIS.index("MPIIO_COLL")
 _SYNC = OPS.index("sync")
 _PREFERRED_LAYER = {"mpiio": 1, "hdf5": 2}
@@ -58,8 +64,8 @@ class LayerChoice:
         mask = self.files.counted(api, batch.column("file_id").to_numpy())
         if not self.reconstruct:
             mask &= codes(batch, "origin") != RECONSTRUCTED
-        if self.api in ("posix", "mpiio"):
-            # The flush of a stream hands data to the kernel, which these do with each write.
+        if self.api in ("posix", "mpiio", "s3"):
+            # The flush of a stream hands data to the kernel, which these do with each write, or at no other call.
             mask &= (api != _STREAM) | (codes(batch, "op") != _SYNC)
         if self.chunks.layouts and "operations" not in batch.schema.names:
             mask &= ~self.chunks.own_rows(batch)
@@ -71,7 +77,7 @@ class LayerChoice:
 
     def backends(self, api: np.ndarray, file_id: np.ndarray) -> np.ndarray:
         """int8 code (n,) of the back end of replayed rows, from the codes of their api and their files."""
-        if self.api in ("posix", "stdio", "null"):
+        if self.api in ("posix", "stdio", "s3", "null"):
             return np.full(len(api), BACKENDS.index(self.api), dtype=np.int8)
         backend = np.full(len(api), MPIIO, dtype=np.int8) if self.api == "mpiio" else _BACKEND_OF_API[api]
         if self.collective.any():

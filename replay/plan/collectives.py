@@ -66,7 +66,7 @@ def _share(capture: Capture, surveys: Sequence[RankSurvey], layers: LayerChoice)
         mask = _collective_rows(used, layers)
         for file, count in zip(used["file_id"].to_numpy()[mask], used["operations"].to_numpy()[mask], strict=True):
             counts[int(file)] = counts.get(int(file), 0) + int(count)
-    writes = frozenset(file for survey in surveys for file in survey.writes)
+    writes = frozenset(file for survey in surveys for file in survey.writes.tolist())
     return _Share(ranks=len(surveys), counts=counts, writes=writes & counts.keys())
 
 

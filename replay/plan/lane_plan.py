@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Protocol, overload
 
 import numpy as np
 import pyarrow as pa
@@ -31,8 +31,8 @@ from dxt_replay.replay.plan.plan_row import (
     set_new_slots,
 )
 from dxt_replay.replay.plan.row_queue import RowQueue, SpillFile
-from dxt_replay.replay.plan.survey import RankSurvey
-from dxt_replay.replay.target.placement import Placement
+from dxt_replay.replay.plan.survey import SLOT_USE, RankSurvey
+from dxt_replay.replay.target.placement import Placements
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.schema import DEPENDENCY_COLUMNS, SPAN_KINDS, codes
 from dxt_replay.traces.steps import step_at
@@ -43,7 +43,7 @@ PROCESS_ITEMS = 1 << 19
 
 LEAST_BATCH_ITEMS = 64
 
-_COLUMNS = (*BATCH_COLUMNS, "api", "offset", "step", "origin")
+_COLUMNS = (*BATCH_COLUMNS, "api", "offset", "step", "origin", "other_file_id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,35 +65,56 @@ class SlotNumbers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ProcessSlots:
-    """The files of a process's ranks in one table, which knows all descriptors. `backends`: code by slot; `numbers`: by
-    rank in the order given."""
+class ProcessSlots(Sequence[FileSlot]):
+    """The files of a process's ranks in one table, which knows all descriptors; each `FileSlot` is made on demand.
 
-    slots: Sequence[FileSlot]
-    backends: Sequence[int]
+    `uses`: `SLOT_USE` by slot; `writable`: bool by slot; `numbers`: by rank in the order given.
+    """
+
+    uses: np.ndarray
+    writable: np.ndarray
+    placements: Placements
     numbers: Sequence[SlotNumbers]
 
+    def __len__(self) -> int:
+        return len(self.uses)
 
-def process_file_slots(surveys: Sequence[RankSurvey], placements: Sequence[Placement]) -> ProcessSlots:
+    @overload
+    def __getitem__(self, index: int) -> FileSlot: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[FileSlot]: ...
+    def __getitem__(self, index: int | slice) -> FileSlot | Sequence[FileSlot]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        file_id, _, uses = self.uses[index].item()
+        writable = bool(self.writable[index])
+        return FileSlot(path=self.placements.path(file_id), writable=writable, create=writable, uses=uses)
+
+
+def process_file_slots(surveys: Sequence[RankSurvey], placements: Placements) -> ProcessSlots:
     """The slots of each rank follow those of the rank before; a file has one for each back end that a rank uses it by.
 
     A file that is written is opened for writing, and made where it does not exist: only read files were staged.
     """
-    slots: list[FileSlot] = []
-    backends: list[int] = []
     numbers = []
+    count = 0
     for survey in surveys:
         of: dict[int, np.ndarray] = {}
-        for use in survey.slots:
-            if use.backend not in of:
-                of[use.backend] = np.full(len(survey.layers.files.of_file), -1, dtype=np.int32)
-            of[use.backend][use.file_id] = len(slots)
-            writable = use.file_id in survey.writes
-            path = placements[use.file_id].path
-            slots.append(FileSlot(path=path, writable=writable, create=writable, uses=use.uses))
-            backends.append(use.backend)
+        number = np.arange(count, count + len(survey.slots), dtype=np.int32)
+        for backend in np.unique(survey.slots["backend"]).tolist():
+            mine = survey.slots["backend"] == backend
+            of[backend] = np.full(len(survey.layers.files.of_file), -1, dtype=np.int32)
+            of[backend][survey.slots["file_id"][mine]] = number[mine]
+        count += len(survey.slots)
         numbers.append(SlotNumbers(of=of))
-    return ProcessSlots(slots=slots, backends=backends, numbers=numbers)
+    uses = np.concatenate([np.empty(0, dtype=SLOT_USE), *(survey.slots for survey in surveys)])
+    writable = [np.isin(survey.slots["file_id"], survey.writes) for survey in surveys]
+    return ProcessSlots(
+        uses=uses,
+        writable=np.concatenate([np.empty(0, dtype=bool), *writable]),
+        placements=placements,
+        numbers=numbers,
+    )
 
 
 class LaneSource:
@@ -113,6 +134,11 @@ _Planned = tuple[np.ndarray, OperationBatch]
 def batch_items_of(lanes: int) -> int:
     """Items in a batch of each lane, so that all lanes together have less than PROCESS_ITEMS in flight."""
     return min(BATCH_ITEMS, max(LEAST_BATCH_ITEMS, PROCESS_ITEMS // (RING_BATCHES * max(lanes, 1))))
+
+
+def record_items_of(lanes: int) -> int:
+    """Results of a lane that are recorded together: as many as in its ring, but no more than a large batch has."""
+    return min(BATCH_ITEMS, RING_BATCHES * batch_items_of(lanes))
 
 
 class CausalLanes(Protocol):
@@ -204,7 +230,6 @@ def _planned(survey: RankSurvey, slots: SlotNumbers, batch: pa.RecordBatch) -> _
     """The replayed operations of a row group: rows without due times, and what was recorded."""
     mask = survey.layers.replayed(batch)
     operations = OperationBatch.of(batch, mask)
-    offset = batch.column("offset").to_numpy()[mask]
     api, origin = codes(batch, "api")[mask], codes(batch, "origin")[mask]
     backend = survey.layers.backends(api, operations.file_id)
     rows = operation_rows(
@@ -214,12 +239,12 @@ def _planned(survey: RankSurvey, slots: SlotNumbers, batch: pa.RecordBatch) -> _
         slot=slots.of_rows(backend, operations.file_id),
         file_id=operations.file_id,
         step=batch.column("step").to_numpy()[mask],
-        offset=offset,
+        offset=batch.column("offset").to_numpy()[mask],
         length=operations.length,
     )
     renames = rows["kind"] == RENAME
     if renames.any():
-        new_file_id = offset[renames]
+        new_file_id = batch.column("other_file_id").filter(pa.array(mask)).filter(pa.array(renames)).to_numpy()
         set_new_slots(rows, renames, new_file_id, slots.of_rows(backend[renames], new_file_id))
     return rows, operations
 

@@ -21,6 +21,8 @@ import pyarrow as pa
 from dxt_replay.replay.engine.items import (
     ADD,
     CLOSE,
+    DELETE,
+    LIST,
     MARK,
     OPEN,
     PLAN_ROW,
@@ -41,7 +43,7 @@ COMPUTE_KINDS = {"sleep": SLEEP, "spin": SPIN}
 
 _KINDS = {
     "open": OPEN, "close": CLOSE, "read": READ_AT, "write": WRITE_AT, "stat": STAT, "sync": SYNC, "seek": SEEK,
-    "rename": RENAME,
+    "rename": RENAME, "list": LIST, "delete": DELETE,
 }  # fmt: skip
 _KIND_OF_OP = np.array([_KINDS[op] for op in OPS], dtype=np.uint8)
 
@@ -176,8 +178,8 @@ def rows_of_arrays(items: Item, count: int) -> np.ndarray:
     return rows
 
 
-KNOWN_ROW = np.dtype([("feeds", "<i4"), ("follows", "<i4"), ("ready_ns", "<i8")])
-"""`traces.schema.DEPENDENCY_COLUMNS` of an operation, -1 for null."""
+KNOWN_ROW = np.dtype([("feeds", "<i4"), ("follows", "<i4"), ("follows_end", "i1"), ("ready_ns", "<i8")])
+"""`traces.schema.DEPENDENCY_COLUMNS` of an operation, -1 for null; `follows_end` 0 or 1."""
 
 _NOTHING_KNOWN = np.empty(0, dtype=KNOWN_ROW)
 
@@ -213,7 +215,7 @@ class OperationBatch:
         if "feeds" in batch.schema.names:
             known = np.empty(len(columns["lane"]), dtype=KNOWN_ROW)
             for name in DEPENDENCY_COLUMNS:
-                known[name] = batch.column(name).fill_null(-1).to_numpy()[mask]
+                known[name] = batch.column(name).cast(pa.int64()).fill_null(-1).to_numpy()[mask]
         return cls(op=codes(batch, "op")[mask], known=known, **columns)
 
 
@@ -252,11 +254,15 @@ def is_operation(rows: np.ndarray) -> np.ndarray:
 
 def recorded_operations(rows: np.ndarray) -> np.ndarray:
     """The operations among items as `OPERATION_ROW`, a copy with the columns as a capture has them: the `offset` of a
-    rename is the file_id of its new name, its `length` 0."""
-    rows = rows[is_operation(rows)]
-    renames = rows["kind"] == RENAME
-    own = rows.view(OPERATION_ROW)
+    rename is -1, its `length` 0."""
+    own = rows[is_operation(rows)].view(OPERATION_ROW)
+    renames = own["kind"] == RENAME
     if renames.any():
-        own["offset"][renames] = rows.view(RENAME_ROW)["new_file_id"][renames]
-        own["length"][renames] = 0
+        own["offset"][renames], own["length"][renames] = -1, 0
     return own
+
+
+def new_file_ids(rows: np.ndarray) -> np.ndarray:
+    """int32: for each operation among items the file_id of a rename's new name, -1 for other operations."""
+    rows = rows[is_operation(rows)].view(RENAME_ROW)
+    return np.where(rows["kind"] == RENAME, rows["new_file_id"], -1).astype(np.int32)

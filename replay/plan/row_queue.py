@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -84,8 +85,9 @@ class SpillFile:
         return b"".join(parts)
 
     def close(self) -> None:
-        """Close the file and lose its rows."""
-        self._file.close()
+        """Close the file and lose its rows, so that an error of the close means nothing."""
+        with suppress(OSError):
+            self._file.close()
 
     def _refusal(self, error: OSError) -> TargetError:
         place = self._folder or tempfile.gettempdir()

@@ -12,29 +12,22 @@ from dxt_replay.replay.plan.chosen_layers import BACKENDS, LayerChoice
 from dxt_replay.traces.schema import OPS, READ, WRITE, codes
 from dxt_replay.traces.store.reader import Capture
 
-RENAME = OPS.index("rename")
+RENAME, DELETE = OPS.index("rename"), OPS.index("delete")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotUse:
-    """One file of a rank that is used through one back end.
-
-    `backend`: its code in `chosen_layers.BACKENDS`.
-    `uses`: operations on the file through this back end.
-    """
-
-    file_id: int
-    backend: int
-    uses: int
+SLOT_USE = np.dtype([("file_id", np.int32), ("backend", np.int8), ("uses", np.int64)])
+"""A file that a rank uses through one back end. `backend`: its code in `chosen_layers.BACKENDS`; `uses`: operations on
+the file through this back end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RankSurvey:
     """The work of one rank in a replay.
 
     `lane_operations`: lane -> operations to replay, ascending by lane.
-    `reads`, `writes`: ids of the files that are read, or written. A rename writes the files of both names.
-    `slots`: one for each file and back end.
+    `reads`, `writes`: ids of the files that are read, or written, ascending (int32). A rename writes the files of both
+        names.
+    `slots`: `SLOT_USE` of each file and back end, ascending.
     `lane_backends`: lane -> codes of the back ends that it needs.
     `layers`: at which layer each file is replayed.
     `operations`: operations to replay, of all lanes.
@@ -44,9 +37,9 @@ class RankSurvey:
 
     rank: int
     lane_operations: Mapping[int, int]
-    reads: frozenset[int]
-    writes: frozenset[int]
-    slots: tuple[SlotUse, ...]
+    reads: np.ndarray
+    writes: np.ndarray
+    slots: np.ndarray
     lane_backends: Mapping[int, frozenset[int]]
     layers: LayerChoice
     operations: int
@@ -65,7 +58,8 @@ def survey_rank(capture: Capture, rank: int, layers: LayerChoice) -> RankSurvey:
     """
     everything = capture.usage(rank)
     used = layers.usage(capture, rank)
-    used = used.filter(pa.array(layers.replayed(used)))
+    replayed = layers.replayed(used)
+    used = used if replayed.all() else used.filter(pa.array(replayed))
     op, file_id, lane = codes(used, "op"), used["file_id"].to_numpy(), used["lane"].to_numpy()
     number, new_name = used["operations"].to_numpy(), used["other_file_id"].to_numpy()
     backend = layers.backends(codes(used, "api"), file_id)
@@ -75,20 +69,17 @@ def survey_rank(capture: Capture, rank: int, layers: LayerChoice) -> RankSurvey:
     uses = np.concatenate((number, number[renames]))
     keys = files.astype(np.int64) * len(BACKENDS) + np.concatenate((backend, backend[renames]))
     lanes, operations = _sums(lane, number)
-    written = (op == WRITE) | renames
+    written = (op == WRITE) | (op == DELETE) | renames
     return RankSurvey(
         rank=rank,
-        lane_operations=dict(zip(lanes, operations, strict=True)),
-        reads=frozenset(file_id[op == READ].tolist()),
-        writes=frozenset([*file_id[written].tolist(), *new_name[renames].tolist()]),
-        slots=tuple(
-            SlotUse(file_id=key // len(BACKENDS), backend=key % len(BACKENDS), uses=count)
-            for key, count in zip(*_sums(keys, uses), strict=True)
-        ),
-        lane_backends={one: frozenset(np.unique(backend[lane == one]).tolist()) for one in lanes},
+        lane_operations=dict(zip(lanes.tolist(), operations.tolist(), strict=True)),
+        reads=np.unique(file_id[op == READ]),
+        writes=np.unique(np.concatenate((file_id[written], new_name[renames]))),
+        slots=_slots(*_sums(keys, uses)),
+        lane_backends={one: frozenset(np.unique(backend[lane == one]).tolist()) for one in lanes.tolist()},
         layers=layers,
-        operations=sum(operations),
-        left_out=int(everything["operations"].to_numpy().sum()) - sum(operations),
+        operations=int(operations.sum()),
+        left_out=int(everything["operations"].to_numpy().sum() - operations.sum()),
     )
 
 
@@ -102,7 +93,13 @@ def spans_by_rank(spans: pa.Table, ranks: Iterable[int]) -> dict[int, pa.Table]:
     return {rank: spans.slice(first, until - first) for rank, (first, until) in limits.items()}
 
 
-def _sums(keys: np.ndarray, number: np.ndarray) -> tuple[list[int], list[int]]:
-    """The distinct keys, ascending, and the sum of `number` for each of them."""
+def _slots(keys: np.ndarray, uses: np.ndarray) -> np.ndarray:
+    slots = np.empty(len(keys), dtype=SLOT_USE)
+    slots["file_id"], slots["backend"], slots["uses"] = keys // len(BACKENDS), keys % len(BACKENDS), uses
+    return slots
+
+
+def _sums(keys: np.ndarray, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct keys, ascending, and the sum of `number` for each of them (int64)."""
     found, index = np.unique(keys, return_inverse=True)
-    return found.tolist(), np.bincount(index, weights=number, minlength=len(found)).astype(np.int64).tolist()
+    return found, np.bincount(index, weights=number, minlength=len(found)).astype(np.int64)

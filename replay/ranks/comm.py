@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from dxt_replay.replay.engine.wait_counters import Counters
 from dxt_replay.traces.errors import DxtReplayError
+
+if TYPE_CHECKING:
+    from dxt_replay.replay.engine.wait_counters import Counters
 
 T = TypeVar("T")
 
@@ -142,6 +144,8 @@ class Solo:
         return 1
 
     def counters(self, own: int, common: int) -> SharedCounters:
+        from dxt_replay.replay.engine.wait_counters import Counters  # loads the compiled core, which only a run needs
+
         return SharedCounters(counters=Counters.of(common + own), base=common)
 
     def tell_stop(self) -> None:

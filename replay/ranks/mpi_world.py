@@ -15,21 +15,15 @@ import numpy as np
 from dxt_replay.replay.engine.wait_counters import COUNTER_WORDS, Counters
 from dxt_replay.replay.ranks.comm import Communicator, NodeLeaders, SharedCounters, Solo, known_to_all
 from dxt_replay.replay.ranks.death_watch import DeathWatch
+from dxt_replay.replay.ranks.launcher import SHARED_BYTES, SHARED_BYTES_EACH, SHARED_MEMORY, is_launched
 from dxt_replay.traces.errors import DxtReplayError, MissingDependencyError, ReplayError
 from dxt_replay.traces.units import format_bytes
-
-_LAUNCHER_VARIABLES = ("PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "PALS_RANKID")
-"""Set by the launchers of MPICH, Intel MPI, Cray and Open MPI in the processes that they start."""
 
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 
 LAST_WORDS_S, OTHERS_WAIT_S = 0.2, 2.0
 """How long a message that may be the last one is given to reach the launcher, and how long the processes that do not
 write it wait for the one that does: the first that dies in the start of MPI ends all."""
-
-SHARED_MEMORY = "/dev/shm"
-SHARED_BYTES, SHARED_BYTES_EACH = 16 << 20, 6 << 20
-"""Bytes of shared memory that MPICH 4.3 was seen to need, and for each process: 2 died with 16 MiB, 8 with 32 MiB."""
 
 _CLOCK_ROUNDS = 30
 
@@ -62,7 +56,9 @@ class MpiWorld:
                 from mpi4py import MPI
         except (ImportError, RuntimeError) as error:
             raise MissingDependencyError(
-                f"mpi4py with an MPI library ({error})", "a replay under mpiexec", "pip install 'dxt-replay[mpich]'"
+                f"mpi4py with an MPI library ({error})",
+                "a replay under mpiexec",
+                "pip install 'dxt-replay[mpich]' (`dxt-replay doctor` shows what there is)",
             ) from error
         self._mpi = MPI
         self._world = MPI.COMM_WORLD
@@ -213,7 +209,7 @@ def connect(environment: Mapping[str, str] = os.environ) -> Communicator:
     Raises: MissingDependencyError under a launcher when mpi4py or its MPI library is absent; ReplayError when the
     launcher belongs to another MPI library, so that each process would replay everything.
     """
-    if not any(variable in environment for variable in _LAUNCHER_VARIABLES):
+    if not is_launched(environment):
         return Solo()
     first = environment.get("MPI_LOCALRANKID", environment.get("PMI_RANK", "0")) == "0"
     if (words := _lack_of_shared_memory(environment)) is not None:
@@ -226,7 +222,7 @@ def connect(environment: Mapping[str, str] = os.environ) -> Communicator:
     if launched and max(launched) != world.size:
         raise ReplayError(
             f"the launcher started {max(launched)} processes and MPI sees {world.size}: mpiexec and mpi4py are of "
-            "different MPIs; use the mpiexec that belongs to mpi4py's MPI library"
+            "different MPIs; use the mpiexec that belongs to mpi4py's MPI library (`dxt-replay doctor` shows both)"
         )
     return world
 
@@ -247,7 +243,7 @@ def _lack_of_shared_memory(environment: Mapping[str, str], folder: str = SHARED_
     return (
         f"dxt-replay: warning: {folder} has {format_bytes(free)} free, and MPI may need {format_bytes(needed)} of "
         "it on this machine: if processes end with a bus error (SIGBUS, status 7 or 135), make it larger (docker "
-        "run --shm-size=1g) or start fewer of them\n"
+        "run --shm-size=1g) or start fewer of them; `dxt-replay doctor` shows its room\n"
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 
-from dxt_replay.replay.ranks.mpi_world import connect
+from dxt_replay.replay.ranks.launcher import is_launched
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.workers.workers import Workers
 
@@ -19,7 +19,11 @@ def rank_workers(count: int | None) -> Iterator[Workers | None]:
     count: what the user asked for; where no job was launched, so many processes of this machine.
     Raises: UsageError for a `count` in a job, whose size is its own; as `replay.ranks.mpi_world.connect`.
     """
-    size = connect().size
+    size = 1
+    if is_launched():
+        from dxt_replay.replay.ranks.mpi_world import connect  # loads the compiled core
+
+        size = connect().size
     if size == 1:
         with Workers(count) as workers:
             yield workers

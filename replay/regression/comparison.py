@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Literal
 
 from dxt_replay.replay.regression.conditions import Conditions
+from dxt_replay.replay.regression.experiment_record import ExperimentRecord
 from dxt_replay.replay.regression.health import Health
 from dxt_replay.replay.regression.interval_verdict import Judgement, Rule, Verdict, judge
 from dxt_replay.replay.regression.rank_sum import least_runs, unpaired_ratio
@@ -15,6 +16,8 @@ from dxt_replay.replay.regression.ratio import Ratio, holm
 from dxt_replay.replay.regression.result_sentence import headline
 from dxt_replay.replay.regression.run_metrics import METRICS, MeasuredRun
 from dxt_replay.replay.regression.signed_rank import least_pairs, paired_ratio
+from dxt_replay.traces.plain import plain
+from dxt_replay.traces.text import unit_of
 
 BASELINE: Literal["baseline"] = "baseline"
 CANDIDATE: Literal["candidate"] = "candidate"
@@ -38,9 +41,14 @@ class MetricComparison:
     p_adjusted: float
     judgement: Judgement
 
+    @property
+    def minimum_detectable_pct(self) -> float | None:
+        """The smallest change that 8 of 10 such experiments detect, per cent; None where that is not known."""
+        detectable = self.found.minimum_detectable
+        return None if detectable is None else 100 * (detectable - 1)
+
     def as_json(self) -> dict[str, Any]:
         """The object of one metric in the JSON of `dxt-replay regress`."""
-        detectable = self.found.minimum_detectable
         return {
             "baseline": list(self.baseline),
             "candidate": list(self.candidate),
@@ -48,13 +56,41 @@ class MetricComparison:
             "ci": [self.found.low, self.found.high],
             "p_value": self.found.p_value,
             "p_adjusted": self.p_adjusted,
-            "minimum_detectable_pct": None if detectable is None else 100 * (detectable - 1),
+            "minimum_detectable_pct": self.minimum_detectable_pct,
             "verdict": self.judgement.verdict.value,
             "reason": self.judgement.reason,
             "pairs_needed": self.judgement.pairs_needed,
-            "unit": METRICS[self.name].unit,
+            "unit": unit_of(self.name),
             "more_is_better": METRICS[self.name].more_is_better,
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """How an experiment was made.
+
+    capture: path of the replayed capture. baseline, candidate: directories. pace, api: as requested.
+    speed, compute_speed, io_speed: multiples of the recorded ones. direct: whether O_DIRECT was asked for.
+    repeats: pairs of runs. warmup: runs of a side before them. seed: of their order. cache: "cold" or "as found".
+    """
+
+    capture: str
+    baseline: str
+    candidate: str
+    pace: str
+    speed: float
+    compute_speed: float
+    io_speed: float
+    api: str
+    direct: bool
+    repeats: int
+    warmup: int
+    seed: int
+    cache: str
+
+    def as_json(self) -> dict[str, Any]:
+        """A part of the object that `dxt-replay regress --json` prints."""
+        return {**plain(self), "cache": {"policy": self.cache}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +100,7 @@ class Regression:
     `headline`: the verdict in one sentence.
     `primary`: the metric that decides.
     `secondary_pairs_needed`: the fewest pairs that could judge the other metrics; None where there were as many.
-    `setting`: how it was made, as plain values. `test`: the statistical test, in words.
+    `test`: the statistical test, in words.
     `conditions`: what was replayed, and on which machine and file systems.
     """
 
@@ -77,17 +113,37 @@ class Regression:
     secondary_pairs_needed: int | None
     runs: tuple[MeasuredRun, ...]
     health: Health
-    setting: Mapping[str, Any]
+    setting: Setting
     test: str
     conditions: Conditions | None = None
 
     def fails(self, *, inconclusive_fails: bool = False) -> bool:
         """Whether `dxt-replay regress` exits 1: a regression, a stopped experiment, no verdict where that fails."""
         failing = (Verdict.REGRESSION, Verdict.INCONCLUSIVE) if inconclusive_fails else (Verdict.REGRESSION,)
-        return self.verdict in failing or bool(self.setting.get("stopped"))
+        return self.verdict in failing or self.stopped
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the experiment ended before its last run."""
+        return any(run.stopped for run in self.runs)
+
+    @property
+    def order(self) -> list[str]:
+        """Sides of the runs that count, in the order in which they ran."""
+        return [run.side for run in self.runs if run.pair]
+
+    @property
+    def against(self) -> ExperimentRecord | None:
+        """The record whose runs are the baseline; None for an experiment in pairs."""
+        return None if self.conditions is None else self.conditions.against
+
+    @property
+    def compared_with(self) -> str:
+        """The other side of the comparison: the directory of the baseline, or a record."""
+        return self.setting.baseline if self.against is None else f"the record {self.against.name}"
 
     def as_json(self) -> dict[str, Any]:
-        """The object that `dxt-replay regress --json` prints. `order`: sides of the runs that count, as they ran."""
+        """The object that `dxt-replay regress --json` prints."""
         return {
             "headline": self.headline,
             "verdict": self.verdict.value,
@@ -101,13 +157,14 @@ class Regression:
                 "test": self.test,
                 "text": self.rule.text,
             },
-            **self.setting,
+            **self.setting.as_json(),
+            "stopped": self.stopped,
             "environment": None if self.conditions is None else self.conditions.environment_json(),
             "against": None if self.conditions is None else self.conditions.against_json(),
             "valid": not self.health.obstacles,
             "obstacles": list(self.health.obstacles),
             "warnings": list(self.health.warnings),
-            "order": [run.side for run in self.runs if run.pair],
+            "order": self.order,
             "runs": [run.as_json() for run in self.runs],
         }
 
@@ -118,7 +175,7 @@ def compare_sides(
     primary: str,
     rule: Rule,
     health: Health,
-    setting: Mapping[str, Any],
+    setting: Setting,
     recorded: Sequence[MeasuredRun] | None = None,
     conditions: Conditions | None = None,
 ) -> Regression:

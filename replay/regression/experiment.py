@@ -20,13 +20,12 @@ from dxt_replay.replay.plan.chosen_layers import choose_layers
 from dxt_replay.replay.plan.pacing import Pace
 from dxt_replay.replay.ranks.comm import Communicator, first_does
 from dxt_replay.replay.regression.against_record import busy_warning, jitter_doubt, session_warnings
-from dxt_replay.replay.regression.comparison import BASELINE, CANDIDATE, Regression, compare_sides
+from dxt_replay.replay.regression.comparison import BASELINE, CANDIDATE, Regression, Setting, compare_sides
 from dxt_replay.replay.regression.conditions import Conditions, observe
 from dxt_replay.replay.regression.experiment_record import ExperimentRecord, Side
 from dxt_replay.replay.regression.health import examine
 from dxt_replay.replay.regression.interval_verdict import Rule
 from dxt_replay.replay.regression.run_metrics import METRICS, MeasuredRun, measure_run, primary_metric
-from dxt_replay.replay.regression.signed_rank import MAX_PAIRS
 from dxt_replay.replay.run.context import choose_layers_together, derive_context
 from dxt_replay.replay.run.options import RunOptions
 from dxt_replay.replay.run.process import Progress
@@ -56,7 +55,7 @@ class Experiment:
     `keep`: a directory for the replays, which are deleted when None.
     `metric`: the one that decides, by `primary_metric` when None.
 
-    Raises: UsageError for numbers out of range, for sides that differ in more, and without something to compare with.
+    Raises: UsageError for an unknown metric, for sides that differ in more, and without something to compare with.
     """
 
     baseline: RunOptions | None
@@ -70,10 +69,6 @@ class Experiment:
     keep: Path | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.repeats <= MAX_PAIRS:
-            raise UsageError(f"--repeats {self.repeats}: give 1 to {MAX_PAIRS}")
-        if self.warmup < 0 or self.seed < 0:
-            raise UsageError("--warmup and --seed must be 0 or more")
         if self.metric is not None and self.metric not in METRICS:
             raise UsageError(f"--metric {self.metric!r}: choose {', '.join(METRICS)}")
 
@@ -180,7 +175,7 @@ def plan_staging(capture: Capture, experiment: Experiment) -> list[StagePlan]:
     """
     plans: dict[Path, StagePlan] = {}
     for options in experiment.sides.values():
-        target = resolve_target(options.target)
+        target = resolve_target(Path(options.target))
         if target not in plans and not _is_staged(capture, options):
             plans[target] = plan_stage(capture, options.target, maps=options.maps)
     check_room(list(plans.values()))
@@ -297,22 +292,21 @@ def _result(
             doubts=jitter_doubt(recorded, counted),
         )
     targets = conditions.targets if record is None else record.targets
-    setting = {
-        "capture": str(capture.path),
-        "baseline": str(experiment.baseline.target) if experiment.baseline else targets["candidate"].target,
-        "candidate": str(options.target),
-        "pace": pacing.pace.value,
-        "speed": pacing.speed,
-        "compute_speed": pacing.of_compute,
-        "io_speed": pacing.of_io,
-        "api": options.api,
-        "direct": options.io.direct,
-        "repeats": experiment.repeats,
-        "warmup": experiment.warmup,
-        "seed": experiment.seed,
-        "cache": {"policy": "cold" if options.cold else "as found"},
-        "stopped": any(run.stopped for run in runs),
-    }
+    setting = Setting(
+        capture=str(capture.path),
+        baseline=str(experiment.baseline.target) if experiment.baseline else targets["candidate"].target,
+        candidate=str(options.target),
+        pace=pacing.pace.value,
+        speed=pacing.speed,
+        compute_speed=pacing.of_compute,
+        io_speed=pacing.of_io,
+        api=options.api,
+        direct=options.io.direct,
+        repeats=experiment.repeats,
+        warmup=experiment.warmup,
+        seed=experiment.seed,
+        cache="cold" if options.cold else "as found",
+    )
     return compare_sides(
         runs,
         primary=primary,

@@ -13,6 +13,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
@@ -131,6 +132,16 @@ class ExperimentRecord:
     def start_ns(self) -> int:
         """When the first run began, CLOCK_REALTIME."""
         return min(run.start_ns for run in self.runs)
+
+    @property
+    def date(self) -> str:
+        """`2026-03-01 04:00`: when the first run began, in UTC."""
+        return f"{datetime.fromtimestamp(self.start_ns / 1e9, tz=timezone.utc):%Y-%m-%d %H:%M}"
+
+    @property
+    def version(self) -> str:
+        """The release of dxt-replay that made it; empty if unknown."""
+        return self.machine.versions.get("dxt-replay", "")
 
     @property
     def end_ns(self) -> int:

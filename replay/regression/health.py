@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 
 from dxt_replay.replay.regression.interval_verdict import Verdict
 from dxt_replay.replay.regression.run_metrics import MeasuredRun
+from dxt_replay.replay.run.result import WARM_PCT
 from dxt_replay.traces.lateness import LATE_US, allowed_lag_us
 
 CACHE_DIFFERENCE_PCT = 10.0
 """Share of the data in the page cache by which the sides may differ."""
-
-NOT_COLD_PCT = 5.0
-"""More than this share of the data in the page cache before a cold run is a warning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +85,7 @@ def _different_caches(runs: Sequence[MeasuredRun]) -> list[str]:
 
 
 def _not_cold(runs: Sequence[MeasuredRun]) -> Iterable[str]:
-    warm = [run.resident_pct for run in runs if run.cache_policy == "cold" and (run.resident_pct or 0) > NOT_COLD_PCT]
+    warm = [run.resident_pct for run in runs if run.cache_policy == "cold" and (run.resident_pct or 0) > WARM_PCT]
     if warm:
         shares = max(share for share in warm if share is not None)
         yield f"{len(warm)} of {len(runs)} cold runs began with up to {shares:.0f} % of the data in the page cache"

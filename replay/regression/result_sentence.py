@@ -32,8 +32,10 @@ def headline(verdict: Verdict, reason: str, found: Ratio | None, *, more_is_bett
     return f"The candidate is {size}: {verdict.value}."
 
 
-def interval_text(low: float, high: float) -> str:
-    """`-12.3 to +19.7 %`, `+92.1 % to 2.09 x`: one unit where both ends have the same."""
+def interval_text(low: float | None, high: float | None) -> str:
+    """`-12.3 to +19.7 %`, `+92.1 % to 2.09 x`: one unit where both ends have the same; `-` for None."""
+    if low is None or high is None:
+        return "-"
     first, last = change_text(low), change_text(high)
     return f"{first[:-2]} to {last}" if first[-2:] == last[-2:] else f"{first} to {last}"
 

@@ -23,30 +23,30 @@ from dxt_replay.traces.units import NS_PER_US, ns_to_seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """`meaning`: for a person. `unit`: of the values, as in the name."""
+    """`meaning`: its label. The unit of its values is in its name (`traces.text.unit_of`)."""
 
     meaning: str
-    unit: str
     more_is_better: bool = False
 
 
 METRICS: Mapping[str, Metric] = {
-    "elapsed_s": Metric(meaning="elapsed time", unit="s"),
-    "total_s": Metric(meaning="whole replay", unit="s"),
-    "io_time_s": Metric(meaning="I/O time per rank (union)", unit="s"),
-    "metadata_time_s": Metric(meaning="metadata time per rank (union)", unit="s"),
-    "input_wait_per_step_s": Metric(meaning="input wait per step", unit="s"),
-    "latency_mean_us": Metric(meaning="latency, mean", unit="us"),
-    "response_mean_us": Metric(meaning="response, mean", unit="us"),
-    "read_latency_p50_us": Metric(meaning="read latency p50", unit="us"),
-    "read_latency_p99_us": Metric(meaning="read latency p99", unit="us"),
-    "write_latency_p50_us": Metric(meaning="write latency p50", unit="us"),
-    "write_latency_p99_us": Metric(meaning="write latency p99", unit="us"),
-    "bandwidth_mib_s": Metric(meaning="bandwidth while I/O is in flight", unit="MiB/s", more_is_better=True),
+    "elapsed_s": Metric(meaning="elapsed time"),
+    "total_s": Metric(meaning="whole replay"),
+    "io_time_s": Metric(meaning="I/O time per rank (union)"),
+    "metadata_time_s": Metric(meaning="metadata time per rank (union)"),
+    "input_wait_per_step_s": Metric(meaning="input wait per step"),
+    "latency_mean_us": Metric(meaning="latency, mean"),
+    "response_mean_us": Metric(meaning="response, mean"),
+    "read_latency_p50_us": Metric(meaning="read latency p50"),
+    "read_latency_p99_us": Metric(meaning="read latency p99"),
+    "write_latency_p50_us": Metric(meaning="write latency p50"),
+    "write_latency_p99_us": Metric(meaning="write latency p99"),
+    "bandwidth_mib_s": Metric(meaning="bandwidth while I/O is in flight", more_is_better=True),
 }
-"""Metrics in the order in which they are shown. `elapsed_s`: training, from the first step's begin to the last one's
-end, under the pace `steps`; else the whole
-replay, from its start to its last operation's end, which is `total_s` there."""
+"""Metrics by name, in the order in which they are shown.
+
+`elapsed_s`: under the pace `steps` the training, from the begin of the first step to the end of the last. Otherwise the
+whole replay, from its start to the end of its last operation. `total_s` is the whole replay under the pace `steps`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

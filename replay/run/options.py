@@ -20,7 +20,7 @@ MOST_TIMEOUT_S = 1e8
 class RunOptions:
     """The user's choices for a run; none is derived from the capture.
 
-    `target`: directory that holds the staged twin.
+    `target`: directory that holds the staged twin; text if it is the URL of an object store.
     `compute`: one of COMPUTE_CHOICES.
     `maps`: recorded paths whose real data are read instead of the twin's.
     `cold`: drop the twin's pages from the page cache first.
@@ -32,7 +32,7 @@ class RunOptions:
     Raises: UsageError for an unknown `compute`, and for a limit that is not above 0.
     """
 
-    target: Path
+    target: str | Path
     pacing: Pacing = field(default_factory=Pacing)
     compute: str = "sleep"
     maps: tuple[PathMap, ...] = ()
@@ -43,6 +43,11 @@ class RunOptions:
     sources: tuple[Source, ...] = ()
     force: bool = False
     timeout_s: float | None = None
+
+    @property
+    def on_objects(self) -> bool:
+        """Whether the twin is in an object store, which has no pages on this machine."""
+        return bool(self.io.objects)
 
     def __post_init__(self) -> None:
         if self.compute not in COMPUTE_CHOICES:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +11,9 @@ import numpy as np
 from dxt_replay.replay.plan.chosen_layers import LayerChoice
 from dxt_replay.replay.run.options import RunOptions
 from dxt_replay.replay.run.process_files import check_io
-from dxt_replay.replay.target.placement import Placement
+from dxt_replay.replay.target.placement import Placements
 from dxt_replay.replay.target.stage import check_staged, prepare_run
+from dxt_replay.replay.target.targets import open_target
 from dxt_replay.traces.errors import TargetError, UsageError
 from dxt_replay.traces.schema import WRITE, codes
 from dxt_replay.traces.store.reader import Capture
@@ -29,7 +29,7 @@ class Prepared:
     `working`: directory in which the output is written until it is whole.
     """
 
-    placements: Sequence[Placement]
+    placements: Placements
     working: Path
 
 
@@ -44,7 +44,7 @@ def prepare(capture: Capture, output: Path, options: RunOptions, layers: LayerCh
     check_capture_output(output, force=options.force)
     chunks = layers.chunks if options.api == "hdf5" else None
     placements = check_staged(capture, options.target, options.maps, chunks)
-    check_io(options.io, options.target, (placement.path for placement in placements))
+    check_io(options.io, options.target, map(placements.path, range(len(placements))))
     working = begin_capture(output, force=options.force)
     try:
         prepare_run(options.target, placements)
@@ -56,14 +56,16 @@ def prepare(capture: Capture, output: Path, options: RunOptions, layers: LayerCh
     return Prepared(placements=placements, working=working)
 
 
-def _check_room(capture: Capture, target: Path, placements: Sequence[Placement]) -> None:
+def _check_room(capture: Capture, target: str | Path, placements: Placements) -> None:
     """Raises: TargetError if the counted writes of the run exceed the free space."""
+    with open_target(target) as opened:
+        free = opened.room().free_bytes
+    if free is None:
+        return
     needed = 0
     for file, size in enumerate(_bytes_to_write(capture).tolist()):
         if size and not placements[file].mapped:
-            needed += max(size - _bytes_on_disk(placements[file].path), 0)
-    found = os.statvfs(target)
-    free = found.f_bavail * found.f_frsize
+            needed += max(size - _bytes_on_disk(placements.path(file)), 0)
     if needed > free:
         raise TargetError(
             f"the run writes {format_bytes(needed)} and {format_bytes(free)} are free on {target}: free space, choose "

@@ -18,9 +18,10 @@ from dxt_replay.replay.causal.explain import rank_model
 from dxt_replay.replay.causal.paced_ranks import PacedRanks
 from dxt_replay.replay.engine.clock import StartGate, StopFlag
 from dxt_replay.replay.engine.descriptors import allow_open_files, require_descriptors
+from dxt_replay.replay.engine.issue import lanes_to_feed
 from dxt_replay.replay.engine.threads import require_threads
 from dxt_replay.replay.plan.collectives import Collectives
-from dxt_replay.replay.plan.lane_plan import batch_items_of, process_file_slots
+from dxt_replay.replay.plan.lane_plan import batch_items_of, process_file_slots, record_items_of
 from dxt_replay.replay.plan.pacing import Pace
 from dxt_replay.replay.plan.row_queue import SpillFile
 from dxt_replay.replay.ranks.stopping import StopRelay
@@ -54,6 +55,13 @@ LAST_JOIN_S = 1.0
 FEEDER_SHARE = 0.25
 """Most of a processor that the feeder takes while it can choose: with thousands of lanes a round lasts tens of ms."""
 
+REPORT_SHARE = 0.02
+"""Most of a processor that reports of progress take."""
+
+MOST_TURN_S = 0.001
+"""Seconds after which the feeder sleeps within a round: Linux was seen to keep lanes that wait for its processor
+waiting until it does."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
@@ -70,6 +78,34 @@ class Progress:
     elapsed_ns: int
     expected_ns: int
     lag_ns: int | None = None
+
+
+_SERVER_CACHE = "objects are cached by their server, if at all, and a client cannot drop that cache"
+
+
+class _Rest:
+    """The sleeps of the feeder in and after one round, MOST_FEED_PERIOD_S at most: FEED_PERIOD_S, or what FEEDER_SHARE
+    leaves to others."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._left_s = MOST_FEED_PERIOD_S
+
+    def within_round(self) -> None:
+        """Sleep if the feeder has worked for MOST_TURN_S."""
+        if time.monotonic() - self._began > MOST_TURN_S and self._left_s > 0:
+            self._sleep(0)
+
+    def after_round(self) -> None:
+        """Sleep until the next round."""
+        self._sleep(min(FEED_PERIOD_S, self._left_s))
+
+    def _sleep(self, least_s: float) -> None:
+        owed_s = (time.monotonic() - self._began) * (1 / FEEDER_SHARE - 1)
+        pause_s = max(least_s, min(owed_s, self._left_s))
+        time.sleep(pause_s)
+        self._left_s -= pause_s
+        self._began = time.monotonic()
 
 
 class ReplayProcess:
@@ -97,10 +133,11 @@ class ReplayProcess:
             spill=SpillFile(prepared.working, queues=queues * lanes),
             times=TimeCollector(),
             batch_items=batch_items_of(lanes),
+            record_items=record_items_of(lanes),
         )
         self._slots = process_file_slots(surveys, prepared.placements)
         # Each rank reads its own part of the capture through one more open file.
-        allow_open_files(len(self._slots.slots) + len(surveys))
+        allow_open_files(len(self._slots) + len(surveys))
         self.files = ProcessFiles(self._slots, options.io)
         require_descriptors(lanes + len(surveys))
         require_threads(lanes)
@@ -119,12 +156,13 @@ class ReplayProcess:
         calls_python = {lane.calls_python for lane in self._lanes}
         self._cost_ns = {which: per_operation_ns(in_python=which) for which in calls_python}
         sizes = capture.files["size"].to_numpy()
-        written = sorted({file for survey in surveys for file in survey.writes})
-        self.files.prepare_payload(int(sizes[written].max()) if written else 0)
-        read = {file for survey in surveys for file in survey.reads}
+        self.files.prepare_payload(max((int(sizes[each.writes].max(initial=0)) for each in surveys), default=0))
+        read = np.unique(np.concatenate([np.empty(0, dtype=np.int32), *(survey.reads for survey in surveys)]))
         # Files that the run itself makes have no pages yet.
         self._placements = prepared.placements
-        self._there = [file for file in sorted(read) if os.path.exists(prepared.placements[file].path)]
+        self._read = len(read)
+        there = [not options.on_objects and os.path.exists(prepared.placements.path(file)) for file in read.tolist()]
+        self._there = read[np.array(there, dtype=bool)]
         self._total = sum(survey.operations for survey in self.surveys)
         self.expected_ns = options.pacing.recorded_ns(context.recorded_ns)
         self._threads: list[threading.Thread] = []
@@ -153,7 +191,7 @@ class ReplayProcess:
     @property
     def io_warnings(self) -> tuple[str, ...]:
         """Warnings about the way in which operations were issued."""
-        turns = "the MPI library is not thread-safe (MPI_THREAD_MULTIPLE): lanes took turns in it"
+        turns = "the MPI library lacks MPI_THREAD_MULTIPLE, so the lanes of a process called it one at a time"
         notes = dict.fromkeys(note for survey in self.surveys for note in survey.layers.chunks.notes(self._capture))
         model = () if self.paced is None else self.paced.steps.warnings
         return (*((turns,) if self.files.turns else ()), *notes, *model, *self.files.close_warnings)
@@ -187,18 +225,16 @@ class ReplayProcess:
 
     def open_together(self, collectives: Collectives) -> None:
         """Open the files of collective operations. All processes must call this."""
-        written = np.zeros(len(self._slots.slots), dtype=bool)
-        for survey, numbers in zip(self.surveys, self._slots.numbers, strict=True):
-            for use in survey.slots:
-                written[numbers.of[use.backend][use.file_id]] = collectives.written[use.file_id]
-        self.files.open_together(written)
+        self.files.open_together(collectives.written[self._slots.uses["file_id"]])
 
     def _paths(self) -> Iterator[bytes]:
         """Paths of the files that this process reads and that existed before the run."""
-        return (self._placements[file].path for file in self._there)
+        return map(self._placements.path, self._there.tolist())
 
     def drop_pages(self) -> page_cache.DropResult:
         """Drop the pages of the files that this process reads, and return which could not be dropped."""
+        if self._options.on_objects:
+            return page_cache.DropResult(files=0, bytes=0, skipped={_SERVER_CACHE: self._read})
         return page_cache.drop(self._paths())
 
     def residency(self) -> page_cache.Residency:
@@ -254,9 +290,9 @@ class ReplayProcess:
         if self.hung is not None:
             return
         for lane in self._lanes:
-            lane.collect()  # after a stop, the rest of the plan is not read
+            lane.end()  # after a stop, the rest of the plan is not read
         for lane in self._lanes:
-            lane.source.close()
+            lane.source.close()  # of all lanes of its rank
         self.files.close_all()
 
     def _feed(
@@ -265,14 +301,17 @@ class ReplayProcess:
         """Fill the lanes and take their results until all have ended, or one hangs (`hung`)."""
         next_report_ns, patient_until_ns = 0, None
         lanes = self._lanes
+        loops = [lane.lane for lane in lanes]
         while any(thread.is_alive() for thread in self._threads):
-            began = time.monotonic()
-            for lane in lanes:
-                lane.pump()
+            rest = _Rest()
+            for place in lanes_to_feed(loops):
+                lanes[place].pump()
+                rest.within_round()
             relay.heed()
             if (now_ns := time.monotonic_ns()) >= next_report_ns:
                 report_progress(self._progress(now_ns - self._start_ns))
-                next_report_ns = now_ns + REPORT_PERIOD_NS
+                took_ns = time.monotonic_ns() - now_ns
+                next_report_ns = now_ns + max(REPORT_PERIOD_NS, round(took_ns / REPORT_SHARE))
             if bound and (self.stop.is_set() or limit.expired):
                 cause = limit.message(self._where()[1]) if limit.expired else "the replay was stopped"
                 raise ReplayError(f"{cause} during collective operations; its output was discarded")
@@ -287,13 +326,12 @@ class ReplayProcess:
                     since_ns, sentence = self._where()
                     self.hung = since_ns, f"the replay was stopped, but a call does not return: {sentence}"
                     return
-            pause_s = (time.monotonic() - began) * (1 / FEEDER_SHARE - 1)
-            time.sleep(min(max(pause_s, FEED_PERIOD_S), MOST_FEED_PERIOD_S))
+            rest.after_round()
 
     def _where(self) -> tuple[int, str]:
         """Duration of the longest running operation, ns, and a sentence about it; 0 without one."""
         done = sum(rank.operations_done for rank in self._ranks)
-        none = f"{format_count(done)} of {format_count(self._total)} operations were done, and none hung"
+        none = f"{format_count(done)} of {format_count(self._total)} operations were done, and none hangs"
         return hung(self._standings()) or (0, none)
 
     def standing(self) -> str | None:
@@ -309,7 +347,7 @@ class ReplayProcess:
             else standing_of(
                 lane.name,
                 row,
-                self._slots.slots,
+                self._slots,
                 opening=lane.lane.opening,
                 last_end_ns=lane.lane.last_end_ns,
                 now_ns=now_ns,

@@ -14,12 +14,23 @@ import numpy as np
 
 from dxt_replay.replay.engine.backends.hdf5 import Hdf5Backend
 from dxt_replay.replay.engine.backends.mpiio import CollectiveMpiioBackend, MpiioBackend
+from dxt_replay.replay.engine.backends.objects import ObjectBackend
 from dxt_replay.replay.engine.clock import StartGate, StopFlag
 from dxt_replay.replay.engine.direct import check_direct
 from dxt_replay.replay.engine.files import Backend, FileSlot
 from dxt_replay.replay.engine.issue import Files, Lane
 from dxt_replay.replay.engine.items import READ_AT, LoopPace, loop_items
-from dxt_replay.replay.plan.chosen_layers import BACKENDS, HDF5, MPIIO, MPIIO_COLLECTIVE, NULL, POSIX, STDIO
+from dxt_replay.replay.plan.chosen_layers import (
+    BACKENDS,
+    HDF5,
+    MAPPED,
+    MPIIO,
+    MPIIO_COLLECTIVE,
+    NULL,
+    OBJECTS,
+    POSIX,
+    STDIO,
+)
 from dxt_replay.replay.plan.lane_plan import ProcessSlots
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.store.reader import Capture
@@ -39,10 +50,12 @@ class IoOptions:
 
     `direct`: past the page cache.
     `hints`: name -> value of the MPI-IO hints.
+    `objects`: URL of the target if it is an object store.
     """
 
     direct: bool = False
     hints: Mapping[str, str] | None = None
+    objects: str = ""
 
 
 _MAKERS: dict[int, Callable[[IoOptions], str | Backend]] = {
@@ -52,6 +65,8 @@ _MAKERS: dict[int, Callable[[IoOptions], str | Backend]] = {
     MPIIO_COLLECTIVE: lambda io: CollectiveMpiioBackend(io.hints),
     HDF5: lambda io: Hdf5Backend(),
     NULL: lambda io: "null",
+    MAPPED: lambda io: "mapped",
+    OBJECTS: lambda io: ObjectBackend(io.objects),
 }
 """The back end of each code of a row: a native one by its name, or an object (`replay.engine.files.Backends`)."""
 
@@ -72,8 +87,9 @@ class ProcessFiles:
 
     def __init__(self, slots: ProcessSlots, io: IoOptions) -> None:
         self._slots = slots
-        self._backends = {code: _make(code, io) for code in sorted(set(slots.backends))}
-        self.table = Files(slots.slots, [self._backends[code] for code in slots.backends])
+        codes = slots.uses["backend"].tolist()
+        self._backends = {code: _make(code, io) for code in sorted(set(codes))}
+        self.table = Files(slots, [self._backends[code] for code in codes])
         self._closed_together: list[tuple[bytes, int]] = []
 
     @property
@@ -97,9 +113,9 @@ class ProcessFiles:
         """
         backend = self._backends.get(MPIIO_COLLECTIVE)
         if isinstance(backend, CollectiveMpiioBackend):
-            chosen = np.flatnonzero(np.array(self._slots.backends) == MPIIO_COLLECTIVE).tolist()
+            chosen = np.flatnonzero(self._slots.uses["backend"] == MPIIO_COLLECTIVE).tolist()
             backend.open_together(
-                [replace(self._slots.slots[i], writable=bool(written[i]), create=bool(written[i])) for i in chosen]
+                [replace(self._slots[i], writable=bool(written[i]), create=bool(written[i])) for i in chosen]
             )
 
     def prepare_payload(self, length: int) -> None:
@@ -152,10 +168,10 @@ def _make(code: int, io: IoOptions) -> str | Backend:
     return _MAKERS[code](io)
 
 
-def check_io(io: IoOptions, target: Path, paths: Iterable[bytes]) -> None:
+def check_io(io: IoOptions, target: str | Path, paths: Iterable[bytes]) -> None:
     """Check before a direct run that the target supports direct I/O. Raises: TargetError."""
     if io.direct:
-        check_direct(target, paths)
+        check_direct(Path(target), paths)
 
 
 class _NoCalls(Backend):

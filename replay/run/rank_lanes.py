@@ -11,7 +11,7 @@ import pyarrow as pa
 from dxt_replay.replay.causal.paced_ranks import PacedRanks
 from dxt_replay.replay.engine.clock import StartGate, StopFlag
 from dxt_replay.replay.engine.issue import Lane
-from dxt_replay.replay.engine.items import RING_BATCHES, LoopPace
+from dxt_replay.replay.engine.items import RING_BATCHES, Completed, LoopPace
 from dxt_replay.replay.plan.lane_plan import (
     ComputeSource,
     LaneSource,
@@ -46,11 +46,13 @@ class LaneBuffers:
     `spill`: file for rows that exceed memory.
     `times`: collects lag, latency and response.
     `batch_items`: most items of a batch.
+    `record_items`: results of a lane that are recorded together.
     """
 
     spill: SpillFile
     times: TimeCollector
     batch_items: int
+    record_items: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -102,6 +104,7 @@ class ReplayedRank:
                 recorder,
                 f"{survey.rank}.{recorder.lane}",
                 calls_python=shared.files.call_python(survey.lane_backends[recorder.lane]),
+                record_items=buffers.record_items,
             )
             for recorder in self.recorders
         ]
@@ -142,6 +145,7 @@ class FedLane:
 
     `name`: RANK.LANE, for the name of the thread.
     `calls_python`: whether it calls a back end in Python.
+    `record_items`: results that are recorded together, since each call takes the feeder some 300 us.
     """
 
     def __init__(
@@ -152,12 +156,16 @@ class FedLane:
         name: str,
         *,
         calls_python: bool = False,
+        record_items: int = 1,
     ) -> None:
         self.lane = lane
         self.source = source
         self.name = name
         self.calls_python = calls_python
         self._recorder = recorder
+        self._record_items = record_items
+        self._unrecorded: list[Completed] = []
+        self._unrecorded_items = 0
         self._in_flight: deque[np.ndarray] = deque()
         self._collected = 0
         self._operations_collected = 0
@@ -170,12 +178,26 @@ class FedLane:
         self._feed()
 
     def collect(self) -> None:
-        """Hand the available results to the recorder."""
+        """Take the available results, and record them once there are enough."""
         while (done := self.lane.collect()) is not None:
-            rows = self._in_flight.popleft()
-            self._recorder.record(rows, done)
+            rows = self._in_flight.popleft()[: done.count]
+            self._unrecorded.append(done)
+            self._unrecorded_items += done.count
             self._collected += done.count
-            self._operations_collected += int(np.count_nonzero(is_operation(rows[: done.count])))
+            self._operations_collected += int(np.count_nonzero(is_operation(rows)))
+            if self._unrecorded_items >= self._record_items:
+                self._record()
+
+    def end(self) -> None:
+        """Record the remaining results, after the lane has ended."""
+        self.collect()
+        if self._unrecorded:
+            self._record()
+
+    def _record(self) -> None:
+        done = Completed.joined(self._unrecorded)
+        self._recorder.record(done.items, done)
+        self._unrecorded, self._unrecorded_items = [], 0
 
     def _feed(self) -> None:
         while not self._finished and len(self._in_flight) < RING_BATCHES:

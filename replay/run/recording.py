@@ -21,6 +21,7 @@ from dxt_replay.replay.plan.plan_row import (
     MARK_ROW,
     NO_EVENT,
     is_operation,
+    new_file_ids,
     recorded_operations,
 )
 from dxt_replay.replay.plan.row_queue import CHUNK_ROWS, RowQueue, SpillFile
@@ -44,6 +45,7 @@ RESULT_ROW = np.dtype(
         ("lane", "<i4"),
         ("file_id", "<i4"),
         ("step", "<i4"),
+        ("other_file_id", "<i4"),
         ("offset", "<i8"),
         ("begin_ns", "<i8"),
         ("end_ns", "<i8"),
@@ -51,7 +53,7 @@ RESULT_ROW = np.dtype(
         ("result", "<i8"),
     ]
 )
-"""One issued operation. Times are in ns from the start of the run."""
+"""One issued operation. Times are in ns from the start of the run. `other_file_id`: -1 for null."""
 
 _RESULT_WITH_KNOWN = np.dtype([*RESULT_ROW.descr, *KNOWN_ROW.descr])
 """With what the capture says that the operation waits for."""
@@ -213,7 +215,7 @@ class LaneRecorder:
         rows = np.empty(len(operations), dtype=self._row)
         for name in ("op", "api", "origin", "file_id", "step", "offset"):
             rows[name] = operations[name]
-        rows["lane"] = self.lane
+        rows["lane"], rows["other_file_id"] = self.lane, new_file_ids(planned)
         rows["begin_ns"], rows["end_ns"] = done.begin_ns[issued], done.end_ns[issued]
         rows["due_ns"], rows["result"] = done.due_ns[issued], done.result[issued]
         if self._known is not None:
@@ -407,7 +409,7 @@ def _ops_table(rank: int, rows: np.ndarray) -> pa.Table:
     columns = {
         name: rows[name] for name in ("lane", "op", "api", "origin", "file_id", "step", "offset", "due_ns", "result")
     }
-    for name in set(DEPENDENCY_COLUMNS).intersection(rows.dtype.names or ()):
+    for name in {"other_file_id", *DEPENDENCY_COLUMNS}.intersection(rows.dtype.names or ()):
         columns[name] = np.ma.masked_less(rows[name], 0)
     columns |= {"length": np.maximum(rows["result"], 0), "start_ns": rows["begin_ns"], "end_ns": rows["end_ns"]}
     return table_from_columns({"rank": np.full(len(rows), rank, dtype=np.int32), **columns}, OPS_SCHEMA)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,15 @@ from dxt_replay.traces.store.writer import check_capture_output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ElapsedTimes:
+    """Elapsed times of several runs, seconds."""
+
+    median: float
+    min: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Repeats:
     """The runs in order; a stopped run is the last."""
 
@@ -29,18 +38,18 @@ class Repeats:
         """Whether all runs succeeded."""
         return all(run.succeeded for run in self.runs)
 
-    def as_json(self) -> dict[str, Any]:
-        """The object that `dxt-replay run --repeat N --json` prints; `runs` has the objects of single runs.
+    @property
+    def elapsed_s(self) -> ElapsedTimes:
+        """Of the runs that were not stopped; of the only run if that was stopped."""
+        found = [run.elapsed_s for run in self.runs if not run.stopped] or [run.elapsed_s for run in self.runs]
+        return ElapsedTimes(median=statistics.median(found), min=min(found), max=max(found))
 
-        `elapsed_s` leaves out a run that was stopped, unless it is the only one.
-        """
-        documents = [run.as_json() for run in self.runs]
-        whole = [document["elapsed_s"] for document in documents if not document["stopped"]]
-        elapsed = whole or [document["elapsed_s"] for document in documents]
+    def as_json(self) -> dict[str, Any]:
+        """The object that `dxt-replay run --repeat N --json` prints; `runs` has the objects of single runs."""
         return {
-            "repeats": len(documents),
-            "elapsed_s": {"median": statistics.median(elapsed), "min": min(elapsed), "max": max(elapsed)},
-            "runs": documents,
+            "repeats": len(self.runs),
+            "elapsed_s": asdict(self.elapsed_s),
+            "runs": [run.as_json() for run in self.runs],
         }
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-import errno
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +12,14 @@ from dxt_replay.replay.run.recording import Failure, Tally
 from dxt_replay.traces.lateness import percentiles_us
 from dxt_replay.traces.measures.span_times import TrainingTime
 from dxt_replay.traces.replay_record import ReplayRecord
+from dxt_replay.traces.results import by_error_name, error_name
 from dxt_replay.traces.schema import NO_STEP, OPS, CaptureInfo, Job, Source
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.store.relation import as_source
 from dxt_replay.traces.units import NS_PER_MS, format_count, format_counted, ns_to_seconds
+
+WARM_PCT = 5.0
+"""Share of the data in the page cache before a cold run, per cent, above which the run says little of the storage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +72,36 @@ class Overhead:
     per_operation_ns: float = 0.0
     busiest_lane_ns: float = 0.0
 
+    def fraction_pct(self, elapsed_ns: int) -> float | None:
+        """Share of the elapsed time, in per cent; None if that is 0."""
+        return 100 * self.busiest_lane_ns / elapsed_ns if elapsed_ns else None
+
     def as_json(self, elapsed_ns: int) -> dict[str, float | None]:
-        """`fraction_pct` of the elapsed time, None without any, and `per_operation_ns`."""
-        fraction = 100 * self.busiest_lane_ns / elapsed_ns if elapsed_ns else None
-        return {"fraction_pct": fraction, "per_operation_ns": self.per_operation_ns}
+        """`fraction_pct` and `per_operation_ns`."""
+        return {"fraction_pct": self.fraction_pct(elapsed_ns), "per_operation_ns": self.per_operation_ns}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedFailure:
+    """An operation that failed or moved fewer bytes than recorded, with its file and error by name.
+
+    `step`: None outside of steps.
+    `offset`, `length`: bytes; None for operations that have none.
+    `begin_s`: seconds from the start of the run.
+    `errno`: name of the error, such as EIO; None if the operation moved fewer bytes.
+    `moved`: bytes.
+    """
+
+    rank: int
+    lane: int
+    step: int | None
+    operation: str
+    file: str
+    offset: int | None
+    length: int | None
+    begin_s: float
+    errno: str | None
+    moved: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +119,7 @@ class RunResult:
     `jitter_before_us`: as `jitter_us`, before the run; None if it was not measured.
     `processors_pct`: share of the machine's processor time that the replay took.
     `training`: from the first step's begin to the last one's end; None for a pace without steps, and for a stopped run.
-    `failures`: the first operations that failed or moved too little, from `named_failures`.
+    `failures`: the first operations that failed or moved too little.
     """
 
     capture: Path
@@ -110,9 +138,35 @@ class RunResult:
     overhead: Overhead = Overhead()
     models: Mapping[int, Mapping[str, Any]] | None = None
     training: TrainingTime | None = None
-    failures: tuple[Mapping[str, Any], ...] = ()
+    failures: tuple[NamedFailure, ...] = ()
     jitter_before_us: Mapping[str, float] | None = None
     processors_pct: float | None = None
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds from the start of the run to the end of its last operation."""
+        return ns_to_seconds(self.tally.last_end_ns)
+
+    @property
+    def lag_us(self) -> dict[str, float] | None:
+        """Percentile -> begin - due of the operations, us; None if none had a due time."""
+        return percentiles_us(self.tally.lag_ns)
+
+    @property
+    def latency_us(self) -> dict[str, float] | None:
+        """Percentile -> end - begin of the operations, us; None without operations."""
+        return percentiles_us(self.tally.latency_ns)
+
+    @property
+    def latency_by_operation_us(self) -> dict[str, dict[str, float]]:
+        """As `latency_us`, by the name of the operation (OPS)."""
+        by_op = self.tally.latency_by_op.items()
+        return {OPS[op]: found for op, each in by_op if (found := percentiles_us(each)) is not None}
+
+    @property
+    def response_us(self) -> dict[str, float] | None:
+        """Percentile -> end - due of the operations, us; None if none had a due time."""
+        return percentiles_us(self.tally.response_ns)
 
     @property
     def expected_ns(self) -> int | None:
@@ -136,7 +190,7 @@ class RunResult:
         """All warnings except the number of operations that failed."""
         found = [*self.cache.warnings, *self.io.warnings]
         if self.io.not_direct:
-            found.append(f"{self.io.not_direct} writes were not of whole blocks and went through the page cache")
+            found.append(f"{self.io.not_direct} writes went through the page cache, because they are not whole blocks")
         if self.idle_processes:
             ranks = self.processes - self.idle_processes
             found.append(
@@ -146,11 +200,12 @@ class RunResult:
         if self.stopped:
             found.append("the replay was stopped before its end")
         if self.tally.refused:
-            named = ", ".join(f"{name}: {format_count(count)}" for name, count in _by_name(self.tally.refused).items())
+            by_name = by_error_name(self.tally.refused)
+            named = ", ".join(f"{name}: {format_count(count)}" for name, count in by_name.items())
             found.append(
-                f"{format_counted(sum(self.tally.refused.values()), 'operation')} reconstructed from counters (opens, "
-                f"stats, renames and the like) found no such file at their inferred moment ({named}): not counted as "
-                "failed"
+                f"{format_counted(sum(by_name.values()), 'operation')} reconstructed from counters (opens, "
+                f"stats, renames and the like) found no such file at their inferred time ({named}): they do not count "
+                "as failed"
             )
         if self.tally.short:
             found.append(f"{self.tally.short} operations moved fewer bytes than recorded")
@@ -168,12 +223,12 @@ class RunResult:
             "compute": self.compute,
             "operations": tally.operations,
             "failed": tally.failed,
-            "errors": _by_name(tally.errors),
-            "reconstructed_refused": _by_name(tally.refused),
-            "close_errors": _by_name(tally.close_errors),
+            "errors": by_error_name(tally.errors),
+            "reconstructed_refused": by_error_name(tally.refused),
+            "close_errors": by_error_name(tally.close_errors),
             "short": tally.short,
-            "failures": [dict(failure) for failure in self.failures],
-            "training": None if self.training is None else dataclasses.asdict(self.training),
+            "failures": [asdict(failure) for failure in self.failures],
+            "training": None if self.training is None else asdict(self.training),
             "left_out": self.left_out,
             "api": self.io.api,
             "backends": list(self.io.backends),
@@ -184,16 +239,16 @@ class RunResult:
             "overhead": self.overhead.as_json(tally.last_end_ns),
             "model": None if self.models is None else {str(rank): model for rank, model in self.models.items()},
             "stopped": self.stopped,
-            "elapsed_s": ns_to_seconds(tally.last_end_ns),
+            "elapsed_s": self.elapsed_s,
             "recorded_s": ns_to_seconds(self.recorded_ns),
             "expected_s": None if self.expected_ns is None else ns_to_seconds(self.expected_ns),
-            "lag_us": percentiles_us(tally.lag_ns),
+            "lag_us": self.lag_us,
             "jitter_us": dict(self.jitter_us) if self.jitter_us is not None else None,
             "jitter_before_us": dict(self.jitter_before_us) if self.jitter_before_us is not None else None,
             "processors_pct": self.processors_pct,
-            "latency_us": percentiles_us(tally.latency_ns),
-            "latency_by_operation_us": {OPS[op]: percentiles_us(each) for op, each in tally.latency_by_op.items()},
-            "response_us": percentiles_us(tally.response_ns),
+            "latency_us": self.latency_us,
+            "latency_by_operation_us": self.latency_by_operation_us,
+            "response_us": self.response_us,
             "bytes": {"read": tally.bytes_read, "written": tally.bytes_written},
             "cache": {"policy": self.cache.policy, "resident_before_pct": self.cache.resident_before_pct},
             "warnings": list(self.warnings),
@@ -204,26 +259,21 @@ class RunResult:
         }
 
 
-def _by_name(counts: Mapping[int, int]) -> dict[str, int]:
-    """Counts by errno as counts by its name (ENOENT)."""
-    return {errno.errorcode.get(code, str(code)): count for code, count in sorted(counts.items())}
-
-
-def named_failures(failures: Sequence[Failure], paths: Sequence[str]) -> tuple[Mapping[str, Any], ...]:
-    """The failures as `--json` prints them. `paths`: recorded paths by file id."""
+def named_failures(failures: Sequence[Failure], paths: Sequence[str]) -> tuple[NamedFailure, ...]:
+    """The failures with names. `paths`: recorded paths by file id."""
     return tuple(
-        {
-            "rank": failure.rank,
-            "lane": failure.lane,
-            "step": None if failure.step == NO_STEP else failure.step,
-            "operation": (op := OPS[failure.op]),
-            "file": paths[failure.file_id],
-            "offset": failure.offset if op in ("read", "write", "seek") else None,
-            "length": failure.length if op in ("read", "write") else None,
-            "begin_s": ns_to_seconds(failure.begin_ns),
-            "errno": errno.errorcode.get(-failure.result, str(-failure.result)) if failure.result < 0 else None,
-            "moved": max(0, failure.result),
-        }
+        NamedFailure(
+            rank=failure.rank,
+            lane=failure.lane,
+            step=None if failure.step == NO_STEP else failure.step,
+            operation=(op := OPS[failure.op]),
+            file=paths[failure.file_id],
+            offset=failure.offset if op in ("read", "write", "seek") else None,
+            length=failure.length if op in ("read", "write") else None,
+            begin_s=ns_to_seconds(failure.begin_ns),
+            errno=error_name(-failure.result) if failure.result < 0 else None,
+            moved=max(0, failure.result),
+        )
         for failure in failures
     )
 

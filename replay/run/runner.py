@@ -34,6 +34,7 @@ from dxt_replay.traces.measures.distribution import Distribution
 from dxt_replay.traces.measures.log_waits import longest_log_wait_ns
 from dxt_replay.traces.measures.span_times import TrainingTime
 from dxt_replay.traces.schema import COUNTERS, FILES_SCHEMA
+from dxt_replay.traces.store.lanes import with_facts, write_lanes
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.store.writer import (
     discard_capture,
@@ -145,7 +146,7 @@ class _Run:
             residency = together(comm, process.residency)
         before_ns = self._jitter_before()
         probe = JitterProbe() if comm.first_on_node() else None
-        share_processors(comm.processes_on_node())
+        share_processors(comm.processes_on_node(), process.lane_count)
         together(comm, lambda: process.open_together(collectives))
         with stop_on_signals(process.stop):
             together(comm, process.start)
@@ -241,6 +242,7 @@ class _Run:
         write_spans(working, spans)
         write_files(working, _replayed_files(capture.files))
         stored = sum(part.stored for part in parts)
+        write_lanes(working, with_facts(capture.lanes, ["role"]))
         write_capture_info(working, replay_info(capture, result, zero_ns, stored, options.sources))
         publish_capture(working, self.output, force=options.force)
         return result

@@ -13,7 +13,8 @@ from dxt_replay.replay.sharing.anonymous_info import anonymous_info
 from dxt_replay.replay.sharing.anonymous_names import AnonymousNames
 from dxt_replay.replay.sharing.public_words import FILE_SYSTEMS, FILTERS
 from dxt_replay.traces.file_rows import exact_paths
-from dxt_replay.traces.schema import FILES_SCHEMA, HDF5_SCHEMA, SPANS_SCHEMA, UNION_THREAD
+from dxt_replay.traces.schema import FILES_SCHEMA, HDF5_SCHEMA, LANES_SCHEMA, SPANS_SCHEMA, UNION_THREAD
+from dxt_replay.traces.store.lanes import with_facts, write_lanes
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.store.relation import as_source
 from dxt_replay.traces.store.spans_writer import SpansWriter
@@ -68,6 +69,7 @@ def anonymize_capture(capture: Capture, output: Path, key: bytes, *, random_key:
         with SpansWriter(working) as spans_writer:
             spans_writer.write(spans)
         write_hdf5(working, anonymous_datasets(capture.hdf5, names))
+        write_lanes(working, anonymous_lanes(capture.lanes, names))
         write_capture_info(working, anonymous_info(capture, names, as_source(capture), writer.rows))
         publish_capture(working, output, force=force)
     except BaseException:
@@ -109,6 +111,12 @@ def anonymous_spans(spans: pa.Table, names: AnonymousNames) -> tuple[pa.Table, i
         thread=pa.array(_thread_numbers(spans["thread"].to_numpy())),
     )
     return table, sum(name != given for name, given in zip(before, after, strict=True))
+
+
+def anonymous_lanes(lanes: pa.Table, names: AnonymousNames) -> pa.Table:
+    """The lanes (`LANES_SCHEMA`) with other names of hosts, and without the ids of processes and threads."""
+    hosts = [None if host is None else names.word(host, frozenset()) for host in lanes["host"].to_pylist()]
+    return _replaced(with_facts(lanes, ["role"]), LANES_SCHEMA, host=pa.array(hosts, type=pa.string()))
 
 
 def anonymous_datasets(datasets: pa.Table, names: AnonymousNames) -> pa.Table:

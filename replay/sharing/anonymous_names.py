@@ -37,12 +37,13 @@ class AnonymousNames:
     def path(self, path: bytes) -> str:
         """A path of as many parts: `/home/ann/train/a-01.tar.gz` is `/home/<name>/train/<name>.tar.gz`.
 
-        Kept: `..`, the words of `public_words` where they are a whole part, and known extensions.
+        Kept: `s3://`, `..`, the words of `public_words` where they are a whole part, and known extensions.
         """
         if path.startswith(b"<"):  # <STDIN>, <record 17>
             return (path if path in _STANDARD_STREAMS else b"<" + self._hashed(path) + b">").decode()
         parts = path.split(b"/")
         kept = 2 if parts[0] == b"" and _in(parts[1] if len(parts) > 1 else b"", TOP_LEVEL) else 0
+        kept = 2 if path.startswith(b"s3://") else kept
         return b"/".join([*parts[:kept], *map(self._part, parts[kept:])]).decode()
 
     def mount(self, mount: str) -> str:

@@ -1,54 +1,54 @@
-"""The output of `dxt-replay capacity` for people, from the object that `--json` prints. Pure."""
+"""Prints the result of `dxt-replay capacity` as tables. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from dxt_replay.replay.show.cells import or_dash, seconds
 from dxt_replay.replay.show.section import BAR, Section, bar, facts, prose
 from dxt_replay.traces.units import format_counted
 
+if TYPE_CHECKING:
+    from dxt_replay.replay.capacity.result import Capacity, LoadRun
 
-def capacity_sections(found: Mapping[str, Any]) -> list[Section]:
-    """The tables of `dxt-replay capacity`, from its JSON object."""
+
+def capacity_sections(found: Capacity) -> list[Section]:
+    """The tables of `dxt-replay capacity`."""
     sections = [
         prose("", [capacity_headline(found)]),
         facts("Search", _facts(found)),
         Section(
             title="Load and utilisation",
             columns=("ranks", "utilisation", BAR, "training", "throughput", "latency p50", "p99", "processors"),
-            rows=tuple(
-                _row(each) for each in sorted(found["runs"], key=lambda run: (not run["storage"], run["ranks"]))
-            ),
+            rows=tuple(_row(each) for each in sorted(found.runs, key=lambda run: (not run.storage, run.ranks))),
         ),
         Section(
             title="Simulated",
             columns=("ranks", "utilisation", BAR),
             rows=tuple(
-                (f"{each['ranks']}", f"{each['utilisation_pct']:.1f} %", bar(each["utilisation_pct"] / 100))
-                for each in found["simulated"]
+                (f"{each.ranks}", f"{each.utilisation_pct:.1f} %", bar(each.utilisation_pct / 100))
+                for each in found.simulated
             ),
         ),
-        prose("Warnings", found["warnings"]),
+        prose("Warnings", found.warnings),
     ]
     return [section for section in sections if section.rows]
 
 
-def capacity_headline(found: Mapping[str, Any]) -> str:
+def capacity_headline(found: Capacity) -> str:
     """The answer in one sentence or two."""
-    limit, most = f"{found['limit_pct']:g} %", found["most"]
-    if found["ranks"] is None:
+    limit, most = f"{found.limit_pct:g} %", found.most
+    if found.interval is None:
         return (
-            f"The storage model carries {format_counted(found['simulated_ranks'], 'rank')} at {limit}, by simulation."
+            f"The storage model carries {format_counted(found.simulated_ranks or 0, 'rank')} at {limit}, by simulation."
         )
-    low, high = found["interval"]
+    low, high = found.interval
     carried = f"{format_counted(low, 'rank')} at {limit} utilisation"
-    if found["limited_by"] == "memory":
+    if found.limited_by == "memory":
         return f"Not known: the files lie in memory, so the replays of up to {low} ranks measured memory."
-    if found["limited_by"] == "nothing":
+    if found.limited_by == "nothing":
         return f"This storage carries at least {carried}: none of up to {most} ranks was too much. Try a larger --most."
-    if found["limited_by"] == "machine":
+    if found.limited_by == "machine":
         return (
             f"This storage carries at least {carried}. More could not be tried: without any I/O this machine does not "
             "keep up with more ranks either. Replay on more processes or nodes."
@@ -58,28 +58,25 @@ def capacity_headline(found: Mapping[str, Any]) -> str:
     return f"This storage carries {low} to {high} ranks at {limit} utilisation: runs of one load contradict each other."
 
 
-def _facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
-    how = "the recorded work shared" if found["scaling"] == "strong" else "each rank with files of its own"
+def _facts(found: Capacity) -> list[tuple[str, str]]:
+    how = "the recorded work shared" if found.scaling == "strong" else "each rank with files of its own"
     rows = [
-        ("tried up to", f"{found['most']} ranks, {how}"),
-        ("on infinitely fast storage", f"{found['free_utilisation_pct']:.1f} % utilisation"),
+        ("tried up to", f"{found.most} ranks, {how}"),
+        ("on infinitely fast storage", f"{found.free_utilisation_pct:.1f} % utilisation"),
     ]
-    if found["simulated_ranks"] is not None and found["ranks"] is not None:
-        rows.append(("predicted", format_counted(found["simulated_ranks"], "rank")))
+    if found.simulated_ranks is not None and found.ranks is not None:
+        rows.append(("predicted", format_counted(found.simulated_ranks, "rank")))
     return rows
 
 
-def _row(run: Mapping[str, Any]) -> tuple[str, ...]:
-    latency = run["latency_us"] or {}
+def _row(run: LoadRun) -> tuple[str, ...]:
+    latency = run.latency_us or {}
     return (
-        f"{run['ranks']}" if run["storage"] else f"{run['ranks']}, without I/O",
-        f"{run['utilisation_pct']:.1f} %",
-        bar(run["utilisation_pct"] / 100),
-        or_dash(run["training_s"], seconds),
-        f"{run['mib_s']:.1f} MiB/s" if run["storage"] else "-",
-        *(
-            or_dash(latency.get(name) if run["storage"] else None, lambda us: f"{us:,.0f} us")
-            for name in ("p50", "p99")
-        ),
-        or_dash(run["processors_pct"], lambda share: f"{share:.0f} %"),
+        f"{run.ranks}" if run.storage else f"{run.ranks}, without I/O",
+        f"{run.utilisation_pct:.1f} %",
+        bar(run.utilisation_pct / 100),
+        or_dash(run.training_s, seconds),
+        f"{run.mib_s:.1f} MiB/s" if run.storage else "-",
+        *(or_dash(latency.get(name) if run.storage else None, lambda us: f"{us:,.0f} us") for name in ("p50", "p99")),
+        or_dash(run.processors_pct, lambda share: f"{share:.0f} %"),
     )

@@ -1,9 +1,9 @@
-"""Values of the objects that `--json` prints, as the texts of cells. Pure."""
+"""Values of results as the texts of cells. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 from dxt_replay.traces.units import MIB, NS_PER_S, NS_PER_US, format_bytes, format_duration
 
@@ -41,13 +41,15 @@ def percent(value: float) -> str:
 
 
 def share(value: float | None) -> str:
-    """A share of 1: `0.123` -> `12.30 %`; `-` for None."""
+    """A fraction in per cent: `0.123` -> `12.30 %`; `-` for None."""
     return or_dash(value, lambda part: percent(100 * part))
 
 
-def recorded_training(found: Mapping[str, Any], recorded_s: float, ratio: float | None) -> str:
-    """The recorded time of a training and the ratio to it, without `recording_wait_s`, for a sentence."""
-    wait_s = found["recording_wait_s"]
+def recorded_training(recorded_s: float, wait_s: float | None, ratio: float | None) -> str:
+    """The recorded time of a training and the ratio to it, for a sentence.
+
+    `wait_s`: time for which the recording itself made the training wait; None if it is not known. `ratio`: without it.
+    """
     text = f"recorded {seconds(recorded_s)}"
     if wait_s:
         text += f", of which it waited {seconds(wait_s)} while Darshan wrote logs"

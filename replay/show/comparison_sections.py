@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from dxt_replay.replay.show.cells import mib_s, microseconds, or_dash, percent, seconds
-from dxt_replay.replay.show.noise_sections import noise_section, relaxed_limits
+from dxt_replay.replay.show.cells import microseconds, or_dash, percent, seconds
+from dxt_replay.replay.show.noise_sections import COSINES, FACTORS, STORAGE, noise_section, relaxed_limits
 from dxt_replay.replay.show.run_sections import training_sentence
 from dxt_replay.replay.show.section import Section, prose
 from dxt_replay.traces.lateness import kept_times_limit_us
@@ -48,7 +47,7 @@ def _result(comparison: Comparison) -> list[str]:
     """The headline, and what else its reader must know."""
     headline = comparison.headline
     relaxed = [] if comparison.floor is None else relaxed_limits(comparison.floor)
-    training = training_sentence(None if comparison.training is None else asdict(comparison.training))
+    training = training_sentence(comparison.training)
     return [*training, headline, *(text for text in comparison.verdict.reasons if text not in headline), *relaxed]
 
 
@@ -105,13 +104,7 @@ def _recorded_times(comparison: Comparison) -> Iterable[tuple[str, ...]]:
 def _storage(comparison: Comparison) -> Section:
     storage, threshold = comparison.storage, comparison.thresholds.storage_pct
     rows = []
-    for label, name, text in (
-        ("I/O time per rank", "io_time_s", seconds),
-        ("one read or write, median", "latency_p50_us", microseconds),
-        ("one read or write, slowest 1 %", "latency_p99_us", microseconds),
-        ("bandwidth while I/O runs", "bandwidth_mib_s", mib_s),
-        ("whole run", "elapsed_s", seconds),
-    ):
+    for name, (label, text) in STORAGE.items():
         change = getattr(storage, name)
         if change is not None:
             in_words = format_rate_change if name == "bandwidth_mib_s" else format_slowdown
@@ -138,10 +131,9 @@ def _similarity(comparison: Comparison) -> Section:
     similarity, thresholds = comparison.similarity, comparison.thresholds
     gate = thresholds.fail_under
     limits = ("not judged" if gate is None else f"limit {gate:.4g}", f"limit {thresholds.similarity:.4g}")
-    labels = ("cosine of all ten factors", "cosine without I/O time and bandwidth")
     rows = (
         (label, or_dash(getattr(similarity, name), lambda value: f"{value:.4f}"), limit)
-        for label, name, limit in zip(labels, ("cosine", "workload_cosine"), limits, strict=True)
+        for (name, label), limit in zip(COSINES.items(), limits, strict=True)
     )
     return Section(
         title="Similarity of the DLIO paper: 1 is alike, 0 has nothing in common",
@@ -167,24 +159,10 @@ def _details(comparison: Comparison) -> list[Section]:
     ]
 
 
-_FACTORS: Mapping[str, tuple[str, Callable[[float], str]]] = {
-    "io_time_s": ("I/O time per rank", seconds),
-    "bytes": ("bytes moved", format_bytes),
-    "files": ("files", lambda value: format_count(int(value))),
-    "transfer_size_median": ("transfer size, median", format_bytes),
-    "transfer_size_mean": ("transfer size, mean", format_bytes),
-    "transfer_size_max": ("transfer size, max", format_bytes),
-    "bandwidth_median": ("bandwidth of one operation, median", mib_s),
-    "bandwidth_mean": ("bandwidth of one operation, mean", mib_s),
-    "sequential_pct": ("sequential", percent),
-    "consecutive_pct": ("consecutive", percent),
-}
-
-
 def _factors(similarity: Similarity) -> Section:
     rows = []
     for name, factor in similarity.factors.items():
-        label, text = _FACTORS[name]
+        label, text = FACTORS[name]
         difference = or_dash(factor.difference, lambda value: f"{format_signed(100 * value, 1)} %")
         rows.append((label, text(factor.source), text(factor.replay), difference))
     return Section(

@@ -55,10 +55,9 @@ def _totals(comparison: CountedComparison) -> Section:
     rows = []
     for name, label in _LABELS.items():
         text = format_bytes if name.startswith("bytes") else format_count
-        expected, counted = comparison.expected[name], comparison.counted[name]
-        if expected or counted:
-            recorded = or_dash(comparison.recorded.get(name), text)
-            rows.append((label, recorded, text(expected), text(counted)))
+        recorded, expected, counted = comparison.recorded.get(name), comparison.expected[name], comparison.counted[name]
+        if recorded or expected or counted:
+            rows.append((label, or_dash(recorded, text), text(expected), text(counted)))
     files, equal = comparison.files, comparison.equal_files
     return Section(
         title="Counts, file by file: reads, writes, bytes, their sizes, the last byte, syncs and renames",
@@ -81,7 +80,13 @@ def _beside_the_work(comparison: CountedComparison) -> list[str]:
             "holds of each file that it reads, and creates files that were created before the recording saw them."
         )
     if added["seeks"]:
-        lines.append(f"{format_counted(added['seeks'], 'seek')} more than recorded: the replay places its streams.")
+        seeks = format_counted(added["seeks"], "seek")
+        lines.append(f"{seeks} more than the capture has operations for: the replay places its streams.")
+    if (only_counted := comparison.recorded.get("seeks", 0) - comparison.expected["seeks"]) > 0:
+        lines.append(
+            f"{format_counted(only_counted, 'seek')} of the application were counted, not traced: the capture has no "
+            "operations for them, and the replay does not make them."
+        )
     if added["syncs"]:
         lines.append(
             f"{format_counted(added['syncs'], 'sync')} more than recorded: --cold writes a file out to drop it."

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
-from dxt_replay.profiler_merge.analysis.tables import COLUMNS, TABLES, head_of, unit_of
+from dxt_replay.profiler_merge.analysis.tables import COLUMNS, TABLES, head_of
 from dxt_replay.replay.show.cells import or_dash
 from dxt_replay.replay.show.section import BAR, MAX_GROUPS, Column, Kind, Section, bar
+from dxt_replay.traces.text import unit_of
 from dxt_replay.traces.units import format_bytes, format_count, format_duration
 
 Row = Mapping[str, Any]

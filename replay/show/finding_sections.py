@@ -1,59 +1,64 @@
-"""The output of `dxt-replay summary --findings` for people. Pure."""
+"""Prints the findings of `dxt-replay summary --findings`. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from dxt_replay.replay.show.section import Section
 from dxt_replay.traces.units import NS_PER_S, format_counted, format_duration
+
+if TYPE_CHECKING:
+    from dxt_replay.profiler_merge.analysis.finding import Finding
 
 SHOWN_FILES = 3
 NOTHING = "Nothing stands out: no finding has 1 % of the run or more at stake."
 
 
-def finding_sections(rows: Sequence[Mapping[str, Any]]) -> list[Section]:
-    """Number of findings of each severity, then each finding; `rows`: of the JSON table."""
-    if not rows:
+def finding_sections(found: Sequence[Finding]) -> list[Section]:
+    """Number of findings of each severity, then each finding."""
+    if not found:
         return [Section(title="Findings", rows=((NOTHING,),), prose=True)]
-    counts = Counter(row["severity"] for row in rows)
+    counts = Counter(finding.severity for finding in found)
     return [
         Section(
             title="Findings",
             rows=(
-                (f"{format_counted(len(rows), 'finding')}: {', '.join(f'{n} {name}' for name, n in counts.items())}",),
+                (f"{format_counted(len(found), 'finding')}: {', '.join(f'{n} {name}' for name, n in counts.items())}",),
             ),
             notes=("At stake: the most that a perfect remedy could gain.",),
             prose=True,
         ),
-        *(_finding(row, repeated=_same_stake(row, rows[:place])) for place, row in enumerate(rows)),
+        *(_finding(each, repeated=_same_stake(each, found[:place])) for place, each in enumerate(found)),
     ]
 
 
-def _same_stake(row: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> bool:
+def _same_stake(finding: Finding, before: Sequence[Finding]) -> bool:
     """Whether a finding before has the same time at stake: that time can be gained once only."""
-    stake = row.get("at_stake_s")
-    return stake is not None and any(other.get("at_stake_s") == stake for other in before)
+    stake = finding.at_stake_s
+    return stake is not None and any(other.at_stake_s == stake for other in before)
 
 
-def _finding(row: Mapping[str, Any], *, repeated: bool) -> Section:
+def _finding(finding: Finding, *, repeated: bool) -> Section:
+    stake_s = finding.at_stake_s
+    stake = () if stake_s is None else (("at stake", _stake(finding, stake_s, repeated=repeated)),)
     return Section(
-        title=f"{row['severity']}: {row['title']}",
+        title=f"{finding.severity}: {finding.title}",
         rows=(
-            ("evidence", row["evidence"]),
-            *((("at stake", _stake(row, repeated=repeated)),) if row.get("at_stake_s") is not None else ()),
-            ("threshold", row["threshold"]),
-            ("remedy", row["remedy"]),
-            *(("file", path) for path in row["files"][:SHOWN_FILES]),
+            ("evidence", finding.evidence),
+            *stake,
+            ("threshold", finding.threshold),
+            ("remedy", finding.remedy),
+            *(("file", path) for path in finding.files[:SHOWN_FILES]),
         ),
         prose=True,
     )
 
 
-def _stake(row: Mapping[str, Any], *, repeated: bool) -> str:
-    time, share = format_duration(row["at_stake_s"] * NS_PER_S), row.get("at_stake_pct")
+def _stake(finding: Finding, at_stake_s: float, *, repeated: bool) -> str:
+    time, share = format_duration(at_stake_s * NS_PER_S), finding.at_stake_pct
     if repeated:
         return f"the same {time} as above, not {time} more"
-    of = "" if share is None else f", {share:.1f} % of the {row['at_stake_of']}"
+    of = "" if share is None else f", {share:.1f} % of the {finding.at_stake_of}"
     return f"at most {time}{of}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dxt_replay.traces.paces import Pace
+
 WORDS = {
     "accelerator utilisation": "Share of the training loop in which the accelerator (or the CPU in its place) "
     "computes.",
@@ -38,9 +40,9 @@ WORDS = {
     "lane": "One sequence of operations of a rank, such as the calls of one thread.",
     "latency": "How long an operation took: end - begin.",
     "loop": "The training loop: from the start of the first step to the end of the last.",
-    "pace": "The rule that decides when a replay issues an operation: `timed` (at its recorded time), `think` (after "
-    "the recorded pause since the previous operation of its lane), `steps` (when the training loop allows it), `none` "
-    "(immediately).",
+    "pace": "The rule that decides when a replay issues an operation: "
+    + ", ".join(f"`{pace.value}` ({pace.meaning})" for pace in Pace)
+    + ".",
     "pipeline": "I/O together with the work on input (decoding, batching).",
     "rank": "One process of the training job. -1 in a table stands for all ranks together.",
     "record": "A JSON file with the runs, environment and verdict of an experiment, which `regress --record` writes.",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import groupby
-from typing import Any
 
+from dxt_replay.replay.show.cells import or_dash
 from dxt_replay.replay.show.section import BAR, Section, bar, prose
 from dxt_replay.replay.show.summary_sections import limit_text
+from dxt_replay.traces.storage_limit import Limit, LimitPoint, NoStorageLimitError
 from dxt_replay.traces.units import format_duration
 
 _TITLES = {
@@ -22,27 +23,30 @@ _NOTE = (
 )
 
 
-def limit_sections(rows: Sequence[Mapping[str, Any]], limit: Mapping[str, Any] | None) -> list[Section]:
-    """The curves, and the speed from which storage stops to matter; without curves, the reason."""
-    if limit is None or limit["reason"] is not None:
-        reason = "the capture shows no training that waits" if limit is None else limit["reason"]
+def limit_sections(limit: Limit | None) -> list[Section]:
+    """The curves, and the speed above which faster storage gains little; without curves, the reason.
+
+    `limit`: None for a capture without a training that waits.
+    """
+    if limit is None or isinstance(limit, NoStorageLimitError):
+        reason = limit or "the capture shows no training that waits"
         return [prose("", [f"How long the training would take on other storage is not known: {reason}."])]
-    sections = [prose("", [limit_text(limit), *enough_texts(limit["enough"])])]
-    for quantity, found in groupby(rows, key=lambda row: row["quantity"]):
-        part = list(found)
-        longest = max(row["elapsed_ns"] for row in part)
+    sections = [prose("", [limit_text(limit), *enough_texts(limit.enough)])]
+    for quantity, found in groupby(limit.points, key=lambda point: point.quantity):
+        points = list(found)
+        longest_ns = max(point.elapsed_ns for point in points)
         sections.append(
             Section(
                 title=_TITLES[quantity],
                 columns=("speed", "training", "above the fastest", "utilisation", BAR),
-                rows=tuple(_row(row, longest) for row in part),
+                rows=tuple(_row(point, longest_ns) for point in points),
             )
         )
     return [*sections, prose("", [_NOTE])]
 
 
 def enough_texts(enough: Mapping[str, float | None]) -> Iterator[str]:
-    """From which multiple of the recorded speed on storage stops to matter, a sentence a quantity."""
+    """A sentence for each quantity: the speed above which faster storage gains little. `enough`: see `StorageLimit`."""
     for quantity, multiple in enough.items():
         what = {"speed": "storage", "bandwidth": "its bandwidth alone", "latency": "its latency alone"}[quantity]
         if multiple is None:
@@ -53,12 +57,11 @@ def enough_texts(enough: Mapping[str, float | None]) -> Iterator[str]:
             yield f"From {multiple:.2g} times the recorded speed on, {what} costs at most 2 %."
 
 
-def _row(row: Mapping[str, Any], longest_ns: int) -> tuple[str, ...]:
-    used = row["utilisation_pct"]
+def _row(point: LimitPoint, longest_ns: int) -> tuple[str, ...]:
     return (
-        "infinite" if row["multiple"] is None else f"{row['multiple']:g} x",
-        format_duration(row["elapsed_ns"]),
-        f"{row['above_fastest_pct']:.1f} %",
-        "-" if used is None else f"{used:.1f} %",
-        bar(row["elapsed_ns"] / longest_ns if longest_ns else 0.0),
+        "infinite" if point.multiple is None else f"{point.multiple:g} x",
+        format_duration(point.elapsed_ns),
+        f"{point.above_fastest_pct:.1f} %",
+        or_dash(point.utilisation_pct, "{:.1f} %".format),
+        bar(point.elapsed_ns / longest_ns if longest_ns else 0.0),
     )

@@ -1,45 +1,50 @@
-"""The output of `dxt-replay merge` for people: first what happened and how good it is, then the figures. Pure."""
+"""Prints the result of `dxt-replay merge`: one sentence on its completeness, then the figures. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from dxt_replay.replay.show.cells import share
 from dxt_replay.replay.show.section import MAX_GROUPS, Column, Kind, Section, facts, prose
 from dxt_replay.traces.text import listed
 from dxt_replay.traces.units import format_bytes, format_count, format_counted, format_duration
+from dxt_replay.traces.unseen import nothing_recorded
+
+if TYPE_CHECKING:
+    from dxt_replay.profiler_merge.merge import MergeResult
+    from dxt_replay.traces.schema import RankClock
 
 _WHOLE = 0.99995
 """Least coverage that prints as 100.00 %."""
 
 
-def merge_sections(merged: Mapping[str, Any]) -> list[Section]:
-    """The tables of `dxt-replay merge`, from its JSON object."""
-    operations = merged["operations"]
+def merge_sections(merged: MergeResult) -> list[Section]:
+    """The tables of `dxt-replay merge`."""
+    coverage = merged.info.coverage
     rows = [
-        ("capture", str(merged["capture"])),
-        ("ranks", format_count(merged["ranks"])),
-        ("operations traced", format_count(operations["traced"])),
-        ("operations from counters", format_count(operations["reconstructed"])),
-        ("files", format_count(merged["files"])),
-        ("spans", format_count(merged["spans"])),
-        ("trace coverage, bytes", share(merged["coverage"]["bytes"])),
-        ("trace coverage, operations", share(merged["coverage"]["operations"])),
+        ("capture", str(merged.capture)),
+        ("ranks", format_count(len(merged.info.ranks))),
+        ("operations traced", format_count(merged.operations)),
+        ("operations from counters", format_count(merged.reconstructed)),
+        ("files", format_count(merged.files)),
+        ("spans", format_count(merged.spans)),
+        ("trace coverage, bytes", share(coverage.bytes)),
+        ("trace coverage, operations", share(coverage.operations)),
     ]
-    if not _io_recorded(merged):
+    if nothing_recorded(coverage.unseen):
         rows = [row for row in rows if row[0] in ("capture", "ranks", "spans")]
     sections = [
         facts(_headline(merged), rows),
-        prose("Warnings", merged["warnings"]),
+        prose("Warnings", merged.info.warnings),
     ]
-    if operations["traced"]:
+    if merged.operations:
         sections.insert(1, _clocks(merged))
     return [section for section in sections if section.rows]
 
 
 def no_dxt(counted: Mapping[str, Mapping[str, int]]) -> str:
-    """The line for a log without a trace: what its counters hold."""
+    """The line for a log without a trace: the operations and bytes that its counters hold."""
     totals = "; ".join(
         f"{name} {format_count(found['reads'])} reads of {format_bytes(found['bytes_read'])} and "
         f"{format_count(found['writes'])} writes of {format_bytes(found['bytes_written'])}"
@@ -48,56 +53,51 @@ def no_dxt(counted: Mapping[str, Mapping[str, int]]) -> str:
     return f"no DXT in this log: it holds Darshan's counters alone ({totals or 'all of them 0'})"
 
 
-def _headline(merged: Mapping[str, Any]) -> str:
-    """What was merged, how complete it is and how well the clocks are known, in one sentence."""
-    operations, coverage = merged["operations"], merged["coverage"]
-    ranks = format_counted(merged["ranks"], "rank")
-    if not _io_recorded(merged):
+def _headline(merged: MergeResult) -> str:
+    """The number of ranks and operations, the trace coverage and the error of the clocks, in one sentence."""
+    coverage = merged.info.coverage
+    ranks = format_counted(len(merged.info.ranks), "rank")
+    if nothing_recorded(coverage.unseen):
         return f"Merged the profiles of {ranks}: no I/O was recorded"
-    if not operations["traced"]:
-        return f"Merged {ranks}, but {no_dxt(merged.get('counted', {}))}"
-    said = [f"Merged {ranks}, {format_counted(operations['traced'], 'operation')}"]
-    known = [share for share in coverage["traceable"] if share is not None]
+    if not merged.operations:
+        return f"Merged {ranks}, but {no_dxt(merged.counted)}"
+    said = [f"Merged {ranks}, {format_counted(merged.operations, 'operation')}"]
+    known = [share for share in coverage.traceable if share is not None]
     if not known:
-        traced = merged.get("recorded_by", "darshan") != "darshan"
+        traced = merged.recorded_by != "darshan"
         why = "a trace has no counters to be held against" if traced else "the log has no counters"
-        why = "some I/O is in no trace" if coverage.get("unseen") else why
+        why = "some I/O is in no trace" if coverage.unseen else why
         said.append(f"trace coverage unknown, as {why}")
     elif min(known) >= _WHOLE:
-        whole = [each for each in (coverage["bytes"], coverage["operations"]) if each is not None]
+        whole = [each for each in (coverage.bytes, coverage.operations) if each is not None]
         streams = ", the rest went through C streams, which DXT does not trace" if min(whole) < _WHOLE else ""
         said.append(f"trace coverage {share(min(whole)) if streams else '100 %'}{streams}")
     else:
         said.append(f"but the trace is partial: coverage {share(min(known))}")
-    if merged["spans"] and merged["clock"]:
-        said.append(f"clocks known within {_known_within(merged['clock'])}")
+    if merged.spans and merged.info.clock:
+        said.append(f"clocks known within {_known_within(merged.info.clock)}")
     return ", ".join(said)
 
 
-def _io_recorded(merged: Mapping[str, Any]) -> bool:
-    """Whether anything recorded I/O: not so of profiles alone."""
-    return all(each["kind"] != "all" for each in merged["coverage"]["unseen"])
-
-
-def _known_within(clocks: Sequence[Mapping[str, Any]]) -> str:
+def _known_within(clocks: Sequence[RankClock]) -> str:
     """The widest interval of the ranks' clocks, and that of their workers' clocks, which are known less well."""
-    ranks = [_width(found) for found in clocks if not found.get("worker")]
-    workers = [_width(found) for found in clocks if found.get("worker")]
+    ranks = [_width(found) for found in clocks if not found.worker]
+    workers = [_width(found) for found in clocks if found.worker]
     if not ranks or not workers or max(workers) <= max(ranks):
         return format_duration(max([*ranks, *workers]))
     return f"{format_duration(max(ranks))}, of worker processes within {format_duration(max(workers))}"
 
 
-def _clocks(merged: Mapping[str, Any]) -> Section:
+def _clocks(merged: MergeResult) -> Section:
     """Alignment of each rank's clock; equal ranks share a row."""
-    groups: dict[tuple[str, int, int], list[Mapping[str, Any]]] = {}
-    for found in merged["clock"]:
-        groups.setdefault((found["method"], found["offset_ns"], _width(found)), []).append(found)
+    groups: dict[tuple[str, int, int], list[RankClock]] = {}
+    for found in merged.info.clock:
+        groups.setdefault((found.method, found.offset_ns, _width(found)), []).append(found)
     shown = list(groups.items())[:MAX_GROUPS]
     left = sum(len(members) for members in groups.values()) - sum(len(members) for _, members in shown)
-    workers = any(found.get("worker") for found in merged["clock"])
+    workers = any(found.worker for found in merged.info.clock)
     notes = [f"and {format_count(left)} more clocks: --json has all"] if left else []
-    if not merged["spans"]:
+    if not merged.spans:
         notes.append("There is no profile to align with: the offsets only matter between these processes.")
     return Section(
         title="Clocks",
@@ -110,7 +110,7 @@ def _clocks(merged: Mapping[str, Any]) -> Section:
         ),
         rows=tuple(
             (
-                _ranges(found["rank"] for found in members),
+                _ranges(found.rank for found in members),
                 *((_workers(members),) if workers else ()),
                 method,
                 format_duration(offset_ns),
@@ -122,14 +122,14 @@ def _clocks(merged: Mapping[str, Any]) -> Section:
     )
 
 
-def _width(clock: Mapping[str, Any]) -> int:
-    low, high = clock["interval_ns"]
-    return int(high - low)
+def _width(clock: RankClock) -> int:
+    low, high = clock.interval_ns
+    return high - low
 
 
-def _workers(members: Sequence[Mapping[str, Any]]) -> str:
-    """Which processes of a rank share a clock: its own, or workers, by their numbers."""
-    numbers = {found.get("worker") or 0 for found in members}
+def _workers(members: Sequence[RankClock]) -> str:
+    """The processes of a rank that share a clock: its own, and its workers by number."""
+    numbers = {found.worker for found in members}
     workers = sorted(numbers - {0})
     named = [f"{'worker' if len(workers) == 1 else 'workers'} {_ranges(workers)}"] if workers else []
     return ", ".join([*(["its own"] if 0 in numbers else []), *named])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from dxt_replay.replay.show.cells import microseconds, or_dash, percent
+from dxt_replay.replay.show.cells import mib_s, microseconds, or_dash, percent, seconds
 from dxt_replay.replay.show.section import Section, prose
-from dxt_replay.traces.units import format_bytes, format_counted
+from dxt_replay.traces.units import format_bytes, format_count, format_counted
 
 if TYPE_CHECKING:
     from dxt_replay.replay.fidelity.noise_floor import FloorResult, NoiseFloor
@@ -27,9 +27,34 @@ def _drift(value: float) -> str:
     return f"{value:.1f} us/s"
 
 
+COSINES = {"cosine": "cosine of all ten factors", "workload_cosine": "cosine without I/O time and bandwidth"}
+"""Labels of the similarities."""
+
+FACTORS: Mapping[str, tuple[str, _Text]] = {
+    "io_time_s": ("I/O time per rank", seconds),
+    "bytes": ("bytes moved", format_bytes),
+    "files": ("files", lambda value: format_count(int(value))),
+    "transfer_size_median": ("transfer size, median", format_bytes),
+    "transfer_size_mean": ("transfer size, mean", format_bytes),
+    "transfer_size_max": ("transfer size, max", format_bytes),
+    "bandwidth_median": ("bandwidth of one operation, median", mib_s),
+    "bandwidth_mean": ("bandwidth of one operation, mean", mib_s),
+    "sequential_pct": ("sequential", percent),
+    "consecutive_pct": ("consecutive", percent),
+}
+"""Factors of the similarity: label, and the text of a value."""
+
+STORAGE: Mapping[str, tuple[str, _Text]] = {
+    "io_time_s": ("I/O time per rank", seconds),
+    "latency_p50_us": ("one read or write, median", microseconds),
+    "latency_p99_us": ("one read or write, slowest 1 %", microseconds),
+    "bandwidth_mib_s": ("bandwidth while I/O runs", mib_s),
+    "elapsed_s": ("whole run", seconds),
+}
+"""What was measured of the storage: label, and the text of a value."""
+
 _MEASURES: Mapping[str, tuple[str, _Text]] = {
-    "similarity.cosine": ("cosine of all ten factors", _cosine),
-    "similarity.workload_cosine": ("cosine without I/O time and bandwidth", _cosine),
+    **{f"similarity.{name}": (label, _cosine) for name, label in COSINES.items()},
     "exact.operations_pct": ("operations that are not equal", percent),
     "exact.bytes_pct": ("bytes that are not equal", percent),
     "exact.files_pct": ("files that one side lacks", percent),
@@ -43,9 +68,9 @@ _MEASURES: Mapping[str, tuple[str, _Text]] = {
     "distribution.transfer_size.ks": ("transfer size, largest gap", _gap),
     "distribution.inter_arrival.ks": ("time from start to start, largest gap", _gap),
     "distribution.latency.ks": ("time of one read or write, largest gap", _gap),
-    "storage.io_time_s": ("I/O time per rank", percent),
+    "storage.io_time_s": (STORAGE["io_time_s"][0], percent),
 }
-"""Measures that are always printed: label, and the text of a value."""
+"""Distances that are always printed: label, and the text of a value."""
 
 _DETAILS: Mapping[str, tuple[str, _Text]] = {
     "exact.inversions_pct": ("neighbours that changed places between threads", percent),
@@ -53,21 +78,13 @@ _DETAILS: Mapping[str, tuple[str, _Text]] = {
     "distribution.transfer_size.wasserstein": ("transfer size, mean shift", format_bytes),
     "distribution.inter_arrival.wasserstein": ("time from start to start, mean shift", microseconds),
     "distribution.latency.wasserstein": ("time of one read or write, mean shift", microseconds),
-    "storage.latency_p50_us": ("one read or write, median", percent),
-    "storage.latency_p99_us": ("one read or write, slowest 1 %", percent),
-    "storage.bandwidth_mib_s": ("bandwidth while I/O runs", percent),
-    "factors.io_time_s": ("factor: I/O time per rank", percent),
-    "factors.bytes": ("factor: bytes moved", percent),
-    "factors.files": ("factor: files", percent),
-    "factors.transfer_size_median": ("factor: transfer size, median", percent),
-    "factors.transfer_size_mean": ("factor: transfer size, mean", percent),
-    "factors.transfer_size_max": ("factor: transfer size, max", percent),
-    "factors.bandwidth_median": ("factor: bandwidth of one operation, median", percent),
-    "factors.bandwidth_mean": ("factor: bandwidth of one operation, mean", percent),
-    "factors.sequential_pct": ("factor: sequential", percent),
-    "factors.consecutive_pct": ("factor: consecutive", percent),
+    **{
+        f"storage.{name}": (STORAGE[name][0], percent)
+        for name in ("latency_p50_us", "latency_p99_us", "bandwidth_mib_s")
+    },
+    **{f"factors.{name}": (f"factor: {label}", percent) for name, (label, _) in FACTORS.items()},
 }
-"""Measures that `--details` adds."""
+"""Distances that `--details` adds."""
 
 _LIMITS: Mapping[str, tuple[str, _Text]] = {
     "similarity": ("similarity of the workload", _cosine),

@@ -26,5 +26,5 @@ def record_sections(recorded: Recorded) -> list[Section]:
     if tracer.note:
         sections.append(prose("What this tracer costs and loses", [tracer.note]))
     if recorded.merged is not None:
-        sections += merge_sections(recorded.merged.as_json())
+        sections += merge_sections(recorded.merged)
     return sections

@@ -1,103 +1,107 @@
-"""The output of `dxt-replay run` for people, from the objects that `--json` prints. Pure."""
+"""The output of `dxt-replay run` and `run --repeat` for people. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from dxt_replay.replay.show.cells import microseconds, or_dash, percent, recorded_training, seconds
 from dxt_replay.replay.show.section import Section, facts, prose
 from dxt_replay.traces.lateness import allowed_lag_us, machine_jitter_us
-from dxt_replay.traces.units import format_bytes, format_count, format_counted, format_signed
+from dxt_replay.traces.replay_record import PERCENTILES
+from dxt_replay.traces.results import by_error_name
+from dxt_replay.traces.units import format_bytes, format_count, format_counted, format_duration, format_signed
+
+if TYPE_CHECKING:
+    from dxt_replay.replay.run.repeat import Repeats
+    from dxt_replay.replay.run.result import RunResult
+    from dxt_replay.traces.measures.span_times import TrainingTime
 
 _TIMES = {
     "lag_us": ("lag (begin - due)", "Lag: how late an operation began."),
     "jitter_us": ("this machine's jitter", "Jitter: how late an idle thread of this machine wakes."),
-    "jitter_before_us": ("its jitter before the run", "Before the run, nothing of the replay keeps it from waking."),
+    "jitter_before_us": ("its jitter before the run", "Before the run, the replay does not delay that thread."),
     "latency_us": ("latency (end - begin)", "Latency: how long the storage took."),
     "response_us": ("response (end - due)", "Response: lag and latency together."),
 }
-"""Key of a run's JSON object -> label of its row, and the sentence that explains it."""
+"""Percentiles of `RunResult` -> label of their row, and the sentence that explains them."""
 
 STOPPED = "STOPPED before the end: the figures cover the part that was replayed until then"
 """Title of a run that was stopped."""
 
 
-def run_sections(run: Mapping[str, Any]) -> list[Section]:
-    """The tables of `dxt-replay run`, from its JSON object."""
-    moved, cache = run["bytes"], run["cache"]
+def run_sections(run: RunResult) -> list[Section]:
+    """The tables of `dxt-replay run`."""
+    tally, cache = run.tally, run.cache
     rows = [
-        ("capture", str(run["capture"])),
-        ("pace", f"{run['pace']}, speed {run.get('speed', 1):g}"),
+        ("capture", str(run.capture)),
+        ("pace", f"{run.pacing.pace.value}, speed {run.pacing.speed:g}"),
         ("interface", _interface(run)),
-        ("operations", format_count(run["operations"])),
-        ("failed", format_count(run["failed"])),
-        ("read", format_bytes(moved["read"])),
-        ("written", format_bytes(moved["written"])),
-        ("elapsed", f"{seconds(run['elapsed_s'])} ({_recorded(run)})"),
-        (
-            "page cache",
-            f"{cache['policy']}; {or_dash(cache['resident_before_pct'], percent)} of the data in it before",
-        ),
-        ("replayer's own work", or_dash((run.get("overhead") or {}).get("fraction_pct"), _at_most_percent)),
+        ("operations", format_count(tally.operations)),
+        ("failed", format_count(tally.failed)),
+        ("read", format_bytes(tally.bytes_read)),
+        ("written", format_bytes(tally.bytes_written)),
+        ("elapsed", f"{seconds(run.elapsed_s)} ({_recorded(run)})"),
+        ("page cache", f"{cache.policy}; {or_dash(cache.resident_before_pct, percent)} of the data in it before"),
+        ("replayer's own work", or_dash(run.overhead.fraction_pct(tally.last_end_ns), _at_most_percent)),
     ]
-    times = {name: label for name, (label, _) in _TIMES.items()}
-    explained = " ".join(sentence for name, (_, sentence) in _TIMES.items() if run.get(name))
-    by_operation = run.get("latency_by_operation_us") or {}
-    several = {name: name for name in by_operation} if len(by_operation) > 1 else {}
+    times = {name: found for name in _TIMES if (found := getattr(run, name)) is not None}
+    explained = " ".join(_TIMES[name][1] for name in times)
+    by_operation = run.latency_by_operation_us
+    training = training_sentence(run.training)
     sections = [
-        prose(STOPPED if run.get("stopped") else "", [*training_sentence(run.get("training")), run_headline(run)]),
+        prose(STOPPED if run.stopped else "", [*training, run_headline(run)]),
         _failures(run),
         facts("Run", rows),
-        _shares("Times of an operation", run, times, notes=(explained,)),
-        _shares("Latency by operation", by_operation, several),
-        prose("Warnings", run.get("warnings", ())),
+        _percentiles("Times of an operation", {_TIMES[name][0]: times[name] for name in times}, explained),
+        _percentiles("Latency by operation", by_operation if len(by_operation) > 1 else {}),
+        prose("Warnings", run.warnings),
     ]
     return [section for section in sections if section.rows]
 
 
-def training_sentence(training: Mapping[str, Any] | None) -> list[str]:
-    """Recorded and predicted duration of training, in a sentence; none if unknown."""
-    if not training or training["ratio"] is None:
+def training_sentence(training: TrainingTime | None) -> list[str]:
+    """Recorded and replayed duration of the training: one sentence, or none if that is unknown."""
+    if training is None or training.ratio is None:
         return []
-    recorded = recorded_training(training, training["recorded_s"], training["ratio"])
-    return [f"Training takes {seconds(training['replayed_s'])} here; {recorded}."]
+    recorded = recorded_training(training.recorded_s, training.recording_wait_s, training.ratio)
+    return [f"Training takes {seconds(training.replayed_s)} here; {recorded}."]
 
 
-def run_headline(run: Mapping[str, Any]) -> str:
-    """What was replayed, whether operations failed and whether they were late, in one line."""
-    done = f"eplayed {format_count(run['operations'])} operations in {seconds(run['elapsed_s'])} ({_recorded(run)})"
-    problems = (
-        [f"{format_counted(run['failed'], 'operation')} failed{_by_name(run.get('errors'))}"] if run["failed"] else []
-    )
-    closes = run.get("close_errors") or {}
-    if closes:
-        problems.append(f"{format_counted(sum(closes.values()), 'file')} failed to close{_by_name(closes)}")
-    if run.get("short"):
-        problems.append(f"{format_counted(run['short'], 'operation')} moved fewer bytes than recorded")
+def run_headline(run: RunResult) -> str:
+    """One line: the operations and their time, and whether any failed or began late."""
+    tally = run.tally
+    done = f"eplayed {format_count(tally.operations)} operations in {seconds(run.elapsed_s)} ({_recorded(run)})"
+    problems = []
+    if tally.failed:
+        problems.append(f"{format_counted(tally.failed, 'operation')} failed{_by_name(tally.errors)}")
+    if tally.close_errors:
+        closes = sum(tally.close_errors.values())
+        problems.append(f"{format_counted(closes, 'file')} failed to close{_by_name(tally.close_errors)}")
+    if tally.short:
+        problems.append(f"{format_counted(tally.short, 'operation')} moved fewer bytes than recorded")
     if problems:
         return f"FAILED: r{done}; {', '.join(problems)}."
-    if run.get("stopped"):
+    if run.stopped:
         return f"R{done}; up to then none failed."
     return f"R{done}, none failed{_punctuality(run)}."
 
 
-def _failures(run: Mapping[str, Any]) -> Section:
-    """The first operations that failed."""
-    named = run.get("failures") or ()
-    in_all = run["failed"] + run.get("short", 0)
+def _failures(run: RunResult) -> Section:
+    """The first operations that failed or moved fewer bytes than recorded."""
+    in_all = run.tally.failed + run.tally.short
     rows = tuple(
         (
-            str(each["rank"]),
-            str(each["lane"]),
-            each["operation"],
-            each["file"],
-            or_dash(each["offset"], str),
-            or_dash(each["length"], str),
-            seconds(each["begin_s"]),
-            each["errno"] or f"{each['moved']} bytes moved",
+            str(each.rank),
+            str(each.lane),
+            each.operation,
+            each.file,
+            or_dash(each.offset, str),
+            or_dash(each.length, str),
+            seconds(each.begin_s),
+            each.errno or f"{each.moved} bytes moved",
         )
-        for each in named
+        for each in run.failures
     )
     more = f"The first {len(rows)} of {format_count(in_all)}; the capture holds all of them."
     return Section(
@@ -108,78 +112,75 @@ def _failures(run: Mapping[str, Any]) -> Section:
     )
 
 
-def _by_name(errors: Mapping[str, int] | None) -> str:
-    """Counts by the name of the error: ` (ENOENT: 3)`."""
-    return f" ({', '.join(f'{name}: {format_count(count)}' for name, count in errors.items())})" if errors else ""
+def _by_name(errors: Mapping[int, int]) -> str:
+    """Counts by errno: ` (ENOENT: 3)`."""
+    return f" ({', '.join(f'{name}: {format_count(count)}' for name, count in by_error_name(errors).items())})"
 
 
-def _punctuality(run: Mapping[str, Any]) -> str:
-    """Lag of the operations, against the limit on this machine."""
-    late_us = (run.get("lag_us") or {}).get("p99")
-    if late_us is None:
+def _punctuality(run: RunResult) -> str:
+    """Lag of the operations, against the limit on this machine; empty if no operation had a due time."""
+    lag_us, limit_us = run.lag_us, _allowed_lag_us(run)
+    if lag_us is None:
         return ""
-    limit_us = allowed_lag_us(_machine_jitter_us(run))
-    lag = f"; lag p99 {microseconds(late_us)}"
-    if not _is_late(run):
+    lag = f"; lag p99 {microseconds(lag_us['p99'])}"
+    if lag_us["p99"] <= limit_us:
         return f"{lag}, on time for this machine (limit {microseconds(limit_us)})"
     late = f"{lag}, LATE (limit {microseconds(limit_us)})"
-    before = run.get("jitter_before_us")
-    if before is None:
+    if run.jitter_before_us is None:
         return f"{late}: `dxt-replay compare` says whether the storage was the cause"
-    taken = run.get("processors_pct")
+    taken = run.processors_pct
     load = "" if taken is None else f" (it took {percent(taken)} of the processors)"
     return (
-        f"{late}: before the run this machine woke an idle thread within {microseconds(before['p99'])}, so the rest is "
-        f"the replay's own share{load} or the storage's; `dxt-replay compare` says which"
+        f"{late}: before the run this machine woke an idle thread within {microseconds(run.jitter_before_us['p99'])}, "
+        f"so the rest is the replay's own share{load} or the storage's; `dxt-replay compare` says which"
     )
 
 
-def _machine_jitter_us(run: Mapping[str, Any]) -> Mapping[str, float] | None:
-    return machine_jitter_us(run.get("jitter_before_us"), run.get("jitter_us"), run.get("processors_pct"))
+def _allowed_lag_us(run: RunResult) -> float:
+    """The largest p99 of the lag that counts as on time on this machine."""
+    return allowed_lag_us(machine_jitter_us(run.jitter_before_us, run.jitter_us, run.processors_pct))
 
 
-def _is_late(run: Mapping[str, Any]) -> bool:
-    """Whether 1 % of the operations began later than this machine explains; False where none had a due time."""
-    late_us = (run.get("lag_us") or {}).get("p99")
-    return late_us is not None and late_us > allowed_lag_us(_machine_jitter_us(run))
+def _is_late(run: RunResult) -> bool:
+    """Whether 1 % of the operations began later than this machine explains; False if none had a due time."""
+    lag_us = run.lag_us
+    return lag_us is not None and lag_us["p99"] > _allowed_lag_us(run)
 
 
-def _recorded(run: Mapping[str, Any]) -> str:
-    """The recorded elapsed time, and what it comes to at the speed of the replay where that differs."""
-    recorded, expected = run["recorded_s"], run.get("expected_s")
-    at_speed = f", {seconds(expected)} at this speed" if expected not in (None, recorded) else ""
-    return f"recorded {seconds(recorded)}{at_speed}"
+def _recorded(run: RunResult) -> str:
+    """The recorded elapsed time, and the time that it takes at the speed of the replay if that differs."""
+    recorded, expected_ns = f"recorded {format_duration(run.recorded_ns)}", run.expected_ns
+    if expected_ns is None or expected_ns == run.recorded_ns:
+        return recorded
+    return f"{recorded}, {format_duration(expected_ns)} at this speed"
 
 
-def _interface(run: Mapping[str, Any]) -> str:
-    """The back ends, and how POSIX calls were made where that was chosen; earlier releases could make vectored ones."""
-    how = [", ".join(run.get("backends") or ["-"]).replace("_", " ")]
-    how += ["direct"] if run.get("direct") else []
-    how += [f"{run['vectored']} buffers a request"] if run.get("vectored") else []
-    return "; ".join(how)
+def _interface(run: RunResult) -> str:
+    """The back ends, and whether POSIX calls went past the page cache."""
+    names = ", ".join(run.io.backends or ["-"]).replace("_", " ")
+    return f"{names}; direct" if run.io.direct else names
 
 
 def _at_most_percent(value: float) -> str:
     return f"at most {percent(value)} of the time"
 
 
-def repeat_sections(repeats: Mapping[str, Any]) -> list[Section]:
-    """The tables of `dxt-replay run --repeat N`, from its JSON object."""
-    elapsed = repeats["elapsed_s"]
+def repeat_sections(repeats: Repeats) -> list[Section]:
+    """The tables of `dxt-replay run --repeat N`."""
+    runs, median_s = repeats.runs, repeats.elapsed_s.median
     rows = [
         (
             str(number),
-            seconds(run["elapsed_s"]),
-            _from_median(run, elapsed["median"]),
-            or_dash((run["lag_us"] or {}).get("p99"), microseconds),
-            or_dash((run["latency_us"] or {}).get("p50"), microseconds),
-            format_count(run["failed"]),
-            or_dash(run["cache"]["resident_before_pct"], percent),
+            seconds(run.elapsed_s),
+            _from_median(run, median_s),
+            "-" if run.lag_us is None else microseconds(run.lag_us["p99"]),
+            "-" if run.latency_us is None else microseconds(run.latency_us["p50"]),
+            format_count(run.tally.failed),
+            or_dash(run.cache.resident_before_pct, percent),
         )
-        for number, run in enumerate(repeats["runs"], start=1)
+        for number, run in enumerate(runs, start=1)
     ]
-    stopped = any(run.get("stopped") for run in repeats["runs"])
-    warnings = dict.fromkeys(text for run in repeats["runs"] for text in run.get("warnings", ()))
+    stopped = any(run.stopped for run in runs)
     sections = [
         prose(f"STOPPED in run {len(rows)}: its figures end there" if stopped else "", [repeat_headline(repeats)]),
         Section(
@@ -188,47 +189,45 @@ def repeat_sections(repeats: Mapping[str, Any]) -> list[Section]:
             rows=tuple(rows),
             notes=("Lag: how late an operation began. Latency: how long the storage took.",),
         ),
-        prose("Warnings", tuple(warnings)),
+        prose("Warnings", dict.fromkeys(text for run in runs for text in run.warnings)),
     ]
     return [section for section in sections if section.rows]
 
 
-def repeat_headline(repeats: Mapping[str, Any]) -> str:
-    """How many runs came to their end, how long they took, and whether any failed or was late, in one line."""
-    elapsed, runs = repeats["elapsed_s"], repeats["runs"]
-    whole = [run for run in runs if not run.get("stopped")]
+def repeat_headline(repeats: Repeats) -> str:
+    """One line: the number of finished runs and their time, and whether any failed or was late."""
+    elapsed, runs = repeats.elapsed_s, repeats.runs
+    whole = [run for run in runs if not run.stopped]
     if not whole:
         return run_headline(runs[0])
     times = "once" if len(whole) == 1 else f"{len(whole)} times"
-    spread = f"{seconds(elapsed['min'])} to {seconds(elapsed['max'])}"
-    done = f"eplayed {times} in a median of {seconds(elapsed['median'])} ({spread}; {_recorded(runs[0])})"
+    spread = f"{seconds(elapsed.min)} to {seconds(elapsed.max)}"
+    done = f"eplayed {times} in a median of {seconds(elapsed.median)} ({spread}; {_recorded(runs[0])})"
     of_runs = f"of {format_counted(len(runs), 'run')}"
-    failed = sum(1 for run in runs if run["failed"] or run.get("short") or run.get("close_errors"))
+    failed = sum(1 for run in runs if run.tally.failed or run.tally.short or run.tally.close_errors)
     if failed:
         return f"FAILED: r{done}; operations or closes failed in {failed} {of_runs}."
-    late = sum(1 for run in whole if _is_late(run))
+    late = sum(map(_is_late, whole))
     if late:
         return (
             f"R{done}, none failed, {late} {of_runs} LATE: `dxt-replay compare` says whether the storage was the cause."
         )
-    known = all((run.get("lag_us") or {}).get("p99") is not None for run in whole)
+    known = all(run.lag_us is not None for run in whole)
     return f"R{done}, none failed{', all on time for this machine' if known else ''}."
 
 
-def _from_median(run: Mapping[str, Any], median_s: float) -> str:
+def _from_median(run: RunResult, median_s: float) -> str:
     """Excess of a run over the median of the finished runs."""
-    if run.get("stopped"):
+    if run.stopped:
         return "stopped"
-    return f"{format_signed(100 * (run['elapsed_s'] / median_s - 1), 2)} %" if median_s else "-"
+    return f"{format_signed(100 * (run.elapsed_s / median_s - 1), 2)} %" if median_s else "-"
 
 
-def _shares(title: str, values: Mapping[str, Any], labels: Mapping[str, str], notes: tuple[str, ...] = ()) -> Section:
-    """Percentiles in us of those of `labels` that were measured."""
-    measured = [(label, values[name]) for name, label in labels.items() if values.get(name)]
-    columns = tuple(measured[0][1]) if measured else ()
+def _percentiles(title: str, times_us: Mapping[str, Mapping[str, float]], *notes: str) -> Section:
+    """Percentiles in us by the labels of their rows."""
     return Section(
         title=title,
-        columns=("", *columns),
-        rows=tuple((label, *(or_dash(found.get(name), microseconds) for name in columns)) for label, found in measured),
+        columns=("", *PERCENTILES),
+        rows=tuple((label, *(microseconds(found[name]) for name in PERCENTILES)) for label, found in times_us.items()),
         notes=notes,
     )

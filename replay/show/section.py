@@ -88,6 +88,7 @@ class Tone(Enum):
 _TONES: Mapping[str, Tone] = {
     "pass": Tone.GOOD,
     "passed": Tone.GOOD,
+    "ok": Tone.GOOD,
     "equal": Tone.GOOD,
     "improvement": Tone.GOOD,
     "no change": Tone.GOOD,

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
+from dxt_replay.profiler_merge.analysis.thresholds import LEAST_UTILISATION_PCT, MATERIAL_PCT, SERIOUS_PCT
 from dxt_replay.replay.show.cells import mib_s, or_dash, percent, run_time, seconds, share
 from dxt_replay.replay.show.section import BAR, MAX_GROUPS, Column, Kind, Section, bar, facts, prose
 from dxt_replay.traces.layers import OBJECT_STORES, lowest
-from dxt_replay.traces.units import format_bytes, format_count, format_counted
+from dxt_replay.traces.storage_limit import Limit, StorageLimit
+from dxt_replay.traces.units import format_bytes, format_count, format_counted, format_duration
 from dxt_replay.traces.unseen import nothing_recorded
 
 if TYPE_CHECKING:
@@ -19,20 +21,17 @@ if TYPE_CHECKING:
     from dxt_replay.profiler_merge.analysis.steady_loop import SteadyLoop
     from dxt_replay.profiler_merge.analysis.summary import Summary
 
-Limit = Mapping[str, Any]
-"""What storage costs a training: the object `storage_limit` of `dxt-replay summary --json`."""
-
-LIMITS_PCT, SLOWS_PCT = 20.0, 5.0
+LIMITS_PCT, SLOWS_PCT = SERIOUS_PCT, MATERIAL_PCT
 """Gain of infinitely fast storage, per cent, from which it limits or slows a run: the severities of findings."""
 
-LONG_WAIT_PCT = 10.0
+LONG_WAIT_PCT = 100 - LEAST_UTILISATION_PCT
 """Input wait, per cent of the loop, that MLPerf Storage does not accept."""
 
 LEAST_REBUILT_PCT = 1.0
-"""Share of the reads and writes, per cent, from which on it is said that they were rebuilt from counters."""
+"""Per cent of the reads and writes. The summary mentions those rebuilt from counters if they are at least this many."""
 
 _LEAST_LIMIT_PCT = 0.05
-"""Limit by storage, per cent, that would be printed as 0.0."""
+"""A storage limit below this, per cent, would be printed as 0.0."""
 
 _TIMES = {
     "read_s": "reads",
@@ -51,7 +50,7 @@ _SOURCES = {"counters": "Darshan's counters", "operations": "the traced operatio
 
 
 def summary_sections(summary: Summary, limit: Limit | None = None) -> list[Section]:
-    """The tables of `dxt-replay summary`. `limit`: what storage costs the training, where that was asked for."""
+    """The tables of `dxt-replay summary`. `limit`: of the training; None if it was not requested."""
     traced, recorded = has_trace(summary), io_recorded(summary)
     sections = [
         prose("", headline(summary, limit)),
@@ -80,13 +79,13 @@ def io_recorded(summary: Summary) -> bool:
 
 
 def headline(summary: Summary, limit: Limit | None = None) -> list[str]:
-    """What ran, what storage can have cost it and what that rests on, in sentences; only what the capture shows."""
+    """Sentences on the job, on the cost of storage, and on the evidence for it, as far as the capture shows them."""
     cost, ran, rest = storage_cost(summary, limit), _what_ran(summary), rests_on_counters(summary)
     return [ran, *cost, *rest] if has_trace(summary) else [*rest, *cost, ran]
 
 
 def rests_on_counters(summary: Summary) -> list[str]:
-    """How many of the reads and writes were rebuilt from counters, in a sentence; none where next to nothing was."""
+    """One sentence on reads and writes that were rebuilt from counters; none below LEAST_REBUILT_PCT."""
     rebuilt = summary.reconstructed
     pct, count = rebuilt.pct or 0.0, rebuilt.read + rebuilt.write
     if pct < LEAST_REBUILT_PCT:
@@ -104,10 +103,10 @@ def rests_on_counters(summary: Summary) -> list[str]:
 
 
 def storage_cost(summary: Summary, limit: Limit | None = None) -> list[str]:
-    """What infinitely fast storage would save, and how that is known, in sentences; none where it is not.
+    """Sentences on the time that infinitely fast storage would save, and on the evidence; none if it is not known.
 
-    Of a capture with training steps it is `limit`. Where that is not known, it is the upper
-    bound `storage_gain_s` of the summary's loop, which the findings use too.
+    For a capture with training steps `limit` has that time. If `limit` is unknown, the time is at most `storage_gain_s`
+    of the summary's loop, which the findings use too.
     """
     if not has_trace(summary):
         return list(_counted_cost(summary))
@@ -175,14 +174,14 @@ def _for_logs(loop: SteadyLoop) -> bool:
 def _gain(summary: Summary, limit: Limit | None) -> Iterable[str]:
     loop, run_s = summary.loop, summary.job.run_time_s
     if loop is not None:
-        known = limit is not None and limit["reason"] is None
-        gain_pct = limit["limit_pct"] if limit is not None and known else loop.storage_gain_pct
-        if limit is not None and known:
+        if isinstance(limit, StorageLimit):
+            gain_pct = limit.limit_pct
             yield limit_text(limit)
         else:
+            gain_pct = loop.storage_gain_pct
             yield _gain_text(loop.storage_gain_s, gain_pct, "loop")
             if limit is not None:
-                yield f"This is an upper bound: {limit['reason']}."
+                yield f"This is an upper bound: {limit}."
         if loop.input_wait_pct >= LONG_WAIT_PCT and _for_logs(loop):
             yield _WAITS_FOR_LOGS
         elif loop.input_wait_pct >= LONG_WAIT_PCT and gain_pct < SLOWS_PCT:
@@ -193,15 +192,15 @@ def _gain(summary: Summary, limit: Limit | None) -> Iterable[str]:
         yield "Without a profile it is not known whether training waited for the I/O."
 
 
-def limit_text(limit: Limit) -> str:
+def limit_text(limit: StorageLimit) -> str:
     """A sentence on the effect of infinitely fast storage."""
-    pct, now = limit["limit_pct"], seconds(limit["elapsed_s"])
-    used, then = limit["utilisation_pct"], limit["fastest_utilisation_pct"]
+    pct, now = limit.limit_pct, format_duration(limit.recorded_ns)
+    used, then = limit.utilisation_pct, limit.fastest_utilisation_pct
     if pct < _LEAST_LIMIT_PCT:
         found = f"Storage does not limit this training: infinitely fast storage would not shorten its {now}"
         return f"{found}; accelerator utilisation {used:.1f} %." if used is not None else f"{found}."
     found = f"Storage limits this training by {pct:.1f} %: with infinitely fast storage it would take "
-    found += f"{seconds(limit['fastest_s'])} instead of {now}"
+    found += f"{format_duration(limit.recorded_ns - limit.saved_ns)} instead of {now}"
     return f"{found}; accelerator utilisation {used:.1f} %, then {then:.1f} %." if used is not None else f"{found}."
 
 
@@ -371,7 +370,7 @@ _STORED = "DFS keeps files in DAOS objects, and other interfaces can lead to eit
 
 
 def _streams(found: InterfaceTotals | None) -> Iterable[str]:
-    """A note where operations on C streams are in the counters alone."""
+    """A note if only counters show some operations on C streams."""
     if found is None or found.source != "counters" or found.reconstructed >= found.operations:
         return
     left = format_count(found.operations - found.reconstructed)
@@ -382,7 +381,7 @@ def _streams(found: InterfaceTotals | None) -> Iterable[str]:
 
 
 def _breakdown(groups: Sequence[GroupTotals], by: str) -> Section:
-    """Sizes and steps in their order, everything else by cost."""
+    """Sizes and steps stay in their order; other groups are sorted by I/O time."""
     shown = sorted(groups, key=lambda group: -group.io_time_s)[:MAX_GROUPS]
     kept = [group for group in groups if group in shown] if by in ("size", "step") else shown
     left = len(groups) - len(kept)

@@ -1,8 +1,9 @@
-"""The tables of `dxt-replay summary --show` for a person: rows of text with bars, from the JSON rows. Pure."""
+"""The tables of `dxt-replay summary --show` for people. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -45,15 +46,18 @@ _SHARES = {
 
 
 def summary_or_tables(found: Views) -> list[Section]:
-    """The output of `dxt-replay summary` for people: where there are tables, the tables and not the totals."""
+    """The output of `dxt-replay summary` for people: the requested tables, or the totals if none was requested."""
     return view_sections(found) if found.tables else summary_sections(found.summary, found.storage_limit)
 
 
 def view_sections(found: Views) -> list[Section]:
-    """Sections of the tables, and of files that could not be looked into."""
+    """Sections of the tables, and of files that could not be read."""
     sections: list[Section] = []
     shares = found.shares
     for name in found.tables:
+        if name == "findings":
+            sections += finding_sections(found.findings)
+            continue
         rows = found.rows(name, MAX_GROUPS)
         if name in ("overlap", "steps") and shares is not None:
             sections += _shares(shares)
@@ -62,7 +66,7 @@ def view_sections(found: Views) -> list[Section]:
             in_all = found.tables[name].num_rows
             sections.append(data_section("Files by rank", RANK_FILES, rows, cost=_moved, rows_in_all=in_all))
         elif name == "storage-limit":
-            sections += limit_sections(rows, found.storage_limit)
+            sections += limit_sections(found.storage_limit)
         elif name in _SECTIONS:
             sections += _SECTIONS[name](rows)
         else:
@@ -78,7 +82,7 @@ def plain_section(name: str, rows: Rows) -> Section:
 
 
 def unread_sections(unread: Mapping[str, str]) -> list[Section]:
-    """Files that could not be looked into: how many are not on this machine, and the others each with its reason."""
+    """Files that could not be read: the number of those that are not on this machine, and the reason for each other."""
     absent = [path for path, why in unread.items() if why == NOT_HERE]
     damaged = [(path, why) for path, why in unread.items() if why != NOT_HERE]
     sections = []
@@ -141,6 +145,15 @@ def _dependencies(rows: Rows) -> list[Section]:
     return [data_section("What operations wait for", columns_of("dependencies"), rows)]
 
 
+def _lanes(rows: Rows) -> list[Section]:
+    """Ids as they are, without separators of thousands."""
+    columns = [
+        replace(each, text=str) if name in ("pid", "thread") else each
+        for name, each in zip(TABLES["lanes"].columns, columns_of("lanes"), strict=True)
+    ]
+    return [data_section("Lanes", columns, rows)]
+
+
 def _sizes(rows: Rows) -> list[Section]:
     def label(row: Mapping[str, Any]) -> str:
         least, most = row["least_bytes"], row["most_bytes"]
@@ -186,7 +199,6 @@ def _size_sections(rows: Rows, label: Callable[[Mapping[str, Any]], str]) -> lis
 
 
 _SECTIONS: Mapping[str, Callable[[Rows], list[Section]]] = {
-    "findings": finding_sections,
     "overlap": _overlap,
     "steps": _steps,
     "sizes": _sizes,
@@ -194,9 +206,10 @@ _SECTIONS: Mapping[str, Callable[[Rows], list[Section]]] = {
     "exact-sizes": _exact_sizes,
     "files": lambda rows: [data_section("Files", FILES, rows, cost=_cost(rows))],
     "ranks": lambda rows: [data_section("Ranks", RANKS, rows, cost=_cost(rows))],
+    "lanes": _lanes,
     "dependencies": _dependencies,
     "timeline": lambda rows: [timeline_section(rows)],
     "tfrecords": lambda rows: [data_section("TFRecord files", TFRECORDS, rows)],
     "datasets": lambda rows: [data_section("HDF5 datasets", DATASETS, rows)],
 }
-"""Tables that a person sees otherwise than `plain_section` has them: other columns, bars, or no table at all."""
+"""Tables that `plain_section` does not make, because they have other columns or bars, or are text."""

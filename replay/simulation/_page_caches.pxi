@@ -1,4 +1,5 @@
-# What the page caches of the nodes hold, and what is read ahead into them as Linux does it (mm/readahead.c).
+# The page caches of the nodes, and read-ahead into them as in Linux (mm/readahead.c). Offsets and lengths are in bytes,
+# ranges are half-open, times are in ns. A function that is `except` can fail only for lack of memory.
 
 cdef enum:
     PAGE_BYTES = 4096   # a read fetches whole pages
@@ -70,7 +71,7 @@ cdef int64_t _from(const CachedFile *file, int64_t at) noexcept nogil:
 
 
 cdef double _ready(const CachedFile *file, int64_t first, int64_t until) noexcept nogil:
-    """When what is held of a range is there; 0 where nothing is held."""
+    """The time at which all held bytes of a range have arrived; 0 if none are held."""
     cdef double latest = 0
     cdef int64_t at = _from(file, first), count = file.extents.size()
     while at < count and file.extents[at].first < until:
@@ -89,7 +90,7 @@ cdef Range _missing(const CachedFile *file, int64_t first, int64_t until) noexce
 
 
 cdef int64_t _held_before(const CachedFile *file, int64_t at, int64_t most) noexcept nogil:
-    """How many bytes before a place are held without a hole, at most so many."""
+    """Bytes directly before `at` that are held without a hole, `most` at most."""
     cdef int64_t begin = at, place = _from(file, at) - 1
     while place >= 0 and file.extents[place].until == begin and at - begin < most:
         begin = file.extents[place].first
@@ -98,7 +99,7 @@ cdef int64_t _held_before(const CachedFile *file, int64_t at, int64_t most) noex
 
 
 cdef int64_t _met(CachedFile *file, int64_t first, int64_t until) except -2 nogil:
-    """The first marked page of a range, which is marked no more; -1 where there is none."""
+    """The first marked page of a range, -1 if there is none. Takes its mark away."""
     cdef vector[int64_t].iterator mark = lower_bound(file.marks.begin(), file.marks.end(), first)
     cdef int64_t page
     if mark == file.marks.end() or dereference(mark) >= until:
@@ -109,7 +110,7 @@ cdef int64_t _met(CachedFile *file, int64_t first, int64_t until) except -2 nogi
 
 
 cdef int64_t _drop(CachedFile *file, int64_t first, int64_t until) except -1 nogil:
-    """Drop a range and its marks: how many bytes of it were held."""
+    """Drop a range and its marks. Returns the bytes of it that were held."""
     cdef int64_t dropped = 0, at = _from(file, first)
     cdef Extent whole
     file.marks.erase(
@@ -144,7 +145,7 @@ cdef class Caches:
         self.largest_fetch = max(model.largest_fetch // PAGE_BYTES * PAGE_BYTES, self.read_ahead)
 
     cdef CachedFile *file(self, int64_t node, int64_t file) except NULL nogil:
-        """What a node holds of a file; it stays where it is."""
+        """What a node holds of a file, made if absent. The pointer stays valid as long as the caches."""
         cdef pair[uint64_t, CachedFile] new
         cdef unordered_map[uint64_t, CachedFile].iterator found = self.files.find(_key(node, file))
         if found == self.files.end():
@@ -153,7 +154,7 @@ cdef class Caches:
         return &dereference(found).second
 
     cdef Reader *reader(self, int64_t rank, int64_t file) except NULL nogil:
-        """How a rank reads a file."""
+        """How a rank reads a file, made if absent. The pointer stays valid as long as the caches."""
         cdef pair[uint64_t, Reader] new
         cdef unordered_map[uint64_t, Reader].iterator found = self.readers.find(_key(rank, file))
         if found == self.readers.end():
@@ -203,11 +204,11 @@ cdef class Caches:
     cdef int wanted(
         self, CachedFile *file, Reader *reader, int64_t *at, int64_t until, int64_t size, Range *fetch
     ) except -1 nogil:
-        """Whether a read of the pages `at` to `until` makes more be fetched: what, and in `at` where the read goes on.
+        """Whether a read of the bytes `at` to `until` (whole pages) triggers a fetch, at the first marked or missing
+        page.
 
-        It is a marked page that the reader meets, or else a page that is missing. Of the range, which may be empty,
-        some may be held. size: of the file; nothing is fetched ahead beyond it.
-        """
+        If so, `fetch` gets the range to fetch, which may be empty or partly held, and `at` the place where the read
+        goes on: call again with it. `size`: bytes of the file; nothing is fetched ahead beyond it."""
         cdef int64_t marked, end = (size + PAGE_BYTES - 1) // PAGE_BYTES * PAGE_BYTES
         cdef Range gap = _missing(file, at[0], until), page
         marked = _met(file, at[0], gap.first if gap.first < gap.until else until)
@@ -282,7 +283,7 @@ cdef class Caches:
         return True
 
     cdef int64_t synced(self, int64_t number, int64_t of) except -1 nogil:
-        """The dirty bytes of a file, which are none from now on."""
+        """Make the dirty bytes of a file clean. Returns how many they were."""
         cdef CachedFile *file = self.file(number, of)
         cdef int64_t dirty = file.dirty
         file.dirty = 0

@@ -133,13 +133,14 @@ cdef class Queues:
             own.buckets.resize(instances[limit.each], Bucket(0.0, 0.0, -1.0, 0.0, 0.0))
 
     cdef object busy_ns(self, int64_t limit):
-        """How long a limit took to let everything through, by what has one of its own."""
+        """Time in ns in which each instance (server, node, ...) of a limit was busy with what passed it."""
         cdef int64_t at
         cdef int64_t count = self.limits[limit].buckets.size()
         return np.array([self.limits[limit].buckets[at].busy_ns for at in range(count)])
 
     cdef double time_of(self, int kind, int64_t size, int64_t in_flight) noexcept nogil:
-        """How long a request takes by itself, ns."""
+        """Time in ns that a request of `size` bytes takes by itself with `in_flight` requests in flight, before
+        jitter and `scale`."""
         cdef const Table *table = &self.tables[kind]
         cdef double share
         cdef int64_t row = _interval(table.in_flight, in_flight, &share)
@@ -149,8 +150,10 @@ cdef class Queues:
     cdef double request(
         self, int64_t now, int64_t node, int kind, int64_t file, int64_t offset, int64_t length, double start
     ) except -1 nogil:
-        """When a request that reaches the servers ends. `start`: when it is sent, if that is later than now: it has its
-        place in the limits from now on, so that they never idle for it."""
+        """When a request to the servers ends, ns.
+
+        `start`: when it is sent, `now` or later. Its place in the limits is that of a request at `now`, so that no
+        limit idles until it is sent. Requests come in the order of `now`. `offset`, `length`: bytes of the file."""
         cdef Turn passed = Turn(start, start, -1, -1)
         cdef double end = start
         cdef int64_t width = self.stripe_bytes, count = self.stripe_count, first, last, stripe, size, server
@@ -177,7 +180,8 @@ cdef class Queues:
     cdef void _pass(
         self, int64_t now, int kind, int64_t size, int scope, int64_t instance, Turn *passed
     ) noexcept nogil:
-        """Pass the limits of a scope; the system's with those of a node."""
+        """Pass the limits of a scope, and with those of a node the limits of the system. `passed` gets the latest turn
+        and end of all of them, ns, and which limit decided. `size`: bytes; `instance`: number of the server or node."""
         cdef LimitQueue *limit
         cdef Bucket *bucket
         cdef int64_t amount
@@ -213,7 +217,8 @@ cdef class Queues:
     cdef double _served(
         self, int64_t now, int kind, int64_t size, int scope, int64_t instance, Turn passed, double start
     ) except -1 nogil:
-        """When a server has done its piece of a request."""
+        """When a server has done its piece of `size` bytes of a request, ns. Passes the limits of that server, takes a
+        slot if slots are limited, and adds the time of the request for the number in flight."""
         cdef Server *server = &self.servers[instance + (self.data_servers if scope == METADATA else 0)]
         cdef bint counted = self.data_in_flight if scope == SERVER else self.metadata_in_flight
         cdef int64_t count = 1

@@ -1,8 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 # distutils: language = c++
-"""A storage model at work: when each operation ends.
+"""A storage model at work: it says when each operation ends.
 
-Operations come in the order of the times at which they begin, and take their places in all queues at that moment.
+Operations come in the order of their begins. Each one joins all queues on its way at its begin. Times are in ns from
+the start of the run. Everything runs in one thread, without the interpreter lock.
 
 One module in parts that are included here: `_page_caches.pxi`, what the nodes hold, and `_request_queues.pxi`, the
 limits, servers and tables of times.
@@ -42,8 +43,7 @@ include "_request_queues.pxi"
 
 
 cdef class SimulatedStorage(Service):
-    """A storage at the begin of a run. `scale`: all times are so many times as long. `file_bytes`: int64 by file, how
-    large it is."""
+    """A storage at the begin of a run. `scale`: factor of all times. `file_bytes`: int64 by file, its size."""
 
     cdef Queues queues
     cdef Caches caches  # None without
@@ -65,7 +65,7 @@ cdef class SimulatedStorage(Service):
 
     @property
     def use(self):
-        """What was done so far."""
+        """Operations, requests and busy times so far, a `StorageUse`."""
         cdef Queues queues = self.queues
         cdef int64_t number, limits = queues.limits.size()
         own_ns = [queues.servers[number].own_ns for number in range(<int64_t>queues.servers.size())]
@@ -85,6 +85,7 @@ cdef class SimulatedStorage(Service):
         )
 
     cdef int64_t serve(self, int64_t now, int64_t rank, int64_t file_shift, const Item *item) except -1 nogil:
+        """See `Service.serve`: the end in ns, rounded up. Fails only without memory."""
         cdef int kind = item.kind
         cdef int64_t length = item.amount if kind <= WRITE else 0, file = item.subject + file_shift
         cdef int64_t node = rank // self.ranks_per_node, held, ends
@@ -117,7 +118,7 @@ cdef class SimulatedStorage(Service):
     cdef double _read(
         self, int64_t now, int64_t rank, int64_t file, int64_t offset, int64_t length, int64_t size
     ) except -1 nogil:
-        """When a read ends that may find its bytes in the cache of its node."""
+        """When a read ends, ns, through the page cache of its node. `size`: bytes of the file."""
         cdef int64_t node = rank // self.ranks_per_node, first, until, largest, at, part
         cdef double end = now + self.queues.scale * self.queues.time_of(HIT, length, 1), ready, got, reached
         cdef CachedFile *held = self.caches.file(node, file)
@@ -150,7 +151,7 @@ cdef class SimulatedStorage(Service):
     cdef double _streamed(
         self, int64_t now, int64_t rank, int64_t file, int64_t offset, int64_t length, bint stream
     ) except -1 nogil:
-        """When a write ends, which a C stream may hold back."""
+        """When a write ends, ns. A write through a C stream waits in its buffer until STREAM_BYTES are there."""
         cdef int64_t held = 0
         if stream:
             held = self._let_go(rank, file)
@@ -160,7 +161,7 @@ cdef class SimulatedStorage(Service):
         return self._write(now, rank, file, max(offset - held, 0), held + length)
 
     cdef int64_t _let_go(self, int64_t rank, int64_t file) noexcept nogil:
-        """What a rank's C stream of a file holds, which is nothing from now on."""
+        """Empty the buffer of a rank's C stream of a file. Returns the bytes that it held."""
         cdef unordered_map[uint64_t, int64_t].iterator found = self.buffered.find(_key(rank, file))
         cdef int64_t held
         if found == self.buffered.end():
@@ -170,7 +171,7 @@ cdef class SimulatedStorage(Service):
         return held
 
     cdef double _write(self, int64_t now, int64_t rank, int64_t file, int64_t offset, int64_t length) except -1 nogil:
-        """When a write ends that the cache of its node may take."""
+        """When a write ends, ns, through the page cache of its node if that has room for dirty bytes."""
         cdef int64_t node = rank // self.ranks_per_node
         cdef Node *cache
         cdef CachedFile *held

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dxt_replay.replay.simulation.storage_model import StorageModel
 from dxt_replay.traces.units import ns_to_seconds
+
+if TYPE_CHECKING:
+    from dxt_replay.replay.simulation.simulated_job import StepTime
 
 ALIKE = 0.05
 """A replay that differs by this share of the simulated time agrees with it: replays vary by a few per cent."""
@@ -57,23 +60,27 @@ class Agreement:
             ends += [round(free_ns + times * max(end - free_ns, 0)) for end in interval_ns]
         return min(ends), max(ends)
 
+    @property
+    def difference_pct(self) -> float:
+        """Excess of the measured time over the simulated one, per cent."""
+        return 100.0 * (self.ratio - 1.0)
+
     def as_json(self) -> dict[str, Any]:
-        """The figures."""
+        """The object `check` of `dxt-replay simulate --json`."""
         return {
             "verdict": self.verdict,
             "steps": None if self.steps is None else list(self.steps),
             "simulated_s": ns_to_seconds(self.simulated_ns),
             "measured_s": ns_to_seconds(self.measured_ns),
-            "difference_pct": 100.0 * (self.ratio - 1.0),
+            "difference_pct": self.difference_pct,
         }
 
 
-def first_steps(steps: Iterable[Mapping[str, Any]], seconds: float) -> tuple[int, int] | None:
-    """The steps from the first on that take so many seconds, of `Prediction.steps`; None where all take no longer."""
-    listed = [(int(step["step"]), sum(value for name, value in step.items() if name != "step")) for step in steps]
-    passed = list(itertools.accumulate(ms / 1e3 for _, ms in listed))
-    last = next((place for place, done in enumerate(passed) if done >= seconds), len(listed))
-    return (listed[0][0], listed[last][0]) if last + 1 < len(listed) else None
+def first_steps(steps: Sequence[StepTime], seconds: float) -> tuple[int, int] | None:
+    """The first and the last of the first steps that take so many seconds; None if all of them take no longer."""
+    passed = itertools.accumulate(step.total / 1e3 for step in steps)
+    last = next((place for place, done in enumerate(passed) if done >= seconds), len(steps))
+    return (steps[0].step, steps[last].step) if last + 1 < len(steps) else None
 
 
 def refusal(found: Agreement, model: StorageModel) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,16 @@ from dxt_replay.replay.causal.lane_events import EventLane, LaneTimes, Watch, ru
 from dxt_replay.replay.engine.items import MARK
 from dxt_replay.replay.simulation._simulated_storage import SimulatedStorage
 from dxt_replay.replay.simulation.agreement import Agreement
-from dxt_replay.replay.simulation.simulated_job import TIME_CLASSES, SimulatedJob
+from dxt_replay.replay.simulation.simulated_job import TIME_CLASSES, SimulatedJob, StepTime, TimeSpent
 from dxt_replay.replay.simulation.storage_model import StorageModel
 from dxt_replay.replay.simulation.storage_use import KIND_NAMES, StorageUse
 from dxt_replay.traces.units import NS_PER_US, ns_to_seconds
 
 BUSY = 0.7
 """Share of the time from which on a queue that is busy holds a job up."""
+
+PROGRESS_S = 0.2
+"""Seconds between two reports of progress."""
 
 FREE_PCT = 2.0
 """Per cent of the time that storage costs, up to which it does not limit a job."""
@@ -42,6 +45,38 @@ class Run:
     operations: int
     items: int
     seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceUse:
+    """How busy a limit is, or the slots of servers.
+
+    each: what has one of its own, of SCOPES. instances: how many there are.
+    busy_mean_pct, busy_max_pct: share of the time, mean of the instances and the busiest one.
+    waited_s: how long all requests waited for it; None if it is not known.
+    """
+
+    name: str
+    each: str
+    instances: int
+    busy_mean_pct: float
+    busy_max_pct: float
+    waited_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestTotals:
+    """Operations of one kind.
+
+    bytes: moved by them. mean_us: mean time of one.
+    requests, request_bytes: those that reached a server.
+    """
+
+    operations: int
+    bytes: int
+    mean_us: float
+    requests: int
+    request_bytes: int
 
 
 MODEL_ERROR = 0.1
@@ -103,10 +138,9 @@ class Prediction:
     def utilisation_pct(self) -> float | None:
         """Accelerator utilisation: the recorded compute, per cent of the simulated training loops without evaluations;
         None without steps, or where the capture shows no compute."""
-        spent = self.runs[0].spent
-        if spent is None or not self.job.compute_ns:
+        if not self.job.compute_ns:
             return None
-        in_steps = spent.spent_ns[:-1]
+        in_steps = self._spent.spent_ns[:-1]
         loops_ns = int(in_steps.sum() - in_steps[:, TIME_CLASSES.index("evaluation")].sum())
         compute_ns = self.job.compute_ns * self.ranks / self.job.ranks
         return min(100.0 * compute_ns / loops_ns, 100.0) if loops_ns > 0 else None
@@ -127,10 +161,14 @@ class Prediction:
             "free_storage_s": ns_to_seconds(self.free.elapsed_ns),
             "storage_limits_pct": self.storage_pct,
             "accelerator_utilisation_pct": self.utilisation_pct,
-            "time_s": self._time_s(),
+            "time_s": asdict(self.spent_s()),
             "bottleneck": self.bottleneck(),
-            "resources": self.resources(),
-            "requests": self._requests(),
+            "resources": [asdict(each) for each in self.resources()],
+            "requests": {
+                "by_operation": {name: asdict(each) for name, each in self.requests().items()},
+                "cache_hits": self.use.hits,
+                "cache_hit_bytes": self.use.hit_bytes,
+            },
             "simulated": {
                 "operations": sum(run.operations for run in self.runs),
                 "items": sum(run.items for run in self.runs),
@@ -138,85 +176,86 @@ class Prediction:
             },
         }
 
-    def _time_s(self) -> dict[str, float]:
-        spent = self.runs[0].spent
-        assert spent is not None
-        return {
-            name: ns_to_seconds(int(total)) / self.ranks
-            for name, total in zip(TIME_CLASSES, spent.spent_ns.sum(axis=0).tolist(), strict=True)
-        }
+    @property
+    def use(self) -> StorageUse:
+        """Use of the storage in the first run."""
+        use = self.runs[0].use
+        assert use is not None  # only `free` has no storage
+        return use
 
-    def steps(self) -> list[dict[str, Any]]:
-        """Of each step, the mean time over the ranks by TIME_CLASSES, ms."""
+    @property
+    def _spent(self) -> Watch:
         spent = self.runs[0].spent
-        assert spent is not None
-        per_rank = spent.spent_ns[:-1] / 1e6 / self.ranks
+        assert spent is not None  # only `free` is not watched
+        return spent
+
+    def spent_s(self) -> TimeSpent:
+        """Where the time of a training thread goes in the first run, seconds."""
+        totals = self._spent.spent_ns.sum(axis=0).tolist()
+        return TimeSpent(
+            **{name: ns_to_seconds(total) / self.ranks for name, total in zip(TIME_CLASSES, totals, strict=True)}
+        )
+
+    def steps(self) -> list[StepTime]:
+        """The same step by step, without steps that take no time."""
+        per_rank = self._spent.spent_ns[:-1] / 1e6 / self.ranks
         return [
-            {"step": spent.first_step + at, **dict(zip(TIME_CLASSES, row, strict=True))}
+            StepTime(step=self._spent.first_step + at, **dict(zip(TIME_CLASSES, row, strict=True)))
             for at, row in enumerate(per_rank.tolist())
             if any(row)
         ]
 
-    def resources(self) -> list[dict[str, Any]]:
-        """How busy each limit and each kind of servers with slots is, and how long requests waited for it."""
-        use, elapsed, model = self.runs[0].use, max(self.runs[0].elapsed_ns, 1), self.model
-        if use is None:
-            return []
-        found = []
-        for limit, busy_ns, turn_ns, pipe_ns in zip(model.limits, use.busy_ns, use.turn_ns, use.pipe_ns, strict=True):
-            found.append(_resource(limit.name, limit.each, busy_ns / elapsed, float(turn_ns + pipe_ns)))
+    def resources(self) -> list[ResourceUse]:
+        """Use of each limit, and of each kind of servers with slots, in the first run."""
+        use, elapsed, model = self.use, max(self.runs[0].elapsed_ns, 1), self.model
+        waited_ns = (use.turn_ns + use.pipe_ns).tolist()
+        found: list[tuple[str, str, np.ndarray, float | None]] = [
+            (limit.name, limit.each, busy_ns / elapsed, waited / 1e9)
+            for limit, busy_ns, waited in zip(model.limits, use.busy_ns, waited_ns, strict=True)
+        ]
         if model.servers.slots:
-            busy = use.server_ns / (elapsed * model.servers.slots)
-            found.append(_resource("slots of each server", "server", busy, None))
+            found.append(("slots of each server", "server", use.server_ns / (elapsed * model.servers.slots), None))
         if model.metadata.slots:
             busy = use.metadata_ns / (elapsed * model.metadata.slots)
-            found.append(_resource("slots of each metadata server", "metadata", busy, None))
-        return found
+            found.append(("slots of each metadata server", "metadata", busy, None))
+        return [
+            ResourceUse(
+                name=name,
+                each=each,
+                instances=len(busy),
+                busy_mean_pct=100.0 * float(busy.mean()),
+                busy_max_pct=100.0 * float(busy.max()),
+                waited_s=waited_s,
+            )
+            for name, each, busy, waited_s in found
+        ]
 
     def bottleneck(self) -> str:
         """The bottleneck of the job, in words."""
         if self.storage_pct < FREE_PCT:
             return "not storage: with infinitely fast storage the run would take as long"
-        busiest = max(self.resources(), key=lambda each: float(each["busy_max_pct"]), default=None)
-        if busiest is not None and busiest["busy_max_pct"] >= 100 * BUSY:
-            return f"{busiest['name']}: busy {busiest['busy_max_pct']:.0f} % of the time"
-        metadata = self._own_share_of_metadata()
-        if metadata > 0.5:
+        busiest = max(self.resources(), key=lambda each: each.busy_max_pct, default=None)
+        if busiest is not None and busiest.busy_max_pct >= 100 * BUSY:
+            return f"{busiest.name}: busy {busiest.busy_max_pct:.0f} % of the time"
+        total = float(self.use.operation_ns.sum())
+        if total and float(self.use.operation_ns[2:].sum()) / total > 0.5:
             return "latency of metadata operations: no queue is busy, each operation takes its own time"
         return "latency of reads and writes: no queue is busy, each request takes its own time"
 
-    def _own_share_of_metadata(self) -> float:
-        use = self.runs[0].use
-        total = 0.0 if use is None else float(use.operation_ns.sum())
-        return 0.0 if use is None or not total else float(use.operation_ns[2:].sum()) / total
-
-    def _requests(self) -> dict[str, Any]:
-        use = self.runs[0].use
-        if use is None:
-            return {}
-        by_kind = {
-            name: {
-                "operations": int(use.operations[kind]),
-                "bytes": int(use.operation_bytes[kind]),
-                "mean_us": float(use.operation_ns[kind]) / NS_PER_US / int(use.operations[kind]),
-                "requests": int(use.requests[kind]),
-                "request_bytes": int(use.request_bytes[kind]),
-            }
+    def requests(self) -> dict[str, RequestTotals]:
+        """Operations of the first run, by the name of their kind (KIND_NAMES)."""
+        use = self.use
+        return {
+            name: RequestTotals(
+                operations=int(use.operations[kind]),
+                bytes=int(use.operation_bytes[kind]),
+                mean_us=float(use.operation_ns[kind]) / NS_PER_US / int(use.operations[kind]),
+                requests=int(use.requests[kind]),
+                request_bytes=int(use.request_bytes[kind]),
+            )
             for kind, name in enumerate(KIND_NAMES)
             if use.operations[kind]
         }
-        return {"by_operation": by_kind, "cache_hits": use.hits, "cache_hit_bytes": use.hit_bytes}
-
-
-def _resource(name: str, each: str, busy: np.ndarray, waited_ns: float | None) -> dict[str, Any]:
-    return {
-        "name": name,
-        "each": each,
-        "instances": len(busy),
-        "busy_mean_pct": 100.0 * float(busy.mean()),
-        "busy_max_pct": 100.0 * float(busy.max()),
-        "waited_s": None if waited_ns is None else waited_ns / 1e9,
-    }
 
 
 def _timed(lanes: Sequence[EventLane]) -> list[EventLane]:
@@ -231,10 +270,12 @@ def _training_ns(lanes: Sequence[EventLane]) -> int:
     return max(int(found.max()) for found in marks) - min(int(found.min()) for found in marks) if marks else 0
 
 
-def _simulated(lanes: Sequence[EventLane], storage: SimulatedStorage | None, watch: Watch | None) -> Run:
-    """Run the lanes once, with or without a storage."""
+def _simulated(
+    lanes: Sequence[EventLane], storage: SimulatedStorage | None, watch: Watch | None, served: np.ndarray
+) -> Run:
+    """Run the lanes once, with or without a storage. served: as of `run_lanes`."""
     began, timed = time.thread_time(), _timed(lanes)
-    done = run_lanes(timed, storage, watch)
+    done = run_lanes(timed, storage, watch, served)
     return Run(
         elapsed_ns=int(done.end_ns.max(initial=0)),
         training_ns=_training_ns(timed),
@@ -246,10 +287,18 @@ def _simulated(lanes: Sequence[EventLane], storage: SimulatedStorage | None, wat
     )
 
 
-def predict(job: SimulatedJob, model: StorageModel, *, ranks: int, seeds: int) -> Prediction:
+def predict(
+    job: SimulatedJob,
+    model: StorageModel,
+    *,
+    ranks: int,
+    seeds: int,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Prediction:
     """Simulate a job on a storage: with `seeds` seeds where the model has jitter, and at the limits of its uncertainty.
 
     The runs share nothing and go side by side; one run is serial, as its ranks share servers and meet at collectives.
+    `on_progress` gets the simulated operations of all runs, and their number when all are done.
     Raises: ReplayError when lanes wait for each other in a circle.
     """
     lanes = job.lanes(ranks)
@@ -257,20 +306,26 @@ def predict(job: SimulatedJob, model: StorageModel, *, ranks: int, seeds: int) -
     chosen = [(first + number, 1.0) for number in range(seeds if model.jitter is not None else 1)]
     limits = [(first, 1.0 - model.uncertainty), (first, 1.0 + model.uncertainty)] if model.uncertainty else []
 
-    def run(seed: int, scale: float) -> Run:
+    served = np.zeros((1 + len(chosen) + len(limits), 1), dtype=np.int64)
+
+    def run(seed: int, scale: float, served: np.ndarray) -> Run:
         storage = SimulatedStorage(model, ranks=ranks, file_bytes=job.file_bytes, seed=seed, scale=scale)
-        return _simulated(lanes, storage, job.watch())
+        return _simulated(lanes, storage, job.watch(), served)
 
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        free = pool.submit(_simulated, lanes, None, None)
-        runs = list(pool.map(run, *zip(*chosen, *limits, strict=True)))
-    inferred = any(each.known is None for each in job.steps.models.values())
+        free = pool.submit(_simulated, lanes, None, None, served[0])
+        runs = [pool.submit(run, *each, own) for each, own in zip((*chosen, *limits), served[1:], strict=True)]
+        left: set[Future[Run]] = {free, *runs}
+        while left:
+            left = wait(left, timeout=PROGRESS_S).not_done
+            if on_progress is not None:
+                on_progress(int(served.sum()), len(served) * job.operations_of(ranks))
     return Prediction(
         job=job,
         model=model,
         ranks=ranks,
-        runs=runs,
+        runs=[each.result() for each in runs],
         seeds=len(chosen),
         free=free.result(),
-        model_error=MODEL_ERROR if inferred else 0.0,
+        model_error=0.0 if job.known else MODEL_ERROR,
     )

@@ -3,22 +3,54 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
+from dxt_replay.replay.causal.causal_items import Meetings, RankCounters, with_meetings
 from dxt_replay.replay.causal.lane_events import CODES, KINDS, EventLane, Watch
-from dxt_replay.replay.causal.paced_ranks import Steps, io_lanes
+from dxt_replay.replay.causal.paced_ranks import meetings_of, rank_items
+from dxt_replay.replay.causal.rank_notes import RankNotes
 from dxt_replay.replay.causal.training_loop import CHECKPOINT, COLLECTIVE, ENTRY, EVALUATION, FETCH
-from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER
+from dxt_replay.replay.plan.chosen_layers import LayerChoice
 from dxt_replay.replay.plan.pacing import Pacing
 from dxt_replay.replay.plan.plan_row import NO_EVENT
+from dxt_replay.replay.plan.survey import spans_by_rank, survey_rank
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.store.reader import Capture
 
-TIME_CLASSES = ("compute", "input_wait", "meetings", "checkpoints", "evaluation", "loading")
-"""Where the time of a training thread goes."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSpent:
+    """Where the time of a training thread goes: mean over the ranks, in seconds unless stated otherwise.
+
+    input_wait: for its next batch. meetings: for the other ranks. loading: before the first step.
+    """
+
+    compute: float
+    input_wait: float
+    meetings: float
+    checkpoints: float
+    evaluation: float
+    loading: float
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return float(sum(getattr(self, name) for name in TIME_CLASSES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime(TimeSpent):
+    """Where the time of one step goes, ms."""
+
+    step: int
+
+
+TIME_CLASSES = tuple(field.name for field in dataclasses.fields(TimeSpent))
+"""The columns of `Watch.spent_ns`."""
 
 _CLASS_OF_EVENT = {
     NO_EVENT: "compute",
@@ -37,30 +69,50 @@ MAX_STEPS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RankItems:
+    """The items of a recorded rank by itself, as if it were the only one.
+
+    lanes: the items of its I/O lanes and of its input pipeline (`PLAN_ROW`). script: those of its training thread,
+    without meetings. counters: how many counters it uses. operations: of all its lanes.
+    """
+
+    lanes: Sequence[np.ndarray]
+    script: np.ndarray
+    counters: int
+    operations: int
+    notes: RankNotes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SimulatedJob:
     """The lanes of the recorded ranks, from which those of any number of ranks are made.
 
-    steps: the causal models. io_lanes: by recorded rank, the items of its lanes and of its input pipeline (`PLAN_ROW`).
-    file_bytes: int64 by file. operations: of all recorded ranks. compute_ns: of the accelerators in the loops of all
-    recorded ranks, at the speed of the simulation; 0 where the capture shows none.
+    recorded: the recorded ranks. meetings: the collectives of all of them. file_bytes: int64 by file.
+    compute_ns: of the accelerators in the loops of all recorded ranks, at the speed of the simulation; 0 where the
+    capture shows none.
+    warnings: sentences about the causal models, for the user.
     """
 
-    steps: Steps
+    recorded: Sequence[RankItems]
+    meetings: Meetings
     pacing: Pacing
-    compute: str
-    io_lanes: Mapping[int, Sequence[np.ndarray]]
     file_bytes: np.ndarray
-    operations: int
     compute_ns: float
+    warnings: tuple[str, ...]
 
     @property
     def ranks(self) -> int:
         """How many ranks were recorded."""
-        return len(self.io_lanes)
+        return len(self.recorded)
+
+    @property
+    def known(self) -> bool:
+        """Whether the capture says what each operation waits for, so that nothing was inferred."""
+        return all(each.notes.known for each in self.recorded)
 
     def operations_of(self, ranks: int) -> int:
         """Operations of so many ranks."""
-        counts = [survey.operations for survey in self.steps.surveys.values()]
+        counts = [each.operations for each in self.recorded]
         whole, rest = divmod(ranks, len(counts))
         return whole * sum(counts) + sum(counts[:rest])
 
@@ -72,32 +124,29 @@ class SimulatedJob:
         """
         if -(-ranks // self.ranks) * len(self.file_bytes) >= MAX_FILES:
             raise UsageError(f"{ranks} ranks with files of their own have more than {MAX_FILES} files: simulate fewer")
-        steps = self.steps
-        meetings = dataclasses.replace(steps.meetings, ranks=ranks) if len(steps.meetings.cost_ns) else steps.meetings
-        steps = dataclasses.replace(steps, meetings=meetings)
-        counters = steps.counters(FIRST_RANK_COUNTER)
-        recorded = list(self.io_lanes)[:ranks]
-        scripts = {rank: steps.script(rank, counters[rank], self.pacing, self.compute) for rank in recorded}
-        lanes = []
+        meetings = dataclasses.replace(self.meetings, ranks=ranks)
+        recorded = self.recorded[:ranks]
+        scripts = [with_meetings(each.script, self.pacing, meetings) for each in recorded]
+        lanes, shift = [], 0
         for place in range(ranks):
-            copy, rank = divmod(place, self.ranks)
-            rank = recorded[rank]
-            mine = [(items, False) for items in self.io_lanes[rank]] + [(scripts[rank], True)]
+            copy, number = divmod(place, self.ranks)
+            each = recorded[number]
             lanes += [
                 EventLane(
                     items=items,
-                    counter_shift=copy * steps.counter_count,
+                    counter_shift=shift,
                     file_shift=copy * len(self.file_bytes),
                     rank=place,
-                    watched=watched,
+                    watched=items is scripts[number],
                 )
-                for items, watched in mine
+                for items in (*each.lanes, scripts[number])
             ]
+            shift += each.counters
         return lanes
 
     def watch(self) -> Watch:
         """Counts where the time of the training threads goes, by step and TIME_CLASSES."""
-        numbers = [model.loop.step_number for model in self.steps.models.values() if len(model.loop.step_number)]
+        numbers = [each.notes.step_number for each in self.recorded if len(each.notes.step_number)]
         first = min((int(each.min()) for each in numbers), default=0)
         count = min(max((int(each.max()) for each in numbers), default=0) - first + 1, MAX_STEPS)
         class_of = np.zeros((KINDS, CODES), dtype=np.uint8)
@@ -107,23 +156,45 @@ class SimulatedJob:
         return Watch(class_of=class_of, spent_ns=spent, first_step=first)
 
 
-def simulated_job(capture: Capture, steps: Steps, pacing: Pacing, compute: str, compute_ns: int) -> SimulatedJob:
-    """The job of a capture. `compute_ns`: as recorded, of its accelerators.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Derivation:
+    """Derives the items of some ranks, in this process or in a worker. origin_ns: recorded time of the replay's start.
 
     Memory: 40 bytes an item, of which an operation has one to three, and 8 more while those of its rank are made.
-
-    Raises: CaptureError when a part is damaged.
+    Raises: CaptureError when a rank has no training steps, or a part is damaged.
     """
-    io = {}
-    for rank, counters in steps.counters(FIRST_RANK_COUNTER).items():
-        lanes = io_lanes(capture, steps, rank, counters, pacing)
-        io[rank] = [items for items, _ in lanes.values() if len(items)]
+
+    capture: Capture
+    layers: LayerChoice
+    origin_ns: int
+    pacing: Pacing
+    compute: str
+
+    def __call__(self, ranks: Sequence[int]) -> list[RankItems]:
+        spans = spans_by_rank(self.capture.spans, ranks)
+        return [self._items(rank, spans[rank]) for rank in ranks]
+
+    def _items(self, rank: int, spans: pa.Table) -> RankItems:
+        survey = survey_rank(self.capture, rank, self.layers)
+        lanes, script, notes = rank_items(self.capture, survey, spans, self.origin_ns, self.pacing, self.compute)
+        return RankItems(
+            lanes=lanes,
+            script=script,
+            counters=RankCounters(base=0, lanes=survey.lanes).count,
+            operations=survey.operations,
+            notes=notes,
+        )
+
+
+def simulated_job(capture: Capture, recorded: Sequence[RankItems], pacing: Pacing, compute_ns: int) -> SimulatedJob:
+    """The job of a capture from the items of all its ranks. `compute_ns`: as recorded, of its accelerators."""
+    notes = {rank: each.notes for rank, each in zip(capture.ranks, recorded, strict=True)}
+    meetings, warnings = meetings_of(capture, notes)
     return SimulatedJob(
-        steps=steps,
+        recorded=recorded,
+        meetings=meetings,
         pacing=pacing,
-        compute=compute,
-        io_lanes=io,
         file_bytes=capture.files.column("size").to_numpy().astype(np.int64),
-        operations=sum(survey.operations for survey in steps.surveys.values()),
         compute_ns=compute_ns / (pacing.compute_speed or pacing.speed),
+        warnings=warnings,
     )

@@ -59,11 +59,11 @@ class RequestTime:
     def __post_init__(self) -> None:
         for name, values, least in (("requests in flight", self.in_flight, 1), ("sizes", self.sizes, 0)):
             if not values or values[0] < least or any(a >= b for a, b in itertools.pairwise(values)):
-                raise UsageError(f"the {name} {list(values)} do not ascend from {least} or more")
+                raise UsageError(f"the {name} {list(values)} must ascend, from {least} or more")
         if len(self.time_ns) != len(self.in_flight) or any(len(row) != len(self.sizes) for row in self.time_ns):
             raise UsageError("each number of requests in flight needs a time for the same sizes")
         if not all(0 <= value < 1e18 for row in self.time_ns for value in row):
-            raise UsageError("a time is negative or longer than 30 years")
+            raise UsageError("a time of requests is negative or longer than 30 years")
 
     @classmethod
     def affine(cls, latency_ns: float, bytes_per_s: float | None = None) -> RequestTime:

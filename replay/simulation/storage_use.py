@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-KIND_NAMES = ("read", "write", "open", "close", "stat", "sync", "seek", "rename")
+KIND_NAMES = ("read", "write", "open", "close", "stat", "sync", "seek", "rename", "list", "delete")
 """Operation by the kind of its item (`replay.engine.items`)."""
 
 

@@ -22,3 +22,11 @@ def look(
 
 def remove(directory: int, text: np.ndarray, begins: np.ndarray, ends: np.ndarray, done: np.ndarray) -> int:
     """Remove plain files, counted in done[1] (`done` int64[2]), and leave everything else."""
+
+def resident(fd: int, size: int, window_bytes: int) -> int:
+    """Bytes of the first `size` bytes of an open file in the page cache, from mincore(2) on a mapping that is never
+    read.
+
+    `window_bytes`: what is mapped at a time, whole pages.
+    Raises: OSError where the file cannot be mapped.
+    """

@@ -1,14 +1,15 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""Makes, looks at and removes many files of one directory in one call, without the interpreter lock.
+"""Makes, looks at and removes many files of one directory in one call, and counts the bytes of a file in the page cache,
+all without the interpreter lock.
 
-Each call takes the descriptor of a directory and goes through the names in order. It counts in done[0] (int64) the
-files that it finished, and returns 0, or the errno of the first that was refused.
+`write`, `look` and `remove` take the descriptor of a directory and goes through the names in order. They count in done[0] (int64) the
+files that they finished, and return 0, or the errno of the first that was refused.
 """
 
 from libc.errno cimport EINTR, EIO, ENOENT, errno
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, strerror
 
 cdef extern from "<fcntl.h>" nogil:
     int openat(int directory, const char *name, int flags, int mode)
@@ -27,7 +28,15 @@ cdef extern from "<unistd.h>" nogil:
     ssize_t c_write "write"(int fd, const void *data, size_t count)
     int unlinkat(int directory, const char *name, int flags)
     int c_close "close"(int fd)
+    int getpagesize()
 
+
+cdef extern from "<sys/mman.h>" nogil:
+    void *mmap(void *address, size_t length, int protection, int flags, int fd, int64_t offset)
+    int munmap(void *address, size_t length)
+    int mincore(void *address, size_t length, unsigned char *pages)
+    int PROT_READ, MAP_SHARED
+    void *MAP_FAILED
 
 cdef inline uint64_t mix(uint64_t value) noexcept nogil:
     """See `replay.target.content`."""
@@ -38,7 +47,7 @@ cdef inline uint64_t mix(uint64_t value) noexcept nogil:
 
 
 cdef int write_whole(int fd, const char *data, int64_t size) noexcept nogil:
-    """0 or the error."""
+    """Write `size` bytes to a descriptor, again after EINTR or a short write. Returns 0 or errno (> 0)."""
     cdef ssize_t wrote
     while size > 0:
         wrote = c_write(fd, data, size)
@@ -55,7 +64,9 @@ cdef int write_whole(int fd, const char *data, int64_t size) noexcept nogil:
 cdef int write_one(
     int directory, const char *name, int64_t size, uint64_t key, const uint64_t *noise, uint64_t *words
 ) noexcept nogil:
-    """0 or the error; a file that was begun is then taken away."""
+    """Make one file with `size` bytes of noise; a file that exists is refused (EEXIST). Returns 0 or errno (> 0).
+
+    `words`: scratch memory of `size` bytes, rounded up to whole words. On failure the begun file is removed."""
     cdef int64_t word
     cdef int error
     cdef int fd = -1
@@ -75,7 +86,9 @@ cdef int write_one(
 
 
 cdef char *name_buffer(const uint8_t[::1] text, const int64_t[::1] begins, const int64_t[::1] ends) except NULL:
-    """Memory for the longest of the names text[begins[i]:ends[i]] and a NUL."""
+    """Memory for the longest of the names text[begins[i]:ends[i]] and a NUL, which the caller frees.
+
+    Raises: ValueError for a name outside of the text; MemoryError."""
     cdef int64_t number
     cdef int64_t room = 0
     cdef char *buffer
@@ -92,6 +105,7 @@ cdef char *name_buffer(const uint8_t[::1] text, const int64_t[::1] begins, const
 
 
 cdef void copy_name(char *name, const uint8_t *text, int64_t begin, int64_t end) noexcept nogil:
+    """Copy text[begin:end] and a NUL into `name`, which has room for it (`name_buffer`)."""
     if end > begin:
         memcpy(name, text + begin, end - begin)
     name[end - begin] = 0
@@ -198,3 +212,36 @@ def remove(
             done[0] = number + 1
     free(name)
     return error
+
+
+def resident(int fd, int64_t size, int64_t window_bytes):
+    cdef int64_t page = getpagesize()
+    cdef int64_t begin = 0
+    cdef int64_t length, number, pages
+    cdef int64_t count = 0
+    cdef int error = 0
+    cdef void *window
+    cdef unsigned char *found = <unsigned char *>malloc((min(size, window_bytes) + page - 1) // page + 1)
+    if found == NULL:
+        raise MemoryError
+    with nogil:
+        while begin < size:
+            length = min(window_bytes, size - begin)
+            pages = (length + page - 1) // page
+            window = mmap(NULL, length, PROT_READ, MAP_SHARED, fd, begin)
+            if window == MAP_FAILED:
+                error = errno
+                break
+            error = errno if mincore(window, length, found) else 0
+            munmap(window, length)
+            if error:
+                break
+            for number in range(pages):
+                count += (found[number] & 1) * page
+            if found[pages - 1] & 1:
+                count -= pages * page - length  # the last page reaches beyond the end of the file
+            begin += length
+    free(found)
+    if error:
+        raise OSError(error, strerror(error).decode("ascii", "replace"))
+    return count

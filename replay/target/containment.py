@@ -1,14 +1,14 @@
-"""A directory that staging cannot leave: everything below it is reached name by name, never through a link.
+"""A directory that staging cannot leave: every path below it is opened one component at a time, never through a link.
 
-The directory itself may be given through links; it is resolved once. Below it each directory is opened relative to the
-descriptor of the one above with O_NOFOLLOW, so a link put there by anyone, at any moment, is refused instead of
-followed. A mount point in a twin is refused too, because mounted files are not ours. Paths below the target are text,
-`/` between names, as `replay.target.placement` makes them.
+The directory itself may be given through links; it is resolved once. Each directory below is opened relative to the
+descriptor of its parent with O_NOFOLLOW, so a link is refused even if somebody makes it during the staging. A mount
+point in a twin is refused too, because mounted files belong to somebody else. Paths below the target are text with `/`
+between names, as `replay.target.placement` makes them.
 
 A run opens the files by their whole paths. It looks for links when it starts (`replay.target.stage.check_staged`), and
 the kernel refuses them at each open for writing and each rename (`replay.engine.link_free`). The libraries of MPI-IO
-and HDF5 open paths themselves, so the path is checked just before. A user who replaces a directory by a link in
-between, or under a preloaded tracer, is trusted.
+and HDF5 open paths themselves, so the path is checked just before. A link that somebody makes between that check and
+the open, or under a preloaded tracer, is not noticed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def resolve_target(target: Path) -> Path:
 
 
 def refuse_mounts(target: Path) -> None:
-    """Raises: TargetError if a directory or file of a twin is a mount point, which writing and removing would cross."""
+    """Raises: TargetError if a directory or file of a twin is a mount point: writing or removing would change mounted
+    files."""
     twins = os.fsencode(target / TWIN_ROOT)
     try:
         lines = _MOUNTS.read_bytes().splitlines()
@@ -67,8 +68,8 @@ def refuse_mounts(target: Path) -> None:
 
 
 def close_unwritten(fd: int) -> None:
-    """Close a descriptor that nothing was written through: an error (EINTR, or EIO on NFS) then means nothing, and
-    Linux has closed it all the same (close(2))."""
+    """Close a descriptor through which nothing was written. Never raises: an error (EINTR, or EIO on NFS) then loses no
+    data, and Linux has closed the descriptor all the same (close(2))."""
     with suppress(OSError):
         os.close(fd)
 
@@ -109,7 +110,8 @@ class OpenDirectory:
             close_unwritten(fd)
 
     def _reached(self, relative: str, enter: Callable[[int, bytes, str], int | None]) -> int | None:
-        """Descriptor of a directory, which `enter` reached name by name; None where it gave None."""
+        """Descriptor of a directory that is reached one name at a time by `enter`; None if a call of `enter` returns
+        None."""
         fd = None if self.fd is None else os.dup(self.fd)
         for depth, name in enumerate(_names(relative)):
             if fd is None:
@@ -180,7 +182,7 @@ def unlink(directory_fd: int, name: bytes) -> bool:
 
 
 def split(relative: str) -> tuple[str, bytes]:
-    """(directory, name): the text of the one and the bytes of the other."""
+    """The directory of a path, as text, and its last name, as bytes."""
     directory, _, name = relative.rpartition("/")
     return directory, name.encode("utf-8")
 

@@ -1,7 +1,7 @@
-"""Fills staged files with bytes that do not compress, faster than a disk takes them.
+"""The bytes of staged files. They do not compress, and are made faster than a disk takes them.
 
-A byte of a file follows from its record id, its place and, for a real HDF5 file, the layout of its chunks. So any block
-of the file can be made again from these.
+Each byte is a function of the record id of its file, its offset and, in a real HDF5 file, the layout of the chunks. So
+any block of a file can be made again, to check it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Difference = tuple[int, str, str]
 
 
 class Inserts(Protocol):
-    """The bytes of a file that are not noise."""
+    """The bytes of a file that differ from the noise, such as the metadata of an HDF5 file."""
 
     def put_into(self, data: np.ndarray, begin: int) -> None:
         """Overwrite the bytes that are not noise in `data`, the bytes (uint8) of the file from `begin` on."""

@@ -34,10 +34,11 @@ from dxt_replay.replay.target.path_columns import (
 )
 from dxt_replay.replay.target.placement import OWN_ROOT_ID_CHARS, TWIN_ROOT, PathMap, Placements, place
 from dxt_replay.replay.target.twin_files import CREATED_ROLE, READ_ROLE, ROLES, TwinFiles
+from dxt_replay.traces.file_rows import object_folders
 from dxt_replay.traces.schema import FORMATS, OPS, READ, TRACED, WRITE, codes
 from dxt_replay.traces.store.reader import Capture
 
-OPEN, RENAME, STAT = OPS.index("open"), OPS.index("rename"), OPS.index("stat")
+DELETE, OPEN, RENAME, STAT = (OPS.index(op) for op in ("delete", "open", "rename", "stat"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +86,7 @@ def file_use(capture: Capture) -> FileUse:
     Raises: CaptureError when a part cannot be read.
     """
     count = capture.files.num_rows
-    touched, read, written, renamed, new, looked_at = np.zeros((6, count), dtype=bool)
+    touched, read, written, deleted, renamed, new, looked_at = np.zeros((7, count), dtype=bool)
     end = np.zeros(count, dtype=np.int64)
     for rank in capture.whole.ranks:
         used = capture.whole.usage(rank)
@@ -97,6 +98,7 @@ def file_use(capture: Capture) -> FileUse:
         new_name = used["other_file_id"].to_numpy()[renames]
         read[file_id[op == READ]] = True
         written[file_id[(op == WRITE) | renames]] = True
+        deleted[file_id[op == DELETE]] = True
         written[new_name] = True
         renamed[file_id[renames]] = new[new_name] = True
         np.maximum.at(end, file_id[moves], last[moves])
@@ -106,6 +108,8 @@ def file_use(capture: Capture) -> FileUse:
         first = _first_times(capture.whole, count)
         read &= ~(replaced & (np.minimum(first[WRITE], first[RENAME]) < first[READ]))
         looked_at &= first[STAT] < np.minimum(first[WRITE], first[OPEN])
+    read |= deleted & ~written  # it must be there
+    written |= deleted
     for rank in capture.ranks:
         used = capture.usage(rank)
         touched[used["file_id"].to_numpy()] = True
@@ -127,9 +131,9 @@ def _first_times(capture: Capture, files: int) -> dict[int, np.ndarray]:
     In ns from the job's start; the largest int64 for none. RENAME: when another file is first renamed to it.
     """
     first = {kind: np.full(files, np.iinfo(np.int64).max) for kind in (READ, WRITE, OPEN, STAT, RENAME)}
-    for batch in capture.operations(columns=["op", "file_id", "offset", "start_ns"]):
+    for batch in capture.operations(columns=["op", "file_id", "other_file_id", "start_ns"]):
         op, file_id = codes(batch, "op"), batch.column("file_id").to_numpy()
-        start_ns, new_name = batch.column("start_ns").to_numpy(), batch.column("offset").to_numpy()
+        start_ns, new_name = batch.column("start_ns").to_numpy(), batch.column("other_file_id").fill_null(-1).to_numpy()
         for kind, times in first.items():
             mine = op == kind
             np.minimum.at(times, (new_name if kind == RENAME else file_id)[mine], start_ns[mine])
@@ -152,11 +156,12 @@ def twin_data_set(
         MappedFile(file_id=file_id, path=placements[file_id].path, size=int(use.size_bytes[file_id]))
         for file_id in np.flatnonzero(use.touched & real).tolist()
     )
-    files = _twin_files(capture, use, placements.below, use.touched & ~real, hdf5)
+    twins = use.touched & ~real & ~object_folders(capture.files)
+    files = _twin_files(capture, use, placements.below, twins, hdf5)
     identity = _identity(files)
     settled = _settle(files, f"{TWIN_ROOT}-{identity[:OWN_ROOT_ID_CHARS]}", manifest)
     if settled is not files:
-        below = pc.replace_with_mask(placements.below, pa.array(use.touched & ~real), settled.path)
+        below = pc.replace_with_mask(placements.below, pa.array(twins), settled.path)
         placements = replace(placements, below=below)
     reasons = {} if hdf5 is None else hdf5.plain
     plain = {
@@ -211,7 +216,8 @@ def _identity(files: TwinFiles) -> str:
 
 
 def _settle(files: TwinFiles, own_root: str, manifest: Manifest) -> TwinFiles:
-    """The files; those whose places the manifest's files take move below `own_root`."""
+    """The files, with their places. Files whose places are taken by other files of the manifest move below
+    `own_root`."""
     if not len(manifest.files):
         return files
     listed = manifest.path

@@ -197,7 +197,8 @@ def _digest(text: bytearray) -> bytes:
 
 
 def _pieces(array: bytes) -> Iterator[bytes]:
-    """A JSON array of objects as several. No text in JSON has a line break, and no entry an object."""
+    """Split the text of a JSON array of objects into several arrays. A line break is always between two objects,
+    because JSON escapes those in texts, and no entry holds an object."""
     begin = 0
     while (end := array.find(b"},\n{", begin + _PIECE_BYTES)) >= 0:
         yield b"[" * (begin > 0) + array[begin : end + 1] + b"]"

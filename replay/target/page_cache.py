@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import functools
-import mmap
 import os
 import stat
 from collections import Counter
@@ -17,8 +16,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-import numpy as np
-
+from dxt_replay.replay.target import _small_files
 from dxt_replay.replay.target.containment import close_unwritten
 
 WINDOW_BYTES = 1 << 30
@@ -137,8 +135,9 @@ def resident_of(fd: int, path: bytes) -> Residency:
     """As `resident`, of a file that is open: some file systems drop the pages of a file at each open. Never raises."""
     with suppress(OSError, ValueError):  # no mapping on this file system, or the file shrank meanwhile
         status = os.fstat(fd)
-        if _answers_truly(status, path):
-            return Residency(resident_bytes=_resident_bytes(fd, status.st_size), total_bytes=status.st_size)
+        if _mincore_works(status, path):
+            found = _small_files.resident(fd, status.st_size, WINDOW_BYTES)
+            return Residency(resident_bytes=found, total_bytes=status.st_size)
     return Residency()
 
 
@@ -155,39 +154,14 @@ def _reason(error: OSError | ValueError) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
-def _answers_truly(status: os.stat_result, path: bytes) -> bool:
+def _mincore_works(status: os.stat_result, path: bytes) -> bool:
     """The kernel's rule for mincore: owner (or root), or may write."""
     return os.geteuid() in (0, status.st_uid) or os.access(path, os.W_OK, effective_ids=True)
 
 
-def _resident_bytes(fd: int, size: int) -> int:
-    count = 0
-    for begin in range(0, size, WINDOW_BYTES):
-        length = min(WINDOW_BYTES, size - begin)
-        pages = _resident_pages(fd, begin, length)
-        count += int(np.count_nonzero(pages)) * mmap.PAGESIZE
-        if pages[-1]:
-            count -= -length % mmap.PAGESIZE  # the last page reaches beyond the end of the file
-    return count
-
-
-def _resident_pages(fd: int, begin: int, length: int) -> np.ndarray:
-    """bool[pages] of one window. Raises: OSError, ValueError."""
-    pages = np.zeros(-(-length // mmap.PAGESIZE), dtype=np.uint8)
-    with mmap.mmap(fd, length, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ, offset=begin) as window:
-        view = np.frombuffer(window, dtype=np.uint8)  # gives the address; no byte of it is read
-        address, into = (array.__array_interface__["data"][0] for array in (view, pages))
-        failed = _libc().mincore(ctypes.c_void_p(address), ctypes.c_size_t(length), ctypes.c_void_p(into))
-        code = ctypes.get_errno()
-        del view  # the mapping cannot be closed while an array shows it
-    if failed:
-        raise OSError(code, os.strerror(code))
-    return (pages & 1).astype(bool)
-
-
 @functools.cache
 def _libc() -> ctypes.CDLL:
-    """The C library, opened once: that takes longer than to look at a small file."""
+    """The C library, opened once, because opening it takes longer than the look at a small file."""
     return ctypes.CDLL(None, use_errno=True)
 
 

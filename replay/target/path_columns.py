@@ -36,7 +36,7 @@ def prefixed(text: str, paths: pa.LargeStringArray) -> pa.LargeStringArray:
 
 
 def pieces(count: int) -> Iterator[slice]:
-    """The rows of a column of `count` rows, some at a time."""
+    """Slices of the rows of a column of `count` rows, so that intermediate arrays stay small."""
     return (slice(begin, min(begin + ROWS_AT_A_TIME, count)) for begin in range(0, count, ROWS_AT_A_TIME))
 
 
@@ -136,7 +136,7 @@ def directory_order(number: np.ndarray) -> np.ndarray:
 
 
 def run_begins(number: np.ndarray) -> np.ndarray:
-    """bool[rows]: where another number stands than in the row before, and the first."""
+    """bool[rows]: True where the number differs from that of the row before, and at the first row."""
     return np.concatenate((np.ones(min(len(number), 1), dtype=bool), number[1:] != number[:-1]))
 
 
@@ -195,7 +195,7 @@ def booleans(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
 
 
 def same_texts(some: pa.Array, others: pa.Array) -> np.ndarray:
-    """bool[rows]: where two columns of text have the same text, or none."""
+    """bool[rows]: True where two columns of text are equal, or both null."""
     if some.null_count == others.null_count == len(some):
         return np.ones(len(some), dtype=bool)
     both_null = pc.and_(some.is_null(), others.is_null())

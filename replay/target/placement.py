@@ -1,6 +1,7 @@
 """Recorded path -> path under the target. Pure: no file is looked at.
 
-`/data/train/a.npz` becomes `TARGET/dxt-replay-twin/data/train/a.npz`, so that a person finds it again. Fixed rules
+`/data/train/a.npz` becomes `TARGET/dxt-replay-twin/data/train/a.npz`, and the object `s3://bucket/a.npz` becomes
+`TARGET/dxt-replay-twin/s3:/bucket/a.npz`, so that a person finds it again. Fixed rules
 change names that cannot be kept: `..`, control characters, bytes that are not UTF-8, names that are too long or taken.
 The marks of these rules (`%` and two hex digits, `%-`, `%~`) cannot occur in a kept name, because a `%` in a recorded
 name is escaped too.
@@ -25,7 +26,7 @@ import pyarrow.compute as pc
 
 from dxt_replay.replay.target.path_columns import ancestors, booleans, column, prefixed, repeated
 from dxt_replay.traces.errors import UsageError
-from dxt_replay.traces.file_rows import exact_paths
+from dxt_replay.traces.file_rows import exact_paths, object_folders
 
 TWIN_ROOT = "dxt-replay-twin"
 """Folder under the target that holds the twin data set: the user's own files there are never in its way."""
@@ -52,7 +53,7 @@ _DOTS = r"/\.\.?(/|$)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """The place of one recorded file in a replay: an absolute path. `mapped` data are real and never written."""
+    """The place of one recorded file in a replay: a path or URL. `mapped` data are real and never written."""
 
     file_id: int
     path: bytes
@@ -81,9 +82,13 @@ class Placements(Sequence[Placement]):
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
         number = range(len(self))[index]
-        below = self.below[number].as_py()
-        path = self.real[number].as_py() if below is None else self.base + below.encode("utf-8")
-        return Placement(file_id=number, path=path, mapped=below is None)
+        return Placement(file_id=number, path=self.path(number), mapped=not self.below[number].is_valid)
+
+    def path(self, file_id: int) -> bytes:
+        """The path of a file, as in its placement."""
+        below = self.below[file_id]
+        real: bytes = self.base + below.as_buffer().to_pybytes() if below.is_valid else self.real[file_id].as_py()
+        return real
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,12 +148,20 @@ def place(
     """A placement for each row of `files` (`FILES_SCHEMA`), in row order.
 
     `base`: what stands before a path below the target; of a directory its path, free of links, and `/`.
-    Placements that are not mapped lie strictly below it, are distinct, and none is a directory of another; they
-    depend on the recorded paths and record ids, not on the order of the rows (but for a record id that comes twice).
+    Placements that are not mapped lie strictly below it, are distinct, and none is a directory of another, except
+    folders of objects (`object_folders`); they depend on the recorded paths and record ids, not on the order of the
+    rows (but for a record id that comes twice).
     The longest prefix of `maps` that fits wins; files of `written` (file ids) are never mapped.
     """
     budget = PATH_MAX - len(base) - len(TWIN_ROOT) - OWN_ROOT_ID_CHARS - len("-/")
-    recorded = column(files["path"])
+    folders = object_folders(files)
+    if folders.any():
+        found = place(files.filter(pa.array(~folders)), base, maps, written=_rows_without(written, folders))
+        rows = np.cumsum(~folders) - 1
+        listed = [_folder_place(path) for path in exact_paths(files.filter(pa.array(folders)))]
+        below = pc.replace_with_mask(_taken(found.below, rows, folders), pa.array(folders), column(listed))
+        return Placements(base=base, below=below, real=_taken(found.real, rows, folders))
+    recorded = pc.replace_substring(column(files["path"]), "s3://", "/s3:/", max_replacements=1)
     kept = _plain(files, recorded, min(NAME_MAX, budget - _LONGEST_SUFFIX))
     real = _mapped(files, recorded, kept, maps, written)
     twins = booleans(real.is_null())
@@ -170,6 +183,22 @@ def place(
         others = [f"{TWIN_ROOT}/{places[i]}" if i in places else None for i in np.flatnonzero(~kept).tolist()]
         below = pc.replace_with_mask(below, pa.array(~kept), column(others))
     return Placements(base=base, below=below, real=real)
+
+
+def _rows_without(rows: Collection[int], left_out: np.ndarray) -> list[int]:
+    """The numbers that rows get when others (bool by row) are taken away."""
+    new: list[int] = (np.cumsum(~left_out) - 1)[list(rows)].tolist()
+    return [number for row, number in zip(rows, new, strict=True) if not left_out[row]]
+
+
+def _taken(values: pa.Array, rows: np.ndarray, absent: np.ndarray) -> pa.Array:
+    """The values at `rows`, null where `absent`."""
+    return values.take(pa.array(rows, mask=absent))
+
+
+def _folder_place(path: bytes) -> str:
+    """The place of a folder of objects: what is listed there are the places of the objects in it."""
+    return "/".join((TWIN_ROOT, *map(_escape, lexical_parts(path)))) + "/"
 
 
 def _plain(files: pa.Table, recorded: pa.LargeStringArray, most_bytes: int) -> np.ndarray:

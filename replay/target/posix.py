@@ -105,7 +105,7 @@ class PosixTarget(OpenDirectory):
         return self.fd is not None
 
     def room(self) -> Room:
-        """That of the file system of the nearest directory that exists."""
+        """The room of the file system of the nearest existing directory."""
         path = self.path
         try:
             while not path.exists():
@@ -132,7 +132,7 @@ class PosixTarget(OpenDirectory):
         return Found(mode=seen[:, 0], size=seen[:, 1], links=seen[:, 2])
 
     def list(self) -> Iterator[tuple[str, bool]]:
-        """One directory is open at a time: a twin may be deeper than a process may have files. Raises: OSError."""
+        """Opens one directory at a time, because a twin may be deeper than the limit of open files. Raises: OSError."""
         waiting = [name for name in sorted(os.listdir(self.fd)) if is_twin_root(name)] if self.fd is not None else []
         while waiting:
             above = waiting.pop()
@@ -263,7 +263,7 @@ class PosixTarget(OpenDirectory):
                 raise refusal(error, f"write out the files under {self.shown('')}") from error
 
     def _check(self, code: int, doing: str, batch: DirectoryBatch, done: int) -> None:
-        """Raises: TargetError for an error number that is not 0, of the file after the first `done`."""
+        """Raises: TargetError if `error` is an errno (not 0). The error names the file after the first `done`."""
         if code:
             error = OSError(code, os.strerror(code))
             raise refusal(error, f"{doing} {self.shown(batch.path(done))}") from error
@@ -319,9 +319,9 @@ class PosixTarget(OpenDirectory):
 
 @contextmanager
 def open_directory(where: str | Path, make: bool = False) -> Iterator[PosixTarget]:
-    """A directory held open; `make`: with all above it, where it does not exist.
+    """A directory that stays open until the end of the context. `make`: create it and its parents if absent.
 
-    Raises: TargetError when it cannot be opened or made, or something is mounted in a twin there.
+    Raises: TargetError when it cannot be opened or made, or when something is mounted in one of its twins.
     """
     path, fd = resolve_target(Path(where)), None
     if make:
@@ -355,7 +355,7 @@ def sync_file_system(fd: int) -> None:
 
 
 def _create(directory: int, name: bytes) -> int:
-    """Descriptor of a new file, also where a staging that was killed left one of this name. Raises: OSError."""
+    """Descriptor of a new, empty file. A file of this name that a killed staging left is replaced. Raises: OSError."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         return os.open(name, flags, 0o666, dir_fd=directory)

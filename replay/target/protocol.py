@@ -92,15 +92,15 @@ class Target(Protocol):
 
     @property
     def where(self) -> str | Path:
-        """The text that opens it again."""
+        """The text with which `open_target` opens it again."""
 
     @property
     def base(self) -> bytes:
-        """The prefix of a path below it."""
+        """The prefix that makes the path of a file below it a full path."""
 
     @property
     def exists(self) -> bool:
-        """Whether it existed when it was opened."""
+        """Whether it existed when `open_target` opened it."""
 
     def shown(self, path: str) -> str:
         """The full name of `path`, for a message."""

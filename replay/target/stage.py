@@ -49,18 +49,18 @@ def stage(
     progress: Progress | None = None,
     limit: Limit | None = None,
 ) -> Manifest:
-    """Carry out the plan. Returns the target's manifest. After an interrupt, the next call continues.
+    """Carry out the plan. Returns the new manifest of the target. An interrupted staging is continued by the next call.
 
-    `workers`: threads; None chooses a number for this machine. `limit`: the longest time. All files are on the disk at
-    the end.
-    Raises: TargetError when it does not fit, the target changed since the plan, or the disk refuses; files that are
-    whole by then stay and are listed.
+    `workers`: number of threads; None chooses one for this machine. `limit`: the longest time. When the call returns,
+    all files are on the disk.
+    Raises: TargetError when the data set does not fit, the target changed since the plan, or a write fails. Files that
+    are complete by then stay, and the manifest lists them.
     """
     if plan.shortage:
         raise TargetError(f"no room under {printable(plan.target)}: {plan.shortage}; {_ROOM}")
     with open_target(plan.target, make=True) as target, target.locked():
         if not is_unchanged(target, plan.manifest):
-            raise TargetError(f"{target.shown('')} changed after the plan was made: plan again")
+            raise TargetError(f"{target.shown('')} changed after the plan was made: make a new plan, or stage again")
         new = plan.to_write.chosen(~plan.replaced)
         planned = _entries(plan, new, PLANNED, sparse=plan.sparse[~plan.replaced])
         # keep the old entry of a staged file until the new file has its place

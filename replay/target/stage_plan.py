@@ -120,7 +120,7 @@ def _plain_hdf5(files: TwinFiles, reasons: Mapping[int, str]) -> tuple[tuple[str
 
 
 def _there(target: Target, files: TwinFiles, holes: np.ndarray, manifest: Manifest) -> tuple[np.ndarray, np.ndarray]:
-    """bool[files] twice: correctly staged; and a staged file at their place must be replaced."""
+    """Two bool[files]: the file is staged as planned; another staged file is at its place and must be replaced."""
     sizes, listed = plain_files(target, files.path), manifest.files
     found = sizes >= 0
     if not found.any():

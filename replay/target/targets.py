@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from os import PathLike, fspath
 from pathlib import Path
 
+from dxt_replay.replay.objects.place import SCHEME
+from dxt_replay.replay.target.objects import open_objects
 from dxt_replay.replay.target.posix import open_directory
 from dxt_replay.replay.target.protocol import Target
+from dxt_replay.traces.errors import UsageError
 
-TARGETS: dict[str, Callable[[str | Path, bool], AbstractContextManager[Target]]] = {"": open_directory}
+TARGETS: dict[str, Callable[[str | Path, bool], AbstractContextManager[Target]]] = {
+    "": open_directory,
+    SCHEME: open_objects,
+}
 """Scheme -> what opens a target, and makes it where the second argument is True. "": paths."""
 
 
@@ -18,8 +25,26 @@ def open_target(where: str | Path, *, make: bool = False) -> AbstractContextMana
 
     Raises: TargetError when it cannot be opened or made, or must not be used.
     """
-    scheme, found, _ = str(where).partition("://")
-    return TARGETS[scheme if found and scheme in TARGETS else ""](where, make)
+    return TARGETS[_scheme(str(where))](where, make)
+
+
+def _scheme(where: str) -> str:
+    scheme, found, _ = where.partition("://")
+    return scheme if found and scheme in TARGETS else ""
+
+
+def target_named(where: str | PathLike[str]) -> str | Path:
+    """A target as the user gives it: a path, or the text of a URL, which a path would change."""
+    text = fspath(where)
+    return text if _scheme(text) else Path(text)
+
+
+def directory_named(where: str | PathLike[str], what: str) -> Path:
+    """A target that must be a directory. `what`: "`capacity`", for the message. Raises: UsageError for a URL."""
+    named = target_named(where)
+    if isinstance(named, str):
+        raise UsageError(f"{what} works on directories, not on {named.partition('?')[0]}: give a directory")
+    return named
 
 
 @contextmanager

@@ -185,7 +185,7 @@ def _batches(files: TwinFiles, threads: int) -> list[np.ndarray]:
 
 
 def default_workers() -> int:
-    """A number of threads that keeps a disk busy: writing waits more than it computes."""
+    """A number of threads that keeps a disk busy: a thread that writes waits for the disk most of the time."""
     return min(16, 2 * len(os.sched_getaffinity(0)))
 
 
@@ -257,7 +257,7 @@ def _write_in_threads(writing: _Writing, count: int, limit: Limit) -> None:
 
 
 def _join(writing: _Writing, threads: list[Thread]) -> None:
-    """Wait for threads that were stopped, or have nothing more to do. Raises: TargetError where one does not end."""
+    """Wait until stopped or finished threads have ended. Raises: TargetError if one hangs in a call."""
     until = time.monotonic() + PATIENCE_S
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))

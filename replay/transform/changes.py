@@ -17,6 +17,7 @@ MOST_READERS, MOST_RANKS, MOST_BATCHES = 4096, 1 << 20, 1 << 20
 class Changes:
     """The changes to a capture, applied in the order of the fields; None and 1.0 change nothing.
 
+    mapped: what becomes of reads of mapped files, only `read`: calls of POSIX that read the same pages.
     chunk_bytes: of the HDF5 data.
     compression: of the data that are read.
     transfer_bytes: of one request for a stream.
@@ -27,6 +28,7 @@ class Changes:
     Raises: UsageError for impossible values, for changes that exclude each other, and for no change.
     """
 
+    mapped: str | None = None
     chunk_bytes: int | None = None
     compression: Compression | None = None
     transfer_bytes: int | None = None
@@ -39,6 +41,8 @@ class Changes:
     weak: bool = False
 
     def __post_init__(self) -> None:
+        if self.mapped not in (None, "read"):
+            raise UsageError(f"--mapped {self.mapped!r}: there is only read")
         for name, speed in (("--preprocess-speed", self.preprocess_speed), ("--compute-speed", self.compute_speed)):
             if not SLOWEST <= speed <= FASTEST:
                 raise UsageError(f"{name} {speed} is not a number between {SLOWEST:g} and {FASTEST:g}")
@@ -59,8 +63,8 @@ class Changes:
             raise UsageError("--weak says how --ranks changes the work: give --ranks, too")
         if not self.names:
             raise UsageError(
-                "nothing to change: give at least one of --chunk, --compression, --transfer-size, --batch, --readers, "
-                "--prefetch, --preprocess-speed, --compute-speed and --ranks"
+                "nothing to change: give at least one of --mapped, --chunk, --compression, --transfer-size, --batch, "
+                "--readers, --prefetch, --preprocess-speed, --compute-speed and --ranks"
             )
 
     @property
@@ -71,7 +75,7 @@ class Changes:
     @property
     def requests_change(self) -> bool:
         """Whether the requests change."""
-        return (self.chunk_bytes, self.compression, self.transfer_bytes) != (None, None, None)
+        return (self.mapped, self.chunk_bytes, self.compression, self.transfer_bytes) != (None,) * 4
 
     @property
     def pipeline_changes(self) -> bool:
@@ -82,6 +86,7 @@ class Changes:
         """The changes by option, in the order in which they are applied; as capture.json has them."""
         compression = self.compression
         found: dict[str, Any] = {
+            "mapped": self.mapped,
             "chunk_bytes": self.chunk_bytes,
             "compression": None if compression is None else asdict(compression),
             "transfer_bytes": self.transfer_bytes,

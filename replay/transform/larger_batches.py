@@ -64,7 +64,7 @@ def with_larger_batches(
         # What waited for an earlier part of its batch waits for the begin of the batch.
         made=np.where(feeds == NOTHING, made, np.minimum(made, 2 * feeds)),
         think_ns=think_ns,
-        follows=np.where(work.follows == NOTHING, NOTHING, 2 * fetch_of[work.follows // 2] + work.follows % 2),
+        follows=np.where(work.follows < 0, work.follows, 2 * fetch_of[work.follows // 2] + work.follows % 2),
         blocks=np.where(work.blocks == NOTHING, NOTHING, event[work.blocks]),
         start_ns=moved(work.start_ns),
     )

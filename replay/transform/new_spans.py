@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dxt_replay.replay.causal.production import MAKES_BATCH
-from dxt_replay.replay.causal.training_loop import CHECKPOINT, COLLECTIVE, FETCH, TrainingLoop
+from dxt_replay.replay.causal.training_loop import CHECKPOINT, COLLECTIVE, FETCH, PIPELINE, TrainingLoop
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.measures.span_times import are_evaluations
 from dxt_replay.traces.schema import (
@@ -196,15 +196,14 @@ def training_spans(spans: pa.Table) -> pa.Table:
 
 
 def copied_spans(spans: pa.Table) -> pa.Table:
-    """Spans of a rank for its copies: steps, events, evaluations and the making of batches as they are, and one union
-    of its compute.
+    """Spans of a rank for its copies: steps, events, evaluations and the input pipeline as they are, because the
+    causal model follows from them, and one union of its compute.
 
-    The accelerator utilisation stays the same. Details of threads are left out, so that thousands of copies fit into
-    memory.
+    The accelerator utilisation stays the same. Other details of threads are left out, so that thousands of copies fit
+    into memory.
     """
     kind = codes(spans, "kind")
-    makes_batch = pc.equal(spans["name"], MAKES_BATCH).to_numpy()
-    mine = np.isin(kind, (*_EVENTS, _STEP)) | are_evaluations(spans) | makes_batch
+    mine = np.isin(kind, (*_EVENTS, _STEP, PIPELINE)) | are_evaluations(spans)
     kept = spans.filter(pa.array(mine)).cast(SPANS_SCHEMA)
     computed = spans.filter(pa.array(kind == _COMPUTE))
     if not computed.num_rows:

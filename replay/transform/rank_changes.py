@@ -10,7 +10,8 @@ from dxt_replay.replay.transform.changes import Changes
 from dxt_replay.replay.transform.compression import Compression, with_compression
 from dxt_replay.replay.transform.hdf5_chunks import with_chunks
 from dxt_replay.replay.transform.larger_batches import with_larger_batches
-from dxt_replay.replay.transform.loop_schedule import with_ready
+from dxt_replay.replay.transform.loop_schedule import with_batches_in_order, with_ready
+from dxt_replay.replay.transform.mapped_calls import EAGERLY, with_calls
 from dxt_replay.replay.transform.rank_work import NOTHING, RankLoop, RankState, RankWork
 from dxt_replay.replay.transform.read_data import DataSet
 from dxt_replay.replay.transform.readers import BY_FILE, with_read_ahead, with_readers
@@ -29,20 +30,24 @@ def changed(state: RankState, changes: Changes, data: DataSet) -> tuple[RankStat
     Raises: UsageError if a change has no meaning for this capture.
     """
     recorded = state
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = () if changes.mapped is None else (EAGERLY,)
     state = dataclasses.replace(state, work=_requested(state.work, changes, data))
     if changes.batch_times not in (None, 1):
         state = _batched(state, changes.batch_times or 1)
     if changes.readers is not None or changes.prefetch is not None:
-        state, notes = _piped(state, changes)
+        state, piped = _piped(state, changes)
+        notes += piped
     if changes.preprocess_speed != 1.0:
         state = _prepared(state, changes.preprocess_speed)
     is_same = state.loop is recorded.loop and state.work.same_requests(recorded.work)
-    return dataclasses.replace(state, work=with_ready(state.work, state.loop.ready_ns)), notes, is_same
+    work = with_ready(with_batches_in_order(state.work), state.loop.ready_ns)
+    return dataclasses.replace(state, work=work), notes, is_same
 
 
 def _requested(work: RankWork, changes: Changes, data: DataSet) -> RankWork:
     """Apply the changes of the requests."""
+    if changes.mapped is not None:
+        work = with_calls(work, data.cost)
     if changes.chunk_bytes is not None:
         for file_id, recorded_bytes in data.chunk_bytes.items():
             work = with_chunks(work, file_id, recorded_bytes, changes.chunk_bytes, data.cost)
@@ -108,7 +113,7 @@ def _read_ahead(state: RankState, ahead: int) -> RankState:
 
 def _ahead_of_loop(state: RankState, ahead: int) -> RankState:
     """Reads that wait for the loop alone, not for the making of the batches before theirs."""
-    work = with_read_ahead(state.work, _of_loop(state), ahead, state.loop.moments_ns, state.pass_first)
+    work = with_read_ahead(state.work, _of_loop(state), ahead, state.loop, state.pass_first)
     return dataclasses.replace(state, work=work, ahead=ahead)
 
 

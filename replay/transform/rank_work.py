@@ -19,6 +19,9 @@ NOTHING = -1
 ENTERED = -2
 """Value of `BatchMaking.room` of a batch that is made from the end of the entry on."""
 
+EXITED = -3
+"""Value of `RankWork.follows` of an operation that waits for the exit from the loop."""
+
 TRANSFORMED, MODELLED = ORIGINS.index("transformed"), ORIGINS.index("modelled")
 
 
@@ -27,12 +30,13 @@ class RankWork:
     """n operations of a rank in the order of issue, which is also the order of each lane; arrays (n,).
 
     lane, op, api, file_id, offset, length, origin: as the columns of `OPS_SCHEMA`, enumerated ones as codes.
+    other_file_id: as there, -1 for null.
     start_ns: int64, recorded begin; for a new operation, that of the operation that it comes from.
     duration_ns: int64, its duration.
     think_ns: int64, time from the later of two ends to its begin: of the lane's previous operation, and of what it
     follows.
     feeds: int64, number of the batch fetch that waits for it, NOTHING for none.
-    follows: int64, 2 n for the begin of batch fetch n, 2 n + 1 for its end, NOTHING for none.
+    follows: int64, 2 n for the begin of batch fetch n, 2 n + 1 for its end, EXITED or NOTHING.
     made: int64, in place of `follows`, 2 n for the begin of the making of batch n, 2 n + 1 for its end.
     blocks: int64, number of the other event of the training loop that it is part of and that waits for it (the entry, a
     checkpoint, an evaluation), NOTHING for none.
@@ -47,6 +51,7 @@ class RankWork:
     offset: np.ndarray
     length: np.ndarray
     origin: np.ndarray
+    other_file_id: np.ndarray
     start_ns: np.ndarray
     duration_ns: np.ndarray
     think_ns: np.ndarray

@@ -9,6 +9,7 @@ import numpy as np
 
 from dxt_replay.replay.plan.chosen_layers import LayerChoice
 from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.row_order import distinct_rows
 from dxt_replay.traces.schema import FORMATS, OPS, READ, WRITE, codes
 from dxt_replay.traces.store.reader import Capture
 
@@ -156,8 +157,8 @@ def data_set_of(capture: Capture, layers: LayerChoice) -> DataSet:
         mine = reads & (length > 0)
         read[file_id[mine]] = True
         np.add.at(moved, file_id[mine], length[mine])
-        pairs, counts = np.unique(np.stack((file_id[mine], length[mine])), axis=1, return_counts=True)
-        for (name, size), count in zip(pairs.T.tolist(), counts.tolist(), strict=True):
+        pairs = distinct_rows(file_id[mine], length[mine])
+        for (name, size), count in zip(pairs.values.tolist(), np.bincount(pairs.inverse).tolist(), strict=True):
             of_file = lengths.setdefault(name, {})
             if size in of_file or len(of_file) < MOST_LENGTHS:
                 of_file[size] = of_file.get(size, 0) + count * size

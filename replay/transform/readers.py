@@ -10,7 +10,7 @@ import dataclasses
 
 import numpy as np
 
-from dxt_replay.replay.transform.rank_work import NOTHING, RankWork
+from dxt_replay.replay.transform.rank_work import NOTHING, RankLoop, RankWork
 
 BY_BATCH, BY_FILE = "batch", "file"
 """What readers take turns with: batches, as the workers of a PyTorch DataLoader do, or files, as tf.data does."""
@@ -38,12 +38,12 @@ def with_readers(work: RankWork, of_loop: np.ndarray, readers: int, deal: str) -
 
 
 def with_read_ahead(
-    work: RankWork, of_loop: np.ndarray, ahead: int, moments_ns: np.ndarray, pass_first: np.ndarray | None = None
+    work: RankWork, of_loop: np.ndarray, ahead: int, loop: RankLoop, pass_first: np.ndarray | None = None
 ) -> RankWork:
     """Let the operations of the loop wait for the end of the fetch `ahead` batches before the one that they feed.
 
-    With `ahead` 0 they begin when the fetch itself does.
-    moments_ns: int64 (2 fetches,), recorded begin and end of each fetch.
+    With `ahead` 0 they begin when the fetch itself does. None waits for a fetch behind an event for which its lane has
+    operations to come, such as a checkpoint: lane and loop would wait for each other.
     pass_first: int64 (fetches,), the first fetch of the pass over the data that contains each fetch: no batch of a
     pass is read before that fetch begins. None: one pass, whose reads need not wait for its first fetch.
     """
@@ -55,15 +55,30 @@ def with_read_ahead(
         moment = np.where(fed - ahead >= first, 2 * (fed - ahead) + 1, begin)
     else:
         moment = 2 * fed
+    moment = np.minimum(moment, _latest_moments(work, loop))
     # An operation that waited only for its lane hides its think time; it is at most the time since that moment.
     held = feeding & (work.follows == NOTHING) & (moment != NOTHING)
-    since = np.maximum(work.start_ns - moments_ns[np.maximum(moment, 0)], 0)
+    since = np.maximum(work.start_ns - loop.moments_ns[np.maximum(moment, 0)], 0)
     return dataclasses.replace(
         work,
         follows=np.where(feeding, moment, work.follows),
         made=np.where(feeding, NOTHING, work.made),
         think_ns=np.where(held, np.minimum(work.think_ns, since), work.think_ns),
     )
+
+
+def _latest_moments(work: RankWork, loop: RankLoop) -> np.ndarray:
+    """int64 (n,): the last moment, as in `RankWork.follows`, before the first event that waits for the operation or a
+    later one of its lane; of a batch fetch that is its begin."""
+    fetches = np.append(loop.loop.fetches, len(loop.loop.kind))
+    event = np.where(work.feeds == NOTHING, work.blocks, fetches[work.feeds])
+    event[event == NOTHING] = len(loop.loop.kind)
+    for lane in np.unique(work.lane).tolist():
+        mine = np.flatnonzero(work.lane == lane)
+        event[mine] = np.minimum.accumulate(event[mine][::-1])[::-1]
+    before = np.searchsorted(fetches, event)
+    found: np.ndarray = 2 * before - (fetches[before] != event)
+    return found
 
 
 def _file_units(work: RankWork, of_loop: np.ndarray) -> np.ndarray:

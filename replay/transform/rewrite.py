@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,27 +17,30 @@ from dxt_replay.replay.plan.chosen_layers import LayerChoice, choose_layers
 from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.plan.survey import spans_by_rank
 from dxt_replay.replay.transform.changes import Changes
-from dxt_replay.replay.transform.loop_schedule import Scheduled, scheduled
+from dxt_replay.replay.transform.file_sizes import FileSizes
+from dxt_replay.replay.transform.loop_schedule import Outline, Scheduled, outlined, scheduled
+from dxt_replay.replay.transform.mapped_calls import check_mapped
 from dxt_replay.replay.transform.new_spans import loop_spans, making_spans, spans_of, wait_name
 from dxt_replay.replay.transform.rank_changes import changed
-from dxt_replay.replay.transform.rank_work import MODELLED, NOTHING, TRANSFORMED, RankState, RankWork
+from dxt_replay.replay.transform.rank_memory import check_memory
+from dxt_replay.replay.transform.rank_work import NOTHING, RankState, RankWork
 from dxt_replay.replay.transform.read_data import DataSet, data_set_of
+from dxt_replay.replay.transform.result import Totals, Transformed
 from dxt_replay.replay.transform.source_work import source_state
-from dxt_replay.replay.transform.strong_scaling import shared_out
+from dxt_replay.replay.transform.spill_file import Kept, SpillFile
+from dxt_replay.replay.transform.strong_scaling import SharedSource, shared_out
 from dxt_replay.replay.transform.weak_scaling import Copies
 from dxt_replay.traces.benchmark_run import BENCHMARK
-from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.memory import available_bytes
 from dxt_replay.traces.schema import (
-    COUNTERS,
-    FILES_SCHEMA,
-    OPS,
     OPS_SCHEMA,
-    READ,
     SPANS_SCHEMA,
     CaptureInfo,
     Coverage,
+    RankClock,
     table_from_columns,
 )
+from dxt_replay.traces.store.lanes import with_facts, write_lanes
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.store.relation import as_source
 from dxt_replay.traces.store.writer import (
@@ -51,42 +54,44 @@ from dxt_replay.traces.store.writer import (
     write_hdf5,
     write_spans,
 )
-from dxt_replay.traces.units import format_bytes, format_count, format_duration, ns_to_seconds
+from dxt_replay.traces.units import format_bytes, format_duration, ns_to_seconds
 from dxt_replay.traces.version import VERSION
 
-MAX_OPERATIONS = 10_000_000
-"""Operations of a capture up to which it is changed: all ranks are scheduled together, in memory."""
+_AS_THEY_ARE = ("lane", "op", "api", "file_id", "offset", "length", "origin", "other_file_id")
+"""Columns of the operations that no schedule changes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
-    """Totals of the operations of a capture that a replay issues. elapsed_ns: from its first to its last moment."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Rank:
+    """A changed rank.
 
-    ranks: int
-    operations: int
-    reads: int
-    bytes_read: int
-    elapsed_ns: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transformed:
-    """The capture that `transform` wrote.
-
-    path: its folder. changes: by name, in the order in which they were applied. assumptions: sentences.
-    before, after: totals of the source and of the result. same: whether nothing changed.
+    operations: in the spill file: columns `_AS_THEY_ARE` of `OPS_SCHEMA` (other_file_id -1 for null), feeds and
+    follows as in `RankWork`, duration_ns, ready_ns (0 for none), and `run` and `since_ns` of `loop_schedule.outlined`.
+    spans: see `RankState`. readers, readers_before: lanes that read the batches, and how many did in the capture.
+    same_lanes: whether its lanes are those of the capture.
     """
 
-    path: Path
-    changes: Mapping[str, Any]
-    assumptions: tuple[str, ...]
-    before: Totals
-    after: Totals
-    same: bool
+    operations: Kept
+    outline: Outline
+    totals: Totals
+    spans: pa.Table | None
+    readers: int
+    readers_before: int
+    same_lanes: bool
 
-    def as_json(self) -> dict[str, Any]:
-        """The object that `dxt-replay transform --json` prints."""
-        return {**dataclasses.asdict(self), "path": str(self.path), "assumptions": list(self.assumptions)}
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Changed:
+    """The changed ranks by number, and the totals of the recorded ones.
+
+    notes: assumptions as sentences. same: whether nothing changed, before ranks are copied.
+    """
+
+    ranks: Mapping[int, _Rank]
+    before: Sequence[Totals]
+    notes: tuple[str, ...]
+    sizes: FileSizes
+    same: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -94,13 +99,14 @@ class _Written:
     """The contents of the new capture, before ranks are copied.
 
     operations: yields rows of `OPS_SCHEMA` of a rank in start order, when they are written. spans: by rank, rows of
-    `SPANS_SCHEMA`. files, hdf5: `FILES_SCHEMA` and `HDF5_SCHEMA`. elapsed_ns: of the job.
+    `SPANS_SCHEMA`. files, hdf5, lanes: `FILES_SCHEMA`, `HDF5_SCHEMA` and `LANES_SCHEMA`. elapsed_ns: of the job.
     """
 
     operations: Callable[[int], Iterable[pa.Table]]
     spans: Mapping[int, pa.Table]
     files: pa.Table
     hdf5: pa.Table
+    lanes: pa.Table
     elapsed_ns: int
 
 
@@ -111,44 +117,40 @@ def transform_capture(capture: Capture, changes: Changes, output: Path, *, force
     `output`.
     """
     check_capture_output(output, force=force)
-    if capture.operation_count() > MAX_OPERATIONS:
-        raise UsageError(
-            f"{capture.named} has {format_count(capture.operation_count())} operations, and captures of up to "
-            f"{format_count(MAX_OPERATIONS)} are changed: choose a part of it with dxt_replay.part"
-        )
     layers = choose_layers(capture)
     data = data_set_of(capture, layers)
     _check(capture, changes, data)
-    sources = _sources(capture, layers)
+    check_memory(capture, changes, data, available_bytes())
+    working = begin_capture(output, force=force)
+    try:
+        with SpillFile(working) as spill:
+            found = _changed(capture, layers, changes, data, spill)
+            written = _as_recorded(capture) if found.same else _as_scheduled(capture, found, changes, data, spill)
+            copies = Copies.of(capture, changes.ranks) if changes.ranks is not None and changes.weak else None
+            same = found.same and copies is None
+            assumptions = () if same else (*_assumptions_of(changes, data, copies is not None), *found.notes)
+            transform = {"changes": changes.as_json(), "assumptions": list(assumptions)}
+            _write(capture, written, copies, transform, working, known=not found.same)
+        publish_capture(working, output, force=force)
+    except BaseException:
+        discard_capture(working)
+        raise
     begin_ns, end_ns = capture.time_span_ns
-    before = _totals([state.work for state in sources.values()], end_ns - begin_ns)
-    found, notes, same = _changed(sources, changes, data)
-    copies = None
-    if changes.ranks is not None and changes.weak:
-        copies = Copies.of(capture, changes.ranks)
-    elif changes.ranks not in (None, len(capture.ranks)):
-        found, dealt = shared_out(found, changes.ranks, capture.paths())
-        same, notes = False, (*notes, *dealt)
-    written = _as_recorded(capture) if same else _as_scheduled(capture, sources, found, changes, data)
-    if same and copies is None:
-        assumptions: tuple[str, ...] = ()
-    else:
-        assumptions = (*_assumptions_of(changes, data, copies is not None), *notes)
-    transform = {"changes": changes.as_json(), "assumptions": list(assumptions)}
-    _write(capture, written, copies, transform, output, known=not same, force=force)
-    ranks = list(found if copies is None else copies.source_of.values())
+    ranks = found.ranks if copies is None else copies.source_of.values()
     return Transformed(
         path=output,
         changes=changes.as_json(),
         assumptions=assumptions,
-        before=before,
-        after=_totals([found[rank].work for rank in ranks], written.elapsed_ns),
-        same=same and copies is None,
+        before=Totals.sum_of(found.before, end_ns - begin_ns),
+        after=Totals.sum_of([found.ranks[rank].totals for rank in ranks], written.elapsed_ns),
+        same=same,
     )
 
 
 def _check(capture: Capture, changes: Changes, data: DataSet) -> None:
     """Raises: UsageError if a change of the requests has no meaning for the capture."""
+    if changes.mapped is not None:
+        check_mapped(capture)
     if changes.compression is not None:
         data.check_not_compressed(capture)
     if changes.transfer_bytes is not None:
@@ -157,44 +159,65 @@ def _check(capture: Capture, changes: Changes, data: DataSet) -> None:
         data.check_chunks(capture)
 
 
-def _sources(capture: Capture, layers: LayerChoice) -> dict[int, RankState]:
-    """All ranks as captured.
+def _changed(capture: Capture, layers: LayerChoice, changes: Changes, data: DataSet, spill: SpillFile) -> _Changed:
+    """Read and change each rank; its operations go to the spill file.
 
-    Raises: CaptureError when a part is damaged, or a rank has no training steps.
+    Raises: CaptureError when a part is damaged, or a rank has no training steps; UsageError if a change has no meaning
+    for the capture.
     """
-    steps, found = steps_of(capture, layers), {}
-    for rank in capture.ranks:
-        tables = [pa.Table.from_batches([batch.filter(layers.replayed(batch))]) for batch in capture.operations(rank)]
-        rows = pa.concat_tables(tables) if tables else OPS_SCHEMA.empty_table()
-        found[rank] = source_state(rows, steps, rank)
-    return found
-
-
-def _totals(works: Iterable[RankWork], elapsed_ns: int) -> Totals:
-    """Totals of the operations of these ranks."""
-    ranks = operations = reads = bytes_read = 0
-    for work in works:
-        is_read = work.op == READ
-        ranks += 1
-        operations += len(work)
-        reads += int(is_read.sum())
-        bytes_read += int(work.length[is_read].sum())
-    return Totals(ranks=ranks, operations=operations, reads=reads, bytes_read=bytes_read, elapsed_ns=elapsed_ns)
-
-
-def _changed(
-    sources: Mapping[int, RankState], changes: Changes, data: DataSet
-) -> tuple[dict[int, RankState], tuple[str, ...], bool]:
-    """Change each rank. Returns the ranks, the assumptions, and whether nothing changed."""
-    found: dict[int, RankState] = {}
+    steps, sizes = steps_of(capture, layers), FileSizes(capture.files.num_rows)
+    shares = changes.ranks not in (None, len(capture.ranks)) and not changes.weak
+    before, ranks, shared = [], {}, []
     notes: dict[str, None] = {}
-    same = changes.compute_speed == 1.0
-    for rank, state in sources.items():
-        after, assumed, is_same = changed(state, changes, data)
+    same = changes.compute_speed == 1.0 and not shares
+    for rank in capture.ranks:
+        state = source_state(_rows(capture, rank, layers), steps, rank)
+        readers, lanes = state.readers, np.unique(state.work.lane)
+        before.append(Totals.of(state.work))
+        state, assumed, is_same = changed(state, changes, data)
         same &= is_same
         notes |= dict.fromkeys(assumed)
-        found[rank] = after if changes.batch_times in (None, 1) else dataclasses.replace(after, spans=None)
-    return found, tuple(notes), same
+        if changes.batch_times not in (None, 1):
+            state = dataclasses.replace(state, spans=None)
+        if shares:
+            shared.append(SharedSource.of(state, spill))
+        else:
+            same_lanes = state.readers == readers and np.array_equal(np.unique(state.work.lane), lanes)
+            ranks[rank] = _spilled(state, readers, spill, sizes, same_lanes=same_lanes)
+        del state  # two ranks would be in memory while the next one is read
+    if shares:
+        states, dealt = shared_out(shared, changes.ranks or 0, capture.paths(), spill)
+        notes |= dict.fromkeys(dealt)
+
+        def kept(state: RankState) -> _Rank:
+            return _spilled(state, state.readers, spill, sizes, same_lanes=False)
+
+        ranks = dict(enumerate(map(kept, states)))  # `map` holds on to no rank while the next one is made
+    return _Changed(ranks=ranks, before=tuple(before), notes=tuple(notes), sizes=sizes, same=same)
+
+
+def _rows(capture: Capture, rank: int, layers: LayerChoice) -> pa.Table:
+    """The operations of a rank that a replay issues. Raises: CaptureError when a part is damaged."""
+    tables = [pa.Table.from_batches([batch.filter(layers.replayed(batch))]) for batch in capture.operations(rank)]
+    return pa.concat_tables(tables) if tables else OPS_SCHEMA.empty_table()
+
+
+def _spilled(state: RankState, readers_before: int, spill: SpillFile, sizes: FileSizes, *, same_lanes: bool) -> _Rank:
+    """Put the operations of a changed rank in the spill file."""
+    work = state.work
+    sizes.add(work)
+    outline, run, since_ns = outlined(state)
+    columns = {name: getattr(work, name) for name in (*_AS_THEY_ARE, "feeds", "follows", "duration_ns")}
+    ready_ns = np.where(_ends_batch(work), work.busy_ns, 0)
+    return _Rank(
+        operations=spill.put({**columns, "ready_ns": ready_ns, "run": run, "since_ns": since_ns}),
+        outline=outline,
+        totals=Totals.of(work),
+        spans=state.spans,
+        readers=state.readers,
+        readers_before=readers_before,
+        same_lanes=same_lanes,
+    )
 
 
 def _as_recorded(capture: Capture) -> _Written:
@@ -205,56 +228,64 @@ def _as_recorded(capture: Capture) -> _Written:
         spans=spans_by_rank(capture.spans, capture.ranks),
         files=capture.files,
         hdf5=capture.hdf5,
+        lanes=capture.lanes,
         elapsed_ns=end_ns - begin_ns,
     )
 
 
-def _as_scheduled(
-    capture: Capture,
-    sources: Mapping[int, RankState],
-    found: Mapping[int, RankState],
-    changes: Changes,
-    data: DataSet,
-) -> _Written:
+def _as_scheduled(capture: Capture, found: _Changed, changes: Changes, data: DataSet, spill: SpillFile) -> _Written:
     """Schedule the changed ranks by their dependencies."""
     pacing = Pacing(pace=Pace.STEPS, compute_speed=changes.compute_speed)
     begin_ns = capture.time_span_ns[0]
-    times = scheduled(found, pacing, begin_ns)
-    spans = {}
-    for rank, state in found.items():
-        if state.spans is None:
-            spans[rank] = loop_spans(rank, times[rank].loop, own_reads=not state.readers)
-        else:
-            name = wait_name(state.readers, sources[rank].readers)
-            spans[rank] = spans_of(state.spans, state.loop.loop, times[rank].loop, name)
-        made_ns = times[rank].made_ns
-        if made_ns is not None:
-            spans[rank] = pa.concat_tables([spans[rank], making_spans(spans[rank], times[rank].loop, made_ns)])
-    ends = [int((times[rank].start_ns + state.work.duration_ns).max(initial=0)) for rank, state in found.items()]
+    times = scheduled({rank: each.outline for rank, each in found.ranks.items()}, pacing, begin_ns)
     return _Written(
-        operations=lambda rank: [_operations(rank, found[rank].work, times[rank])],
-        spans=spans,
-        files=_changed_files(capture, [state.work for state in found.values()]),
+        operations=lambda rank: [_operations(rank, spill.take(found.ranks[rank].operations), times[rank])],
+        spans={rank: _spans(rank, each, times[rank]) for rank, each in found.ranks.items()},
+        files=found.sizes.table(capture.files),
         hdf5=_changed_hdf5(capture, changes, data),
-        elapsed_ns=max(*ends, *(each.loop.exit_ns for each in times.values())) - begin_ns,
+        lanes=_lanes_with_roles(capture, found),
+        elapsed_ns=max(each.end_ns for each in times.values()) - begin_ns,
     )
 
 
-def _operations(rank: int, work: RankWork, times: Scheduled) -> pa.Table:
-    """The operations of a rank at their new times."""
-    order = np.argsort(times.start_ns, kind="stable")
-    work, start = work.rows(order), times.start_ns[order]
-    columns = {
-        "rank": np.full(len(work), rank, dtype=np.int32),
-        **{name: getattr(work, name) for name in ("lane", "op", "api", "file_id", "offset", "length", "origin")},
+def _lanes_with_roles(capture: Capture, found: _Changed) -> pa.Table:
+    """The lanes with their roles, if the changes keep the ranks and each rank's lanes; else no rows."""
+    same = all(each.same_lanes for each in found.ranks.values())
+    return with_facts(capture.lanes if same else capture.lanes.slice(0, 0), ["role"])
+
+
+def _spans(rank: int, found: _Rank, times: Scheduled) -> pa.Table:
+    """The spans of a rank at their new times."""
+    if found.spans is None:
+        spans = loop_spans(rank, times.loop, own_reads=not found.readers)
+    else:
+        name = wait_name(found.readers, found.readers_before)
+        spans = spans_of(found.spans, found.outline.model.loop, times.loop, name)
+    if times.made_ns is None:
+        return spans
+    return pa.concat_tables([spans, making_spans(spans, times.loop, times.made_ns)])
+
+
+def _operations(rank: int, columns: dict[str, np.ndarray], times: Scheduled) -> pa.Table:
+    """The operations of a rank at their new times. columns: those of `_Rank.operations`."""
+    start = times.run_ns[columns.pop("run")] + columns.pop("since_ns")
+    order = np.argsort(start, kind="stable")
+    start, columns = start[order], {name: values[order] for name, values in columns.items()}
+    follows = np.ma.masked_less(columns["follows"], 0)
+    found = {
+        "rank": np.full(len(start), rank, dtype=np.int32),
+        **{name: columns[name] for name in _AS_THEY_ARE},
         "start_ns": start,
-        "end_ns": start + work.duration_ns,
+        "end_ns": start + columns["duration_ns"],
         "step": times.loop.step_at(start),
-        "feeds": np.ma.masked_equal(work.feeds, NOTHING),
-        "follows": np.ma.masked_equal(work.follows, NOTHING),
-        "ready_ns": np.ma.masked_equal(np.where(_ends_batch(work), work.busy_ns, 0), 0),
+        "other_file_id": np.ma.masked_less(columns["other_file_id"], 0),
+        "feeds": np.ma.masked_equal(columns["feeds"], NOTHING),
+        # What waits for the exit from the loop has no number: a reader knows it by its begin.
+        "follows": follows // 2,
+        "follows_end": follows % 2,
+        "ready_ns": np.ma.masked_equal(columns["ready_ns"], 0),
     }
-    return table_from_columns(columns, OPS_SCHEMA)
+    return table_from_columns(found, OPS_SCHEMA)
 
 
 def _ends_batch(work: RankWork) -> np.ndarray:
@@ -303,24 +334,6 @@ def _assumptions_of(changes: Changes, data: DataSet, copied: bool) -> tuple[str,
     return tuple(found)
 
 
-def _changed_files(capture: Capture, works: Iterable[RankWork]) -> pa.Table:
-    """The files table. A file with changed requests loses its counters, and gets the size that the requests need."""
-    files = capture.files
-    touched, ends = np.zeros(files.num_rows, dtype=bool), np.zeros(files.num_rows, dtype=np.int64)
-    for work in works:
-        touched[work.file_id[np.isin(work.origin, (TRANSFORMED, MODELLED))]] = True
-        reads = np.isin(work.op, (READ, OPS.index("write")))
-        np.maximum.at(ends, work.file_id[reads], np.maximum(work.offset, 0)[reads] + work.length[reads])
-    sizes = np.where(touched, ends, files["size"].to_numpy())
-    columns = {name: files[name] for name in FILES_SCHEMA.names}
-    columns["size"] = pa.array(sizes)
-    for name in ("coverage", *COUNTERS):
-        columns[name] = pc.if_else(
-            pa.array(touched), pa.nulls(files.num_rows, FILES_SCHEMA.field(name).type), files[name]
-        )
-    return pa.table(columns, schema=FILES_SCHEMA)
-
-
 def _changed_hdf5(capture: Capture, changes: Changes, data: DataSet) -> pa.Table:
     """The HDF5 datasets of files that did not change."""
     if changes.chunk_bytes is None and changes.compression is None:
@@ -334,47 +347,52 @@ def _write(
     written: _Written,
     copies: Copies | None,
     transform: Mapping[str, Any],
-    output: Path,
+    working: Path,
     *,
     known: bool,
-    force: bool,
 ) -> None:
-    """Write the capture `output`, rank by rank. `known`: whether the rows hold their dependencies.
+    """Fill the folder `working` with the capture, rank by rank. `known`: whether the rows hold their dependencies.
 
-    Raises: TargetError for `output`; CaptureError for a damaged source.
+    Raises: TargetError for `working`; CaptureError for a damaged source.
     """
     files, hdf5, source_of = written.files, written.hdf5, {rank: rank for rank in written.spans}
+    lanes = written.lanes
     if copies is not None:
+        lanes = copies.lanes_table(lanes)
         files, hdf5, source_of = copies.files_table(files), copies.hdf5_table(hdf5), copies.source_of
-    working = begin_capture(output, force=force)
-    try:
-        spans = [SPANS_SCHEMA.empty_table()]
-        with OpsWriter(working) as writer:
-            for rank, of_rank in source_of.items():
-                own = written.spans[of_rank]
-                spans.append(own if copies is None else copies.spans(rank, own))
-                for table in written.operations(of_rank):
-                    writer.write(table if copies is None else copies.operations(rank, table))
-        write_files(working, files)
-        write_spans(working, pa.concat_tables(spans))
-        write_hdf5(working, hdf5)
-        info = _info(source, tuple(source_of), written.elapsed_ns, known=known)
-        made_by = {
-            **info.made_by,
-            "operations_stored": writer.rows,
-            "transforms": [*source.info.made_by.get("transforms", []), transform],
-        }
-        info = dataclasses.replace(info, made_by=made_by)
-        write_capture_info(working, info)
-        publish_capture(working, output, force=force)
-    except BaseException:
-        discard_capture(working)
-        raise
+    spans = [SPANS_SCHEMA.empty_table()]
+    with OpsWriter(working) as writer:
+        for rank, of_rank in source_of.items():
+            own = written.spans[of_rank]
+            spans.append(own if copies is None else copies.spans(rank, own))
+            for table in written.operations(of_rank):
+                writer.write(table if copies is None else copies.operations(rank, table))
+    write_files(working, files)
+    write_spans(working, pa.concat_tables(spans))
+    write_hdf5(working, hdf5)
+    info = _info(source, source_of, written.elapsed_ns, known=known)
+    made_by = {
+        **info.made_by,
+        "operations_stored": writer.rows,
+        "transforms": [*source.info.made_by.get("transforms", []), transform],
+    }
+    write_lanes(working, lanes)
+    write_capture_info(working, dataclasses.replace(info, made_by=made_by))
 
 
-def _info(source: Capture, ranks: tuple[int, ...], elapsed_ns: int, *, known: bool) -> CaptureInfo:
-    """capture.json of a changed capture, without its rows and changes."""
-    info = source.info
+def _info(source: Capture, source_of: Mapping[int, int], elapsed_ns: int, *, known: bool) -> CaptureInfo:
+    """capture.json of a changed capture, without its rows and changes. source_of: the recorded rank behind each."""
+    info, ranks = source.info, tuple(source_of)
+    copies_of = {source: [rank for rank in ranks if source_of[rank] == source] for source in source_of.values()}
+    made_by: dict[str, Any] = {"program": "dxt-replay", "version": VERSION, "command": "transform"}
+    clock: list[RankClock] = []
+    # Rows with known dependencies are at the times of one clock. The dependencies of others are inferred from these
+    # facts, for a copy as for its source.
+    if not known:
+        of_ranks = [(each, rank) for each in info.clock for rank in copies_of.get(each.rank, ())]
+        clock = [dataclasses.replace(each, rank=rank) for each, rank in sorted(of_ranks, key=lambda pair: pair[1])]
+        if logs := info.made_by.get("log_writing"):
+            made_by["log_writing"] = [[rank, *at] for source, *at in logs for rank in copies_of.get(source, ())]
     job = info.job
     # The benchmark's description of its training is wrong for a changed one.
     metadata = {name: value for name, value in job.metadata.items() if name != BENCHMARK}
@@ -385,9 +403,9 @@ def _info(source: Capture, ranks: tuple[int, ...], elapsed_ns: int, *, known: bo
         job=dataclasses.replace(job, nprocs=len(ranks), run_time_s=run_time_s, end_ns=ended, metadata=metadata),
         ranks=ranks,
         sources=(as_source(source), *info.sources),
-        # The rows are at the times of one clock, and no counters count them.
-        clock=() if known else info.clock,
+        clock=tuple(clock),
+        # No counters count the rows.
         coverage=Coverage(bytes=None, operations=None, unseen=info.coverage.unseen),
         dependencies="known" if known else info.dependencies,
-        made_by={"program": "dxt-replay", "version": VERSION, "command": "transform"},
+        made_by=made_by,
     )

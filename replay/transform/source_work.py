@@ -15,6 +15,7 @@ from dxt_replay.replay.causal.training_loop import EVALUATION, FETCH, TrainingLo
 from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch
 from dxt_replay.replay.transform.rank_work import (
     ENTERED,
+    EXITED,
     NOTHING,
     BatchMaking,
     RankLoop,
@@ -23,6 +24,7 @@ from dxt_replay.replay.transform.rank_work import (
     fetch_numbers,
 )
 from dxt_replay.replay.transform.readers import BY_BATCH, BY_FILE
+from dxt_replay.traces.row_order import distinct_rows
 from dxt_replay.traces.schema import codes
 
 
@@ -76,6 +78,7 @@ def _source_work(rows: pa.Table, batch: OperationBatch, model: LoopModel, origin
         offset=rows["offset"].to_numpy(),
         length=batch.length,
         origin=codes(rows, "origin"),
+        other_file_id=rows["other_file_id"].fill_null(-1).to_numpy(),
         start_ns=batch.start_ns,
         duration_ns=batch.end_ns - batch.start_ns,
         think_ns=think_ns,
@@ -121,7 +124,7 @@ def _waits(
 
 
 def _in_fetches(moments: Moments, loop: TrainingLoop) -> np.ndarray:
-    """int64 (moments of the loop + 1,): each moment as `follows` of `RankWork`; NOTHING for the last, NO_MOMENT.
+    """int64 (moments of the loop + 1,): each moment as `follows` of `RankWork`; NOTHING for the last one, NO_MOMENT.
 
     `loop`: the same events, with a batch fetch for each evaluation.
     """
@@ -131,7 +134,7 @@ def _in_fetches(moments: Moments, loop: TrainingLoop) -> np.ndarray:
     found = np.full(len(moments.time_ns), NOTHING)
     found[: moment.size] = moment.ravel()
     # The first opening is the end of the entry, the last one the exit.
-    found[moments.openings[[0, -1]]] = 0, 2 * int(number.max()) + 1
+    found[moments.openings[[0, -1]]] = 0, EXITED
     return found
 
 
@@ -169,8 +172,8 @@ def _ready(model: LoopModel, loop: TrainingLoop, found: np.ndarray, feeds: np.nd
 
 def _whole_batches(work: RankWork, feeding: np.ndarray) -> bool:
     """Whether each batch is read in one lane."""
-    pairs = np.unique(np.stack((work.feeds[feeding], work.lane[feeding])), axis=1)
-    return len(np.unique(pairs[0])) == pairs.shape[1]
+    batches = distinct_rows(work.feeds[feeding], work.lane[feeding]).values[:, 0]
+    return len(np.unique(batches)) == len(batches)
 
 
 def _ahead(work: RankWork, loop: RankLoop, model: LoopModel, feeding: np.ndarray) -> int:

@@ -1,4 +1,4 @@
-"""Shares the recorded work among another number of ranks, by batches or by whole files. Pure.
+"""Shares the recorded work among another number of ranks, by batches or by whole files.
 
 If each file was read by one rank as a stream, whole files go to the ranks in turn, by name: file i to rank i mod R, as
 in DLIO. Otherwise the batches of all ranks, in the order in which the loops took them, go to the ranks in turn. The
@@ -9,51 +9,78 @@ data are not read batch by batch, every rank loads all of them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from dxt_replay.replay.causal.training_loop import FETCH
 from dxt_replay.replay.transform.loop_pieces import PiecedLoop, pieced
-from dxt_replay.replay.transform.rank_work import NOTHING, TRANSFORMED, RankState, RankWork, joined
+from dxt_replay.replay.transform.rank_work import EXITED, NOTHING, TRANSFORMED, RankState, RankWork, joined
 from dxt_replay.replay.transform.readers import batches_of, with_read_ahead, with_readers
+from dxt_replay.replay.transform.spill_file import Kept, SpillFile
 from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.row_order import distinct_rows
 from dxt_replay.traces.schema import RECONSTRUCTED
 
 LOADED_SHARE = 0.1
 """Share of the fetches that must read anything, and more than one: else each rank loads the data at once."""
 
+Columns = dict[str, np.ndarray]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Source:
-    """A rank of the capture, split into shared and private work.
+class SharedSource:
+    """A rank of the capture, split into shared and private work, whose operations are in a spill file.
 
-    state: the rank. of_data: bool (n,), operations on its batches. batch: int64 (n,), the fetch of each of these.
+    state: the rank without its operations.
+    own: its private operations, `RankWork`.
+    data: the operations on its batches, `RankWork` and the columns of `_Data` but `slot`.
+    files: int64, ids of the files of `data`, ascending; none if the data are loaded at once.
+    read_files: int64, those that are read.
+    parts: how many pairs of a file and a batch are read. read_batches: how many batches.
     takes_batch: bool (fetches,), the fetches that take a batch; all if the data are loaded at once.
     """
 
     state: RankState
-    of_data: np.ndarray
-    batch: np.ndarray
+    own: Kept
+    data: Kept
+    files: np.ndarray
+    read_files: np.ndarray
+    parts: int
+    read_batches: int
     takes_batch: np.ndarray
 
     @classmethod
-    def of(cls, state: RankState) -> _Source:
-        work = state.work
+    def of(cls, state: RankState, spill: SpillFile) -> SharedSource:
+        """The rank; its operations go to the spill file."""
+        work, loop = state.work, state.loop.loop
         of_data = state.model.loop_files[work.file_id] & (work.blocks == NOTHING)
-        of_data &= work.start_ns < state.loop.loop.exit_ns
+        of_data &= work.start_ns < loop.exit_ns
         batch = batches_of(work, of_data)
         takes = np.zeros(len(state.loop.ready_ns), dtype=bool)
         takes[work.feeds[of_data & (work.feeds != NOTHING)]] = True
         if takes.sum() <= max(LOADED_SHARE * len(takes), 1) and not takes.all():
             of_data, takes = np.zeros_like(of_data), np.ones_like(takes)
-        return cls(state=state, of_data=of_data, batch=batch, takes_batch=takes)
+        data, batch = work.rows(of_data), batch[of_data]
+        since_ns = data.start_ns - loop.begin_ns[loop.fetches[batch]]
+        read = data.data_reads
+        pairs = distinct_rows(data.file_id[read], batch[read]).values
+        return cls(
+            state=dataclasses.replace(state, work=work.rows(np.empty(0, dtype=np.int64))),
+            own=spill.put(work.rows(~of_data).columns()),
+            data=spill.put({**data.columns(), "batch": batch, "at_ns": since_ns}),
+            files=np.unique(data.file_id),
+            read_files=np.unique(pairs[:, 0]),
+            parts=len(pairs),
+            read_batches=len(np.unique(pairs[:, 1])),
+            takes_batch=takes,
+        )
 
     @property
     def loads(self) -> bool:
         """Whether the rank loads all of its data itself."""
-        return not self.of_data.any()
+        return not self.data.rows
 
     @property
     def batches(self) -> int:
@@ -61,13 +88,13 @@ class _Source:
 
 
 def shared_out(
-    states: Mapping[int, RankState], ranks: int, names: Sequence[str]
-) -> tuple[dict[int, RankState], tuple[str, ...]]:
-    """Share the work of all ranks among `ranks` ranks; also the assumptions. `names`: paths of the files by file id.
+    sources: Sequence[SharedSource], ranks: int, names: Sequence[str], spill: SpillFile
+) -> tuple[Iterator[RankState], tuple[str, ...]]:
+    """Share the work of all ranks among `ranks` ranks, which are made one by one; also the assumptions.
 
+    names: paths of the files by file id. spill: that of the sources.
     Raises: UsageError for more ranks than files or batches.
     """
-    sources = [_Source.of(state) for state in states.values()]
     total = sum(source.batches for source in sources)
     if ranks > total:
         raise UsageError(
@@ -76,41 +103,40 @@ def shared_out(
         )
     each = total // ranks
     by_file = _files_of_one_rank(sources)
-    data = _files_in_turn(sources, ranks, each, names) if by_file else _batches_in_turn(sources, ranks, each)
-    found = {}
-    for rank in range(ranks):
-        source = _template(sources, rank)
-        loop = pieced(source.state.loop, source.takes_batch, each, checkpoints=rank < len(sources))
-        found[rank] = _assembled(source, loop, data[rank], is_copy=rank >= len(sources))
-    dealt = "whole files go to the ranks in turn, by name" if by_file else "batches go to the ranks in turn"
+    dealt = _files_in_turn(sources, ranks, names, spill) if by_file else _batches_in_turn(sources, ranks, each, spill)
+    in_turn = "whole files go to the ranks in turn, by name" if by_file else "batches go to the ranks in turn"
     notes = [
-        f"{dealt}; each rank takes {each} of {total} batches, and computes for a step as long as before",
+        f"{in_turn}; each rank takes {each} of {total} batches, and computes for a step as long as before",
         "each rank opens files and reads their headers before the first step; ranks beyond the recorded ones write no "
         "checkpoints and repeat nothing else that a rank did outside of the training data",
     ]
     if total % ranks:
         notes.append(f"{total % ranks} batches are left out, so that all ranks take equally many steps")
-    return found, tuple(notes)
+
+    def made(rank: int, columns: Columns) -> RankState:
+        source, is_copy = _template(sources, rank), rank >= len(sources)
+        loop = pieced(source.state.loop, source.takes_batch, each, checkpoints=not is_copy)
+        own = _own(source, RankWork(**spill.take(source.own)), loop, is_copy=is_copy)
+        return _assembled(source, loop, _data_of(columns, each, by_file=by_file), own)
+
+    # `map` holds on to no rank while the next one is made; a generator's frame would.
+    return map(made, range(ranks), _by_rank(dealt, ranks, spill)), tuple(notes)
 
 
-def _files_of_one_rank(sources: Sequence[_Source]) -> bool:
+def _files_of_one_rank(sources: Sequence[SharedSource]) -> bool:
     """Whether no file of the training data is read by two ranks, and a file holds more batches than a batch files."""
     users = np.zeros(len(sources[0].state.model.loop_files), dtype=np.int64)
     batches_of_files = files_of_batches = 0.0
     for source in sources:
-        work = source.state.work
-        read = np.flatnonzero(source.of_data & work.data_reads)
-        if not len(read):
+        if not source.parts:
             return False
-        names, batches = work.file_id[read], source.batch[read]
-        pairs = np.unique(np.stack((names, batches)), axis=1).shape[1]
-        users[np.unique(names)] += 1
-        batches_of_files += pairs / len(np.unique(names))
-        files_of_batches += pairs / len(np.unique(batches))
+        users[source.read_files] += 1
+        batches_of_files += source.parts / len(source.read_files)
+        files_of_batches += source.parts / source.read_batches
     return bool(users.max(initial=0) <= 1 and batches_of_files > files_of_batches)
 
 
-def _template(sources: Sequence[_Source], rank: int) -> _Source:
+def _template(sources: Sequence[SharedSource], rank: int) -> SharedSource:
     """The rank of the capture whose loop a new rank copies: the same number, or the ranks in turn."""
     if rank < len(sources) or len(sources) == 1:
         return sources[rank % len(sources)]
@@ -130,50 +156,38 @@ class _Data:
     at_ns: np.ndarray
 
 
-def _batches_in_turn(sources: Sequence[_Source], ranks: int, each: int) -> list[_Data]:
-    """Deal batch k of all ranks, in the order in which they took them, as batch k div R to rank k mod R."""
-    works, place, at_ns = [], [], []
+def _batches_in_turn(
+    sources: Sequence[SharedSource], ranks: int, each: int, spill: SpillFile
+) -> Iterator[tuple[Columns, np.ndarray]]:
+    """Deal batch k of all ranks, in the order in which they took them, as batch k div R to rank k mod R.
+
+    Yields the operations of each source with `key`, the number of the batch of the new rank, and int64 (n,), the new
+    rank, NOTHING for batches that are left over."""
     of_all = [np.flatnonzero(source.takes_batch) for source in sources]
     of_rank = np.concatenate([np.full(len(mine), rank) for rank, mine in enumerate(of_all)])
     order = np.lexsort((of_rank, np.concatenate([np.arange(len(mine)) for mine in of_all])))
     number = np.empty(len(order), dtype=np.int64)
     number[order] = np.arange(len(order))
+    number[number >= each * ranks] = NOTHING
     first = 0
     for source, mine in zip(sources, of_all, strict=True):
         of_fetch = np.full(len(source.takes_batch), NOTHING, dtype=np.int64)
         of_fetch[mine] = number[first : first + len(mine)]
         first += len(mine)
-        chosen = np.flatnonzero(source.of_data & (of_fetch[source.batch] != NOTHING))
-        works.append(source.state.work.rows(chosen))
-        place.append(of_fetch[source.batch[chosen]])
-        at_ns.append(_since_fetch(source, chosen))
-    return _dealt(joined(works), np.concatenate(place), np.concatenate(at_ns), ranks, each)
+        columns = spill.take(source.data)
+        of_operation = of_fetch[columns.pop("batch")]
+        to = np.where(of_operation == NOTHING, NOTHING, of_operation % ranks)
+        columns["key"] = of_operation // ranks
+        yield columns, to
 
 
-def _since_fetch(source: _Source, chosen: np.ndarray) -> np.ndarray:
-    loop = source.state.loop.loop
-    since: np.ndarray = source.state.work.start_ns[chosen] - loop.begin_ns[loop.fetches[source.batch[chosen]]]
-    return since
+def _files_in_turn(
+    sources: Sequence[SharedSource], ranks: int, names: Sequence[str], spill: SpillFile
+) -> Iterator[tuple[Columns, np.ndarray]]:
+    """Deal file i, in the order of names, to rank i mod R.
 
-
-def _dealt(work: RankWork, number: np.ndarray, at_ns: np.ndarray, ranks: int, each: int) -> list[_Data]:
-    """Rank -> operations of its batches; `number`: of the batch among all."""
-    order = np.lexsort((number, number % ranks))
-    order = order[number[order] < each * ranks]
-    borders = np.searchsorted(number[order] % ranks, np.arange(ranks + 1))
-    found = []
-    for begin, end in zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True):
-        mine = order[begin:end]
-        found.append(_Data(work=work.rows(mine), slot=number[mine] // ranks, at_ns=at_ns[mine]))
-    return found
-
-
-def _files_in_turn(sources: Sequence[_Source], ranks: int, each: int, names: Sequence[str]) -> list[_Data]:
-    """Deal file i, in the order of names, to rank i mod R. A rank's batches follow from the bytes that it reads."""
-    work = joined([source.state.work.rows(np.flatnonzero(source.of_data)) for source in sources])
-    at_ns = np.concatenate([_since_fetch(source, np.flatnonzero(source.of_data)) for source in sources])
-    progress = np.concatenate([source.batch[source.of_data] / len(source.takes_batch) for source in sources])
-    files = sorted(np.unique(work.file_id).tolist(), key=names.__getitem__)
+    Yields the operations of each source with `key`, the share of the loop before their batch, and the new rank."""
+    files = sorted(np.unique(np.concatenate([source.files for source in sources])).tolist(), key=names.__getitem__)
     if ranks > len(files):
         raise UsageError(
             f"--ranks {ranks}: the training data are {len(files)} files, each read by one rank, and cannot be shared "
@@ -181,20 +195,49 @@ def _files_in_turn(sources: Sequence[_Source], ranks: int, each: int, names: Seq
         )
     rank_of = np.zeros(len(names), dtype=np.int64)
     rank_of[files] = np.arange(len(files)) % ranks
-    found = []
-    for rank in range(ranks):
-        mine = np.flatnonzero(rank_of[work.file_id] == rank)
-        mine = mine[np.argsort(progress[mine], kind="stable")]
-        part = work.rows(mine)
-        moved = np.where(part.data_reads, part.length, 0)
+    for source in sources:
+        columns = spill.take(source.data)
+        columns["key"] = columns.pop("batch") / len(source.takes_batch)
+        yield columns, rank_of[columns["file_id"]]
+
+
+def _by_rank(dealt: Iterable[tuple[Columns, np.ndarray]], ranks: int, spill: SpillFile) -> Iterator[Columns]:
+    """The operations dealt to each new rank, in the order of the sources."""
+
+    def together(begin: int, end: int) -> Columns:
+        mine = [spill.take(kept[0], 0, 0)]
+        mine += [spill.take(kept[source], *rows) for _, source, *rows in pieces[:, begin:end].T.tolist()]
+        return {name: np.concatenate([each.pop(name) for each in mine]) for name in list(mine[0])}
+
+    kept, found = [], []
+    for columns, to in dealt:
+        order = np.argsort(to, kind="stable")
+        order = order[to[order] != NOTHING]
+        kept.append(spill.put({name: columns.pop(name)[order] for name in list(columns)}))
+        first = np.flatnonzero(np.diff(to[order], prepend=NOTHING))
+        until = np.append(first[1:], len(order))[: len(first)]
+        found.append(np.stack((to[order][first], np.full(len(first), len(kept) - 1), first, until)))
+    pieces = np.concatenate(found, axis=1)
+    pieces = pieces[:, np.argsort(pieces[0], kind="stable")]
+    limits = np.searchsorted(pieces[0], np.arange(ranks + 1)).tolist()
+    return map(together, limits[:-1], limits[1:])
+
+
+def _data_of(columns: Columns, each: int, *, by_file: bool) -> _Data:
+    """The data of a new rank. If files were dealt, its batches follow from the bytes that it reads."""
+    order = np.argsort(columns["key"], kind="stable")
+    columns = {name: columns.pop(name)[order] for name in list(columns)}
+    slot, at_ns = columns.pop("key"), columns.pop("at_ns")
+    work = RankWork(**columns)
+    if by_file:
+        moved = np.where(work.data_reads, work.length, 0)
         of_batch = max(int(moved.sum()), 1) / each
         slot = np.minimum(((np.cumsum(moved) - moved) / of_batch).astype(np.int64), each - 1)
-        found.append(_Data(work=part, slot=slot, at_ns=at_ns[mine]))
-    return found
+    return _Data(work=work, slot=slot, at_ns=at_ns)
 
 
-def _assembled(source: _Source, loop: PiecedLoop, data: _Data, *, is_copy: bool) -> RankState:
-    """Assemble a rank from its batches and the private work of its source."""
+def _assembled(source: SharedSource, loop: PiecedLoop, data: _Data, own: RankWork) -> RankState:
+    """Assemble a rank from its batches and its private work."""
     fetch = loop.slots[data.slot]
     new = loop.loop.loop
     reads = dataclasses.replace(
@@ -204,16 +247,15 @@ def _assembled(source: _Source, loop: PiecedLoop, data: _Data, *, is_copy: bool)
         made=_made(data.work, fetch),
         start_ns=new.begin_ns[new.fetches[fetch]] + data.at_ns,
     )
-    own = _own(source, loop, is_copy=is_copy)
     work = joined([own, reads])
     of_data = np.arange(len(work)) >= len(own)
     order = np.argsort(work.start_ns, kind="stable")
     work, of_data = work.rows(order), of_data[order]
     state = source.state
     work = with_readers(work, of_data, state.readers, state.deal)
-    fed = np.isin(work.feeds, loop.slots) & state.model.loop_files[work.file_id]
     if loop.loop.making is None:
-        work = with_read_ahead(work, fed, state.ahead, loop.loop.moments_ns)
+        # Not by the files of the source's own loop: the operations may be on files of other ranks.
+        work = with_read_ahead(work, of_data & np.isin(work.feeds, loop.slots), state.ahead, loop.loop)
     return dataclasses.replace(state, work=work, loop=loop.loop, spans=None)
 
 
@@ -223,20 +265,19 @@ def _made(work: RankWork, fetch: np.ndarray) -> np.ndarray:
     return np.where(waits, np.maximum(work.made + 2 * (fetch - work.feeds), NOTHING), NOTHING)
 
 
-def _own(source: _Source, loop: PiecedLoop, *, is_copy: bool) -> RankWork:
+def _own(source: SharedSource, work: RankWork, loop: PiecedLoop, *, is_copy: bool) -> RankWork:
     """The private work of a rank: before the first step, and, unless it `is_copy`, in the checkpoints and evaluations
-    of the new loop and after the loop."""
-    work, old = source.state.work, source.state.loop.loop
+    of the new loop and after the loop. work: that of the source."""
+    old = source.state.loop.loop
     work = dataclasses.replace(work, made=np.full(len(work), NOTHING))
     new = loop.loop.loop
-    mine = ~source.of_data
-    entry = mine & (work.blocks == 0)
+    entry = work.blocks == 0
     if is_copy:
-        loaded = mine & (work.feeds != NOTHING) & source.loads
+        loaded = (work.feeds != NOTHING) & source.loads
         return _marked(work.rows(np.flatnonzero(entry | loaded)))
     event = np.where(work.feeds == NOTHING, work.blocks, old.fetches[work.feeds])
     parts = [work.rows(np.flatnonzero(entry))]
-    own = np.flatnonzero(mine & (event > 0))
+    own = np.flatnonzero(event > 0)
     own = own[np.argsort(event[own], kind="stable")]
     limits = np.searchsorted(event[own], np.stack((loop.event_of, loop.event_of + 1)))
     # A repeated step does not repeat a load that happens once.
@@ -254,13 +295,13 @@ def _own(source: _Source, loop: PiecedLoop, *, is_copy: bool) -> RankWork:
                 follows=np.where(feeds, 2 * fetch, NOTHING),
             )
         )
-    free = np.flatnonzero(mine & (event == NOTHING))
+    free = np.flatnonzero(event == NOTHING)
     last, later = 2 * len(new.fetches) - 1, work.start_ns[free] >= old.exit_ns
     moved = np.where(later, new.exit_ns - old.exit_ns, 0)
     rest = dataclasses.replace(
         work.rows(free),
         start_ns=np.where(later, work.start_ns[free] + moved, work.start_ns[free]),
-        follows=np.where(later, last, np.minimum(work.follows[free], last)),
+        follows=np.where(later, EXITED, np.minimum(work.follows[free], last)),
     )
     return joined([*parts, rest])
 

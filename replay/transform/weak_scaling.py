@@ -13,16 +13,15 @@ from dxt_replay.replay.transform.rank_work import TRANSFORMED
 from dxt_replay.traces.schema import (
     FILES_SCHEMA,
     HDF5_SCHEMA,
-    OPS,
+    LANES_SCHEMA,
     ORIGINS,
     RECONSTRUCTED,
     SPANS_SCHEMA,
     codes,
     dictionary_array,
 )
+from dxt_replay.traces.store.lanes import with_facts
 from dxt_replay.traces.store.reader import Capture
-
-_RENAME = OPS.index("rename")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,10 +64,11 @@ class Copies:
         columns["rank"] = pa.array(np.full(table.num_rows, rank, dtype=np.int32))
         if rank in self.first_id:
             file_id = table["file_id"].to_numpy()
-            offset = table["offset"].to_numpy()
-            renamed = codes(table, "op") == _RENAME
+            new_name = table["other_file_id"]
             columns["file_id"] = pa.array(self._own(rank, file_id).astype(np.int32))
-            columns["offset"] = pa.array(np.where(renamed, self._own(rank, np.where(renamed, offset, 0)), offset))
+            if new_name.null_count < table.num_rows:
+                own = self._own(rank, new_name.fill_null(0).to_numpy()).astype(np.int32)
+                columns["other_file_id"] = pa.array(own, mask=new_name.is_null().to_numpy())
             # Operations rebuilt from counters keep this origin: a replay does not count their failures.
             origin = codes(table, "origin")
             origin = np.where(origin == RECONSTRUCTED, origin, np.maximum(origin, TRANSFORMED)).astype(np.int8)
@@ -99,6 +99,16 @@ class Copies:
             record = mine["record_id"].to_numpy() ^ np.uint64((rank * 0x9E3779B97F4A7C15) % (1 << 64))
             columns["record_id"] = pa.array(record, type=pa.uint64())
             tables.append(pa.table(columns, schema=FILES_SCHEMA))
+        return pa.concat_tables(tables)
+
+    def lanes_table(self, lanes: pa.Table) -> pa.Table:
+        """The lanes of all ranks; those of copies have the roles of their sources alone."""
+        tables = [LANES_SCHEMA.empty_table()]
+        for rank, source in self.source_of.items():
+            mine = lanes.filter(pc.equal(lanes["rank"], source))
+            mine = with_facts(mine, ["role"]) if rank in self.first_id else mine
+            own = pa.array(np.full(mine.num_rows, rank, dtype=np.int32))
+            tables.append(mine.set_column(0, LANES_SCHEMA.field("rank"), own))
         return pa.concat_tables(tables)
 
     def hdf5_table(self, datasets: pa.Table) -> pa.Table:

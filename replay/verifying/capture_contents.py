@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from dxt_replay.replay.verifying.checked import CheckedPart, Difference, in_threads
+from dxt_replay.replay.verifying.lane_order import LaneOrder
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.few_together import few_together
 from dxt_replay.traces.schema import READ, USAGE_SCHEMA, WRITE, codes
@@ -26,13 +27,15 @@ _ROWS_TOGETHER = 1 << 18
 
 @dataclass(slots=True, kw_only=True)
 class _RankRows:
-    """Sums over the rows of some ranks. `replayed`: operations, bytes read and bytes written by a replay."""
+    """Sums over the rows of some ranks. `replayed`: operations, bytes read and bytes written by a replay. `lanes`: rank
+    and lane, each once."""
 
     rows: int = 0
     replayed: np.ndarray = field(default_factory=lambda: np.zeros(len(_REPLAYED), dtype=np.int64))
     differences: list[Difference] = field(default_factory=list)
     counted_rows: int = 0
     miscounted: tuple[int, ...] = ()
+    lanes: pa.Table = field(default_factory=lambda: USAGE_SCHEMA.empty_table().select(["rank", "lane"]))
 
 
 class _Counts(threading.local):
@@ -50,49 +53,70 @@ def content_parts(capture: Capture) -> list[CheckedPart]:
     indexed = (capture.path / INDEX_NAME).exists()
     counts = _Counts(capture)
     replayed = np.zeros(len(_REPLAYED), dtype=np.int64)
+    lanes: list[pa.Table] = []
     ranks = capture.index.ranks_together(_ROWS_TOGETHER)
     for found in in_threads(lambda some: _rank_rows(capture, counts if indexed else None, some), ranks):
         operations.checked += found.rows
         operations.count(found.differences)
         replayed += found.replayed
+        lanes.append(found.lanes)
         index.checked += found.counted_rows
         for rank in found.miscounted:
             index.differs(INDEX_NAME, f"counts of rank {rank}", "those of its operations", "others")
     if not indexed:
         index.note = "none is stored: it is made from the operations"
     _check_replayed(capture, replayed, operations)
-    return [files, operations, index, _table(capture, "spans"), _table(capture, "hdf5")]
+    return [files, operations, index, *(_table(capture, name) for name in ("spans", "hdf5")), _lanes(capture, lanes)]
 
 
 def _table(capture: Capture, name: str) -> CheckedPart:
     """A table that is read as a whole, which checks it."""
     part = CheckedPart(part=name, unit="row")
     try:
-        part.checked = (capture.spans if name == "spans" else capture.hdf5).num_rows
+        part.checked = getattr(capture, name).num_rows
     except CaptureError as error:
         part.differs(f"{name}.parquet", "contents", "rows as the schema describes them", printable(str(error)))
     return part
 
 
+def _lanes(capture: Capture, used: list[pa.Table]) -> CheckedPart:
+    """The table of lanes, held against the lanes of the operations: `rank` and `lane`, each once."""
+    part = _table(capture, "lanes")
+    if part.different or not part.checked:
+        return part
+    keys = ["rank", "lane"]
+    operations = pa.concat_tables(used) if used else capture.lanes.select(keys).slice(0, 0)
+    for one, other, said, found in (
+        (operations, capture.lanes, "a row for each lane of the operations", "none"),
+        (capture.lanes, operations, "lanes with operations alone", "a lane without any"),
+    ):
+        for row in one.select(keys).join(other.select(keys), keys, join_type="left anti").sort_by("rank").to_pylist():
+            part.differs("lanes.parquet", f"lane {row['lane']} of rank {row['rank']}", said, found)
+    return part
+
+
 def _rank_rows(capture: Capture, counts: _Counts | None, ranks: Sequence[int]) -> _RankRows:
-    """Read the rows of `ranks`, which also compares each row group with the index, and sum them."""
+    """Read the rows of `ranks`, which also compares each row group with the index, sum them, and look for overlap."""
     found = _RankRows()
-    counter = UsageCounter()
+    counter, lanes = UsageCounter(), LaneOrder()
     try:
         for rows in _tables(capture, ranks):
             found.rows += rows.num_rows
             counter.add(rows)
             found.replayed += _replayed(rows)
+            found.differences += lanes.add(rows)
     except CaptureError as error:
         what = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
         found.differences.append(
             Difference(file="ops", what=what, expected="rows as the schema describes them", found=printable(str(error)))
         )
         return found
+    counted = counter.table()
+    found.lanes = counted.group_by(["rank", "lane"], use_threads=False).aggregate([])
     if counts is not None:
         stored = counts.stored.of(ranks) or USAGE_SCHEMA.empty_table()
         found.counted_rows = stored.num_rows
-        found.miscounted = _miscounted(_sorted(stored), _sorted(counter.table()), ranks)
+        found.miscounted = _miscounted(_sorted(stored), _sorted(counted), ranks)
     return found
 
 

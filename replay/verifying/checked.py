@@ -73,7 +73,7 @@ class CheckedPart:
 class VerifiedPlace:
     """A capture or a target, and what was checked of it. `kind`: "capture" or "twin"."""
 
-    path: Path
+    path: str | Path
     kind: str
     parts: tuple[CheckedPart, ...]
 

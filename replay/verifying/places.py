@@ -29,7 +29,7 @@ CAPTURE_KIND, TWIN_KIND = "capture", "twin"
 _CAPTURE_NAMES = (DOCUMENT, "ops", "files.parquet")
 
 
-def verify_places(paths: Sequence[Path], *, sources: Sequence[Path], sizes_only: bool) -> Verified:
+def verify_places(paths: Sequence[str | Path], *, sources: Sequence[Path], sizes_only: bool) -> Verified:
     """Check captures and staged twins; `sizes_only`: leave the bytes of twins out. Changes nothing.
 
     Raises: UsageError for a path that is neither, or a source that is not there; TargetError for a target that cannot
@@ -39,16 +39,18 @@ def verify_places(paths: Sequence[Path], *, sources: Sequence[Path], sizes_only:
         if not source.exists():
             raise UsageError(f"--source {printable(source)} does not exist")
     kinds = {path: _kinds(path) for path in paths}
-    captures = [path for path in kinds if CAPTURE_KIND in kinds[path]]
+    captures = [Path(path) for path in kinds if CAPTURE_KIND in kinds[path]]
     places = []
     for path, found in kinds.items():
         for kind in found:
-            parts = capture_parts(path, sources) if kind == CAPTURE_KIND else _twin(path, captures, sizes_only)
+            parts = capture_parts(Path(path), sources) if kind == CAPTURE_KIND else _twin(path, captures, sizes_only)
             places.append(VerifiedPlace(path=path, kind=kind, parts=tuple(parts)))
     return Verified(places=tuple(places))
 
 
-def _kinds(path: Path) -> tuple[str, ...]:
+def _kinds(path: str | Path) -> tuple[str, ...]:
+    if isinstance(path, str):  # a URL
+        return (TWIN_KIND,)
     try:
         names = os.listdir(path)
     except OSError as error:
@@ -68,11 +70,11 @@ def _kinds(path: Path) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _twin(path: Path, captures: Sequence[Path], sizes_only: bool) -> list[CheckedPart]:
+def _twin(path: str | Path, captures: Sequence[Path], sizes_only: bool) -> list[CheckedPart]:
     listed = CheckedPart(part="manifest", unit="file")
     with open_target(path) as target:
         if not target.exists:
-            raise UsageError(f"{printable(path)} was removed while it was looked at")
+            raise UsageError(f"{target.shown('')} holds no staged twin: run `dxt-replay stage` first")
         try:
             manifest = read_manifest(target)
         except TargetError as error:

@@ -78,7 +78,7 @@ class CountedComparison:
     logs: how many logs were read.
     files, equal_files: those that the capture uses, and those of them where every count is equal.
     recorded: totals that Darshan counted in the application, of the same files and interfaces; empty where only a part
-        was replayed, or Darshan did not record the capture.
+        was replayed, or Darshan did not record the capture. `seeks` include those that have no operation.
     expected, counted: totals of what the replay issues, and of what Darshan counted in it.
     differing: how many counts differ; `differences` has the first of them.
     added: calls that the replay makes besides, by name. not_seen: calls that Darshan does not see.
@@ -112,7 +112,7 @@ class CountedComparison:
 
 
 class FileCounts(Collection[CountedFile]):
-    """The files that were used, each made when it is asked for: a million of them would fill gigabytes."""
+    """The compared files. Each `CountedFile` is made on access, because a million of them would fill gigabytes."""
 
     def __init__(self, paths: Sequence[str], used: np.ndarray, wrong: np.ndarray, sides: tuple[Tally, Tally]) -> None:
         """`used`, `wrong`: file ids, ascending. `sides`: what is judged of what was expected and counted."""
@@ -167,10 +167,10 @@ class _Judged:
 
 
 def compare_counted(source: Capture, logs: Sequence[DarshanLog], maps: Iterable[str] = ()) -> CountedComparison:
-    """Hold the logs of a replay against its source.
+    """Compare the logs of a replay with its source, file by file.
 
-    `maps`: as for the run, where its command line is not in the logs.
-    Raises: UsageError when no file of the capture is in the logs; LogError; CaptureError.
+    `maps`: as for the run; needed only if its command line is not in the logs.
+    Raises: UsageError when no file of the capture is in the logs; LogError and CaptureError for damage.
     """
     asked = asked_for(logs)
     capture = part_of(source, asked.part)
@@ -262,7 +262,7 @@ def _recorded(capture: Capture, judged: _Judged, used: np.ndarray) -> dict[str, 
     """What Darshan counted in the application, of what is judged of the files `used`; empty without counts."""
     totals: dict[str, int] = {}
     for interface, prefix in enumerate(("posix", "mpiio", "stdio")):
-        for name in (*READS, *WRITES):
+        for name in (*READS, *WRITES, *(() if interface == _MPI else ("seeks",))):
             counts = capture.files[f"{prefix}_{name}"].to_numpy(zero_copy_only=False)[used]
             known = ~np.isnan(counts) & judged(np.full(len(used), interface), used, np.full(len(used), column(name)))
             if known.any():

@@ -57,7 +57,7 @@ _DATA = ("bytes_read", "bytes_written", "reads", "writes")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedFor:
-    """How the replay was asked for, as far as its command line says: the options of `dxt-replay run`."""
+    """The options of the `dxt-replay run` that made a log, as far as its command line is known."""
 
     api: str = "auto"
     reconstruct: bool = True
@@ -97,7 +97,7 @@ class CountedReplay:
 
 
 def open_replay_logs(paths: Iterable[Path]) -> list[DarshanLog] | None:
-    """The logs, where any is of a replay: it used files of a twin, or is of `dxt-replay run`. Else None.
+    """The opened logs if any of them is of a replay, that is, of `dxt-replay run` or with files of a twin; else None.
 
     Raises: LogError for a log that cannot be read.
     """
@@ -191,7 +191,7 @@ def _column(table: CounterTable, module: str, name: str) -> np.ndarray:
 
 
 def _words(log: DarshanLog) -> list[str] | None:
-    """What follows `dxt-replay run` on a command line; None for another program."""
+    """The words after `dxt-replay run` on a command line; None for another program."""
     words = log.job.exe.split()
     for place, word in enumerate(words[:-1]):
         if word.rsplit("/", 1)[-1] == _PROGRAM and words[place + 1] == "run":

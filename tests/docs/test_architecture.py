@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.places import ROOT
+from tests.places import PACKAGE, ROOT
 
 TEXT = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 NAMED = sorted(set(re.findall(r"`([\w/.]+(?:\.py|\.pyx|/))`", TEXT)))
@@ -28,7 +28,7 @@ def test_modules_are_named() -> None:
 
 @pytest.mark.parametrize("name", NAMED)
 def test_what_is_named_exists(name: str) -> None:
-    assert any((ROOT / package / name).exists() for package in PACKAGES)
+    assert any((root / package / name).exists() for root in (ROOT, PACKAGE) for package in PACKAGES)
 
 
 def test_links_lead_somewhere() -> None:

@@ -17,7 +17,7 @@ def test_the_example_merges_looks_stages_replays_and_compares(tmp_path: Path) ->
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "2 ranks, 704 operations" in done.stdout
+    assert "2 ranks, 700 operations" in done.stdout
     assert "580 reads of 131 MB" in done.stdout
     assert "staged 8 files" in done.stdout
     assert "replayed 180 operations" in done.stdout

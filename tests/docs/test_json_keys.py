@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,6 +59,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
         "capacity": dxt_replay.capacity(capture, folder / "loads", utilisation_pct=1, most=1, storage="null"),
         "verify": dxt_replay.verify(capture.path if isinstance(capture, dxt_replay.Capture) else capture, twin),
     }
+    results["doctor"] = dxt_replay.doctor(target)
     calibrated = {"output": "", **dxt_replay.calibrate(target, minutes=1 / 30).as_json()}
     return {name: result.as_json() for name, result in results.items()} | {"calibrate": calibrated}
 
@@ -87,6 +87,7 @@ def explained(command: str) -> Mapping[str, str]:
         "simulate",
         "capacity",
         "verify",
+        "doctor",
     ],
 )
 def test_the_keys_of_a_command_are_explained(printed: Mapping[str, Any], command: str) -> None:
@@ -103,5 +104,6 @@ def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     links = re.findall(r"\]\((\S+?)\)", index)
     assert all((ROOT / "docs" / link).exists() for link in links)
-    pages = {path.name for path in Path(ROOT / "docs").iterdir() if path.suffix in (".md", ".py")} - {"README.md"}
-    assert pages <= set(links)
+    files = (path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.*") if path.suffix in (".md", ".py"))
+    pages = {str(path) for path in files if path.parts[0] != "_build"}
+    assert pages - {"README.md", "conf.py"} <= set(links)

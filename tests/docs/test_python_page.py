@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 import dxt_replay
+from dxt_replay.replay.options.choices import RunChoices
+from dxt_replay.replay.options.option import options_of
+from dxt_replay.traces.paces import PACE_CHOICES, Pace
 from tests.places import ROOT
 
 PAGE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
@@ -15,9 +20,29 @@ def test_every_public_name_is_documented() -> None:
     assert set(dxt_replay.__all__) - words == set()
 
 
-def test_every_table_figure_and_format_is_documented() -> None:
-    for name in (*dxt_replay.TABLES, *dxt_replay.FIGURES, *dxt_replay.FORMATS):
+def test_every_figure_format_and_table_beyond_those_of_the_tables_page_is_documented() -> None:
+    described = re.findall(r"^## ([\w-]+)$", (ROOT / "docs" / "tables.md").read_text(encoding="utf-8"), re.MULTILINE)
+    others = set(dxt_replay.TABLES) - set(described)
+    assert "by-rank" in others
+    assert "steps" in described
+    for name in (*others, *dxt_replay.FIGURES, *dxt_replay.FORMATS):
         assert f"`{name}`" in PAGE, name
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/replaying.md"])
+def test_the_paces_of_a_page_are_those_of_the_help(page: str) -> None:
+    rows = re.findall(
+        r"^\| `(\w+)`(| \(default\)) \| (.*?) \|", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE
+    )
+    default = options_of(RunChoices)["pace"].option.default
+    listed = [(name, bool(mark), meaning) for name, mark, meaning in rows if name in PACE_CHOICES]
+    assert listed == [(pace.value, pace.value == default, pace.meaning) for pace in Pace]
+
+
+def test_the_key_pace_lists_the_paces() -> None:
+    row = re.search(r"^\| `pace` \| (.*) \|$", (ROOT / "docs" / "tables.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert row is not None
+    assert tuple(re.split(", | or ", row[1])) == PACE_CHOICES
 
 
 def test_what_the_readme_calls_is_there() -> None:

@@ -155,7 +155,7 @@ def small_capture(folder: Path) -> Path:
             ),
             read(2, offset=2048, length=16, start_ns=5 * _MS, rank=rank, lane=2, api="HDF5"),
             write(1, length=50, start_ns=19 * _MS, rank=rank, step=2),
-            Op("rename", 1, offset=3, start_ns=20 * _MS, rank=rank),
+            Op("rename", 1, other_file_id=3, start_ns=20 * _MS, rank=rank),
             Op("close", 0, start_ns=21 * _MS, rank=rank),
         )
     ]

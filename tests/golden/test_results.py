@@ -7,24 +7,23 @@ the difference.
 
 from __future__ import annotations
 
-import json
-import statistics
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dxt_replay.replay.regression.comparison import BASELINE, CANDIDATE, compare_sides
+from dxt_replay.replay.commands.json_output import OUTPUT_SCHEMA_VERSION
+from dxt_replay.replay.regression.comparison import BASELINE, CANDIDATE, Regression, compare_sides
 from dxt_replay.replay.regression.health import examine
 from dxt_replay.replay.regression.interval_verdict import Rule
 from dxt_replay.replay.regression.regression_sections import regression_sections
 from dxt_replay.replay.regression.run_metrics import MeasuredRun
+from dxt_replay.replay.run.repeat import Repeats
 from dxt_replay.replay.show.run_sections import repeat_sections, run_sections
 from dxt_replay.replay.show.terminal import print_sections
 from tests.golden.golden_file import check_golden
-
-RUN: Mapping[str, Any] = json.loads((Path(__file__).parent / "results" / "run.json").read_text(encoding="utf-8"))
+from tests.replay.regression.run_builder import setting
+from tests.run_results import RUN, run_result
 
 LATE = {"p50": 1800.5, "p90": 9_230.0, "p99": 41_250.0, "max": 88_125.5}
 
@@ -39,33 +38,34 @@ RUNS: Mapping[str, Mapping[str, Any]] = {
         "errors": {"ENOENT": 12, "EIO": 1},
         "close_errors": {"ENOSPC": 1},
         "short": 2,
-        "warnings": ["2 operations moved fewer bytes than recorded"],
     },
     "run-stopped": {"stopped": True, "operations": 210, "elapsed_s": 2.104},
-    "run-faster": {"speed": 4.0, "compute_speed": 4.0, "io_speed": 4.0, "elapsed_s": 1.884, "expected_s": 1.883},
-    "run-as-fast-as-it-goes": {"pace": "none", "expected_s": None, "elapsed_s": 0.046, "lag_us": None},
-    "run-direct": {"direct": True, "vectored": 8, "backends": ["posix", "mpi_io"]},
-    "run-empty": {"operations": 0, "lag_us": None, "latency_us": None, "response_us": None, "overhead": None},
+    "run-faster": {"speed": 4.0, "compute_speed": 4.0, "io_speed": 4.0, "elapsed_s": 1.884},
+    "run-as-fast-as-it-goes": {"pace": "none", "elapsed_s": 0.046, "lag_us": None},
+    "run-direct": {"direct": True, "backends": ["posix", "mpi_io"]},
+    "run-empty": {
+        "operations": 0,
+        "elapsed_s": 0.0,
+        "overhead": {"fraction_pct": None, "per_operation_ns": 26.316},
+        "lag_us": None,
+        "latency_us": None,
+        "latency_by_operation_us": {},
+        "response_us": None,
+    },
 }
 """Name of a golden file -> what differs from RUN."""
 
 
-def repeats(**last: Any) -> dict[str, Any]:
+def repeats(**last: Any) -> Repeats:
     """Three runs, of which the last one differs by `last`."""
     runs = [{**RUN, "elapsed_s": elapsed} for elapsed in (7.533, 7.541, 7.602)]
     runs[-1] |= last
-    whole = [run["elapsed_s"] for run in runs if not run["stopped"]]
-    elapsed = {"median": statistics.median(whole), "min": min(whole), "max": max(whole)}
-    return {"repeats": 3, "elapsed_s": elapsed, "runs": runs}
+    return Repeats(runs=tuple(map(run_result, runs)))
 
 
 REPEATS: Mapping[str, Mapping[str, Any]] = {
     "repeat": {},
-    "repeat-failed": {
-        "failed": 13,
-        "errors": {"EIO": 13},
-        "warnings": ["2 operations moved fewer bytes than recorded"],
-    },
+    "repeat-failed": {"failed": 13, "errors": {"EIO": 13}, "short": 2},
     "repeat-late": {"lag_us": LATE},
     "repeat-stopped": {"stopped": True, "operations": 210, "elapsed_s": 2.104},
 }
@@ -128,8 +128,8 @@ def experiment(
     pairs: int = len(STEADY),
     stopped: bool = False,
     candidate: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """The JSON object of an experiment. `candidate`: what else its runs differ in; `stopped`: within the last run."""
+) -> Regression:
+    """The result of an experiment. `candidate`: what else its runs differ in; `stopped`: within the last run."""
     runs = []
     for pair in range(1, pairs + 1):
         both = [
@@ -139,19 +139,9 @@ def experiment(
         runs += both if pair % 2 else both[::-1]
     rule = Rule()
     counted = [run for run in runs if not run.stopped]
-    setting = {
-        "capture": "run.capture",
-        "baseline": "/mnt/old/twin",
-        "candidate": "/mnt/new/twin",
-        "pace": "steps",
-        "speed": 1.0,
-        "warmup": 1,
-        "seed": 7,
-        "cache": {"policy": "cold"},
-        "stopped": stopped,
-    }
+    made = setting(baseline="/mnt/old/twin", candidate="/mnt/new/twin")
     health = examine(counted, threshold_pct=rule.threshold_pct, closed_loop=True, direct=False)
-    return compare_sides(runs, primary="elapsed_s", rule=rule, health=health, setting=setting).as_json()
+    return compare_sides(runs, primary="elapsed_s", rule=rule, health=health, setting=made)
 
 
 @pytest.fixture(params=[80, 120])
@@ -166,9 +156,21 @@ def check(case: str, columns: int, printed: str) -> None:
     check_golden(f"{case}-{columns}", printed)
 
 
+def test_the_json_of_a_run_keeps_its_shape() -> None:
+    printed = {"schema_version": OUTPUT_SCHEMA_VERSION, **run_result(RUN).as_json()}
+    assert list(printed) == list(RUN)
+    assert printed == {**RUN, "overhead": pytest.approx(RUN["overhead"])}
+
+
+def test_the_json_of_repeated_runs_has_the_spread_of_those_that_ended() -> None:
+    printed = repeats(stopped=True, elapsed_s=2.104).as_json()
+    assert printed["elapsed_s"] == {"median": pytest.approx(7.537), "min": 7.533, "max": 7.541}
+    assert [run["elapsed_s"] for run in printed["runs"]] == [7.533, 7.541, 2.104]
+
+
 @pytest.mark.parametrize("case", RUNS)
 def test_a_run(case: str, columns: int, capsys: pytest.CaptureFixture[str]) -> None:
-    print_sections(run_sections({**RUN, **RUNS[case]}))
+    print_sections(run_sections(run_result({**RUN, **RUNS[case]})))
     check(case, columns, capsys.readouterr().out)
 
 

@@ -93,7 +93,7 @@ def merged(log, **options):
     rows = [row for batch in opened.operations() for row in batch.to_pylist()]
     info = json.loads((capture / "capture.json").read_text())
     assert sorted(path.name for path in capture.iterdir()) == sorted(
-        ["capture.json", "files.parquet", "index.parquet", "ops", "spans.parquet"]
+        ["capture.json", "files.parquet", "index.parquet", "lanes.parquet", "ops", "spans.parquet"]
     )
     # Which counter is the example depends on the ranks that are rebuilt together.
     info["warnings"] = [text.partition(" (for example")[0] for text in info["warnings"]]

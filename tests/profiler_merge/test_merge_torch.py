@@ -79,7 +79,7 @@ def test_what_the_profiler_wrote_is_left_out_unless_asked_for(tmp_path):
     result, _, capture = merged(tmp_path, logs, profiles)
     assert sorted(capture.files["path"].to_pylist()) == ["/data/train.bin", f"/run/dxt-anchor.node.{PIDS[0]}.bin"]
     assert any(
-        "written by the profiler itself" in text and "/tmp/tmpabc.json.tmp" in text for text in result.info.warnings
+        "that the profiler itself wrote" in text and "/tmp/tmpabc.json.tmp" in text for text in result.info.warnings
     )
     result, _, capture = merged(tmp_path, logs, profiles, keep_profiler_files=True, force=True)
     assert set(NAMES.values()) <= {path.encode() for path in capture.files["path"].to_pylist()}

@@ -14,7 +14,7 @@ import pytest
 from dxt_replay.profiler_merge import anchor as anchor_module
 from dxt_replay.profiler_merge import recording as module
 from dxt_replay.profiler_merge.recording import FOLDER_VARIABLE, keras_recording, lightning_recording, recording
-from tests.places import ROOT
+from tests.places import PACKAGE
 
 
 class Framework:
@@ -356,7 +356,7 @@ def test_the_callback_of_lightning(framework, monkeypatch, tmp_path) -> None:
 def test_two_copied_files_are_enough(tmp_path) -> None:
     """In an interpreter without any package, as the job's may be."""
     for name in ("recording.py", "anchor.py"):
-        shutil.copy(ROOT / "profiler_merge" / name, tmp_path)
+        shutil.copy(PACKAGE / "profiler_merge" / name, tmp_path)
     program = "from recording import recording\nwith recording('p') as r:\n    with r.step(): pass\nprint(r.steps)"
     (tmp_path / "job.py").write_text(program, encoding="utf-8")
     done = subprocess.run([sys.executable, "-S", "job.py"], cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -16,7 +16,7 @@ TABLE = [line for line in SECTION.partition("\n\n## ")[0].splitlines() if line.s
 
 @pytest.mark.parametrize("source", READ, ids=lambda source: source.kind)
 def test_a_source_that_is_read_has_readers_and_a_place_in_the_documentation(source: Source) -> None:
-    names = [name for name in (source.trace, source.recording, source.spans, source.belongs) if name]
+    names = [name for name in (source.trace, source.recording, source.requests, source.spans, source.belongs) if name]
     assert all(callable(reader(name)) for name in names)
     assert bool(names) is not source.profile
     assert any(re.match(rf"\| [^|]*\b{source.tool}\b", line) for line in TABLE), source.tool

@@ -76,5 +76,5 @@ def test_what_was_mapped_is_beside_both() -> None:
 
 
 def test_the_headline_says_where_the_rest_went(tmp_path: Path) -> None:
-    text = str(merge_sections(merged(tmp_path).as_json()))
+    text = str(merge_sections(merged(tmp_path)))
     assert "trace coverage 25.00 %, the rest went through C streams, which DXT does not trace" in text

@@ -41,10 +41,10 @@ def test_the_bytes_of_a_coverage_count_what_was_read_past_the_trace() -> None:
         (
             100,
             (SHARD, STORE),
-            "the trace holds 10.0 % of the bytes; at least 300 B through mapped files and 600 B through sockets came "
-            "past it",
+            "the trace holds 10.0 % of the bytes; at least 300 B through mapped files and 600 B through sockets are "
+            "not in it",
         ),
-        (100, (OBJECTS,), "the trace holds 20.0 % of the bytes; at least 400 B through calls of an object store came"),
+        (100, (OBJECTS,), "the trace holds 20.0 % of the bytes; at least 400 B through calls of an object store are"),
         (100, (PERHAPS,), "bytes were moved by DFS calls, and whether calls in the trace made them is not known"),
     ],
 )

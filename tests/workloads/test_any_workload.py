@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import dxt_replay
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.workloads.description import READINGS
+from tests.examples import examples
 
 LOADERS = {
     "tfrecord": ("tensorflow",), "hdf5": ("pytorch", "tensorflow"), "csv": ("pytorch", "tensorflow"),
@@ -105,7 +106,7 @@ STREAMS = {
 @example(STREAMS, "v2.0", 1)
 @example(STREAMS, "head", 1)
 @example({**STREAMS, "dataset.num_files_train": 7}, "v2.0", 2)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_any_workload_ends_in_a_capture_or_an_error(
     tmp_path_factory: pytest.TempPathFactory, overrides: dict[str, object], reading: str, ranks: int
 ) -> None:

@@ -17,6 +17,7 @@ from dxt_replay.workloads.description import READINGS
 from dxt_replay.workloads.keys import KEYS, NOT_FOLLOWED, SPELLINGS
 from dxt_replay.workloads.workload_source import SHIPPED, read_workload, shipped_names
 from dxt_replay.workloads.workload_values import workload_from_values
+from tests.examples import examples
 
 TEXT = "framework: pytorch\ndataset: {format: npz}\nreader: {data_loader: pytorch, batch_size: 3}\n"
 
@@ -135,7 +136,7 @@ def test_any_values_end_in_a_workload_or_an_error(keys, reading):
 
 
 @given(SECTIONS | VALUES | st.dictionaries(st.text(max_size=8), VALUES), st.sampled_from(READINGS))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_any_yaml_ends_in_a_workload_or_an_error(tmp_path_factory, document, reading):
     path = tmp_path_factory.mktemp("fuzz") / "w.yaml"
     path.write_text(yaml.safe_dump(document, allow_unicode=True), errors="ignore")

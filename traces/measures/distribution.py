@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from dxt_replay.traces.measures.byte_planes import from_planes, from_step_planes, planes, step_planes
 from dxt_replay.traces.measures.stable_order import runs
 from dxt_replay.traces.sums import Sums
 
@@ -19,6 +20,7 @@ EXACT_VALUES = 1 << 20
 """Distinct values that are kept exactly; they take 16 MiB."""
 
 _PENDING_VALUES = 1 << 20
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _KEPT_BITS = 12
 _DROPPED_BITS = 52 - _KEPT_BITS
 _FIRST_PLACE = (1023 - 20) << _KEPT_BITS
@@ -27,6 +29,9 @@ _FIRST_PLACE = (1023 - 20) << _KEPT_BITS
 _MOST_PLACES = 1 << 20
 _PLACES_PER_VALUE = 4
 """Elements of an array of counts: at most 8 MiB, and at most this many per value of the sample."""
+
+_ORDER = 2
+"""Differences of values that are sent: bandwidths of one size are 1/n, 1/(n+1) and so on, of which these are small."""
 
 _NO_VALUES = np.empty(0, dtype=np.float64)
 _NO_COUNTS = np.empty(0, dtype=np.int64)
@@ -147,6 +152,8 @@ class DistributionCollector(Sums):
         self._most_pending = pending
         self._pending: list[np.ndarray] = []
         self._pending_size = 0
+        # Floats that are added up but not counted yet: of enough of them it can be seen that they are too many.
+        self._uncounted: list[np.ndarray] = []
         self._exact = True
         self._total: float = 0
         self._minimum = self._maximum = math.nan
@@ -160,7 +167,9 @@ class DistributionCollector(Sums):
             self._pending.append(values.ravel())
             self._pending_size += values.size
         if self._pending_size >= self._most_pending:
-            self._merge()
+            self._add_pending()
+            if not self._exact or values.dtype.kind != "f" or sum(map(len, self._uncounted)) * 4 >= self._limit * 5:
+                self._merge()
 
     def merge(self, later: DistributionCollector) -> None:
         """As `Sums.merge`."""
@@ -176,19 +185,20 @@ class DistributionCollector(Sums):
         self._keep_to_limit()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the counts in the smallest type that holds them."""
+        """Pickle the counts, and the differences of the differences of the values, as planes of bytes."""
         self._merge()
         state = super().__getstate__()
         if len(used := np.flatnonzero(self._counts)) * _PLACES_PER_VALUE < len(self._counts):
             state["_others"] = _joined(self._others, (self._values_at(used), self._counts[used]))
             state["_counts"] = _NO_COUNTS
         values, counts = state["_others"]
-        return state | {"_counts": _narrow(state["_counts"]), "_others": (values, _narrow(counts))}
+        steps = step_planes(values.view(np.int64), _ORDER)
+        return state | {"_counts": planes(state["_counts"]), "_others": (steps, planes(counts))}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        values, counts = state["_others"]
-        wide = {"_counts": state["_counts"].astype(np.int64), "_others": (values, counts.astype(np.int64))}
-        super().__setstate__(state | wide)
+        steps, counts = state["_others"]
+        others = from_step_planes(steps, _ORDER).view(np.float64), from_planes(counts)
+        super().__setstate__(state | {"_counts": from_planes(state["_counts"]), "_others": others})
 
     def distribution(self) -> Distribution:
         """Distribution of all that was added."""
@@ -205,13 +215,21 @@ class DistributionCollector(Sums):
         )
 
     def _merge(self) -> None:
+        self._add_pending()
+        if not self._uncounted:
+            return
+        sample = np.concatenate(self._uncounted)
+        self._uncounted = []
+        self._count(sample)
+        self._keep_to_limit()
+
+    def _add_pending(self) -> None:
         if not self._pending:
             return
         sample = np.concatenate(self._pending)
         self._pending, self._pending_size = [], 0
         self._add_up(_sum(sample), float(sample.min()), float(sample.max()))
-        self._count(sample)
-        self._keep_to_limit()
+        self._uncounted.append(sample)
 
     def _add_up(self, total: float, minimum: float, maximum: float) -> None:
         self._total += total
@@ -235,11 +253,20 @@ class DistributionCollector(Sums):
                 return
             self._add_counts(np.bincount(places[fits]))
             sample = sample[~fits]
+        if self._exact and not len(self._counts) and _surely_more(sample, self._limit):
+            self._round()
+            self._count(sample)
+            return
         ordered = np.sort(sample).astype(np.float64)
         if not self._exact:
             ordered = _round_mantissa(ordered)
         first = runs(ordered)
-        self._add_others(ordered[first], np.diff(first, append=len(ordered)))
+        found = ordered[first], np.diff(first, append=len(ordered))
+        if self._exact and not len(self._counts) and self._is_too_many(found[0]):
+            self._round()  # counts of equal values are added later, by their places: that is cheaper than by sorting
+            self._add_rounded(found)
+        else:
+            self._add_others(*found)
 
     def _add_counts(self, counts: np.ndarray) -> None:
         """Add a dense histogram. If it is longer than ours, grow ours and move sparse values into it that now fit."""
@@ -262,6 +289,13 @@ class DistributionCollector(Sums):
         if len(values):
             self._others = _joined(self._others, (values, counts.astype(np.int64, copy=False)))
 
+    def _is_too_many(self, values: np.ndarray) -> bool:
+        """Whether these ascending distinct values and the sparse list have more distinct ones than the limit."""
+        if len(self._others[0]) + len(values) <= self._limit:
+            return False
+        both = np.sort(np.concatenate((self._others[0], values)), kind="stable")  # merges both in linear time
+        return bool(np.count_nonzero(both[1:] != both[:-1]) >= self._limit)
+
     def _in_array(self, values: np.ndarray) -> np.ndarray:
         if not self._exact:
             return _places_of(values).view(np.uint64) < len(self._counts)
@@ -276,13 +310,34 @@ class DistributionCollector(Sums):
             self._round()
 
     def _round(self) -> None:
-        found = self.distribution()
+        used = np.flatnonzero(self._counts)
+        found = (self._values_at(used), self._counts[used]), self._others
         self._exact, self._counts, self._others = False, _NO_COUNTS, (_NO_VALUES, _NO_COUNTS)
-        places = _places_of(found.values)
+        for each in found:
+            self._add_rounded(each)
+
+    def _add_rounded(self, exact: tuple[np.ndarray, np.ndarray]) -> None:
+        """Add exact values and their counts after values are rounded."""
+        values, counts = exact
+        places = _places_of(values)
         fits = places.view(np.uint64) < _MOST_PLACES
-        self._add_counts(np.bincount(places[fits], weights=found.counts[fits]))
+        self._add_counts(np.bincount(places[fits], weights=counts[fits]).astype(np.int64))
         if not fits.all():
-            self._add_others(*_tally(_round_mantissa(found.values[~fits]), found.counts[~fits]))
+            self._add_others(*_tally(_round_mantissa(values[~fits]), counts[~fits]))
+
+
+def _surely_more(sample: np.ndarray, limit: int) -> bool:
+    """Whether hashes show that the sample has more than `limit` distinct values, which spares sorting them.
+
+    Different hashes are of different values. Some values share a hash, so of slightly more values this is False.
+    """
+    if len(sample) <= limit:
+        return False
+    bits = limit.bit_length() + 3
+    hashes = ((sample + 0.0).view(np.uint64) * _GOLDEN) >> np.uint64(64 - bits)  # the sum makes -0.0 into 0.0
+    seen = np.zeros(1 << bits, dtype=bool)
+    seen[hashes.view(np.int64)] = True
+    return int(np.count_nonzero(seen)) > limit
 
 
 def _sum(sample: np.ndarray) -> float:
@@ -318,11 +373,6 @@ def _joined(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndar
     if not len(one[0]) or not len(other[0]):
         return other if not len(one[0]) else one
     return _tally(np.concatenate((one[0], other[0])), np.concatenate((one[1], other[1])))
-
-
-def _narrow(counts: np.ndarray) -> np.ndarray:
-    """The same counts in the smallest unsigned type."""
-    return counts.astype(np.min_scalar_type(int(counts.max()))) if len(counts) else counts
 
 
 def _tally(values: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

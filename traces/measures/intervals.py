@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from dxt_replay.traces.measures._passes import covered_before, joined, newly_covered
+from dxt_replay.traces.measures.byte_planes import from_planes, planes
 from dxt_replay.traces.sums import Sums
 
 _NEVER = np.iinfo(np.int64).min
@@ -46,10 +48,8 @@ class Intervals:
     @classmethod
     def of_ascending(cls, starts: np.ndarray, ends: np.ndarray) -> Intervals:
         """The union of non-empty intervals that ascend and do not overlap; they may touch."""
-        if not len(starts):
-            return cls()
-        gap = ends[:-1] < starts[1:]
-        return cls(starts=starts[np.concatenate(([True], gap))], ends=ends[np.concatenate((gap, [True]))])
+        starts, ends = joined(starts, ends)
+        return cls(starts=starts, ends=ends)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -60,15 +60,8 @@ class Intervals:
         return int((self.ends - self.starts).sum())
 
     def covered_before(self, times: np.ndarray) -> np.ndarray:
-        """For each of `times`, the length of this set before it (int64 ns, same shape)."""
-        lengths = np.concatenate(([0], np.cumsum(self.ends - self.starts)))
-        begun = np.searchsorted(self.starts, times, side="right")
-        last = np.maximum(begun - 1, 0)
-        if not len(self):
-            return np.zeros(np.shape(times), dtype=np.int64)
-        beyond = np.where(begun > 0, np.maximum(self.ends[last] - times, 0), 0)
-        result: np.ndarray = lengths[begun] - beyond
-        return result
+        """For each of `times` (n,), the length of this set before it (int64 ns); fast for times in order."""
+        return covered_before(self.starts, self.ends, times)
 
     def covered_within(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
         """For each interval [starts[i], ends[i]), the part that this set covers (int64 ns)."""
@@ -81,9 +74,9 @@ class Intervals:
 
     def minus(self, other: Intervals) -> Intervals:
         """Times in this set and not in the other."""
+        if not len(self) or not len(other):
+            return self
         times = np.concatenate((self.starts, self.ends, other.starts, other.ends))
-        if not len(times):
-            return Intervals()
         order = np.argsort(times, kind="stable")
         mine, others = 2 * len(self), 2 * len(other)
         here = np.repeat([1, -1, 0], [len(self), len(self), others])[order].cumsum() > 0
@@ -102,13 +95,7 @@ class StreamingUnion:
 
     def add(self, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Add intervals; returns the (starts, ends) of what they cover for the first time, disjoint and ascending."""
-        if not len(starts):
-            return _NO_TIMES, _NO_TIMES
-        reached = np.maximum.accumulate(np.concatenate(([self._reach], ends)))
-        begins = np.maximum(starts, reached[:-1])
-        self._reach = int(reached[-1])
-        new = ends > begins
-        begins, ends = begins[new], ends[new]
+        begins, ends, self._reach = newly_covered(starts, ends, self._reach)
         self.length_ns += int((ends - begins).sum())
         return begins, ends
 
@@ -169,8 +156,12 @@ class BoundedUnion(Sums):
         self.closed_ns += later.closed_ns
 
     def __getstate__(self) -> dict[str, Any]:
+        """Pickle the lengths and the gaps instead of the edges."""
         self._merge()
-        return super().__getstate__()
+        return super().__getstate__() | {"_union": _packed(self._union)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state | {"_union": _unpacked(*state["_union"])})
 
     def intervals(self) -> Intervals:
         """The union of all that was added."""
@@ -203,3 +194,20 @@ class BoundedUnion(Sums):
 
 def _times(part: Intervals) -> tuple[np.ndarray, np.ndarray]:
     return part.starts, part.ends
+
+
+def _packed(union: Intervals) -> tuple[int, int, np.ndarray, np.ndarray]:
+    """The first start, the bits by which lengths and gaps were shifted as all end in zeros, and the planes of both."""
+    if not len(union):
+        return 0, 0, planes(_NO_TIMES), planes(_NO_TIMES)
+    lengths, gaps = union.ends - union.starts, union.starts[1:] - union.ends[:-1]
+    used = int(np.bitwise_or.reduce(lengths) | np.bitwise_or.reduce(gaps))
+    shift = (used & -used).bit_length() - 1
+    return int(union.starts[0]), shift, planes(lengths >> shift), planes(gaps >> shift)
+
+
+def _unpacked(first: int, shift: int, lengths: np.ndarray, gaps: np.ndarray) -> Intervals:
+    """Inverse of `_packed`."""
+    length, gap = from_planes(lengths) << shift, from_planes(gaps) << shift
+    starts = np.cumsum(np.concatenate((np.full(min(len(length), 1), first), length[:-1] + gap)))
+    return Intervals(starts=starts, ends=starts + length)

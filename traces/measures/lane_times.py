@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dxt_replay.traces.measures.byte_planes import from_step_planes, step_planes
 from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
 from dxt_replay.traces.measures.operation_rows import OperationRows
 from dxt_replay.traces.measures.stable_order import places_in_groups, runs, stable_order
@@ -159,11 +160,13 @@ class LaneTimeCollector(Sums):
         self._thin_out()
 
     def __getstate__(self) -> dict[str, Any]:
-        self._end_rank()
-        return super().__getstate__() | {"_done": [self.starts()]}
+        found = self.starts()
+        sent = replace(found, start_ns=step_planes(found.start_ns))
+        return super().__getstate__() | {"_done": [sent]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        sent = state["_done"][0]
+        super().__setstate__(state | {"_done": [replace(sent, start_ns=from_step_planes(sent.start_ns))]})
         self._rank, self._open = None, {}
 
     def _end_rank(self) -> None:

@@ -21,6 +21,9 @@ FEW_ROWS = 1 << 15
 """Rows that the reading thread hands over at once: a hand-over costs as much as the work on a short batch."""
 
 ROW_COLUMNS = ("lane", "op", "api", "file_id", "offset", "length", "start_ns", "end_ns", "step", "origin")
+TIME_COLUMNS = ("op", "api", "file_id", "start_ns", "end_ns", "origin")
+"""Those that tell when an operation that counts was in flight."""
+
 _ENUMERATED = ("op", "api", "origin")
 _NOT_READ = np.empty(0, dtype=np.int32)
 
@@ -37,11 +40,11 @@ class OperationRows:
     op: np.ndarray
     api: np.ndarray
     file_id: np.ndarray
-    offset: np.ndarray
-    length: np.ndarray
     start_ns: np.ndarray
     end_ns: np.ndarray
     origin: np.ndarray
+    offset: np.ndarray = field(default_factory=lambda: _NOT_READ)
+    length: np.ndarray = field(default_factory=lambda: _NOT_READ)
     lane: np.ndarray = field(default_factory=lambda: _NOT_READ)
     step: np.ndarray = field(default_factory=lambda: _NOT_READ)
     ranks: np.ndarray = field(default_factory=lambda: _NOT_READ)
@@ -53,9 +56,10 @@ class OperationRows:
         """The rows for which the boolean `mask` (n,) holds; no copy if it holds for all."""
         if mask.all():
             return self
+        rows = np.flatnonzero(mask)  # one scan of the mask serves all columns
         columns = {name: getattr(self, name) for name in (*ROW_COLUMNS, "ranks")}
         return OperationRows(
-            rank=self.rank, **{name: column[mask] if len(column) else column for name, column in columns.items()}
+            rank=self.rank, **{name: column.take(rows) if len(column) else column for name, column in columns.items()}
         )
 
     def by_rank(self) -> RankRuns:

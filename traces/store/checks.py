@@ -13,14 +13,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.errors import CaptureError, DamagedCaptureError
 from dxt_replay.traces.file_rows import exact_paths
 from dxt_replay.traces.record_id import record_id
 from dxt_replay.traces.schema import (
     FILES_SCHEMA,
     HDF5_SCHEMA,
+    LANES_SCHEMA,
     LEFT_OUT,
     NO_STEP,
+    OPEN_FLAGS,
     OPS,
     OPS_SCHEMA,
     SPANS_SCHEMA,
@@ -28,6 +30,7 @@ from dxt_replay.traces.schema import (
     codes,
 )
 from dxt_replay.traces.store.info import MOST_NS
+from dxt_replay.traces.store.older import columns_to_read, translated
 
 MOST_ROWS = 1 << 22
 """Largest row group of the op stream, in rows: a reader holds it in memory as a whole (300 MB). dxt-replay writes
@@ -38,7 +41,12 @@ _NO_ROWS = np.empty(0, dtype=np.int64)
 _MOST_OFFSET = (1 << 63) - 1
 _NAMES = pa.schema([FILES_SCHEMA.field(name) for name in ("path", "path_bytes")])
 _LEAST = {"rank": 0, "lane": 0, "file_id": 0, "offset": -1, "length": 0, "step": -1, "start_ns": -MOST_NS}
-_MOST_WHERE_KNOWN = {"feeds": (1 << 31) - 1, "follows": (1 << 31) - 1, "ready_ns": MOST_NS}
+_MOST_WHERE_KNOWN = {
+    "feeds": (1 << 31) - 1,
+    "follows": (1 << 31) - 1,
+    "ready_ns": MOST_NS,
+    "open_flags": (1 << len(OPEN_FLAGS)) - 1,
+}
 
 
 def check_columns(names: Sequence[str], schema: pa.Schema, place: object) -> None:
@@ -48,7 +56,7 @@ def check_columns(names: Sequence[str], schema: pa.Schema, place: object) -> Non
     """
     for column in schema:
         if not column.nullable and column.name not in names and column.name not in LEFT_OUT:
-            raise CaptureError(f"{place} lacks the column {column.name}: merge or run again")
+            raise DamagedCaptureError(f"{place} lacks the column {column.name}")
 
 
 def conforming(table: pa.Table, schema: pa.Schema, place: object, columns: Sequence[str] | None = None) -> pa.Table:
@@ -77,7 +85,7 @@ def conforming(table: pa.Table, schema: pa.Schema, place: object, columns: Seque
     found = pa.table(arrays, names=wanted.names)
     for column in wanted:
         if not column.nullable and found[column.name].null_count:
-            raise CaptureError(f"{place} is damaged: the column {column.name} has rows without a value")
+            raise DamagedCaptureError(f"{place} is damaged: the column {column.name} has rows without a value")
     return found.cast(wanted)
 
 
@@ -109,45 +117,70 @@ def operations(
     rank: int | np.ndarray,
     files: int,
     columns: Sequence[str] | None = None,
+    stored: Sequence[str] | None = None,
     begins: np.ndarray = _NO_ROWS,
 ) -> pa.Table:
     """A row group of the op stream as `OPS_SCHEMA` describes it, with the columns that were read.
 
+    `stored`: the names of the columns in the file, where `table` holds only those that `columns_to_read` gives.
     A group of several ranks has the rank of each row in `rank`; `begins` holds the first row of the second and later
     ranks.
     Raises: CaptureError for values that contradict the contract: another rank, an unknown file, an operation that ends
     before it starts or beyond the largest offset, rows that are not in start order.
     """
-    found = conforming(table, OPS_SCHEMA, place, columns)
+    stored = table.column_names if stored is None else stored
+    needed = None if columns is None else columns_to_read(columns, stored)
+    found = translated(conforming(table, OPS_SCHEMA, place, needed), stored)
     if not found.num_rows:
-        return found
+        return found if columns is None else _selected(found, columns)
     values = {name: found[name].to_numpy() for name in found.column_names if name in _LEAST or name == "end_ns"}
     for name, least in _LEAST.items():
         if name in values and values[name].min() < least:
-            raise CaptureError(f"{place} is damaged: {name} {values[name].min()} of an operation")
+            raise DamagedCaptureError(f"{place} is damaged: an operation has {name} {values[name].min()}")
     for name in set(_MOST_WHERE_KNOWN).intersection(found.column_names):
         least, most = pc.min_max(found[name]).as_py().values()
         if least is not None and not 0 <= least <= most <= _MOST_WHERE_KNOWN[name]:
-            raise CaptureError(f"{place} is damaged: {name} {least if least < 0 else most} of an operation")
+            raise DamagedCaptureError(f"{place} is damaged: an operation has {name} {least if least < 0 else most}")
     if "rank" in values and np.any(values["rank"] != rank):
-        raise CaptureError(f"{place} is damaged: it mixes ranks")
+        raise DamagedCaptureError(f"{place} is damaged: it holds rows of other ranks than its index says")
     if "file_id" in values and values["file_id"].max() >= files:
-        raise CaptureError(f"{place}: an operation names a file that files.parquet lacks: merge again")
-    if {"op", "offset"} <= set(found.column_names):
-        new_names = values["offset"][codes(found, "op") == _RENAME]
-        if len(new_names) and not 0 <= new_names.min() <= new_names.max() < files:
-            raise CaptureError(f"{place}: a rename names a file that files.parquet lacks: merge again")
+        raise DamagedCaptureError(f"{place}: an operation names a file that files.parquet lacks")
+    if {"op", "other_file_id"} <= set(found.column_names):
+        _check_new_names(found, place, files)
+    if {"follows", "follows_end"} <= set(found.column_names):
+        follows, ends = found["follows"], found["follows_end"]
+        if min(follows.null_count, ends.null_count) < found.num_rows and not follows.is_null().equals(ends.is_null()):
+            raise DamagedCaptureError(
+                f"{place} is damaged: an operation has follows without follows_end, or the reverse"
+            )
     if {"offset", "length"} <= values.keys() and np.any(values["offset"] > _MOST_OFFSET - values["length"]):
-        raise CaptureError(f"{place} is damaged: an operation ends beyond the largest offset of a file")
+        raise DamagedCaptureError(f"{place} is damaged: an operation ends beyond the largest offset of a file")
     if "start_ns" in values:
         start = values["start_ns"]
         earlier = start[1:] < start[:-1]
         earlier[begins - 1] = False
         if start.max() > MOST_NS or np.any(earlier):
-            raise CaptureError(f"{place} is damaged: its operations are not in the order of their times")
+            raise DamagedCaptureError(f"{place} is damaged: its operations are not in the order of their times")
         if "end_ns" in values and (np.any(values["end_ns"] < start) or values["end_ns"].max() > MOST_NS):
-            raise CaptureError(f"{place} is damaged: an operation ends before it starts, or after decades")
-    return found
+            raise DamagedCaptureError(f"{place} is damaged: an operation ends before it starts, or after decades")
+    return found if columns is None else _selected(found, columns)
+
+
+def _selected(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """These columns, in the order of `OPS_SCHEMA`; those that it does not have are left out."""
+    return rows.select([name for name in rows.column_names if name in columns])
+
+
+def _check_new_names(rows: pa.Table, place: object, files: int) -> None:
+    """Raises: CaptureError where a rename has no new name among the files, or another operation has one."""
+    renames, new_names = codes(rows, "op") == _RENAME, rows["other_file_id"]
+    if new_names.null_count == rows.num_rows and not renames.any():
+        return
+    known = new_names.fill_null(-1).to_numpy()
+    if known[renames].min(initial=0) < 0 or known.max() >= files:
+        raise DamagedCaptureError(f"{place}: a rename names a file that files.parquet lacks")
+    if np.any(known[~renames] != -1):
+        raise DamagedCaptureError(f"{place} is damaged: an operation that is no rename has an other_file_id")
 
 
 def files_table(table: pa.Table, place: object) -> pa.Table:
@@ -158,11 +191,11 @@ def files_table(table: pa.Table, place: object) -> pa.Table:
         table = table.append_column("record_id", made)
     found = conforming(table, FILES_SCHEMA, place)
     if not np.array_equal(found["file_id"].to_numpy(), np.arange(found.num_rows)):
-        raise CaptureError(f"{place} is damaged: its rows are not numbered from 0 by file_id")
+        raise DamagedCaptureError(f"{place} is damaged: its rows are not numbered from 0 by file_id")
     for name in ("size", "stripe_size", "stripe_count", "coverage"):
         least = pc.min(found[name]).as_py()
         if least is not None and least < 0:
-            raise CaptureError(f"{place} is damaged: {name} {least} of a file")
+            raise DamagedCaptureError(f"{place} is damaged: a file has {name} {least}")
     return found
 
 
@@ -173,13 +206,24 @@ def spans_table(table: pa.Table, place: object, ranks: Sequence[int]) -> pa.Tabl
         return found
     rank, start, end = (found[name].to_numpy() for name in ("rank", "start_ns", "end_ns"))
     if not set(np.unique(rank).tolist()) <= set(ranks):
-        raise CaptureError(f"{place} is damaged: a span of a rank that capture.json does not list")
+        raise DamagedCaptureError(f"{place} is damaged: a span belongs to a rank that capture.json does not list")
     if np.any(end < start) or start.min() < -MOST_NS or end.max() > MOST_NS:
-        raise CaptureError(f"{place} is damaged: a span ends before it starts, or after decades")
+        raise DamagedCaptureError(f"{place} is damaged: a span ends before it starts, or after decades")
     if found["step"].to_numpy().min() < NO_STEP:
-        raise CaptureError(f"{place} is damaged: a step below -1")
+        raise DamagedCaptureError(f"{place} is damaged: a span has a step number below -1")
     later = (rank[1:] > rank[:-1]) | ((rank[1:] == rank[:-1]) & (start[1:] >= start[:-1]))
     return found if later.all() else found.sort_by([("rank", "ascending"), ("start_ns", "ascending")])
+
+
+def lanes_table(table: pa.Table, place: object, ranks: Sequence[int]) -> pa.Table:
+    """The lanes, sorted by (rank, lane). Raises: CaptureError for a lane of another rank, or one that comes twice."""
+    found = conforming(table, LANES_SCHEMA, place).sort_by([("rank", "ascending"), ("lane", "ascending")])
+    rank, lane = found["rank"].to_numpy(), found["lane"].to_numpy()
+    if not np.isin(rank, ranks).all() or lane.min(initial=0) < 0:
+        raise DamagedCaptureError(f"{place} is damaged: a lane of a rank that capture.json does not list, or below 0")
+    if np.any((np.diff(rank) == 0) & (np.diff(lane) == 0)):
+        raise DamagedCaptureError(f"{place} is damaged: it has two rows of one lane")
+    return found
 
 
 def hdf5_table(table: pa.Table, place: object, files: int) -> pa.Table:
@@ -187,7 +231,7 @@ def hdf5_table(table: pa.Table, place: object, files: int) -> pa.Table:
     found = conforming(table, HDF5_SCHEMA, place)
     for row in found.to_pylist():
         if (problem := _dataset_problem(row, files)) is not None:
-            raise CaptureError(f"{place} is damaged: {problem} of dataset {row['dataset']!r}")
+            raise DamagedCaptureError(f"{place} is damaged: {problem} of dataset {row['dataset']!r} cannot be right")
     return found
 
 

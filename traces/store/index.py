@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.errors import CaptureError, DamagedCaptureError
 from dxt_replay.traces.few_together import few_together
 from dxt_replay.traces.schema import INDEX_SCHEMA, OPS_SCHEMA, CaptureInfo
 from dxt_replay.traces.store.checks import MOST_ROWS, check_columns, conforming
@@ -183,39 +183,42 @@ class OpsIndex:
         """
         unknown = self.rank[~np.isin(self.rank, info.ranks)]
         if len(unknown):
-            raise CaptureError(
-                f"{folder} holds operations of rank {unknown.min()}, which capture.json does not list: merge or run "
-                "again"
+            raise DamagedCaptureError(
+                f"{folder} holds operations of rank {unknown.min()}, which capture.json does not list"
             )
         stored, expected = int(self.rows.sum()), info.made_by.get("operations_stored")
         if expected is not None and expected != stored:
             raise CaptureError(
-                f"{folder} holds {stored} of {expected} operations: a part is missing or truncated, copy the capture "
-                "again"
+                f"{folder} holds {stored} of {expected} operations: a file is missing or truncated; copy the "
+                "capture again"
             )
         keys = (self.row_group, self.part, self.last_start_ns, self.first_ns, self.rank)
         found = self._taken(np.lexsort(keys))
         later = (found.rank[1:] == found.rank[:-1]) & (found.first_ns[1:] < found.last_start_ns[:-1])
         if later.any():
             place = int(later.argmax()) + 1
-            raise CaptureError(
+            raise DamagedCaptureError(
                 f"{found.parts[found.part[place]]} is damaged: its operations of rank {found.rank[place]} are not in "
                 "the order of their times"
             )
         return found
 
 
-def ops_index(directory: Path, info: CaptureInfo) -> OpsIndex:
+def ops_index(directory: Path, info: CaptureInfo, *, is_checked: bool = False) -> OpsIndex:
     """The index of a capture: the stored one, or one made from the rows.
 
+    is_checked: another process has held the parts against the stored index. They are then neither listed nor looked at:
+    on a shared file system these are requests, for each part by each of many workers.
     Raises: CaptureError where a part is missing, damaged or not of this job; OSError where it cannot be read.
     """
     folder = directory / OPS_FOLDER
     if not folder.is_dir():
-        raise CaptureError(f"{directory} lacks its ops folder: the capture is incomplete, merge or run again")
+        raise DamagedCaptureError(f"{directory} lacks its folder ops")
+    stored = os.path.lexists(directory / INDEX_NAME)
+    if stored and is_checked:
+        return _stored_index(directory / INDEX_NAME, None).checked(info, folder)
     # glob would take a folder without read permission for an empty one
     parts = tuple(sorted(file for file in folder.iterdir() if file.match("part-*.parquet")))
-    stored = os.path.lexists(directory / INDEX_NAME)
     found = _stored_index(directory / INDEX_NAME, parts) if stored else scanned_index(parts)
     return found.checked(info, folder)
 
@@ -230,8 +233,8 @@ def part_digests(directory: Path) -> dict[str, str]:
         return {}
 
 
-def _stored_index(path: Path, parts: tuple[Path, ...]) -> OpsIndex:
-    """The stored index.
+def _stored_index(path: Path, found: tuple[Path, ...] | None) -> OpsIndex:
+    """The stored index. `found`: the parts that are there; None if they have been checked.
 
     Raises: CaptureError where it contradicts the parts, or itself.
     """
@@ -239,9 +242,10 @@ def _stored_index(path: Path, parts: tuple[Path, ...]) -> OpsIndex:
     table = conforming(read_table(path, _PLACES), wanted, path)
     code = table["part"].combine_chunks().dictionary_encode()
     named = {name: number for number, name in enumerate(code.dictionary.to_pylist())}
+    parts = tuple(path.parent / OPS_FOLDER / name for name in sorted(named)) if found is None else found
     for part in parts:
         if part.name not in named:
-            raise CaptureError(f"{part} is not in {path.name}: take it away, or copy the capture again")
+            raise CaptureError(f"{path.name} does not list {part}: remove that file, or copy the capture again")
     there = {part.name: number for number, part in enumerate(parts)}
     for name in named:
         if name not in there:
@@ -249,11 +253,15 @@ def _stored_index(path: Path, parts: tuple[Path, ...]) -> OpsIndex:
     number = np.array([there[name] for name in named], dtype=np.int64)
     columns = {name: table[name].to_numpy().astype(np.int64) for name in _PLACES if name != "part"}
     columns["part"] = number[code.indices.to_numpy()] if len(code) else np.empty(0, dtype=np.int64)
-    sizes = np.array([part.stat().st_size for part in parts], dtype=np.int64)
-    short = columns.pop("part_bytes") != sizes[columns["part"]] if len(code) else np.empty(0, dtype=bool)
-    if short.any():
-        raise CaptureError(f"{parts[columns['part'][short.argmax()]]} is truncated, or another: copy the capture again")
-    columns.pop("part_bytes", None)
+    listed = columns.pop("part_bytes")
+    if found is not None and len(code):
+        sizes = np.array([part.stat().st_size for part in parts], dtype=np.int64)
+        short = listed != sizes[columns["part"]]
+        if short.any():
+            raise CaptureError(
+                f"{parts[columns['part'][short.argmax()]]} does not have the size in {path.name}: "
+                "copy the capture again"
+            )
     return _with_begins(columns, parts, path)
 
 
@@ -274,7 +282,9 @@ def _with_begins(columns: dict[str, np.ndarray], parts: tuple[Path, ...], path: 
     sound &= (first >= -MOST_NS) & (first <= last_start) & (last_start <= last) & (last <= MOST_NS)
     sound[1:] &= ~(same[1:] & (rank[1:] == rank[:-1]))
     if not sound.all():
-        raise CaptureError(f"{path} is damaged: a stretch of {parts[part[(~sound).argmax()]].name} cannot be")
+        raise DamagedCaptureError(
+            f"{path} is damaged: its entry for {parts[part[(~sound).argmax()]].name} is impossible"
+        )
     return OpsIndex(parts=parts, begin=begin, **columns)
 
 
@@ -291,7 +301,7 @@ def scanned_index(parts: tuple[Path, ...]) -> OpsIndex:
         for group, count in enumerate(rows):
             if not 0 <= count <= MOST_ROWS:
                 raise CaptureError(
-                    f"{path}: row group {group} has {count} rows, at most {MOST_ROWS} are read at a time"
+                    f"{path}: row group {group} has {count} rows; write row groups of at most {MOST_ROWS}"
                 )
         for groups in few_together(range(len(rows)), rows.__getitem__, _SCANNED_ROWS):
             for name, values in _scanned(file, path, groups, rows).items():
@@ -306,11 +316,11 @@ def _scanned(file: pq.ParquetFile, path: Path, groups: Sequence[int], counts: Se
     try:
         table = file.read_row_groups(groups, columns=_SCANNED, use_threads=False)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise CaptureError(f"{place} is damaged: {error}") from error
+        raise DamagedCaptureError(f"{place} is damaged: {error}") from error
     rank, start, end = (column.to_numpy() for column in conforming(table, OPS_SCHEMA, place, _SCANNED))
     ends = np.cumsum([counts[group] for group in groups])
     if len(rank) != ends[-1]:
-        raise CaptureError(f"{place} is damaged: it has {len(rank)} rows, and not {ends[-1]}")
+        raise DamagedCaptureError(f"{place} is damaged: it has {len(rank)} rows instead of {ends[-1]}")
     return stretches(rank, start, end, ends, np.array(groups), place)
 
 

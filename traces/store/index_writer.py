@@ -20,7 +20,9 @@ _NOTED = pa.schema([field for field in INDEX_SCHEMA if field.name not in ("part_
 """Fields of a stretch that are known before its part is closed."""
 
 _USAGE = _NOTED.field("usage").type
-_NOTES = "index-of-*.parquet"
+NOTES = "index-of-*.parquet"
+"""Names of the files in `ops/` in which writers of parts note their stretches, until the capture is complete."""
+
 _TOGETHER = 1 << 16
 """Stretches and counts that are kept until they are written; a reader of one rank's counts reads as many."""
 
@@ -80,7 +82,7 @@ class IndexWriter:
             return
         noted = pa.concat_tables(self._waiting)
         if self._writer is None:
-            self.file = self._folder / _NOTES.replace("*.parquet", noted["part"][0].as_py())
+            self.file = self._folder / NOTES.replace("*.parquet", noted["part"][0].as_py())
             self._writer = pq.ParquetWriter(self.file, _NOTED, compression="zstd", write_page_checksum=True)
         self._writer.write_table(noted)
         self._waiting, self._size = [], 0
@@ -93,7 +95,7 @@ def write_index(directory: Path, tables: Mapping[str, str]) -> str:
     the SHA-256 of the index. Raises: OSError, ArrowException when the disk refuses.
     """
     folder, index = directory / OPS_FOLDER, directory / INDEX_NAME
-    noted = sorted(folder.glob(_NOTES))
+    noted = sorted(folder.glob(NOTES))
     if not noted and index.exists():
         return file_digest(index)
     every = {name: digest for name, digest in tables.items() if name not in (INDEX_NAME, DOCUMENT)}

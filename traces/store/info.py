@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.errors import CaptureError, DamagedCaptureError
 from dxt_replay.traces.schema import SCHEMA_VERSION, CaptureInfo
 
 MOST_RANK = (1 << 31) - 1
@@ -40,17 +40,17 @@ def read_info(path: Path) -> CaptureInfo:
     try:
         version = json.loads(text)["schema_version"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CaptureError(f"{file} is damaged: {error!r}") from error
+        raise DamagedCaptureError(f"{file} is damaged ({error!r})") from error
     if not isinstance(version, int) or version > SCHEMA_VERSION:
         raise CaptureError(
-            f"{path} has schema version {version!r}, this release reads up to {SCHEMA_VERSION}: update dxt-replay"
+            f"{path} has schema version {version!r}; this release reads up to {SCHEMA_VERSION}: update dxt-replay"
         )
     try:
         info = _DECODER.decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise CaptureError(f"{file} is damaged: {error}") from error
+        raise DamagedCaptureError(f"{file} is damaged ({error})") from error
     for problem in _problems(info):
-        raise CaptureError(f"{file} is damaged: {problem}")
+        raise DamagedCaptureError(f"{file} is damaged: {problem}")
     return info
 
 
@@ -66,9 +66,9 @@ def is_ours(path: Path, info: CaptureInfo) -> bool:
 def _problems(info: CaptureInfo) -> Iterator[str]:
     job, coverage = info.job, info.coverage
     if not 0 <= job.nprocs <= MOST_RANK:
-        yield f"a job of {job.nprocs} processes"
+        yield f"its job has {job.nprocs} processes"
     if not 0 <= job.run_time_s <= MOST_NS / 1e9:
-        yield f"a run time of {job.run_time_s} s"
+        yield f"its job has a run time of {job.run_time_s} s"
     ranks = list(info.ranks)
     if ranks != sorted(set(ranks)) or (ranks and not 0 <= ranks[0] <= ranks[-1] <= MOST_RANK):
         yield "its ranks are not ascending numbers from 0 to 2147483647"
@@ -76,8 +76,8 @@ def _problems(info: CaptureInfo) -> Iterator[str]:
         low, high = clock.interval_ns
         # The offset moves a log's own time, which may count from 1970, to the capture's.
         if clock.worker < 0 or low > high or max(abs(low), abs(high), abs(clock.offset_ns)) > 2 * MOST_NS:
-            yield f"the clock of rank {clock.rank}"
+            yield f"the clock of rank {clock.rank} is impossible"
     pairs = [(coverage.bytes, coverage.operations), coverage.traceable, *coverage.ranks.values()]
     shares = [share for pair in pairs for share in pair]
     if any(share is not None and (share < 0 or not math.isfinite(share)) for share in shares):
-        yield "a trace coverage below 0"
+        yield "it has a trace coverage below 0, or an infinite one"

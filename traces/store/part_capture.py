@@ -148,16 +148,20 @@ class PartCapture(Capture):
         """Of ranks that have the same window."""
         within = None if window is None else _intersection(window, starts_ns)
         needed = {*self._row_masks, *(() if within is None else ("start_ns",))}
+        if self._fetches and columns is not None and "follows_end" in columns:
+            needed.add("follows")
         read = None if columns is None else [*columns, *sorted(needed - set(columns))]
         for rank, batch in self._inner.rank_operations(ranks, read, starts_ns if within is None else within):
             if within is not None:
                 first, last = np.searchsorted(batch.column("start_ns").to_numpy(), within)
                 batch = batch.slice(first, max(last - first, 0))
             batch = _masked(batch, self._row_masks)
+            if self._fetches:
+                batch = _renumbered(batch, self._fetches[rank])
             if columns is not None:
                 batch = batch.select(list(columns))
             if len(batch):
-                yield rank, _renumbered(batch, self._fetches[rank]) if self._fetches else batch
+                yield rank, batch
 
     @cached_property
     def _fetches(self) -> dict[int, tuple[int, int]]:
@@ -207,6 +211,12 @@ class PartCapture(Capture):
         return pa.table(columns, schema=spans.schema).filter(pa.array(inside))
 
     @cached_property
+    def lanes(self) -> pa.Table:
+        """As `Capture.lanes`, of the ranks of the part; a lane may have no operation in it."""
+        lanes = self._inner.lanes
+        return lanes.filter(pc.is_in(lanes["rank"], pa.array(self.ranks, type=pa.int32())))
+
+    @cached_property
     def time_span_ns(self) -> Window:
         """From the window's begin, which becomes the start of a replay, to the end of the last operation or span.
 
@@ -235,14 +245,16 @@ def _cut(spans: pa.Table, windows: Mapping[int, Window]) -> tuple[np.ndarray, np
 def _renumbered(batch: pa.RecordBatch, fetches: tuple[int, int]) -> pa.RecordBatch:
     """The batch with batch fetches counted from the first one in the window; those outside are null."""
     first, count = fetches
-    for name, moments in (("feeds", 1), ("follows", 2)):
+    for name, others in (("feeds", ()), ("follows", ("follows_end",))):
         if name not in batch.schema.names:
             continue
-        place = batch.schema.get_field_index(name)
-        number = pc.subtract(batch.column(name), pa.scalar(moments * first, pa.int32()))
-        inside = pc.and_(pc.greater_equal(number, 0), pc.less(number, moments * count))
-        number = pc.if_else(inside, number, pa.scalar(None, pa.int32()))
-        batch = batch.set_column(place, batch.schema.field(place), number)
+        number = pc.subtract(batch.column(name), pa.scalar(first, pa.int32()))
+        inside = pc.and_(pc.greater_equal(number, 0), pc.less(number, count))
+        for column in (name, *set(others).intersection(batch.schema.names)):
+            place = batch.schema.get_field_index(column)
+            values = number if column == name else batch.column(column)
+            kept = pc.if_else(inside, values, pa.scalar(None, values.type))
+            batch = batch.set_column(place, batch.schema.field(place), kept)
     return batch
 
 

@@ -9,6 +9,7 @@ Layout (`traces.schema` has the columns, docs/capture-format.md describes it for
       files.parquet
       spans.parquet
       hdf5.parquet            only where the source knows HDF5 datasets
+      lanes.parquet           only where the source knows the host, process, thread or role of a lane
 
 Several processes may write parts of one capture (a replay under MPI): each makes an `OpsWriter`, and one of them
 calls `write_capture_info` at the end.
@@ -26,13 +27,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dxt_replay.traces.errors import CaptureError, exhausted
+from dxt_replay.traces.errors import CaptureError, DamagedCaptureError, exhausted
 from dxt_replay.traces.few_together import few_together
 from dxt_replay.traces.part import Part
-from dxt_replay.traces.schema import APIS, HDF5_SCHEMA, SPANS_SCHEMA, USAGE_SCHEMA, CaptureInfo
-from dxt_replay.traces.store.checks import files_table, hdf5_table, operations, spans_table
+from dxt_replay.traces.schema import APIS, HDF5_SCHEMA, LANES_SCHEMA, SPANS_SCHEMA, USAGE_SCHEMA, CaptureInfo
+from dxt_replay.traces.store.checks import files_table, hdf5_table, lanes_table, operations, spans_table
 from dxt_replay.traces.store.index import INDEX_NAME, OpsIndex, ops_index
 from dxt_replay.traces.store.info import is_ours, read_info
+from dxt_replay.traces.store.older import columns_to_read
 from dxt_replay.traces.store.tables import open_parquet, read_table
 from dxt_replay.traces.store.usage import USAGE_COLUMNS, StoredUsage, UsageCheck, UsageCounter
 from dxt_replay.traces.units import format_count
@@ -171,8 +173,9 @@ class Capture:
                 batch = self._rows(stretch, opened, names)
                 if check is not None and not check.takes(batch):
                     raise CaptureError(
-                        f"{self.named} is damaged: its operations of rank {rank} are not those that {INDEX_NAME} "
-                        "counts. Copy or make it again; without that file they are counted anew"
+                        f"{self.named} is damaged: the operations of rank {rank} differ from the counts in "
+                        f"{INDEX_NAME}. "
+                        "Copy or make the capture again, or delete that file: the operations are then counted again"
                     )
                 yield rank, batch
                 del batch  # else it would stay in memory until the next is read; there may be many streams
@@ -218,13 +221,17 @@ class Capture:
         groups, first = np.unique(index.row_group[stretches], return_index=True)
         for number, count in zip(groups.tolist(), np.add.reduceat(rows, first).tolist(), strict=True):
             if number >= file.num_row_groups or file.metadata.row_group(number).num_rows != count:
-                raise CaptureError(f"{place} is damaged: it contradicts {INDEX_NAME}")
+                raise DamagedCaptureError(f"{place} is damaged: it contradicts {INDEX_NAME}")
         try:
-            table = file.read_row_groups(groups.tolist(), columns=columns, use_threads=False)
+            stored = file.schema_arrow.names
+            names = None if columns is None else columns_to_read(columns, stored)
+            table = file.read_row_groups(groups.tolist(), columns=names, use_threads=False)
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise CaptureError(f"{place} is damaged: {error}") from error
+            raise DamagedCaptureError(f"{place} is damaged: {error}") from error
         rank = np.repeat(index.rank[stretches], rows)
-        found = operations(table, place, rank=rank, files=self.files.num_rows, columns=columns, begins=begins[1:])
+        found = operations(
+            table, place, rank=rank, files=self.files.num_rows, columns=columns, stored=stored, begins=begins[1:]
+        )
         agree = found.num_rows == rows.sum() or not found.num_columns
         for name, function, said in (
             ("start_ns", np.minimum, index.first_ns),
@@ -234,7 +241,7 @@ class Capture:
             if agree and name in found.column_names:
                 agree = np.array_equal(function.reduceat(found[name].to_numpy(), begins), said[stretches])
         if not agree:
-            raise CaptureError(f"{place} is damaged: it contradicts {INDEX_NAME}")
+            raise DamagedCaptureError(f"{place} is damaged: it contradicts {INDEX_NAME}")
         (batch,) = found.to_batches()
         return batch
 
@@ -330,6 +337,14 @@ class Capture:
         return hdf5_table(read_table(path), path, self.files.num_rows)
 
     @cached_property
+    def lanes(self) -> pa.Table:
+        """What the source knows of the lanes (`LANES_SCHEMA`), by rank and lane; no rows where that is nothing."""
+        path = self.path / "lanes.parquet"
+        if not path.exists():
+            return LANES_SCHEMA.empty_table()
+        return lanes_table(read_table(path), path, self.info.ranks)
+
+    @cached_property
     def time_span_ns(self) -> tuple[int, int]:
         """First start and last end over operations and spans; (0, 0) for an empty capture."""
         spans = [] if self.index.time_span_ns is None else [self.index.time_span_ns]
@@ -342,10 +357,11 @@ class Capture:
         return self.files["path"].to_pylist()
 
 
-def open_capture(path: Path | str, *, named: Path | None = None) -> Capture:
+def open_capture(path: Path | str, *, named: Path | None = None, is_checked: bool = False) -> Capture:
     """Open a capture; reads `capture.json`, the files table and the index.
 
-    `named`: the path that messages about the capture's contents show, its own when None.
+    `named`: the path that messages about the capture's contents show, its own when None. `is_checked`: another process
+    has opened it, and checked that its parts are there.
     Raises: CaptureError when `path` is not a capture, lacks a part, is truncated, cannot be read, or was written by a
     newer release.
     """
@@ -355,7 +371,7 @@ def open_capture(path: Path | str, *, named: Path | None = None) -> Capture:
         files = files_table(read_table(path / "files.parquet"), path / "files.parquet")
         if is_ours(path, info) and not (path / "spans.parquet").is_file():
             raise CaptureError(f"{path} lacks spans.parquet: the capture is incomplete, merge or run again")
-        index = ops_index(path, info)
+        index = ops_index(path, info, is_checked=is_checked)
     except OSError as error:
         remedy = exhausted(error) or "check who may read it and the directories above it"
         raise CaptureError(f"cannot read {path}: {error.strerror or error}; {remedy}") from error
@@ -373,4 +389,4 @@ def _written_ns(path: Path) -> int:
 @lru_cache(maxsize=2)
 def _opened_once(path: Path, named: Path, written_ns: int) -> Capture:
     """Open a capture once per process, and anew when another one is at the path. `written_ns`: when it was written."""
-    return open_capture(path, named=named)
+    return open_capture(path, named=named, is_checked=True)

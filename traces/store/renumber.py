@@ -13,11 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dxt_replay.traces.errors import TargetError
-from dxt_replay.traces.schema import OPS, OPS_SCHEMA, codes
+from dxt_replay.traces.schema import OPS_SCHEMA
 from dxt_replay.traces.store.index import OPS_FOLDER
 from dxt_replay.traces.store.writer import OpsWriter
-
-_RENAME = OPS.index("rename")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +53,9 @@ def renumber(directory: Path, change: RenumberedParts) -> None:
 
 
 def _renumbered(rows: pa.Table, number: np.ndarray) -> pa.Table:
-    renamed = codes(rows, "op") == _RENAME
-    for name, mine in (("file_id", slice(None)), ("offset", renamed)):
-        old = rows[name].to_numpy()
-        new = old.copy()
-        of = new[mine]
-        new[mine] = np.where(of < -1, number[np.maximum(-of, 0)], of)
-        rows = rows.set_column(rows.schema.get_field_index(name), OPS_SCHEMA.field(name), pa.array(new))
+    for name in ("file_id", "other_file_id"):
+        old = rows[name].fill_null(-1).to_numpy()
+        new = np.where(old < -1, number[np.maximum(-old, 0)], old)
+        mask = rows[name].is_null().to_numpy() if rows[name].null_count else None
+        rows = rows.set_column(rows.schema.get_field_index(name), OPS_SCHEMA.field(name), pa.array(new, mask=mask))
     return rows

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dxt_replay.traces.errors import CaptureError, exhausted
+from dxt_replay.traces.errors import CaptureError, DamagedCaptureError, exhausted
 from dxt_replay.traces.gzip_blocks import FREE_BYTES, MOST_EXPANSION
 from dxt_replay.traces.units import format_bytes
 
@@ -28,26 +28,26 @@ MOST_REPEATED_ROWS = 8 << 20
 _TEXTS = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary(), pa.string_view(), pa.binary_view())
 
 
-def open_parquet(path: Path, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
-    """Open a Parquet file. `footer`: its metadata if they are known.
+def open_parquet(path: Path, footer: pq.FileMetaData | None = None, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
+    """Open a Parquet file. `footer`: its metadata if they are known. `dictionaries`: columns to be read as such.
 
     Never ask pyarrow for the statistics of a footer: it aborts the program at those that it cannot decode.
-
-    Nobody asks pyarrow for the statistics of a footer: it ends the whole program at those that it cannot decode.
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # opening a FIFO would block
-            raise OSError("it is not a regular file")
+            raise OSError("not a regular file")
         # Not mapped: pages that were read would stay in the process's resident memory, up to the whole stream.
-        file = pq.ParquetFile(path, memory_map=False, metadata=footer, page_checksum_verification=True)
+        file = pq.ParquetFile(
+            path, memory_map=False, metadata=footer, read_dictionary=dictionaries, page_checksum_verification=True
+        )
         names = file.schema_arrow.names if footer is None else ()
     except (pa.ArrowException, OSError, ValueError) as error:
         if (remedy := exhausted(error)) is not None:
             raise CaptureError(f"cannot open {path}: {error}: {remedy}") from error
-        raise CaptureError(f"{path} is missing, truncated or not Parquet: {error}") from error
+        raise DamagedCaptureError(f"{path} is missing, truncated or not Parquet ({error})") from error
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        raise CaptureError(f"{path} is damaged: it has two columns {twice[0]!r}")
+        raise DamagedCaptureError(f"{path} is damaged: it has two columns {twice[0]!r}")
     return file
 
 
@@ -59,14 +59,13 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     file = open_parquet(path)
     rows, stored = file.metadata.num_rows, path.stat().st_size
     if rows > max(stored, MOST_REPEATED_ROWS):
-        raise CaptureError(f"{path} is damaged: it claims {rows} rows in {stored} bytes")
+        raise DamagedCaptureError(f"{path} is damaged: it claims {rows} rows in {stored} bytes")
     unpacked = _unpacked_text_bytes(file)
     if unpacked > max(FREE_BYTES, MOST_EXPANSION * stored):
-        raise CaptureError(f"{path} is damaged: it claims {format_bytes(unpacked)} of text in {stored} bytes")
+        raise DamagedCaptureError(f"{path} is damaged: it claims {format_bytes(unpacked)} of text in {stored} bytes")
     try:
-        whole = pq.ParquetFile(
-            path, memory_map=False, read_dictionary=_texts(file.schema_arrow), page_checksum_verification=True
-        )
+        # pyarrow takes dictionaries only when it opens a file; the footer is parsed once.
+        whole = open_parquet(path, file.metadata, _texts(file.schema_arrow))
         found: dict[str, pa.Array] = {}
         nulls: dict[pa.DataType, pa.Array] = {}
         texts = 0
@@ -76,7 +75,9 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
             for group in range(file.metadata.num_row_groups):
                 chunk = whole.read_row_group(group, columns=[name], use_threads=False)[name]
                 if (texts := texts + _text_bytes(chunk)) > MOST_TEXT_BYTES:
-                    raise CaptureError(f"{path} is damaged: it claims {format_bytes(texts)} of text in {stored} bytes")
+                    raise DamagedCaptureError(
+                        f"{path} is damaged: it claims {format_bytes(texts)} of text in {stored} bytes"
+                    )
                 chunks += chunk.cast(stored_type).chunks
             column = pa.chunked_array(chunks, stored_type).combine_chunks()
             # Columns without a value share their memory; most counters of most captures have none.
@@ -86,7 +87,7 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     except (pa.ArrowException, OSError, ValueError) as error:
         if (remedy := exhausted(error)) is not None:
             raise CaptureError(f"cannot open {path}: {error}: {remedy}") from error
-        raise CaptureError(f"{path} is damaged: {error}") from error
+        raise DamagedCaptureError(f"{path} is damaged: {error}") from error
 
 
 def _texts(schema: pa.Schema) -> list[str]:

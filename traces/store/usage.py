@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.errors import CaptureError, DamagedCaptureError
 from dxt_replay.traces.schema import OPS, USAGE_SCHEMA, VOCABULARY, codes, dictionary_array
 from dxt_replay.traces.store.checks import MOST_ROWS, conforming
 from dxt_replay.traces.store.tables import open_parquet
 
-USAGE_COLUMNS = ("rank", "lane", "op", "api", "origin", "file_id", "offset", "length")
+USAGE_COLUMNS = ("rank", "lane", "op", "api", "origin", "file_id", "offset", "length", "other_file_id")
 """Columns of the op stream by which it is counted."""
 
 _ENUMERATED = ("op", "api", "origin")
@@ -60,7 +60,6 @@ class UsageCounter:
 def _counted(batch: pa.RecordBatch | pa.Table) -> pa.Table:
     """The counts of a batch by _KEYS, unordered; codes instead of names."""
     op, offset, length = codes(batch, "op"), batch.column("offset").to_numpy(), batch.column("length").to_numpy()
-    renames = op == OPS.index("rename")
     part = {
         "rank": batch.column("rank").to_numpy(),
         "lane": batch.column("lane").to_numpy(),
@@ -68,10 +67,10 @@ def _counted(batch: pa.RecordBatch | pa.Table) -> pa.Table:
         "api": codes(batch, "api"),
         "origin": codes(batch, "origin"),
         "file_id": batch.column("file_id").to_numpy(),
-        "other_file_id": np.where(renames, offset, -1).astype(np.int32),
+        "other_file_id": batch.column("other_file_id").fill_null(-1).to_numpy(),
         "operations": np.ones(len(op), dtype=np.int64),
         "least_length": length,
-        "reach": np.where(renames, 0, np.maximum(offset, 0) + length),
+        "reach": np.maximum(offset, 0) + length,
     }
     return _added_up(pa.table(part))
 
@@ -117,8 +116,7 @@ class StoredUsage:
                 table = self._row_group(group)
             except (pa.ArrowException, OSError, ValueError, CaptureError):
                 return None
-            mine = np.isin(table["rank"].to_numpy(), ranks)
-            tables.append(table if mine.all() else table.filter(pa.array(mine)))
+            tables.append(_of_ranks(table, ranks))
         found = pa.concat_tables(tables) if tables else None
         return found if found is not None and found.num_rows and self._plausible(found) else None
 
@@ -129,7 +127,7 @@ class StoredUsage:
             most = max(footer.column(at).num_values for at in range(footer.num_columns))
             # a few bytes may claim counts that would fill the memory
             if most > max(self._index.stat().st_size, MOST_ROWS):
-                raise CaptureError(f"{self._index} is damaged: it claims {most} counts")
+                raise DamagedCaptureError(f"{self._index} is damaged: it claims {most} counts")
             rows = self._file.read_row_group(group, columns=["rank", "usage"], use_threads=False)
             usage = rows["usage"].combine_chunks()
             ranks = rows["rank"].combine_chunks().take(pc.list_parent_indices(usage))
@@ -149,6 +147,16 @@ class StoredUsage:
         )
 
 
+def _of_ranks(counts: pa.Table, ranks: Sequence[int]) -> pa.Table:
+    """The counts of `ranks`, which ascend: a slice where they are one stretch, as those of a single rank are."""
+    rank = counts["rank"].to_numpy()
+    left, right = np.searchsorted(rank, (ranks[0], ranks[-1] + 1)).tolist()
+    if np.all(rank[1:] >= rank[:-1]) and ranks[-1] - ranks[0] + 1 == len(ranks):
+        return counts.slice(left, right - left)
+    mine = np.isin(rank, ranks)
+    return counts if mine.all() else counts.filter(pa.array(mine))
+
+
 class UsageCheck:
     """The stored counts of a rank, minus the rows read so far: rows beyond the counts show that the two disagree."""
 
@@ -157,16 +165,17 @@ class UsageCheck:
 
     def __init__(self, counts: pa.Table) -> None:
         self._left = []
-        for column in ("lane", "file_id"):
-            keys, index = np.unique(_kinds_of(counts, column), return_inverse=True)
+        for column, key in _keys_of(counts).items():
+            keys, index = np.unique(key, return_inverse=True)
             left = np.zeros(len(keys), dtype=np.int64)
             np.add.at(left, index, counts["operations"].to_numpy())
             self._left.append((column, pa.array(keys), left))
 
     def takes(self, rows: pa.RecordBatch) -> bool:
         """Whether all of these rows are covered by the counts that earlier calls left."""
+        found = _keys_of(rows)
         for column, keys, left in self._left:
-            index = pc.index_in(pa.array(_kinds_of(rows, column)), value_set=keys)
+            index = pc.index_in(pa.array(found[column]), value_set=keys)
             if index.null_count:
                 return False
             places = index.to_numpy()
@@ -176,9 +185,10 @@ class UsageCheck:
         return True
 
 
-def _kinds_of(rows: pa.Table | pa.RecordBatch, column: str) -> np.ndarray:
-    """int64 by row: the value of `column` (below 2^31), op, interface and origin packed into one number."""
-    key = rows.column(column).to_numpy().astype(np.int64)
+def _keys_of(rows: pa.Table | pa.RecordBatch) -> dict[str, np.ndarray]:
+    """int64 by row, for `lane` and `file_id`: its value (below 2^31), op, interface and origin in one number."""
+    kind, kinds = np.zeros(rows.num_rows, dtype=np.int64), 1
     for name in _ENUMERATED:
-        key = key * len(VOCABULARY[name]) + codes(rows, name)
-    return key
+        kind = kind * len(VOCABULARY[name]) + codes(rows, name)
+        kinds *= len(VOCABULARY[name])
+    return {column: rows.column(column).to_numpy().astype(np.int64) * kinds + kind for column in ("lane", "file_id")}

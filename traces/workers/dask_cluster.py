@@ -2,36 +2,76 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from dxt_replay.traces.errors import MissingDependencyError, WorkerError
 from dxt_replay.traces.workers.workers import GivenExecutor, Workers
 
-ANSWER_S = 30
-"""Seconds in which a scheduler must answer, and must have a worker."""
+if TYPE_CHECKING:
+    from distributed import Client
+
+ANSWER_S = 10
+"""Seconds in which a scheduler must answer."""
+
+WORKER_S = 60
+"""Seconds in which a cluster must have a worker; the batch system may still be starting it."""
 
 
 @contextmanager
 def dask_workers(address: str) -> Iterator[Workers]:
     """The workers of the scheduler at `address`, such as "tcp://10.0.0.1:8786"; they stay when the context ends.
 
-    Dask restarts the pieces of a dead worker, on at most three others.
+    Workers that join later get pieces, too. Dask runs the piece of a dead worker again, on at most three others.
     Raises: MissingDependencyError without `distributed`; WorkerError if no scheduler or no worker answers.
     """
     try:
-        from distributed import Client, KilledWorker
+        from distributed import Client
     except ImportError as error:
         raise MissingDependencyError("distributed", "--dask", "pip install 'dxt-replay[dask]'") from error
+    # Its log prints a traceback for a scheduler that has gone; the command says it in a sentence.
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
     try:
         client = Client(address, timeout=ANSWER_S, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
-        raise WorkerError(f"--dask {address}: no scheduler of Dask answers there ({error})") from error
+        raise WorkerError(
+            f"--dask {address}: no scheduler of Dask answers there ({error}): check the address, or start one"
+        ) from error
     with client:
         try:
-            client.wait_for_workers(1, timeout=ANSWER_S)
+            client.wait_for_workers(1, timeout=WORKER_S)
         except TimeoutError as error:
             raise WorkerError(f"--dask {address}: the cluster has no worker; start some, then try again") from error
-        executor = client.get_executor(pure=False)
-        yield Workers.on(GivenExecutor(executor, sum(client.ncores().values()), (KilledWorker, CancelledError)))
+        yield Workers.on(DaskCluster(client, address))
+
+
+class DaskCluster(GivenExecutor):
+    """The workers of a scheduler, as of `traces.workers.workers.Pool`: as many as it has at each moment."""
+
+    def __init__(self, client: Client, address: str) -> None:
+        from distributed import KilledWorker
+
+        super().__init__(client.get_executor(pure=False), self._threads, (KilledWorker, CancelledError))
+        self._client = client
+        self._address = address
+
+    def restart(self) -> bool:
+        """As of `Pool`: False, since Dask has tried other workers. Raises: WorkerError if the scheduler is gone."""
+        if self._client.status != "running":
+            raise self._gone()
+        return False
+
+    def _threads(self) -> int:
+        try:
+            return max(sum(self._client.nthreads().values()), 1)
+        except OSError as error:
+            raise self._gone() from error
+
+    def _gone(self) -> WorkerError:
+        return WorkerError(
+            f"--dask {self._address}: the scheduler has gone, and the work of its workers with it; "
+            "start a cluster and run the command again"
+        )

@@ -1,5 +1,7 @@
 """Worker processes of this machine, which end with the process that started them, even if it is killed.
 
+That process works, too: it has loaded the program already, and would otherwise only wait.
+
 They are spawned. A fork would share the locks of Arrow's and MPI's threads. A fork server would save 0.03 s, the start
 of the interpreter. It would save the imports, 0.4 s, only if it did them beforehand, and then from the current
 directory.
@@ -14,9 +16,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -30,8 +33,14 @@ SENDING_S = 2.0
 sending a piece."""
 
 
+LIKELY_KILLED = 500
+"""`oom_score_adj` of a worker (proc(5)): if memory runs out, the kernel ends a worker, and its piece is done again."""
+
+
 class LocalProcesses:
-    """`count` processes, started when they are needed; see `traces.workers.workers.Pool`."""
+    """This process and `count` - 1 others, started when they are needed; see `traces.workers.workers.Pool`."""
+
+    includes_caller = True
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -49,7 +58,9 @@ class LocalProcesses:
     def _started(self) -> ProcessPoolExecutor:
         context = multiprocessing.get_context("spawn")
         self._life = context.Pipe(duplex=False)
-        return ProcessPoolExecutor(self.count, mp_context=context, initializer=_begin_worker, initargs=(self._life[0],))
+        return ProcessPoolExecutor(
+            self.count - 1, mp_context=context, initializer=_begin_worker, initargs=(self._life[0],)
+        )
 
     def restart(self) -> bool:
         """Start new processes after one has died."""
@@ -85,6 +96,8 @@ def _begin_worker(life: Connection) -> None:
     """Set up a worker. `life`: a pipe whose other end closes when the worker must end, or when that process dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; the first process ends the others
     keep_pandas_out()
+    with suppress(OSError):  # the value may be higher already
+        Path("/proc/self/oom_score_adj").write_text(str(LIKELY_KILLED))
     threading.Thread(target=_end_with, args=(life,), daemon=True, name="life").start()
 
 

@@ -42,25 +42,39 @@ a process takes 0.4 s of its processor."""
 PIECE_OPERATIONS = 1 << 21
 """Operations of a piece: half a second of work, with sums that are small enough to be sent quickly."""
 
+COMPRESSED_BYTES = 1 << 14
+"""Bytes from which a result is compressed before it is sent."""
+
 DEATHS: tuple[type[BaseException], ...] = (BrokenExecutor, CancelledError)
 """Errors of a future whose piece was lost."""
 
 AHEAD = 2
-"""Pieces per worker that are in work, or done and not yet folded: the limit of results in memory."""
+"""Pieces per process that are in work, or done and not yet folded: the limit of results in memory."""
 
 
 class Pool(Protocol):
-    """Executor of the pieces. `count`: number of pieces in work together; `deaths`: errors of a future whose worker
-    died."""
+    """Executor of the pieces."""
 
-    count: int
-    deaths: tuple[type[BaseException], ...]
+    @property
+    def count(self) -> int:
+        """Number of pieces in work together, at this moment."""
+
+    @property
+    def includes_caller(self) -> bool:
+        """Whether one of the `count` is the process that asks for the results."""
+
+    @property
+    def deaths(self) -> tuple[type[BaseException], ...]:
+        """Errors of a future whose worker died."""
 
     def submit(self, work: Callable[[P], R], piece: P) -> Future[R]:
         """Begin a piece, or queue it."""
 
     def restart(self) -> bool:
-        """Start replacements for dead workers; False if that is impossible."""
+        """Start replacements for dead workers; False if that is impossible.
+
+        Raises: WorkerError that says more than that a worker died.
+        """
 
     def abandon(self, futures: Sequence[Future[Any]]) -> None:
         """Cancel the futures and wait for the running ones."""
@@ -72,10 +86,19 @@ class Pool(Protocol):
 class GivenExecutor:
     """An executor that the caller made and will end."""
 
-    def __init__(self, executor: Executor, count: int, deaths: tuple[type[BaseException], ...] = DEATHS) -> None:
+    includes_caller = False
+
+    def __init__(
+        self, executor: Executor, count: Callable[[], int], deaths: tuple[type[BaseException], ...] = DEATHS
+    ) -> None:
         self._executor = executor
-        self.count = count
+        self._count = count
         self.deaths = deaths
+
+    @property
+    def count(self) -> int:
+        """As of `Pool`."""
+        return self._count()
 
     def submit(self, work: Callable[[P], R], piece: P) -> Future[R]:
         """As of `Pool`."""
@@ -93,17 +116,19 @@ class GivenExecutor:
         """As of `Pool`: does nothing to the caller's executor."""
 
 
-def _silent(done: int, pieces: int) -> None:
-    """A progress callback that shows nothing."""
+def _silent(*shown: object) -> None:
+    """A callback that shows nothing."""
 
 
 class Workers:
     """Processes that share the work of passes; a context manager that ends them.
 
-    count: processes of this machine, started when the first pass needs them. None: as many as the operations of the
-    capture justify, at most the processors; a small capture starts none.
+    count: processes of this machine, this one included; the others are started when the first pass needs them. None: as
+    many as the operations of the capture justify, at most the processors; a small capture starts none.
     executor: an executor of the caller instead; `count` is then the number of pieces that it does together.
     on_progress: a callback for progress, called with (pieces done, all pieces) in each pass.
+    on_death: a callback for a sentence that names the piece whose worker died and was replaced.
+    on_choice: a callback for a sentence that says who does a pass and why.
     piece_operations: approximate operations of a piece. Another size can change the last digits of means, and the
     rounding of distributions with more than a million values.
     Raises: UsageError for a count below 1.
@@ -117,13 +142,16 @@ class Workers:
         piece_operations: int = PIECE_OPERATIONS,
     ) -> None:
         if count is not None and count < 1:
-            raise UsageError(f"--workers {count}: at least 1 process works")
+            raise UsageError(f"--workers {count}: give at least 1")
         self.piece_operations = piece_operations
         self.on_progress: Callable[[int, int], None] = _silent
+        self.on_death: Callable[[str], None] = _silent
+        self.on_choice: Callable[[str], None] = _silent
         self._given = count
         self._pool: Pool | None = None
         if executor is not None:
-            self._pool = GivenExecutor(executor, count or worker_count(executor))
+            given = count or worker_count(executor)
+            self._pool = GivenExecutor(executor, lambda: given)
 
     def __enter__(self) -> Workers:
         return self
@@ -157,7 +185,7 @@ class Workers:
         if pool is None:
             yield self._counted(map(work, pieces), len(pieces))
             return
-        with closing(_in_order(pool, work, pieces, named)) as results:
+        with closing(_in_order(pool, work, pieces, named, self.on_death)) as results:
             yield self._counted(results, len(pieces))
 
     def _counted(self, results: Iterator[R], pieces: int) -> Iterator[R]:
@@ -175,17 +203,27 @@ class Workers:
     def _pool_for(self, pieces: int, operations: int | None) -> Pool | None:
         """The executor of the work; None for this process alone."""
         if pieces < 2:
+            self._alone("there is one piece of work")
             return None
         if self._pool is None:
             count = self._given or _worthwhile(operations)
             if count == 1:
+                self._alone(
+                    "--workers 1 was given"
+                    if self._given
+                    else f"a second one pays from {2 * OPERATIONS_PER_WORKER:,} operations on two processors"
+                )
                 return None
             from dxt_replay.traces.workers.local_processes import (
                 LocalProcesses,  # 10 ms, which small captures avoid
             )
 
             self._pool = LocalProcesses(count)
+        self.on_choice(f"{self._pool.count} processes share {pieces} pieces of work")
         return self._pool
+
+    def _alone(self, why: str) -> None:
+        self.on_choice(f"one process does all the work: {why}")
 
 
 ALONE = Workers(1)
@@ -243,19 +281,48 @@ class _Sent:
     version: str
     content: bytes
 
-    def result(self) -> Any:
+    def result(self) -> _Returned:
         if self.version != VERSION:
             raise WorkerError(
                 f"a worker on {platform.node()} has dxt-replay {VERSION}, this is {self.version}: install the same "
                 "version for the workers"
             )
         work, piece = pickle.loads(self.content)
-        return work(piece)
+        return _Returned.of(work(piece))
 
 
-def _result(task: _Task[P, R]) -> R:
+@dataclass(frozen=True, slots=True)
+class _Returned:
+    """A result as sent: pickled, and compressed if it is large. `size`: bytes of the pickle; 0 if not compressed."""
+
+    content: bytes
+    size: int
+
+    @classmethod
+    def of(cls, result: Any) -> _Returned:
+        content = pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
+        if len(content) < COMPRESSED_BYTES:
+            return cls(content, 0)
+        from pyarrow import Codec  # only after a piece that has surely loaded it
+
+        return cls(Codec("zstd", compression_level=1).compress(content, asbytes=True), len(content))
+
+    def result(self) -> Any:
+        if not self.size:
+            return pickle.loads(self.content)
+        from pyarrow import Codec
+
+        return pickle.loads(Codec("zstd").decompress(self.content, self.size))
+
+
+def _result(task: _Task[P, R]) -> R | _Returned:
     """The function that an executor calls; in another process `task` has become `_Sent`."""
     return task.result()
+
+
+def _received(returned: R | _Returned) -> R:
+    """The result that `_result` returned, here or in another process."""
+    return returned.result() if isinstance(returned, _Returned) else returned
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -263,18 +330,28 @@ class _Begun(Generic[P, R]):
     """A piece in work; `future` is None if it must be begun again."""
 
     piece: P
-    future: Future[R] | None
+    future: Future[R | _Returned] | None
 
 
-def _in_order(pool: Pool, work: Callable[[P], R], pieces: Sequence[P], named: Callable[[P], str]) -> Generator[R]:
+def _in_order(
+    pool: Pool,
+    work: Callable[[P], R],
+    pieces: Sequence[P],
+    named: Callable[[P], str],
+    on_death: Callable[[str], None],
+) -> Generator[R]:
     begun: deque[_Begun[P, R]] = deque()
-    coming = iter(pieces)
+    coming = deque(pieces)
     done = 0
     try:
         while done < len(pieces):
             if all(each.future is not None for each in begun):
                 _fill(pool, work, coming, begun)
-            result = _first(pool, work, begun, named)
+                if pool.includes_caller and coming and _may_begin(pool, begun) and not _is_done(begun[0]):
+                    piece = coming.popleft()
+                    begun.append(_Begun(piece=piece, future=_done_here(work, piece)))
+                    continue
+            result = _first(pool, work, begun, named, on_death)
             begun.popleft()
             done += 1
             yield result
@@ -283,24 +360,50 @@ def _in_order(pool: Pool, work: Callable[[P], R], pieces: Sequence[P], named: Ca
             pool.abandon([each.future for each in begun if each.future is not None])
 
 
-def _fill(pool: Pool, work: Callable[[P], R], coming: Iterator[P], begun: deque[_Begun[P, R]]) -> None:
-    while len(begun) < AHEAD * pool.count and (piece := next(coming, _NONE)) is not _NONE:
+def _fill(pool: Pool, work: Callable[[P], R], coming: deque[P], begun: deque[_Begun[P, R]]) -> None:
+    """Give every worker its share of pieces. The last piece is the caller's if it works too: it is free now."""
+    others = pool.count - pool.includes_caller
+    waiting = sum(not _is_done(each) for each in begun)
+    while len(coming) > (pool.includes_caller and waiting > 0) and waiting < AHEAD * others and _may_begin(pool, begun):
+        piece = coming.popleft()
         begun.append(_Begun(piece=piece, future=_submitted(pool, work, piece)))
+        waiting += 1
 
 
-_NONE: Any = object()
+def _may_begin(pool: Pool, begun: deque[_Begun[P, R]]) -> bool:
+    return len(begun) < AHEAD * pool.count
 
 
-def _submitted(pool: Pool, work: Callable[[P], R], piece: P) -> Future[R]:
+def _is_done(piece: _Begun[P, R]) -> bool:
+    return piece.future is not None and piece.future.done()
+
+
+def _done_here(work: Callable[[P], R], piece: P) -> Future[R | _Returned]:
+    """The piece, done by this process. Its error is raised at its place, as if a worker had done it."""
+    done: Future[R | _Returned] = Future()
+    try:
+        done.set_result(work(piece))
+    except Exception as error:
+        done.set_exception(error)
+    return done
+
+
+def _submitted(pool: Pool, work: Callable[[P], R], piece: P) -> Future[R | _Returned]:
     try:
         return pool.submit(_result, _Task(work=work, piece=piece))
     except pool.deaths as error:
-        failed: Future[R] = Future()
+        failed: Future[R | _Returned] = Future()
         failed.set_exception(error)
         return failed
 
 
-def _first(pool: Pool, work: Callable[[P], R], begun: deque[_Begun[P, R]], named: Callable[[P], str]) -> R:
+def _first(
+    pool: Pool,
+    work: Callable[[P], R],
+    begun: deque[_Begun[P, R]],
+    named: Callable[[P], str],
+    on_death: Callable[[str], None],
+) -> R:
     """The result of the oldest piece.
 
     If a worker died, the lost pieces are run again one after the other: that shows the piece at which a worker dies
@@ -308,16 +411,18 @@ def _first(pool: Pool, work: Callable[[P], R], begun: deque[_Begun[P, R]], named
     oldest = begun[0]
     if oldest.future is not None:
         try:
-            return oldest.future.result()
+            return _received(oldest.future.result())
         except pool.deaths as error:
             for each in begun:
                 if each.future is not None and _is_lost(each.future, pool.deaths):
                     each.future = None
             if not pool.restart():
                 raise WorkerError(_death(named(oldest.piece), "died")) from error
+            lost = [named(each.piece) for each in begun if each.future is None]
+            on_death(f"{_death(', '.join(lost), 'died')}; it was replaced, and the lost work is done once more")
     oldest.future = _submitted(pool, work, oldest.piece)
     try:
-        return oldest.future.result()
+        return _received(oldest.future.result())
     except pool.deaths as error:
         raise WorkerError(_death(named(oldest.piece), "died twice")) from error
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from dxt_replay.traces.row_order import distinct_rows
 from dxt_replay.workloads.fit.data_files import DataFiles
 from dxt_replay.workloads.fit.estimate import Estimate, estimate, relative
 from dxt_replay.workloads.fit.observation import Observation, RankReads
@@ -52,8 +53,7 @@ def _taken(rank: RankReads, fetches: np.ndarray, data: DataFiles, samples: Sampl
     chosen = np.isin(rank.file_id, data.evaluation) & np.isin(rank.fetch, fetches)
     fetch = np.searchsorted(fetches, rank.fetch[chosen])
     if samples.one_file_each:
-        pairs = np.unique(np.stack((fetch, rank.file_id[chosen])), axis=1)
-        return np.bincount(pairs[0])
+        return np.bincount(distinct_rows(fetch, rank.file_id[chosen]).values[:, 0])
     return np.round(np.bincount(fetch, weights=rank.length[chosen]) / samples.sample_bytes).astype(np.int64)
 
 

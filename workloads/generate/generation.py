@@ -12,7 +12,19 @@ import numpy as np
 import pyarrow as pa
 
 from dxt_replay.traces.errors import UsageError
-from dxt_replay.traces.schema import READ, WRITE, CaptureInfo, Coverage, Job, Source, codes
+from dxt_replay.traces.schema import (
+    LANES_SCHEMA,
+    READ,
+    ROLES,
+    WRITE,
+    CaptureInfo,
+    Coverage,
+    Job,
+    Source,
+    codes,
+    table_from_columns,
+)
+from dxt_replay.traces.store.lanes import write_lanes, written_lanes
 from dxt_replay.traces.store.spans_writer import SpansWriter
 from dxt_replay.traces.store.writer import (
     OpsWriter,
@@ -120,6 +132,7 @@ def generate(
             elapsed_s=ns_to_seconds(elapsed_ns),
             warnings=tuple(_listing(workload, ranks)),
         )
+        write_lanes(working, _lanes(working))
         write_capture_info(working, _info(setting, generated, notes))
         publish_capture(working, output, force=force)
     except BaseException:
@@ -151,6 +164,13 @@ def meeting_times(setting: Setting) -> tuple[np.ndarray, int]:
     clock = RunClock(loaders, first)
     elapsed = clock.run()
     return np.array(clock.meetings_ns, dtype=np.int64), elapsed
+
+
+def _lanes(working: Path) -> pa.Table:
+    """The lanes of the operations (`LANES_SCHEMA`): 0 is the training thread, all others read ahead of it."""
+    rank, lane = written_lanes(working)
+    role = np.where(lane == 0, ROLES.index("main"), ROLES.index("reader")).astype(np.int8)
+    return table_from_columns({"rank": rank, "lane": lane, "role": role}, LANES_SCHEMA)
 
 
 def _chunks(setting: Setting) -> list[tuple[int, int]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dxt_replay.traces.row_order import distinct_rows
 from dxt_replay.traces.units import seconds_to_ns
 from dxt_replay.workloads.description import Workload
 from dxt_replay.workloads.generate.assumed_device import AssumedDevice
@@ -226,5 +227,4 @@ class Loaders:
         if self.files.plan.checkpoints:
             keys += [self.checkpoint_ns(ranks, loads=False), self.checkpoint_ns(ranks, loads=True)]
         keys += [self.of(each).alike(ranks) for each in self.files.plan.passes]
-        found: np.ndarray = np.unique(np.stack(keys, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
-        return found
+        return distinct_rows(*keys).inverse

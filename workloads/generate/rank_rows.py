@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from dxt_replay.traces.schema import (
     APIS,
+    DEPENDENCY_COLUMNS,
     NO_STEP,
     OPS_SCHEMA,
     ORIGINS,
@@ -76,7 +77,7 @@ class RankRows:
                 yield self._table({name: values[:ready] for name, values in made.items()})
 
     def _table(self, columns: _Columns) -> pa.Table:
-        nullable = {name: np.ma.masked_less(columns[name], 0) for name in ("feeds", "follows", "ready_ns")}
+        nullable = {name: np.ma.masked_less(columns[name], 0) for name in DEPENDENCY_COLUMNS}
         return table_from_columns(
             {**columns, **nullable, "rank": np.int32(self._rank), "origin": np.full(len(columns["op"]), _GENERATED)},
             OPS_SCHEMA,
@@ -122,7 +123,8 @@ class RankRows:
             "end_ns": start + duration,
             "step": self._step_at(start),
             "feeds": np.where(piece.needed, segment.first_fetch + piece.fetch, _NONE),
-            "follows": 2 * segment.first_fetch + piece.follows,
+            "follows": segment.first_fetch + piece.follows // 2,
+            "follows_end": piece.follows % 2,
             "ready_ns": np.where(found.ready_ns > 0, found.ready_ns, _NONE),
         }
 
@@ -152,6 +154,7 @@ class RankRows:
             "step": self._step_at(end - duration),
             "feeds": none,
             "follows": none,
+            "follows_end": none,
             "ready_ns": none,
         }
 

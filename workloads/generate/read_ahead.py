@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
+from dxt_replay.traces.row_order import distinct_rows
 from dxt_replay.workloads.description import Format
 from dxt_replay.workloads.generate.assumed_device import AssumedDevice
 from dxt_replay.workloads.generate.columns import Columns
@@ -153,20 +154,11 @@ class SampleCosts:
 
     def durations_ns(self, samples: BatchSamples) -> np.ndarray:
         """int64 per sample. Equal samples are computed once."""
-        keys = np.stack(
-            (
-                self.files.size[samples.file],
-                self.files.sample_bytes[samples.file],
-                self.files.row_chunks[samples.file],
-                self._until_end(samples),
-                2 * samples.opens.astype(np.int64) + samples.closes,
-            ),
-            axis=1,
-        )
-        if self.files.uniform and self.same_everywhere:
-            _, one, which = np.unique(keys[:, -1], return_index=True, return_inverse=True)
-        else:
-            _, one, which = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        keys = [2 * samples.opens.astype(np.int64) + samples.closes]
+        if not (self.files.uniform and self.same_everywhere):
+            of_file = (self.files.size, self.files.sample_bytes, self.files.row_chunks)
+            keys = [*(each[samples.file] for each in of_file), self._until_end(samples), *keys]
+        _, one, which = distinct_rows(*keys)
         found = np.empty(len(one), dtype=np.int64)
         begin = 0
         while begin < len(one):
@@ -174,7 +166,7 @@ class SampleCosts:
             end = begin + max(1, COST_OPERATIONS // (8 + operations))
             found[begin:end] = self._worked_out(samples.at(one[begin:end]))
             begin = end
-        return found[which.reshape(-1)]
+        return found[which]
 
     def _until_end(self, samples: BatchSamples) -> np.ndarray:
         """int64 per sample: samples from it to the end of its file, limited to the reach of one request."""

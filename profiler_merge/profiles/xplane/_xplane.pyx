@@ -95,6 +95,7 @@ cdef Number long_number(Bytes at, Bytes end) noexcept nogil:
 
 
 cdef inline Bytes read_number(Bytes at, Bytes end, uint64_t* value) noexcept nogil:
+    """Reads a varint between `at` and `end`; returns the byte after it, NULL when it is cut off or too long."""
     cdef Number number
     if at < end and at[0] < 0x80:  # most numbers have one byte
         value[0] = at[0]
@@ -105,6 +106,7 @@ cdef inline Bytes read_number(Bytes at, Bytes end, uint64_t* value) noexcept nog
 
 
 cdef inline Bytes read_double(Bytes at, Bytes end, uint64_t* value) noexcept nogil:
+    """Reads the bits of a fixed64, little endian; returns the byte after it, NULL when it is cut off."""
     if end - at < 8:
         return NULL
     memcpy(value, at, 8)
@@ -113,7 +115,7 @@ cdef inline Bytes read_double(Bytes at, Bytes end, uint64_t* value) noexcept nog
 
 
 cdef inline Bytes read_length(Bytes at, Bytes end, uint64_t* length) noexcept nogil:
-    """The length of a part that fits between `at` and `end`."""
+    """Reads a length and returns the byte after it; NULL when damaged, or when so many bytes do not follow."""
     at = read_number(at, end, length)
     return NULL if at == NULL or length[0] > <uint64_t>(end - at) else at
 

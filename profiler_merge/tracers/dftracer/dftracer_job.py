@@ -62,6 +62,7 @@ def read_dftracer(files: Sequence[Path], exclude: Sequence[str] = (), include: S
         clock_ns=(0, reader.facts.unit_ns),
         rows=reader.rows,
         paths=reader.paths.paths,
+        tids=reader.tids,
         left_out=reader.paths.folders(),
         complete=False,
         sizes=calls.positions.greatest_sizes(),
@@ -118,11 +119,12 @@ class _Reader:
         self._rank_of: dict[int, int] = {}
         self._local: dict[int | str, str] = {}
         self._repeated: dict[int, bytearray] = {}
-        self._threads = 0
+        self.tids: list[int] = []
         self._relative = self._ambiguous = self._nameless = 0
 
     def begin_file(self) -> None:
-        """Begin a file: names by hash are first looked up in it, since 16 bits can stand for two paths."""
+        """Begin the events of another file. Hashes of names are looked up in this file first, because two files may use
+        one 16-bit hash for different paths."""
         self._local = {}
 
     def take(self, trace: int, event: PfwEvent) -> None:
@@ -141,8 +143,11 @@ class _Reader:
         self.last_ns = max(self.last_ns, end_ns)
         thread = caller.threads.get(tid)
         if thread is None:
-            thread = caller.threads[tid] = self._threads
-            self._threads += 1
+            thread = caller.threads[tid] = len(self.tids)
+            # The oldest form adds other numbers to the ids of threads.
+            self.tids.append(0 if isinstance(event.tid, str) else tid)
+        if not caller.process.host and event.args is not None:
+            caller.process.host = event.args.hostname or self.facts.hosts.get(event.args.hhash, "")
         if event.cat not in _PLAIN:
             self.annotations.add(event, caller.process.number, tid, start_ns, end_ns)
         elif self.calls.known(event):

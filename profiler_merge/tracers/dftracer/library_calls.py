@@ -11,17 +11,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dxt_replay.profiler_merge.tracers.dftracer.pfw_events import Arguments, PfwEvent, number
-from dxt_replay.profiler_merge.tracers.open_files import UNKNOWN, OpenFile, Positions
+from dxt_replay.profiler_merge.tracers.open_files import UNKNOWN, OpenFile, Positions, open_flags
 from dxt_replay.profiler_merge.tracers.path_numbers import NOT_KEPT
 from dxt_replay.profiler_merge.tracers.traced_job import TracedProcess
 from dxt_replay.profiler_merge.tracers.traced_rows import TracedRows
 from dxt_replay.traces.schema import APIS, OPS, READ, WRITE
 
 _POSIX, _STDIO = APIS.index("POSIX"), APIS.index("STDIO")
-_OPEN, _CLOSE, _STAT, _SYNC, _SEEK, _RENAME = (
-    OPS.index(op) for op in ("open", "close", "stat", "sync", "seek", "rename")
-)
+_OPEN, _CLOSE, _STAT, _SYNC, _SEEK = (OPS.index(op) for op in ("open", "close", "stat", "sync", "seek"))
+_NO_FILE = -1
+"""`TRACED_ROW.other_file` of every operation: the trace has no rename with both names."""
 _CREAT, _TRUNC, _APPEND, _EXCL = 0o100, 0o1000, 0o2000, 0o200
+_NAMES = {
+    _CREAT: "O_CREAT", _EXCL: "O_EXCL", _TRUNC: "O_TRUNC", _APPEND: "O_APPEND", 0o10000: "O_DSYNC",
+    # O_DIRECT is the first on x86 and the second on ARM, where the other one is O_DIRECTORY: no file opens with that.
+    0o40000: "O_DIRECT", 0o200000: "O_DIRECT",
+}  # fmt: skip
+_ACCESS = ("O_RDONLY", "O_WRONLY", "O_RDWR")
 """Flags of open(2) on Linux."""
 _SEEK_SET, _SEEK_CUR = 0, 1
 
@@ -106,10 +112,13 @@ class LibraryCalls:
             effects = self._posix if event.cat == "POSIX" else self._stdio
             effects[event.name](_Context(caller, thread, file, event.args, *times), event.name)
 
-    def _add(self, at: _Context, op: int, api: int = _POSIX, offset: int = -1, length: int = 0) -> None:
+    def _add(
+        self, at: _Context, op: int, api: int = _POSIX, offset: int = -1, length: int = 0, open_flags: int = -1
+    ) -> None:
         process = at.caller.process
         process.operations += 1
-        self._rows.add((process.number, at.thread, at.file, op, api, offset, length, at.start_ns, at.end_ns))
+        times = at.start_ns, at.end_ns
+        self._rows.add((process.number, at.thread, at.file, op, api, offset, length, *times, _NO_FILE, open_flags))
 
     def _settle(self, file: int, *, existed: bool) -> None:
         """At the first open of a file, decide whether earlier stats, whose results the trace lacks, succeeded or
@@ -169,7 +178,7 @@ class LibraryCalls:
             self._begin(at, opened, _POSIX)
         else:
             at.caller.descriptors[descriptor] = opened
-        self._add(at, _OPEN)
+        self._add(at, _OPEN, open_flags=_open_flags(name, None if at.args.flags is None else flags))
 
     def _close(self, at: _Context, name: str) -> None:
         if number(at.args.ret, missing=0) < 0:
@@ -252,3 +261,12 @@ class LibraryCalls:
 
     def _flush_stream(self, at: _Context, name: str) -> None:
         self._add(at, _SYNC, _STDIO)
+
+
+def _open_flags(name: str, flags: int | None) -> int:
+    """As of the schema, from the numbers of Linux; UNKNOWN for None."""
+    if name.startswith("creat"):
+        return open_flags(["O_CREAT", "O_WRONLY", "O_TRUNC"])
+    if flags is None or flags & 3 >= len(_ACCESS):
+        return UNKNOWN
+    return open_flags([_ACCESS[flags & 3], *(each for bit, each in _NAMES.items() if flags & bit)])

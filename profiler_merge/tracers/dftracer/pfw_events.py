@@ -38,6 +38,8 @@ class Arguments(msgspec.Struct, gc=False):
     ppid: _Value = None
     cwd: _Value = None
     newpath: _Value = None
+    hostname: str | None = None
+    hhash: _Value = None
 
 
 class PfwEvent(msgspec.Struct, gc=False):

@@ -11,7 +11,7 @@ from dxt_replay.profiler_merge.tracers.dftracer.pfw_events import PfwEvent, numb
 from dxt_replay.profiler_merge.tracers.text_lines import Damage
 from dxt_replay.traces.errors import LogError
 
-_WANTED = re.compile(rb'"name": ?"(FH|PR|CM|SH|start|end|fork|process_name)"')
+_WANTED = re.compile(rb'"name": ?"(FH|HH|PR|CM|SH|start|end|fork|process_name)"')
 _UNITS = {"NS": 1, "US": 1_000, "MS": 1_000_000, "S": 1_000_000_000}
 _RANK = re.compile(r"Rank (\d+)")
 
@@ -23,6 +23,7 @@ class RunFacts:
     names: path by hash. collisions: hashes that stand for several paths, as the 16 bits of DFTracer 1.0.5 do.
     forked: child -> parent, where the child writes into its parent's file under the parent's pid.
     parents: pid -> parent's pid. ranks: pid -> rank. commands: pid -> hash of its command.
+    hosts: name of the host by hash; "" for a hash that stands for several.
     folders: pid -> hash of its working directory. unit_ns: of the times. ended: files with an end mark.
     """
 
@@ -32,6 +33,7 @@ class RunFacts:
     parents: dict[int, int] = field(default_factory=dict)
     ranks: dict[int, int] = field(default_factory=dict)
     folders: dict[int, int | str] = field(default_factory=dict)
+    hosts: dict[int | str | None, str] = field(default_factory=dict)
     unit_ns: int = 1_000
     ended: set[Path] = field(default_factory=set)
     started: set[Path] = field(default_factory=set)
@@ -45,6 +47,9 @@ class RunFacts:
         if event.name == "FH" and args.value is not None and args.name is not None:
             if self.names.setdefault(args.value, args.name) != args.name:
                 self.collisions.add(args.value)
+        elif event.name == "HH" and args.value is not None and args.name is not None:
+            if self.hosts.setdefault(args.value, args.name) != args.name:
+                self.hosts[args.value] = ""
         elif event.name == "fork" and event.cat == "POSIX":
             child = number(args.ret)
             if child > 0:

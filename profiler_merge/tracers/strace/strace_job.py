@@ -99,6 +99,7 @@ def read_strace(files: Sequence[Path], exclude: Sequence[str] = (), include: Seq
         clock_ns=CLOCK_NS,
         rows=rows,
         paths=paths.paths,
+        tids=[thread.tid for thread in threads],
         left_out=paths.folders(),
         complete=not (damage or unfollowed or any(calls.left_out[what] for what in HIDDEN.values())),
         sizes=calls.positions.greatest_sizes(),

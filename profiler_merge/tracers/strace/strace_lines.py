@@ -62,9 +62,9 @@ def time_ns(seconds: bytes, fraction: bytes) -> int:
 
 
 class LineReader:
-    """Makes calls of lines: joins unfinished ones, and skips unwanted names.
+    """Turns lines into calls: joins the two halves of interrupted calls, and skips calls of unwanted names.
 
-    tid: of the file, for lines that name none.
+    `tid`: thread of the file, for lines that do not name one.
     """
 
     def __init__(self, wanted: Callable[[bytes], bool], tid: int) -> None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from dxt_replay.profiler_merge.tracers.open_files import STANDARD_STREAM, UNKNOWN, OpenFile, Positions
+from dxt_replay.profiler_merge.tracers.open_files import STANDARD_STREAM, UNKNOWN, OpenFile, Positions, open_flags
 from dxt_replay.profiler_merge.tracers.path_numbers import NOT_KEPT, PathNumbers
 from dxt_replay.profiler_merge.tracers.strace.sockets import Sockets
 from dxt_replay.profiler_merge.tracers.strace.strace_lines import Call, unescape
@@ -155,9 +155,22 @@ class SystemCalls:
         path = _joined(base, name)
         return (NOT_KEPT if path is None else self._paths.number(path)), text.end()
 
-    def _add(self, task: Task, call: Call, op: int, file: int, offset: int = -1, length: int = 0) -> None:
+    def _add(
+        self,
+        task: Task,
+        call: Call,
+        op: int,
+        file: int,
+        offset: int = -1,
+        length: int = 0,
+        other_file: int = -1,
+        open_flags: int = -1,
+    ) -> None:
         task.process.operations += 1
-        self._rows.add((task.process.number, task.number, file, op, POSIX, offset, length, call.start_ns, call.end_ns))
+        times = call.start_ns, call.end_ns
+        self._rows.add(
+            (task.process.number, task.number, file, op, POSIX, offset, length, *times, other_file, open_flags)
+        )
 
     # The calls.
 
@@ -197,7 +210,7 @@ class SystemCalls:
         if b"O_TRUNC" in words or b"O_EXCL" in words or call.name == b"creat":
             self.positions.truncate(number)
         task.descriptors[call.result] = OpenFile(number, 0, task.process.number, append=b"O_APPEND" in words)
-        self._add(task, call, OPEN, number)
+        self._add(task, call, OPEN, number, open_flags=_open_flags(call.name, words))
 
     def _close(self, task: Task, call: Call) -> None:
         opened = self._opened(task, call.arguments)
@@ -257,7 +270,7 @@ class SystemCalls:
             return
         self._renamed.add(new)
         self.positions.truncate(new, self.positions.sizes.get(old, 0))
-        self._add(task, call, RENAME, old, offset=new)
+        self._add(task, call, RENAME, old, other_file=new)
 
     def _chdir(self, task: Task, call: Call) -> None:
         folder, text = _DESCRIPTOR.match(call.arguments), _TEXT.match(call.arguments)
@@ -336,3 +349,8 @@ def _joined(folder: bytes, name: bytes) -> bytes | None:
             return None
         name = folder + b"/" + name
     return without_dots(name)
+
+
+def _open_flags(call: bytes, words: Sequence[bytes]) -> int:
+    names = [word.decode("ascii", "replace") for word in words]
+    return open_flags(["O_CREAT", "O_WRONLY", "O_TRUNC"] if call == b"creat" else names)

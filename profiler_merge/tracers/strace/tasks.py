@@ -26,9 +26,11 @@ class Birth:
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """A thread that runs. `number`: among all threads of the job. `cwd`: its working directory, b"" where unknown."""
+    """A thread that runs. `number`: among all threads of the job. `tid`: its id, 0 where unknown. `cwd`: its working
+    directory, b"" where unknown."""
 
     number: int
+    tid: int
     process: TracedProcess
     descriptors: Descriptors
     cwd: bytes = b""
@@ -84,10 +86,10 @@ class Tasks:
         if birth is None or parent is None:
             task = self._root(tid, call)
         elif birth.thread:
-            task = Task(len(self.threads), parent.process, parent.descriptors, parent.cwd)
+            task = Task(len(self.threads), tid, parent.process, parent.descriptors, parent.cwd)
         else:
             table = parent.descriptors if birth.shares else dict(parent.descriptors)
-            task = Task(len(self.threads), self._process(tid, call, parent.process), table, parent.cwd)
+            task = Task(len(self.threads), tid, self._process(tid, call, parent.process), table, parent.cwd)
         self.threads.append(task)
         self._alive[tid] = task
         return task
@@ -95,11 +97,12 @@ class Tasks:
     def _root(self, tid: int, call: Call) -> Task:
         """A thread that no traced thread made: the command itself, or one of a process to which strace attached."""
         if call.name == b"execve":
-            return Task(len(self.threads), self._process(tid, call, None), {})
+            return Task(len(self.threads), tid, self._process(tid, call, None), {})
         if self._attached is None:
-            self._attached = Task(len(self.threads), self._process(tid, call, None), {})
+            self._attached = Task(len(self.threads), tid, self._process(tid, call, None), {})
+            self._attached.process.attached = True
             return self._attached
-        return Task(len(self.threads), self._attached.process, self._attached.descriptors, self._attached.cwd)
+        return Task(len(self.threads), tid, self._attached.process, self._attached.descriptors, self._attached.cwd)
 
     def _process(self, tid: int, call: Call, parent: TracedProcess | None) -> TracedProcess:
         process = TracedProcess(

@@ -23,6 +23,7 @@ import numpy as np
 from dxt_replay.replay.engine.files import Backend
 from dxt_replay.replay.engine.link_free import open_link_free
 from dxt_replay.replay.hdf5.boxes import boxes_of
+from dxt_replay.traces.errors import MissingDependencyError
 
 SPACE_NAME = b"bytes"
 SPACE_MARK = b"dxt_replay_byte_space"
@@ -129,6 +130,13 @@ class Hdf5Backend(Backend):
     """
 
     name = "hdf5"
+
+    def __init__(self) -> None:
+        """Raises: MissingDependencyError without h5py."""
+        try:
+            import h5py  # noqa: F401
+        except ImportError as error:
+            raise MissingDependencyError("h5py", "a replay through HDF5", "pip install h5py") from error
 
     def open(self, path: bytes, *, writable: bool, create: bool) -> Hdf5File:
         """Read-only unless `writable`; looks through the chunk index of every dataset. Raises: OSError."""

@@ -17,6 +17,7 @@ from dxt_replay.replay.show.page.headline import headline, replay_verdict, tiles
 from dxt_replay.replay.show.page.html_tables import data_table, html_text, section_table
 from dxt_replay.replay.show.page.storage_figure import storage_figure
 from dxt_replay.traces.replay_record import replay_record
+from dxt_replay.traces.storage_limit import StorageLimit
 from dxt_replay.traces.store.relation import Relation
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ SLOWEST_STEPS = 25
 def sides_of(
     source: Overview, replay: Overview | None, titles: tuple[str, str] = ("Source", "Replay")
 ) -> tuple[Side, ...]:
-    """The sides of a page. One alone keeps its capture's times; of two, both begin at their first event."""
+    """A side for each capture. A single one keeps its times; the times of two begin at the first event of each."""
     if replay is None:
         return (Side(key="source", title="", overview=source, origin_ns=0),)
     return tuple(
@@ -77,7 +78,7 @@ def page(
 def figures_of(
     sides: Sequence[Side], comparison: Comparison | None, lag: LagCourse | None
 ) -> dict[str, figures.Figure]:
-    """Figures by the id of their place; those of two sides have axes of the same length."""
+    """Figures by the id of their HTML element. Figures of two sides that show the same have equal axes."""
     found: dict[str, figures.Figure] = {}
     for side in sides:
         overview, origin = side.overview, side.origin_ns
@@ -88,8 +89,8 @@ def figures_of(
             found[f"sizes-{side.key}"] = figures.sizes_figure(overview.analysis.sizes.powers())
         if side.steps:
             found[f"steps-{side.key}"] = figures.steps_figure(overview.analysis.overlap.steps)
-        if overview.storage_curve:
-            found[f"storage-{side.key}"] = storage_figure(overview.storage_curve)
+        if overview.storage_limit is not None and overview.storage_limit.points:
+            found[f"storage-{side.key}"] = storage_figure(overview.storage_limit.points)
     if lag is not None:
         jitter = comparison.timing.jitter_us if comparison else None
         found["lag-replay"] = figures.lag_figure(lag, sides[-1].origin_ns, jitter)
@@ -107,12 +108,12 @@ def _parts(
 
     return [
         Part(id="job", name="Job", html=_head(sides, comparison)),
-        Part(id="health", name="Health", html=each(lambda side: parts.health(side.overview))),
+        Part(id="timeline", name="Timeline", html=charts.timelines(sides)),
+        Part(id="findings", name="Findings", html=each(lambda side: parts.findings(side.overview.findings))),
         Part(id="fidelity", name="Fidelity", html=_fidelity(comparison)),
         _chart_part("lag", "Lag", sides, shown),
-        Part(id="findings", name="Findings", html=each(lambda side: parts.findings(side.overview.findings))),
+        Part(id="health", name="Health", html=each(lambda side: parts.health(side.overview))),
         _chart_part("storage", "Faster storage", sides, shown, _enough(sides)),
-        Part(id="timeline", name="Timeline", html=charts.timelines(sides)),
         Part(id="offsets", name="Offsets", html=charts.offsets(sides)),
         _chart_part("course", "Bandwidth", sides, shown),
         _chart_part("heat", "Heat map", sides, shown),
@@ -157,11 +158,12 @@ def _chart_part(
 
 
 def _enough(sides: Sequence[Side]) -> str:
-    """From which speed on storage stops to matter."""
+    """The speed above which faster storage gains little."""
 
     def html(side: Side) -> str:
-        found = (side.overview.storage_limit or {}).get("enough", {})
-        return "".join(f'<p class="note">{html_text(text)}</p>' for text in enough_texts(found))
+        limit = side.overview.storage_limit
+        texts = enough_texts(limit.enough) if isinstance(limit, StorageLimit) else ()
+        return "".join(f'<p class="note">{html_text(text)}</p>' for text in texts)
 
     return _side_by_side(sides, html)
 
@@ -175,7 +177,7 @@ def _slowest_steps(sides: Sequence[Side]) -> str:
 
 
 def _slowest(side: Side) -> list[dict[str, Any]]:
-    """Rows of `data_tables.STEPS`, on the clock of the figures."""
+    """Rows of `data_tables.STEPS`; their times begin where those of the figures begin."""
     rows = side.overview.analysis.overlap.slowest(SLOWEST_STEPS).to_pylist()
     return [{**row, "start_ns": row["start_ns"] - side.origin_ns} for row in rows]
 

@@ -1,4 +1,4 @@
-"""The charts of the HTML page as HTML: their places, names, notes and controls; scripts draw into them. Pure."""
+"""The HTML elements of the page's charts, with names, notes and controls. Scripts draw into them. Pure."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ _CONTROLS = {
 
 
 def chart(name: str, side: Side, shown: Mapping[str, figures.Figure]) -> str:
-    """The place of one figure with its controls; a sentence where there is nothing to draw."""
+    """The HTML element of one figure with its controls; a sentence if the capture has nothing to draw."""
     place = f"{name}-{side.key}"
     if place not in shown:
         return '<p class="note">Nothing to show.</p>'
@@ -92,7 +92,7 @@ def chart(name: str, side: Side, shown: Mapping[str, figures.Figure]) -> str:
 
 
 def framed(place: str, label: str, title: str, controls: str, note: str, height: int = 0) -> str:
-    """A chart's place with what belongs to it, which is printed on one sheet."""
+    """The HTML element of a chart with its controls and its note, which stay on one sheet of paper."""
     bar = f'<div class="controls" data-for="{place}">{controls}</div>' if controls else ""
     name = escape(f"{label}, {title.lower()}" if title else label)
     below = f'<p class="note">{html_text(note)}</p>' if note else ""
@@ -145,7 +145,7 @@ def _controls(sides: Sequence[Side]) -> str:
 
 
 def offsets(sides: Sequence[Side]) -> str:
-    """The view of offsets over time; empty where no side has any."""
+    """The chart of offsets over time; empty if no side has any."""
     if not any(side.overview.offsets for side in sides):
         return ""
     charts = "".join(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dxt_replay.profiler_merge.analysis.overview import Overview
 
 MOST_ROWS = 64
-"""Rows of a timeline: ranks that would need more are left out of it, but never the first."""
+"""Most rows of a timeline. Ranks that do not fit are left out; the first rank is always there."""
 
 _LOOP_ROWS = {
     "step": "steps",
@@ -34,7 +34,7 @@ _LOOP_ROWS = {
 """Row of a rank that each kind of span is drawn in."""
 
 PATH_TAIL = 70
-"""Characters of a path that the charts show: its end, in which the files of one data set differ."""
+"""The charts show so many characters of a path: its end, because the files of a data set differ there."""
 
 LAG_BINS = 300
 

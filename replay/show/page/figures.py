@@ -130,7 +130,7 @@ def sizes_figure(powers: pa.Table) -> Figure:
 
 
 def _log_axis(data: Sequence[Figure], axis: str) -> Figure:
-    """A logarithmic axis from half of the least value, so that a bar of it has a height."""
+    """A logarithmic axis from half of the smallest value, so that the bar of that value is visible."""
     values = [value for trace in data if trace["yaxis"] == axis for value in trace["y"] if value]
     if not values:
         return {"type": "log", "range": [-0.3, 1]}
@@ -154,7 +154,7 @@ def size_label(least: int, most: int) -> str:
 
 
 def _short(size: int) -> str:
-    """A power of two without digits behind the point."""
+    """A power of two with its binary prefix: 4096 -> `4Ki`."""
     for power, unit in ((40, "Ti"), (30, "Gi"), (20, "Mi"), (10, "Ki")):
         if size >= 1 << power:
             return f"{size >> power}{unit}"
@@ -162,7 +162,7 @@ def _short(size: int) -> str:
 
 
 def heat_figure(by_rank: Timeline, origin_ns: int) -> Figure:
-    """Rank x time; the quantities of HEAT_QUANTITIES that there are, one shown at a time (`meta` names them)."""
+    """Heat maps of rank over time, for each of HEAT_QUANTITIES that is known; one is visible, and `meta` names it."""
     edges = _seconds(by_rank.edges_ns() - origin_ns)
     data: list[Figure] = []
     for name, label in HEAT_QUANTITIES.items():

@@ -66,7 +66,7 @@ def date(start_ns: int) -> str:
 
 
 def verdict(overview: Overview) -> tuple[str, str]:
-    """How much of the run storage can have cost, as `dxt-replay summary` says it, and how that is known."""
+    """(cost of storage in the words of `dxt-replay summary`, evidence for it)."""
     if not overview.waits_are_real:
         return f"I/O was in flight for {percent(overview.analysis.overlap.io_of_run_pct)} of the run time.", (
             "At this pace no operation waits for another: the replay shows how long the storage took, not what "
@@ -89,8 +89,8 @@ def _counts(found: Sequence[Finding]) -> str:
 
 
 def tiles(overview: Overview, elapsed_s: float | None = None) -> str:
-    """The figures to know first. `elapsed_s`: from the first operation to the last, which a source and its replay have
-    in common; it stands in place of the job's run time."""
+    """The main figures. `elapsed_s`: from the first operation to the last; None to show the run time of the job. A
+    source and its replay are compared by `elapsed_s`."""
     cards = "".join(
         f"<div><dt>{escape(name)}</dt><dd><strong>{escape(value)}</strong><span>{escape(note)}</span></dd></div>"
         for name, value, note in _tiles(overview, elapsed_s)
@@ -163,7 +163,7 @@ def _counted_bytes(summary: Summary) -> tuple[int, int] | None:
 
 
 def _operations(count: int, noun: str, rebuilt_bytes: int) -> str:
-    """Numbers of traced operations, and of further ones in the counters."""
+    """Number of traced operations, and the bytes of further ones that only counters show."""
     besides = f"; and {format_bytes(rebuilt_bytes)} by counters alone" if rebuilt_bytes else ""
     return f"{format_counted(count, noun)}{besides}"
 

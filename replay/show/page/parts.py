@@ -55,7 +55,7 @@ def job(overview: Overview) -> str:
     body = "".join(
         f'<tr><th scope="row">{name}</th><td class="text">{html_text(text)}</td></tr>' for name, text in rows
     )
-    return f'<div class="facts"><h4>Job and sources</h4><table><tbody>{body}</tbody></table></div>'
+    return f'<details class="facts"><summary>Job and sources</summary><table><tbody>{body}</tbody></table></details>'
 
 
 def _mount(found: MountTotals) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from dxt_replay.replay.show.page.figures import BLUE, GREY, VERMILION
+from dxt_replay.replay.show.page.figures import BLUE, GREY, VERMILION, Figure
+from dxt_replay.traces.storage_limit import LimitPoint
 from dxt_replay.traces.units import NS_PER_S
 
 _LOOKS = {
@@ -15,22 +15,22 @@ _LOOKS = {
 }
 
 
-def storage_figure(curve: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Training time by the multiple of the recorded speed, a line a quantity, from rows of the table storage-limit."""
-    data: list[dict[str, Any]] = []
+def storage_figure(curve: Sequence[LimitPoint]) -> Figure:
+    """Training time by the multiple of the recorded speed, a line for each quantity."""
+    data: list[Figure] = []
     for quantity, (name, line) in _LOOKS.items():
-        rows = [row for row in curve if row["quantity"] == quantity and row["multiple"] is not None]
-        if rows:
+        points = [point for point in curve if point.quantity == quantity and point.multiple is not None]
+        if points:
             data.append(
                 {
                     "type": "scatter", "mode": "lines+markers", "name": name, "line": line,
-                    "x": [row["multiple"] for row in rows],
-                    "y": [round(row["elapsed_ns"] / NS_PER_S, 6) for row in rows],
+                    "x": [point.multiple for point in points],
+                    "y": [round(point.elapsed_ns / NS_PER_S, 6) for point in points],
                     "hovertemplate": "%{x:g} x: %{y:,.4~g} s",
                 }
             )  # fmt: skip
-    multiples = sorted({row["multiple"] for row in curve if row["multiple"] is not None})
-    fastest_s = next(row["elapsed_ns"] for row in curve if row["multiple"] is None) / NS_PER_S
+    multiples = sorted({point.multiple for point in curve if point.multiple is not None})
+    fastest_s = next(point.elapsed_ns for point in curve if point.multiple is None) / NS_PER_S
     data.append(
         {
             "type": "scatter", "mode": "lines", "name": "infinitely fast", "x": [multiples[0], multiples[-1]],

@@ -16,6 +16,7 @@ from dxt_replay.traces.schema import READING_WAITS
 from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Span, build_capture, read, write
+from tests.examples import examples
 
 MS = 1_000_000
 
@@ -190,7 +191,7 @@ SPAN = st.tuples(
 IO = st.tuples(st.integers(0, 300), st.integers(0, 60))
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(SPAN, max_size=12),
     st.lists(IO, max_size=20),

@@ -15,6 +15,7 @@ from dxt_replay.traces.part import Part
 from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import File, Op, Span, build_capture, read, write
+from tests.examples import examples
 
 
 def capture(tmp_path: Path) -> Capture:
@@ -73,7 +74,7 @@ def test_means_are_over_the_chosen_ranks(tmp_path: Path) -> None:
     assert one.io_time_s.sum_per_rank_mean == one.io_time_s.sum_per_rank_max == pytest.approx(1e-6)
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=30), st.lists(st.integers(1, 49), unique=True, max_size=4))
 def test_adjacent_windows_add_up(tmp_path: Path, starts: list[int], cuts: list[int]) -> None:
     ops = [read(0, length=n + 1, start_ns=start, end_ns=start + 9) for n, start in enumerate(starts)]

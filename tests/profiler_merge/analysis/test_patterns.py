@@ -15,6 +15,7 @@ from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.store.writer import ROW_GROUP_ROWS
 from tests.capture_builder import File, Op, build_capture, read, write
+from tests.examples import examples
 
 MIB = 1 << 20
 
@@ -133,7 +134,7 @@ def random_capture(
     return build_capture(tmp_path, files=files, ops=ops, row_group_rows=row_group_rows)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ROWS, st.integers(1, 9))
 def test_tables_against_a_plain_count(tmp_path: Path, rows: list[tuple[int, int, int, int, str]], group: int) -> None:
     found = patterns(random_capture(tmp_path, rows, row_group_rows=group))
@@ -174,7 +175,7 @@ def plain_classes(accesses: list[tuple[int, int]]) -> list[str]:
     return names
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ROWS)
 def test_sequential_and_consecutive_are_darshans(tmp_path: Path, rows: list[tuple[int, int, int, int, str]]) -> None:
     """But for the first access to a file, which Darshan compares with byte 0, and reads of nothing."""

@@ -14,6 +14,7 @@ from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.workers.workers import ALONE, Workers
 from tests.capture_builder import Op, build_capture
+from tests.examples import examples
 from tests.places import CAPTURES
 from tests.workers_equality import OPERATIONS, SPANS, plain
 
@@ -24,7 +25,7 @@ def everything(capture: Capture, workers: Workers, by: str = "file") -> object:
     return plain([views(capture, TABLES, by=by, workers=workers), overview(capture, workers=workers, most_bars=100)])
 
 
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(ops=OPERATIONS, by=st.sampled_from(["rank", "file", "format", "step", "size"]))
 def test_the_ranks_alone_come_to_the_whole(ops: list[Op], by: str) -> None:
     """Durations are equal and lengths whole numbers, so that means have no rounding that the order could change."""

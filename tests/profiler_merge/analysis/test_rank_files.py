@@ -35,6 +35,7 @@ from dxt_replay.traces.store.writer import (
     write_spans,
 )
 from tests.capture_builder import File, Op, build_capture, files_table, spans_table
+from tests.examples import examples
 
 RANKS, FILES = 4, 5
 SIZE, STRIPE = 400, 30
@@ -186,7 +187,7 @@ def plain_ranks(rows: dict[tuple[int, int], dict[str, Any]], ranks: Iterable[int
     return found
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(OPS, st.integers(1, 9), st.integers(1, 4), st.sampled_from([(), (1,), (0, 3)]))
 def test_all_three_tables_against_a_plain_count(
     tmp_path: Path, ops: list[Op], group: int, batch: int, ranks: tuple[int, ...]
@@ -214,7 +215,7 @@ def test_all_three_tables_against_a_plain_count(
     ]
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(OPS, st.integers(0, 30))
 def test_the_largest_are_those_of_the_whole_table(tmp_path: Path, ops: list[Op], count: int) -> None:
     found = patterns(random_capture(tmp_path, ops)[0]).rank_files

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dxt_replay.profiler_merge.analysis import spreading
-from dxt_replay.profiler_merge.analysis.spreading import Pieces, add_at, pieces, shares
+from dxt_replay.profiler_merge.analysis.spreading import Pieces, pieces, shares
 
 TIMES = st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 2000), st.integers(0, 1 << 45)), max_size=30)
 
@@ -60,14 +60,3 @@ def test_pieces_come_in_bounded_portions(monkeypatch: pytest.MonkeyPatch) -> Non
     assert np.concatenate([part.operation for part in found]).tolist() == sorted(
         np.repeat(np.arange(8), ends - starts).tolist()
     )
-
-
-@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 1 << 56)), max_size=50), st.integers(61, 100_000))
-def test_add_at_is_exact(pairs: list[tuple[int, int]], size: int) -> None:
-    totals = np.zeros(size, dtype=np.int64)
-    places = np.array([place for place, _ in pairs], dtype=np.int64)
-    add_at(totals, places, np.array([amount for _, amount in pairs], dtype=np.int64))
-    expected = [0] * 61
-    for place, amount in pairs:
-        expected[place] += amount
-    assert totals[:61].tolist() == expected

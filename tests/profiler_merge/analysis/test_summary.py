@@ -179,7 +179,7 @@ def test_io_longer_than_the_job_is_warned_about(tmp_path: Path) -> None:
     info = CaptureInfo(job=Job(nprocs=1, run_time_s=1), ranks=(0,))
     capture = build_capture(tmp_path, files=["/a"], ops=[read(0, start_ns=0, end_ns=5 * S, length=1)], info=info)
     (warning,) = summarise(capture).warnings
-    assert "rank 0 spent longer in I/O than the job ran" in warning
+    assert "rank 0 spent more time in I/O than the job ran" in warning
 
 
 def test_batches_do_not_show(tmp_path: Path) -> None:

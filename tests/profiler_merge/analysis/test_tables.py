@@ -5,8 +5,9 @@ import dataclasses
 import pyarrow as pa
 
 from dxt_replay.profiler_merge.analysis.summary import Summary
-from dxt_replay.profiler_merge.analysis.tables import COLUMNS, GROUPS, TABLES, unit_of
+from dxt_replay.profiler_merge.analysis.tables import COLUMNS, GROUPS, TABLES
 from dxt_replay.profiler_merge.analysis.tables_page import JSON_KEYS, tables_page
+from dxt_replay.traces.text import unit_of
 from tests.places import ROOT
 
 

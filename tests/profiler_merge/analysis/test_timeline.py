@@ -14,6 +14,7 @@ from dxt_replay.traces.part import Part
 from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Op, Span, build_capture, read, write
+from tests.examples import examples
 
 MS = 1_000_000
 
@@ -77,7 +78,7 @@ OPERATIONS = st.lists(
 )
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(OPERATIONS, st.integers(1, 700), st.integers(1, 9))
 def test_totals_are_exact_at_any_width(
     tmp_path: Path,

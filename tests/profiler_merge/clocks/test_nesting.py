@@ -10,6 +10,7 @@ from dxt_replay.profiler_merge.clocks.nesting import align_nesting, nesting_even
 from dxt_replay.profiler_merge.profiles.xplane.decode import read_profile
 from dxt_replay.traces.errors import AlignmentError
 from tests import xplane_writer as writer
+from tests.examples import examples
 from tests.xplane_writer import START_NS, Event, Line
 
 EPOCH = 1_795_000_000_000_000_000
@@ -32,7 +33,7 @@ def made(seed, offset=-7_000_000, reads=200, threads=4, idle=300):
     return (begin - offset)[order], (stop - offset)[order], thread[holds][order], start, end, thread
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(seed=st.integers(0, 10_000), offset=st.integers(-60_000_000, 0), threaded=st.booleans())
 def test_the_offset_is_found(seed, offset, threaded):
     start, end, thread, event_start, event_end, event_thread = made(seed, offset)

@@ -33,6 +33,7 @@ from tests.darshan_writer import (
     encode_lustre,
     write_log,
 )
+from tests.examples import examples
 
 # pydarshan 3.5.0 (darshan_log_get_posix_file) moves too few bytes when it lengthens a record of version 3, so that the
 # last two doubles are lost (four of version 2), and skips three doubles by the numbers of integer counters when it
@@ -113,7 +114,7 @@ class TestEveryVersion:
         ).map(lambda parts: [*parts[0], *parts[1]]),
         rank=st.integers(-1, 2**31 - 1),
     )
-    @settings(max_examples=30)
+    @settings(max_examples=examples(30))
     def test_all_64_bits_survive(self, values: list[int], rank: int, tmp_path_factory: pytest.TempPathFactory) -> None:
         row = dict(zip(NEWEST["STDIO"].counters, values, strict=True)) | {"record_id": 5, "rank": rank}
         target = tmp_path_factory.mktemp("stdio") / "job.darshan"

@@ -291,4 +291,4 @@ class TestTheLastRecordEndsEarly:
             merge([target], [], capture)
         made = merge([target], [], capture, MergeOptions(skip_damaged=True))
         assert made.files == 1
-        assert any("all records like it (2)" in warning for warning in made.info.warnings)
+        assert any("records like it are left out (2)" in warning for warning in made.info.warnings)

@@ -20,6 +20,7 @@ from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
 from dxt_replay.traces.errors import LogError, UsageError
 from tests.darshan_oracle import answer, log_id, shared_logs
 from tests.darshan_writer import DxtRecord, ModuleSpec, encode_dxt, segment_dtype, write_log
+from tests.examples import examples
 from tests.places import recordings
 
 LAYOUTS = [("DXT_POSIX", 1), ("DXT_POSIX", 2), ("DXT_MPIIO", 1), ("DXT_MPIIO", 2), ("DXT_MPIIO", 3)]
@@ -100,7 +101,7 @@ class TestEveryLayout:
     @pytest.mark.parametrize("byte_order", ["<", ">"])
     @pytest.mark.parametrize(("module", "version"), LAYOUTS)
     @given(written=st.lists(records, min_size=1, max_size=3))
-    @settings(max_examples=12)
+    @settings(max_examples=examples(12))
     def test_gives_what_was_written(
         self,
         module: str,
@@ -119,7 +120,7 @@ class TestEveryLayout:
         assert [n for block in blocks for n in block.read_counts.tolist()] == [len(r.reads) for r in flat]
 
     @given(written=records, piece=st.integers(8, 300), block=st.integers(dxt_stretches.HEADER_BYTES, 600))
-    @settings(max_examples=40)
+    @settings(max_examples=examples(40))
     def test_block_size_changes_nothing(
         self, written: list[DxtRecord], piece: int, block: int, tmp_path_factory: pytest.TempPathFactory
     ) -> None:
@@ -229,7 +230,9 @@ class TestErrors:
         blocks = list(read_dxt(log))
         kept = [written[0], DxtRecord(record_id=8, rank=3, writes=good[:2], reads=[*good[:3], *good])]
         assert rows_of(blocks) == expected_rows(kept, "DXT_POSIX", 1)
-        assert any(f"segment 5 of rank 3 {defect}" in w and "(1 segments)" in w for w in log.warnings)
+        assert any(
+            f"segment 5 of rank 3 {defect}" in w and "segments like it are left out (1)" in w for w in log.warnings
+        )
 
     def test_the_end_of_every_segment_fits(self, target: Path) -> None:
         log = log_of(target, encode_dxt([DxtRecord(record_id=7, reads=[(2**62 - 1, 2**62 - 1, 1.0, 2.0)])]))

@@ -135,7 +135,7 @@ def test_logs_in_folders_of_ranks_are_of_these_ranks(tmp_path):
     assert job.warnings == ()
     without = open_job(logs[:4])
     assert roles(without) == roles(job) - {("30", 1, 0)}
-    assert without.warnings == ("no log of these ranks, whose I/O is not in the capture: 1",)
+    assert without.warnings == ("these ranks have no log, so their I/O is not in the capture: 1",)
 
 
 def test_a_folder_with_several_ranks_is_not_a_ranks_own(tmp_path):
@@ -223,7 +223,7 @@ def test_a_folder_stands_for_the_logs_below_it(tmp_path):
 
 
 def test_a_worker_without_its_parent_is_told(tmp_path):
-    with pytest.raises(LogError, match="missing"):
+    with pytest.raises(LogError, match="give the log of the process that forked them"):
         open_job([process_log(tmp_path, pid, parent=5) for pid in (6, 7)])
 
 
@@ -288,7 +288,7 @@ def test_programs_that_touch_no_file_are_no_ranks(tmp_path):
     logs = [stream_log(tmp_path, 2 + place, exe=exe) for place, exe in enumerate(helpers)]
     job = open_job([*logs, process_log(tmp_path, 20)])
     assert roles(job) == {("20", 0, 0)}
-    assert "3 processes that read and wrote no file" in job.warnings[0]
+    assert "logs of 3 processes without I/O" in job.warnings[0]
     assert "readlink, dirname, sleep" in job.warnings[0]
 
 

@@ -20,6 +20,7 @@ from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.units import NS_PER_S
 from tests.darshan_oracle import answer, log_id, shared_logs
 from tests.darshan_writer import MODULE_IDS, JobSpec, ModuleSpec, write_log
+from tests.examples import examples
 
 VERSIONS = tuple(CONTAINERS)
 EVERY_FORM = [(v, o, c) for v in VERSIONS for o in "<>" for c in ("zlib", "bzip2", "none")]
@@ -105,7 +106,7 @@ class TestContainer:
         assert "DXT_POSIX" in log.warnings[0]
         assert "no data" in log.warnings[0]
 
-    @settings(max_examples=40)
+    @settings(max_examples=examples(40))
     @given(names=st.dictionaries(st.integers(0, 2**64 - 1), st.binary(min_size=1).filter(lambda n: b"\0" not in n)))
     def test_names_survive_exactly(self, names: dict[int, bytes], tmp_path_factory: pytest.TempPathFactory) -> None:
         target = tmp_path_factory.mktemp("names") / "job.darshan"

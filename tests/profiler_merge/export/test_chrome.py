@@ -8,10 +8,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dxt_replay.profiler_merge.export import chrome
 from dxt_replay.profiler_merge.export.chrome import write_chrome
+from dxt_replay.profiler_merge.export.tracks import LANE_THREADS, RankTracks
 from dxt_replay.traces.errors import CaptureError, UsageError
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Op, Span, build_capture, read, write
@@ -60,20 +64,25 @@ def test_an_operation_is_an_interval_of_its_lane(tmp_path: Path) -> None:
 
 
 def test_known_dependencies_are_arguments(tmp_path: Path) -> None:
-    ops = [read(0, origin="generated", feeds=3, ready_ns=1_500), read(0, origin="modelled", follows=2, start_ns=9)]
+    ops = [
+        read(0, origin="generated", feeds=3, ready_ns=1_500),
+        read(0, origin="modelled", follows=2, follows_end=True, start_ns=9),
+    ]
     events = exported(build_capture(tmp_path, files=["/a"], ops=ops), tmp_path)
     shown = [event["args"] for event in events if event["ph"] == "X"]
-    assert [{name: args.get(name) for name in ("origin", "feeds", "follows", "ready_ns")} for args in shown] == [
-        {"origin": "generated", "feeds": 3, "follows": None, "ready_ns": 1_500},
-        {"origin": "modelled", "feeds": None, "follows": 2, "ready_ns": None},
+    assert [
+        {name: args.get(name) for name in ("origin", "feeds", "follows", "follows_end", "ready_ns")} for args in shown
+    ] == [
+        {"origin": "generated", "feeds": 3, "follows": None, "follows_end": None, "ready_ns": 1_500},
+        {"origin": "modelled", "feeds": None, "follows": 2, "follows_end": True, "ready_ns": None},
     ]
 
 
 def test_a_rename_names_both_files(tmp_path: Path) -> None:
-    capture = build_capture(tmp_path, files=["/a", "/b"], ops=[Op("rename", 0, offset=1)])
+    capture = build_capture(tmp_path, files=["/a", "/b"], ops=[Op("rename", 0, other_file_id=1)])
     (event,) = [event for event in exported(capture, tmp_path) if event["ph"] == "X"]
     assert event["args"] == {"file": "/a", "new_name": "/b", "length": 0, "api": "POSIX"}
-    lost = build_capture(tmp_path, name="lost", files=["/a"], ops=[Op("rename", 0, offset=1)])
+    lost = build_capture(tmp_path, name="lost", files=["/a"], ops=[Op("rename", 0, other_file_id=1)])
     with pytest.raises(CaptureError, match="a rename"):
         write_chrome(lost, tmp_path / "lost.json.gz")
 
@@ -200,3 +209,37 @@ def test_bad_names_and_damage_are_told(tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match="ends before it starts"):
         write_chrome(capture, tmp_path / "out.json.gz")
     assert [path.name for path in tmp_path.iterdir()] == ["test.capture"]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 6), st.sampled_from([-3, 1, 2, LANE_THREADS]), st.booleans()),
+        max_size=40,
+    ),
+    st.integers(1, 7),
+)
+def test_lines_are_those_of_asking_for_each_operation(drawn: list[tuple[int, int, int, bool]], slice_rows: int) -> None:
+    start = np.cumsum([later for later, _, _, _ in drawn], dtype=np.int64)
+    end = start + np.array([length for _, length, _, _ in drawn], dtype=np.int64)
+    lane, is_due = (np.array([row[place] for row in drawn], dtype=kind) for place, kind in ((2, np.int32), (3, bool)))
+    order = np.lexsort((-end, start))
+    start, end, lane, is_due = start[order], end[order], lane[order], is_due[order]
+
+    tracks, expected = RankTracks(), []
+    for number, begin, stop, due in zip(lane.tolist(), start.tolist(), end.tolist(), is_due.tolist(), strict=True):
+        thread = tracks.thread((chrome._LANES, number * 2, f"lane {number}"), begin, stop, preferred=number)
+        line = (
+            tracks.thread((chrome._LANES, number * 2 + 1, f"lane {number} due"), begin - 2, begin - 2) if due else None
+        )
+        expected.append((thread, line))
+
+    asked, found = RankTracks(), []
+    for begin in range(0, len(lane), slice_rows):
+        rows = slice(begin, begin + slice_rows)
+        threads, lines = chrome._lane_threads(asked, lane[rows], start[rows], end[rows], is_due[rows])
+        found += [
+            (thread, line if due else None)
+            for thread, line, due in zip(threads.tolist(), lines.tolist(), is_due[rows].tolist(), strict=True)
+        ]
+    assert found == expected
+    assert [line for line, _ in asked.lines()] == [line for line, _ in tracks.lines()]

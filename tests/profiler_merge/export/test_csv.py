@@ -16,6 +16,7 @@ from dxt_replay.traces.schema import CaptureInfo, Job
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.workers.workers import Workers
 from tests.capture_builder import Op, build_capture, read, write
+from tests.examples import examples
 
 AWKWARD = ["/plain", '/quo"te', "/com,ma", "/new\nline", "/cr\rhere", b"/odd\xff\xfe", "/ümläut \u2028", "/ space "]
 
@@ -48,11 +49,12 @@ def test_a_replayed_row_has_every_column(tmp_path: Path) -> None:
 
 def test_known_dependencies_have_columns(tmp_path: Path) -> None:
     info = CaptureInfo(job=Job(nprocs=1, run_time_s=1), ranks=(0,), dependencies="known")
+    names = ("feeds", "follows", "follows_end", "ready_s")
     ops = [read(0, origin="generated", feeds=3, follows=2, ready_ns=1_500), read(0, origin="generated", start_ns=9)]
     write_csv(build_capture(tmp_path, files=["/a"], ops=ops, info=info), tmp_path / "out.csv")
     found = rows_of(tmp_path / "out.csv")
-    assert [(row["feeds"], row["follows"], row["ready_s"]) for row in found] == [("3", "2", "0.000001500"), ("",) * 3]
-    assert list(found[0])[-4:] == ["new_path", "feeds", "follows", "ready_s"]
+    assert [tuple(row[name] for name in names) for row in found] == [("3", "2", "false", "0.000001500"), ("",) * 4]
+    assert list(found[0])[-5:] == ["new_path", *names]
 
 
 def test_what_is_not_known_is_empty(tmp_path: Path) -> None:
@@ -62,12 +64,14 @@ def test_what_is_not_known_is_empty(tmp_path: Path) -> None:
 
 
 def test_a_rename_names_both_files(tmp_path: Path) -> None:
-    ops = [Op("rename", 0, offset=1), read(1, offset=1, start_ns=5)]
+    ops = [Op("rename", 0, other_file_id=1), read(1, offset=1, start_ns=5)]
     write_csv(build_capture(tmp_path, files=["/a", "/b"], ops=ops), tmp_path / "out.csv")
     found = rows_of(tmp_path / "out.csv")
     assert [(row["path"], row["new_path"], row["offset"]) for row in found] == [("/a", "/b", ""), ("/b", "", "1")]
     for lost in (-1, 2):
-        damaged = build_capture(tmp_path, name=f"lost{lost}", files=["/a", "/b"], ops=[Op("rename", 0, offset=lost)])
+        damaged = build_capture(
+            tmp_path, name=f"lost{lost}", files=["/a", "/b"], ops=[Op("rename", 0, other_file_id=lost)]
+        )
         with pytest.raises(CaptureError, match="a rename names a file"):
             write_csv(damaged, tmp_path / "lost.csv")
 
@@ -90,7 +94,7 @@ def test_slices_and_row_groups_lose_nothing(tmp_path: Path, monkeypatch: pytest.
     assert exported.files[0].bytes == (tmp_path / "out.csv").stat().st_size
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(times=st.lists(st.integers(-(1 << 60), 1 << 60), min_size=1, max_size=20))
 def test_times_are_exact(tmp_path_factory: pytest.TempPathFactory, times: list[int]) -> None:
     ops = [Op("stat", 0, start_ns=time, end_ns=time) for time in times]

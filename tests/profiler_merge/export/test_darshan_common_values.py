@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dxt_replay.profiler_merge.export.darshan_common_values import TOP, TRACKED, common_values
+from tests.examples import examples
 
 
 def one_after_the_other(values: list[int]) -> tuple[list[int], list[int]]:
@@ -19,7 +20,7 @@ def one_after_the_other(values: list[int]) -> tuple[list[int], list[int]]:
     return [value for _, value in best], [count for count, _ in best]
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(st.lists(st.integers(0, 6) | st.integers(0, 60), max_size=120), max_size=4))
 def test_the_first_values_to_come_are_tracked(per_file: list[list[int]]) -> None:
     file = np.repeat(np.arange(len(per_file)), [len(values) for values in per_file])

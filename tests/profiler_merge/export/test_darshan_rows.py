@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dxt_replay.profiler_merge.export.darshan_rows import ROW, RowsByFile
+from tests.examples import examples
 
 
 def rows_of(files: list[int], first: int) -> np.ndarray:
@@ -22,7 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("rows")
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(batches=st.lists(st.lists(st.integers(0, 6), max_size=12), max_size=5), group_rows=st.integers(1, 20))
 def test_files_come_whole_and_in_order(folder: Path, batches: list[list[int]], group_rows: int) -> None:
     with RowsByFile(folder) as by_file:

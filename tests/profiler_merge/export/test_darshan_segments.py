@@ -14,6 +14,7 @@ from dxt_replay.profiler_merge.export.darshan_container import LogRegions, encod
 from dxt_replay.profiler_merge.export.darshan_rows import ROW
 from dxt_replay.profiler_merge.export.darshan_segments import encode_segments
 from dxt_replay.traces.units import seconds_to_ns
+from tests.examples import examples
 
 IDS = np.array([11, 1 << 63, 13], dtype=np.uint64)
 segment = st.tuples(
@@ -44,7 +45,7 @@ def columns(drawn: list[tuple[int, bool, int, int, int, int, int]]) -> tuple[np.
     return np.array([one[0] for one in drawn], dtype=int), np.array([one[1] for one in drawn], dtype=bool), rows
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(drawn=st.lists(segment, max_size=30), threads=st.booleans())
 def test_what_is_written_is_read(folder: Path, drawn: list, threads: bool) -> None:
     file, write, rows = columns(drawn)
@@ -70,7 +71,7 @@ def test_what_is_written_is_read(folder: Path, drawn: list, threads: bool) -> No
         assert len(pairs) == len({thread for thread, _ in pairs}) == len({lane for _, lane in pairs})
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(drawn=st.lists(segment, max_size=30), piece=st.integers(1, 40))
 def test_pieces_make_the_same_bytes(drawn: list, piece: int) -> None:
     file, write, rows = columns(drawn)

@@ -35,7 +35,11 @@ def run_fio(folder: Path) -> dict[str, dict]:
     return {job["jobname"]: job for job in json.loads(done.stdout[done.stdout.index("{") :])["jobs"]}
 
 
-def test_a_lane_opens_each_file_from_its_first_to_its_last_use(tmp_path: Path) -> None:
+@pytest.mark.parametrize("slice_rows", [1, 2, fio.SLICE_ROWS])
+def test_a_lane_opens_each_file_from_its_first_to_its_last_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slice_rows: int
+) -> None:
+    monkeypatch.setattr(fio, "SLICE_ROWS", slice_rows)
     ops = [
         read(0, offset=0, length=100, start_ns=5_000_000, end_ns=5_000_500),
         write(1, offset=7, length=3, start_ns=5_001_999),
@@ -103,11 +107,11 @@ def test_names_that_fio_cannot_read_are_links(tmp_path: Path) -> None:
 def test_a_renamed_file_has_its_last_name_from_the_start(tmp_path: Path) -> None:
     ops = [
         write(0, length=10, start_ns=0),
-        Op("rename", 0, offset=1, start_ns=1),
-        Op("rename", 1, offset=2, start_ns=2),
+        Op("rename", 0, other_file_id=1, start_ns=1),
+        Op("rename", 1, other_file_id=2, start_ns=2),
         read(2, length=10, start_ns=3),
-        Op("rename", 3, offset=4, start_ns=4, lane=1),
-        Op("rename", 4, offset=3, start_ns=5, lane=1),
+        Op("rename", 3, other_file_id=4, start_ns=4, lane=1),
+        Op("rename", 4, other_file_id=3, start_ns=5, lane=1),
         write(3, length=1, start_ns=6, lane=1),
     ]
     capture = build_capture(tmp_path, files=[f"/{i}" for i in range(5)], ops=ops)

@@ -22,7 +22,7 @@ from dxt_replay.replay.plan.chosen_layers import choose_layers
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.workers.workers import Workers
-from tests.capture_builder import Op, Span, build_capture, read, write
+from tests.capture_builder import File, Op, Span, build_capture, read, write
 
 
 def chrome(capture: Capture, folder: Path, workers: Workers) -> Exported:
@@ -59,9 +59,10 @@ def several_ranks(tmp_path: Path) -> Capture:
         )
         for number in range(200)
     ]
-    ops += [Op("rename", 0, offset=1, start_ns=300, rank=2), Op("open", 2, start_ns=301, rank=6, api="STDIO")]
+    ops += [Op("rename", 0, other_file_id=1, start_ns=300, rank=2), Op("open", 2, start_ns=301, rank=6, api="STDIO")]
     spans = [Span("step", rank=rank, start_ns=9, end_ns=90, step=3) for rank in range(6)]
-    return build_capture(tmp_path, files=["/a", "/b b", "/c"], ranks=range(8), ops=ops, spans=spans)
+    files = ["/a", File("/b b", counters={"posix_seeks": 70}), "/c"]
+    return build_capture(tmp_path, files=files, ranks=range(8), ops=ops, spans=spans)
 
 
 def files_below(folder: Path) -> dict[str, bytes]:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dxt_replay.profiler_merge.export import time_parts
 from dxt_replay.profiler_merge.export.time_parts import time_cuts
+from tests.examples import examples
 
 
 def sizes(times: list[int], cuts: list[int]) -> list[int]:
@@ -23,7 +24,7 @@ def cuts_of(times: list[int], limit: int, batch: int = 7) -> list[int]:
     return time_cuts(lambda: ((piece, np.ones(len(piece))) for piece in pieces), min(times), max(times), limit)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     times=st.lists(st.integers(-(1 << 40), 1 << 62) | st.integers(0, 50), min_size=1, max_size=300),
     limit=st.integers(1, 80),

@@ -13,6 +13,7 @@ from dxt_replay.profiler_merge.profiles.xplane.decode import find_profiles, read
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.schema import NO_STEP, SPAN_KINDS, SPANS_SCHEMA, UNION_THREAD, table_from_columns
 from tests import xplane_writer as writer
+from tests.examples import examples
 from tests.places import CAPTURES
 from tests.xplane_writer import START_NS, Event, Line
 
@@ -324,7 +325,7 @@ _names = st.sampled_from(
 _pieces = st.lists(st.tuples(_names, st.integers(0, 900), st.integers(0, 300)), max_size=25)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(main=_pieces, other=_pieces, lengths=st.lists(st.integers(1, 200), max_size=5))
 def test_no_instant_is_compute_and_something_else(tmp_path_factory, main, other, lengths):
     bounds = np.cumsum([0, *lengths]).tolist()

@@ -23,11 +23,17 @@ def run(folder: Path, *, by_rank: bool = False, dated: bool = False, **environme
         origin="here",
         variables={"A": f"it's {LOGS}/{OF_RANK}x y", "B": "$HOME"},
         unset=("GONE",),
-        python_path=folder / "py",
         patterns=(),
     )
     script = folder / "job.sh"
-    text = script_text(tracer, logs=folder / "my logs", profiles=folder / "p", by_rank=by_rank, dated=dated)
+    text = script_text(
+        tracer,
+        logs=folder / "my logs",
+        profiles=folder / "p",
+        by_rank=by_rank,
+        dated=dated,
+        python=folder / "py",
+    )
     script.write_text(text, encoding="utf-8")
     script.chmod(0o755)
     clean = {name: value for name, value in os.environ.items() if name not in (*RANK_VARIABLES, "PYTHONPATH")}

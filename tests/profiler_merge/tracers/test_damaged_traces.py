@@ -11,6 +11,7 @@ from dxt_replay.profiler_merge.tracers.dftracer.dftracer_job import read_dftrace
 from dxt_replay.profiler_merge.tracers.horovod_timeline import read_horovod
 from dxt_replay.profiler_merge.tracers.strace.strace_job import read_strace
 from dxt_replay.traces.errors import DxtReplayError
+from tests.examples import examples
 
 T = 1_795_306_000
 STRACE = b"".join(
@@ -83,7 +84,7 @@ def damages(draw, whole):
     ids=["strace", "dftracer", "horovod"],
 )
 @given(data=st.data())
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damage_is_an_error_of_ours_or_none(tmp_path, whole, read, data):
     path = tmp_path / "a.trace"
     path.write_bytes(whole)

@@ -223,7 +223,7 @@ def test_merge_extends_unless_it_is_asked_not_to(tmp_path):
     result = merge(logs, [profile], tmp_path / "a.capture")
     assert result.as_json()["extended"] == {"steps": 100, "profiled": 5, "first": 0, "last": 99}
     (text,) = [text for text in result.info.warnings if "training steps" in text]
-    assert text.startswith("the profile shows 5 training steps; the other 95 of steps 0 to 99 (95 %) are extended")
+    assert text.startswith("the profile shows 5 training steps; the other 95 of steps 0 to 99 (95 %) are inferred: ")
     capture = open_capture(result.capture)
     reads = pa.Table.from_batches(list(capture.operations(columns=["length", "step"])))
     assert set(reads["step"].to_numpy()[reads["length"].to_numpy() == 2050].tolist()) == set(range(100))

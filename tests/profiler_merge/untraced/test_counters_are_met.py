@@ -14,6 +14,7 @@ from dxt_replay.traces.schema import APIS, OPS, codes
 from dxt_replay.traces.store.reader import open_capture
 from tests.darshan_model import expected, in_order_of_return, sizes_and_strides
 from tests.darshan_writer import JobSpec, ModuleSpec, encode_counters, write_log
+from tests.examples import examples
 
 OPEN, CLOSE, READ, WRITE = (OPS.index(name) for name in ("open", "close", "read", "write"))
 SECOND = 1_000_000_000
@@ -29,7 +30,7 @@ def rows_of_file(passes):
     rows, now = [], SECOND
     for accesses in passes:
         for op, offset, length in ((OPEN, -1, 0), *accesses, (CLOSE, -1, 0)):
-            rows.append((0, 0, op, APIS.index("POSIX"), True, offset, length, now, now + 1_000_000))
+            rows.append((0, -1, 0, op, APIS.index("POSIX"), True, offset, length, now, now + 1_000_000))
             now += 2_000_000
     return np.array(rows, dtype=ROW)
 
@@ -102,7 +103,7 @@ def any_streams(draw):
     return files
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(any_streams())
 def test_whatever_is_counted_is_met_or_listed(files):
     source, again, rows, said = rebuilt(files)
@@ -169,7 +170,7 @@ def archives(draw):
     ] * draw(st.integers(1, 4))
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.lists(epochs() | strided() | appended() | behind_the_end() | archives(), min_size=1, max_size=4))
 def test_epochs_strides_and_appends_meet_all_their_counters(files):
     source, again, rows, said = rebuilt([rows_of_file(passes) for passes in files])

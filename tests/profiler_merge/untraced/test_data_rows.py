@@ -70,13 +70,13 @@ def rows_of(files):
         for number, access in enumerate([*accesses, "closed"]):
             start = SECOND * (1 + file_id) + number * 2_000_000
             op, offset, length = access if isinstance(access, tuple) else ({None: OPEN}.get(access, CLOSE), -1, 0)
-            row = (file_id, 0, op, APIS.index("POSIX"), True, offset, length, start, start + 1_000_000)
+            row = (file_id, -1, 0, op, APIS.index("POSIX"), True, offset, length, start, start + 1_000_000)
             rows.append(row)
     return np.array(rows, dtype=ROW)
 
 
 def counters_of(rows, files):
-    values = module_counters("POSIX", rows_of_module(rows, "POSIX"), np.full(files, -1))
+    values = module_counters("POSIX", rows_of_module(rows, "POSIX"), np.full(files, -1), np.empty(0, dtype=np.uint64))
     return {name.removeprefix("POSIX_"): column for name, column in values.items()}
 
 

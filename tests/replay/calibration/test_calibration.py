@@ -49,7 +49,7 @@ def test_it_says_what_it_could_not_see(calibration: Calibration) -> None:
     text = " ".join(calibration.unseen)
     assert "cannot be dropped" in text
     assert "other clients" in text
-    assert "written out in the background" in text
+    assert "the kernel writes it to the storage later" in text
 
 
 def test_progress_is_the_time_that_has_passed(tmp_path: Path) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from dxt_replay.replay.calibration.host import available_bytes, dirty_bytes, file_system_of, read_ahead_setting
+from dxt_replay.replay.calibration.host import cache_bytes, dirty_bytes, file_system_of, read_ahead_setting
 
 
 def test_available_memory(tmp_path: Path) -> None:
     file = tmp_path / "meminfo"
     file.write_text("MemTotal:       100 kB\nMemAvailable:    64 kB\n")
-    assert available_bytes(file) == 65_536
+    assert cache_bytes(file) == 65_536
     file.write_text("MemAvailable: much\n")
-    assert available_bytes(file) == available_bytes(tmp_path / "absent") == 1 << 30
+    assert cache_bytes(file) == cache_bytes(tmp_path / "absent") == 1 << 30
 
 
 def test_dirty_bytes_are_set_in_bytes_or_in_per_cent(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_dirty_bytes_are_set_in_bytes_or_in_per_cent(tmp_path: Path) -> None:
     assert dirty_bytes(tmp_path) == 1234
     (tmp_path / "dirty_bytes").write_text("0\n")
     (tmp_path / "dirty_ratio").write_text("10\n")
-    assert 0 < dirty_bytes(tmp_path) < available_bytes()
+    assert 0 < dirty_bytes(tmp_path) < cache_bytes()
 
 
 def test_the_type_of_a_file_system_is_that_of_its_device(tmp_path: Path) -> None:

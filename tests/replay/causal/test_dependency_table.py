@@ -71,12 +71,12 @@ def test_what_a_capture_says_itself_is_what_is_shown(tmp_path: Path) -> None:
     job = KnownJob(ranks=1)
     capture = known(job, FAST).capture(tmp_path, job)
     rows = {(row["lane"], row["start_ns"]): row for row in dependency_rows(capture)}
-    for batch in capture.operations(0, columns=["lane", "start_ns", "feeds", "follows", "ready_ns"]):
+    for batch in capture.operations(0, columns=["lane", "start_ns", "feeds", "follows", "follows_end"]):
         for each in batch.to_pylist():
             row = rows.get((each["lane"], each["start_ns"]))
             if row is None or each["feeds"] is None:
                 continue
-            side, number = ("end", "begin")[each["follows"] % 2 == 0], each["follows"] // 2
+            side, number = ("begin", "end")[each["follows_end"]], each["follows"]
             assert (row["needed_by"], row["follows"]) == (f"fetch {each['feeds']}", f"{side} of fetch {number}")
     assert {row["ready_ns"] for row in rows.values()} == {0, job.ready_ns}
 

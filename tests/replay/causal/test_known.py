@@ -21,6 +21,7 @@ from dxt_replay.traces.schema import CaptureInfo, Job
 from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Span, build_capture, read
+from tests.examples import examples
 from tests.planned_lanes import lanes_that_last
 from tests.simulated_application import MS, US, Storage
 from tests.simulated_known_loader import KnownJob, KnownRun, run
@@ -90,7 +91,7 @@ def test_the_times_are_those_of_the_job(tmp_path: Path, name: str, storage: Stor
     check_times(run(JOBS[name], FAST).capture(tmp_path, JOBS[name]), JOBS[name], storage)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(
     job=st.builds(
         KnownJob,
@@ -153,13 +154,18 @@ def a_loop(tmp_path: Path, **known: int) -> Capture:
     return build_capture(tmp_path, ops=ops, files=["/a"], spans=spans, info=info)
 
 
-@pytest.mark.parametrize("known", [{"feeds": 1, "follows": 3}, {"feeds": 0, "follows": 1}, {"feeds": 1, "follows": 4}])
+def moment(feeds: int, follows: int) -> dict[str, int]:
+    """The columns of an operation that feeds a fetch and follows moment 2 n (begin of fetch n) or 2 n + 1 (its end)."""
+    return {"feeds": feeds, "follows": follows // 2, "follows_end": bool(follows % 2)}
+
+
+@pytest.mark.parametrize("known", [moment(1, 3), moment(0, 1), moment(1, 4)])
 def test_an_operation_that_waits_for_what_waits_for_it_is_an_error(tmp_path: Path, known: dict[str, int]) -> None:
     with pytest.raises(CaptureError, match=r"rank 0: an operation in lane 1 feeds batch fetch .* contradict"):
         steps_of(a_loop(tmp_path, **known))
 
 
-@pytest.mark.parametrize("known", [{"feeds": 9, "follows": 1}, {"feeds": 2, "follows": 9}, {}])
+@pytest.mark.parametrize("known", [moment(9, 1), moment(2, 9), {}])
 def test_a_fetch_that_never_came_is_none(tmp_path: Path, known: dict[str, int]) -> None:
     """A replay that was stopped names fetches that it did not come to."""
     capture = a_loop(tmp_path, **known)
@@ -169,7 +175,7 @@ def test_a_fetch_that_never_came_is_none(tmp_path: Path, known: dict[str, int]) 
 def test_fetches_without_duration_keep_their_numbers(tmp_path: Path) -> None:
     spans = [Span("step", 100 * k, 100 * k + 100, step=k) for k in range(4)]
     spans += [Span("input_wait", 100 * k, 100 * k, "input_wait", step=k) for k in range(4)]
-    ops = [read(0, lane=1, start_ns=110, end_ns=150, length=8, feeds=3, follows=3)]
+    ops = [read(0, lane=1, start_ns=110, end_ns=150, length=8, **moment(3, 3))]
     info = CaptureInfo(job=Job(nprocs=1, run_time_s=4e-7), ranks=(0,), dependencies="known")
     capture = build_capture(tmp_path, ops=ops, files=["/a"], spans=spans, info=info)
     slower = times(capture, Storage(latency_ns=400, bytes_per_ns=1e9))

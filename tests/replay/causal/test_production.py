@@ -18,6 +18,7 @@ from dxt_replay.replay.engine.items import MARK, READ_AT
 from dxt_replay.traces.schema import CaptureInfo, Job
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import build_capture
+from tests.examples import examples
 from tests.planned_lanes import lanes_that_last
 from tests.simulated_input_pipeline import MS, US, InputPipeline, Run, files, run
 
@@ -60,7 +61,7 @@ def test_a_pipeline_is_predicted_in_both_directions(name: str, here_ns: int, the
     assert predicted_ns(capture, steps, there_ns) == pytest.approx(truth, rel=0.06)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     shuffle=st.integers(0, 200),
     batch=st.sampled_from([4, 16, 48]),

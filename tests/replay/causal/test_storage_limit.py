@@ -149,7 +149,7 @@ def test_counts_that_contradict_the_rows_are_damage_and_no_reason(
     assert main(["summary", str(capture.path)]) == 2
     printed = capfd.readouterr()
     assert printed.out == ""
-    assert " ".join(printed.err.split()).count("is damaged: its operations of rank 0 are not those") == 1
+    assert " ".join(printed.err.split()).count("is damaged: the operations of rank 0 differ") == 1
 
 
 def test_above_its_size_there_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,6 +169,6 @@ def test_columns_that_contradict_each_other_are_a_reason(tmp_path: Path) -> None
     spans = [Span("step", 100 * k, 100 * k + 100, step=k) for k in range(3)]
     spans += [Span("input_wait", 100 * k, 100 * k + 10, "input_wait", step=k) for k in range(3)]
     info = CaptureInfo(job=Job(nprocs=1, run_time_s=3e-7), ranks=(0,), dependencies="known")
-    ops = [read(0, lane=1, start_ns=30, end_ns=40, length=8, feeds=0, follows=3)]
+    ops = [read(0, lane=1, start_ns=30, end_ns=40, length=8, feeds=0, follows=1, follows_end=True)]
     with pytest.raises(NoStorageLimitError, match="contradict each other"):
         storage_limit(build_capture(tmp_path, ops=ops, files=["/a"], spans=spans, info=info))

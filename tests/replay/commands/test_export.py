@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from dxt_replay.profiler_merge.darshan.log import open_log
-from dxt_replay.replay.commands.export import FORMATS
 from dxt_replay.replay.commands.main import EXIT_OUTPUT_CLOSED, main
+from dxt_replay.replay.options.choices import FORMATS
 from dxt_replay.replay.target.stage import check_staged
 from dxt_replay.traces.samples import sample
 from dxt_replay.traces.store.reader import Capture
@@ -113,14 +113,14 @@ def test_darshan(
     ("argv", "message"),
     [
         (["--to", "csv", "-o", "x", "--dxt-version", "1"], "--dxt-version is for --to darshan"),
-        (["--to", "darshan", "-o", "x", "--dxt-version", "3"], "is not one of"),
+        (["--to", "darshan", "-o", "x", "--dxt-version", "3"], "--dxt-version '3': choose 1, 2"),
         (["--to", "darshan", "-o", "."], "not a file"),
         (["--to", "fio", "-o", "x"], "needs --target DIR"),
         (["--to", "csv", "-o", "x", "--target", "t"], "--target is for --to fio"),
         (["--to", "chrome", "-o", "-"], "is for --to csv"),
         (["--to", "csv", "-o", "-", "--json"], "without --json"),
         (["--to", "chrome", "-o", "x.json"], "ends in .json.gz"),
-        (["--to", "parquet", "-o", "x"], "is not one of"),
+        (["--to", "parquet", "-o", "x"], "'parquet' is not a format: choose darshan"),
         (["--to", "csv", "-o", "."], "not a file"),
         (["--to", "csv", "-o", "n" * 300], "cannot write"),
     ],

@@ -96,16 +96,20 @@ def check(capture: Capture, folder: Path, memory: Path) -> None:
         str(folder / "model.pth"): SAVED,
         str(folder / "checkpoints" / "step-1.bin"): NEW,
     }
+    # Where the kernel allows it, page faults show a part of the pages: one maps up to 16 that the cache holds.
+    by_faults = found.pop(str(folder / "mapped.bin"), 0)
     assert {path: moved for path, moved in found.items() if moved and not path.endswith(".py")} == wanted
     coverage = capture.info.coverage
     mapped = next(each for each in coverage.unseen if each.kind == "mapped")
-    assert (mapped.name, mapped.bytes) == (str(folder / "mapped.bin"), MAPPED)
+    assert mapped.name == str(folder / "mapped.bin")
+    assert mapped.bytes is not None
+    assert MAPPED - 16 * by_faults <= mapped.bytes <= MAPPED - by_faults
     received = [each for each in coverage.unseen if each.kind == "socket"]
     if received:  # a kernel without socket diagnosis, and a tracer that does not see sockets, say nothing of them
         assert [each.bytes for each in received] == [RECEIVED]
-        traced = READ + MEMORY + SAVED + NEW
+        traced = READ + MEMORY + SAVED + NEW + by_faults
         assert coverage.bytes is not None
-        assert coverage.bytes == pytest.approx(traced / (traced + MAPPED + RECEIVED), rel=0.01)
+        assert coverage.bytes == pytest.approx(traced / (traced + mapped.bytes + RECEIVED), rel=0.01)
     assert why_not_judged(coverage, coverage.unseen) is not None
 
 
@@ -132,5 +136,5 @@ def test_what_is_unseen_weighs_in_the_coverage() -> None:
     """The arithmetic that `check` relies on, by hand."""
     unseen = (Unseen(kind="mapped", name="/a", bytes=1),)
     assert why_not_judged(Coverage(bytes=0.5, operations=1.0, unseen=unseen), unseen) == (
-        "the trace holds 50.0 % of the bytes; at least 1 B through mapped files came past it"
+        "the trace holds 50.0 % of the bytes; at least 1 B through mapped files are not in it"
     )

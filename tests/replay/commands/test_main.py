@@ -47,8 +47,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["--show", "sizes", "summary", "x"], "give it after the command, as in `dxt-replay summary ... --show`"),
         (["--bogus", "summary", "x"], "No such option"),
         (["--target", "summary", "x"], "No such option"),
-        (["compare", "a", "b", "--fail-under", "2"], "not in the range"),
-        (["summary", "x", "--by", "color"], "is not one of"),
+        (["compare", "a", "b", "--fail-under", "2"], "--fail-under 2: give 0 to 1"),
+        (["summary", "x", "--by", "color"], "--by 'color': choose rank, file, format, step, size"),
         ([], "Usage: dxt-replay"),
     ],
 )

@@ -18,7 +18,7 @@ MS = 1_000_000
 
 def hostile_capture(folder: Path) -> Capture:
     """Three steps whose files, spans and mounts have names that command a terminal."""
-    ops = [Op("open", 0), *(read(0, offset=10 * i, length=10, start_ns=i * MS, step=i) for i in range(3))]
+    ops = [Op("open", 0), *(read(0, offset=10 * i, length=10, start_ns=i * MS + 2_000, step=i) for i in range(3))]
     spans = [
         span
         for step in range(3)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import xml.etree.ElementTree as xml
 from pathlib import Path
 
@@ -17,7 +15,7 @@ import pytest
 from dxt_replay.replay.commands.main import main
 from dxt_replay.replay.regression.experiment_record import read_record
 from dxt_replay.traces.store.reader import open_capture
-from tests.capture_builder import Op, Span, build_capture, read, write
+from tests.capture_builder import Span, build_capture, read
 
 MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
 MS = 1_000_000
@@ -44,39 +42,6 @@ def arguments(folder: Path, *more: str, source: Path | None = None) -> list[str]
     return ["regress", str(source or source_of(folder)), *places, *kept, "--warmup", "0", *more]
 
 
-def test_a_slower_candidate_is_a_regression_and_a_faster_one_is_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Writes that are synced take no time in memory, and do on a disk."""
-    memory = Path("/dev/shm")
-    if not memory.is_dir() or memory.stat().st_dev == tmp_path.stat().st_dev:
-        pytest.skip("no file system in memory beside that of the test")
-    ops = [write(0, start_ns=2 * i, offset=4096 * i, length=4096) for i in range(10)]
-    ops += [Op("sync", 0, start_ns=2 * i + 1) for i in range(10)]
-    source = build_capture(tmp_path, ops=ops, files=["/a"], name="written").path
-    junit, table, page = tmp_path / "junit.xml", tmp_path / "table.md", tmp_path / "page.html"
-    outputs = ["--junit", str(junit), "--markdown", str(table), "--html", str(page), "--force"]
-    given = ["--pace", "none", "--warmup", "0", "--repeats", "6", "--seed", "1", *outputs]
-    with tempfile.TemporaryDirectory(dir=memory) as quick:
-        slow = str(tmp_path / "disk")
-        assert main(["regress", str(source), "--baseline", quick, "--candidate", slow, *given]) == 1
-        shown = capsys.readouterr().out
-        assert re.match(r"The candidate is .* slower \(", shown)
-        assert shown.split(":")[0] in table.read_text(encoding="utf-8")
-        assert shown.split(":")[0] in page.read_text(encoding="utf-8")
-        assert "file system " in shown.split("Baseline -> candidate")[1], "what the sides differ in"
-        for text in ("elapsed time *", "regression", "seed 1", "page cache"):
-            assert text in shown
-        assert xml.parse(junit).getroot().attrib["failures"] == "1"
-
-        assert main(["regress", str(source), "--baseline", slow, "--candidate", quick, *given, "--json"]) == 0
-        document = json.loads(capsys.readouterr().out)
-        assert (document["schema_version"], document["verdict"]) == (1, "improvement")
-        assert document["metrics"]["elapsed_s"]["ratio"] < 1
-        assert len(document["order"]) == len(document["runs"]) == 12
-        assert xml.parse(junit).getroot().attrib["failures"] == "0"
-
-
 @pytest.mark.parametrize(("more", "status"), [([], 0), (["--fail-inconclusive"], 1)])
 def test_without_a_verdict_the_user_decides_the_exit_status(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], status: int
@@ -92,7 +57,7 @@ def test_without_a_verdict_the_user_decides_the_exit_status(
 def test_too_few_pairs_are_told_before_the_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments(tmp_path, "--repeats", "1", "--warm", "--pace", "none", "--json")) == 0
     shown = capsys.readouterr()
-    assert "--repeats 6 is the least" in shown.err
+    assert "give --repeats 6 or more" in shown.err
     document = json.loads(shown.out)
     assert document["verdict"] == "inconclusive"
     assert document["cache"]["policy"] == "as found"
@@ -103,7 +68,9 @@ def test_too_few_pairs_are_told_before_the_runs(tmp_path: Path, capsys: pytest.C
 def test_runs_that_could_never_fail_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = str(source_of(tmp_path))
     assert main(["regress", source, str(tmp_path / "twin"), "--repeats", "5"]) == 2
-    assert "--repeats 5: fewer than 6 pairs can show nothing at alpha 0.05" in capsys.readouterr().err
+    assert (
+        "--repeats 5 can never find a regression: at least 6 pairs are needed at alpha 0.05" in capsys.readouterr().err
+    )
     assert not (tmp_path / "twin").exists(), "staged for nothing"
 
 
@@ -196,7 +163,7 @@ def test_a_record_is_written_and_compared_with(tmp_path: Path, capsys: pytest.Ca
     assert len(read_record(second).runs) == 2
 
     assert main(["regress", *given, "--against", str(second)]) == 2
-    assert "fewer than 8 runs against this record can show nothing" in capsys.readouterr().err
+    assert "at least 8 runs against this record are needed" in capsys.readouterr().err
     assert main(["regress", *given, "--against", str(second), "--markdown", "-", "-o", str(tmp_path / "kept")]) == 0
     assert capsys.readouterr().out.startswith("**No verdict, inconclusive: ")
 
@@ -238,5 +205,5 @@ def test_under_mpiexec_all_processes_take_part_and_one_speaks(tmp_path: Path) ->
     document = json.loads(done.stdout)
     assert [run["operations"] for run in document["runs"]] == [20] * 4
     assert document["order"] == [run["side"] for run in document["runs"]]
-    assert done.stderr.count("--repeats 6 is the least") == 1
+    assert done.stderr.count("give --repeats 6 or more") == 1
     assert xml.parse(tmp_path / "j.xml").getroot().tag == "testsuites"

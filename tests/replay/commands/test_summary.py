@@ -9,8 +9,7 @@ import pytest
 
 from dxt_replay.profiler_merge.analysis.named_tables import views
 from dxt_replay.profiler_merge.analysis.summary import summarise
-from dxt_replay.profiler_merge.analysis.tables import GROUPINGS, TABLES
-from dxt_replay.replay.commands import summary
+from dxt_replay.profiler_merge.analysis.tables import TABLES
 from dxt_replay.replay.commands.main import main
 from dxt_replay.replay.commands.summary import TERMINAL_BINS
 from dxt_replay.replay.show.section import MAX_GROUPS
@@ -102,10 +101,6 @@ def printed_csv(capsysbinary: pytest.CaptureFixture[bytes], *argv: str) -> list[
     assert main(["summary", *argv, "--csv", "-"]) == 0
     text = capsysbinary.readouterr().out.decode()
     return list(csv.DictReader(io.StringIO(text, newline="")))
-
-
-def test_choices_are_those_of_the_library() -> None:
-    assert summary.GROUPINGS == GROUPINGS
 
 
 @pytest.mark.parametrize("view", TABLES)

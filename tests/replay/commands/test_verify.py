@@ -15,7 +15,9 @@ from tests.replay.target.staging import staged
 
 @pytest.fixture
 def places(tmp_path: Path) -> tuple[Path, Path]:
-    capture = build_capture(tmp_path, files=[f"/d/{i}" for i in range(30)], ops=[read(i, length=9) for i in range(30)])
+    capture = build_capture(
+        tmp_path, files=[f"/d/{i}" for i in range(30)], ops=[read(i, length=9, start_ns=2_000 * i) for i in range(30)]
+    )
     staged(capture, tmp_path / "target")
     return capture.path, tmp_path / "target"
 

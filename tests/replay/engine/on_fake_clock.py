@@ -10,9 +10,9 @@ import os
 import numpy as np
 import pytest
 
-from dxt_replay.replay.engine.clock import StartGate, StopFlag
+from dxt_replay.replay.engine.clock import LEAST_SPINNING_LANES, StartGate, StopFlag
 from dxt_replay.replay.engine.files import FileSlot
-from dxt_replay.replay.engine.issue import Files, Lane, record_lateness
+from dxt_replay.replay.engine.issue import Files, Lane, let_lanes_spin, record_lateness
 from dxt_replay.replay.engine.items import MARK, OPEN, READ_AT, RENAME, SEEK, SLEEP, SYNC, WRITE_AT, LoopPace
 from dxt_replay.replay.engine.jitter import BUCKETS, bucket_middle_ns
 from tests.fakes import FakeBackend, make_batch
@@ -94,6 +94,47 @@ def test_a_wait_within_the_window_does_not_sleep(clock):
     lane, _ = fake_lane(clock)
     assert finish(lane, (MARK, -1, 0, 0, WINDOW_NS)).begin_ns.tolist() == [WINDOW_NS]
     assert clock.sleeps == []
+
+
+@pytest.fixture(name="no_spin")
+def no_spin_fixture():
+    let_lanes_spin(0)
+    yield
+    let_lanes_spin(LEAST_SPINNING_LANES)
+
+
+@pytest.mark.usefixtures("no_spin")
+@pytest.mark.parametrize("kind", [MARK, READ_AT])
+def test_each_wait_of_a_crowd_is_one_sleep_to_its_end(clock, kind):
+    lane, _ = fake_lane(clock)
+    done = finish(lane, *((kind, 0, 0, 0, 1_000_000 * (i + 1)) for i in range(40)))
+    assert clock.sleeps == [T0 + 1_000_000 * (i + 1) for i in range(40)]
+    assert np.all(done.begin_ns - done.due_ns < 10)
+
+
+@pytest.mark.usefixtures("no_spin")
+@pytest.mark.parametrize(("pace", "precise"), [(LoopPace.ABSOLUTE, False), (LoopPace.THINK, True)])
+def test_a_crowd_keeps_the_timer_slack_where_lateness_does_not_add_up(clock, pace, precise):
+    assert slacks_of_a_lane(clock, pace) == [1 if precise else 40_000, 40_000]
+
+
+def test_a_lane_that_may_spin_has_no_timer_slack(clock):
+    assert slacks_of_a_lane(clock, LoopPace.ABSOLUTE) == [1, 40_000]
+
+
+def slacks_of_a_lane(clock, pace):
+    """The timer slack of the thread (prctl(2)) during a call of its lane and after the end, 40,000 ns before."""
+    set_slack, get_slack = 29, 30
+    system, before = ctypes.CDLL(None), ctypes.CDLL(None).prctl(get_slack, 0, 0, 0, 0)
+    system.prctl(set_slack, 40_000, 0, 0, 0)
+    try:
+        found = []
+        lane, backend = fake_lane(clock, pace=pace)
+        backend.take = lambda kind: found.append(system.prctl(get_slack, 0, 0, 0, 0))
+        finish(lane, (READ_AT, 0, 0, 1, 0))
+        return [found[-1], system.prctl(get_slack, 0, 0, 0, 0)]
+    finally:
+        system.prctl(set_slack, before, 0, 0, 0)
 
 
 def test_a_sleep_that_ends_early_is_continued(clock):

@@ -28,6 +28,7 @@ from dxt_replay.replay.engine.items import (
     LoopPace,
 )
 from dxt_replay.traces.errors import TargetError
+from tests.examples import examples
 from tests.fakes import PythonPosix, make_batch
 from tests.replay.engine.issue_lanes import open_paths, run_lane
 
@@ -92,7 +93,7 @@ class Sizes:
         return 0
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     plan=PLANS,
     pace=st.sampled_from(list(LoopPace)),

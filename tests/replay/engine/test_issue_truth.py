@@ -22,6 +22,7 @@ from dxt_replay.replay.engine.issue import Files, Lane
 from dxt_replay.replay.engine.items import ADD, MARK, READ_AT, SLEEP, WAIT, Completed, LoopPace
 from dxt_replay.replay.engine.wait_counters import ARRIVALS, COUNTER_STAMPS, FIRST_RANK_COUNTER
 from dxt_replay.replay.plan.plan_row import PLAN_ROW, Add, Gap, Mark, Wait, operation_rows, rows_of_each
+from tests.examples import examples
 from tests.replay.engine.issue_lanes import counters_of, run_together, started
 
 NEVER = math.inf
@@ -188,7 +189,7 @@ def on_the_real_clock(plan: Sequence[np.ndarray]) -> list[Completed]:
     return [next(iter(lane.collect, None)) for lane in lanes]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(plan=plans())
 def test_on_the_real_clock_nothing_is_too_early_and_waits_end_with_what_they_waited_for(plan) -> None:
     plan = [rows[rows["kind"] != READ_AT] for rows in plan]

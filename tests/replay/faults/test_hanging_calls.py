@@ -74,7 +74,7 @@ def test_whatever_hangs_is_named(commands: Commands, folder: Path, rule: Rule, m
 def test_a_run_that_is_only_slow_is_not_said_to_hang(commands: Commands, folder: Path) -> None:
     ended = commands.run(run(folder, "--timeout", "0.5", "--speed", "0.01"))
     assert ended.status == 2
-    assert re.search(r"not over after 0.5 s \(--timeout\): \d+ of 100 operations were done, and none hung", ended.err)
+    assert re.search(r"not over after 0.5 s \(--timeout\): \d+ of 100 operations were done, and none hangs", ended.err)
     assert leftovers(folder) == []
 
 

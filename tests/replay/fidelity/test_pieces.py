@@ -12,6 +12,7 @@ from dxt_replay.replay.fidelity.compare import compare
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.workers.workers import ALONE, Workers
 from tests.capture_builder import Op, build_capture
+from tests.examples import examples
 from tests.workers_equality import OPERATIONS, SPANS, plain
 
 FILES = ["/a", "/b.h5", "/c", "/d"]
@@ -29,7 +30,7 @@ def pair(folder: Path, ops: list[Op], changes: list[int]) -> tuple[Capture, Capt
     return source, replay
 
 
-@settings(max_examples=8, phases=[Phase.generate])
+@settings(max_examples=examples(8), phases=[Phase.generate])
 @given(ops=OPERATIONS, changes=st.lists(st.integers(0, 3), min_size=40, max_size=40))
 def test_the_ranks_alone_come_to_the_whole(ops: list[Op], changes: list[int]) -> None:
     with TemporaryDirectory() as folder:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from dxt_replay.replay.engine.backends.hdf5 import Hdf5Backend, make_byte_space
 from dxt_replay.replay.engine.files import Backend
+from dxt_replay.traces.errors import MissingDependencyError
 from tests.contract import DATA, BackendContract
 
 RNG = np.random.default_rng(5)
@@ -34,6 +36,12 @@ class TestHdf5(BackendContract):
         with pytest.raises(OSError, match=f"Errno {errno.ELOOP}"):
             backend.open(link, writable=True, create=True)
         backend.close(backend.open(link, writable=False, create=False))
+
+
+def test_without_h5py_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(MissingDependencyError, match=r"a replay through HDF5 needs h5py.*: pip install h5py"):
+        Hdf5Backend()
 
 
 def read(backend: Hdf5Backend, handle: Any, offset: int, length: int) -> bytes:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dxt_replay.replay.hdf5.compressed_chunks import deflate_to, largest_stored, smallest_stored
 from dxt_replay.traces.errors import ReplayError
+from tests.examples import examples
 
 NOISE = np.random.default_rng(3).bytes(300_000)
 
@@ -22,7 +23,7 @@ def chunks(draw: st.DrawFn) -> tuple[int, int]:
     return logical, draw(st.integers(smallest_stored(logical), largest_stored(logical)))
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(chunks())
 @example((65536, 65536))
 @example((65536, largest_stored(65536)))

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 import dxt_replay
+from dxt_replay.replay.capacity.measuring import searched
+from dxt_replay.replay.capacity.result import MACHINE, NOTHING, STORAGE, LoadRun
 from dxt_replay.replay.capacity.search import Search
 from dxt_replay.replay.interface import capacities
-from dxt_replay.replay.interface.capacities import MACHINE, NOTHING, STORAGE, LoadRun, _Loads, _searched
+from dxt_replay.replay.interface.capacities import _loads
 from dxt_replay.replay.show.capacity_sections import capacity_headline
 from dxt_replay.traces.errors import ReplayError, TargetError, UsageError
 from dxt_replay.traces.measures.span_times import computed_in_loops
@@ -57,7 +59,7 @@ class Made:
 )
 def test_the_storage_is_told_from_the_machine(carried: int, machine: int, found: int, limited_by: str) -> None:
     search, runs = Search(limit_pct=90.0, most=16), []
-    assert _searched(search, Made(carried, machine), runs) == limited_by  # type: ignore[arg-type]
+    assert searched(search, Made(carried, machine), runs) == limited_by  # type: ignore[arg-type]
     assert search.sustained == found
     assert [run.storage for run in runs].count(False) == (limited_by != NOTHING)
 
@@ -67,7 +69,7 @@ def test_a_machine_that_takes_most_of_what_was_lost_is_the_limit() -> None:
         def __call__(self, ranks: int, *, storage: bool = True) -> LoadRun:
             return run_of(ranks, 99.0 - 10.0 * (ranks > 2) if storage else 92.0, storage=storage)
 
-    assert _searched(Search(limit_pct=90.0, most=4), Half(2, 9), []) == MACHINE  # type: ignore[arg-type]
+    assert searched(Search(limit_pct=90.0, most=4), Half(2, 9), []) == MACHINE  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("carried", [1, 3, 6])
@@ -81,7 +83,7 @@ def test_a_dry_run_is_arithmetic(tmp_path: Path, carried: int) -> None:
     model.write_text(f"storage_model: 1\nname: made\nlimits:\n  - {{each: system, rate: {rate}B/s}}\n")
     found = dxt_replay.capacity(description, None, storage=model, dry_run=True, most=8)
     assert (found.ranks, list(found.runs), found.simulated_ranks) == (None, [], carried)
-    assert capacity_headline(found.as_json()).startswith(f"The storage model carries {carried} rank")
+    assert capacity_headline(found).startswith(f"The storage model carries {carried} rank")
 
 
 def test_a_workload_is_replayed_and_leaves_one_twin(workload: Path, tmp_path: Path) -> None:
@@ -115,7 +117,7 @@ def test_utilisation_of_a_capture_is_its_recorded_compute(tmp_path: Path) -> Non
     recorded = application.run(application.Application(steps=6, depth=2), application.Storage(latency_ns=100_000))
     capture = build_capture(tmp_path, files=application.FILES, ops=recorded.ops, spans=recorded.spans)
     compute_ns, loops_ns = computed_in_loops(capture.spans)
-    loads = _Loads(capture, (), tmp_path, strong=False)
+    _, loads = _loads(capture, (), tmp_path, strong=False)
     for ranks in (2, 3):
         copy = dxt_replay.open_capture(loads.of(ranks))
         assert loads.utilisation_pct(copy, ranks) == pytest.approx(100.0 * compute_ns / loops_ns)
@@ -126,7 +128,7 @@ def test_utilisation_of_a_capture_is_its_recorded_compute(tmp_path: Path) -> Non
     [
         ({"target": None}, "give --target DIR"),
         ({"utilisation_pct": 100.0}, "between 0 and 100"),
-        ({"most": 0}, "between 1 and 65536"),
+        ({"most": 0}, "--most 0: give 1 to 65536"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(workload: Path, tmp_path: Path, arguments: dict, message: str) -> None:

@@ -32,7 +32,8 @@ def test_a_replay_does_what_was_generated(name: str, tmp_path: Path) -> None:
     dxt_replay.run(source, tmp_path / "twin", replay, pace="steps")
     comparison = dxt_replay.compare(source, replay)
 
-    assert comparison.passed, comparison.headline
+    # Not the verdict on the times, because a busy machine makes operations late.
+    assert (comparison.verdict.similarity, comparison.verdict.exact) == ("pass", "pass"), comparison.headline
     replayed = dxt_replay.summary(replay)
     assert made.steps > 0
     assert sum(replayed.as_json()["operations"].values()) == made.operations

@@ -1,4 +1,5 @@
 import numpy as np
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,7 +31,7 @@ from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.plan.plan_row import GAP_ROW, OPERATION_ROW, RENAME_ROW
 from dxt_replay.replay.plan.row_queue import SpillFile
 from dxt_replay.replay.plan.survey import spans_by_rank, survey_rank
-from dxt_replay.replay.target.placement import Placement
+from dxt_replay.replay.target.placement import Placements
 from dxt_replay.traces.schema import SPAN_KINDS
 from tests.capture_builder import File, Op, Span, build_capture, read, spans_table, write
 
@@ -55,10 +56,14 @@ def compute_of(capture, *, pacing=None, compute="sleep"):
     return compute_rows(spans_by_rank(capture.spans, [0])[0], pacing or Pacing(), compute, origin_ns=100)
 
 
+def placed(files):
+    below = pa.array([str(number) for number in range(files)], pa.large_string())
+    return Placements(base=b"/t/", below=below, real=pa.nulls(files, pa.large_binary()))
+
+
 def planned(capture, pacing=None):
     survey = survey_rank(capture, 0, choose_layers(capture))
-    places = [Placement(file_id=i, path=b"/t/%d" % i, mapped=False) for i in range(capture.files.num_rows)]
-    (numbers,) = process_file_slots([survey], places).numbers
+    (numbers,) = process_file_slots([survey], placed(capture.files.num_rows)).numbers
     return RankSource(capture, survey, numbers, pacing or Pacing(), origin_ns=100, spill=SpillFile())
 
 
@@ -94,13 +99,12 @@ def test_think_carries_over_between_row_groups_of_a_lane(tmp_path):
 
 def test_written_files_are_made_and_read_files_are_not(tmp_path):
     capture = build_capture(tmp_path, ops=[read(0), write(1), write(1, start_ns=4)], files=["/a", "/b"])
-    places = [Placement(file_id=i, path=b"/t/%d" % i, mapped=False) for i in range(2)]
-    found = process_file_slots([survey_rank(capture, 0, choose_layers(capture))] * 2, places)
-    assert [(slot.path, slot.writable, slot.create, slot.uses) for slot in found.slots] == 2 * [
+    found = process_file_slots([survey_rank(capture, 0, choose_layers(capture))] * 2, placed(2))
+    assert [(slot.path, slot.writable, slot.create, slot.uses) for slot in found] == 2 * [
         (b"/t/0", False, False, 1),
         (b"/t/1", True, True, 2),
     ]
-    assert list(found.backends) == [POSIX] * 4
+    assert found.uses["backend"].tolist() == [POSIX] * 4
     assert [numbers.of[POSIX].tolist() for numbers in found.numbers] == [[0, 1], [2, 3]]
 
 
@@ -116,9 +120,10 @@ def test_a_file_has_a_slot_for_each_back_end(tmp_path):
 def test_operations_that_move_no_data_become_items(tmp_path):
     names = ("open", "seek", "stat", "sync", "close", "rename")
     ops = [
-        Op(op, 0, start_ns=100 + i, offset={"seek": 77, "rename": 1}.get(op, -1), origin="reconstructed")
-        for i, op in enumerate(names)
+        Op(op, 0, start_ns=100 + i, offset=77 if op == "seek" else -1, origin="reconstructed")
+        for i, op in enumerate(names[:-1])
     ]
+    ops.append(Op("rename", 0, start_ns=105, other_file_id=1, origin="reconstructed"))
     ops.append(write(1, start_ns=120, length=3))
     capture = build_capture(tmp_path, ops=ops, files=[File("/a.tmp", size=0), "/a"])
     rows, _ = drained(planned(capture), 0)

@@ -20,6 +20,7 @@ from dxt_replay.replay.plan.plan_row import (
     Mark,
     Wait,
     is_operation,
+    new_file_ids,
     operation_rows,
     recorded_operations,
     rows_of_arrays,
@@ -81,7 +82,7 @@ def test_operations_are_recorded_as_the_capture_had_them_and_other_items_are_not
         slot=np.array([10, 11]),
         file_id=np.array([3, 4]),
         step=np.array([NO_STEP, 9]),
-        offset=np.array([5, 77]),
+        offset=np.array([-1, 77]),
         length=np.array([0, 6]),
     )
     set_new_slots(rows, rows["kind"] == RENAME, np.array([5]), np.array([12]))
@@ -90,7 +91,8 @@ def test_operations_are_recorded_as_the_capture_had_them_and_other_items_are_not
     assert is_operation(rows).tolist() == [True, True, False]
     names = ("op", "api", "origin", "slot", "file_id", "step", "offset", "length")
     found = [tuple(row[name].item() for name in names) for row in recorded_operations(rows)]
-    assert found == [(rename, 1, 0, 10, 3, NO_STEP, 5, 0), (seek, 2, 1, 11, 4, 9, 77, 6)]
+    assert found == [(rename, 1, 0, 10, 3, NO_STEP, -1, 0), (seek, 2, 1, 11, 4, 9, 77, 6)]
+    assert new_file_ids(rows).tolist() == [5, -1]
     assert rows.view(RENAME_ROW)["new_slot"][0] == 12, "the plan is as it was"
 
 

@@ -109,6 +109,24 @@ def test_a_dask_cluster_comes_to_the_same_bits(capture: Capture, log: Path, caps
     assert "operations" in capsys.readouterr().out
 
 
+def test_workers_that_join_later_count_and_a_scheduler_that_has_gone_is_named(capture: Capture) -> None:
+    distributed = pytest.importorskip("distributed", reason="the extra [dask] is not installed")
+    local = {"processes": False, "protocol": "tcp://", "dashboard_address": None, "worker_dashboard_address": None}
+    with ExitStack() as stack:
+        cluster = distributed.LocalCluster(n_workers=1, threads_per_worker=1, **local)
+        workers = stack.enter_context(dask_workers(cluster.scheduler_address))
+        pool = workers._pool
+        assert pool is not None
+        assert pool.count == 1
+        cluster.scale(3)
+        cluster.wait_for_workers(3)
+        assert pool.count == 3
+        workers.piece_operations = 1
+        cluster.close()
+        with pytest.raises(WorkerError, match=r"--dask tcp://.*: the scheduler has gone"):
+            sums(capture, workers)
+
+
 def test_where_no_scheduler_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed", reason="the extra [dask] is not installed")
     monkeypatch.setattr("dxt_replay.traces.workers.dask_cluster.ANSWER_S", 0.1)
@@ -119,8 +137,8 @@ def test_where_no_scheduler_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--workers", "0"], "--workers 0: at least 1 process works"),
-        (["--workers", "-1"], "--workers -1: at least 1 process works"),
+        (["--workers", "0"], "--workers 0: give at least 1"),
+        (["--workers", "-1"], "--workers -1: give at least 1"),
         (["--workers", "x"], "Invalid value for '--workers': 'x' is not a valid integer"),
         (["--workers", "2", "--dask", "tcp://h:1"], "--workers and --dask exclude each other"),
     ],

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from dxt_replay.replay.regression.comparison import BASELINE, CANDIDATE, compare_sides
+from dxt_replay.replay.regression.comparison import BASELINE, CANDIDATE, Regression, Setting, compare_sides
 from dxt_replay.replay.regression.health import examine
 from dxt_replay.replay.regression.interval_verdict import Rule
 from dxt_replay.replay.regression.run_metrics import MeasuredRun
@@ -46,12 +46,18 @@ def pairs(baseline: Sequence[float], candidate: Iterable[float], name: str = "el
     return runs
 
 
-def result_of(runs: Sequence[MeasuredRun], baseline: str = "/mnt/old", primary: str = "elapsed_s") -> dict[str, Any]:
-    """The object that `dxt-replay regress --json` prints of these runs."""
-    setting = {
-        "capture": "run.capture", "baseline": baseline, "candidate": "/mnt/new", "pace": "steps", "speed": 1.0,
-        "warmup": 1, "seed": 7, "cache": {"policy": "cold"}, "stopped": any(one.stopped for one in runs),
+def setting(**changes: Any) -> Setting:
+    """The setting of an experiment in pairs."""
+    made = {
+        "capture": "run.capture", "baseline": "/mnt/old", "candidate": "/mnt/new", "pace": "steps", "speed": 1.0,
+        "compute_speed": 1.0, "io_speed": 1.0, "api": "auto", "direct": False, "repeats": 10, "warmup": 1, "seed": 7,
+        "cache": "cold",
     }  # fmt: skip
+    return Setting(**made | changes)
+
+
+def result_of(runs: Sequence[MeasuredRun], baseline: str = "/mnt/old", primary: str = "elapsed_s") -> Regression:
+    """The result of these runs."""
     rule = Rule()
     health = examine(runs, threshold_pct=rule.threshold_pct, closed_loop=True, direct=False)
-    return compare_sides(runs, primary=primary, rule=rule, health=health, setting=setting).as_json()
+    return compare_sides(runs, primary=primary, rule=rule, health=health, setting=setting(baseline=baseline))

@@ -21,11 +21,11 @@ from dxt_replay.replay.regression.experiment_record import ExperimentRecord
 from dxt_replay.replay.regression.health import Health, examine
 from dxt_replay.replay.regression.interval_verdict import Rule, Verdict
 from dxt_replay.replay.regression.recorded_result import record_of
-from dxt_replay.replay.regression.regression_sections import compared_with, regression_markdown, regression_sections
+from dxt_replay.replay.regression.regression_sections import regression_markdown, regression_sections
 from dxt_replay.replay.regression.run_metrics import MeasuredRun
 from dxt_replay.traces.errors import UsageError
 from tests.replay.regression.record_builder import DAY_NS, MACHINE, OPTIONS, START_NS, TARGET, record
-from tests.replay.regression.run_builder import run
+from tests.replay.regression.run_builder import run, setting
 
 STEADY = [1.00, 1.01, 0.99, 1.02, 1.00, 0.98]
 
@@ -43,12 +43,9 @@ def against(earlier: ExperimentRecord, values: list[float], **changes: Any) -> R
         differences=environment_differences(earlier, machine, target),
     )
     health = examine([*recorded, *runs], threshold_pct=5.0, closed_loop=True, direct=False)
-    setting = {
-        "capture": "run.capture", "baseline": "/mnt/t", "candidate": "/mnt/t", "pace": "steps", "speed": 1.0,
-        "warmup": 0, "seed": 7, "cache": {"policy": "cold"}, "stopped": False,
-    }  # fmt: skip
+    made = setting(baseline="/mnt/t", candidate="/mnt/t", warmup=0)
     return compare_sides(
-        runs, primary="elapsed_s", rule=Rule(), health=health, setting=setting, recorded=recorded, conditions=conditions
+        runs, primary="elapsed_s", rule=Rule(), health=health, setting=made, recorded=recorded, conditions=conditions
     )
 
 
@@ -66,11 +63,11 @@ def test_the_runs_of_the_record_are_the_baseline(factor: float, verdict: Verdict
 
 def test_differences_of_the_environment_stand_beside_the_verdict() -> None:
     found = against(record(STEADY), [1.3 * value for value in STEADY], kernel="6.8.0")
-    first = " ".join(row[0] for row in regression_sections(found.as_json())[0].rows)
+    first = " ".join(row[0] for row in regression_sections(found)[0].rows)
     assert "Not as it was for the record: kernel 6.1.0 -> 6.8.0; mount option noatime added." in first
     assert "6 runs and of 6" in first
-    assert compared_with(found.as_json()) == "the record day-0.json"
-    markdown = regression_markdown(found.as_json())
+    assert found.compared_with == "the record day-0.json"
+    markdown = regression_markdown(found)
     assert markdown.startswith("**The candidate is 30")
     assert "kernel 6.1.0 -\\> 6.8.0" in markdown.split("\n\n")[1]
     assert "record: day-0.json, 6 runs of 2025-10-09 08:53 UTC" in markdown
@@ -141,7 +138,7 @@ def test_another_load_of_the_machine_voids_only_what_it_explains(
         primary="elapsed_s",
         rule=Rule(),
         health=Health(doubts=jitter_doubt(recorded, runs)),
-        setting={},
+        setting=setting(),
         recorded=recorded,
     )
     assert found.verdict is verdict
@@ -163,6 +160,7 @@ def test_too_few_runs_of_a_record_are_no_verdict() -> None:
 
 def test_names_cannot_command_a_forge() -> None:
     hostile = "/a|b`c`<img src=x>@somebody #17 [x](y) ~~z~~\x1b[2J\n**bold**"
-    result = {**against(record(STEADY), STEADY).as_json(), "candidate": hostile}
+    found = against(record(STEADY), STEADY)
+    result = replace(found, setting=replace(found.setting, candidate=hostile))
     shown = next(line for line in regression_markdown(result).splitlines() if line.startswith("- candidate"))
     assert r"a\|b\`c\`\<img src=x\>@<!-- -->somebody #<!-- -->17 \[x\](y) \~\~z\~\~\\x1b\[2J\\n\*\*bold\*\*" in shown

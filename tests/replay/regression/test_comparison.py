@@ -13,26 +13,13 @@ from dxt_replay.replay.regression.interval_verdict import Rule, Verdict
 from dxt_replay.replay.regression.junit import junit_document
 from dxt_replay.replay.regression.regression_sections import regression_markdown, regression_sections
 from dxt_replay.replay.regression.run_metrics import MeasuredRun
-from tests.replay.regression.run_builder import pairs, run
-
-SETTING = {
-    "capture": "c",
-    "baseline": "a",
-    "candidate": "b",
-    "pace": "steps",
-    "speed": 1.0,
-    "repeats": 10,
-    "warmup": 1,
-    "seed": 7,
-    "cache": {"policy": "cold"},
-}
-
+from tests.replay.regression.run_builder import pairs, run, setting
 
 HEALTHY = Health()
 
 
 def compared(runs: list[MeasuredRun], health: Health = HEALTHY, primary: str = "elapsed_s") -> Regression:
-    return compare_sides(runs, primary=primary, rule=Rule(), health=health, setting=SETTING)
+    return compare_sides(runs, primary=primary, rule=Rule(), health=health, setting=setting())
 
 
 def slower(factor: float, name: str = "elapsed_s") -> list[MeasuredRun]:
@@ -109,7 +96,7 @@ def test_a_stopped_experiment_has_no_verdict() -> None:
     assert found.reason == "the experiment was stopped after 10 pairs"
     nothing = compared([run(BASELINE, 1, elapsed_s=0.1, stopped=True)])
     assert nothing.metrics == {}
-    assert regression_sections(nothing.as_json())
+    assert regression_sections(nothing)
 
 
 @pytest.mark.parametrize(
@@ -133,11 +120,11 @@ def test_the_command_and_its_junit_document_fail_together(
         primary="elapsed_s",
         rule=Rule(threshold_pct=threshold_pct),
         health=Health(obstacles=obstacles),
-        setting={"stopped": stopped},
+        setting=setting(),
     )
     assert tuple(found.fails(inconclusive_fails=choice) for choice in (False, True)) == statuses
     for choice, status in zip((False, True), statuses, strict=True):
-        document = xml.fromstring(junit_document(found.as_json(), name="n", inconclusive_fails=choice))
+        document = xml.fromstring(junit_document(found, inconclusive_fails=choice))
         assert int(document.attrib["failures"]) == status
 
 
@@ -163,8 +150,8 @@ def test_the_json_object_has_the_fixed_keys() -> None:
 
 
 def test_what_a_person_reads() -> None:
-    document = compared(merged(slower(1.2), slower(1.0, "io_time_s")), Health(warnings=("mind this",))).as_json()
-    verdict, medians, warnings, runs, rule = regression_sections(document)
+    found = compared(merged(slower(1.2), slower(1.0, "io_time_s")), Health(warnings=("mind this",)))
+    verdict, medians, warnings, runs, rule = regression_sections(found)
     assert verdict.rows[0][0].startswith("The candidate is 19.7 % slower (19.0 to 20.4 %): regression.")
     assert "in 8 of 10 experiments" in verdict.rows[2][0]
     assert medians.rows[0][0] == "elapsed time *"
@@ -180,10 +167,10 @@ def test_what_a_person_reads() -> None:
 def test_metrics_beside_the_deciding_one_that_so_few_pairs_cannot_judge_are_named_so() -> None:
     """Six pairs can judge one metric; of two others, the smaller p-value is doubled by Holm's correction."""
     runs = merged(merged(slower(1.2), slower(66.0, "io_time_s")), slower(5.0, "read_latency_p99_us"))
-    few = compared(runs[:12]).as_json()
-    assert few["secondary_pairs_needed"] == 7
-    assert few["metrics"]["io_time_s"]["verdict"] == "inconclusive"
-    assert "certain by this metric alone" in few["metrics"]["io_time_s"]["reason"]
+    few = compared(runs[:12])
+    assert few.secondary_pairs_needed == 7
+    assert few.metrics["io_time_s"].judgement.verdict is Verdict.INCONCLUSIVE
+    assert "certain by this metric alone" in few.metrics["io_time_s"].judgement.reason
     figures = regression_sections(few)[1]
     rows = {row[0]: row for row in figures.rows}
     assert rows["I/O time per rank (union)"][3::2] == ("65.8 x", "-")
@@ -195,7 +182,7 @@ def test_metrics_beside_the_deciding_one_that_so_few_pairs_cannot_judge_are_name
 
 def test_the_result_as_markdown() -> None:
     health = Health(warnings=("odd | <b>`name`</b>",))
-    text = regression_markdown(compared(merged(slower(1.2), slower(1.0, "io_time_s")), health).as_json())
+    text = regression_markdown(compared(merged(slower(1.2), slower(1.0, "io_time_s")), health))
     first, *lines = text.splitlines()
     assert first.startswith("**The candidate is 19.7 % slower")
     table = [line for line in lines if line.startswith("|")]
@@ -207,6 +194,6 @@ def test_the_result_as_markdown() -> None:
 
 
 def test_an_experiment_without_a_figure_has_a_markdown_too() -> None:
-    text = regression_markdown(compared([run(BASELINE, 1, elapsed_s=0.1, stopped=True)]).as_json())
+    text = regression_markdown(compared([run(BASELINE, 1, elapsed_s=0.1, stopped=True)]))
     assert text.startswith("**No verdict, inconclusive: the experiment was stopped after 0 pairs.**")
     assert "|" not in text

@@ -26,11 +26,11 @@ def test_the_verdict_the_figures_the_settings_and_all_runs_are_there() -> None:
     assert elements.open == []
     assert [section["id"] for section in elements.of("section")] == ["verdict", "figures", "runs"]
     assert {link["href"] for link in elements.of("a")} == {f"#{section['id']}" for section in elements.of("section")}
-    assert f'<p class="verdict">{result["headline"]}</p>' in page
-    assert "regression" in result["headline"]
+    assert f'<p class="verdict">{result.headline}</p>' in page
+    assert "regression" in result.headline
     times = {seconds(value) for value in (*BEFORE, *AFTER)}
     assert {"/mnt/old", "/mnt/new", "steps, speed 1", "elapsed time *", "warm-up", *times} <= set(elements.cells)
-    assert carried(page, "summary") == {"schema_version": 1, **result}
+    assert carried(page, "summary") == {"schema_version": 1, **result.as_json()}
 
 
 def test_it_is_small_fetches_nothing_and_runs_nothing() -> None:

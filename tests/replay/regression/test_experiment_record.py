@@ -91,6 +91,7 @@ def test_what_is_wrong_is_one_clear_error(tmp_path: Path, change: Callable[[Any]
         (b'{"format": "dxt-replay regress record", "schema_version": 1e999}', "is damaged"),
         (b" " * (MOST_BYTES + 1), "has more than 64 MiB"),
     ],
+    ids=lambda value: value[:40] if isinstance(value, str) else "",  # not the 64 MiB
 )
 def test_other_files_are_refused(tmp_path: Path, content: bytes, words: str) -> None:
     place = tmp_path / "a.json"

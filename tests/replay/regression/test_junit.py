@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from dxt_replay.replay.regression.comparison import compare_sides
+from dxt_replay.replay.regression.comparison import Regression, compare_sides
 from dxt_replay.replay.regression.health import Health
 from dxt_replay.replay.regression.interval_verdict import Rule
 from dxt_replay.replay.regression.junit import junit_document
-from tests.replay.regression.run_builder import run
+from tests.replay.regression.run_builder import run, setting
 
 HOSTILE = "/data/<&\"'\x00\x1b[31m\udcff ]]> \ufffe é 字 \U0001f600"
 
@@ -17,18 +17,19 @@ HOSTILE = "/data/<&\"'\x00\x1b[31m\udcff ]]> \ufffe é 字 \U0001f600"
 HEALTHY = Health()
 
 
-def result(factor: float, health: Health = HEALTHY, **setting: Any) -> dict[str, Any]:
+def result(factor: float, health: Health = HEALTHY, *, stopped: bool = False, **changes: Any) -> Regression:
     runs = []
     for pair in range(1, 9):
         value = 1 + pair / 1000
         runs += [run("baseline", pair, elapsed_s=value, io_time_s=value)]
         runs += [run("candidate", pair, elapsed_s=factor * value, io_time_s=2 * value)]
-    setting = {"capture": "c", "baseline": "a", "candidate": "b", **setting}
-    return compare_sides(runs, primary="elapsed_s", rule=Rule(), health=health, setting=setting).as_json()
+    if stopped:
+        runs.append(run("candidate", 9, elapsed_s=0.1, stopped=True))
+    return compare_sides(runs, primary="elapsed_s", rule=Rule(), health=health, setting=setting(**changes))
 
 
-def suite_of(document: dict[str, Any], *, inconclusive_fails: bool = False, name: str = "n") -> xml.Element:
-    root = xml.fromstring(junit_document(document, name=name, inconclusive_fails=inconclusive_fails))
+def suite_of(found: Regression, *, inconclusive_fails: bool = False) -> xml.Element:
+    root = xml.fromstring(junit_document(found, inconclusive_fails=inconclusive_fails))
     assert root.tag == "testsuites"
     (suite,) = root
     assert suite.tag == "testsuite"
@@ -64,19 +65,19 @@ def test_no_change_passes() -> None:
 
 
 def test_without_a_verdict_it_is_skipped_or_fails_as_the_command_does() -> None:
-    document = result(1.5, Health(obstacles=("other work",)))
-    skipped = suite_of(document).find("testcase[@name='elapsed_s']/skipped")
+    found = result(1.5, Health(obstacles=("other work",)))
+    skipped = suite_of(found).find("testcase[@name='elapsed_s']/skipped")
     assert skipped is not None
     assert "other work" in skipped.attrib["message"]
-    failure = suite_of(document, inconclusive_fails=True).find("testcase[@name='elapsed_s']/failure")
+    failure = suite_of(found, inconclusive_fails=True).find("testcase[@name='elapsed_s']/failure")
     assert failure is not None
     assert failure.attrib["type"] == "inconclusive"
-    assert suite_of({**document, "stopped": True}).attrib["failures"] == "1"
+    assert suite_of(result(1.5, stopped=True)).attrib["failures"] == "1"
 
 
 def test_the_deciding_metric_has_its_case_without_figures_too() -> None:
-    document = compare_sides([], primary="elapsed_s", rule=Rule(), health=Health(), setting={}).as_json()
-    case = suite_of(document).find("testcase")
+    found = compare_sides([], primary="elapsed_s", rule=Rule(), health=Health(), setting=setting())
+    case = suite_of(found).find("testcase")
     assert case is not None
     assert case.attrib["name"] == "elapsed_s"
 
@@ -88,8 +89,8 @@ def test_elements_come_in_the_order_of_the_schema() -> None:
 
 
 def test_hostile_names_stay_within_their_place() -> None:
-    suite = suite_of(result(1.0, Health(warnings=(HOSTILE,)), candidate=HOSTILE), name=HOSTILE)
-    name = suite.attrib["name"]
+    suite = suite_of(result(1.0, Health(warnings=(HOSTILE,)), candidate=HOSTILE))
+    name = suite.attrib["name"].removeprefix("run.capture: ").removesuffix(" against /mnt/old")
     assert name == "/data/<&\"'\\x00\\x1b[31m\\udcff ]]> \\ufffe é 字 \U0001f600"
     found = {entry.attrib["name"]: entry.attrib["value"] for entry in suite.iter("property")}
     assert found["candidate"] == name

@@ -64,10 +64,9 @@ def test_a_batch_is_fetched_only_after_its_reads(tmp_path: Path) -> None:
         rows = [row for batch in replay.operations(rank) for row in batch.to_pylist()]
         late = [row for row in rows if row["feeds"] is not None and row["end_ns"] > spans[row["feeds"]]["end_ns"]]
         assert not late
-        early = [row for row in rows if row["follows"] is not None and row["start_ns"] < _moment(spans, row["follows"])]
+        early = [row for row in rows if row["follows"] is not None and row["start_ns"] < _moment(spans, row)]
         assert not early
 
 
-def _moment(spans: list[dict[str, Any]], follows: int) -> int:
-    span = spans[follows // 2]
-    return span["end_ns"] if follows % 2 else span["start_ns"]
+def _moment(spans: list[dict[str, Any]], row: dict[str, Any]) -> int:
+    return spans[row["follows"]]["end_ns" if row["follows_end"] else "start_ns"]

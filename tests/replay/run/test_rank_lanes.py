@@ -62,10 +62,21 @@ class Ring:
         return Completed(items=self.queued.pop(0), due_ns=none, begin_ns=none, end_ns=none, result=none)
 
 
-def fed(batches: int) -> tuple[FedLane, Ring, Source]:
+class Recorder(NoRecorder):
+    """Notes how many results each call brought."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+
+    def record(self, planned: np.ndarray, done: Completed) -> None:
+        assert len(planned) == done.count
+        self.counts.append(done.count)
+
+
+def fed(batches: int, recorder: NoRecorder | None = None, record_items: int = 1) -> tuple[FedLane, Ring, Source]:
     ring, source = Ring(), Source(batches)
     lane: Any = ring
-    return FedLane(lane, source, NoRecorder(), "0.0"), ring, source
+    return FedLane(lane, source, recorder or NoRecorder(), "0.0", record_items=record_items), ring, source
 
 
 def test_a_lane_is_filled_and_told_when_nothing_more_comes() -> None:
@@ -82,6 +93,18 @@ def test_to_collect_is_not_to_feed() -> None:
     left = source.left
     lane.collect()
     assert (ring.queued, source.left) == ([], left)
+
+
+def test_results_are_recorded_together_and_the_rest_at_the_end() -> None:
+    recorder = Recorder()
+    lane, _, _ = fed(7, recorder, record_items=3)
+    lane.pump()
+    lane.pump()
+    assert recorder.counts == [3, 3]
+    lane.end()
+    assert recorder.counts == [3, 3, 1]
+    lane.end()
+    assert recorder.counts == [3, 3, 1]
 
 
 def two_lanes(folder: Path) -> Capture:

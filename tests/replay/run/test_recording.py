@@ -18,6 +18,7 @@ from dxt_replay.replay.run.recording import (
     rank_rows,
 )
 from dxt_replay.traces.schema import OPS, READ, RECONSTRUCTED, SPAN_KINDS, TRACED, WRITE, codes
+from tests.examples import examples
 
 
 def completed(rows, begin, end, result, due=None):
@@ -81,7 +82,7 @@ def test_a_stopped_batch_counts_only_what_was_done():
     assert table.num_rows == 1
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(st.lists(st.integers(0, 1000), max_size=30).map(sorted), max_size=5), st.integers(1, 7))
 def test_lanes_are_merged_in_start_order_and_nothing_is_lost(lanes, chunk):
     queues = []

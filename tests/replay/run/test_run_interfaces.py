@@ -45,7 +45,7 @@ def checkpointing(folder):
         ),
         made("sync", 1, 18, api="STDIO"),
         made("close", 1, 19, api="STDIO"),
-        made("rename", 1, 20, offset=2),
+        made("rename", 1, 20, other_file_id=2),
         read(2, start_ns=21 * MS, length=5000),
         made("close", 0, 22),
     ]
@@ -83,7 +83,7 @@ def replayed(source, target, output, **choices):
     return result.as_json(), open_capture(output)
 
 
-@pytest.mark.parametrize("api", API_CHOICES)
+@pytest.mark.parametrize("api", [api for api in API_CHOICES if api != "s3"])
 def test_every_interface_does_what_was_recorded_and_does_it_again(tmp_path, api):
     if api in ("mpiio", "auto"):
         pytest.importorskip("mpi4py.MPI", exc_type=ImportError)
@@ -121,7 +121,7 @@ def test_direct_requests_move_the_same(tmp_path):
         pytest.skip(str(error))
     assert (found["failed"], found["short"], found["direct"]) == (0, 0, True)
     assert found["not_direct"] == 1
-    assert any("1 writes were not of whole blocks" in text for text in found["warnings"])
+    assert any("1 writes went through the page cache" in text for text in found["warnings"])
     assert compare(source, replay).exact.differences == ()
 
 
@@ -155,7 +155,7 @@ def test_direct_is_for_posix_only(tmp_path):
 
 
 def test_a_file_that_is_read_before_a_rename_replaces_it_is_staged(tmp_path):
-    ops = [read(0, start_ns=0, length=100), write(1, start_ns=MS, length=50), made("rename", 1, 2, offset=0)]
+    ops = [read(0, start_ns=0, length=100), write(1, start_ns=MS, length=50), made("rename", 1, 2, other_file_id=0)]
     source = build_capture(tmp_path, ops=ops, files=["/state", "/state.tmp"], name="source")
     plan = plan_stage(source, tmp_path / "twin")
     assert plan.to_write.file_id.tolist() == [0]
@@ -232,16 +232,16 @@ def test_a_process_that_fails_amid_collective_operations_ends_the_others(tmp_pat
     target = staged(source, tmp_path)
     program = """
 import sys
-from dxt_replay.replay.run import rank_lanes
+from dxt_replay.replay.run import process
 from dxt_replay.replay.commands.main import main
 from dxt_replay.traces.errors import ReplayError
 if MPI_RANK == 1:
-    pump = rank_lanes.FedLane.pump
-    def stopping(lane):
-        pump(lane)
-        if lane.lane.items_done:
+    lanes_to_feed = process.lanes_to_feed
+    def stopping(lanes):
+        if any(lane.items_done for lane in lanes):
             raise ReplayError("no room on rank 1")
-    rank_lanes.FedLane.pump = stopping
+        return lanes_to_feed(lanes)
+    process.lanes_to_feed = stopping
 sys.exit(main(sys.argv[1:]))
 """
     script = tmp_path / "program.py"

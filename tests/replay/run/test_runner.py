@@ -316,7 +316,7 @@ def test_a_read_that_moves_fewer_bytes_fails_the_run(tmp_path):
     """The file is made within the run, with half of the bytes that are read of it."""
     ops = [
         write(0, length=10, start_ns=1),
-        Op("rename", 0, offset=1, start_ns=2 * MS),
+        Op("rename", 0, other_file_id=1, start_ns=2 * MS),
         read(1, length=20, start_ns=3 * MS),
     ]
     source = build_capture(tmp_path, files=["/new", "/final"], ops=ops)

@@ -13,7 +13,7 @@ from dxt_replay.traces.file_rows import exact_paths
 from dxt_replay.traces.schema import HDF5_SCHEMA, CaptureInfo, Coverage, Job, RankClock, Source, table_from_columns
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.store.writer import write_hdf5
-from tests.capture_builder import File, Op, Span, build_capture, read, write
+from tests.capture_builder import File, Op, Span, build_capture, lanes_table, read, write
 from tests.places import CAPTURES
 from tests.replay.sharing.leaks import found_in
 
@@ -228,3 +228,18 @@ def check_real(capture: Capture, output: Path) -> None:
     for key in set(before) - {"job", "warnings"}:
         assert after[key] == before[key], key
     assert dxt_replay.explain(shared) == dxt_replay.explain(capture)
+
+
+def test_lanes_keep_their_roles_and_tell_machines_apart_without_their_names(tmp_path: Path) -> None:
+    told = [(0, 0, "login77", 443322, "main"), (0, 1, "login77", 443323, "worker"), (1, 0, "login78", 554433, None)]
+    ops = [read(0, rank=rank, lane=lane, length=8) for rank, lane, *_ in told]
+    capture = build_capture(tmp_path, ops=ops, files=["/a"], lanes=lanes_table(told))
+    dxt_replay.anonymize(capture.path, tmp_path / "one.capture", key=b"k" * 32)
+    assert dxt_replay.verify(tmp_path / "one.capture").passed
+    lanes = open_capture(tmp_path / "one.capture").lanes.to_pylist()
+    assert [(row["role"], row["pid"], row["thread"]) for row in lanes] == [
+        ("main", None, None), ("worker", None, None), (None, None, None),
+    ]  # fmt: skip
+    hosts = [row["host"] for row in lanes]
+    assert hosts[0] == hosts[1] != hosts[2]
+    assert not found_in(tmp_path / "one.capture", (b"login77", b"login78", b"443322", b"443323", b"554433"))

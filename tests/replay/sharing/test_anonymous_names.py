@@ -21,6 +21,7 @@ KEPT = {word.encode() for word in TOP_LEVEL | ROLES} | {b"", b".", b".."}
         (b"/ann/home/x", f"/{HASHED}/{HASHED}/{HASHED}"),
         (b"relative/train/x.Tar.GZ", f"{HASHED}/train/{HASHED}.Tar.GZ"),
         (b"/a//b/../c/", f"/{HASHED}//{HASHED}/../{HASHED}/"),
+        (b"s3://bucket/ann/", f"s3://{HASHED}/{HASHED}/"),
         (b"/a/.json", f"/{HASHED}/{HASHED}"),
         (b"/a/x.ann", f"/{HASHED}/{HASHED}"),
         (b"/a/model.data-00000-of-00001", f"/{HASHED}/{HASHED}"),

@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
 from dxt_replay.replay.show.limit_sections import enough_texts, limit_sections
 from dxt_replay.replay.show.page.storage_figure import storage_figure
 from dxt_replay.replay.show.summary_sections import limit_text
+from dxt_replay.traces.storage_limit import LimitPoint, NoStorageLimitError, StorageLimit
 
-LIMIT: dict[str, Any] = {
-    "limit_pct": 25.0,
-    "elapsed_s": 4.0,
-    "fastest_s": 3.0,
-    "saved_s": 1.0,
-    "model_s": 4.0,
-    "utilisation_pct": 60.0,
-    "fastest_utilisation_pct": 80.0,
-    "enough": {"speed": 12.5},
-    "reason": None,
-}
-
-ROWS = [
-    {
-        "quantity": quantity,
-        "multiple": multiple,
-        "elapsed_ns": elapsed,
-        "above_fastest_pct": 0.0,
-        "utilisation_pct": 1.0,
-    }
-    for quantity in ("speed", "bandwidth")
-    for multiple, elapsed in ((0.5, 8_000_000_000), (1.0, 4_000_000_000), (None, 3_000_000_000))
-]
+LIMIT = StorageLimit(
+    recorded_ns=4_000_000_000,
+    model_ns=4_000_000_000,
+    fastest_ns=3_000_000_000,
+    utilisation_pct=60.0,
+    fastest_utilisation_pct=80.0,
+    points=tuple(
+        LimitPoint(
+            quantity=quantity, multiple=multiple, elapsed_ns=elapsed_ns, above_fastest_pct=0.0, utilisation_pct=1.0
+        )
+        for quantity in ("speed", "bandwidth")
+        for multiple, elapsed_ns in ((0.5, 8_000_000_000), (1.0, 4_000_000_000), (None, 3_000_000_000))
+    ),
+    enough={"speed": 12.5},
+)
 
 
 def test_the_sentence_has_both_times_and_both_utilisations() -> None:
@@ -40,8 +33,8 @@ def test_the_sentence_has_both_times_and_both_utilisations() -> None:
         "Storage limits this training by 25.0 %: with infinitely fast storage it would take 3.000 s instead of "
         "4.000 s; accelerator utilisation 60.0 %, then 80.0 %."
     )
-    assert limit_text({**LIMIT, "utilisation_pct": None}).endswith("instead of 4.000 s.")
-    assert limit_text({**LIMIT, "limit_pct": 0.01}).startswith("Storage does not limit this training: ")
+    assert limit_text(replace(LIMIT, utilisation_pct=None)).endswith("instead of 4.000 s.")
+    assert limit_text(replace(LIMIT, fastest_ns=LIMIT.model_ns)).startswith("Storage does not limit this training: ")
 
 
 @pytest.mark.parametrize(
@@ -53,7 +46,7 @@ def test_what_is_enough_is_a_sentence(multiple: float | None, expected: str) -> 
 
 
 def test_each_quantity_is_a_table() -> None:
-    head, speed, bandwidth, note = limit_sections(ROWS, LIMIT)
+    head, speed, bandwidth, note = limit_sections(LIMIT)
     assert head.rows[1] == ("From 12 times the recorded speed on, storage costs at most 2 %.",)
     assert [row[0] for row in speed.rows] == ["0.5 x", "1 x", "infinite"]
     assert bandwidth.title.startswith("Training time by bandwidth")
@@ -61,12 +54,12 @@ def test_each_quantity_is_a_table() -> None:
 
 
 def test_a_reason_stands_in_place_of_the_tables() -> None:
-    (section,) = limit_sections([], {**LIMIT, "reason": "too large"})
+    (section,) = limit_sections(NoStorageLimitError("too large"))
     assert section.rows == (("How long the training would take on other storage is not known: too large.",),)
 
 
 def test_the_figure_has_a_line_a_quantity_and_the_fastest() -> None:
-    lines = {trace["name"]: trace for trace in storage_figure(ROWS)["data"]}
+    lines = {trace["name"]: trace for trace in storage_figure(LIMIT.points)["data"]}
     assert list(lines) == ["all of storage", "bandwidth alone", "infinitely fast"]
     assert (lines["all of storage"]["x"], lines["all of storage"]["y"]) == ([0.5, 1.0], [8.0, 4.0])
     assert lines["infinitely fast"]["y"] == [3.0, 3.0]

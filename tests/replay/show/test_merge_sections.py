@@ -1,28 +1,37 @@
 """What merge prints first, and how ranks whose clocks are alike share a row."""
 
+from pathlib import Path
+
 import pytest
 
+from dxt_replay.profiler_merge.merge import MergeResult
 from dxt_replay.replay.commands.main import main
 from dxt_replay.replay.show.merge_sections import merge_sections
+from dxt_replay.traces.schema import CaptureInfo, Coverage, Job, RankClock, Source
 from tests.darshan_writer import JobSpec, ModuleSpec, encode_counters, write_log
 
 
 def clock(rank, *, worker=0, method="wall", offset_ns=0, interval_ns=(-60_000_000, 0)):
-    return {"rank": rank, "worker": worker, "method": method, "offset_ns": offset_ns, "interval_ns": list(interval_ns)}
+    return RankClock(
+        rank=rank, worker=worker, method=method, offset_ns=offset_ns, residual_ns=0, interval_ns=interval_ns
+    )
 
 
-def merged(**changes):
-    return {
-        "capture": "/tmp/a.capture",
-        "ranks": 2,
-        "operations": {"traced": 704, "reconstructed": 2},
-        "files": 3,
-        "spans": 100,
-        "counted": {},
-        "coverage": {"bytes": 1.0, "operations": 1.0, "traceable": [1.0, 1.0], "unseen": []},
-        "clock": [clock(0, method="anchors", interval_ns=(0, 3000)), clock(1, method="anchors", interval_ns=(0, 2000))],
-        "warnings": [],
-    } | changes
+CLOCKS = (clock(0, method="anchors", interval_ns=(0, 3000)), clock(1, method="anchors", interval_ns=(0, 2000)))
+
+
+def merged(*, ranks=2, coverage=(1.0, 1.0), clocks=CLOCKS, warnings=(), **changes):
+    """A result of `merge`. coverage: shares of the bytes and of the operations."""
+    info = CaptureInfo(
+        job=Job(nprocs=ranks, run_time_s=1.0),
+        ranks=tuple(range(ranks)),
+        sources=(Source(name="a.darshan", sha256="", kind="darshan"),),
+        clock=tuple(clocks),
+        coverage=Coverage(bytes=coverage[0], operations=coverage[1]),
+        warnings=warnings,
+    )
+    made = {"operations": 704, "reconstructed": 2, "files": 3, "spans": 100, "counted": {}} | changes
+    return MergeResult(capture=Path("/tmp/a.capture"), info=info, **made)
 
 
 @pytest.mark.parametrize(
@@ -31,20 +40,16 @@ def merged(**changes):
         ({}, "Merged 2 ranks, 704 operations, trace coverage 100 %, clocks known within 3.00 us"),
         ({"spans": 0}, "Merged 2 ranks, 704 operations, trace coverage 100 %"),
         (
-            {"coverage": {"bytes": 0.5, "operations": 0.75, "traceable": [0.5, 0.75], "unseen": []}, "spans": 0},
+            {"coverage": (0.5, 0.75), "spans": 0},
             "Merged 2 ranks, 704 operations, but the trace is partial: coverage 50.00 %",
         ),
         (
-            {
-                "coverage": {"bytes": None, "operations": None, "traceable": [None, None], "unseen": []},
-                "spans": 0,
-                "ranks": 1,
-            },
+            {"coverage": (None, None), "spans": 0, "ranks": 1},
             "Merged 1 rank, 704 operations, trace coverage unknown, as the log has no counters",
         ),
         (
             {
-                "operations": {"traced": 0, "reconstructed": 9},
+                "operations": 0,
                 "counted": {"POSIX": {"reads": 3, "writes": 1, "bytes_read": 1 << 20, "bytes_written": 5}},
             },
             "Merged 2 ranks, but no DXT in this log: it holds Darshan's counters alone "
@@ -57,10 +62,10 @@ def test_the_first_line_says_what_happened_and_whether_it_is_good(changes, line)
 
 
 def test_ranks_that_are_alike_share_a_row():
-    found = {section.title: section for section in merge_sections(merged(clock=[clock(rank) for rank in range(2048)]))}
+    found = {section.title: section for section in merge_sections(merged(clocks=[clock(rank) for rank in range(2048)]))}
     assert found["Clocks"].rows == (("0-2047", "wall", "0 ns", "60.0 ms"),)
     workers = [clock(0), clock(0, worker=1), clock(0, worker=2), clock(3, offset_ns=5)]
-    found = {section.title: section for section in merge_sections(merged(clock=workers))}
+    found = {section.title: section for section in merge_sections(merged(clocks=workers))}
     assert found["Clocks"].rows == (
         ("0", "its own, workers 1-2", "wall", "0 ns", "60.0 ms"),
         ("3", "its own", "wall", "5 ns", "60.0 ms"),
@@ -68,13 +73,13 @@ def test_ranks_that_are_alike_share_a_row():
 
 
 def test_clocks_of_workers_are_known_apart_from_those_of_ranks():
-    workers = [clock(0, interval_ns=[0, 5_000]), clock(0, worker=1), clock(0, worker=2)]
-    headline = merge_sections(merged(clock=workers))[0].title
+    workers = [clock(0, interval_ns=(0, 5_000)), clock(0, worker=1), clock(0, worker=2)]
+    headline = merge_sections(merged(clocks=workers))[0].title
     assert headline.endswith("clocks known within 5.00 us, of worker processes within 60.0 ms")
 
 
 def test_without_a_trace_there_is_no_clock_to_speak_of():
-    made = merge_sections(merged(operations={"traced": 0, "reconstructed": 0}))
+    made = merge_sections(merged(operations=0, reconstructed=0))
     assert [section.title for section in made if section.title == "Clocks"] == []
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from dxt_replay.profiler_merge.analysis.summary import summarise
 from dxt_replay.replay.fidelity.compare import compare
+from dxt_replay.replay.run.repeat import Repeats
 from dxt_replay.replay.show.comparison_sections import comparison_sections
 from dxt_replay.replay.show.merge_sections import merge_sections
 from dxt_replay.replay.show.run_sections import repeat_sections, run_sections
@@ -17,6 +19,8 @@ from dxt_replay.replay.show.summary_sections import summary_sections
 from dxt_replay.replay.show.terminal import print_sections
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Op, Span, build_capture, read, write
+from tests.replay.show.test_merge_sections import clock, merged
+from tests.run_results import RUN, run_result
 
 ESCAPE = "\x1b"
 
@@ -104,32 +108,37 @@ def test_the_rows_of_a_comparison(capture: Capture, tmp_path: Path) -> None:
     assert sections[0].rows[0][0].startswith("FAILED: the replay did not do the same work")
 
 
-RUN: dict[str, Any] = {
-    "capture": "/tmp/a.capture",
-    "pace": "timed",
-    "speed": 1.0,
+JOB: Mapping[str, Any] = {
+    **RUN,
     "operations": 1234567,
-    "failed": 0,
     "elapsed_s": 1.5,
     "recorded_s": 1.25,
     "lag_us": {"p50": 1.0, "p90": 2.0, "p99": 30.0, "max": 4000.0},
     "jitter_us": None,
     "latency_us": {"p50": 10.0, "p90": 20.0, "p99": 300.0, "max": 40000.0},
+    "latency_by_operation_us": {},
     "response_us": {"p50": 11.0, "p90": 22.0, "p99": 330.0, "max": 44000.0},
     "bytes": {"read": 4096, "written": 0},
     "cache": {"policy": "cold", "resident_before_pct": None},
 }
 
 
+def sections_of(**changes: Any) -> list[Section]:
+    """What `run` prints of JOB with changes."""
+    return run_sections(run_result({**JOB, **changes}))
+
+
+def us(p99: float) -> dict[str, float]:
+    """Percentiles of a time with this p99."""
+    return {"p50": p99 / 4, "p90": p99 / 2, "p99": p99, "max": 2 * p99}
+
+
 def test_a_stopped_run_says_so_in_its_first_line(capsys: pytest.CaptureFixture[str]) -> None:
-    print_sections(run_sections({**RUN, "stopped": True, "warnings": ["the replay was stopped before its end"]}))
-    assert text_of(capsys).startswith("STOPPED before the end")
-    one = {**RUN, "failed": 0}
-    print_sections(
-        repeat_sections(
-            {"repeats": 1, "elapsed_s": {"median": 1, "min": 1, "max": 1}, "runs": [{**one, "stopped": True}]}
-        )
-    )
+    print_sections(sections_of(stopped=True))
+    text = text_of(capsys)
+    assert text.startswith("STOPPED before the end")
+    assert "Warnings\nthe replay was stopped before its end\n" in text
+    print_sections(repeat_sections(Repeats(runs=(run_result({**JOB, "stopped": True}),))))
     assert text_of(capsys).startswith(
         "STOPPED in run 1: its figures end there\nReplayed 1,234,567 operations in 1.500 s"
     )
@@ -139,16 +148,16 @@ def test_a_stopped_run_says_so_in_its_first_line(capsys: pytest.CaptureFixture[s
     ("changes", "headline"),
     [
         ({}, "Replayed 1,234,567 operations in 1.500 s (recorded 1.250 s), none failed; lag p99 30.0 us, on time"),
-        ({"lag_us": {"p99": 5000.0}}, "none failed; lag p99 5.00 ms, LATE (limit 1.00 ms)"),
+        ({"lag_us": us(5000.0)}, "none failed; lag p99 5.00 ms, LATE (limit 1.00 ms)"),
         (
-            {"lag_us": {"p99": 5000.0}, "jitter_us": {"p99": 600.0}},
+            {"lag_us": us(5000.0), "jitter_us": us(600.0)},
             "lag p99 5.00 ms, on time for this machine (limit 6.00 ms)",
         ),
         (
             {
-                "lag_us": {"p99": 5000.0},
-                "jitter_us": {"p99": 600.0},
-                "jitter_before_us": {"p99": 20.0},
+                "lag_us": us(5000.0),
+                "jitter_us": us(600.0),
+                "jitter_before_us": us(20.0),
                 "processors_pct": 95.0,
             },
             "LATE (limit 1.00 ms): before the run this machine woke an idle thread within 20.0 us, so the rest is the "
@@ -163,48 +172,34 @@ def test_a_stopped_run_says_so_in_its_first_line(capsys: pytest.CaptureFixture[s
 def test_the_first_line_of_a_run_says_what_happened_and_whether_it_is_good(
     changes: dict[str, Any], headline: str
 ) -> None:
-    assert headline in run_sections({**RUN, **changes})[0].rows[0][0]
-
-
-def test_warnings_of_a_run_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    print_sections(run_sections({**RUN, "warnings": ["the replay was stopped before its end"]}))
-    assert "Warnings\nthe replay was stopped before its end\n" in text_of(capsys)
+    assert headline in sections_of(**changes)[0].rows[0][0]
 
 
 def test_a_run_is_printed_with_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    print_sections(run_sections(RUN))
+    print_sections(sections_of())
     text = text_of(capsys)
     assert "1,234,567" in text
-    found = rows(run_sections(RUN))
+    found = rows(sections_of())
     assert found["lag (begin - due)"] == ("1.00 us", "2.00 us", "30.0 us", "4.00 ms")
     assert found["page cache"] == ("cold; - of the data in it before",)
     assert found["elapsed"] == ("1.500 s (recorded 1.250 s)",)
-    faster = rows(run_sections({**RUN, "expected_s": 0.25}))
-    two = {"read": RUN["latency_us"], "write": RUN["response_us"]}
-    by_operation = rows(run_sections({**RUN, "latency_by_operation_us": two}))
+    faster = rows(sections_of(speed=5.0))
+    two = {"read": JOB["latency_us"], "write": JOB["response_us"]}
+    by_operation = rows(sections_of(latency_by_operation_us=two))
     assert (by_operation["read"], by_operation["write"][0]) == (("10.0 us", "20.0 us", "300 us", "40.0 ms"), "11.0 us")
-    one = run_sections({**RUN, "latency_by_operation_us": {"read": RUN["latency_us"]}})
+    one = sections_of(latency_by_operation_us={"read": JOB["latency_us"]})
     assert [section.title for section in one] == ["", "Run", "Times of an operation"], "one operation says it all"
     assert faster["elapsed"] == ("1.500 s (recorded 1.250 s, 250 ms at this speed)",)
     assert "this machine's jitter" not in found
 
 
 def test_a_merge_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    clock = {"rank": 0, "method": "nesting", "offset_ns": -2_000_000, "residual_ns": 5, "interval_ns": [0, 1500]}
-    print_sections(
-        merge_sections(
-            {
-                "capture": "/tmp/a.capture",
-                "ranks": 1,
-                "operations": {"traced": 10, "reconstructed": 2},
-                "files": 3,
-                "spans": 0,
-                "coverage": {"bytes": 0.5, "operations": None, "traceable": [0.5, None], "unseen": []},
-                "clock": [{**clock, "rank": rank, "offset_ns": -2_000_000 - rank} for rank in range(MAX_GROUPS + 1)],
-                "warnings": ["only half of the bytes were traced"],
-            }
-        )
-    )
+    clocks = [
+        clock(rank, method="nesting", offset_ns=-2_000_000 - rank, interval_ns=(0, 1500))
+        for rank in range(MAX_GROUPS + 1)
+    ]
+    warnings = ("only half of the bytes were traced",)
+    print_sections(merge_sections(merged(ranks=1, coverage=(0.5, None), clocks=clocks, warnings=warnings)))
     text = text_of(capsys)
     for part in ("nesting", "-2.00 ms", "1.50 us", "50.00 %", "and 1 more clocks", "only half of the bytes"):
         assert part in text

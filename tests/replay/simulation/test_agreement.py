@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dxt_replay.replay.simulation.agreement import Agreement, first_steps
+from dxt_replay.replay.simulation.simulated_job import StepTime
 
 S = 10**9
 
@@ -40,7 +41,9 @@ def test_where_storage_costs_nothing_only_the_whole_time_is_scaled() -> None:
 
 
 def test_the_window_is_the_first_steps_that_take_so_long() -> None:
-    steps = [{"step": number, "compute": 300.0, "input_wait": 200.0} for number in range(5, 25)]
+    half_s = {"compute": 250.0, "input_wait": 200.0, "loading": 50.0}
+    others = dict.fromkeys(("meetings", "checkpoints", "evaluation"), 0.0)
+    steps = [StepTime(step=number, **half_s, **others) for number in range(5, 25)]
     assert first_steps(steps, 3.0) == (5, 10)
     assert first_steps(steps, 10.0) is None
     assert first_steps(steps, 60.0) is None

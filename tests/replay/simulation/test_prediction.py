@@ -12,6 +12,8 @@ import pytest
 
 import dxt_replay
 from dxt_replay.profiler_merge.analysis.summary import summarise
+from dxt_replay.replay.causal import paced_ranks
+from dxt_replay.replay.interface import simulations
 from dxt_replay.replay.interface.simulations import Simulated
 from dxt_replay.replay.simulation.storage_model import Jitter, Limit, PageCache, RequestTime, Servers, StorageModel
 from dxt_replay.traces.errors import CaptureError, UsageError
@@ -55,8 +57,8 @@ def test_the_time_of_the_training_thread_adds_up(tmp_path: Path) -> None:
     assert sum(found["time_s"].values()) == pytest.approx(found["elapsed_s"], rel=0.01)
     assert found["time_s"]["compute"] == pytest.approx(80 * 8e-3, rel=0.15)
     steps = prediction.steps()
-    assert [step["step"] for step in steps] == list(range(80))
-    assert steps[9]["checkpoints"] > 0 == steps[8]["checkpoints"]
+    assert [step.step for step in steps] == list(range(80))
+    assert steps[9].checkpoints > 0 == steps[8].checkpoints
 
 
 def test_the_utilisation_is_the_accelerators_and_not_what_the_training_thread_does_besides(tmp_path: Path) -> None:
@@ -99,7 +101,7 @@ def test_the_bottleneck_is_the_busy_queue(tmp_path: Path) -> None:
     prediction = simulated(tmp_path, Application(), model).prediction
     assert prediction.elapsed_ns == pytest.approx(3e9, rel=0.35)
     assert prediction.bottleneck().startswith("pipe: busy")
-    assert [each["name"] for each in prediction.resources()] == ["pipe", "slots of each server"]
+    assert [each.name for each in prediction.resources()] == ["pipe", "slots of each server"]
 
 
 def test_ranks_share_a_pipe_and_not_their_files(tmp_path: Path) -> None:
@@ -155,7 +157,7 @@ def test_faster_compute_waits_longer(tmp_path: Path) -> None:
 
 def test_what_cannot_be_simulated_is_refused(tmp_path: Path) -> None:
     capture, _, _ = derived(tmp_path, Application(steps=3), FAST)
-    with pytest.raises(UsageError, match="at least one run"):
+    with pytest.raises(UsageError, match="--runs 0: give 1 or more"):
         dxt_replay.simulate(capture, "null", runs=0)
     with pytest.raises(UsageError, match="1 to 1048576 ranks"):
         dxt_replay.simulate(capture, "null", ranks=[0])
@@ -166,3 +168,33 @@ def test_what_cannot_be_simulated_is_refused(tmp_path: Path) -> None:
     assert dxt_replay.simulate(without, "null").prediction.elapsed_ns > 0
     with pytest.raises((UsageError, CaptureError), match="steps"):
         dxt_replay.simulate(dxt_replay.sample("imagenet").log, "null")
+
+
+def test_any_number_of_workers_gives_the_same_prediction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks differ in their lanes' counters and meet at collectives; each is a piece of the work by itself."""
+    capture = tmp_path / "many.capture"
+    dxt_replay.generate("unet3d_h100", 3, capture, overrides=["dataset.num_files_train=42", "train.epochs=1"])
+    monkeypatch.setattr(simulations, "PIECE_OPERATIONS", 1)
+    found, seen = [], []
+    for workers in (1, 2):
+        with dxt_replay.Workers(workers) as executor:
+            result = dxt_replay.simulate(
+                capture, "nvme", ranks=[2, 7], executor=executor, on_progress=lambda *said: seen.append(said)
+            )
+        document = result.as_json()
+        for each in (document, *document["scaling"]):
+            each.pop("simulated")
+        found.append(document)
+    assert found[0] == found[1]
+    assert [said for said in seen if said[0] == "deriving"] == 2 * [("deriving", done, 3) for done in (1, 2, 3)]
+    ended = {total for what, done, total in seen if what == "simulating" and done == total}
+    assert len(ended) == 3, "two numbers of ranks and the recorded one"
+
+
+@pytest.mark.parametrize("name", APPLICATIONS)
+def test_a_large_rank_is_read_for_each_pass(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    capture, _, _ = derived(tmp_path, APPLICATIONS[name], FAST)
+    held = dxt_replay.simulate(capture, "nvme").prediction.as_json()
+    monkeypatch.setattr(paced_ranks, "HELD_OPERATIONS", 0)
+    read = dxt_replay.simulate(capture, "nvme").prediction.as_json()
+    assert {**read, "simulated": None} == {**held, "simulated": None}

@@ -23,7 +23,7 @@ def test_a_request_takes_the_time_of_its_operation() -> None:
     storage = model(operations={"read": RequestTime.affine(100 * US, 1e9), "open": RequestTime.affine(7 * US)})
     (found,), use = ends(storage, operations(("open", 0, 0, 0, 5), ("read", 0, 0, 1_000_000, 0), ("close", 0, 0, 0, 0)))
     assert found == [7005, 7005 + 1_100_000, 7005 + 1_100_000]
-    assert use.operations.tolist() == [1, 0, 1, 1, 0, 0, 0, 0]
+    assert use.operations.tolist() == [1, 0, 1, 1, 0, 0, 0, 0, 0, 0]
     assert use.operation_bytes[0] == 1_000_000
     assert (use.server_ns.tolist(), use.metadata_ns.tolist()) == ([pytest.approx(1_100_000)], [7000])
 

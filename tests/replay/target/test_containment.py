@@ -28,6 +28,7 @@ from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.text import printable
 from tests.capture_builder import build_capture, read, write
+from tests.examples import examples
 
 HOSTILE = [
     b"/etc/passwd",
@@ -99,7 +100,7 @@ def test_hostile_names_stay_inside(place: Path) -> None:
     assert list(target.iterdir()) == []
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     st.lists(
         st.lists(

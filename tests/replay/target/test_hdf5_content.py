@@ -15,6 +15,7 @@ from dxt_replay.replay.hdf5.file_metadata import MAX_DATASETS, can_be_made
 from dxt_replay.replay.hdf5.layout import DatasetLayout, Hdf5Layout
 from dxt_replay.replay.target.content import BLOCK_BYTES, Content
 from dxt_replay.replay.target.hdf5_content import file_content, hdf5_bytes
+from tests.examples import examples
 from tests.replay.target.memory_target import MemoryReader
 
 
@@ -91,7 +92,7 @@ def layouts(draw: st.DrawFn) -> list[DatasetLayout]:
     return made
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(layouts(), st.integers(0, 5000))
 def test_h5py_reads_all_of_it_and_finds_the_chunks_where_they_were(
     tmp_path: Path, datasets: list[DatasetLayout], data_bytes: int
@@ -157,9 +158,9 @@ def test_names_are_told_apart_and_stay_in_the_root(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("layout", "reason"),
     [
-        (dataset("x", [0], [200], [20], shape=(1 << 20,), chunk=(1 << 20,), compressed=True), "further than deflate"),
+        (dataset("x", [0], [200], [20], shape=(1 << 20,), chunk=(1 << 20,), compressed=True), "smaller than deflate"),
         (dataset("x", [0], [200], [99], shape=(16,), chunk=(16,)), "other sizes"),
-        (dataset("x", [0], [200], [999], shape=(100,), chunk=(100,), compressed=True), "grow"),
+        (dataset("x", [0], [200], [999], shape=(100,), chunk=(100,), compressed=True), "larger than deflate"),
         (dataset("x", [9], [200], [16], shape=(16,), chunk=(16,)), "more chunks"),
     ],
 )

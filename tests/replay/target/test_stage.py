@@ -114,8 +114,8 @@ class TestPlan:
         files = [File("/w.temp", size=700), File("/w.part", size=700), File("/w", size=700), "/other"]
         ops = [
             write(0, length=700),
-            Op("rename", 0, offset=1, start_ns=10_000),
-            Op("rename", 1, offset=2, start_ns=20_000),
+            Op("rename", 0, other_file_id=1, start_ns=10_000),
+            Op("rename", 1, other_file_id=2, start_ns=20_000),
             write(3, length=50),
         ]
         plan = plan_stage(build_capture(tmp_path, files=files, ops=ops), target)
@@ -273,7 +273,7 @@ class TestStage:
     def test_a_plan_that_the_target_has_outrun_is_refused(self, capture: Capture, target: Path) -> None:
         plan = plan_stage(capture, target)
         stage(plan)
-        with pytest.raises(TargetError, match="plan again"):
+        with pytest.raises(TargetError, match="make a new plan"):
             stage(plan)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import dxt_replay
 from dxt_replay.replay.commands.main import main
+from dxt_replay.replay.target import objects
 from dxt_replay.replay.target.content import Content
 from dxt_replay.replay.target.manifest import MANIFEST_NAME, PLANNED, WHOLE, read_manifest
 from dxt_replay.replay.target.path_columns import column
@@ -22,6 +23,7 @@ from dxt_replay.replay.target.targets import TARGETS, locked_target, open_target
 from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.units import MIB
 from tests.capture_builder import File, Op, build_capture, read, write
+from tests.object_servers import BUCKET, ObjectServer, s3rver
 from tests.replay.target.memory_target import MemoryTargets
 
 A, B, C = (f"{TWIN_ROOT}/{name}" for name in ("a", "größe/b", "größe/deeper/c"))
@@ -189,3 +191,32 @@ class TestMemory(TargetContract):
     def where(self, monkeypatch: pytest.MonkeyPatch) -> str:
         monkeypatch.setitem(TARGETS, "memory", MemoryTargets())
         return "memory://somewhere"
+
+
+class TestObjects(TargetContract):
+    @pytest.fixture
+    def where(self) -> Iterator[str]:
+        pytest.importorskip("obstore")
+        with ObjectServer().running() as server:
+            yield server.url()
+
+
+@pytest.fixture(scope="module")
+def s3rver_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    pytest.importorskip("obstore")
+    with s3rver(tmp_path_factory.mktemp("s3rver")) as endpoint:
+        yield endpoint
+
+
+class TestS3rver(TargetContract):
+    """A server that others wrote, which checks signatures and ignores `If-None-Match`.
+
+    It answers 500 to some of several deletes at a time, as it removes directories that have become empty.
+    """
+
+    @pytest.fixture
+    def where(self, s3rver_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+        monkeypatch.setattr(objects, "REQUESTS_AT_ONCE", 1)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "S3RVER")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "S3RVER")
+        return f"s3://{BUCKET}/{tmp_path.name}?endpoint={s3rver_endpoint}&region=us-east-1"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +13,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dxt_replay import open_capture, transform
-from dxt_replay.replay.causal.paced_ranks import expected_elapsed_ns, steps_of
+from dxt_replay.replay.causal.paced_ranks import Steps, expected_elapsed_ns, steps_of
 from dxt_replay.replay.plan.pacing import Pace, Pacing
-from dxt_replay.replay.transform.rewrite import Transformed
+from dxt_replay.replay.transform.result import Transformed
 from dxt_replay.traces.store.reader import Capture
+from tests.examples import examples
 from tests.replay.causal.test_production import FAST, PIPELINES, SLOW, predicted_ns, recorded
 from tests.simulated_input_pipeline import MS, US, InputPipeline, Run, run
 
 EVEN = InputPipeline(chunk_records=16)
 """Its records are a whole number of batches, also of twice as large ones."""
+
+
+Sources = Callable[[InputPipeline, int], tuple[Capture, Steps]]
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Sources:
+    """The recording of a pipeline whose reads last so long, ns; each is made once, since all changes only read it."""
+    return functools.cache(
+        lambda pipeline, read_ns: recorded(tmp_path_factory.mktemp("source"), run(pipeline, read_ns), pipeline)
+    )
 
 
 def with_compute(pipeline: InputPipeline, speed: float) -> InputPipeline:
@@ -44,9 +58,9 @@ def changed(folder: Path, source: Capture, **changes: Any) -> tuple[Transformed,
 @pytest.mark.parametrize("name", PIPELINES)
 @pytest.mark.parametrize("read_ns", [FAST, SLOW])
 @pytest.mark.parametrize("speed", [0.5, 8])
-def test_another_accelerator(name: str, read_ns: int, speed: float, tmp_path: Path) -> None:
+def test_another_accelerator(name: str, read_ns: int, speed: float, tmp_path: Path, sources: Sources) -> None:
     pipeline = PIPELINES[name]
-    source, steps = recorded(tmp_path, run(pipeline, read_ns), pipeline)
+    source, steps = sources(pipeline, read_ns)
     found, _ = changed(tmp_path, source, compute_speed=speed)
     truth = lasted(run(with_compute(pipeline, speed), read_ns))
     assert found.after.elapsed_ns == pytest.approx(truth, rel=0.005)
@@ -54,7 +68,7 @@ def test_another_accelerator(name: str, read_ns: int, speed: float, tmp_path: Pa
     assert found.after.elapsed_ns == pytest.approx(by_model, rel=0.005)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(
     shuffle=st.integers(0, 200),
     batch=st.sampled_from([4, 16, 48]),
@@ -85,9 +99,11 @@ def test_any_pipeline_with_another_accelerator(
 @pytest.mark.parametrize("name", PIPELINES)
 @pytest.mark.parametrize("read_ns", [FAST, SLOW])
 @pytest.mark.parametrize("prefetch", [1, 16])
-def test_another_buffer_here_and_on_other_storage(name: str, read_ns: int, prefetch: int, tmp_path: Path) -> None:
+def test_another_buffer_here_and_on_other_storage(
+    name: str, read_ns: int, prefetch: int, tmp_path: Path, sources: Sources
+) -> None:
     pipeline = PIPELINES[name]
-    source, _ = recorded(tmp_path, run(pipeline, read_ns), pipeline)
+    source, _ = sources(pipeline, read_ns)
     found, capture = changed(tmp_path, source, prefetch=prefetch)
     other = dataclasses.replace(pipeline, prefetch=prefetch)
     assert found.after.elapsed_ns == pytest.approx(lasted(run(other, read_ns)), rel=0.005)
@@ -99,9 +115,9 @@ def test_another_buffer_here_and_on_other_storage(name: str, read_ns: int, prefe
 
 @pytest.mark.parametrize("name", PIPELINES)
 @pytest.mark.parametrize("speed", [1, 4])
-def test_quicker_processing(name: str, speed: float, tmp_path: Path) -> None:
+def test_quicker_processing(name: str, speed: float, tmp_path: Path, sources: Sources) -> None:
     pipeline = PIPELINES[name]
-    source, _ = recorded(tmp_path, run(pipeline, 2 * MS), pipeline)
+    source, _ = sources(pipeline, 2 * MS)
     found, _ = changed(tmp_path, source, preprocess_speed=2, compute_speed=speed)
     other = dataclasses.replace(with_compute(pipeline, speed), record_ns=pipeline.record_ns // 2)
     assert found.after.elapsed_ns == pytest.approx(lasted(run(other, 2 * MS)), rel=0.005)
@@ -117,8 +133,8 @@ def test_quicker_processing(name: str, speed: float, tmp_path: Path) -> None:
     ],
     ids=["plain", "interleave and shuffle", "bound by processing"],
 )
-def test_larger_batches(pipeline: InputPipeline, read_ns: int, tmp_path: Path) -> None:
-    source, _ = recorded(tmp_path, run(pipeline, read_ns), pipeline)
+def test_larger_batches(pipeline: InputPipeline, read_ns: int, tmp_path: Path, sources: Sources) -> None:
+    source, _ = sources(pipeline, read_ns)
     found, _ = changed(tmp_path, source, batch=2)
     other = dataclasses.replace(pipeline, batch=2 * pipeline.batch, compute_ns=2 * pipeline.compute_ns)
     assert found.after.elapsed_ns == pytest.approx(lasted(run(other, read_ns)), rel=0.03)
@@ -137,18 +153,18 @@ def test_larger_batches(pipeline: InputPipeline, read_ns: int, tmp_path: Path) -
         ("interleave and shuffle", 1),
     ],
 )
-def test_other_readers(name: str, readers: int, read_ns: int, tmp_path: Path) -> None:
+def test_other_readers(name: str, readers: int, read_ns: int, tmp_path: Path, sources: Sources) -> None:
     pipeline = PIPELINES[name]
-    source, _ = recorded(tmp_path, run(pipeline, read_ns), pipeline)
+    source, _ = sources(pipeline, read_ns)
     found, _ = changed(tmp_path, source, readers=readers)
     truth = lasted(run(dataclasses.replace(pipeline, readers=readers), read_ns))
     assert found.after.elapsed_ns == pytest.approx(truth, rel=0.05)
     assert any("mix their records" in each for each in found.assumptions) == (readers > pipeline.readers)
 
 
-def test_a_training_thread_that_makes_its_batches_waits_for_all_of_it(tmp_path: Path) -> None:
+def test_a_training_thread_that_makes_its_batches_waits_for_all_of_it(tmp_path: Path, sources: Sources) -> None:
     pipeline = PIPELINES["plain"]
-    source, _ = recorded(tmp_path, run(pipeline, SLOW), pipeline)
+    source, _ = sources(pipeline, SLOW)
     found, _ = changed(tmp_path, source, readers=0)
     # Without reads ahead the making of the batches and compute follow each other.
     made = run(dataclasses.replace(pipeline, compute_ns=0, between_ns=0), SLOW)
@@ -156,9 +172,9 @@ def test_a_training_thread_that_makes_its_batches_waits_for_all_of_it(tmp_path: 
     assert found.after.elapsed_ns == pytest.approx(lasted(made) + computed, rel=0.01)
 
 
-def test_a_changed_capture_is_changed_again(tmp_path: Path) -> None:
+def test_a_changed_capture_is_changed_again(tmp_path: Path, sources: Sources) -> None:
     pipeline = PIPELINES["interleave and shuffle"]
-    source, _ = recorded(tmp_path, run(pipeline, SLOW), pipeline)
+    source, _ = sources(pipeline, SLOW)
     once = transform(source.path, tmp_path / "once.capture", compute_speed=2).path
     found, capture = changed(tmp_path, open_capture(once), compute_speed=2, prefetch=4)
     other = dataclasses.replace(with_compute(pipeline, 4), prefetch=4)
@@ -166,9 +182,9 @@ def test_a_changed_capture_is_changed_again(tmp_path: Path) -> None:
     assert capture.spans["name"].to_pylist().count("make batch") == steps_of(capture).models[0].loop.fetches.size
 
 
-def test_copied_ranks_make_their_batches_as_their_source(tmp_path: Path) -> None:
+def test_copied_ranks_make_their_batches_as_their_source(tmp_path: Path, sources: Sources) -> None:
     pipeline = PIPELINES["interleave of two"]
-    source, _ = recorded(tmp_path, run(pipeline, SLOW), pipeline)
+    source, _ = sources(pipeline, SLOW)
     _, capture = changed(tmp_path, source, compute_speed=8, ranks=3, weak=True)
     truth = lasted(run(with_compute(pipeline, 8), SLOW))
     assert expected_elapsed_ns(capture, steps_of(capture)) == pytest.approx(truth, rel=0.005)

@@ -5,9 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+from dxt_replay.replay.causal.training_loop import CHECKPOINT, FETCH
 from dxt_replay.replay.transform.rank_work import NOTHING
 from dxt_replay.replay.transform.readers import BY_BATCH, BY_FILE, with_read_ahead, with_readers
-from tests.replay.transform.works import requests, work
+from tests.replay.transform.works import loop_of, requests, work
 
 
 @pytest.mark.parametrize("readers", [1, 2, 3, 8])
@@ -51,17 +52,27 @@ def test_a_close_goes_with_the_batch_before_it_and_holds_up_no_other_one() -> No
 
 
 def test_a_read_waits_until_the_fetch_that_makes_room_for_its_batch_has_ended() -> None:
-    found = with_read_ahead(work([(1, 0, 0, 10)] * 5, feeds=range(5)), np.ones(5, dtype=bool), 3, np.zeros(10))
+    found = with_read_ahead(work([(1, 0, 0, 10)] * 5, feeds=range(5)), np.ones(5, dtype=bool), 3, loop_of(*5 * [FETCH]))
     assert found.follows.tolist() == [NOTHING, NOTHING, NOTHING, 1, 3]
 
 
 def test_the_training_thread_reads_when_it_fetches() -> None:
-    found = with_read_ahead(work([(1, 0, 0, 10)] * 3, feeds=range(3)), np.ones(3, dtype=bool), 0, np.zeros(6))
+    found = with_read_ahead(work([(1, 0, 0, 10)] * 3, feeds=range(3)), np.ones(3, dtype=bool), 0, loop_of(*3 * [FETCH]))
     assert found.follows.tolist() == [0, 2, 4]
 
 
 def test_no_batch_is_read_before_its_pass_over_the_data_begins() -> None:
     of_pass = np.array([0, 0, 0, 3, 3, 3])
     given = work([(1, 0, 0, 10)] * 6, feeds=range(6))
-    found = with_read_ahead(given, np.ones(6, dtype=bool), 2, np.zeros(12), of_pass)
+    found = with_read_ahead(given, np.ones(6, dtype=bool), 2, loop_of(*6 * [FETCH]), of_pass)
     assert found.follows.tolist() == [0, 0, 1, 6, 6, 7]
+
+
+def test_no_read_waits_for_a_fetch_behind_a_checkpoint_that_its_lane_has_yet_to_write() -> None:
+    """The fetches are events 1, 2, 4 and 5, the checkpoint is event 3. The third read would wait for the end of fetch
+    2, which comes after the checkpoint, and the checkpoint for its write, which comes after that read."""
+    given = work([(1, 0, 0, 10)] * 4, feeds=[0, 1, 3, NOTHING])
+    given = dataclasses.replace(given, blocks=np.array([NOTHING, NOTHING, NOTHING, 3]))
+    loop = loop_of(FETCH, FETCH, CHECKPOINT, FETCH, FETCH)
+    found = with_read_ahead(given, given.feeds != NOTHING, 1, loop)
+    assert found.follows.tolist() == [NOTHING, 1, 3, NOTHING]

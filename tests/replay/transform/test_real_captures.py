@@ -13,11 +13,12 @@ import pytest
 from dxt_replay import merge, open_capture, transform
 from dxt_replay.replay.causal.paced_ranks import expected_elapsed_ns, steps_of
 from dxt_replay.replay.plan.pacing import Pace, Pacing
-from dxt_replay.replay.transform.rewrite import Transformed
+from dxt_replay.replay.transform.result import Transformed
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.schema import READ, codes
 from dxt_replay.traces.store.reader import Capture
 from tests.places import CAPTURES
+from tests.replay.transform.works import broken_rules
 
 KIB = 1024
 needs_captures = pytest.mark.skipif(not CAPTURES.is_dir(), reason="the recorded captures are not on this machine")
@@ -145,6 +146,22 @@ def test_a_replay_by_steps_would_take_the_predicted_time(folder: Path, name: str
     found, capture = changed(folder, name, **changes)
     assert expected_elapsed_ns(capture, steps_of(capture)) == pytest.approx(found.after.elapsed_ns, rel=0.001)
     assert capture.info.dependencies == "known"
+    assert not broken_rules(capture)
+
+
+@pytest.mark.parametrize("name", ["imagenet", "torch_eval"])
+@pytest.mark.parametrize("changes", [{"prefetch": 1}, {"readers": 1}, {"compute_speed": 4}, {"ranks": 3}], ids=str)
+def test_a_copied_rank_changes_as_the_rank_that_it_copies(folder: Path, name: str, changes: dict[str, Any]) -> None:
+    """A copy has the dependencies of its source. Ranks that do the same take as long as one, whatever changes in each;
+    with another number of ranks the work of the copies counts."""
+    copied = folder / f"copied {name}.capture"
+    captured(folder, name)
+    transform(folder / f"{name}.capture", copied, force=True, ranks=6, weak=True)
+    found = transform(copied, folder / "more.capture", force=True, **changes)
+    assert not broken_rules(open_capture(found.path))
+    assert found.after.bytes_read == found.before.bytes_read
+    if "ranks" not in changes:
+        assert found.after.elapsed_ns == changed(folder, name, **changes)[0].after.elapsed_ns
 
 
 @pytest.mark.parametrize("name", ["imagenet", "cosmoflow", "cosmoflow_threads"])

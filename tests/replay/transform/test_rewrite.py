@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 
 from dxt_replay import compare, open_capture, run, stage, transform
-from dxt_replay.replay.transform.rewrite import Transformed
+from dxt_replay.replay.transform.result import Transformed
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.measures.span_times import computed_in_loops
-from dxt_replay.traces.schema import ORIGINS, READ, codes
+from dxt_replay.traces.schema import ORIGINS, READ, WRITE, codes
 from dxt_replay.traces.store.reader import Capture
 from tests import simulated_application, simulated_loader
-from tests.capture_builder import Span, build_capture, read
+from tests.capture_builder import Span, build_capture, lanes_table, read, write
 from tests.simulated_application import MS, READ_BYTES, US, Application, Recorded, Storage
 from tests.simulated_loader import Loader
 
@@ -251,3 +251,43 @@ def test_a_changed_capture_can_be_changed_again(tmp_path: Path) -> None:
     assert again.after == once.after
     names = [set(each["changes"]) for each in open_capture(twice.path).info.made_by["transforms"]]
     assert names == [{"readers", "prefetch"}, {"compute_speed"}]
+
+
+def test_copies_have_the_roles_of_their_sources_and_no_machine(tmp_path: Path) -> None:
+    ranks = [(0, 0, "a", 5, "main"), (0, 1, "a", 6, "worker")]
+    ops = [read(0, lane=lane, start_ns=10, end_ns=20, length=8) for lane in (0, 1)]
+    steps = [Span("step", 100 * k, 100 * k + 100, step=k) for k in range(3)]
+    waits = [Span("input_wait", 100 * k, 100 * k + 30, "input_wait", step=k) for k in range(3)]
+    capture = build_capture(tmp_path, ops=ops, files=["/a"], spans=steps + waits, lanes=lanes_table(ranks))
+    transform(capture, tmp_path / "more.capture", ranks=2, weak=True)
+    found = open_capture(tmp_path / "more.capture").lanes.to_pylist()
+    assert [(row["rank"], row["lane"], row["host"], row["pid"], row["role"]) for row in found] == [
+        (0, 0, "a", 5, "main"), (0, 1, "a", 6, "worker"), (1, 0, None, None, "main"), (1, 1, None, None, "worker"),
+    ]  # fmt: skip
+    transform(capture, tmp_path / "faster.capture", compute_speed=2)
+    found = open_capture(tmp_path / "faster.capture").lanes.to_pylist()
+    assert [(row["host"], row["pid"], row["role"]) for row in found] == [(None, None, "main"), (None, None, "worker")]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"compute_speed": 0.25}, {"compute_speed": 4}, {"batch": 2, "compute_speed": 4}, {"ranks": 2}],
+    ids=lambda each: "-".join(each),
+)
+def test_what_is_written_after_training_waits_for_the_end_of_training(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """A model is written 3 ms after the last step; the last batch fetch ended a long time before that."""
+    steps = 8
+    ops, spans = [], []
+    for rank in range(1 + ("ranks" in changes) * 3):
+        ops += [read(0, offset=step * 100, length=100, rank=rank, start_ns=step * 10 * MS) for step in range(steps)]
+        ops.append(write(1, length=100, rank=rank, start_ns=(10 * steps + 3) * MS))
+        spans += [Span("step", step * 10 * MS, (step + 1) * 10 * MS, step=step, rank=rank) for step in range(steps)]
+        spans += [Span("input_wait", step * 10 * MS, step * 10 * MS + 2 * US, rank=rank) for step in range(steps)]
+    source = build_capture(tmp_path, files=["/d/train", "/d/model"], ops=ops, spans=spans)
+    _, capture = changed(source, **changes)
+    again = transform(capture, tmp_path / "again.capture", compute_speed=2).path
+    for each in (capture, open_capture(again)):
+        table = rows(each)
+        written = table.filter(pa.array(codes(table, "op") == WRITE))["start_ns"].to_numpy()
+        assert len(written)
+        assert (written - each.spans["end_ns"].to_numpy().max() == 3 * MS).all()

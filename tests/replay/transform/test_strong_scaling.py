@@ -8,12 +8,13 @@ import pyarrow as pa
 import pytest
 
 from dxt_replay import open_capture, transform
-from dxt_replay.replay.transform.rewrite import Transformed
+from dxt_replay.replay.transform.result import Transformed
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.schema import READ, codes
 from dxt_replay.traces.store.reader import Capture
 from tests import simulated_application
 from tests.capture_builder import Op, Span, build_capture, read
+from tests.replay.transform.works import broken_rules
 from tests.simulated_application import MS, US, Application, Storage
 
 STEP = 10 * MS
@@ -110,6 +111,14 @@ def test_whole_files_go_to_the_ranks_by_name(tmp_path: Path, ranks: int) -> None
     assert sum(row["length"] for row in reads) == sum(row["length"] for row in rows(source))
     for name in range(4):
         assert [row["offset"] for row in reads if row["file_id"] == name] == [4096 * number for number in range(8)]
+
+
+def test_a_rank_reads_the_files_of_another_one_no_further_ahead_than_its_own(tmp_path: Path) -> None:
+    _, capture = changed(private_files(tmp_path), 1)
+    of_others = [row for row in rows(capture) if row["file_id"] in (1, 3) and row["feeds"] >= 4]
+    assert of_others
+    assert all(row["follows"] is not None and row["feeds"] - row["follows"] <= 4 for row in of_others)
+    assert not broken_rules(capture)
 
 
 def test_files_of_one_rank_cannot_be_shared(tmp_path: Path) -> None:

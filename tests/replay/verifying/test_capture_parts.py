@@ -28,7 +28,8 @@ from dxt_replay.traces.store.index import INDEX_NAME
 from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.traces.store.usage import StoredUsage
 from dxt_replay.traces.store.writer import write_capture_info, write_hdf5
-from tests.capture_builder import Span, build_capture, read, write
+from tests.capture_builder import Span, build_capture, lanes_table, read, write
+from tests.examples import examples
 
 
 def differences(found: Verified) -> list[Difference]:
@@ -86,7 +87,7 @@ def test_every_digest_is_that_of_the_file(whole: Path) -> None:
     }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_a_flipped_bit_anywhere_is_found(whole: Path, data: st.DataObject) -> None:
     file = data.draw(st.sampled_from(sorted(path for path in whole.rglob("*") if path.is_file())))
@@ -169,7 +170,9 @@ def test_a_fifo_in_place_of_a_file_is_named_and_not_waited_for(whole: Path, tmp_
     (copy / name).unlink()
     os.mkfifo(copy / name)
     assert name in {each.file for each in differences(dxt_replay.verify(copy))}
-    with pytest.raises(CaptureError, match=r"not a regular file|no capture\.json|is truncated, or another"):
+    with pytest.raises(
+        CaptureError, match=r"not a regular file|no capture\.json|does not have the size in index.parquet"
+    ):
         dxt_replay.open_capture(copy)
 
 
@@ -272,3 +275,26 @@ class TestSources:
         assert dxt_replay.verify(replay.path, sources=[source.path]).passed
         (source.path / "capture.json").write_text((source.path / "capture.json").read_text() + " ")
         assert not dxt_replay.verify(replay.path, sources=[source.path]).passed
+
+
+@pytest.mark.parametrize(
+    ("lanes", "what"),
+    [
+        ([(0, 0, "a", 1, None)], "lane 2 of rank 1"),
+        ([(0, 0, "a", 1, None), (0, 1, "a", 1, None), (1, 2, "b", 2, None)], "lane 1 of rank 0"),
+        ([(0, 0, "a", 1, None), (0, 0, "a", 1, None)], "contents"),
+    ],
+)
+def test_lanes_are_held_against_the_operations(
+    lanes: list[tuple[int, int, str | None, int | None, str | None]], what: str, tmp_path: Path
+) -> None:
+    right = [(0, 0, "a", 1, "main"), (1, 2, "b", 2, None)]
+    ops = [read(0, length=8), read(0, length=8, rank=1, lane=2)]
+    capture = build_capture(tmp_path, ops=ops, files=["/a"], lanes=lanes_table(right))
+    found = dxt_replay.verify(capture.path)
+    assert found.passed
+    assert {part.part: part.checked for part in found.places[0].parts}["lanes"] == 2
+    pq.write_table(lanes_table(lanes), capture.path / "lanes.parquet")
+    write_capture_info(capture.path, capture.info)  # with its new digest: only the contents are wrong
+    found = dxt_replay.verify(capture.path)
+    assert [(each.file, each.what) for each in differences(found)] == [("lanes.parquet", what)]

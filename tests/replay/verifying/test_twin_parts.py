@@ -40,11 +40,11 @@ def capture(tmp_path: Path) -> Capture:
         files=["/d/large", "/d/small", "/e/both", "/e/made", File("/d/seen", size=5000)],
         ops=[
             read(0, length=SIZE),
-            read(1, length=100),
-            read(2, length=500),
-            write(2, offset=100, length=50),
-            write(3, length=10),
-            read(4, length=0),
+            read(1, length=100, start_ns=2_000),
+            read(2, length=500, start_ns=4_000),
+            write(2, offset=100, length=50, start_ns=6_000),
+            write(3, length=10, start_ns=8_000),
+            read(4, length=0, start_ns=10_000),
         ],
     )
 

@@ -12,9 +12,10 @@ import pytest
 
 import dxt_replay
 from dxt_replay.replay.commands.main import main
+from dxt_replay.replay.show.counted_sections import counted_sections
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.store.reader import Capture
-from tests.capture_builder import Op, build_capture, read, write
+from tests.capture_builder import File, Op, build_capture, read, write
 from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_counters, write_dxt_log, write_log
 from tests.places import ROOT
 
@@ -37,7 +38,7 @@ def operations() -> list[Op]:
         other("stat", 0, 300),
         write(2, offset=0, length=2_000_000, start_ns=400),
         other("sync", 2, 500),
-        other("rename", 2, 600, offset=3),
+        other("rename", 2, 600, other_file_id=3),
         read(1, rank=1, offset=10, length=20, start_ns=100),
         read(4, rank=1, offset=0, length=50, start_ns=200, api="STDIO"),
     ]
@@ -153,6 +154,24 @@ def test_opens_and_seeks_may_be_more_but_not_fewer(source: Capture, tmp_path: Pa
     counted["data/a"] |= {"POSIX_OPENS": 1, "POSIX_DUPS": 1, "POSIX_FILENOS": 0}
     found = dxt_replay.compare_log(source, replay_log(tmp_path / "fewer.darshan", counted))
     assert [(each.what, each.expected, each.counted) for each in found.differences] == [("opens", 1, 0)]
+
+
+def test_seeks_that_only_counters_hold_are_not_asked_for(tmp_path: Path) -> None:
+    """The application made 7 on /data/a, of which 2 were traced: a replay makes these 2."""
+    files = [File("/data/a", counters={"posix_seeks": 7, "posix_reads": 1})]
+    ops = [read(0, length=10), other("seek", 0, 100), other("seek", 0, 200)]
+    source = build_capture(tmp_path, files=files, ops=ops)
+    counted = {"POSIX_OPENS": 2, "POSIX_READS": 1, "POSIX_BYTES_READ": 10, "POSIX_MAX_BYTE_READ": 9}
+    counted |= {"POSIX_SIZE_READ_0_100": 1, "POSIX_SEEKS": 2}
+    found = dxt_replay.compare_log(source, replay_log(tmp_path / "replay.darshan", {"data/a": counted}))
+    assert (found.verdict, found.added["seeks"]) == ("exact", 0)
+    assert (found.recorded["seeks"], found.expected["seeks"], found.counted["seeks"]) == (7, 2, 2)
+    totals, text = (section for section in counted_sections(found) if section.title.startswith(("Counts", "What")))
+    assert ("seeks", "7", "2", "2") in totals.rows
+    assert "5 seeks of the application were counted, not traced" in " ".join(line for (line,) in text.rows)
+    lost = {"data/a": counted | {"POSIX_SEEKS": 1}}
+    found = dxt_replay.compare_log(source, replay_log(tmp_path / "lost.darshan", lost))
+    assert [(each.what, each.expected, each.counted) for each in found.differences] == [("seeks", 2, 1)]
 
 
 def test_a_file_that_was_left_out_differs(source: Capture, tmp_path: Path) -> None:

@@ -99,6 +99,16 @@ def test_beyond_the_limit_values_are_rounded_to_the_documented_precision(sample:
     assert found.median == pytest.approx(np.median(sample), rel=RELATIVE_PRECISION)
 
 
+@given(st.lists(st.sampled_from([0.0, -0.0, *range(40)]), min_size=1, max_size=90), st.integers(1, 40))
+def test_values_are_exact_while_no_more_than_the_limit_are_distinct(sample: list[float], limit: int) -> None:
+    collector = DistributionCollector(limit=limit, pending=8)
+    for begin in range(0, len(sample), 3):
+        collector.add(np.array(sample[begin : begin + 3], dtype=np.float64) / 7)
+    found = collector.distribution()
+    assert found.exact == (len(set(sample)) <= limit)
+    assert found.count == len(sample)
+
+
 def test_rounding_bounds_the_number_of_values() -> None:
     collector = DistributionCollector(limit=1000)
     collector.add(np.random.default_rng(5).lognormal(10, 3, 200_000))

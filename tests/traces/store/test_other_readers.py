@@ -84,11 +84,11 @@ def test_a_capture_of_version_2_is_read(tmp_path: Path) -> None:
     capture = open_capture(VERSION_2)
     assert capture.info.schema_version == 2
     rows = [row for batch in capture.operations() for row in batch.to_pylist()]
-    assert [(row["rank"], row["op"], row["offset"], row["length"]) for row in rows] == [
-        (0, "read", 0, 4096),
-        (0, "read", 4096, 100),
-        (1, "write", 0, 7),
-        (1, "rename", 0, 0),
+    assert [(row["rank"], row["op"], row["offset"], row["length"], row["other_file_id"]) for row in rows] == [
+        (0, "read", 0, 4096, None),
+        (0, "read", 4096, 100, None),
+        (1, "write", 0, 7, None),
+        (1, "rename", -1, 0, 0),
     ]
     assert capture.paths() == ["/data/a", "/ckpt/b"]
     assert capture.spans.num_rows == 2

@@ -269,20 +269,28 @@ def test_a_window_counts_its_batch_fetches_from_its_first(tmp_path: Path) -> Non
     """Fetch k lies in step k, at its begin; read k feeds fetch k + 2 and begins at the end of fetch k."""
     fetches = [Span("input_wait", 100 * k, 100 * k + 10, "input_wait", step=k) for k in range(6)]
     steps = [Span("step", 100 * k, 100 * k + 100, step=k) for k in range(6)]
-    ops = [read(0, start_ns=100 * k + 10, end_ns=100 * k + 50, feeds=k + 2, follows=2 * k + 1) for k in range(6)]
+    ops = [
+        read(0, start_ns=100 * k + 10, end_ns=100 * k + 50, feeds=k + 2, follows=k, follows_end=True) for k in range(6)
+    ]
     info = CaptureInfo(job=Job(nprocs=1, run_time_s=1), ranks=(0,), dependencies="known")
     capture = build_capture(tmp_path, ops=ops, files=["/a"], spans=fetches + steps, info=info)
 
     def columns(part: Part) -> list[tuple[Any, ...]]:
         rows = [row for batch in part_of(capture, part).operations() for row in batch.to_pylist()]
-        return [(row["start_ns"], row["feeds"], row["follows"]) for row in rows]
+        return [(row["start_ns"], row["feeds"], row["follows"], row["follows_end"]) for row in rows]
 
-    assert columns(Part.parse(steps="2-4")) == [(210, 2, 1), (310, None, 3), (410, None, 5)]
-    assert columns(Part(from_ns=205, until_ns=315)) == [(210, None, 1), (310, None, 3)]
-    assert columns(Part(from_ns=220)) == [(310, 2, 1), (410, None, 3), (510, None, 5)]
-    assert columns(Part(from_ns=211, until_ns=312)) == [(310, None, 1)]
+    assert columns(Part.parse(steps="2-4")) == [(210, 2, 0, True), (310, None, 1, True), (410, None, 2, True)]
+    assert columns(Part(from_ns=205, until_ns=315)) == [(210, None, 0, True), (310, None, 1, True)]
+    assert columns(Part(from_ns=220)) == [(310, 2, 0, True), (410, None, 1, True), (510, None, 2, True)]
+    assert columns(Part(from_ns=211, until_ns=312)) == [(310, None, 0, True)]
     only = part_of(capture, Part(from_ns=220)).operations(columns=["feeds"])
     assert [batch.column("feeds").to_pylist() for batch in only] == [[2, None, None]]
+    (only,) = part_of(capture, Part(from_ns=211, until_ns=412)).operations(columns=["follows_end"])
+    assert only.to_pylist() == [{"follows_end": True}, {"follows_end": True}]
+    before = [read(0, start_ns=350, feeds=3, follows=1, follows_end=True)]
+    earlier = build_capture(tmp_path, name="before", ops=before, files=["/a"], spans=fetches + steps, info=info)
+    (only,) = part_of(earlier, Part(from_ns=250)).operations(columns=["follows_end"])
+    assert only.to_pylist() == [{"follows_end": None}]
 
 
 def test_a_window_without_a_fetch_has_no_dependencies(tmp_path: Path) -> None:
@@ -291,7 +299,7 @@ def test_a_window_without_a_fetch_has_no_dependencies(tmp_path: Path) -> None:
     info = CaptureInfo(job=Job(nprocs=1, run_time_s=1), ranks=(0,), dependencies="known")
     capture = build_capture(tmp_path, ops=ops, files=["/a"], spans=spans, info=info)
     (batch,) = part_of(capture, Part(from_ns=20)).operations()
-    assert (batch.column("feeds").to_pylist(), batch.column("follows").to_pylist()) == ([None], [None])
+    assert [batch.column(name).to_pylist() for name in ("feeds", "follows", "follows_end")] == [[None]] * 3
 
 
 def test_an_instant_is_in_the_window_that_it_begins_in(tmp_path: Path) -> None:

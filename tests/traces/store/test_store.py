@@ -34,6 +34,7 @@ from dxt_replay.traces.store.writer import (
     write_files,
 )
 from tests.capture_builder import File, Op, Span, build_capture, ops_table, read, write
+from tests.examples import examples
 
 INT63 = st.integers(0, 2**62)
 PLACES = st.integers(0, 2**62 - 1)  # a file's size, the sum of two, is an int64 too
@@ -61,6 +62,7 @@ OPERATIONS = st.lists(
         origin=st.sampled_from(ORIGINS),
         feeds=st.none() | st.integers(0, 2**31 - 1),
         follows=st.none() | st.integers(0, 2**31 - 1),
+        follows_end=st.booleans(),
         ready_ns=st.none() | st.integers(0, 2**60),
     ),
     max_size=40,
@@ -68,7 +70,7 @@ OPERATIONS = st.lists(
 
 
 @example([read(0, offset=2**62 - 1, length=2**62 - 1)])
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(OPERATIONS)
 def test_operations_come_back_bit_for_bit(tmp_path_factory, operations):
     capture = build_capture(tmp_path_factory.mktemp("store"), ops=operations, files=["/a", "/b", "/c"], ranks=range(5))
@@ -234,11 +236,11 @@ def test_a_capture_of_version_1_is_read(tmp_path):
 
 
 def test_what_version_2_brought_comes_back(tmp_path):
-    ops = [Op("rename", 0, offset=1, start_ns=1, end_ns=1, origin="reconstructed")]
+    ops = [Op("rename", 0, other_file_id=1, start_ns=1, end_ns=1, origin="reconstructed")]
     capture = build_capture(tmp_path, ops=ops, files=["/a", "/b"])
-    assert [(row["op"], row["offset"], row["origin"]) for row in capture.operations().__next__().to_pylist()] == [
-        ("rename", 1, "reconstructed")
-    ]
+    assert [
+        (row["op"], row["other_file_id"], row["origin"]) for row in capture.operations().__next__().to_pylist()
+    ] == [("rename", 1, "reconstructed")]
     states = np.ma.masked_array(np.array([1, 0], dtype=np.int8), mask=[False, True])
     files = table_from_columns(
         {**{name: capture.files[name] for name in capture.files.column_names if name not in ("offsets", "format")},

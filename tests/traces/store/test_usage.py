@@ -12,7 +12,7 @@ from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.schema import OPS, USAGE_SCHEMA
 from dxt_replay.traces.store.index import INDEX_NAME
 from dxt_replay.traces.store.reader import Capture, open_capture
-from dxt_replay.traces.store.usage import UsageCounter
+from dxt_replay.traces.store.usage import StoredUsage, UsageCounter
 from tests.capture_builder import Op, build_capture, ops_table, with_counts_of
 
 ROWS = st.builds(
@@ -53,7 +53,7 @@ def test_a_rename_names_its_other_file_and_reaches_nowhere() -> None:
     counter.add(
         ops_table(
             [
-                Op("rename", 1, offset=7),
+                Op("rename", 1, other_file_id=7),
                 Op("read", 2, offset=3, length=10, start_ns=2),
             ]
         )
@@ -81,6 +81,17 @@ def test_the_writer_stores_what_a_scan_would_find(tmp_path: Path, monkeypatch: p
         assert again.usage(rank).sort_by(order).equals(scanned[rank].sort_by(order))
 
 
+@pytest.mark.parametrize("asked", [(0,), (3,), (1, 2), (0, 3), (0, 2, 5), (0, 1, 2, 3, 5)])
+def test_the_counts_of_some_ranks_are_theirs(tmp_path: Path, asked: tuple[int, ...]) -> None:
+    ranks = (0, 1, 2, 3, 5)
+    ops = [Op("read", rank=rank, file_id=file, length=rank + 1) for rank in ranks for file in range(rank % 2 + 1)]
+    capture = build_capture(tmp_path, ops=ops, files=["/a", "/b"])
+    found = StoredUsage(capture.path / INDEX_NAME, capture.files.num_rows).of(asked)
+    assert found is not None
+    keys = zip(*(found[name].to_pylist() for name in ("rank", "file_id", "least_length")), strict=True)
+    assert sorted(keys) == sorted((op.rank, op.file_id, op.length) for op in ops if op.rank in asked)
+
+
 def test_counts_that_do_not_add_up_are_counted_anew(tmp_path: Path) -> None:
     capture = two_ranks(tmp_path)
     ops = [Op("read", 0, length=1), Op("read", 0, rank=3, length=1)]
@@ -105,7 +116,7 @@ def test_rows_that_the_stored_counts_contradict_are_damage(tmp_path: Path, count
     again = with_counts_of(capture, other)
     assert len(list(again.operations())) == 1, "who does not rely on the counts reads the rows"
     again.usage(0)
-    with pytest.raises(CaptureError, match=r"rank 0 are not those that index\.parquet counts"):
+    with pytest.raises(CaptureError, match=r"rank 0 differ from the counts in index\.parquet"):
         list(again.operations(0))
     assert list(again.operations(0, columns=["start_ns"]))
 

@@ -17,7 +17,7 @@ import pytest
 
 from dxt_replay.traces.errors import CaptureError, MissingDependencyError, UsageError, WorkerError
 from dxt_replay.traces.store.reader import Capture, open_capture
-from dxt_replay.traces.workers.workers import ALONE, OPERATIONS_PER_WORKER, Workers
+from dxt_replay.traces.workers.workers import AHEAD, ALONE, OPERATIONS_PER_WORKER, Workers
 from tests.capture_builder import build_capture, read
 from tests.places import ROOT
 
@@ -40,14 +40,14 @@ def refusing(piece: int) -> int:
 
 @dataclass(frozen=True)
 class Dying:
-    """Ends its process at piece 3: for ever, or until it has left a mark."""
+    """Ends a worker at piece 1, which the caller of two processes never does: for ever, or until it has left a mark."""
 
     folder: Path
     once: bool
 
     def __call__(self, piece: int) -> int:
         (self.folder / f"{piece}-{os.getpid()}").touch()
-        if piece == 3 and not (self.once and (self.folder / "died").exists()):
+        if piece == 1 and not (self.once and (self.folder / "died").exists()):
             (self.folder / "died").touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return piece
@@ -76,23 +76,45 @@ def test_sums_are_the_same_bit_for_bit() -> None:
     assert len(found) == 1
 
 
-def test_the_processes_are_others_stay_for_the_next_pass_and_end() -> None:
-    with Workers(2) as workers:
+@pytest.mark.parametrize("count", [2, 3])
+def test_the_caller_works_too_and_the_other_processes_stay_for_the_next_pass_and_end(count: int) -> None:
+    with Workers(count) as workers:
         with workers.results(in_process, PIECES) as results:
-            first = set(results)
+            first = list(results)
         with workers.results(in_process, PIECES) as results:
-            second = set(results)
-        assert 1 <= len(first | second) <= 2
-        assert os.getpid() not in first | second
-    assert not any(alive(pid) for pid in first | second)
+            second = list(results)
+        others = {*first, *second} - {os.getpid()}
+        assert 1 <= len(others) <= count - 1
+        assert os.getpid() in first
+        assert all(map(alive, others))
+    assert not any(map(alive, others))
+
+
+@pytest.mark.parametrize(("count", "pieces"), [(2, 2), (2, 3), (3, 12), (8, 2), (8, 5)])
+def test_no_more_pieces_are_in_memory_than_the_processes_need(tmp_path: Path, count: int, pieces: int) -> None:
+    """The caller folds one result at a time; each begun piece leaves a mark."""
+    with Workers(count) as workers, workers.results(partial(marked, tmp_path), range(pieces)) as results:
+        for folded, piece in enumerate(results):
+            assert piece == folded
+            assert len(list(tmp_path.iterdir())) <= folded + AHEAD * count
+
+
+def marked(folder: Path, piece: int) -> int:
+    (folder / str(piece)).touch()
+    return piece
 
 
 @pytest.mark.parametrize(
     ("pieces", "operations"), [(1, None), (12, OPERATIONS_PER_WORKER), (12, 2 * OPERATIONS_PER_WORKER - 1)]
 )
 def test_little_work_starts_no_process(pieces: int, operations: int | None) -> None:
-    with Workers() as workers, workers.results(in_process, PIECES[:pieces], operations=operations) as results:
-        assert set(results) == {os.getpid()}
+    said: list[str] = []
+    with Workers() as workers:
+        workers.on_choice = said.append
+        with workers.results(in_process, PIECES[:pieces], operations=operations) as results:
+            assert set(results) == {os.getpid()}
+    assert len(said) == 1
+    assert said[0].startswith("one process does all the work: ")
 
 
 def test_an_error_comes_at_its_piece_and_as_it_was_raised() -> None:
@@ -103,18 +125,26 @@ def test_an_error_comes_at_its_piece_and_as_it_was_raised() -> None:
 
 
 def test_a_piece_whose_worker_dies_is_done_again(tmp_path: Path) -> None:
-    with Workers(2) as workers, workers.results(Dying(tmp_path, once=True), PIECES) as results:
-        assert list(results) == list(PIECES)
-    assert len(list(tmp_path.glob("3-*"))) == 2
+    said: list[str] = []
+    with Workers(2) as workers:
+        workers.on_death = said.append
+        with workers.results(Dying(tmp_path, once=True), PIECES, named=lambda piece: f"rank {piece}") as results:
+            assert list(results) == list(PIECES)
+    assert len(list(tmp_path.glob("1-*"))) == 2
+    assert len(said) == 1
+    assert "a worker died at rank" in said[0]
+    assert "it was replaced" in said[0]
 
 
 def test_a_piece_whose_worker_dies_twice_is_named(tmp_path: Path) -> None:
     work = Dying(tmp_path, once=False)
     with Workers(2) as workers, workers.results(work, PIECES, named=lambda piece: f"rank {piece}") as results:
-        assert [next(results) for _ in range(3)] == [0, 1, 2]
-        with pytest.raises(WorkerError, match=r"a worker died twice at rank 3: .*fewer --workers"):
+        assert next(results) == 0
+        with pytest.raises(WorkerError, match=r"a worker died twice at rank 1: .*fewer --workers"):
             next(results)
-    assert not any(alive(int(mark.name.partition("-")[2])) for mark in tmp_path.glob("*-*"))
+    pids = {int(mark.name.partition("-")[2]) for mark in tmp_path.glob("*-*")} - {os.getpid()}
+    assert pids
+    assert not any(map(alive, pids))
 
 
 def write_for_ever(folder: Path, piece: int) -> None:
@@ -168,7 +198,7 @@ def test_when_a_pass_ends_early_nobody_works_any_more(tmp_path: Path) -> None:
         waiting.submit(interrupt_when, lambda: len(list(tmp_path.iterdir())) == 2)
         with pytest.raises(KeyboardInterrupt):
             next(results)
-        assert not any(alive(int(mark.name)) for mark in tmp_path.iterdir())
+        assert [int(mark.name) for mark in tmp_path.iterdir() if alive(int(mark.name))] == [os.getpid()]
 
 
 def interrupt_when(condition: Callable[[], bool]) -> None:
@@ -213,7 +243,7 @@ def test_the_end_of_a_script_ends_its_workers(tmp_path: Path, number: int) -> No
 
 @pytest.mark.parametrize("count", [0, -1])
 def test_at_least_one_process_works(count: int) -> None:
-    with pytest.raises(UsageError, match=f"--workers {count}: at least 1 process works"):
+    with pytest.raises(UsageError, match=f"--workers {count}: give at least 1"):
         Workers(count)
 
 

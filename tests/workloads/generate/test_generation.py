@@ -61,9 +61,11 @@ def test_what_feeds_a_fetch_neither_goes_back_nor_waits_for_it(captures: list[Ca
     for rank in capture.ranks:
         last: dict[int, tuple[int, int]] = {}
         for batch in capture.operations(rank):
-            lane, feeds, follows = (
-                batch.column(column).to_numpy(zero_copy_only=False) for column in ("lane", "feeds", "follows")
+            lane, feeds, follows, end = (
+                batch.column(column).to_numpy(zero_copy_only=False)
+                for column in ("lane", "feeds", "follows", "follows_end")
             )
+            follows = 2 * follows + (end == True)  # noqa: E712 - an array of objects, None where it is not known
             for of_lane in np.unique(lane).tolist():
                 mine = lane == of_lane
                 fed, followed = feeds[mine], follows[mine]
@@ -120,8 +122,8 @@ def test_a_run_by_hand(tmp_path: Path) -> None:
     rows = [row for batch in capture.operations(1) for row in batch.to_pylist()]
     assert [row["start_ns"] for row in rows[:10]] == [number * 10**6 for number in range(10)]
     assert [row["file_id"] for row in rows] == [2] * 10 + [3] * 10
-    assert {(row["feeds"], row["follows"]) for row in rows[:10]} == {(0, 0)}
-    assert {(row["feeds"], row["follows"]) for row in rows[10:]} == {(1, 1)}
+    assert {(row["feeds"], row["follows"], row["follows_end"]) for row in rows[:10]} == {(0, 0, False)}
+    assert {(row["feeds"], row["follows"], row["follows_end"]) for row in rows[10:]} == {(1, 0, True)}
     assert rows[10]["start_ns"] == 10 * 10**6  # the first batch was fetched
     spans = [row for row in capture.spans.to_pylist() if row["rank"] == 1]
     waits = [(row["start_ns"], row["end_ns"]) for row in spans if row["kind"] == "input_wait"]

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dxt_replay.workloads.generate.sample_order import sample_order, scattered, share
+from tests.examples import examples
 from tests.workloads.generate.workload_cases import workload_of
 
 
@@ -73,7 +74,7 @@ def test_scattering_is_a_permutation(size, seed):
     assert sorted(scattered(np.arange(size), size, seed).tolist()) == list(range(size))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     loader=st.sampled_from(["pytorch", "dali", "tensorflow"]),
     files=st.integers(1, 30),
@@ -128,7 +129,7 @@ def stream_by_hand(*, files, per_file, ranks, rank, streams, number):
     return found
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     files=st.integers(1, 9),
     per_file=st.integers(1, 5),

@@ -14,6 +14,7 @@ from dxt_replay.workloads.generate.generation import generate
 from dxt_replay.workloads.generate.read_ahead import DataFiles
 from dxt_replay.workloads.generate.sample_order import Share
 from dxt_replay.workloads.generate.tfrecord_reads import TfrecordReads
+from tests.examples import examples
 from tests.workloads.generate.test_dlio_runs import visits
 from tests.workloads.generate.workload_cases import workload_of
 
@@ -107,7 +108,7 @@ def test_what_a_second_pass_reads_is_what_strace_shows():
     assert 0 < np.count_nonzero(pieces.needed) < len(pieces.needed)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(
     files=st.integers(1, 9),
     per_file=st.integers(1, 12),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dxt_replay.profiler_merge.profiles.xplane.decode import find_profiles, read_profile
 from tests import xplane_writer as writer
+from tests.examples import examples
 from tests.places import SHARED
 from tests.profiler_merge.profiles.xplane.profile_cores import (  # noqa: F401
     COMPILED,
@@ -23,7 +24,7 @@ CAPTURES = SHARED / "captures"
 QUICK = "cosmoflow_threads"
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(edits=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=6))
 @example(edits=[(3, 0x80)])
 def test_cores_agree_on_damaged_input(write, edits):
@@ -56,7 +57,7 @@ _line = st.builds(
 )
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines=st.lists(_line, min_size=1, max_size=4))
 def test_whatever_is_written_is_read_by_both_cores(write, lines):
     path = write(writer.profile(lines))

@@ -18,6 +18,7 @@ from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.file_rows import exact_paths
 from dxt_replay.traces.schema import OPS, codes
 from dxt_replay.traces.store.reader import open_capture
+from tests.examples import examples
 from tests.places import recorded
 
 T = 1_795_306_000
@@ -37,7 +38,7 @@ def trace(path, *lines, tid=100):
 def operations(path, **options):
     """(operation, path, offset, length) in order, of all ranks."""
     job = read_strace([path], **options)
-    rows = np.concatenate([job.of_rank(rank) for rank in range(job.nprocs)])
+    rows = np.concatenate([job.of_rank(rank)[0] for rank in range(job.nprocs)])
     return [(OPS[row["op"]], job.paths[row["file"]].decode(), int(row["offset"]), int(row["length"])) for row in rows]
 
 
@@ -53,7 +54,8 @@ def test_the_reads_of_a_job_are_where_they_were(form, tmp_path):
     files = sorted(found.iterdir()) if found.is_dir() else [found]
     job = read_strace(files)
     pids = {process.number: process.pid for process in job.ranks[0].processes}
-    rows = job.of_rank(0)
+    rows, threads = job.of_rank(0)
+    main = json.loads(recorded(f"other-sources/strace/truth-{form}.json").read_text())["reads"][0][0]
     raw = [number for number, path in enumerate(job.paths) if path.endswith(b"/raw.bin")]
     found = rows[(rows["op"] == OPS.index("read")) & np.isin(rows["file"], raw)]
     mine = sorted((pids[row["process"]], row["start_ns"], row["offset"], row["length"]) for row in found)
@@ -64,7 +66,15 @@ def test_the_reads_of_a_job_are_where_they_were(form, tmp_path):
     late = np.array([one[1] - other[1] for one, other in zip(mine, true, strict=True)])
     assert 0 < np.median(late) < 1_000_000
 
+    # Workers of the program were forked, and its other thread is the queue's.
+    assert {process.pid for process, _ in threads} >= {pid for pid, *_ in truth}
     result = merge(files, [], tmp_path / "a.capture", MergeOptions())
+    lanes = open_capture(tmp_path / "a.capture").lanes.to_pylist()
+    assert {(row["pid"], row["thread"], row["role"]) for row in lanes if row["pid"] == row["thread"]} == {
+        (main, main, "main"), *((pid, pid, "worker") for pid, *_ in truth if pid != main),
+    }  # fmt: skip
+    assert [(row["pid"], row["role"]) for row in lanes if row["pid"] != row["thread"]] == [(main, "thread")]
+    assert {row["host"] for row in lanes} == {None}
     assert (len(result.info.ranks), result.operations, result.reconstructed) == (1, 795, 0)
     assert result.info.sources[0].kind == "strace"
     assert any("memory-mapped: /scratch/train/data/raw.bin" in text for text in result.info.warnings)
@@ -94,6 +104,26 @@ def test_a_position_belongs_to_the_open_file(tmp_path):
     assert data(path) == [("/d/x", *found) for found in ((0, 10), (10, 7), (0, 5), (20, 10), (1000, 8), (5, 1))]
     opened = [row for row in operations(path) if row[0] in ("open", "seek")]
     assert opened == [("open", "/d/x", -1, 0), ("open", "/d/x", -1, 0), ("seek", "/d/x", 20, 0)]
+
+
+def test_opens_keep_their_flags_and_direct_io_is_said(tmp_path):
+    path = trace(
+        tmp_path / "a",
+        'openat(AT_FDCWD</d>, "x", O_RDONLY|O_DIRECT|O_CLOEXEC) = 3</d/x>',
+        'read(3</d/x>, ""..., 10) = 10',
+        'openat(AT_FDCWD</d>, "y", O_RDWR|O_CREAT|O_EXCL|O_APPEND|O_DSYNC, 0666) = 4</d/y>',
+        'creat("/d/z", 0666) = 5</d/z>',
+    )
+    merge([path], [], tmp_path / "a.capture", MergeOptions())
+    capture = open_capture(tmp_path / "a.capture")
+    (batch,) = capture.operations(0, columns=["op", "open_flags"])
+    found = dict.fromkeys(("open", "read"), ())
+    for op, flags in zip(batch["op"].to_pylist(), batch["open_flags"].to_pylist(), strict=True):
+        found[op] = (*found[op], flags)
+    read_only, written, append, create, exclusive, truncate, direct, sync = (1 << bit for bit in range(8))
+    all_of_y = read_only | written | append | create | exclusive | sync
+    assert found == {"open": (read_only | direct, all_of_y, written | create | truncate), "read": (None,)}
+    assert any(text.startswith("1 open asked for direct I/O (O_DIRECT)") for text in capture.info.warnings)
 
 
 def test_a_file_that_is_made_anew_is_empty(tmp_path):
@@ -144,7 +174,7 @@ def test_a_fork_shares_positions_and_a_thread_shares_descriptors(tmp_path):
     ]  # fmt: skip
     (rank,) = read_strace([path]).ranks
     assert [process.pid for process in rank.processes] == [100, 200]
-    assert read_strace([path]).of_rank(0)["thread"].max() == 2
+    assert read_strace([path]).of_rank(0)[0]["thread"].max() == 2
 
 
 def test_writes_and_names(tmp_path):
@@ -177,8 +207,9 @@ def test_writes_and_names(tmp_path):
     capture = open_capture(tmp_path / "a.capture")
     names = capture.files["path"].to_pylist()
     (rows,) = capture.operations(0)
-    targets = rows["offset"].to_numpy()[codes(rows, "op") == OPS.index("rename")]
+    targets = [file for file in rows["other_file_id"].to_pylist() if file is not None]
     assert [names[file] for file in targets] == ["/d/t", "/d/u"]
+    assert set(rows["offset"].to_numpy()[codes(rows, "op") == OPS.index("rename")]) == {-1}
     assert any("1 unlink left out" in text for text in capture.info.warnings)
 
 
@@ -286,8 +317,8 @@ def test_damage_is_counted_and_the_rest_is_read(tmp_path):
     assert not job.complete
     path.write_bytes(gzip.compress(whole)[:-40])
     cut = read_strace([path])
-    assert cut.warnings[0].startswith("cut off: b")
-    assert 0 < len(cut.of_rank(0)) < 200
+    assert cut.warnings[0].startswith("the end of b")
+    assert 0 < len(cut.of_rank(0)[0]) < 200
 
 
 @pytest.mark.parametrize(
@@ -311,7 +342,7 @@ def test_what_cannot_be_used_says_why(tmp_path, text, said):
         st.tuples(st.integers(0, 2), st.sampled_from(["read", "pread", "seek", "dup"]), st.integers(0, 50)), max_size=40
     )
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_offsets_are_those_of_the_kernel(tmp_path_factory, steps):
     """Random calls are carried out on a real file, and written down as strace does."""
     folder = tmp_path_factory.mktemp("kernel")

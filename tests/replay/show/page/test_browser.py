@@ -6,9 +6,6 @@ unless DXT_REPLAY_REQUIRE_BROWSER=1.
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,32 +15,32 @@ import pytest
 from dxt_replay.profiler_merge.analysis.overview import overview
 from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.replay.fidelity.compare import compare
+from dxt_replay.replay.show.page.capacity_page import capacity_page
 from dxt_replay.replay.show.page.data import lag_course
 from dxt_replay.replay.show.page.html import report_page
 from dxt_replay.traces.samples import sample
 from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.traces.units import MIB
 from tests.capture_builder import build_capture, read
+from tests.replay.show.page.chromium import (
+    BROWSER,
+    DRAWN,
+    DRIVER,
+    LONGEST_S,
+    REQUIRED,
+    chromium,
+    opened,
+    requested,
+)
 from tests.replay.show.page.pages import HOSTILE, SHOWN, page_of, training
-
-REQUIRED = os.environ.get("DXT_REPLAY_REQUIRE_BROWSER") == "1"
-"""As in CI: a browser that is missing is a failure."""
+from tests.replay.show.page.test_capacity_page import FOUND as CAPACITY
 
 if not REQUIRED:
     pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(
     not REQUIRED and (BROWSER is None or DRIVER is None),
     reason="chromium or chromedriver is not installed: apt-get install chromium chromium-driver",
 )
-
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-component-update",
-    "--disable-background-networking", "--disable-sync", "--disable-dev-shm-usage",
-)  # fmt: skip
-DRAWN = "return document.documentElement.dataset.complete"
-LONGEST_S = 60
-"""A page that is not drawn by then has failed; it takes about two."""
 
 CUT_OFF = """
   const over = [...document.querySelectorAll('.chart')].filter((chart) =>
@@ -59,18 +56,8 @@ CUT_OFF = """
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from selenium import webdriver
-
-    assert BROWSER, "chromium is required and not installed"
-    assert DRIVER, "chromedriver is required and not installed"
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    yield driver
-    driver.quit()
+    with chromium(tmp_path_factory.mktemp("browser")) as driver:
+        yield driver
 
 
 @pytest.fixture(scope="module")
@@ -86,30 +73,11 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "hostile": page_of(source)[1],
         "wide": page_of(build_capture(folder, ops=reads, files=["/data"], name="wide"))[1],
         "both": report_page(overview(source), overview(replay), compare(source, replay), lag_course(replay)),
+        "capacity": capacity_page(CAPACITY),
     }
     for name, text in texts.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")
     return {name: folder / f"{name}.html" for name in texts}
-
-
-def opened(browser: Any, page: Path, width: int = 1280) -> Any:
-    """The browser with a page that has been drawn in a window of that width."""
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    for kind in ("browser", "performance"):
-        browser.get_log(kind)
-    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    browser.get(page.as_uri())
-    WebDriverWait(browser, LONGEST_S, poll_frequency=0.05).until(lambda driver: driver.execute_script(DRAWN))
-    return browser
-
-
-def requested(browser: Any) -> list[str]:
-    """What the page asked for, but for what it carries itself."""
-    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    urls = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
-    return [url for url in urls if not url.startswith(("data:", "blob:", "chrome:"))]
 
 
 def bars_drawn(browser: Any) -> int:
@@ -154,6 +122,8 @@ def zoomed(browser: Any, chart: str, low: float, high: float) -> None:
         ("hostile", 1280),
         ("both", 1280),
         ("both", 400),
+        ("capacity", 1280),
+        ("capacity", 400),
     ],
 )
 def test_it_opens_without_errors_or_requests(browser: Any, pages: dict[str, Path], name: str, width: int) -> None:
@@ -168,6 +138,13 @@ def test_it_opens_without_errors_or_requests(browser: Any, pages: dict[str, Path
     wide = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert browser.execute_script(wide) <= 0, "the page is wider than its window"
     assert browser.execute_script(CUT_OFF) == []
+
+
+def test_the_capacity_and_its_curves_are_on_the_first_screen(browser: Any, pages: dict[str, Path]) -> None:
+    opened(browser, pages["capacity"])
+    ends = "return ['.verdict', '.chart'].map((each) => document.querySelector(each).getBoundingClientRect().bottom)"
+    answer, curves = browser.execute_script(ends)
+    assert 0 < answer < curves < browser.execute_script("return window.innerHeight")
 
 
 def test_charts_follow_the_window(browser: Any, pages: dict[str, Path]) -> None:

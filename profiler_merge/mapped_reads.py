@@ -1,0 +1,276 @@
+"""Reads of mapped files, from the page faults that `dxt-replay record` collected, as operations with interface MMAP.
+
+Each fault becomes a read of the pages that the thread then used: to the next fault, if that is one of the next 16 pages
+(the kernel maps up to 16 cached pages with one fault, and nobody sees the use of these), else of the one page. A
+run that begins with the next 16 pages after a lone one goes back to that. Faults at most `JOINED_NS` apart become one
+read. A mapping that was read becomes an open, and a close of the process's earlier
+mapping of that file, because a new mapping begins the kernel's read-ahead anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from dxt_replay.profiler_merge.lane_facts import MAIN, THREAD, LaneFacts
+from dxt_replay.profiler_merge.left_out import shown
+from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.recorder_files import PAGE_FAULTS
+from dxt_replay.traces.schema import APIS, OPS, READ, TRACED, Unseen
+from dxt_replay.traces.unseen import recording_of
+
+PAGE_BYTES = 4096
+AROUND_BYTES = 16 * PAGE_BYTES
+"""What one fault maps at most of pages that are cached (`fault_around_bytes`), aligned to its size."""
+
+_OVERLOOKED = 0.01
+"""Share of a file's resident bytes that may lie outside of all faults."""
+
+JOINED_NS = 5_000
+MOST_BYTES = 1 << 20
+"""Longest read that is made of several faults."""
+
+MINOR, MAJOR, MAPPING = range(3)
+"""Kinds of rows: a fault that did not wait, one that did, and a mapping that was made."""
+
+FAULT_ROW = np.dtype(
+    [(name, "<i8") for name in ("start_ns", "end_ns", "offset", "length")]
+    + [(name, "<i4") for name in ("pid", "tid", "file", "kind")]
+)
+"""As `recorder._page_faults` writes it."""
+
+MAPPED_ROW = np.dtype(
+    [(name, np.int64) for name in ("start_ns", "end_ns", "offset", "length")]
+    + [(name, np.int32) for name in ("tid", "file", "op")]
+)
+"""An operation on a mapped file, CLOCK_REALTIME."""
+
+_MMAP, _OPEN, _CLOSE = APIS.index("MMAP"), OPS.index("open"), OPS.index("close")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MappedReads:
+    """The faults of a recording.
+
+    paths, sizes: of the files by number; a size of 0 is not known. faults: `FAULT_ROW`, CLOCK_REALTIME.
+    complete: whether the kernel kept every record.
+    """
+
+    paths: Sequence[bytes] = ()
+    sizes: Sequence[int] = ()
+    faults: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=FAULT_ROW))
+    complete: bool = True
+
+    @cached_property
+    def _by_process(self) -> Mapping[int, np.ndarray]:
+        order = np.argsort(self.faults["pid"], kind="stable")
+        pids, first = np.unique(self.faults["pid"][order], return_index=True)
+        return dict(zip(pids.tolist(), np.split(order, first[1:]), strict=True)) if len(order) else {}
+
+    def of_process(self, pid: int | None) -> np.ndarray:
+        """`MAPPED_ROW` of a process, in order of start."""
+        places = None if pid is None else self._by_process.get(pid)
+        if places is None:
+            return np.empty(0, dtype=MAPPED_ROW)
+        rows = self.faults[places]
+        sizes = np.array(self.sizes, dtype=np.int64)[rows["file"]]
+        rows = rows[(rows["kind"] == MAPPING) | (sizes <= 0) | (rows["offset"] < sizes)]
+        faults = rows[rows["kind"] != MAPPING]
+        threads = (faults[faults["tid"] == tid] for tid in np.unique(faults["tid"]).tolist())
+        done = np.concatenate([_mappings(rows), *map(_reads, threads)])
+        sizes = np.array(self.sizes, dtype=np.int64)[done["file"]]
+        done["length"] = np.where(sizes > 0, np.minimum(done["length"], sizes - done["offset"]), done["length"])
+        done["length"][done["op"] != READ] = 0
+        return done[np.lexsort((done["op"] == READ, -done["op"], done["start_ns"]))]
+
+    def still_unseen(self, unseen: Iterable[Unseen], placed: Collection[int]) -> tuple[Unseen, ...]:
+        """Without the mapped bytes that these reads hold: 0 for a file whose reads they all are.
+
+        placed: ids of the processes whose reads are in the capture."""
+        known, left = self._reached(), []
+        elsewhere = self.faults["file"][~np.isin(self.faults["pid"], list(placed))]
+        known = {name: most for name, most in known.items() if self.complete and name not in self._shown(elsewhere)}
+        for each in unseen:
+            most = known.get(each.name) if each.kind == "mapped" else None
+            if most is not None:
+                rest = 0 if each.bytes is None else max(each.bytes - most, 0)
+                each = replace(each, bytes=rest if rest > _OVERLOOKED * (each.bytes or 0) else 0)
+            left.append(each)
+        return tuple(left)
+
+    def _shown(self, files: np.ndarray) -> set[str]:
+        return {shown(self.paths[file]) for file in np.unique(files).tolist()}
+
+    def _reached(self) -> dict[str, int]:
+        """Path as captures show it -> bytes that the faults may have mapped, which the size of the file bounds."""
+        data = self.faults[self.faults["kind"] != MAPPING]
+        windows = np.unique(np.stack([data["file"].astype(np.int64), data["offset"] // AROUND_BYTES]), axis=1)
+        count = np.bincount(windows[0], minlength=len(self.paths)) * AROUND_BYTES
+        return {shown(path): int(most) for path, most in zip(self.paths, count, strict=True)}
+
+    def found_among(self, paths: Sequence[bytes]) -> list[int]:
+        """The index in `paths` of each file, by its name or where a link leads; -1 for none."""
+        named = {path: number for number, path in enumerate(paths)}
+        if any(path not in named for path in self.paths):
+            for path, number in list(named.items()):
+                named.setdefault(os.path.realpath(path), number)
+        return [named.get(path, -1) for path in self.paths]
+
+
+def _mappings(rows: np.ndarray) -> np.ndarray:
+    """Opens and closes of a process's mappings that were read before the file was mapped again."""
+    found = []
+    for file in np.unique(rows["file"]).tolist():
+        mine = rows[rows["file"] == file]
+        made = np.flatnonzero(mine["kind"] == MAPPING)
+        read = np.diff(np.append(made, len(mine))) > 1
+        opens = _operations(mine[made[read]], _OPEN)
+        closes = opens[1:].copy()
+        closes["op"] = _CLOSE
+        found += [opens, closes]
+    return np.concatenate(found) if found else np.empty(0, dtype=MAPPED_ROW)
+
+
+def _reads(faults: np.ndarray) -> np.ndarray:
+    """The reads of one thread."""
+    if not len(faults):
+        return np.empty(0, dtype=MAPPED_ROW)
+    found = _operations(faults, READ)
+    ahead = np.diff(faults["offset"])
+    goes_on = (np.diff(faults["file"]) == 0) & (ahead > 0) & (ahead <= AROUND_BYTES)
+    after = np.append(goes_on, False)
+    before = np.insert(goes_on, 0, False)
+    found["length"] = PAGE_BYTES
+    found["length"][:-1][goes_on] = ahead[goes_on]
+    found["length"][before & ~after] = faults["length"][before & ~after]
+    _begin_at_first_use(found, np.flatnonzero(after & ~before))
+    near = goes_on & (faults["start_ns"][1:] - faults["end_ns"][:-1] <= JOINED_NS)
+    first = np.insert(~near | (np.diff(found["offset"] // MOST_BYTES) != 0), 0, True)
+    begin = np.flatnonzero(first)
+    last = np.append(begin[1:], len(found)) - 1
+    joined = found[begin]
+    joined["end_ns"] = found["end_ns"][last]
+    joined["length"] = found["offset"][last] + found["length"][last] - joined["offset"]
+    return joined
+
+
+def _begin_at_first_use(reads: np.ndarray, begins: np.ndarray) -> None:
+    """Let a run that begins with a window go back to the page of the window before that the thread used earlier.
+
+    A program that looks at the first page of an array and then reads all of it faults on the next window."""
+    pages: dict[tuple[int, int], int] = {}
+    begin_at = set(begins.tolist())
+    for row, (file, offset) in enumerate(zip(reads["file"].tolist(), reads["offset"].tolist(), strict=True)):
+        window, within = divmod(offset, AROUND_BYTES)
+        used = pages.get((file, window - 1))
+        if row in begin_at and within == 0 and used is not None:
+            reads["length"][row] += offset - used
+            reads["offset"][row] = used
+        pages[file, window] = offset + PAGE_BYTES
+
+
+def _operations(rows: np.ndarray, op: int) -> np.ndarray:
+    found = np.empty(len(rows), dtype=MAPPED_ROW)
+    for name in ("start_ns", "end_ns", "offset", "length", "tid", "file"):
+        found[name] = rows[name]
+    found["op"] = op
+    if op != READ:
+        found["offset"] = -1
+    return found
+
+
+def mapped_reads(logs: Iterable[Path]) -> MappedReads:
+    """The page faults beside the logs of a recording; none if nothing collected them. Raises: LogError for damage."""
+    folders = dict.fromkeys(filter(None, map(recording_of, logs)))
+    for path in (folder / PAGE_FAULTS for folder in folders):
+        try:
+            with path.open("rb") as file:
+                head = json.loads(file.readline())
+                faults = np.frombuffer(file.read(), dtype=FAULT_ROW).copy()
+            programs, ahead_ns = set(head["programs"]), int(head["realtime_ahead_ns"][0])
+            keep = ~np.isin(faults["file"], list(programs))
+            faults = faults[keep]
+            for name in ("start_ns", "end_ns"):
+                faults[name] += ahead_ns
+            return MappedReads(
+                paths=[name.encode("utf-8", "surrogateescape") for name in head["files"]],
+                sizes=list(map(int, head["sizes"])),
+                faults=faults,
+                complete=not head["lost"],
+            )
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+            raise LogError(f"{path} is damaged ({error!r}): remove it, or record again") from error
+    return MappedReads()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MappedColumns:
+    """Mapped reads of a process as columns of `OPS_SCHEMA`, and the facts of the lanes that they add."""
+
+    columns: dict[str, np.ndarray]
+    added: Sequence[LaneFacts]
+
+
+def mapped_columns(
+    rows: np.ndarray,
+    own: Mapping[str, np.ndarray],
+    *,
+    rank: int,
+    lanes: Mapping[int, int],
+    next_lane: int,
+    facts: LaneFacts,
+    number: Callable[[np.ndarray], np.ndarray],
+    zero_ns: int,
+) -> MappedColumns:
+    """The `rows` (`MAPPED_ROW`) of a process beside its `own` columns.
+
+    lanes: the lane of each thread id that has one. A read that overlaps an operation there, as one inside a system call
+    does, is in an added lane; so are all reads of other threads. facts: of the process. number: file_id of each file
+    number. zero_ns: CLOCK_REALTIME of the capture's zero.
+    """
+    start, end = rows["start_ns"] - zero_ns, rows["end_ns"] - zero_ns
+    lane = np.empty(len(rows), dtype=np.int32)
+    added: list[LaneFacts] = []
+    for tid in np.unique(rows["tid"]).tolist():
+        mine = np.flatnonzero(rows["tid"] == tid)
+        apart = np.ones(len(mine), dtype=bool)
+        if tid in lanes:
+            taken = np.asarray(own["lane"]) == lanes[tid]
+            apart = _overlaps(start[mine], end[mine], own["start_ns"][taken], own["end_ns"][taken])
+            lane[mine[~apart]] = lanes[tid]
+        if apart.any():
+            lane[mine[apart]] = next_lane + len(added)
+            role = facts.role if facts.role is not None else MAIN if tid == facts.pid else THREAD
+            added.append(LaneFacts(host=facts.host, pid=facts.pid, thread=tid, role=role))
+    return MappedColumns(
+        columns={
+            "rank": np.full(len(rows), rank, dtype=np.int32),
+            "lane": lane,
+            "op": rows["op"].astype(np.int8),
+            "api": np.full(len(rows), _MMAP, dtype=np.int8),
+            "file_id": number(rows["file"]).astype(np.int32),
+            "offset": rows["offset"],
+            "length": rows["length"],
+            "start_ns": start,
+            "end_ns": end,
+            "origin": np.full(len(rows), TRACED, dtype=np.int8),
+        },
+        added=added,
+    )
+
+
+def _overlaps(start: np.ndarray, end: np.ndarray, own_start: np.ndarray, own_end: np.ndarray) -> np.ndarray:
+    """bool: which intervals overlap one of others that do not overlap each other, in any order."""
+    order = np.argsort(own_start, kind="stable")
+    own_start, own_end = own_start[order], np.maximum.accumulate(own_end[order])
+    place = np.searchsorted(own_start, np.maximum(end, start + 1))
+    found: np.ndarray = (place > 0) & (np.append(own_end, 0)[place - 1] > start)
+    return found

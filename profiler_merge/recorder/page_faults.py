@@ -1,0 +1,182 @@
+"""Page faults of a job on mapped files, from the kernel: which page, which thread, when, and how long it waited.
+
+Software events of perf_event_open(2) on the job's processes: the kernel writes a record for each fault into a ring of
+each processor. It needs no root where `kernel.perf_event_paranoid` is 2 or less; at 2 without privileges, faults inside
+system calls are missing. A thread of the recorder empties the rings. Standard library only, as `watch`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import mmap
+import os
+import platform
+import select
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import BinaryIO
+
+from dxt_replay.profiler_merge.recorder._page_faults import FaultDecoder
+from dxt_replay.profiler_merge.recorder.watch import is_data
+
+_SYSTEM_CALL = {"x86_64": 298, "aarch64": 241, "ppc64le": 319, "riscv64": 241, "s390x": 331}
+_FAULTS_MAJ, _FAULTS_MIN = 6, 5
+_SAMPLE = 2 | 4 | 8 | 64
+"""PERF_SAMPLE_TID, TIME, ADDR, ID: the record that `_page_faults` expects."""
+_INHERIT, _NO_KERNEL, _WATERMARK, _ID_ALL, _CLOCK = (1 << bit for bit in (1, 5, 14, 18, 25))
+_MAPPINGS = sum(1 << bit for bit in (8, 9, 13, 17, 23, 24, 26))
+"""attr.mmap, comm, task, mmap_data, mmap2, comm_exec, context_switch."""
+_SET_OUTPUT, _GET_ID = 0x2405, 0x80082407
+_CLOSE_ON_EXEC = 8
+_RING_PAGES = (512, 128, 32)
+"""Pages of a ring, tried in turn: users may lock 128 for each processor (`kernel.perf_event_mlock_kb`)."""
+_PAUSE_MS = 100
+_SETTLED_NS = 5_000_000
+"""Records younger than this may still be overtaken by those of another processor."""
+
+
+class PageFaults:
+    """Collects the faults of the processes that the calling thread starts from now on.
+
+    Raises: OSError where the kernel does not allow it."""
+
+    def __init__(self) -> None:
+        self._fds: list[int] = []
+        self._rings: list[mmap.mmap] = []
+        self._out: BinaryIO | None = None
+        major = []
+        try:
+            for processor in range(os.cpu_count() or 1):
+                major += self._open(processor)
+        except OSError:
+            self.close()
+            raise
+        self._decoder = FaultDecoder(major, is_data)
+
+    def _open(self, processor: int) -> list[int]:
+        """The ring of a processor. Returns the id of its event of faults that wait; none if it is not in use."""
+        try:
+            minor = _event(_FAULTS_MIN, processor, _MAPPINGS)
+        except OSError as error:
+            if error.errno == errno.ENODEV:
+                return []
+            raise
+        self._fds.append(minor)
+        self._rings.append(_ring(minor))
+        waiting = _event(_FAULTS_MAJ, processor, 0)
+        self._fds.append(waiting)
+        number = ctypes.c_uint64()
+        _ioctl(waiting, _SET_OUTPUT, ctypes.c_long(minor))
+        _ioctl(waiting, _GET_ID, ctypes.byref(number))
+        return [number.value]
+
+    @contextmanager
+    def collected(self, path: Path) -> Iterator[None]:
+        """Write the faults to `path` while the context lasts; no file if no data file was mapped."""
+        begin_ns, stop = _realtime_ahead_ns(), threading.Event()
+        body = path.with_name(path.name + ".part")
+        with body.open("wb") as self._out:
+            thread = threading.Thread(target=self._collect, args=(stop,), daemon=True)
+            thread.start()
+            try:
+                yield
+            finally:
+                stop.set()
+                thread.join()
+                self._take(time.monotonic_ns() + 1)
+                self.close()
+        if self._decoder.files:
+            head = {
+                "files": [os.fsdecode(name) for name in self._decoder.files],
+                "sizes": [_size(name) for name in self._decoder.files],
+                "programs": sorted(self._decoder.programs),
+                "lost": self._decoder.lost,
+                "realtime_ahead_ns": [begin_ns, _realtime_ahead_ns()],
+            }
+            with path.open("wb") as whole, body.open("rb") as rows:
+                whole.write(json.dumps(head).encode("ascii") + b"\n")
+                while piece := rows.read(1 << 20):
+                    whole.write(piece)
+        body.unlink()
+
+    def _collect(self, stop: threading.Event) -> None:
+        poll = select.poll()
+        for fd in self._fds:
+            poll.register(fd, select.POLLIN)
+        while not stop.is_set():
+            for fd, event in poll.poll(_PAUSE_MS):
+                if event & (select.POLLHUP | select.POLLERR):
+                    poll.unregister(fd)
+            self._take(time.monotonic_ns() - _SETTLED_NS)
+
+    def _take(self, until_ns: int) -> None:
+        for ring in self._rings:
+            self._decoder.drain(ring, mmap.PAGESIZE)
+        self._decoder.decode(until_ns)
+        assert self._out is not None
+        self._out.write(self._decoder.take_rows())
+
+    def close(self) -> None:
+        """Close the events."""
+        for ring in self._rings:
+            ring.close()
+        for fd in self._fds:
+            os.close(fd)
+        self._rings, self._fds = [], []
+
+
+def collected_faults(path: Path) -> AbstractContextManager[None]:
+    """Collect the faults of the processes that this thread starts in the context, where the kernel allows it."""
+    try:
+        return PageFaults().collected(path)
+    except OSError:
+        return nullcontext()
+
+
+def _event(config: int, processor: int, flags: int) -> int:
+    """A software event of the calling thread's children on one processor: every occurrence, CLOCK_MONOTONIC."""
+    number = _SYSTEM_CALL.get(platform.machine())
+    if number is None:
+        raise OSError(errno.ENOSYS, "perf_event_open")
+    flags |= _INHERIT | _ID_ALL | _CLOCK | _WATERMARK
+    for each in (flags, flags | _NO_KERNEL):
+        attributes = bytearray(112)
+        struct.pack_into("=IIQQQQQI", attributes, 0, 1, len(attributes), config, 1, _SAMPLE, 0, each, 1 << 16)
+        struct.pack_into("=i", attributes, 92, time.CLOCK_MONOTONIC)
+        libc = ctypes.CDLL(None, use_errno=True)
+        fd = libc.syscall(number, bytes(attributes), 0, processor, -1, _CLOSE_ON_EXEC)
+        if fd >= 0:
+            return int(fd)
+    raise OSError(ctypes.get_errno(), "perf_event_open")
+
+
+def _ring(fd: int) -> mmap.mmap:
+    for pages in _RING_PAGES:
+        try:
+            return mmap.mmap(fd, (1 + pages) * mmap.PAGESIZE)
+        except OSError as error:
+            if pages == _RING_PAGES[-1] or error.errno != errno.EPERM:
+                raise
+    raise AssertionError
+
+
+def _ioctl(fd: int, request: int, argument: object) -> None:
+    if ctypes.CDLL(None, use_errno=True).ioctl(fd, ctypes.c_ulong(request), argument) < 0:
+        raise OSError(ctypes.get_errno(), "ioctl")
+
+
+def _size(path: bytes) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def _realtime_ahead_ns() -> int:
+    return time.clock_gettime_ns(time.CLOCK_REALTIME) - time.monotonic_ns()

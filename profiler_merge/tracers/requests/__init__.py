@@ -1,0 +1,1 @@
+"""Requests to object stores, which clients or their recorders logged, as operations of a capture."""

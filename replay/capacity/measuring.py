@@ -1,0 +1,135 @@
+"""Replays loads on a target and measures them, until the capacity is found."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dxt_replay.replay.capacity.loads import Loads
+from dxt_replay.replay.capacity.result import MACHINE, MEMORY, NOTHING, STORAGE, LoadRun
+from dxt_replay.replay.capacity.search import Search
+from dxt_replay.replay.ranks.comm import Communicator, first_does
+from dxt_replay.replay.run.result import WARM_PCT, RunResult
+from dxt_replay.traces.errors import ReplayError
+from dxt_replay.traces.lateness import percentiles_us
+from dxt_replay.traces.measures.span_times import training_ns
+from dxt_replay.traces.store.reader import open_capture
+from dxt_replay.traces.units import MIB, format_counted, ns_to_seconds
+
+if TYPE_CHECKING:
+    from dxt_replay.replay.run.process import Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Actions:
+    """The public functions `stage`, `unstage` and `run`, which lie above this folder and are handed in."""
+
+    stage: Callable[[Path, Path], object]
+    unstage: Callable[[Path], object]
+    run: Callable[..., RunResult]
+
+
+@dataclass(slots=True, kw_only=True)
+class Measuring:
+    """Replays loads on `target` and measures them. Collective.
+
+    free_pct: utilisation on infinitely fast storage, %. in_memory: whether the target keeps its files in memory.
+    number: of the last run. place: where the last twin is.
+    """
+
+    loads: Loads
+    target: Path
+    actions: Actions
+    comm: Communicator
+    free_pct: float
+    on_progress: Callable[[str, Progress], None] | None = None
+    warnings: list[str] = field(default_factory=list)
+    in_memory: bool = False
+    number: int = 0
+    place: Path | None = None
+
+    def __call__(self, ranks: int, *, storage: bool = True) -> LoadRun:
+        """Run with a number of ranks; without I/O if not `storage`. Raises: ReplayError for a run that failed."""
+        self.number += 1
+        load, place = first_does(self.comm, lambda: self._staged(ranks))
+        output = self.loads.folder / f"run-{self.number}-{ranks}-ranks{'' if storage else '-no-io'}.capture"
+        result = self.actions.run(
+            load,
+            place,
+            output,
+            cold=True,
+            comm=self.comm,
+            on_progress=self._labelled(ranks, storage=storage),
+            pace="steps",
+            api="auto" if storage else "null",
+        )
+        if result.stopped:
+            raise ReplayError(f"the search was stopped in a run of {format_counted(ranks, 'rank')}: there is no answer")
+        if not result.succeeded:
+            raise ReplayError(
+                f"operations of a run of {format_counted(ranks, 'rank')} failed or moved too few bytes, so it does not "
+                "show what the storage carries. Keep the load with -o DIR, then name the operations: `dxt-replay run "
+                f"DIR/{load.name} --target {place} --pace steps -o OUT.capture`"
+            )
+        self.in_memory |= result.cache.keeps_pages
+        found = first_does(self.comm, lambda: self._measured(output, result, ranks, storage=storage))
+        if storage and (result.cache.resident_before_pct or 0.0) > WARM_PCT:
+            self.warnings.append(
+                f"{result.cache.resident_before_pct:.0f} % of the data were in the page cache before a run of {ranks} "
+                "ranks: the storage may carry less"
+            )
+        self.warnings += result.conditions
+        return found
+
+    def _staged(self, ranks: int) -> tuple[Path, Path]:
+        """The load, and where its twin is. Loads with file names of their own cannot use each other's twin: each has a
+        folder of its own, and the one before goes, to make room."""
+        load, place = self.loads.of(ranks), self.target
+        if self.loads.own_names:
+            place = self.target / f"{ranks}-ranks"
+            if self.place is not None and self.place != place:
+                self.actions.unstage(self.place)
+        self.actions.stage(load, place)
+        self.place = place
+        return load, place
+
+    def _labelled(self, ranks: int, *, storage: bool) -> Callable[[Progress], None] | None:
+        report, label = self.on_progress, f"run {self.number}, {ranks} ranks{'' if storage else ' without I/O'}"
+        return None if report is None else lambda progress: report(label, progress)
+
+    def _measured(self, output: Path, result: RunResult, ranks: int, *, storage: bool) -> LoadRun:
+        """The figures of a run, whose capture `output` is deleted."""
+        replay, tally = open_capture(output), result.tally
+        utilised, loop_ns = self.loads.utilisation_pct(replay, ranks), training_ns(replay.spans)
+        shutil.rmtree(output, ignore_errors=True)
+        moved, elapsed_s = (tally.bytes_read + tally.bytes_written) / MIB, ns_to_seconds(tally.last_end_ns)
+        return LoadRun(
+            ranks=ranks,
+            utilisation_pct=utilised,
+            training_s=None if loop_ns is None else ns_to_seconds(loop_ns),
+            mib_s=moved / elapsed_s if elapsed_s else 0.0,
+            latency_us=percentiles_us(tally.latency_ns),
+            processors_pct=result.processors_pct,
+            storage=storage,
+        )
+
+
+def searched(search: Search, measure: Measuring, runs: list[LoadRun]) -> str:
+    """Run the search to its end, and append its runs to `runs`. Returns the limit of the number of ranks: STORAGE,
+    MACHINE, NOTHING or MEMORY."""
+    while (ranks := search.next_ranks()) is not None:
+        runs.append(measure(ranks))
+        search.put(ranks, runs[-1].utilisation_pct)
+    if measure.in_memory:
+        return MEMORY
+    if search.failing is None:
+        return NOTHING
+    # The same load without I/O. If it too misses the limit, or causes most of the loss, then the machine that
+    # replays is the limit, and the storage was not measured.
+    runs.append(measure(search.failing, storage=False))
+    without, lost = runs[-1].utilisation_pct, max(search.tried[search.failing])
+    held_up = without < search.limit_pct or measure.free_pct - without > (measure.free_pct - lost) / 2
+    return MACHINE if held_up else STORAGE

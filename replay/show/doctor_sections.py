@@ -1,0 +1,28 @@
+"""The output of `dxt-replay doctor` for people: a verdict, a table of each part, and what to do. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dxt_replay.replay.show.section import Column, Kind, Section, prose
+from dxt_replay.traces.units import format_counted
+
+if TYPE_CHECKING:
+    from dxt_replay.replay.doctor.check import Diagnosis, Part
+
+_COLUMNS = tuple(Column(kind=Kind.TEXT) for _ in range(3))
+
+
+def doctor_sections(diagnosis: Diagnosis) -> list[Section]:
+    """The verdict, and a table of the checks of each part with its remedies below."""
+    states = [check.state.value for part in diagnosis.parts for check in part.checks]
+    failed, warnings = states.count("failed"), states.count("warning")
+    verdict = f"failed: {format_counted(failed, 'thing')} needed here do not work" if failed else "passed"
+    doubts = f"{format_counted(warnings, 'warning')}" if warnings else "nothing to change"
+    return [prose(verdict, [doubts]), *map(_section, diagnosis.parts)]
+
+
+def _section(part: Part) -> Section:
+    rows = tuple((check.name, check.state.value, check.found) for check in part.checks)
+    notes = tuple(f"{check.name}: {check.remedy}" for check in part.checks if check.remedy)
+    return Section(title=part.name, columns=_COLUMNS, rows=rows, notes=notes)

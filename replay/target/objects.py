@@ -1,0 +1,258 @@
+"""A bucket of an object store as a target: a file is an object, whose key is the prefix and its path below the target.
+
+An object gets its key when it is complete, so there are no temporary names. A multipart upload that was interrupted is
+aborted; what a killed process leaves of it can be removed with the tools of the store alone. No key outside the prefix
+is ever written or removed.
+"""
+
+from __future__ import annotations
+
+import errno
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dxt_replay.replay.objects.place import PART_BYTES, ObjectPlace, parse_object_url
+from dxt_replay.replay.objects.requests import (
+    create,
+    delete_object,
+    keys_below,
+    put_parts,
+    put_whole,
+    read_range,
+    size_if_there,
+)
+from dxt_replay.replay.target.content import Content
+from dxt_replay.replay.target.manifest import MANIFEST_NAME
+from dxt_replay.replay.target.placement import is_twin_root
+from dxt_replay.replay.target.posix import LOCK_NAME
+from dxt_replay.replay.target.protocol import Found, Reader, Room, foreign
+from dxt_replay.traces.errors import TargetError
+from dxt_replay.traces.text import printable
+
+REQUESTS_AT_ONCE = 32
+"""Requests for small objects that one call sends at a time: each waits for the store, not for this machine."""
+
+SUBMITTED = 4096
+"""Most requests that wait in memory."""
+
+_REMEDIES = {
+    errno.ENOENT: "make the bucket, or choose another --target",
+    errno.EACCES: "check the credentials in the environment (AWS_ACCESS_KEY_ID ...), or give skip_signature=true if "
+    "the bucket needs none",
+    errno.EAGAIN: "the store asks for fewer requests: try again later",
+    errno.ECONNREFUSED: "no server listens at the endpoint: check endpoint=",
+    errno.EHOSTUNREACH: "check endpoint=",
+    errno.ETIMEDOUT: "check endpoint=, and whether the server is up",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectReader:
+    """An object, which each read asks for again."""
+
+    client: Any
+    key: str
+    size: int
+
+    def read_into(self, into: memoryview, offset: int) -> int:
+        return read_range(self.client, self.key, offset, into[: max(self.size - offset, 0)])
+
+    def data_from(self, offset: int) -> int:
+        return min(offset, self.size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectTarget:
+    """The objects below a prefix. It exists when it has a manifest."""
+
+    place: ObjectPlace
+    client: Any
+    exists: bool
+
+    @property
+    def where(self) -> str:
+        return self.place.url
+
+    @property
+    def base(self) -> bytes:
+        return self.place.base.encode()
+
+    def shown(self, path: str) -> str:
+        return printable(self.place.base + path)
+
+    def room(self) -> Room:
+        """Unknown: a bucket has no limit that a client could ask for."""
+        store = (self.place.endpoint, self.place.bucket)
+        return Room(free_bytes=None, free_files=None, block_bytes=1, store=store)
+
+    def stat(self, paths: pa.LargeStringArray) -> Found:
+        """One HEAD a path."""
+        mode, size, links = np.zeros((3, len(paths)), dtype=np.int64)
+
+        def look(row: int, path: str) -> None:
+            found = size_if_there(self.client, self.place.key(path))
+            if found is not None:
+                mode[row], size[row], links[row] = stat.S_IFREG, found, 1
+
+        self._each(paths, look, "look at")
+        return Found(mode=mode, size=size, links=links)
+
+    def list(self) -> Iterator[tuple[str, bool]]:
+        with self._refused("list", ""):
+            for key in keys_below(self.client, self.place.prefix):
+                path = key[len(self.place.prefix) :]
+                if is_twin_root(path.partition("/")[0]):
+                    yield path, False
+
+    @contextmanager
+    def open(self, path: str) -> Iterator[Reader | None]:
+        key = self.place.key(path)
+        with self._refused("read", path):
+            size = size_if_there(self.client, key)
+            yield None if size is None else ObjectReader(client=self.client, key=key, size=size)
+
+    def put(self, path: str, blocks: Iterable[bytes | memoryview], *, replace: bool, sync: bool) -> None:
+        """One PUT, or a multipart upload above PART_BYTES, after which the store is asked for the size."""
+        key = self.place.key(path)
+        with self._refused("write", path):
+            if not replace and size_if_there(self.client, key) is not None:
+                raise foreign(self.shown(path))
+            rest = _Counted(blocks)
+            begin = rest.up_to(PART_BYTES)
+            if len(begin) < PART_BYTES:
+                put_whole(self.client, key, begin)
+                return
+            put_parts(self.client, key, rest.after(begin))
+            found = size_if_there(self.client, key)
+        if found != rest.bytes:
+            raise TargetError(f"{self.shown(path)} has {found} of {rest.bytes} bytes after its upload: stage again")
+
+    def put_hole(self, path: str, size: int, *, replace: bool) -> None:
+        """Zeros, which an object store keeps like other bytes."""
+        self.put(path, Content(record_id=0, size=size, is_hole=True).blocks(), replace=replace, sync=False)
+
+    def put_many(
+        self, paths: pa.LargeStringArray, sizes: np.ndarray, record_ids: np.ndarray, placed: np.ndarray
+    ) -> None:
+        there = np.flatnonzero(self.stat(paths).mode)
+        free = len(paths) if not len(there) else int(there[0])
+
+        def put_one(row: int, path: str) -> None:
+            content = Content(record_id=int(record_ids[row]), size=int(sizes[row]))
+            put_whole(self.client, self.place.key(path), b"".join(map(bytes, content.blocks())))
+            placed[row] = True
+
+        self._each(paths[:free], put_one, "write")
+        if len(there):
+            raise foreign(self.shown(paths[free].as_py()))
+
+    def make_parents(self, paths: pa.LargeStringArray) -> None:
+        """Objects need none."""
+
+    def remove(self, paths: pa.LargeStringArray) -> int:
+        there = paths.filter(pa.array(self.stat(paths).mode != 0))
+        self._each(there, lambda row, path: delete_object(self.client, self.place.key(path)), "remove")
+        return len(there)
+
+    def prune(self, paths: pa.LargeStringArray) -> None:
+        """There are no directories."""
+
+    def sync(self) -> None:
+        """An answered PUT is durable."""
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep out other processes by an object LOCK_NAME, made with `If-None-Match: *`.
+
+        A server that ignores this condition lets two processes pass that begin in the same moment. Where this user may
+        not write there is no protection. A killed process leaves the object. Raises: TargetError if it is there.
+        """
+        taken = self._take_lock()
+        try:
+            yield
+        finally:
+            if taken:
+                with self._refused("remove", LOCK_NAME):
+                    delete_object(self.client, self.place.key(LOCK_NAME))
+
+    def _take_lock(self) -> bool:
+        """Whether the lock object could be made. Raises: TargetError if another process made it."""
+        key = self.place.key(LOCK_NAME)
+        try:
+            if size_if_there(self.client, key) is None and create(self.client, key):
+                return True
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EOPNOTSUPP):
+                return False
+            raise self._refusal(error, "lock", LOCK_NAME) from error
+        raise TargetError(
+            f"another process is staging into {self.shown('')} or replaying on it: wait until it ends, or choose "
+            f"another --target; if it was killed, remove the object {self.shown(LOCK_NAME)}"
+        )
+
+    def _each(self, paths: pa.LargeStringArray, ask: Callable[[int, str], None], doing: str) -> None:
+        """Call `ask` with each row and path, several at a time. An error is raised when those under way have ended."""
+
+        def ask_one(row: int, path: str) -> None:
+            with self._refused(doing, path):
+                ask(row, path)
+
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE, "objects") as pool:
+            for begin in range(0, len(paths), SUBMITTED):
+                some = paths[begin : begin + SUBMITTED].to_pylist()
+                for asked in [pool.submit(ask_one, begin + row, path) for row, path in enumerate(some)]:
+                    asked.result()
+
+    @contextmanager
+    def _refused(self, doing: str, path: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise self._refusal(error, doing, path) from error
+
+    def _refusal(self, error: OSError, doing: str, path: str) -> TargetError:
+        remedy = _REMEDIES.get(error.errno or 0, "choose another --target")
+        return TargetError(f"cannot {doing} {self.shown(path)}: {error.strerror or error}; {remedy}")
+
+
+class _Counted:
+    """Blocks, copied because each is valid until the next is asked for, and their number of bytes so far."""
+
+    def __init__(self, blocks: Iterable[bytes | memoryview]) -> None:
+        self._blocks = iter(blocks)
+        self.bytes = 0
+
+    def up_to(self, most: int) -> bytes:
+        """The first blocks, of at least `most` bytes in all unless they end before."""
+        begin = bytearray()
+        for block in self._blocks:
+            begin += block
+            if len(begin) >= most:
+                break
+        self.bytes = len(begin)
+        return bytes(begin)
+
+    def after(self, begin: bytes) -> Iterator[bytes]:
+        """`begin`, and the other blocks."""
+        yield begin
+        for block in self._blocks:
+            self.bytes += len(block)
+            yield bytes(block)
+
+
+@contextmanager
+def open_objects(where: str | Path, make: bool = False) -> Iterator[ObjectTarget]:
+    """See `replay.target.targets.open_target`. The bucket must be there."""
+    place = parse_object_url(str(where))
+    target = ObjectTarget(place=place, client=place.client(), exists=True)
+    if not make and not target.stat(pa.array([MANIFEST_NAME], pa.large_string())).mode[0]:
+        target = ObjectTarget(place=place, client=target.client, exists=False)
+    yield target

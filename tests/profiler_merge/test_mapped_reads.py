@@ -1,0 +1,111 @@
+"""Operations from page faults: by the rules in words, on faults that are made here."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from dxt_replay.profiler_merge.darshan.log import open_log
+from dxt_replay.profiler_merge.mapped_reads import FAULT_ROW, MAJOR, MAPPING, MINOR, MappedReads
+from dxt_replay.replay.interface.merging import merge
+from dxt_replay.traces.schema import APIS, OPS, Unseen, codes
+from dxt_replay.traces.store.reader import open_capture
+from dxt_replay.traces.unseen import unseen_of
+from tests.places import recorded
+
+PAGE, WINDOW = 4096, 65536
+OPEN, CLOSE, READ = (OPS.index(name) for name in ("open", "close", "read"))
+
+
+def _faults(*rows: tuple[int, int, int, int]) -> np.ndarray:
+    """From (start, end in us, page or -1 for a mapping, thread)."""
+    found = np.zeros(len(rows), dtype=FAULT_ROW)
+    for row, (start, end, page, tid) in zip(found, rows, strict=True):
+        row["start_ns"], row["end_ns"], row["pid"], row["tid"] = 1000 * start, 1000 * end, 7, tid
+        row["offset"] = max(page, 0) * PAGE
+        row["length"] = 100 * WINDOW if page < 0 else WINDOW - page * PAGE % WINDOW
+        row["kind"] = MAPPING if page < 0 else MAJOR if end > start else MINOR
+    return found
+
+
+def _reads(*rows: tuple[int, int, int, int], size: int = 0) -> list[tuple[int, int, int, int]]:
+    """(op, offset in pages, length in bytes, end in us) of each operation."""
+    found = MappedReads(paths=[b"/a"], sizes=[size], faults=_faults(*rows)).of_process(7)
+    return [
+        (int(row["op"]), int(row["offset"]) // PAGE, int(row["length"]), int(row["end_ns"]) // 1000) for row in found
+    ]
+
+
+def test_a_lone_fault_is_a_page_and_a_run_reaches_to_the_end_of_its_last_window() -> None:
+    assert _reads((0, 1, 5, 7), (100, 102, 900, 7)) == [(READ, 5, PAGE, 1), (READ, 900, PAGE, 102)]
+    run = _reads((0, 50, 5, 7), (100, 100, 6, 7), (200, 200, 16, 7))
+    assert run == [(READ, 5, PAGE, 50), (READ, 6, 10 * PAGE, 100), (READ, 16, WINDOW, 200)]
+
+
+def test_a_run_goes_back_to_the_page_that_was_used_before_it() -> None:
+    found = _reads((0, 1, 0, 7), (100, 100, 100, 7), (200, 200, 16, 7), (300, 300, 32, 7), (400, 400, 48, 7))
+    assert found[0] == (READ, 0, PAGE, 1)
+    assert found[2:] == [(READ, 1, 31 * PAGE, 200), (READ, 32, WINDOW, 300), (READ, 48, WINDOW, 400)]
+
+
+def test_faults_in_quick_succession_are_one_read() -> None:
+    assert _reads((0, 0, 0, 7), (4, 4, 16, 7), (8, 8, 32, 7)) == [(READ, 0, 3 * WINDOW, 8)]
+
+
+def test_threads_do_not_continue_each_other() -> None:
+    assert _reads((0, 0, 0, 7), (1, 1, 1, 8)) == [(READ, 0, PAGE, 0), (READ, 1, PAGE, 1)]
+
+
+def test_a_mapping_counts_if_it_was_read_and_closes_the_one_before() -> None:
+    found = _reads((0, 0, -1, 7), (1, 1, -1, 7), (2, 2, 40, 7), (3, 3, -1, 7), (4, 4, 80, 7))
+    assert [op for op, *_ in found] == [OPEN, READ, CLOSE, OPEN, READ]
+    assert [end for *_, end in found] == [1, 2, 3, 3, 4]
+
+
+def test_no_read_reaches_beyond_the_file() -> None:
+    assert _reads((0, 0, 0, 7), (1, 1, 1, 7), size=PAGE + 10) == [(READ, 0, PAGE + 10, 1)]
+
+
+def test_bytes_that_no_fault_explains_stay_unseen() -> None:
+    reads = MappedReads(paths=[b"/a"], sizes=[0], faults=_faults((0, 0, 0, 7), (9, 9, 20, 7)))
+    other, gone = Unseen(kind="mapped", name="/b", bytes=None), Unseen(kind="socket", name="/a", bytes=5)
+    for resident, left in ((None, 0), (2 * WINDOW, 0), (5 * WINDOW, 3 * WINDOW)):
+        given = (Unseen(kind="mapped", name="/a", bytes=resident), other, gone)
+        assert reads.still_unseen(given, {7}) == (Unseen(kind="mapped", name="/a", bytes=left), other, gone)
+        assert reads.still_unseen(given, set()) == given
+
+
+def test_faults_beside_a_darshan_log_are_operations_of_its_process(tmp_path: Path) -> None:
+    """A job that mapped its tokens: Darshan saw opens and seeks; the faults are made here, in the time of the job."""
+    source, folder = recorded("captures/torch_mmap/mmap"), tmp_path / "run.recording"
+    (folder / "logs").mkdir(parents=True)
+    (folder / "recording.txt").touch()
+    (found,) = source.rglob("*.darshan")
+    log = open_log(Path(shutil.copy(found, folder / "logs")))
+    tokens = next(path for path in log.names.values() if path.endswith(b"train.bin"))
+    start_ns = log.job.start_ns + 2 * 10**9
+    faults = _faults((0, 0, -1, 8481), (10, 40, 5, 8481), (90, 90, 900, 8481), (95, 99, 300, 8500))
+    faults["pid"], faults["start_ns"] = 8481, faults["start_ns"] + start_ns
+    faults["end_ns"] += start_ns
+    head = {"files": [os.fsdecode(tokens)], "sizes": [64 << 20], "programs": [], "lost": 0, "realtime_ahead_ns": [0, 0]}
+    (folder / "page_faults.bin").write_bytes(json.dumps(head).encode() + b"\n" + faults.tobytes())
+    merge([log.path], tmp_path / "run.capture")
+    capture = open_capture(tmp_path / "run.capture")
+    rows = pa.Table.from_batches(list(capture.operations(0)))
+    mine = rows.filter(pa.array(codes(rows, "api") == APIS.index("MMAP")))
+    assert {capture.paths()[file] for file in mine["file_id"].to_pylist()} == {tokens.decode()}
+    assert codes(mine, "op").tolist() == [OPEN, READ, READ, READ]
+    assert mine["offset"].to_pylist() == [-1, 5 * PAGE, 900 * PAGE, 300 * PAGE]
+    begin = start_ns - capture.info.job.zero_ns
+    assert mine["start_ns"].to_pylist() == [begin + 1000 * each for each in (0, 10, 90, 95)]
+    assert len(set(mine["lane"].to_pylist()[:3])) == 1
+    assert mine["lane"].to_pylist()[3] not in mine["lane"].to_pylist()[:3]
+    assert (np.diff(rows["start_ns"].to_numpy()) >= 0).all()
+    assert unseen_of(capture.info, capture.files) == ()
+    (size,) = (row["size"] for row in capture.files.to_pylist() if row["path"] == tokens.decode())
+    assert size == 64 << 20

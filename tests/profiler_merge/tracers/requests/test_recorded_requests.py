@@ -1,0 +1,406 @@
+"""The requests of jobs, as `record` notes them, against the logs of the servers that answered."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from dxt_replay.replay.commands.main import main
+from dxt_replay.traces.store.reader import Capture, open_capture
+from tests.object_servers import BUCKET, ObjectServer, Request, nginx
+
+pytest.importorskip("boto3", reason="boto3 is not installed")
+pytest.importorskip("obstore", reason="obstore is not installed")
+
+SECRETS = {
+    "AWS_ACCESS_KEY_ID": "AKIAOFTHETEST",
+    "AWS_SECRET_ACCESS_KEY": "a+secret+key",
+    "AWS_SESSION_TOKEN": "a+token",
+}
+REQUESTS = 10_000
+SIZE = 1 << 20
+
+BOTO = """
+import boto3, random, sys
+from botocore.config import Config
+from botocore.exceptions import ClientError
+from concurrent.futures import ThreadPoolExecutor
+
+config = Config(retries={"max_attempts": 0}, s3={"addressing_style": "path"}, max_pool_connections=4)
+s3 = boto3.client("s3", endpoint_url=sys.argv[1], region_name="us-east-1", config=config)
+
+def one(seed):
+    draw = random.Random(seed)
+    key = f"data/{draw.randrange(4)}.bin"
+    begin, kind = draw.randrange(1 << 20), draw.random()
+    try:
+        if kind < 0.1:
+            s3.head_object(Bucket="bucket", Key=key)
+        elif kind < 0.2:
+            s3.get_object(Bucket="bucket", Key="data/none.bin")["Body"].read()
+        elif kind < 0.21:
+            s3.get_object(Bucket="bucket", Key=key)["Body"].read()
+        else:
+            end = begin + draw.randrange(4096)
+            body = s3.get_object(Bucket="bucket", Key=key, Range=f"bytes={begin}-{end}")["Body"]
+            while draw.random() < 0.5 and body.read(100):
+                pass
+            body.read()
+    except ClientError:
+        pass
+
+with ThreadPoolExecutor(4) as pool:
+    list(pool.map(one, range(int(sys.argv[2]))))
+"""
+
+OBSTORE = """
+import asyncio, obstore, random, sys
+from concurrent.futures import ThreadPoolExecutor
+from obstore.store import S3Store
+
+store = S3Store(
+    "bucket",
+    endpoint=sys.argv[1],
+    region="us-east-1",
+    client_options={"allow_http": True},
+    retry_config={"max_retries": 0},
+)
+
+def one(seed):
+    draw = random.Random(seed)
+    key, kind, begin = f"data/{draw.randrange(4)}.bin", draw.random(), draw.randrange(1 << 20)
+    length = min(1 + draw.randrange(4096), (1 << 20) - begin)
+    try:
+        if kind < 0.1:
+            obstore.head(store, key)
+        elif kind < 0.2:
+            store.get("data/none.bin")
+        elif kind < 0.21:
+            obstore.get(store, key).bytes()
+        elif kind < 0.3:
+            asyncio.run(obstore.get_range_async(store, key, start=begin, length=length))
+        else:
+            obstore.get_range(store, key, start=begin, length=length)
+    except FileNotFoundError:
+        pass
+
+with ThreadPoolExecutor(4) as pool:
+    list(pool.map(one, range(int(sys.argv[2]))))
+"""
+
+WORKERS = """
+import boto3, multiprocessing, sys
+from botocore.config import Config
+
+def client():
+    return boto3.client("s3", endpoint_url=sys.argv[1], region_name="us-east-1")
+
+def work(number):
+    s3 = client()
+    for n in range(20):
+        span = f"bytes={number * 100 + n}-{number * 100 + n + 9}"
+        s3.get_object(Bucket="bucket", Key=f"data/{n % 4}.bin", Range=span)["Body"].read()
+
+if __name__ == "__main__":
+    work(0)
+    for number, method in enumerate(("fork", "spawn", "forkserver"), start=1):
+        worker = multiprocessing.get_context(method).Process(target=work, args=(number,))
+        worker.start()
+        worker.join()
+        assert worker.exitcode == 0
+"""
+
+CHANGES = """
+import boto3, sys
+
+s3 = boto3.client("s3", endpoint_url=sys.argv[1], region_name="us-east-1")
+s3.put_object(Bucket="bucket", Key="new/a.bin", Body=b"x" * 5000)
+upload = s3.create_multipart_upload(Bucket="bucket", Key="new/b.bin")["UploadId"]
+parts = [
+    {"PartNumber": part, "ETag": s3.upload_part(
+        Bucket="bucket", Key="new/b.bin", UploadId=upload, PartNumber=part, Body=b"y" * size)["ETag"]}
+    for part, size in ((2, 300), (1, 700), (3, 5))
+]
+parts.sort(key=lambda part: part["PartNumber"])
+s3.complete_multipart_upload(Bucket="bucket", Key="new/b.bin", UploadId=upload, MultipartUpload={"Parts": parts})
+s3.list_objects_v2(Bucket="bucket", Prefix="new/")
+s3.copy_object(Bucket="bucket", Key="new/c.bin", CopySource={"Bucket": "bucket", "Key": "new/a.bin"})
+s3.delete_object(Bucket="bucket", Key="new/a.bin")
+s3.get_object(Bucket="bucket", Key="new/c.bin")["Body"].read()
+s3.delete_object(Bucket="bucket", Key="new/b.bin")
+"""
+
+
+@pytest.fixture(autouse=True)
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory in which the command runs, with credentials in the environment."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    return folder
+
+
+def recorded(folder: Path, program: str, *words: str, tracer: str = "requests", status: int = 0) -> Capture:
+    (folder / "job.py").write_text(program)
+    command = ["record", "--force", "--with", tracer, "--", sys.executable, str(folder / "job.py"), *words]
+    assert main(command) == status
+    return open_capture(folder / "run.capture")
+
+
+def rows_of(capture: Capture) -> list[dict]:
+    return [row for batch in capture.operations() for row in batch.to_pylist()]
+
+
+def of_server(requests: list[Request]) -> Counter:
+    return Counter((each.method, each.key, each.range, each.status) for each in requests)
+
+
+def of_capture(capture: Capture, requests: list[Request]) -> Counter:
+    """The rows of a capture as the server logs them.
+
+    A GET of a whole object has no range there, and a range that reaches beyond the end is longer there.
+    """
+    paths = capture.files["path"].to_pylist()
+    methods = {"read": "GET", "stat": "HEAD"}
+    whole = {each.key for each in requests if each.range is None}
+    found: Counter = Counter()
+    for row in rows_of(capture):
+        assert row["api"] == "S3"
+        key = paths[row["file_id"]].removeprefix(f"s3://{BUCKET}/")
+        span = (row["offset"], row["offset"] + row["length"] - 1) if row["status"] == 206 else None
+        assert span is not None or row["op"] == "stat" or key in whole
+        found[methods[row["op"]], key, span, row["status"]] += 1
+    return found
+
+
+@pytest.mark.parametrize("program", [BOTO, OBSTORE], ids=["boto3", "obstore"])
+def test_nginx_logged_the_same_requests(program, work, tmp_path) -> None:
+    place = tmp_path / "nginx"
+    place.mkdir()
+    with nginx(place) as server:
+        (server.root / BUCKET / "data").mkdir()
+        for number in range(4):
+            (server.root / BUCKET / "data" / f"{number}.bin").write_bytes(os.urandom(SIZE))
+        capture = recorded(work, program, server.endpoint, str(REQUESTS))
+        logged = server.requests()
+    assert len(logged) == REQUESTS == len(rows_of(capture))
+    end = {each: (each.range[0], min(each.range[1], SIZE - 1)) if each.range else None for each in set(logged)}
+    expected = Counter((each.method, each.key, end[each], each.status) for each in logged)
+    assert of_capture(capture, logged) == expected
+    assert capture.info.coverage.bytes == 1.0
+
+
+@pytest.fixture
+def server(work: Path):
+    made = ObjectServer()
+    made.objects = {f"data/{n}.bin": os.urandom(SIZE) for n in range(4)}
+    with made.running():
+        yield made
+
+
+def test_workers_that_fork_and_spawn_have_their_requests(server, work) -> None:
+    capture = recorded(work, WORKERS, server.endpoint)
+    assert of_capture(capture, server.log) == of_server(server.log)
+    assert len(rows_of(capture)) == 80
+    assert list(capture.ranks) == [0]
+    roles = Counter(capture.lanes["role"].to_pylist())
+    assert roles == {"main": 1, "worker": 3}
+    assert len(set(capture.lanes["pid"].to_pylist())) == 4
+
+
+def test_each_try_is_a_row_with_its_status(server, work) -> None:
+    server.refused["GET", "data/1.bin"] = 503
+    program = """
+import boto3, sys
+from botocore.config import Config
+config = Config(retries={"total_max_attempts": 3})
+s3 = boto3.client("s3", endpoint_url=sys.argv[1], region_name="us-east-1", config=config)
+try:
+    s3.get_object(Bucket="bucket", Key="data/1.bin")
+except Exception as error:
+    assert "503" in str(error) or "Refused" in str(error), error
+else:
+    raise SystemExit("not refused")
+"""
+    capture = recorded(work, program, server.endpoint)
+    rows = rows_of(capture)
+    assert [(row["op"], row["status"], row["length"]) for row in rows] == [("read", 503, 0)] * 3
+    assert len(server.log) == 3
+    assert all(0 < row["first_byte_ns"] <= row["end_ns"] - row["start_ns"] for row in rows)
+    assert main(["summary", "run.capture"]) == 0
+
+
+def test_changes_have_the_operations_of_the_table(server, work) -> None:
+    capture = recorded(work, CHANGES, server.endpoint)
+    paths = [path.removeprefix(f"s3://{BUCKET}/") for path in capture.files["path"].to_pylist()]
+    rows = [
+        (row["op"], paths[row["file_id"]], row["offset"], row["length"])
+        for batch in capture.operations()
+        for row in batch.to_pylist()
+    ]
+    assert rows == [
+        ("write", "new/a.bin", 0, 5000),
+        ("open", "new/b.bin", -1, 0),
+        ("write", "new/b.bin", 700, 300),
+        ("write", "new/b.bin", 0, 700),
+        ("write", "new/b.bin", 1000, 5),
+        ("close", "new/b.bin", -1, 0),
+        ("list", "new/", -1, 0),
+        ("rename", "new/a.bin", -1, 0),
+        ("read", "new/c.bin", 0, 5000),
+        ("delete", "new/b.bin", -1, 0),
+    ]
+    assert main(["verify", "run.capture"]) == 0
+
+
+def test_no_file_has_a_secret(server, work) -> None:
+    program = WORKERS.replace(
+        "work(0)",
+        "work(0); print(client().generate_presigned_url('get_object', "
+        "Params={'Bucket': 'bucket', 'Key': 'data/1.bin'}), file=open('/dev/null', 'w'))",
+    )
+    recorded(work, program + textwrap.indent(CHANGES, "    "), server.endpoint)
+    sent = {each.headers["Authorization"].rpartition("Signature=")[2] for each in server.log}
+    assert len(sent) > 50
+    assert all(len(each) == 64 for each in sent)
+    forbidden = [*SECRETS.values(), "Signature", *sent, *server.uploads]
+    files = [
+        file for folder in ("run.recording", "run.capture") for file in (work / folder).rglob("*") if file.is_file()
+    ]
+    assert any(file.suffix == ".requests" for file in files)
+    for file in files:
+        if file.parent.name != "dxt_replay_requests":  # the code, not what it wrote
+            data = file.read_bytes()
+            assert [text for text in forbidden if text.encode() in data] == [], file
+
+
+def test_a_killed_job_loses_only_what_was_under_way(server, work) -> None:
+    (work / "job.py").write_text(BOTO)
+    command = [sys.executable, "-m", "dxt_replay", "record", "--with", "requests", "--", sys.executable, "job.py"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    job = subprocess.Popen([*command, server.endpoint, "1000000"], env=environment)
+    while len(server.log) < 300:
+        assert job.poll() is None
+        time.sleep(0.01)
+    (log,) = (work / "run.recording" / "logs").glob("*.requests")
+    os.kill(int(log.name.split(".")[-3]), signal.SIGKILL)
+    assert job.wait() == 128 + signal.SIGKILL
+    capture = open_capture(work / "run.capture")
+    lost = of_server(server.log).total() - len(rows_of(capture))
+    assert 0 <= lost <= 4  # the threads of the job
+
+
+def test_bytes_on_the_sockets_are_explained_under_strace(server, work) -> None:
+    """The watch counts the bytes of the socket; without the requests they are unseen."""
+    import shutil
+
+    if shutil.which("strace") is None:
+        pytest.skip("no strace on PATH")
+    program = WORKERS.replace(
+        "work(0)",
+        "import time; s3 = client(); [len(s3.get_object(Bucket='bucket', "
+        "Key='data/1.bin')['Body'].read()) for _ in range(20)]; time.sleep(1); work(0)",
+    )
+    capture = recorded(work, program, server.endpoint, tracer="strace")
+    assert capture.info.coverage.bytes > 0.99
+    assert [row["api"] for row in rows_of(capture)].count("S3") == len(server.log) == 100
+    logs = [str(log) for log in (work / "run.recording" / "logs").glob("*.strace*")]
+    assert main(["merge", *logs, "-o", "without.capture"]) != 0 or (
+        (open_capture(work / "without.capture").info.coverage.bytes or 0) < 0.1
+    )
+
+
+def key_in(place: str, key: str) -> str:
+    return f"{place}/dxt-replay-twin/s3:/{BUCKET}/{key}"
+
+
+def test_a_replay_on_objects_sends_the_recorded_requests_again(server, work) -> None:
+    """The listing, renames and multipart uploads as docs/objects.md says."""
+    pytest.importorskip("obstore")
+    capture = recorded(work, WORKERS + textwrap.indent(CHANGES, "    "), server.endpoint)
+    recorded_reads = Counter((row["offset"], row["length"]) for row in rows_of(capture) if row["op"] == "read")
+    target = server.url("twin")
+    assert main(["stage", "run.capture", "--target", target]) == 0
+    assert main(["run", "run.capture", "--target", target, "-o", "replay.capture", "--pace", "none"]) == 0
+    reads = Counter(
+        (each.range[0], each.range[1] - each.range[0] + 1) for each in server.of_replay("GET") if each.range
+    )
+    assert reads == recorded_reads
+    deleted = {each.key for each in server.of_replay("DELETE")}
+    assert deleted == {key_in("twin", "new/a.bin"), key_in("twin", "new/b.bin")}
+    listed = {each.status for each in server.of_replay("GET") if not each.key}
+    assert listed == {200}  # this server lists three keys at a time
+    put = Counter(each.key for each in server.of_replay("PUT"))
+    assert put == {key_in("twin", f"new/{name}.bin"): 1 for name in "abc"}  # c by the copy
+    replayed = rows_of(open_capture(work / "replay.capture"))
+    assert all(row["result"] == row["length"] for row in replayed)
+    assert Counter(row["op"] for row in replayed) == Counter(row["op"] for row in rows_of(capture))
+
+
+def test_a_replay_on_a_directory_makes_calls_on_files(server, work) -> None:
+    capture = recorded(work, WORKERS + textwrap.indent(CHANGES, "    "), server.endpoint)
+    assert main(["stage", "run.capture", "--target", "twin"]) == 0
+    assert main(["run", "run.capture", "--target", "twin", "-o", "replay.capture", "--pace", "none"]) == 0
+    left = {path.name for path in (work / "twin").rglob("*.bin")}
+    assert left == {"0.bin", "1.bin", "2.bin", "3.bin", "c.bin"}
+    replayed = rows_of(open_capture(work / "replay.capture"))
+    assert all(row["result"] == row["length"] for row in replayed)
+    assert Counter(row["op"] for row in replayed) == Counter(row["op"] for row in rows_of(capture))
+
+
+S3FS = """
+import fsspec, sys
+
+fs = fsspec.filesystem(
+    "s3", endpoint_url=sys.argv[1], client_kwargs={"region_name": "us-east-1"}, default_fill_cache=False
+)
+for n in range(50):
+    assert len(fs.cat_file(f"bucket/data/{n % 4}.bin", start=n * 10, end=n * 10 + 7)) == 7
+with fs.open("bucket/data/1.bin", "rb", cache_type="none") as file:
+    file.seek(1000)
+    assert len(file.read(500)) == 500
+try:
+    fs.cat_file("bucket/none.bin")
+except FileNotFoundError:
+    pass
+"""
+
+
+def test_s3fs_has_its_requests(server, work) -> None:
+    pytest.importorskip("s3fs", reason="s3fs is not installed")
+    capture = recorded(work, S3FS, server.endpoint)
+    requests = [each for each in server.log if each.key]
+    found = Counter((row["status"], row["length"]) for row in rows_of(capture) if row["op"] == "read")
+    assert found == Counter((each.status, each.sent * (each.status < 300)) for each in requests if each.method == "GET")
+    stats = [row["status"] for row in rows_of(capture) if row["op"] == "stat"]
+    assert sorted(stats) == sorted(each.status for each in requests if each.method == "HEAD")
+    assert found[206, 7] == 50
+
+
+def test_a_client_without_requests_to_s3_leaves_none(work, capfd) -> None:
+    """A job without requests has an error of its own under `--with requests`."""
+    recorded_status = main(["record", "--with", "requests", "--", sys.executable, "-c", "import botocore.client"])
+    assert recorded_status != 0
+    assert "no request to an object store" in capfd.readouterr().err
+
+
+def test_ranges_that_obstore_joins() -> None:
+    """Against the requests that nginx logged of `get_ranges` (two of 4 KiB became bytes=0-1004095)."""
+    from dxt_replay.profiler_merge.request_hooks.obstore_hooks import joined
+
+    assert joined([(1_000_000, 1_004_096), (0, 4096)]) == [(0, 1_004_096)]
+    assert joined([(0, 10), (10 + (1 << 20), 20 + (1 << 20)), (5 << 20, 6 << 20)]) == [
+        (0, 20 + (1 << 20)),
+        (5 << 20, 6 << 20),
+    ]
+    assert joined([(0, 10), (11 + (1 << 20), 20 + (1 << 20))]) == [(0, 10), (11 + (1 << 20), 20 + (1 << 20))]

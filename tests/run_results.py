@@ -1,0 +1,84 @@
+"""Results of replays that never ran, from the object that `dxt-replay run --json` prints."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dxt_replay.replay.plan.pacing import Pace, Pacing
+from dxt_replay.replay.run.recording import Tally
+from dxt_replay.replay.run.result import CacheState, IoResult, NamedFailure, Overhead, RunResult
+from dxt_replay.traces.measures.distribution import Distribution
+from dxt_replay.traces.measures.span_times import TrainingTime
+from dxt_replay.traces.schema import OPS
+from dxt_replay.traces.units import seconds_to_ns
+
+RUN: Mapping[str, Any] = json.loads((Path(__file__).parent / "golden/results/run.json").read_text(encoding="utf-8"))
+"""What `dxt-replay run --json` printed once."""
+
+
+def run_result(document: Mapping[str, Any]) -> RunResult:
+    """The result behind a JSON object. Values that follow from others (`expected_s`, `warnings`) are not read."""
+    elapsed_ns, overhead = seconds_to_ns(document["elapsed_s"]), document["overhead"]
+    training = document["training"]
+    by_op = {OPS.index(name): _distribution(found) for name, found in document["latency_by_operation_us"].items()}
+    return RunResult(
+        capture=Path(document["capture"]),
+        pacing=Pacing(pace=Pace(document["pace"]), speed=document["speed"]),
+        compute=document["compute"],
+        tally=Tally(
+            operations=document["operations"],
+            failed=document["failed"],
+            short=document["short"],
+            bytes_read=document["bytes"]["read"],
+            bytes_written=document["bytes"]["written"],
+            last_end_ns=elapsed_ns,
+            errors=_by_number(document["errors"]),
+            refused=_by_number(document["reconstructed_refused"]),
+            close_errors=_by_number(document["close_errors"]),
+            lag_ns=_distribution(document["lag_us"]),
+            latency_ns=_distribution(document["latency_us"]),
+            response_ns=_distribution(document["response_us"]),
+            latency_by_op=by_op,
+        ),
+        recorded_ns=seconds_to_ns(document["recorded_s"]),
+        jitter_us=document["jitter_us"],
+        jitter_before_us=document["jitter_before_us"],
+        processors_pct=document["processors_pct"],
+        cache=CacheState(**document["cache"]),
+        processes=document["processes"],
+        lanes=document["lanes"],
+        left_out=document["left_out"],
+        stopped=document["stopped"],
+        training=None if training is None else TrainingTime(**training),
+        failures=tuple(NamedFailure(**failure) for failure in document["failures"]),
+        io=IoResult(
+            api=document["api"],
+            reconstruct=document["reconstruct"],
+            backends=tuple(document["backends"]),
+            direct=document["direct"],
+            not_direct=document["not_direct"],
+            python_lanes=document["python_lanes"],
+        ),
+        overhead=Overhead(
+            per_operation_ns=overhead["per_operation_ns"],
+            busiest_lane_ns=(overhead["fraction_pct"] or 0.0) / 100 * elapsed_ns,
+        ),
+    )
+
+
+def _by_number(counts: Mapping[str, int]) -> dict[int, int]:
+    return {getattr(errno, name): count for name, count in counts.items()}
+
+
+def _distribution(percentiles_us: Mapping[str, float] | None) -> Distribution:
+    """A sample of 1,001 times whose percentiles are these; an empty one for None."""
+    if percentiles_us is None:
+        return Distribution()
+    us = [percentiles_us[name] for name in ("p50", "p90", "p99", "max")]
+    return Distribution.of(np.rint(1000 * np.repeat(us, (501, 400, 90, 10))).astype(np.int64))
