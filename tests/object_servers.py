@@ -46,10 +46,12 @@ class ObjectServer:
     """A small S3 at `endpoint`: GET with ranges, HEAD, PUT, copies, multipart uploads, DELETE and LIST.
 
     `refused`: (method, key) -> status of an answer in place of the right one.
-    `before_answer`: called before each answer, without the lock.
+    `service_s`: time that each request of a replay takes, of which there is one at a time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, service_s: float = 0.0) -> None:
+        self.service_s = service_s
+        self.serving = threading.Lock()
         self.objects: dict[str, bytes] = {}
         self.uploads: dict[str, dict[int, bytes]] = {}
         self.log: list[Request] = []
@@ -65,8 +67,11 @@ class ObjectServer:
         self._server.block_on_close = False
         self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
 
-    def before_answer(self) -> None:
-        """At once."""
+    def serve(self, agent: str) -> None:
+        """Called before each answer, without `lock`."""
+        if self.service_s and agent.endswith(" replay"):
+            with self.serving:
+                time.sleep(self.service_s)
 
     def url(self, prefix: str = "some/prefix", more: str = "&skip_signature=true") -> str:
         return f"s3://{BUCKET}/{prefix}?endpoint={self.endpoint}&region=us-east-1{more}"
@@ -103,7 +108,7 @@ class _Handler(BaseHTTPRequestHandler):
         bucket, _, key = unquote(parts.path).lstrip("/").partition("/")
         span = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range") or "")
         asked = (int(span[1]), int(span[2])) if span else None
-        store.before_answer()
+        store.serve(self.headers.get("User-Agent") or "")
         with store.lock:
             status = store.refused.get((self.command, key), 0)
             if status or bucket != BUCKET:

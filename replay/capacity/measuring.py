@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,11 +26,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actions:
-    """The public functions `stage`, `unstage` and `run`, which lie above this folder and are handed in."""
+    """The public functions `stage`, `unstage` and `run`, which lie above this folder and are handed in.
 
-    stage: Callable[[Path, Path], object]
-    unstage: Callable[[Path], object]
+    `below`: the target in a folder of a target (`replay.target.targets.place_below`).
+    """
+
+    stage: Callable[[Path, str | Path], object]
+    unstage: Callable[[str | Path], object]
     run: Callable[..., RunResult]
+    below: Callable[[str | Path, str], str | Path]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,7 +46,7 @@ class Measuring:
     """
 
     loads: Loads
-    target: Path
+    target: str | Path
     actions: Actions
     comm: Communicator
     free_pct: float
@@ -49,7 +54,7 @@ class Measuring:
     warnings: list[str] = field(default_factory=list)
     in_memory: bool = False
     number: int = 0
-    place: Path | None = None
+    place: str | Path | None = None
 
     def __call__(self, ranks: int, *, storage: bool = True) -> LoadRun:
         """Run with a number of ranks; without I/O if not `storage`. Raises: ReplayError for a run that failed."""
@@ -72,7 +77,7 @@ class Measuring:
             raise ReplayError(
                 f"operations of a run of {format_counted(ranks, 'rank')} failed or moved too few bytes, so it does not "
                 "show what the storage carries. Keep the load with -o DIR, then name the operations: `dxt-replay run "
-                f"DIR/{load.name} --target {place} --pace steps -o OUT.capture`"
+                f"DIR/{load.name} --target {shlex.quote(str(place))} --pace steps -o OUT.capture`"
             )
         self.in_memory |= result.cache.keeps_pages
         found = first_does(self.comm, lambda: self._measured(output, result, ranks, storage=storage))
@@ -84,12 +89,12 @@ class Measuring:
         self.warnings += result.conditions
         return found
 
-    def _staged(self, ranks: int) -> tuple[Path, Path]:
+    def _staged(self, ranks: int) -> tuple[Path, str | Path]:
         """The load, and where its twin is. Loads with file names of their own cannot use each other's twin: each has a
         folder of its own, and the one before goes, to make room."""
         load, place = self.loads.of(ranks), self.target
         if self.loads.own_names:
-            place = self.target / f"{ranks}-ranks"
+            place = self.actions.below(self.target, f"{ranks}-ranks")
             if self.place is not None and self.place != place:
                 self.actions.unstage(self.place)
         self.actions.stage(load, place)

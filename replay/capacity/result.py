@@ -53,7 +53,7 @@ class Capacity:
     """
 
     capture: Path
-    target: Path | None
+    target: str | Path | None
     limit_pct: float
     most: int
     scaling: str

@@ -16,7 +16,7 @@ from dxt_replay.replay.options.choices import CapacityChoices
 @click.command()
 @click.argument("capture", metavar="CAPTURE|WORKLOAD", type=PATH)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--target", type=PATH, metavar="DIR", help="Directory on the storage, where the twins are staged.")
+@click.option("--target", metavar="DIR", help="Directory on the storage, or s3:// URL, for the twins.")
 @family_options(CapacityChoices)
 @click.option(
     "--html",
@@ -26,7 +26,7 @@ from dxt_replay.replay.options.choices import CapacityChoices
 )
 @force_option
 @json_option
-def command(capture: Path, target: Path | None, html: Path | None, force: bool, **choices: Any) -> None:
+def command(capture: Path, target: str | None, html: Path | None, force: bool, **choices: Any) -> None:
     """Find the largest number of ranks that a storage serves without starving the accelerators.
 
     Replays the training on more and more ranks until the accelerator utilisation falls below --utilisation. CAPTURE

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dxt_replay.replay.commands.family_options import family_options
-from dxt_replay.replay.commands.shared_options import PATH, capture_argument, force_option, json_option, part_options
+from dxt_replay.replay.commands.shared_options import capture_argument, force_option, json_option, part_options
 from dxt_replay.replay.options.choices import PACE_HELP, RegressChoices, RunChoices
 from dxt_replay.replay.options.option import Option
 from dxt_replay.traces.errors import UsageError
@@ -27,13 +27,12 @@ _PACE = Option(f"{PACE_HELP}  [default: steps if the capture has training steps,
 
 @click.command()
 @capture_argument("capture")
-@click.argument("target", required=False, type=PATH)
-@click.option("--baseline", type=PATH, metavar="DIR", help="The target as it was.")
+@click.argument("target", required=False)
+@click.option("--baseline", metavar="DIR", help="The target as it was: a directory, or an s3:// URL.")
 @click.option(
     "--candidate",
-    type=PATH,
     metavar="DIR",
-    help="The target to judge; the same directory twice, or TARGET alone, measures the noise.",
+    help="The target to judge; the same target twice, or TARGET alone, measures the noise.",
 )
 @family_options(RegressChoices, "against", "record", "repeats", "warmup", "threshold_pct", "alpha", "seed", "metric")
 @click.option("--fail-inconclusive", is_flag=True, help="Exit 1 also when the verdict is inconclusive.")
@@ -59,9 +58,9 @@ _PACE = Option(f"{PACE_HELP}  [default: steps if the capture has training steps,
 @json_option
 def command(
     capture: NamedPart,
-    target: Path | None,
-    baseline: Path | None,
-    candidate: Path | None,
+    target: str | None,
+    baseline: str | None,
+    candidate: str | None,
     against: Path | None,
     repeats: int,
     warmup: int,
@@ -141,8 +140,8 @@ def command(
 
 
 def _sides(
-    target: Path | None, baseline: Path | None, candidate: Path | None, against: Path | None
-) -> tuple[Path | None, Path]:
+    target: str | None, baseline: str | None, candidate: str | None, against: Path | None
+) -> tuple[str | None, str]:
     """Baseline, which is None against a record, and candidate. Raises: UsageError."""
     if target is not None and (baseline or candidate):
         raise UsageError(f"{target} is given beside --baseline or --candidate: give TARGET alone, or both options")

@@ -54,14 +54,14 @@ def capacity(
     from dxt_replay.replay.ranks.comm import first_does
     from dxt_replay.replay.ranks.mpi_world import connect
     from dxt_replay.replay.regression.experiment import output_folder
-    from dxt_replay.replay.target.targets import directory_named
+    from dxt_replay.replay.target.targets import place_below, target_named
 
     chosen = filled(CapacityChoices, choices)
     limit_pct, most, strong = (chosen[name] for name in ("utilisation_pct", "most", "strong"))
     storage, dry_run, output = (chosen[name] for name in ("storage", "dry_run", "output"))
     if (dry_run and storage is None) or (not dry_run and target is None):
         raise UsageError("give --target DIR to measure, or --storage MODEL with --dry-run to simulate alone")
-    directory = None if target is None else directory_named(target, "capacity")
+    place = None if target is None else target_named(target)
     comm = comm or connect()
     keep, name = None if output is None else Path(output), named(capture)
     first_does(comm, lambda: check_empty(keep))
@@ -83,11 +83,11 @@ def capacity(
         warnings: list[str] = []
         limited_by = None
         if not dry_run:
-            assert directory is not None
+            assert place is not None
             measure = Measuring(
                 loads=loads,
-                target=directory,
-                actions=Actions(stage=stage, unstage=unstage, run=run),
+                target=place,
+                actions=Actions(stage=stage, unstage=unstage, run=run, below=place_below),
                 comm=comm,
                 free_pct=free_pct,
                 on_progress=on_progress,
@@ -96,7 +96,7 @@ def capacity(
             limited_by = searched(search, measure, runs)
     return Capacity(
         capture=name,
-        target=directory,
+        target=place,
         limit_pct=limit_pct,
         most=most,
         scaling="strong" if strong else "weak",

@@ -120,7 +120,6 @@ def regress(
     from dxt_replay.replay.regression import experiment as module
     from dxt_replay.replay.regression.experiment_record import read_record
     from dxt_replay.replay.regression.interval_verdict import Rule
-    from dxt_replay.replay.target.targets import directory_named
 
     comm = comm or connect()
     if choices.get("pace") is None:
@@ -133,8 +132,7 @@ def regress(
         how["pace"] = choices.get("pace") or module.default_pace(source).value
 
         def options(target: PathLike, maps: PathMaps | None) -> RunOptions:
-            directory = directory_named(target, "regress")
-            return run_options(source, directory, cold=chosen["cold"], maps=maps, force=force, **how)
+            return run_options(source, target, cold=chosen["cold"], maps=maps, force=force, **how)
 
         experiment = module.Experiment(
             baseline=None if baseline is None else options(baseline, chosen["baseline_maps"]),

@@ -94,10 +94,10 @@ def simulate(
 ) -> Simulated:
     """Predict how long a capture would take on storage that a model describes (docs/simulation.md).
 
-    `storage`: a file, the name of a shipped model, or a `StorageModel`. `check`: a directory on the real storage, in
-    which the first `check_seconds` are replayed; if their time differs, the interval becomes wider. Without `check`
-    only the capture is read. The workers of `executor` derive what the ranks do; the prediction does not depend on
-    their number. `on_progress` gets `deriving` with ranks or `simulating` with operations: done, and all.
+    `storage`: a file, the name of a shipped model, or a `StorageModel`. `check`: a directory or `s3://` URL on the real
+    storage, where the first `check_seconds` are replayed; if their time differs, the interval becomes wider. Without
+    `check` only the capture is read. The workers of `executor` derive what the ranks do; the prediction does not depend
+    on their number. `on_progress` gets `deriving` with ranks or `simulating` with operations: done, and all.
 
         dxt_replay.simulate("run.capture", "nvme").prediction.elapsed_ns
 
@@ -166,19 +166,18 @@ def _checked(
     from dxt_replay.replay.interface.checking import replayed_ns
     from dxt_replay.replay.simulation.agreement import Agreement, first_steps, refusal
     from dxt_replay.replay.simulation.prediction import predict
-    from dxt_replay.replay.target.targets import directory_named
+    from dxt_replay.replay.target.targets import target_named
 
     steps = first_steps(predicted.steps(), chosen["check_seconds"])
     part = source if steps is None else part_of(source, Part(steps=steps))
     job = derive(part)
     window = predict(job, model, ranks=job.ranks, seeds=predicted.seeds)
     same = {name: chosen[name] for name in (*SPEEDS, "compute", "reconstruct")}
-    target = directory_named(chosen["check"] or "", "simulate --check")
     found = Agreement(
         steps=steps,
         simulated_ns=window.elapsed_ns,
         free_ns=window.free.elapsed_ns,
-        measured_ns=replayed_ns(part, target, {"pace": Pace.STEPS.value, **same}),
+        measured_ns=replayed_ns(part, target_named(chosen["check"] or ""), {"pace": Pace.STEPS.value, **same}),
     )
     if found.verdict == "contradicts":
         raise ContradictionError(refusal(found, model))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
@@ -87,6 +87,10 @@ class ObjectPlace:
     def key(self, path: str) -> str:
         """The key of the object at a path below the target."""
         return self.prefix + path
+
+    def below(self, name: str) -> ObjectPlace:
+        """The place of the keys that begin with `name` and a `/` after this prefix."""
+        return replace(self, prefix=f"{self.prefix}{name}/")
 
     def client(self, agent: str = AGENT) -> Any:
         """A thread-safe `S3Store` of the bucket that sends each request once, and deletes objects one by one.

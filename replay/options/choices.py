@@ -204,10 +204,11 @@ class SimulateChoices(TypedDict, total=False):
         bool, Option("Simulate the operations that were reconstructed from counters, or leave them out.", True)
     ]
     check: Annotated[
-        PathLike | None,
+        str | Path | None,
         Option(
-            "Replay some seconds of the capture in this directory of the real storage. Where the times differ, the "
-            "interval becomes wider; if they contradict the model, fail. Remove the written files afterwards.",
+            "Replay some seconds of the capture in this directory, or s3:// URL, of the real storage. Where the times "
+            "differ, the interval becomes wider; if they contradict the model, fail. Remove the written files "
+            "afterwards.",
             metavar="TARGET",
         ),
     ]

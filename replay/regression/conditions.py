@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from dxt_replay.replay.regression.against_record import check_comparable, environment_differences
@@ -71,7 +70,7 @@ def observe(
     )
     options = _recorded(sides["candidate"])
     machine = machine_environment(processes)
-    targets = {side: target_environment(Path(chosen.target), _maps(chosen.maps)) for side, chosen in sides.items()}
+    targets = {side: target_environment(chosen.target, _maps(chosen.maps)) for side, chosen in sides.items()}
     differences: tuple[str, ...] = ()
     if against is not None:
         check_comparable(against, replayed, options)

@@ -19,7 +19,7 @@ _NAMES = {
     "mount_point": "mount point",
     "source": "mounted from",
     "read_ahead_kib": "read-ahead of the mount, KiB",
-    "target": "directory",
+    "target": "target",
     "maps": "real data",
     "device.name": "device",
     "device.model": "model of the device",

@@ -31,10 +31,9 @@ from dxt_replay.replay.run.options import RunOptions
 from dxt_replay.replay.run.process import Progress
 from dxt_replay.replay.run.result import RunResult
 from dxt_replay.replay.run.runner import run_replay
-from dxt_replay.replay.target.containment import resolve_target
 from dxt_replay.replay.target.stage import check_staged, stage
 from dxt_replay.replay.target.stage_plan import StagePlan, plan_stage
-from dxt_replay.replay.target.targets import open_target
+from dxt_replay.replay.target.targets import open_target, same_place
 from dxt_replay.traces.errors import TargetError, UsageError
 from dxt_replay.traces.output import check_output
 from dxt_replay.traces.schema import SPAN_KINDS, codes
@@ -75,6 +74,11 @@ class Experiment:
         baseline = self.baseline
         if (baseline is None) == (self.against is None):
             raise UsageError("an experiment compares with a baseline or with a record: give one of them")
+        if baseline and baseline.on_objects != self.candidate.on_objects:
+            raise UsageError(
+                "one side is a directory and the other an object store, which answer different operations: give two "
+                "of a kind"
+            )
         if baseline and replace(self.candidate, target=baseline.target, maps=baseline.maps) != baseline:
             raise UsageError(
                 "the two sides of an experiment differ in target and maps alone: give both the same options"
@@ -173,9 +177,9 @@ def plan_staging(capture: Capture, experiment: Experiment) -> list[StagePlan]:
 
     Raises: TargetError when it does not fit, both targets together where they share a file system.
     """
-    plans: dict[Path, StagePlan] = {}
+    plans: dict[str | Path, StagePlan] = {}
     for options in experiment.sides.values():
-        target = resolve_target(Path(options.target))
+        target = same_place(options.target)
         if target not in plans and not _is_staged(capture, options):
             plans[target] = plan_stage(capture, options.target, maps=options.maps)
     check_room(list(plans.values()))

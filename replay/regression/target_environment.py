@@ -38,9 +38,9 @@ class BlockDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetEnvironment:
-    """The file system of a target.
+    """The file system of a target. Of an object store only `target` and `file_system`, s3, are known.
 
-    target: the directory, absolute.
+    target: the directory, absolute; or the URL.
     maps: `PREFIX=DIR` of real data that are read instead of the twin's.
     file_system: its type, such as ext4; empty where it is not known.
     mount_point, source: where it is mounted, and from what, such as /dev/sda1 or server:/export.
@@ -59,11 +59,13 @@ class TargetEnvironment:
     device: BlockDevice | None = None
 
 
-def target_environment(target: Path, maps: tuple[str, ...] = (), root: Path = ROOT) -> TargetEnvironment:
+def target_environment(target: str | Path, maps: tuple[str, ...] = (), root: Path = ROOT) -> TargetEnvironment:
     """The environment of `target`. `root`: the directory that holds `proc` and `sys`."""
-    place = Path(os.path.realpath(target))
+    if isinstance(target, str):
+        return TargetEnvironment(target=target, maps=maps, file_system=target.partition("://")[0])
+    resolved = Path(os.path.realpath(target))
     absolute = os.fsencode(os.path.abspath(target)).decode("utf-8", "backslashreplace")
-    mount = _mount_of(place, root)
+    mount = _mount_of(resolved, root)
     if mount is None:
         return TargetEnvironment(target=absolute, maps=maps)
     return TargetEnvironment(

@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +50,12 @@ class IoOptions:
 
     `direct`: past the page cache.
     `hints`: name -> value of the MPI-IO hints.
-    `objects`: URL of the target if it is an object store.
+    `objects`: URL of the target if it is an object store, as `RunOptions.target` has it.
     """
 
     direct: bool = False
     hints: Mapping[str, str] | None = None
-    objects: str = ""
+    objects: str = field(default="", compare=False)
 
 
 _MAKERS: dict[int, Callable[[IoOptions], str | Backend]] = {

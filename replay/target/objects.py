@@ -88,6 +88,17 @@ class ObjectTarget:
     def shown(self, path: str) -> str:
         return printable(self.place.base + path)
 
+    def check_bucket(self) -> None:
+        """One LIST: a HEAD has the same answer for a missing bucket as for a missing object. Raises: TargetError."""
+        try:
+            next(keys_below(self.client, self.place.prefix), None)
+        except OSError as error:
+            if error.errno == errno.ENOENT:  # other answers may come from a server that has no LIST
+                raise TargetError(
+                    f"the bucket {self.place.bucket} is missing or not readable: {error.strerror}; "
+                    f"{_REMEDIES[errno.ENOENT]}"
+                ) from error
+
     def room(self) -> Room:
         """Unknown: a bucket has no limit that a client could ask for."""
         store = (self.place.endpoint, self.place.bucket)
@@ -250,9 +261,10 @@ class _Counted:
 
 @contextmanager
 def open_objects(where: str | Path, make: bool = False) -> Iterator[ObjectTarget]:
-    """See `replay.target.targets.open_target`. The bucket must be there."""
+    """See `replay.target.targets.open_target`. The bucket must be there. Raises: TargetError if it is not."""
     place = parse_object_url(str(where))
     target = ObjectTarget(place=place, client=place.client(), exists=True)
     if not make and not target.stat(pa.array([MANIFEST_NAME], pa.large_string())).mode[0]:
         target = ObjectTarget(place=place, client=target.client, exists=False)
+        target.check_bucket()
     yield target

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from os import PathLike, fspath
 from pathlib import Path
 
-from dxt_replay.replay.objects.place import SCHEME
+from dxt_replay.replay.objects.place import SCHEME, parse_object_url
 from dxt_replay.replay.target.objects import open_objects
 from dxt_replay.replay.target.posix import open_directory
 from dxt_replay.replay.target.protocol import Target
@@ -37,6 +37,17 @@ def target_named(where: str | PathLike[str]) -> str | Path:
     """A target as the user gives it: a path, or the text of a URL, which a path would change."""
     text = fspath(where)
     return text if _scheme(text) else Path(text)
+
+
+def place_below(where: str | Path, name: str) -> str | Path:
+    """The target in the folder, or below the prefix, `name` of a target. Raises: UsageError for a URL that is none."""
+    return parse_object_url(where).below(name).url if isinstance(where, str) else where / name
+
+
+def same_place(where: str | Path) -> str | Path:
+    """The path or URL of a target, equal for all names of it. Raises: TargetError."""
+    with open_target(where) as target:
+        return target.where
 
 
 def directory_named(where: str | PathLike[str], what: str) -> Path:

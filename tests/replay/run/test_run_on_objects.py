@@ -247,13 +247,8 @@ def test_what_needs_files_is_refused(server: ObjectServer, tmp_path: Path) -> No
             dxt_replay.run(source, url, tmp_path / "replay.capture", **choices)
     with pytest.raises(UsageError, match=r"--api s3 needs"):
         dxt_replay.run(source, tmp_path, tmp_path / "replay.capture", api="s3")
-    for refused in (
-        lambda: dxt_replay.calibrate(url),
-        lambda: dxt_replay.regress(source, url, url),
-        lambda: dxt_replay.capacity(source, url),
-    ):
-        with pytest.raises(UsageError, match=f"works on directories, not on s3://{BUCKET}/some/prefix: give"):
-            refused()
+    with pytest.raises(UsageError, match=f"works on directories, not on s3://{BUCKET}/some/prefix: give"):
+        dxt_replay.export(source, "fio", tmp_path / "job.fio", target=url)
     assert server.log == []
 
 

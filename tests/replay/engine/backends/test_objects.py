@@ -179,8 +179,8 @@ def test_a_server_whose_name_is_not_known_is_unreachable() -> None:
 def test_lanes_wait_for_their_requests_at_the_same_time(server: ObjectServer) -> None:
     """No request begins after the first of the others has ended, though each lane has but one thread."""
     lanes, under_way = 8, threading.Barrier(8, timeout=30)
-    answer = server.before_answer
-    server.before_answer = lambda: (answer(), under_way.wait())  # type: ignore[method-assign]
+    answer = server.serve
+    server.serve = lambda agent: (answer(agent), under_way.wait())  # type: ignore[method-assign]
     files = lane_files(server)
     running = [Lane(files, pace=LoopPace.NONE, start=started(), stop=StopFlag()) for _ in range(lanes)]
     threads = [threading.Thread(target=lane.run) for lane in running]
