@@ -144,6 +144,8 @@ MAY_IMPORT = {
     "replay.calibration": {
         "replay.calibration",
         "replay.engine",
+        "replay.engine.backends",
+        "replay.objects",
         "replay.simulation",
         "replay.target",
         "traces",

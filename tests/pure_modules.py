@@ -8,6 +8,7 @@ PURE = {
     "replay.calibration.estimates",
     "replay.calibration.held_out",
     "replay.calibration.model_fit",
+    "replay.calibration.object_figures",
     "replay.calibration.probe_plan",
     "replay.calibration.throttle",
     "replay.simulation.agreement",

@@ -70,8 +70,8 @@ class Issued:
         return self.end_ns - self.begin_ns
 
 
-def issue(files: Files, lanes: Sequence[LaneItems], *, seconds: float, doing: str) -> Issued:
-    """Let each lane issue its items for `seconds`, then wait for those in flight.
+def issue(files: Files, lanes: Sequence[LaneItems], *, seconds: float, doing: str, least: int = 0) -> Issued:
+    """Let each lane issue its items for `seconds`, and at least `least` of them; then wait for those in flight.
 
     doing: for the error, such as "read below /scratch".
     Raises: TargetError where the file system refuses an item; KeyboardInterrupt and the like after the lanes ended.
@@ -90,7 +90,9 @@ def issue(files: Files, lanes: Sequence[LaneItems], *, seconds: float, doing: st
         begin_ns = time.monotonic_ns() + _AHEAD_NS
         gate.open(begin_ns)
         until = begin_ns / 1e9 + seconds
-        while any(thread.is_alive() for thread in threads) and time.monotonic() < until:
+        while any(thread.is_alive() for thread in threads) and (
+            time.monotonic() < until or any(lane.items_done < least for lane in made)
+        ):
             time.sleep(_LOOK_S)
     finally:
         stop.set()
@@ -99,7 +101,8 @@ def issue(files: Files, lanes: Sequence[LaneItems], *, seconds: float, doing: st
     done = [completed for lane in made for completed in iter(lane.collect, None)]
     results = _joined(completed.result for completed in done)
     if len(results) and results.min() < 0:
-        raise refused(OSError(-int(results.min()), ""), doing)
+        error = OSError(-int(results.min()), "")
+        raise refused(error, doing) from error
     end_ns = _joined(completed.end_ns for completed in done)
     order = np.argsort(end_ns, kind="stable")
     return Issued(

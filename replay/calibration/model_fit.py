@@ -78,6 +78,41 @@ def fit_model(
     return dataclasses.replace(model, uncertainty=round(min(uncertainty, MOST_UNCERTAINTY), 4))
 
 
+def fit_objects(
+    name: str,
+    about: str,
+    measured: Sequence[Measured],
+    limits: Sequence[Limit],
+    *,
+    opens_ask: bool,
+    least_uncertainty: float = 0.0,
+) -> StorageModel:
+    """The storage model of the requests to an object store. `opens_ask`: whether an open sends a HEAD.
+
+    A request that was not measured takes no time there.
+    """
+    gets = _of(measured, "GET")
+    found = {
+        "read": [each for each in gets if each.in_flight == 1] if limits else gets,
+        "write": _of(measured, "PUT"),
+        "open": _of(measured, "HEAD") if opens_ask else [],
+        "stat": _of(measured, "HEAD"),
+        "rename": _of(measured, "CopyObject and DELETE"),
+        "list": _of(measured, "LIST"),
+        "delete": _of(measured, "DELETE"),
+    }
+    uncertainty = max(_uncertainty(gets), least_uncertainty)
+    return StorageModel(
+        name=name,
+        about=about,
+        operations={operation: _table(times) for operation, times in found.items() if times},
+        limits=tuple(limits),
+        objects=True,
+        jitter=_jitter(gets),
+        uncertainty=round(min(uncertainty, MOST_UNCERTAINTY), 4),
+    )
+
+
 def _caches(measured: Sequence[Measured]) -> bool:
     """Whether any read of cached data is clearly quicker than the cold one of its size."""
     cold = {each.size: each.time_ns.value for each in _of(measured, "read", "cold") if each.in_flight == 1}

@@ -13,6 +13,9 @@ from dxt_replay.traces.units import MIB
 
 KIB = 1 << 10
 
+OBJECT_BYTES = 8 * MIB
+"""Bytes of an object that is written to be read, and of the largest range."""
+
 LEAST_SECONDS, MOST_SECONDS = 1.0, 86_400.0
 """Least and most time of a calibration."""
 
@@ -21,7 +24,8 @@ SLOW_S = 1.0
 
 
 class Kind(enum.Enum):
-    """Kinds of probes. The data of a cold read are not in the page cache, those of a cached read are."""
+    """Kinds of probes: of a file system, then of an object store. The data of a cold read are not in the page cache,
+    those of a cached read are."""
 
     COLD_READ = "cold read"
     CACHED_READ = "cached read"
@@ -30,6 +34,12 @@ class Kind(enum.Enum):
     SYNC = "write and sync"
     FILES = "open, stat, close"
     CREATE = "create, close, rename"
+    GET = "GET"
+    FIRST_BYTE = "GET up to the first byte"
+    PUT = "PUT"
+    HEAD = "HEAD"
+    LIST = "LIST"
+    COPY = "CopyObject, DELETE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +109,43 @@ _GRIDS = (
 )
 """The probes of a long, a short and a very short calibration."""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ObjectGrid:
+    """Sizes of GETs and PUTs, bytes, and numbers of connections: of GETs, and of other requests."""
+
+    sizes: tuple[int, ...]
+    put_sizes: tuple[int, ...]
+    connections: tuple[int, ...]
+    few: tuple[int, ...]
+
+    def probes(self) -> tuple[Probe, ...]:
+        others = (Kind.HEAD, Kind.LIST, Kind.COPY)
+        return (
+            *(Probe(kind=Kind.GET, size=size, in_flight=count) for size in self.sizes for count in self.connections),
+            *(Probe(kind=Kind.FIRST_BYTE, size=size) for size in (self.sizes[0], self.sizes[-1])),
+            *(Probe(kind=Kind.PUT, size=size, in_flight=count) for size in self.put_sizes for count in self.few),
+            *(Probe(kind=kind, size=0, in_flight=count) for kind in others for count in self.few),
+        )
+
+
+_OBJECT_GRIDS = (
+    _ObjectGrid(
+        sizes=(4 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, OBJECT_BYTES),
+        put_sizes=(4 * KIB, MIB, OBJECT_BYTES, 4 * OBJECT_BYTES),
+        connections=(1, 2, 4, 8, 16, 32, 64),
+        few=(1, 8),
+    ),
+    _ObjectGrid(
+        sizes=(4 * KIB, MIB, OBJECT_BYTES),
+        put_sizes=(4 * KIB, OBJECT_BYTES),
+        connections=(1, 4, 16, 64),
+        few=(1,),
+    ),
+    _ObjectGrid(sizes=(4 * KIB, OBJECT_BYTES), put_sizes=(4 * KIB, OBJECT_BYTES), connections=(1, 8), few=(1,)),
+)
+"""As `_GRIDS`."""
+
 _LEAST_SLICE_S, _MOST_SLICE_S = 0.05, 0.4
 _LEAST_ROUNDS = 3
 
@@ -132,14 +179,17 @@ def with_cold_size(plan: TimePlan, size: int) -> TimePlan:
     return replace(plan, probes=tuple(dict.fromkeys([*plan.probes, *more])))
 
 
-def plan_time(seconds: float) -> TimePlan:
-    """The plan for a time in all. Raises: UsageError for a time that is too short or absurd."""
+def plan_time(seconds: float, *, objects: bool = False) -> TimePlan:
+    """The plan for a time in all. `objects`: on an object store.
+
+    Raises: UsageError for a time that is too short or absurd.
+    """
     if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
         raise UsageError(
             f"a calibration of {seconds / 60:g} minutes is not possible: give {LEAST_SECONDS / 60:.2g} to "
             f"{MOST_SECONDS / 60:.0f} minutes"
         )
-    for grid in _GRIDS:
+    for grid in _OBJECT_GRIDS if objects else _GRIDS:
         probes = grid.probes()
         slice_s = 0.5 * seconds / (_LEAST_ROUNDS * len(probes))
         if slice_s >= _LEAST_SLICE_S:

@@ -12,6 +12,7 @@ from dxt_replay.traces.units import format_bytes, format_counted, format_duratio
 if TYPE_CHECKING:
     from dxt_replay.replay.calibration.calibration import Calibration
     from dxt_replay.replay.calibration.estimates import Measured
+    from dxt_replay.replay.calibration.object_figures import ObjectFigures
     from dxt_replay.replay.calibration.probe_plan import Probe
 
 COLUMNS_IN_FLIGHT = 4
@@ -20,6 +21,8 @@ COLUMNS_IN_FLIGHT = 4
 
 def calibration_sections(done: Calibration, output: str) -> list[Section]:
     """The tables of a calibration. `output`: the storage model that was written."""
+    if done.object_store is not None:
+        return _object_sections(done, done.object_store, output)
     rows = [
         ("target", f"{done.target} ({done.file_system})"),
         ("storage model", output),
@@ -39,6 +42,51 @@ def calibration_sections(done: Calibration, output: str) -> list[Section]:
     return [section for section in sections if section.rows]
 
 
+def _object_sections(done: Calibration, store: ObjectFigures, output: str) -> list[Section]:
+    rows = [
+        ("target", str(done.target)),
+        ("storage model", output),
+        ("measured for", f"{seconds(done.seconds)}, {format_counted(done.rounds, 'whole round')}"),
+        ("objects read", f"{format_bytes(done.data_bytes)} {'of its own' if store.own_objects else 'of the twin'}"),
+        ("first byte of a small GET", or_dash(store.first_byte_us, _micro)),
+        ("first byte of a large GET", or_dash(store.first_byte_large_us, _micro)),
+        ("one connection", or_dash(store.connection_bytes_per_s, _rate)),
+        ("throttle", _throttle(done)),
+    ]
+    whole = [each for each in done.measured if not each.state]
+    gets, others = ([each for each in whole if (each.call == "GET") is chosen] for chosen in (True, False))
+    small, large = (format_bytes(choose(each.size for each in gets)) for choose in (min, max))
+    connections = Section(
+        title="GETs by connections",
+        columns=("connections", f"of {small}", f"of {large}"),
+        rows=tuple(
+            (
+                str(each.connections),
+                or_dash(each.requests_per_s, lambda rate: f"{rate:,.0f}/s"),
+                or_dash(each.bytes_per_s, _rate),
+            )
+            for each in store.by_connections
+        ),
+    )
+    sections = [
+        facts("Calibration", rows),
+        connections,
+        _cold_reads(gets, "GETs"),
+        _other_calls([each for each in others if each.in_flight == 1], "Other requests, one connection"),
+        _left_out(done.left_out),
+        prose("What was not measured", done.unseen),
+    ]
+    return [section for section in sections if section.rows]
+
+
+def _micro(us: float) -> str:
+    return format_duration(1e3 * us)
+
+
+def _rate(bytes_per_s: float) -> str:
+    return f"{bytes_per_s / 1e6:.3g} MB/s"
+
+
 def _throttle(done: Calibration) -> str:
     rates = [
         f"{each.size * each.per_s / 1e6:.3g} MB/s in reads of {format_bytes(each.size)}"
@@ -48,7 +96,7 @@ def _throttle(done: Calibration) -> str:
     return f"reads pass at a rate after a burst: {', '.join(rates)}" if done.model.limits else "none seen"
 
 
-def _cold_reads(times: Sequence[Measured]) -> Section:
+def _cold_reads(times: Sequence[Measured], title: str = "Cold reads") -> Section:
     """Mean times by size, with one request in flight and with more."""
     found = {(each.in_flight, each.size): each for each in times}
     several = sorted({count for count, _ in found if count > 1})
@@ -67,7 +115,7 @@ def _cold_reads(times: Sequence[Measured]) -> Section:
             )
         )
     return Section(
-        title="Cold reads",
+        title=title,
         columns=("size", "mean", "interval", *(f"{count} in flight" for count in shown), "most in all"),
         rows=tuple(rows),
         notes=(
@@ -77,9 +125,9 @@ def _cold_reads(times: Sequence[Measured]) -> Section:
     )
 
 
-def _other_calls(alone: Sequence[Measured]) -> Section:
+def _other_calls(alone: Sequence[Measured], title: str = "Other calls, one in flight") -> Section:
     return Section(
-        title="Other calls, one in flight",
+        title=title,
         columns=("call", "size", "mean", "interval", "95 % take at most"),
         rows=tuple(
             (

@@ -42,12 +42,19 @@ include "_page_caches.pxi"
 include "_request_queues.pxi"
 
 
+cdef struct Object:
+    int64_t reach  # end of the last byte that was written
+    bint changed   # since it was put
+
+
 cdef class SimulatedStorage(Service):
     """A storage at the begin of a run. `scale`: factor of all times. `file_bytes`: int64 by file, its size."""
 
     cdef Queues queues
     cdef Caches caches  # None without
     cdef unordered_map[uint64_t, int64_t] buffered  # by rank and file: bytes that wait in a C stream
+    cdef bint on_objects
+    cdef unordered_map[int64_t, Object] objects  # by file, those that were written
     cdef int64_t ranks_per_node, hits, hit_bytes
     cdef const int64_t[::1] file_bytes
     cdef vector[int64_t] operations, operation_bytes  # by kind
@@ -56,6 +63,7 @@ cdef class SimulatedStorage(Service):
     def __init__(self, model, *, ranks, file_bytes, seed=1, scale=1.0):
         nodes = model.nodes(ranks)
         self.ranks_per_node = model.ranks_per_node or ranks
+        self.on_objects = model.objects
         self.file_bytes = np.ascontiguousarray(file_bytes, dtype=np.int64)
         self.queues = Queues(model, nodes, seed, scale)
         self.caches = None if model.cache is None else Caches(model.cache, nodes)
@@ -90,7 +98,9 @@ cdef class SimulatedStorage(Service):
         cdef int64_t length = item.amount if kind <= WRITE else 0, file = item.subject + file_shift
         cdef int64_t node = rank // self.ranks_per_node, held, ends
         cdef double end
-        if kind == READ and self.caches is not None:
+        if self.on_objects:
+            end = self._request(now, node, kind, file, item.place, length)
+        elif kind == READ and self.caches is not None:
             end = self._read(now, rank, file, item.place, length, self._size(item.subject))
         elif kind == WRITE:
             end = self._streamed(now, rank, file, item.place, length, item.api == STDIO)
@@ -102,7 +112,7 @@ cdef class SimulatedStorage(Service):
             end += self.queues.request(now, node, kind, file, item.place, length, now)
         if kind == OPEN and self.caches is not None:
             self.caches.opened(node, file)
-        if kind == SYNC or kind == CLOSE:
+        if (kind == SYNC or kind == CLOSE) and not self.on_objects:
             held = self._let_go(rank, file)
             if held:
                 end += self._write(now, rank, file, 0, held) - now
@@ -114,6 +124,23 @@ cdef class SimulatedStorage(Service):
 
     cdef int64_t _size(self, int64_t file) noexcept nogil:
         return self.file_bytes[file] if self.file_bytes.shape[0] else 0
+
+    cdef double _request(
+        self, int64_t now, int64_t node, int kind, int64_t file, int64_t offset, int64_t length
+    ) except -1 nogil:
+        """When an operation on an object store ends, ns: see `StorageModel.objects`."""
+        cdef Object *own
+        if kind == WRITE or kind == CLOSE:
+            own = &self.objects[file]
+            if kind == WRITE:
+                own.reach, own.changed = max(own.reach, offset + length), True
+            if kind == WRITE or not own.changed:
+                return now
+            own.changed = False
+            return self.queues.request(now, node, WRITE, file, 0, own.reach, now)
+        if kind == SYNC or kind == SEEK or (kind == READ and not length):
+            return now
+        return self.queues.request(now, node, kind, file, offset, length, now)
 
     cdef double _read(
         self, int64_t now, int64_t rank, int64_t file, int64_t offset, int64_t length, int64_t size

@@ -193,6 +193,9 @@ class StorageModel:
     servers, metadata: where reads and writes go, and all other operations but seeks, which never leave the node.
     limits: the queues besides. cache: of each node, None for none.
     ranks_per_node: 0 where all ranks run on one node.
+    objects: whether this is an object store, on which files are what docs/objects.md says: a write takes no time, and
+        the close of a file that was written puts it whole, in the time of a `write` of its bytes. A read of no bytes, a
+        sync and a seek take no time.
     jitter: None where times do not vary. uncertainty: by which share all times may be wrong, 0.1 for 10 %.
     Raises: UsageError for an unknown operation or an impossible number.
     """
@@ -205,6 +208,7 @@ class StorageModel:
     servers: Servers = field(default=Servers(), metadata=stated("servers"))
     metadata: Servers = field(default=Servers(), metadata=stated("servers"))
     limits: tuple[Limit, ...] = field(default=(), metadata=stated("limits"))
+    objects: bool = field(default=False, metadata=stated("truth", optional=True))
     cache: PageCache | None = field(default=None, metadata=stated("cache", optional=True))
     jitter: Jitter | None = field(default=None, metadata=stated("jitter", optional=True))
 
@@ -218,6 +222,8 @@ class StorageModel:
             raise UsageError(f"ranks_per_node {self.ranks_per_node} is negative")
         if self.metadata.stripe_bytes or self.metadata.stripe_count > 1:
             raise UsageError("the metadata servers have no stripes")
+        if self.objects and self.cache is not None:
+            raise UsageError("an object store has no page cache: leave out cache, or objects")
         names = [limit.name for limit in self.limits]
         if len(set(names)) < len(names):
             raise UsageError("two limits have the same name")
