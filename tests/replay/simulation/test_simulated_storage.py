@@ -237,3 +237,29 @@ def test_scale_makes_all_times_longer() -> None:
     rows = operations(("read", 0, 0, 8192, 0), ("read", 0, 0, 1, 0), ("write", 1, 0, 1, 0))
     once, twice = (ends(storage, rows, scale=scale)[0][0] for scale in (1.0, 2.0))
     assert twice == pytest.approx([2 * time for time in once], abs=2)
+
+
+def test_an_object_is_put_at_the_close_of_a_file_that_was_written() -> None:
+    times = {
+        "read": RequestTime.affine(1 * MS), "write": RequestTime.affine(2 * MS, 1e9), "open": RequestTime.affine(3 * MS),
+        "stat": RequestTime.affine(5 * MS), "rename": RequestTime.affine(7 * MS),
+    }  # fmt: skip
+    storage = model(operations=times, objects=True)
+    (found,), use = ends(
+        storage,
+        operations(
+            ("open", 0, 0, 0, 0),
+            ("write", 0, 0, 1 * MIB, 0),
+            ("write", 0, 1 * MIB, 1 * MIB, 0),
+            ("sync", 0, 0, 0, 0),
+            ("close", 0, 0, 0, 0),
+            ("close", 0, 0, 0, 0),
+            ("read", 1, 0, 100, 0),
+            ("read", 1, 100, 0, 0),
+            ("close", 1, 0, 0, 0),
+            ("rename", 0, 0, 0, 0),
+        ),
+    )
+    put = 3 * MS + 2 * MS + 2 * MIB
+    assert found == [3 * MS, 3 * MS, 3 * MS, 3 * MS, put, put, put + MS, put + MS, put + MS, put + 8 * MS]
+    assert (use.requests.tolist()[:4], use.request_bytes.tolist()[:2]) == ([1, 1, 1, 0], [100, 2 * MIB])
