@@ -141,6 +141,8 @@ class ObjectBench:
 
     def run(self, probe: Probe, *, seconds: float, pause_ns: int = 0) -> Issued | None:
         """See `Bench.run`. A request that the store refuses is noted in `refused`."""
+        if probe.kind.value in self.refused:  # already on one connection
+            return None
         try:
             return _TRIALS[probe.kind](self, probe, seconds, pause_ns)
         except TargetError as error:
