@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dxt_replay.profiler_merge.analysis.breakdown import BreakdownCollector, GroupTotals
-from dxt_replay.profiler_merge.analysis.collect import Collector, at_one_layer, collect
+from dxt_replay.profiler_merge.analysis.collect import Collector, at_one_layer, collect, counted
 from dxt_replay.profiler_merge.analysis.interfaces import (
     InterfaceCollector,
     InterfaceTotals,
@@ -224,6 +224,12 @@ class _SummaryAndLoop(Collector):
         self.overlap = OverlapCollector(capture, layers) if steps else None
         self.takes_several_ranks = self.summary.takes_several_ranks
 
+    def begin_stretch(self, before: OperationRows) -> None:
+        """As `Collector.begin_stretch`."""
+        self.summary.begin_stretch(before)
+        if self.overlap is not None:
+            self.overlap.begin_stretch(before)
+
     def add(self, rows: OperationRows) -> None:
         """As `Collector.add`."""
         self.summary.add(rows)
@@ -258,16 +264,21 @@ class SummaryCollector(Collector):
         self._reconstructed = np.zeros(5, dtype=np.int64)
         self._other_ns: Counter[int] = Counter()
 
+    def begin_stretch(self, before: OperationRows) -> None:
+        """As `Collector.begin_stretch`."""
+        self._io.begin_stretch(counted(before, self._layers))
+        self._pattern.begin_stretch(before.rank)
+
     def add(self, rows: OperationRows) -> None:
         """Add rows of the capture."""
         self._interfaces.add(rows.where(rows.data))
         rows = at_one_layer(rows, self._layers)
         traced, data = rows.origin != RECONSTRUCTED, rows.data
-        counted = rows.where(traced & data)
-        self._io.add(counted)
+        moved = rows.where(traced & data)
+        self._io.add(moved)
         if self._breakdown is not None:
-            self._breakdown.add(counted)
-        if len(counted) == len(rows):
+            self._breakdown.add(moved)
+        if len(moved) == len(rows):
             self._pattern.add(rows)
             return
         self._other += int((traced & ~data).sum())

@@ -170,7 +170,7 @@ COUNTS = (
     "reconstructed_metadata_ns", "reconstructed_bytes",
 )  # fmt: skip
 """Sums over the operations of a rank and file. `sequential` and `consecutive` are Darshan's definitions, without its
-reset at an open; `strided`, `restarts` and `random` are explained in `access_order`."""
+reset at an open; `strided`, `restarts` and `random` are explained in `rank_files`."""
 
 SUMMED = (*COUNTS, "unique_bytes_read", "reread_bytes")
 """Quantities of a rank and file that can be added over files. Over ranks all but `unique_bytes_read` can: its sum

@@ -5,3 +5,20 @@ def joined(starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray
 def covered_before(starts: np.ndarray, ends: np.ndarray, times: np.ndarray) -> np.ndarray: ...
 def in_flight(known: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, int]: ...
 def add_at(totals: np.ndarray, places: np.ndarray, amounts: np.ndarray) -> None: ...
+def follow_last_bytes(
+    state: np.ndarray, ranks: np.ndarray, kinds: np.ndarray, files: np.ndarray, offsets: np.ndarray, lengths: np.ndarray
+) -> tuple[int, int, int]: ...
+
+ORDER_STATE: int
+
+def count_accesses(
+    counts: np.ndarray,
+    order: np.ndarray,
+    written: np.ndarray,
+    files: np.ndarray,
+    offsets: np.ndarray,
+    lengths: np.ndarray,
+    durations: np.ndarray,
+    smalls: np.ndarray,
+) -> None: ...
+def continue_order(counts: np.ndarray, order: np.ndarray, later: np.ndarray) -> None: ...

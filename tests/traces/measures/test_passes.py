@@ -69,3 +69,18 @@ def test_columns_of_unequal_length_are_refused(name: str) -> None:
     }
     with pytest.raises(ValueError, match="equal length"):
         getattr(_passes, name)(*arguments[name])
+
+
+def test_accesses_of_unknown_files_and_columns_of_unequal_length_are_refused() -> None:
+    counts, order = np.zeros((2, 12), dtype=np.int64), np.zeros((4, _passes.ORDER_STATE), dtype=np.int64)
+    one, two = np.zeros(1, dtype=np.int64), np.zeros(2, dtype=np.int64)
+    for file in (-1, 2):
+        with pytest.raises(IndexError, match=f"place {file} of 2"):
+            _passes.count_accesses(counts, order, one, one + file, one, one, one, two)
+        with pytest.raises(IndexError, match=f"place {file} of 2"):
+            _passes.follow_last_bytes(np.zeros((4, 3), dtype=np.int64), one, one, one + file, one, one)
+    for change in ({3: two}, {5: two}, {6: two}, {7: one}, {1: order[:2]}, {0: counts[:, :11].copy()}):
+        given = dict(enumerate((counts, order, one, one, one, one, one, two))) | change
+        with pytest.raises(ValueError, match="equal length"):
+            _passes.count_accesses(*given.values())
+    assert not counts.any()
