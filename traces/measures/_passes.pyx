@@ -79,23 +79,40 @@ def covered_before(starts, ends, times):
     return covered
 
 
-def in_flight(known, starts):
+def in_flight(open_ends, starts, ends):
     """How many of the intervals that began, the new one included, have not ended at each start.
 
-    `known`: the ends of those that were in flight before and of the new ones, ascending; `starts`: of the new ones,
-    ascending. Returns: int64 (starts,), and how many of `known` lie at or before the last start.
+    `open_ends`: of those that were in flight before, as this function returned them; `starts`, ascending, and `ends`: of
+    the new ones. Returns: int64 (starts,), and the ends of those in flight at the last start.
     """
-    cdef const int64_t[::1] end = np.ascontiguousarray(known, dtype=np.int64)
     cdef const int64_t[::1] start = np.ascontiguousarray(starts, dtype=np.int64)
-    cdef Py_ssize_t row, ended = 0, earlier = end.shape[0] - start.shape[0]
-    counts = np.empty(start.shape[0], dtype=np.int64)
+    cdef const int64_t[::1] end = np.ascontiguousarray(ends, dtype=np.int64)
+    cdef Py_ssize_t row, rows = _alike(start.shape[0], end.shape[0]), size = len(open_ends), place, child
+    counts, kept = np.empty(rows, dtype=np.int64), np.empty(size + rows, dtype=np.int64)
+    kept[:size] = open_ends
     cdef int64_t[::1] count = counts
+    cdef int64_t[::1] heap = kept  # the earliest first; places 2 i + 1 and 2 i + 2 come after place i
     with nogil:
-        for row in range(start.shape[0]):
-            while ended < end.shape[0] and end[ended] <= start[row]:
-                ended += 1
-            count[row] = earlier + row + 1 - ended
-    return counts, ended
+        for row in range(rows):
+            while size and heap[0] <= start[row]:
+                size -= 1
+                place, child = 0, 1
+                while child < size:
+                    if child + 1 < size and heap[child + 1] < heap[child]:
+                        child += 1
+                    if heap[size] <= heap[child]:
+                        break
+                    heap[place] = heap[child]
+                    place, child = child, 2 * child + 1
+                heap[place] = heap[size]
+            place = size
+            while place and heap[(place - 1) // 2] > end[row]:
+                heap[place] = heap[(place - 1) // 2]
+                place = (place - 1) // 2
+            heap[place] = end[row]
+            size += 1
+            count[row] = size
+    return counts, kept[:size].copy()
 
 
 def add_at(int64_t[:] totals, places, amounts):
@@ -107,6 +124,39 @@ def add_at(int64_t[:] totals, places, amounts):
         if place[row] < 0 or place[row] >= totals.shape[0]:
             raise IndexError(f"place {place[row]} of {totals.shape[0]} totals")
         totals[place[row]] += amount[row]
+
+
+def add_to_curves(double[:, ::1] changes, int64_t bin_ns, starts, ends, lengths):
+    """Add operations to two curves over bins of `bin_ns`: how many are in flight, and their bytes, spread evenly.
+
+    `changes` (bins, 4): of both, the share of the bin in which it changes, and the change of its level from the next bin
+    on. Raises: IndexError for a time beyond the bins.
+    """
+    cdef const int64_t[::1] start = np.ascontiguousarray(starts, dtype=np.int64)
+    cdef const int64_t[::1] end = np.ascontiguousarray(ends, dtype=np.int64)
+    cdef const int64_t[::1] length = np.ascontiguousarray(lengths, dtype=np.int64)
+    cdef Py_ssize_t row, rows = _alike(start.shape[0], end.shape[0])
+    cdef int64_t place, last
+    cdef double rate
+    _alike(rows, length.shape[0]), _alike(changes.shape[1], 4)
+    for row in range(rows):
+        place, last = start[row] // bin_ns, end[row] // bin_ns
+        if start[row] < 0 or last < place or last >= changes.shape[0]:
+            raise IndexError(f"{start[row]} to {end[row]} ns in {changes.shape[0]} bins")
+        if place == last:
+            changes[place, 0] += end[row] - start[row]
+            changes[place, 2] += length[row]
+        else:
+            rate = <double> length[row] / (end[row] - start[row])
+            _change_level(&changes[place, 0], (place + 1) * bin_ns - start[row], 1, rate)
+            _change_level(&changes[last, 0], (last + 1) * bin_ns - end[row], -1, -rate)
+
+
+cdef inline void _change_level(double *changes, int64_t rest_ns, double one, double rate) noexcept nogil:
+    changes[0] += one * rest_ns
+    changes[1] += one
+    changes[2] += rate * rest_ns
+    changes[3] += rate
 
 
 def follow_last_bytes(int64_t[:, ::1] state, ranks, kinds, files, offsets, lengths):
