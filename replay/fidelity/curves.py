@@ -24,7 +24,7 @@ class CurveCollector(Sums):
     def __init__(self, origin_ns: int, max_bins: int = MAX_BINS) -> None:
         self._origin_ns = origin_ns
         self._last_ns = max_bins * BIN_NS - 1
-        # By bin: in flight and bytes, each the share of the bin in which it changes, and the level from the next bin on.
+        # By bin, of in flight and of bytes: the share of a bin in which it changes, and the level from the next one on.
         self._changes = np.zeros((0, 4))
 
     def add(self, rows: OperationRows) -> None:
