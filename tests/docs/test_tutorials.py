@@ -23,9 +23,16 @@ ENVIRONMENT = {
 PYTORCH = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None or shutil.which("strace") is None, reason="needs PyTorch and strace"
 )
+STRACE = pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+TUTORIALS = [
+    "ten-minutes",
+    pytest.param("your-own-job", marks=PYTORCH),
+    pytest.param("two-file-systems", marks=STRACE),
+    "what-if",
+]
 
 
-@pytest.mark.parametrize("name", ["ten-minutes", pytest.param("your-own-job", marks=PYTORCH)])
+@pytest.mark.parametrize("name", TUTORIALS)
 def test_a_reader_sees_what_the_tutorial_shows(tmp_path: Path, name: str) -> None:
     differing = list(run(ROOT / "docs" / "tutorials" / f"{name}.md", tmp_path, ENVIRONMENT))
     assert not differing, "\n".join(f"$ {step.command}\n{step.expected}\n-- got:\n{got}" for step, got in differing)
