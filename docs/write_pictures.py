@@ -216,14 +216,14 @@ def _cells(page: str, heading: str) -> Iterator[list[str]]:
 
 
 def predictions() -> Picture:
-    """Predicted against measured: the pairs of docs/pytorch.md (seconds) and docs/capacity.md (ranks)."""
+    """Predicted against measured: the pairs of docs/pytorch.md (seconds) and docs/trust.md (ranks)."""
     seconds = [
         (float(pair[2]), float(pair[1]))
         for row in _cells("pytorch.md", "| | 3 ms a FUSE request")
         for cell in row[1:]
         if (pair := re.fullmatch(r"([\d.]+) / ([\d.]+)", cell))
     ]
-    ranks = [(float(row[1]), float(row[2])) for row in _cells("capacity.md", "| limit | ranks by arithmetic")]
+    ranks = [(float(row[1]), float(row[2])) for row in _cells("trust.md", "| limit | ranks by arithmetic")]
     picture = Picture("Predicted against measured values, with a diagonal and a band of 10 per cent", WIDTH, 400)
     picture.text(16, 24, "Predicted and measured: on the diagonal both are equal, the band is 10 %", bold=True)
     _diagonal(picture, 70, seconds, (0.6, 7.0), "measured training time, s", "predicted, s", (1, 2, 4))
