@@ -258,8 +258,13 @@ def _diagonal(
 
 def verdicts() -> Picture:
     """The intervals of docs/trust.md: known changes of file systems, and what regress said."""
-    rows = [
-        (f"{row[0]}, {row[1]}", float(row[4].split()[0]), *(float(end) for end in row[5].split(" to ")))
+    rows: list[tuple[str, float, float, float]] = [
+        (
+            f"{row[0]}, {row[1]}",
+            float(row[4].split()[0]),
+            float(row[5].split(" to ")[0]),
+            float(row[5].split(" to ")[1]),
+        )
         for row in _cells("trust.md", "| change | workload | expected")
     ]
     left, step = 300, 19
