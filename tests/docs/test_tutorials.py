@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -20,10 +21,9 @@ ENVIRONMENT = {
 }
 
 
-PYTORCH = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None or shutil.which("strace") is None, reason="needs PyTorch and strace"
-)
-STRACE = pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+TRACES = shutil.which("strace") is not None and not subprocess.run(["strace", "-o", os.devnull, "true"]).returncode
+STRACE = pytest.mark.skipif(not TRACES, reason="needs strace, and the right to trace")
+PYTORCH = pytest.mark.skipif(importlib.util.find_spec("torch") is None or not TRACES, reason="needs PyTorch and strace")
 TUTORIALS = [
     "ten-minutes",
     pytest.param("your-own-job", marks=PYTORCH),
