@@ -96,6 +96,12 @@ survey-logs:  ## merge every Darshan log below LOGS=DIR, and list traced, rebuil
 commands:  ## write docs/commands.md from the commands' own help
 	PYTHONPATH=. $(PYTHON) docs/write_commands.py > docs/commands.md.new && mv docs/commands.md.new docs/commands.md
 
+pictures:  ## draw docs/pictures from the bundled recordings and the tables of the pages
+	PYTHONPATH=. $(PYTHON) docs/write_pictures.py
+
+words:  ## count the words of the pages by kind
+	$(PYTHON) docs/count_words.py
+
 docs:  ## build the site into docs/_build; warnings are errors; needs docs/requirements.txt
 	$(PYTHON) -m sphinx --fail-on-warning --keep-going --nitpicky --quiet -b html docs docs/_build
 
@@ -109,4 +115,4 @@ clean:  ## remove the files that a build leaves
 	rm -rf build dist docs/_build *.egg-info
 	find profiler_merge replay \( -name '*.so' -o -name '*.c' \) -delete
 
-.PHONY: help install build wheels sdist commands docs man test test-fast test-mpi test-browser test-slow test-faults test-workloads lint bench bench-prediction bench-agreement bench-pipelines bench-noise bench-scale bench-file-systems bench-history figures mutations survey-logs fuzz demo clean
+.PHONY: help install build wheels sdist commands pictures words docs man test test-fast test-mpi test-browser test-slow test-faults test-workloads lint bench bench-prediction bench-agreement bench-pipelines bench-noise bench-scale bench-file-systems bench-history figures mutations survey-logs fuzz demo clean
