@@ -84,28 +84,33 @@ class _Job:
         ends = np.sort(steps["end_ns"].to_numpy())
         return float(ends[-1] - ends[SKIPPED - 1]) / 1e9
 
-    def requests(self) -> Counter[tuple[Any, ...]]:
-        """Reads and questions of the capture, as the log of the server names them: method, key and status."""
+    def differences(self) -> tuple[int, int, int]:
+        """Requests in the log of the server, and how many of them the capture lacks, and it has beyond them.
+
+        Compared are method, key, status, and of a GET offset and length; the offset alone if it asked for no range.
+        """
+        log = self._server.requests()
+        whole = {each.key for each in log if each.range is None}
+        logged = Counter(
+            (each.method, each.key, each.status, *_moved(each.method, each.key in whole, each.range, each.sent))
+            for each in log
+        )
         capture = open_capture(self.capture)
         paths = dict(zip(capture.files["file_id"].to_pylist(), capture.files["path"].to_pylist(), strict=True))
-        return Counter(
-            (METHODS[row["op"]], paths[row["file_id"]].removeprefix(f"s3://{BUCKET}/"), row["status"], *_range(row))
-            for batch in capture.operations()
-            for row in batch.to_pylist()
-        )
-
-    def logged(self) -> Counter[tuple[Any, ...]]:
-        """The log of the server; without a range, that of the whole body."""
-        return Counter(
-            (each.method, each.key, each.status, *((each.range[0], each.sent) if each.range else (0, each.sent)))
-            if each.method == "GET"
-            else (each.method, each.key, each.status)
-            for each in self._server.requests()
-        )
+        found: Counter[tuple[Any, ...]] = Counter()
+        for row in (row for batch in capture.operations() for row in batch.to_pylist()):
+            method, key = METHODS[row["op"]], paths[row["file_id"]].removeprefix(f"s3://{BUCKET}/")
+            span = (row["offset"], row["offset"] + row["length"] - 1)
+            each = (method, key, row["status"], *_moved(method, key in whole, span, row["length"]))
+            found[each] += 1
+        return logged.total(), (logged - found).total(), (found - logged).total()
 
 
-def _range(row: dict[str, Any]) -> tuple[int, ...]:
-    return (row["offset"], row["length"]) if row["op"] == "read" else ()
+def _moved(method: str, whole: bool, span: tuple[int, int] | None, sent: int) -> tuple[int, ...]:
+    if method != "GET":
+        return ()
+    offset = 0 if span is None else span[0]
+    return (offset,) if whole else (offset, sent)
 
 
 def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
@@ -127,7 +132,7 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 def _row(job: _Job, here: str, there: str, arguments: argparse.Namespace) -> dict[str, Any]:
     recorded_s = job.record(here)
-    logged, found = job.logged(), job.requests()
+    logged, missing, beyond = job.differences()
     job.stage()
     pairs = [(job.train(there), job.replay(there)) for _ in range(arguments.repeat)]
     truth, replayed = (statistics.median(each) for each in zip(*pairs, strict=True))
@@ -136,9 +141,9 @@ def _row(job: _Job, here: str, there: str, arguments: argparse.Namespace) -> dic
         "truth_s": [each for each, _ in pairs],
         "replayed_s": [each for _, each in pairs],
         "error_pct": 100.0 * (replayed / truth - 1.0),
-        "requests": logged.total(),
-        "not_recorded": (logged - found).total(),
-        "not_logged": (found - logged).total(),
+        "requests": logged,
+        "not_recorded": missing,
+        "not_logged": beyond,
     }
 
 

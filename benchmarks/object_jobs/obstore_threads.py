@@ -32,8 +32,8 @@ def loader(endpoint: str) -> Any:
             if not tools:
                 from obstore.store import S3Store
 
-                options = {"endpoint": endpoint, "region": REGION, "skip_signature": True}
-                tools.append(S3Store(BUCKET, **options, client_options={"allow_http": True}))
+                place: Any = {"endpoint": endpoint, "region": REGION, "skip_signature": True}
+                tools.append(S3Store(BUCKET, config=place, client_options={"allow_http": True}))
                 tools.append(ThreadPoolExecutor(4))
             return list(tools[1].map(self._sample, numbers))
 

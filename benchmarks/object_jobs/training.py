@@ -19,7 +19,7 @@ REGION = "us-east-1"
 STEP_S, DECODE_S = 0.02, 0.0008
 EPOCHS = 2
 SKIPPED = 8
-"""First steps that no time counts: meanwhile the workers import their clients, which takes processors, not the store."""
+"""First steps that no time counts: the workers import their clients meanwhile, whatever the store does."""
 
 
 def decoded(content: bytes) -> Any:

@@ -61,7 +61,13 @@ class _Stream:
             request.end()
         return data
 
-    def close(self) -> None:
-        # A tar file ends before its last bytes: the request ended with the last that was taken.
+    def _end(self) -> None:
+        # A reader of tar files does not take the last bytes: the request ended with the last that it took.
         self._request.end(self._request.end_ns or None)
+
+    def close(self) -> None:
+        self._end()
         self._real.close()
+
+    def __del__(self) -> None:
+        self._end()
