@@ -16,6 +16,7 @@ from dxt_replay.profiler_merge.analysis.finding import Finding
 from dxt_replay.profiler_merge.analysis.findings import findings_of, findings_table
 from dxt_replay.profiler_merge.analysis.lane_table import lane_table
 from dxt_replay.profiler_merge.analysis.rank_files import RankFiles
+from dxt_replay.profiler_merge.analysis.request_table import request_table
 from dxt_replay.profiler_merge.analysis.summary import Summary, summarise
 from dxt_replay.profiler_merge.analysis.table_formats import flat_table, table_of
 from dxt_replay.profiler_merge.analysis.tables import GROUPS, OF_IO, TABLES
@@ -130,6 +131,8 @@ def views(
             tables[name] = dependencies()
         elif name == "lanes":
             tables[name] = lane_table(capture)
+        elif name == "requests":
+            tables[name] = request_table(capture)
         elif name in CONTENTS:
             tables[name] = getattr(inside, name)
         elif name == "findings" and found is not None:
