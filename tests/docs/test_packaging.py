@@ -26,6 +26,9 @@ CONDA_NAMES = {"msgspec-python": "msgspec"}
 NOT_IN_CONDA = {"darshan"}
 """pydarshan is not in conda-forge under this name; it is optional."""
 
+EXTRAS = ("darshan", "hdf5", "mpi", "pandas")
+"""Extras of setup.cfg that the recipes always install."""
+
 
 def conda() -> dict[str, dict[str, list[str]]]:
     """The recipe as conda-build reads it: selectors are comments, expressions of Jinja become text."""
@@ -39,11 +42,12 @@ def _evaluated(found: re.Match[str]) -> str:
 
 
 def requirements() -> dict[str, str]:
-    """Package -> lowest version, as setup.cfg has them."""
+    """Package -> lowest version, as setup.cfg has them, with those of `EXTRAS`."""
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
-    lines = config["options"]["install_requires"].split()
-    return dict(line.partition(";")[0].split(">=") for line in lines)
+    extras = config["options.extras_require"]
+    lines = "\n".join([config["options"]["install_requires"], *(extras[name] for name in EXTRAS)]).splitlines()
+    return dict(line.partition(";")[0].split(">=") for line in lines if line)
 
 
 def commands(text: str) -> Iterator[list[str]]:
