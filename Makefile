@@ -30,6 +30,11 @@ sdist:  ## build and check the source archive; needs build, twine
 	$(PYTHON) -m build --sdist
 	$(PYTHON) -m twine check --strict dist/*.tar.gz
 
+test-sdist: sdist  ## build the source archive, unpack it, and run its fast tests; needs the packages of install, too
+	folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
+	  tar xzf dist/dxt_replay-*.tar.gz -C "$$folder" --strip-components=1 && cd "$$folder" && \
+	  $(INTERPRETER) setup.py --quiet build_ext --inplace && $(MAKE) test-fast PYTHON=$(INTERPRETER)
+
 test:  ## run the test suite
 	$(PYTHON) -m pytest -m 'not slow'
 
@@ -113,4 +118,4 @@ clean:  ## remove the files that a build leaves
 	rm -rf build dist docs/_build *.egg-info
 	find profiler_merge replay \( -name '*.so' -o -name '*.c' \) -delete
 
-.PHONY: help install build wheels sdist commands schemas docs man test test-fast test-mpi test-browser test-slow test-faults test-workloads lint bench bench-prediction bench-agreement bench-pipelines bench-noise bench-scale bench-file-systems bench-history figures mutations survey-logs fuzz demo clean
+.PHONY: help install build wheels sdist test-sdist commands schemas docs man test test-fast test-mpi test-browser test-slow test-faults test-workloads lint bench bench-prediction bench-agreement bench-pipelines bench-noise bench-scale bench-file-systems bench-history figures mutations survey-logs fuzz demo clean
