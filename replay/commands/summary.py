@@ -89,7 +89,7 @@ def command(
     from dxt_replay.replay.interface.analyses import check_tables
     from dxt_replay.replay.interface.captures import opened
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
-    from dxt_replay.replay.show.summary_sections import summary_or_tables
+    from dxt_replay.replay.show.table_views import summary_or_tables
     from dxt_replay.replay.show.terminal import print_sections
 
     names = tuple(dict.fromkeys([*show, *(["findings"] if findings else [])]))

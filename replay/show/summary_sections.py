@@ -17,7 +17,6 @@ from dxt_replay.traces.unseen import nothing_recorded
 if TYPE_CHECKING:
     from dxt_replay.profiler_merge.analysis.breakdown import GroupTotals
     from dxt_replay.profiler_merge.analysis.interfaces import InterfaceTotals
-    from dxt_replay.profiler_merge.analysis.named_tables import Views
     from dxt_replay.profiler_merge.analysis.spread import Spread
     from dxt_replay.profiler_merge.analysis.steady_loop import SteadyLoop
     from dxt_replay.profiler_merge.analysis.summary import Summary
@@ -48,15 +47,6 @@ _PAST_TRACE = {
 }
 
 _SOURCES = {"counters": "Darshan's counters", "operations": "the traced operations"}
-
-
-def summary_or_tables(found: Views) -> list[Section]:
-    """The output of `dxt-replay summary` for people: the requested tables, or the totals if none was requested."""
-    if not found.tables:
-        return summary_sections(found.summary, found.storage_limit)
-    from dxt_replay.replay.show.table_views import view_sections
-
-    return view_sections(found)
 
 
 def summary_sections(summary: Summary, limit: Limit | None = None) -> list[Section]:

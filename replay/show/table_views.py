@@ -22,6 +22,7 @@ from dxt_replay.replay.show.data_tables import (
 from dxt_replay.replay.show.finding_sections import finding_sections
 from dxt_replay.replay.show.limit_sections import limit_sections
 from dxt_replay.replay.show.section import BAR, MAX_GROUPS, Section, bar
+from dxt_replay.replay.show.summary_sections import summary_sections
 from dxt_replay.replay.show.timeline_section import timeline_section
 from dxt_replay.traces.units import format_bytes, format_count
 
@@ -42,6 +43,11 @@ _SHARES = {
     "collective_pct": "collectives, of the training loop",
     "checkpoint_pct": "checkpoints, of the training loop",
 }
+
+
+def summary_or_tables(found: Views) -> list[Section]:
+    """The output of `dxt-replay summary` for people: the requested tables, or the totals if none was requested."""
+    return view_sections(found) if found.tables else summary_sections(found.summary, found.storage_limit)
 
 
 def view_sections(found: Views) -> list[Section]:

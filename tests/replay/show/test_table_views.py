@@ -9,8 +9,7 @@ import pytest
 from dxt_replay.profiler_merge.analysis.named_tables import views
 from dxt_replay.profiler_merge.analysis.tables import TABLES
 from dxt_replay.replay.show.section import bar
-from dxt_replay.replay.show.summary_sections import summary_or_tables
-from dxt_replay.replay.show.table_views import plain_section, view_sections
+from dxt_replay.replay.show.table_views import plain_section, summary_or_tables, view_sections
 from dxt_replay.replay.show.terminal import print_sections
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import File, Span, build_capture, read, write
