@@ -25,7 +25,7 @@ CORES = (
 )
 """The compiled modules of setup.py."""
 
-NEEDED = ("numpy", "pyarrow", "click", "rich", "msgspec", "yaml")
+NEEDED = ("numpy", "pyarrow", "click", "msgspec", "yaml")
 """Packages without which no capture can be looked at or replayed."""
 
 OPTIONAL: Mapping[str, str] = {
