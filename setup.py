@@ -5,13 +5,15 @@ No core has another form: without a compiler for C and C++ the installation fail
 
 import os
 import re
+import sys
 from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, find_packages, setup
 
-STABLE_ABI = "DXT_REPLAY_STABLE_ABI" in os.environ
-"""Whether one wheel is to serve Python 3.11 and newer (`make wheels`). Buffers entered the stable ABI in 3.11."""
+STABLE_ABI = "DXT_REPLAY_STABLE_ABI" in os.environ and sys.version_info >= (3, 11)
+"""Whether one wheel is to serve Python 3.11 and newer (`make wheels`). Buffers entered the stable ABI in 3.11, so 3.10
+has a wheel of its own."""
 
 
 def core(name: str) -> Extension:

@@ -27,6 +27,9 @@ smartquotes = False  # options begin with --
 myst_heading_anchors = 4
 html_theme = "furo"
 html_title = f"dxt-replay {version}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_copyright = False
 man_pages = [("commands", project, _value("setup.cfg", r"^description = (.+)$"), author, 1)]
 copybutton_prompt_text = "$ "
 linkcheck_ignore = ["https?://"]  # not every machine that builds the site reaches others

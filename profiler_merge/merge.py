@@ -75,8 +75,15 @@ class MergeResult:
             "counted": plain(self.counted),
             "coverage": coverage_json(self.info.coverage),
             "clock": [
-                {name: found[name] for name in ("rank", "worker", "method", "offset_ns", "residual_ns", "interval_ns")}
-                for found in map(plain, self.info.clock)
+                {
+                    "rank": found.rank,
+                    "worker": found.worker,
+                    "method": found.method,
+                    "offset_ns": found.offset_ns,
+                    "residual_ns": found.residual_ns,
+                    "interval_ns": plain(found.interval_ns),
+                }
+                for found in self.info.clock
             ],
             "rebuilt": plain(self.info.made_by["rebuilt"]),
             "extended": plain(self.info.made_by.get("extended", {})),

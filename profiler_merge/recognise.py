@@ -25,7 +25,7 @@ def recognise(path: Path) -> Source | None:
     """The kind of a file; None if no pattern fits, or it cannot be read."""
     head = first_bytes(path).removeprefix(codecs.BOM_UTF8)
     by_suffix = next((source for source in SOURCES if path.suffix in source.suffixes), None)
-    found = next((source for source in SOURCES if source.pattern.search(head)), by_suffix)
+    found = next((source for source in SOURCES if source.begins(head)), by_suffix)
     return RECORDER if found is not None and found.kind == "parquet" and _is_wisio(path) else found
 
 

@@ -29,7 +29,7 @@ class Source:
     """A kind of file.
 
     kind: its name in code and in capture.json, such as "kineto".
-    pattern: matches its first bytes. suffixes: of formats whose first bytes are not reliable.
+    pattern: regular expression of its first bytes. suffixes: of formats whose first bytes are not reliable.
     what: its name for people, with an article.
     remedy: advice if it was not expected, as the rest of a sentence.
     tool: its writer, for messages; "" for kinds that are not read.
@@ -44,7 +44,7 @@ class Source:
     """
 
     kind: str
-    pattern: re.Pattern[bytes]
+    pattern: bytes
     what: str
     remedy: str
     suffixes: tuple[str, ...] = ()
@@ -55,6 +55,10 @@ class Source:
     profile: bool = False
     spans: str = ""
     belongs: str = ""
+
+    def begins(self, head: bytes) -> bool:
+        """Whether these are the first bytes of such a file."""
+        return re.search(self.pattern, head, re.DOTALL) is not None
 
 
 def reader(name: str) -> Any:
@@ -67,7 +71,7 @@ def reader(name: str) -> Any:
 
 
 def _source(kind: str, pattern: bytes, what: str, remedy: str, **reads: Any) -> Source:
-    return Source(kind=kind, pattern=re.compile(pattern, re.DOTALL), what=what, remedy=remedy, **reads)
+    return Source(kind=kind, pattern=pattern, what=what, remedy=remedy, **reads)
 
 
 DARSHAN = "darshan"

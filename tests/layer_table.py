@@ -339,7 +339,6 @@ HOMES = {
     "pandas": {"profiler_merge.analysis.table_formats"},
     "obstore": {"replay.objects.place", "replay.objects.requests"},
     "plotly": {"replay.interface.charts"},
-    "rich": {"replay.show.terminal"},
     "scipy": set(),
     "tensorflow": set(),
     "torch": set(),

@@ -127,11 +127,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _answer
 
-    def _head(self, key: str, query: dict[str, str], body: bytes, span: tuple[int, int] | None):
+    def _head(
+        self, key: str, query: dict[str, str], body: bytes, span: tuple[int, int] | None
+    ) -> tuple[int, dict[str, str], bytes]:
         data = self.server_of.objects.get(key)
         return (404, {}, b"") if data is None else (200, _about(data), data)
 
-    def _get(self, key: str, query: dict[str, str], body: bytes, span: tuple[int, int] | None):
+    def _get(
+        self, key: str, query: dict[str, str], body: bytes, span: tuple[int, int] | None
+    ) -> tuple[int, dict[str, str], bytes]:
         if not key:
             return 200, {}, _listing(sorted(self.server_of.objects), query)
         data = self.server_of.objects.get(key)
@@ -145,7 +149,9 @@ class _Handler(BaseHTTPRequestHandler):
         place = f"bytes {span[0]}-{span[0] + len(found) - 1}/{len(data)}"
         return 206, {**_about(data), "Content-Length": str(len(found)), "Content-Range": place}, found
 
-    def _put(self, key: str, query: dict[str, str], body: bytes, span: tuple[int, int] | None):
+    def _put(
+        self, key: str, query: dict[str, str], body: bytes, span: tuple[int, int] | None
+    ) -> tuple[int, dict[str, str], bytes]:
         store, source = self.server_of, self.headers.get("x-amz-copy-source")
         if "uploadId" in query:
             store.uploads[query["uploadId"]][int(query["partNumber"])] = body
@@ -161,7 +167,9 @@ class _Handler(BaseHTTPRequestHandler):
         store.objects[key] = body
         return 200, {"ETag": _tag(body)}, b""
 
-    def _post(self, key: str, query: dict[str, str], body: bytes, span: tuple[int, int] | None):
+    def _post(
+        self, key: str, query: dict[str, str], body: bytes, span: tuple[int, int] | None
+    ) -> tuple[int, dict[str, str], bytes]:
         store = self.server_of
         if "uploads" in query:
             name = f"upload-{len(store.log)}"
@@ -173,7 +181,9 @@ class _Handler(BaseHTTPRequestHandler):
         end = f"<Key>{escape(key)}</Key><ETag>{_tag(data)}</ETag>"
         return 200, {}, f"<CompleteMultipartUploadResult>{end}</CompleteMultipartUploadResult>".encode()
 
-    def _delete(self, key: str, query: dict[str, str], body: bytes, span: tuple[int, int] | None):
+    def _delete(
+        self, key: str, query: dict[str, str], body: bytes, span: tuple[int, int] | None
+    ) -> tuple[int, dict[str, str], bytes]:
         if "uploadId" in query:
             self.server_of.uploads.pop(query["uploadId"], None)
         else:

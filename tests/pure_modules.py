@@ -13,7 +13,6 @@ PURE = {
     "replay.calibration.throttle",
     "replay.simulation.agreement",
     "replay.show.calibration_sections",
-    "profiler_merge.analysis.access_order",
     "profiler_merge.analysis.bars",
     "profiler_merge.analysis.concurrency",
     "profiler_merge.analysis.finding",

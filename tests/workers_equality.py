@@ -34,21 +34,20 @@ def plain(value: Any) -> Any:
 
 TIMES = st.integers(0, 3_000_000)
 
-OPERATIONS = st.lists(
-    st.builds(
-        Op,
-        op=st.sampled_from(["read", "read", "write", "open", "close", "stat"]),
-        file_id=st.integers(0, 3),
-        offset=st.integers(0, 3).map(lambda block: 4096 * block),
-        length=st.sampled_from([0, 100, 4096, 5000]),
-        start_ns=TIMES,
-        rank=st.integers(0, 4),
-        lane=st.integers(0, 1),
-        api=st.sampled_from(["POSIX", "POSIX", "MPIIO", "STDIO"]),
-        origin=st.sampled_from(["traced", "traced", "traced", "reconstructed"]),
-    ),
-    max_size=40,
+ONE = st.builds(
+    Op,
+    op=st.sampled_from(["read", "read", "write", "open", "close", "stat"]),
+    file_id=st.integers(0, 3),
+    offset=st.integers(0, 3).map(lambda block: 4096 * block),
+    length=st.sampled_from([0, 100, 4096, 5000]),
+    start_ns=TIMES,
+    rank=st.integers(0, 4),
+    lane=st.integers(0, 1),
+    api=st.sampled_from(["POSIX", "POSIX", "MPIIO", "STDIO"]),
+    origin=st.sampled_from(["traced", "traced", "traced", "reconstructed"]),
 )
+
+OPERATIONS = st.lists(ONE, max_size=40)
 """Operations of up to five ranks on four shared files; they last a microsecond."""
 
 SPANS = [

@@ -15,7 +15,8 @@ class Sums:
     STAY: ClassVar[tuple[str, ...]] = ()
 
     def merge(self: S, later: S) -> None:
-        """Add the sums of `later`, whose ranks all follow this one's. `later` must not be used afterwards."""
+        """Add the sums of `later`, whose ranks all follow this one's, or which has the next stretch of the last rank.
+        `later` must not be used afterwards."""
         raise NotImplementedError
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: (Apache-2.0 OR MIT)
 
+from spack_repo.builtin.build_systems.python import PythonPackage
+
 from spack.package import *
 
 
@@ -29,7 +31,6 @@ class PyDxtReplay(PythonPackage):
     depends_on("py-pyarrow@20:", type=("build", "run"))
     depends_on("py-darshan@3.4.7:", type=("build", "run"), when="^python@:3.12")
     depends_on("py-h5py@3.10:", type=("build", "run"))
-    depends_on("py-rich@14.3:", type=("build", "run"))
     depends_on("py-click@8.2:", type=("build", "run"))
     depends_on("py-msgspec@0.18.6:", type=("build", "run"))
     depends_on("py-pyyaml@6.0.1:", type=("build", "run"))

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from dxt_replay.traces.layers import FileLayers, file_layers
-from dxt_replay.traces.measures.operation_rows import OperationRows, operation_rows, rows_together
-from dxt_replay.traces.store.rank_pieces import only_ranks, rank_pieces, work_of
+from dxt_replay.traces.measures.operation_rows import OperationRows, operation_rows, rows_in_flight, rows_together
+from dxt_replay.traces.schema import RECONSTRUCTED
+from dxt_replay.traces.store.rank_pieces import Piece, only_ranks, pieces_of, work_of
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.sums import Sums
 from dxt_replay.traces.workers.workers import ALONE, Workers
@@ -23,6 +24,10 @@ class Collector(Sums):
 
     takes_several_ranks = False
 
+    def begin_stretch(self, before: OperationRows) -> None:
+        """The rows to come are a stretch of the rank of `before`, which has TIME_COLUMNS of the operations that are in
+        flight as it begins. Called before `add`; sums that need nothing from the rank's earlier rows ignore it."""
+
     def add(self, rows: OperationRows) -> None:
         """Add rows of one rank that follow its earlier ones."""
         raise NotImplementedError
@@ -33,6 +38,11 @@ class Together(Collector):
 
     takes_several_ranks = True
     parts: tuple[Collector, ...]
+
+    def begin_stretch(self, before: OperationRows) -> None:
+        """Tell all collectors."""
+        for part in self.parts:
+            part.begin_stretch(before)
 
     def add(self, rows: OperationRows) -> None:
         """Hand rows to all collectors."""
@@ -70,14 +80,14 @@ def collect(
     """
     layers = file_layers(capture)
     whole = begin(capture, layers)
-    pieces = rank_pieces(capture, workers.piece_operations)
+    pieces = pieces_of(capture, workers.piece_operations)
     if len(pieces) == 1:
         return _fed(whole, capture, without, on_rows)
     work = _Collected(capture=capture, layers=layers, begin=begin, without=tuple(without))
-    with workers.results(work, pieces, operations=work_of(capture), named=_named) as results:
-        for ranks, part in zip(pieces, results, strict=True):
+    with workers.results(work, pieces, operations=work_of(capture)) as results:
+        for piece, part in zip(pieces, results, strict=True):
             whole.merge(part)
-            on_rows(sum(map(capture.stored_rows, ranks)))
+            on_rows(piece.rows)
     return whole
 
 
@@ -90,9 +100,15 @@ class _Collected(Generic[C]):
     begin: Begin[C]
     without: tuple[str, ...]
 
-    def __call__(self, ranks: tuple[int, ...]) -> C:
-        part = only_ranks(self.capture, ranks)
-        return _fed(self.begin(part, self.layers), part, self.without, lambda rows: None)
+    def __call__(self, piece: Piece) -> C:
+        part = only_ranks(self.capture, piece.ranks)
+        collector = self.begin(part, self.layers)
+        if piece.starts_ns is None:
+            return _fed(collector, part, self.without, lambda rows: None)
+        collector.begin_stretch(rows_in_flight(part, piece.ranks[0], piece.starts_ns[0]))
+        for rows in operation_rows(part, without=self.without, starts_ns=piece.starts_ns):
+            collector.add(rows)
+        return collector
 
 
 def _fed(collector: C, capture: Capture, without: Collection[str], on_rows: Callable[[int], Any]) -> C:
@@ -103,10 +119,12 @@ def _fed(collector: C, capture: Capture, without: Collection[str], on_rows: Call
     return collector
 
 
-def _named(ranks: tuple[int, ...]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
-
-
 def at_one_layer(rows: OperationRows, layers: FileLayers) -> OperationRows:
     """The rows that count towards totals: those of each file's layer."""
     return rows.where(layers.counted(rows.api, rows.file_id)) if layers.overlap else rows
+
+
+def counted(rows: OperationRows, layers: FileLayers) -> OperationRows:
+    """The traced reads and writes that count towards totals."""
+    rows = at_one_layer(rows, layers)
+    return rows.where(rows.data & (rows.origin != RECONSTRUCTED))

@@ -98,7 +98,7 @@ def _hdf5(path: Path) -> Iterator[dict[str, Any]]:
     try:
         import h5py
     except ImportError as error:
-        raise MissingDependencyError("h5py", "looking into HDF5 files", "pip install h5py") from error
+        raise MissingDependencyError("h5py", "looking into HDF5 files", "pip install 'dxt-replay[hdf5]'") from error
 
     found: list[dict[str, Any]] = []
 

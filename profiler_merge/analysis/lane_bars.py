@@ -160,10 +160,22 @@ class _Tracked:
             end_ns=np.insert(ends, first, before[:, 1]),
         )
 
+    def firsts(self) -> dict[Track, tuple[int, int]]:
+        """Start and end of each track's first row."""
+        first = self.edges + 1
+        times = zip(self.start_ns[first].tolist(), self.end_ns[first].tolist(), strict=True)
+        return dict(zip(self.tracks, times, strict=True))
+
 
 def _lane_and_kind(cell: int) -> tuple[int, str]:
     lane, kind = divmod(cell, len(KINDS))
     return lane, KINDS[kind]
+
+
+def _pair(one: tuple[int, int], other: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """The starts and the ends of two operations, from the start and end of each."""
+    starts, ends = np.array([one, other]).T
+    return starts, ends
 
 
 class KeyCollector(Collector):
@@ -173,6 +185,7 @@ class KeyCollector(Collector):
 
     def __init__(self, capture: Capture, layers: FileLayers) -> None:
         self._layers = layers
+        self._first: dict[Track, tuple[int, int]] = {}
         self._last: dict[Track, tuple[int, int]] = {}
         self.counts = np.zeros(KEYS, dtype=np.int64)
 
@@ -186,28 +199,31 @@ class KeyCollector(Collector):
         rows = at_one_layer(rows, self._layers)
         if not len(rows):
             return
-        known = set(self._last)
         tracked = _Tracked.of(rows, self._last)
         keys = pair_keys(tracked.start_ns, tracked.end_ns)
-        new = np.array([track not in known for track in tracked.tracks])
+        new = np.array([track not in self._first for track in tracked.tracks])
+        self._first = tracked.firsts() | self._first
         no_pair = np.concatenate((tracked.edges[1:] - 1, tracked.edges[new]))
         self.counts += np.bincount(keys, minlength=KEYS) - np.bincount(keys[no_pair], minlength=KEYS)
 
     def merge(self, later: KeyCollector) -> None:
         """As `Sums.merge`."""
         self.counts += later.counts
+        for track in self._last.keys() & later._first.keys():
+            self.counts[pair_keys(*_pair(self._last[track], later._first[track]))] += 1
         self._last |= later._last
 
 
 class BarCollector(Collector):
     """Bars of each track. `key`: of their resolution, None if every operation is a bar."""
 
-    STAY = ("_layers", "_last")
+    STAY = ("_layers",)
 
     def __init__(self, capture: Capture, layers: FileLayers, *, key: int | None, windows: Sequence[Window]) -> None:
         self._layers = layers
         self._key = key
         self._windows = windows
+        self._first: dict[Track, tuple[int, int]] = {}
         self._last: dict[Track, tuple[int, int]] = {}
         self._parts: dict[Track, list[Bars]] = {}
 
@@ -217,6 +233,7 @@ class BarCollector(Collector):
         if not len(rows):
             return
         tracked = _Tracked.of(rows, self._last)
+        self._first = tracked.firsts() | self._first
         apart = self._apart(tracked.start_ns, tracked.end_ns)
         apart[tracked.edges[1:] - 1] = True
         columns = {
@@ -234,13 +251,17 @@ class BarCollector(Collector):
         for track, begin, end, alone in zip(
             tracked.tracks, begins, [*begins[1:], None], apart[tracked.edges].tolist(), strict=True
         ):
-            own, parts = joined.rows(begin, end), self._parts.setdefault(track, [])
-            if parts and not alone:
-                last = parts[-1]
-                both = Bars.chain([last.rows(len(last) - 1), own.rows(0, 1)]).joined(np.zeros(1, dtype=bool))
-                parts[-1] = last.rows(0, len(last) - 1)
-                own = Bars.chain([both, own.rows(1)])
-            parts.append(own)
+            self._extend(track, joined.rows(begin, end), alone)
+
+    def _extend(self, track: Track, bars: Bars, alone: bool) -> None:
+        """Further bars of a track; `alone`: whether the first one is not joined with the last one so far."""
+        parts = self._parts.setdefault(track, [])
+        if parts and not alone:
+            last = parts[-1]
+            both = Bars.chain([last.rows(len(last) - 1), bars.rows(0, 1)]).joined(np.zeros(1, dtype=bool))
+            parts[-1] = last.rows(0, len(last) - 1)
+            bars = Bars.chain([both, bars.rows(1)])
+        parts.append(bars)
 
     def _apart(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
         apart = apart_at(starts, ends, self._key)
@@ -251,7 +272,10 @@ class BarCollector(Collector):
 
     def merge(self, later: BarCollector) -> None:
         """As `Sums.merge`."""
-        self._parts |= later._parts
+        for track, parts in later._parts.items():
+            alone = track not in self._last or self._apart(*_pair(self._last[track], later._first[track]))[0]
+            self._extend(track, Bars.chain(parts), bool(alone))
+        self._last |= later._last
 
     def lane_bars(self) -> LaneBars:
         """Bars of all that was added, by track in order."""

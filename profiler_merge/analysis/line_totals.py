@@ -15,6 +15,7 @@ from dxt_replay.traces.measures.intervals import StreamingUnion
 from dxt_replay.traces.measures.operation_rows import OperationRows
 from dxt_replay.traces.schema import WRITE
 from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.sums import Sums
 
 _INSIDE = ("compute", "wait", "collective", "checkpoint", "evaluation", "pipeline")
 
@@ -25,8 +26,10 @@ with `loop` leave those out. `io_ns` is the union of the traced reads and writes
 counters, which no other number includes."""
 
 
-class LineTotals:
+class LineTotals(Sums):
     """The sums of the ranks of a line; rows come rank by rank. `profiled`: which of the ranks have spans."""
+
+    STAY = ("_loops", "_profiled", "_union")
 
     def __init__(self, line: RankLine, spans: pa.Table) -> None:
         self._line = line
@@ -43,6 +46,20 @@ class LineTotals:
     def last_rank(self) -> int:
         """The largest rank of the line."""
         return int(self._line.ranks[-1])
+
+    def begin_stretch(self, before: OperationRows, *, traced: bool) -> None:
+        """The rows to come follow others of the only rank, of which those of `before` are still in flight."""
+        first_ns = self._line.first_ns
+        self._union[traced].add(before.start_ns - first_ns, before.end_ns - first_ns)
+
+    def merge(self, later: LineTotals) -> None:
+        """Add other operations of the same ranks."""
+        for traced, column in later._io_ns.items():
+            self._io_ns[traced] += column
+        for name, column in later._inside.items():
+            self._inside[name] += column
+        self._in_loop += later._in_loop
+        self._steps.merge(later._steps)
 
     def add(self, rows: OperationRows, *, traced: bool) -> None:
         """Add reads and writes of one rank, or of several: either traced ones, or those from counters."""

@@ -6,24 +6,23 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dxt_replay.profiler_merge.analysis.analyse import Analysis, analyse
-from dxt_replay.profiler_merge.analysis.contents import contents
-from dxt_replay.profiler_merge.analysis.finding import Finding
-from dxt_replay.profiler_merge.analysis.findings import findings_of, findings_table
-from dxt_replay.profiler_merge.analysis.lane_table import lane_table
 from dxt_replay.profiler_merge.analysis.rank_files import RankFiles
+from dxt_replay.profiler_merge.analysis.request_table import request_table
 from dxt_replay.profiler_merge.analysis.summary import Summary, summarise
 from dxt_replay.profiler_merge.analysis.table_formats import flat_table, table_of
 from dxt_replay.profiler_merge.analysis.tables import GROUPS, OF_IO, TABLES
-from dxt_replay.profiler_merge.analysis.timeline import DEFAULT_BINS, timeline
-from dxt_replay.traces.storage_limit import Limit
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.unseen import nothing_recorded
 from dxt_replay.traces.workers.workers import ALONE, Workers
+
+if TYPE_CHECKING:
+    from dxt_replay.profiler_merge.analysis.analyse import Analysis
+    from dxt_replay.profiler_merge.analysis.finding import Finding
+    from dxt_replay.traces.storage_limit import Limit
 
 CONTENTS = ("tfrecords", "datasets")
 """Tables for which the recorded files are opened."""
@@ -101,7 +100,7 @@ def views(
     *,
     by: str | None = None,
     bin_ns: int | None = None,
-    bins: int = DEFAULT_BINS,
+    bins: int | None = None,
     locate: Callable[[str], Path] = Path,
     limit: Limit | None = None,
     dependencies: Callable[[], pa.Table] = TABLES[DEPENDENCIES].schema.empty_table,
@@ -112,27 +111,41 @@ def views(
     `limit`: the storage limit, of which STORAGE_LIMIT has the points. `dependencies`: makes the table DEPENDENCIES.
     Raises: CaptureError when the capture is damaged; UsageError for too many bins.
     """
-    found, shares = None, None
+    found, shares, inside = None, None, None
     problems: tuple[Finding, ...] = ()
     if any(name == "findings" or name in _FROM_ANALYSIS for name in names):
+        from dxt_replay.profiler_merge.analysis.analyse import analyse
+
         found = analyse(capture, by=by, workers=workers, saved_s=None if limit is None else limit.saved_s)
         summary, shares = found.summary, found.overlap.shares()
     else:
         summary = summarise(capture, by=by, workers=workers)
     tables = {}
-    inside = contents(capture, locate=locate) if any(name in CONTENTS for name in names) else None
+    if any(name in CONTENTS for name in names):
+        from dxt_replay.profiler_merge.analysis.contents import contents
+
+        inside = contents(capture, locate=locate)
     for name in names:
         if name == "timeline":
-            tables[name] = timeline(capture, bin_ns=bin_ns, bins=bins, workers=workers).table
+            from dxt_replay.profiler_merge.analysis.timeline import DEFAULT_BINS, timeline
+
+            count = DEFAULT_BINS if bins is None else bins
+            tables[name] = timeline(capture, bin_ns=bin_ns, bins=count, workers=workers).table
         elif name == STORAGE_LIMIT:
             tables[name] = table_of(() if limit is None else limit.points, TABLES[name].schema)
         elif name == DEPENDENCIES:
             tables[name] = dependencies()
         elif name == "lanes":
+            from dxt_replay.profiler_merge.analysis.lane_table import lane_table
+
             tables[name] = lane_table(capture)
+        elif name == "requests":
+            tables[name] = request_table(capture)
         elif name in CONTENTS:
             tables[name] = getattr(inside, name)
         elif name == "findings" and found is not None:
+            from dxt_replay.profiler_merge.analysis.findings import findings_of, findings_table
+
             problems = findings_of(found)
             tables[name] = findings_table(problems)
         elif found is not None:

@@ -19,6 +19,7 @@ from dxt_replay.profiler_merge.analysis.step_times import STEPS_SCHEMA
 from dxt_replay.traces.layers import FileLayers
 from dxt_replay.traces.measures.operation_rows import OperationRows
 from dxt_replay.traces.schema import RECONSTRUCTED
+from dxt_replay.traces.store.rank_pieces import only_ranks
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import ns_to_seconds
 
@@ -122,8 +123,17 @@ class OverlapCollector(Collector):
         self._layers = layers
         self._run_time_s = capture.info.job.run_time_s
         self._lines: list[LineTotals] | None = None
+        self._stretch_of: int | None = None
         self._ranks: list[pa.Table] = []
         self._steps: list[pa.Table] = []
+
+    def begin_stretch(self, before: OperationRows) -> None:
+        """As `Collector.begin_stretch`."""
+        self._stretch_of, self._lines = before.rank, lines_of(self._capture)
+        before = at_one_layer(before, self._layers)
+        before = before.where(before.data)
+        for traced in (True, False):
+            self._lines[0].begin_stretch(before.where((before.origin != RECONSTRUCTED) == traced), traced=traced)
 
     def add(self, rows: OperationRows) -> None:
         """Add rows, in start order."""
@@ -156,14 +166,21 @@ class OverlapCollector(Collector):
 
     def merge(self, later: OverlapCollector) -> None:
         """As `Sums.merge`."""
-        if self._lines:
+        rank = later._stretch_of
+        if self._lines and (rank is None or rank != self._stretch_of):
             self._finish()
+        if rank is not None and later._lines:
+            if not self._lines:
+                self._stretch_of, self._lines = rank, lines_of(only_ranks(self._capture, (rank,)))
+            self._lines[0].merge(later._lines[0])
+            return
         later._finish()
         self._ranks += later._ranks
         self._steps += later._steps
 
     def __getstate__(self) -> dict[str, Any]:
-        self._finish()
+        if self._stretch_of is None:
+            self._finish()
         return super().__getstate__()
 
     def overlap(self) -> Overlap:

@@ -58,41 +58,47 @@ class PatternCollector(Collector):
     file.
     """
 
-    STAY = ("_capture", "_layers", "_accesses")
+    STAY = ("_capture", "_layers")
 
     def __init__(self, capture: Capture, layers: FileLayers) -> None:
         self._capture = capture
         self._layers = layers
         self._accesses = RankAccesses(capture.files)
         self._rank: int | None = None
+        self._is_stretch = False
         self._by_file = _FileTotals(capture.files.num_rows)
         self._by_rank = _RankTotals(capture.ranks, capture.files.num_rows)
         self._unique_over_ranks = UniqueBytes(self._accesses.line)
         self._pairs = 0
         self._error = 0
 
+    def begin_stretch(self, before: OperationRows) -> None:
+        """As `Collector.begin_stretch`."""
+        self._rank, self._is_stretch = before.rank, True
+
     def add(self, rows: OperationRows) -> None:
         """Add rows, in start order."""
-        rows = at_one_layer(rows, self._layers)
-        if rows.rank != self._rank:
-            self._finish_rank()
-            self._rank = rows.rank
-        self._unique_over_ranks.add(self._accesses.add(rows))
+        self._begin_rank(rows.rank)
+        self._accesses.add(at_one_layer(rows, self._layers))
 
-    def _finish_rank(self) -> None:
-        if self._rank is None:
-            return
-        found = self._accesses.finish()
-        self._pairs += len(found.file_id)
-        self._error += found.error_bytes
-        self._by_file.add(found)
-        self._by_rank.add(self._rank, found)
-        self._rank = None
+    def _begin_rank(self, rank: int | None) -> None:
+        if self._rank is not None and self._rank != rank:
+            self._unique_over_ranks.add(self._accesses.unique.ranges())
+            found = self._accesses.finish()
+            self._pairs += len(found.file_id)
+            self._error += found.error_bytes
+            self._by_file.add(found)
+            self._by_rank.add(self._rank, found)
+        self._rank = rank
 
     def merge(self, later: PatternCollector) -> None:
         """As `Sums.merge`."""
-        self._finish_rank()
-        later._finish_rank()
+        if later._is_stretch:
+            self._begin_rank(later._rank)
+            self._accesses.merge(later._accesses)
+            return
+        self._begin_rank(None)
+        later._begin_rank(None)
         self._by_file.merge(later._by_file)
         self._by_rank.merge(later._by_rank)
         self._unique_over_ranks.merge(later._unique_over_ranks)
@@ -100,12 +106,15 @@ class PatternCollector(Collector):
         self._error += later._error
 
     def __getstate__(self) -> dict[str, Any]:
-        self._finish_rank()
-        return super().__getstate__()
+        """A stretch sends what it found of its rank, others only the sums over their ranks."""
+        if not self._is_stretch:
+            self._begin_rank(None)
+        state = super().__getstate__()
+        return state if self._is_stretch else {**state, "_accesses": None}
 
     def patterns(self) -> Patterns:
         """Patterns of all that was added."""
-        self._finish_rank()
+        self._begin_rank(None)
         return Patterns(
             rank_files=RankFiles(self._capture, self._layers, self._pairs),
             files=self._by_file.table(self._capture.files, self._unique_over_ranks),

@@ -1,4 +1,14 @@
-"""What each rank does to each file, with the state of one rank at a time; rows are computed on request."""
+"""What each rank does to each file, with the state of one rank at a time; rows are computed on request.
+
+Each access is compared with the previous one of the same rank, file and direction. In Darshan's sense it is
+*sequential* if it begins beyond that one's last byte, and *consecutive* if it begins directly behind it. It has at most
+one further class:
+- *strided*: not consecutive, and at the same distance from the previous access as that one from its own predecessor;
+- *restart*: at offset 0 again, as a new pass over the file begins;
+- *random*: none of consecutive, strided and restart.
+A jump ahead of any size is sequential for Darshan and random here, because its place cannot be predicted. Reads of 0
+bytes, at the end of a file, have no class.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +19,15 @@ from itertools import groupby
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.profiler_merge.analysis.access_order import AccessOrder
 from dxt_replay.profiler_merge.analysis.collect import at_one_layer
 from dxt_replay.profiler_merge.analysis.reread import ByteLine, UniqueBytes
 from dxt_replay.profiler_merge.analysis.tables import COUNTS, TABLES
 from dxt_replay.traces.layers import FileLayers
-from dxt_replay.traces.measures._passes import add_at
-from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.traces.measures._passes import ORDER_STATE, add_at, continue_order, count_accesses
 from dxt_replay.traces.measures.operation_rows import OperationRows, operation_rows
 from dxt_replay.traces.schema import FORMATS, RECONSTRUCTED, WRITE, codes
 from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.sums import Sums
 
 RANK_FILES_SCHEMA = TABLES["rank-files"].schema
 """`unique_bytes_read`: bytes of the file that were read at least once; `reread_bytes`: bytes read beyond that."""
@@ -62,25 +71,27 @@ class FileCounts:
         return moved
 
 
-class RankAccesses:
+class RankAccesses(Sums):
     """Counts what one rank does to each file.
 
-    Memory: 26 int64 per file of the capture, and the pieces of `UniqueBytes`, for any number of operations."""
+    Memory: 35 int64 per file of the capture, and the pieces of `UniqueBytes`, for any number of operations."""
+
+    STAY = ("line", "_small")
 
     def __init__(self, files: pa.Table) -> None:
         sizes = files["size"].to_numpy()
         self.line = ByteLine(sizes)
         self._small = np.minimum(block_sizes(files), sizes)
-        self._files = files.num_rows
-        self._counts = np.zeros((len(COUNTS), self._files), dtype=np.int64)
         self._begin()
 
     def _begin(self) -> None:
-        self._order = AccessOrder(self._files)
-        self._unique = UniqueBytes(self.line)
+        files = len(self._small)
+        self._counts = np.zeros((files, len(COUNTS)), dtype=np.int64)
+        self._order = np.zeros((2 * files, ORDER_STATE), dtype=np.int64)
+        self.unique = UniqueBytes(self.line)
 
-    def add(self, rows: OperationRows) -> Intervals:
-        """Add counted rows of the rank, in start order; returns the ranges of `line` that they read."""
+    def add(self, rows: OperationRows) -> None:
+        """Add counted rows of the rank, in start order."""
         traced, data = rows.origin != RECONSTRUCTED, rows.data
         if not traced.all():
             self._add_reconstructed(rows.where(~traced))
@@ -88,21 +99,12 @@ class RankAccesses:
             other = rows.where(traced & ~data)
             self._add("other_operations", other)
             self._add("metadata_ns", other, other.duration_ns)
-        return self._add_data(rows.where(traced & data))
-
-    def _add_data(self, rows: OperationRows) -> Intervals:
+        rows = rows.where(traced & data)
         written = rows.op == WRITE
-        read = rows.where(~written)
-        for name, length, part in (("read", "bytes_read", read), ("write", "bytes_written", rows.where(written))):
-            self._add(f"{name}s", part)
-            self._add(length, part, part.length)
-            self._add(f"small_{name}s", part.where((part.length > 0) & (part.length < self._small[part.file_id])))
-        self._add("io_ns", rows, rows.duration_ns)
-        for name, mask, part in self._order.classes(rows):
-            self._counts[COUNTS.index(name)] += np.bincount(part.file_id[mask], minlength=self._files)
-        ranges = self.line.ranges(read)
-        self._unique.add(ranges)
-        return ranges
+        count_accesses(
+            self._counts, self._order, written, rows.file_id, rows.offset, rows.length, rows.duration_ns, self._small
+        )
+        self.unique.add(self.line.ranges(rows.where(~written)))
 
     def _add_reconstructed(self, rows: OperationRows) -> None:
         data = rows.data
@@ -113,23 +115,23 @@ class RankAccesses:
         self._add("reconstructed_bytes", moved, moved.length)
 
     def _add(self, name: str, rows: OperationRows, amounts: np.ndarray | None = None) -> None:
-        if not len(rows):
-            return
-        counts = self._counts[COUNTS.index(name)]
-        if amounts is None:
-            counts += np.bincount(rows.file_id, minlength=self._files)
-        else:
-            add_at(counts, rows.file_id, amounts)
+        ones = np.ones(len(rows), dtype=np.int64)
+        add_at(self._counts[:, COUNTS.index(name)], rows.file_id, ones if amounts is None else amounts)
+
+    def merge(self, later: RankAccesses) -> None:
+        """Add the next stretch of the same rank."""
+        self._counts += later._counts
+        continue_order(self._counts, self._order, later._order)
+        self.unique.merge(later.unique)
 
     def finish(self) -> FileCounts:
         """The counts of the rank; the next row belongs to another rank."""
-        used = np.flatnonzero(self._counts.any(axis=0))
-        unique = self._unique.per_file()[used]
-        counts = {name: self._counts[place][used] for place, name in enumerate(COUNTS)}
+        used = np.flatnonzero(self._counts.any(axis=1))
+        unique = self.unique.per_file()[used]
+        counts = {name: self._counts[used, place] for place, name in enumerate(COUNTS)}
         counts["unique_bytes_read"] = unique
         counts["reread_bytes"] = np.maximum(counts["bytes_read"] - unique, 0)
-        error_bytes = self._unique.error_bytes
-        self._counts[:] = 0
+        error_bytes = self.unique.error_bytes
         self._begin()
         return FileCounts(file_id=used, counts=counts, error_bytes=error_bytes)
 

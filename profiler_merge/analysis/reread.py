@@ -44,6 +44,10 @@ class UniqueBytes(Sums):
         """Add ranges of the same line."""
         self._union.add_union(ranges)
 
+    def ranges(self) -> Intervals:
+        """The ranges of the line that were added."""
+        return self._union.intervals()
+
     def merge(self, later: UniqueBytes) -> None:
         """As `Sums.merge`."""
         self._union.merge(later._union)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dxt_replay.profiler_merge.analysis.overlap import Overlap
 from dxt_replay.profiler_merge.analysis.thresholds import WARM_UP
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.measures.stable_order import runs, stable_order
@@ -18,6 +18,9 @@ from dxt_replay.traces.paces import Pace
 from dxt_replay.traces.replay_record import replay_record
 from dxt_replay.traces.schema import CaptureInfo
 from dxt_replay.traces.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from dxt_replay.profiler_merge.analysis.overlap import Overlap
 
 LEAST_STEPS = 3
 """Least number of steps for a warm-up: with fewer there is no usual step to compare with."""

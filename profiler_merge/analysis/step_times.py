@@ -14,6 +14,7 @@ from dxt_replay.traces.measures._passes import add_at
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.measures.stable_order import runs
 from dxt_replay.traces.steps import step_row_at
+from dxt_replay.traces.sums import Sums
 
 STEPS_SCHEMA = TABLES["steps"].schema
 """One row per step. compute + input_wait + collective + checkpoint + rest == duration. Operations and bytes are those
@@ -36,8 +37,10 @@ class LineOperations:
     written: np.ndarray
 
 
-class StepTotals:
+class StepTotals(Sums):
     """Collects the rows of `STEPS_SCHEMA` of the ranks of a line. `loops`: from `loops.loops_on_line`."""
+
+    STAY = ("_line", "_loop", "_spans")
 
     def __init__(self, line: RankLine, loops: RankLoop) -> None:
         self._line = line
@@ -66,6 +69,12 @@ class StepTotals:
             ("idle", trained - self._spans.covered_within(starts, ends)),
         ):
             add_at(self._io[name], step, covered)
+
+    def merge(self, later: StepTotals) -> None:
+        """Add other operations of the same ranks."""
+        for sums, more in ((self._io, later._io), (self._operations, later._operations)):
+            for name, column in more.items():
+                sums[name] += column
 
     def _count(self, operations: LineOperations) -> None:
         step = step_row_at(operations.start_ns, self._loop.start_ns, self._loop.end_ns)

@@ -11,21 +11,19 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dxt_replay.profiler_merge.analysis.breakdown import BreakdownCollector, GroupTotals
-from dxt_replay.profiler_merge.analysis.collect import Collector, at_one_layer, collect
+from dxt_replay.profiler_merge.analysis.collect import Collector, at_one_layer, collect, counted
 from dxt_replay.profiler_merge.analysis.interfaces import (
     InterfaceCollector,
     InterfaceTotals,
     posix_pattern,
     totals_alone,
 )
-from dxt_replay.profiler_merge.analysis.overlap import Overlap, OverlapCollector
 from dxt_replay.profiler_merge.analysis.phases import Phases, Steps, phases, steps
 from dxt_replay.profiler_merge.analysis.spread import Spread
 from dxt_replay.profiler_merge.analysis.steady_loop import SteadyLoop, steady_loop, waits_are_real
@@ -37,12 +35,16 @@ from dxt_replay.traces.measures.io_totals import IoCollector, IoTotals
 from dxt_replay.traces.measures.log_waits import log_waits
 from dxt_replay.traces.measures.operation_rows import OperationRows
 from dxt_replay.traces.replay_record import is_replay
-from dxt_replay.traces.schema import OPS, RECONSTRUCTED, WRITE, CaptureInfo, Unseen
+from dxt_replay.traces.schema import OPS, RECONSTRUCTED, SPAN_KINDS, WRITE, CaptureInfo, Unseen, codes
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import NS_PER_S, format_duration, ns_to_seconds
 from dxt_replay.traces.unseen import nothing_recorded, unseen_of, why_not_judged
 from dxt_replay.traces.workers.workers import ALONE, Workers
 
+if TYPE_CHECKING:
+    from dxt_replay.profiler_merge.analysis.overlap import Overlap, OverlapCollector
+
+_STEP = SPAN_KINDS.index("step")
 _OPEN_OR_CLOSE = (OPS.index("open"), OPS.index("close"))
 
 
@@ -199,8 +201,7 @@ def summarise(
     `by`: one of `tables.GROUPINGS`; `on_rows` gets numbers of rows as they are done.
     Raises: CaptureError when the capture is damaged.
     """
-    kinds = set(pc.unique(capture.spans["kind"]).to_pylist())
-    begin = partial(_SummaryAndLoop, by=by, steps="step" in kinds)
+    begin = partial(_SummaryAndLoop, by=by, steps=_STEP in codes(capture.spans, "kind"))
     without = ("lane",) if by == "step" else ("lane", "step")
     tally = collect(capture, begin, without=without, on_rows=on_rows, workers=workers)
     if tally.overlap is None:
@@ -221,8 +222,18 @@ class _SummaryAndLoop(Collector):
 
     def __init__(self, capture: Capture, layers: FileLayers, *, by: str | None, steps: bool) -> None:
         self.summary = SummaryCollector(capture, layers, by=by)
-        self.overlap = OverlapCollector(capture, layers) if steps else None
+        self.overlap: OverlapCollector | None = None
+        if steps:
+            from dxt_replay.profiler_merge.analysis.overlap import OverlapCollector
+
+            self.overlap = OverlapCollector(capture, layers)
         self.takes_several_ranks = self.summary.takes_several_ranks
+
+    def begin_stretch(self, before: OperationRows) -> None:
+        """As `Collector.begin_stretch`."""
+        self.summary.begin_stretch(before)
+        if self.overlap is not None:
+            self.overlap.begin_stretch(before)
 
     def add(self, rows: OperationRows) -> None:
         """As `Collector.add`."""
@@ -258,16 +269,21 @@ class SummaryCollector(Collector):
         self._reconstructed = np.zeros(5, dtype=np.int64)
         self._other_ns: Counter[int] = Counter()
 
+    def begin_stretch(self, before: OperationRows) -> None:
+        """As `Collector.begin_stretch`."""
+        self._io.begin_stretch(counted(before, self._layers))
+        self._pattern.begin_stretch(before.rank)
+
     def add(self, rows: OperationRows) -> None:
         """Add rows of the capture."""
         self._interfaces.add(rows.where(rows.data))
         rows = at_one_layer(rows, self._layers)
         traced, data = rows.origin != RECONSTRUCTED, rows.data
-        counted = rows.where(traced & data)
-        self._io.add(counted)
+        moved = rows.where(traced & data)
+        self._io.add(moved)
         if self._breakdown is not None:
-            self._breakdown.add(counted)
-        if len(counted) == len(rows):
+            self._breakdown.add(moved)
+        if len(moved) == len(rows):
             self._pattern.add(rows)
             return
         self._other += int((traced & ~data).sum())

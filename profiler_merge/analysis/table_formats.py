@@ -39,7 +39,7 @@ def to_pandas(table: pa.Table) -> pd.DataFrame:
     try:
         import pandas as pd
     except ImportError as error:
-        raise MissingDependencyError("pandas", "a DataFrame", "pip install pandas") from error
+        raise MissingDependencyError("pandas", "a DataFrame", "pip install 'dxt-replay[pandas]'") from error
     nullable = {pa.int32(): pd.Int32Dtype(), pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
     frame = table.to_pandas()
     for field in table.schema:

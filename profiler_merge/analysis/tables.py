@@ -31,6 +31,10 @@ COLUMNS: Mapping[str, Column] = {
     "above_fastest_pct": Column(
         "how much longer than at the last speed of the same quantity, which is infinite", "double"
     ),
+    "answer": Column(
+        "done, error (a status from 400 on: no bytes of data), or none (no answer came); empty where not known",
+        "string",
+    ),
     "at_stake_of": Column("what at_stake_pct is of: the training loop or the run", "string"),
     "at_stake_pct": Column("the most that a perfect remedy could gain, of at_stake_of", "double"),
     "at_stake_s": Column(
@@ -67,6 +71,11 @@ COLUMNS: Mapping[str, Column] = {
     "file_id": Column("number of the file in files.parquet", "int32"),
     "files": Column("paths of the worst, a line each; in the table ranks: files that the rank read or wrote"),
     "filter": Column("compression: gzip, lzf, szip; empty for none", "string"),
+    "first_byte_p50_ns": Column(
+        "from the request to the begin of its answer, median; empty where the client does not tell",
+        head="first byte, p50",
+    ),
+    "first_byte_p99_ns": Column("the same, 99th percentile", head="first byte, p99"),
     "follows": Column("what lets them begin; empty where they wait for their lane alone", "string"),
     "format": Column("kind of the file, such as tfrecord, hdf5 or checkpoint", "string"),
     "gap_checkpoint_ns": Column("saving between the step's end and the next step's start"),
@@ -98,7 +107,7 @@ COLUMNS: Mapping[str, Column] = {
     "most_bytes": Column("largest size, included; empty for no limit"),
     "multiple": Column("how many times as fast as recorded; empty for infinitely fast", "double"),
     "needed_by": Column("what of the training thread waits for them; empty where nothing does", "string"),
-    "op": Column("read or write", "string"),
+    "op": Column("read or write; in the table requests any operation", "string"),
     "operations": Column("reads and writes"),
     "origin": Column("traced, reconstructed from counters, generated, transformed or modelled", "string"),
     "other_operations": Column("traced opens, closes, stats, syncs and seeks"),
@@ -126,6 +135,7 @@ COLUMNS: Mapping[str, Column] = {
     "remedy": Column("what to do, as a sentence", "string"),
     "reread_bytes": Column("bytes that a rank read again", head="read again"),
     "rest_ns": Column("time of the step that no span covers"),
+    "requests": Column("requests to object stores, those that were sent again included"),
     "restarts": Column("accesses that begin again at a place before"),
     "role": Column(
         "main: main thread of the rank's own process, or the generated training thread; thread: another thread of that "
@@ -141,6 +151,7 @@ COLUMNS: Mapping[str, Column] = {
     "small_reads": Column("reads of less than a stripe of the file (1 MiB without stripes) and less than the file"),
     "small_writes": Column("writes of less than a stripe of the file (1 MiB without stripes) and less than the file"),
     "start_ns": Column("start, from the capture's zero", head="began at"),
+    "status": Column("HTTP status; 0: no answer came; empty where not known", "int32"),
     "step": Column("number of the step", "int32"),
     "steps": Column("training steps"),
     "stored_bytes": Column("size of the dataset in the file"),
@@ -148,6 +159,8 @@ COLUMNS: Mapping[str, Column] = {
     "think_ns": Column("how long the lane is busy before and between them, without waiting"),
     "thread": Column("the kernel's thread id"),
     "threshold": Column("the limit that was passed, as a sentence", "string"),
+    "time_p50_ns": Column("from the request to the last byte of its answer, median", head="time, p50"),
+    "time_p99_ns": Column("the same, 99th percentile", head="time, p99"),
     "title": Column("the finding, as a sentence", "string"),
     "type": Column("type of an element", "string"),
     "unique_bytes_read": Column("different bytes that were read"),
@@ -170,7 +183,7 @@ COUNTS = (
     "reconstructed_metadata_ns", "reconstructed_bytes",
 )  # fmt: skip
 """Sums over the operations of a rank and file. `sequential` and `consecutive` are Darshan's definitions, without its
-reset at an open; `strided`, `restarts` and `random` are explained in `access_order`."""
+reset at an open; `strided`, `restarts` and `random` are explained in `rank_files`."""
 
 SUMMED = (*COUNTS, "unique_bytes_read", "reread_bytes")
 """Quantities of a rank and file that can be added over files. Over ranks all but `unique_bytes_read` can: its sum
@@ -274,6 +287,14 @@ TABLES: Mapping[str, Table] = {
         about="lanes with their host, process, thread and role",
         row="One row per lane with operations; a fact that the source does not tell is empty.",
         columns=("rank", "lane", "role", "host", "pid", "thread", "calls"),
+    ),
+    "requests": Table(
+        about="requests to object stores: errors, and times to the first byte",
+        row="One row for each operation and HTTP status of requests to object stores.",
+        columns=(
+            "op", "status", "answer", "requests", "bytes", "first_byte_p50_ns", "first_byte_p99_ns", "time_p50_ns",
+            "time_p99_ns",
+        ),
     ),
     "dependencies": Table(
         about="the causal model: what reads wait for, and what waits for them",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.profiler_merge.analysis.collect import Begin, Collector, at_one_layer, collect
+from dxt_replay.profiler_merge.analysis.collect import Begin, Collector, at_one_layer, collect, counted
 from dxt_replay.profiler_merge.analysis.concurrency import PeaksPerBin
 from dxt_replay.profiler_merge.analysis.peak_over_ranks import PeaksOverRanks
 from dxt_replay.profiler_merge.analysis.spreading import pieces, shares
@@ -154,7 +154,7 @@ class TimelineCollector(Collector):
     """
 
     takes_several_ranks = True
-    STAY = ("_capture", "_layers", "_union", "_line", "_rank_peaks")
+    STAY = ("_capture", "_layers", "_union", "_line", "_rank_peaks", "_stretched")
 
     def __init__(
         self,
@@ -183,15 +183,28 @@ class TimelineCollector(Collector):
         self._union = StreamingUnion()
         self._line = _Line(row=0, count=1, places=_NO_PLACES)
         self._rank_peaks = PeaksPerBin(bin_ns)
+        self._stretch_of: int | None = None
+        # A rank and its peaks in its stretches so far.
+        self._stretched: tuple[int | None, np.ndarray] = None, self._peaks[:1]
+
+    def begin_stretch(self, before: OperationRows) -> None:
+        """As `Collector.begin_stretch`."""
+        before = counted(before, self._layers)
+        before = before.where(before.end_ns > before.start_ns)
+        starts, ends = before.start_ns - self._start_ns, before.end_ns - self._start_ns
+        self._stretch_of = self._rank = before.rank
+        self._line = _Line(row=self._row[before.rank], count=1, places=_NO_PLACES)
+        self._union.add(starts, ends)
+        self._rank_peaks.add(starts, ends)
 
     def add(self, rows: OperationRows) -> None:
         """Add rows, in start order."""
         rows = at_one_layer(rows, self._layers)
         if not len(rows):
             return
-        counted = rows.data & (rows.origin != RECONSTRUCTED)
+        traced = rows.data & (rows.origin != RECONSTRUCTED)
         starts, ends = rows.start_ns - self._start_ns, rows.end_ns - self._start_ns
-        self._reach(max(int(starts.max()) + 1, int(ends.max(where=counted, initial=0))))
+        self._reach(max(int(starts.max()) + 1, int(ends.max(where=traced, initial=0))))
         line = self._line_of(rows)
         if line.count * self._bins > _MOST_CELLS_TOGETHER:
             for each in rows.each_rank():
@@ -205,11 +218,11 @@ class TimelineCollector(Collector):
             starts, ends = starts + moved, ends + moved
         place = starts // self._bin_ns
         written = rows.op == WRITE
-        if not counted.all():
+        if not traced.all():
             untraced = rows.origin == RECONSTRUCTED
             self._count("reconstructed", line, place[untraced])
-            self._count("other_operations", line, place[~untraced & ~counted])
-            some = np.flatnonzero(counted)
+            self._count("other_operations", line, place[~untraced & ~traced])
+            some = np.flatnonzero(traced)
             starts, ends, place, written = starts[some], ends[some], place[some], written[some]
             length = rows.length[some]
         else:
@@ -316,7 +329,15 @@ class TimelineCollector(Collector):
         rows = [0] if self._rows == (ALL_RANKS,) else [self._row[rank] for rank in later._ranks]
         for name, cells in later._cells.items():
             self._cells[name][rows, : later._bins] += cells
-        self._peaks[rows, : later._bins] += later._peaks
+        peaks = later._peaks
+        if later._stretch_of is not None:
+            # The operations of one rank: where stretches share a bin, the larger peak is that of the bin.
+            rank, before = self._stretched
+            before = np.zeros_like(peaks) if rank != later._stretch_of else before
+            before, peaks = (np.pad(each, ((0, 0), (0, self._bins - each.shape[1]))) for each in (before, peaks))
+            self._stretched = later._stretch_of, np.maximum(before, peaks)
+            peaks = self._stretched[1] - before
+        self._peaks[rows, : peaks.shape[1]] += peaks
 
     def __getstate__(self) -> dict[str, Any]:
         self._finish_rank()

@@ -21,7 +21,7 @@ _TIMEOUT_S = 600
 _NOT_INSTALLED = 3
 _NO_RECORDS = 4
 _NOT_OPENED = 5
-_INSTALL = "pip install darshan"
+_INSTALL = "pip install 'dxt-replay[darshan]'"
 
 
 def read_in_child(path: Path, module: str, version: int) -> dict[str, np.ndarray]:

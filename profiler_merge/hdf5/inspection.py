@@ -52,7 +52,7 @@ def inspect_file(path: bytes) -> list[InspectedDataset]:
     try:
         import h5py
     except ImportError as error:
-        raise MissingDependencyError("h5py", "merge --inspect", "pip install h5py") from error
+        raise MissingDependencyError("h5py", "merge --inspect", "pip install 'dxt-replay[hdf5]'") from error
     try:
         with h5py.File(path, "r", locking=False) as file:
             return list(_datasets(h5py, file))

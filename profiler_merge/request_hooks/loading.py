@@ -18,6 +18,8 @@ _HOOKS = {
     "aiobotocore.client": "aiobotocore_hooks:of_client",
     "aiobotocore.httpsession": "aiobotocore_hooks:of_session",
     "obstore": "obstore_hooks:of_module",
+    "s3torchconnector._s3client._s3client": "s3torch_hooks:of_client",
+    "webdataset.gopen": "webdataset_hooks:of_gopen",
 }
 """Module -> the function that changes it after it was imported."""
 

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -122,8 +123,10 @@ def _replay_sample(name: str, kept: Path, twin: Path, *, cold: bool, say: Callab
     source = dxt_replay.open_capture(source_path)
     _stage(source, twin, say)
     first, last = source.time_span_ns
-    say(f"  replaying on {RANKS} processes, which takes {(last - first) / NS_PER_S:.0f} s as recorded ...")
-    result = _run_on_ranks(source_path, twin, replay_path, cold=cold)
+    launcher = _mpiexec()
+    processes = f"{RANKS} processes" if launcher else "one process"
+    say(f"  replaying on {processes}, which takes {(last - first) / NS_PER_S:.0f} s as recorded ...")
+    result = _run_on_ranks(launcher, source_path, twin, replay_path, cold=cold)
     recorded, elapsed = result["recorded_s"], result["elapsed_s"]
     say(f"  replayed: {format_count(result['operations'])} operations in {elapsed:.3f} s (recorded: {recorded:.3f} s)")
     for warning in result["warnings"]:
@@ -189,11 +192,10 @@ def _new_directory(output: Path | None) -> Path:
     raise AssertionError("there is always another number")
 
 
-def _run_on_ranks(source: Path, target: Path, output: Path, *, cold: bool) -> dict:
-    """`dxt-replay run` under mpiexec where there is one, else in one process; its result."""
+def _run_on_ranks(launcher: str | None, source: Path, target: Path, output: Path, *, cold: bool) -> dict:
+    """`dxt-replay run` under a launcher, else in one process; its result."""
     from dxt_replay.traces.errors import ReplayError
 
-    launcher = _mpiexec()
     command = [
         *([launcher, "-n", str(RANKS)] if launcher else []),
         sys.executable,
@@ -217,7 +219,9 @@ def _run_on_ranks(source: Path, target: Path, output: Path, *, cold: bool) -> di
 
 
 def _mpiexec() -> str | None:
-    """The launcher that belongs to this Python's environment (the mpich wheel's), else the system's."""
+    """The launcher of this Python's environment (the mpich wheel's), else the system's; None without mpi4py."""
+    if find_spec("mpi4py") is None:
+        return None
     return shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
 
 

@@ -104,7 +104,7 @@ def _print_versions() -> None:
     from dxt_replay.traces.version import VERSION
 
     note(f"version {VERSION}, Python {sys.version.split()[0]}")
-    for package in ("numpy", "pyarrow", "pandas", "h5py", "mpi4py", "plotly", "rich", "click"):
+    for package in ("numpy", "pyarrow", "pandas", "h5py", "mpi4py", "plotly", "click"):
         try:
             note(f"{package} {version(package)}")
         except PackageNotFoundError:

@@ -36,9 +36,9 @@ def command(capture: NamedPart, ranks: str | None, workers: Workers, **choices: 
 
     Only --check touches a file system.
 
-    The operations of `run --pace steps` go through a storage model (docs/simulation.md explains its keys). If the model
-    states an uncertainty or a jitter, the predicted time has an interval. For a recorded job the interval includes an
-    error of 10 % of the causal model. The page cache is empty at the start.
+    The operations of `run --pace steps` go through a storage model (docs/storage-models.md explains its keys). If the
+    model states an uncertainty or a jitter, the predicted time has an interval. For a recorded job the interval
+    includes an error of 10 % of the causal model. The page cache is empty at the start.
     """
     import dxt_replay
     from dxt_replay.replay.commands.answer import answer

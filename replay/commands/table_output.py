@@ -28,14 +28,14 @@ class TableOutput:
     @classmethod
     def of(cls, csv_file: str | None, parquet_file: Path | None, *, force: bool) -> TableOutput | None:
         """The chosen output; None without one. Raises: UsageError for both; TargetError if the file exists."""
-        from dxt_replay.traces.output import check_output
-
         if csv_file is not None and parquet_file is not None:
             raise UsageError("--csv and --parquet write the same table: give one of them")
         if csv_file is None and parquet_file is None:
             return None
         path = None if csv_file == STANDARD_OUTPUT else Path(csv_file or parquet_file or "")
         if path is not None:
+            from dxt_replay.traces.output import check_output
+
             check_output(path, force=force)
         return cls(option="--csv" if parquet_file is None else "--parquet", path=path, force=force)
 

@@ -25,14 +25,14 @@ CORES = (
 )
 """The compiled modules of setup.py."""
 
-NEEDED = ("numpy", "pyarrow", "click", "rich", "msgspec", "yaml")
+NEEDED = ("numpy", "pyarrow", "click", "msgspec", "yaml")
 """Packages without which no capture can be looked at or replayed."""
 
 OPTIONAL: Mapping[str, str] = {
     "mpi4py": "replays of several processes: pip install 'dxt-replay[mpich]'",
-    "h5py": "HDF5 files of twins and logs: pip install h5py",
-    "pandas": "tables as DataFrames: pip install pandas",
-    "darshan": "counters of modules that DXT does not trace: pip install darshan",
+    "h5py": "HDF5 files of twins and logs: pip install 'dxt-replay[hdf5]'",
+    "pandas": "tables as DataFrames: pip install 'dxt-replay[pandas]'",
+    "darshan": "counters of modules that DXT does not trace: pip install 'dxt-replay[darshan]'",
     "plotly": "`figure` in Python: pip install 'dxt-replay[charts]'",
     "distributed": "`--dask`: pip install 'dxt-replay[dask]'",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dxt_replay.traces.measures._passes import add_to_curves
 from dxt_replay.traces.measures.operation_rows import OperationRows
 from dxt_replay.traces.sums import Sums
 from dxt_replay.traces.units import NS_PER_MS
@@ -23,48 +24,24 @@ class CurveCollector(Sums):
     def __init__(self, origin_ns: int, max_bins: int = MAX_BINS) -> None:
         self._origin_ns = origin_ns
         self._last_ns = max_bins * BIN_NS - 1
-        # Rows: in flight and bytes, each the share of the bin in which it changes, and the level from the next bin on.
-        self._changes = np.zeros((4, 0))
+        # By bin, of in flight and of bytes: the share of a bin in which it changes, and the level from the next one on.
+        self._changes = np.zeros((0, 4))
 
     def add(self, rows: OperationRows) -> None:
         """Add operations."""
         if not len(rows):
             return
-        begin, since = self._place(rows.start_ns)
-        end, until = self._place(rows.end_ns)
-        within = begin == end
-        if within.all():
-            self._add(begin, until - since, rows.length)
-            return
-        self._add(begin[within], (until - since)[within], rows.length[within])
-        beyond = ~within
-        rate = rows.length[beyond] / rows.duration_ns[beyond]
-        for place, time, sign in ((begin[beyond], since[beyond], 1), (end[beyond], until[beyond], -1)):
-            rest = (place + 1) * BIN_NS - time
-            self._add(place, sign * rest, sign * rate * rest, np.full(len(place), sign), sign * rate)
-
-    def _add(self, place: np.ndarray, *changes: np.ndarray) -> None:
-        """Changes of in flight and bytes in a bin and, where they are not over there, of their levels after it."""
-        for row, weights in zip((0, 2, 1, 3), changes, strict=False):
-            self._changes[row] += np.bincount(place, weights=weights, minlength=self._changes.shape[1])
-
-    def _place(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Bin of each time, and the time since the origin (ns)."""
-        since = np.minimum(np.maximum(times - self._origin_ns, 0), self._last_ns)
-        # Rounding may put an edge into the bin before it, of which then nothing is left: the same curve.
-        place = (since * (1 / BIN_NS)).astype(np.int64)
-        bins = int(place.max()) + 1
-        if bins > self._changes.shape[1]:
-            grown = np.zeros((4, max(bins, 2 * self._changes.shape[1])))
-            grown[:, : self._changes.shape[1]] = self._changes
-            self._changes = grown
-        return place, since
+        since, until = (np.clip(times - self._origin_ns, 0, self._last_ns) for times in (rows.start_ns, rows.end_ns))
+        bins, known = int(until.max()) // BIN_NS + 1, len(self._changes)
+        if bins > known:
+            self._changes = np.pad(self._changes, ((0, max(bins - known, known)), (0, 0)))
+        add_to_curves(self._changes, BIN_NS, since, until, rows.length)
 
     def merge(self, later: CurveCollector) -> None:
         """As `Sums.merge`."""
-        short, long = sorted((self._changes, later._changes), key=lambda changes: changes.shape[1])
+        short, long = sorted((self._changes, later._changes), key=len)
         added = long.copy()
-        added[:, : short.shape[1]] += short
+        added[: len(short)] += short
         self._changes = added
 
     def in_flight(self) -> np.ndarray:
@@ -75,9 +52,9 @@ class CurveCollector(Sums):
         """Bytes in each bin; an operation's bytes are spread evenly over its duration."""
         return self._curve(2)
 
-    def _curve(self, row: int) -> np.ndarray:
-        level = np.concatenate(([0.0], np.cumsum(self._changes[row + 1])[:-1])) if self._changes.size else np.zeros(0)
-        curve: np.ndarray = self._changes[row] + level * BIN_NS
+    def _curve(self, column: int) -> np.ndarray:
+        level = np.concatenate(([0.0], np.cumsum(self._changes[:, column + 1])))[:-1]
+        curve: np.ndarray = self._changes[:, column] + level * BIN_NS
         return curve
 
 

@@ -17,6 +17,8 @@ from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.workers.workers import Work, workers_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pandas as pd
     import pyarrow as pa
     from typing_extensions import Unpack
@@ -117,13 +119,16 @@ def tables(
     "dependencies" of too many operations.
     """
     from dxt_replay.profiler_merge.analysis.named_tables import STORAGE_LIMIT, views
-    from dxt_replay.profiler_merge.analysis.timeline import DEFAULT_BINS
-    from dxt_replay.replay.target.placement import locate
     from dxt_replay.traces.units import parse_duration_ns
+
+    def located(path: str) -> Path:
+        from dxt_replay.replay.target.placement import locate
+
+        return locate(path, rules)
 
     check_tables(names)
     chosen = filled(TableChoices, choices)
-    rules, width, bins = path_maps(chosen["maps"]), chosen["bin"], chosen["bins"]
+    rules, width = path_maps(chosen["maps"]), chosen["bin"]
     # Not opened for a time only: the table "rank-files" is read from the capture when it is used.
     source = held(capture)
     asked = not names or STORAGE_LIMIT in names or "findings" in names  # no more is at stake than storage costs
@@ -133,8 +138,8 @@ def tables(
         names,
         by=chosen["by"],
         bin_ns=None if width is None else parse_duration_ns(width, "--bin"),
-        bins=DEFAULT_BINS if bins is None else bins,
-        locate=lambda path: locate(path, rules),
+        bins=chosen["bins"],
+        locate=located,
         limit=limit,
         dependencies=lambda: _dependency_table(source),
         workers=workers_of(executor),
@@ -150,14 +155,12 @@ def check_tables(names: Collection[str], known: Collection[str] = ANALYSES) -> N
 
 def limit_of(capture: Capture, *, curve: bool) -> Limit | None:
     """`storage_limit`, or the reason why it is unknown; None for a capture without a training that waits."""
-    import pyarrow.compute as pc
-
     from dxt_replay.profiler_merge.analysis.steady_loop import waits_are_real
+    from dxt_replay.traces.schema import SPAN_KINDS, codes
     from dxt_replay.traces.storage_limit import NoStorageLimitError
 
-    if not waits_are_real(capture.info) or not pc.any(pc.equal(capture.spans["kind"], "step")).as_py():
+    if not waits_are_real(capture.info) or SPAN_KINDS.index("step") not in codes(capture.spans, "kind"):
         return None
-
     try:
         return storage_limit(capture, curve=curve)
     except NoStorageLimitError as error:

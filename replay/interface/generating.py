@@ -108,9 +108,10 @@ class CheckedWorkload:
 
     def as_json(self) -> dict[str, Any]:
         """The object that `dxt-replay generate --check RUN --json` prints."""
-        about = self.generated.as_json()
         return {
-            **{key: about[key] for key in ("workload", "reading", "overrides")},
+            "workload": self.generated.workload.source.name,
+            "reading": self.generated.workload.reading,
+            "overrides": list(self.generated.workload.source.overrides),
             "run": str(self.run),
             **self.check.as_json(),
         }

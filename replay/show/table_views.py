@@ -154,6 +154,12 @@ def _lanes(rows: Rows) -> list[Section]:
     return [data_section("Lanes", columns, rows)]
 
 
+def _requests(rows: Rows) -> list[Section]:
+    if not rows:
+        return [Section(title="", rows=(), notes=("No requests to object stores.",))]
+    return [data_section("Requests to object stores", columns_of("requests"), rows)]
+
+
 def _sizes(rows: Rows) -> list[Section]:
     def label(row: Mapping[str, Any]) -> str:
         least, most = row["least_bytes"], row["most_bytes"]
@@ -207,6 +213,7 @@ _SECTIONS: Mapping[str, Callable[[Rows], list[Section]]] = {
     "files": lambda rows: [data_section("Files", FILES, rows, cost=_cost(rows))],
     "ranks": lambda rows: [data_section("Ranks", RANKS, rows, cost=_cost(rows))],
     "lanes": _lanes,
+    "requests": _requests,
     "dependencies": _dependencies,
     "timeline": lambda rows: [timeline_section(rows)],
     "tfrecords": lambda rows: [data_section("TFRecord files", TFRECORDS, rows)],

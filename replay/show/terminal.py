@@ -7,24 +7,15 @@ import re
 import sys
 from collections.abc import Sequence
 from textwrap import wrap
-from typing import TYPE_CHECKING
 
 from dxt_replay.replay.show.section import Kind, Section, Tone, tone_of
 from dxt_replay.replay.show.table_widths import GAP, Layout, layout, shortened
 from dxt_replay.traces.text import printable
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
 PIPE_COLUMNS = 80
 """Width of tables in a pipe, unless the environment variable COLUMNS says otherwise."""
 
 LEAST_COLUMNS = 40
-
-_NO_LIMIT = 1 << 16
-"""Width that rich is given: lines are laid out before, and none is broken again."""
 
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[num]?s|[KMGTPE]?i?B)(?:/s)?(?![\w/]))")
 """The space between a number and its unit."""
@@ -32,36 +23,34 @@ _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[num]?s|[KMGTPE]?i?B)(?:/s)?(?![\w/]
 _JOINT = "\x1f"
 """Stands for that space while lines are broken: printable text has no control characters."""
 
-_STYLES = {Tone.GOOD: "green", Tone.BAD: "bold red", Tone.DOUBTFUL: "yellow", Tone.NEUTRAL: "cyan"}
+_BOLD = "1"
+_STYLES = {Tone.GOOD: "32", Tone.BAD: "1;31", Tone.DOUBTFUL: "33", Tone.NEUTRAL: "36", None: ""}
+"""Parameters of the control sequences of ECMA-48, section 8.3.117: green, bold red, yellow, cyan."""
 
 
 def print_sections(sections: Sequence[Section]) -> None:
     """Print tables below each other. Text is printed as it is: no markup, control characters escaped."""
-    console, width = _console(), columns_of_output()
-    # Rich would end the program itself when the reader of a pipe has gone.
-    with console.capture() as printed:
-        for number, section in enumerate(sections):
-            if number:
-                console.print()
-            if section.title:
-                _print_text(console, width, section.title, "bold")
-            if section.rows and not section.columns and len(section.rows[0]) == 1:
-                for row in section.rows:
-                    _print_text(console, width, row[0])
-            elif section.rows:
-                found = layout(section, width)
-                console.print(_table(section, found))
-                if found.left_out:
-                    _print_text(console, width, f"left out for lack of room: {', '.join(found.left_out)}")
-            for note in section.notes:
-                _print_text(console, width, note)
-    sys.stdout.writelines(f"{_encodable(line.rstrip())}\n" for line in printed.get().splitlines())
+    width, lines = columns_of_output(), list[str]()
+    for number, section in enumerate(sections):
+        if number:
+            lines.append("")
+        if section.title:
+            lines += _text(section.title, width, _BOLD)
+        if section.rows and not section.columns and len(section.rows[0]) == 1:
+            lines += [line for row in section.rows for line in _text(row[0], width)]
+        elif section.rows:
+            found = layout(section, width)
+            lines += _table(section, found)
+            if found.left_out:
+                lines += _text(f"left out for lack of room: {', '.join(found.left_out)}", width)
+        lines += [line for note in section.notes for line in _text(note, width)]
+    sys.stdout.writelines(f"{_encodable(line.rstrip())}\n" for line in lines)
 
 
-def _print_text(console: Console, width: int, text: str, style: str = "") -> None:
+def _text(text: str, width: int, style: str = "") -> list[str]:
     """Lines that end between words; a path that is longer than a line stays whole, so that it can be copied."""
-    for place, line in enumerate(wrapped(printable(text), width)):
-        console.print(_line(line, style, tone_of(text) if place == 0 else None))
+    lines = wrapped(printable(text), width)
+    return [_styled(line, style, tone_of(text) if place == 0 else None) for place, line in enumerate(lines)]
 
 
 def wrapped(text: str, width: int) -> list[str]:
@@ -91,42 +80,30 @@ def columns_of_output() -> int:
         return PIPE_COLUMNS
 
 
-def _console() -> Console:
-    """A console on the present standard output, plain where that is not a terminal (whatever FORCE_COLOR says)."""
-    from rich.console import Console
-
-    if sys.stdout.isatty():
-        return Console(file=sys.stdout, highlight=False, width=_NO_LIMIT)
-    return Console(file=sys.stdout, highlight=False, width=_NO_LIMIT, color_system=None, force_terminal=False)
+def _table(section: Section, found: Layout) -> list[str]:
+    heads = tuple(column.head for column in section.typed_columns)
+    lines = _row(section, found, heads, _BOLD) if section.columns else []
+    return lines + [line for row in section.rows for line in _row(section, found, row)]
 
 
-def _table(section: Section, found: Layout) -> Table:
-    from rich.table import Table
-
-    columns = section.typed_columns
-    table = Table(box=None, show_header=bool(section.columns), pad_edge=False, padding=(0, GAP, 0, 0))
-    table.width = sum(found.widths) + GAP * (len(found.widths) - 1)
+def _row(section: Section, found: Layout, row: Sequence[str], style: str = "") -> list[str]:
+    """The lines of a row. A word that is too long for its column is a name, so its beginning is left out."""
+    cells = []
     for place, size in zip(found.shown, found.widths, strict=True):
-        number = columns[place].kind is Kind.NUMBER
-        table.add_column(columns[place].head, justify="right" if number else "left", overflow="fold", width=size)
-    for row in section.rows:
-        table.add_row(
-            *(
-                _cell(row[place] if place < len(row) else "", size)
-                for place, size in zip(found.shown, found.widths, strict=True)
-            )
-        )
-    return table
+        plain = printable(row[place]) if place < len(row) else ""
+        short = " ".join(shortened(word, size) for word in plain.split(" "))
+        lines = [short] if len(short) <= size else wrapped(short, size)
+        padded = str.rjust if section.typed_columns[place].kind is Kind.NUMBER else str.ljust
+        cells.append([_styled(padded(line, size), style, None if style else tone_of(plain)) for line in lines])
+    height = max(map(len, cells), default=0)
+    for lines, size in zip(cells, found.widths, strict=True):
+        place = 0 if style else len(lines)  # heads stand above the rows, which begin at the top
+        lines[place:place] = [" " * size] * (height - len(lines))
+    return [(" " * GAP).join(line) for line in zip(*cells, strict=True)]
 
 
-def _cell(text: str, width: int) -> Text:
-    """One cell. A word that is too long for its column is a name, so its beginning is left out."""
-    plain = printable(text)
-    short = " ".join(shortened(word, width) for word in plain.split(" "))
-    return _line(short if len(short) <= width else "\n".join(wrapped(short, width)), "", tone_of(plain))
-
-
-def _line(text: str, style: str, tone: Tone | None) -> Text:
-    from rich.text import Text
-
-    return Text(text, style=f"{style} {_STYLES[tone]}".strip() if tone is not None else style)
+def _styled(text: str, style: str, tone: Tone | None) -> str:
+    """The text with control sequences on a terminal that shows colours (https://no-color.org), else as it is."""
+    codes = ";".join(filter(None, (style, _STYLES[tone])))
+    plain = not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown")
+    return text if plain or not codes else f"\x1b[{codes}m{text}\x1b[0m"

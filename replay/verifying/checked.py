@@ -66,7 +66,14 @@ class CheckedPart:
 
     def as_json(self) -> dict[str, Any]:
         """The row as an object; its differences are listed by `Verified`."""
-        return {name: getattr(self, name) for name in ("part", "unit", "checked", "bytes", "different", "note")}
+        return {
+            "part": self.part,
+            "unit": self.unit,
+            "checked": self.checked,
+            "bytes": self.bytes,
+            "different": self.different,
+            "note": self.note,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ import pytest
 
 import dxt_replay
 from tests.places import ROOT
+from tests.schemas import check
 
 PAGE = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
 BY_NAME_OF_SOMETHING = {
@@ -98,6 +99,7 @@ def test_the_keys_of_a_command_are_explained(printed: Mapping[str, Any], command
         if isinstance(inner, dict) and key not in BY_NAME_OF_SOMETHING:
             missing = {name for name in inner if f"`{name}`" not in meanings[key]}
             assert not missing, key
+    check(command.replace(" --", "-"), printed[command])
 
 
 def test_every_page_is_in_the_index() -> None:

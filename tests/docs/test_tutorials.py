@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -20,12 +21,18 @@ ENVIRONMENT = {
 }
 
 
-PYTORCH = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None or shutil.which("strace") is None, reason="needs PyTorch and strace"
-)
+TRACES = shutil.which("strace") is not None and not subprocess.run(["strace", "-o", os.devnull, "true"]).returncode
+STRACE = pytest.mark.skipif(not TRACES, reason="needs strace, and the right to trace")
+PYTORCH = pytest.mark.skipif(importlib.util.find_spec("torch") is None or not TRACES, reason="needs PyTorch and strace")
+TUTORIALS = [
+    "ten-minutes",
+    pytest.param("your-own-job", marks=PYTORCH),
+    pytest.param("two-file-systems", marks=STRACE),
+    "what-if",
+]
 
 
-@pytest.mark.parametrize("name", ["ten-minutes", pytest.param("your-own-job", marks=PYTORCH)])
+@pytest.mark.parametrize("name", TUTORIALS)
 def test_a_reader_sees_what_the_tutorial_shows(tmp_path: Path, name: str) -> None:
     differing = list(run(ROOT / "docs" / "tutorials" / f"{name}.md", tmp_path, ENVIRONMENT))
     assert not differing, "\n".join(f"$ {step.command}\n{step.expected}\n-- got:\n{got}" for step, got in differing)

@@ -1,4 +1,4 @@
-"""docs/workloads.md names every key of a description, and every shipped workload."""
+"""docs/dlio.md names every key of a description, docs/workloads.md every shipped workload."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dxt_replay.workloads.keys import KEYS, NOT_FOLLOWED
 from dxt_replay.workloads.workload_source import shipped_names
 from tests.places import ROOT
 
-PAGE = (ROOT / "docs" / "workloads.md").read_text(encoding="utf-8")
+PAGE = "\n\n".join((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("dlio", "workloads"))
 WORDS = set(re.findall(r"`([^`\n]+)`", PAGE))
 
 

@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport int8_t, int32_t, int64_t
 
 
 def newly_covered(starts, ends, int64_t reach):
@@ -79,26 +79,43 @@ def covered_before(starts, ends, times):
     return covered
 
 
-def in_flight(known, starts):
+def in_flight(open_ends, starts, ends):
     """How many of the intervals that began, the new one included, have not ended at each start.
 
-    `known`: the ends of those that were in flight before and of the new ones, ascending; `starts`: of the new ones,
-    ascending. Returns: int64 (starts,), and how many of `known` lie at or before the last start.
+    `open_ends`: of those that were in flight before, as this function returned them; `starts`, ascending, and `ends`: of
+    the new ones. Returns: int64 (starts,), and the ends of those in flight at the last start.
     """
-    cdef const int64_t[::1] end = np.ascontiguousarray(known, dtype=np.int64)
     cdef const int64_t[::1] start = np.ascontiguousarray(starts, dtype=np.int64)
-    cdef Py_ssize_t row, ended = 0, earlier = end.shape[0] - start.shape[0]
-    counts = np.empty(start.shape[0], dtype=np.int64)
+    cdef const int64_t[::1] end = np.ascontiguousarray(ends, dtype=np.int64)
+    cdef Py_ssize_t row, rows = _alike(start.shape[0], end.shape[0]), size = len(open_ends), place, child
+    counts, kept = np.empty(rows, dtype=np.int64), np.empty(size + rows, dtype=np.int64)
+    kept[:size] = open_ends
     cdef int64_t[::1] count = counts
+    cdef int64_t[::1] heap = kept  # the earliest first; places 2 i + 1 and 2 i + 2 come after place i
     with nogil:
-        for row in range(start.shape[0]):
-            while ended < end.shape[0] and end[ended] <= start[row]:
-                ended += 1
-            count[row] = earlier + row + 1 - ended
-    return counts, ended
+        for row in range(rows):
+            while size and heap[0] <= start[row]:
+                size -= 1
+                place, child = 0, 1
+                while child < size:
+                    if child + 1 < size and heap[child + 1] < heap[child]:
+                        child += 1
+                    if heap[size] <= heap[child]:
+                        break
+                    heap[place] = heap[child]
+                    place, child = child, 2 * child + 1
+                heap[place] = heap[size]
+            place = size
+            while place and heap[(place - 1) // 2] > end[row]:
+                heap[place] = heap[(place - 1) // 2]
+                place = (place - 1) // 2
+            heap[place] = end[row]
+            size += 1
+            count[row] = size
+    return counts, kept[:size].copy()
 
 
-def add_at(int64_t[::1] totals, places, amounts):
+def add_at(int64_t[:] totals, places, amounts):
     """totals[places[i]] += amounts[i]. Raises: IndexError for a place outside of `totals`."""
     cdef const int64_t[::1] place = np.ascontiguousarray(places, dtype=np.int64)
     cdef const int64_t[::1] amount = np.ascontiguousarray(amounts, dtype=np.int64)
@@ -107,6 +124,162 @@ def add_at(int64_t[::1] totals, places, amounts):
         if place[row] < 0 or place[row] >= totals.shape[0]:
             raise IndexError(f"place {place[row]} of {totals.shape[0]} totals")
         totals[place[row]] += amount[row]
+
+
+def add_to_curves(double[:, ::1] changes, int64_t bin_ns, starts, ends, lengths):
+    """Add operations to two curves over bins of `bin_ns`: how many are in flight, and their bytes, spread evenly.
+
+    `changes` (bins, 4): of both, the share of the bin in which it changes, and the change of its level from the next bin
+    on. Raises: IndexError for a time beyond the bins.
+    """
+    cdef const int64_t[::1] start = np.ascontiguousarray(starts, dtype=np.int64)
+    cdef const int64_t[::1] end = np.ascontiguousarray(ends, dtype=np.int64)
+    cdef const int64_t[::1] length = np.ascontiguousarray(lengths, dtype=np.int64)
+    cdef Py_ssize_t row, rows = _alike(start.shape[0], end.shape[0])
+    cdef int64_t place, last
+    cdef double rate
+    _alike(rows, length.shape[0]), _alike(changes.shape[1], 4)
+    for row in range(rows):
+        place, last = start[row] // bin_ns, end[row] // bin_ns
+        if start[row] < 0 or last < place or last >= changes.shape[0]:
+            raise IndexError(f"{start[row]} to {end[row]} ns in {changes.shape[0]} bins")
+        if place == last:
+            changes[place, 0] += end[row] - start[row]
+            changes[place, 2] += length[row]
+        else:
+            rate = <double> length[row] / (end[row] - start[row])
+            _change_level(&changes[place, 0], (place + 1) * bin_ns - start[row], 1, rate)
+            _change_level(&changes[last, 0], (last + 1) * bin_ns - end[row], -1, -rate)
+
+
+cdef inline void _change_level(double *changes, int64_t rest_ns, double one, double rate) noexcept nogil:
+    changes[0] += one * rest_ns
+    changes[1] += one
+    changes[2] += rate * rest_ns
+    changes[3] += rate
+
+
+def follow_last_bytes(int64_t[:, ::1] state, ranks, kinds, files, offsets, lengths):
+    """Accesses with a known offset, and how many of them are sequential and consecutive in Darshan's sense.
+
+    `kinds`: 0 for a read, 1 for a write, 2 for what sets both last bytes back, others are ignored; `ranks`: of each row,
+    or of all. `state`: (2 * files, 3), by file and direction: the last rank, its first offset (-1: set back), and its
+    last byte. Raises: IndexError for a file that `state` does not have.
+    """
+    cdef const int32_t[::1] rank = np.ascontiguousarray(ranks, dtype=np.int32)
+    cdef const int8_t[::1] kind = np.ascontiguousarray(kinds, dtype=np.int8)
+    cdef const int32_t[::1] file = np.ascontiguousarray(files, dtype=np.int32)
+    cdef const int64_t[::1] offset = np.ascontiguousarray(offsets, dtype=np.int64)
+    cdef const int64_t[::1] length = np.ascontiguousarray(lengths, dtype=np.int64)
+    cdef Py_ssize_t row, rows = _alike(kind.shape[0], file.shape[0])
+    cdef Py_ssize_t way, each = 0 if rank.shape[0] == 1 else 1
+    cdef int64_t accesses = 0, sequential = 0, consecutive = 0, before
+    cdef int64_t *last
+    _alike(rows, offset.shape[0]), _alike(rows, length.shape[0]), _alike(rows if each else 1, rank.shape[0])
+    _check_places(file, state.shape[0] // 2)
+    with nogil:
+        for row in range(rows):
+            if kind[row] == 2:
+                for way in range(2):
+                    last = &state[2 * file[row] + way, 0]
+                    if last[0] != rank[each * row]:
+                        last[0], last[1] = rank[each * row], -1
+                    last[2] = 0
+            elif 0 <= kind[row] < 2 and offset[row] >= 0:
+                last = &state[2 * file[row] + kind[row], 0]
+                if last[0] != rank[each * row]:
+                    last[0], last[1], last[2] = rank[each * row], offset[row], 0
+                accesses += 1
+                sequential += offset[row] > last[2]
+                consecutive += offset[row] == last[2] + 1
+                last[2] = offset[row] + length[row] - 1
+    return accesses, sequential, consecutive
+
+
+cdef enum:
+    _NUMBERS = 8
+
+ORDER_STATE = _NUMBERS
+"""Numbers by file and direction: accesses so far, at most 2; offset, length and distance of the last one; offset and
+length of the first one and of the second."""
+
+
+def count_accesses(int64_t[:, ::1] counts, int64_t[:, ::1] order, written, files, offsets, lengths, durations, smalls):
+    """Add reads and writes of one rank to `counts` (files, 12 or more): by file the reads, writes, bytes read and written,
+    time, sequential, consecutive, strided, restarted and random accesses, small reads and small writes.
+
+    `order`: (2 * files, ORDER_STATE). `smalls`: by file, the size of requests that are not small.
+    Raises: IndexError for a file that `counts` does not have.
+    """
+    cdef const int8_t[::1] write = np.ascontiguousarray(written, dtype=np.int8)
+    cdef const int32_t[::1] file = np.ascontiguousarray(files, dtype=np.int32)
+    cdef const int64_t[::1] offset = np.ascontiguousarray(offsets, dtype=np.int64)
+    cdef const int64_t[::1] length = np.ascontiguousarray(lengths, dtype=np.int64)
+    cdef const int64_t[::1] duration = np.ascontiguousarray(durations, dtype=np.int64)
+    cdef const int64_t[::1] small = np.ascontiguousarray(smalls, dtype=np.int64)
+    cdef Py_ssize_t row, rows = _alike(write.shape[0], file.shape[0])
+    cdef int64_t *sums
+    _alike(rows, offset.shape[0]), _alike(rows, length.shape[0]), _alike(rows, duration.shape[0])
+    _alike(counts.shape[0], small.shape[0]), _alike(2 * counts.shape[0], order.shape[0])
+    _alike(min(counts.shape[1], 12), 12), _alike(order.shape[1], _NUMBERS)
+    _check_places(file, counts.shape[0])
+    with nogil:
+        for row in range(rows):
+            sums = &counts[file[row], 0]
+            sums[write[row] != 0] += 1
+            sums[2 + (write[row] != 0)] += length[row]
+            sums[4] += duration[row]
+            if length[row] > 0:
+                sums[10 + (write[row] != 0)] += length[row] < small[file[row]]
+                if offset[row] >= 0:
+                    _classify(sums + 5, &order[2 * file[row] + (write[row] != 0), 0], offset[row], length[row], 1)
+
+
+def continue_order(int64_t[:, ::1] counts, int64_t[:, ::1] order, const int64_t[:, ::1] later):
+    """Correct `counts` for the accesses of a stretch that were counted as if nothing had preceded them: its first and
+    second of each file and direction. `later`: the order after it, into which `order` turns."""
+    cdef Py_ssize_t key, each, keys = _alike(order.shape[0], later.shape[0])
+    cdef int64_t[_NUMBERS] alone
+    _alike(2 * counts.shape[0], keys), _alike(min(counts.shape[1], 12), 12)
+    _alike(order.shape[1], _NUMBERS), _alike(later.shape[1], _NUMBERS)
+    for key in range(keys):
+        alone[0] = 0
+        for each in range(later[key, 0]):
+            _classify(&counts[key // 2, 5], alone, later[key, 4 + 2 * each], later[key, 5 + 2 * each], -1)
+            _classify(&counts[key // 2, 5], &order[key, 0], later[key, 4 + 2 * each], later[key, 5 + 2 * each], 1)
+        if later[key, 0] == 2:
+            for each in range(1, 4):
+                order[key, each] = later[key, each]
+
+
+cdef inline void _classify(int64_t *classes, int64_t *last, int64_t offset, int64_t length, int64_t one) noexcept nogil:
+    """Add `one` to the classes of an access: sequential, consecutive, strided, restart, random."""
+    cdef int64_t moved
+    if last[0]:
+        moved = offset - last[1]
+        if moved >= last[2]:
+            classes[0] += one
+        if moved == last[2]:
+            classes[1] += one
+        elif last[0] > 1 and moved == last[3] and moved:
+            classes[2] += one
+        elif not offset:
+            classes[3] += one
+        else:
+            classes[4] += one
+        last[3] = moved
+    if last[0] < 2:
+        last[4 + 2 * last[0]], last[5 + 2 * last[0]] = offset, length
+        last[0] += 1
+    last[1], last[2] = offset, length
+
+
+cdef int _check_places(const int32_t[::1] places, Py_ssize_t count) except -1:
+    cdef Py_ssize_t row
+    for row in range(places.shape[0]):
+        if places[row] < 0 or places[row] >= count:
+            raise IndexError(f"place {places[row]} of {count}")
+    return 0
 
 
 cdef Py_ssize_t _alike(Py_ssize_t one, Py_ssize_t other) except -1:

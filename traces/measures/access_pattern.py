@@ -8,16 +8,21 @@ opened or closed (darshan-posix.c, POSIX_RECORD_READ and POSIX_RECORD_OPEN), so 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from dxt_replay.traces.measures._passes import follow_last_bytes
 from dxt_replay.traces.measures.operation_rows import OperationRows
-from dxt_replay.traces.measures.stable_order import runs, stable_order
-from dxt_replay.traces.schema import OPS, WRITE
+from dxt_replay.traces.schema import OPS, READ, WRITE
 from dxt_replay.traces.sums import Sums
 
-_OPEN = OPS.index("open")
-_CLOSE = OPS.index("close")
+_KINDS = np.full(len(OPS), -1, dtype=np.int8)
+"""By operation, the kinds of `follow_last_bytes`."""
+_KINDS[[READ, WRITE]] = 0, 1
+_KINDS[[OPS.index("open"), OPS.index("close")]] = 2
+
+_NOBODY = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +54,15 @@ class AccessCounts:
 class AccessPattern(Sums):
     """Counts the accesses of one rank after another. Its state is the last byte per file and direction of one rank."""
 
-    STAY = ("_last_byte", "_rank")
-
     def __init__(self, files: int) -> None:
-        self._last_byte = np.zeros(2 * files, dtype=np.int64)
-        self._rank: int | None = None
+        self._state = np.zeros((2 * files, 3), dtype=np.int64)  # as of `follow_last_bytes`
+        self._state[:, 0] = _NOBODY
+        self._stretch_of: int | None = None
         self.counts = AccessCounts()
+
+    def begin_stretch(self, rank: int) -> None:
+        """The rows to come follow others of their rank."""
+        self._stretch_of = rank
 
     def add(self, rows: OperationRows) -> None:
         """Operations of one rank, which continue its earlier ones, or all operations of several ranks.
@@ -62,66 +70,24 @@ class AccessPattern(Sums):
         Counts reads and writes unless their offset is unknown (negative). An open or a close resets the last byte;
         other operations are ignored.
         """
-        events = _events(rows, len(self._last_byte))
-        if not len(events.key):
-            return
-        order = stable_order(events.key)
-        key, offset, last = events.key[order], events.offset[order], events.last_byte[order]
-        new_key = runs(key)
-        before = np.concatenate(([0], last[:-1]))
-        if len(rows.ranks):
-            before[new_key] = 0
-        else:
-            if rows.rank != self._rank:
-                self._rank = rows.rank
-                self._last_byte[:] = 0
-            before[new_key] = self._last_byte[key[new_key]]
-            final = np.concatenate((new_key[1:], [len(key)])) - 1
-            self._last_byte[key[final]] = last[final]
-        sequential, consecutive = offset > before, offset == before + 1
-        self.counts += AccessCounts(
-            accesses=int(np.count_nonzero(offset >= 0)),
-            sequential=int(np.count_nonzero(sequential & (offset >= 0))),
-            consecutive=int(np.count_nonzero(consecutive & (offset >= 0))),
-        )
+        ranks = rows.ranks if len(rows.ranks) else np.array([rows.rank])
+        counts = follow_last_bytes(self._state, ranks, _KINDS[rows.op], rows.file_id, rows.offset, rows.length)
+        self.counts += AccessCounts(**dict(zip(AccessCounts.__slots__, counts, strict=True)))
 
     def merge(self, later: AccessPattern) -> None:
-        """As `Sums.merge`."""
+        """As `Sums.merge`. A stretch took 0 for the last bytes before it."""
         self.counts += later.counts
+        if later._stretch_of is None:
+            return
+        seen = np.flatnonzero(later._state[:, 0] == later._stretch_of)
+        known = self._state[seen, 0] == later._stretch_of
+        first, before = later._state[seen[known], 1], self._state[seen[known], 2]
+        self.counts += AccessCounts(
+            sequential=int(np.sum(first > before) - np.sum(first > 0)),
+            consecutive=int(np.sum(first == before + 1) - np.sum(first == 1)),
+        )
+        self._state[seen] = later._state[seen]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Events:
-    """Events that change a last byte.
-
-    key: 2 * file + direction, distinct for each rank.
-    offset: -1 for a reset.
-    last_byte: its value after the event."""
-
-    key: np.ndarray
-    offset: np.ndarray
-    last_byte: np.ndarray
-
-
-def _events(rows: OperationRows, keys: int) -> _Events:
-    """One event for each access with a known offset, and one for each direction of each open and close.
-
-    `keys`: those of one rank."""
-    access = rows.data & (rows.offset >= 0)
-    reset = (rows.op == _OPEN) | (rows.op == _CLOSE)
-    if not reset.any():
-        rows = rows.where(access)
-        key = _rank_keys(rows, keys) + 2 * rows.file_id.astype(np.int64) + (rows.op == WRITE)
-        return _Events(key=key, offset=rows.offset, last_byte=rows.offset + rows.length - 1)
-    place = np.repeat(np.arange(len(rows)), access + 2 * reset.astype(np.int8))
-    second = np.concatenate(([False], place[1:] == place[:-1]))
-    access = access[place]
-    key = _rank_keys(rows, keys)[place] + 2 * rows.file_id[place].astype(np.int64)
-    key += (rows.op[place] == WRITE) | second
-    offset = np.where(access, rows.offset[place], -1)
-    return _Events(key=key, offset=offset, last_byte=np.where(access, offset + rows.length[place] - 1, 0))
-
-
-def _rank_keys(rows: OperationRows, keys: int) -> np.ndarray:
-    """Offset by row (n,) that keeps the keys of several ranks distinct."""
-    return rows.by_rank().index * keys if len(rows) else np.zeros(0, dtype=np.int64)
+    def __getstate__(self) -> dict[str, Any]:
+        """Only a stretch sends its state."""
+        return {**self.__dict__, "_state": None} if self._stretch_of is None else self.__dict__

@@ -14,6 +14,7 @@ import numpy as np
 from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
 from dxt_replay.traces.measures.intervals import BoundedUnion, Intervals, StreamingUnion, group_unions
 from dxt_replay.traces.measures.operation_rows import OperationRows
+from dxt_replay.traces.measures.stable_order import runs
 from dxt_replay.traces.schema import WRITE
 from dxt_replay.traces.sums import Sums
 from dxt_replay.traces.units import MIB, NS_PER_S
@@ -87,7 +88,7 @@ class IoCollector(Sums):
     def __init__(self, files: int, compute: Mapping[int, Intervals]) -> None:
         self._compute = compute
         self._files_used = np.zeros(files, dtype=bool)
-        # By rank, the fields of `RankTotals`: int64 (ranks, fields) each.
+        # The fields of `RankTotals`, int64 (ranks, fields) each; a rank may occur again, in the next ones.
         self._ranks: list[np.ndarray] = []
         self._rank: int | None = None
         self._union = StreamingUnion()
@@ -95,6 +96,11 @@ class IoCollector(Sums):
         self._size = DistributionCollector()
         self._bandwidth = DistributionCollector()
         self._unmeasured = 0
+
+    def begin_stretch(self, before: OperationRows) -> None:
+        """The rows to come follow others of their rank, of which those of `before` are still in flight."""
+        self._rank = before.rank
+        self._union.add(before.start_ns, before.end_ns)
 
     def add(self, rows: OperationRows) -> None:
         """Add reads and writes, in start order."""
@@ -110,15 +116,9 @@ class IoCollector(Sums):
             self._bandwidth.add(rows.length[measured] / duration_ns[measured] * MIB_PER_S_FROM_BYTES_PER_NS)
         else:
             self._bandwidth.add(rows.length / duration_ns * MIB_PER_S_FROM_BYTES_PER_NS)
-        if len(rows.ranks):
-            self._ranks.append(self._of_rows(rows))
-            self._rank = None
-            return
-        if rows.rank != self._rank:
+        if len(rows.ranks) or rows.rank != self._rank:
             self._rank, self._union = rows.rank, StreamingUnion()
-            self._ranks.append(self._of_rows(rows))
-        else:
-            self._ranks[-1][:, 1:] += self._of_rows(rows)[:, 1:]
+        self._ranks.append(self._of_rows(rows))
 
     def _of_rows(self, rows: OperationRows) -> np.ndarray:
         """The fields of `RankTotals` of each rank of the rows."""
@@ -158,7 +158,17 @@ class IoCollector(Sums):
         return hidden
 
     def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"_ranks": [np.concatenate(self._ranks)] if self._ranks else []}
+        return super().__getstate__() | {"_ranks": self._by_rank()}
+
+    def _by_rank(self) -> list[np.ndarray]:
+        """The fields of each rank once, as one array; nothing without any."""
+        if not self._ranks:
+            return []
+        fields = np.concatenate(self._ranks)
+        first = runs(fields[:, 0])
+        sums = np.add.reduceat(fields, first)
+        sums[:, 0] = fields[first, 0]
+        return [sums]
 
     def merge(self, later: IoCollector) -> None:
         """As `Sums.merge`."""
@@ -173,7 +183,7 @@ class IoCollector(Sums):
     def totals(self) -> IoTotals:
         """Totals of all that was added."""
         return IoTotals(
-            ranks=tuple(_rank_totals(row) for part in self._ranks for row in part.tolist()),
+            ranks=tuple(_rank_totals(row) for part in self._by_rank() for row in part.tolist()),
             files_used=self._files_used.copy(),
             size_bytes=self._size.distribution(),
             bandwidth_mib_s=self._bandwidth.distribution(),

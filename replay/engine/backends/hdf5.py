@@ -136,7 +136,7 @@ class Hdf5Backend(Backend):
         try:
             import h5py  # noqa: F401
         except ImportError as error:
-            raise MissingDependencyError("h5py", "a replay through HDF5", "pip install h5py") from error
+            raise MissingDependencyError("h5py", "a replay through HDF5", "pip install 'dxt-replay[hdf5]'") from error
 
     def open(self, path: bytes, *, writable: bool, create: bool) -> Hdf5File:
         """Read-only unless `writable`; looks through the chunk index of every dataset. Raises: OSError."""

@@ -116,7 +116,7 @@ def plain_row(ops: list[Op]) -> dict[str, Any]:
 
 
 def plain_order(ops: list[Op]) -> Counter[str]:
-    """How often each class of `access_order` is, of accesses of one direction."""
+    """How often each class of `rank_files` is, of accesses of one direction."""
     known = [op for op in ops if op.offset >= 0 and op.length > 0]
     found: Counter[str] = Counter()
     for place in range(1, len(known)):

@@ -27,7 +27,7 @@ def test_whole_numbers_stay_whole_in_pandas() -> None:
 
 def test_without_pandas_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(MissingDependencyError, match="pip install pandas"):
+    with pytest.raises(MissingDependencyError, match=r"pip install 'dxt-replay\[pandas\]'"):
         to_pandas(pa.table({"a": [1]}))
 
 

@@ -267,7 +267,11 @@ class TestNewerVersions:
     @pytest.mark.parametrize(
         ("code", "error", "message"),
         [
-            ("raise ImportError('no darshan here')", MissingDependencyError, "needs pydarshan, .*pip install darshan"),
+            (
+                "raise ImportError('no darshan here')",
+                MissingDependencyError,
+                "needs pydarshan, .*pip install 'dxt-replay.darshan.'",
+            ),
             ("import os; os.abort()", LogError, "pydarshan died of signal 6 on POSIX version 5"),
             ("1 / 0", LogError, r"pydarshan failed \(ZeroDivisionError"),
         ],

@@ -11,6 +11,7 @@ import pytest
 
 from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.profiler_merge.profiles.xplane.decode import find_profiles
+from dxt_replay.replay.commands import demo
 from dxt_replay.replay.commands.main import main
 from dxt_replay.replay.fidelity.compare import compare
 from dxt_replay.replay.fidelity.workload_verdict import THRESHOLDS
@@ -43,6 +44,11 @@ def test_the_demo_replays_a_bundled_capture_exactly_and_removes_the_twin(tmp_pat
         "imagenet-replay.capture",
         "imagenet.html",
     }
+
+
+def test_without_mpi4py_no_launcher_is_used(monkeypatch):
+    monkeypatch.setattr(demo, "find_spec", lambda name: None)
+    assert demo._mpiexec() is None
 
 
 def test_the_demo_says_what_to_do_next_and_keeps_what_it_made_when_asked(tmp_path, capsys, monkeypatch):

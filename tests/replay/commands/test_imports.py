@@ -67,7 +67,7 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_help_loads_no_package_for_arrays() -> None:
-    assert not loaded("--help") & {*SLOW, *OF_LOGS, "numpy", "pyarrow", "rich", "msgspec"}
+    assert not loaded("--help") & {*SLOW, *OF_LOGS, "numpy", "pyarrow", "msgspec"}
 
 
 def test_a_merge_of_a_log_loads_what_it_needs(tmp_path: Path) -> None:

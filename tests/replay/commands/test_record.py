@@ -18,6 +18,7 @@ from dxt_replay.traces.samples import sample
 from dxt_replay.traces.store.reader import open_capture
 from tests import fake_darshan
 from tests.places import ROOT
+from tests.schemas import check
 
 PYTHON = sys.executable
 WITHOUT_COMPUTE = "no profile was written, so the capture has neither steps nor compute"
@@ -88,6 +89,7 @@ def test_json_has_standard_output_for_itself(library, work, capfd) -> None:
     assert result["merge"]["operations"]["traced"] == 2
     page = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8").split("## Keys of `record --json`")[1]
     assert all(f"| `{key}` |" in page for key in result if key != "schema_version")
+    check("record", result)
 
 
 def test_what_exists_is_refused_before_the_job_starts(library, work, capfd) -> None:

@@ -40,7 +40,9 @@ class TestHdf5(BackendContract):
 
 def test_without_h5py_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(MissingDependencyError, match=r"a replay through HDF5 needs h5py.*: pip install h5py"):
+    with pytest.raises(
+        MissingDependencyError, match=r"a replay through HDF5 needs h5py.*: pip install 'dxt-replay\[hdf5\]'"
+    ):
         Hdf5Backend()
 
 

@@ -18,6 +18,7 @@ from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import File, Op, build_capture, read, write
 from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_counters, write_dxt_log, write_log
 from tests.places import ROOT
+from tests.schemas import check
 
 FILES = ("/data/a", "/data/b", "/out/c", "/out/d", "/data/stream")
 TARGET = "/mnt/target"
@@ -353,6 +354,7 @@ def test_every_key_is_explained(source: Capture, tmp_path: Path) -> None:
     section = page.split("## Keys of `compare CAPTURE REPLAY.darshan --json`\n")[1].split("\n## ")[0]
     found = dxt_replay.compare_log(source, replay_log(tmp_path / "replay.darshan", counters()))
     assert re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE) == list(found.as_json())
+    check("compare-log", found.as_json())
 
 
 def test_single_files_are_made_when_they_are_asked_for(source: Capture, tmp_path: Path) -> None:

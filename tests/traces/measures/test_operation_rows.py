@@ -80,3 +80,10 @@ def test_read_ahead_may_be_left_early() -> None:
     ahead = read_ahead(iter("abcdefgh"))
     assert next(ahead) == "a"
     ahead.close()
+
+
+def test_selected_rows_of_several_ranks_begin_with_their_own_rank(tmp_path: Path) -> None:
+    ops = [Op(op, 0, rank=rank) for rank, op in ((1, "open"), (2, "read"), (3, "read"))]
+    (rows,) = rows_together(build_capture(tmp_path, files=["/a"], ops=ops))
+    assert rows.rank == 1
+    assert rows.where(rows.data).rank == 2

@@ -30,15 +30,13 @@ def test_in_flight_counts_the_intervals_that_hold_a_start(pairs: list[tuple[int,
     pairs = sorted(pairs)
     earlier = min(earlier, len(pairs) - 1)
     starts = np.array([start for start, _ in pairs], dtype=np.int64)[earlier:]
-    # those before are known by their ends alone, as far as they have not ended
-    known = sorted(start + length for start, length in pairs)
-    open_ends = [end for end in (s + n for s, n in pairs[:earlier]) if end > starts[0]]
-    new_ends = [start + length for start, length in pairs[earlier:]]
-    counts, ended = in_flight(np.array(sorted(open_ends + new_ends), dtype=np.int64), starts)
+    ends = np.array([start + length for start, length in pairs], dtype=np.int64)
+    _, before = in_flight(np.zeros(0, dtype=np.int64), np.array([s for s, _ in pairs[:earlier]]), ends[:earlier])
+    counts, open_ends = in_flight(before, starts, ends[earlier:])
     for place, start in enumerate(starts.tolist()):
         begun = pairs[: earlier + place + 1]
         assert counts[place] == sum(begin + length > start for begin, length in begun)
-    assert len(open_ends) + len(new_ends) - ended == sum(end > starts[-1] for end in known)
+    assert sorted(open_ends.tolist()) == sorted(end for end in ends.tolist() if end > starts[-1])
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 1 << 56)), max_size=50), st.integers(61, 100_000))
@@ -69,3 +67,18 @@ def test_columns_of_unequal_length_are_refused(name: str) -> None:
     }
     with pytest.raises(ValueError, match="equal length"):
         getattr(_passes, name)(*arguments[name])
+
+
+def test_accesses_of_unknown_files_and_columns_of_unequal_length_are_refused() -> None:
+    counts, order = np.zeros((2, 12), dtype=np.int64), np.zeros((4, _passes.ORDER_STATE), dtype=np.int64)
+    one, two = np.zeros(1, dtype=np.int64), np.zeros(2, dtype=np.int64)
+    for file in (-1, 2):
+        with pytest.raises(IndexError, match=f"place {file} of 2"):
+            _passes.count_accesses(counts, order, one, one + file, one, one, one, two)
+        with pytest.raises(IndexError, match=f"place {file} of 2"):
+            _passes.follow_last_bytes(np.zeros((4, 3), dtype=np.int64), one, one, one + file, one, one)
+    for change in ({3: two}, {5: two}, {6: two}, {7: one}, {1: order[:2]}, {0: counts[:, :11].copy()}):
+        given = dict(enumerate((counts, order, one, one, one, one, one, two))) | change
+        with pytest.raises(ValueError, match="equal length"):
+            _passes.count_accesses(*given.values())
+    assert not counts.any()

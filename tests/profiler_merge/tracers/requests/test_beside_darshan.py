@@ -1,0 +1,84 @@
+"""Requests beside a Darshan log of the same job: each operation and byte counts once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dxt_replay.profiler_merge.request_hooks.log import MARK
+from dxt_replay.replay.commands.main import main
+from dxt_replay.traces.record_id import record_id
+from dxt_replay.traces.store.reader import open_capture
+from tests.darshan_writer import (
+    DxtRecord,
+    JobSpec,
+    ModuleSpec,
+    encode_counters,
+    encode_dxt,
+    posix_rows,
+    segment_dtype,
+    write_log,
+)
+
+START_S, PID = 1_700_000_000, 77
+READS, READ_BYTES = 10, 4096
+REQUESTS, REQUEST_BYTES = 6, 1000
+NAME = b"/scratch/data/local.bin"
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """Logs of one rank that reads a file and gets ranges of an object of the same name at the same time."""
+    reads = np.zeros(READS, dtype=segment_dtype("DXT_POSIX", 2))
+    reads["offset"], reads["length"] = np.arange(READS) * READ_BYTES, READ_BYTES
+    reads["start_s"] = 1 + 0.1 * np.arange(READS)
+    reads["end_s"], reads["pthread_id"] = reads["start_s"] + 0.05, 1_000
+    records = [DxtRecord(record_id=record_id(NAME), rank=0, reads=reads)]
+    modules = {
+        "DXT_POSIX": ModuleSpec(version=2, streams=[encode_dxt(records, "DXT_POSIX", 2)]),
+        "POSIX": ModuleSpec(version=4, streams=[encode_counters("POSIX", posix_rows(records), 4)]),
+    }
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    job = JobSpec(nprocs=1, start_s=START_S, end_s=START_S + 60)
+    write_log(
+        folder / f"me_python_id{PID}-{PID}_11-24-1.darshan", job=job, names={record_id(NAME): NAME}, modules=modules
+    )
+    lines = [MARK, f"P\t{PID}\t1\t\thost\t{PID}", f"A\t{START_S * 10**9}\t0"]
+    for number in range(REQUESTS):
+        begin = 1_020_000_000 + number * 100_000_000
+        end, status = begin + 50_000_000, 503 if number == 0 else 206
+        length = 0 if status == 503 else REQUEST_BYTES
+        row = ("R", "GetObject", "scratch/data/local.bin", number * REQUEST_BYTES, length, length, 1 << 20, begin,
+               begin + 10_000_000 * (number + 1) // 2, end, status, 1, PID, "", "", "", "")  # fmt: skip
+        lines.append("\t".join(map(str, row)))
+    (folder / f"host.{PID}.1.requests").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_nothing_counts_twice(logs, tmp_path, capsys):
+    capture = tmp_path / "both.capture"
+    assert main(["merge", str(logs), "-o", str(capture)]) == 0
+    opened = open_capture(capture)
+    rows = [row for batch in opened.operations() for row in batch.to_pylist() if row["origin"] == "traced"]
+    moved = {api: sum(row["length"] for row in rows if row["api"] == api) for api in ("POSIX", "S3")}
+    assert moved == {"POSIX": READS * READ_BYTES, "S3": (REQUESTS - 1) * REQUEST_BYTES}
+    assert sum(row["api"] == "S3" for row in rows) == REQUESTS
+    lanes = {api: {row["lane"] for row in rows if row["api"] == api} for api in moved}
+    assert not lanes["POSIX"] & lanes["S3"]
+    capsys.readouterr()
+    assert main(["summary", str(capture), "--show", "requests", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {name: each["bytes"] for name, each in found["interfaces"].items()} == moved
+    assert [
+        (row["op"], row["status"], row["answer"], row["requests"], row["bytes"]) for row in found["tables"]["requests"]
+    ] == [
+        ("read", 206, "done", REQUESTS - 1, (REQUESTS - 1) * REQUEST_BYTES),
+        ("read", 503, "error", 1, 0),
+    ]
+    done, refused = found["tables"]["requests"]
+    assert (done["first_byte_p50_ns"], done["first_byte_p99_ns"]) == (20_000_000, 30_000_000)
+    assert (refused["first_byte_p50_ns"], refused["time_p50_ns"]) == (5_000_000, 50_000_000)
