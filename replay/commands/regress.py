@@ -71,7 +71,7 @@ def command(
     force: bool,
     **choices: Any,
 ) -> None:
-    """Replay a capture (or a .darshan log) on two file systems in turn, and judge whether one is slower.
+    """Replay a capture (or a .darshan log) on two file systems or object stores in turn.
 
     The two sides run in pairs, in random order within each pair. The ratio of their times and its exact interval
     decide:

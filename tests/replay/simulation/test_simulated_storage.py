@@ -241,8 +241,8 @@ def test_scale_makes_all_times_longer() -> None:
 
 def test_an_object_is_put_at_the_close_of_a_file_that_was_written() -> None:
     times = {
-        "read": RequestTime.affine(1 * MS), "write": RequestTime.affine(2 * MS, 1e9), "open": RequestTime.affine(3 * MS),
-        "stat": RequestTime.affine(5 * MS), "rename": RequestTime.affine(7 * MS),
+        "read": RequestTime.affine(1 * MS), "write": RequestTime.affine(2 * MS, 1e9),
+        "open": RequestTime.affine(3 * MS), "stat": RequestTime.affine(5 * MS), "rename": RequestTime.affine(7 * MS),
     }  # fmt: skip
     storage = model(operations=times, objects=True)
     (found,), use = ends(
