@@ -71,7 +71,8 @@ def command(
     force: bool,
     **choices: Any,
 ) -> None:
-    """Replay a capture (or a .darshan log) on two file systems or object stores in turn.
+    """Replay a capture (or a .darshan log) on two file systems or object stores in turn, and judge
+    whether one is slower.
 
     The two sides run in pairs, in random order within each pair. The ratio of their times and its exact interval
     decide:
