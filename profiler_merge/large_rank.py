@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import numpy as np
 from dxt_replay.profiler_merge.darshan._overlap_lanes import OverlapLanes
 from dxt_replay.profiler_merge.darshan.lanes import NEVER, latest_on_lanes
 from dxt_replay.profiler_merge.darshan.rank_segments import SEGMENT_COLUMNS, SegmentBatch
-from dxt_replay.profiler_merge.darshan.spilled import chunks, empty_columns, release
+from dxt_replay.profiler_merge.darshan.spilled import EmptyColumns, chunks, release
 from dxt_replay.profiler_merge.untraced.operations_by_file import ByFile, module_operations
 from dxt_replay.profiler_merge.untraced.rank_counters import CountedFiles
 from dxt_replay.profiler_merge.untraced.timeline_slots import number_in_group
@@ -23,7 +23,7 @@ from dxt_replay.profiler_merge.untraced.traced_operations import (
 )
 from dxt_replay.traces.row_order import distinct, order_by_group, order_by_start
 
-STRETCH_ROWS = 1 << 19
+STRETCH_ROWS = 1 << 18
 """Approximate number of operations of a stretch, whose rows are in memory together."""
 
 _MOST_SAMPLES = 1 << 20
@@ -68,7 +68,7 @@ class LargeRank:
         self._lanes: dict[int, int] = {}
         dtypes: dict[str, type] = dict(_COLUMNS)
         dtypes["index"] = np.uint32 if len(batch) < 1 << 32 else np.int64
-        self._columns = empty_columns(folder, dtypes, len(batch))
+        self._columns = EmptyColumns(folder, dtypes, len(batch))
         self._index = self._columns.pop("index")
         self._limits, counts = _limits(batch, capture_ns, rows)
         self._bounds = np.append(0, np.cumsum(counts))
@@ -91,10 +91,14 @@ class LargeRank:
             if self._threads is not None:
                 values["lane"] = self._threads.of(batch.thread[piece])
             stretch = np.searchsorted(self._limits, values["start_ns"], side="right")
-            places = _places(free, stretch)
+            order, counts = order_by_group(stretch), np.bincount(stretch, minlength=len(free))
             for name, value in values.items():
-                self._columns[name][places] = value
-            release(*self._columns.values(), *(getattr(batch, name) for name in SEGMENT_COLUMNS))
+                in_order, ends = value[order], np.cumsum(counts)
+                for number in np.flatnonzero(counts).tolist():
+                    own = in_order[ends[number] - counts[number] : ends[number]]
+                    self._columns.write(name, int(free[number]), own)
+            free += counts
+            release(*(getattr(batch, name) for name in SEGMENT_COLUMNS))
         self.records = codes.values()
         of_file = np.pad(streams, (0, 4 * len(self.records) - len(streams))).reshape(-1, 2, 2)
         # By module, file and direction.
@@ -120,20 +124,24 @@ class LargeRank:
         return np.asarray(self._columns["file"][rows] + above * len(self.records))
 
     def _sort(self, rows: slice) -> None:
-        start, end = self._columns["start_ns"][rows], self._columns["end_ns"][rows]
-        order = order_by_start(start, [-end])
-        for column in self._columns.values():
-            column[rows] = column[rows][order]
-        start, end, lane = (self._columns[name][rows] for name in ("start_ns", "end_ns", "lane"))
+        order = order_by_start(self._columns["start_ns"][rows], [-self._columns["end_ns"][rows]])
+        found = {name: column[rows][order] for name, column in self._columns.items()}
+        found["lane"] = self._lanes_of(found)
+        for name, values in found.items():
+            self._columns.write(name, rows.start, values)
+
+    def _lanes_of(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
+        """int32: the lane of each row of a stretch in order, within its layer."""
+        lane = rows["lane"]
         if self._threads is not None:
-            lane[:] = self._lane_of_thread.of(lane)
-            return
+            return self._lane_of_thread.of(lane)
         # The layers nest in each other, so overlap across them does not tell threads apart.
-        apis = self._columns["api"][rows]
-        for api in np.unique(apis).tolist():
-            mine = np.flatnonzero(apis == api)
-            lane[mine] = self._overlap.setdefault(api, OverlapLanes()).following(start[mine], end[mine])
+        for api in np.unique(rows["api"]).tolist():
+            mine = np.flatnonzero(rows["api"] == api)
+            following = self._overlap.setdefault(api, OverlapLanes()).following
+            lane[mine] = following(rows["start_ns"][mine], rows["end_ns"][mine])
             self._lanes[api] = max(self._lanes.get(api, 0), int(lane[mine].max()) + 1)
+        return lane
 
     def _add_first_lanes(self) -> None:
         """Number the lanes of a layer after those of the layer below."""

@@ -239,7 +239,7 @@ def _joined(ranks: list[dict[str, np.ndarray]]) -> pa.Table:
     if len(ranks) > 1:
         columns = {name: np.concatenate([each[name] for each in ranks]) for name in columns}
     known = {
-        name: np.ma.masked_equal(columns[name], unknown)
+        name: None if (columns[name] == unknown).all() else np.ma.masked_equal(columns[name], unknown)
         for name, unknown in (("other_file_id", NO_FILE), ("open_flags", -1))
         if name in columns
     }

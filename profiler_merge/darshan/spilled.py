@@ -16,7 +16,7 @@ import numpy as np
 
 from dxt_replay.traces.errors import TargetError
 
-CHUNK_ROWS = 1 << 19
+CHUNK_ROWS = 1 << 18
 """Rows of a column that are processed together."""
 
 
@@ -41,14 +41,26 @@ class ColumnFile:
             return np.memmap(file, dtype=self._dtype, mode="r+", shape=(self._rows,))
 
 
-def empty_columns(folder: Path, dtypes: Mapping[str, type], rows: int) -> dict[str, np.ndarray]:
+class EmptyColumns(dict[str, np.ndarray]):
     """Columns of zeros, at least one row, with reserved disk space. Raises: TargetError when there is not enough."""
-    columns: dict[str, np.ndarray] = {}
-    for name, dtype in dtypes.items():
-        with _refusals(folder), tempfile.TemporaryFile(dir=folder) as file:
-            _reserve(file.fileno(), rows * np.dtype(dtype).itemsize)
-            columns[name] = np.memmap(file, dtype=dtype, mode="r+", shape=(rows,))
-    return columns
+
+    def __init__(self, folder: Path, dtypes: Mapping[str, type], rows: int) -> None:
+        super().__init__()
+        self._folder, self._files = folder, dict[str, IO[bytes]]()
+        for name, dtype in dtypes.items():
+            with _refusals(folder):
+                self._files[name] = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+                _reserve(self._files[name].fileno(), rows * np.dtype(dtype).itemsize)
+                self[name] = np.memmap(self._files[name], dtype=dtype, mode="r+", shape=(rows,))
+
+    def write(self, name: str, first: int, values: np.ndarray) -> None:
+        """Set the rows of a column from `first` on. Assigning to mapped pages instead costs a page fault each."""
+        rest = np.ascontiguousarray(values, dtype=self[name].dtype).data.cast("B")
+        place = first * self[name].itemsize
+        with _refusals(self._folder):
+            while rest:
+                done = os.pwrite(self._files[name].fileno(), rest, place)
+                rest, place = rest[done:], place + done
 
 
 def _reserve(descriptor: int, size: int) -> None:

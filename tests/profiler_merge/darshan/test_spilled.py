@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dxt_replay.profiler_merge.darshan import spilled
-from dxt_replay.profiler_merge.darshan.spilled import ColumnFile, chunks, empty_columns, is_spilled, release
+from dxt_replay.profiler_merge.darshan.spilled import ColumnFile, EmptyColumns, chunks, is_spilled, release
 from dxt_replay.traces.errors import TargetError
 
 
@@ -23,7 +23,7 @@ def test_a_column_grows_in_a_file_without_a_name_and_keeps_what_is_written_to_it
 
 
 def test_empty_columns_are_zeros(tmp_path):
-    columns = empty_columns(tmp_path, {"offset": np.int64, "lane": np.int32}, 3_000)
+    columns = EmptyColumns(tmp_path, {"offset": np.int64, "lane": np.int32}, 3_000)
     assert {name: (column.dtype, len(column)) for name, column in columns.items()} == {
         "offset": (np.int64, 3_000),
         "lane": (np.int32, 3_000),
@@ -31,10 +31,20 @@ def test_empty_columns_are_zeros(tmp_path):
     assert not any(column.any() for column in columns.values())
 
 
+def test_written_rows_are_seen_in_the_mapped_column(tmp_path, monkeypatch):
+    columns = EmptyColumns(tmp_path, {"lane": np.int32}, 3_000)
+    whole = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda file, data, place: whole(file, data[: len(data) // 2 + 1], place))
+    columns.write("lane", 7, np.arange(2_000))
+    assert columns["lane"][7:2_007].tolist() == list(range(2_000))
+    assert not columns["lane"][:7].any()
+    assert not columns["lane"][2_007:].any()
+
+
 def test_a_disk_that_refuses_is_reported_with_its_place(tmp_path):
     for attempt in (
-        lambda: empty_columns(tmp_path / "absent", {"offset": np.int64}, 10),
-        lambda: empty_columns(tmp_path, {"offset": np.int64}, 1 << 58),
+        lambda: EmptyColumns(tmp_path / "absent", {"offset": np.int64}, 10),
+        lambda: EmptyColumns(tmp_path, {"offset": np.int64}, 1 << 58),
         lambda: ColumnFile(tmp_path / "absent", np.dtype(np.int64)),
     ):
         with pytest.raises(TargetError, match=f"cannot keep the operations of a large rank in files under {tmp_path}"):
