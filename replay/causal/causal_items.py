@@ -24,6 +24,7 @@ from dxt_replay.replay.plan.pacing import Pacing
 from dxt_replay.replay.plan.plan_row import (
     COMPUTE_KINDS,
     EVENT_ROW,
+    GAP_ROW,
     PLAN_ROW,
     Add,
     Gap,
@@ -152,11 +153,13 @@ def script_rows(
     compute: how the gaps between events are spent: `sleep`, `spin`, or `skip`, which leaves them empty.
     What an event lasted beyond its operations is slept at the speed of I/O gaps.
     """
-    return with_meetings(rows_of_each(_Script(model, counters, pacing, compute).items()), pacing, meetings)
+    return with_meetings(_Script(model, counters, pacing, compute).rows(), pacing, meetings)
 
 
 def with_meetings(script: np.ndarray, pacing: Pacing, meetings: Meetings) -> np.ndarray:
     """The script of a training thread in which its collectives, which are gaps, become meetings of all ranks."""
+    if not len(meetings.cost_ns):
+        return script
     found = np.flatnonzero((script["kind"] == SLEEP) & (script.view(EVENT_ROW)["event_kind"] == COLLECTIVE))
     gaps, cost_ns = found[: len(meetings.cost_ns)], pacing.io_ns(meetings.cost_ns[: len(found)])
     counts = np.ones(len(script), dtype=np.int64)
@@ -218,28 +221,43 @@ def _lanes_needed(model: LoopModel, counters: RankCounters, event: int) -> list[
 
 
 class _Script:
+    """Its gaps are made with recorded durations, and scaled together at the end."""
+
     def __init__(self, model: LoopModel, counters: RankCounters, pacing: Pacing, compute: str) -> None:
-        self._model, self._loop = model, model.loop
-        self._counters = counters
-        self._pacing = pacing
+        self._loop, self._counters, self._pacing = model.loop, counters, pacing
         self._gap_kind = COMPUTE_KINDS.get(compute, SLEEP)
         self._skips_compute = compute == "skip"
         self._items: list[Item] = []
-        self._taken = 0
+        self._gaps: list[int] = []
+        self._residual_ns = pacing.io_ns(model.residual_ns).tolist()
+        self._lasts_ns = pacing.io_ns(model.loop.end_ns - model.loop.begin_ns).tolist()
         self._step_of_event = model.loop.step_at(model.loop.begin_ns).tolist()
+        self._needed = [(counters.lane(lane), events.tolist()) for lane, events in model.needed.items()]
+        # How many batches become ready for each fetch; 0 where it waits for reads.
+        self._made = 0 if not makes_ready(model) else 1 if model.production is None else 2
+        self._taken = 0
 
-    def items(self) -> list[Item]:
+    def rows(self) -> np.ndarray:
+        """`PLAN_ROW`, all items."""
         loop = self._loop
         cursor = int(loop.begin_ns[0])
         borders = self._borders()
         events = zip(loop.kind.tolist(), loop.begin_ns.tolist(), loop.end_ns.tolist(), strict=True)
         for event, (kind, begin, end) in enumerate(events):
-            borders = self._busy(cursor, begin, borders)
-            self._event(event, kind, end - begin)
+            self._busy(cursor, begin, borders)
+            self._event(event, kind)
             cursor = end
         self._busy(cursor, loop.exit_ns, borders)
         self._items.append(Add(counter=self._counters.openings))
-        return self._items
+        rows = rows_of_each(self._items)
+        self._scale(rows, np.array(self._gaps, dtype=np.int64))
+        return rows
+
+    def _scale(self, rows: np.ndarray, gaps: np.ndarray) -> None:
+        """Give the gaps between events their steps, and the durations of the replay."""
+        own = rows.view(GAP_ROW)
+        own["step"][gaps] = self._loop.step_at(own["recorded_ns"][gaps])
+        own["duration_ns"][gaps] = 0 if self._skips_compute else self._pacing.compute_ns(own["duration_ns"][gaps])
 
     def _borders(self) -> list[tuple[int, int, int]]:
         """Ends and begins of the steps as (time, 0 for begin or 1 for end, step), to be popped from the end."""
@@ -249,8 +267,8 @@ class _Script:
         ends = [(time, 0, 1, step) for time, step in zip(loop.step_end_ns.tolist(), numbers, strict=True)]
         return [(time, border, step) for time, _, border, step in sorted(begins + ends, reverse=True)]
 
-    def _busy(self, cursor: int, until: int, borders: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-        """Busy from `cursor` to `until`, with the marks of the borders up to there; those that are left."""
+    def _busy(self, cursor: int, until: int, borders: list[tuple[int, int, int]]) -> None:
+        """Busy from `cursor` to `until`, with the marks of the borders up to there, which are taken."""
         while borders and borders[-1][0] <= until:
             time, border, step = borders.pop()
             if time > cursor:
@@ -259,29 +277,26 @@ class _Script:
             self._items.append(Mark(is_end=border, step=step))
         if until > cursor:
             self._gap(cursor, until)
-        return borders
 
     def _gap(self, begin: int, end: int) -> None:
-        duration = 0 if self._skips_compute else int(self._pacing.compute_ns(np.array([end - begin]))[0])
-        step = int(self._loop.step_at(np.array([begin]))[0])
-        self._items.append(Gap(kind=self._gap_kind, duration_ns=duration, recorded_ns=begin, step=step))
+        self._gaps.append(len(self._items))
+        self._items.append(Gap(kind=self._gap_kind, duration_ns=end - begin, recorded_ns=begin))
 
-    def _event(self, event: int, kind: int, duration: int) -> None:
+    def _event(self, event: int, kind: int) -> None:
         place = _Place(event=event, event_kind=kind, step=self._step_of_event[event])
         if kind == COLLECTIVE:
-            lasts = int(self._pacing.io_ns(np.array([duration]))[0])
-            self._items.append(Gap(kind=SLEEP, duration_ns=lasts, **place))
+            self._items.append(Gap(kind=SLEEP, duration_ns=self._lasts_ns[event], **place))
             return
         if kind != ENTRY:
             self._items.append(Add(counter=self._counters.openings, **place))
-        if kind == FETCH and makes_ready(self._model):
-            self._taken += 1 if self._model.production is None else 2
+        if kind == FETCH and self._made:
+            self._taken += self._made
             self._items.append(Wait(counter=self._counters.ready, until=self._taken, **place))
         else:
-            lanes = _lanes_needed(self._model, self._counters, event)
-            self._items += [Wait(counter=counter, until=event + 1, **place) for counter in lanes]
-        residual = int(self._pacing.io_ns(self._model.residual_ns[event : event + 1])[0])
-        self._items.append(Gap(kind=SLEEP, duration_ns=residual, **place))
+            self._items += [
+                Wait(counter=counter, until=event + 1, **place) for counter, events in self._needed if events[event]
+            ]
+        self._items.append(Gap(kind=SLEEP, duration_ns=self._residual_ns[event], **place))
         if kind == ENTRY:
             self._items.append(Add(counter=self._counters.openings, **place))
         elif kind == FETCH:

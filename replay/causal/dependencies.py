@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dxt_replay.replay.causal.training_loop import FETCH, OPENING, TrainingLoop
+from dxt_replay.replay.causal.training_loop import FETCH, IS_OPENING, TrainingLoop
 from dxt_replay.replay.plan.plan_row import NO_EVENT
 
 NO_MOMENT = -1
@@ -56,7 +56,7 @@ class Moments:
         produced = np.empty(0, dtype=np.int64) if produced_ns is None else produced_ns
         events = len(loop.kind)
         training = np.append(np.stack((loop.begin_ns, loop.end_ns), axis=1).ravel(), loop.exit_ns)
-        openings = np.concatenate(([1], 2 * np.flatnonzero(np.isin(loop.kind, OPENING)), [2 * events]))
+        openings = np.concatenate(([1], 2 * np.flatnonzero(IS_OPENING[loop.kind]), [2 * events]))
         is_fetch = loop.kind == FETCH
         fetches = 2 * np.flatnonzero(is_fetch) + 1
         gate = np.zeros(len(training) + len(produced) + 1, dtype=np.int8)

@@ -12,7 +12,7 @@ import numpy as np
 
 from dxt_replay.replay.causal.dependencies import FETCHES, NO_FETCH, Moments, nth
 from dxt_replay.replay.causal.model import LoopModel, starts_batch
-from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch
+from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch, rows_by_lane
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,8 +65,7 @@ class DependencyPass:
         """By lane of the batch, indices of its operations, and their dependencies. Raises: CaptureError."""
         batch = self._placed(batch)
         found = self._reader.dependencies(batch)
-        for lane in np.unique(batch.lane).tolist():
-            mine = np.flatnonzero(batch.lane == lane)
+        for lane, mine in rows_by_lane(batch.lane):
             yield lane, mine, self._lanes[lane].next(batch.start_ns[mine], batch.end_ns[mine], found[mine])
 
 

@@ -14,8 +14,8 @@ import numpy as np
 from dxt_replay.replay.causal.dependencies import DEPENDENCY, NO_FETCH, NO_MOMENT, nth
 from dxt_replay.replay.causal.feed import containing
 from dxt_replay.replay.causal.production import ELSEWHERE, PREPARES_READ
-from dxt_replay.replay.causal.training_loop import FETCH, OPENING
-from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch
+from dxt_replay.replay.causal.training_loop import FETCH, IS_OPENING
+from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch, rows_by_lane
 from dxt_replay.traces.schema import READ
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class InferredReader:
         self._fetches, self._blocking = loop.fetches, loop.blocking
         self._fetch_ends = loop.fetch_ends_ns
         # Number of openings up to the begin of each event, and of fetches before it.
-        self._openings_until = 1 + np.cumsum(np.isin(loop.kind, OPENING))
+        self._openings_until = 1 + np.cumsum(IS_OPENING[loop.kind])
         self._fetches_until = np.cumsum(loop.kind == FETCH) - (loop.kind == FETCH)
         self._made = dict.fromkeys(model.dealing.lanes, 0) if model.dealing is not None else {}
 
@@ -181,8 +181,7 @@ def _same_file_next(batch: OperationBatch) -> np.ndarray:
 def _of_next_read(need: np.ndarray, lane: np.ndarray) -> np.ndarray:
     """`need`, in which an operation ELSEWHERE has that of the next one of its lane."""
     found = need.copy()
-    for each in np.unique(lane).tolist():
-        mine = np.flatnonzero(lane == each)
+    for _, mine in rows_by_lane(lane):
         known = np.where(need[mine] != ELSEWHERE, np.arange(len(mine)), len(mine))
         later = np.minimum.accumulate(known[::-1])[::-1]
         found[mine] = np.append(need[mine], ELSEWHERE)[later]

@@ -14,7 +14,7 @@ from dxt_replay.replay.causal.dependencies import DEPENDENCY, NO_MOMENT, nth
 from dxt_replay.replay.causal.feed import Batches, LoopReads, containing
 from dxt_replay.replay.causal.production import Production
 from dxt_replay.replay.causal.training_loop import FETCH, TrainingLoop
-from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch
+from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch, rows_by_lane
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
 from dxt_replay.traces.schema import READ
@@ -67,8 +67,7 @@ class KnownReader:
         # An event that has ended cannot have waited for an operation that begins later.
         floor = np.where(need == NO_EVENT, np.searchsorted(loop.end_ns, start, side="right"), need)
         floor = np.maximum(floor, np.where((inside != NO_EVENT) & (need == NO_EVENT), inside + 1, 0))
-        for lane in np.unique(batch.lane).tolist():
-            mine = np.flatnonzero(batch.lane == lane)
+        for lane, mine in rows_by_lane(batch.lane):
             floor[mine] = self._floors(lane, need[mine], floor[mine])
             self._check_order(lane, need[mine], follows[mine])
         if self._production is not None:

@@ -61,6 +61,7 @@ from dxt_replay.replay.causal.production import (
 )
 from dxt_replay.replay.causal.ready import ready_at, ready_times
 from dxt_replay.replay.causal.training_loop import FETCH, TrainingLoop
+from dxt_replay.replay.plan.plan_row import rows_by_lane
 from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.schema import READ
@@ -253,8 +254,7 @@ def _measured(draft: LoopModel, batches: Batches) -> LoopModel:
         depth.add(fetch_number[need[ahead]] - moments.count[follows[ahead]])
         # Fetches outside the profile may have held back an operation that waits for nothing.
         let_ns = np.where(feeds & (follows != NO_MOMENT), moments.time_ns[follows], _NEVER)
-        for lane in np.unique(batch.lane).tolist():
-            mine = np.flatnonzero(batch.lane == lane)
+        for lane, mine in rows_by_lane(batch.lane):
             events = needed.setdefault(lane, np.zeros(len(loop.kind), dtype=bool))
             events[need[mine][is_needed[mine]]] = True
             think.add(lane, batch.start_ns[mine], batch.end_ns[mine], need[mine], let_ns[mine])

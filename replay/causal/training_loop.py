@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dxt_replay.replay.plan.plan_row import NO_EVENT
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.schema import SPAN_KINDS, codes
@@ -37,6 +38,9 @@ PAUSE_STEPS = 2.0
 OPENING = (FETCH, CHECKPOINT, EVALUATION)
 """Kinds of events that let operations of the training thread itself begin."""
 
+IS_OPENING = np.isin(np.arange(EVALUATION + 1), OPENING)
+"""bool by kind: whether it is one of OPENING."""
+
 STEP, INPUT_WAIT = SPAN_KINDS.index("step"), SPAN_KINDS.index("input_wait")
 _NEVER = np.iinfo(np.int64).max
 PIPELINE, COLLECTIVE_SPAN = SPAN_KINDS.index("pipeline"), SPAN_KINDS.index("collective")
@@ -45,6 +49,7 @@ _KIND_OF_SPAN = {
     SPAN_KINDS.index("checkpoint"): CHECKPOINT,
     COLLECTIVE_SPAN: COLLECTIVE,
 }
+_EVENT_OF_SPAN = np.array([_KIND_OF_SPAN.get(code, NO_EVENT) for code in range(len(SPAN_KINDS))], dtype=np.int8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -202,14 +207,13 @@ def known_loop(spans: pa.Table, origin_ns: int) -> TrainingLoop:
     kind = codes(spans, "kind")
     start_ns, end_ns = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
     steps = _steps(kind, start_ns)
-    mine = np.flatnonzero(np.isin(kind, list(_KIND_OF_SPAN)))
+    mine = np.flatnonzero(_EVENT_OF_SPAN[kind] != NO_EVENT)
     mine = mine[np.lexsort((spans["step"].to_numpy()[mine], end_ns[mine], start_ns[mine]))]
     entry_ns = max(min(start_ns[steps[0]], start_ns[mine].min(initial=_NEVER)), origin_ns)
     until = np.maximum.accumulate(np.concatenate(([entry_ns], end_ns[mine])))
-    event_kind = np.array([_KIND_OF_SPAN[code] for code in kind[mine].tolist()], dtype=np.int8)
     nothing = np.empty(0, dtype=np.int64)
     return TrainingLoop(
-        kind=np.concatenate((np.array([ENTRY], dtype=np.int8), event_kind)),
+        kind=np.concatenate((np.array([ENTRY], dtype=np.int8), _EVENT_OF_SPAN[kind[mine]])),
         loader=np.full(len(until), OTHER_LOADER, dtype=np.int8),
         begin_ns=np.concatenate(([origin_ns], np.maximum(start_ns[mine], until[:-1]))),
         end_ns=until,

@@ -27,6 +27,7 @@ from dxt_replay.replay.plan.plan_row import (
     OperationBatch,
     is_operation,
     operation_rows,
+    rows_by_lane,
     rows_of_arrays,
     set_new_slots,
 )
@@ -203,8 +204,7 @@ class RankSource:
         if self._causal is not None:
             yield from ((lane, items) for lane, items, _ in self._causal.split(rows, operations))
             return
-        for lane in np.unique(operations.lane).tolist():
-            mine = operations.lane == lane
+        for lane, mine in rows_by_lane(operations.lane):
             own = rows[mine]
             own["due_ns"] = self._clocks[lane].due_ns(operations.start_ns[mine], operations.end_ns[mine])
             yield lane, own

@@ -12,8 +12,9 @@ row is made by `operation_rows`, `rows_of_each` or `rows_of_arrays` and is read 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -217,6 +218,22 @@ class OperationBatch:
             for name in DEPENDENCY_COLUMNS:
                 known[name] = batch.column(name).cast(pa.int64()).fill_null(-1).to_numpy()[mask]
         return cls(op=codes(batch, "op")[mask], known=known, **columns)
+
+
+def rows_by_lane(lane: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """The lanes of operations, ascending, each with the indices of its own, ascending."""
+    if not len(lane):
+        return
+    least, most = int(lane.min()), int(lane.max())
+    if least == most:
+        yield least, np.arange(len(lane))
+        return
+    # NumPy sorts 16 bits in linear time.
+    order = np.argsort(lane.astype(np.int16) if most < 1 << 15 else lane, kind="stable")
+    ordered = lane[order]
+    begins = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), len(lane)]
+    for begin, until in pairwise(begins):
+        yield int(ordered[begin]), order[begin:until]
 
 
 def operation_rows(

@@ -203,6 +203,8 @@ class DistributionCollector(Sums):
     def distribution(self) -> Distribution:
         """Distribution of all that was added."""
         self._merge()
+        if math.isnan(self._minimum):
+            return Distribution()
         used = np.flatnonzero(self._counts)
         values, counts = _joined(self._others, (self._values_at(used), self._counts[used]))
         return Distribution(

@@ -75,9 +75,9 @@ class OpsIndex:
 
     def row_counts(self, ranks: Sequence[int]) -> np.ndarray:
         """int64 (ranks,): number of operations of each rank."""
-        total = np.append(0, np.cumsum(self.rows))
+        before = self._rows_before
         counts: np.ndarray = (
-            total[np.searchsorted(self.rank, ranks, "right")] - total[np.searchsorted(self.rank, ranks)]
+            before[np.searchsorted(self.rank, ranks, "right")] - before[np.searchsorted(self.rank, ranks)]
         )
         return counts
 
@@ -126,6 +126,11 @@ class OpsIndex:
     def row_in_read(self, stretch: int) -> int:
         """The number of its first row among those of `together`."""
         return int(self._reads[3][stretch])
+
+    @cached_property
+    def _rows_before(self) -> np.ndarray:
+        """int64 (stretches + 1,): operations before each stretch, and all."""
+        return np.append(0, np.cumsum(self.rows))
 
     @cached_property
     def _is_whole(self) -> np.ndarray:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,7 @@ class Capture:
         self._usage: dict[int, pa.Table] = {}
         self._kept_usage_rows = 0
         self._counts: tuple[frozenset[int], pa.Table] | None = None
+        self._stored_counts: dict[int, pa.Table] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the path: another process opens the capture there, once."""
@@ -257,7 +259,7 @@ class Capture:
         """
         if rank in self._usage:
             return self._usage[rank]
-        used = self._stored((rank,))
+        used = self._stored_beside(rank)
         if used is None:
             used = self._counted_beside(rank)
         if self._kept_usage_rows + used.num_rows <= KEPT_USAGE_ROWS:
@@ -285,6 +287,22 @@ class Capture:
         counted = np.zeros(len(ranks), dtype=np.int64)
         np.add.at(counted, np.searchsorted(ranks, used["rank"].to_numpy()), used["operations"].to_numpy())
         return used if np.array_equal(counted, self.index.row_counts(ranks)) else None
+
+    def _stored_beside(self, rank: int) -> pa.Table | None:
+        """The stored counts of a rank, looked up with those of the ranks that are read at once with it."""
+        if rank not in self._stored_counts:
+            self._stored_counts = {}
+            ranks = self.index.ranks_beside(rank) or (rank,)
+            used = self._stored(ranks)
+            of_row = np.empty(0) if used is None else used["rank"].to_numpy()
+            if used is None or (np.diff(of_row) < 0).any():
+                return self._stored((rank,)) if len(ranks) > 1 else used
+            limits = np.searchsorted(of_row, [*ranks, ranks[-1] + 1]).tolist()
+            self._stored_counts = {
+                each: used.slice(begin, until - begin)
+                for each, (begin, until) in zip(ranks, pairwise(limits), strict=True)
+            }
+        return self._stored_counts[rank]
 
     def _counted_beside(self, rank: int) -> pa.Table:
         """The rank is counted with those that are read at once with it, whose counts are kept for their calls."""

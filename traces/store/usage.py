@@ -179,8 +179,8 @@ class UsageCheck:
             if index.null_count:
                 return False
             places = index.to_numpy()
-            np.subtract.at(left, places, 1)
-            if left[places].min(initial=0) < 0:
+            left -= np.bincount(places, minlength=len(left))
+            if left.min(initial=0) < 0:
                 return False
         return True
 
