@@ -21,10 +21,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
+from threading import get_ident
 from types import ModuleType, TracebackType
 from typing import Any, Protocol
 
-_beside = import_module(f"{__name__.removesuffix('recording')}anchor")  # in the package, or copied beside this file
+_PLACE = __name__.removesuffix("recording")  # in the package, or empty where copies lie beside the program
+_beside = import_module(f"{_PLACE}anchor")
 
 FOLDER_VARIABLE = "DXT_RECORDING_PROFILE"
 """Set by `dxt-replay record`: the folder for profiles, instead of the one in the program."""
@@ -210,11 +212,13 @@ class Recording:
         self._between: AbstractContextManager[Any] | None = None
         self._evaluation: AbstractContextManager[Any] | None = None
         self._fetching = False
+        self._thread = get_ident()
         self._watched: list[tuple[Any, str, Any]] = []
 
     def start(self) -> None:
         """Start the profiler and begin step 0. An error is printed, and the training continues."""
         self.steps = 0
+        self._thread = get_ident()
         self.folder = _folder_of_phase(self._first_folder)
         os.makedirs(self.folder, exist_ok=True)
         try:
@@ -227,6 +231,8 @@ class Recording:
         # Keras tells no callback of an error in fit(), so the recorded part is written when the program ends.
         atexit.register(self.stop)
         self._anchors()
+        if isinstance(self._profiler, _Torch):
+            self._watch_distributed_saves()
         if self._profiler is not None:
             self._profiler.mark(0)
 
@@ -312,16 +318,31 @@ class Recording:
             method = getattr(owner, name, None)
             if method is not None and self._running:
                 self._watched.append((owner, name, method))
-                setattr(owner, name, self._as_checkpoint(method))
+                setattr(owner, name, self._annotated(method, "checkpoint"))
 
-    def _as_checkpoint(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _annotated(self, method: Callable[..., Any], name: str) -> Callable[..., Any]:
         @wraps(method)
-        def saving(*arguments: Any, **named: Any) -> Any:
+        def calling(*arguments: Any, **named: Any) -> Any:
             profiler = self._profiler
-            with nullcontext() if profiler is None or not self._running else profiler.annotation("checkpoint"):
+            if profiler is None or not self._running:
                 return method(*arguments, **named)
+            # A call of the loop between two steps is no wait for a batch. Other threads call in the background.
+            fetching = self._between is not None and get_ident() == self._thread
+            if fetching:
+                self._has_batch()
+            try:
+                with profiler.annotation(name):
+                    return method(*arguments, **named)
+            finally:
+                if fetching:
+                    self._fetches_batch()
 
-        return saving
+        return calling
+
+    def _watch_distributed_saves(self) -> None:
+        with suppress(ModuleNotFoundError):  # recording.py and anchor.py may have been copied without it
+            watched = import_module(f"{_PLACE}checkpoint_calls").watch(self._annotated)
+            self._watched += watched
 
     def _anchors(self) -> None:
         with suppress(OSError):

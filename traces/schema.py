@@ -51,6 +51,10 @@ the thread waits for other threads or processes."""
 EVALUATION_NAMES = ("evaluation", "evaluate", "eval", "validation", "validate")
 """`spans.name` of an `other` span in which the model is evaluated; no training step includes that time."""
 
+BACKGROUND_SAVE, BACKGROUND_WAIT = "checkpoint_async", "checkpoint_wait"
+"""`spans.name` of a `checkpoint` in which the training thread starts a save that goes on in the background, and of one
+in which it waits for the end of that save."""
+
 _ENUM = pa.dictionary(pa.int8(), pa.string())
 OPEN_FLAGS = ("read", "write", "append", "create", "exclusive", "truncate", "direct", "sync")
 """What bit i of `operations.open_flags` stands for. POSIX's own numbers differ by processor architecture."""

@@ -31,7 +31,7 @@ from dxt_replay.profiler_merge.profiles.span_parts import (
     union_part,
 )
 from dxt_replay.traces.measures.intervals import Intervals
-from dxt_replay.traces.schema import NO_STEP
+from dxt_replay.traces.schema import BACKGROUND_SAVE, BACKGROUND_WAIT, NO_STEP
 
 _ANNOTATIONS = ("user_annotation", "Operator")
 
@@ -43,8 +43,8 @@ _BACKEND = r"(?:nccl|gloo|mpi|ucc|xccl)"
 _COLLECTIVE = rf"allreduce|{_BACKEND}:.*"
 _ENQUEUE = rf"{_BACKEND}:.*|c10d::.*|record_param_comms"
 """Event names of a collective on a CPU: if a GPU works, these events are only its launch."""
-_SAVE = r"checkpoint|torch/serialization\.py\(\d+\): save"
-_RESTORE = r"torch/serialization\.py\(\d+\): load"
+_SAVE = rf"checkpoint|{BACKGROUND_SAVE}|{BACKGROUND_WAIT}|torch/serialization\.py\(\d+\): save"
+_RESTORE = r"restore|torch/serialization\.py\(\d+\): load"
 _STEP_PARTS = rf"{_OPTIMIZER}|DistributedDataParallel\.forward|FullyShardedDataParallel\.forward"
 _INTERNAL = rf"{_STEP_PARTS}|between_steps|detach_?|Optimizer\.zero_grad#.*|.*::.*|\[.*\]|torch/.*"
 _BLOCKED = r"(?:cuda|hip)(?:Stream|Device|Event)Synchronize"

@@ -7,6 +7,7 @@ dealt its batches to workers (`replay.causal.dealing`), or what the profile says
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from dxt_replay.replay.causal.dependencies import DEPENDENCY, NO_FETCH, NO_MOMENT, nth
 from dxt_replay.replay.causal.feed import containing
 from dxt_replay.replay.causal.production import ELSEWHERE, PREPARES_READ
-from dxt_replay.replay.causal.training_loop import FETCH, IS_OPENING
+from dxt_replay.replay.causal.training_loop import FETCH, IS_OPENING, TrainingLoop
 from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch, rows_by_lane
 from dxt_replay.traces.schema import READ
 
@@ -35,6 +36,7 @@ class InferredReader:
         self._openings_until = 1 + np.cumsum(IS_OPENING[loop.kind])
         self._fetches_until = np.cumsum(loop.kind == FETCH) - (loop.kind == FETCH)
         self._made = dict.fromkeys(model.dealing.lanes, 0) if model.dealing is not None else {}
+        self._background = _BackgroundSaves.of(loop)
 
     def dependencies(self, batch: OperationBatch) -> np.ndarray:
         """`DEPENDENCY` (n,) of these operations, which continue the earlier batches."""
@@ -69,10 +71,27 @@ class InferredReader:
         found["follows"] = np.where(before, NO_MOMENT, self._last_moment(start, need, own))
         # An event cannot have waited for an operation that begins or ends after the event. An operation may end after
         # its event if its time is made up, as that of a rebuilt close.
+        self._save_in_background(batch, feeds | before, checkpoint, found)
+        need = found["need"]
         over = np.where((checkpoint != NO_EVENT) & (need == NO_EVENT), checkpoint + 1, 0)
         floor = np.where(need == NO_EVENT, np.searchsorted(loop.end_ns, start, side="right"), need)
         found["floor"] = np.maximum(floor, over)
         return found
+
+    def _save_in_background(
+        self, batch: OperationBatch, others: np.ndarray, event: np.ndarray, found: np.ndarray
+    ) -> None:
+        """Set the dependencies of the operations of saves in the background: the call that starts a save lets them
+        begin, and the wait for the save needs them. others: bool, operations that cannot be of a save. event: which
+        checkpoint or evaluation each operation begins in."""
+        saves = self._background
+        if not len(saves.begin_ns):
+            return
+        save = np.searchsorted(saves.begin_ns, batch.start_ns, side="right") - 1
+        mine = ~others & (save >= 0) & (batch.end_ns <= saves.end_ns[save])
+        mine &= (event == NO_EVENT) | (event == saves.starts[save]) | (event == saves.awaits[save])
+        found["need"][mine] = saves.awaits[save[mine]]
+        found["follows"][mine] = 2 * saves.starts[save[mine]]
 
     def _last_moment(self, start: np.ndarray, need: np.ndarray, own: np.ndarray) -> np.ndarray:
         """The last opening (where the training thread's `own` operations wait) or batch fetch before each operation.
@@ -163,6 +182,25 @@ class InferredReader:
         found["floor"][mine] = np.where(need == NO_EVENT, np.append(self._fetches, len(loop.kind))[made], need)
         behind = moment > 0
         found["follows"][mine[behind]] = 2 * len(loop.kind) + moment[behind]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _BackgroundSaves:
+    """Saves in the background, (saves,) each: begin_ns and end_ns of the loop, and the checkpoint events in which the
+    training thread starts each of them and waits for it."""
+
+    begin_ns: np.ndarray
+    end_ns: np.ndarray
+    starts: np.ndarray
+    awaits: np.ndarray
+
+    @classmethod
+    def of(cls, loop: TrainingLoop) -> _BackgroundSaves:
+        """Those of a loop of which both events are left."""
+        begin, end = loop.background_begin_ns, loop.background_end_ns
+        starts, awaits = containing(loop, loop.checkpoints, begin), containing(loop, loop.checkpoints, end)
+        found = (starts != NO_EVENT) & (awaits != NO_EVENT) & (starts != awaits)
+        return cls(begin_ns=begin[found], end_ns=end[found], starts=starts[found], awaits=awaits[found])
 
 
 def _same_file_next(batch: OperationBatch) -> np.ndarray:

@@ -7,7 +7,7 @@ evaluations and collectives. Events do not overlap. Between two events the threa
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from dxt_replay.replay.plan.plan_row import NO_EVENT
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.measures.intervals import Intervals
-from dxt_replay.traces.schema import SPAN_KINDS, codes
+from dxt_replay.traces.schema import BACKGROUND_SAVE, BACKGROUND_WAIT, SPAN_KINDS, codes
 from dxt_replay.traces.steps import step_at
 
 ENTRY, FETCH, CHECKPOINT, COLLECTIVE, EVALUATION = range(5)
@@ -42,11 +42,12 @@ IS_OPENING = np.isin(np.arange(EVALUATION + 1), OPENING)
 """bool by kind: whether it is one of OPENING."""
 
 STEP, INPUT_WAIT = SPAN_KINDS.index("step"), SPAN_KINDS.index("input_wait")
+CHECKPOINT_SPAN = SPAN_KINDS.index("checkpoint")
 _NEVER = np.iinfo(np.int64).max
 PIPELINE, COLLECTIVE_SPAN = SPAN_KINDS.index("pipeline"), SPAN_KINDS.index("collective")
 _KIND_OF_SPAN = {
     INPUT_WAIT: FETCH,
-    SPAN_KINDS.index("checkpoint"): CHECKPOINT,
+    CHECKPOINT_SPAN: CHECKPOINT,
     COLLECTIVE_SPAN: COLLECTIVE,
 }
 _EVENT_OF_SPAN = np.array([_KIND_OF_SPAN.get(code, NO_EVENT) for code in range(len(SPAN_KINDS))], dtype=np.int8)
@@ -64,6 +65,8 @@ class TrainingLoop:
     input_waits: whether the batch fetches come from input waits; else each step fetches its batch when it begins.
     made_begin_ns, made_end_ns: (fetches,), when the last thread of the input pipeline made the batch of each fetch;
     empty if no thread has one span a fetch.
+    background_begin_ns, background_end_ns: (saves,), checkpoints that another thread writes: from the call that starts
+    one to the end of the checkpoint event in which the training thread waits for it. Disjoint and ascending.
     """
 
     kind: np.ndarray
@@ -77,6 +80,8 @@ class TrainingLoop:
     input_waits: bool
     made_begin_ns: np.ndarray
     made_end_ns: np.ndarray
+    background_begin_ns: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    background_end_ns: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     @property
     def entry_ns(self) -> int:
@@ -160,7 +165,8 @@ def training_loop(spans: pa.Table, origin_ns: int) -> TrainingLoop:
     """The loop of one rank from its rows of `SPANS_SCHEMA`; `origin_ns`: recorded time of the replay's start.
 
     A checkpoint of another thread does not block the loop and is not an event. Where events overlap, the later one
-    begins when the earlier one ends.
+    begins when the earlier one ends, but a collective within a checkpoint divides it: what the ranks do before it
+    need not wait for what one of them does after it, such as writing the metadata.
     Raises: CaptureError without steps.
     """
     kind, thread = codes(spans, "kind"), spans["thread"].to_numpy()
@@ -170,15 +176,18 @@ def training_loop(spans: pa.Table, origin_ns: int) -> TrainingLoop:
     entry_ns = max(int(begins[0]), origin_ns)
     threads = set(thread[steps].tolist())
     chosen = np.isin(kind, list(_KIND_OF_SPAN)) & (end_ns > entry_ns)
-    beside = (kind == SPAN_KINDS.index("checkpoint")) & ~np.isin(thread, list(threads))
-    chosen &= ~beside
+    of_loop = np.isin(thread, list(threads))
+    chosen &= (kind != CHECKPOINT_SPAN) | of_loop
     if _loaders(spans, end_ns).any():
-        chosen &= ~_hidden_collectives(kind, thread, start_ns, end_ns, threads, begins)
+        saves = _union(start_ns, end_ns, (kind == CHECKPOINT_SPAN) & of_loop)
+        of_saves = saves.covered_within(start_ns, end_ns) == end_ns - start_ns
+        chosen &= ~_hidden_collectives(kind, of_loop | of_saves, start_ns, end_ns, begins)
         end_ns = _until_next_wait(kind, start_ns, end_ns)
     event_kind, event_begin, event_end = _events(kind[chosen], start_ns[chosen], end_ns[chosen], entry_ns)
     input_waits = bool((event_kind == FETCH).any())
     if not input_waits:
         event_kind, event_begin, event_end = _with_fetches(event_kind, event_begin, event_end, begins)
+    background_begin, background_end = _background_saves(spans.filter(pa.array(chosen & (kind == CHECKPOINT_SPAN))))
     pipeline = spans.filter(pa.array(kind == PIPELINE))
     made_begin, made_end = _made(pipeline, event_end[event_kind == FETCH])
     event_loader = np.where(event_kind == FETCH, _loaders(spans, event_end), OTHER_LOADER)
@@ -194,6 +203,8 @@ def training_loop(spans: pa.Table, origin_ns: int) -> TrainingLoop:
         input_waits=input_waits,
         made_begin_ns=made_begin,
         made_end_ns=made_end,
+        background_begin_ns=background_begin,
+        background_end_ns=background_end,
     )
 
 
@@ -237,21 +248,29 @@ def _steps(kind: np.ndarray, start_ns: np.ndarray) -> np.ndarray:
 
 
 def _hidden_collectives(
-    kind: np.ndarray,
-    thread: np.ndarray,
-    start_ns: np.ndarray,
-    end_ns: np.ndarray,
-    threads: set[int],
-    step_begins_ns: np.ndarray,
+    kind: np.ndarray, awaited: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray, step_begins_ns: np.ndarray
 ) -> np.ndarray:
     """Which spans are collectives for which the training thread does not wait. Collectives on other threads of the
-    application run beside the backward pass (DistributedDataParallel); it waits only for the last one of a step."""
-    hidden = (kind == COLLECTIVE_SPAN) & ~np.isin(thread, list(threads))
+    application run beside the backward pass (DistributedDataParallel); it waits only for the last one of a step.
+
+    awaited: bool, spans of the training thread, and those within its checkpoints.
+    """
+    hidden = (kind == COLLECTIVE_SPAN) & ~awaited
     mine = np.flatnonzero(hidden)
     mine = mine[np.argsort(end_ns[mine], kind="stable")]
     step = np.searchsorted(step_begins_ns, start_ns[mine], side="right")
     hidden[mine[np.flatnonzero(np.diff(step, append=-1))]] = False
     return hidden
+
+
+def _background_saves(checkpoints: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    """Begins and ends of the saves in the background: from each call that starts one to the next wait for one. A save
+    that nobody waits for is left out, as is one before it was waited for that another one follows."""
+    name, order = checkpoints["name"].to_numpy(), np.argsort(checkpoints["start_ns"].to_numpy(), kind="stable")
+    mine = order[np.isin(name[order], (BACKGROUND_SAVE, BACKGROUND_WAIT))]
+    ended = np.flatnonzero((name[mine[:-1]] == BACKGROUND_SAVE) & (name[mine[1:]] == BACKGROUND_WAIT))
+    start, end = checkpoints["start_ns"].to_numpy(), checkpoints["end_ns"].to_numpy()
+    return start[mine[ended]], end[mine[ended + 1]]
 
 
 def _until_next_wait(kind: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
@@ -291,11 +310,16 @@ def _made(pipeline: pa.Table, fetch_ends_ns: np.ndarray) -> tuple[np.ndarray, np
 def _events(
     span_kind: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray, entry_ns: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Kinds, begins and ends of disjoint events in ascending order: spans of one kind are joined where they overlap."""
+    """Kinds, begins and ends of disjoint events in ascending order: spans of one kind are joined where they overlap,
+    and collectives within checkpoints divide these."""
     kinds, begins, ends = [], [], []
+    start_ns = np.maximum(start_ns, entry_ns)
+    saves, meetings = (_union(start_ns, end_ns, span_kind == code) for code in (CHECKPOINT_SPAN, COLLECTIVE_SPAN))
+    inside = saves.covered_within(meetings.starts, meetings.ends) == meetings.ends - meetings.starts
     for code, event in _KIND_OF_SPAN.items():
-        mine = span_kind == code
-        joined = Intervals.union_of(np.maximum(start_ns[mine], entry_ns), end_ns[mine])
+        joined = _union(start_ns, end_ns, span_kind == code)
+        if event == CHECKPOINT:
+            joined = joined.minus(Intervals.union_of(meetings.starts[inside], meetings.ends[inside]))
         kinds.append(np.full(len(joined), event, dtype=np.int8))
         begins.append(joined.starts)
         ends.append(joined.ends)
@@ -305,6 +329,10 @@ def _events(
     begin = np.maximum(begin, np.concatenate(([entry_ns], np.maximum.accumulate(end)[:-1]))[: len(begin)])
     whole = begin < end
     return kind[whole], begin[whole], end[whole]
+
+
+def _union(start_ns: np.ndarray, end_ns: np.ndarray, chosen: np.ndarray) -> Intervals:
+    return Intervals.union_of(start_ns[chosen], end_ns[chosen])
 
 
 def _with_fetches(

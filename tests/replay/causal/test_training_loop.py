@@ -37,3 +37,21 @@ def test_a_collective_that_outlasts_a_batch_fetch_does_not_hide_it(tmp_path: Pat
 def test_collectives_of_other_frameworks_are_all_events(tmp_path: Path) -> None:
     loop = loop_of(tmp_path, [(1300, 1320), (1400, 1440)], fetch="Iterator::Next")
     assert len(loop.collectives) == 2
+
+
+def test_a_collective_within_a_checkpoint_divides_it(tmp_path: Path) -> None:
+    spans = [Span("step", 1000, 1990, thread=THREAD, step=0)]
+    spans += [Span("checkpoint", 1300, 1700, thread=THREAD), Span("collective", 1500, 1550, thread=BESIDE)]
+    capture = build_capture(tmp_path, files=["/data"], ops=[read(0, length=1, start_ns=0, end_ns=1)], spans=spans)
+    loop = training_loop(capture.spans, 0)
+    assert loop.begin_ns[loop.checkpoints].tolist() == [1300, 1550]
+    assert loop.begin_ns[loop.collectives].tolist() == [1500]
+
+
+def test_a_save_in_the_background_lasts_until_the_wait_for_it(tmp_path: Path) -> None:
+    spans = [Span("step", 1000, 1990, thread=THREAD, step=0)]
+    spans += [Span("checkpoint", begin, begin + 50, name="checkpoint_async", thread=THREAD) for begin in (1200, 1600)]
+    spans += [Span("checkpoint", 1500, 1550, name="checkpoint_wait", thread=THREAD)]
+    capture = build_capture(tmp_path, files=["/data"], ops=[read(0, length=1, start_ns=0, end_ns=1)], spans=spans)
+    loop = training_loop(capture.spans, 0)
+    assert (loop.background_begin_ns.tolist(), loop.background_end_ns.tolist()) == ([1200], [1550])
