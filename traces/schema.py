@@ -106,9 +106,9 @@ Darshan does not. At MMAP, an `open` is a mapping and a `read` the use of whole 
 its page faults. A `sync` is fsync or fdatasync at POSIX, and a flush of the stream's buffer at STDIO.
 
 A request to an object store (`S3`) is a row each time that it is sent. `first_byte_ns`: the time from its start until
-its answer began. `status`: the HTTP status, 0 if no answer came. `connection`: its number among those of the rank. They
-are null where the source does not tell, and at other interfaces. The file of a `list` is a folder: its path ends in
-`/`.
+its answer began. `status`: the HTTP status, 0 if no answer came or the client's error names none. `connection`: its
+number among those of the rank. They are null where the source does not tell, and at other interfaces. The file of a
+`list` is a folder: its path ends in `/`.
 
 `reconstructed` rows are made from counters: their number and the interval that holds them are exact, their times within
 it are inferred. `generated` rows come from a workload description; `transformed` ones were changed by an exact rule,

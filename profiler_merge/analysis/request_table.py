@@ -11,7 +11,7 @@ from dxt_replay.traces.schema import APIS, OPS, codes
 from dxt_replay.traces.store.reader import Capture
 
 LEAST_REFUSED = 400
-"""Statuses from here on are errors; 0 stands for no answer at all."""
+"""Statuses from here on are errors; 0 stands for a failure without a status."""
 _UNKNOWN = -1
 _COLUMNS = ("op", "api", "length", "start_ns", "end_ns", "status", "first_byte_ns")
 
@@ -56,7 +56,7 @@ def _row(op: int, status: int, moved: int, first_ns: np.ndarray, took_ns: np.nda
 def _answer(status: int) -> str | None:
     if status == _UNKNOWN:
         return None
-    return "none" if status == 0 else "error" if status >= LEAST_REFUSED else "done"
+    return "failed" if status == 0 else "error" if status >= LEAST_REFUSED else "done"
 
 
 def _percentile(times_ns: np.ndarray, percent: int) -> int | None:

@@ -32,7 +32,8 @@ COLUMNS: Mapping[str, Column] = {
         "how much longer than at the last speed of the same quantity, which is infinite", "double"
     ),
     "answer": Column(
-        "done, error (a status from 400 on: no bytes of data), or none (no answer came); empty where not known",
+        "done, error (a status from 400 on: no bytes of data), or failed (no status known); empty where nothing is "
+        "known",
         "string",
     ),
     "at_stake_of": Column("what at_stake_pct is of: the training loop or the run", "string"),
@@ -151,7 +152,9 @@ COLUMNS: Mapping[str, Column] = {
     "small_reads": Column("reads of less than a stripe of the file (1 MiB without stripes) and less than the file"),
     "small_writes": Column("writes of less than a stripe of the file (1 MiB without stripes) and less than the file"),
     "start_ns": Column("start, from the capture's zero", head="began at"),
-    "status": Column("HTTP status; 0: no answer came; empty where not known", "int32"),
+    "status": Column(
+        "HTTP status; 0: no answer came, or the client gave an error without one; empty where not known", "int32"
+    ),
     "step": Column("number of the step", "int32"),
     "steps": Column("training steps"),
     "stored_bytes": Column("size of the dataset in the file"),

@@ -38,8 +38,9 @@ class Request:
 
     name: the API's name, such as GetObject. path: bucket/key. offset, length: bytes of the object that it moved.
     received: bytes of the answer's body. size: of the whole object. first_ns: when the answer began.
-    status: HTTP status, 0 if no answer came. connection: its number in this process. upload: number of the multipart
-    upload, the same in all processes, and `part` in it. source: bucket/key that a copy reads.
+    status: HTTP status, 0 if no answer came or the client's error names none. connection: its number in this process.
+    upload: number of the multipart upload, the same in all processes, and `part` in it. source: bucket/key that a copy
+    reads.
     inferred: the client shows its calls, not the requests that it made of them.
     """
 
