@@ -216,10 +216,10 @@ def _usage(error: click.ClickException) -> str | None:
 
 
 def _complain(session: Session, kind: str, message: str, hint: str | None = None) -> None:
-    """Print the error as one line on stderr; under --json also as one object on standard output."""
+    """Print the error on stderr, further lines of it indented; under --json also as one object on standard output."""
     from dxt_replay.traces.text import printable
 
-    click.echo(f"{PROGRAM}: error: {printable(message)}", err=True)
+    click.echo(f"{PROGRAM}: error: " + "\n  ".join(map(printable, message.splitlines())), err=True)
     if hint is not None:
         click.echo(f"{PROGRAM}: {printable(hint)}", err=True)
     if session.as_json:
