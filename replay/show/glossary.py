@@ -1,4 +1,4 @@
-"""Explains the words of the tables and options. docs/glossary.md is made from this table. Pure."""
+"""Explains the words of the tables and options. Pure."""
 
 from __future__ import annotations
 
@@ -73,9 +73,3 @@ def explained(part: str) -> tuple[tuple[str, str], ...]:
     """Words that contain `part`, each with its meaning, in alphabetical order."""
     found = ((word, meaning) for word, meaning in WORDS.items() if part.lower() in word.lower())
     return tuple(sorted(found, key=lambda entry: entry[0].lower()))
-
-
-def glossary_page() -> str:
-    """docs/glossary.md."""
-    lines = [f"- **{word}**: {meaning}" for word, meaning in explained("")]
-    return "\n".join(["# Glossary", "", "Also printed by `dxt-replay glossary`.", "", *lines, ""])
