@@ -246,3 +246,11 @@ ROWS = (
     Row(name="distinct rows", input="rows", code=_DISTINCT, prepare=_COLUMNS, peer="numpy.unique"),
     Row(name="numpy.unique", input="rows", code=_UNIQUE, prepare=_COLUMNS),
 )
+
+SHORT = (
+    "summary", "findings", "report", "compare", "export csv", "export fio", "export chrome", "export darshan", "merge",
+    "merge, one rank", "run, one rank", "open a capture", "merge, small log", "summary, small", "report, small",
+    "merge --each", "stage", "run, many files", "run, timed ranks on 2 processes", "transform", "simulate",
+    "read a PyTorch profile", "distinct rows",
+)  # fmt: skip
+"""Rows of the table in docs/scale.md."""
