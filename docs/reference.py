@@ -2,6 +2,7 @@
 
 - commands: every option of every command, from its help
 - tables: the columns of the tables (`analysis/tables.py`) and the keys of the JSON Schemas (`dxt_replay/schemas`)
+- python: signature and docstring of each public name
 - glossary: the words of `dxt-replay glossary`
 """
 
@@ -9,18 +10,22 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+import dxt_replay
 from dxt_replay.profiler_merge.analysis.tables import COLUMNS, GROUPS, TABLES
 from dxt_replay.replay.commands.main import COMMANDS, cli
 from dxt_replay.replay.show.glossary import explained
 from dxt_replay.traces.text import unit_of
 
 SCHEMAS = Path(__file__).resolve().parent.parent / "dxt_replay" / "schemas"
+MADE_BY_CALLERS = {"Thresholds", "Workers"}
+"""Classes that a caller makes; the others are results, or dictionaries of keywords."""
 
 
 def commands() -> Iterator[str]:
@@ -75,6 +80,26 @@ def keys_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     return {key: about for key, about in schema["properties"].items() if key != "schema_version"}
 
 
+def python() -> Iterator[str]:
+    """A section a public function or class: signature and docstring. Values and errors are in the text of the page."""
+    for name in sorted(dxt_replay.__all__, key=str.lower):
+        value = getattr(dxt_replay, name)
+        if not callable(value) or (isinstance(value, type) and issubclass(value, Exception)):
+            continue
+        yield f"\n### {name}\n\n```python\n{_signature(name, value)}\n```\n"
+        yield re.sub(r"^(?!Raises|Returns)(`?\w+`?(?:, `?\w+`?)*): ", r"- \1: ", inspect.getdoc(value) or "", flags=re.MULTILINE)
+
+
+def _signature(name: str, value: Callable[..., Any]) -> str:
+    """How it is called: names and defaults, without types. Results of functions are not made by callers."""
+    if isinstance(value, type) and name not in MADE_BY_CALLERS:
+        return f"class {name}"
+    given = inspect.signature(value)
+    plain = [each.replace(annotation=inspect.Parameter.empty) for each in given.parameters.values()]
+    result = "" if isinstance(value, type) else f" -> {given.return_annotation}"
+    return f"{name}{given.replace(parameters=plain, return_annotation=inspect.Signature.empty)}{result}"
+
+
 def glossary() -> Iterator[str]:
     """A list of words, each with its meaning."""
     return (f"- **{word}**: {meaning}" for word, meaning in explained(""))
@@ -85,7 +110,12 @@ def _row(*cells: str) -> str:
     return f"| {' | '.join(cell.strip().replace('|', chr(92) + '|') for cell in cells)} |"
 
 
-GENERATED: Mapping[str, Callable[[], Iterator[str]]] = {"commands": commands, "tables": tables, "glossary": glossary}
+GENERATED: Mapping[str, Callable[[], Iterator[str]]] = {
+    "commands": commands,
+    "python": python,
+    "tables": tables,
+    "glossary": glossary,
+}
 """Page -> lines that the site has after its text."""
 
 
