@@ -19,7 +19,7 @@ PAGE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
 
 def test_every_public_name_is_documented() -> None:
     words = {re.match(r"\w*", text).group() for text in re.findall(r"`([^`\n]+)`", PAGE)}  # type: ignore[union-attr]
-    described = set(re.findall(r"^### (\w+)\n\n```python\n.+\n```\n\n\w", REFERENCE.generated("python"), re.MULTILINE))
+    described = set(re.findall(r"^### (\w+)\n\n```python\n.+\n```\n\n\S", REFERENCE.generated("python"), re.MULTILINE))
     assert set(dxt_replay.__all__) - words - described == set()
     functions = {name for name in dxt_replay.__all__ if name.islower()}
     assert functions <= words & described
