@@ -87,7 +87,9 @@ def python() -> Iterator[str]:
         if not callable(value) or (isinstance(value, type) and issubclass(value, Exception)):
             continue
         yield f"\n### {name}\n\n```python\n{_signature(name, value)}\n```\n"
-        yield re.sub(r"^(?!Raises|Returns)(`?\w+`?(?:, `?\w+`?)*): ", r"- \1: ", inspect.getdoc(value) or "", flags=re.MULTILINE)
+        yield re.sub(
+            r"^(?!Raises|Returns)(`?\w+`?(?:, `?\w+`?)*): ", r"- \1: ", inspect.getdoc(value) or "", flags=re.MULTILINE
+        )
 
 
 def _signature(name: str, value: Callable[..., Any]) -> str:

@@ -22,6 +22,7 @@ from dxt_replay.replay.fidelity.compare import compare
 from dxt_replay.replay.show.page.data import lag_course, timeline_json
 from dxt_replay.replay.show.page.figures import KIND_COLOURS, SAND
 from dxt_replay.replay.show.page.html import TABLE_ROWS, report_page
+from dxt_replay.replay.show.page.html_tables import html_text
 from dxt_replay.replay.show.summary_sections import storage_cost
 from dxt_replay.traces.part import Part
 from dxt_replay.traces.samples import sample
@@ -35,7 +36,7 @@ from tests.replay.show.page.pages import HOSTILE, MS, SHOWN, Elements, carried, 
 
 MOST_BYTES = 1_500_000
 SECTIONS = (
-    "job", "timeline", "findings", "health", "offsets", "course", "heat", "steps", "sizes", "ranks", "files", "totals",
+    "job", "timeline", "findings", "figures", "health", "offsets", "course", "heat", "steps", "sizes", "ranks", "files", "totals",
     "glossary",
 )  # fmt: skip
 
@@ -189,7 +190,7 @@ def test_source_and_replay_side_by_side(tmp_path: Path) -> None:
     elements = Elements(page)
     assert elements.open == []
     assert tuple(section["id"] for section in elements.of("section")) == (
-        *SECTIONS[:3], "fidelity", "lag", *SECTIONS[3:],
+        *SECTIONS[:4], "fidelity", "lag", *SECTIONS[4:],
     )  # fmt: skip
     data = carried(page, "data")
     assert set(data["timelines"]) == {"source", "replay"}
@@ -236,9 +237,14 @@ def test_the_first_lines_say_what_ran_and_what_storage_cost(drawn: tuple) -> Non
     assert float(said[1]) == pytest.approx(loop.storage_gain_pct, abs=0.05)
     assert said[0] in " ".join(storage_cost(found.analysis.summary)), "the page and the terminal differ"
     tiles = dict(re.findall(r"<dt>([^<]*)</dt><dd><strong>([^<]*)</strong>", page))
-    assert tiles["accelerator in use"] == f"{loop.compute_pct:.1f} %"
+    assert tiles["compute"] == f"{loop.compute_pct:.1f} %"
     assert "/scratch (ext4): " in page
-    assert re.search(r'<a href="#findings">Findings</a>: <span class="mark', page)
+    head = page[page.index('id="job"') : page.index('id="timeline"')]
+    listed = re.findall(r'<li><span class="mark \w+">\w+</span> (.*?)</li>', head)
+    assert len(listed) == min(len(found.findings), 3)
+    for line, finding in zip(listed, found.findings, strict=False):
+        assert line.startswith(html_text(finding.title))
+        assert ("at most " in line) or finding.at_stake_s is None
 
 
 def test_an_evaluation_is_drawn_in_the_row_of_the_loop(tmp_path: Path) -> None:
