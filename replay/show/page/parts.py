@@ -164,7 +164,8 @@ def _finding(finding: Finding, before: tuple[Finding, ...]) -> str:
     gain = f"<p><b>At stake:</b> {html_text(stake)}</p>" if stake else ""
     return (
         f'<article class="finding {escape(finding.severity)}"><h4><span class="mark {escape(finding.severity)}">'
-        f"{escape(finding.severity)}</span> {html_text(finding.title)}</h4><p>{html_text(finding.evidence)}</p>{gain}{listed}"
+        f"{escape(finding.severity)}</span> {html_text(finding.title)}</h4><p>{html_text(finding.evidence)}</p>"
+        f"{gain}{listed}"
         f'<p><b>What helps:</b> {html_text(finding.remedy)}</p><p class="note">Reported because: '
         f"{html_text(finding.threshold)}</p></article>"
     )

@@ -36,8 +36,8 @@ from tests.replay.show.page.pages import HOSTILE, MS, SHOWN, Elements, carried, 
 
 MOST_BYTES = 1_500_000
 SECTIONS = (
-    "job", "timeline", "findings", "figures", "health", "offsets", "course", "heat", "steps", "sizes", "ranks", "files", "totals",
-    "glossary",
+    "job", "timeline", "findings", "figures", "health", "offsets", "course", "heat", "steps", "sizes", "ranks",
+    "files", "totals", "glossary",
 )  # fmt: skip
 
 
