@@ -111,6 +111,9 @@ schemas:  ## write dxt_replay/schemas/*.json from the types of the results, with
 docs:  ## build the site into docs/_build; warnings are errors; needs docs/requirements.txt
 	$(PYTHON) -m sphinx --fail-on-warning --keep-going --nitpicky --quiet -b html docs docs/_build
 
+linkcheck:  ## try every link of the site, those to other hosts too; needs docs/requirements.txt
+	$(PYTHON) -m sphinx --quiet -b linkcheck docs docs/_build/linkcheck
+
 man:  ## write the man page docs/_build/dxt-replay.1 from the help of the commands; needs docs/requirements.txt
 	$(PYTHON) -m sphinx --quiet -b man docs docs/_build
 
@@ -121,4 +124,4 @@ clean:  ## remove the files that a build leaves
 	rm -rf build dist docs/_build *.egg-info
 	find profiler_merge replay \( -name '*.so' -o -name '*.c' \) -delete
 
-.PHONY: help install build wheels sdist test-sdist schemas pictures words docs man test test-fast test-mpi test-browser test-slow test-faults test-workloads lint bench bench-prediction bench-agreement bench-pipelines bench-noise bench-scale bench-file-systems bench-history figures mutations survey-logs fuzz demo clean
+.PHONY: help install build wheels sdist test-sdist schemas pictures words docs linkcheck man test test-fast test-mpi test-browser test-slow test-faults test-workloads lint bench bench-prediction bench-agreement bench-pipelines bench-noise bench-scale bench-file-systems bench-history figures mutations survey-logs fuzz demo clean

@@ -31,7 +31,7 @@ from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.store.writer import OpsWriter, create_capture, write_capture_info, write_files, write_spans
 from dxt_replay.traces.units import MIB
-from tests.capture_builder import File, Span, build_capture, files_table, read, spans_table
+from tests.capture_builder import File, Span, build_capture, files_table, lanes_table, read, spans_table
 from tests.replay.show.page.pages import HOSTILE, MS, SHOWN, Elements, carried, page_of, training
 
 MOST_BYTES = 1_500_000
@@ -253,6 +253,13 @@ def test_an_evaluation_is_drawn_in_the_row_of_the_loop(tmp_path: Path) -> None:
     timeline = timeline_json(page_of(capture)[0], 0)
     (row,) = (track["row"] for track in timeline["tracks"] if track["kind"] == "evaluation")
     assert timeline["rows"][row].endswith("loop")
+
+
+def test_a_lane_is_labelled_by_its_role_where_that_is_known(tmp_path: Path) -> None:
+    known = lanes_table([(0, 0, "here", 1, None), (0, 1, "here", 2, "worker")])
+    ops = [read(0, length=1, lane=lane) for lane in range(2)]
+    timeline = timeline_json(page_of(build_capture(tmp_path, files=["/a"], ops=ops, lanes=known))[0], 0)
+    assert (timeline["rows"], timeline["lanes"]) == (["r0 lane 0", "r0 worker 1"], [True, True])
 
 
 def test_kinds_that_share_a_chart_have_their_own_colours() -> None:
