@@ -2,6 +2,7 @@
 
 - commands: every option of every command, from its help
 - tables: the columns of the tables (`analysis/tables.py`) and the keys of the JSON Schemas (`dxt_replay/schemas`)
+- dlio: the keys of a description, their values and defaults
 - python: signature and docstring of each public name
 - glossary: the words of `dxt-replay glossary`
 """
@@ -22,6 +23,7 @@ from dxt_replay.profiler_merge.analysis.tables import COLUMNS, GROUPS, TABLES
 from dxt_replay.replay.commands.main import COMMANDS, cli
 from dxt_replay.replay.show.glossary import explained
 from dxt_replay.traces.text import unit_of
+from dxt_replay.workloads.keys import KEYS, NOT_FOLLOWED, SPELLINGS
 
 SCHEMAS = Path(__file__).resolve().parent.parent / "dxt_replay" / "schemas"
 MADE_BY_CALLERS = {"Thresholds", "Workers"}
@@ -80,6 +82,18 @@ def keys_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     return {key: about for key, about in schema["properties"].items() if key != "schema_version"}
 
 
+def dlio() -> Iterator[str]:
+    """The keys of a description that have an effect, and those that have none."""
+    yield "\n| key | takes | default | no effect under |\n|---|---|---|---|"
+    for key in KEYS.values():
+        default = "" if key.default in (None, "", ()) else f"`{key.default}`"
+        yield _row(f"`{key.name}`", key.takes.wanted, default, ", ".join(key.dead))
+    yield "\n| other key | | why |\n|---|---|---|"
+    yield from (_row(f"`{name}`", kind, why) for name, (kind, why) in NOT_FOLLOWED.items())
+    yield "\n| other spelling | followed under `documented` as |\n|---|---|"
+    yield from (_row(f"`{name}`", f"`{key}`") for name, key in SPELLINGS.items())
+
+
 def python() -> Iterator[str]:
     """A section a public function or class: signature and docstring. Values and errors are in the text of the page."""
     for name in sorted(dxt_replay.__all__, key=str.lower):
@@ -114,6 +128,7 @@ def _row(*cells: str) -> str:
 
 GENERATED: Mapping[str, Callable[[], Iterator[str]]] = {
     "commands": commands,
+    "dlio": dlio,
     "python": python,
     "tables": tables,
     "glossary": glossary,
