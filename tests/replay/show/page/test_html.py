@@ -287,7 +287,8 @@ def test_a_timed_replay_has_no_input_wait_but_the_waits_of_its_schedule(tmp_path
         loops=dataclasses.replace(after.loops, tracks=without),
     )
     page = report_page(before, after, compare(source, replay), lag_course(replay))
-    values = dict(re.findall(r"<dt>([^<]*)</dt><dd><strong>([^<]*)</strong>", page.partition('id="figures"')[2].split("Replay: again")[1]))
+    replayed = page.partition('id="figures"')[2].split("Replay: again")[1]
+    values = dict(re.findall(r"<dt>([^<]*)</dt><dd><strong>([^<]*)</strong>", replayed))
     assert values["input wait"] == "-"
     assert "run time" not in values
     elapsed = re.findall(r"<dt>elapsed</dt><dd><strong>([^<]*)</strong>", page)
