@@ -61,7 +61,9 @@ class LayerChoice:
         A table of `usage` has counts instead of offsets, and is without the library's own requests already.
         """
         api = codes(batch, "api")
-        mask = self.files.counted(api, batch.column("file_id").to_numpy())
+        mask = np.ones(len(api), dtype=bool)
+        if self.files.overlap:
+            mask = self.files.counted(api, batch.column("file_id").to_numpy())
         if not self.reconstruct:
             mask &= codes(batch, "origin") != RECONSTRUCTED
         if self.api in ("posix", "mpiio", "s3"):
