@@ -166,8 +166,8 @@ def training_loop(spans: pa.Table, origin_ns: int) -> TrainingLoop:
 
     A checkpoint of another thread does not block the loop and is not an event. Where events overlap, the later one
     begins when the earlier one ends, but a collective within a checkpoint divides it: what the ranks do before it
-    need not wait for what one of them does after it, such as writing the metadata. The wait for a save in the background
-    ends with a collective: that save has its collectives in its own thread, where the profiler sees nothing.
+    need not wait for what one of them does after it, such as writing the metadata. The wait for a save in the
+    background ends with a collective: the save has its own in its thread, where the profiler sees nothing.
     Raises: CaptureError without steps.
     """
     kind, thread = codes(spans, "kind"), spans["thread"].to_numpy()
