@@ -42,6 +42,7 @@ LIMIT_PCT = 10.0
 
 MODEL = """
 storage_model: 1
+name: limited device
 operations: {{read: 50us, write: 50us, open: 50us, sync: 500us}}
 limits:
   - {{each: system, of: [read], rate: {rate}B/s, step: 100ms}}
