@@ -27,6 +27,7 @@ class Loader:
     made: batches of each worker in a pass; as many for each, one less at the end, unless a shard is exhausted early.
     start_ns: from the begin of a pass until its workers read. think_ns, ready_ns: before each read of a batch but the
     first, and after the last. late_ns: by how much the clocks of the workers' logs are late.
+    resumed: the worker that begins the first pass, as torchdata's StatefulDataLoader goes on in the middle of one.
     validate_every: after so many steps another loader, with one worker of its own, makes a pass of 5 batches.
     """
 
@@ -41,6 +42,7 @@ class Loader:
     compute_ns: int = 8 * MS
     jitter: float = 0.3
     late_ns: int = 0
+    resumed: int = 0
     validate_every: int = 0
     seed: int = 1
 
@@ -60,10 +62,11 @@ class _Job:
     def run(self) -> None:
         """All passes over the training data."""
         lanes: list[int] = []
-        for _ in range(self._loader.passes):
+        for number in range(self._loader.passes):
             if not lanes or not self._loader.persistent:
                 lanes = self._new_lanes(len(self._loader.made))
-            for _ in self._pass(lanes, self._loader.made, 0):
+            turn = 0 if number else self._loader.resumed
+            for _ in self._pass(lanes[turn:] + lanes[:turn], self._loader.made, 0):
                 self.now += round(self._loader.compute_ns * self._random.lognormal(0.0, self._loader.jitter))
                 if self._loader.validate_every and (self._step + 1) % self._loader.validate_every == 0:
                     for _ in self._pass(self._new_lanes(1), (5,), 1):

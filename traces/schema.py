@@ -44,7 +44,11 @@ NO_STEP = -1
 UNION_THREAD = -1
 """`spans.thread` of an interval that is the union over the threads of a rank."""
 
-READING_WAITS = ("next_batch", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__")
+READING_WAITS = (
+    "next_batch",
+    "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+    "enumerate(DataLoader)#_StatefulSingleProcessDataLoaderIter.__next__",
+)
 """`spans.name` of an `input_wait` in which the training thread itself reads or makes the batch. Under any other name
 the thread waits for other threads or processes."""
 

@@ -1,7 +1,8 @@
 """Finds how a PyTorch DataLoader dealt batches to its workers: the batch that each operation of a worker makes. Pure.
 
 Worker w of n makes the batches w, w + n, w + 2 n ... of a pass, one after the other. A worker whose shard is exhausted
-drops out. The loop takes the batches in the order of their index. When it takes a batch, the same worker may begin
+drops out. A pass that was resumed (torchdata's StatefulDataLoader) goes on with the worker whose turn it was. The loop
+takes the batches in the order of their index. When it takes a batch, the same worker may begin
 another: the worker's batch k waits until its batch k - p was fetched, where p is the `prefetch_factor`.
 
 A log shows none of this, so it is inferred from the reads. Either a worker reads the same amount for each batch
@@ -39,6 +40,9 @@ MIN_CONSISTENT = 0.95
 
 MAX_MISSING = 0.25
 """Largest share of the batches for which nothing was read although their worker went on to read."""
+
+RESUMED = 0.5
+"""Another worker than the first has the first turn if the begins of the batches are then explained this much better."""
 
 MAX_PREFETCH = 32
 """Largest `prefetch_factor` that is looked for."""
@@ -171,6 +175,8 @@ def dealing(loop: TrainingLoop, batches: Batches, worker_lanes: Mapping[int, int
         return None
     reads = _worker_reads(batches, worker_lanes)
     passes = loader_passes(loop, {lane: int(each.start_ns[0]) for lane, each in reads.items()}, worker_lanes)
+    # Only the first pass of a program can be a resumed one.
+    passes = (*(_resumed(each, reads) for each in passes[:1]), *passes[1:])
     late = _late_ns(passes, reads, worker_lanes)
     reads = {lane: each.earlier(late.get(lane, 0)) for lane, each in reads.items()}
     found = [_dealt_pass(each, reads) for each in passes]
@@ -237,6 +243,27 @@ def _late_ns(
                 found = int(np.quantile(over, LATEST_SHARE))
                 late[lane] = min(max(found, late.get(lane, 0), 0), worker_lanes[lane])
     return {lane: late.get(lane, 0) for lane in reads}
+
+
+def _resumed(each: LoaderPass, reads: Mapping[int, _Reads]) -> LoaderPass:
+    """The pass with its workers in the order of their turns, if another one than the first began it."""
+    turns = [dataclasses.replace(each, lanes=each.lanes[k:] + each.lanes[:k]) for k in range(len(each.lanes))]
+    unexplained = [_unexplained_ns(*_dealt_pass(turn, reads)) for turn in turns]
+    best = int(np.argmin(unexplained)) if turns else 0
+    return turns[best] if turns and unexplained[best] < RESUMED * unexplained[0] else each
+
+
+def _unexplained_ns(parts: Sequence[_Part], prefetch: int) -> float:
+    """Mean time between the begin of a batch and the moment that lets it begin: a fetch, or the end of the one before.
+
+    Without workers that were held back it does not depend on their turns.
+    """
+    found = [np.zeros(1, dtype=np.int64)]
+    for part in parts:
+        starts, before = part.starts_ns[prefetch:], part.ends_ns[prefetch - 1 : -1]
+        let = np.maximum(part.fetched_ns[: len(starts)], before)
+        found.append(np.abs(starts - let)[starts < np.iinfo(np.int64).max])
+    return float(np.concatenate(found).mean())
 
 
 def _dealt_pass(each: LoaderPass, reads: Mapping[int, _Reads]) -> tuple[list[_Part], int]:
