@@ -16,8 +16,12 @@ STABLE_ABI = "DXT_REPLAY_STABLE_ABI" in os.environ and sys.version_info >= (3, 1
 has a wheel of its own."""
 
 
+MEMORYVIEW = "dxt_replay.traces._memoryview"
+"""Cython's class of typed memory views, which the cores share: it was a third of each of them."""
+
+
 def core(name: str) -> Extension:
-    source = name.replace(".", "/") + ".pyx"
+    source = name.replace(".", "/") + (".c" if name == MEMORYVIEW else ".pyx")
     return Extension(
         name,
         [source],
@@ -54,12 +58,14 @@ setup(
             core("dxt_replay.replay.causal._lane_events"),
             core("dxt_replay.replay.simulation._simulated_storage"),
             core("dxt_replay.replay.target._small_files"),
+            core("dxt_replay.traces._memoryview"),
             core("dxt_replay.traces.measures._passes"),
             core("dxt_replay.profiler_merge.darshan._overlap_lanes"),
             core("dxt_replay.profiler_merge.export._row_text"),
             core("dxt_replay.profiler_merge.profiles.xplane._xplane"),
             core("dxt_replay.profiler_merge.recorder._page_faults"),
         ],
+        shared_utility_qualified_name=MEMORYVIEW,
         compiler_directives={"language_level": "3"},
     ),
 )

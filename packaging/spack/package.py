@@ -24,7 +24,7 @@ class PyDxtReplay(PythonPackage):
     depends_on("python@3.10:", type=("build", "link", "run"))
     depends_on("py-setuptools@68:", type="build")
     depends_on("py-wheel", type="build")
-    depends_on("py-cython@3:", type="build")
+    depends_on("py-cython@3.1:", type="build")
 
     depends_on("py-numpy@1.26:", type=("build", "run"))
     depends_on("py-pandas@2:", type=("build", "run"))
