@@ -30,6 +30,10 @@ JOBS = {
     "resumed": Loader(made=(12, 12, 12), resumed=1),
     "resumed with persistent workers": Loader(made=(9, 9, 8, 8), resumed=3, persistent=True),
     "late clocks": Loader(late_ns=25 * MS, reads=(16,), compute_ns=3 * MS),
+    "processes of one clock": Loader(one_clock=True),
+    "four threads in each worker": Loader(one_clock=True, threads=4, reads=(8,), persistent=True),
+    "more threads than reads are left": Loader(one_clock=True, threads=4, reads=(6,)),
+    "threads of a worker bound by its input": Loader(one_clock=True, threads=4, reads=(10,), compute_ns=1 * MS),
 }
 
 
@@ -56,7 +60,7 @@ def test_workers_and_their_prefetch_factor_are_found(name: str, tmp_path: Path) 
     assert found["data_loader"]["workers"] == len(loader.made)
     assert found["data_loader"]["passes"] == loader.passes + validations
     assert found["data_loader"]["persistent_workers"] == (loader.persistent and loader.passes > 1)
-    if name != "bound by its input":  # the loop fetches each batch at once, and no worker is ever far ahead
+    if "bound by its input" not in name:  # the loop fetches each batch at once, and no worker is ever far ahead
         assert found["data_loader"]["prefetch_factor"] == loader.prefetch
     assert found["feed_rule"].startswith("a DataLoader deals batches to")
 
