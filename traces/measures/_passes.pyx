@@ -170,6 +170,21 @@ cdef inline void _change_level(double *changes, int64_t rest_ns, double one, dou
     changes[3] += rate
 
 
+def add_to_bins(int64_t[::1] counts, int64_t[::1] sums, bounds, const int64_t[:] values):
+    """Count values and add them up in bins; `bounds`: ascending, the largest value of each bin but the last."""
+    cdef const int64_t[::1] bound = np.ascontiguousarray(bounds, dtype=np.int64)
+    cdef Py_ssize_t row, place = 0, bins = _alike(counts.shape[0], sums.shape[0])
+    _alike(bound.shape[0], bins - 1)
+    with nogil:
+        for row in range(values.shape[0]):
+            while place < bins - 1 and values[row] > bound[place]:
+                place += 1
+            while place and values[row] <= bound[place - 1]:
+                place -= 1
+            counts[place] += 1
+            sums[place] += values[row]
+
+
 def rates(const int64_t[:] lengths, const int64_t[:] durations, double unit):
     """float64, length / duration * unit of each row with both; and how many have a length alone."""
     cdef Py_ssize_t row, count = 0, unmeasured = 0, rows = _alike(lengths.shape[0], durations.shape[0])
