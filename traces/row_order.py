@@ -81,6 +81,8 @@ def distinct_rows(*columns: np.ndarray) -> Distinct:
     key, keys = np.zeros(len(columns[0]), dtype=np.int64), 1
     for values in columns if len(key) else ():
         low, high = int(values.min()), int(values.max())
+        if low == high:
+            continue
         if keys * (high - low + 1) > _MOST_KEYS:  # as their ranks, which are below the number of rows, both fit
             key, values = distinct(key).inverse, distinct(values).inverse
             keys, low, high = int(key.max()) + 1, 0, int(values.max())
