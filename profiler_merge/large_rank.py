@@ -91,7 +91,8 @@ class LargeRank:
             if self._threads is not None:
                 values["lane"] = self._threads.of(batch.thread[piece])
             stretch = np.searchsorted(self._limits, values["start_ns"], side="right")
-            order, counts = order_by_group(stretch), np.bincount(stretch, minlength=len(free))
+            counts = np.bincount(stretch, minlength=len(free))
+            order = order_by_group(stretch) if (stretch[1:] < stretch[:-1]).any() else slice(None)
             for name, value in values.items():
                 in_order, ends = value[order], np.cumsum(counts)
                 for number in np.flatnonzero(counts).tolist():

@@ -17,7 +17,7 @@ from dxt_replay.profiler_merge.clocks.worker_clock import align_worker
 from dxt_replay.profiler_merge.darshan.job_logs import ProcessLog, process_id
 from dxt_replay.profiler_merge.darshan.log import DarshanLog
 from dxt_replay.profiler_merge.darshan.rank_segments import RankSegments, SegmentBatch
-from dxt_replay.profiler_merge.darshan.spilled import is_spilled, return_freed_memory
+from dxt_replay.profiler_merge.darshan.spilled import is_spilled
 from dxt_replay.profiler_merge.file_notes import NO_FILE, FileNotes, KnownFiles
 from dxt_replay.profiler_merge.job_pieces import JobSetting, RankPiece
 from dxt_replay.profiler_merge.lane_facts import WORKER, LaneFacts, lane_rows
@@ -28,6 +28,7 @@ from dxt_replay.profiler_merge.profiles.event_table import Profile
 from dxt_replay.profiler_merge.rank_sources import RankSources
 from dxt_replay.profiler_merge.recorded_job import RankRows, RankSpans, WrittenRanks, rank_clock, write_ranks
 from dxt_replay.profiler_merge.stretch_rows import RowsInStretches
+from dxt_replay.traces.memory import keep_freed_memory, return_freed_memory
 from dxt_replay.traces.record_id import record_id
 from dxt_replay.traces.schema import RankClock
 from dxt_replay.traces.store.lanes import lanes_in
@@ -41,6 +42,7 @@ class OpenedJob:
     """The opened logs of a job; each is opened, and its counters are read, once."""
 
     def __init__(self, setting: JobSetting) -> None:
+        keep_freed_memory()
         self.known = LogCounters(
             ranks=setting.ranks,
             reconstruct=setting.options.reconstruct,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import mmap
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -87,12 +86,6 @@ def release(*columns: np.ndarray) -> None:
         pages = getattr(column, "_mmap", None)
         if isinstance(pages, mmap.mmap):
             pages.madvise(mmap.MADV_DONTNEED)
-
-
-def return_freed_memory() -> None:
-    """Return freed memory to the system if the C library keeps it (glibc)."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def chunks(rows: int, size: int = CHUNK_ROWS) -> Iterator[slice]:
