@@ -12,16 +12,13 @@ JOINT_COMMANDS = {"run", "regress"}
 """Commands that several processes of an MPI job run together. Python's own answer to Ctrl-C, an exception, would end
 one process and leave another for ever in the start of MPI, where no exception can be raised."""
 
-_OBJECTS_OF_START = 100_000
-"""More objects than the imports make: to look for garbage among them takes a tenth of the time of a short command."""
-
 
 def main() -> int:
     """Run the command line of this process. Returns its exit status."""
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
     if command in JOINT_COMMANDS and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # `dxt_replay.replay.commands.processes` undoes it
-    gc.set_threshold(_OBJECTS_OF_START)
+    gc.set_threshold(100_000)  # looking for garbage among what is imported takes a tenth of a short command
     if command != "record":  # its job inherits the environment
         # NumPy would start a thread on every processor, for matrices that no command has.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
