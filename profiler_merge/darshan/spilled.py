@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 import numpy as np
+import pyarrow as pa
 
 from dxt_replay.traces.errors import TargetError
 
@@ -86,6 +88,18 @@ def release(*columns: np.ndarray) -> None:
         pages = getattr(column, "_mmap", None)
         if isinstance(pages, mmap.mmap):
             pages.madvise(mmap.MADV_DONTNEED)
+
+
+def keep_freed_memory() -> None:
+    """Let the C library (glibc) keep up to 256 MiB of freed memory for the next arrays, also those of Arrow.
+
+    Memory that goes back to the system comes again in pages that are cleared: a tenth of the time of a merge.
+    """
+    with suppress(OSError, AttributeError):
+        library = ctypes.CDLL(None)
+        library.mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD
+        library.mallopt(-1, 256 << 20)  # M_TRIM_THRESHOLD
+        pa.set_memory_pool(pa.system_memory_pool())
 
 
 def chunks(rows: int, size: int = CHUNK_ROWS) -> Iterator[slice]:
