@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dxt_replay.traces.measures.stable_order import stable_order
 from dxt_replay.traces.row_order import distinct
 from dxt_replay.traces.schema import OFFSETS
+from dxt_replay.traces.stable_order import stable_order
 
 AS_RECORDED, REPAIRED, SUSPECT = range(len(OFFSETS))
 """Codes of `traces.schema.OFFSETS`."""

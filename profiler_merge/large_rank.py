@@ -21,8 +21,8 @@ from dxt_replay.profiler_merge.untraced.traced_operations import (
     ModuleOperations,
     TracedRows,
 )
-from dxt_replay.traces.measures.stable_order import stable_order
 from dxt_replay.traces.row_order import distinct, order_by_start
+from dxt_replay.traces.stable_order import stable_order
 
 STRETCH_ROWS = 1 << 18
 """Approximate number of operations of a stretch, whose rows are in memory together."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dxt_replay.traces.measures.stable_order import stable_order
+from dxt_replay.traces.stable_order import stable_order
 
 _MOST_KEYS = (1 << 63) - 1
 

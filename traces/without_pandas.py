@@ -1,5 +1,4 @@
-"""Keeps pandas and dateutil out of processes that do not use them: pyarrow imports them, if installed, with its first
-array."""
+"""Keeps pandas and dateutil out of processes that do not use them: pyarrow imports both with its first array."""
 
 from __future__ import annotations
 

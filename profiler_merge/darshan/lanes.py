@@ -12,8 +12,8 @@ from typing import Protocol
 import numpy as np
 
 from dxt_replay.profiler_merge.darshan._overlap_lanes import OverlapLanes
-from dxt_replay.traces.measures.stable_order import stable_order
 from dxt_replay.traces.row_order import distinct
+from dxt_replay.traces.stable_order import stable_order
 
 NEVER = int(np.iinfo(np.int64).min)
 """A time before all others."""

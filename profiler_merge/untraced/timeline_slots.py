@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dxt_replay.traces.measures.stable_order import places_in_groups, runs
+from dxt_replay.traces.stable_order import places_in_groups, runs
 
 OPEN_EVENT, OPERATION, CLOSE_EVENT = range(3)
 """Kinds of event; events that start together come in this order."""

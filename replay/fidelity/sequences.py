@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dxt_replay.traces.measures.operation_rows import OperationRows
-from dxt_replay.traces.measures.stable_order import runs, stable_order
 from dxt_replay.traces.schema import OPS, READ, WRITE
+from dxt_replay.traces.stable_order import runs, stable_order
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)

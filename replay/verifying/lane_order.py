@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 
 from dxt_replay.replay.verifying.checked import Difference
-from dxt_replay.traces.measures.stable_order import stable_order
 from dxt_replay.traces.row_order import distinct
+from dxt_replay.traces.stable_order import stable_order
 
 _NEVER = int(np.iinfo(np.int64).min)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dxt_replay.traces.measures.byte_planes import from_planes, from_step_planes, planes, step_planes
-from dxt_replay.traces.measures.stable_order import runs
+from dxt_replay.traces.stable_order import runs
 from dxt_replay.traces.sums import Sums
 
 EXACT_VALUES = 1 << 20

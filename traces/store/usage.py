@@ -27,15 +27,11 @@ _FOLD_ROWS = 1 << 17
 """Rows of partial counts after which they are added up."""
 
 
-_Counts = tuple[np.ndarray, ...]
-"""Arrays (n,): a column for each of _KEYS, then operations, least_length and reach; codes instead of names."""
-
-
 class UsageCounter:
     """Counts an op stream, a batch at a time. Memory: a row per rank, lane, op, api, origin and file, and 128 Ki."""
 
     def __init__(self) -> None:
-        self._parts: list[_Counts] = []
+        self._parts: list[list[np.ndarray]] = []
         self._rows = 0
         self._folded_rows = 0
 
@@ -53,7 +49,7 @@ class UsageCounter:
         self._fold()
         order = np.argsort(self._parts[0][0], kind="stable")
         names = (*_KEYS, "operations", "least_length", "reach")
-        columns = dict(zip(names, (values[order] for values in self._parts[0]), strict=True))
+        columns = {name: values[order] for name, values in zip(names, self._parts[0], strict=True)}
         return table_from_columns(columns, USAGE_SCHEMA)
 
     def _fold(self) -> None:
@@ -63,7 +59,7 @@ class UsageCounter:
         self._rows = self._folded_rows = len(self._parts[0][0])
 
 
-def _counted(batch: pa.RecordBatch | pa.Table) -> _Counts:
+def _counted(batch: pa.RecordBatch | pa.Table) -> list[np.ndarray]:
     offset, length = batch.column("offset").to_numpy(), batch.column("length").to_numpy()
     keys = [
         codes(batch, name) if name in _ENUMERATED else batch.column(name).fill_null(-1).to_numpy() for name in _KEYS
@@ -73,8 +69,8 @@ def _counted(batch: pa.RecordBatch | pa.Table) -> _Counts:
 
 def _added_up(
     keys: Sequence[np.ndarray], operations: np.ndarray | None, least_length: np.ndarray, reach: np.ndarray
-) -> _Counts:
-    """The counts of rows, in the order in which their keys appear. `operations`: one in each row when None."""
+) -> list[np.ndarray]:
+    """A column for each of _KEYS, three of counts, in the order in which keys appear. `operations`: None for ones."""
     _, first, inverse = distinct_rows(*keys)
     appearance = np.argsort(first)
     number = np.argsort(appearance)[inverse]
@@ -82,7 +78,7 @@ def _added_up(
     np.minimum.at(least, number, least_length)
     np.maximum.at(most, number, reach)
     total = np.bincount(number, operations, len(first)).astype(np.int64)  # exact below 2^53
-    return (*(key[first[appearance]] for key in keys), total, least, most)
+    return [*(key[first[appearance]] for key in keys), total, least, most]
 
 
 class StoredUsage:
