@@ -91,10 +91,8 @@ def release(*columns: np.ndarray) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let the C library (glibc) keep up to 256 MiB of freed memory for the next arrays, also those of Arrow.
-
-    Memory that goes back to the system comes again in pages that are cleared: a tenth of the time of a merge.
-    """
+    """Let the C library (glibc) keep up to 256 MiB of freed memory for the next arrays, also those of Arrow: pages that
+    come back from the system are cleared, which takes a tenth of the time of a merge."""
     with suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)
         library.mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD
