@@ -17,9 +17,9 @@ import numpy as np
 from dxt_replay.traces.layers import FileLayers, file_layers
 from dxt_replay.traces.measures._passes import mix_prints, operation_prints
 from dxt_replay.traces.measures.operation_rows import OperationRows, operation_rows
-from dxt_replay.traces.measures.stable_order import places_in_groups, runs, stable_order
 from dxt_replay.traces.row_order import distinct_rows
 from dxt_replay.traces.schema import OPS, READ, RECONSTRUCTED, WRITE, codes
+from dxt_replay.traces.stable_order import places_in_groups, runs, stable_order
 from dxt_replay.traces.store.reader import Capture
 
 OPEN, CLOSE, SYNC = (OPS.index(name) for name in ("open", "close", "sync"))

@@ -13,8 +13,8 @@ import numpy as np
 
 from dxt_replay.traces.measures._passes import KeyTable, add_sequences
 from dxt_replay.traces.measures.operation_rows import OperationRows
-from dxt_replay.traces.measures.stable_order import runs, stable_order
 from dxt_replay.traces.schema import OPS, READ, WRITE
+from dxt_replay.traces.stable_order import runs, stable_order
 
 OTHER_OPS = tuple(name for code, name in enumerate(OPS) if code not in (READ, WRITE))
 LANE_BITS = 32

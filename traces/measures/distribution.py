@@ -14,7 +14,7 @@ import numpy as np
 
 from dxt_replay.traces.measures._passes import count_rounded, count_whole, has_more_hashes
 from dxt_replay.traces.measures.byte_planes import from_planes, from_step_planes, planes, step_planes
-from dxt_replay.traces.measures.stable_order import runs
+from dxt_replay.traces.stable_order import runs
 from dxt_replay.traces.sums import Sums
 
 EXACT_VALUES = 1 << 20

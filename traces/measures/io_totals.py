@@ -15,8 +15,8 @@ from dxt_replay.traces.measures._passes import rates
 from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
 from dxt_replay.traces.measures.intervals import BoundedUnion, Intervals, StreamingUnion, group_unions
 from dxt_replay.traces.measures.operation_rows import OperationRows
-from dxt_replay.traces.measures.stable_order import runs
 from dxt_replay.traces.schema import WRITE
+from dxt_replay.traces.stable_order import runs
 from dxt_replay.traces.sums import Sums
 from dxt_replay.traces.units import MIB, NS_PER_S
 

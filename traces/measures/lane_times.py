@@ -12,7 +12,7 @@ from dxt_replay.traces.measures._passes import KeyTable, follow_lanes
 from dxt_replay.traces.measures.byte_planes import from_step_planes, step_planes
 from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
 from dxt_replay.traces.measures.operation_rows import OperationRows
-from dxt_replay.traces.measures.stable_order import places_in_groups, stable_order
+from dxt_replay.traces.stable_order import places_in_groups, stable_order
 from dxt_replay.traces.sums import Sums
 
 MAX_SAMPLES = 1 << 20
