@@ -31,6 +31,7 @@ _BACKENDS = {
     "HDF5": HDF5,
     "MMAP": MAPPED,
     "S3": POSIX,
+    "S3_REFUSED": NULL,
 }
 _BACKEND_OF_API = np.array([_BACKENDS[api] for api in APIS], dtype=np.int8)
 _STREAM, _COLLECTIVE = APIS.index("STDIO"), APIS.index("MPIIO_COLL")
