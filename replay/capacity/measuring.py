@@ -27,6 +27,10 @@ BUSY_PCT = 90.0
 """Share of its processors from which on a replay is limited by them."""
 
 
+SATURATED_PCT = 90.0
+"""Share of the machine's processor time from which on a client of objects, not the store, is the limit."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actions:
     """The public functions `stage`, `unstage` and `run`, which lie above this folder and are handed in.
@@ -137,6 +141,10 @@ def searched(search: Search, measure: Measuring, runs: list[LoadRun]) -> str:
         return MEMORY
     if search.failing is None:
         return NOTHING
+    # A client of objects spends processor time on each request, which a run without I/O does not show.
+    busy = [run.processors_pct or 0.0 for run in runs if run.ranks == search.failing and run.storage]
+    if "://" in str(measure.target) and min(busy) >= SATURATED_PCT:
+        return MACHINE
     # The same load without I/O. If it too misses the limit, or causes most of the loss, then the machine that
     # replays is the limit, and the storage was not measured.
     runs.append(measure(search.failing, storage=False))
