@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -106,7 +108,7 @@ def test_bins_hold_the_values_up_to_their_bound(values: list[int]) -> None:
     small = [value % 5000 for value in values]
     add_to_bins(counts, sums, [0, 100, 1024], np.array(small, dtype=np.int64))
     edges = [-1, 0, 100, 1024, 1 << 62]
-    bins = [[v for v in small if low < v <= high] for low, high in zip(edges, edges[1:], strict=False)]
+    bins = [[v for v in small if low < v <= high] for low, high in pairwise(edges)]
     assert (counts.tolist(), sums.tolist()) == ([len(each) for each in bins], [sum(each) for each in bins])
 
 
