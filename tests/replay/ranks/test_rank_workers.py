@@ -134,12 +134,13 @@ def test_a_worker_of_dask_that_died_and_was_replaced_is_said(tmp_path: Path) -> 
     distributed = pytest.importorskip("distributed", reason="the extra [dask] is not installed")
     said: list[str] = []
     options = {"threads_per_worker": 1, "dashboard_address": None, "worker_dashboard_address": None}
-    with distributed.LocalCluster(n_workers=2, processes=True, protocol="tcp://", **options) as cluster:
-        with dask_workers(cluster.scheduler_address) as workers:
-            workers.on_death = said.append
-            with workers.results(Dying(tmp_path, once=True), range(6)) as results:
-                assert list(results) == list(range(6))
-            wait_until(lambda: bool(said))
+    with ExitStack() as stack:
+        cluster = distributed.LocalCluster(n_workers=2, processes=True, protocol="tcp://", **options)
+        workers = stack.enter_context(dask_workers(stack.enter_context(cluster).scheduler_address))
+        workers.on_death = said.append
+        results = stack.enter_context(workers.results(Dying(tmp_path, once=True), range(6)))
+        assert list(results) == list(range(6))
+        wait_until(lambda: bool(said))
     assert len(list(tmp_path.glob("1-*"))) == 2
     assert len(said) == 1
     assert "a worker of Dask died (tcp://127.0.0.1:" in said[0]
