@@ -4,9 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -136,26 +134,16 @@ def test_a_worker_of_dask_that_died_and_was_replaced_is_said(tmp_path: Path) -> 
     distributed = pytest.importorskip("distributed", reason="the extra [dask] is not installed")
     said: list[str] = []
     options = {"threads_per_worker": 1, "dashboard_address": None, "worker_dashboard_address": None}
-    with (
-        distributed.LocalCluster(n_workers=2, processes=True, protocol="tcp://", **options) as cluster,
-        dask_workers(cluster.scheduler_address) as workers,
-    ):
+    with ExitStack() as stack:
+        cluster = distributed.LocalCluster(n_workers=2, processes=True, protocol="tcp://", **options)
+        workers = stack.enter_context(dask_workers(stack.enter_context(cluster).scheduler_address))
         workers.on_death = said.append
-        with workers.results(Dying(tmp_path, once=True), range(6)) as results:
-            assert list(results) == list(range(6))
+        results = stack.enter_context(workers.results(Dying(tmp_path, once=True), range(6)))
+        assert list(results) == list(range(6))
         wait_until(lambda: bool(said))
     assert len(list(tmp_path.glob("1-*"))) == 2
     assert len(said) == 1
     assert "a worker of Dask died (tcp://127.0.0.1:" in said[0]
-
-
-def test_another_server_is_no_scheduler_of_dask() -> None:
-    pytest.importorskip("distributed", reason="the extra [dask] is not installed")
-    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server, ExitStack() as stack:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        stack.callback(server.shutdown)
-        with pytest.raises(WorkerError, match=r"--dask tcp://127.0.0.1:\d+: no scheduler of Dask answers there"):
-            stack.enter_context(dask_workers(f"tcp://127.0.0.1:{server.server_port}"))
 
 
 def test_ctrl_c_of_an_mpi_job_leaves_no_files(tmp_path: Path) -> None:
