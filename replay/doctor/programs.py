@@ -17,6 +17,7 @@ CORES = (
     "dxt_replay.replay.causal._lane_events",
     "dxt_replay.replay.simulation._simulated_storage",
     "dxt_replay.replay.target._small_files",
+    "dxt_replay.traces._memoryview",
     "dxt_replay.traces.measures._passes",
     "dxt_replay.profiler_merge.darshan._overlap_lanes",
     "dxt_replay.profiler_merge.export._row_text",
