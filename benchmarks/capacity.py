@@ -3,8 +3,8 @@
 Loop devices with ext4 are limited to bytes or requests a second by a control group, and a FUSE file system serves one
 read after the other, each in a given time. A rank computes c s in a step and reads b bytes (or r files, one request
 each) ahead of it, so a storage of B bytes a second carries B c / (u b) ranks at a utilisation of u. Each limit is half
-a rank above a whole number. Two more cases measure no storage: a replay on one processor, and a tmpfs. Needs root,
-loop devices and FUSE; 20 minutes.
+a rank above a whole number. Two more cases measure no storage: a replay on one processor, and a tmpfs. Needs
+root, loop devices and FUSE; 20 minutes.
 """
 
 from __future__ import annotations

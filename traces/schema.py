@@ -65,8 +65,9 @@ BACKGROUND_SAVE, BACKGROUND_WAIT = "checkpoint_async", "checkpoint_wait"
 in which it waits for the end of that save."""
 
 _ENUM = pa.dictionary(pa.int8(), pa.string())
-OPEN_FLAGS = ("read", "write", "append", "create", "exclusive", "truncate", "direct", "sync")
-"""What bit i of `operations.open_flags` stands for. POSIX's own numbers differ by processor architecture."""
+OPEN_FLAGS = ("read", "write", "append", "create", "exclusive", "truncate", "direct", "sync", "sequential")
+"""What bit i of `operations.open_flags` stands for. POSIX's own numbers differ by processor architecture. `sequential`:
+the program announced sequential reads (POSIX_FADV_SEQUENTIAL), for which the kernel doubles its read-ahead."""
 
 VOCABULARY: Mapping[str, tuple[str, ...]] = {
     "op": OPS,
