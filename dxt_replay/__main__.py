@@ -16,13 +16,11 @@ one process and leave another for ever in the start of MPI, where no exception c
 def main() -> int:
     """Run the command line of this process. Returns its exit status."""
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
-    if command in ("summary", "report", "compare", "merge"):  # they start no program of the user's, which would get it
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads spin for 50 ms, and nothing here uses them
     if command in JOINT_COMMANDS and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # `dxt_replay.replay.commands.processes` undoes it
     gc.set_threshold(100_000)  # looking for garbage among what is imported takes a tenth of a short command
     if command != "record":  # its job inherits the environment
-        # NumPy would start a thread on every processor, for matrices that no command has.
+        # NumPy would start a thread on every processor, which spins for 50 ms, for matrices that no command has.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from dxt_replay.replay.commands.main import main as run_command_line
     from dxt_replay.traces.without_pandas import keep_pandas_out
