@@ -36,8 +36,8 @@ ADD: add `amount` to the counter in `slot`. Lanes that wait for it are woken whe
 The lanes share the counters. All items of a counter have the same `place`, and each `amount` that is waited for is a
 multiple of it. `replay.plan.plan_row` makes items with a named field for each of these values."""
 
-READ_AHEAD = 1
-"""Value of `place` of an OPEN."""
+READ_AHEAD = -2
+"""Value of `place` of an OPEN; no recorded offset is below -1."""
 
 PLAN_ROW = np.dtype(
     [
