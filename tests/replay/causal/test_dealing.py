@@ -29,8 +29,6 @@ JOBS = {
     "validation in between": Loader(made=(25, 24), validate_every=10, persistent=True),
     "resumed": Loader(made=(12, 12, 12), resumed=1),
     "resumed with persistent workers": Loader(made=(9, 9, 8, 8), resumed=3, persistent=True),
-        made=(3, 2, 2), passes=2, reads=(12,), compute_ns=8 * MS, resumed=0
-    ),
     "late clocks": Loader(late_ns=25 * MS, reads=(16,), compute_ns=3 * MS),
     "processes of one clock": Loader(one_clock=True),
     "four threads in each worker": Loader(one_clock=True, threads=4, reads=(8,), persistent=True),
@@ -69,9 +67,7 @@ def test_workers_and_their_prefetch_factor_are_found(name: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("resumed", [None, 0])
 def test_a_short_pass_is_not_taken_for_a_resumed_one(resumed: int | None, tmp_path: Path) -> None:
-    loader = Loader(
-        made=(3, 2, 2), passes=2, reads=(12,), compute_ns=8 * MS, jitter=0.05, seed=664443, resumed=resumed
-    )
+    loader = Loader(made=(3, 2, 2), passes=2, reads=(12,), compute_ns=8 * MS, jitter=0.05, seed=664443, resumed=resumed)
     capture = capture_of(tmp_path, loader, SLOW)
     truth = run(loader, FAST).elapsed_ns - capture.time_span_ns[0]
     assert predicted_ns(capture, steps_of(capture), FAST) == pytest.approx(truth, rel=0.04)
