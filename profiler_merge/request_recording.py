@@ -32,7 +32,7 @@ from dxt_replay.traces.store.index import OPS_FOLDER
 from dxt_replay.traces.store.lanes import written_lanes
 from dxt_replay.traces.store.writer import OpsWriter
 from dxt_replay.traces.units import format_counted
-from dxt_replay.traces.unseen import unseen_warnings, with_requests, without_requests
+from dxt_replay.traces.unseen import received, unseen_warnings, with_requests, without_requests
 from dxt_replay.traces.workers.workers import Workers
 
 _NULLABLE = ("other_file_id", "first_byte_ns", "status", "connection")
@@ -160,7 +160,8 @@ class RequestRecording:
         written.stored += 0 if alone else len(rows)
         table = self._table(rows, ranks, found.files.num_rows, written)
         _insert(self._folder, table)
-        unseen = without_requests(found.coverage.unseen, self.requests)
+        seen = tuple(received(self.requests.received, 0, 0, found.coverage.unseen))
+        unseen = without_requests(seen, self.requests)
         counted = moved_bytes(found.files, "posix_bytes_", "stdio_bytes_")
         old = set(unseen_warnings(found.coverage.unseen))
         warnings = [text for text in found.warnings if text not in old] + unseen_warnings(unseen)
