@@ -1,12 +1,13 @@
 """Counts the bytes that each TCP connection of Python's sockets received, whichever client made it.
 
-`record` polls connections from outside and misses those that end between two polls, such as one for each `requests.get`.
+`record` polls connections from outside and misses those that end between two polls, such as one for each GET.
 """
 
 from __future__ import annotations
 
 import socket
 import struct
+from contextlib import suppress
 from typing import Any
 
 from .log import note_received
@@ -20,10 +21,8 @@ def of_sockets(module: Any) -> None:
     close = module.socket._real_close
 
     def _real_close(self: Any, *arguments: Any, **more: Any) -> None:
-        try:
+        with suppress(OSError, struct.error):  # never connected, reset by the peer, or an old kernel
             _note(self)
-        except (OSError, struct.error):  # never connected, reset by the peer, or an old kernel
-            pass
         close(self, *arguments, **more)
 
     module.socket._real_close = _real_close

@@ -111,9 +111,9 @@ class ObjectBackend(Backend):
         return length
 
     def close(self, handle: ObjectFile) -> None:
-        """Put the object if it was written to: one PUT, or a multipart upload above the size of a part. Raises: OSError.
+        """Put the object if it was written to: one PUT, or a multipart upload above the size of a part.
 
-        It keeps at least its size before, for which a HEAD asks if no open was recorded.
+        Raises: OSError. It keeps at least its size before, for which a HEAD asks if no open was recorded.
         """
         written = handle.written
         if written is None:
