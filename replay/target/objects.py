@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.replay.objects.place import PART_BYTES, ObjectPlace, parse_object_url
+from dxt_replay.replay.objects.place import ObjectPlace, parse_object_url
 from dxt_replay.replay.objects.requests import (
     create,
     delete_object,
@@ -131,17 +131,17 @@ class ObjectTarget:
             yield None if size is None else ObjectReader(client=self.client, key=key, size=size)
 
     def put(self, path: str, blocks: Iterable[bytes | memoryview], *, replace: bool, sync: bool) -> None:
-        """One PUT, or a multipart upload above PART_BYTES, after which the store is asked for the size."""
+        """One PUT, or a multipart upload from the size of a part on, after which the store is asked for the size."""
         key = self.place.key(path)
         with self._refused("write", path):
             if not replace and size_if_there(self.client, key) is not None:
                 raise foreign(self.shown(path))
             rest = _Counted(blocks)
-            begin = rest.up_to(PART_BYTES)
-            if len(begin) < PART_BYTES:
+            begin = rest.up_to(self.place.part_bytes)
+            if len(begin) < self.place.part_bytes:
                 put_whole(self.client, key, begin)
                 return
-            put_parts(self.client, key, rest.after(begin))
+            put_parts(self.client, key, rest.after(begin), self.place.part_bytes)
             found = size_if_there(self.client, key)
         if found != rest.bytes:
             raise TargetError(f"{self.shown(path)} has {found} of {rest.bytes} bytes after its upload: stage again")
