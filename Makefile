@@ -99,22 +99,22 @@ mutations:  ## check that the tests notice changes of the ten most important mod
 survey-logs:  ## merge every Darshan log below LOGS=DIR, and list traced, rebuilt and met operations
 	$(PYTHON) -m benchmarks.log_survey $(LOGS)
 
-commands:  ## write docs/commands.md from the commands' own help
-	PYTHONPATH=. $(PYTHON) docs/write_commands.py > docs/commands.md.new && mv docs/commands.md.new docs/commands.md
-
 pictures:  ## draw docs/pictures from the bundled recordings and the tables of the pages
 	PYTHONPATH=. $(PYTHON) docs/write_pictures.py
 
 words:  ## count the words of the pages by kind
-	$(PYTHON) docs/count_words.py
+	PYTHONPATH=. $(PYTHON) docs/count_words.py
 
-schemas:  ## write dxt_replay/schemas/*.json from the types of the results and docs/tables.md; two minutes
+schemas:  ## write dxt_replay/schemas/*.json from the types of the results, with the descriptions that they have; three minutes
 	PYTHONPATH=. $(PYTHON) docs/write_schemas.py
 
 docs:  ## build the site into docs/_build; warnings are errors; needs docs/requirements.txt
 	$(PYTHON) -m sphinx --fail-on-warning --keep-going --nitpicky --quiet -b html docs docs/_build
 
-man:  ## write the man page docs/_build/dxt-replay.1 from docs/commands.md; needs docs/requirements.txt
+linkcheck:  ## try every link of the site, those to other hosts too; needs docs/requirements.txt
+	$(PYTHON) -m sphinx --quiet -b linkcheck docs docs/_build/linkcheck
+
+man:  ## write the man page docs/_build/dxt-replay.1 from the help of the commands; needs docs/requirements.txt
 	$(PYTHON) -m sphinx --quiet -b man docs docs/_build
 
 demo:  ## run the main job on the bundled captures
@@ -124,4 +124,4 @@ clean:  ## remove the files that a build leaves
 	rm -rf build dist docs/_build *.egg-info
 	find profiler_merge replay \( -name '*.so' -o -name '*.c' \) -delete
 
-.PHONY: help install build wheels sdist test-sdist commands schemas pictures words docs man test test-fast test-mpi test-browser test-slow test-faults test-workloads lint bench bench-prediction bench-agreement bench-pipelines bench-noise bench-scale bench-file-systems bench-history figures mutations survey-logs fuzz demo clean
+.PHONY: help install build wheels sdist test-sdist schemas pictures words docs linkcheck man test test-fast test-mpi test-browser test-slow test-faults test-workloads lint bench bench-prediction bench-agreement bench-pipelines bench-noise bench-scale bench-file-systems bench-history figures mutations survey-logs fuzz demo clean

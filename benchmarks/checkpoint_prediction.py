@@ -1,15 +1,16 @@
-"""Does a replay with the pace `steps` predict what distributed checkpoints cost on slower storage?
+"""Does a recording predict what distributed checkpoints cost on slower storage, on each rank?
 
 `benchmarks.checkpoint_application` runs on an unlimited loop device under `record`, with 2 and with 4 ranks, saving in
 the foreground and in the background. Then a control group limits the device. There the job itself runs, which is the
-truth, and its capture is replayed. Compared are the time of the restore, and the stall: by how much a step with a save
-is longer than the others.
+truth, and its capture is replayed with the pace `steps`. Compared are, on each rank, the time of the restore, by how
+much a step with a save is longer than the others (the stall), and the time of all steps. The time of restore and steps
+together is also simulated, on a model of the limit.
 
-    python -m benchmarks.checkpoint_prediction --python VENV/bin/python [--ranks N ...] [--repeat N] [--target DIR]
-        [--rate BYTES_PER_S] [--json]
+    python -m benchmarks.checkpoint_prediction --python VENV/bin/python [--darshan LIB/libdarshan.so] [--ranks N ...]
+        [--saves save async_save] [--repeat N] [--target DIR] [--rate BYTES_PER_S] [--json]
 
-The interpreter needs torch, dxt-replay, and torchrun beside it. Needs root, strace, loop devices and the block I/O
-controller.
+The interpreter needs torch, dxt-replay, and torchrun beside it. Without --darshan the job is recorded with strace,
+whose own cost then counts as time of the job. Needs root, loop devices and the block I/O controller.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import statistics
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -35,19 +35,31 @@ from dxt_replay.traces.schema import NO_STEP
 from dxt_replay.traces.store.reader import open_capture
 
 RANKS = (2, 4)
+SAVES = ("save", "async_save")
 BYTES_PER_S = 12 << 20
 LIMIT_PCT = 10.0
-"""Largest error of a predicted time, per cent."""
+"""Largest error of a predicted time of a rank, per cent."""
 
-Times = dict[str, float]
-"""Seconds: `restore_s`, `stall_s` and `steps_s`, each the mean over the ranks."""
+MODEL = """
+storage_model: 1
+name: limited device
+operations: {{read: 50us, write: 50us, open: 50us, sync: 500us}}
+limits:
+  - {{each: system, of: [read], rate: {rate}B/s, step: 100ms}}
+  - {{each: system, of: [write], rate: {rate}B/s, step: 100ms}}
+cache: {{size: 4GiB, hit: {{latency: 5us, bandwidth: 5GB/s}}, dirty: 1GiB, read_ahead: 128KiB}}
+"""
+"""The limited device, for `simulate`."""
+
+TIMES = ("restore", "stall", "steps")
+"""What is compared, in seconds: a row of these for each rank."""
 
 
 class _Jobs:
     """Runs of one application with its files on a device; `scratch` is elsewhere."""
 
-    def __init__(self, background: bool, ranks: int, chosen: argparse.Namespace, device: Mounted, scratch: Path):
-        self._training, self._ranks, self._device = CheckpointTraining(background=background), ranks, device
+    def __init__(self, save: str, ranks: int, chosen: argparse.Namespace, device: Mounted, scratch: Path) -> None:
+        self._training, self._ranks = CheckpointTraining(background=save == "async_save"), ranks
         self._python, self._output = Path(chosen.python), scratch / "output"
         assert device.device is not None
         self._limits = {device.device: {"rbps": chosen.rate, "wbps": chosen.rate}}
@@ -55,7 +67,8 @@ class _Jobs:
         self._files, self._twin = device.folder / "files", device.folder / "twin"
         self._files.mkdir()
         run_in(self._command(write=True), None)
-        run_command("record", "--with", "strace", "-o", str(self._capture), "--", *self._command())
+        tracer = ("--with", "darshan", "--library", chosen.darshan) if chosen.darshan else ("--with", "strace")
+        run_command("record", *tracer, "-o", str(self._capture), "--", *self._command())
 
     def _command(self, *, write: bool = False) -> list[str]:
         shutil.rmtree(self._output, ignore_errors=True)
@@ -67,17 +80,17 @@ class _Jobs:
         start = [str(self._python.with_name("torchrun")), "--nproc-per-node", str(self._ranks)]
         return [*start, "-m", "benchmarks.checkpoint_application", str(self._config)]
 
-    def truth(self) -> Times:
-        """What the job itself takes, from a cold cache on the limited device."""
+    def truth(self) -> np.ndarray:
+        """What the job itself takes, from a cold cache on the limited device: (ranks, TIMES)."""
         drop(self._files)
         command = self._command()
         with limited(self._limits) as procs:
             run_in(command, procs)
         found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(self._output.glob("rank*.json"))]
-        return self._times([each["restore_s"] for each in found], [each["steps_s"] for each in found])
+        return np.array([self._times(each["restore_s"], each["steps_s"]) for each in found])
 
-    def replay(self) -> Times:
-        """What the replay takes there."""
+    def replay(self) -> np.ndarray:
+        """What the replay takes there, as `truth`."""
         capture, output = str(self._capture), self._capture.with_name("replay.capture")
         run_command("stage", capture, "--target", str(self._twin))
         drop(self._twin)
@@ -85,69 +98,83 @@ class _Jobs:
             options = ("--pace", "steps", "--cold", "--force", "-o", str(output))
             run_command("run", capture, "--target", str(self._twin), *options, procs=procs)
         run_command("stage", capture, "--target", str(self._twin), "--remove")
-        restores, steps = [], []
+        spans = open_capture(output).spans.to_pandas()
+        found = []
         for rank in range(self._ranks):
-            spans = open_capture(output).spans.to_pandas().query(f"rank == {rank}")
-            restore = spans[(spans["kind"] == "checkpoint") & (spans["step"] == 0)]
-            restores.append((restore["end_ns"].max() - restore["start_ns"].min()) / 1e9)
-            begun = spans[(spans["kind"] == "step") & (spans["step"] != NO_STEP)].sort_values("step")
-            ends = begun["end_ns"].to_numpy()
-            steps.append((np.diff(ends, prepend=restore["end_ns"].max()) / 1e9).tolist())
-        return self._times(restores, steps)
+            mine = spans[spans["rank"] == rank]
+            restore = mine[(mine["kind"] == "checkpoint") & (mine["step"] == 0)]
+            begun, restored = restore["start_ns"].min(), restore["end_ns"].max()
+            steps = mine[(mine["kind"] == "step") & (mine["step"] != NO_STEP)].sort_values("step")
+            lasted = np.diff(steps["end_ns"].to_numpy(), prepend=restored) / 1e9
+            found.append(self._times((restored - begun) / 1e9, lasted))
+        return np.array(found)
 
-    def _times(self, restores: list[float], steps: list[list[float]]) -> Times:
-        """restores: seconds of each rank. steps: seconds of each step of each rank, the first without the restore."""
+    def simulated(self, rate: int) -> float:
+        """Seconds of restore and steps by `simulate`."""
+        model = self._capture.with_name("model.yaml")
+        model.write_text(MODEL.format(rate=rate), encoding="utf-8")
+        found = json.loads(run_command("simulate", str(self._capture), "--storage", str(model), "--json"))
+        return float(found["training_s"])
+
+    def _times(self, restore_s: float, steps_s: Any) -> list[float]:
+        """TIMES of a rank. steps_s: seconds of each step, the first without the restore."""
         training = self._training
         saves = np.array([training.saves(step) for step in range(training.steps)])
-        times = np.array(steps)[:, : training.steps]
-        usual = np.median(times[:, ~saves])
-        return {
-            "restore_s": float(np.mean(restores)),
-            "stall_s": float(times[:, saves].mean() - usual),
-            "steps_s": float(times.sum(axis=1).mean()),
-        }
+        steps = np.array(steps_s)[: training.steps]
+        return [restore_s, float(steps[saves].mean() - np.median(steps[~saves])), float(steps.sum())]
 
 
 def measure(chosen: argparse.Namespace) -> dict[str, Any]:
-    """Per application: the times of each true run and of each replay, and the errors of their medians."""
+    """Per job: the times of each rank in each true run and each replay, and the errors of the medians."""
     rows = []
     for ranks in chosen.ranks:
-        for background in (False, True):
+        for save in chosen.saves:
             with ExitStack() as stack:
                 place = tempfile.TemporaryDirectory(prefix="dxt-replay-checkpoint-", dir=chosen.target)
                 scratch = Path(stack.enter_context(place))
                 device = stack.enter_context(mounted(Storage(kind="ext4"), scratch))
-                jobs = _Jobs(background, ranks, chosen, device, scratch)
-                runs = [(jobs.truth(), jobs.replay()) for _ in range(chosen.repeat)]
-            truths, replays = ([run[side] for run in runs] for side in (0, 1))
-            rows.append({"ranks": ranks, "background": background, "truth": truths, "replayed": replays})
-            rows[-1]["error_pct"] = {name: _error_pct(truths, replays, name) for name in truths[0]}
+                jobs = _Jobs(save, ranks, chosen, device, scratch)
+                runs = np.array([(jobs.truth(), jobs.replay()) for _ in range(chosen.repeat)])
+                simulated = jobs.simulated(chosen.rate)
+            rows.append({"ranks": ranks, "save": save, **_row(runs, simulated)})
             print(line(rows[-1]), file=sys.stderr, flush=True)
-    worst = max(abs(error) for row in rows for name, error in row["error_pct"].items())
+    worst = max(abs(error) for row in rows for each in row["error_pct"] for error in each)
     return {"rows": rows, "worst_error_pct": worst, "required_pct": LIMIT_PCT}
 
 
-def _median(runs: list[Times], name: str) -> float:
-    return statistics.median(run[name] for run in runs)
-
-
-def _error_pct(truths: list[Times], replays: list[Times], name: str) -> float:
-    return 100.0 * (_median(replays, name) / _median(truths, name) - 1.0)
+def _row(runs: np.ndarray, simulated_s: float) -> dict[str, Any]:
+    """runs: seconds, (runs, truth and replay, ranks, TIMES)."""
+    truths, middle = runs[:, 0], np.median(runs, axis=0)
+    training_s = float((middle[0, :, TIMES.index("restore")] + middle[0, :, TIMES.index("steps")]).mean())
+    return {
+        "simulated_error_pct": 100.0 * (simulated_s / training_s - 1.0),
+        "truth_s": truths.tolist(),
+        "replayed_s": runs[:, 1].tolist(),
+        "median_s": middle.mean(axis=1).tolist(),
+        "spread_pct": (100.0 * np.ptp(truths, axis=0) / middle[0]).max(axis=0).tolist(),
+        "error_pct": (100.0 * (middle[1] / middle[0] - 1.0)).tolist(),
+    }
 
 
 def line(row: dict[str, Any]) -> str:
-    """A row for people: predicted / true seconds, medians, and the error."""
-    what = f"{row['ranks']} ranks, {'async_save' if row['background'] else 'save':<10}"
-    for name, error in row["error_pct"].items():
-        what += f"  {name[:-2]} {_median(row['replayed'], name):.2f} / {_median(row['truth'], name):.2f} {error:+.1f} %"
-    return what
+    """A row for people: of each time the predicted and true seconds (median of the runs, mean of the ranks), the
+    smallest and largest error of a rank, and the widest spread of the true runs of a rank."""
+    what = f"{row['ranks']} ranks, {row['save']:<10}"
+    truth, replayed = row["median_s"]
+    for number, name in enumerate(TIMES):
+        errors = [each[number] for each in row["error_pct"]]
+        what += f"  {name} {replayed[number]:.2f} / {truth[number]:.2f} s, {min(errors):+.1f} to {max(errors):+.1f} %"
+        what += f" (truth +-{row['spread_pct'][number] / 2:.1f} %)"
+    return f"{what}  simulated {row['simulated_error_pct']:+.1f} %"
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", required=True)
+    parser.add_argument("--darshan", help="libdarshan.so, built without MPI")
     parser.add_argument("--ranks", type=int, nargs="*", default=list(RANKS))
+    parser.add_argument("--saves", nargs="*", choices=SAVES, default=list(SAVES))
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--rate", type=int, default=BYTES_PER_S, help="of the device, bytes/s")
     parser.add_argument("--target", type=Path, help="directory for the images of the devices")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+
+from reference import generated  # noqa: E402
 
 
 def _value(file: str, pattern: str) -> str:
@@ -32,14 +36,14 @@ html_css_files = ["site.css"]
 html_show_copyright = False
 man_pages = [("commands", project, _value("setup.cfg", r"^description = (.+)$"), author, 1)]
 copybutton_prompt_text = "$ "
-linkcheck_ignore = ["https?://"]  # not every machine that builds the site reaches others
 
 
-def link_to_repository(app: Sphinx, name: str, source: list[str]) -> None:
-    """Lead links to files above this folder, which are no pages of the site, to the repository."""
+def complete(app: Sphinx, name: str, source: list[str]) -> None:
+    """Add what the code describes, and lead links to files above this folder, which are no pages, to the repository."""
+    source[0] += generated(name)
     source[0] = re.sub(r"\]\((?:\.\./)+(?=(?:[A-Z]\w*|packaging/\w*)\b)", f"]({HOME}/blob/main/", source[0])
 
 
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
-    app.connect("source-read", link_to_repository)
+    app.connect("source-read", complete)

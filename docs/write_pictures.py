@@ -261,11 +261,11 @@ def verdicts() -> Picture:
     rows: list[tuple[str, float, float, float]] = [
         (
             f"{row[0]}, {row[1]}",
-            float(row[4].split()[0]),
-            float(row[5].split(" to ")[0]),
-            float(row[5].split(" to ")[1]),
+            float(row[2].split()[0]),
+            float(row[3].split(" to ")[0]),
+            float(row[3].split(" to ")[1]),
         )
-        for row in _cells("trust.md", "| change | workload | expected")
+        for row in _cells("trust.md", "| change | workload | time")
     ]
     left, step = 300, 19
     picture = Picture("Ratio and interval of each known change of a file system", WIDTH, 90 + step * len(rows))

@@ -1,4 +1,7 @@
-"""Writes dxt_replay/schemas/*.json: `python docs/write_schemas.py`. mypy tells the types of what `as_json` makes."""
+"""Writes dxt_replay/schemas/*.json: `python docs/write_schemas.py`. mypy tells the types of what `as_json` makes.
+
+The description of each key is written by hand in these files, and kept.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ import pyarrow as pa
 from mypy import build, nodes, types
 from mypy.main import process_options
 
-from dxt_replay.profiler_merge.analysis.tables import TABLES
+from dxt_replay.profiler_merge.analysis.tables import COLUMNS, TABLES
 from dxt_replay.replay.commands.json_output import OUTPUT_SCHEMA_VERSION
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -50,12 +53,15 @@ RESULTS = {
 }
 """Name of the schema -> class of the result, below dxt_replay."""
 
-SECTIONS = {
+COMMANDS = {
+    "compare-floor": "compare --floor",
     "compare-log": "compare CAPTURE REPLAY.darshan",
     "generate-check": "generate --check",
     "merge-each": "merge --each",
+    "run-repeat": "run --repeat",
+    "summary-jobs": "summary JOBS",
 }
-"""Name of the schema -> command in the headings of docs/tables.md, where they differ."""
+"""Name of the schema -> command, where they differ."""
 
 WITHOUT_IO = re.compile(r"(operations|bytes|io_time_s)/.*|files|in_flight_s|other_io_s|loop/(io_|storage_).*")
 """Keys of `summary` that are null if no I/O was recorded (`without_io`)."""
@@ -277,7 +283,7 @@ def of_arrow(kind: pa.DataType) -> Schema:
 
 
 def rows(schema: pa.Schema) -> Schema:
-    inner = {field.name: of_arrow(field.type) for field in schema}
+    inner = {field.name: {"description": COLUMNS[field.name].meaning, **of_arrow(field.type)} for field in schema}
     return {"type": "array", "items": {"type": "object", "properties": inner, "required": list(inner)}}
 
 
@@ -293,16 +299,16 @@ def nullable_without_io(schema: Schema, above: str = "") -> Schema:
 
 
 def document(name: str, schema: Schema) -> Schema:
-    """The whole schema of a command, with the meanings of docs/tables.md."""
-    command = SECTIONS.get(name, name)
-    page = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
-    section = page.partition(f"## Keys of `{command} --json`\n")[2].partition("\n## ")[0]
-    meanings = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", section, flags=re.MULTILINE))
-    keys = {key: {**({"description": meanings[key]} if key in meanings else {}), **each}
+    """The whole schema of a command, with the descriptions that the shipped file has: these are written by hand."""
+    path = FOLDER / f"{name}.json"
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"properties": {}}
+    described = {key: each["description"] for key, each in before["properties"].items() if "description" in each}
+    keys = {key: {**({"description": described[key]} if key in described else {}), **each}
             for key, each in schema["properties"].items()}  # fmt: skip
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"dxt-replay {command} --json",
+        "title": f"dxt-replay {COMMANDS.get(name, name)} --json",
+        **({"description": before["description"]} if "description" in before else {}),
         **schema,
         "properties": {"schema_version": {"const": OUTPUT_SCHEMA_VERSION}, **keys},
         "required": ["schema_version", *schema["required"]],
@@ -318,6 +324,8 @@ def schemas() -> dict[str, Schema]:
     made["summary"] = nullable_without_io(made["summary"])
     tables = {name: rows(table.schema) for name, table in TABLES.items()}
     tables["findings"] = {"type": "array", "items": reader.of_result("profiler_merge.analysis.finding.Finding")}
+    for name, column in tables["findings"]["items"]["properties"].items():
+        tables["findings"]["items"]["properties"][name] = {"description": COLUMNS[name].meaning, **column}
     made["summary"]["properties"]["tables"] = {"type": "object", "properties": tables}
     made["calibrate"] = {
         **made["calibrate"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import signal
 import sys
@@ -17,6 +18,10 @@ def main() -> int:
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
     if command in JOINT_COMMANDS and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # `dxt_replay.replay.commands.processes` undoes it
+    gc.set_threshold(100_000)  # looking for garbage among what is imported takes a tenth of a short command
+    if command != "record":  # its job inherits the environment
+        # NumPy would start a thread on every processor, which spins for 50 ms, for matrices that no command has.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from dxt_replay.replay.commands.main import main as run_command_line
     from dxt_replay.traces.without_pandas import keep_pandas_out
 

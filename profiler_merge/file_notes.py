@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dxt_replay.traces.row_order import distinct, order_by_group
+from dxt_replay.traces.row_order import distinct
 from dxt_replay.traces.schema import OFFSETS
+from dxt_replay.traces.stable_order import stable_order
 
 AS_RECORDED, REPAIRED, SUSPECT = range(len(OFFSETS))
 """Codes of `traces.schema.OFFSETS`."""
@@ -121,7 +122,7 @@ class FileNotes:
         """
         places = np.concatenate([place for place, _ in parts])
         records = np.concatenate([record_id for _, record_id in parts])
-        order = order_by_group(places)
+        order = stable_order(places)
         found = self.number(records[order])
         of_row = np.empty(len(order), dtype=np.int64)
         of_row[order] = found.of_row

@@ -273,17 +273,13 @@ class FileTable:
         )
 
     def _file_coverage(self, counted: dict[tuple[int, int], _Traced]) -> dict[int, float]:
-        traced_bytes: dict[int, int] = {}
-        for (_, file), entry in self._traced.items():
-            traced_bytes[file] = traced_bytes.get(file, 0) + entry.bytes
-        counted_bytes: dict[int, int] = {}
-        for (_, file), entry in counted.items():
-            counted_bytes[file] = counted_bytes.get(file, 0) + entry.bytes
-        return {file: traced_bytes.get(file, 0) / total for file, total in counted_bytes.items() if total}
+        traced, every = (_sums_by(1, each) for each in (self._traced, counted))
+        nothing = _Traced()
+        return {file: traced.get(file, nothing).bytes / total.bytes for file, total in every.items() if total.bytes}
 
     def _coverage(self, counted: dict[tuple[int, int], _Traced], streams: dict[tuple[int, int], _Traced]) -> Coverage:
         reduced = {file for rank, file in counted if rank == SHARED_RANK}
-        traced_by_rank, counted_by_rank = (_by_rank(each, reduced) for each in (self._traced, counted))
+        traced_by_rank, counted_by_rank = (_sums_by(0, each, reduced) for each in (self._traced, counted))
         nothing = _Traced()
         by_rank = {
             rank: _ratio(traced_by_rank.get(rank, nothing), counted_by_rank.get(rank, nothing))
@@ -387,13 +383,16 @@ def _stripes(log: DarshanLog) -> dict[int, tuple[int, int]]:
     return found
 
 
-def _by_rank(entries: Mapping[tuple[int, int], _Traced], reduced: Collection[int]) -> dict[int, _Traced]:
-    """The sums over the files of each rank, without the `reduced` records, which do not distinguish ranks."""
+def _sums_by(
+    place: int, entries: Mapping[tuple[int, int], _Traced], reduced: Collection[int] = ()
+) -> dict[int, _Traced]:
+    """The sums of each rank (place 0) or file (1), without the `reduced` files, whose records do not distinguish
+    ranks."""
     sums: dict[int, _Traced] = {}
-    for (rank, file), entry in entries.items():
-        of_rank = sums.setdefault(rank, _Traced())
-        if file not in reduced:
-            of_rank.add(entry)
+    for key, entry in entries.items():
+        total = sums.setdefault(key[place], _Traced())
+        if key[1] not in reduced:
+            total.add(entry)
     return sums
 
 

@@ -21,7 +21,8 @@ from dxt_replay.profiler_merge.untraced.traced_operations import (
     ModuleOperations,
     TracedRows,
 )
-from dxt_replay.traces.row_order import distinct, order_by_group, order_by_start
+from dxt_replay.traces.row_order import distinct, order_by_start
+from dxt_replay.traces.stable_order import stable_order
 
 STRETCH_ROWS = 1 << 18
 """Approximate number of operations of a stretch, whose rows are in memory together."""
@@ -91,7 +92,8 @@ class LargeRank:
             if self._threads is not None:
                 values["lane"] = self._threads.of(batch.thread[piece])
             stretch = np.searchsorted(self._limits, values["start_ns"], side="right")
-            order, counts = order_by_group(stretch), np.bincount(stretch, minlength=len(free))
+            counts = np.bincount(stretch, minlength=len(free))
+            order = stable_order(stretch) if (stretch[1:] < stretch[:-1]).any() else slice(None)
             for name, value in values.items():
                 in_order, ends = value[order], np.cumsum(counts)
                 for number in np.flatnonzero(counts).tolist():
@@ -244,7 +246,7 @@ def _places(free: np.ndarray, group: np.ndarray) -> np.ndarray:
 
     Moves `free` past the places taken.
     """
-    order = order_by_group(group)
+    order = stable_order(group)
     in_order = group[order]
     found = free[in_order] + number_in_group(in_order)
     last = np.append(in_order[1:] != in_order[:-1], True)

@@ -22,6 +22,7 @@ from dxt_replay.profiler_merge.lane_facts import MAIN, THREAD, LaneFacts
 from dxt_replay.profiler_merge.left_out import shown
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.recorder_files import PAGE_FAULTS
+from dxt_replay.traces.row_order import distinct_rows
 from dxt_replay.traces.schema import APIS, OPS, READ, TRACED, Unseen
 from dxt_replay.traces.unseen import recording_of
 
@@ -110,8 +111,8 @@ class MappedReads:
     def _reached(self) -> dict[str, int]:
         """Path as captures show it -> bytes that the faults may have mapped, which the size of the file bounds."""
         data = self.faults[self.faults["kind"] != MAPPING]
-        windows = np.unique(np.stack([data["file"].astype(np.int64), data["offset"] // AROUND_BYTES]), axis=1)
-        count = np.bincount(windows[0], minlength=len(self.paths)) * AROUND_BYTES
+        windows = distinct_rows(data["file"], data["offset"] // AROUND_BYTES).values
+        count = np.bincount(windows[:, 0], minlength=len(self.paths)) * AROUND_BYTES
         return {shown(path): int(most) for path, most in zip(self.paths, count, strict=True)}
 
     def found_among(self, paths: Sequence[bytes]) -> list[int]:

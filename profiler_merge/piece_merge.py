@@ -17,7 +17,7 @@ from dxt_replay.profiler_merge.clocks.worker_clock import align_worker
 from dxt_replay.profiler_merge.darshan.job_logs import ProcessLog, process_id
 from dxt_replay.profiler_merge.darshan.log import DarshanLog
 from dxt_replay.profiler_merge.darshan.rank_segments import RankSegments, SegmentBatch
-from dxt_replay.profiler_merge.darshan.spilled import is_spilled, return_freed_memory
+from dxt_replay.profiler_merge.darshan.spilled import is_spilled, keep_freed_memory
 from dxt_replay.profiler_merge.file_notes import NO_FILE, FileNotes, KnownFiles
 from dxt_replay.profiler_merge.job_pieces import JobSetting, RankPiece
 from dxt_replay.profiler_merge.lane_facts import WORKER, LaneFacts, lane_rows
@@ -32,15 +32,12 @@ from dxt_replay.traces.record_id import record_id
 from dxt_replay.traces.schema import RankClock
 from dxt_replay.traces.store.lanes import lanes_in
 
-_KEPT_STRETCHES = 8
-"""Call malloc_trim after this many stretches of a rank, against heap fragmentation: the C library would keep 7 bytes
-per operation between blocks in use."""
-
 
 class OpenedJob:
     """The opened logs of a job; each is opened, and its counters are read, once."""
 
     def __init__(self, setting: JobSetting) -> None:
+        keep_freed_memory()
         self.known = LogCounters(
             ranks=setting.ranks,
             reconstruct=setting.options.reconstruct,
@@ -151,7 +148,7 @@ class _Merging:
         stretches = self._rows.columns_in_stretches(
             process, batch, alignment, self._setting.working, self._setting.options.stretch_rows
         )
-        for number, columns in enumerate(stretches, 1):
+        for columns in stretches:
             yield RankRows(
                 ranks=batch.ranks,
                 columns=in_start_order(columns),
@@ -161,8 +158,6 @@ class _Merging:
                 lanes=_lanes(columns, [(process, batch)] * (1 + int(columns["lane"].max(initial=-1)))),
             )
             clock, warnings = [], []
-            if number % _KEPT_STRETCHES == 0:
-                return_freed_memory()
 
     def _rows_of(self, parts: list[tuple[ProcessLog, SegmentBatch]]) -> RankRows:
         """The rows of a rank, or of several similar ones, by rank and start, with its clock; also notes file counts."""

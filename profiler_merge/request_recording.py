@@ -22,12 +22,12 @@ from dxt_replay.profiler_merge.profiles.more_spans import ProcessIds
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
 from dxt_replay.profiler_merge.recorded_job import AllSpans, Finished, Recording, WrittenRanks
 from dxt_replay.profiler_merge.traced_recording import TracedRecording
-from dxt_replay.profiler_merge.tracers.requests.request_rows import UNKNOWN, RecordedRequests
+from dxt_replay.profiler_merge.tracers.requests.request_rows import UNKNOWN, RecordedRequests, is_refused
 from dxt_replay.profiler_merge.tracers.traced_job import TracedJob, TracedProcess, TracedRank
 from dxt_replay.profiler_merge.tracers.traced_rows import TracedRows
 from dxt_replay.traces.errors import LogError, TargetError
 from dxt_replay.traces.record_id import record_id
-from dxt_replay.traces.schema import APIS, OPS_SCHEMA, READ, TRACED, WRITE, Job, table_from_columns
+from dxt_replay.traces.schema import APIS, OPS_SCHEMA, READ, REFUSED, TRACED, WRITE, Job, table_from_columns
 from dxt_replay.traces.store.index import OPS_FOLDER
 from dxt_replay.traces.store.lanes import written_lanes
 from dxt_replay.traces.store.writer import OpsWriter
@@ -198,7 +198,7 @@ class RequestRecording:
             "rank": ranks,
             "lane": lane,
             "op": rows["op"],
-            "api": np.full(len(rows), APIS.index("S3"), dtype=np.int8),
+            "api": np.where(is_refused(rows), REFUSED, APIS.index("S3")).astype(np.int8),
             "file_id": rows["file"] + np.int32(files_before),
             "offset": rows["offset"],
             "length": rows["length"],

@@ -94,7 +94,6 @@ MAY_IMPORT = {
         "profiler_merge.export",
         "profiler_merge.darshan",
         "traces",
-        "traces.measures",
         "traces.store",
         "traces.workers",
     },
@@ -198,7 +197,6 @@ MAY_IMPORT = {
         "replay.plan",
         "replay.target",
         "traces",
-        "traces.measures",
         "traces.store",
     },
     "workloads": {"workloads", "traces"},
@@ -267,7 +265,7 @@ FOUNDATIONS = {
     "traces.version": set(),
     "traces.paces": set(),
     "traces.units": {"traces.errors"},
-    "traces.measures.stable_order": set(),
+    "traces.stable_order": set(),
     "traces.measures.byte_planes": set(),
     "traces.schema": {"traces.errors"},
     "traces.output": {"traces.errors"},
@@ -290,7 +288,13 @@ FOUNDATIONS = {
         "traces.store.info",
         "traces.store.tables",
     },
-    "traces.store.usage": {"traces.errors", "traces.schema", "traces.store.checks", "traces.store.tables"},
+    "traces.store.usage": {
+        "traces.errors",
+        "traces.row_order",
+        "traces.schema",
+        "traces.store.checks",
+        "traces.store.tables",
+    },
     "traces.store.index_writer": {"traces.schema", "traces.store.digests", "traces.store.index", "traces.store.usage"},
     "traces.part": {"traces.errors", "traces.schema", "traces.units"},
     "traces.few_together": set(),
@@ -326,7 +330,12 @@ FOUNDATIONS = {
     },
     "traces.sums": set(),
     "traces.measures.intervals": {"traces.measures._passes", "traces.measures.byte_planes", "traces.sums"},
-    "traces.measures.distribution": {"traces.measures.byte_planes", "traces.measures.stable_order", "traces.sums"},
+    "traces.measures.distribution": {
+        "traces.measures._passes",
+        "traces.measures.byte_planes",
+        "traces.stable_order",
+        "traces.sums",
+    },
 }
 """The contract, and what everything measures with: what each of these may import of the project."""
 

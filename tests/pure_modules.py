@@ -118,7 +118,7 @@ PURE = {
     "traces.measures.intervals",
     "traces.measures.io_totals",
     "traces.measures.span_times",
-    "traces.measures.stable_order",
+    "traces.stable_order",
 }
 """Arrays in, arrays out: they import no clock, file, process or network."""
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from dxt_replay.traces.schema import CaptureInfo, Job, RankClock
 from dxt_replay.traces.store.reader import Capture
-from tests.capture_builder import Span, build_capture, read
+from tests.capture_builder import Span, build_capture, lanes_table, read
 from tests.simulated_application import MS, READ_BYTES, TRAINING_THREAD, US, Recorded, Storage
 
 FILES = ["/data/train", "/data/validation"]
@@ -27,7 +27,10 @@ class Loader:
     made: batches of each worker in a pass; as many for each, one less at the end, unless a shard is exhausted early.
     start_ns: from the begin of a pass until its workers read. think_ns, ready_ns: before each read of a batch but the
     first, and after the last. late_ns: by how much the clocks of the workers' logs are late.
+    resumed: the worker that begins the first pass, as torchdata's StatefulDataLoader goes on in the middle of one.
     validate_every: after so many steps another loader, with one worker of its own, makes a pass of 5 batches.
+    threads: of each worker, which share the reads of a batch: whichever is free makes the next one.
+    one_clock: all processes have one clock, and the capture says which process each lane belongs to.
     """
 
     made: tuple[int, ...] = (13, 12)
@@ -41,7 +44,10 @@ class Loader:
     compute_ns: int = 8 * MS
     jitter: float = 0.3
     late_ns: int = 0
+    resumed: int = 0
     validate_every: int = 0
+    threads: int = 1
+    one_clock: bool = False
     seed: int = 1
 
 
@@ -60,10 +66,11 @@ class _Job:
     def run(self) -> None:
         """All passes over the training data."""
         lanes: list[int] = []
-        for _ in range(self._loader.passes):
+        for number in range(self._loader.passes):
             if not lanes or not self._loader.persistent:
                 lanes = self._new_lanes(len(self._loader.made))
-            for _ in self._pass(lanes, self._loader.made, 0):
+            turn = 0 if number else self._loader.resumed
+            for _ in self._pass(lanes[turn:] + lanes[:turn], self._loader.made, 0):
                 self.now += round(self._loader.compute_ns * self._random.lognormal(0.0, self._loader.jitter))
                 if self._loader.validate_every and (self._step + 1) % self._loader.validate_every == 0:
                     for _ in self._pass(self._new_lanes(1), (5,), 1):
@@ -74,8 +81,9 @@ class _Job:
         self.recorded.elapsed_ns = self.now
 
     def _new_lanes(self, count: int) -> list[int]:
-        self.lanes += count
-        return list(range(self.lanes - count + 1, self.lanes + 1))
+        first, threads = self.lanes + 1, self._loader.threads
+        self.lanes += count * threads
+        return list(range(first, self.lanes + 1, threads))
 
     def _pass(self, lanes: list[int], made: tuple[int, ...], file_id: int) -> Iterator[None]:
         """Yield when a batch was fetched; the caller computes."""
@@ -98,16 +106,15 @@ class _Job:
 
     def _batch(self, lane: int, now: int, file_id: int) -> int:
         """When a worker that begins to read a batch has made it ready."""
-        late = self._loader.late_ns
-        for number in range(int(self._random.choice(self._loader.reads))):
-            now += self._loader.think_ns if number else 0
-            end = now + self._storage.takes_ns(READ_BYTES)
-            self.recorded.ops.append(
-                read(file_id, lane=lane, offset=self._offset, length=READ_BYTES, start_ns=now + late, end_ns=end + late)
-            )
+        late, free = self._loader.late_ns, [now] * self._loader.threads
+        for _ in range(int(self._random.choice(self._loader.reads))):
+            thread = free.index(min(free))
+            begin = free[thread] + (self._loader.think_ns if free[thread] > now else 0)
+            end = free[thread] = begin + self._storage.takes_ns(READ_BYTES)
+            times = {"start_ns": begin + late, "end_ns": end + late}
+            self.recorded.ops.append(read(file_id, lane=lane + thread, offset=self._offset, length=READ_BYTES, **times))
             self._offset += READ_BYTES
-            now = end
-        return now + self._loader.ready_ns
+        return max(free) + self._loader.ready_ns
 
     def _span(self, kind: str, start_ns: int, end_ns: int, name: str = "") -> None:
         self.recorded.spans.append(
@@ -121,16 +128,18 @@ def run(loader: Loader, storage: Storage) -> Recorded:
 
 
 def capture_of(folder: Path, loader: Loader, storage: Storage) -> Capture:
-    """The capture of the job, with clocks of its workers that are known to 60 ms."""
+    """The capture of the job, with clocks of its workers that are known to 60 ms, or `one_clock`."""
     job = _ran(loader, storage)
     clock = tuple(
         RankClock(rank=0, method="wall", offset_ns=0, residual_ns=60 * MS, interval_ns=(-60 * MS, 0), worker=worker)
-        for worker in range(1, job.lanes + 1)
+        for worker in range(1, 1 if loader.one_clock else job.lanes + 1)
     )
+    rows = [(0, lane, "node", 100 + (lane - 1) // loader.threads, "worker") for lane in range(1, job.lanes + 1)]
     info = CaptureInfo(
         job=Job(nprocs=1, run_time_s=job.recorded.elapsed_ns / 1e9), ranks=(0,), lanes="pthread_id", clock=clock
     )
-    return build_capture(folder, files=FILES, ops=job.recorded.ops, spans=job.recorded.spans, info=info)
+    lanes = lanes_table(rows) if loader.one_clock else None
+    return build_capture(folder, files=FILES, ops=job.recorded.ops, spans=job.recorded.spans, info=info, lanes=lanes)
 
 
 def _ran(loader: Loader, storage: Storage) -> _Job:

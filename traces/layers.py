@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dxt_replay.traces.schema import APIS, READ, RECONSTRUCTED, WRITE, codes
+from dxt_replay.traces.schema import APIS, READ, RECONSTRUCTED, REFUSED, WRITE, codes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,10 +29,17 @@ OBJECT_STORES = ("DAOS", "DFS")
 BESIDE = len(LAYERS)
 """The layer of an interface that stands beside LAYERS (STDIO, S3)."""
 
+NOWHERE = BESIDE + 1
+"""The layer of S3_REFUSED: what a store refused was no operation, and never counts."""
+
 LAYER_OF_API = np.array(
-    [next((i for i, layer in enumerate(LAYERS) if api in layer), BESIDE) for api in APIS], dtype=np.int8
+    [
+        NOWHERE if api == APIS[REFUSED] else next((i for i, layer in enumerate(LAYERS) if api in layer), BESIDE)
+        for api in APIS
+    ],
+    dtype=np.int8,
 )
-"""int8 (apis,): index into LAYERS, or BESIDE, by code of the `api` column."""
+"""int8 (apis,): index into LAYERS, BESIDE or NOWHERE, by code of the `api` column."""
 
 
 def lowest(moved: Mapping[str, int]) -> list[str]:
@@ -55,11 +62,13 @@ class FileLayers:
     """The layer at which each file counts.
 
     of_file: int8 index into LAYERS by file_id, -1 for a file without operations at any layer.
-    overlap: whether any file was recorded at more than one layer, so that some operations do not count.
+    overlap: whether any file was recorded at more than one layer or NOWHERE, so that some operations do not count.
+    refused: number of requests that an object store refused.
     """
 
     of_file: np.ndarray
     overlap: bool
+    refused: int = 0
 
     def counted(self, api: np.ndarray, file_id: np.ndarray) -> np.ndarray:
         """bool (n,): which operations count, from the codes of their interfaces and their files."""
@@ -78,17 +87,19 @@ def file_layers(capture: Capture, *, reconstruct: bool = True, preferred: int | 
     Raises: CaptureError when a part is damaged, or an operation names a file that the files table lacks.
     """
     whole = capture.whole
-    traced, moved, used = np.zeros((3, whole.files.num_rows, len(LAYERS) + 1), dtype=bool)
+    traced, moved, used = np.zeros((3, whole.files.num_rows, NOWHERE + 1), dtype=bool)
+    refused = 0
     for table in whole.usages():
         _note(table, capture.api_mask, reconstruct, (traced, moved, used))
+        refused += int(table["operations"].to_numpy()[LAYER_OF_API[codes(table, "api")] == NOWHERE].sum())
     traced, moved, used = (found[:, :BESIDE] for found in (traced, moved, used))
     present = np.where(moved.any(axis=1, keepdims=True), moved, used)
     best = np.where(traced.any(axis=1, keepdims=True), traced, present)
     lowest = np.where(best.any(axis=1), best.argmax(axis=1), -1)
     if preferred is not None:
         lowest = np.where(present[:, preferred], preferred, lowest)
-    overlap = bool((used.sum(axis=1) > 1).any())
-    return FileLayers(of_file=lowest.astype(np.int8), overlap=overlap)
+    overlap = bool((used.sum(axis=1) > 1).any()) or refused > 0
+    return FileLayers(of_file=lowest.astype(np.int8), overlap=overlap, refused=refused)
 
 
 def _note(

@@ -23,7 +23,7 @@ INTERFACES = {
     "MPIIO": ("MPIIO", "MPIIO_COLL"),
     "HDF5": ("HDF5",),
     "MMAP": ("MMAP",),
-    "S3": ("S3",),
+    "S3": ("S3", "S3_REFUSED"),
 }
 """Interface -> the values of the `api` column that belong to it."""
 

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dxt_replay.traces.stable_order import stable_order
+
 _MOST_KEYS = (1 << 63) - 1
 
 
@@ -31,15 +33,8 @@ def order_by_start(start_ns: np.ndarray, then: Sequence[np.ndarray], rank: np.nd
         rows = order[tied]
         order[tied] = rows[np.lexsort((*(key[rows] for key in reversed(then)), start[tied]))]
     if rank is not None and len(rank) and (rank != rank[0]).any():
-        order = order[order_by_group(rank[order])]
+        order = order[stable_order(rank[order])]
     return order
-
-
-def order_by_group(group: np.ndarray) -> np.ndarray:
-    """int64 (n,): the stable order of rows by group (integers). Few small ones are sorted by radix."""
-    limits = np.iinfo(np.int16)
-    small = not len(group) or (group.min() >= limits.min and group.max() <= limits.max)
-    return np.argsort(group.astype(np.int16) if small else group, kind="stable")
 
 
 def distinct(values: np.ndarray) -> Distinct:
@@ -81,6 +76,8 @@ def distinct_rows(*columns: np.ndarray) -> Distinct:
     key, keys = np.zeros(len(columns[0]), dtype=np.int64), 1
     for values in columns if len(key) else ():
         low, high = int(values.min()), int(values.max())
+        if low == high:
+            continue
         if keys * (high - low + 1) > _MOST_KEYS:  # as their ranks, which are below the number of rows, both fit
             key, values = distinct(key).inverse, distinct(values).inverse
             keys, low, high = int(key.max()) + 1, 0, int(values.max())

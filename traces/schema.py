@@ -22,16 +22,21 @@ reconstructed, and the column `offsets` of the files. 3: the counts of usage lie
 4: the origins `generated`, `transformed` and `modelled`, the columns `feeds`, `follows` and `ready_ns` of the
 operations, and `dependencies` in `capture.json`. 5: `index.parquet` in place of `usage/`; a row group may hold several
 ranks; columns `other_file_id`, `follows_end` (`traces.store.older` has what they were before), `open_flags`,
-`first_byte_ns`, `status` and `connection` of the operations; interfaces `MMAP` and `S3`, operations `list` and
-`delete`; `lanes.parquet`."""
+`first_byte_ns`, `status` and `connection` of the operations; interfaces `MMAP`, `S3` and `S3_REFUSED`, operations
+`list` and `delete`; `lanes.parquet`."""
 
 OPS = ("open", "close", "read", "write", "stat", "sync", "seek", "rename", "list", "delete")
-APIS = ("POSIX", "MPIIO", "MPIIO_COLL", "STDIO", "HDF5", "MMAP", "S3")
+APIS = ("POSIX", "MPIIO", "MPIIO_COLL", "STDIO", "HDF5", "MMAP", "S3", "S3_REFUSED")
 ORIGINS = ("traced", "reconstructed", "generated", "transformed", "modelled")
 FORMATS = ("tfrecord", "hdf5", "npz", "csv", "json", "checkpoint", "other")
 OFFSETS = ("as recorded", "repaired", "suspect")
 ROLES = ("main", "thread", "worker", "reader")
 SPAN_KINDS = ("step", "compute", "input_wait", "pipeline", "checkpoint", "collective", "other")
+
+LEAST_REFUSED = 400
+"""HTTP statuses from here on are errors; 0 stands for a failure without a status."""
+
+REFUSED = APIS.index("S3_REFUSED")
 
 READ = OPS.index("read")
 WRITE = OPS.index("write")
@@ -44,7 +49,11 @@ NO_STEP = -1
 UNION_THREAD = -1
 """`spans.thread` of an interval that is the union over the threads of a rank."""
 
-READING_WAITS = ("next_batch", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__")
+READING_WAITS = (
+    "next_batch",
+    "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+    "enumerate(DataLoader)#_StatefulSingleProcessDataLoaderIter.__next__",
+)
 """`spans.name` of an `input_wait` in which the training thread itself reads or makes the batch. Under any other name
 the thread waits for other threads or processes."""
 
@@ -56,8 +65,9 @@ BACKGROUND_SAVE, BACKGROUND_WAIT = "checkpoint_async", "checkpoint_wait"
 in which it waits for the end of that save."""
 
 _ENUM = pa.dictionary(pa.int8(), pa.string())
-OPEN_FLAGS = ("read", "write", "append", "create", "exclusive", "truncate", "direct", "sync")
-"""What bit i of `operations.open_flags` stands for. POSIX's own numbers differ by processor architecture."""
+OPEN_FLAGS = ("read", "write", "append", "create", "exclusive", "truncate", "direct", "sync", "sequential")
+"""What bit i of `operations.open_flags` stands for. POSIX's own numbers differ by processor architecture. `sequential`:
+the program announced sequential reads (POSIX_FADV_SEQUENTIAL), for which the kernel doubles its read-ahead."""
 
 VOCABULARY: Mapping[str, tuple[str, ...]] = {
     "op": OPS,
@@ -108,7 +118,9 @@ its page faults. A `sync` is fsync or fdatasync at POSIX, and a flush of the str
 A request to an object store (`S3`) is a row each time that it is sent. `first_byte_ns`: the time from its start until
 its answer began. `status`: the HTTP status, 0 if no answer came or the client's error names none. `connection`: its
 number among those of the rank. They are null where the source does not tell, and at other interfaces. The file of a
-`list` is a folder: its path ends in `/`.
+`list` is a folder: its path ends in `/`. A read or write that the store refused, or that failed (`status` 0 or from
+LEAST_REFUSED on), moved nothing: it stands at `S3_REFUSED`, which no total counts and no replay sends
+(`traces.layers`).
 
 `reconstructed` rows are made from counters: their number and the interval that holds them are exact, their times within
 it are inferred. `generated` rows come from a workload description; `transformed` ones were changed by an exact rule,

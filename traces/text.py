@@ -22,6 +22,19 @@ def escaped(text: str) -> str:
     return text.encode("unicode_escape", "surrogatepass").decode()
 
 
+def program_of(command: str) -> str:
+    """The script or module that a Python command runs, else the first word of the command."""
+    words = command.split()
+    if not words or not Path(words[0]).name.startswith("python"):
+        return words[0] if words else ""
+    for place, word in enumerate(words[1:], 1):
+        if word in ("-m", "-c"):
+            return " ".join(words[place + 1 : place + 2])
+        if not word.startswith("-"):
+            return word
+    return words[0]
+
+
 def listed(names: Sequence[str], most: int = 3) -> str:
     """`a, b, c and 4 more`: the first `most` names and the number of the others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""

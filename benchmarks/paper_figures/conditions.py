@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from benchmarks.paper_figures.sweeps import SWEEPS, Sweep
+from benchmarks.paper_figures.sweeps import Sweep
 from dxt_replay.workloads.workload_source import read_workload
 
 HEAD = (
@@ -34,14 +32,6 @@ def conditions(sweep: Sweep) -> tuple[str, ...]:
     )
 
 
-def conditions_lines() -> Iterator[str]:
-    """The table of docs/paper-figures.md, a line each."""
-    yield f"| {' | '.join(HEAD)} |"
-    yield f"|{'---|' * len(HEAD)}"
-    for sweep in SWEEPS.values():
-        yield f"| {' | '.join(conditions(sweep))} |"
-
-
 def conditions_text(sweep: Sweep) -> str:
-    """The same in one line, for the head of a panel."""
+    """How a panel was made, in one line for its head."""
     return "; ".join(f"{name}: {cell}" for name, cell in zip(HEAD[1:], conditions(sweep)[1:], strict=True))

@@ -1,7 +1,9 @@
 """What the commands cost at scale: one table, in half an hour on two idle processors.
 
     python -m benchmarks.scale_table [--size 0.01] [--inputs job log] [--before OLD.json] [--json NEW.json]
+    python -m benchmarks.scale_table --show NEW.json
 
+The second command prints the short table of docs/scale.md; with `--all` it prints what the first one prints.
 All inputs are written here, at three sizes each. Printed are the CPU seconds of all processes of a command, whether
 they grow linearly, and the peak of the processes' memory together; then what more processes gain, and whether the
 output of one process, of two, of MPI and of Dask has the same SHA-256. Wall times need an idle machine, CPU seconds
@@ -22,7 +24,7 @@ from typing import Any
 
 from benchmarks.scale_table.inputs import INPUTS, archive_of
 from benchmarks.scale_table.measuring import WORKERS, measured
-from benchmarks.scale_table.rows import ROWS
+from benchmarks.scale_table.rows import ROWS, SHORT
 from dxt_replay.traces.units import format_bytes, format_count
 from dxt_replay.traces.version import VERSION
 from dxt_replay.traces.workers.workers import processors
@@ -68,8 +70,7 @@ def table(result: dict[str, Any], before: dict[str, Any] | None = None) -> str:
     heads = ["row", "command", "sizes", *(["CPU s, before"] if before else []), "CPU s", "growth", "wall s"]
     heads += ["peak memory", "peer's CPU time; other figures"]
     lines = [
-        f"dxt-replay {result['version']}, {result['date']}, {result['processors']} processors, load up to "
-        f"{result['load']:.0f}, {result['seconds'] / 60:.0f} minutes.",
+        _summary(result),
         "",
         *_head(heads),
     ]
@@ -83,6 +84,43 @@ def table(result: dict[str, Any], before: dict[str, Any] | None = None) -> str:
     heads = ["row", f"{WORKERS} to one by CPU", "wall", "CPU s, one", str(WORKERS), "MPI", "Dask"]
     heads += ["first process, ns a unit", "returned, bytes a unit", "peak memory, one", str(WORKERS), "MPI", "Dask"]
     return "\n".join([*lines, "", *_head([*heads, "same bytes"]), *(_shared_line(name, result) for name in shared)])
+
+
+def short_table(result: dict[str, Any]) -> str:
+    """The table of docs/scale.md: the rows of SHORT at their largest size."""
+    alone, several, pickled = (_by_row(result, way) for way in ("one", "processes", "pickled"))
+    heads = ["row", "size", "CPU s", "growth", "peak memory", "peer", f"{WORKERS} to one, CPU", "wall"]
+    lines = [_summary(result), "", *_head([*heads, "first process, ns a unit", "returned, B a unit"])]
+    for name in (name for name in SHORT if name in alone):
+        one = alone[name][-1]
+        cells = [name, f"{format_count(one['units'])} {one['unit']}s", f"{one['cpu_s']:.2f}", _growth(alone[name])]
+        cells += [format_bytes(one["peak_bytes"]), _peer(name, alone)]
+        if name in several:
+            two = several[name][-1]
+            cells += [f"{one['cpu_s'] / two['alone_s']:.2f}", f"{one['wall_s'] / two['wall_s']:.2f}"]
+            cells += _handed_in(one, pickled[name][-1])
+        else:
+            cells += [""] * 4
+        lines.append(_line(cells))
+    return "\n".join([*lines, "", f"Outputs of one process, processes, MPI and Dask: {_sameness(result)}."])
+
+
+def _sameness(result: dict[str, Any]) -> str:
+    return "the same SHA-256 in every row" if is_same(result) else "NOT the same"
+
+
+def _summary(result: dict[str, Any]) -> str:
+    """What was measured when, a sentence."""
+    return (
+        f"dxt-replay {result['version']}, {result['date']}, {result['processors']} processors, load up to "
+        f"{result['load']:.0f}, {result['seconds'] / 60:.0f} minutes."
+    )
+
+
+def _handed_in(one: Run, counted: Run) -> list[str]:
+    """CPU time of what only the first process does, and bytes of all results, of a unit."""
+    first_ns = 1e9 * (counted["cpu_s"] - counted["pieces_s"]) / one["units"]
+    return [f"{first_ns:,.0f}", f"{counted['returned_bytes'] / one['units']:.3g}"]
 
 
 def _head(cells: Sequence[str]) -> list[str]:
@@ -104,10 +142,9 @@ def _shared_line(name: str, result: dict[str, Any]) -> str:
     peaks = " | ".join("" if value is None else format_bytes(value) for value in cells["peak_bytes"])
     digests = {run["sha256"] for run in found.values()}
     gain, wall = one["cpu_s"] / several["alone_s"], one["wall_s"] / several["wall_s"]
-    first_ns = 1e9 * (counted["cpu_s"] - counted["pieces_s"]) / one["units"]
-    returned = counted["returned_bytes"] / one["units"]
+    first, returned = _handed_in(one, counted)
     same = f"{'yes' if len(digests) == 1 else 'NO'}: {', '.join(found)}"
-    return f"| {name} | {gain:.2f} | {wall:.2f} | {cpu} | {first_ns:,.0f} | {returned:.3g} | {peaks} | {same} |"
+    return f"| {name} | {gain:.2f} | {wall:.2f} | {cpu} | {first} | {returned} | {peaks} | {same} |"
 
 
 def _by_row(result: dict[str, Any], way: str) -> dict[str, list[Run]]:
@@ -133,16 +170,21 @@ def _growth(runs: Sequence[Run]) -> str:
 
 
 def _others(name: str, alone: dict[str, list[Run]]) -> str:
-    """CPU time of a unit of the peer divided by that of the row, at their largest sizes; and the row's own figures."""
-    found = []
-    peer = next(row.peer for row in ROWS if row.name == name)
-    if peer in alone:
-        own, other = (found[-1]["cpu_s"] / found[-1]["units"] for found in (alone[name], alone[peer]))
-        found.append(f"{peer}: {other / own:.2f}")
+    """What `_peer` says, and the row's own figures."""
+    found = [text for text in (_peer(name, alone),) if text]
     figures = [run["figure"] for run in alone[name] if run.get("figure")]
     keys = figures[0] if figures else ()
     found += [f"{key}: {' / '.join(f'{figure[key]:.3g}' for figure in figures)}" for key in keys]
     return "; ".join(found)
+
+
+def _peer(name: str, alone: dict[str, list[Run]]) -> str:
+    """CPU time of a unit of the peer divided by that of the row, at their largest sizes."""
+    peer = next(row.peer for row in ROWS if row.name == name)
+    if peer not in alone:
+        return ""
+    own, other = (found[-1]["cpu_s"] / found[-1]["units"] for found in (alone[name], alone[peer]))
+    return f"{peer}: {other / own:.2f}"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -154,7 +196,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, help="where there is room")
     parser.add_argument("--before", type=Path, help="JSON file of an earlier run")
     parser.add_argument("--json", type=Path, help="write all runs to this file")
-    parser.add_argument("--show", type=Path, help="measure nothing: print the table of this JSON file")
+    parser.add_argument("--show", type=Path, help="measure nothing: print the short table of this JSON file")
+    parser.add_argument("--all", action="store_true", help="with --show: print the whole table")
     arguments = parser.parse_args(argv)
     if arguments.show:
         result = json.loads(arguments.show.read_text(encoding="utf-8"))
@@ -162,7 +205,10 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.json:
             arguments.json.parent.mkdir(parents=True, exist_ok=True)
         result = measure(arguments.inputs, arguments.size, arguments.folder, logs=arguments.logs, kept=arguments.json)
-    print(table(result, json.loads(arguments.before.read_text(encoding="utf-8")) if arguments.before else None))
+    if arguments.show and not arguments.all:
+        print(short_table(result))
+    else:
+        print(table(result, json.loads(arguments.before.read_text(encoding="utf-8")) if arguments.before else None))
     return 0 if is_same(result) else 1
 
 

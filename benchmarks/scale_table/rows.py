@@ -124,9 +124,14 @@ def run(path):
 _MSGSPEC = """
 from pathlib import Path
 import msgspec
+from dxt_replay.profiler_merge.profiles.kineto.events import Event
+class Document(msgspec.Struct, gc=False):
+    traceEvents: list[Event]
+decoder = msgspec.json.Decoder(Document)
 def run(path):
-    return len(msgspec.json.decode(Path(path, "job.pt.trace.json").read_bytes())["traceEvents"])
+    return len(decoder.decode(Path(path, "job.pt.trace.json").read_bytes()).traceEvents)
 """
+"""The bare parse: the same members of each event as objects of the same type, nothing made of them."""
 _DISTINCT = """
 import numpy
 from dxt_replay.traces.row_order import distinct_rows
@@ -246,3 +251,11 @@ ROWS = (
     Row(name="distinct rows", input="rows", code=_DISTINCT, prepare=_COLUMNS, peer="numpy.unique"),
     Row(name="numpy.unique", input="rows", code=_UNIQUE, prepare=_COLUMNS),
 )
+
+SHORT = (
+    "summary", "findings", "report", "compare", "export csv", "export fio", "export chrome", "export darshan", "merge",
+    "merge, one rank", "run, one rank", "open a capture", "merge, small log", "summary, small", "report, small",
+    "merge --each", "stage", "run, many files", "run, timed ranks on 2 processes", "transform", "simulate",
+    "read a PyTorch profile", "distinct rows",
+)  # fmt: skip
+"""Rows of the table in docs/scale.md."""

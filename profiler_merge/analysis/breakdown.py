@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from dxt_replay.traces.measures.operation_rows import OperationRows
-from dxt_replay.traces.measures.stable_order import runs, stable_order
 from dxt_replay.traces.schema import FORMATS, NO_STEP, WRITE, codes
+from dxt_replay.traces.stable_order import runs, stable_order
 from dxt_replay.traces.sums import Sums
 from dxt_replay.traces.units import NS_PER_S, format_bytes
 

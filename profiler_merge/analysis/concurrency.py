@@ -8,7 +8,7 @@ import numpy as np
 
 from dxt_replay.traces.measures._passes import in_flight
 from dxt_replay.traces.measures.operation_rows import OperationRows
-from dxt_replay.traces.measures.stable_order import runs
+from dxt_replay.traces.stable_order import runs
 
 _NO_TIMES = np.empty(0, dtype=np.int64)
 

@@ -12,8 +12,8 @@ from dxt_replay.profiler_merge.analysis.bars import KEYS, Bars, apart_at, pair_k
 from dxt_replay.profiler_merge.analysis.collect import Begin, Collector, at_one_layer, collect
 from dxt_replay.traces.layers import FileLayers, file_layers
 from dxt_replay.traces.measures.operation_rows import TIME_COLUMNS, OperationRows, rows_of_batch
-from dxt_replay.traces.measures.stable_order import runs, stable_order
 from dxt_replay.traces.schema import RECONSTRUCTED, WRITE
+from dxt_replay.traces.stable_order import runs, stable_order
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.workers.workers import ALONE, Workers
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from dxt_replay.profiler_merge.analysis.analyse import Analysis, AnalysisCollector
 from dxt_replay.profiler_merge.analysis.collect import Begin, Together, collect
@@ -42,7 +44,8 @@ class Overview:
     """The data of a page about one capture.
 
     `course`: over all ranks; `by_rank`: per rank, in wider bins.
-    `lanes`, `loops`: of `shown_ranks` only: all ranks if there are few.
+    `lanes`, `loops`: of `shown_ranks` only: all ranks if there are few. `roles`: of their lanes, by (rank, lane), as
+    far as they are known.
     `offsets`: operations of the busiest files; `mounts`: file systems, the busiest first.
     `quiet_until_ns`: end of a start-up with almost no I/O and compute; else the beginning of `course`.
     `paths`: of the files by file_id.
@@ -57,6 +60,7 @@ class Overview:
     by_rank: Timeline
     lanes: LaneBars
     loops: LoopBars
+    roles: Mapping[tuple[int, int], str]
     shown_ranks: tuple[int, ...]
     offsets: tuple[FileOffsets, ...]
     mounts: tuple[MountTotals, ...]
@@ -125,6 +129,7 @@ def overview(
         by_rank=first.by_rank.timeline(),
         lanes=lanes.lane_bars(),
         loops=loop_bars(capture.spans, shown, most_bars * 3 // 4),
+        roles=roles_of(capture, shown),
         shown_ranks=shown,
         offsets=samples.offsets(),
         mounts=mount_totals(capture.files, found.patterns.files),
@@ -190,6 +195,13 @@ def shown_ranks(analysis: Analysis, most: int = MOST_SHOWN_RANKS) -> tuple[int, 
     others = np.setdiff1d(ranks, busiest)
     spread = others[np.linspace(0, len(others) - 1, most - len(busiest)).astype(np.int64)]
     return tuple(np.union1d(busiest, spread).tolist())
+
+
+def roles_of(capture: Capture, ranks: Collection[int]) -> dict[tuple[int, int], str]:
+    """(rank, lane) -> role of each lane of some ranks whose role is known."""
+    found = capture.lanes.filter(pc.is_in(capture.lanes["rank"], pa.array(ranks, pa.int32())))
+    columns = (found[name].to_pylist() for name in ("rank", "lane", "role"))
+    return {(rank, lane): role for rank, lane, role in zip(*columns, strict=True) if role is not None}
 
 
 def moments(analysis: Analysis, course: Timeline) -> list[tuple[str, int, int]]:

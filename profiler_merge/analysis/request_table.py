@@ -7,11 +7,10 @@ import pyarrow as pa
 
 from dxt_replay.profiler_merge.analysis.table_formats import table_of
 from dxt_replay.profiler_merge.analysis.tables import TABLES
-from dxt_replay.traces.schema import APIS, OPS, codes
+from dxt_replay.traces.schema import APIS, LEAST_REFUSED, OPS, REFUSED, codes
 from dxt_replay.traces.store.reader import Capture
 
-LEAST_REFUSED = 400
-"""Statuses from here on are errors; 0 stands for a failure without a status."""
+_REQUESTS = (APIS.index("S3"), REFUSED)
 _UNKNOWN = -1
 _COLUMNS = ("op", "api", "length", "start_ns", "end_ns", "status", "first_byte_ns")
 
@@ -24,7 +23,7 @@ def request_table(capture: Capture) -> pa.Table:
     times: dict[tuple[int, int], list[np.ndarray]] = {}
     moved: dict[tuple[int, int], int] = {}
     for batch in capture.operations(columns=_COLUMNS):
-        rows = np.flatnonzero(codes(batch, "api") == APIS.index("S3"))
+        rows = np.flatnonzero(np.isin(codes(batch, "api"), _REQUESTS))
         if not len(rows):
             continue
         op = codes(batch, "op")[rows]

@@ -11,6 +11,7 @@ import pyarrow as pa
 from dxt_replay.profiler_merge.analysis.collect import Collector, collect
 from dxt_replay.profiler_merge.analysis.table_formats import table_of
 from dxt_replay.profiler_merge.analysis.tables import TABLES
+from dxt_replay.traces.measures._passes import add_to_bins
 from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
 from dxt_replay.traces.measures.operation_rows import OperationRows
 from dxt_replay.traces.part import INTERFACES
@@ -25,6 +26,7 @@ DARSHAN_BINS = ("0_100", "100_1K", "1K_10K", "10K_100K", "100K_1M", "1M_4M", "4M
 
 TOP_SIZES = 20
 POWERS = 64
+_POWER_BOUNDS = [(1 << power) - 1 for power in range(POWERS - 1)]
 
 BINS_SCHEMA = TABLES["sizes"].schema
 """One row per bin that is not empty. Sizes from least_bytes to most_bytes, both inclusive; null for no limit."""
@@ -120,11 +122,8 @@ class SizeCollector(Collector):
 
     def _add(self, cell: int, lengths: np.ndarray) -> None:
         self._sizes.setdefault(cell, DistributionCollector()).add(lengths)
-        power = np.minimum(np.frexp(lengths)[1], POWERS - 1)
-        place = np.searchsorted(DARSHAN_BOUNDS, lengths)
-        for bins, found in ((self._powers, power), (self._darshan, place)):
-            bins[0, cell] += np.bincount(found, minlength=bins.shape[2])
-            np.add.at(bins[1, cell], found, lengths)
+        for bins, bounds in ((self._powers, _POWER_BOUNDS), (self._darshan, DARSHAN_BOUNDS)):
+            add_to_bins(bins[0, cell], bins[1, cell], bounds, lengths)
 
     def merge(self, later: SizeCollector) -> None:
         """As `Sums.merge`."""

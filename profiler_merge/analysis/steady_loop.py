@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 
 from dxt_replay.profiler_merge.analysis.thresholds import WARM_UP
 from dxt_replay.traces.measures.intervals import Intervals
-from dxt_replay.traces.measures.stable_order import runs, stable_order
 from dxt_replay.traces.paces import Pace
 from dxt_replay.traces.replay_record import replay_record
 from dxt_replay.traces.schema import CaptureInfo
+from dxt_replay.traces.stable_order import runs, stable_order
 from dxt_replay.traces.units import NS_PER_S
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from dxt_replay.profiler_merge.analysis.rank_line import RankLine
 from dxt_replay.profiler_merge.analysis.tables import TABLES
 from dxt_replay.traces.measures._passes import add_at
 from dxt_replay.traces.measures.intervals import Intervals
-from dxt_replay.traces.measures.stable_order import runs
+from dxt_replay.traces.stable_order import runs
 from dxt_replay.traces.steps import step_row_at
 from dxt_replay.traces.sums import Sums
 

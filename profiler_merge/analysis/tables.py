@@ -1,6 +1,6 @@
 """The tables of the analysis: the subject of each, its columns, and each column's type, unit, head and meaning.
 
-Schemas, `--show`, `--help`, the tables for people and docs/tables.md are derived from these descriptions.
+Schemas, `--show`, `--help`, the tables for people and the reference of the site are derived from these descriptions.
 """
 
 from __future__ import annotations

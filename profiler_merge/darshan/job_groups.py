@@ -21,6 +21,7 @@ import numpy as np
 from dxt_replay.profiler_merge.darshan.counters import read_counters
 from dxt_replay.profiler_merge.darshan.dxt import DXT_MODULES, read_dxt
 from dxt_replay.profiler_merge.darshan.log import DarshanLog
+from dxt_replay.traces.text import program_of
 from dxt_replay.traces.units import NS_PER_S, format_duration
 from dxt_replay.traces.unseen import recording_of
 
@@ -118,19 +119,6 @@ def host_of(log: DarshanLog) -> str:
             if block.hostnames:
                 return block.hostnames[0]
     return ""
-
-
-def program_of(command: str) -> str:
-    """The script or module that a Python command runs, else the first word of the command."""
-    words = command.split()
-    if not words or not Path(words[0]).name.startswith("python"):
-        return words[0] if words else ""
-    for place, word in enumerate(words[1:], 1):
-        if word in ("-m", "-c"):
-            return " ".join(words[place + 1 : place + 2])
-        if not word.startswith("-"):
-            return word
-    return words[0]
 
 
 def parent_of(process: ProcessFacts, candidates: Sequence[ProcessFacts]) -> ProcessFacts | None:

@@ -41,6 +41,10 @@ UNREAD_MODULES = ("MDHIM",)
 """Modules that record I/O and that this release does not read."""
 
 
+_PIDS = 1 << 22
+"""Largest number of process ids of Linux."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessLog:
     """A log and its place in the job.
@@ -214,7 +218,7 @@ def _under_ranks(job: Sequence[ProcessFacts], firsts: Sequence[ProcessFacts]) ->
         return _in_rank_folders(folders, firsts)
     processes = [ProcessLog(log=each.log, rank=rank) for rank, each in enumerate(firsts)]
     rank_of = {id(each): rank for rank, each in enumerate(firsts)}
-    workers = dict.fromkeys(range(len(firsts)), 0)
+    workers: dict[int, list[ProcessFacts]] = {rank: [] for rank in range(len(firsts))}
     extra = len(firsts)
     for each in job:
         if id(each) in rank_of:
@@ -228,14 +232,26 @@ def _under_ranks(job: Sequence[ProcessFacts], firsts: Sequence[ProcessFacts]) ->
             extra += 1
         else:
             rank_of[id(each)] = rank
-            workers[rank] += 1
-            processes.append(ProcessLog(log=each.log, rank=rank, worker=workers[rank]))
+            workers[rank].append(each)
+    for rank, mine in workers.items():
+        ordered = enumerate(_as_forked(mine, firsts[rank]), start=1)
+        processes += [ProcessLog(log=each.log, rank=rank, worker=number) for number, each in ordered]
     if extra == len(firsts):
         return processes, []
     return processes, [
         f"{extra - len(firsts)} worker processes became ranks {len(firsts)} to {extra - 1}: their logs do not say "
         "which rank started them"
     ]
+
+
+def _as_forked(workers: Sequence[ProcessFacts], first: ProcessFacts) -> Sequence[ProcessFacts]:
+    """The workers of a rank in the order in which they were forked, by their ids. Darshan's start of a worker is its
+    first operation, and workers that are forked together begin to read in any order."""
+    pids = {id(each): each.named_pid for each in (first, *workers)}
+    own = pids[id(first)]
+    if own is None or None in pids.values():
+        return workers
+    return sorted(workers, key=lambda each: ((pids[id(each)] or 0) - own) % _PIDS)  # ids begin anew at a maximum
 
 
 def _in_rank_folders(
@@ -245,7 +261,7 @@ def _in_rank_folders(
     processes = []
     for rank, inside in sorted(folders.items()):
         (own,) = (each for each in inside if each in firsts)
-        ordered = [own, *(each for each in inside if each is not own)]
+        ordered = [own, *_as_forked([each for each in inside if each is not own], own)]
         processes += [ProcessLog(log=each.log, rank=rank, worker=worker) for worker, each in enumerate(ordered)]
     missing = sorted(set(range(max(folders))) - set(folders))
     if not missing:

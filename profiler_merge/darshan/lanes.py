@@ -12,7 +12,8 @@ from typing import Protocol
 import numpy as np
 
 from dxt_replay.profiler_merge.darshan._overlap_lanes import OverlapLanes
-from dxt_replay.traces.row_order import distinct, order_by_group
+from dxt_replay.traces.row_order import distinct
+from dxt_replay.traces.stable_order import stable_order
 
 NEVER = int(np.iinfo(np.int64).min)
 """A time before all others."""
@@ -91,7 +92,7 @@ def latest_on_lanes(
     (rank, lane), (operation_rank, operation_lane) = rows, operations
     most = 1 + max(int(lane.max(initial=-1)), int(operation_lane.max(initial=-1)))
     of_row, of_operation = rank * most + lane, operation_rank * most + operation_lane
-    by_lane = order_by_group(of_operation)
+    by_lane = stable_order(of_operation)
     of_operation = of_operation[by_lane]
     begin, end = (np.searchsorted(of_operation, of_row, side=side) for side in ("left", "right"))
     before = first_not_below(start_ns[by_lane], begin, end, before_ns)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
+import pyarrow as pa
 
 from dxt_replay.traces.errors import TargetError
 
@@ -89,10 +90,14 @@ def release(*columns: np.ndarray) -> None:
             pages.madvise(mmap.MADV_DONTNEED)
 
 
-def return_freed_memory() -> None:
-    """Return freed memory to the system if the C library keeps it (glibc)."""
+def keep_freed_memory() -> None:
+    """Let the C library (glibc) keep up to 256 MiB of freed memory for the next arrays, also those of Arrow: pages that
+    come back from the system are cleared, which takes a tenth of the time of a merge."""
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
+        library = ctypes.CDLL(None)
+        library.mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD
+        library.mallopt(-1, 256 << 20)  # M_TRIM_THRESHOLD
+        pa.set_memory_pool(pa.system_memory_pool())
 
 
 def chunks(rows: int, size: int = CHUNK_ROWS) -> Iterator[slice]:

@@ -24,7 +24,6 @@ from dxt_replay.profiler_merge.export.numbers import MICROSECONDS, TRUTH, decima
 from dxt_replay.profiler_merge.export.time_parts import Weighted, time_cuts
 from dxt_replay.profiler_merge.export.tracks import RankTracks
 from dxt_replay.traces.errors import UsageError
-from dxt_replay.traces.measures.stable_order import runs, stable_order
 from dxt_replay.traces.output import check_output, folder_beside, new_file, refusal
 from dxt_replay.traces.schema import (
     DEPENDENCY_COLUMNS,
@@ -36,6 +35,7 @@ from dxt_replay.traces.schema import (
     Job,
     codes,
 )
+from dxt_replay.traces.stable_order import runs, stable_order
 from dxt_replay.traces.store.rank_pieces import rank_pieces, work_of
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.workers.workers import ALONE, Workers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dxt_replay.traces.measures.stable_order import places_in_groups, runs, stable_order
+from dxt_replay.traces.stable_order import places_in_groups, runs, stable_order
 
 TOP = 4
 TRACKED = 32

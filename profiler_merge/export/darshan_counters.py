@@ -15,8 +15,8 @@ import numpy as np
 from dxt_replay.profiler_merge.darshan.counter_layouts import NEWEST
 from dxt_replay.profiler_merge.export.darshan_common_values import TOP, common_values
 from dxt_replay.profiler_merge.export.darshan_rows import RENAME, RENAMED, is_one_of
-from dxt_replay.traces.measures.stable_order import runs, stable_order
 from dxt_replay.traces.schema import APIS, OPS, READ, WRITE
+from dxt_replay.traces.stable_order import runs, stable_order
 from dxt_replay.traces.units import NS_PER_S
 
 VERSIONS = {"POSIX": 4, "MPI-IO": 3, "STDIO": 2}

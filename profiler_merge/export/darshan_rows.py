@@ -11,8 +11,8 @@ from types import TracebackType
 
 import numpy as np
 
-from dxt_replay.traces.measures.stable_order import places_in_groups, runs, stable_order
 from dxt_replay.traces.schema import OPS
+from dxt_replay.traces.stable_order import places_in_groups, runs, stable_order
 
 ROW = np.dtype(
     [

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dxt_replay.traces.measures.stable_order import places_in_groups, runs, stable_order
+from dxt_replay.traces.stable_order import places_in_groups, runs, stable_order
 from dxt_replay.traces.units import NS_PER_S
 
 MAX_RECORD_SEGMENTS = ((1 << 31) - 1 - 104) // 40

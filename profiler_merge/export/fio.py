@@ -22,9 +22,9 @@ import pyarrow as pa
 from dxt_replay.profiler_merge.export._row_text import Part, Texts, row_text
 from dxt_replay.profiler_merge.export.exported import Exported, ExportedFile
 from dxt_replay.traces.errors import CaptureError
-from dxt_replay.traces.measures.stable_order import places_in_groups
 from dxt_replay.traces.output import DirectoryKind, new_directory, refusal
 from dxt_replay.traces.schema import OPS, READ, WRITE, codes
+from dxt_replay.traces.stable_order import places_in_groups
 from dxt_replay.traces.store.rank_pieces import rank_pieces, work_of
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import NS_PER_US

@@ -17,7 +17,7 @@ from dxt_replay.traces.errors import RecordingError
 
 CALLS = (
     "read,pread64,readv,preadv,preadv2,write,pwrite64,writev,pwritev,pwritev2,open,openat,openat2,creat,close,lseek,dup,"
-    "dup2,dup3,fcntl,mmap,msync,sendfile,copy_file_range,splice,fsync,fdatasync,sync_file_range,ftruncate,fallocate,"
+    "dup2,dup3,fcntl,fadvise64,mmap,msync,sendfile,copy_file_range,splice,fsync,fdatasync,sync_file_range,ftruncate,fallocate,"
     "rename,renameat,renameat2,unlink,unlinkat,stat,lstat,fstat,newfstatat,statx,mkdir,mkdirat,clone,clone3,fork,vfork,"
     "execve,exit_group,chdir,fchdir,io_submit,io_uring_enter,recvfrom,recvmsg"
 )

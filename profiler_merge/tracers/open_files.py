@@ -39,6 +39,7 @@ class OpenFile:
 
     file: its number. position: the next byte, UNKNOWN until a seek tells it.
     owner: number of the process that opened it. descriptors: number of the owner's descriptors of it.
+    row: number of the row of its open, see `TracedRows.add`.
     """
 
     file: int
@@ -46,6 +47,7 @@ class OpenFile:
     owner: int
     append: bool = False
     descriptors: int = 1
+    row: int = -1
 
     def closed_by(self, process: int) -> bool:
         """Note that a process closed a descriptor; returns whether its owner has none left."""

@@ -45,14 +45,25 @@ class TracedRows:
         self._pending: list[tuple[int, ...]] = []
         self._pieces: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self._bytes = 0
+        self._flushed = 0
 
-    def add(self, row: tuple[int, ...]) -> None:
-        """Keep one operation; values in the order of TRACED_ROW. Raises: ValueError for an impossible one."""
+    def add(self, row: tuple[int, ...]) -> int:
+        """Keep one operation; values in the order of TRACED_ROW. Returns its number.
+
+        Raises: ValueError for an impossible one."""
         if not (-1 <= row[5] < _MOST and 0 <= row[6] < _MOST and 0 <= row[7] <= row[8] < _MOST):
             raise ValueError(row)
         self._pending.append(row)
         if len(self._pending) >= BLOCK_ROWS:
             self._flush()
+        return self._flushed + len(self._pending) - 1
+
+    def add_open_flags(self, number: int, flags: int) -> None:
+        """Add flags to the open with this number, unless it is already written."""
+        place = number - self._flushed
+        if place >= 0:
+            row = self._pending[place]
+            self._pending[place] = (*row[:-1], max(row[-1], 0) | flags)
 
     def of_processes(self, processes: Collection[int]) -> np.ndarray:
         """All operations of these processes as TRACED_ROW (n,), by start, the longest first where several start."""
@@ -71,6 +82,7 @@ class TracedRows:
         if not self._pending:
             return
         rows = np.array(self._pending, dtype=TRACED_ROW)
+        self._flushed += len(self._pending)
         self._pending.clear()
         rows = rows[np.argsort(rows["process"], kind="stable")]
         self._file.write(rows.tobytes())

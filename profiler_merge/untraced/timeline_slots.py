@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dxt_replay.traces.stable_order import places_in_groups, runs
+
 OPEN_EVENT, OPERATION, CLOSE_EVENT = range(3)
 """Kinds of event; events that start together come in this order."""
 
@@ -137,7 +139,4 @@ def numbered(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def number_in_group(group: np.ndarray) -> np.ndarray:
     """Number of each item within its run of equal values, from 0; `group` is sorted."""
-    if not len(group):
-        return np.empty(0, dtype=np.int64)
-    first = np.flatnonzero(np.concatenate(([True], group[1:] != group[:-1])))
-    return np.arange(len(group)) - np.repeat(first, np.diff(np.append(first, len(group))))
+    return places_in_groups(np.diff(np.append(runs(group), len(group))))

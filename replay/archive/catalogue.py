@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 from dxt_replay.profiler_merge.analysis.steady_loop import waits_are_real
 from dxt_replay.profiler_merge.analysis.summary import Summary, summarise
 from dxt_replay.profiler_merge.analysis.table_formats import to_pandas
-from dxt_replay.profiler_merge.darshan.job_groups import program_of
 from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.replay.archive.archive_jobs import CAPTURE_SUFFIX, ArchiveJob, ArchiveJobs
 from dxt_replay.replay.causal.storage_limit import NoStorageLimitError, storage_limit
 from dxt_replay.traces.errors import DxtReplayError, UsageError
 from dxt_replay.traces.plain import plain
 from dxt_replay.traces.store.reader import Capture, open_capture
+from dxt_replay.traces.text import program_of
 from dxt_replay.traces.units import NS_PER_S
 from dxt_replay.traces.unseen import nothing_recorded
 from dxt_replay.traces.workers.workers import Workers

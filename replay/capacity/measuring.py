@@ -23,6 +23,13 @@ from dxt_replay.traces.units import MIB, format_counted, ns_to_seconds
 if TYPE_CHECKING:
     from dxt_replay.replay.run.process import Progress
 
+BUSY_PCT = 90.0
+"""Share of its processors from which on a replay is limited by them."""
+
+
+SATURATED_PCT = 90.0
+"""Share of the machine's processor time from which on a client of objects, not the store, is the limit."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actions:
@@ -41,7 +48,8 @@ class Actions:
 class Measuring:
     """Replays loads on `target` and measures them. Collective.
 
-    free_pct: utilisation on infinitely fast storage, %. in_memory: whether the target keeps its files in memory.
+    free_pct: utilisation on infinitely fast storage, %. in_memory: whether the target keeps its files in memory, or
+    more than `WARM_PCT` of the data stayed in the page cache before a run.
     number: of the last run. place: where the last twin is.
     """
 
@@ -79,12 +87,13 @@ class Measuring:
                 "show what the storage carries. Keep the load with -o DIR, then name the operations: `dxt-replay run "
                 f"DIR/{load.name} --target {shlex.quote(str(place))} --pace steps -o OUT.capture`"
             )
-        self.in_memory |= result.cache.keeps_pages
         found = first_does(self.comm, lambda: self._measured(output, result, ranks, storage=storage))
-        if storage and (result.cache.resident_before_pct or 0.0) > WARM_PCT:
+        warm = storage and (result.cache.resident_before_pct or 0.0) > WARM_PCT
+        self.in_memory |= result.cache.keeps_pages or warm
+        if warm and not result.cache.keeps_pages:
             self.warnings.append(
-                f"{result.cache.resident_before_pct:.0f} % of the data were in the page cache before a run of {ranks} "
-                "ranks: the storage may carry less"
+                f"{result.cache.resident_before_pct:.0f} % of the data stayed in the page cache before a run of "
+                f"{format_counted(ranks, 'rank')}: another process may have the files mapped"
             )
         self.warnings += result.conditions
         return found
@@ -132,9 +141,15 @@ def searched(search: Search, measure: Measuring, runs: list[LoadRun]) -> str:
         return MEMORY
     if search.failing is None:
         return NOTHING
+    # A client of objects spends processor time on each request, which a run without I/O does not show.
+    busy = [run.processors_pct or 0.0 for run in runs if run.ranks == search.failing and run.storage]
+    if "://" in str(measure.target) and min(busy) >= SATURATED_PCT:
+        return MACHINE
     # The same load without I/O. If it too misses the limit, or causes most of the loss, then the machine that
     # replays is the limit, and the storage was not measured.
     runs.append(measure(search.failing, storage=False))
     without, lost = runs[-1].utilisation_pct, max(search.tried[search.failing])
     held_up = without < search.limit_pct or measure.free_pct - without > (measure.free_pct - lost) / 2
-    return MACHINE if held_up else STORAGE
+    # A run without I/O makes no system calls and copies no data; what these cost shows in the run with I/O.
+    busy = any((run.processors_pct or 0.0) >= BUSY_PCT for run in runs if run.storage and run.ranks == search.failing)
+    return MACHINE if held_up or busy else STORAGE

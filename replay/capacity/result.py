@@ -11,7 +11,7 @@ from dxt_replay.traces.plain import plain
 
 STORAGE, MACHINE, NOTHING, MEMORY = "storage", "machine", "nothing", "memory"
 """What limits the number of ranks: the storage; the machine that replays; nothing up to the most that were tried; or
-unknown, because the files lie in memory."""
+unknown, because files were in memory before a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

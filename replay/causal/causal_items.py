@@ -25,6 +25,7 @@ from dxt_replay.replay.plan.plan_row import (
     COMPUTE_KINDS,
     EVENT_ROW,
     GAP_ROW,
+    NO_EVENT,
     PLAN_ROW,
     Add,
     Gap,
@@ -127,8 +128,10 @@ def lane_items(
     of which `durations_ns` has those of the operations."""
     waits, adds = found.waits, (found.lets_go > 0) | (found.busy_ns > 0)
     adds[-1] = found.is_end
-    at = np.cumsum(1 + adds[:-1] + waits) - 1
-    items = np.empty(len(rows) + int(waits.sum()) + int(adds.sum()), dtype=PLAN_ROW)
+    together = (found.behind != NO_EVENT) & bool(found.others)
+    added = waits + together * len(found.others)
+    at = np.cumsum(1 + adds[:-1] + added) - 1
+    items = np.empty(len(rows) + int(added.sum()) + int(adds.sum()), dtype=PLAN_ROW)
     durations = np.zeros(len(items), dtype=np.int64)
     items[at] = rows
     items["due_ns"][at] = pacing.io_ns(found.after_ns)
@@ -140,8 +143,11 @@ def lane_items(
         due_ns=pacing.io_ns(found.before_ns[waits]),
     )
     items[at[waits] - 1] = rows_of_arrays(wait, int(waits.sum()))
+    for number, other in enumerate(found.others, start=1):
+        wait = Wait(counter=counters.lane(other), until=found.behind[together] + 1)
+        items[(at - waits - number)[together]] = rows_of_arrays(wait, int(together.sum()))
     add = Add(counter=counters.lane(lane), amount=found.lets_go[adds], due_ns=pacing.io_ns(found.busy_ns[adds]))
-    items[np.append(at - waits - 1, len(items) - 1)[adds]] = rows_of_arrays(add, int(adds.sum()))
+    items[np.append(at - added - 1, len(items) - 1)[adds]] = rows_of_arrays(add, int(adds.sum()))
     return items, durations
 
 

@@ -1,8 +1,12 @@
 """Finds how a PyTorch DataLoader dealt batches to its workers: the batch that each operation of a worker makes. Pure.
 
 Worker w of n makes the batches w, w + n, w + 2 n ... of a pass, one after the other. A worker whose shard is exhausted
-drops out. The loop takes the batches in the order of their index. When it takes a batch, the same worker may begin
+drops out. A pass that was resumed (torchdata's StatefulDataLoader) goes on with the worker whose turn it was. The loop
+takes the batches in the order of their index. When it takes a batch, the same worker may begin
 another: the worker's batch k waits until its batch k - p was fetched, where p is the `prefetch_factor`.
+
+A worker may read with several threads, which have a lane each: the reads of all of them make its batches, and none of
+them begins a batch before all have ended the one before.
 
 A log shows none of this, so it is inferred from the reads. Either a worker reads the same amount for each batch
 (map-style data sets), or the longest pauses separate its batches. A batch is read after its turn and before its fetch.
@@ -19,8 +23,8 @@ import numpy as np
 from dxt_replay.replay.causal.feed import Batches
 from dxt_replay.replay.causal.loader_passes import LoaderPass, loader_passes
 from dxt_replay.replay.causal.training_loop import TrainingLoop
+from dxt_replay.replay.causal.worker_reads import Worker, WorkerReads, worker_reads
 from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch
-from dxt_replay.traces.schema import OPS, READ
 
 CLOCK_SLACK_NS = 10_000_000
 """By how much the clock of a worker's log may differ from that of the profile, ns; less for short steps."""
@@ -40,25 +44,26 @@ MIN_CONSISTENT = 0.95
 MAX_MISSING = 0.25
 """Largest share of the batches for which nothing was read although their worker went on to read."""
 
+RESUMED = 0.5
+"""Another worker than the first has the first turn if the begins of the batches are then explained this much better."""
+
 MAX_PREFETCH = 32
 """Largest `prefetch_factor` that is looked for."""
-
-MAX_OPERATIONS = 20_000_000
-"""Operations of a rank's workers up to which they are dealt: they are held in memory, 25 bytes each."""
-
-_CLOSE = OPS.index("close")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LaneDeal:
-    """The batches that one worker made, in order; arrays (batches,).
+    """The batches for which one lane of a worker read, in order; arrays (batches,).
 
     first: number of the lane's operation that begins the batch.
     event: the event of the loop that fetches it, NO_EVENT for none.
     after_event: the batch fetch after which the batch may begin; the first fetch of the pass if `is_early`.
     is_early: bool, whether the batch may begin with its pass.
     ready_ns: time from its last operation until the batch was ready.
+    behind: the event that fetches the batch before, which the worker's other lanes must have read; NO_EVENT for none.
+    behind_ns: when that batch was ready.
     late_ns: lateness of the clock of the worker's log, one number.
+    others: the worker's other lanes.
     """
 
     first: np.ndarray
@@ -66,14 +71,17 @@ class LaneDeal:
     after_event: np.ndarray
     is_early: np.ndarray
     ready_ns: np.ndarray
+    behind: np.ndarray
+    behind_ns: np.ndarray
     late_ns: int
+    others: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Dealing:
     """How the batches of a rank were dealt.
 
-    lanes: worker lane -> its batches.
+    lanes: lane of a worker -> its batches.
     passes: number of passes over loaders with workers.
     workers, prefetch: number of workers and `prefetch_factor` of the pass with the most batches.
     persistent: whether workers served more than one pass.
@@ -96,37 +104,14 @@ class Dealing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Reads:
-    """The reads of one worker lane, or of one pass of it; arrays (reads,).
-
-    first: (reads + 1,), number of the first operation of the lane after the read before and a close right behind that.
-    """
-
-    first: np.ndarray
-    start_ns: np.ndarray
-    end_ns: np.ndarray
-    length: np.ndarray
-
-    def earlier(self, late_ns: int) -> _Reads:
-        """The same reads, `late_ns` earlier."""
-        return dataclasses.replace(self, start_ns=self.start_ns - late_ns, end_ns=self.end_ns - late_ns)
-
-    def between(self, begin_ns: int, end_ns: int) -> _Reads:
-        """Those that start in [begin_ns, end_ns)."""
-        first, last = np.searchsorted(self.start_ns, (begin_ns, end_ns)).tolist()
-        start, end, length = (column[first:last] for column in (self.start_ns, self.end_ns, self.length))
-        return _Reads(first=self.first[first : last + 1], start_ns=start, end_ns=end, length=length)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Part:
     """What one worker did in one pass: its reads, and of each of its batches the event and the end of its fetch.
 
     cuts: int64 (batches,), the number of reads before the end of each batch.
     """
 
-    lane: int
-    reads: _Reads
+    worker: int
+    reads: WorkerReads
     events: np.ndarray
     fetched_ns: np.ndarray
     cuts: np.ndarray
@@ -162,17 +147,20 @@ class _Part:
         return np.where(self.cuts > begins, starts, np.iinfo(np.int64).max)
 
 
-def dealing(loop: TrainingLoop, batches: Batches, worker_lanes: Mapping[int, int]) -> Dealing | None:
+def dealing(loop: TrainingLoop, batches: Batches, workers: Sequence[Worker]) -> Dealing | None:
     """Find how the batches were dealt; None if the loop has no DataLoader with workers, or the reads contradict it.
 
-    `worker_lanes`: lane of a worker process -> possible lateness of its clock, ns.
+    `workers`: in the order in which they were started.
     """
-    if not len(loop.fetches) or not worker_lanes or not len(loop.by_workers):
+    if not len(loop.fetches) or not workers or not len(loop.by_workers):
         return None
-    reads = _worker_reads(batches, worker_lanes)
-    passes = loader_passes(loop, {lane: int(each.start_ns[0]) for lane, each in reads.items()}, worker_lanes)
-    late = _late_ns(passes, reads, worker_lanes)
-    reads = {lane: each.earlier(late.get(lane, 0)) for lane, each in reads.items()}
+    reads = worker_reads(batches, workers)
+    may_be_late = {number: worker.late_ns for number, worker in enumerate(workers)}
+    passes = loader_passes(loop, {worker: int(each.start_ns[0]) for worker, each in reads.items()}, may_be_late)
+    # Only the first pass of a program can be a resumed one.
+    passes = (*(_resumed(each, reads) for each in passes[:1]), *passes[1:])
+    late = _late_ns(passes, reads, may_be_late)
+    reads = {worker: each.earlier(late.get(worker, 0)) for worker, each in reads.items()}
     found = [_dealt_pass(each, reads) for each in passes]
     parts = [part for each, _ in found for part in each]
     if not parts:
@@ -184,41 +172,17 @@ def dealing(loop: TrainingLoop, batches: Batches, worker_lanes: Mapping[int, int
         return None
     largest = max(range(len(passes)), key=lambda number: len(passes[number].events))
     return Dealing(
-        lanes=_lane_deals(found, late),
+        lanes=_lane_deals(found, workers, late),
         passes=len(passes),
-        workers=len(passes[largest].lanes),
+        workers=len(passes[largest].workers),
         prefetch=found[largest][1],
-        persistent=len({lane for each in passes for lane in each.lanes}) < sum(len(each.lanes) for each in passes),
+        persistent=len({one for each in passes for one in each.workers}) < sum(len(each.workers) for each in passes),
         consistent=consistent,
     )
 
 
-def _worker_reads(batches: Batches, worker_lanes: Mapping[int, int]) -> dict[int, _Reads]:
-    """The reads of each worker lane; empty where there are too many operations to be held."""
-    parts: dict[int, list[tuple[np.ndarray, ...]]] = {lane: [] for lane in worker_lanes}
-    held = 0
-    for batch in batches():
-        for lane in np.unique(batch.lane).tolist():
-            if lane in parts:
-                mine = np.flatnonzero(batch.lane == lane)
-                columns = (batch.op[mine], batch.start_ns[mine], batch.end_ns[mine], batch.length[mine])
-                parts[lane].append(columns)
-                held += len(mine)
-        if held > MAX_OPERATIONS:
-            return {}
-    found = {}
-    for lane, made in parts.items():
-        if made:
-            op, start, end, length = (np.concatenate(columns) for columns in zip(*made, strict=True))
-            place = np.flatnonzero(op == READ)
-            first = np.concatenate(([0], place + 1 + (np.append(op, READ)[place + 1] == _CLOSE)))
-            if len(place):
-                found[lane] = _Reads(first=first, start_ns=start[place], end_ns=end[place], length=length[place])
-    return found
-
-
 def _late_ns(
-    passes: Sequence[LoaderPass], reads: Mapping[int, _Reads], worker_lanes: Mapping[int, int]
+    passes: Sequence[LoaderPass], reads: Mapping[int, WorkerReads], may_be_late: Mapping[int, int]
 ) -> dict[int, int]:
     """The least lateness of each worker's clock, ns: a batch cannot be fetched before it was read and made ready.
 
@@ -226,75 +190,102 @@ def _late_ns(
     """
     late: dict[int, int] = {}
     for each in passes:
-        mine = {lane: reads[lane].between(each.begin_ns, each.end_ns) for lane in each.lanes}
-        fetched = {lane: each.fetched_ns[numbers] for lane, numbers in _turns(each, mine).items()}
+        mine = {worker: reads[worker].between(each.begin_ns, each.end_ns) for worker in each.workers}
+        fetched = {worker: each.fetched_ns[numbers] for worker, numbers in _turns(each, mine).items()}
         best = max(_equal_cuts(mine, fetched), key=lambda cuts: _paused_ns(mine, cuts), default={})
-        for lane, cuts in best.items():
-            inside = cuts[cuts < len(mine[lane].start_ns)]
+        for worker, cuts in best.items():
+            inside = cuts[cuts < len(mine[worker].start_ns)]
             if len(inside):
-                pauses = mine[lane].start_ns[inside] - mine[lane].end_ns[inside - 1]
-                over = mine[lane].end_ns[cuts - 1] + int(pauses.min()) - fetched[lane]
+                pauses = mine[worker].start_ns[inside] - mine[worker].end_ns[inside - 1]
+                over = mine[worker].end_ns[cuts - 1] + int(pauses.min()) - fetched[worker]
                 found = int(np.quantile(over, LATEST_SHARE))
-                late[lane] = min(max(found, late.get(lane, 0), 0), worker_lanes[lane])
-    return {lane: late.get(lane, 0) for lane in reads}
+                late[worker] = min(max(found, late.get(worker, 0), 0), may_be_late[worker])
+    return {worker: late.get(worker, 0) for worker in reads}
 
 
-def _dealt_pass(each: LoaderPass, reads: Mapping[int, _Reads]) -> tuple[list[_Part], int]:
+def _resumed(each: LoaderPass, reads: Mapping[int, WorkerReads]) -> LoaderPass:
+    """The pass with its workers in the order of their turns, if another one than the first began it."""
+    turns = [dataclasses.replace(each, workers=each.workers[k:] + each.workers[:k]) for k in range(len(each.workers))]
+    unexplained = [_unexplained_ns(*_dealt_pass(turn, reads)) for turn in turns]
+    best = int(np.argmin(unexplained)) if turns else 0
+    return turns[best] if turns and unexplained[best] < RESUMED * unexplained[0] else each
+
+
+def _unexplained_ns(parts: Sequence[_Part], prefetch: int) -> float:
+    """Mean time between the begin of a batch and the moment that lets it begin: a fetch, or the end of the one before.
+
+    Without workers that were held back it does not depend on their turns.
+    """
+    found = [np.zeros(1, dtype=np.int64)]
+    for part in parts:
+        starts, before = part.starts_ns[prefetch:], part.ends_ns[prefetch - 1 : -1]
+        let = np.maximum(part.fetched_ns[: len(starts)], before)
+        found.append(np.abs(starts - let)[starts < np.iinfo(np.int64).max])
+    return float(np.concatenate(found).mean())
+
+
+def _dealt_pass(each: LoaderPass, reads: Mapping[int, WorkerReads]) -> tuple[list[_Part], int]:
     """The parts of the workers in one pass, and `prefetch_factor`."""
-    mine = {lane: reads[lane].between(each.begin_ns, each.end_ns) for lane in each.lanes}
+    mine = {worker: reads[worker].between(each.begin_ns, each.end_ns) for worker in each.workers}
     turns = _turns(each, mine)
-    fetched = {lane: each.fetched_ns[events] for lane, events in turns.items()}
-    cuts = {lane: _paused_cuts(mine[lane], ends) for lane, ends in fetched.items()}
+    fetched = {worker: each.fetched_ns[events] for worker, events in turns.items()}
+    cuts = {worker: _paused_cuts(mine[worker], ends) for worker, ends in fetched.items()}
     for equal in _equal_cuts(mine, fetched):
-        in_time = [_in_time(mine[lane], equal[lane], ends) for lane, ends in fetched.items()]
+        in_time = [_in_time(mine[worker], equal[worker], ends) for worker, ends in fetched.items()]
         paused_ns = _paused_ns(mine, equal)
         if np.concatenate(in_time).mean() >= MIN_CONSISTENT and paused_ns >= PAUSES_KEPT * _paused_ns(mine, cuts):
             cuts = equal
             break
     parts = [
-        _Part(lane=lane, reads=mine[lane], events=each.events[events], fetched_ns=fetched[lane], cuts=cuts[lane])
-        for lane, events in turns.items()
+        _Part(
+            worker=worker, reads=mine[worker], events=each.events[events], fetched_ns=fetched[worker], cuts=cuts[worker]
+        )
+        for worker, events in turns.items()
     ]
     return parts, _prefetch(parts)
 
 
-def _turns(each: LoaderPass, reads: Mapping[int, _Reads]) -> dict[int, np.ndarray]:
+def _turns(each: LoaderPass, reads: Mapping[int, WorkerReads]) -> dict[int, np.ndarray]:
     """The fetch numbers of each worker's batches: workers take turns until they drop out."""
-    count, lanes = len(each.events), len(each.lanes)
-    number, turn = np.divmod(np.arange(count), lanes)
-    last_ns = np.array([int(reads[lane].end_ns.max(initial=0)) for lane in each.lanes])
-    if last_ns.all() and np.ptp(last_ns) > MIN_DROPPED_ROUNDS * lanes * np.ptp(each.fetched_ns) / count:
-        moved = np.array([int(reads[lane].length.sum()) for lane in each.lanes])
+    count, workers = len(each.events), len(each.workers)
+    number, turn = np.divmod(np.arange(count), workers)
+    last_ns = np.array([int(reads[worker].end_ns.max(initial=0)) for worker in each.workers])
+    if last_ns.all() and np.ptp(last_ns) > MIN_DROPPED_ROUNDS * workers * np.ptp(each.fetched_ns) / count:
+        moved = np.array([int(reads[worker].length.sum()) for worker in each.workers])
         made = np.rint(np.cumsum(moved) * count / moved.sum()).astype(np.int64)
         made = np.diff(made, prepend=0)
-        turn = np.repeat(np.arange(lanes), made)
+        turn = np.repeat(np.arange(workers), made)
         number = np.arange(count) - np.repeat(np.cumsum(made) - made, made)
         turn = turn[np.lexsort((turn, number))]
-    return {lane: np.flatnonzero(turn == place) for place, lane in enumerate(each.lanes) if (turn == place).any()}
+    return {worker: np.flatnonzero(turn == place) for place, worker in enumerate(each.workers) if (turn == place).any()}
 
 
-def _equal_cuts(reads: Mapping[int, _Reads], fetched_ns: Mapping[int, np.ndarray]) -> Iterator[dict[int, np.ndarray]]:
+def _equal_cuts(
+    reads: Mapping[int, WorkerReads], fetched_ns: Mapping[int, np.ndarray]
+) -> Iterator[dict[int, np.ndarray]]:
     """Candidates for batches with equally many reads: the number of reads before the end of each batch.
 
     Workers may have made batches that were never fetched, and the last batch of a pass may have fewer reads.
     """
-    totals = {lane: len(reads[lane].start_ns) for lane in fetched_ns}
-    most = max(totals, key=lambda lane: totals[lane])
-    counts = {lane: len(ends) for lane, ends in fetched_ns.items()}
+    totals = {worker: len(reads[worker].start_ns) for worker in fetched_ns}
+    most = max(totals, key=lambda worker: totals[worker])
+    counts = {worker: len(ends) for worker, ends in fetched_ns.items()}
     for made in range(max(1, counts[most] - 1), counts[most] + MAX_PREFETCH + 1):
         size, rest = divmod(totals[most], made)
-        uneven = [lane for lane, total in totals.items() if size and total % size]
-        ahead = [totals[lane] - (counts[lane] - 1) * size for lane in totals]
+        uneven = [worker for worker, total in totals.items() if size and total % size]
+        ahead = [totals[worker] - (counts[worker] - 1) * size for worker in totals]
         if not rest and size and len(uneven) <= 1 and min(ahead) > 0:
-            yield {lane: np.minimum((np.arange(count) + 1) * size, totals[lane]) for lane, count in counts.items()}
+            yield {
+                worker: np.minimum((np.arange(count) + 1) * size, totals[worker]) for worker, count in counts.items()
+            }
 
 
-def _in_time(reads: _Reads, cuts: np.ndarray, fetched_ns: np.ndarray) -> np.ndarray:
+def _in_time(reads: WorkerReads, cuts: np.ndarray, fetched_ns: np.ndarray) -> np.ndarray:
     """Which batches had been read when they were fetched."""
     return reads.end_ns[cuts - 1] <= fetched_ns + CLOCK_SLACK_NS
 
 
-def _paused_cuts(reads: _Reads, fetched_ns: np.ndarray) -> np.ndarray:
+def _paused_cuts(reads: WorkerReads, fetched_ns: np.ndarray) -> np.ndarray:
     """The number of reads before the end of each batch. A batch ends before its fetch, at the longest pause that gives
     it about as many bytes as the others."""
     if not len(reads.start_ns):
@@ -316,10 +307,12 @@ def _paused_cuts(reads: _Reads, fetched_ns: np.ndarray) -> np.ndarray:
     return np.array(cuts, dtype=np.int64)
 
 
-def _paused_ns(reads: Mapping[int, _Reads], cuts: Mapping[int, np.ndarray]) -> int:
+def _paused_ns(reads: Mapping[int, WorkerReads], cuts: Mapping[int, np.ndarray]) -> int:
     """Total pause of the workers between batches."""
-    between = {lane: ends[ends < len(reads[lane].start_ns)] for lane, ends in cuts.items()}
-    return sum(int((reads[lane].start_ns[ends] - reads[lane].end_ns[ends - 1]).sum()) for lane, ends in between.items())
+    between = {worker: ends[ends < len(reads[worker].start_ns)] for worker, ends in cuts.items()}
+    return sum(
+        int((reads[worker].start_ns[ends] - reads[worker].end_ns[ends - 1]).sum()) for worker, ends in between.items()
+    )
 
 
 def _prefetch(parts: Sequence[_Part]) -> int:
@@ -338,33 +331,47 @@ def _slack_ns(part: _Part) -> int:
     return int(min(CLOCK_SLACK_NS, np.ptp(part.fetched_ns) // (2 * len(part.fetched_ns))))
 
 
-def _lane_deals(found: Sequence[tuple[list[_Part], int]], late: Mapping[int, int]) -> dict[int, LaneDeal]:
+def _lane_deals(
+    found: Sequence[tuple[list[_Part], int]], workers: Sequence[Worker], late: Mapping[int, int]
+) -> dict[int, LaneDeal]:
     """The batches of each lane in all its passes, in the order of time."""
     usual = _usual_ready_ns(found)
     deals: dict[int, list[tuple[np.ndarray, ...]]] = {}
+    of_lane: dict[int, int] = {}
     for parts, prefetch in found:
         begin = min((int(part.events[0]) for part in parts if len(part.events)), default=NO_EVENT)
         for part in parts:
-            deals.setdefault(part.lane, []).append(_columns(part, begin, prefetch, usual))
+            for lane, columns in _columns(part, begin, prefetch, usual):
+                deals.setdefault(lane, []).append(columns)
+                of_lane[lane] = part.worker
     made = {}
-    for lane, columns in deals.items():
-        first, event, after, early, ready = (np.concatenate(each) for each in zip(*columns, strict=True))
+    for lane, each in deals.items():
+        first, event, after, early, ready, behind, behind_ns = (np.concatenate(one) for one in zip(*each, strict=True))
+        worker = of_lane[lane]
         made[lane] = LaneDeal(
-            first=first, event=event, after_event=after, is_early=early, ready_ns=ready, late_ns=late[lane]
-        )
+            first=first, event=event, after_event=after, is_early=early, ready_ns=ready, behind=behind,
+            behind_ns=behind_ns, late_ns=late[worker],
+            others=tuple(other for other in workers[worker].lanes if other != lane),
+        )  # fmt: skip
     return made
 
 
-def _columns(part: _Part, begin: int, prefetch: int, usual_ns: int) -> tuple[np.ndarray, ...]:
-    """Columns of `LaneDeal` for one worker's pass. Reads after the last fetched batch form one unfetched batch."""
+def _columns(part: _Part, begin: int, prefetch: int, usual_ns: int) -> Iterator[tuple[int, tuple[np.ndarray, ...]]]:
+    """Columns of `LaneDeal` for one worker's pass, by lane. Reads after the last fetched batch form one unfetched
+    batch."""
     begins = np.concatenate(([0], part.cuts))
-    first = part.reads.first[begins]
     event = np.append(part.events, NO_EVENT)
     after = np.concatenate((np.full(prefetch, begin), part.events))[: len(event)]
     early = np.arange(len(event)) < prefetch
     ready = np.append(_ready_ns(part, usual_ns), 0)
-    kept = np.diff(begins, append=begins[-1] + 1) > 0  # drop batches without reads
-    return first[kept], event[kept], after[kept], early[kept], ready[kept]
+    lanes = part.reads.begin
+    behind = np.where((event != NO_EVENT) & (len(lanes) > 1), np.append(NO_EVENT, part.events), NO_EVENT)
+    behind_ns = np.append(0, part.ends_ns + ready[:-1])
+    for lane in lanes:
+        first = part.reads.first(lane, begins)
+        kept = np.diff(first, append=first[-1] + 1) > 0  # drop batches without operations of the lane
+        columns = (first, event, after, early, ready, behind, behind_ns)
+        yield lane, tuple(column[kept] for column in columns)
 
 
 def _pauses_ns(part: _Part) -> np.ndarray:

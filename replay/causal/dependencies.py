@@ -23,13 +23,15 @@ NO_FETCH = -1
 NO_GATE, OPENINGS, FETCHES, PRODUCED = range(4)
 """What is counted at a moment: nothing, an opening of the training thread, a batch fetch, or one of the production."""
 
-DEPENDENCY = np.dtype([("need", "<i8"), ("floor", "<i8"), ("follows", "<i8"), ("ready_ns", "<i8")])
+DEPENDENCY = np.dtype([(name, "<i8") for name in ("need", "floor", "follows", "ready_ns", "behind", "behind_ns")])
 """What an operation waits for, and what waits for it.
 
 need: the event that waits for the operation, NO_EVENT for none.
 floor: the first event that this operation or a later one of its lane can be needed by.
 follows: the moment that lets it begin, NO_MOMENT for none.
 ready_ns: how long after it its batch is ready, where its reader makes whole batches and this was the last operation.
+behind, behind_ns: where it begins a batch in a lane of a worker with several, the event that fetches the worker's batch
+before, and when that was ready; NO_EVENT for none.
 """
 
 

@@ -27,6 +27,7 @@ class LaneDependencies:
     operation of the lane.
     busy_ns: (n + 1,), how long the lane makes a batch ready before that.
     is_end: whether the lane has no more operations.
+    behind: (n,), the event for which the lanes `others` must have ended their operations, NO_EVENT for none.
     """
 
     need: np.ndarray
@@ -37,6 +38,8 @@ class LaneDependencies:
     lets_go: np.ndarray
     busy_ns: np.ndarray
     is_end: bool
+    behind: np.ndarray
+    others: tuple[int, ...] = ()
 
 
 class DependencyPass:
@@ -75,6 +78,7 @@ class _LanePass:
         self._awaited: dict[int, int] = {}
         self._left = operations
         self._is_worker = model.is_worker(lane)
+        self._others = model.dealing.lanes[lane].others if model.dealing is not None and self._is_worker else ()
         self._ready_ns = 0
         self._previous_need = NO_EVENT
         self._let_go = 0
@@ -94,9 +98,13 @@ class _LanePass:
             busy = np.concatenate(([self._ready_ns], found["ready_ns"]))
             self._ready_ns = int(busy[-1])
             busy[:-1] = np.where(lets_go[:-1] > 0, np.minimum(busy[:-1], gap), 0)
-            # The lane makes its batch ready, waits for its turn, and goes on.
+            # The lane makes its batch ready, waits for its turn and for the worker's other lanes, and goes on.
             gap = gap - busy[:-1]
-            after = np.where(waits, np.clip(start_ns - np.maximum(previous + busy[:-1], let_ns), 0, gap), gap)
+            together = found["behind"] != NO_EVENT
+            let_ns = np.where(together, np.maximum(let_ns, found["behind_ns"]), let_ns)
+            after = np.where(
+                waits | together, np.clip(start_ns - np.maximum(previous + busy[:-1], let_ns), 0, gap), gap
+            )
             before = np.zeros_like(gap)
         else:
             first = starts_batch(self._previous_need, found["need"])
@@ -119,6 +127,8 @@ class _LanePass:
             lets_go=lets_go,
             busy_ns=busy,
             is_end=not self._left,
+            behind=found["behind"],
+            others=self._others,
         )
 
     def _alone(self, after_ns: np.ndarray, start_ns: np.ndarray, need: np.ndarray) -> np.ndarray:

@@ -67,7 +67,7 @@ class InferredReader:
         need[blocking] = checkpoint[blocking]
         own = (checkpoint != NO_EVENT) | (start >= loop.exit_ns) | model.synchronous
         found = np.zeros(len(start), dtype=DEPENDENCY)
-        found["need"] = need
+        found["need"], found["behind"] = need, NO_EVENT
         found["follows"] = np.where(before, NO_MOMENT, self._last_moment(start, need, own))
         # An event cannot have waited for an operation that begins or ends after the event. An operation may end after
         # its event if its time is made up, as that of a rebuilt close.
@@ -147,11 +147,13 @@ class InferredReader:
             self._made[lane] += len(mine)
             made = np.searchsorted(deal.first, place, side="right") - 1
             need = deal.event[made]
-            is_last = np.append(deal.first, -1)[made + 1] == place + 1
+            is_first, is_last = deal.first[made] == place, np.append(deal.first, -1)[made + 1] == place + 1
             found["need"][mine] = need
             # A batch that was never fetched delays no further event.
             found["floor"][mine] = np.where(need == NO_EVENT, np.maximum.accumulate(deal.event)[made] + 1, need)
             found["ready_ns"][mine] = np.where(is_last, deal.ready_ns[made], 0)
+            found["behind"][mine] = np.where(is_first, deal.behind[made], NO_EVENT)
+            found["behind_ns"][mine] = deal.behind_ns[made]
             found["follows"][mine] = self._let_begin(batch.start_ns[mine], deal.after_event[made], deal.is_early[made])
 
     def _let_begin(self, start: np.ndarray, after: np.ndarray, early: np.ndarray) -> np.ndarray:

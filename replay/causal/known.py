@@ -74,9 +74,9 @@ class KnownReader:
             behind = self._production.last_before(start, known["feeds"])
             made = (known["feeds"] >= 0) & (known["follows"] < 0) & (behind > 0)
             follows = np.where(made, 2 * len(loop.kind) + behind, follows)
-        found = np.empty(len(start), dtype=DEPENDENCY)
+        found = np.zeros(len(start), dtype=DEPENDENCY)
         found["need"], found["floor"], found["follows"] = need, floor, follows
-        found["ready_ns"] = np.maximum(known["ready_ns"], 0)
+        found["ready_ns"], found["behind"] = np.maximum(known["ready_ns"], 0), NO_EVENT
         return found
 
     def _floors(self, lane: int, need: np.ndarray, floor: np.ndarray) -> np.ndarray:

@@ -21,13 +21,13 @@ class LoaderPass:
 
     events: int64 (n,), its batch fetches as events of the loop, in order, without the fetch that ended it.
     fetched_ns: (n,), the ends of these fetches.
-    lanes: the lanes of its workers in the order of their turns.
+    workers: the numbers of its workers, in the order of their turns.
     begin_ns, end_ns: reads of its workers that start in [begin_ns, end_ns) belong to this pass.
     """
 
     events: np.ndarray
     fetched_ns: np.ndarray
-    lanes: tuple[int, ...]
+    workers: tuple[int, ...]
     begin_ns: int
     end_ns: int
 
@@ -36,7 +36,7 @@ class LoaderPass:
 class _Open:
     """A pass that is still being gathered: numbers of its fetches; fetch `ended` ended it."""
 
-    lanes: tuple[int, ...]
+    workers: tuple[int, ...]
     fetches: list[int]
     ended: int | None = None
 
@@ -46,7 +46,8 @@ def loader_passes(
 ) -> tuple[LoaderPass, ...]:
     """The passes in the order of their first fetches.
 
-    first_read_ns: worker lane -> begin of its first read. late_ns: possible lateness of that time.
+    first_read_ns: number of a worker, which are started in this order -> begin of its first read. late_ns: possible
+    lateness of that time.
     """
     events = loop.by_workers
     if not len(events) or not first_read_ns:
@@ -65,16 +66,16 @@ def loader_passes(
         for begin, end in segments:
             if begin in starts[-1:]:
                 continue
-            found.append(_Open(lanes=born[begin], fetches=list(range(begin, end - 1)), ended=end - 1))
+            found.append(_Open(workers=born[begin], fetches=list(range(begin, end - 1)), ended=end - 1))
         beyond = loop.begin_ns[events[first]] >= loop.step_end_ns[-1]
         ending = before if starts or beyond else before[:-1]
         for fetch in ending:
             if outer is not None:
                 outer.ended = fetch
-                outer = _Open(lanes=outer.lanes, fetches=[])
+                outer = _Open(workers=outer.workers, fetches=[])
                 found.append(outer)
         if starts:
-            outer = _Open(lanes=born[starts[-1]], fetches=list(range(starts[-1], dict(segments)[starts[-1]])))
+            outer = _Open(workers=born[starts[-1]], fetches=list(range(starts[-1], dict(segments)[starts[-1]])))
             found.append(outer)
         elif before and outer is not None and not beyond:
             outer.fetches.append(before[-1])
@@ -100,7 +101,7 @@ def _step_of(loop: TrainingLoop, events: np.ndarray) -> np.ndarray:
 def _births(
     loop: TrainingLoop, events: np.ndarray, first_read_ns: Mapping[int, int], late_ns: Mapping[int, int]
 ) -> dict[int, tuple[int, ...]]:
-    """By number of the fetch, the lanes of the workers that were started for it.
+    """By number of the fetch, the workers that were started for it.
 
     The first batch of the j-th worker is the j-th of its pass, so its first read begins before that batch is fetched,
     while the loop waits for the first batch. Clock error may make it appear shortly after the wait. A first batch is
@@ -111,14 +112,14 @@ def _births(
     again = np.append(np.diff(step, prepend=step[0]) == 0, False)
     born: dict[int, list[int]] = {}
     last: int | None = None
-    for lane, read_ns in sorted(first_read_ns.items(), key=lambda each: each[1]):
-        first, until = np.searchsorted(ends, (read_ns - late_ns[lane], read_ns), side="right").tolist()
+    for worker, read_ns in sorted(first_read_ns.items(), key=lambda each: each[1]):
+        first, until = np.searchsorted(ends, (read_ns - late_ns[worker], read_ns), side="right").tolist()
         if last is not None and first <= last + len(born[last]):
-            born[last].append(lane)
+            born[last].append(worker)
         elif first < len(ends):
             last = _first_fetch(again, first, until, until < len(ends) and bool(begins[until] <= read_ns))
-            born.setdefault(last, []).append(lane)
-    return {fetch: tuple(sorted(lanes)) for fetch, lanes in born.items()}
+            born.setdefault(last, []).append(worker)
+    return {fetch: tuple(sorted(workers)) for fetch, workers in born.items()}
 
 
 def _first_fetch(again: np.ndarray, first: int, until: int, waiting: bool) -> int:
@@ -136,16 +137,16 @@ def _first_fetch(again: np.ndarray, first: int, until: int, waiting: bool) -> in
 
 def _closed(made: list[_Open], loop: TrainingLoop, events: np.ndarray) -> Iterator[LoaderPass]:
     """Set the begin and end of each pass: its workers' reads begin after the end of their previous pass."""
-    begins = {lane: int(np.iinfo(np.int64).min) for each in made for lane in each.lanes}
+    begins = {worker: int(np.iinfo(np.int64).min) for each in made for worker in each.workers}
     for number, each in enumerate(made):
-        again = any(set(later.lanes) & set(each.lanes) for later in made[number + 1 :])
+        again = any(set(later.workers) & set(each.workers) for later in made[number + 1 :])
         end = int(loop.begin_ns[events[each.ended]]) if again and each.ended is not None else np.iinfo(np.int64).max
         mine = events[np.array(each.fetches)]
         yield LoaderPass(
             events=mine,
             fetched_ns=loop.end_ns[mine],
-            lanes=each.lanes,
-            begin_ns=max(begins[lane] for lane in each.lanes),
+            workers=each.workers,
+            begin_ns=max(begins[worker] for worker in each.workers),
             end_ns=int(end),
         )
-        begins.update(dict.fromkeys(each.lanes, int(end)))
+        begins.update(dict.fromkeys(each.workers, int(end)))

@@ -29,7 +29,7 @@ against the rules is the model's doubt.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +61,7 @@ from dxt_replay.replay.causal.production import (
 )
 from dxt_replay.replay.causal.ready import ready_at, ready_times
 from dxt_replay.replay.causal.training_loop import FETCH, TrainingLoop
+from dxt_replay.replay.causal.worker_reads import WorkerProcesses
 from dxt_replay.replay.plan.plan_row import rows_by_lane
 from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
 from dxt_replay.traces.measures.intervals import Intervals
@@ -173,13 +174,13 @@ def derive_model(
     files: int,
     *,
     threads_known: bool,
-    workers_late_ns: Sequence[int] = (),
+    workers: WorkerProcesses | None = None,
     pipeline: PipelineSpans | None = None,
 ) -> LoopModel:
     """Derive the model of one rank from its loop and operations, which are read eight times at most.
 
     files: number of files. threads_known: whether lanes are true threads, not inferred from overlaps.
-    workers_late_ns: possible lateness of the clock of each worker process, ns, in the order of their lanes.
+    workers: what the capture says of worker processes.
     pipeline: the spans of tf.data's threads with the fetches that used them, if the profile has them.
     Memory: some numbers per event, lane and read of a worker.
     """
@@ -194,7 +195,7 @@ def derive_model(
     if own is not loop:
         loop, loop_reads = own, look(own, batches, evaluated)
     reads, inside = loop_reads.reads, loop_reads.inside
-    dealt = dealing(loop, batches, _worker_lanes(loop_reads, workers_late_ns))
+    dealt = dealing(loop, batches, () if workers is None else workers.reading(loop_reads.lanes))
     # The training thread itself makes all reads that workers do not.
     synchronous = dealt is not None or (reads > 0 and inside >= SYNCHRONOUS_SHARE * reads)
     fed = Feed(loop_bytes=loop_reads.bytes) if synchronous else feed_of(loop, batches, loop_reads.loop_files)
@@ -227,14 +228,6 @@ def known_model(loop: TrainingLoop, batches: Batches, files: int, spans: pa.Tabl
     synchronous = found.reads > 0 and found.inside >= SYNCHRONOUS_SHARE * found.reads
     made = known_production(loop, batches, spans)
     return _measured(_draft(loop, found, synchronous=synchronous, known=ready, production=made), batches)
-
-
-def _worker_lanes(loop_reads: LoopReads, workers_late_ns: Sequence[int]) -> dict[int, int]:
-    """The lanes of worker processes, with the possible lateness of each clock: the last lanes that read for the loop.
-
-    Operations rebuilt from counters may have lanes beside the one in which a worker reads.
-    """
-    return dict(zip(sorted(loop_reads.lanes, reverse=True), reversed(workers_late_ns), strict=False))
 
 
 def _measured(draft: LoopModel, batches: Batches) -> LoopModel:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dxt_replay.replay.causal.causal_items import CausalLanes, Meetings, RankCounters, ready_rows, script_rows
 from dxt_replay.replay.causal.check import schedule
@@ -21,6 +22,7 @@ from dxt_replay.replay.causal.production import PipelineSpans
 from dxt_replay.replay.causal.rank_notes import RankNotes, warnings_of
 from dxt_replay.replay.causal.recorder_waits import batch_without, recorder_waits, spans_without
 from dxt_replay.replay.causal.training_loop import TrainingLoop, known_loop, training_loop
+from dxt_replay.replay.causal.worker_reads import WorkerProcesses
 from dxt_replay.replay.engine.clock import StopFlag
 from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER
 from dxt_replay.replay.plan.chosen_layers import LayerChoice, choose_layers
@@ -230,15 +232,21 @@ def _model(capture: Capture, survey: RankSurvey, loop: TrainingLoop, spans: pa.T
         batches,
         capture.files.num_rows,
         threads_known=capture.info.lanes == "pthread_id",
-        workers_late_ns=_workers_late_ns(capture, survey.rank),
+        workers=_worker_processes(capture, survey.rank),
         pipeline=PipelineSpans.of(spans, loop),
     )
 
 
-def _workers_late_ns(capture: Capture, rank: int) -> tuple[int, ...]:
-    """Possible lateness of the clock of each worker process of a rank, ns, in the order of the workers."""
+def _worker_processes(capture: Capture, rank: int) -> WorkerProcesses:
+    """What the capture says of the worker processes of a rank."""
     clocks = [clock for clock in capture.info.clock if clock.rank == rank and clock.worker > 0]
-    return tuple(max(clock.offset_ns - clock.interval_ns[0], 0) for clock in clocks)
+    lanes = capture.lanes
+    known = pc.and_(pc.equal(lanes["role"], "worker"), pc.is_valid(lanes["pid"]))
+    mine = lanes.filter(pc.and_(pc.equal(lanes["rank"], rank), known))
+    return WorkerProcesses(
+        pids=dict(zip(mine["lane"].to_pylist(), mine["pid"].to_pylist(), strict=True)),
+        late_ns=tuple(max(clock.offset_ns - clock.interval_ns[0], 0) for clock in clocks),
+    )
 
 
 def meetings_of(

@@ -27,10 +27,10 @@ OTHER_LOADER, WORKERS, OWN_READS = range(3)
 """What makes the batch of a fetch: unknown, the workers of a DataLoader, or the training thread (`num_workers=0`)."""
 
 _LOADERS = (
-    ("enumerate(DataLoader)#_MultiProcessingDataLoaderIter", WORKERS),
-    ("enumerate(DataLoader)#_SingleProcessDataLoaderIter", OWN_READS),
+    (r"^enumerate\(DataLoader\)#_(Stateful)?MultiProcessingDataLoaderIter", WORKERS),
+    (r"^enumerate\(DataLoader\)#_(Stateful)?SingleProcessDataLoaderIter", OWN_READS),
 )
-"""How the names begin that PyTorch gives to its batch fetches."""
+"""The names of batch fetches of PyTorch's DataLoader and torchdata's StatefulDataLoader, as regular expressions."""
 
 PAUSE_STEPS = 2.0
 """Time between two steps is a pause when it is longer than this many median steps."""
@@ -166,7 +166,8 @@ def training_loop(spans: pa.Table, origin_ns: int) -> TrainingLoop:
 
     A checkpoint of another thread does not block the loop and is not an event. Where events overlap, the later one
     begins when the earlier one ends, but a collective within a checkpoint divides it: what the ranks do before it
-    need not wait for what one of them does after it, such as writing the metadata.
+    need not wait for what one of them does after it, such as writing the metadata. The wait for a save in the
+    background ends with a collective: the save has its own in its thread, where the profiler sees nothing.
     Raises: CaptureError without steps.
     """
     kind, thread = codes(spans, "kind"), spans["thread"].to_numpy()
@@ -188,6 +189,7 @@ def training_loop(spans: pa.Table, origin_ns: int) -> TrainingLoop:
     if not input_waits:
         event_kind, event_begin, event_end = _with_fetches(event_kind, event_begin, event_end, begins)
     background_begin, background_end = _background_saves(spans.filter(pa.array(chosen & (kind == CHECKPOINT_SPAN))))
+    event_kind, event_begin, event_end = _with_instants(event_kind, event_begin, event_end, COLLECTIVE, background_end)
     pipeline = spans.filter(pa.array(kind == PIPELINE))
     made_begin, made_end = _made(pipeline, event_end[event_kind == FETCH])
     event_loader = np.where(event_kind == FETCH, _loaders(spans, event_end), OTHER_LOADER)
@@ -284,8 +286,9 @@ def _until_next_wait(kind: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray)
 def _loaders(spans: pa.Table, ends_ns: np.ndarray) -> np.ndarray:
     """int8: the kind of loader whose batch fetch ends at each of these times, OTHER_LOADER for none."""
     found = np.full(len(ends_ns), OTHER_LOADER, dtype=np.int8)
-    for prefix, loader in _LOADERS:
-        found[np.isin(ends_ns, spans.filter(pc.starts_with(spans["name"], prefix))["end_ns"].to_numpy())] = loader
+    for pattern, loader in _LOADERS:
+        mine = spans.filter(pc.match_substring_regex(spans["name"], pattern))
+        found[np.isin(ends_ns, mine["end_ns"].to_numpy())] = loader
     return found
 
 
@@ -340,8 +343,14 @@ def _with_fetches(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The events, and a fetch without duration at the begin of each step, for a profile without input waits."""
     outside = Intervals.union_of(begin, end).covered_within(step_begins, step_begins + 1) == 0
-    fetches = step_begins[outside]
-    kind = np.concatenate((kind, np.full(len(fetches), FETCH, dtype=np.int8)))
-    begin, end = np.concatenate((begin, fetches)), np.concatenate((end, fetches))
-    order = np.argsort(begin, kind="stable")
+    return _with_instants(kind, begin, end, FETCH, step_begins[outside])
+
+
+def _with_instants(
+    kind: np.ndarray, begin: np.ndarray, end: np.ndarray, added: int, times_ns: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The events, and events of the kind `added` without duration at these times."""
+    kind = np.concatenate((kind, np.full(len(times_ns), added, dtype=np.int8)))
+    begin, end = np.concatenate((begin, times_ns)), np.concatenate((end, times_ns))
+    order = np.lexsort((end, begin))
     return kind[order], begin[order], end[order]

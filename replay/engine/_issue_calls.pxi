@@ -206,7 +206,7 @@ cdef int call_on_handle(State *lane, int kind, int64_t offset) noexcept nogil:
     return -errno if failed else 0
 
 
-cdef Call call_open(State *lane, File *file) noexcept nogil:
+cdef Call call_open(State *lane, File *file, int64_t offset) noexcept nogil:
     """OPEN. If the process lacks descriptors, an idle file is closed and the item begins again, so that its latency is
     that of one open."""
     cdef Call call
@@ -221,6 +221,8 @@ cdef Call call_open(State *lane, File *file) noexcept nogil:
         more = close_idle(lane.table, NULL)
     call.result = handle if handle < 0 else 0
     if handle >= 0:
+        if offset == READ_AHEAD and file.backend == POSIX:
+            posix_fadvise(<int>handle, 0, 0, POSIX_FADV_SEQUENTIAL)
         keep_open(file, handle)
     return call
 
@@ -236,7 +238,7 @@ cdef Call call_other(State *lane, int kind, int64_t slot, int64_t offset, int er
         call.end = now_ns()
         call.result = -error
     elif kind == OPEN:
-        call = call_open(lane, file)
+        call = call_open(lane, file, offset)
     else:
         taken = take(lane, slot) if kind == CLOSE else 0
         call.begin = now_ns()

@@ -63,7 +63,8 @@ cdef extern from "<fcntl.h>" nogil:
     int c_open "open"(const char *path, int flags, int mode)
     int c_fcntl "fcntl"(int fd, int command, int argument)
     int O_RDONLY, O_RDWR, O_CREAT, O_CLOEXEC, O_NOFOLLOW, O_DIRECT
-    int F_DUPFD_CLOEXEC, AT_FDCWD, AT_SYMLINK_NOFOLLOW
+    int posix_fadvise(int fd, int64_t offset, int64_t length, int advice)
+    int POSIX_FADV_SEQUENTIAL, F_DUPFD_CLOEXEC, AT_FDCWD, AT_SYMLINK_NOFOLLOW
 
 cdef extern from "_issue_paths.h" nogil:
     int open_link_free(const char *path, int flags, int mode)

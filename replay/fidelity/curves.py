@@ -23,7 +23,7 @@ class CurveCollector(Sums):
 
     def __init__(self, origin_ns: int, max_bins: int = MAX_BINS) -> None:
         self._origin_ns = origin_ns
-        self._last_ns = max_bins * BIN_NS - 1
+        self._max_bins = max_bins
         # By bin, of in flight and of bytes: the share of a bin in which it changes, and the level from the next one on.
         self._changes = np.zeros((0, 4))
 
@@ -31,11 +31,12 @@ class CurveCollector(Sums):
         """Add operations."""
         if not len(rows):
             return
-        since, until = (np.clip(times - self._origin_ns, 0, self._last_ns) for times in (rows.start_ns, rows.end_ns))
-        bins, known = int(until.max()) // BIN_NS + 1, len(self._changes)
+        last_ns = int(rows.end_ns.max()) - self._origin_ns
+        bins, known = min(max(last_ns // BIN_NS + 1, 1), self._max_bins), len(self._changes)
         if bins > known:
-            self._changes = np.pad(self._changes, ((0, max(bins - known, known)), (0, 0)))
-        add_to_curves(self._changes, BIN_NS, since, until, rows.length)
+            size = min(max(bins, 2 * known), self._max_bins)
+            self._changes = np.pad(self._changes, ((0, size - known), (0, 0)))
+        add_to_curves(self._changes, BIN_NS, self._origin_ns, rows.start_ns, rows.end_ns, rows.length)
 
     def merge(self, later: CurveCollector) -> None:
         """As `Sums.merge`."""

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from dxt_replay.replay.fidelity.replayed_rows import ReplayedCapture
-from dxt_replay.replay.fidelity.sequences import LANE_BITS, OTHER_OPS, RankSequences, lane_groups, mix_prints
+from dxt_replay.replay.fidelity.sequences import LANE_BITS, OTHER_OPS, RankSequences, lane_groups
 from dxt_replay.traces.file_rows import exact_paths
+from dxt_replay.traces.measures._passes import mix_prints
 from dxt_replay.traces.measures.operation_rows import OperationRows
-from dxt_replay.traces.measures.stable_order import places_in_groups, stable_order
 from dxt_replay.traces.schema import OPS
+from dxt_replay.traces.stable_order import places_in_groups, stable_order
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.sums import Sums
 from dxt_replay.traces.units import format_bytes, format_count

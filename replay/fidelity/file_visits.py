@@ -14,12 +14,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from dxt_replay.replay.fidelity.sequences import mix_prints, operation_prints
 from dxt_replay.traces.layers import FileLayers, file_layers
+from dxt_replay.traces.measures._passes import mix_prints, operation_prints
 from dxt_replay.traces.measures.operation_rows import OperationRows, operation_rows
-from dxt_replay.traces.measures.stable_order import places_in_groups, runs, stable_order
 from dxt_replay.traces.row_order import distinct_rows
 from dxt_replay.traces.schema import OPS, READ, RECONSTRUCTED, WRITE, codes
+from dxt_replay.traces.stable_order import places_in_groups, runs, stable_order
 from dxt_replay.traces.store.reader import Capture
 
 OPEN, CLOSE, SYNC = (OPS.index(name) for name in ("open", "close", "sync"))
@@ -80,7 +80,7 @@ def file_visits(capture: Capture, numbers: np.ndarray, group: np.ndarray, *, by_
         inferred[data.file_id[data.origin == RECONSTRUCTED]] = True
         shared |= _takes_turns(data, files) & (not by_open)
         of_rank = np.zeros(files, dtype=np.uint64)
-        prints = operation_prints(data)
+        prints = operation_prints(data.op, data.offset, data.length)
         np.add.at(of_rank, data.file_id, prints)
         requests += of_rank
         ranks[_rank_print(of_rank)] += 1

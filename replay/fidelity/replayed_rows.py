@@ -98,16 +98,19 @@ def _replayed(
         rows = dataclasses.replace(rows, ranks=ranks)
     due_ns = _values(batch, "due_ns")
     result = _values(batch, "result")
+    failed = np.zeros(len(rows), dtype=bool)
     given = result != NOT_GIVEN
     if given.any():
         moved = np.where(given, np.maximum(result, 0), rows.length)
         rows = dataclasses.replace(rows, length=moved)
-    data, others = mask & rows.data, mask & ~rows.data
-    failed = given & (result < 0) & ~is_refused(rows.op, rows.origin, result)
+        failed = given & (result < 0) & ~is_refused(rows.op, rows.origin, result)
+    data = mask & rows.data
+    others = mask & ~data
+    kept = slice(None) if data.all() else data
     return ReplayedRows(
         rows=rows.where(data),
-        due_ns=due_ns[data],
-        failed=failed[data],
+        due_ns=due_ns[kept],
+        failed=failed[kept],
         others=rows.where(others),
         others_failed=failed[others],
     )
@@ -117,7 +120,7 @@ def _values(batch: pa.RecordBatch | pa.Table, column: str) -> np.ndarray:
     """A nullable int64 column with NOT_GIVEN for null."""
     data = batch.column(column)
     if data.null_count == len(data):
-        return np.full(len(data), NOT_GIVEN, dtype=np.int64)
+        return np.broadcast_to(NOT_GIVEN, len(data))
     values: np.ndarray = data.fill_null(NOT_GIVEN).to_numpy()
     return values
 

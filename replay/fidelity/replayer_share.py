@@ -6,7 +6,7 @@ import numpy as np
 
 from dxt_replay.replay.fidelity.replayed_rows import NOT_GIVEN, ReplayedRows
 from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
-from dxt_replay.traces.measures.stable_order import stable_order
+from dxt_replay.traces.stable_order import stable_order
 from dxt_replay.traces.sums import Sums
 
 _NEVER = np.iinfo(np.int64).min

@@ -7,18 +7,15 @@ Lea and Flood, OOPSLA 2014).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from dxt_replay.traces.measures._passes import KeyTable, add_sequences
 from dxt_replay.traces.measures.operation_rows import OperationRows
-from dxt_replay.traces.measures.stable_order import runs, stable_order
 from dxt_replay.traces.schema import OPS, READ, WRITE
+from dxt_replay.traces.stable_order import runs, stable_order
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
 OTHER_OPS = tuple(name for code, name in enumerate(OPS) if code not in (READ, WRITE))
 LANE_BITS = 32
 """A lane key is file << LANE_BITS | lane."""
@@ -53,58 +50,31 @@ class SequenceCollector:
     """Collects `RankSequences` from the rows of one rank in start order, or of several, one after the other."""
 
     def __init__(self) -> None:
-        self._moves = _Sums(columns=4)
-        self._others = _Sums(columns=len(OTHER_OPS))
-        self._lanes = _Fingerprints()
-        self._files = _Fingerprints()
+        self._files, self._lanes = KeyTable(4 + len(OPS)), KeyTable(2)
 
     def add(self, rows: OperationRows, files: np.ndarray) -> None:
-        """Add reads and writes; `files` (n,) int64 numbers their files, alike in source and replay."""
-        if not len(rows):
-            return
-        by_file = Groups.of(stable_order(files), files)
-        prints = operation_prints(rows)
-        self._files.add(by_file, prints)
-        self._moves.add(by_file, _moves(rows))
-        self._lanes.add(lane_groups(files, rows.lane), prints)
-
-    def add_others(self, rows: OperationRows, files: np.ndarray) -> None:
-        """Add operations that move no data: only their number is compared, not their order."""
-        if len(rows):
-            columns = [(rows.op == OPS.index(name)).astype(np.int64) for name in OTHER_OPS]
-            self._others.add(Groups.of(stable_order(files), files), columns)
+        """Add operations; `files` (n,) int64 numbers their files, alike in source and replay. Of those that move no
+        data only the number is compared, not the order."""
+        add_sequences(
+            self._files, self._lanes, files, rows.lane, rows.op, rows.offset, rows.length, read=READ, write=WRITE
+        )
 
     def sequences(self) -> RankSequences:
         """The sequences added so far."""
+        files, sums = self._files.sorted()
+        lane_key, lanes = self._lanes.sorted()
+        counts = sums[:, 4:]
+        others = counts[:, [OPS.index(name) for name in OTHER_OPS]]
+        data, other = sums[:, 0] > 0, others.any(axis=1)
         return RankSequences(
-            moves=self._moves.sums,
-            lane_key=self._lanes.keys,
-            lane_print=self._lanes.prints,
-            file_key=self._files.keys,
-            file_print=self._files.prints,
-            other_key=self._others.keys,
-            others=self._others.sums,
+            moves=np.concatenate((counts[:, [READ, WRITE]], sums[:, 2:4]), axis=1)[data],
+            lane_key=lane_key,
+            lane_print=lanes[:, 1].view(np.uint64),
+            file_key=files[data],
+            file_print=sums[data, 1].view(np.uint64),
+            other_key=files[other],
+            others=others[other],
         )
-
-
-def _moves(rows: OperationRows) -> tuple[np.ndarray, ...]:
-    """The contribution of each row to reads, writes, bytes read and bytes written."""
-    written = (rows.op == WRITE).astype(np.int64)
-    return 1 - written, written, rows.length * (1 - written), rows.length * written
-
-
-def operation_prints(rows: OperationRows) -> np.ndarray:
-    """uint64 (n,): a number for each operation's (op, offset, length)."""
-    mixed = mix_prints(rows.offset.astype(np.uint64) + _GOLDEN * (1 + rows.op.astype(np.uint64)))
-    return mix_prints(mixed ^ rows.length.astype(np.uint64))
-
-
-def mix_prints(value: np.ndarray) -> np.ndarray:
-    """splitmix64 of each number (uint64, n)."""
-    value = (value ^ (value >> np.uint64(30))) * _MIX_1
-    value = (value ^ (value >> np.uint64(27))) * _MIX_2
-    mixed: np.ndarray = value ^ (value >> np.uint64(31))
-    return mixed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -131,50 +101,3 @@ def lane_groups(files: np.ndarray, lanes: np.ndarray) -> Groups:
     """Rows by file and lane: the keys are file << LANE_BITS | lane."""
     by_lane = stable_order(lanes)
     return Groups.of(by_lane[stable_order(files[by_lane])], (files << LANE_BITS) | lanes)
-
-
-class _Sums:
-    """Sums of int64 columns by key."""
-
-    def __init__(self, columns: int) -> None:
-        self.keys = np.empty(0, dtype=np.int64)
-        self.sums = np.empty((0, columns), dtype=np.int64)
-
-    def add(self, groups: Groups, values: Sequence[np.ndarray]) -> None:
-        gaps, missing = _missing(self.keys, groups.keys)
-        if len(missing):
-            self.keys = np.insert(self.keys, gaps, missing)
-            self.sums = np.insert(self.sums, gaps, 0, axis=0)
-        place = np.searchsorted(self.keys, groups.keys)
-        for column, value in enumerate(values):
-            self.sums[place, column] += np.add.reduceat(value[groups.order], groups.first)
-
-
-class _Fingerprints:
-    """Length and fingerprint of the sequence of each key."""
-
-    def __init__(self) -> None:
-        self.keys = np.empty(0, dtype=np.int64)
-        self.counts = np.empty(0, dtype=np.int64)
-        self.prints = np.empty(0, dtype=np.uint64)
-
-    def add(self, groups: Groups, prints: np.ndarray) -> None:
-        gaps, missing = _missing(self.keys, groups.keys)
-        if len(missing):
-            self.keys = np.insert(self.keys, gaps, missing)
-            self.counts = np.insert(self.counts, gaps, 0)
-            self.prints = np.insert(self.prints, gaps, np.uint64(0))
-        place = np.searchsorted(self.keys, groups.keys)
-        sizes = groups.counts
-        position = np.arange(len(groups.order)) - np.repeat(groups.first - self.counts[place], sizes)
-        salted = mix_prints(prints[groups.order] + position.astype(np.uint64) * _GOLDEN)
-        self.prints[place] += np.add.reduceat(salted, groups.first)
-        self.counts[place] += sizes
-
-
-def _missing(known: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The keys that the ascending `known` lacks, and before which of its elements each belongs."""
-    gaps = np.searchsorted(known, keys)
-    found = gaps < len(known)
-    found[found] = known[gaps[found]] == keys[found]
-    return gaps[~found], keys[~found]

@@ -76,7 +76,7 @@ class Measures(Sums):
         for part in parts if mine else ():
             self._add(part)
             sequences.add(part.rows, self._file_numbers(part.rows, ranks))
-            sequences.add_others(part.others, self._file_numbers(part.others, ranks))
+            sequences.add(part.others, self._file_numbers(part.others, ranks))
         return sequences.sequences()
 
     def _file_numbers(self, rows: OperationRows, ranks: Sequence[int]) -> np.ndarray:

@@ -1,7 +1,8 @@
 """One option, and families of them: a family is a TypedDict whose keys carry an `Option`.
 
 The keywords of a public function (`takes`), the options of a command (`replay.commands.family_options`) and
-docs/commands.md follow from it. Standard library only: a command's --help must not import what the command needs.
+the reference of the site follow from it. Standard library only: a command's --help must not import what the command
+needs.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class Option:
     """One choice of a user.
 
-    help: what it does, for --help and docs/commands.md.
+    help: what it does, for --help and the reference of the site.
     default: value of a keyword that is not given.
     flags: spelling on the command line if it differs from the keyword; () for a keyword without an option.
     parameter: name in the environment (DXT_REPLAY_COMMAND_NAME) if it differs from the keyword. `no_` before the

@@ -31,6 +31,7 @@ _BACKENDS = {
     "HDF5": HDF5,
     "MMAP": MAPPED,
     "S3": POSIX,
+    "S3_REFUSED": NULL,
 }
 _BACKEND_OF_API = np.array([_BACKENDS[api] for api in APIS], dtype=np.int8)
 _STREAM, _COLLECTIVE = APIS.index("STDIO"), APIS.index("MPIIO_COLL")
@@ -61,7 +62,9 @@ class LayerChoice:
         A table of `usage` has counts instead of offsets, and is without the library's own requests already.
         """
         api = codes(batch, "api")
-        mask = self.files.counted(api, batch.column("file_id").to_numpy())
+        mask = np.ones(len(api), dtype=bool)
+        if self.files.overlap:
+            mask = self.files.counted(api, batch.column("file_id").to_numpy())
         if not self.reconstruct:
             mask &= codes(batch, "origin") != RECONSTRUCTED
         if self.api in ("posix", "mpiio", "s3"):

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from dxt_replay.replay.engine.files import FileSlot
-from dxt_replay.replay.engine.items import BATCH_ITEMS, RENAME, RING_BATCHES
+from dxt_replay.replay.engine.items import BATCH_ITEMS, OPEN, RENAME, RING_BATCHES
 from dxt_replay.replay.plan.pacing import LaneClock, Pacing
 from dxt_replay.replay.plan.plan_row import (
     BATCH_COLUMNS,
@@ -29,22 +29,25 @@ from dxt_replay.replay.plan.plan_row import (
     operation_rows,
     rows_by_lane,
     rows_of_arrays,
+    set_advice,
     set_new_slots,
 )
 from dxt_replay.replay.plan.row_queue import RowQueue, SpillFile
 from dxt_replay.replay.plan.survey import SLOT_USE, RankSurvey
 from dxt_replay.replay.target.placement import Placements
 from dxt_replay.traces.measures.intervals import Intervals
-from dxt_replay.traces.schema import DEPENDENCY_COLUMNS, SPAN_KINDS, codes
+from dxt_replay.traces.schema import DEPENDENCY_COLUMNS, OPEN_FLAGS, SPAN_KINDS, codes
 from dxt_replay.traces.steps import step_at
 from dxt_replay.traces.store.reader import Capture
 
 PROCESS_ITEMS = 1 << 19
 """Items in the rings of a process's lanes, about 50 MB with what is remembered of them."""
 
+_SEQUENTIAL = 1 << OPEN_FLAGS.index("sequential")
+
 LEAST_BATCH_ITEMS = 64
 
-_COLUMNS = (*BATCH_COLUMNS, "api", "offset", "step", "origin", "other_file_id")
+_COLUMNS = (*BATCH_COLUMNS, "api", "offset", "step", "origin", "other_file_id", "open_flags")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -242,6 +245,10 @@ def _planned(survey: RankSurvey, slots: SlotNumbers, batch: pa.RecordBatch) -> _
         offset=batch.column("offset").to_numpy()[mask],
         length=operations.length,
     )
+    opens = rows["kind"] == OPEN
+    if opens.any():
+        flags = batch.column("open_flags").fill_null(0).filter(pa.array(mask)).filter(pa.array(opens)).to_numpy()
+        set_advice(rows, opens, flags & _SEQUENTIAL > 0)
     renames = rows["kind"] == RENAME
     if renames.any():
         new_file_id = batch.column("other_file_id").filter(pa.array(mask)).filter(pa.array(renames)).to_numpy()

@@ -27,6 +27,7 @@ from dxt_replay.replay.engine.items import (
     MARK,
     OPEN,
     PLAN_ROW,
+    READ_AHEAD,
     READ_AT,
     RENAME,
     SEEK,
@@ -263,6 +264,11 @@ def set_new_slots(rows: np.ndarray, renames: np.ndarray, new_file_id: np.ndarray
     own["new_file_id"][renames], own["new_slot"][renames] = new_file_id, new_slot
 
 
+def set_advice(rows: np.ndarray, opens: np.ndarray, sequential: np.ndarray) -> None:
+    """Let the opens that are `sequential` (bool, for each true one of `opens`) announce sequential reads."""
+    rows.view(OPERATION_ROW)["offset"][opens] = np.where(sequential, READ_AHEAD, -1)
+
+
 def is_operation(rows: np.ndarray) -> np.ndarray:
     """bool (n,): which items are operations, rather than gaps, marks, waits and additions."""
     found: np.ndarray = rows["kind"] < SLEEP
@@ -271,8 +277,9 @@ def is_operation(rows: np.ndarray) -> np.ndarray:
 
 def recorded_operations(rows: np.ndarray) -> np.ndarray:
     """The operations among items as `OPERATION_ROW`, a copy with the columns as a capture has them: the `offset` of a
-    rename is -1, its `length` 0."""
+    rename or open is -1, the `length` of a rename 0."""
     own = rows[is_operation(rows)].view(OPERATION_ROW)
+    own["offset"][own["kind"] == OPEN] = -1
     renames = own["kind"] == RENAME
     if renames.any():
         own["offset"][renames], own["length"][renames] = -1, 0

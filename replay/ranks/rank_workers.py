@@ -34,6 +34,7 @@ def rank_workers(count: int | None) -> Iterator[Workers | None]:
     from mpi4py.futures import MPICommExecutor
 
     if MPI.COMM_WORLD.Get_rank():
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # the first process answers Ctrl-C, and removes what it wrote
+        # If one died of Ctrl-C, the launcher would kill the first process before that has removed what it wrote.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     with MPICommExecutor(MPI.COMM_WORLD, root=0) as executor:
         yield Workers(size - 1, executor=executor) if isinstance(executor, Executor) else None

@@ -38,7 +38,7 @@ from dxt_replay.replay.target import page_cache
 from dxt_replay.traces.errors import ReplayError
 from dxt_replay.traces.schema import SPANS_SCHEMA
 from dxt_replay.traces.store.writer import OpsWriter
-from dxt_replay.traces.units import NS_PER_MS, NS_PER_S, format_count
+from dxt_replay.traces.units import NS_PER_MS, NS_PER_S, format_count, format_counted
 
 REPORT_PERIOD_NS = 50 * NS_PER_MS
 """ns between two reports of progress, each of which looks at every lane."""
@@ -194,6 +194,9 @@ class ReplayProcess:
         turns = "the MPI library lacks MPI_THREAD_MULTIPLE, so the lanes of a process called it one at a time"
         notes = dict.fromkeys(note for survey in self.surveys for note in survey.layers.chunks.notes(self._capture))
         model = () if self.paced is None else self.paced.steps.warnings
+        refused = max((survey.layers.files.refused for survey in self.surveys), default=0)
+        if refused:
+            notes[f"{format_counted(refused, 'request')} that the job's store refused moved nothing: left out"] = None
         return (*((turns,) if self.files.turns else ()), *notes, *model, *self.files.close_warnings)
 
     @property

@@ -45,13 +45,13 @@ def capacity_headline(found: Capacity) -> str:
     low, high = found.interval
     carried = f"{format_counted(low, 'rank')} at {limit} utilisation"
     if found.limited_by == "memory":
-        return f"Not known: the files lie in memory, so the replays of up to {low} ranks measured memory."
+        return "Not known: files were in memory before a run, so the replays measured memory and not the storage."
     if found.limited_by == "nothing":
         return f"This storage carries at least {carried}: none of up to {most} ranks was too much. Try a larger --most."
     if found.limited_by == "machine":
         return (
-            f"This storage carries at least {carried}. More could not be tried: without any I/O this machine does not "
-            "keep up with more ranks either. Replay on more processes or nodes."
+            f"This storage carries at least {carried}. More could not be tried: the machine that replays does not keep "
+            "up with more ranks. Replay on more processors or nodes."
         )
     if low == high:
         return f"This storage carries {carried}." if low else f"This storage does not carry a single rank at {limit}."

@@ -30,24 +30,17 @@ def finding_sections(found: Sequence[Finding]) -> list[Section]:
             notes=("At stake: the most that a perfect remedy could gain.",),
             prose=True,
         ),
-        *(_finding(each, repeated=_same_stake(each, found[:place])) for place, each in enumerate(found)),
+        *(_finding(each, found[:place]) for place, each in enumerate(found)),
     ]
 
 
-def _same_stake(finding: Finding, before: Sequence[Finding]) -> bool:
-    """Whether a finding before has the same time at stake: that time can be gained once only."""
-    stake = finding.at_stake_s
-    return stake is not None and any(other.at_stake_s == stake for other in before)
-
-
-def _finding(finding: Finding, *, repeated: bool) -> Section:
-    stake_s = finding.at_stake_s
-    stake = () if stake_s is None else (("at stake", _stake(finding, stake_s, repeated=repeated)),)
+def _finding(finding: Finding, before: Sequence[Finding]) -> Section:
+    stake = stake_text(finding, before)
     return Section(
         title=f"{finding.severity}: {finding.title}",
         rows=(
             ("evidence", finding.evidence),
-            *stake,
+            *((("at stake", stake),) if stake else ()),
             ("threshold", finding.threshold),
             ("remedy", finding.remedy),
             *(("file", path) for path in finding.files[:SHOWN_FILES]),
@@ -56,9 +49,11 @@ def _finding(finding: Finding, *, repeated: bool) -> Section:
     )
 
 
-def _stake(finding: Finding, at_stake_s: float, *, repeated: bool) -> str:
-    time, share = format_duration(at_stake_s * NS_PER_S), finding.at_stake_pct
-    if repeated:
+def stake_text(finding: Finding, before: Sequence[Finding]) -> str:
+    """What is at stake; empty where that is not known. A time that one of `before` has too can be gained once only."""
+    if finding.at_stake_s is None:
+        return ""
+    time, share = format_duration(finding.at_stake_s * NS_PER_S), finding.at_stake_pct
+    if any(other.at_stake_s == finding.at_stake_s for other in before):
         return f"the same {time} as above, not {time} more"
-    of = "" if share is None else f", {share:.1f} % of the {finding.at_stake_of}"
-    return f"at most {time}{of}"
+    return f"at most {time}" + ("" if share is None else f", {share:.1f} % of the {finding.at_stake_of}")

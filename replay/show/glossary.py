@@ -1,7 +1,8 @@
-"""Explains the words of the tables and options. docs/glossary.md is made from this table. Pure."""
+"""Explains the words of the tables and options. Pure."""
 
 from __future__ import annotations
 
+from dxt_replay.profiler_merge.analysis.tables import COLUMNS
 from dxt_replay.traces.paces import Pace
 
 WORDS = {
@@ -70,12 +71,8 @@ WORDS = {
 
 
 def explained(part: str) -> tuple[tuple[str, str], ...]:
-    """Words that contain `part`, each with its meaning, in alphabetical order."""
+    """Words that contain `part`, each with its meaning, in alphabetical order; then the columns of tables that do. All
+    words without the columns for an empty text."""
     found = ((word, meaning) for word, meaning in WORDS.items() if part.lower() in word.lower())
-    return tuple(sorted(found, key=lambda entry: entry[0].lower()))
-
-
-def glossary_page() -> str:
-    """docs/glossary.md."""
-    lines = [f"- **{word}**: {meaning}" for word, meaning in explained("")]
-    return "\n".join(["# Glossary", "", "Also printed by `dxt-replay glossary`.", "", *lines, ""])
+    columns = ((name, about.meaning) for name, about in sorted(COLUMNS.items()) if part and part.lower() in name)
+    return (*sorted(found, key=lambda entry: entry[0].lower()), *columns)

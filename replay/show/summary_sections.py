@@ -198,10 +198,10 @@ def limit_text(limit: StorageLimit) -> str:
     used, then = limit.utilisation_pct, limit.fastest_utilisation_pct
     if pct < _LEAST_LIMIT_PCT:
         found = f"Storage does not limit this training: infinitely fast storage would not shorten its {now}"
-        return f"{found}; accelerator utilisation {used:.1f} %." if used is not None else f"{found}."
+        return f"{found}; compute takes {used:.1f} % of the loop." if used is not None else f"{found}."
     found = f"Storage limits this training by {pct:.1f} %: with infinitely fast storage it would take "
     found += f"{format_duration(limit.recorded_ns - limit.saved_ns)} instead of {now}"
-    return f"{found}; accelerator utilisation {used:.1f} %, then {then:.1f} %." if used is not None else f"{found}."
+    return f"{found}; compute takes {used:.1f} % of the loop, then {then:.1f} %." if used is not None else f"{found}."
 
 
 def _gain_text(gain_s: float, pct: float, of: str) -> str:

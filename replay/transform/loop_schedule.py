@@ -19,7 +19,7 @@ from dxt_replay.replay.causal.training_loop import TrainingLoop
 from dxt_replay.replay.engine.items import ADD, MARK
 from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER
 from dxt_replay.replay.plan.pacing import Pace, Pacing
-from dxt_replay.replay.plan.plan_row import EVENT_ROW, MARK_ROW, is_operation, operation_rows
+from dxt_replay.replay.plan.plan_row import EVENT_ROW, MARK_ROW, NO_EVENT, is_operation, operation_rows
 from dxt_replay.replay.transform.rank_work import ENTERED, EXITED, NOTHING, RankState, RankWork
 from dxt_replay.traces.schema import READ
 
@@ -148,6 +148,7 @@ def _lane_runs(
         lets_go=lets_go[borders],
         busy_ns=busy_ns[borders],
         is_end=True,
+        behind=np.full(len(first), NO_EVENT),
     )
     runs = LaneRuns(dependencies=dependencies, duration_ns=ends[last] - starts[first])
     return runs, run, starts - starts[first][run]

@@ -97,6 +97,12 @@ def _of_loop(state: RankState) -> np.ndarray:
 
 
 def _read_by(state: RankState, readers: int) -> RankState:
+    dealing = state.model.dealing
+    if dealing is not None and any(deal.others for deal in dealing.lanes.values()):
+        raise UsageError(
+            "the workers of this capture read with several threads each, and how their threads would share other "
+            "batches is not known: change the requests alone, or record the job with other workers"
+        )
     work = with_readers(state.work, _of_loop(state), readers, state.deal)
     return dataclasses.replace(state, work=work, readers=readers)
 

@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 
 from dxt_replay.replay.verifying.checked import Difference
-from dxt_replay.traces.row_order import distinct, order_by_group
+from dxt_replay.traces.row_order import distinct
+from dxt_replay.traces.stable_order import stable_order
 
 _NEVER = int(np.iinfo(np.int64).min)
 
@@ -30,7 +31,7 @@ class LaneOrder:
         self._begin(int(rank[0]))
         # Both numbers have 31 bits.
         lanes, first, of_row = distinct(rank.astype(np.int64) << 32 | lane)
-        order = order_by_group(of_row)
+        order = stable_order(of_row)
         before = np.empty(len(order), dtype=np.int64)
         before[order[1:]] = end[order[:-1]]
         before[first] = [self._ends.get(each, _NEVER) for each in lanes.tolist()]

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from dxt_replay.replay.plan.chosen_layers import HDF5, MPIIO, MPIIO_COLLECTIVE, POSIX, STDIO, LayerChoice
-from dxt_replay.traces.measures.stable_order import runs, stable_order
 from dxt_replay.traces.schema import OPS, READ, WRITE, codes
+from dxt_replay.traces.stable_order import runs, stable_order
 
 INTERFACES = ("POSIX", "MPI-IO", "STDIO")
 """Names of the Darshan modules that count what a replay issues; by their place in a tally."""

@@ -14,7 +14,7 @@ from benchmarks.scale_table import captures
 from benchmarks.scale_table.__main__ import is_same, main, measure, table
 from benchmarks.scale_table.captures import even_capture, files_capture, mixed_capture
 from benchmarks.scale_table.inputs import INPUTS
-from benchmarks.scale_table.rows import ROWS
+from benchmarks.scale_table.rows import ROWS, SHORT
 from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.darshan.rank_segments import read_rank_segments
 
@@ -68,6 +68,7 @@ def test_every_row_has_an_input_and_every_peer_a_row() -> None:
     assert {row.input for row in ROWS} == set(INPUTS)
     assert {row.peer for row in ROWS if row.peer} <= {row.name for row in ROWS}
     assert len({row.name for row in ROWS}) == len(ROWS)
+    assert set(SHORT) <= {row.name for row in ROWS}
 
 
 @pytest.mark.slow
@@ -95,8 +96,13 @@ def test_another_output_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixture
     result = {"runs": runs, "version": "1", "date": "", "processors": 2, "load": 0.0, "seconds": 1.0}
     shown = tmp_path / "result.json"
     shown.write_text(json.dumps(result))
-    assert main(["--show", str(shown)]) == 1
+    assert main(["--show", str(shown), "--all"]) == 1
     assert "| NO: one, processes |" in capsys.readouterr().out
+    assert main(["--show", str(shown)]) == 1
+    assert "\n| merge --each | 2 logs | 1.00 |  | 1 B |  | 1.00 | 1.00 | 250,000,000 | 5 |\n" in (
+        out := capsys.readouterr().out
+    )
+    assert "processes, MPI and Dask: NOT the same." in out
     for run in runs:
         run["sha256"] = "equal"
     shown.write_text(json.dumps(result))

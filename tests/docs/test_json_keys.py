@@ -1,4 +1,4 @@
-"""docs/tables.md explains every key of what the commands print with --json, and none that they do not print."""
+"""The shipped schemas explain every key of what the commands print with --json, and none that they do not print."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import pytest
 
 import dxt_replay
 from tests.places import ROOT
-from tests.schemas import check
+from tests.schemas import check, schema
 
-PAGE = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
 BY_NAME_OF_SOMETHING = {
     "errors",
     "close_errors",
@@ -66,9 +65,9 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
 
 
 def explained(command: str) -> Mapping[str, str]:
-    """Key -> meaning, as the page has them."""
-    section = PAGE.split(f"## Keys of `{command} --json`\n")[1].split("\n## ")[0]
-    return dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", section, flags=re.MULTILINE))
+    """Key -> meaning, as the schema has them."""
+    document = schema(command.replace(" --", "-"))
+    return {key: each["description"] for key, each in document["properties"].items() if key != "schema_version"}
 
 
 @pytest.mark.parametrize(

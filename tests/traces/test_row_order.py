@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dxt_replay.traces.row_order import distinct, distinct_rows, order_by_group, order_by_start
+from dxt_replay.traces.row_order import distinct, distinct_rows, order_by_start
 
 LEAST, MOST = -(1 << 63), (1 << 63) - 1
 INTEGERS = st.one_of(
@@ -51,9 +51,3 @@ def test_the_order_is_that_of_a_sort_by_all_keys(rows: list[tuple[int, int, int,
     rank, start, one, other = np.array(rows, dtype=np.int64).reshape(-1, 4).T
     assert order_by_start(start, [one, other], rank).tolist() == np.lexsort((other, one, start, rank)).tolist()
     assert order_by_start(start, [one]).tolist() == np.lexsort((one, start)).tolist()
-
-
-@given(st.lists(st.one_of(st.integers(-2, 5), st.sampled_from([-(1 << 15), (1 << 15) - 1, 1 << 15, 1 << 40]))))
-def test_groups_are_in_stable_order(groups: list[int]) -> None:
-    group = np.array(groups, dtype=np.int64)
-    assert order_by_group(group).tolist() == sorted(range(len(groups)), key=groups.__getitem__)

@@ -3,7 +3,15 @@
 
 import numpy as np
 
-from libc.stdint cimport int8_t, int32_t, int64_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+
+cdef extern from *:
+    """
+    #define GOLDEN 0x9E3779B97F4A7C15ULL
+    """
+    const uint64_t _GOLDEN "GOLDEN"
 
 
 def newly_covered(starts, ends, int64_t reach):
@@ -126,30 +134,33 @@ def add_at(int64_t[:] totals, places, amounts):
         totals[place[row]] += amount[row]
 
 
-def add_to_curves(double[:, ::1] changes, int64_t bin_ns, starts, ends, lengths):
-    """Add operations to two curves over bins of `bin_ns`: how many are in flight, and their bytes, spread evenly.
+def add_to_curves(double[:, ::1] changes, int64_t bin_ns, int64_t origin_ns, starts, ends, lengths):
+    """Add operations to two curves over bins of `bin_ns`: how many are in flight, and their bytes, spread evenly. Times
+    count from `origin_ns`; those before and after the bins are moved to the first and to the last instant.
 
     `changes` (bins, 4): of both, the share of the bin in which it changes, and the change of its level from the next bin
-    on. Raises: IndexError for a time beyond the bins.
+    on. Raises: IndexError without bins.
     """
     cdef const int64_t[::1] start = np.ascontiguousarray(starts, dtype=np.int64)
     cdef const int64_t[::1] end = np.ascontiguousarray(ends, dtype=np.int64)
     cdef const int64_t[::1] length = np.ascontiguousarray(lengths, dtype=np.int64)
     cdef Py_ssize_t row, rows = _alike(start.shape[0], end.shape[0])
-    cdef int64_t place, last
+    cdef int64_t place, last, since, until, last_ns = changes.shape[0] * bin_ns - 1
     cdef double rate
     _alike(rows, length.shape[0]), _alike(changes.shape[1], 4)
+    if rows and last_ns < 0:
+        raise IndexError("there are no bins")
     for row in range(rows):
-        place, last = start[row] // bin_ns, end[row] // bin_ns
-        if start[row] < 0 or last < place or last >= changes.shape[0]:
-            raise IndexError(f"{start[row]} to {end[row]} ns in {changes.shape[0]} bins")
+        since = min(max(start[row] - origin_ns, 0), last_ns)
+        until = min(max(end[row] - origin_ns, since), last_ns)
+        place, last = since // bin_ns, until // bin_ns
         if place == last:
-            changes[place, 0] += end[row] - start[row]
+            changes[place, 0] += until - since
             changes[place, 2] += length[row]
         else:
-            rate = <double> length[row] / (end[row] - start[row])
-            _change_level(&changes[place, 0], (place + 1) * bin_ns - start[row], 1, rate)
-            _change_level(&changes[last, 0], (last + 1) * bin_ns - end[row], -1, -rate)
+            rate = <double> length[row] / (until - since)
+            _change_level(&changes[place, 0], (place + 1) * bin_ns - since, 1, rate)
+            _change_level(&changes[last, 0], (last + 1) * bin_ns - until, -1, -rate)
 
 
 cdef inline void _change_level(double *changes, int64_t rest_ns, double one, double rate) noexcept nogil:
@@ -157,6 +168,228 @@ cdef inline void _change_level(double *changes, int64_t rest_ns, double one, dou
     changes[1] += one
     changes[2] += rate * rest_ns
     changes[3] += rate
+
+
+def add_to_bins(int64_t[::1] counts, int64_t[::1] sums, bounds, const int64_t[:] values):
+    """Count values and add them up in bins; `bounds`: ascending, the largest value of each bin but the last."""
+    cdef const int64_t[::1] bound = np.ascontiguousarray(bounds, dtype=np.int64)
+    cdef Py_ssize_t row, place = 0, bins = _alike(counts.shape[0], sums.shape[0])
+    _alike(bound.shape[0], bins - 1)
+    with nogil:
+        for row in range(values.shape[0]):
+            while place < bins - 1 and values[row] > bound[place]:
+                place += 1
+            while place and values[row] <= bound[place - 1]:
+                place -= 1
+            counts[place] += 1
+            sums[place] += values[row]
+
+
+def rates(const int64_t[:] lengths, const int64_t[:] durations, double unit):
+    """float64, length / duration * unit of each row with both; and how many have a length alone."""
+    cdef Py_ssize_t row, count = 0, unmeasured = 0, rows = _alike(lengths.shape[0], durations.shape[0])
+    rates_ = np.empty(rows)
+    cdef double[::1] rate = rates_
+    with nogil:
+        for row in range(rows):
+            if lengths[row] > 0 and durations[row] > 0:
+                rate[count] = <double> lengths[row] / <double> durations[row] * unit
+                count += 1
+            else:
+                unmeasured += lengths[row] > 0
+    return rates_[:count], unmeasured
+
+
+def count_whole(int64_t[::1] counts, values):
+    """Count the whole numbers (n,) that are places of `counts`. Returns: their number, and their exact sum."""
+    cdef const int64_t[::1] value = np.ascontiguousarray(values, dtype=np.int64)
+    cdef Py_ssize_t row, found = 0
+    cdef uint64_t low = 0, places = counts.shape[0]
+    with nogil:
+        for row in range(value.shape[0]):
+            if <uint64_t> value[row] < places:
+                counts[value[row]] += 1
+                low += <uint64_t> value[row]
+                found += 1
+    return found, low
+
+
+def count_rounded(int64_t[::1] counts, const double[::1] values, int dropped_bits, int64_t first):
+    """Count positive numbers by place, which is their bits without the lowest `dropped_bits`, rounded, less `first`.
+    Returns: how many have a place in `counts`."""
+    cdef Py_ssize_t row, found = 0
+    cdef int64_t place
+    cdef uint64_t places = counts.shape[0]
+    cdef const int64_t *bits = <const int64_t *> &values[0] if values.shape[0] else NULL
+    with nogil:
+        for row in range(values.shape[0]):
+            place = ((bits[row] + (<int64_t> 1 << (dropped_bits - 1))) >> dropped_bits) - first
+            if <uint64_t> place < places:
+                counts[place] += 1
+                found += 1
+    return found
+
+
+def has_more_hashes(const uint64_t[::1] values, limit):
+    """Whether the numbers have more than `limit` different hashes."""
+    cdef int bits = limit.bit_length() + 3
+    cdef Py_ssize_t row, found = 0
+    cdef uint64_t hashed
+    cdef uint8_t[::1] seen = np.zeros(1 + (1 << bits) // 8, dtype=np.uint8)
+    with nogil:
+        for row in range(values.shape[0]):
+            hashed = (values[row] * _GOLDEN) >> (64 - bits)
+            found += not seen[hashed >> 3] >> (hashed & 7) & 1
+            seen[hashed >> 3] |= 1 << (hashed & 7)
+    return found > limit
+
+
+cdef class KeyTable:
+    """Numbers by key, `columns` int64 for each, 0 at first: a hash table. A key is int64 and not negative."""
+
+    cdef int64_t *rows  # (places, 1 + columns): key + 1, or 0 in an empty place, and the numbers
+    cdef Py_ssize_t places, used, width
+
+    def __cinit__(self, int columns):
+        self.width = 1 + columns
+        self._resize(64)
+
+    def __dealloc__(self):
+        free(self.rows)
+
+    cdef int64_t *numbers(self, int64_t key) except NULL nogil:
+        """The numbers of a key, until the next key is asked for. Raises: MemoryError."""
+        cdef int64_t *row = self._row(key + 1)
+        if not row[0]:
+            if 2 * self.used >= self.places:
+                self._resize(4 * self.places)
+                row = self._row(key + 1)
+            row[0] = key + 1
+            self.used += 1
+        return row + 1
+
+    cdef int64_t *_row(self, int64_t stored) noexcept nogil:
+        cdef uint64_t place = (<uint64_t> stored * _GOLDEN) >> 32 & (self.places - 1)
+        while self.rows[place * self.width] and self.rows[place * self.width] != stored:
+            place = (place + 1) & (self.places - 1)
+        return self.rows + place * self.width
+
+    cdef int _resize(self, Py_ssize_t places) except -1 nogil:
+        cdef int64_t *old = self.rows
+        cdef Py_ssize_t place, before = self.places, size = self.width * sizeof(int64_t)
+        cdef int64_t *rows = <int64_t *> calloc(places, size)
+        if rows == NULL:
+            with gil:
+                raise MemoryError
+        self.rows, self.places = rows, places
+        for place in range(before):
+            if old[place * self.width]:
+                memcpy(self._row(old[place * self.width]), old + place * self.width, size)
+        free(old)
+        return 0
+
+    def sorted(self):
+        """The keys, ascending, and their numbers: int64 (keys,) and (keys, columns)."""
+        cdef Py_ssize_t place, row = 0
+        found = np.empty((self.used, self.width), dtype=np.int64)
+        cdef int64_t[:, ::1] to = found
+        for place in range(self.places):
+            if self.rows[place * self.width]:
+                memcpy(&to[row, 0], self.rows + place * self.width, self.width * sizeof(int64_t))
+                row += 1
+        found = found[np.argsort(found[:, 0])]
+        return found[:, 0] - 1, found[:, 1:]
+
+
+cdef inline uint64_t _mixed(uint64_t value) noexcept nogil:
+    value = (value ^ (value >> 30)) * <uint64_t> 0xBF58476D1CE4E5B9
+    value = (value ^ (value >> 27)) * <uint64_t> 0x94D049BB133111EB
+    return value ^ (value >> 31)
+
+
+cdef inline uint64_t _print(int8_t op, int64_t offset, int64_t length) noexcept nogil:
+    return _mixed(_mixed(<uint64_t> offset + _GOLDEN * <uint64_t> (1 + op)) ^ <uint64_t> length)
+
+
+def mix_prints(values):
+    """splitmix64 of each number: uint64 (n,)."""
+    cdef Py_ssize_t row
+    mixed = np.array(values, dtype=np.uint64)
+    cdef uint64_t[::1] value = mixed
+    for row in range(value.shape[0]):
+        value[row] = _mixed(value[row])
+    return mixed
+
+
+def operation_prints(const int8_t[:] ops, const int64_t[:] offsets, const int64_t[:] lengths):
+    """uint64 (n,): a number for each operation's (op, offset, length)."""
+    cdef Py_ssize_t row, rows = _alike(ops.shape[0], offsets.shape[0])
+    _alike(rows, lengths.shape[0])
+    prints = np.empty(rows, dtype=np.uint64)
+    cdef uint64_t[::1] found = prints
+    for row in range(rows):
+        found[row] = _print(ops[row], offsets[row], lengths[row])
+    return prints
+
+
+def add_sequences(KeyTable by_file, KeyTable by_lane, files, lanes, ops, offsets, lengths, int read, int write):
+    """Continue the sequences of files, and of lanes on files, with operations; `read` and `write`: the codes of those that
+    move data. The prints are of these alone.
+
+    `by_file`: (number, print, bytes read, bytes written, and how often each code occurs) by file; `by_lane`: (number,
+    print) by file << 32 | lane. Raises: IndexError for a code that `by_file` does not have.
+    """
+    cdef const int64_t[::1] file = np.ascontiguousarray(files, dtype=np.int64)
+    cdef const int32_t[::1] lane = np.ascontiguousarray(lanes, dtype=np.int32)
+    cdef const int8_t[::1] op = np.ascontiguousarray(ops, dtype=np.int8)
+    cdef const int64_t[::1] offset = np.ascontiguousarray(offsets, dtype=np.int64)
+    cdef const int64_t[::1] length = np.ascontiguousarray(lengths, dtype=np.int64)
+    cdef Py_ssize_t row, rows = _alike(op.shape[0], file.shape[0])
+    cdef uint64_t printed
+    cdef int64_t *sums
+    _alike(rows, lane.shape[0]), _alike(rows, offset.shape[0]), _alike(rows, length.shape[0])
+    if rows and not 0 <= ops.min() <= ops.max() < by_file.width - 5:
+        raise IndexError("an unknown operation")
+    with nogil:
+        for row in range(rows):
+            sums = by_file.numbers(file[row])
+            sums[4 + op[row]] += 1
+            if op[row] == read or op[row] == write:
+                printed = _print(op[row], offset[row], length[row])
+                sums[2 + (op[row] == write)] += length[row]
+                _continue(sums, printed)
+                _continue(by_lane.numbers(file[row] << 32 | lane[row]), printed)
+
+
+cdef inline void _continue(int64_t *sequence, uint64_t printed) noexcept nogil:
+    """Add the next operation's number to (number of operations, print)."""
+    printed = _mixed(printed + <uint64_t> sequence[0] * _GOLDEN)
+    sequence[1] = <int64_t> (<uint64_t> sequence[1] + printed)
+    sequence[0] += 1
+
+
+def follow_lanes(KeyTable by_lane, lanes, starts, int64_t stride):
+    """Continue lanes, (operations, last start) in `by_lane`. Returns: int64, the times between starts on a lane, and the
+    rows that are each lane's operation number 0, stride, 2 stride and so on."""
+    cdef const int32_t[::1] lane = np.ascontiguousarray(lanes, dtype=np.int32)
+    cdef const int64_t[::1] start = np.ascontiguousarray(starts, dtype=np.int64)
+    cdef Py_ssize_t row, count = 0, samples = 0, rows = _alike(lane.shape[0], start.shape[0])
+    cdef int64_t *last
+    gaps, sampled = np.empty((2, rows), dtype=np.int64)
+    cdef int64_t[::1] gap = gaps
+    cdef int64_t[::1] sample = sampled
+    _alike(by_lane.width, 3)
+    with nogil:
+        for row in range(rows):
+            last = by_lane.numbers(lane[row])
+            gap[count] = start[row] - last[1]
+            count += last[0] > 0
+            if last[0] % stride == 0:
+                sample[samples] = row
+                samples += 1
+            last[0] += 1
+            last[1] = start[row]
+    return gaps[:count], sampled[:samples].copy()
 
 
 def follow_last_bytes(int64_t[:, ::1] state, ranks, kinds, files, offsets, lengths):

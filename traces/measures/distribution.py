@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from dxt_replay.traces.measures._passes import count_rounded, count_whole, has_more_hashes
 from dxt_replay.traces.measures.byte_planes import from_planes, from_step_planes, planes, step_planes
-from dxt_replay.traces.measures.stable_order import runs
+from dxt_replay.traces.stable_order import runs
 from dxt_replay.traces.sums import Sums
 
 EXACT_VALUES = 1 << 20
 """Distinct values that are kept exactly; they take 16 MiB."""
 
 _PENDING_VALUES = 1 << 20
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _KEPT_BITS = 12
 _DROPPED_BITS = 52 - _KEPT_BITS
 _FIRST_PLACE = (1023 - 20) << _KEPT_BITS
@@ -152,9 +152,9 @@ class DistributionCollector(Sums):
         self._most_pending = pending
         self._pending: list[np.ndarray] = []
         self._pending_size = 0
-        # Floats that are added up but not counted yet: of enough of them it can be seen that they are too many.
+        # Numbers that are added up but not counted yet: of enough floats it can be seen that they are too many.
         self._uncounted: list[np.ndarray] = []
-        self._exact = True
+        self._exact, self._whole = True, 0
         self._total: float = 0
         self._minimum = self._maximum = math.nan
         # Element i counts the value i, or, once values are rounded, the value `_value_of(i)`.
@@ -163,8 +163,11 @@ class DistributionCollector(Sums):
 
     def add(self, values: np.ndarray) -> None:
         """Add an array of finite numbers."""
+        values = values.ravel()
+        if self._exact and values.size and values.dtype.kind in "iub":
+            values = self._count_small(values)
         if values.size:
-            self._pending.append(values.ravel())
+            self._pending.append(values)
             self._pending_size += values.size
         if self._pending_size >= self._most_pending:
             self._add_pending()
@@ -218,11 +221,10 @@ class DistributionCollector(Sums):
 
     def _merge(self) -> None:
         self._add_pending()
-        if not self._uncounted:
-            return
-        sample = np.concatenate(self._uncounted)
-        self._uncounted = []
-        self._count(sample)
+        if self._uncounted:
+            sample = np.concatenate(self._uncounted)
+            self._uncounted = []
+            self._count(sample)
         self._keep_to_limit()
 
     def _add_pending(self) -> None:
@@ -239,22 +241,13 @@ class DistributionCollector(Sums):
         self._maximum = float(np.fmax(self._maximum, maximum))
 
     def _count(self, sample: np.ndarray) -> None:
-        """Count values one by one."""
+        """Count values one by one; whole numbers have had their chance of a place in the array."""
         if not self._exact:
-            places, most = _places_of(sample.astype(np.float64)), _MOST_PLACES
-        elif sample.dtype.kind in "iub":
-            places = sample.astype(np.int64, copy=False)
-            most = min(max(len(self._counts), _PLACES_PER_VALUE * len(sample)), _MOST_PLACES)
-        else:
-            places, most = _NO_COUNTS, 0
-        if most:
-            # as an unsigned number a negative value is too large as well
-            fits = places.view(np.uint64) < most
-            if fits.all():
-                self._add_counts(np.bincount(places))
+            sample = sample.astype(np.float64, copy=False)
+            self._reach(int(_places_of(sample.max(keepdims=True))[0]) + 1)
+            if count_rounded(self._counts, sample, _DROPPED_BITS, _FIRST_PLACE) == len(sample):
                 return
-            self._add_counts(np.bincount(places[fits]))
-            sample = sample[~fits]
+            sample = sample[~self._in_array(sample)]
         if self._exact and not len(self._counts) and _surely_more(sample, self._limit):
             self._round()
             self._count(sample)
@@ -269,6 +262,21 @@ class DistributionCollector(Sums):
             self._add_rounded(found)
         else:
             self._add_others(*found)
+
+    def _count_small(self, values: np.ndarray) -> np.ndarray:
+        """Count the whole numbers for which the array has a place, and return the others."""
+        self._whole += len(values)
+        least, most = int(values.min()), int(values.max())
+        self._reach(min(most + 1, _PLACES_PER_VALUE * self._whole))
+        found, total = count_whole(self._counts, values)
+        self._add_up(total, least, most)
+        return values[:0] if found == len(values) else values[~self._in_array(values)]
+
+    def _reach(self, places: int) -> None:
+        """Make room for so many counts, at most _MOST_PLACES."""
+        known = len(self._counts)
+        if known < min(places, _MOST_PLACES):
+            self._add_counts(np.zeros(min(max(places, 2 * known), _MOST_PLACES), dtype=np.int64))
 
     def _add_counts(self, counts: np.ndarray) -> None:
         """Add a dense histogram. If it is longer than ours, grow ours and move sparse values into it that now fit."""
@@ -333,13 +341,7 @@ def _surely_more(sample: np.ndarray, limit: int) -> bool:
 
     Different hashes are of different values. Some values share a hash, so of slightly more values this is False.
     """
-    if len(sample) <= limit:
-        return False
-    bits = limit.bit_length() + 3
-    hashes = ((sample + 0.0).view(np.uint64) * _GOLDEN) >> np.uint64(64 - bits)  # the sum makes -0.0 into 0.0
-    seen = np.zeros(1 << bits, dtype=bool)
-    seen[hashes.view(np.int64)] = True
-    return int(np.count_nonzero(seen)) > limit
+    return len(sample) > limit and has_more_hashes((sample + 0.0).view(np.uint64), limit)  # the sum makes -0.0 into 0.0
 
 
 def _sum(sample: np.ndarray) -> float:

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from dxt_replay.traces.measures._passes import rates
 from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
 from dxt_replay.traces.measures.intervals import BoundedUnion, Intervals, StreamingUnion, group_unions
 from dxt_replay.traces.measures.operation_rows import OperationRows
-from dxt_replay.traces.measures.stable_order import runs
 from dxt_replay.traces.schema import WRITE
+from dxt_replay.traces.stable_order import runs
 from dxt_replay.traces.sums import Sums
 from dxt_replay.traces.units import MIB, NS_PER_S
 
@@ -109,13 +110,9 @@ class IoCollector(Sums):
         duration_ns = rows.duration_ns
         self._files_used[rows.file_id] = True
         self._size.add(rows.length)
-        moved = rows.length > 0
-        measured = moved & (duration_ns > 0)
-        self._unmeasured += int(moved.sum() - measured.sum())
-        if not measured.all():
-            self._bandwidth.add(rows.length[measured] / duration_ns[measured] * MIB_PER_S_FROM_BYTES_PER_NS)
-        else:
-            self._bandwidth.add(rows.length / duration_ns * MIB_PER_S_FROM_BYTES_PER_NS)
+        measured, unmeasured = rates(rows.length, duration_ns, MIB_PER_S_FROM_BYTES_PER_NS)
+        self._bandwidth.add(measured)
+        self._unmeasured += unmeasured
         if len(rows.ranks) or rows.rank != self._rank:
             self._rank, self._union = rows.rank, StreamingUnion()
         self._ranks.append(self._of_rows(rows))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from dxt_replay.traces.measures._passes import KeyTable, follow_lanes
 from dxt_replay.traces.measures.byte_planes import from_step_planes, step_planes
 from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
 from dxt_replay.traces.measures.operation_rows import OperationRows
-from dxt_replay.traces.measures.stable_order import places_in_groups, runs, stable_order
+from dxt_replay.traces.stable_order import places_in_groups, stable_order
 from dxt_replay.traces.sums import Sums
 
 MAX_SAMPLES = 1 << 20
@@ -73,15 +74,6 @@ def _no_lanes(stride: int) -> LaneStarts:
     return LaneStarts(rank=none, lane=none, operations=none, stride=stride, start_ns=none)
 
 
-@dataclass(slots=True)
-class _Lane:
-    """A lane of the current rank."""
-
-    operations: int = 0
-    last_start_ns: int = 0
-    samples: list[np.ndarray] = field(default_factory=list)
-
-
 class LaneTimeCollector(Sums):
     """Collects gaps between starts, and samples of the starts, from rows of one rank after another, or of several.
 
@@ -89,12 +81,13 @@ class LaneTimeCollector(Sums):
     the stride to begin with, at most the one needed in the end (`least_stride`); it saves memory meanwhile.
     """
 
-    STAY = ("_open", "_rank")
+    STAY = ("_open", "_open_samples", "_rank")
 
     def __init__(self, max_samples: int = MAX_SAMPLES, stride: int = 1) -> None:
         self._gaps = DistributionCollector()
         self._rank: int | None = None
-        self._open: dict[int, _Lane] = {}
+        self._open = KeyTable(2)  # by lane of the current rank, as of `follow_lanes`
+        self._open_samples: list[tuple[np.ndarray, np.ndarray]] = []  # lane and start, by start
         self._done: list[LaneStarts] = []
         self._stride = stride
         self._samples = self._lanes = 0
@@ -115,19 +108,11 @@ class LaneTimeCollector(Sums):
 
     def _continue(self, rows: OperationRows) -> None:
         """Add rows of one rank, whose lanes may have earlier ones."""
-        for lane, start_ns in _by_lane(rows):
-            known = self._open.setdefault(lane, _Lane())
-            if known.operations:
-                self._gaps.add(np.diff(start_ns, prepend=known.last_start_ns))
-            else:
-                self._gaps.add(np.diff(start_ns))
-                self._lanes += 1
-            # a copy: a view would keep all starts of the batch in memory
-            sampled = start_ns[-known.operations % self._stride :: self._stride].copy()
-            known.samples.append(sampled)
-            known.operations += len(start_ns)
-            known.last_start_ns = int(start_ns[-1])
-            self._samples += len(sampled)
+        gaps, sampled = follow_lanes(self._open, rows.lane, rows.start_ns, self._stride)
+        self._gaps.add(gaps)
+        self._lanes += len(rows) - len(gaps)
+        self._open_samples.append((rows.lane[sampled], rows.start_ns[sampled]))
+        self._samples += len(sampled)
 
     def _add_ranks(self, rows: OperationRows) -> None:
         by_rank = rows.by_rank()
@@ -167,32 +152,37 @@ class LaneTimeCollector(Sums):
     def __setstate__(self, state: dict[str, Any]) -> None:
         sent = state["_done"][0]
         super().__setstate__(state | {"_done": [replace(sent, start_ns=from_step_planes(sent.start_ns))]})
-        self._rank, self._open = None, {}
+        self._rank, self._open, self._open_samples = None, KeyTable(2), []
 
     def _end_rank(self) -> None:
         """Close the current rank."""
-        if self._open:
-            lanes = self._open.values()
-            found = LaneStarts(
-                rank=np.full(len(lanes), self._rank, dtype=np.int64),
-                lane=np.array(list(self._open), dtype=np.int64),
-                operations=np.array([lane.operations for lane in lanes], dtype=np.int64),
-                stride=self._stride,
-                start_ns=np.concatenate([sample for lane in lanes for sample in lane.samples]),
-            )
-            self._done.append(found)
-        self._rank, self._open = None, {}
+        if self._open_samples:
+            self._done.append(self._open_lanes())
+        self._rank, self._open, self._open_samples = None, KeyTable(2), []
+
+    def _open_lanes(self) -> LaneStarts:
+        """The lanes of the current rank."""
+        lanes, counts = self._open.sorted()
+        of_sample, start_ns = (np.concatenate(column) for column in zip(*self._open_samples, strict=True))
+        return LaneStarts(
+            rank=np.full(len(lanes), self._rank, dtype=np.int64),
+            lane=lanes,
+            operations=counts[:, 0],
+            stride=self._stride,
+            start_ns=start_ns[stable_order(of_sample)],
+        )
 
     def _thin_out(self) -> None:
         while self._samples > self._max_samples and self._samples > self._lanes:
             self._set_stride(2 * self._stride)
 
     def _set_stride(self, stride: int) -> None:
-        for lane in self._open.values():
-            lane.samples = [np.concatenate(lane.samples)[:: stride // self._stride].copy()]
+        if self._open_samples:
+            thin = self._open_lanes().thinned(stride)
+            self._open_samples = [(np.repeat(thin.lane, thin.samples), thin.start_ns)]
         self._done = [lanes.thinned(stride) for lanes in self._done]
         self._stride = stride
-        self._samples = sum(len(lane.samples[0]) for lane in self._open.values())
+        self._samples = sum(len(starts) for _, starts in self._open_samples)
         self._samples += sum(len(lanes.start_ns) for lanes in self._done)
 
     def gaps_ns(self) -> Distribution:
@@ -211,15 +201,6 @@ def least_stride(operations: int, most_lanes: int, max_samples: int = MAX_SAMPLE
     while operations > stride * max(max_samples, most_lanes):
         stride *= 2
     return stride
-
-
-def _by_lane(rows: OperationRows) -> Iterator[tuple[int, np.ndarray]]:
-    """Each lane of a batch with its starts."""
-    order = stable_order(rows.lane)
-    lanes, starts = rows.lane[order], rows.start_ns[order]
-    first = runs(lanes).tolist()
-    for begin, end in zip(first, [*first[1:], len(lanes)], strict=True):
-        yield int(lanes[begin]), starts[begin:end]
 
 
 def matched_starts(source: LaneStarts, replay: LaneStarts) -> tuple[np.ndarray, np.ndarray]:

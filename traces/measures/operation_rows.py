@@ -11,8 +11,8 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.traces.measures.stable_order import runs
-from dxt_replay.traces.schema import OPS_SCHEMA, READ, WRITE, codes
+from dxt_replay.traces.schema import OPS_SCHEMA, READ, REFUSED, WRITE, codes
+from dxt_replay.traces.stable_order import runs
 from dxt_replay.traces.store.reader import Capture
 
 T = TypeVar("T", bound=Sized)
@@ -88,8 +88,8 @@ class OperationRows:
 
     @property
     def data(self) -> np.ndarray:
-        """Mask of the reads and writes."""
-        mask: np.ndarray = (self.op == READ) | (self.op == WRITE)
+        """Mask of the reads and writes, without those that a store refused."""
+        mask: np.ndarray = ((self.op == READ) | (self.op == WRITE)) & (self.api != REFUSED)
         return mask
 
 

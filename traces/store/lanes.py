@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dxt_replay.traces.errors import TargetError
+from dxt_replay.traces.row_order import distinct_rows
 from dxt_replay.traces.schema import LANES_SCHEMA
 from dxt_replay.traces.store.index import OPS_FOLDER
 from dxt_replay.traces.store.index_writer import NOTES
@@ -27,8 +28,8 @@ _FACTS = [name for name in LANES_SCHEMA.names if name not in ("rank", "lane")]
 
 def lanes_in(rank: np.ndarray, lane: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """int32 (lanes,): rank and lane of each lane in some operations, by rank and lane."""
-    found = np.unique(_keys(rank, lane))
-    return (found >> 32).astype(np.int32), (found & 0xFFFFFFFF).astype(np.int32)
+    found = distinct_rows(rank, lane).values.astype(np.int32)
+    return found[:, 0], found[:, 1]
 
 
 def written_lanes(directory: Path) -> tuple[np.ndarray, np.ndarray]:

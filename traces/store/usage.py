@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dxt_replay.traces.errors import CaptureError, DamagedCaptureError
-from dxt_replay.traces.schema import OPS, USAGE_SCHEMA, VOCABULARY, codes, dictionary_array
+from dxt_replay.traces.row_order import distinct_rows
+from dxt_replay.traces.schema import OPS, USAGE_SCHEMA, VOCABULARY, codes, table_from_columns
 from dxt_replay.traces.store.checks import MOST_ROWS, conforming
 from dxt_replay.traces.store.tables import open_parquet
 
@@ -30,14 +31,14 @@ class UsageCounter:
     """Counts an op stream, a batch at a time. Memory: a row per rank, lane, op, api, origin and file, and 128 Ki."""
 
     def __init__(self) -> None:
-        self._parts: list[pa.Table] = []
+        self._parts: list[list[np.ndarray]] = []
         self._rows = 0
         self._folded_rows = 0
 
     def add(self, batch: pa.RecordBatch | pa.Table) -> None:
         """Count a batch with USAGE_COLUMNS."""
         self._parts.append(_counted(batch))
-        self._rows += self._parts[-1].num_rows
+        self._rows += len(self._parts[-1][0])
         if self._rows - self._folded_rows > _FOLD_ROWS:
             self._fold()
 
@@ -46,45 +47,38 @@ class UsageCounter:
         if not self._parts:
             return USAGE_SCHEMA.empty_table()
         self._fold()
-        counts = self._parts[0]
-        columns = {name: counts[name] for name in USAGE_SCHEMA.names if name not in _ENUMERATED}
-        columns |= {name: dictionary_array(counts[name].to_numpy(), VOCABULARY[name]) for name in _ENUMERATED}
-        table = pa.table([columns[name] for name in USAGE_SCHEMA.names], schema=USAGE_SCHEMA)
-        return table.take(np.argsort(table["rank"].to_numpy(), kind="stable"))
+        order = np.argsort(self._parts[0][0], kind="stable")
+        names = (*_KEYS, "operations", "least_length", "reach")
+        columns = {name: values[order] for name, values in zip(names, self._parts[0], strict=True)}
+        return table_from_columns(columns, USAGE_SCHEMA)
 
     def _fold(self) -> None:
-        self._parts = [_folded(self._parts)]
-        self._rows = self._folded_rows = self._parts[0].num_rows
+        if len(self._parts) > 1:
+            columns = [np.concatenate(values) for values in zip(*self._parts, strict=True)]
+            self._parts = [_added_up(columns[: len(_KEYS)], *columns[len(_KEYS) :])]
+        self._rows = self._folded_rows = len(self._parts[0][0])
 
 
-def _counted(batch: pa.RecordBatch | pa.Table) -> pa.Table:
-    """The counts of a batch by _KEYS, unordered; codes instead of names."""
-    op, offset, length = codes(batch, "op"), batch.column("offset").to_numpy(), batch.column("length").to_numpy()
-    part = {
-        "rank": batch.column("rank").to_numpy(),
-        "lane": batch.column("lane").to_numpy(),
-        "op": op,
-        "api": codes(batch, "api"),
-        "origin": codes(batch, "origin"),
-        "file_id": batch.column("file_id").to_numpy(),
-        "other_file_id": batch.column("other_file_id").fill_null(-1).to_numpy(),
-        "operations": np.ones(len(op), dtype=np.int64),
-        "least_length": length,
-        "reach": np.maximum(offset, 0) + length,
-    }
-    return _added_up(pa.table(part))
+def _counted(batch: pa.RecordBatch | pa.Table) -> list[np.ndarray]:
+    offset, length = batch.column("offset").to_numpy(), batch.column("length").to_numpy()
+    keys = [
+        codes(batch, name) if name in _ENUMERATED else batch.column(name).fill_null(-1).to_numpy() for name in _KEYS
+    ]
+    return _added_up(keys, None, length, np.maximum(offset, 0) + length)
 
 
-def _folded(parts: list[pa.Table]) -> pa.Table:
-    return parts[0] if len(parts) == 1 else _added_up(pa.concat_tables(parts))
-
-
-def _added_up(parts: pa.Table) -> pa.Table:
-    totals = parts.group_by(list(_KEYS), use_threads=False).aggregate(
-        [("operations", "sum"), ("least_length", "min"), ("reach", "max")]
-    )
-    names = {"operations_sum": "operations", "least_length_min": "least_length", "reach_max": "reach"}
-    return totals.rename_columns([names.get(name, name) for name in totals.column_names])
+def _added_up(
+    keys: Sequence[np.ndarray], operations: np.ndarray | None, least_length: np.ndarray, reach: np.ndarray
+) -> list[np.ndarray]:
+    """A column for each of _KEYS, three of counts, in the order in which keys appear. `operations`: None for ones."""
+    _, first, inverse = distinct_rows(*keys)
+    appearance = np.argsort(first)
+    number = np.argsort(appearance)[inverse]
+    least, most = least_length[first[appearance]], reach[first[appearance]]
+    np.minimum.at(least, number, least_length)
+    np.maximum.at(most, number, reach)
+    total = np.bincount(number, operations, len(first)).astype(np.int64)  # exact below 2^53
+    return [*(key[first[appearance]] for key in keys), total, least, most]
 
 
 class StoredUsage:

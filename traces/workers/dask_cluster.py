@@ -6,7 +6,8 @@ import logging
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from dxt_replay.traces.errors import MissingDependencyError, WorkerError
 from dxt_replay.traces.workers.workers import GivenExecutor, Workers
@@ -14,7 +15,7 @@ from dxt_replay.traces.workers.workers import GivenExecutor, Workers
 if TYPE_CHECKING:
     from distributed import Client
 
-ANSWER_S = 10
+ANSWER_S = 5
 """Seconds in which a scheduler must answer."""
 
 WORKER_S = 60
@@ -34,9 +35,14 @@ def dask_workers(address: str) -> Iterator[Workers]:
         raise MissingDependencyError("distributed", "--dask", "pip install 'dxt-replay[dask]'") from error
     # Its log prints a traceback for a scheduler that has gone; the command says it in a sentence.
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
+
+    class Closed(Client):
+        def __del__(self) -> None:
+            """Nothing: a client without a scheduler would wait for its answer once more, for 20 s."""
+
     try:
-        client = Client(address, timeout=ANSWER_S, set_as_default=False)
-    except (OSError, ValueError, TypeError) as error:
+        client = Closed(address, timeout=ANSWER_S, set_as_default=False)
+    except (OSError, ValueError, TypeError, MemoryError) as error:  # MemoryError: another server's words as a length
         raise WorkerError(
             f"--dask {address}: no scheduler of Dask answers there ({error}): check the address, or start one"
         ) from error
@@ -45,7 +51,16 @@ def dask_workers(address: str) -> Iterator[Workers]:
             client.wait_for_workers(1, timeout=WORKER_S)
         except TimeoutError as error:
             raise WorkerError(f"--dask {address}: the cluster has no worker; start some, then try again") from error
-        yield Workers.on(DaskCluster(client, address))
+        workers = Workers.on(DaskCluster(client, address))
+        client.subscribe_topic("all", partial(_say_death, workers))
+        yield workers
+
+
+def _say_death(workers: Workers, event: tuple[float, dict[str, Any]]) -> None:
+    """Says, as a sentence, an event of the scheduler in which a worker at work was lost."""
+    said = event[1]
+    if said.get("action") == "remove-worker" and said.get("processing-tasks") and not said.get("expected"):
+        workers.on_death(f"a worker of Dask died ({said['worker']}); another one does its work once more")
 
 
 class DaskCluster(GivenExecutor):

@@ -219,7 +219,7 @@ class Workers:
             )
 
             self._pool = LocalProcesses(count)
-        self.on_choice(f"{self._pool.count} processes share {pieces} pieces of work")
+        self.on_choice(f"{pieces} pieces of work, {self._pool.count} at a time")
         return self._pool
 
     def _alone(self, why: str) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from dxt_replay.profiler_merge.tracers.traced_job import TracedProcess
-from dxt_replay.traces.schema import OPS, READ, WRITE
+from dxt_replay.traces.schema import LEAST_REFUSED, OPS, READ, WRITE
 from dxt_replay.traces.units import format_counted
 
 OP_OF_CALL = {
@@ -138,13 +138,14 @@ class RequestRows:
                 end_ns = next(each.end_ns for each in self._found if id(each) == pair)
             file = self._number(path)
             moves = op in (READ, WRITE)
-            length = (request.length or 0) if moves else 0
+            status = _known(request.status)
+            length = (request.length or 0) if moves and (0 < status < LEAST_REFUSED or status == UNKNOWN) else 0
             offset = offsets.get(id(request), _known(request.offset)) if moves else UNKNOWN
             self._note_size(file, max(request.size or 0, offset + length if moves and length else 0))
             first_ns = UNKNOWN if request.first_byte_ns is None else request.first_byte_ns - request.start_ns
             rows.append(
                 (request.process, request.thread, file, op, offset, length, request.start_ns, end_ns, first_ns,
-                 _known(request.status), _known(request.connection), other, request.received)
+                 status, _known(request.connection), other, request.received)
             )  # fmt: skip
         return np.array(rows, dtype=REQUEST_ROW)
 
@@ -174,6 +175,13 @@ class RequestRows:
                 if copy is not None and copy.end_ns <= request.start_ns + 1:
                     found[id(copy)] = id(request)
         return found
+
+
+def is_refused(rows: np.ndarray) -> np.ndarray:
+    """Which reads and writes (`REQUEST_ROW`) the store refused, bool (n,)."""
+    failed = (rows["status"] == 0) | (rows["status"] >= LEAST_REFUSED)
+    found: np.ndarray = failed & np.isin(rows["op"], (READ, WRITE))
+    return found
 
 
 def _known(value: int | None) -> int:

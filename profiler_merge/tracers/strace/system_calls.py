@@ -16,10 +16,11 @@ from dxt_replay.profiler_merge.tracers.strace.strace_lines import Call, unescape
 from dxt_replay.profiler_merge.tracers.strace.tasks import BIRTHS, Task, Tasks
 from dxt_replay.profiler_merge.tracers.traced_rows import TracedRows
 from dxt_replay.traces.file_rows import without_dots
-from dxt_replay.traces.schema import APIS, OPS, READ, WRITE
+from dxt_replay.traces.schema import APIS, OPEN_FLAGS, OPS, READ, WRITE
 from dxt_replay.traces.unseen import StreamTotals
 
 POSIX = APIS.index("POSIX")
+_SEQUENTIAL = 1 << OPEN_FLAGS.index("sequential")
 OPEN, CLOSE, STAT, SYNC, SEEK, RENAME = (OPS.index(op) for op in ("open", "close", "stat", "sync", "seek", "rename"))
 
 _DESCRIPTOR = re.compile(rb"\s*(\d+)<((?:[^>\\]|\\.)*)>(\(deleted\))?")
@@ -83,6 +84,7 @@ class SystemCalls:
             **dict.fromkeys(NOT_REPLAYED, self._not_replayed),
             **dict.fromkeys(HIDDEN, self._hidden),
             b"close": self._close, b"lseek": self._seek, b"_llseek": self._seek, b"fcntl": self._fcntl,
+            b"fadvise64": self._advise,
             b"mmap": self._mmap, b"mmap2": self._mmap, b"sendfile": self._sendfile, b"sendfile64": self._sendfile,
             b"copy_file_range": self._copy, b"execve": self._exec,
         }  # fmt: skip
@@ -165,10 +167,11 @@ class SystemCalls:
         length: int = 0,
         other_file: int = -1,
         open_flags: int = -1,
-    ) -> None:
+    ) -> int:
+        """Returns the number of the row."""
         task.process.operations += 1
         times = call.start_ns, call.end_ns
-        self._rows.add(
+        return self._rows.add(
             (task.process.number, task.number, file, op, POSIX, offset, length, *times, other_file, open_flags)
         )
 
@@ -209,8 +212,9 @@ class SystemCalls:
             return
         if b"O_TRUNC" in words or b"O_EXCL" in words or call.name == b"creat":
             self.positions.truncate(number)
-        task.descriptors[call.result] = OpenFile(number, 0, task.process.number, append=b"O_APPEND" in words)
-        self._add(task, call, OPEN, number, open_flags=_open_flags(call.name, words))
+        row = self._add(task, call, OPEN, number, open_flags=_open_flags(call.name, words))
+        append = b"O_APPEND" in words
+        task.descriptors[call.result] = OpenFile(number, 0, task.process.number, append=append, row=row)
 
     def _close(self, task: Task, call: Call) -> None:
         opened = self._opened(task, call.arguments)
@@ -284,6 +288,12 @@ class SystemCalls:
         if found is not None:
             task.process.exe = unescape(found[1]).decode("utf-8", "backslashreplace")
             task.process.executed = True
+
+    def _advise(self, task: Task, call: Call) -> None:
+        if call.arguments.endswith(b"POSIX_FADV_SEQUENTIAL"):
+            opened = self._opened(task, call.arguments)
+            if opened is not None:
+                self._rows.add_open_flags(opened.row, _SEQUENTIAL)
 
     def _mmap(self, task: Task, call: Call) -> None:
         parts = call.arguments.split(b", ", 4)

@@ -110,6 +110,7 @@ def _parts(
         Part(id="job", name="Job", html=_head(sides, comparison)),
         Part(id="timeline", name="Timeline", html=charts.timelines(sides)),
         Part(id="findings", name="Findings", html=each(lambda side: parts.findings(side.overview.findings))),
+        Part(id="figures", name="Figures", html=_figures(sides, comparison)),
         Part(id="fidelity", name="Fidelity", html=_fidelity(comparison)),
         _chart_part("lag", "Lag", sides, shown),
         Part(id="health", name="Health", html=each(lambda side: parts.health(side.overview))),
@@ -136,14 +137,19 @@ def _side_by_side(sides: Sequence[Side], html: Callable[[Side], str]) -> str:
     return f'<div class="sides">{blocks}</div>'
 
 
-def _head(sides: Sequence[Side], comparison: Comparison | None) -> str:
+def _figures(sides: Sequence[Side], comparison: Comparison | None) -> str:
     timing = comparison.timing if comparison else None
 
     def html(side: Side) -> str:
         elapsed_s = getattr(timing, f"{side.key}_elapsed_s") if timing is not None else None
-        return headline(side.overview) + tiles(side.overview, elapsed_s) + parts.job(side.overview)
+        return tiles(side.overview, elapsed_s) + parts.job(side.overview)
 
-    return (replay_verdict(comparison) if comparison else "") + _side_by_side(sides, html)
+    return _side_by_side(sides, html)
+
+
+def _head(sides: Sequence[Side], comparison: Comparison | None) -> str:
+    found = _side_by_side(sides, lambda side: headline(side.overview))
+    return (replay_verdict(comparison) if comparison else "") + found
 
 
 def _chart_part(

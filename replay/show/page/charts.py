@@ -115,12 +115,13 @@ def timelines(sides: Sequence[Side]) -> str:
         for side in sides
     )
     intro = (
-        '<p class="note">Drag over a stretch to zoom all charts of time, double-click to go back. '
-        "r0 is rank 0: its steps, its training loop, its work on input, and the I/O of its lanes (threads). "
-        "Zoomed out, a bin is filled as high as the share of its time that was spent so; zoomed in, each bar is an "
-        "operation or several neighbours joined to one.</p>"
+        '<details><summary>How to read and zoom it</summary><p class="note">Drag over a stretch to zoom all charts of '
+        "time, double-click to go back. r0 is rank 0: its steps, its training loop, its work on input, and the I/O of "
+        "its lanes (threads), by their roles where these are known: main thread, worker processes, other threads, "
+        "readers. Zoomed out, a bin is filled as high as the share of its time that was spent so; zoomed in, each bar "
+        "is an operation or several neighbours joined to one.</p></details>"
     )
-    return f'{intro}{_controls(sides)}<div class="legend" id="timeline-legend">{legend}</div>{charts}'
+    return f'<div class="legend" id="timeline-legend">{legend}</div>{charts}{_controls(sides)}{intro}'
 
 
 def _controls(sides: Sequence[Side]) -> str:

@@ -57,6 +57,7 @@ def timeline_json(overview: Overview, origin_ns: int) -> dict[str, Any]:
     return {
         "axis": "time since the first event [s]" if origin_ns else "time of the capture [s]",
         "rows": rows,
+        "lanes": [name.startswith("lane ") for _, name in places],
         "ranks": ranks,
         "tracks": tracks,
         "from_ns": first - origin_ns,
@@ -132,7 +133,8 @@ def drawn_lanes(overview: Overview) -> LaneBars:
 
 
 def _rows(overview: Overview) -> tuple[list[str], dict[tuple[int, str], int]]:
-    """Labels of the rows from the top, and the row of each (rank, name)."""
+    """Labels of the rows from the top, and the row of each (rank, name). A lane is labelled by its role if that is
+    known: `r0 worker 2`."""
     names: dict[int, list[str]] = {}
     for rank, kind in overview.loops.tracks:
         names.setdefault(rank, []).append(_LOOP_ROWS[kind])
@@ -146,7 +148,8 @@ def _rows(overview: Overview) -> tuple[list[str], dict[tuple[int, str], int]]:
             break
         for name in own:
             places[rank, name] = len(rows)
-            rows.append(f"r{rank} {name}")
+            role = overview.roles.get((rank, int(name[5:]))) if name.startswith("lane ") else None
+            rows.append(f"r{rank} {name if role is None else name.replace('lane', role)}")
     return rows, places
 
 

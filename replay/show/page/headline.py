@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from html import escape
 from typing import TYPE_CHECKING
 
 from dxt_replay.replay.show.cells import or_dash, run_time, seconds
+from dxt_replay.replay.show.finding_sections import stake_text
 from dxt_replay.replay.show.page.html_tables import html_text
 from dxt_replay.replay.show.summary_sections import counted_below, has_trace, rests_on_counters, storage_cost
 from dxt_replay.traces.replay_record import replay_record
-from dxt_replay.traces.units import NS_PER_S, format_bytes, format_counted, format_duration
+from dxt_replay.traces.text import program_of
+from dxt_replay.traces.units import NS_PER_S, format_bytes, format_count, format_counted, format_duration
 from dxt_replay.traces.unseen import nothing_recorded
 
 if TYPE_CHECKING:
@@ -24,13 +25,16 @@ if TYPE_CHECKING:
 Tile = tuple[str, str, str]
 """Name, value and note."""
 
+_GRAVEST = 3
+"""Findings in the first lines."""
+
 
 def headline(overview: Overview) -> str:
-    """A sentence on the program, and the cost of storage."""
+    """A sentence on the program, the cost of storage, and the gravest findings."""
     judged, reason = verdict(overview)
     return (
         f'<p class="lead">{html_text(what_ran(overview))}</p><p class="verdict">{html_text(judged)}</p>'
-        f'<p class="note">{html_text(reason)}</p>{_counts(overview.findings)}'
+        f'<p class="note">{html_text(reason)}</p>{_gravest(overview.findings)}'
     )
 
 
@@ -38,7 +42,7 @@ def what_ran(overview: Overview) -> str:
     """Program, ranks, steps, files and bytes, and when."""
     info, summary = overview.info, overview.analysis.summary
     record = replay_record(info)
-    program = info.job.exe.split()[0].rsplit("/", 1)[-1] if info.job.exe.split() else "a job"
+    program = program_of(info.job.exe).rsplit("/", 1)[-1] or "a job"
     words = f"A run of {program}" if record is None else f"A replay of {program} at pace {record.pace}"
     words += f" on {format_counted(summary.job.nprocs, 'rank')}"
     if summary.job.run_time_s is not None:
@@ -77,15 +81,17 @@ def verdict(overview: Overview) -> tuple[str, str]:
     return cost, " ".join([*reasons, *rests_on_counters(summary)])
 
 
-def _counts(found: Sequence[Finding]) -> str:
-    count = Counter(finding.severity for finding in found)
-    names = {"high": "high finding", "warning": "warning", "info": "note"}
-    marks = " ".join(
-        f'<span class="mark {severity}">{format_counted(count[severity], name)}</span>'
-        for severity, name in names.items()
-        if count[severity]
+def _gravest(found: Sequence[Finding]) -> str:
+    """The first findings in a line each, with what is at stake."""
+    lines = "".join(
+        f'<li><span class="mark {escape(each.severity)}">{escape(each.severity)}</span> {html_text(each.title)}'
+        f"{html_text(f': {stake}') if (stake := stake_text(each, found[:place])) else ''}</li>"
+        for place, each in enumerate(found[:_GRAVEST])
     )
-    return f'<p class="counts"><a href="#findings">Findings</a>: {marks or "none"}</p>'
+    more = f" ({format_count(len(found) - _GRAVEST)} more)" if len(found) > _GRAVEST else ""
+    return f'<p class="counts"><a href="#findings">Findings</a>{more}: {"" if found else "none"}</p>' + (
+        f'<ul class="gravest">{lines}</ul>' if found else ""
+    )
 
 
 def tiles(overview: Overview, elapsed_s: float | None = None) -> str:
@@ -148,7 +154,7 @@ def _loop_tiles(overview: Overview) -> list[Tile]:
     waits = percent(summary.loop.input_wait_pct) if shown else "-"
     return [
         ("input wait", waits, "of the training loop" if shown else "not known: the profile shows none"),
-        ("accelerator in use", percent(summary.loop.compute_pct), "compute, of the training loop"),
+        ("compute", percent(summary.loop.compute_pct), "of the training loop"),
     ]
 
 

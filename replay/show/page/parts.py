@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from dxt_replay.replay.show.data_tables import CLOCKS
+from dxt_replay.replay.show.finding_sections import stake_text
 from dxt_replay.replay.show.glossary import explained
 from dxt_replay.replay.show.page.headline import date
 from dxt_replay.replay.show.page.html_tables import Whole, data_table, html_text, section_table
@@ -151,17 +152,20 @@ def findings(found: tuple[Finding, ...]) -> str:
     """A card for each finding, the gravest first."""
     if not found:
         return '<p class="note">No finding passed its threshold.</p>'
-    return "".join(_finding(finding) for finding in found)
+    return "".join(_finding(finding, found[:place]) for place, finding in enumerate(found))
 
 
-def _finding(finding: Finding) -> str:
+def _finding(finding: Finding, before: tuple[Finding, ...]) -> str:
     files = "".join(f"<li>{html_text(path)}</li>" for path in finding.files[:_SHOWN_FILES])
     left = len(finding.files) - _SHOWN_FILES
     more = f"<li>and {format_count(left)} more</li>" if left > 0 else ""
     listed = f'<ul class="paths">{files}{more}</ul>' if files else ""
+    stake = stake_text(finding, before)
+    gain = f"<p><b>At stake:</b> {html_text(stake)}</p>" if stake else ""
     return (
         f'<article class="finding {escape(finding.severity)}"><h4><span class="mark {escape(finding.severity)}">'
-        f"{escape(finding.severity)}</span> {html_text(finding.title)}</h4><p>{html_text(finding.evidence)}</p>{listed}"
+        f"{escape(finding.severity)}</span> {html_text(finding.title)}</h4><p>{html_text(finding.evidence)}</p>"
+        f"{gain}{listed}"
         f'<p><b>What helps:</b> {html_text(finding.remedy)}</p><p class="note">Reported because: '
         f"{html_text(finding.threshold)}</p></article>"
     )

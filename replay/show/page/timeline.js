@@ -60,7 +60,7 @@ class TimelineView {
     this.colours = colours;
     this.tracks = data.tracks.map(unpackTrack);
     this.rankOf = data.rows.map((name) => Number(name.slice(1).split(" ")[0]));
-    this.isLane = data.rows.map((name) => name.includes(" lane "));
+    this.isLane = data.lanes;
     this.place = document.getElementById(`timeline-${key}`);
     this.status = document.getElementById(`timeline-${key}-status`);
   }

@@ -56,4 +56,4 @@ def test_processes_share_the_stretches_of_time(tmp_path: Path) -> None:
     with Workers(2, piece_operations=40) as workers:
         workers.on_choice = said.append
         assert found.peaks(20, workers).tolist() == expected(operations, 10)
-    assert said == ["2 processes share 6 pieces of work"]
+    assert said == ["6 pieces of work, 2 at a time"]

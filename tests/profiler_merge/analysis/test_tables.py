@@ -6,9 +6,8 @@ import pyarrow as pa
 
 from dxt_replay.profiler_merge.analysis.summary import Summary
 from dxt_replay.profiler_merge.analysis.tables import COLUMNS, GROUPS, TABLES
-from dxt_replay.profiler_merge.analysis.tables_page import JSON_KEYS, tables_page
 from dxt_replay.traces.text import unit_of
-from tests.places import ROOT
+from tests.schemas import schema
 
 
 def test_every_column_is_of_a_table_and_explained() -> None:
@@ -29,9 +28,6 @@ def test_times_are_nanoseconds_in_every_table_but_for_what_is_at_stake() -> None
 
 
 def test_every_key_of_the_summary_is_explained() -> None:
-    assert set(JSON_KEYS) == {*(field.name for field in dataclasses.fields(Summary)), "storage_limit"}
-
-
-def test_the_page_is_in_step() -> None:
-    """What follows are the keys of the other commands: `tests/docs/test_json_keys.py`."""
-    assert (ROOT / "docs" / "tables.md").read_text(encoding="utf-8").startswith(tables_page())
+    keys = schema("summary")["properties"].items()
+    explained = {key for key, about in keys if "description" in about} - {"tables", "overlap", "unread"}
+    assert explained == {*(field.name for field in dataclasses.fields(Summary)), "storage_limit"}

@@ -53,6 +53,15 @@ def test_workers_belong_to_the_rank_that_forked_them_and_junk_is_left_out(tmp_pa
     assert "-98_" in job.warnings[0]
 
 
+@pytest.mark.parametrize("first", [10, 4_194_302])
+def test_workers_are_numbered_as_they_were_forked(tmp_path, first):
+    """Darshan starts in a worker at its first operation; process ids begin anew at 300 after the largest one."""
+    pids = [pid if pid < 4_194_304 else pid - 4_194_304 + 300 for pid in range(first, first + 4)]
+    starts = zip(pids, (1000, 1005, 1003, 1004), (None, first, first, first), strict=True)
+    job = open_job([process_log(tmp_path, pid, start_s=start, parent=parent) for pid, start, parent in starts])
+    assert roles(job) == {(str(pid), 0, worker) for worker, pid in enumerate(pids)}
+
+
 def test_workers_have_lanes_of_their_own_on_the_clock_of_the_job(tmp_path):
     logs = [process_log(tmp_path, 10), process_log(tmp_path, 11, start_s=1003, parent=10)]
     merge(logs, [], tmp_path / "c.capture")
@@ -250,7 +259,7 @@ def test_a_real_torch_job_with_spawned_workers():
 def test_the_real_torchrun_job_has_two_ranks_with_two_workers_each():
     job = open_job(find_logs(CAPTURES / "torch_shards" / "logs"))
     assert [(process.rank, process.worker) for process in job.processes] == [
-        (0, 0), (1, 0), (1, 1), (0, 1), (1, 2), (0, 2),
+        (0, 0), (1, 0), (0, 1), (0, 2), (1, 1), (1, 2),
     ]  # fmt: skip
 
 

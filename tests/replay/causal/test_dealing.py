@@ -27,7 +27,13 @@ JOBS = {
     "batches of many sizes": Loader(reads=(9, 10, 11), passes=1, made=(30, 30)),
     "a shard that is exhausted": Loader(made=(24, 10), passes=1),
     "validation in between": Loader(made=(25, 24), validate_every=10, persistent=True),
+    "resumed": Loader(made=(12, 12, 12), resumed=1),
+    "resumed with persistent workers": Loader(made=(9, 9, 8, 8), resumed=3, persistent=True),
     "late clocks": Loader(late_ns=25 * MS, reads=(16,), compute_ns=3 * MS),
+    "processes of one clock": Loader(one_clock=True),
+    "four threads in each worker": Loader(one_clock=True, threads=4, reads=(8,), persistent=True),
+    "more threads than reads are left": Loader(one_clock=True, threads=4, reads=(6,)),
+    "threads of a worker bound by its input": Loader(one_clock=True, threads=4, reads=(10,), compute_ns=1 * MS),
 }
 
 
@@ -54,9 +60,17 @@ def test_workers_and_their_prefetch_factor_are_found(name: str, tmp_path: Path) 
     assert found["data_loader"]["workers"] == len(loader.made)
     assert found["data_loader"]["passes"] == loader.passes + validations
     assert found["data_loader"]["persistent_workers"] == (loader.persistent and loader.passes > 1)
-    if name != "bound by its input":  # the loop fetches each batch at once, and no worker is ever far ahead
+    if "bound by its input" not in name:  # the loop fetches each batch at once, and no worker is ever far ahead
         assert found["data_loader"]["prefetch_factor"] == loader.prefetch
     assert found["feed_rule"].startswith("a DataLoader deals batches to")
+
+
+@pytest.mark.parametrize("resumed", range(4))
+def test_the_worker_that_goes_on_with_a_resumed_pass_is_found(resumed: int, tmp_path: Path) -> None:
+    model = steps_of(capture_of(tmp_path, Loader(made=(9, 9, 9, 9), resumed=resumed), FAST)).models[0]
+    assert model.dealing is not None
+    first = sorted((int(deal.event[0]), lane) for lane, deal in model.dealing.lanes.items())
+    assert [lane - 1 for _, lane in first[:4]] == [(resumed + turn) % 4 for turn in range(4)]
 
 
 def test_the_clock_of_a_worker_is_corrected_where_a_batch_was_fetched_before_it_was_read(tmp_path: Path) -> None:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dxt_replay.replay.causal.training_loop import WORKERS, TrainingLoop, training_loop
-from tests.capture_builder import Span, build_capture, read
+import pytest
+
+from dxt_replay.replay.causal.check import schedule
+from dxt_replay.replay.causal.paced_ranks import planned_lanes, steps_of
+from dxt_replay.replay.causal.training_loop import OWN_READS, WORKERS, TrainingLoop, training_loop
+from dxt_replay.replay.plan.pacing import Pace, Pacing
+from tests.capture_builder import Span, build_capture, read, write
 from tests.simulated_loader import FETCH
 
 STEP_NS, STEPS, THREAD, BESIDE = 1000, 4, 7, 9
@@ -55,3 +60,29 @@ def test_a_save_in_the_background_lasts_until_the_wait_for_it(tmp_path: Path) ->
     capture = build_capture(tmp_path, files=["/data"], ops=[read(0, length=1, start_ns=0, end_ns=1)], spans=spans)
     loop = training_loop(capture.spans, 0)
     assert (loop.background_begin_ns.tolist(), loop.background_end_ns.tolist()) == ([1200], [1550])
+    assert loop.end_ns[loop.collectives].tolist() == [1550]
+
+
+def test_no_rank_goes_on_before_all_ranks_have_written_a_save_in_the_background(tmp_path: Path) -> None:
+    """Rank 1 writes 5,000 ns longer than recorded, and rank 0 waits for it, although its own writes end in time."""
+    spans, ops = [], [read(0, length=1, start_ns=0, end_ns=1, rank=rank) for rank in (0, 1)]
+    for rank in (0, 1):
+        spans += [Span("step", 1000, 2000, thread=THREAD, step=0, rank=rank)]
+        spans += [Span("checkpoint", 1200, 1250, name="checkpoint_async", thread=THREAD, rank=rank)]
+        spans += [Span("checkpoint", 1700, 1900, name="checkpoint_wait", thread=THREAD, rank=rank)]
+        ops += [write(1 + rank, length=9, start_ns=1300, end_ns=1800 + 50 * rank, rank=rank, lane=1)]
+    capture = build_capture(tmp_path, files=["/data", "/save/0", "/save/1"], ops=ops, spans=spans)
+    lanes = planned_lanes(capture, steps_of(capture), Pacing(pace=Pace.STEPS))
+    items, durations = lanes[1, 1]
+    lanes[1, 1] = items, durations + 5_000 * (durations > 0)
+    found = schedule(lanes)
+    # After the writes rank 1 was busy for 50 ns, the rest of its wait, and the step for 100 ns more.
+    assert [int(found[rank, "training"].end_ns[-1]) for rank in (0, 1)] == [1850 + 5000 + 50 + 100] * 2
+
+
+@pytest.mark.parametrize(("kind", "loader"), [("MultiProcessing", WORKERS), ("SingleProcess", OWN_READS)])
+def test_batches_of_a_stateful_loader_are_fetched_as_those_of_a_data_loader(
+    tmp_path: Path, kind: str, loader: int
+) -> None:
+    loop = loop_of(tmp_path, [], fetch=f"enumerate(DataLoader)#_Stateful{kind}DataLoaderIter.__next__")
+    assert loop.loader[loop.fetches].tolist() == [loader] * STEPS

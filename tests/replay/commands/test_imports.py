@@ -15,7 +15,7 @@ from tests.places import ROOT, recorded
 OPTIONAL = ("dask", "darshan", "distributed", "h5py", "mpi4py", "pandas", "plotly", "tensorflow")
 """Packages that only some features need."""
 
-SLOW = (*OPTIONAL, "duckdb", "jinja2", "matplotlib", "polars", "scipy")
+SLOW = (*OPTIONAL, "dateutil", "duckdb", "jinja2", "matplotlib", "polars", "pyarrow.acero", "scipy")
 """Packages that no command below may load."""
 
 OF_TRAININGS = ("dxt_replay.replay.causal.storage_limit", "dxt_replay.profiler_merge.unprofiled.extend")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import mmap
 from pathlib import Path
 
 import pytest
 
 import dxt_replay
 from dxt_replay.replay.capacity.measuring import searched
-from dxt_replay.replay.capacity.result import MACHINE, NOTHING, STORAGE, LoadRun
+from dxt_replay.replay.capacity.result import MACHINE, MEMORY, NOTHING, STORAGE, LoadRun
 from dxt_replay.replay.capacity.search import Search
 from dxt_replay.replay.interface import capacities
 from dxt_replay.replay.interface.capacities import _loads
@@ -70,6 +71,40 @@ def test_a_machine_that_takes_most_of_what_was_lost_is_the_limit() -> None:
             return run_of(ranks, 99.0 - 10.0 * (ranks > 2) if storage else 92.0, storage=storage)
 
     assert searched(Search(limit_pct=90.0, most=4), Half(2, 9), []) == MACHINE  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("processors_pct", "limited_by"), [(95.0, MACHINE), (60.0, STORAGE)])
+def test_processors_that_copying_keeps_busy_are_the_limit(processors_pct: float, limited_by: str) -> None:
+    """The run without I/O copies nothing and keeps up."""
+
+    class Copying(Made):
+        def __call__(self, ranks: int, *, storage: bool = True) -> LoadRun:
+            busy = processors_pct if storage and ranks > 3 else 5.0
+            return dataclasses.replace(super().__call__(ranks, storage=storage), processors_pct=busy)
+
+    search = Search(limit_pct=90.0, most=8)
+    assert searched(search, Copying(3, 100), []) == limited_by  # type: ignore[arg-type]
+    assert search.interval == (3, 3)
+
+
+def test_files_that_another_process_keeps_in_memory_give_no_answer(
+    workload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel keeps pages that are mapped, whatever is asked of it."""
+    held = []
+
+    def staged(load: Path, place: Path) -> None:
+        dxt_replay.stage(load, place)
+        for path in place.rglob("*.npz"):
+            with path.open("rb") as file:
+                held.append(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+            sum(held[-1][::4096])
+
+    monkeypatch.setattr(capacities, "stage", staged)
+    found = dxt_replay.capacity(workload, tmp_path / "target", utilisation_pct=1.0, most=1)
+    assert found.limited_by == MEMORY
+    assert capacity_headline(found).startswith("Not known: files were in memory")
+    assert any("stayed in the page cache" in each or "does not drop pages" in each for each in found.warnings)
 
 
 @pytest.mark.parametrize("carried", [1, 3, 6])

@@ -1,5 +1,7 @@
 """Processes of an MPI job, and a cluster of Dask, as workers: the bits of one process, printed once."""
 
+import os
+import signal
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -18,6 +20,7 @@ from dxt_replay.traces.workers.workers import Workers
 from tests.capture_builder import Op, build_capture
 from tests.log_of_ranks import rank_of_log, write_ranks
 from tests.places import ROOT
+from tests.traces.workers.test_workers import Dying, wait_until
 
 RANKS = 5
 
@@ -125,6 +128,33 @@ def test_workers_that_join_later_count_and_a_scheduler_that_has_gone_is_named(ca
         cluster.close()
         with pytest.raises(WorkerError, match=r"--dask tcp://.*: the scheduler has gone"):
             sums(capture, workers)
+
+
+def test_a_worker_of_dask_that_died_and_was_replaced_is_said(tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed", reason="the extra [dask] is not installed")
+    said: list[str] = []
+    options = {"threads_per_worker": 1, "dashboard_address": None, "worker_dashboard_address": None}
+    with ExitStack() as stack:
+        cluster = distributed.LocalCluster(n_workers=2, processes=True, protocol="tcp://", **options)
+        workers = stack.enter_context(dask_workers(stack.enter_context(cluster).scheduler_address))
+        workers.on_death = said.append
+        results = stack.enter_context(workers.results(Dying(tmp_path, once=True), range(6)))
+        assert list(results) == list(range(6))
+        wait_until(lambda: bool(said))
+    assert len(list(tmp_path.glob("1-*"))) == 2
+    assert len(said) == 1
+    assert "a worker of Dask died (tcp://127.0.0.1:" in said[0]
+
+
+def test_ctrl_c_of_an_mpi_job_leaves_no_files(tmp_path: Path) -> None:
+    mpiexec = str(Path(sys.executable).with_name("mpiexec"))
+    words = ("generate", "resnet50_h100", "--ranks", "8", "train.epochs=1", "dataset.num_files_train=8000", "-o")
+    command = [mpiexec, "-n", "2", sys.executable, "-m", "dxt_replay.replay.commands.main", *words]
+    with subprocess.Popen([*command, str(tmp_path / "made.capture")], cwd=ROOT, start_new_session=True) as job:
+        wait_until(lambda: any(tmp_path.glob(".made.capture*/*")))
+        os.killpg(job.pid, signal.SIGINT)
+        assert job.wait(120) == 130
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_where_no_scheduler_answers(monkeypatch: pytest.MonkeyPatch) -> None:

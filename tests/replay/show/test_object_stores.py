@@ -90,7 +90,7 @@ def test_where_more_went_through_posix_it_is_not_known_what_the_trace_holds(tmp_
 def test_the_page_has_the_counted_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "report.html"
     shown(capsys, "report", str(log_of(tmp_path / "a.darshan")), "-o", str(page))
-    first = page.read_text(encoding="utf-8").partition('id="findings"')[0]
+    first = page.read_text(encoding="utf-8").partition('id="health"')[0]
     assert "By its counters it read 0 B and wrote 64.0 MiB" in first
     assert "<dt>I/O time</dt><dd><strong>2.500 s</strong>" in first
 

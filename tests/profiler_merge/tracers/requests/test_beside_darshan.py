@@ -66,13 +66,14 @@ def test_nothing_counts_twice(logs, tmp_path, capsys):
     rows = [row for batch in opened.operations() for row in batch.to_pylist() if row["origin"] == "traced"]
     moved = {api: sum(row["length"] for row in rows if row["api"] == api) for api in ("POSIX", "S3")}
     assert moved == {"POSIX": READS * READ_BYTES, "S3": (REQUESTS - 1) * REQUEST_BYTES}
-    assert sum(row["api"] == "S3" for row in rows) == REQUESTS
+    assert [sum(row["api"] == api for row in rows) for api in ("S3", "S3_REFUSED")] == [REQUESTS - 1, 1]
     lanes = {api: {row["lane"] for row in rows if row["api"] == api} for api in moved}
     assert not lanes["POSIX"] & lanes["S3"]
     capsys.readouterr()
     assert main(["summary", str(capture), "--show", "requests", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert {name: each["bytes"] for name, each in found["interfaces"].items()} == moved
+    assert found["interfaces"]["S3"]["reads"] == REQUESTS - 1
     assert [
         (row["op"], row["status"], row["answer"], row["requests"], row["bytes"]) for row in found["tables"]["requests"]
     ] == [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -175,7 +176,7 @@ def of_capture(capture: Capture, requests: list[Request]) -> Counter:
     whole = {each.key for each in requests if each.range is None}
     found: Counter = Counter()
     for row in rows_of(capture):
-        assert row["api"] == "S3"
+        assert row["api"] == ("S3_REFUSED" if row["op"] == "read" and row["status"] == 404 else "S3")
         key = paths[row["file_id"]].removeprefix(f"s3://{BUCKET}/")
         span = (row["offset"], row["offset"] + row["length"] - 1) if row["status"] == 206 else None
         assert span is not None or row["op"] == "stat" or key in whole
@@ -238,6 +239,37 @@ else:
     assert len(server.log) == 3
     assert all(0 < row["first_byte_ns"] <= row["end_ns"] - row["start_ns"] for row in rows)
     assert main(["summary", "run.capture"]) == 0
+
+
+def test_what_a_store_refuses_is_no_read_and_is_left_out_of_a_replay(server, work, capsys) -> None:
+    server.refused["GET", "data/1.bin"] = 403
+    program = """
+import boto3, sys
+s3 = boto3.client("s3", endpoint_url=sys.argv[1], region_name="us-east-1")
+for key in ("data/1.bin", "data/2.bin", "data/none.bin"):
+    try:
+        s3.get_object(Bucket="bucket", Key=key)["Body"].read()
+    except Exception:
+        pass
+"""
+    recorded(work, program, server.endpoint)
+    assert [each.status for each in server.log] == [403, 200, 404]
+    capsys.readouterr()
+    assert main(["summary", "run.capture", "--show", "requests", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["interfaces"]["S3"]["reads"] == 1
+    assert [(row["op"], row["status"], row["requests"]) for row in found["tables"]["requests"]] == [
+        ("read", 200, 1), ("read", 403, 1), ("read", 404, 1),
+    ]  # fmt: skip
+    target = server.url(more="")
+    assert main(["stage", "run.capture", "--target", target]) == 0
+    server.log.clear()
+    capsys.readouterr()
+    assert main(["run", "run.capture", "--target", target, "--pace", "none", "-o", "replay.capture", "--json"]) == 0
+    warnings = json.loads(capsys.readouterr().out)["warnings"]
+    assert warnings == ["2 requests that the job's store refused moved nothing: left out"]
+    assert [each.key.rpartition("/")[2] for each in server.of_replay("GET")] == ["2.bin"]
+    assert main(["compare", "run.capture", "replay.capture"]) == 0
 
 
 def test_changes_have_the_operations_of_the_table(server, work) -> None:

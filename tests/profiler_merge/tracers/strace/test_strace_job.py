@@ -126,6 +126,20 @@ def test_opens_keep_their_flags_and_direct_io_is_said(tmp_path):
     assert any(text.startswith("1 open asked for direct I/O (O_DIRECT)") for text in capture.info.warnings)
 
 
+def test_announced_sequential_reads_are_a_flag_of_their_open(tmp_path):
+    path = trace(
+        tmp_path / "a",
+        'openat(AT_FDCWD</d>, "x", O_RDONLY|O_CLOEXEC) = 3</d/x>',
+        'openat(AT_FDCWD</d>, "x", O_RDONLY) = 4</d/x>',
+        "fadvise64(4</d/x>, 0, 2097440, POSIX_FADV_SEQUENTIAL) = 0",
+        "fadvise64(3</d/x>, 0, 0, POSIX_FADV_DONTNEED) = 0",
+        'read(3</d/x>, ""..., 10) = 10',
+    )
+    merge([path], [], tmp_path / "a.capture", MergeOptions())
+    (batch,) = open_capture(tmp_path / "a.capture").operations(0, columns=["open_flags"])
+    assert batch["open_flags"].to_pylist() == [1, 1 | 256, None]
+
+
 def test_a_file_that_is_made_anew_is_empty(tmp_path):
     """O_EXCL fails where a file is: what was written under that name before is gone."""
     path = trace(

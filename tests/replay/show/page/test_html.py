@@ -22,6 +22,7 @@ from dxt_replay.replay.fidelity.compare import compare
 from dxt_replay.replay.show.page.data import lag_course, timeline_json
 from dxt_replay.replay.show.page.figures import KIND_COLOURS, SAND
 from dxt_replay.replay.show.page.html import TABLE_ROWS, report_page
+from dxt_replay.replay.show.page.html_tables import html_text
 from dxt_replay.replay.show.summary_sections import storage_cost
 from dxt_replay.traces.part import Part
 from dxt_replay.traces.samples import sample
@@ -30,13 +31,13 @@ from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.store.writer import OpsWriter, create_capture, write_capture_info, write_files, write_spans
 from dxt_replay.traces.units import MIB
-from tests.capture_builder import File, Span, build_capture, files_table, read, spans_table
+from tests.capture_builder import File, Span, build_capture, files_table, lanes_table, read, spans_table
 from tests.replay.show.page.pages import HOSTILE, MS, SHOWN, Elements, carried, page_of, training
 
 MOST_BYTES = 1_500_000
 SECTIONS = (
-    "job", "timeline", "findings", "health", "offsets", "course", "heat", "steps", "sizes", "ranks", "files", "totals",
-    "glossary",
+    "job", "timeline", "findings", "figures", "health", "offsets", "course", "heat", "steps", "sizes", "ranks",
+    "files", "totals", "glossary",
 )  # fmt: skip
 
 
@@ -189,7 +190,7 @@ def test_source_and_replay_side_by_side(tmp_path: Path) -> None:
     elements = Elements(page)
     assert elements.open == []
     assert tuple(section["id"] for section in elements.of("section")) == (
-        *SECTIONS[:3], "fidelity", "lag", *SECTIONS[3:],
+        *SECTIONS[:4], "fidelity", "lag", *SECTIONS[4:],
     )  # fmt: skip
     data = carried(page, "data")
     assert set(data["timelines"]) == {"source", "replay"}
@@ -236,9 +237,14 @@ def test_the_first_lines_say_what_ran_and_what_storage_cost(drawn: tuple) -> Non
     assert float(said[1]) == pytest.approx(loop.storage_gain_pct, abs=0.05)
     assert said[0] in " ".join(storage_cost(found.analysis.summary)), "the page and the terminal differ"
     tiles = dict(re.findall(r"<dt>([^<]*)</dt><dd><strong>([^<]*)</strong>", page))
-    assert tiles["accelerator in use"] == f"{loop.compute_pct:.1f} %"
+    assert tiles["compute"] == f"{loop.compute_pct:.1f} %"
     assert "/scratch (ext4): " in page
-    assert re.search(r'<a href="#findings">Findings</a>: <span class="mark', page)
+    head = page[page.index('id="job"') : page.index('id="timeline"')]
+    listed = re.findall(r'<li><span class="mark \w+">\w+</span> (.*?)</li>', head)
+    assert len(listed) == min(len(found.findings), 3)
+    for line, finding in zip(listed, found.findings, strict=False):
+        assert line.startswith(html_text(finding.title))
+        assert re.search("at most |the same ", line) or finding.at_stake_s is None
 
 
 def test_an_evaluation_is_drawn_in_the_row_of_the_loop(tmp_path: Path) -> None:
@@ -247,6 +253,13 @@ def test_an_evaluation_is_drawn_in_the_row_of_the_loop(tmp_path: Path) -> None:
     timeline = timeline_json(page_of(capture)[0], 0)
     (row,) = (track["row"] for track in timeline["tracks"] if track["kind"] == "evaluation")
     assert timeline["rows"][row].endswith("loop")
+
+
+def test_a_lane_is_labelled_by_its_role_where_that_is_known(tmp_path: Path) -> None:
+    known = lanes_table([(0, 0, "here", 1, None), (0, 1, "here", 2, "worker")])
+    ops = [read(0, length=1, lane=lane) for lane in range(2)]
+    timeline = timeline_json(page_of(build_capture(tmp_path, files=["/a"], ops=ops, lanes=known))[0], 0)
+    assert (timeline["rows"], timeline["lanes"]) == (["r0 lane 0", "r0 worker 1"], [True, True])
 
 
 def test_kinds_that_share_a_chart_have_their_own_colours() -> None:
@@ -274,7 +287,8 @@ def test_a_timed_replay_has_no_input_wait_but_the_waits_of_its_schedule(tmp_path
         loops=dataclasses.replace(after.loops, tracks=without),
     )
     page = report_page(before, after, compare(source, replay), lag_course(replay))
-    values = dict(re.findall(r"<dt>([^<]*)</dt><dd><strong>([^<]*)</strong>", page.split("Replay: again")[1]))
+    replayed = page.partition('id="figures"')[2].split("Replay: again")[1]
+    values = dict(re.findall(r"<dt>([^<]*)</dt><dd><strong>([^<]*)</strong>", replayed))
     assert values["input wait"] == "-"
     assert "run time" not in values
     elapsed = re.findall(r"<dt>elapsed</dt><dd><strong>([^<]*)</strong>", page)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dxt_replay.traces.measures.stable_order import runs, stable_order
+from dxt_replay.traces.stable_order import runs, stable_order
 
 
 @given(

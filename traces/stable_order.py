@@ -29,8 +29,8 @@ def stable_order(keys: np.ndarray) -> np.ndarray:
 
 
 def runs(ordered: np.ndarray) -> np.ndarray:
-    """Index of the first element of each run of equal values in a sorted, non-empty array."""
-    return np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    """Index of the first element of each run of equal values in an array."""
+    return np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1]))[: len(ordered)])
 
 
 def places_in_groups(counts: np.ndarray) -> np.ndarray:
