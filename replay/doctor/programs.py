@@ -35,6 +35,7 @@ OPTIONAL: Mapping[str, str] = {
     "pandas": "tables as DataFrames: pip install 'dxt-replay[pandas]'",
     "darshan": "counters of modules that DXT does not trace: pip install 'dxt-replay[darshan]'",
     "plotly": "`figure` in Python: pip install 'dxt-replay[charts]'",
+    "obstore": "targets in object stores: pip install 'dxt-replay[objects]'",
     "distributed": "`--dask`: pip install 'dxt-replay[dask]'",
 }
 """Package -> what it is for, and how to get it."""
