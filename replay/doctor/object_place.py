@@ -59,5 +59,6 @@ def _requests(place: ObjectPlace, client: Any) -> Iterator[Check]:
             if name == "PUT":
                 return
         else:
-            size = f" of {format_bytes(PROBE_BYTES)}" if name in ("PUT", "GET") else ""
-            yield Check(name=name, found=f"works{size}, in {format_duration(time.monotonic_ns() - begin)}")
+            took = format_duration(time.monotonic_ns() - begin)
+            what = format_bytes(PROBE_BYTES) if name in ("PUT", "GET") else "answered"
+            yield Check(name=name, found=f"{what} in {took}")

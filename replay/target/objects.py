@@ -44,7 +44,7 @@ SUBMITTED = 4096
 """Most requests that wait in memory."""
 
 REMEDIES = {
-    errno.ENOENT: "make the bucket, or choose another --target",
+    errno.ENOENT: "make the bucket, or choose another target",
     errno.EACCES: "check the credentials in the environment (AWS_ACCESS_KEY_ID ...), or give skip_signature=true if "
     "the bucket needs none",
     errno.EAGAIN: "the store asks for fewer requests: try again later",
