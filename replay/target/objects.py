@@ -43,8 +43,8 @@ REQUESTS_AT_ONCE = 32
 SUBMITTED = 4096
 """Most requests that wait in memory."""
 
-_REMEDIES = {
-    errno.ENOENT: "make the bucket, or choose another --target",
+REMEDIES = {
+    errno.ENOENT: "make the bucket, or choose another target",
     errno.EACCES: "check the credentials in the environment (AWS_ACCESS_KEY_ID ...), or give skip_signature=true if "
     "the bucket needs none",
     errno.EAGAIN: "the store asks for fewer requests: try again later",
@@ -52,6 +52,7 @@ _REMEDIES = {
     errno.EHOSTUNREACH: "check endpoint=",
     errno.ETIMEDOUT: "check endpoint=, and whether the server is up",
 }
+"""errno of a request -> what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +97,7 @@ class ObjectTarget:
             if error.errno == errno.ENOENT:  # other answers may come from a server that has no LIST
                 raise TargetError(
                     f"the bucket {self.place.bucket} is missing or not readable: {error.strerror}; "
-                    f"{_REMEDIES[errno.ENOENT]}"
+                    f"{REMEDIES[errno.ENOENT]}"
                 ) from error
 
     def room(self) -> Room:
@@ -230,7 +231,7 @@ class ObjectTarget:
             raise self._refusal(error, doing, path) from error
 
     def _refusal(self, error: OSError, doing: str, path: str) -> TargetError:
-        remedy = _REMEDIES.get(error.errno or 0, "choose another --target")
+        remedy = REMEDIES.get(error.errno or 0, "choose another --target")
         return TargetError(f"cannot {doing} {self.shown(path)}: {error.strerror or error}; {remedy}")
 
 
