@@ -28,12 +28,14 @@ import duckdb
 
 os.makedirs("job.capture/ops")
 duckdb.sql('''
-    copy (select 0 as rank, n % 2 as lane, 'read' as op, 'POSIX' as api, n % 3 as file_id, 4096 * n as "offset", 4096 as length,
-                 1000000 * n as start_ns, 1000000 * n + 200000 as end_ns from range(100) as t(n) order by rank, start_ns)
+    copy (select 0 as rank, n % 2 as lane, 'read' as op, 'POSIX' as api, n % 3 as file_id, 4096 * n as "offset",
+                 4096 as length, 1000000 * n as start_ns, 1000000 * n + 200000 as end_ns
+          from range(100) as t(n) order by rank, start_ns)
     to 'job.capture/ops/part-0000000.parquet'
 ''')
 duckdb.sql(
-    "copy (select n as file_id, '/data/' || n as path, 409600 as size from range(3) as t(n)) to 'job.capture/files.parquet'"
+    "copy (select n as file_id, '/data/' || n as path, 409600 as size from range(3) as t(n)) "
+    "to 'job.capture/files.parquet'"
 )
 with open("job.capture/capture.json", "w") as file:
     json.dump({"schema_version": 5, "ranks": [0], "job": {"nprocs": 1, "run_time_s": 0.1}}, file)
