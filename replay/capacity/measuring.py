@@ -27,10 +27,6 @@ BUSY_PCT = 90.0
 """Share of its processors from which on a replay is limited by them."""
 
 
-SATURATED_PCT = 90.0
-"""Share of the machine's processor time from which on a client of objects, not the store, is the limit."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actions:
     """The public functions `stage`, `unstage` and `run`, which lie above this folder and are handed in.
@@ -141,15 +137,13 @@ def searched(search: Search, measure: Measuring, runs: list[LoadRun]) -> str:
         return MEMORY
     if search.failing is None:
         return NOTHING
-    # A client of objects spends processor time on each request, which a run without I/O does not show.
+    # What system calls, copies and requests to object stores cost, a run without I/O does not show.
     busy = [run.processors_pct or 0.0 for run in runs if run.ranks == search.failing and run.storage]
-    if "://" in str(measure.target) and min(busy) >= SATURATED_PCT:
+    if min(busy) >= BUSY_PCT:
         return MACHINE
     # The same load without I/O. If it too misses the limit, or causes most of the loss, then the machine that
     # replays is the limit, and the storage was not measured.
     runs.append(measure(search.failing, storage=False))
     without, lost = runs[-1].utilisation_pct, max(search.tried[search.failing])
     held_up = without < search.limit_pct or measure.free_pct - without > (measure.free_pct - lost) / 2
-    # A run without I/O makes no system calls and copies no data; what these cost shows in the run with I/O.
-    busy = any((run.processors_pct or 0.0) >= BUSY_PCT for run in runs if run.storage and run.ranks == search.failing)
-    return MACHINE if held_up or busy else STORAGE
+    return MACHINE if held_up else STORAGE

@@ -330,8 +330,8 @@ class ReplayProcess:
                 took_ns = time.monotonic_ns() - now_ns
                 next_report_ns = now_ns + max(REPORT_PERIOD_NS, round(took_ns / REPORT_SHARE))
             if bound and (self.stop.is_set() or limit.expired):
-                cause = limit.message(self._where()[1]) if limit.expired else "the replay was stopped"
-                raise ReplayError(f"{cause} during collective operations; its output was discarded")
+                ended = limit.message(self._where()[1]) if limit.expired else "the replay was stopped"
+                raise ReplayError(f"{ended} during collective operations; its output was discarded")
             if limit.expired:
                 self.stop.set()
                 since_ns, sentence = self._where()
@@ -340,9 +340,9 @@ class ReplayProcess:
             if now_ns >= next_look_ns:
                 next_look_ns = now_ns + STUCK_NS
                 alive = [thread.is_alive() for thread in self._threads]
-                if (sentence := stuck(list(compress(self._standings(), alive)), STUCK_NS)) is not None:
+                if (cause := stuck(list(compress(self._standings(), alive)), STUCK_NS)) is not None:
                     self.stop.set()
-                    self.hung = STUCK_NS, sentence
+                    self.hung = STUCK_NS, cause
                     return
             if self.stop.is_set():
                 patient_until_ns = patient_until_ns or now_ns + STOP_PATIENCE_NS

@@ -1,4 +1,4 @@
-"""A client of objects that takes the whole machine is the limit, not the store."""
+"""A replay that keeps its processors busy is the limit, not the storage."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Measure:
         ("s3://bucket/twin", 97.0, MACHINE),
         ("s3://bucket/twin", 40.0, STORAGE),
         ("s3://bucket/twin", None, STORAGE),
-        ("/scratch", 97.0, STORAGE),
+        ("/scratch", 97.0, MACHINE),
     ],
 )
 def test_the_client_is_the_limit_if_it_takes_the_machine(target: str, processors_pct: float | None, limit: str) -> None:
