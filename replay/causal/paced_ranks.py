@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -25,13 +25,20 @@ from dxt_replay.replay.causal.worker_reads import WorkerProcesses
 from dxt_replay.replay.engine.clock import StopFlag
 from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER
 from dxt_replay.replay.plan.chosen_layers import LayerChoice, choose_layers
-from dxt_replay.replay.plan.lane_plan import Planned, SlotNumbers, planned_operations, planned_together
+from dxt_replay.replay.plan.lane_plan import (
+    TOGETHER_OPERATIONS,
+    Planned,
+    SlotNumbers,
+    planned_operations,
+    planned_together,
+)
 from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.plan.plan_row import BATCH_COLUMNS, OperationBatch
 from dxt_replay.replay.plan.survey import RankSurvey, spans_by_rank, survey_rank
 from dxt_replay.replay.ranks.comm import Communicator, SharedCounters, Solo, together
 from dxt_replay.replay.ranks.meeting_relay import MeetingRelay
 from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.few_together import few_together
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.schema import DEPENDENCY_COLUMNS
 from dxt_replay.traces.store.reader import Capture
@@ -43,6 +50,7 @@ HELD_OPERATIONS = 1 << 20
 """Operations up to which those of a rank are read once and held, 50 MB, while its model is derived; a larger rank is
 read for each pass."""
 
+_NO_LANES = np.empty(0, dtype=np.int32)
 _COLUMNS = [*BATCH_COLUMNS, "api", "offset", "origin"]
 
 
@@ -78,13 +86,9 @@ class Steps:
         """How many counters the ranks need."""
         return sum(RankCounters(base=0, lanes=survey.lanes).count for survey in self.surveys.values())
 
-    def notes(self) -> dict[int, RankNotes]:
-        """The notes of each rank."""
-        return {rank: RankNotes.of(model, self.waits[rank]) for rank, model in self.models.items()}
-
     def placed(self, rank: int, batch: OperationBatch) -> OperationBatch:
         """Operations of a rank, moved to the times of its model."""
-        return self.models[rank].placed(batch_without(self.waits[rank], batch))
+        return _placed(self.models[rank], self.waits[rank], batch)
 
     def dependencies(self, rank: int) -> DependencyPass:
         """The dependencies of a rank's operations, from its first one on."""
@@ -327,7 +331,8 @@ def io_lanes(
     capture: Capture, steps: Steps, rank: int, counters: RankCounters, pacing: Pacing
 ) -> dict[Hashable, tuple[np.ndarray, np.ndarray]]:
     """Lanes of a rank, ascending, and "pipeline" -> items and durations, as in `planned_lanes`."""
-    planned = planned_operations(capture, steps.surveys[rank], _no_slots(capture), with_known=_is_known(capture))
+    known = capture.info.dependencies == "known"
+    planned = planned_operations(capture, steps.surveys[rank], _no_slots(capture), with_known=known)
     return _lanes_of(steps.lanes(rank, counters, pacing), steps.pipeline(rank, counters, pacing), planned)
 
 
@@ -353,64 +358,47 @@ def items_of_ranks(
 
     Raises: CaptureError when a rank has no training steps, or a part is damaged.
     """
-    spans, slots, known = spans_by_rank(capture.spans, ranks), _no_slots(capture), _is_known(capture)
-    small = [rank for rank in ranks if capture.stored_rows(rank) <= HELD_OPERATIONS]
-    held = planned_together(capture, small, layers, slots, with_known=known)
-    made = partial(_rank_items, capture, origin_ns=origin_ns, pacing=pacing, compute=compute)
+    spans, slots, known = spans_by_rank(capture.spans, ranks), _no_slots(capture), capture.info.dependencies == "known"
     found = []
-    for rank in ranks:
-        if rank in held:
-            planned = held.pop(rank)
-            operations = _operations_by_lane([batch.lane for _, batch in planned])
-            found.append(made(rank, operations, spans[rank], lambda planned=planned: iter(planned)))  # type: ignore[misc]
-        else:
-            survey = survey_rank(capture, rank, layers)
-            read = partial(planned_operations, capture, survey, slots, with_known=known)
-            found.append(made(rank, survey.lane_operations, spans[rank], read))
+    for group in few_together(ranks, capture.stored_rows, TOGETHER_OPERATIONS):
+        small = group if capture.stored_rows(group[0]) <= HELD_OPERATIONS else ()
+        held = planned_together(capture, small, layers, slots, with_known=known)
+        for rank in group:
+            planned: Callable[[], Iterable[Planned]]
+            operations: Mapping[int, int]
+            if rank in held:
+                planned = partial(list, own := held.pop(rank))
+                lanes = np.concatenate([_NO_LANES, *(batch.lane for _, batch in own)])
+                operations = dict(zip(*(each.tolist() for each in np.unique(lanes, return_counts=True)), strict=True))
+            else:
+                survey = survey_rank(capture, rank, layers)
+                planned = partial(planned_operations, capture, survey, slots, with_known=known)
+                operations = survey.lane_operations
+            batches = partial(_operations, planned)
+            model, waits, _ = _own_model(capture, rank, spans[rank], origin_ns, batches, for_items=bool(small))
+            counters = RankCounters(base=FIRST_RANK_COUNTER, lanes=tuple(operations))
+            dependencies = DependencyPass(model, operations, origin_ns, partial(_placed, model, waits))
+            ready = ready_rows(model, counters, pacing)
+            made = _lanes_of(CausalLanes(dependencies, counters, pacing), ready, planned())
+            found.append(
+                RankItems(
+                    lanes=[items for items, _ in made.values() if len(items)],
+                    script=script_rows(model, counters, pacing, compute, Meetings.none()),
+                    counters=counters.count,
+                    operations=sum(operations.values()),
+                    notes=RankNotes.of(model, waits),
+                )
+            )
     return found
 
 
-def _operations_by_lane(lanes: Sequence[np.ndarray]) -> dict[int, int]:
-    """As `RankSurvey.lane_operations`, from the lanes of all operations."""
-    found, counts = np.unique(np.concatenate([np.empty(0, dtype=np.int32), *lanes]), return_counts=True)
-    return dict(zip(found.tolist(), counts.tolist(), strict=True))
+def _operations(planned: Callable[[], Iterable[Planned]]) -> Iterator[OperationBatch]:
+    return (batch for _, batch in planned() if len(batch.lane))
 
 
-def _rank_items(
-    capture: Capture,
-    rank: int,
-    lane_operations: Mapping[int, int],
-    spans: pa.Table,
-    planned: Callable[[], Iterator[Planned]],
-    *,
-    origin_ns: int,
-    pacing: Pacing,
-    compute: str,
-) -> RankItems:
-    """`planned`: reads its planned operations."""
-    operations = sum(lane_operations.values())
-    model, waits, _ = _own_model(
-        capture,
-        rank,
-        spans,
-        origin_ns,
-        lambda: (batch for _, batch in planned() if len(batch.lane)),
-        for_items=operations <= HELD_OPERATIONS,
-    )
-    counters = RankCounters(base=FIRST_RANK_COUNTER, lanes=tuple(lane_operations))
-    found = DependencyPass(model, lane_operations, origin_ns, lambda batch: model.placed(batch_without(waits, batch)))
-    lanes = _lanes_of(CausalLanes(found, counters, pacing), ready_rows(model, counters, pacing), planned())
-    return RankItems(
-        lanes=[items for items, _ in lanes.values() if len(items)],
-        script=script_rows(model, counters, pacing, compute, Meetings.none()),
-        counters=counters.count,
-        operations=operations,
-        notes=RankNotes.of(model, waits),
-    )
-
-
-def _is_known(capture: Capture) -> bool:
-    return capture.info.dependencies == "known"
+def _placed(model: LoopModel, waits: Intervals, batch: OperationBatch) -> OperationBatch:
+    """Operations of a rank, moved to the times of its model."""
+    return model.placed(batch_without(waits, batch))
 
 
 def _no_slots(capture: Capture) -> SlotNumbers:
@@ -419,7 +407,7 @@ def _no_slots(capture: Capture) -> SlotNumbers:
 
 
 def _lanes_of(
-    causal: CausalLanes, ready: np.ndarray, planned: Iterator[Planned]
+    causal: CausalLanes, ready: np.ndarray, planned: Iterable[Planned]
 ) -> dict[Hashable, tuple[np.ndarray, np.ndarray]]:
     """As `io_lanes`, from the planned operations of the rank. `ready`: the items of its pipeline."""
     parts: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}

@@ -37,6 +37,7 @@ from dxt_replay.replay.plan.plan_row import (
 from dxt_replay.replay.plan.row_queue import RowQueue, SpillFile
 from dxt_replay.replay.plan.survey import SLOT_USE, RankSurvey
 from dxt_replay.replay.target.placement import Placements
+from dxt_replay.traces.few_together import few_together
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.schema import DEPENDENCY_COLUMNS, OPEN_FLAGS, SPAN_KINDS, codes
 from dxt_replay.traces.steps import step_at
@@ -48,6 +49,9 @@ PROCESS_ITEMS = 1 << 19
 _SEQUENTIAL = 1 << OPEN_FLAGS.index("sequential")
 
 LEAST_BATCH_ITEMS = 64
+
+TOGETHER_OPERATIONS = 1 << 16
+"""Operations of small ranks whose rows are made at once."""
 
 _COLUMNS = (*BATCH_COLUMNS, "api", "offset", "step", "origin", "other_file_id", "open_flags")
 
@@ -234,19 +238,17 @@ def planned_operations(
 def planned_together(
     capture: Capture, ranks: Sequence[int], layers: LayerChoice, slots: SlotNumbers, *, with_known: bool
 ) -> dict[int, list[Planned]]:
-    """As `planned_operations` of each of these ranks; their rows are held, and made at once."""
+    """As `planned_operations` of each of these ranks, held; the rows of many small row groups are made at once."""
     columns = [*_COLUMNS, *(DEPENDENCY_COLUMNS if with_known else ())]
     found: dict[int, list[Planned]] = {rank: [] for rank in ranks}
-    read = list(capture.rank_operations(ranks, columns))
-    if not read:
-        return found
-    together = pa.Table.from_batches([batch for _, batch in read]).combine_chunks()
-    rows, operations = _planned(layers, slots, together)
-    recorded = np.cumsum([0, *(batch.num_rows for _, batch in read)])
-    limits = np.append(0, np.cumsum(layers.replayed(together)))[recorded].tolist()
-    for (rank, _), (begin, until) in zip(read, pairwise(limits), strict=True):
-        if begin < until:
-            found[rank].append((rows[begin:until], operations.part(slice(begin, until))))
+    for read in few_together(capture.rank_operations(ranks, columns), lambda each: len(each[1]), TOGETHER_OPERATIONS):
+        together = pa.Table.from_batches([batch for _, batch in read]).combine_chunks()
+        rows, operations = _planned(layers, slots, together)
+        recorded = np.cumsum([0, *(len(batch) for _, batch in read)])
+        limits = np.append(0, np.cumsum(layers.replayed(together)))[recorded].tolist()
+        for (rank, _), (begin, until) in zip(read, pairwise(limits), strict=True):
+            if begin < until:
+                found[rank].append((rows[begin:until], operations.part(slice(begin, until))))
     return found
 
 
