@@ -25,13 +25,7 @@ from dxt_replay.replay.causal.worker_reads import WorkerProcesses
 from dxt_replay.replay.engine.clock import StopFlag
 from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER
 from dxt_replay.replay.plan.chosen_layers import LayerChoice, choose_layers
-from dxt_replay.replay.plan.lane_plan import (
-    TOGETHER_OPERATIONS,
-    Planned,
-    SlotNumbers,
-    planned_operations,
-    planned_together,
-)
+from dxt_replay.replay.plan.lane_plan import Planned, SlotNumbers, planned_operations, planned_together
 from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.plan.plan_row import BATCH_COLUMNS, OperationBatch
 from dxt_replay.replay.plan.survey import RankSurvey, spans_by_rank, survey_rank
@@ -47,8 +41,8 @@ MAX_CHECKED_OPERATIONS = 5_000_000
 """Operations up to which `expected_elapsed_ns` works out a model: it needs a second per million of them."""
 
 HELD_OPERATIONS = 1 << 20
-"""Operations up to which those of a rank are read once and held, 50 MB, while its model is derived; a larger rank is
-read for each pass."""
+"""Operations up to which those of a rank, or of small ranks together, are read once and held, 150 MB, while models are
+derived; a larger rank is read for each pass."""
 
 _NO_LANES = np.empty(0, dtype=np.int32)
 _COLUMNS = [*BATCH_COLUMNS, "api", "offset", "origin"]
@@ -360,7 +354,7 @@ def items_of_ranks(
     """
     spans, slots, known = spans_by_rank(capture.spans, ranks), _no_slots(capture), capture.info.dependencies == "known"
     found = []
-    for group in few_together(ranks, capture.stored_rows, TOGETHER_OPERATIONS):
+    for group in few_together(ranks, capture.stored_rows, HELD_OPERATIONS):
         small = group if capture.stored_rows(group[0]) <= HELD_OPERATIONS else ()
         held = planned_together(capture, small, layers, slots, with_known=known)
         for rank in group:

@@ -50,7 +50,7 @@ _SEQUENTIAL = 1 << OPEN_FLAGS.index("sequential")
 
 LEAST_BATCH_ITEMS = 64
 
-TOGETHER_OPERATIONS = 1 << 16
+_TOGETHER_OPERATIONS = 1 << 16
 """Operations of small ranks whose rows are made at once."""
 
 _COLUMNS = (*BATCH_COLUMNS, "api", "offset", "step", "origin", "other_file_id", "open_flags")
@@ -241,7 +241,7 @@ def planned_together(
     """As `planned_operations` of each of these ranks, held; the rows of many small row groups are made at once."""
     columns = [*_COLUMNS, *(DEPENDENCY_COLUMNS if with_known else ())]
     found: dict[int, list[Planned]] = {rank: [] for rank in ranks}
-    for read in few_together(capture.rank_operations(ranks, columns), lambda each: len(each[1]), TOGETHER_OPERATIONS):
+    for read in few_together(capture.rank_operations(ranks, columns), lambda each: len(each[1]), _TOGETHER_OPERATIONS):
         together = pa.Table.from_batches([batch for _, batch in read]).combine_chunks()
         rows, operations = _planned(layers, slots, together)
         recorded = np.cumsum([0, *(len(batch) for _, batch in read)])
