@@ -41,7 +41,9 @@ copybutton_prompt_text = "$ "
 def complete(app: Sphinx, name: str, source: list[str]) -> None:
     """Add what the code describes, and lead links to files above this folder, which are no pages, to the repository."""
     source[0] += generated(name)
-    source[0] = re.sub(r"\]\((?:\.\./)+(?=(?:[A-Z]\w*|packaging/\w*)\b)", f"]({HOME}/blob/main/", source[0])
+    source[0] = re.sub(
+        r"\]\((?:\.\./)+(?=(?:[A-Z]\w*|(?:packaging|benchmarks)/\w*)\b)", f"]({HOME}/blob/main/", source[0]
+    )
 
 
 def setup(app: Sphinx) -> None:

@@ -197,6 +197,7 @@ class DarshanRecording:
             reconstructed=self._made.reconstructed,
             rebuilt=self._made.rebuilt,
             made_by={
+                **self._mapped.inferred,
                 **({"counted_times": counted} if counted else {}),
                 **({"log_writing": writing} if (writing := log_writing(self._job)) else {}),
             },

@@ -4,7 +4,8 @@ Each fault becomes a read of the pages that the thread then used: to the next fa
 (the kernel maps up to 16 cached pages with one fault, and nobody sees the use of these), else of the one page. A
 run that begins with the next 16 pages after a lone one goes back to that. Faults at most `JOINED_NS` apart become one
 read. A mapping that was read becomes an open, and a close of the process's earlier
-mapping of that file, because a new mapping begins the kernel's read-ahead anew.
+mapping of that file, because a new mapping begins the kernel's read-ahead anew. That PyTorch announces sequential reads
+of the files that it maps is no record of the kernel: it is inferred from how the file was mapped.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dxt_replay.profiler_merge.left_out import shown
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.recorder_files import PAGE_FAULTS
 from dxt_replay.traces.row_order import distinct_rows
-from dxt_replay.traces.schema import APIS, OPS, READ, TRACED, Unseen
+from dxt_replay.traces.schema import APIS, OPEN_FLAGS, OPS, READ, TRACED, Unseen
 from dxt_replay.traces.unseen import recording_of
 
 PAGE_BYTES = 4096
@@ -37,8 +38,8 @@ JOINED_NS = 5_000
 MOST_BYTES = 1 << 20
 """Longest read that is made of several faults."""
 
-MINOR, MAJOR, MAPPING = range(3)
-"""Kinds of rows: a fault that did not wait, one that did, and a mapping that was made."""
+MINOR, MAJOR, MAPPING, TORCH_MAPPING = range(4)
+"""Kinds of rows: a fault that did not wait, one that did, a mapping that was made, and one as PyTorch makes them."""
 
 FAULT_ROW = np.dtype(
     [(name, "<i8") for name in ("start_ns", "end_ns", "offset", "length")]
@@ -49,9 +50,11 @@ FAULT_ROW = np.dtype(
 MAPPED_ROW = np.dtype(
     [(name, np.int64) for name in ("start_ns", "end_ns", "offset", "length")]
     + [(name, np.int32) for name in ("tid", "file", "op")]
+    + [("open_flags", np.int16)]
 )
-"""An operation on a mapped file, CLOCK_REALTIME."""
+"""An operation on a mapped file, CLOCK_REALTIME. `open_flags`: -1 where they are not known."""
 
+_ANNOUNCED = sum(1 << OPEN_FLAGS.index(flag) for flag in ("read", "sequential"))
 _MMAP, _OPEN, _CLOSE = APIS.index("MMAP"), OPS.index("open"), OPS.index("close")
 
 
@@ -81,14 +84,20 @@ class MappedReads:
             return np.empty(0, dtype=MAPPED_ROW)
         rows = self.faults[places]
         sizes = np.array(self.sizes, dtype=np.int64)[rows["file"]]
-        rows = rows[(rows["kind"] == MAPPING) | (sizes <= 0) | (rows["offset"] < sizes)]
-        faults = rows[rows["kind"] != MAPPING]
+        rows = rows[(rows["kind"] >= MAPPING) | (sizes <= 0) | (rows["offset"] < sizes)]
+        faults = rows[rows["kind"] < MAPPING]
         threads = (faults[faults["tid"] == tid] for tid in np.unique(faults["tid"]).tolist())
         done = np.concatenate([_mappings(rows), *map(_reads, threads)])
         sizes = np.array(self.sizes, dtype=np.int64)[done["file"]]
         done["length"] = np.where(sizes > 0, np.minimum(done["length"], sizes - done["offset"]), done["length"])
         done["length"][done["op"] != READ] = 0
         return done[np.lexsort((done["op"] == READ, -done["op"], done["start_ns"]))]
+
+    @property
+    def inferred(self) -> Mapping[str, int]:
+        """What capture.json says of it: how many mappings count as PyTorch's."""
+        count = int(np.count_nonzero(self.faults["kind"] == TORCH_MAPPING))
+        return {"torch_mappings": count} if count else {}
 
     def still_unseen(self, unseen: Iterable[Unseen], placed: Collection[int]) -> tuple[Unseen, ...]:
         """Without the mapped bytes that these reads hold: 0 for a file whose reads they all are.
@@ -110,7 +119,7 @@ class MappedReads:
 
     def _reached(self) -> dict[str, int]:
         """Path as captures show it -> bytes that the faults may have mapped, which the size of the file bounds."""
-        data = self.faults[self.faults["kind"] != MAPPING]
+        data = self.faults[self.faults["kind"] < MAPPING]
         windows = distinct_rows(data["file"], data["offset"] // AROUND_BYTES).values
         count = np.bincount(windows[:, 0], minlength=len(self.paths)) * AROUND_BYTES
         return {shown(path): int(most) for path, most in zip(self.paths, count, strict=True)}
@@ -129,10 +138,11 @@ def _mappings(rows: np.ndarray) -> np.ndarray:
     found = []
     for file in np.unique(rows["file"]).tolist():
         mine = rows[rows["file"] == file]
-        made = np.flatnonzero(mine["kind"] == MAPPING)
+        made = np.flatnonzero(mine["kind"] >= MAPPING)
         read = np.diff(np.append(made, len(mine))) > 1
         opens = _operations(mine[made[read]], _OPEN)
         closes = opens[1:].copy()
+        opens["open_flags"][mine["kind"][made[read]] == TORCH_MAPPING] = _ANNOUNCED
         closes["op"] = _CLOSE
         found += [opens, closes]
     return np.concatenate(found) if found else np.empty(0, dtype=MAPPED_ROW)
@@ -180,7 +190,7 @@ def _operations(rows: np.ndarray, op: int) -> np.ndarray:
     found = np.empty(len(rows), dtype=MAPPED_ROW)
     for name in ("start_ns", "end_ns", "offset", "length", "tid", "file"):
         found[name] = rows[name]
-    found["op"] = op
+    found["op"], found["open_flags"] = op, -1
     if op != READ:
         found["offset"] = -1
     return found
@@ -263,6 +273,7 @@ def mapped_columns(
             "start_ns": start,
             "end_ns": end,
             "origin": np.full(len(rows), TRACED, dtype=np.int8),
+            "open_flags": rows["open_flags"],
         },
         added=added,
     )

@@ -42,7 +42,7 @@ RENAME = OPS.index("rename")
 _COLUMNS = {
     "rank": np.int32, "lane": np.int32, "op": np.int8, "api": np.int8, "file_id": np.int32, "offset": np.int64,
     "length": np.int64, "start_ns": np.int64, "end_ns": np.int64, "origin": np.int8, "other_file_id": np.int32,
-    "tie": np.int64,
+    "open_flags": np.int16, "tie": np.int64,
 }  # fmt: skip
 
 
@@ -314,6 +314,7 @@ class ProcessRows:
         op = np.where(rows.is_write, np.int8(WRITE), np.int8(READ))
         return {
             **_columns_of(ranks, rows, op, files),
+            "open_flags": np.broadcast_to(np.int16(-1), len(op)),
             "origin": np.full(len(op), TRACED, dtype=np.int8),
             "other_file_id": np.broadcast_to(np.int32(NO_FILE), len(op)),
             "tie": np.broadcast_to(np.int64(0), len(op)),
@@ -325,6 +326,7 @@ class ProcessRows:
         new_names[renames] = files[1].file_id
         return {
             **_columns_of(ranks, rows, rows.op, files[0]),
+            "open_flags": np.broadcast_to(np.int16(-1), len(rows)),
             "origin": np.full(len(rows), RECONSTRUCTED),
             "other_file_id": new_names,
             "tie": rows.tie,

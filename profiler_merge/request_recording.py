@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks
@@ -32,11 +33,13 @@ from dxt_replay.traces.store.index import OPS_FOLDER
 from dxt_replay.traces.store.lanes import written_lanes
 from dxt_replay.traces.store.writer import OpsWriter
 from dxt_replay.traces.units import format_counted
-from dxt_replay.traces.unseen import unseen_warnings, with_requests, without_requests
+from dxt_replay.traces.unseen import received, unseen_warnings, with_requests, without_requests
 from dxt_replay.traces.workers.workers import Workers
 
 _NULLABLE = ("other_file_id", "first_byte_ns", "status", "connection")
 _BATCH_ROWS = 1 << 16
+_MUCH = 0.1
+"""Share of the reads of objects after the profiled steps from which on there is a warning."""
 
 
 def requests_alone(requests: RecordedRequests, options: MergeOptions) -> Recording:
@@ -160,10 +163,12 @@ class RequestRecording:
         written.stored += 0 if alone else len(rows)
         table = self._table(rows, ranks, found.files.num_rows, written)
         _insert(self._folder, table)
-        unseen = without_requests(found.coverage.unseen, self.requests)
+        seen = tuple(received(self.requests.received, 0, 0, found.coverage.unseen))
+        unseen = without_requests(seen, self.requests)
         counted = moved_bytes(found.files, "posix_bytes_", "stdio_bytes_")
         old = set(unseen_warnings(found.coverage.unseen))
         warnings = [text for text in found.warnings if text not in old] + unseen_warnings(unseen)
+        warnings += _after_the_profile(rows["op"], ranks, rows["start_ns"] - self.start_ns, spans)
         if lost:
             warnings.append(f"{format_counted(lost, 'request')} left out: no rank of the job has their processes")
         return replace(
@@ -238,6 +243,23 @@ class RequestRecording:
         )
         numbers = pa.array(np.arange(before, before + len(paths), dtype=np.int32))
         return made.set_column(0, made.schema.field(0), numbers)
+
+
+def _after_the_profile(op: np.ndarray, ranks: np.ndarray, start_ns: np.ndarray, spans: pa.Table) -> list[str]:
+    """A warning if many objects were read after the last step of a profile: no steps are inferred from requests."""
+    is_step = np.asarray(pc.equal(spans["kind"], "step"))
+    for rank in np.unique(spans["rank"].to_numpy()[is_step]).tolist():
+        own = is_step & (spans["rank"].to_numpy() == rank)
+        reads = start_ns[(op == READ) & (ranks == rank)]
+        late = int(np.count_nonzero(reads > spans["end_ns"].to_numpy()[own].max()))
+        if late > _MUCH * len(reads):
+            return [
+                f"rank {rank}: the profile shows {format_counted(int(own.sum()), 'step')}, and {late} of "
+                f"{format_counted(len(reads), 'read')} of objects began after them. Steps are not inferred from "
+                "requests: all figures of the training are those of the profiled steps. To see all steps, leave out "
+                "`steps=` of recording()"
+            ]
+    return []
 
 
 def _lanes_of(rows: np.ndarray) -> tuple[np.ndarray, list[tuple[int, int]]]:

@@ -74,7 +74,7 @@ class TracedRecording:
         self._paths = [*job.paths, *(self._mapped.paths[number] for number in new)]
         sizes = {place: self._mapped.sizes[number] for place, number in zip(places, new, strict=True)}
         self._table = TracedFiles(self._paths, {**job.sizes, **sizes}, job.suspect)
-        self._mapped_bytes = 0
+        self._mapped_bytes, self._strace = 0, kind == "strace"
         self.files: Sequence[tuple[Path, str]] = [(path, kind) for path in job.files]
         self.ranks: Sequence[int] = range(job.nprocs)
         self.start_ns = job.start_ns
@@ -133,6 +133,7 @@ class TracedRecording:
             coverage=with_unseen(whole, moved, unseen),
             lanes="pthread_id",
             warnings=[*unseen_warnings(unseen), *self._direct_warnings()],
+            made_by={} if self._strace else self._mapped.inferred,
         )
 
     def _direct_warnings(self) -> list[str]:
@@ -224,7 +225,8 @@ class TracedRecording:
                 {
                     **found.columns,
                     "other_file_id": np.full(len(rows), NO_FILE, dtype=np.int32),
-                    "open_flags": np.full(len(rows), -1, dtype=columns["open_flags"].dtype),
+                    # strace saw what the program announced; the faults only tell how it mapped the file.
+                    "open_flags": np.where(self._strace, np.int16(-1), found.columns["open_flags"]),
                 }
             )
             processes.append(np.full(len(rows), place))

@@ -4,5 +4,5 @@
 
 generates the figure's workload, changes the parameter that the figure varies, simulates each variant on a file system
 like the paper's (or replays it with --run DIR), and prints it beside what the paper and its notebooks printed.
-docs/paper-figures.md has the outcome.
+README.md has the outcome.
 """

@@ -67,8 +67,9 @@ cdef class FaultDecoder:
 
     major: the kernel's ids of the events of faults that waited. `files`: paths by number; `programs`: numbers of those that were mapped to run. `lost`: records that the
     kernel dropped. `taken`: the rows since the last `take_rows`. Row: int64 start_ns, end_ns, offset, length; int32
-    pid, tid, file, kind (0: no wait, 1: a wait, 2: a mapping was made). `length` of a fault: to the end of the 64 KiB,
-    or of the mapping, around it.
+    pid, tid, file, kind (0: no wait, 1: a wait, 2: a mapping was made, 3: one as PyTorch makes them, private and
+    writable, in a process that has mapped libtorch). `length` of a fault: to the end of the 64 KiB, or of the mapping,
+    around it.
     """
 
     cdef char *held
@@ -78,7 +79,7 @@ cdef class FaultDecoder:
     cdef Wait *waits
     cdef int64_t waits_count
     cdef dict wait_of, mappings, number_of
-    cdef set major
+    cdef set major, torch
     cdef object wanted
     cdef bytearray rows
     cdef readonly list files
@@ -88,7 +89,7 @@ cdef class FaultDecoder:
     def __cinit__(self, major, wanted):
         self.major, self.wanted = set(major), wanted
         self.wait_of, self.mappings, self.number_of = {}, {}, {}
-        self.files, self.programs, self.rows = [], set(), bytearray()
+        self.files, self.programs, self.rows, self.torch = [], set(), bytearray(), set()
 
     def __dealloc__(self):
         free(self.held)
@@ -177,8 +178,11 @@ cdef class FaultDecoder:
             if pid != tid and tid in self.mappings:
                 starts, entries = self.mappings[tid]
                 self.mappings[pid] = (list(starts), list(entries))
+            if pid != tid and tid in self.torch:
+                self.torch.add(pid)
         elif header.type == COMM and header.misc & OF_EXEC:
             self.mappings.pop((<int32_t *>data)[0], None)
+            self.torch.discard((<int32_t *>data)[0])
         elif header.type == LOST:
             self.lost += (<uint64_t *>data)[1]
 
@@ -188,6 +192,8 @@ cdef class FaultDecoder:
         cdef uint32_t protection = (<uint32_t *>data)[14], flags = (<uint32_t *>data)[15]
         path = data + 64
         name = <bytes>path
+        if name.endswith(b"/libtorch_cpu.so"):
+            self.torch.add(pid)
         mine = self.mappings.get(pid)
         if mine is not None:
             _unmap(mine, begin, begin + length)
@@ -203,7 +209,7 @@ cdef class FaultDecoder:
         place = bisect_right(mine[0], begin)
         mine[0].insert(place, begin)
         mine[1].insert(place, (begin + length, offset, number))
-        self._note(time, time, offset, length, pid, tid, number, 2)
+        self._note(time, time, offset, length, pid, tid, number, 3 if protection & PROT_WRITE and pid in self.torch else 2)
 
     cdef _fault(self, int32_t pid, int32_t tid, uint64_t time, uint64_t address, uint64_t event):
         mine = self.mappings.get(pid)

@@ -39,6 +39,7 @@ Install Darshan's runtime, without root:   conda install -c conda-forge darshan-
   or name the library:                     --library /path/to/libdarshan.so
 Record with strace (slower calls):         apt install strace, then --with strace
 Record with DFTracer (coarser times):      pip install dftracer, then --with dftracer
+Record requests to object stores alone:    --with requests, which needs nothing
 See what there is here:                    dxt-replay doctor"""
 
 
@@ -215,15 +216,16 @@ def _collect(folder: Path, tracer: Tracer, ended: Ended, job: int) -> RecordedJo
     return RecordedJob(
         ended=ended,
         tracer=tracer,
-        logs=(*logs, *(path for path in requests if has_requests(path))),
+        logs=(*logs, *(path for path in requests if _says_something(path))),
         profiles=folder / places.PROFILES,
         warnings=tuple(warnings),
     )
 
 
-def has_requests(log: Path) -> bool:
-    """Whether a log of requests has one: each process with a client has a log."""
-    return b"\nR\t" in log.read_bytes()
+def _says_something(log: Path) -> bool:
+    """Whether a log of requests has a request or a connection: each process with a client has a log."""
+    content = log.read_bytes()
+    return b"\nR\t" in content or b"\nS\t" in content
 
 
 def _is_program(word: str, environment: Mapping[str, str]) -> bool:

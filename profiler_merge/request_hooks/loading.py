@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import socket
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
 from .log import FOLDER_VARIABLE, begin
+from .socket_hooks import of_sockets
 
 _HOOKS = {
     "botocore.client": "botocore_hooks:of_client",
@@ -62,6 +64,7 @@ def _change(name: str, module: Any) -> None:
 
 
 def install() -> None:
-    """Record the requests of this process, if there is a folder for them."""
+    """Record the requests of this process and the bytes of its connections, if there is a folder for them."""
     if os.environ.get(FOLDER_VARIABLE):
+        of_sockets(socket)
         sys.meta_path.insert(0, _Finder())

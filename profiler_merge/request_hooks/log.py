@@ -9,6 +9,7 @@ tabs, and its first field says what it is (docs/objects.md):
     A  CLOCK_REALTIME, CLOCK_MONOTONIC: the same instant on both clocks, at the begin and every ANCHOR_NS
     C  number of a new connection, address:port of its peer
     E  host:port of a server to which a client sends requests whose connections it does not show
+    S  address:port of both ends of a closed connection of any client, the own one first, and the bytes it received
     R  a request, see `Request`
 """
 
@@ -112,7 +113,7 @@ class _Log:
 
     def reset(self) -> None:
         """Forget the file. A forked child must not write into that of its parent."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the garbage collector may close a connection amid a write
         self._descriptor = -1
         self._identity = (0, 0)
         self._anchored_ns = 0
@@ -180,3 +181,8 @@ def note_endpoint(server: str) -> None:
     if server not in _log.endpoints:
         _log.endpoints.add(server)
         _log.write("E\t%s" % escaped(server))
+
+
+def note_received(own: str, peer: str, received: int) -> None:
+    """Note the bytes that a connection had received when it was closed."""
+    _log.write("S\t%s\t%s\t%d" % (escaped(own), escaped(peer), received))

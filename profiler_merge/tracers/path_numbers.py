@@ -16,8 +16,9 @@ _SYSTEM = re.compile(
     rb"|/var/(cache|db|lib|lock|log|mail|run|spool)(/|\Z)|/opt/(.*/)?(bin|etc|include|lib|lib64|libexec|share)(/|\Z)"
 )
 """Folders of the system, and of programs below /opt. Anything else there (/opt/data, /var/tmp, /dev/shm) is data."""
-_NO_FILE = re.compile(rb"/(dev|proc)/(?!shm/(?!sem\.[^/]*\Z))")
-"""Devices, kernel files, and named semaphores (sem_overview(7)), of which multiprocessing makes many."""
+_NO_FILE = re.compile(rb"/(dev|proc)/(?!shm/(?!(sem\.[^/]*|torch_\d+_\d+_\d+|psm_[0-9a-f]+)\Z))")
+"""Devices, kernel files, named semaphores (sem_overview(7)), and what PyTorch's DataLoader and multiprocessing hand from
+process to process in shared memory."""
 _SOFTWARE = re.compile(
     rb"\.(py|pyc|pyi|pyd|so|egg-link)\Z|\.so\.[\d.]+\Z|/(site|dist)-packages(/|\Z)|/lib/python\d[\d.]*(/|\Z)"
     rb"|/__pycache__(/|\Z)|/pyvenv\.cfg\Z|\.(dist|egg)-info/[^/]+\Z"

@@ -82,10 +82,13 @@ class Meetings:
     ranks: how many ranks meet.
     cost_ns: int64 (meetings,), the shortest duration over the ranks, because the last rank to arrive did not wait.
     Empty if the ranks have different numbers of collectives.
+    lasting: whether collectives without a duration are none. The end of a save in the background is such a one
+    (`training_loop`), and ranks may save alone.
     """
 
     ranks: int
     cost_ns: np.ndarray
+    lasting: bool = False
 
     @classmethod
     def none(cls) -> Meetings:
@@ -95,10 +98,11 @@ class Meetings:
     @classmethod
     def of(cls, durations_ns: Sequence[np.ndarray]) -> Meetings:
         """From the durations of each rank's collectives in order; no meetings unless all ranks have equally many."""
-        counts = {len(durations) for durations in durations_ns}
-        if len(counts) != 1:
-            return cls(ranks=len(durations_ns), cost_ns=np.empty(0, dtype=np.int64))
-        return cls(ranks=len(durations_ns), cost_ns=np.min(np.stack(list(durations_ns)), axis=0))
+        for lasting in (False, True):
+            chosen = [durations[durations > 0] if lasting else durations for durations in durations_ns]
+            if len({len(each) for each in chosen}) == 1:
+                return cls(ranks=len(chosen), cost_ns=np.min(np.stack(chosen), axis=0), lasting=lasting)
+        return cls(ranks=len(durations_ns), cost_ns=np.empty(0, dtype=np.int64))
 
 
 class CausalLanes:
@@ -166,7 +170,8 @@ def with_meetings(script: np.ndarray, pacing: Pacing, meetings: Meetings) -> np.
     """The script of a training thread in which its collectives, which are gaps, become meetings of all ranks."""
     if not len(meetings.cost_ns):
         return script
-    found = np.flatnonzero((script["kind"] == SLEEP) & (script.view(EVENT_ROW)["event_kind"] == COLLECTIVE))
+    is_met = (script["kind"] == SLEEP) & (script.view(EVENT_ROW)["event_kind"] == COLLECTIVE)
+    found = np.flatnonzero(is_met & ((script.view(GAP_ROW)["duration_ns"] > 0) | (not meetings.lasting)))
     gaps, cost_ns = found[: len(meetings.cost_ns)], pacing.io_ns(meetings.cost_ns[: len(found)])
     counts = np.ones(len(script), dtype=np.int64)
     counts[gaps] = 4

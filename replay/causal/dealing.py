@@ -22,7 +22,7 @@ import numpy as np
 
 from dxt_replay.replay.causal.feed import Batches
 from dxt_replay.replay.causal.loader_passes import LoaderPass, loader_passes
-from dxt_replay.replay.causal.training_loop import TrainingLoop
+from dxt_replay.replay.causal.training_loop import RESUMABLE_WORKERS, TrainingLoop
 from dxt_replay.replay.causal.worker_reads import Worker, WorkerReads, worker_reads
 from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch
 
@@ -46,6 +46,9 @@ MAX_MISSING = 0.25
 
 RESUMED = 0.5
 """Another worker than the first has the first turn if the begins of the batches are then explained this much better."""
+
+LEAST_TURNS = 2
+"""Batches of each worker, beyond its first ones, without which the begins of batches say nothing of the turns."""
 
 MAX_PREFETCH = 32
 """Largest `prefetch_factor` that is looked for."""
@@ -157,10 +160,10 @@ def dealing(loop: TrainingLoop, batches: Batches, workers: Sequence[Worker]) -> 
     reads = worker_reads(batches, workers)
     may_be_late = {number: worker.late_ns for number, worker in enumerate(workers)}
     passes = loader_passes(loop, {worker: int(each.start_ns[0]) for worker, each in reads.items()}, may_be_late)
-    # Only the first pass of a program can be a resumed one.
-    passes = (*(_resumed(each, reads) for each in passes[:1]), *passes[1:])
     late = _late_ns(passes, reads, may_be_late)
     reads = {worker: each.earlier(late.get(worker, 0)) for worker, each in reads.items()}
+    if passes and loop.loader[passes[0].events[0]] == RESUMABLE_WORKERS:  # only the first pass can be a resumed one
+        passes = (_resumed(passes[0], reads), *passes[1:])
     found = [_dealt_pass(each, reads) for each in passes]
     parts = [part for each, _ in found for part in each]
     if not parts:
@@ -206,9 +209,14 @@ def _late_ns(
 def _resumed(each: LoaderPass, reads: Mapping[int, WorkerReads]) -> LoaderPass:
     """The pass with its workers in the order of their turns, if another one than the first began it."""
     turns = [dataclasses.replace(each, workers=each.workers[k:] + each.workers[:k]) for k in range(len(each.workers))]
-    unexplained = [_unexplained_ns(*_dealt_pass(turn, reads)) for turn in turns]
-    best = int(np.argmin(unexplained)) if turns else 0
-    return turns[best] if turns and unexplained[best] < RESUMED * unexplained[0] else each
+    dealt = [_dealt_pass(turn, reads) for turn in turns]
+    compared = [sum(max(len(part.events) - prefetch, 0) for part in parts) for parts, prefetch in dealt]
+    least = max(compared[0], LEAST_TURNS * len(turns))
+    unexplained = [
+        _unexplained_ns(*found) if batches >= least else np.inf for found, batches in zip(dealt, compared, strict=True)
+    ]
+    best = int(np.argmin(unexplained))
+    return turns[best] if unexplained[best] < RESUMED * _unexplained_ns(*dealt[0]) else each
 
 
 def _unexplained_ns(parts: Sequence[_Part], prefetch: int) -> float:

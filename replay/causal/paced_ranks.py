@@ -232,6 +232,12 @@ def _worker_processes(capture: Capture, rank: int) -> WorkerProcesses:
     lanes = capture.lanes
     known = pc.and_(pc.equal(lanes["role"], "worker"), pc.is_valid(lanes["pid"]))
     mine = lanes.filter(pc.and_(pc.equal(lanes["rank"], rank), known))
+    if len(mine):
+        # Lanes of operations that counters hold are no threads: they only keep apart what may have overlapped.
+        used = capture.usage(rank)
+        traced = pc.and_(pc.equal(used["op"], "read"), pc.equal(used["origin"], "traced"))
+        read = used.filter(traced)["lane"]
+        mine = mine.filter(pc.is_in(mine["lane"], value_set=read if len(read) else mine["lane"]))
     return WorkerProcesses(
         pids=dict(zip(mine["lane"].to_pylist(), mine["pid"].to_pylist(), strict=True)),
         late_ns=tuple(max(clock.offset_ns - clock.interval_ns[0], 0) for clock in clocks),

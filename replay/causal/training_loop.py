@@ -23,11 +23,13 @@ ENTRY, FETCH, CHECKPOINT, COLLECTIVE, EVALUATION = range(5)
 """Kinds of an event. ENTRY: from the capture's start to the first step, while the application loads. FETCH: a step
 obtains its batch. EVALUATION: a pause between two steps in which files are read that the loop does not read."""
 
-OTHER_LOADER, WORKERS, OWN_READS = range(3)
-"""What makes the batch of a fetch: unknown, the workers of a DataLoader, or the training thread (`num_workers=0`)."""
+OTHER_LOADER, WORKERS, OWN_READS, RESUMABLE_WORKERS = range(4)
+"""What makes the batch of a fetch: unknown, the workers of a DataLoader, the training thread (`num_workers=0`), or the
+workers of a loader that can resume in the middle of an epoch."""
 
 _LOADERS = (
-    (r"^enumerate\(DataLoader\)#_(Stateful)?MultiProcessingDataLoaderIter", WORKERS),
+    (r"^enumerate\(DataLoader\)#_MultiProcessingDataLoaderIter", WORKERS),
+    (r"^enumerate\(DataLoader\)#_StatefulMultiProcessingDataLoaderIter", RESUMABLE_WORKERS),
     (r"^enumerate\(DataLoader\)#_(Stateful)?SingleProcessDataLoaderIter", OWN_READS),
 )
 """The names of batch fetches of PyTorch's DataLoader and torchdata's StatefulDataLoader, as regular expressions."""
@@ -59,7 +61,7 @@ class TrainingLoop:
 
     kind: int8 (e,), ENTRY, FETCH, CHECKPOINT, COLLECTIVE or EVALUATION.
     begin_ns, end_ns: (e,), recorded times of the events.
-    loader: int8 (e,), OTHER_LOADER, WORKERS or OWN_READS; OTHER_LOADER for an event that is not a batch fetch.
+    loader: int8 (e,), what makes the batch of a fetch; OTHER_LOADER for an event that is not one.
     step_number, step_begin_ns, step_end_ns: (steps,), ascending.
     exit_ns: the end of the last step or event.
     input_waits: whether the batch fetches come from input waits; else each step fetches its batch when it begins.
@@ -96,7 +98,7 @@ class TrainingLoop:
     @property
     def by_workers(self) -> np.ndarray:
         """Events that fetch a batch from the workers of a DataLoader, ascending."""
-        return np.flatnonzero((self.kind == FETCH) & (self.loader == WORKERS))
+        return np.flatnonzero((self.kind == FETCH) & np.isin(self.loader, (WORKERS, RESUMABLE_WORKERS)))
 
     @property
     def checkpoints(self) -> np.ndarray:
@@ -189,7 +191,8 @@ def training_loop(spans: pa.Table, origin_ns: int) -> TrainingLoop:
     if not input_waits:
         event_kind, event_begin, event_end = _with_fetches(event_kind, event_begin, event_end, begins)
     background_begin, background_end = _background_saves(spans.filter(pa.array(chosen & (kind == CHECKPOINT_SPAN))))
-    event_kind, event_begin, event_end = _with_instants(event_kind, event_begin, event_end, COLLECTIVE, background_end)
+    met_ns = _not_within(background_end, event_begin, event_end)
+    event_kind, event_begin, event_end = _with_instants(event_kind, event_begin, event_end, COLLECTIVE, met_ns)
     pipeline = spans.filter(pa.array(kind == PIPELINE))
     made_begin, made_end = _made(pipeline, event_end[event_kind == FETCH])
     event_loader = np.where(event_kind == FETCH, _loaders(spans, event_end), OTHER_LOADER)
@@ -354,3 +357,11 @@ def _with_instants(
     begin, end = np.concatenate((begin, times_ns)), np.concatenate((end, times_ns))
     order = np.lexsort((end, begin))
     return kind[order], begin[order], end[order]
+
+
+def _not_within(times_ns: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """The times, or the end of the event that contains one: events are disjoint."""
+    if not len(end):
+        return times_ns
+    place = np.minimum(np.searchsorted(end, times_ns), len(end) - 1)
+    return np.where((begin[place] < times_ns) & (times_ns < end[place]), end[place], times_ns)

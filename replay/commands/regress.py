@@ -86,7 +86,7 @@ def command(
     With --against the runs of a record replace the baseline. That halves the runs, but everything that changed between
     the two sessions is part of the change. Under `mpiexec -n R` the processes share the recorded ranks in every run.
 
-    Exits 1 for a regression and when stopped; with --fail-inconclusive also without a verdict; else 0.
+    Exits 1 for a regression or if stopped, with --fail-inconclusive also for inconclusive, else 0.
     """
     import dxt_replay
     from dxt_replay.replay.commands.answer import answer

@@ -42,7 +42,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """The result of `dxt_replay.doctor`. directory: the one that was examined; None without one."""
+    """The result of `dxt_replay.doctor`. directory: the one that was examined, or the URL of an
+    object store; None without one."""
 
     directory: str | None
     parts: tuple[Part, ...]

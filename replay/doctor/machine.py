@@ -85,10 +85,10 @@ def _shared_memory(processors: int, root: Path) -> Iterator[Check]:
         yield Check(name=SHARED_MEMORY, found=error.strerror or "absent", state=State.WARNING, remedy=remedy)
         return
     free = room.f_bavail * room.f_frsize
-    processes = max(0, free - SHARED_BYTES) // SHARED_BYTES_EACH
-    found = f"{format_bytes(free)} free, enough for {format_count(processes)} MPI processes"
-    remedy = "make it larger (docker run --shm-size=1g): MPI processes beyond that end with SIGBUS"
-    yield _bad_if(processes < processors, Check(name=SHARED_MEMORY, found=found), remedy)
+    needed = SHARED_BYTES + processors * SHARED_BYTES_EACH
+    found = f"{format_bytes(free)} free; MPI can need {format_bytes(needed)} with a process for each processor"
+    remedy = "make it larger (docker run --shm-size=1g): MPI processes that find no room end with SIGBUS"
+    yield _bad_if(free < needed, Check(name=SHARED_MEMORY, found=found), remedy)
 
 
 def clocks_part(cores_load: bool, root: Path = ROOT) -> Part:

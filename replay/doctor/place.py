@@ -43,7 +43,7 @@ def _kind(environment: TargetEnvironment) -> Iterator[Check]:
         return
     found = f"{environment.file_system} of {environment.source}, mounted at {environment.mount_point}"
     yield Check(name="file system", found=found)
-    yield Check(name="mount options", found=",".join(environment.options))
+    yield Check(name="mount options", found=", ".join(environment.options))
     if environment.device is not None:
         kinds = {True: ", rotational", False: ", not rotational", None: ""}
         model = f" ({environment.device.model})" if environment.device.model else ""

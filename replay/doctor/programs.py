@@ -33,8 +33,9 @@ OPTIONAL: Mapping[str, str] = {
     "mpi4py": "replays of several processes: pip install 'dxt-replay[mpich]'",
     "h5py": "HDF5 files of twins and logs: pip install 'dxt-replay[hdf5]'",
     "pandas": "tables as DataFrames: pip install 'dxt-replay[pandas]'",
-    "darshan": "counters of modules that DXT does not trace: pip install 'dxt-replay[darshan]'",
+    "darshan": "logs of a Darshan newer than this release: pip install 'dxt-replay[darshan]'",
     "plotly": "`figure` in Python: pip install 'dxt-replay[charts]'",
+    "obstore": "targets in object stores: pip install 'dxt-replay[objects]'",
     "distributed": "`--dask`: pip install 'dxt-replay[dask]'",
 }
 """Package -> what it is for, and how to get it."""
@@ -94,7 +95,7 @@ def _versions(errors: Mapping[str, str], absent: set[str]) -> Part:
     needed = [_package(name, errors[name], State.FAILED, f"pip install {DISTRIBUTIONS.get(name, name)}")
               for name in NEEDED]  # fmt: skip
     optional = [
-        Check(name=name, found="not installed", remedy=f"for {use}")
+        Check(name=name, found="not installed (optional)", remedy=f"for {use}")
         if name in absent
         else _package(name, errors[name], State.WARNING, f"for {use}")
         for name, use in OPTIONAL.items()

@@ -24,7 +24,7 @@ cdef enum:
     RING_BATCHES = 8
 
 cdef enum:
-    READ_AHEAD = 1  # of OPEN
+    READ_AHEAD = -2  # of OPEN
 
 cdef enum:
     NO_OPEN, OPENS, AWAITS_OPEN

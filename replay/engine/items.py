@@ -16,8 +16,8 @@ READ_AT, WRITE_AT, OPEN, CLOSE, STAT, SYNC, SEEK, RENAME, LIST, DELETE, SLEEP, S
 READ_AT, WRITE_AT: move `amount` bytes at `place` of the file in `slot`. A read of 0 bytes met the end of its file when
     it was recorded: it asks for 4096 bytes where the file ends at or before `place`, else for 0 bytes.
 OPEN: makes a new handle each time, with the access of the slot. If the file is not open, the handle becomes the file's
-    own. Otherwise it is kept as a spare handle until a CLOSE. Where `place` is READ_AHEAD, a POSIX open then announces
-    sequential reads (POSIX_FADV_SEQUENTIAL), also of a mapping of it.
+    own. Otherwise it is kept as a spare handle until a CLOSE. Where `place` is READ_AHEAD, sequential reads are
+    announced (POSIX_FADV_SEQUENTIAL): after a POSIX open, which also holds for a mapping of it, and before a mapping.
 CLOSE: closes one handle of the file, but never a handle that another lane is using: a spare one, else the file's own,
     else, where other lanes hold the file, a new one.
 STAT: looks at the path, whether the file is open or not.
@@ -36,8 +36,8 @@ ADD: add `amount` to the counter in `slot`. Lanes that wait for it are woken whe
 The lanes share the counters. All items of a counter have the same `place`, and each `amount` that is waited for is a
 multiple of it. `replay.plan.plan_row` makes items with a named field for each of these values."""
 
-READ_AHEAD = 1
-"""Value of `place` of an OPEN."""
+READ_AHEAD = -2
+"""Value of `place` of an OPEN; no recorded offset is below -1."""
 
 PLAN_ROW = np.dtype(
     [

@@ -1,6 +1,6 @@
 """Where objects are: the URL of an object target, and the client (obstore) that makes its requests.
 
-    s3://bucket/prefix?endpoint=http://host:9000&region=us-east-1&skip_signature=true&opens=none
+    s3://bucket/prefix?endpoint=http://host:9000&region=us-east-1&skip_signature=true&opens=none&part_size=16MiB
 
 Credentials are never part of the URL: obstore takes them from the environment (`AWS_ACCESS_KEY_ID` ...), as the AWS
 tools do. Retries are off: a request that fails is a result, and a client that repeats it hides its time.
@@ -17,18 +17,21 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 from dxt_replay.traces.errors import MissingDependencyError, UsageError
 from dxt_replay.traces.text import printable
+from dxt_replay.traces.units import format_bytes, parse_bytes
 from dxt_replay.traces.version import VERSION
 
 SCHEME = "s3"
 
 PART_BYTES = 8 << 20
 """Larger objects are put in parts of so many bytes: the threshold and the part size of boto3 and the AWS tools."""
+LEAST_PART, MOST_PART = 5 << 20, 1 << 30
+"""S3 takes no smaller parts, but for the last. A process holds up to 11 parts in memory."""
 
 AGENT = f"dxt-replay/{VERSION}"
 REPLAY_AGENT = f"{AGENT} replay"
 """User-Agent of the requests around a replay, and of those of a replay itself: server logs can tell them apart."""
 
-_KEYS = ("endpoint", "region", "skip_signature", "opens")
+_KEYS = ("endpoint", "region", "skip_signature", "opens", "part_size")
 _STATUS = re.compile(r"status code: (\d{3})")
 _SYSTEM_CODE = re.compile(r"\bcode: (\d+)")
 _ERRNO_OF_STATUS = {
@@ -58,6 +61,7 @@ class ObjectPlace:
     `prefix`: ends in `/` unless empty. `endpoint`, `region`: None for those of the environment.
     `skip_signature`: whether requests are sent without credentials.
     `opens_ask`: whether an open for reading that was recorded sends a HEAD.
+    `part_bytes`: of the parts in which larger objects are put.
     """
 
     bucket: str
@@ -66,6 +70,7 @@ class ObjectPlace:
     region: str | None = None
     skip_signature: bool = False
     opens_ask: bool = True
+    part_bytes: int = PART_BYTES
 
     @property
     def base(self) -> str:
@@ -80,6 +85,7 @@ class ObjectPlace:
             "region": self.region,
             "skip_signature": "true" if self.skip_signature else None,
             "opens": None if self.opens_ask else "none",
+            "part_size": None if self.part_bytes == PART_BYTES else str(self.part_bytes),
         }
         query = "&".join(f"{name}={quote(value, safe=':/')}" for name, value in given.items() if value is not None)
         return self.base.removesuffix("/") + ("?" + query if query else "")
@@ -162,6 +168,7 @@ def parse_object_url(where: str) -> ObjectPlace:
         region=options.get("region"),
         skip_signature=_choice(options, "skip_signature", {"true": True, "false": False}, False),
         opens_ask=_choice(options, "opens", {"head": True, "none": False}, True),
+        part_bytes=_part_bytes(options.get("part_size")),
     )
 
 
@@ -174,6 +181,15 @@ def _check_endpoint(endpoint: str) -> None:
         raise UsageError("endpoint= is not the URL of a server: give http://HOST:PORT or https://HOST")
     if "@" in parts.netloc:
         raise UsageError(f"endpoint= has a user name or password: credentials {_ELSEWHERE}")
+
+
+def _part_bytes(text: str | None) -> int:
+    if text is None:
+        return PART_BYTES
+    found = parse_bytes(text, "part_size=")
+    if not LEAST_PART <= found <= MOST_PART:
+        raise UsageError(f"part_size={printable(text)}: give {format_bytes(LEAST_PART)} to {format_bytes(MOST_PART)}")
+    return found
 
 
 def _choice(options: dict[str, str], name: str, words: dict[str, bool], default: bool) -> bool:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from dxt_replay.replay.objects.place import PART_BYTES, request_error
+from dxt_replay.replay.objects.place import request_error
 
 _Answer = TypeVar("_Answer")
 
@@ -63,14 +63,14 @@ def read_range_timed(client: Any, key: str, offset: int, into: memoryview) -> tu
 
 
 def put_whole(client: Any, key: str, data: bytes | memoryview) -> None:
-    """One PUT of at most PART_BYTES."""
+    """One PUT."""
     import obstore
 
     _asked(key, lambda: obstore.put(client, key, data, use_multipart=False))
 
 
-def put_parts(client: Any, key: str, blocks: Iterable[bytes | memoryview]) -> None:
-    """A multipart upload in parts of PART_BYTES, which is aborted if `blocks` raises; its error is then raised."""
+def put_parts(client: Any, key: str, blocks: Iterable[bytes | memoryview], part_bytes: int) -> None:
+    """A multipart upload, which is aborted if `blocks` raises; its error is then raised."""
     import obstore
 
     failures: list[BaseException] = []
@@ -86,7 +86,7 @@ def put_parts(client: Any, key: str, blocks: Iterable[bytes | memoryview]) -> No
         _asked(
             key,
             lambda: obstore.put(
-                client, key, watched(), use_multipart=True, chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
+                client, key, watched(), use_multipart=True, chunk_size=part_bytes, max_concurrency=PARTS_AT_ONCE
             ),
         )
     except BaseException:

@@ -270,7 +270,7 @@ def set_new_slots(rows: np.ndarray, renames: np.ndarray, new_file_id: np.ndarray
 
 def set_advice(rows: np.ndarray, opens: np.ndarray, sequential: np.ndarray) -> None:
     """Let the opens that are `sequential` (bool, for each true one of `opens`) announce sequential reads."""
-    rows.view(OPERATION_ROW)["offset"][opens] = np.where(sequential, READ_AHEAD, -1)
+    rows.view(OPERATION_ROW)["offset"][np.flatnonzero(opens)[sequential]] = READ_AHEAD
 
 
 def is_operation(rows: np.ndarray) -> np.ndarray:
@@ -281,9 +281,9 @@ def is_operation(rows: np.ndarray) -> np.ndarray:
 
 def recorded_operations(rows: np.ndarray) -> np.ndarray:
     """The operations among items as `OPERATION_ROW`, a copy with the columns as a capture has them: the `offset` of a
-    rename or open is -1, the `length` of a rename 0."""
+    rename is -1, its `length` 0, and no open has READ_AHEAD."""
     own = rows[is_operation(rows)].view(OPERATION_ROW)
-    own["offset"][own["kind"] == OPEN] = -1
+    own["offset"][(own["kind"] == OPEN) & (own["offset"] == READ_AHEAD)] = -1
     renames = own["kind"] == RENAME
     if renames.any():
         own["offset"][renames], own["length"][renames] = -1, 0

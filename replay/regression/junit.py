@@ -27,7 +27,9 @@ def junit_document(result: Regression, *, inconclusive_fails: bool) -> bytes:
     """
     inconclusive_fails = inconclusive_fails or result.stopped
     setting = result.setting
-    elapsed = sum(run.metrics.get("total_s", run.metrics.get("elapsed_s", 0.0)) for run in result.runs)
+    # The runs of a record were another day's.
+    runs = [run for run in result.runs if result.against is None or run.side == "candidate"]
+    elapsed = sum(run.metrics.get("total_s", run.metrics.get("elapsed_s", 0.0)) for run in runs)
     names = [*([] if result.primary in result.metrics else [result.primary]), *result.metrics]
     cases = [_case(result, name, elapsed, inconclusive_fails) for name in names]
     counts = {

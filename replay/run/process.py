@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from dxt_replay.replay.causal.paced_ranks import PacedRanks
 from dxt_replay.replay.engine.clock import StartGate, StopFlag
 from dxt_replay.replay.engine.descriptors import allow_open_files, require_descriptors
 from dxt_replay.replay.engine.issue import lanes_to_feed
+from dxt_replay.replay.engine.items import MAX_TIME_NS
 from dxt_replay.replay.engine.threads import require_threads
 from dxt_replay.replay.plan.collectives import Collectives
 from dxt_replay.replay.plan.lane_plan import batch_items_of, process_file_slots, record_items_of
@@ -33,7 +35,7 @@ from dxt_replay.replay.run.process_files import ProcessFiles, per_operation_ns
 from dxt_replay.replay.run.rank_lanes import LOOP_PACE, FedLane, LaneBuffers, ProcessLanes, ReplayedRank
 from dxt_replay.replay.run.recording import Tally, TimeCollector, rank_rows
 from dxt_replay.replay.run.result import Overhead
-from dxt_replay.replay.run.standing import Standing, hung, standing_of
+from dxt_replay.replay.run.standing import Standing, hung, standing_of, stuck
 from dxt_replay.replay.target import page_cache
 from dxt_replay.traces.errors import ReplayError
 from dxt_replay.traces.schema import SPANS_SCHEMA
@@ -45,6 +47,9 @@ REPORT_PERIOD_NS = 50 * NS_PER_MS
 
 FEED_PERIOD_S, MOST_FEED_PERIOD_S = 0.004, 0.1
 """Least and most seconds between two rounds of the feeder. At a million operations a second a full ring lasts 60 ms."""
+
+STUCK_NS = 10 * NS_PER_S
+"""Time after which lanes that all wait for each other end the run."""
 
 STOP_PATIENCE_NS = 10 * NS_PER_S
 """How long (ns) the operations in flight may take to end after a stop. Beyond it they hang, and are left alone."""
@@ -272,17 +277,19 @@ class ReplayProcess:
         limit: TimeLimit,
         *,
         bound: bool = False,
+        alone: bool = False,
     ) -> None:
         """Issue all operations; returns when every lane is done or stopped, or hangs (`hung`).
 
         `start_ns`: the start in ns of CLOCK_MONOTONIC.
         `bound`: lanes may wait for other processes in collective calls, which only the end of the processes can break
             off. Raises: ReplayError at once when such a run is stopped; the caller must then end the other processes.
+        `alone`: no other process takes part, whose lanes could end a wait.
         """
         self._start_ns = start_ns
         self._gate.open(start_ns)
         try:
-            self._feed(report_progress, relay, limit, bound=bound)
+            self._feed(report_progress, relay, limit, bound=bound, alone=alone)
         except BaseException:
             self.stop.set()
             until = time.monotonic() + LAST_JOIN_S
@@ -299,10 +306,17 @@ class ReplayProcess:
         self.files.close_all()
 
     def _feed(
-        self, report_progress: Callable[[Progress], None], relay: StopRelay, limit: TimeLimit, *, bound: bool
+        self,
+        report_progress: Callable[[Progress], None],
+        relay: StopRelay,
+        limit: TimeLimit,
+        *,
+        bound: bool,
+        alone: bool,
     ) -> None:
         """Fill the lanes and take their results until all have ended, or one hangs (`hung`)."""
         next_report_ns, patient_until_ns = 0, None
+        next_look_ns = self._start_ns + STUCK_NS if alone else MAX_TIME_NS
         lanes = self._lanes
         loops = [lane.lane for lane in lanes]
         while any(thread.is_alive() for thread in self._threads):
@@ -323,6 +337,13 @@ class ReplayProcess:
                 since_ns, sentence = self._where()
                 self.hung = since_ns, limit.message(sentence)
                 return
+            if now_ns >= next_look_ns:
+                next_look_ns = now_ns + STUCK_NS
+                alive = [thread.is_alive() for thread in self._threads]
+                if (sentence := stuck(list(compress(self._standings(), alive)), STUCK_NS)) is not None:
+                    self.stop.set()
+                    self.hung = STUCK_NS, sentence
+                    return
             if self.stop.is_set():
                 patient_until_ns = patient_until_ns or now_ns + STOP_PATIENCE_NS
                 if now_ns > patient_until_ns:

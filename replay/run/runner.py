@@ -210,7 +210,7 @@ class _Run:
 
         def issue() -> None:
             try:
-                process.run(start_ns, self.report_progress, relay, self.limit, bound=bound)
+                process.run(start_ns, self.report_progress, relay, self.limit, bound=bound, alone=self.comm.size == 1)
             finally:
                 if paced is not None:
                     paced.check_relay()  # its failure is why the lanes were stopped

@@ -21,12 +21,14 @@ class Standing:
 
     `lane`: name of the lane, RANK.LANE.
     `in_call`: whether the lane is in a call: of an operation that was due, or of the open before one.
+    `awaits`: whether it waits until other lanes have done something.
     `since_ns`: time since it began the item, ns.
     `item`: description of the item for the user.
     """
 
     lane: str
     in_call: bool
+    awaits: bool = False
     since_ns: int
     item: str
 
@@ -58,7 +60,11 @@ def standing_of(
     kind = int(row["kind"])
     item = _operation(row, slots) if kind < SLEEP else "a wait for other lanes" if kind == WAIT else "its compute"
     return Standing(
-        lane=lane, in_call=kind < SLEEP and now_ns > begun_ns, since_ns=max(0, now_ns - begun_ns), item=item
+        lane=lane,
+        in_call=kind < SLEEP and now_ns > begun_ns,
+        awaits=kind == WAIT,
+        since_ns=max(0, now_ns - begun_ns),
+        item=item,
     )
 
 
@@ -78,3 +84,16 @@ def hung(standings: Iterable[Standing | None]) -> tuple[int, str] | None:
         return None
     others = f", and {format_count(len(calls) - 1)} other lanes are in one" if len(calls) > 1 else ""
     return calls[0].since_ns, f"{calls[0]}{others}"
+
+
+def stuck(standings: Sequence[Standing | None], for_ns: int) -> str | None:
+    """A sentence if all lanes have waited for each other for `for_ns`, so that none of them can ever go on; else None.
+
+    standings: of all lanes of the run that have not ended; None for one that its feeder has not filled.
+    """
+    if not standings or not all(at is not None and at.awaits and at.since_ns >= for_ns for at in standings):
+        return None
+    return (
+        f"{format_count(len(standings))} lanes wait for each other: the causal model contradicts itself. "
+        "Replay with --pace timed or think, which need no model"
+    )

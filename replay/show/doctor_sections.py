@@ -17,7 +17,7 @@ def doctor_sections(diagnosis: Diagnosis) -> list[Section]:
     """The verdict, and a table of the checks of each part with its remedies below."""
     states = [check.state.value for part in diagnosis.parts for check in part.checks]
     failed, warnings = states.count("failed"), states.count("warning")
-    verdict = f"failed: {format_counted(failed, 'thing')} needed here do not work" if failed else "passed"
+    verdict = f"failed: {format_counted(failed, 'check')} found something broken" if failed else "passed"
     doubts = f"{format_counted(warnings, 'warning')}" if warnings else "nothing to change"
     return [prose(verdict, [doubts]), *map(_section, diagnosis.parts)]
 

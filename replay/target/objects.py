@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.replay.objects.place import PART_BYTES, ObjectPlace, parse_object_url
+from dxt_replay.replay.objects.place import ObjectPlace, parse_object_url
 from dxt_replay.replay.objects.requests import (
     create,
     delete_object,
@@ -43,8 +43,8 @@ REQUESTS_AT_ONCE = 32
 SUBMITTED = 4096
 """Most requests that wait in memory."""
 
-_REMEDIES = {
-    errno.ENOENT: "make the bucket, or choose another --target",
+REMEDIES = {
+    errno.ENOENT: "make the bucket, or choose another target",
     errno.EACCES: "check the credentials in the environment (AWS_ACCESS_KEY_ID ...), or give skip_signature=true if "
     "the bucket needs none",
     errno.EAGAIN: "the store asks for fewer requests: try again later",
@@ -52,6 +52,7 @@ _REMEDIES = {
     errno.EHOSTUNREACH: "check endpoint=",
     errno.ETIMEDOUT: "check endpoint=, and whether the server is up",
 }
+"""errno of a request -> what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +97,7 @@ class ObjectTarget:
             if error.errno == errno.ENOENT:  # other answers may come from a server that has no LIST
                 raise TargetError(
                     f"the bucket {self.place.bucket} is missing or not readable: {error.strerror}; "
-                    f"{_REMEDIES[errno.ENOENT]}"
+                    f"{REMEDIES[errno.ENOENT]}"
                 ) from error
 
     def room(self) -> Room:
@@ -131,17 +132,17 @@ class ObjectTarget:
             yield None if size is None else ObjectReader(client=self.client, key=key, size=size)
 
     def put(self, path: str, blocks: Iterable[bytes | memoryview], *, replace: bool, sync: bool) -> None:
-        """One PUT, or a multipart upload above PART_BYTES, after which the store is asked for the size."""
+        """One PUT, or a multipart upload from the size of a part on, after which the store is asked for the size."""
         key = self.place.key(path)
         with self._refused("write", path):
             if not replace and size_if_there(self.client, key) is not None:
                 raise foreign(self.shown(path))
             rest = _Counted(blocks)
-            begin = rest.up_to(PART_BYTES)
-            if len(begin) < PART_BYTES:
+            begin = rest.up_to(self.place.part_bytes)
+            if len(begin) < self.place.part_bytes:
                 put_whole(self.client, key, begin)
                 return
-            put_parts(self.client, key, rest.after(begin))
+            put_parts(self.client, key, rest.after(begin), self.place.part_bytes)
             found = size_if_there(self.client, key)
         if found != rest.bytes:
             raise TargetError(f"{self.shown(path)} has {found} of {rest.bytes} bytes after its upload: stage again")
@@ -230,7 +231,7 @@ class ObjectTarget:
             raise self._refusal(error, doing, path) from error
 
     def _refusal(self, error: OSError, doing: str, path: str) -> TargetError:
-        remedy = _REMEDIES.get(error.errno or 0, "choose another --target")
+        remedy = REMEDIES.get(error.errno or 0, "choose another --target")
         return TargetError(f"cannot {doing} {self.shown(path)}: {error.strerror or error}; {remedy}")
 
 

@@ -30,7 +30,7 @@ class RankWork:
     """n operations of a rank in the order of issue, which is also the order of each lane; arrays (n,).
 
     lane, op, api, file_id, offset, length, origin: as the columns of `OPS_SCHEMA`, enumerated ones as codes.
-    other_file_id: as there, -1 for null.
+    other_file_id, open_flags: as there, -1 for null.
     start_ns: int64, recorded begin; for a new operation, that of the operation that it comes from.
     duration_ns: int64, its duration.
     think_ns: int64, time from the later of two ends to its begin: of the lane's previous operation, and of what it
@@ -52,6 +52,7 @@ class RankWork:
     length: np.ndarray
     origin: np.ndarray
     other_file_id: np.ndarray
+    open_flags: np.ndarray
     start_ns: np.ndarray
     duration_ns: np.ndarray
     think_ns: np.ndarray

@@ -57,7 +57,7 @@ from dxt_replay.traces.store.writer import (
 from dxt_replay.traces.units import format_bytes, format_duration, ns_to_seconds
 from dxt_replay.traces.version import VERSION
 
-_AS_THEY_ARE = ("lane", "op", "api", "file_id", "offset", "length", "origin", "other_file_id")
+_AS_THEY_ARE = ("lane", "op", "api", "file_id", "offset", "length", "origin", "other_file_id", "open_flags")
 """Columns of the operations that no schedule changes."""
 
 
@@ -65,7 +65,7 @@ _AS_THEY_ARE = ("lane", "op", "api", "file_id", "offset", "length", "origin", "o
 class _Rank:
     """A changed rank.
 
-    operations: in the spill file: columns `_AS_THEY_ARE` of `OPS_SCHEMA` (other_file_id -1 for null), feeds and
+    operations: in the spill file: columns `_AS_THEY_ARE` of `OPS_SCHEMA` (-1 for null), feeds and
     follows as in `RankWork`, duration_ns, ready_ns (0 for none), and `run` and `since_ns` of `loop_schedule.outlined`.
     spans: see `RankState`. readers, readers_before: lanes that read the batches, and how many did in the capture.
     same_lanes: whether its lanes are those of the capture.
@@ -278,7 +278,7 @@ def _operations(rank: int, columns: dict[str, np.ndarray], times: Scheduled) -> 
         "start_ns": start,
         "end_ns": start + columns["duration_ns"],
         "step": times.loop.step_at(start),
-        "other_file_id": np.ma.masked_less(columns["other_file_id"], 0),
+        **{name: np.ma.masked_less(columns[name], 0) for name in ("other_file_id", "open_flags")},
         "feeds": np.ma.masked_equal(columns["feeds"], NOTHING),
         # What waits for the exit from the loop has no number: a reader knows it by its begin.
         "follows": follows // 2,

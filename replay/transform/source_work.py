@@ -79,6 +79,7 @@ def _source_work(rows: pa.Table, batch: OperationBatch, model: LoopModel, origin
         length=batch.length,
         origin=codes(rows, "origin"),
         other_file_id=rows["other_file_id"].fill_null(-1).to_numpy(),
+        open_flags=rows["open_flags"].fill_null(-1).to_numpy(),
         start_ns=batch.start_ns,
         duration_ns=batch.end_ns - batch.start_ns,
         think_ns=think_ns,

@@ -33,7 +33,7 @@ def test_the_pages_of_the_chunk_sweeps_follow_the_rule_of_chunks(figure, side, s
 
 
 def test_the_page_says_on_which_format_each_panel_was_made_and_what_was_fitted():
-    page = (ROOT / "docs" / "paper-figures.md").read_text(encoding="utf-8")
+    page = (ROOT / "benchmarks" / "paper_figures" / "README.md").read_text(encoding="utf-8")
     other_format = {figure for figure, sweep in SWEEPS.items() if conditions(sweep)[1] != conditions(sweep)[2]}
     assert other_format == {"9b", "9c", "10b", "10c"}
     for figure in other_format:

@@ -90,6 +90,15 @@ def _texts(value: object) -> Iterator[str]:
         yield value
 
 
+def test_the_reframe_test_is_python_and_gives_real_options() -> None:
+    text = (HOME / "reframe/file_system.py").read_text(encoding="utf-8")
+    ast.parse(text)
+    words = " ".join(re.findall(r'^ +f?"((?:regress|--stage) [^"]*)",$', text, re.MULTILINE))
+    parse(shlex.split(words.partition(" >")[0].replace("{self.pairs}", "10")))
+    assert "--json" in words
+    assert "> regress.json" in words
+
+
 @pytest.mark.parametrize(("name", "wanted"), [("github-actions.yml", "report_paths"), ("gitlab-ci.yml", "junit")])
 def test_a_ci_job_shows_the_junit_file_that_regress_writes(name: str, wanted: str) -> None:
     text = (HOME / "ci" / name).read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from dxt_replay.profiler_merge.darshan.log import open_log
-from dxt_replay.profiler_merge.mapped_reads import FAULT_ROW, MAJOR, MAPPING, MINOR, MappedReads
+from dxt_replay.profiler_merge.mapped_reads import FAULT_ROW, MAJOR, MAPPING, MINOR, TORCH_MAPPING, MappedReads
 from dxt_replay.replay.interface.merging import merge
 from dxt_replay.traces.schema import APIS, OPS, Unseen, codes
 from dxt_replay.traces.store.reader import open_capture
@@ -65,6 +65,17 @@ def test_a_mapping_counts_if_it_was_read_and_closes_the_one_before() -> None:
     found = _reads((0, 0, -1, 7), (1, 1, -1, 7), (2, 2, 40, 7), (3, 3, -1, 7), (4, 4, 80, 7))
     assert [op for op, *_ in found] == [OPEN, READ, CLOSE, OPEN, READ]
     assert [end for *_, end in found] == [1, 2, 3, 3, 4]
+
+
+def test_a_mapping_as_pytorch_makes_it_announces_sequential_reads() -> None:
+    faults = _faults((0, 0, -1, 7), (1, 1, 40, 7), (2, 2, -1, 7), (3, 3, 80, 7))
+    faults["kind"][2] = TORCH_MAPPING
+    reads = MappedReads(paths=[b"/a"], sizes=[0], faults=faults)
+    found = reads.of_process(7)
+    assert [(row["op"], row["open_flags"]) for row in found] == [
+        (OPEN, -1), (READ, -1), (CLOSE, -1), (OPEN, 1 | 256), (READ, -1),
+    ]  # fmt: skip
+    assert reads.inferred == {"torch_mappings": 1}
 
 
 def test_no_read_reaches_beyond_the_file() -> None:

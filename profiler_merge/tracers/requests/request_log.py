@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -24,12 +24,15 @@ def read_request_logs(files: Sequence[Path]) -> RecordedRequests:
     roots: list[int] = []
     peers: set[str] = set()
     servers: set[str] = set()
+    received: dict[tuple[str, str], int] = {}
     for number, path in enumerate(files):
         log = _Log(path, number, damage)
         processes.append(log.process)
         roots.append(log.root)
         peers |= log.peers
         servers |= log.servers
+        for ends, count in log.received.items():  # a forked child may close the connection too
+            received[ends] = max(received.get(ends, 0), count)
         inferred += log.inferred
         for request in log.requests:
             rows.add(request)
@@ -42,8 +45,18 @@ def read_request_logs(files: Sequence[Path]) -> RecordedRequests:
         )
     return RecordedRequests(
         kind="requests", files=tuple(files), processes=processes, roots=roots, rows=found, paths=rows.paths,
-        sizes=rows.sizes, peers=peers, servers=servers, warnings=warnings,
+        sizes=rows.sizes, peers=peers, servers=servers, received=_from_outside(received), warnings=warnings,
     )  # fmt: skip
+
+
+def _from_outside(received: Mapping[tuple[str, str], int]) -> dict[str, int]:
+    """Bytes by peer, of bytes by both ends of a connection; without what processes of the job sent each other."""
+    ours = {own for own, _ in received}
+    found = Counter[str]()
+    for (_, peer), count in received.items():
+        if peer not in ours:
+            found[peer] += count
+    return dict(found)
 
 
 class _Log:
@@ -53,6 +66,7 @@ class _Log:
         self.requests: list[LoggedRequest] = []
         self.peers: set[str] = set()
         self.servers: set[str] = set()
+        self.received: dict[tuple[str, str], int] = {}
         self.inferred: Counter[str] = Counter()
         self._wall: list[int] = []
         self._clock: list[int] = []
@@ -88,6 +102,8 @@ class _Log:
             self.peers.add(unquote(fields[2]))
         elif fields[0] == "E":
             self.servers.add(unquote(fields[1]))
+        elif fields[0] == "S":
+            self.received[unquote(fields[1]), unquote(fields[2])] = int(fields[3])
         elif fields[0] == "R":
             self.requests.append(self._request(fields))
         elif fields[0] not in ("P", "#"):

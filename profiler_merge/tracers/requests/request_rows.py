@@ -78,6 +78,7 @@ class RecordedRequests:
     files: the logs. kind: of `sources`. processes: by number, with `rank` if the log tells it, and `pid` of the process
     that it began with in `roots`. rows: `REQUEST_ROW`, by start. paths: by number of the file; sizes: the greatest.
     peers: "address:port" of the connections that are known. servers: "host:port" of other requests.
+    received: bytes that closed connections to each "address:port" received, whichever client made them.
     """
 
     kind: str
@@ -89,6 +90,7 @@ class RecordedRequests:
     sizes: dict[int, int]
     peers: set[str] = field(default_factory=set)
     servers: set[str] = field(default_factory=set)
+    received: dict[str, int] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
     @property

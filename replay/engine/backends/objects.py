@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from dxt_replay.replay.engine.files import Backend
-from dxt_replay.replay.objects.place import PART_BYTES, REPLAY_AGENT, parse_object_url
+from dxt_replay.replay.objects.place import REPLAY_AGENT, parse_object_url
 from dxt_replay.replay.objects.requests import (
     copy_object,
     delete_object,
@@ -69,7 +69,8 @@ class ObjectBackend(Backend):
         self._opens_ask = place.opens_ask
         self._lock = threading.Lock()
         self._writes: dict[str, _Written] = {}
-        self._noise = memoryview(os.urandom(PART_BYTES))
+        self._part_bytes = place.part_bytes
+        self._noise = memoryview(os.urandom(self._part_bytes))
 
     def open(self, path: bytes, *, writable: bool, create: bool) -> ObjectFile:
         """A HEAD, unless the URL says `opens=none` and the file is only read. Raises: OSError."""
@@ -110,9 +111,9 @@ class ObjectBackend(Backend):
         return length
 
     def close(self, handle: ObjectFile) -> None:
-        """Put the object if it was written to: one PUT, or a multipart upload above PART_BYTES. Raises: OSError.
+        """Put the object if it was written to: one PUT, or a multipart upload above the size of a part.
 
-        It keeps at least its size before, for which a HEAD asks if no open was recorded.
+        Raises: OSError. It keeps at least its size before, for which a HEAD asks if no open was recorded.
         """
         written = handle.written
         if written is None:
@@ -131,13 +132,13 @@ class ObjectBackend(Backend):
             self._put(handle.key, written.size)
 
     def _put(self, key: str, size: int) -> None:
-        if size <= PART_BYTES:
+        if size <= self._part_bytes:
             put_whole(self._client, key, self._noise[:size])
         else:
-            put_parts(self._client, key, self._parts(size))
+            put_parts(self._client, key, self._parts(size), self._part_bytes)
 
     def _parts(self, size: int) -> Iterator[memoryview]:
-        for begin in range(0, size, PART_BYTES):
+        for begin in range(0, size, self._part_bytes):
             yield self._noise[: size - begin]
 
     def another(self, handle: ObjectFile) -> ObjectFile:

@@ -9,6 +9,8 @@ from dxt_replay.profiler_merge.tracers.path_numbers import NOT_KEPT, PathNumbers
 DATA = [
     "/dev/shm/x/a.bin",
     "/dev/shm/sem.x/a.bin",
+    "/dev/shm/torch_1_2_3/a.bin",
+    "/dev/shm/torch_weights",
     "/data/model.pth",
     "/data/my-info/a.bin",
     "/data/dist-info/a.bin",
@@ -21,6 +23,8 @@ DATA = [
 NOT_DATA = [
     "/dev/null",
     "/dev/shm/sem.QpKmld",
+    "/dev/shm/torch_22640_353182064_0",
+    "/dev/shm/psm_21467a1f",
     "/proc/self/maps",
     "/opt/conda/lib/x.json",
     "/opt/conda/envs/a/share/x.json",

@@ -65,6 +65,14 @@ def test_workers_and_their_prefetch_factor_are_found(name: str, tmp_path: Path) 
     assert found["feed_rule"].startswith("a DataLoader deals batches to")
 
 
+@pytest.mark.parametrize("resumed", [None, 0])
+def test_a_short_pass_is_not_taken_for_a_resumed_one(resumed: int | None, tmp_path: Path) -> None:
+    loader = Loader(made=(3, 2, 2), passes=2, reads=(12,), compute_ns=8 * MS, jitter=0.05, seed=664443, resumed=resumed)
+    capture = capture_of(tmp_path, loader, SLOW)
+    truth = run(loader, FAST).elapsed_ns - capture.time_span_ns[0]
+    assert predicted_ns(capture, steps_of(capture), FAST) == pytest.approx(truth, rel=0.04)
+
+
 @pytest.mark.parametrize("resumed", range(4))
 def test_the_worker_that_goes_on_with_a_resumed_pass_is_found(resumed: int, tmp_path: Path) -> None:
     model = steps_of(capture_of(tmp_path, Loader(made=(9, 9, 9, 9), resumed=resumed), FAST)).models[0]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from dxt_replay.replay.causal.causal_items import Meetings
 from dxt_replay.replay.causal.check import schedule
 from dxt_replay.replay.causal.paced_ranks import planned_lanes, steps_of
-from dxt_replay.replay.causal.training_loop import OWN_READS, WORKERS, TrainingLoop, training_loop
+from dxt_replay.replay.causal.training_loop import OWN_READS, RESUMABLE_WORKERS, WORKERS, TrainingLoop, training_loop
 from dxt_replay.replay.plan.pacing import Pace, Pacing
 from tests.capture_builder import Span, build_capture, read, write
 from tests.simulated_loader import FETCH
@@ -80,9 +82,29 @@ def test_no_rank_goes_on_before_all_ranks_have_written_a_save_in_the_background(
     assert [int(found[rank, "training"].end_ns[-1]) for rank in (0, 1)] == [1850 + 5000 + 50 + 100] * 2
 
 
-@pytest.mark.parametrize(("kind", "loader"), [("MultiProcessing", WORKERS), ("SingleProcess", OWN_READS)])
+@pytest.mark.parametrize(("kind", "loader"), [("MultiProcessing", RESUMABLE_WORKERS), ("SingleProcess", OWN_READS)])
 def test_batches_of_a_stateful_loader_are_fetched_as_those_of_a_data_loader(
     tmp_path: Path, kind: str, loader: int
 ) -> None:
     loop = loop_of(tmp_path, [], fetch=f"enumerate(DataLoader)#_Stateful{kind}DataLoaderIter.__next__")
     assert loop.loader[loop.fetches].tolist() == [loader] * STEPS
+    assert len(loop.by_workers) == STEPS * (loader == RESUMABLE_WORKERS)
+
+
+def test_the_end_of_a_background_save_within_another_event_comes_at_its_end(tmp_path: Path) -> None:
+    spans = [Span("step", 1000, 1990, thread=THREAD, step=0)]
+    spans += [Span("checkpoint", 1200, 1250, name="checkpoint_async", thread=THREAD)]
+    spans += [Span("collective", 1300, 1900, thread=BESIDE)]
+    spans += [Span("checkpoint", 1400, 1500, name="checkpoint_wait", thread=THREAD)]
+    capture = build_capture(tmp_path, files=["/data"], ops=[read(0, length=1, start_ns=0, end_ns=1)], spans=spans)
+    loop = training_loop(capture.spans, 0)
+    assert (loop.begin_ns[1:] >= loop.end_ns[:-1]).all()
+    assert loop.begin_ns[loop.collectives].tolist()[-1] == 1900
+
+
+def test_ranks_that_save_alone_in_the_background_still_meet_at_their_collectives() -> None:
+    meetings = Meetings.of([np.array([50, 0, 70]), np.array([60, 40])])
+    assert meetings.lasting
+    assert meetings.cost_ns.tolist() == [50, 40]
+    assert not Meetings.of([np.array([50, 0]), np.array([60, 0])]).lasting
+    assert not len(Meetings.of([np.array([50]), np.array([60, 40])]).cost_ns)

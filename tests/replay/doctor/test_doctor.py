@@ -22,9 +22,11 @@ from dxt_replay.replay.commands.main import main
 from dxt_replay.replay.doctor import machine, mpi, place, programs, tracers
 from dxt_replay.replay.doctor.check import Check, Diagnosis, Part, State
 from dxt_replay.replay.doctor.child import Ended, run_child, run_python
+from dxt_replay.replay.doctor.object_place import object_part
 from dxt_replay.replay.regression.machine_environment import MachineEnvironment, machine_environment
 from dxt_replay.replay.show.doctor_sections import doctor_sections
 from tests import fake_darshan
+from tests.object_servers import ObjectServer
 from tests.places import ROOT
 
 
@@ -49,7 +51,7 @@ def test_the_cores_are_those_of_setup() -> None:
 def test_this_machine_passes_with_all_cores_and_the_installed_versions(diagnosis: Diagnosis) -> None:
     parts = {part.name: checks_of(part) for part in diagnosis.parts}
     assert diagnosis.passed
-    assert parts["Compiled cores"]["loaded"].found == "10 of 10"
+    assert parts["Compiled cores"]["loaded"].found == "11 of 11"
     listed = subprocess.run(
         [sys.executable, "-c", "import numpy; print(numpy.__version__)"], capture_output=True, text=True, check=True
     )
@@ -147,7 +149,7 @@ def test_a_module_that_crashes_is_named_and_the_others_are_still_tried(
     assert found["fails"].state is State.FAILED
     assert "nothing_of_this_name" in found["fails"].found
     assert (found["csv"].state, found["no_such_package"].state) == (State.OK, State.OK)
-    assert found["no_such_package"].found == "not installed"
+    assert found["no_such_package"].found == "not installed (optional)"
 
 
 @pytest.mark.parametrize(
@@ -321,3 +323,48 @@ def test_a_library_that_works_is_described(tmp_path: Path) -> None:
     assert found["Darshan traces"].state is State.OK
     assert found["Darshan is built"].found == "with HDF5"
     assert found["Darshan's logs"].found == "this library follows SITE_LOGDIR=/logs"
+
+
+def test_an_object_store_is_tried_with_one_request_of_each_kind_and_nothing_stays() -> None:
+    pytest.importorskip("obstore")
+    with ObjectServer().running() as server:
+        part = object_part(server.url())
+    assert [(check.name, check.state) for check in part.checks[1:]] == [
+        (name, State.OK) for name in ("PUT", "GET", "LIST", "DELETE")
+    ]
+    assert part.checks[0].found == server.endpoint
+    assert [(each.method, each.status) for each in server.log] == [
+        ("PUT", 200), ("GET", 206), ("GET", 200), ("DELETE", 204),
+    ]  # fmt: skip
+    assert server.log[0].key.startswith("some/prefix/dxt-replay-doctor-")
+    assert server.objects == {}
+
+
+def test_an_object_store_that_refuses_or_is_down_is_broken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("obstore")
+    monkeypatch.setattr("dxt_replay.replay.doctor.object_place.secrets.token_hex", lambda _: "a")
+    with ObjectServer().running() as server:
+        server.refused = {("PUT", "some/prefix/dxt-replay-doctor-a"): 403}
+        refused = object_part(server.url()).checks[1:]
+        server.refused = {("DELETE", "some/prefix/dxt-replay-doctor-a"): 403}
+        kept = object_part(server.url()).checks[1:]
+    (put,) = refused
+    assert (put.name, put.state, put.found) == ("PUT", State.FAILED, "fails: the server answered 403")
+    assert "AWS_ACCESS_KEY_ID" in put.remedy
+    assert [check.state for check in kept] == [State.OK] * 3 + [State.FAILED]
+    assert "some/prefix/dxt-replay-doctor-a" in kept[-1].remedy
+    assert main(["doctor", server.url(), "--json"]) == 1  # the server has ended
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["directory"] == server.url()
+    down = printed["parts"][-1]["checks"][-1]
+    assert (down["name"], down["state"], down["found"]) == ("PUT", "failed", "fails: Connection refused")
+    assert main(["doctor", "s3://bucket/prefix?no_such_option=1"]) == 2
+
+
+def test_without_obstore_the_client_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore.store", None)
+    client = object_part("s3://bucket/prefix").checks[-1]
+    assert (client.name, client.state) == ("client", State.FAILED)
+    assert "dxt-replay[objects]" in client.found

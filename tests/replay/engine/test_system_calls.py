@@ -76,3 +76,29 @@ def test_each_operation_is_one_call(tmp_path: Path, backend: str) -> None:
     found = [in_short(line) for line in of_files if ', "", ' not in line]  # an fstat belongs to an open
     closes = ["close"] * (2 if backend == "direct" else 1)
     assert found == [*MADE[backend], "fsync", "lseek 77", "newfstatat data", *closes, "renameat data new"]
+
+
+@pytest.mark.skipif(STRACE is None, reason="no strace")
+@pytest.mark.parametrize("backend", ["posix", "mapped"])
+def test_sequential_reads_are_announced_for_an_open_that_says_so_and_for_no_other(tmp_path: Path, backend: str) -> None:
+    (tmp_path / "data").write_bytes(bytes(10_000))
+    program = """
+import sys
+from dxt_replay.replay.engine.files import FileSlot
+from dxt_replay.replay.engine.issue import Files
+from dxt_replay.replay.engine.items import CLOSE, OPEN, READ_AHEAD
+from tests.replay.engine.issue_lanes import results
+files = Files([FileSlot(path=sys.argv[2].encode() + b"/data", uses=100)], sys.argv[1])
+print(results(files, *((kind, 0, place, 0, 0) for place in (-1, READ_AHEAD, -1) for kind in (OPEN, CLOSE))))
+"""
+    log, command = tmp_path / "log", [sys.executable, "-c", program, backend, str(tmp_path)]
+    tracing = [str(STRACE), "-f", "-o", str(log), "-e", "trace=openat,fadvise64"]
+    done = subprocess.run([*tracing, *command], cwd=ROOT, capture_output=True, text=True, check=False)
+    if "ptrace" in done.stderr.lower():
+        pytest.skip("strace may not trace here")
+    assert done.returncode == 0, done.stderr
+    lines = log.read_text(encoding="utf-8").splitlines()
+    first = next(number for number, line in enumerate(lines) if f"{tmp_path}/data" in line)
+    assert ["SEQUENTIAL" in line for line in lines[first:] if "/data" in line or "SEQUENTIAL" in line] == [
+        False, False, True, False,
+    ]  # fmt: skip

@@ -65,7 +65,7 @@ def test_a_plain_endpoint_of_the_environment_is_used(monkeypatch: pytest.MonkeyP
     [
         "s3://bucket",
         "s3://bucket/a/b",
-        "s3://bucket/a?endpoint=http://host:9000/base&region=eu-west-1&skip_signature=true&opens=none",
+        "s3://bucket/a?endpoint=http://host:9000/base&region=eu-west-1&skip_signature=true&opens=none&part_size=16777216",
     ],
 )
 def test_a_url_names_the_same_place_again(url: str) -> None:

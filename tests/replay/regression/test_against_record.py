@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import xml.etree.ElementTree as xml
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from dxt_replay.replay.regression.conditions import Conditions
 from dxt_replay.replay.regression.experiment_record import ExperimentRecord
 from dxt_replay.replay.regression.health import Health, examine
 from dxt_replay.replay.regression.interval_verdict import Rule, Verdict
+from dxt_replay.replay.regression.junit import junit_document
 from dxt_replay.replay.regression.recorded_result import record_of
 from dxt_replay.replay.regression.regression_sections import regression_markdown, regression_sections
 from dxt_replay.replay.regression.run_metrics import MeasuredRun
@@ -164,3 +166,9 @@ def test_names_cannot_command_a_forge() -> None:
     result = replace(found, setting=replace(found.setting, candidate=hostile))
     shown = next(line for line in regression_markdown(result).splitlines() if line.startswith("- candidate"))
     assert r"a\|b\`c\`\<img src=x\>@<!-- -->somebody #<!-- -->17 \[x\](y) \~\~z\~\~\\x1b\[2J\\n\*\*bold\*\*" in shown
+
+
+def test_the_time_of_the_junit_file_is_that_of_its_own_runs() -> None:
+    values = [1.1 * value for value in STEADY]
+    root = xml.fromstring(junit_document(against(record(STEADY), values), inconclusive_fails=False))
+    assert float(root.attrib["time"]) == pytest.approx(sum(values), abs=1e-3)

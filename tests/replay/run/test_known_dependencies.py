@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from dxt_replay.replay.plan.pacing import Pace, Pacing
+from dxt_replay.replay.plan.plan_row import Wait
 from dxt_replay.replay.ranks.comm import Solo
 from dxt_replay.replay.run.options import RunOptions
 from dxt_replay.replay.run.runner import run_replay
 from dxt_replay.replay.target.stage import stage
 from dxt_replay.replay.target.stage_plan import plan_stage
+from dxt_replay.traces.errors import ReplayError
 from dxt_replay.traces.schema import DEPENDENCY_COLUMNS
 from dxt_replay.traces.store.reader import Capture, open_capture
 from tests.simulated_application import MS, US, Storage
@@ -66,6 +68,20 @@ def test_a_batch_is_fetched_only_after_its_reads(tmp_path: Path) -> None:
         assert not late
         early = [row for row in rows if row["follows"] is not None and row["start_ns"] < _moment(spans, row)]
         assert not early
+
+
+def test_lanes_that_wait_for_each_other_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = run(JOB, Storage(latency_ns=100 * US)).capture(tmp_path, JOB)
+    stage(plan_stage(source, tmp_path / "twin"))
+
+    def never(**fields: Any) -> Wait:
+        return Wait(**{**fields, "until": fields["until"] + 1_000_000})
+
+    monkeypatch.setattr("dxt_replay.replay.causal.causal_items.Wait", never)
+    monkeypatch.setattr("dxt_replay.replay.run.process.STUCK_NS", 50 * MS)
+    with pytest.raises(ReplayError, match="lanes wait for each other: the causal model contradicts itself"):
+        replayed(source, tmp_path, "stuck", Pace.STEPS)
+    assert not (tmp_path / "stuck.capture").exists()
 
 
 def _moment(spans: list[dict[str, Any]], row: dict[str, Any]) -> int:

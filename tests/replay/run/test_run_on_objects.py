@@ -145,6 +145,31 @@ def test_each_operation_is_the_request_that_the_docs_name(server: ObjectServer, 
         assert len(server.objects[f"{TWIN}/ckpt/model"]) == 12 * MIB
 
 
+def test_the_size_of_parts_is_that_of_the_url(server: ObjectServer, tmp_path: Path) -> None:
+    """A checkpoint of 12 MiB in parts of 5 MiB. The bytes of each part are those that the server took."""
+    source, url = checkpointing(tmp_path), server.url(more="&skip_signature=true&part_size=5MiB")
+    dxt_replay.stage(source, url)
+    assert dxt_replay.run(source, url, tmp_path / "replay.capture").succeeded
+    key = f"{TWIN}/ckpt/model.tmp"
+    parts = [
+        int(each.headers.get("Content-Length") or each.headers["content-length"])
+        for each in server.of_replay("PUT")
+        if each.key == key
+    ]
+    assert sorted(parts) == [2 * MIB, 5 * MIB, 5 * MIB]
+
+
+def test_reads_that_a_transform_joins_are_one_request(server: ObjectServer, tmp_path: Path) -> None:
+    """Five reads of 4 KiB, one after the other in a file, with --transfer-size 16KiB: two ranges of the same bytes."""
+    source = checkpointing(tmp_path)
+    dxt_replay.transform(source, tmp_path / "joined.capture", transfer_size="16KiB")
+    joined = open_capture(tmp_path / "joined.capture")
+    dxt_replay.stage(joined, server.url())
+    assert dxt_replay.run(joined, server.url(), tmp_path / "replay.capture").succeeded
+    ranges = [each.range for each in server.of_replay("GET") if each.key == f"{TWIN}/data/train.bin"]
+    assert ranges == [(0, 16383), (16384, 20479)]
+
+
 def test_what_was_not_staged_is_left_alone(server: ObjectServer, tmp_path: Path) -> None:
     theirs = {"some/prefix/mine": b"1", "some/prefix-2/x": b"2", f"{TWIN}/data/mine": b"3", "other": b"4"}
     server.objects.update(theirs)
@@ -231,6 +256,8 @@ def test_credentials_are_nowhere(
         ("s3://bucket/x?endpoint=http://user:HIDDEN@host", "has a user name or password"),
         ("s3://bucket/x?endpoint=host:90", "not the URL of a server"),
         ("s3://bucket/x?opens=some", "choose head, none"),
+        ("s3://bucket/x?part_size=1MiB", "give 5.00 MiB to 1.00 GiB"),
+        ("s3://bucket/x?part_size=large", "part_size="),
     ],
 )
 def test_a_wrong_url_is_told_without_what_may_be_secret(tmp_path: Path, url: str, message: str) -> None:

@@ -33,6 +33,7 @@ def work(reads: Sequence[tuple[int, int, int, int]], *, feeds: Sequence[int] = (
         start_ns=np.arange(n) * 10_000,
         duration_ns=1_000 + length,
         other_file_id=np.full(n, NOTHING),
+        open_flags=np.full(n, -1, dtype=np.int16),
         think_ns=np.full(n, 100),
         feeds=np.array(feeds, dtype=np.int64) if len(feeds) else np.full(n, NOTHING),
         follows=np.full(n, NOTHING),

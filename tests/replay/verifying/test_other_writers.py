@@ -22,21 +22,23 @@ PROGRAMS = re.findall(
     (ROOT / "docs" / "capture-format.md").read_text(encoding="utf-8").partition("## Writing a capture")[2],
     re.DOTALL,
 )
-POLARS = """
+DUCKDB = """
 import json, os
-import polars as pl
+import duckdb
 
 os.makedirs("job.capture/ops")
-n = pl.Series("n", range(100))
-ops = pl.DataFrame({
-    "rank": n % 2, "lane": n * 0, "op": ["read"] * 100, "api": ["POSIX"] * 100, "file_id": n % 3, "offset": 4096 * n,
-    "length": n * 0 + 4096, "start_ns": 1_000_000 * n, "end_ns": 1_000_000 * n + 200_000,
-})
-ops.sort("rank", "start_ns").write_parquet("job.capture/ops/part-0000000.parquet")
-files = pl.DataFrame({"file_id": range(3), "path": [f"/data/{each}" for each in range(3)], "size": [409_600] * 3})
-files.write_parquet("job.capture/files.parquet")
+duckdb.sql('''
+    copy (select 0 as rank, n % 2 as lane, 'read' as op, 'POSIX' as api, n % 3 as file_id, 4096 * n as "offset",
+                 4096 as length, 1000000 * n as start_ns, 1000000 * n + 200000 as end_ns
+          from range(100) as t(n) order by rank, start_ns)
+    to 'job.capture/ops/part-0000000.parquet'
+''')
+duckdb.sql(
+    "copy (select n as file_id, '/data/' || n as path, 409600 as size from range(3) as t(n)) "
+    "to 'job.capture/files.parquet'"
+)
 with open("job.capture/capture.json", "w") as file:
-    json.dump({"schema_version": 5, "ranks": [0, 1], "job": {"nprocs": 2, "run_time_s": 0.1}}, file)
+    json.dump({"schema_version": 5, "ranks": [0], "job": {"nprocs": 1, "run_time_s": 0.1}}, file)
 """
 WRITERS = ("duckdb", "polars")
 
@@ -68,7 +70,7 @@ def capture(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         return with_pandas(tmp_path, ops_frame())
     if importlib.util.find_spec(request.param) is None:
         pytest.skip(f"{request.param} is not installed")
-    (program,) = [text for text in (*PROGRAMS, POLARS) if f"import {request.param}" in text]
+    (program,) = [text for text in (*PROGRAMS, DUCKDB) if f"import {request.param}" in text]
     # In a process of its own: Polars 2 takes over SIGINT, and Ctrl-C then ends no wait for a lock any more.
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
     return tmp_path / "job.capture"

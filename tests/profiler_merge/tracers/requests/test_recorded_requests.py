@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from dxt_replay.profiler_merge.recorder.darshan_library import find_library
 from dxt_replay.replay.commands.main import main
 from dxt_replay.traces.store.reader import Capture, open_capture
 from tests.object_servers import BUCKET, ObjectServer, Request, nginx
@@ -350,6 +351,47 @@ def test_bytes_on_the_sockets_are_explained_under_strace(server, work) -> None:
     assert main(["merge", *logs, "-o", "without.capture"]) != 0 or (
         (open_capture(work / "without.capture").info.coverage.bytes or 0) < 0.1
     )
+
+
+OTHER_CLIENTS = """
+import sys, urllib.request
+import boto3
+from botocore.config import Config
+endpoint = sys.argv[1]
+s3 = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", config=Config(s3={"addressing_style": "path"}))
+s3.get_object(Bucket="bucket", Key="data/0.bin")["Body"].read()
+for _ in range(9):
+    with urllib.request.urlopen(endpoint + "/bucket/data/1.bin") as answer:
+        answer.read()
+"""
+
+
+@pytest.mark.parametrize("tracer", ["requests", "darshan"])
+def test_bytes_of_clients_without_hooks_are_unseen(tracer, server, work, capsys) -> None:
+    """A connection for each GET, which is gone before anybody looks from outside. The server counts the bytes."""
+    if tracer == "darshan" and find_library(os.environ) is None:
+        pytest.skip("no libdarshan.so")
+    capture = recorded(work, OTHER_CLIENTS, server.endpoint, tracer=tracer)
+    assert len(server.log) == 10
+    (unseen,) = [each for each in capture.info.coverage.unseen if each.kind == "socket"]
+    sent = 9 * SIZE
+    assert unseen.name == server.endpoint.removeprefix("http://")
+    assert 0.97 * sent < unseen.bytes < sent + 10 * 4096
+    if tracer == "requests":
+        assert capture.info.coverage.bytes == pytest.approx(0.1, rel=0.03)
+    capsys.readouterr()
+    assert main(["summary", "run.capture"]) == 0
+    assert "What storage cost this run is not known" in capsys.readouterr().out
+
+
+def test_bytes_between_processes_of_a_job_are_none(server, work) -> None:
+    """Both ends of a connection are in the log of the job."""
+    program = WORKERS.replace(
+        "work(0)",
+        "import socket; l = socket.create_server(('127.0.0.1', 0)); a = socket.create_connection(l.getsockname()); "
+        "b, _ = l.accept(); b.sendall(bytes(50000)); a.recv(50000, socket.MSG_WAITALL); a.close(); b.close(); work(0)",
+    )
+    assert recorded(work, program, server.endpoint).info.coverage.bytes == 1.0
 
 
 def key_in(place: str, key: str) -> str:
