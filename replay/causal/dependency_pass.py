@@ -58,7 +58,7 @@ class DependencyPass:
     ) -> None:
         self.moments = model.moments
         self._placed = placed
-        self._reader = model.dependencies()
+        self._dependencies = model.dependencies()
         self._lanes = {
             lane: _LanePass(model, self.moments, lane, operations, origin_ns)
             for lane, operations in lane_operations.items()
@@ -67,7 +67,7 @@ class DependencyPass:
     def lanes(self, batch: OperationBatch) -> Iterator[tuple[int, np.ndarray, LaneDependencies]]:
         """By lane of the batch, indices of its operations, and their dependencies. Raises: CaptureError."""
         batch = self._placed(batch)
-        found = self._reader.dependencies(batch)
+        found = self._dependencies(batch)
         for lane, mine in rows_by_lane(batch.lane):
             yield lane, mine, self._lanes[lane].next(batch.start_ns[mine], batch.end_ns[mine], found[mine])
 

@@ -29,8 +29,9 @@ against the rules is the model's doubt.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,7 @@ class LoopModel:
     known: for a capture with dependency columns, the times to make ready of the batches that were not ready at once;
     None for inferred dependencies.
     production: the making of the batches if the profile shows it, else None.
+    found: where `known_model` kept them, the `DEPENDENCY` of each batch of operations.
     doubt: the reason why the model must not be believed, a clause for use after a colon; empty without one.
     """
 
@@ -119,6 +121,7 @@ class LoopModel:
     inside_share: float
     known: Distribution | None = None
     production: Production | None = None
+    found: tuple[np.ndarray, ...] = ()
     doubt: str = ""
 
     @property
@@ -137,11 +140,14 @@ class LoopModel:
     @property
     def moments(self) -> Moments:
         """The moments for which operations can wait."""
-        return Moments.of(self.loop, None if self.production is None else self.production.moments_ns)
+        return _moments_of(self.loop, self.production)
 
-    def dependencies(self) -> InferredReader | KnownReader:
-        """A reader of the rank's operations from the beginning."""
-        return InferredReader(self) if self.known is None else KnownReader(self.loop, self.production)
+    def dependencies(self) -> Callable[[OperationBatch], np.ndarray]:
+        """Gives the `DEPENDENCY` of the rank's operations, batch after batch from the beginning."""
+        if self.found:
+            kept = iter(self.found)
+            return lambda _: next(kept)
+        return (InferredReader(self) if self.known is None else KnownReader(self.loop, self.production)).dependencies
 
     def unheld(
         self,
@@ -203,6 +209,11 @@ def derive_model(
     return _measured(_draft(loop, loop_reads, fed, synchronous=synchronous, turns=turns, dealing=dealt), batches)
 
 
+@lru_cache(maxsize=1)
+def _moments_of(loop: TrainingLoop, production: Production | None) -> Moments:
+    return Moments.of(loop, None if production is None else production.moments_ns)
+
+
 def _draft(loop: TrainingLoop, loop_reads: LoopReads, fed: Feed | None = None, **choices: Any) -> LoopModel:
     """A model before its times are measured; `choices`: fields of `LoopModel`."""
     fed = Feed(loop_bytes=loop_reads.bytes) if fed is None else fed
@@ -218,38 +229,47 @@ def _draft(loop: TrainingLoop, loop_reads: LoopReads, fed: Feed | None = None, *
     )
 
 
-def known_model(loop: TrainingLoop, batches: Batches, files: int, spans: pa.Table) -> LoopModel:
+def known_model(
+    loop: TrainingLoop, batches: Batches, files: int, spans: pa.Table, *, for_items: bool = False
+) -> LoopModel:
     """The model of one rank whose capture says what each operation waits for. The operations are read three times.
 
     loop: from `replay.causal.training_loop.known_loop`. files: how many there are. spans: rows of `SPANS_SCHEMA`.
+    for_items: keep the dependencies, and leave out the think times and the depth, which only tables show.
     Raises: CaptureError where what an operation waits for comes only after what waits for the operation.
     """
     found, ready = known_reads(loop, batches, files)
     synchronous = found.reads > 0 and found.inside >= SYNCHRONOUS_SHARE * found.reads
     made = known_production(loop, batches, spans)
-    return _measured(_draft(loop, found, synchronous=synchronous, known=ready, production=made), batches)
+    draft = _draft(loop, found, synchronous=synchronous, known=ready, production=made)
+    return _measured(draft, batches, for_items=for_items)
 
 
-def _measured(draft: LoopModel, batches: Batches) -> LoopModel:
+def _measured(draft: LoopModel, batches: Batches, *, for_items: bool = False) -> LoopModel:
     """Add measures of the dependencies to a model: residuals, lanes that an event waits for, think time, depth."""
-    loop, reader, moments = draft.loop, draft.dependencies(), draft.moments
+    loop, dependencies, moments = draft.loop, draft.dependencies(), draft.moments
+    kept: list[np.ndarray] = []
     last_end = np.zeros(len(loop.kind), dtype=np.int64)
     needed: dict[int, np.ndarray] = {}
     think, depth = ThinkTimes(), DistributionCollector()
     fetch_number = np.cumsum(loop.kind == FETCH) - 1
     for batch in map(draft.placed, batches()):
-        found = reader.dependencies(batch)
+        found = dependencies(batch)
         need, follows = found["need"], found["follows"]
         is_needed = need != NO_EVENT
-        feeds = is_needed & (loop.kind[need] == FETCH)
         np.maximum.at(last_end, need[is_needed], (batch.end_ns + found["ready_ns"])[is_needed])
+        for lane, mine in rows_by_lane(batch.lane):
+            events = needed.setdefault(lane, np.zeros(len(loop.kind), dtype=bool))
+            events[need[mine][is_needed[mine]]] = True
+        if for_items:
+            kept.append(found)
+            continue
+        feeds = is_needed & (loop.kind[need] == FETCH)
         ahead = is_needed & (moments.gate[follows] == FETCHES)
         depth.add(fetch_number[need[ahead]] - moments.count[follows[ahead]])
         # Fetches outside the profile may have held back an operation that waits for nothing.
         let_ns = np.where(feeds & (follows != NO_MOMENT), moments.time_ns[follows], _NEVER)
         for lane, mine in rows_by_lane(batch.lane):
-            events = needed.setdefault(lane, np.zeros(len(loop.kind), dtype=bool))
-            events[need[mine][is_needed[mine]]] = True
             think.add(lane, batch.start_ns[mine], batch.end_ns[mine], need[mine], let_ns[mine])
     think_ns, long_think_ns = think.typical()
     lanes_make_ready = draft.synchronous or draft.known is not None or draft.production is not None
@@ -265,6 +285,7 @@ def _measured(draft: LoopModel, batches: Batches) -> LoopModel:
         residual_ns=loop.end_ns - from_ns,
         ready_ns=ready_ns,
         needed=needed,
+        found=tuple(kept),
         think_ns=think_ns if think.between else (think_ns[0], int(ready_ns.max(initial=0))),
         long_think_ns=long_think_ns,
         depth=depth.distribution(),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,13 +25,14 @@ from dxt_replay.replay.causal.worker_reads import WorkerProcesses
 from dxt_replay.replay.engine.clock import StopFlag
 from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER
 from dxt_replay.replay.plan.chosen_layers import LayerChoice, choose_layers
-from dxt_replay.replay.plan.lane_plan import SlotNumbers, planned_operations
+from dxt_replay.replay.plan.lane_plan import Planned, SlotNumbers, planned_operations, planned_together
 from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.plan.plan_row import BATCH_COLUMNS, OperationBatch
 from dxt_replay.replay.plan.survey import RankSurvey, spans_by_rank, survey_rank
 from dxt_replay.replay.ranks.comm import Communicator, SharedCounters, Solo, together
 from dxt_replay.replay.ranks.meeting_relay import MeetingRelay
 from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.few_together import few_together
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.schema import DEPENDENCY_COLUMNS
 from dxt_replay.traces.store.reader import Capture
@@ -40,12 +40,11 @@ from dxt_replay.traces.store.reader import Capture
 MAX_CHECKED_OPERATIONS = 5_000_000
 """Operations up to which `expected_elapsed_ns` works out a model: it needs a second per million of them."""
 
-T = TypeVar("T")
-
 HELD_OPERATIONS = 1 << 20
-"""Operations up to which those of a rank are read once and held, 50 MB, while its model is derived; a larger rank is
-read for each pass."""
+"""Operations up to which those of a rank, or of small ranks together, are read once and held, 150 MB, while models are
+derived; a larger rank is read for each pass."""
 
+_NO_LANES = np.empty(0, dtype=np.int32)
 _COLUMNS = [*BATCH_COLUMNS, "api", "offset", "origin"]
 
 
@@ -81,13 +80,9 @@ class Steps:
         """How many counters the ranks need."""
         return sum(RankCounters(base=0, lanes=survey.lanes).count for survey in self.surveys.values())
 
-    def notes(self) -> dict[int, RankNotes]:
-        """The notes of each rank."""
-        return {rank: RankNotes.of(model, self.waits[rank]) for rank, model in self.models.items()}
-
     def placed(self, rank: int, batch: OperationBatch) -> OperationBatch:
         """Operations of a rank, moved to the times of its model."""
-        return self.models[rank].placed(batch_without(self.waits[rank], batch))
+        return _placed(self.models[rank], self.waits[rank], batch)
 
     def dependencies(self, rank: int) -> DependencyPass:
         """The dependencies of a rank's operations, from its first one on."""
@@ -165,33 +160,28 @@ def derive_steps(
     `spans`: of each surveyed rank. `origin_ns`: recorded time of the replay's start.
     Raises: CaptureError on all processes when a rank has no training steps, or a part is damaged.
     """
-    found = together(comm, lambda: [_derived(capture, each, spans[each.rank], origin_ns) for each in surveys])
-    notes: dict[int, RankNotes] = {}
-    for each in found:
-        notes |= each.notes()
+    derived = partial(_derived, capture, spans=spans, origin_ns=origin_ns)
+    found = dict(together(comm, lambda: [(each.rank, derived(each)) for each in surveys]))
+    notes = {rank: RankNotes.of(model, waits) for rank, (model, waits, _) in found.items()}
     meetings, warnings = meetings_of(capture, notes, comm)
     return Steps(
-        models={rank: model for each in found for rank, model in each.models.items()},
+        models={rank: model for rank, (model, _, _) in found.items()},
         surveys={survey.rank: survey for survey in surveys},
-        waits={rank: waits for each in found for rank, waits in each.waits.items()},
-        spans={rank: table for each in found for rank, table in each.spans.items()},
+        waits={rank: waits for rank, (_, waits, _) in found.items()},
+        spans={rank: table for rank, (_, _, table) in found.items()},
         meetings=meetings,
         origin_ns=origin_ns,
         warnings=warnings,
     )
 
 
-def _derived(capture: Capture, survey: RankSurvey, spans: pa.Table, origin_ns: int) -> Steps:
-    batches = _held(partial(rank_batches, capture, survey.rank, survey.layers), survey)
-    return _own_steps(capture, survey, spans, origin_ns, batches)
-
-
-def _held(read: Callable[[], Iterator[T]], survey: RankSurvey) -> Callable[[], Iterator[T]]:
-    """Yields what `read` reads of a rank in each pass; a small rank is read once."""
-    if survey.operations > HELD_OPERATIONS:
-        return read
-    held = tuple(read())
-    return lambda: iter(held)
+def _derived(
+    capture: Capture, survey: RankSurvey, spans: Mapping[int, pa.Table], origin_ns: int
+) -> tuple[LoopModel, Intervals, pa.Table]:
+    read = partial(rank_batches, capture, survey.rank, survey.layers)
+    held = tuple(read()) if survey.operations <= HELD_OPERATIONS else ()
+    batches: Batches = (lambda: held) if held else read
+    return _own_model(capture, survey.rank, spans[survey.rank], origin_ns, batches)
 
 
 def steps_of(capture: Capture, layers: LayerChoice | None = None) -> Steps:
@@ -202,37 +192,36 @@ def steps_of(capture: Capture, layers: LayerChoice | None = None) -> Steps:
     return derive_steps(capture, surveys, spans, capture.time_span_ns[0], Solo())
 
 
-def _own_steps(capture: Capture, survey: RankSurvey, spans: pa.Table, origin_ns: int, batches: Batches) -> Steps:
-    """The model of a rank alone, from its spans and the operations that a replay issues."""
-    rank = survey.rank
+def _own_model(
+    capture: Capture, rank: int, spans: pa.Table, origin_ns: int, batches: Batches, *, for_items: bool = False
+) -> tuple[LoopModel, Intervals, pa.Table]:
+    """The model of a rank alone, from its spans and the operations that a replay issues; `Steps.waits` and `spans`.
+
+    `for_items`: see `known_model`."""
     waits = recorder_waits(capture.info, rank, spans, batches(), origin_ns)
     spans = spans_without(waits, spans)
     loop = rank_loop(capture, rank, spans, origin_ns)
-    return Steps(
-        models={rank: _model(capture, survey, loop, spans, lambda: map(partial(batch_without, waits), batches()))},
-        surveys={rank: survey},
-        waits={rank: waits},
-        spans={rank: spans},
-        meetings=Meetings.none(),
-        origin_ns=origin_ns,
-        warnings=(),
-    )
+    placed = partial(batch_without, waits)
+    model = _model(capture, rank, loop, spans, lambda: map(placed, batches()), for_items=for_items)
+    return model, waits, spans
 
 
-def _model(capture: Capture, survey: RankSurvey, loop: TrainingLoop, spans: pa.Table, batches: Batches) -> LoopModel:
+def _model(
+    capture: Capture, rank: int, loop: TrainingLoop, spans: pa.Table, batches: Batches, *, for_items: bool
+) -> LoopModel:
     if capture.info.dependencies == "known":
         try:
-            return known_model(loop, batches, capture.files.num_rows, spans)
+            return known_model(loop, batches, capture.files.num_rows, spans, for_items=for_items)
         except ColumnsContradictError as error:
             raise ColumnsContradictError(
-                f"{capture.named}: rank {survey.rank}: {error}; make the capture again, or replay with --pace timed"
+                f"{capture.named}: rank {rank}: {error}; make the capture again, or replay with --pace timed"
             ) from error
     return derive_model(
         loop,
         batches,
         capture.files.num_rows,
         threads_known=capture.info.lanes == "pthread_id",
-        workers=_worker_processes(capture, survey.rank),
+        workers=_worker_processes(capture, rank),
         pipeline=PipelineSpans.of(spans, loop),
     )
 
@@ -342,40 +331,85 @@ def io_lanes(
     capture: Capture, steps: Steps, rank: int, counters: RankCounters, pacing: Pacing
 ) -> dict[Hashable, tuple[np.ndarray, np.ndarray]]:
     """Lanes of a rank, ascending, and "pipeline" -> items and durations, as in `planned_lanes`."""
-    return _lanes_of(steps, rank, counters, pacing, _planned(capture, steps.surveys[rank]))
+    known = capture.info.dependencies == "known"
+    planned = planned_operations(capture, steps.surveys[rank], _no_slots(capture), with_known=known)
+    return _lanes_of(steps.lanes(rank, counters, pacing), steps.pipeline(rank, counters, pacing), planned)
 
 
-def rank_items(
-    capture: Capture, survey: RankSurvey, spans: pa.Table, origin_ns: int, pacing: Pacing, compute: str
-) -> tuple[list[np.ndarray], np.ndarray, RankNotes]:
-    """A rank alone: items of its I/O lanes that have any, its script without meetings, and the notes of its model.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RankItems:
+    """The items of a recorded rank by itself, as if it were the only one. Its counters begin at FIRST_RANK_COUNTER.
 
-    Its counters begin at FIRST_RANK_COUNTER. The operations of a small rank are read once.
-    Raises: CaptureError when the rank has no training steps, or a part is damaged.
+    lanes: the items of its I/O lanes and of its input pipeline (`PLAN_ROW`). script: those of its training thread,
+    without meetings. counters: how many counters it uses. operations: of all its lanes.
     """
-    planned = _held(partial(_planned, capture, survey), survey)
-    counters = RankCounters(base=FIRST_RANK_COUNTER, lanes=survey.lanes)
-    steps = _own_steps(capture, survey, spans, origin_ns, lambda: (batch for _, batch in planned() if len(batch.lane)))
-    lanes = _lanes_of(steps, survey.rank, counters, pacing, planned())
-    script = steps.script(survey.rank, counters, pacing, compute)
-    return [items for items, _ in lanes.values() if len(items)], script, steps.notes()[survey.rank]
+
+    lanes: Sequence[np.ndarray]
+    script: np.ndarray
+    counters: int
+    operations: int
+    notes: RankNotes
 
 
-def _planned(capture: Capture, survey: RankSurvey) -> Iterator[tuple[np.ndarray, OperationBatch]]:
-    """The replayed operations of a rank, a row group at a time, without file placements."""
-    no_slots = SlotNumbers(of={0: np.full(capture.files.num_rows, -1, dtype=np.int32)})
-    return planned_operations(capture, survey, no_slots, with_known=capture.info.dependencies == "known")
+def items_of_ranks(
+    capture: Capture, ranks: Sequence[int], layers: LayerChoice, origin_ns: int, pacing: Pacing, compute: str
+) -> list[RankItems]:
+    """The items of each rank alone. The operations of small ranks are read once, and those of all `ranks` at once.
+
+    Raises: CaptureError when a rank has no training steps, or a part is damaged.
+    """
+    spans, slots, known = spans_by_rank(capture.spans, ranks), _no_slots(capture), capture.info.dependencies == "known"
+    found = []
+    for group in few_together(ranks, capture.stored_rows, HELD_OPERATIONS):
+        small = group if capture.stored_rows(group[0]) <= HELD_OPERATIONS else ()
+        held = planned_together(capture, small, layers, slots, with_known=known)
+        for rank in group:
+            planned: Callable[[], Iterable[Planned]]
+            operations: Mapping[int, int]
+            if rank in held:
+                planned = partial(list, own := held.pop(rank))
+                lanes = np.concatenate([_NO_LANES, *(batch.lane for _, batch in own)])
+                operations = dict(zip(*(each.tolist() for each in np.unique(lanes, return_counts=True)), strict=True))
+            else:
+                survey = survey_rank(capture, rank, layers)
+                planned = partial(planned_operations, capture, survey, slots, with_known=known)
+                operations = survey.lane_operations
+            batches = partial(_operations, planned)
+            model, waits, _ = _own_model(capture, rank, spans[rank], origin_ns, batches, for_items=bool(small))
+            counters = RankCounters(base=FIRST_RANK_COUNTER, lanes=tuple(operations))
+            dependencies = DependencyPass(model, operations, origin_ns, partial(_placed, model, waits))
+            ready = ready_rows(model, counters, pacing)
+            made = _lanes_of(CausalLanes(dependencies, counters, pacing), ready, planned())
+            found.append(
+                RankItems(
+                    lanes=[items for items, _ in made.values() if len(items)],
+                    script=script_rows(model, counters, pacing, compute, Meetings.none()),
+                    counters=counters.count,
+                    operations=sum(operations.values()),
+                    notes=RankNotes.of(model, waits),
+                )
+            )
+    return found
+
+
+def _operations(planned: Callable[[], Iterable[Planned]]) -> Iterator[OperationBatch]:
+    return (batch for _, batch in planned() if len(batch.lane))
+
+
+def _placed(model: LoopModel, waits: Intervals, batch: OperationBatch) -> OperationBatch:
+    """Operations of a rank, moved to the times of its model."""
+    return model.placed(batch_without(waits, batch))
+
+
+def _no_slots(capture: Capture) -> SlotNumbers:
+    """For operations without file placements."""
+    return SlotNumbers(of={0: np.full(capture.files.num_rows, -1, dtype=np.int32)})
 
 
 def _lanes_of(
-    steps: Steps,
-    rank: int,
-    counters: RankCounters,
-    pacing: Pacing,
-    planned: Iterator[tuple[np.ndarray, OperationBatch]],
+    causal: CausalLanes, ready: np.ndarray, planned: Iterable[Planned]
 ) -> dict[Hashable, tuple[np.ndarray, np.ndarray]]:
-    """As `io_lanes`, from the planned operations of the rank."""
-    causal = steps.lanes(rank, counters, pacing)
+    """As `io_lanes`, from the planned operations of the rank. `ready`: the items of its pipeline."""
     parts: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
     for rows, batch in planned:
         for lane, items, durations in causal.split(rows, batch):
@@ -384,6 +418,5 @@ def _lanes_of(
     for lane, made in sorted(parts.items()):
         items, durations = (np.concatenate(columns) for columns in zip(*made, strict=True))
         lanes[lane] = (items, durations)
-    ready = steps.pipeline(rank, counters, pacing)
     lanes["pipeline"] = (ready, np.zeros(len(ready), dtype=np.int64))
     return lanes

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Protocol, overload
 
 import numpy as np
@@ -16,6 +17,7 @@ import pyarrow as pa
 
 from dxt_replay.replay.engine.files import FileSlot
 from dxt_replay.replay.engine.items import BATCH_ITEMS, OPEN, RENAME, RING_BATCHES
+from dxt_replay.replay.plan.chosen_layers import LayerChoice
 from dxt_replay.replay.plan.pacing import LaneClock, Pacing
 from dxt_replay.replay.plan.plan_row import (
     BATCH_COLUMNS,
@@ -35,6 +37,7 @@ from dxt_replay.replay.plan.plan_row import (
 from dxt_replay.replay.plan.row_queue import RowQueue, SpillFile
 from dxt_replay.replay.plan.survey import SLOT_USE, RankSurvey
 from dxt_replay.replay.target.placement import Placements
+from dxt_replay.traces.few_together import few_together
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.schema import DEPENDENCY_COLUMNS, OPEN_FLAGS, SPAN_KINDS, codes
 from dxt_replay.traces.steps import step_at
@@ -46,6 +49,9 @@ PROCESS_ITEMS = 1 << 19
 _SEQUENTIAL = 1 << OPEN_FLAGS.index("sequential")
 
 LEAST_BATCH_ITEMS = 64
+
+_TOGETHER_OPERATIONS = 1 << 16
+"""Operations of small ranks whose rows are made at once."""
 
 _COLUMNS = (*BATCH_COLUMNS, "api", "offset", "step", "origin", "other_file_id", "open_flags")
 
@@ -132,7 +138,7 @@ class LaneSource:
         """Release buffers and temporary files."""
 
 
-_Planned = tuple[np.ndarray, OperationBatch]
+Planned = tuple[np.ndarray, OperationBatch]
 
 
 def batch_items_of(lanes: int) -> int:
@@ -219,22 +225,39 @@ class RankSource:
 
 def planned_operations(
     capture: Capture, survey: RankSurvey, slots: SlotNumbers, *, with_known: bool
-) -> Iterator[_Planned]:
+) -> Iterator[Planned]:
     """The replayed operations of a rank, a row group at a time: rows without due times, and what was recorded.
 
     with_known: with the dependency columns.
     """
     columns = [*_COLUMNS, *(DEPENDENCY_COLUMNS if with_known else ())]
     # `map` frees each row group before it reads the next; a generator frame would keep it for every rank.
-    return map(partial(_planned, survey, slots), capture.operations(survey.rank, columns=columns))
+    return map(partial(_planned, survey.layers, slots), capture.operations(survey.rank, columns=columns))
 
 
-def _planned(survey: RankSurvey, slots: SlotNumbers, batch: pa.RecordBatch) -> _Planned:
+def planned_together(
+    capture: Capture, ranks: Sequence[int], layers: LayerChoice, slots: SlotNumbers, *, with_known: bool
+) -> dict[int, list[Planned]]:
+    """As `planned_operations` of each of these ranks, held; the rows of many small row groups are made at once."""
+    columns = [*_COLUMNS, *(DEPENDENCY_COLUMNS if with_known else ())]
+    found: dict[int, list[Planned]] = {rank: [] for rank in ranks}
+    for read in few_together(capture.rank_operations(ranks, columns), lambda each: len(each[1]), _TOGETHER_OPERATIONS):
+        together = pa.Table.from_batches([batch for _, batch in read]).combine_chunks()
+        rows, operations = _planned(layers, slots, together)
+        recorded = np.cumsum([0, *(len(batch) for _, batch in read)])
+        limits = np.append(0, np.cumsum(layers.replayed(together)))[recorded].tolist()
+        for (rank, _), (begin, until) in zip(read, pairwise(limits), strict=True):
+            if begin < until:
+                found[rank].append((rows[begin:until], operations.part(slice(begin, until))))
+    return found
+
+
+def _planned(layers: LayerChoice, slots: SlotNumbers, batch: pa.RecordBatch | pa.Table) -> Planned:
     """The replayed operations of a row group: rows without due times, and what was recorded."""
-    mask = survey.layers.replayed(batch)
+    mask = layers.replayed(batch)
     operations = OperationBatch.of(batch, mask)
     api, origin = codes(batch, "api")[mask], codes(batch, "origin")[mask]
-    backend = survey.layers.backends(api, operations.file_id)
+    backend = layers.backends(api, operations.file_id)
     rows = operation_rows(
         op=operations.op,
         api=api,

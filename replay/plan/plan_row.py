@@ -13,7 +13,7 @@ row is made by `operation_rows`, `rows_of_each` or `rows_of_arrays` and is read 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 
 import numpy as np
@@ -219,6 +219,10 @@ class OperationBatch:
             for name in DEPENDENCY_COLUMNS:
                 known[name] = batch.column(name).cast(pa.int64()).fill_null(-1).to_numpy()[mask]
         return cls(op=codes(batch, "op")[mask], known=known, **columns)
+
+    def part(self, rows: slice) -> OperationBatch:
+        """Some of its operations, one after the other; their arrays are views."""
+        return OperationBatch(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})
 
 
 def rows_by_lane(lane: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:

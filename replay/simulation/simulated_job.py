@@ -7,17 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
-from dxt_replay.replay.causal.causal_items import Meetings, RankCounters, with_meetings
+from dxt_replay.replay.causal.causal_items import Meetings, with_meetings
 from dxt_replay.replay.causal.lane_events import CODES, KINDS, EventLane, Watch
-from dxt_replay.replay.causal.paced_ranks import meetings_of, rank_items
-from dxt_replay.replay.causal.rank_notes import RankNotes
+from dxt_replay.replay.causal.paced_ranks import RankItems, items_of_ranks, meetings_of
 from dxt_replay.replay.causal.training_loop import CHECKPOINT, COLLECTIVE, ENTRY, EVALUATION, FETCH
 from dxt_replay.replay.plan.chosen_layers import LayerChoice
 from dxt_replay.replay.plan.pacing import Pacing
 from dxt_replay.replay.plan.plan_row import NO_EVENT
-from dxt_replay.replay.plan.survey import spans_by_rank, survey_rank
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.store.reader import Capture
 
@@ -66,21 +63,6 @@ MAX_FILES = 1 << 31
 
 MAX_STEPS = 1 << 20
 """Most steps that are counted one by one; what lies beyond counts as outside of steps."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RankItems:
-    """The items of a recorded rank by itself, as if it were the only one.
-
-    lanes: the items of its I/O lanes and of its input pipeline (`PLAN_ROW`). script: those of its training thread,
-    without meetings. counters: how many counters it uses. operations: of all its lanes.
-    """
-
-    lanes: Sequence[np.ndarray]
-    script: np.ndarray
-    counters: int
-    operations: int
-    notes: RankNotes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -171,19 +153,7 @@ class Derivation:
     compute: str
 
     def __call__(self, ranks: Sequence[int]) -> list[RankItems]:
-        spans = spans_by_rank(self.capture.spans, ranks)
-        return [self._items(rank, spans[rank]) for rank in ranks]
-
-    def _items(self, rank: int, spans: pa.Table) -> RankItems:
-        survey = survey_rank(self.capture, rank, self.layers)
-        lanes, script, notes = rank_items(self.capture, survey, spans, self.origin_ns, self.pacing, self.compute)
-        return RankItems(
-            lanes=lanes,
-            script=script,
-            counters=RankCounters(base=0, lanes=survey.lanes).count,
-            operations=survey.operations,
-            notes=notes,
-        )
+        return items_of_ranks(self.capture, ranks, self.layers, self.origin_ns, self.pacing, self.compute)
 
 
 def simulated_job(capture: Capture, recorded: Sequence[RankItems], pacing: Pacing, compute_ns: int) -> SimulatedJob:

@@ -66,7 +66,7 @@ def source_state(rows: pa.Table, steps: Steps, rank: int) -> RankState:
 def _source_work(rows: pa.Table, batch: OperationBatch, model: LoopModel, origin_ns: int) -> tuple[RankWork, RankLoop]:
     """The operations of a rank and its loop."""
     loop = _with_evaluations_fetched(model.loop)
-    found = model.dependencies().dependencies(batch)
+    found = model.dependencies()(batch)
     follows, think_ns, held = _waits(batch, found, model, origin_ns)
     need = found["need"]
     feeds = np.where(need == NO_EVENT, NOTHING, fetch_numbers(loop)[need])

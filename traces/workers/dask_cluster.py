@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ def dask_workers(address: str) -> Iterator[Workers]:
     """
     try:
         from distributed import Client
+        from distributed.comm.addressing import get_address_host_port, parse_address
     except ImportError as error:
         raise MissingDependencyError("distributed", "--dask", "pip install 'dxt-replay[dask]'") from error
     # Its log prints a traceback for a scheduler that has gone; the command says it in a sentence.
@@ -41,6 +43,10 @@ def dask_workers(address: str) -> Iterator[Workers]:
             """Nothing: a client without a scheduler would wait for its answer once more, for 20 s."""
 
     try:
+        if parse_address(address)[0] == "tcp":
+            # A client waits without end for a server that waits for its words; a scheduler speaks first.
+            with socket.create_connection(get_address_host_port(address), ANSWER_S) as connection:
+                connection.recv(1)
         client = Closed(address, timeout=ANSWER_S, set_as_default=False)
     except (OSError, ValueError, TypeError, MemoryError) as error:  # MemoryError: another server's words as a length
         raise WorkerError(

@@ -263,12 +263,12 @@ def phases(loop: TrainingLoop, start_ns: np.ndarray) -> np.ndarray:
 
 def _rank_reads(capture: Capture, rank: int, steps: Steps, layers: LayerChoice) -> RankReads:
     model = steps.models[rank]
-    loop, reader = model.loop, model.dependencies()
+    loop, dependencies = model.loop, model.dependencies()
     found = _Collected(model)
     for batch, mine, rows in rank_rows(capture, rank, layers):
         operations = steps.placed(rank, rows)
         offset, api = batch.column("offset").to_numpy()[mine], codes(batch, "api")[mine]
-        found.add(operations, reader.dependencies(operations)["need"], offset, api)
+        found.add(operations, dependencies(operations)["need"], offset, api)
     lane, file_id, offset, length, start_ns, end_ns, fetch = _stacked(found.reads, 7)
     evaluated = np.array([_for_evaluations(path) for path in capture.paths()], dtype=bool)
     is_training = _training(loop, steps.spans[rank]) & ~_only(evaluated[file_id], fetch, len(loop.fetches))

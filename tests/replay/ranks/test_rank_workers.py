@@ -5,8 +5,10 @@ import signal
 import subprocess
 import sys
 from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -162,6 +164,19 @@ def test_where_no_scheduler_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dxt_replay.traces.workers.dask_cluster.ANSWER_S", 0.1)
     with ExitStack() as stack, pytest.raises(WorkerError, match=r"--dask tcp://127.0.0.1:1: no scheduler of Dask"):
         stack.enter_context(dask_workers("tcp://127.0.0.1:1"))
+
+
+def test_a_server_that_waits_for_words_is_no_scheduler(capture: Capture) -> None:
+    pytest.importorskip("distributed", reason="the extra [dask] is not installed")
+    command = [sys.executable, "-m", "dxt_replay.replay.commands.main", "summary", str(capture.path), "--dask"]
+    server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    address = f"tcp://127.0.0.1:{server.server_port}"
+    done = subprocess.run([*command, address], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    server.shutdown()
+    server.server_close()
+    assert done.returncode != 0
+    assert f"--dask {address}: no scheduler of Dask answers there" in done.stderr
 
 
 @pytest.mark.parametrize(
