@@ -246,6 +246,7 @@ MAY_IMPORT = {
         "replay.doctor",
         "profiler_merge.recorder",
         "replay.engine",
+        "replay.objects",
         "replay.ranks",
         "replay.regression",
         "replay.target",

@@ -82,7 +82,7 @@ def test_something_that_is_broken_is_status_1_and_comes_first(
     monkeypatch.setattr("dxt_replay.replay.doctor.examination.examine", lambda _: broken)
     assert main(["doctor"]) == 1
     text = capsys.readouterr().out
-    assert text.startswith("failed: 1 thing")
+    assert text.startswith("failed: 1 check found")
     assert "library: load another" in text
 
 
