@@ -81,6 +81,7 @@ class Op:
     follows_end: bool | None = None
     ready_ns: int | None = None
     other_file_id: int | None = None
+    open_flags: int | None = None
 
 
 def read(file_id: int, **columns: Any) -> Op:
@@ -202,7 +203,7 @@ def ops_table(ops: Iterable[Op]) -> pa.Table:
     columns["op"] = _codes([row.op for row in rows], OPS)
     columns["api"] = _codes([row.api for row in rows], APIS)
     columns["origin"] = _codes([row.origin for row in rows], ORIGINS)
-    for name in ("due_ns", "result", "feeds", "follows", "ready_ns", "other_file_id"):
+    for name in ("due_ns", "result", "feeds", "follows", "ready_ns", "other_file_id", "open_flags"):
         columns[name] = [getattr(row, name) for row in rows]
     columns["follows_end"] = [None if row.follows is None else bool(row.follows_end) for row in rows]
     columns["offset"][[row.op == "rename" for row in rows]] = -1

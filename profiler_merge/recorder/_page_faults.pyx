@@ -209,7 +209,8 @@ cdef class FaultDecoder:
         place = bisect_right(mine[0], begin)
         mine[0].insert(place, begin)
         mine[1].insert(place, (begin + length, offset, number))
-        self._note(time, time, offset, length, pid, tid, number, 3 if protection & PROT_WRITE and pid in self.torch else 2)
+        kind = 3 if protection & PROT_WRITE and pid in self.torch else 2
+        self._note(time, time, offset, length, pid, tid, number, kind)
 
     cdef _fault(self, int32_t pid, int32_t tid, uint64_t time, uint64_t address, uint64_t event):
         mine = self.mappings.get(pid)

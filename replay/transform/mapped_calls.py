@@ -10,7 +10,7 @@ from dxt_replay.replay.transform.rank_work import TRANSFORMED, RankWork
 from dxt_replay.replay.transform.read_data import RequestCost
 from dxt_replay.replay.transform.transfer_size import with_transfer_size
 from dxt_replay.traces.errors import UsageError
-from dxt_replay.traces.schema import APIS, READ, codes
+from dxt_replay.traces.schema import APIS, OPEN_FLAGS, READ, codes
 from dxt_replay.traces.store.reader import Capture
 
 CALL_BYTES = 1 << 20
@@ -22,6 +22,7 @@ EAGERLY = (
 )
 """What a change to calls assumes."""
 
+_SEQUENTIAL = np.int16(1 << OPEN_FLAGS.index("sequential"))
 _POSIX, _MMAP = APIS.index("POSIX"), APIS.index("MMAP")
 
 
@@ -42,6 +43,8 @@ def with_calls(work: RankWork, cost: RequestCost) -> RankWork:
         work,
         api=np.where(mapped, _POSIX, work.api).astype(work.api.dtype),
         origin=np.where(mapped, TRANSFORMED, work.origin).astype(work.origin.dtype),
+        # PyTorch announces sequential reads of files that it maps, and of no others.
+        open_flags=np.where(work.open_flags < 0, work.open_flags, work.open_flags & ~_SEQUENTIAL),
         think_ns=work.think_ns + _left_behind(work, gone),
     )
     return with_transfer_size(work.rows(~gone), mapped[~gone], CALL_BYTES, cost)

@@ -51,3 +51,9 @@ def test_other_operations_stay_as_they_are() -> None:
     found = with_calls(before, COST)
     assert requests(found) == requests(before)
     assert found.origin.tolist() == [TRACED, TRACED, TRANSFORMED]
+
+
+def test_eager_reads_are_not_announced() -> None:
+    before = mapped(work([(0, 0, 0, 0), (0, 1, 0, 0), (0, 0, 0, PAGE)]), opens=(0, 1), calls=(0, 1))
+    found = with_calls(replace(before, open_flags=np.array([1 | 256, -1, -1], dtype=np.int16)), COST)
+    assert found.open_flags.tolist() == [1, -1, -1]

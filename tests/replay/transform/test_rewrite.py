@@ -13,10 +13,10 @@ from dxt_replay import compare, open_capture, run, stage, transform
 from dxt_replay.replay.transform.result import Transformed
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.measures.span_times import computed_in_loops
-from dxt_replay.traces.schema import ORIGINS, READ, WRITE, codes
+from dxt_replay.traces.schema import OPS, ORIGINS, READ, WRITE, codes
 from dxt_replay.traces.store.reader import Capture
 from tests import simulated_application, simulated_loader
-from tests.capture_builder import Span, build_capture, lanes_table, read, write
+from tests.capture_builder import Op, Span, build_capture, lanes_table, read, write
 from tests.simulated_application import MS, READ_BYTES, US, Application, Recorded, Storage
 from tests.simulated_loader import Loader
 
@@ -291,3 +291,16 @@ def test_what_is_written_after_training_waits_for_the_end_of_training(tmp_path: 
         written = table.filter(pa.array(codes(table, "op") == WRITE))["start_ns"].to_numpy()
         assert len(written)
         assert (written - each.spans["end_ns"].to_numpy().max() == 3 * MS).all()
+
+
+@pytest.mark.parametrize(
+    "changes", [{"compute_speed": 2.0}, {"ranks": 2, "weak": True, "compute_speed": 2.0}, {"ranks": 2, "weak": True}]
+)
+def test_opens_keep_their_flags(tmp_path: Path, changes: dict[str, Any]) -> None:
+    run = simulated_application.run(AHEAD, FAST)
+    begin_ns = min(each.start_ns for each in run.ops)
+    opens = [Op("open", 0, offset=-1, start_ns=begin_ns, end_ns=begin_ns, open_flags=flags) for flags in (257, None, 1)]
+    capture = build_capture(tmp_path, files=FILES, ops=[*opens, *run.ops], spans=run.spans)
+    found = rows(changed(capture, **changes)[1])
+    of_opens = found.filter(pa.array(codes(found, "op") == OPS.index("open")))["open_flags"].to_pylist()
+    assert of_opens == [257, None, 1] * changes.get("ranks", 1)
