@@ -35,7 +35,7 @@ from dxt_replay.replay.target.path_columns import (
 from dxt_replay.replay.target.placement import OWN_ROOT_ID_CHARS, TWIN_ROOT, PathMap, Placements, place
 from dxt_replay.replay.target.twin_files import CREATED_ROLE, READ_ROLE, ROLES, TwinFiles
 from dxt_replay.traces.file_rows import object_folders
-from dxt_replay.traces.schema import FORMATS, OPS, READ, TRACED, WRITE, codes
+from dxt_replay.traces.schema import APIS, FORMATS, OPS, READ, REFUSED, TRACED, WRITE, codes
 from dxt_replay.traces.store.reader import Capture
 
 DELETE, OPEN, RENAME, STAT = (OPS.index(op) for op in ("delete", "open", "rename", "stat"))
@@ -89,7 +89,7 @@ def file_use(capture: Capture) -> FileUse:
     touched, read, written, deleted, renamed, new, looked_at = np.zeros((7, count), dtype=bool)
     end = np.zeros(count, dtype=np.int64)
     for rank in capture.whole.ranks:
-        used = capture.whole.usage(rank)
+        used = _moved(capture.whole, rank)
         file_id, last = used["file_id"].to_numpy(), used["reach"].to_numpy()
         op = codes(used, "op")
         looked_at[file_id[(op == STAT) & (codes(used, "origin") == TRACED)]] = True
@@ -111,7 +111,7 @@ def file_use(capture: Capture) -> FileUse:
     read |= deleted & ~written  # it must be there
     written |= deleted
     for rank in capture.ranks:
-        used = capture.usage(rank)
+        used = _moved(capture, rank)
         touched[used["file_id"].to_numpy()] = True
         touched[used["other_file_id"].filter(pc.greater_equal(used["other_file_id"], 0)).to_numpy()] = True
     size = capture.files["size"].to_numpy()
@@ -125,13 +125,20 @@ def file_use(capture: Capture) -> FileUse:
     )
 
 
+def _moved(capture: Capture, rank: int) -> pa.Table:
+    """`capture.usage(rank)` without what an object store refused: no file has to be there for that."""
+    used = capture.usage(rank)
+    return used.filter(pc.not_equal(used["api"], APIS[REFUSED]))
+
+
 def _first_times(capture: Capture, files: int) -> dict[int, np.ndarray]:
     """int64[files] for READ, WRITE, OPEN, STAT and RENAME: time of the first such operation of any rank on a file.
 
     In ns from the job's start; the largest int64 for none. RENAME: when another file is first renamed to it.
     """
     first = {kind: np.full(files, np.iinfo(np.int64).max) for kind in (READ, WRITE, OPEN, STAT, RENAME)}
-    for batch in capture.operations(columns=["op", "file_id", "other_file_id", "start_ns"]):
+    for rows in capture.operations(columns=["op", "api", "file_id", "other_file_id", "start_ns"]):
+        batch = rows.filter(pc.not_equal(rows["api"], APIS[REFUSED]))
         op, file_id = codes(batch, "op"), batch.column("file_id").to_numpy()
         start_ns, new_name = batch.column("start_ns").to_numpy(), batch.column("other_file_id").fill_null(-1).to_numpy()
         for kind, times in first.items():

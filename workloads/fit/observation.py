@@ -24,7 +24,7 @@ from dxt_replay.replay.plan.survey import spans_by_rank
 from dxt_replay.replay.ranks.comm import Solo
 from dxt_replay.replay.run.context import choose_layers_together, derive_context
 from dxt_replay.traces.part import Part
-from dxt_replay.traces.schema import OPS, READ, SPAN_KINDS, WRITE, codes
+from dxt_replay.traces.schema import APIS, OPS, READ, SPAN_KINDS, WRITE, codes
 from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.store.reader import Capture
 
@@ -222,7 +222,7 @@ def _uses(capture: Capture, layers: LayerChoice) -> Uses:
     total = _added_up(np.concatenate((total, *parts)))
     rest, file_id = np.divmod(total[:, 0], files)
     rest, phase = np.divmod(rest, 4)
-    op, api = np.divmod(rest, 8)
+    op, api = np.divmod(rest, len(APIS))
     return Uses(
         file_id=file_id,
         op=op,
@@ -237,7 +237,7 @@ def _uses(capture: Capture, layers: LayerChoice) -> Uses:
 def _counted(batch: pa.RecordBatch, chosen: np.ndarray, loop: TrainingLoop, files: int) -> np.ndarray:
     """int64 (k, 4): key of a file, operation, interface and phase; operations; bytes; 0."""
     phase = phases(loop, batch.column("start_ns").to_numpy()[chosen])
-    key = (codes(batch, "op")[chosen].astype(np.int64) * 8 + codes(batch, "api")[chosen]) * 4 + phase
+    key = (codes(batch, "op")[chosen].astype(np.int64) * len(APIS) + codes(batch, "api")[chosen]) * 4 + phase
     key = key * files + batch.column("file_id").to_numpy()[chosen]
     length = batch.column("length").to_numpy()[chosen]
     return _added_up(np.stack((key, np.ones_like(key), length, np.zeros_like(key)), axis=1))

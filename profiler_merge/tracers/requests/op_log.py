@@ -100,6 +100,7 @@ def _request(fields: dict[str, str]) -> LoggedRequest | None:
         received=moved if name.startswith("GET") else 0,
         size=moved if name in ("HEAD", "STAT", "GET") and not failed else None,
         first_byte_ns=_time_ns(fields["first_byte"]) if fields["first_byte"] and name != "PUT" else None,
+        status=0 if failed else None,
     )  # fmt: skip
 
 

@@ -141,7 +141,7 @@ class RequestRows:
             file = self._number(path)
             moves = op in (READ, WRITE)
             status = _known(request.status)
-            length = (request.length or 0) if moves and (0 < status < LEAST_REFUSED or status == UNKNOWN) else 0
+            length = (request.length or 0) if moves and status < LEAST_REFUSED else 0
             offset = offsets.get(id(request), _known(request.offset)) if moves else UNKNOWN
             self._note_size(file, max(request.size or 0, offset + length if moves and length else 0))
             first_ns = UNKNOWN if request.first_byte_ns is None else request.first_byte_ns - request.start_ns
@@ -180,8 +180,8 @@ class RequestRows:
 
 
 def is_refused(rows: np.ndarray) -> np.ndarray:
-    """Which reads and writes (`REQUEST_ROW`) the store refused, bool (n,)."""
-    failed = (rows["status"] == 0) | (rows["status"] >= LEAST_REFUSED)
+    """Which reads and writes (`REQUEST_ROW`) the store refused, bool (n,). What broke off after some bytes is a read."""
+    failed = ((rows["status"] == 0) & (rows["length"] == 0)) | (rows["status"] >= LEAST_REFUSED)
     found: np.ndarray = failed & np.isin(rows["op"], (READ, WRITE))
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import stat as stat_modes
 import zlib
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dxt_replay.replay.target.data_set import file_use
 from dxt_replay.replay.target.manifest import CREATED_BY_RUN, MANIFEST_NAME, WHOLE
 from dxt_replay.replay.target.placement import TWIN_ROOT, parse_map
 from dxt_replay.replay.target.stage import check_staged, stage, unstage
@@ -308,3 +310,11 @@ def test_modes_follow_the_umask(capture: Capture, target: Path) -> None:
     modes = {stat_modes.S_IMODE(path.stat().st_mode) for path in target.rglob("*")}
     assert modes == {0o640, 0o750}
     assert stat_modes.S_IMODE((target / MANIFEST_NAME).stat().st_mode) == 0o640
+
+
+def test_an_object_that_a_store_refused_before_the_job_put_it_is_not_staged(tmp_path: Path) -> None:
+    asked = dataclasses.replace(read(0, length=0, start_ns=0, end_ns=10), api="S3_REFUSED")
+    put = dataclasses.replace(write(0, length=1 << 20, start_ns=20, end_ns=30), api="S3")
+    found = file_use(build_capture(tmp_path / "job.capture", files=["s3://bucket/key"], ops=[asked, put]))
+    assert not found.read.any()
+    assert found.created.all()
