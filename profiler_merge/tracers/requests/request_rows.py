@@ -180,7 +180,7 @@ class RequestRows:
 
 
 def is_refused(rows: np.ndarray) -> np.ndarray:
-    """Which reads and writes (`REQUEST_ROW`) the store refused, bool (n,). What broke off after some bytes is a read."""
+    """Which reads and writes (`REQUEST_ROW`) the store refused, bool (n,); none that broke off after some bytes."""
     failed = ((rows["status"] == 0) & (rows["length"] == 0)) | (rows["status"] >= LEAST_REFUSED)
     found: np.ndarray = failed & np.isin(rows["op"], (READ, WRITE))
     return found

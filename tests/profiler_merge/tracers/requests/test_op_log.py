@@ -57,7 +57,9 @@ def test_a_log_of_s3dlio_becomes_a_capture(packed, tmp_path: Path, monkeypatch) 
     ]
     assert rows[1]["start_ns"] - rows[0]["start_ns"] == 999_999_999
     assert rows[1]["end_ns"] - rows[1]["start_ns"] == 250_000_007
-    assert all(row["status"] is None and row["connection"] is None for row in rows)
+    assert [row["status"] for row in rows] == [None, None, None, 0, None]
+    assert [row["api"] for row in rows] == ["S3", "S3", "S3", "S3_REFUSED", "S3"]
+    assert all(row["connection"] is None for row in rows)
     assert any("file:// left out" in text for text in capture.info.warnings)
     assert any("without an offset" in text for text in capture.info.warnings)
 
