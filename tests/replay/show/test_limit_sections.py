@@ -31,7 +31,7 @@ LIMIT = StorageLimit(
 def test_the_sentence_has_both_times_and_both_utilisations() -> None:
     assert limit_text(LIMIT) == (
         "Storage limits this training by 25.0 %: with infinitely fast storage it would take 3.000 s instead of "
-        "4.000 s; compute takes 60.0 % of the loop, then 80.0 %."
+        "4.000 s, and compute 80.0 % of the loop instead of 60.0 %."
     )
     assert limit_text(replace(LIMIT, utilisation_pct=None)).endswith("instead of 4.000 s.")
     assert limit_text(replace(LIMIT, fastest_ns=LIMIT.model_ns)).startswith("Storage does not limit this training: ")
