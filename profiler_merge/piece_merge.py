@@ -17,7 +17,7 @@ from dxt_replay.profiler_merge.clocks.worker_clock import align_worker
 from dxt_replay.profiler_merge.darshan.job_logs import ProcessLog, process_id
 from dxt_replay.profiler_merge.darshan.log import DarshanLog
 from dxt_replay.profiler_merge.darshan.rank_segments import RankSegments, SegmentBatch
-from dxt_replay.profiler_merge.darshan.spilled import is_spilled, keep_freed_memory
+from dxt_replay.profiler_merge.darshan.spilled import is_spilled, keep_freed_memory, return_freed_memory
 from dxt_replay.profiler_merge.file_notes import NO_FILE, FileNotes, KnownFiles
 from dxt_replay.profiler_merge.job_pieces import JobSetting, RankPiece
 from dxt_replay.profiler_merge.lane_facts import WORKER, LaneFacts, lane_rows
@@ -31,6 +31,10 @@ from dxt_replay.profiler_merge.stretch_rows import RowsInStretches
 from dxt_replay.traces.record_id import record_id
 from dxt_replay.traces.schema import RankClock
 from dxt_replay.traces.store.lanes import lanes_in
+
+_KEPT_STRETCHES = 16
+"""Stretches of a rank after which freed memory returns to the system: the C library keeps 7 bytes an operation between
+blocks in use."""
 
 
 class OpenedJob:
@@ -148,7 +152,7 @@ class _Merging:
         stretches = self._rows.columns_in_stretches(
             process, batch, alignment, self._setting.working, self._setting.options.stretch_rows
         )
-        for columns in stretches:
+        for number, columns in enumerate(stretches, 1):
             yield RankRows(
                 ranks=batch.ranks,
                 columns=in_start_order(columns),
@@ -158,6 +162,8 @@ class _Merging:
                 lanes=_lanes(columns, [(process, batch)] * (1 + int(columns["lane"].max(initial=-1)))),
             )
             clock, warnings = [], []
+            if number % _KEPT_STRETCHES == 0:
+                return_freed_memory()
 
     def _rows_of(self, parts: list[tuple[ProcessLog, SegmentBatch]]) -> RankRows:
         """The rows of a rank, or of several similar ones, by rank and start, with its clock; also notes file counts."""

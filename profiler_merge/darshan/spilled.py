@@ -100,6 +100,12 @@ def keep_freed_memory() -> None:
         pa.set_memory_pool(pa.system_memory_pool())
 
 
+def return_freed_memory() -> None:
+    """Return freed memory to the system if the C library keeps it (glibc)."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def chunks(rows: int, size: int = CHUNK_ROWS) -> Iterator[slice]:
     """The rows of a column in order, at most `size` at a time."""
     return (slice(begin, min(begin + size, rows)) for begin in range(0, rows, size))
