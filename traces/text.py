@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 
@@ -27,10 +28,8 @@ def program_of(command: str) -> str:
     words = command.split()
     if not words or not Path(words[0]).name.startswith("python"):
         return words[0] if words else ""
-    for place, word in enumerate(words[1:], 1):
-        if word in ("-m", "-c"):
-            return " ".join(words[place + 1 : place + 2])
-        if not word.startswith("-"):
+    for before, word in pairwise(words):
+        if before in ("-m", "-c") or not word.startswith("-") and before not in ("-W", "-X"):
             return word
     return words[0]
 

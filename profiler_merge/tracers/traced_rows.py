@@ -53,9 +53,9 @@ class TracedRows:
         Raises: ValueError for an impossible one."""
         if not (-1 <= row[5] < _MOST and 0 <= row[6] < _MOST and 0 <= row[7] <= row[8] < _MOST):
             raise ValueError(row)
-        self._pending.append(row)
         if len(self._pending) >= BLOCK_ROWS:
             self._flush()
+        self._pending.append(row)
         return self._flushed + len(self._pending) - 1
 
     def add_open_flags(self, number: int, flags: int) -> None:

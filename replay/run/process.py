@@ -201,7 +201,7 @@ class ReplayProcess:
         model = () if self.paced is None else self.paced.steps.warnings
         refused = max((survey.layers.files.refused for survey in self.surveys), default=0)
         if refused:
-            notes[f"{format_counted(refused, 'request')} that the job's store refused moved nothing: left out"] = None
+            notes[f"the job's store refused {format_counted(refused, 'request')}: such requests are left out"] = None
         return (*((turns,) if self.files.turns else ()), *notes, *model, *self.files.close_warnings)
 
     @property

@@ -268,7 +268,7 @@ for key in ("data/1.bin", "data/2.bin", "data/none.bin"):
     capsys.readouterr()
     assert main(["run", "run.capture", "--target", target, "--pace", "none", "-o", "replay.capture", "--json"]) == 0
     warnings = json.loads(capsys.readouterr().out)["warnings"]
-    assert warnings == ["2 requests that the job's store refused moved nothing: left out"]
+    assert warnings == ["the job's store refused 2 requests: such requests are left out"]
     assert [each.key.rpartition("/")[2] for each in server.of_replay("GET")] == ["2.bin"]
     assert main(["compare", "run.capture", "replay.capture"]) == 0
 
