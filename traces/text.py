@@ -29,7 +29,7 @@ def program_of(command: str) -> str:
     if not words or not Path(words[0]).name.startswith("python"):
         return words[0] if words else ""
     for before, word in pairwise(words):
-        if before in ("-m", "-c") or not word.startswith("-") and before not in ("-W", "-X"):
+        if before in ("-m", "-c") or (not word.startswith("-") and before not in ("-W", "-X")):
             return word
     return words[0]
 

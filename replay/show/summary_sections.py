@@ -201,7 +201,8 @@ def limit_text(limit: StorageLimit) -> str:
         return f"{found}; compute takes {used:.1f} % of the loop." if used is not None else f"{found}."
     found = f"Storage limits this training by {pct:.1f} %: with infinitely fast storage it would take "
     found += f"{format_duration(limit.recorded_ns - limit.saved_ns)} instead of {now}"
-    return f"{found}, and compute {then:.1f} % of the loop instead of {used:.1f} %." if used is not None else f"{found}."
+    computes = "" if used is None else f", and compute {then:.1f} % of the loop instead of {used:.1f} %"
+    return f"{found}{computes}."
 
 
 def _gain_text(gain_s: float, pct: float, of: str) -> str:
