@@ -4,8 +4,10 @@
 Then it runs on slow storage, mapped and eagerly, which is the truth. There its capture is replayed with the pace
 `steps`, and the capture that `transform --mapped read` makes of it. Compared is the time of the training loop.
 
-    python -m benchmarks.mapped_prediction --python VENV/bin/python [--with TRACER] [--only DATA ...] [--repeat N]
-        [--target DIR] [--json]
+    python -m benchmarks.mapped_prediction --python VENV/bin/python [--with TRACER] [--only DATA ...]
+        [--storage STORAGE ...] [--recorded-on STORAGE] [--repeat N] [--target DIR] [--json]
+
+A storage is `fast` (the target), microseconds that each FUSE request takes, or `device` (the target at 12 MiB/s).
 
 The interpreter needs torch, numpy, safetensors and datasets. Needs root, FUSE and the block I/O controller.
 """
@@ -31,7 +33,8 @@ from benchmarks.slowed_storage import delayed, run_command, run_in, throttled
 from dxt_replay.traces.store.reader import open_capture
 
 DATA = ("tokens", "tensors", "arrow")
-DELAYS_US = (3_000, 15_000)
+STORAGES = ("3000", "15000", "device")
+"""Those that are predicted if none is chosen."""
 BYTES_PER_S = 12 << 20
 LIMIT_PCT = 15.0
 """Largest error of the predicted time, per cent."""
@@ -49,7 +52,9 @@ class _Jobs:
         drop(self.files)
         self.captures = {True: folder / "mapped.capture", False: folder / "eager.capture"}
         output, tracer = str(self.captures[True]), arguments.tracer
-        run_command("record", "--with", tracer, "-o", output, "--", *self._command(self.files, mapped=True))
+        with slow(arguments.recorded_on, self.files) as (files, procs):
+            command = self._command(files, mapped=True)
+            run_command("record", "--with", tracer, "-o", output, "--", *command, procs=procs)
         run_command("transform", output, "--mapped", "read", "-o", str(self.captures[False]))
 
     def _command(self, files: Path, *, mapped: bool, write: bool = False) -> list[str]:
@@ -84,8 +89,10 @@ class _Jobs:
 
 @contextmanager
 def slow(storage: str, folder: Path) -> Iterator[tuple[Path, Path | None]]:
-    """`folder` on a storage of this name (microseconds a call, or `device`), and the control group to join."""
-    if storage == "device":
+    """`folder` on a storage of this name (see above), and the control group to join."""
+    if storage == "fast":
+        yield folder, None
+    elif storage == "device":
         with throttled(folder, BYTES_PER_S) as procs:
             yield folder, procs
     else:
@@ -108,7 +115,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     for data in arguments.only or DATA:
         with tempfile.TemporaryDirectory(prefix="dxt-replay-mapped-", dir=arguments.target) as scratch:
             jobs = _Jobs(data, arguments, Path(scratch))
-            for storage in (*map(str, DELAYS_US), "device"):
+            for storage in arguments.storage:
                 found: dict[str, list[float]] = {}
                 for _ in range(arguments.repeat):
                     for mapped, name in ((True, "mapped"), (False, "eager")):
@@ -133,6 +140,8 @@ def main() -> None:
     parser.add_argument("--python", required=True)
     parser.add_argument("--with", dest="tracer", default="darshan")
     parser.add_argument("--only", nargs="*", choices=DATA)
+    parser.add_argument("--storage", nargs="*", default=STORAGES)
+    parser.add_argument("--recorded-on", default="fast", metavar="STORAGE")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--target", type=Path)
     parser.add_argument("--json", action="store_true")
