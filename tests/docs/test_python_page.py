@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 import dxt_replay
 from dxt_replay.profiler_merge.analysis.tables import TABLES
 from dxt_replay.replay.options.choices import RunChoices
