@@ -53,9 +53,12 @@ def _result(comparison: Comparison) -> list[str]:
 
 def _workload(comparison: Comparison) -> Section:
     workload = comparison.workload
+    moved = [workload.bytes[side] for side in ("source", "replay")]
+    # Rounded figures of different totals may look alike.
+    alike = moved[0] != moved[1] and format_bytes(moved[0]) == format_bytes(moved[1])
     rows = [
         (name, *(text(getattr(workload, name)[side]) for side in ("source", "replay")), _equal(comparison, name))
-        for name, text in (("operations", format_count), ("bytes", format_bytes))
+        for name, text in (("operations", format_count), ("bytes", _exact_bytes if alike else format_bytes))
     ]
     files = comparison.similarity.factors["files"]
     counts = (format_count(int(count)) for count in (files.source, files.replay))
@@ -68,6 +71,10 @@ def _workload(comparison: Comparison) -> Section:
     verdict = {"pass": "passed", "fail": "FAILED", "skipped": "not judged"}[workload.verdict]
     title = f"Workload: what the replayer is responsible for ({verdict})"
     return Section(title=title, columns=("", "recorded", "replayed", ""), rows=tuple(rows))
+
+
+def _exact_bytes(number: int) -> str:
+    return f"{format_count(number)} B"
 
 
 def _equal(comparison: Comparison, name: str) -> str:
