@@ -100,13 +100,13 @@ survey-logs:  ## merge every Darshan log below LOGS=DIR, and list traced, rebuil
 	$(PYTHON) -m benchmarks.log_survey $(LOGS)
 
 pictures:  ## draw docs/pictures from the bundled recordings and the tables of the pages
-	PYTHONPATH=. $(PYTHON) docs/write_pictures.py
+	PYTHONPATH=src:. $(PYTHON) docs/write_pictures.py
 
 words:  ## count the words of the pages by kind
-	PYTHONPATH=. $(PYTHON) docs/count_words.py
+	PYTHONPATH=src:. $(PYTHON) docs/count_words.py
 
-schemas:  ## write dxt_replay/schemas/*.json from the types of the results, with the descriptions that they have; three minutes
-	PYTHONPATH=. $(PYTHON) docs/write_schemas.py
+schemas:  ## write src/dxt_replay/schemas/*.json from the types of the results, with the descriptions that they have; three minutes
+	PYTHONPATH=src:. $(PYTHON) docs/write_schemas.py
 
 docs:  ## build the site into docs/_build; warnings are errors; needs docs/requirements.txt
 	$(PYTHON) -m sphinx --fail-on-warning --keep-going --nitpicky --quiet -b html docs docs/_build

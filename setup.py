@@ -1,4 +1,4 @@
-"""Declares the compiled cores; all else is in setup.cfg. The folders of the tree are linked below `dxt_replay/`.
+"""Declares the compiled cores; all else is in setup.cfg. The folders of the tree are linked below `src/dxt_replay/`.
 
 No core has another form: without a compiler for C and C++ the installation fails.
 """
@@ -21,7 +21,7 @@ MEMORYVIEW = "dxt_replay.traces._memoryview"
 
 
 def core(name: str) -> Extension:
-    source = name.replace(".", "/") + (".c" if name == MEMORYVIEW else ".pyx")
+    source = "src/" + name.replace(".", "/") + (".c" if name == MEMORYVIEW else ".pyx")
     return Extension(
         name,
         [source],
@@ -49,7 +49,8 @@ setup(
     },
     long_description=readme(),
     long_description_content_type="text/markdown",
-    packages=find_packages(include=["dxt_replay*"]),
+    package_dir={"": "src"},
+    packages=find_packages("src"),
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if STABLE_ABI else {},
     ext_modules=cythonize(
         [
@@ -66,6 +67,7 @@ setup(
             core("dxt_replay.profiler_merge.recorder._page_faults"),
         ],
         shared_utility_qualified_name=MEMORYVIEW,
+        include_path=["src"],
         compiler_directives={"language_level": "3"},
     ),
 )

@@ -25,7 +25,7 @@ from dxt_replay.replay.show.glossary import explained
 from dxt_replay.traces.text import unit_of
 from dxt_replay.workloads.keys import KEYS, NOT_FOLLOWED, SPELLINGS
 
-SCHEMAS = Path(__file__).resolve().parent.parent / "dxt_replay" / "schemas"
+SCHEMAS = Path(__file__).resolve().parent.parent / "src" / "dxt_replay" / "schemas"
 MADE_BY_CALLERS = {"Thresholds", "Workers"}
 """Classes that a caller makes; the others are results, or dictionaries of keywords."""
 

@@ -21,7 +21,7 @@ from dxt_replay.profiler_merge.analysis.tables import COLUMNS, TABLES
 from dxt_replay.replay.commands.json_output import OUTPUT_SCHEMA_VERSION
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDER = ROOT / "dxt_replay" / "schemas"
+FOLDER = ROOT / "src" / "dxt_replay" / "schemas"
 Schema = dict[str, Any]
 
 RESULTS = {

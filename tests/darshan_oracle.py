@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.places import ROOT, SHARED
+from tests.places import PYTHON_PATH, SHARED
 
 COUNTER_MODULES = ("POSIX", "MPI-IO", "STDIO", "H5F", "H5D", "PNETCDF_FILE", "PNETCDF_VAR", "DFS", "DAOS")
 
@@ -52,7 +52,7 @@ def read_all(logs: Sequence[Path]) -> dict[Path, Mapping[str, np.ndarray] | str]
         todo = list(logs)
         while todo:
             command = [sys.executable, __file__, folder, *map(str, todo)]
-            environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+            environment = {**os.environ, "PYTHONPATH": PYTHON_PATH}
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env=environment)
             for number in range(len(todo)):
                 result = Path(folder, f"{number}.npz")

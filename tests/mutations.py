@@ -112,7 +112,7 @@ def mutated(module: str, copy: Path, count: int, seed: int) -> tuple[int, list[s
 
 def call(copy: Path, *arguments: str) -> None:
     """cosmic-ray in the copy, whose packages stand before any that is installed."""
-    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONPATH": f"{copy}/src:{copy}", "PYTHONDONTWRITEBYTECODE": "1"}
     subprocess.run([sys.executable, "-m", "cosmic_ray.cli", *arguments], cwd=copy, check=True, env=environment)
 
 

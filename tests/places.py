@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGE = ROOT / "dxt_replay"
+PACKAGE = ROOT / "src" / "dxt_replay"
 """The installed package: links to the folders of a checkout, real folders in a source archive."""
+
+PYTHON_PATH = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
+"""PYTHONPATH of a process that imports this checkout's package and its tests, whatever is installed."""
 
 SHARED = ROOT.parent / "shared"
 CAPTURES = SHARED / "captures"

@@ -1,4 +1,4 @@
-"""Holds what commands print to dxt_replay/schemas."""
+"""Holds what commands print to src/dxt_replay/schemas."""
 
 from __future__ import annotations
 

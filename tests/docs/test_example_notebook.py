@@ -11,7 +11,7 @@ EXAMPLE = ROOT / "docs" / "example_notebook.py"
 
 
 def test_the_example_merges_looks_stages_replays_and_compares(tmp_path: Path) -> None:
-    (tmp_path / "dxt_replay").symlink_to(ROOT / "dxt_replay")
+    (tmp_path / "dxt_replay").symlink_to(ROOT / "src" / "dxt_replay")
     done = subprocess.run(
         [sys.executable, str(EXAMPLE)],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False,

@@ -12,7 +12,7 @@ import pytest
 
 import dxt_replay
 from dxt_replay.profiler_merge.analysis.tables import TABLES
-from tests.places import ROOT, recorded
+from tests.places import PYTHON_PATH, ROOT, recorded
 from tests.schemas import FOLDER, NAMES, check, closed, schema
 
 
@@ -95,7 +95,7 @@ def test_a_missing_key_a_new_key_and_a_wrong_type_are_seen(printed: Mapping[str,
 @pytest.mark.slow
 def test_the_schemas_are_those_of_the_types(tmp_path: Path) -> None:
     subprocess.run(
-        [sys.executable, "docs/write_schemas.py", str(tmp_path)], cwd=ROOT, check=True, env={"PYTHONPATH": str(ROOT)}
+        [sys.executable, "docs/write_schemas.py", str(tmp_path)], cwd=ROOT, check=True, env={"PYTHONPATH": PYTHON_PATH}
     )
     for name in NAMES:
         assert (tmp_path / f"{name}.json").read_text() == (FOLDER / f"{name}.json").read_text(), "run `make schemas`"

@@ -14,7 +14,7 @@ import pytest
 
 from dxt_replay.profiler_merge.recorder.foreground import run_in_foreground, signals_held
 from dxt_replay.traces.errors import UsageError
-from tests.places import ROOT
+from tests.places import PYTHON_PATH, ROOT
 
 RUN = """
 import sys
@@ -106,7 +106,7 @@ def test_what_the_terminal_sends_to_both_is_not_sent_on(imports: str) -> None:
     pid, terminal = pty.fork()
     if not pid:
         words = [sys.executable, "-c", RUN.format(imports=imports), sys.executable, "-c", COUNTING]
-        os.execve(sys.executable, words, {**os.environ, "PYTHONPATH": str(ROOT)})
+        os.execve(sys.executable, words, {**os.environ, "PYTHONPATH": PYTHON_PATH})
     with os.fdopen(terminal, "rb", buffering=0) as lines:
         seen = read_until(lines, b"ready")
         os.write(terminal, b"\x03")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dxt_replay.traces.samples import sample
-from tests.places import ROOT, recorded
+from tests.places import PYTHON_PATH, recorded
 
 OPTIONAL = ("dask", "darshan", "distributed", "h5py", "mpi4py", "pandas", "plotly", "tensorflow")
 """Packages that only some features need."""
@@ -46,7 +46,7 @@ sys.exit(main())
 
 def ended(program: str, *words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", program, *map(str, words)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+    environment = {**os.environ, "PYTHONPATH": PYTHON_PATH, **variables}
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 

@@ -15,7 +15,7 @@ from dxt_replay.replay.commands.main import COMMANDS, EXIT_INTERRUPTED, EXIT_OUT
 from dxt_replay.traces.errors import CaptureError, DxtReplayError
 from dxt_replay.traces.version import VERSION
 from tests.capture_builder import build_capture, read
-from tests.places import ROOT
+from tests.places import PYTHON_PATH
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -197,7 +197,7 @@ def test_a_bug_keeps_its_traceback(failing: Callable[[BaseException], list[str]]
 
 
 def run_program(*argv: str, **options: object) -> subprocess.CompletedProcess[bytes]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **options.pop("env", {})}  # type: ignore[dict-item]
+    environment = {**os.environ, "PYTHONPATH": PYTHON_PATH, **options.pop("env", {})}  # type: ignore[dict-item]
     return subprocess.run(
         [sys.executable, "-m", "dxt_replay.replay.commands.main", *argv],
         capture_output=True,
@@ -211,7 +211,7 @@ def test_the_shell_is_given_completions() -> None:
     program = (
         "import sys; from dxt_replay.replay.commands.main import main; sys.argv[0] = 'dxt-replay'; sys.exit(main())"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **asked}
+    environment = {**os.environ, "PYTHONPATH": PYTHON_PATH, **asked}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False)
     assert done.stdout.split() == ["plain,summary"]
 
@@ -225,7 +225,7 @@ def test_a_reader_that_has_gone_is_no_error(tmp_path: Path) -> None:
             [sys.executable, "-m", "dxt_replay.replay.commands.main", "summary", str(capture.path)],
             stdout=closed,
             stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": PYTHON_PATH},
             check=False,
         )
     assert done.stderr == b""

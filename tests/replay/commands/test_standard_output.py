@@ -57,7 +57,7 @@ def test_a_closed_standard_output(capture: Path) -> None:
 def test_a_removed_working_directory(capture: Path, tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     command = f"{DXT_REPLAY} export {capture} --to csv -o x.csv"
-    done = run(f"export PYTHONPATH={ROOT}; cd {tmp_path}/gone && rmdir ../gone && {command}")
+    done = run(f"export PYTHONPATH={ROOT}/src; cd {tmp_path}/gone && rmdir ../gone && {command}")
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith("dxt-replay: error: the directory for x.csv was removed")
 

@@ -14,7 +14,7 @@ import pytest
 import dxt_replay
 from tests.places import ROOT
 
-STUB = ROOT / "dxt_replay" / "__init__.pyi"
+STUB = ROOT / "src" / "dxt_replay" / "__init__.pyi"
 
 
 def test_every_name_is_found_and_documented() -> None:
@@ -51,7 +51,7 @@ def installed(tmp_path: Path) -> Path:
     """A folder for the path in which the package lies as in a wheel."""
     folder = tmp_path / "site"
     folder.mkdir()
-    (folder / "dxt_replay").symlink_to(ROOT / "dxt_replay")
+    (folder / "dxt_replay").symlink_to(ROOT / "src" / "dxt_replay")
     return folder
 
 

@@ -19,7 +19,7 @@ from dxt_replay.traces.errors import CaptureError, MissingDependencyError, Usage
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.workers.workers import AHEAD, ALONE, OPERATIONS_PER_WORKER, Workers
 from tests.capture_builder import build_capture, read
-from tests.places import ROOT
+from tests.places import PYTHON_PATH
 
 PIECES = tuple(range(12))
 
@@ -225,7 +225,7 @@ def test_the_end_of_a_script_ends_its_workers(tmp_path: Path, number: int) -> No
     marks.mkdir()
     running = subprocess.Popen(
         [sys.executable, str(script), str(marks)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": PYTHON_PATH},
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
