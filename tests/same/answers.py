@@ -69,7 +69,10 @@ JOBS: Mapping[str, Sequence[str]] = {
     "dftracer": ["merge", f"{JOB}/dftracer"],
     "unet3d": ["generate", "unet3d_h100", "--ranks", "2", "dataset.num_files_train=14", "train.epochs=2"],
     "tfrecords": ["generate", "paper_imagenet", "--ranks", "3", "dataset.num_files_train=6", "train.epochs=1"],
-    "checkpoints": ["generate", "llama_7b", "--ranks", "4"],
+    "checkpoints": [
+        *("generate", "llama_7b", "--ranks", "4", "model.num_layers=2"),
+        *("checkpoint.num_checkpoints_write=1", "checkpoint.num_checkpoints_read=1"),
+    ],
 }
 """Name of a job -> how its capture is made. Jobs that take long come first."""
 
@@ -110,13 +113,13 @@ COMMANDS: Mapping[str, str] = {
     "run timed": "run CAPTURE --target TWIN --pace timed --api null --speed SPEED -o OUT.capture",
     "run think": "run CAPTURE --target TWIN --pace think --api null --speed SPEED -o OUT.capture",
     "run steps": "run CAPTURE --target TWIN --pace steps --api null --speed SPEED -o OUT.capture",
+    "run none": "run CAPTURE --target TWIN --pace none -o OUT.capture",
 }
 """Name of a command -> its words, beside `--json`."""
 
-OF_GENERATED = ("summary", "simulate nvme", "summary --show dependencies", "transform ranks", "run none")
-"""The commands that a generated capture takes."""
+OF_GENERATED = ("merge", "summary", "simulate nvme", "summary --show dependencies", "transform ranks")
+"""The commands that a generated capture takes; `merge` made it."""
 
-REPLAY = "run CAPTURE --target TWIN --pace none -o OUT.capture"
 THROUGH_LIBRARIES = {"mpiio": ["--api", "posix"], "torch_hdf5": ["--api", "posix"]}
 """Where MPI's or HDF5's library would make calls of its own, which differ by its release."""
 
@@ -125,7 +128,11 @@ CALLS = (
     "lstat fstat newfstatat statx rename renameat renameat2 unlink unlinkat mkdir mkdirat fadvise64 fallocate"
 ).split()
 
+HEADER_BYTES = 1328
+"""Length of the header of a log of version 3.41."""
+
 MEASURED = ("start_ns", "end_ns", "due_ns")
+EMPTY = pa.table({"rank": pa.array([], pa.int32()), "lane": pa.array([], pa.int32())})
 MOST_ROWS = 8
 """Of a longer table or list, the number of rows and a digest of each column are kept."""
 
@@ -167,10 +174,11 @@ def rows_of(capture: Path, pace: str | None) -> Answer:
     """The tables of a capture as they are stored, not as the product reads them. `pace`: of the replay that made it."""
     files = pq.read_table(capture / "files.parquet").sort_by("file_id")
     paths = files["path"].combine_chunks()
-    ops = with_paths(pq.read_table(capture / "ops", partitioning=None), paths)
-    ops = ops.take(np.lexsort([ops["lane"].to_numpy(), ops["rank"].to_numpy()]))
+    parts = sorted((capture / "ops").iterdir())
+    stored = pa.concat_tables([pq.read_table(part, partitioning=None) for part in parts]) if parts else EMPTY
+    ops = with_paths(stored, paths)
     if pace is not None:
-        ops = without_clock(ops, pace)
+        ops = without_clock(ops.take(np.lexsort([ops["lane"].to_numpy(), ops["rank"].to_numpy()])), pace)
     found = {"ops": by_rank(ops, ["lane"]), "files": columns(with_paths(files.drop(["file_id"]), paths).sort_by("path"))}
     for name, order in (("spans", ["start_ns"]), ("lanes", ["lane"])):
         if (capture / f"{name}.parquet").exists():
@@ -193,16 +201,14 @@ def without_clock(ops: pa.Table, pace: str) -> pa.Table:
     return ops
 
 
-def darshan_content(data: bytes) -> bytes:
-    """What a log holds, without the compression, which differs by the release of zlib."""
-    found, place = [], data.find(b"\x78", 256)
-    while 0 <= place < len(data):
+def darshan_content(log: bytes) -> bytes:
+    """What a log holds: its streams without the compression, whose result differs by the release of zlib."""
+    found, place = [], log.find(b"\x78", HEADER_BYTES)
+    while 0 <= place < len(log):
         stream = zlib.decompressobj()
-        try:
-            found.append(stream.decompress(data[place:]))
-            place = len(data) - len(stream.unused_data)
-        except zlib.error:
-            place = data.find(b"\x78", place + 1)
+        while place < len(log) and not stream.eof:
+            found.append(stream.decompress(log[place : place + 4096]))
+            place += len(log[place : place + 4096]) - len(stream.unused_data)
     return b"".join(found)
 
 
@@ -215,7 +221,7 @@ class Job:
 
     def answers(self, wanted: str = "*") -> Iterator[tuple[str, Answer]]:
         """Each command whose name matches, with its answer. Its output is removed before the next one runs."""
-        first = [*JOBS[self._name], "--workers", "1", "-o", str(self._capture), "--json"]
+        first = [*JOBS[self._name], "--workers", "1", "-o", str(self._capture)]
         made = self._answer("merge", self._said(first), self._capture)
         if not self._capture.exists():
             yield "merge", made
@@ -228,36 +234,32 @@ class Job:
             "SPEED": max(1.0, min(1e6, recorded_s // 0.25)),
         }
         places["KEY"].write_bytes(b"key of the guard")
-        yield from (("merge", made),) if fnmatchcase("merge", wanted) else ()
+        if fnmatchcase("merge", wanted):
+            yield "merge", made
         generated = JOBS[self._name][0] == "generate"
-        for name, line in {**COMMANDS, "run none": REPLAY}.items():
+        for name, line in COMMANDS.items():
             needed = fnmatchcase(name, wanted) and (not generated or name in OF_GENERATED)
-            if name == "stage" and generated:
-                self._said(self._words(line, places))
-            elif needed or name == "stage":
-                words = self._words(line, places)
-                out = Path(words[words.index("-o") + 1]) if "-o" in words else None
-                said = self._traced(words) if name == "run none" else self._said(words)
-                answer = self._answer(name, said, out)
-                if needed:
-                    yield name, answer
-                for path in self._scratch.glob("out*"):
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-    def _words(self, line: str, places: Mapping[str, Any]) -> list[str]:
-        return [str(places.get(word, word.replace("OUT", str(self._out)))) for word in line.split()] + ["--json"]
+            if not needed and (name != "stage" or generated):
+                continue
+            words = [str(places.get(word, word.replace("OUT", str(self._out)))) for word in line.split()]
+            said = self._traced(words) if name == "run none" else self._said(words)
+            answer = self._answer(name, said, Path(words[words.index("-o") + 1]) if "-o" in words else None)
+            if needed:
+                yield name, answer
+            for path in self._scratch.glob("out*"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def _said(self, words: list[str]) -> Answer:
         """Run a command in this process."""
         out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
         with redirect_stdout(out), redirect_stderr(err):
-            status = main(words)
+            status = main([*words, "--json"])
         printed, complaints = (stream.buffer.getvalue().decode() for stream in (out, err))
         return said(status, printed, complaints)
 
     def _traced(self, words: list[str]) -> Answer:
         """Run a replay under strace, as a process of its own."""
-        words = [*words, *THROUGH_LIBRARIES.get(self._name, ())]
+        words = [*words, "--json", *THROUGH_LIBRARIES.get(self._name, ())]
         logs, program = self._scratch / "calls", [sys.executable, "-m", "dxt_replay", *words]
         logs.mkdir()
         if shutil.which("strace"):
@@ -287,7 +289,7 @@ class Job:
             data = darshan_content(data)
         elif path.suffix == ".gz":
             data = decompress(data)
-        data = data.replace(os.fsencode(self._scratch), b"SCRATCH")
+        data = re.sub(rb"dxt-replay \d[\w.]*", b"dxt-replay", data.replace(os.fsencode(self._scratch), b"SCRATCH"))
         return data.decode().splitlines() if path.suffix == ".yaml" else [len(data), digest(data)]
 
     def _plain(self, value: Any, place: str) -> Any:
