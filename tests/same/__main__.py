@@ -1,4 +1,4 @@
-"""`python -m tests.same` holds what the product answers about recorded jobs `frozen.json`. Status 1 where it differs."""
+"""`python -m tests.same` holds what the product answers about recorded jobs against `frozen.json`."""
 
 from __future__ import annotations
 

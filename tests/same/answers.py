@@ -131,6 +131,9 @@ CALLS = (
 ORDERED = re.compile("p?(read|write)|lseek|f(data)?sync|ftruncate|rename|unlink")
 """The calls that each thread makes in its own order."""
 
+CHANGING = r"(?<=AT_FDCWD)<[^>]*>|\b\d+(?=<)|\{st_mode=[^}]*\}|0x\w+"
+"""Of a call: the working directory, numbers of descriptors, what a stat found, addresses."""
+
 HEADER_BYTES = 1328
 """Length of the header of a log of version 3.41."""
 
@@ -219,7 +222,7 @@ def darshan_content(log: bytes) -> bytes:
 
 
 class Job:
-    """A job in a scratch folder. `left_out`: patterns "COMMAND: KEY.KEY" of what differs from run to run."""
+    """A job in a scratch folder. `left_out`: patterns "JOB / COMMAND: KEY.KEY" of what differs from run to run."""
 
     def __init__(self, name: str, scratch: Path, left_out: Sequence[str]) -> None:
         self._name, self._scratch, self._left_out = name, scratch, left_out
@@ -274,7 +277,7 @@ class Job:
             program, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": PYTHON_PATH}
         )
         answer = said(done.returncode, done.stdout, done.stderr)
-        return {**answer, "calls": calls(logs, self._twin)} if shutil.which("strace") else answer
+        return {**answer, "calls": calls(logs, self._scratch)} if shutil.which("strace") else answer
 
     def _answer(self, name: str, answer: Answer, out: Path | None) -> Answer:
         if out is not None and (out / "capture.json").exists():
@@ -286,7 +289,7 @@ class Job:
                 for path in sorted([*self._scratch.glob("out*"), *self._scratch.glob("out/**/*")])
                 if path.is_file()
             }
-        return self._plain(answer, f"{name}: ")
+        return self._plain(answer, f"{self._name} / {name}: ")
 
     def _content(self, path: Path) -> Any:
         data = path.read_bytes()
@@ -324,19 +327,15 @@ def said(status: int, printed: str, complaints: str) -> Answer:
     return {"status": status, "said": json.loads(printed or "null"), "warnings": lines}
 
 
-def calls(logs: Path, twin: Path) -> Answer:
+def calls(logs: Path, scratch: Path) -> Answer:
     """The system calls on files of the twin. Of those in ORDERED their number, and a digest for each thread.
 
     Threads that share a file settle among themselves who opens and closes it: of all other calls the different ones.
     """
     number, threads, others = Counter[str](), [], set()
     for log in logs.glob("thread.*"):
-        text = (
-            log.read_text(encoding="utf-8", errors="replace").replace(f"{twin}/", "TWIN/").replace(f"{twin}>", "TWIN>")
-        )
-        lines = [
-            re.sub(r"\b\d+(?=<)|\{st_mode=[^}]*\}|0x\w+", "", line) for line in text.splitlines() if "TWIN" in line
-        ]
+        text = log.read_text(encoding="utf-8", errors="replace").replace(str(scratch), "SCRATCH")
+        lines = [re.sub(CHANGING, "", line) for line in text.splitlines() if "SCRATCH/twin" in line]
         ordered = [line for line in lines if ORDERED.match(line)]
         number.update(line.split("(")[0] for line in ordered)
         others.update(line.split(" = ")[0].rstrip() for line in lines if not ORDERED.match(line))
