@@ -57,10 +57,10 @@ test-workloads:  ## generate, stage, replay and compare all shipped workloads at
 	$(PYTHON) -m pytest tests/replay/interface/test_shipped_workloads.py
 
 same:  ## compare what every command answers about recorded jobs with what is frozen; needs strace; SAME="--jobs strace --command 'summary*'"
-	$(PYTHON) -m tests.same $(SAME)
+	PYTHONPATH=src:. $(PYTHON) -m tests.same $(SAME)
 
 same-freeze:  ## freeze these answers anew, after a change that is meant
-	$(PYTHON) -m tests.same --freeze $(SAME)
+	PYTHONPATH=src:. $(PYTHON) -m tests.same --freeze $(SAME)
 
 lint:  ## run ruff and mypy
 	$(PYTHON) -m ruff check .
