@@ -44,6 +44,8 @@ def main() -> int:
     )
     for name, why in absent.items():
         print(f"skipped {name}: {why}")
+    if shutil.which("strace") is None:
+        print("skipped the system calls of replays: strace is not installed")
     lines = []
     if options.freeze:
         write_frozen(frozen, found, whole=options.command == "*")

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import zlib
+from base64 import b64decode
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
@@ -83,7 +84,7 @@ SHOWN = (
 
 COMMANDS: Mapping[str, str] = {
     "summary": "summary CAPTURE --workers 1",
-    "summary of a part": "summary CAPTURE --by step --from 100ms --until 2s --workers 1",
+    "summary of a part": "summary CAPTURE --by step --from 3300ms --until 4500ms --workers 1",
     **{f"summary --by {name}": f"summary CAPTURE --by {name} --workers 1" for name in ("rank", "file", "format")},
     "summary --findings": "summary CAPTURE --findings --workers 1",
     **{f"summary --show {name}": f"summary CAPTURE --show {name} --workers 1" for name in SHOWN},
@@ -97,6 +98,8 @@ COMMANDS: Mapping[str, str] = {
     "transform transfer-size": "transform CAPTURE --transfer-size 96KiB -o OUT.capture",
     "transform readers": "transform CAPTURE --readers 3 -o OUT.capture",
     "transform prefetch": "transform CAPTURE --prefetch 1 -o OUT.capture",
+    "transform chunk": "transform CAPTURE --chunk 256KiB -o OUT.capture",
+    "transform compression": "transform CAPTURE --compression gzip:0.6:250MB/s -o OUT.capture",
     "transform compute-speed": "transform CAPTURE --compute-speed 3 -o OUT.capture",
     "transform ranks": "transform CAPTURE --ranks 3 -o OUT.capture",
     "transform weak": "transform CAPTURE --ranks 3 --weak -o OUT.capture",
@@ -104,6 +107,7 @@ COMMANDS: Mapping[str, str] = {
     "export darshan 2": "export CAPTURE --to darshan --dxt-version 2 --workers 1 -o OUT.darshan",
     "export chrome": "export CAPTURE --to chrome --workers 1 -o OUT.json.gz",
     "export csv": "export CAPTURE --to csv --workers 1 -o OUT.csv",
+    "report": "report CAPTURE -o OUT.html",
     "fit": "fit CAPTURE -o OUT.yaml",
     "anonymize": "anonymize CAPTURE --key-file KEY -o OUT.capture",
     "run --explain": "run CAPTURE --explain",
@@ -308,6 +312,8 @@ class Job:
             data = darshan_content(data)
         elif path.suffix == ".gz":
             data = decompress(data)
+        elif path.suffix == ".html":  # holds gzip in base64
+            data = re.sub(rb"H4sI[\w+/=]+", lambda found: decompress(b64decode(found[0])), data)
         data = re.sub(rb"dxt-replay \d[\w.]*", b"dxt-replay", data.replace(os.fsencode(self._scratch), b"SCRATCH"))
         return data.decode().splitlines() if path.suffix == ".yaml" else [len(data), digest(data)]
 
