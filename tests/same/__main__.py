@@ -92,7 +92,7 @@ def differences(frozen: dict[str, Any], found: dict[str, Any], command: str) -> 
         if shutil.which("strace") is None and "run none" in then:
             del then["run none"]["calls"]
         for key in dict.fromkeys((*then, *answers)):
-            lines += [f"{name} / {key} / {line}" for line in changes(then.get(key), answers.get(key))]
+            lines += [f"{name} / {key} / {line}" for line in changes(then.get(key, ABSENT), answers.get(key, ABSENT))]
     return lines
 
 
@@ -104,7 +104,7 @@ def changes(then: Any, now: Any, place: str = "") -> Iterator[str]:
         for number, (before, after) in enumerate(zip(then, now, strict=True)):
             yield from changes(before, after, f"{place}[{number}]")
     elif then != now:
-        yield f"{place}: {shortened(then)} -> {shortened(now)}"
+        yield f"{place or 'answer'}: {shortened(then)} -> {shortened(now)}"
 
 
 def shortened(value: Any) -> str:
