@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from dxt_replay.profiler_merge.marks import RankMarks, batches_of
 from dxt_replay.profiler_merge.profiles.event_table import Profile
 from dxt_replay.profiler_merge.profiles.more_spans import MoreSpans
 from dxt_replay.profiler_merge.profiles.reading import read_profile
@@ -62,6 +64,7 @@ class JobSpans:
     ranks: those that the job surely has.
     skip_damaged: whether to use the readable rest of a damaged profile.
     extend: whether to add steps that were not profiled, inferred from the reads.
+    known: ranks whose rows say which batch each operation belongs to.
     more: spans from files that are not profiles; a rank's profile replaces its loop in these.
     """
 
@@ -71,6 +74,7 @@ class JobSpans:
     skip_damaged: bool
     more: MoreSpans
     extend: bool = True
+    known: set[int] = field(default_factory=set)
     _extended: dict[int, Extended] = field(default_factory=dict)
     _not_extended: dict[int, str] = field(default_factory=dict)
     _tables: dict[int, pa.Table] = field(default_factory=dict)
@@ -109,6 +113,9 @@ class JobSpans:
         if profile is None:
             return []
         warnings = self._add(rank, profile, rows.undated_offset_ns)
+        if profile.marks is not None:
+            self._note_batches(rows, profile.marks)
+            return warnings
         if self.extend:
             from dxt_replay.profiler_merge.unprofiled.extend import extended_spans  # most jobs have no profile
 
@@ -122,6 +129,19 @@ class JobSpans:
                     self._template = found.spans
                 self._tables[rank] = found.spans
         return warnings
+
+    def _note_batches(self, rows: RankRows, marks: RankMarks) -> None:
+        """Add the columns that say to which batch each operation belongs, if all ranks have marks."""
+        columns = rows.columns
+        pids = np.full(int(columns["lane"].max(initial=-1)) + 1, -1)
+        mine = rows.lanes.filter(pc.equal(rows.lanes["rank"], int(rows.ranks[0])))
+        pids[mine["lane"].to_numpy()] = mine["pid"].fill_null(-1).to_numpy()
+        times = (columns[name] + self.start_ns for name in ("start_ns", "end_ns"))
+        found = batches_of(marks, pids[columns["lane"]], *times, columns["lane"])
+        if found is None or set(self.ranks) - self.profiles.keys():
+            return
+        columns.update(found)
+        self.known.add(int(rows.ranks[0]))
 
     def _add(self, rank: int, profile: Profile, undated_offset_ns: int = 0) -> list[str]:
         warnings = []

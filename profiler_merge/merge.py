@@ -222,6 +222,7 @@ class _Merger:
             clock=tuple(sorted(written.clock, key=lambda each: (each.rank, each.worker))),
             coverage=found.coverage,
             lanes=found.lanes,
+            dependencies="known" if self._spans.known and self._spans.known >= ranks else "inferred",
             warnings=tuple(text for texts in (*warnings, found.warnings) for text in texts),
             made_by={
                 "program": "dxt-replay",

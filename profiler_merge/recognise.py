@@ -88,7 +88,7 @@ def find_profiles(path: Path) -> list[Path]:
         Path(parent) / name
         for parent, _, names in os.walk(path)
         for name in names
-        if name.endswith((".json", ".json.gz"))
+        if name.endswith((".json", ".json.gz", ".marks"))
     }
     with_xplane = {file.parent for file in found}
     others = [

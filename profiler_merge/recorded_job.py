@@ -238,6 +238,11 @@ def _joined(ranks: list[dict[str, np.ndarray]]) -> pa.Table:
     columns = ranks[0]
     if len(ranks) > 1:
         columns = {name: np.concatenate([each[name] for each in ranks]) for name in columns}
+    for name, unknown in (("feeds", -1), ("follows", -1), ("ready_ns", -1)):
+        if name in columns:
+            columns[name] = np.ma.masked_equal(columns[name], unknown)
+    if "follows" in columns:
+        columns["follows_end"] = np.ma.masked_array(columns["follows_end"], columns["follows"].mask)
     known = {
         name: None if (columns[name] == unknown).all() else np.ma.masked_equal(columns[name], unknown)
         for name, unknown in (("other_file_id", NO_FILE), ("open_flags", -1))

@@ -94,6 +94,7 @@ SOURCES = (
         tool="TensorFlow",
         profile=True,
     ),
+    _source("marks", rb"\ADXTMARK\d", "the marks of a training", _AS_PROFILE, tool="dxt-replay", profile=True),
     _source("tfevents", rb"\A.{12,40}brain\.Event:", "a file of TensorBoard events",
             "it holds no profile. Give the folder that has plugins/profile in it, or an .xplane.pb file"),
     _source("overview", rb"type\.googleapis\.com/tensorflow\.profiler",

@@ -26,7 +26,7 @@ from dxt_replay.profiler_merge.darshan.process_count import process_count
 from dxt_replay.traces.errors import LogError
 
 _JUNK = re.compile(
-    r"(^|/)uname(\s|$)|multiprocessing\.resource_tracker|multiprocessing\.forkserver|multiprocessing\.semaphore_tracker"
+    r"(^|/)uname(\s|$)|multiprocessing\.resource_tracker|multiprocessing\.semaphore_tracker"
 )
 _ONE_NAME = (
     "with DARSHAN_LOGFILE all processes have one log name, and only the first to end writes its log: unset it, so that "

@@ -12,11 +12,14 @@ from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
+from dxt_replay.profiler_merge.marks import ranks_of, read_rank
 from dxt_replay.profiler_merge.profiles.event_table import Profile, beside
 from dxt_replay.profiler_merge.profiles.kineto.names import cycles_of
 from dxt_replay.profiler_merge.profiles.xplane import decode as xplane
+from dxt_replay.profiler_merge.recording import MAGIC
 
 INPUT_FOLDER = "tf.data"
 """The name in `profiler_merge.recording`, repeated here because that module imports nothing of ours."""
@@ -50,6 +53,8 @@ def profile_kind(path: Path) -> str:
 
     The reader of XPlane reports what is wrong with an unknown file."""
     head = first_bytes(path)
+    if head.startswith(MAGIC):
+        return "marks"
     if _JSON.match(head.removeprefix(codecs.BOM_UTF8)) is None:
         return "xplane"
     return "kineto" if _VIEWER.search(head) is None else "tensorflow trace"
@@ -60,12 +65,14 @@ def profile_files(paths: Sequence[Path]) -> list[tuple[Path, ...]]:
 
     `recording()` of a JAX program has TensorFlow's profiler record tf.data into a folder INPUT_FOLDER.
     """
-    kineto = [path for path in paths if profile_kind(path) == "kineto"]
-    others = [path for path in paths if path not in kineto]
+    kinds = {path: profile_kind(path) for path in paths}
+    kineto = [path for path in paths if kinds[path] == "kineto"]
+    others = [path for path in paths if kinds[path] not in ("kineto", "marks")]
+    marks = ranks_of(path for path in paths if kinds[path] == "marks")
     inputs = {_recorded_in(path): path for path in others if INPUT_FOLDER in path.parts}
     loops = [path for path in others if path not in inputs.values()]
     found = [(path, inputs.pop(_recorded_in(path))) if _recorded_in(path) in inputs else (path,) for path in loops]
-    return [*found, *((path,) for path in inputs.values()), *cycles_of(kineto)]
+    return [*marks, *found, *((path,) for path in inputs.values()), *cycles_of(kineto)]
 
 
 def _recorded_in(path: Path) -> Path:
@@ -81,6 +88,11 @@ def read_profile(files: Sequence[Path], *, skip_damaged: bool = False) -> Profil
     `skip_damaged`: read the rest of a JSON profile that is cut off. Raises: ProfileError for files that are missing,
     damaged or without events; MissingDependencyError.
     """
+    marks = tuple(path for path in files if profile_kind(path) == "marks")
+    if marks:
+        files = [path for path in files if path not in marks]
+        profile = read_profile(files, skip_damaged=skip_damaged) if files else marks_alone(marks[0])
+        return replace(profile, marks=read_rank(marks))
     kinds = {profile_kind(path) for path in files}
     groups: list[tuple[Path, ...]] = profile_files(files)
     if kinds == {"kineto"}:
@@ -91,6 +103,29 @@ def read_profile(files: Sequence[Path], *, skip_damaged: bool = False) -> Profil
     phases = sorted((_read(group, skip_damaged) for group in groups), key=lambda phase: phase.epoch_start_ns or 0)
     whole = _read(files, skip_damaged) if kinds == {"kineto"} else reduce(beside, phases)
     return replace(whole, phases=tuple(phases))
+
+
+def marks_alone(path: Path) -> Profile:
+    """A profile without events, for a rank that has marks and no profile."""
+    none = np.empty(0, dtype=np.int64)
+    return Profile(
+        path=path,
+        hostnames=(),
+        epoch_start_ns=0,
+        epoch_source="ts",
+        options={},
+        planes=(),
+        lines=(),
+        names=(),
+        display_names=(),
+        line=none,
+        name=none,
+        start_ns=none,
+        duration_ns=none,
+        stats={},
+        texts=(),
+        skipped_fields={},
+    )
 
 
 def _read(files: Sequence[Path], skip_damaged: bool) -> Profile:

@@ -1,4 +1,4 @@
-"""Code that every Python process of a job runs first, so that Ctrl-C leaves a log, and requests are recorded.
+"""Code that every Python process of a job runs first, so that Ctrl-C leaves a log, and steps and requests are recorded.
 
 Darshan writes its log when the C library ends the process. Since Python 3.8 an unhandled KeyboardInterrupt ends it by
 the signal instead, and the log would be lost.
@@ -57,6 +57,24 @@ def _record_requests():
     install()
 
 
+class _Marks:
+    """Has the training marked, in a process that imports one of these: others pay for a look at each import."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in ('torch', 'tensorflow', 'keras', 'grain'):
+            return None
+        sys.meta_path.remove(self)
+        try:
+            import dxt_replay_marks as marks
+            marks.start()
+        except Exception as error:  # the job matters, its marks do not
+            print("dxt-replay: recording: no marks:", error, file=sys.stderr)
+            return None
+        return marks.hooked_spec(name)
+
+
+if os.environ.get("DXT_RECORDING_PROFILE"):
+    sys.meta_path.insert(0, _Marks())
 _record_requests()
 _run_the_next()
 '''
@@ -67,6 +85,7 @@ def write_python_start(folder: Path) -> None:
     """Write the folder in which each Python of the job looks for modules first. Raises: OSError."""
     folder.mkdir()
     (folder / FILE_NAME).write_text(TEXT, encoding="utf-8")
+    shutil.copyfile(Path(__file__).parents[1] / "recording.py", folder / "dxt_replay_marks.py")
     hooks = Path(__file__).parents[1] / "request_hooks"
     (folder / HOOKS).mkdir()
     for file in sorted(hooks.glob("*.py")):
