@@ -242,7 +242,8 @@ class TracedRecording:
             return align_seconds(self._method), []
         dated = profile is None or profile.epoch_start_ns is not None
         low, high = self._job.clock_ns
-        if dated and self._method in (AUTO, WALL):
+        marked = profile is not None and profile.marks is not None and len(profile.marks.own.anchors) > 0
+        if dated and self._method in (AUTO, WALL) and not (marked and self._method == AUTO):
             return Alignment(method="wall", offset_ns=0, residual_ns=max(-low, high), interval_ns=(low, high)), []
         clock = _TraceClock(job=_LogTime(start_ns=self.start_ns), names=dict(enumerate(self._job.paths)))
         return align_rank(self._segments(rank, rows), clock, profile, self._method)

@@ -214,13 +214,16 @@ class _Mapper:
         return rank if 0 <= rank < self.job.nprocs else None
 
     def _by_process(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
-        """The rank whose log has the process id of PyTorch's events."""
-        if profile.torch is None:
-            return None
+        """The rank whose log has the process id of PyTorch's events, or one of the processes with marks."""
+        pids = profile.torch.pids if profile.torch is not None else frozenset()
+        if profile.marks is not None:
+            pids |= profile.marks.processes.keys()
         found = {
             process.rank
             for process in self.job.processes
-            if not process.worker and process.rank is not None and ProcessFacts(process.log).pid in profile.torch.pids
+            if (not process.worker or profile.marks is not None)
+            and process.rank is not None
+            and ProcessFacts(process.log).pid in pids
         }
         return found.pop() if len(found) == 1 else None
 
@@ -266,7 +269,7 @@ class _Mapper:
         """The free rank whose reads nest in the profile's events, if no other free rank does, or only a third as
         well."""
         scores: dict[int, int] = {}
-        classes = nesting_events(profile)
+        classes = nesting_events(profile) if len(profile) else []
         for process, segments in self._segments() if classes else ():
             rank = self._rank(process, segments)
             if rank in taken:

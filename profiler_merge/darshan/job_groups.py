@@ -29,6 +29,9 @@ _SPAWNED = re.compile(r"multiprocessing\.spawn")
 _PID_IN_NAME = re.compile(r"_id\d+-(\d+)_")
 _RANK_OPTION = re.compile(r"\s--?(local|node|global)?[-_]?rank[= ]\d+", re.IGNORECASE)
 _RANK_FOLDER = re.compile(r"rank(\d{1,7})")
+_MARKS = re.compile(rb"/[^/]+\.(?P<pid>\d+)\.\d+\.marks$")
+"""A process writes its own marks alone. The log of a killed one has no process id in its name."""
+
 _ANCHOR = re.compile(rb"/dxt-anchor\.[^/]*$")
 _FOLDERS_ABOVE = 4
 """A log may lie in folders year/month/day below that of its rank."""
@@ -52,8 +55,9 @@ class ProcessFacts:
         self.parent_pid = int(parent) if parent.isdigit() else None
         found = _PID_IN_NAME.search(log.path.name)
         # A renamed log of a process that was not forked: without a scheduler its job id is its pid.
-        self.named_pid = int(found.group(1)) if found else None
-        self.pid = job.jobid if found is None and self.parent_pid is None else self.named_pid
+        marked = set() if found else {int(each["pid"]) for each in map(_MARKS.search, log.names.values()) if each}
+        self.named_pid = int(found.group(1)) if found else marked.pop() if len(marked) == 1 else None
+        self.pid = job.jobid if self.named_pid is None and self.parent_pid is None else self.named_pid
         self.is_spawned = self.parent_pid is None and _SPAWNED.search(job.exe) is not None
         self.command = _RANK_OPTION.sub("", job.exe).strip()
         self.program = program_of(self.command)
