@@ -73,6 +73,7 @@ KINDS = (
 ) = range(len(KINDS))  # fmt: skip
 _OFTEN = frozenset((STEP, STEP_END, FETCH, FETCH_END, TAKE, TAKE_END, MAKE, MAKE_END, DEVICE, OPTIMIZER))
 IDLE = 1 << 15
+_MINUTE_NS = 60_000_000_000
 
 RANK_VARIABLES = (
     "OMPI_COMM_WORLD_RANK",
@@ -162,16 +163,17 @@ class _File:
             RECORD.pack_into(view, place, now(), own() if cpu is None else cpu, number, thread, group, kind)
 
     def _summed(self, kind, now):
-        """Add what has no record to the sum of its minute. Returns True."""
+        """Whether this became a part of a sum: not an end whose begin has a record."""
         if kind in (FETCH, TAKE, MAKE, STEP):
             self.local.began = now
         elif kind in (FETCH_END, TAKE_END, MAKE_END, STEP_END):
             began = self.local.__dict__.pop("began", None)
-            if began is not None:
-                count, waited, since = self.sums.get(kind - 1, (0, 0, now))
-                self.sums[kind - 1] = count + 1, waited + now - began, since
-                if now - since > 60_000_000_000:
-                    self.store_sums()
+            if began is None:
+                return False
+            count, waited, since = self.sums.get(kind - 1, (0, 0, now))
+            self.sums[kind - 1] = count + 1, waited + now - began, since
+            if now - since > _MINUTE_NS:
+                self.store_sums()
         return True
 
     def store_sums(self):
@@ -778,9 +780,19 @@ _device = _Device()
 
 def _mark_optimizers(module):
     def stepped(*_):
-        mark(OPTIMIZER, next(_optimized))
+        number = next(_optimized)
+        if number == 1:
+            _mark_distributed_rank()
+        mark(OPTIMIZER, number)
 
     module.register_optimizer_step_post_hook(stepped)
+
+
+def _mark_distributed_rank():
+    with suppress(AttributeError, RuntimeError, ValueError):
+        distributed = sys.modules["torch"].distributed
+        if distributed.is_available() and distributed.is_initialized():
+            mark(RANK, int(distributed.get_rank()) + 1)
 
 
 def _mark_torch(module):

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dxt_replay.profiler_merge.anchor import RANK_VARIABLES
+from dxt_replay.profiler_merge.recording import RANK_VARIABLES
 from dxt_replay.profiler_merge.recorder import recording_folder as places
 from dxt_replay.profiler_merge.recorder.darshan_library import Library, find_library
 from dxt_replay.profiler_merge.recorder.darshan_settings import dxt_memory_mib

@@ -4,7 +4,6 @@ from .profiler_merge.analysis.finding import Finding
 from .profiler_merge.analysis.named_tables import Views
 from .profiler_merge.analysis.summary import Summary
 from .profiler_merge.analysis.timeline import Timeline
-from .profiler_merge.anchor import anchor
 from .profiler_merge.export.exported import Exported
 from .profiler_merge.merge import MergeResult
 from .profiler_merge.recording import keras_recording, lightning_recording, recording
@@ -117,7 +116,6 @@ __all__ = [
     "Views",
     "WorkerError",
     "Workers",
-    "anchor",
     "anonymize",
     "calibrate",
     "capacity",
