@@ -1,5 +1,6 @@
-"""Reads the marks that `recording` writes: the spans of a rank, the clock of each of its processes, and the batch of each
-operation. docs/recording.md explains the file, `recording.KINDS` its records.
+"""Reads the marks that `recording` writes: the spans of a rank, the clock of each process, the batch of each operation.
+
+docs/recording.md explains the file, `recording.KINDS` its records.
 
 A step reaches from one batch of a training pass to the next. A pass without a step of an optimizer is an evaluation,
 unless no pass of the rank had one: then nothing tells training from evaluation, and all batches count as steps.
@@ -145,9 +146,14 @@ def read_rank(files: Sequence[Path]) -> RankMarks:
             other = processes[found.pid]
             rows = np.concatenate((other.rows, found.rows))
             found = ProcessMarks(
-                path=other.path, host=other.host, pid=other.pid, parent=other.parent,
-                rank=max(other.rank, found.rank), rows=rows[np.argsort(rows["t"], kind="stable")], anchors=other.anchors,
-            )  # fmt: skip
+                path=other.path,
+                host=other.host,
+                pid=other.pid,
+                parent=other.parent,
+                rank=max(other.rank, found.rank),
+                rows=rows[np.argsort(rows["t"], kind="stable")],
+                anchors=other.anchors,
+            )
         processes[found.pid] = found
     own = next(iter(processes.values()))
     return RankMarks(own=own, processes=processes)
@@ -419,4 +425,3 @@ def _tasks(marks: RankMarks, loop: Loop) -> np.ndarray:
         let[known] = fetches[at[known]]
         tasks["follows"][mine[later]] = let
     return tasks[np.lexsort((tasks["end"], tasks["pid"]))]
-

@@ -46,10 +46,11 @@ SPARSE = 128
 """Beyond that one step of so many is marked; the others are sums, a record for each minute."""
 
 KINDS = (
-    "none step step_end fetch fetch_end evaluation evaluation_end checkpoint checkpoint_end restore restore_end"
-    " checkpoint_async checkpoint_async_end checkpoint_wait checkpoint_wait_end take take_end make make_end"
-    " anchor anchor_end device pass pass_end worker resume worker_begin worker_end optimizer epoch loop_end rank sum"
-).split()
+    *("none", "step", "step_end", "fetch", "fetch_end", "evaluation", "evaluation_end", "checkpoint", "checkpoint_end"),
+    *("restore", "restore_end", "checkpoint_async", "checkpoint_async_end", "checkpoint_wait", "checkpoint_wait_end"),
+    *("take", "take_end", "make", "make_end", "anchor", "anchor_end", "device", "pass", "pass_end", "worker", "resume"),
+    *("worker_begin", "worker_end", "optimizer", "epoch", "loop_end", "rank", "sum"),
+)
 """The kinds of records by their number. A begin is odd and its end follows it, up to `anchor_end`.
 
 - step: of `with recording.step()` and of Keras. number: of the step.
@@ -302,7 +303,7 @@ def fetching(function):
     return following
 
 
-class fetches:  # noqa: N801 - used like a function
+class fetches:
     """An iterator whose every `next` is marked as the fetch of a batch, for loops that no hook reaches."""
 
     def __init__(self, iterable):

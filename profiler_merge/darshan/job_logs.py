@@ -25,9 +25,7 @@ from dxt_replay.profiler_merge.darshan.log import DarshanLog, open_log
 from dxt_replay.profiler_merge.darshan.process_count import process_count
 from dxt_replay.traces.errors import LogError
 
-_JUNK = re.compile(
-    r"(^|/)uname(\s|$)|multiprocessing\.resource_tracker|multiprocessing\.semaphore_tracker"
-)
+_JUNK = re.compile(r"(^|/)uname(\s|$)|multiprocessing\.resource_tracker|multiprocessing\.semaphore_tracker")
 _ONE_NAME = (
     "with DARSHAN_LOGFILE all processes have one log name, and only the first to end writes its log: unset it, so that "
     "Darshan names the logs, and give the folder with the logs of this run"

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dxt_replay.profiler_merge.recording import RANK_VARIABLES
 from dxt_replay.profiler_merge.recorder import recording_folder as places
 from dxt_replay.profiler_merge.recorder.darshan_library import Library, find_library
 from dxt_replay.profiler_merge.recorder.darshan_settings import dxt_memory_mib
@@ -24,6 +23,7 @@ from dxt_replay.profiler_merge.recorder.page_faults import collected_faults
 from dxt_replay.profiler_merge.recorder.python_start import write_python_start
 from dxt_replay.profiler_merge.recorder.tracer import DARSHAN, DFTRACER, REQUESTS, STRACE, Tracer
 from dxt_replay.profiler_merge.recorder.watch import Watch
+from dxt_replay.profiler_merge.recording import RANK_VARIABLES
 from dxt_replay.profiler_merge.request_hooks.log import SUFFIX
 from dxt_replay.traces.errors import RecordingError, UsageError
 from dxt_replay.traces.memory import available_bytes

@@ -10,9 +10,8 @@ import re
 import shlex
 from pathlib import Path
 
-from dxt_replay.profiler_merge.recording import RANK_VARIABLES
 from dxt_replay.profiler_merge.recorder.tracer import LOGS, OF_RANK, Tracer
-from dxt_replay.profiler_merge.recording import FOLDER_VARIABLE
+from dxt_replay.profiler_merge.recording import FOLDER_VARIABLE, RANK_VARIABLES
 from dxt_replay.profiler_merge.request_hooks.log import FOLDER_VARIABLE as FOLDER_OF_REQUESTS
 from dxt_replay.profiler_merge.request_hooks.log import ROOT_VARIABLE
 

@@ -27,7 +27,8 @@ SHARE = 50
 _MAPPING = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (....) [0-9a-f]+ ([0-9a-f]+:[0-9a-f]+) (\d+) +(/.*)")
 _NOT_DATA = re.compile(
     rb"\A/(dev/|proc/|sys/|usr/|etc/|lib|bin/|sbin/|var/(cache|lib|run)/|memfd:|anon_hugepage|SYSV)"
-    rb"|/(site|dist)-packages/|/lib/python\d|\.so(\.[\d.]+)?\Z|\.pyc?\Z|_mmap-log-[^/]*\.darshan\Z|\.marks\Z| \(deleted\)\Z"
+    rb"|/(site|dist)-packages/|/lib/python\d|\.so(\.[\d.]+)?\Z|\.pyc?\Z|_mmap-log-[^/]*\.darshan\Z"
+    rb"|\.marks\Z| \(deleted\)\Z"
 )
 """Mapped files of the system and of programs, unnamed shared memory, and Darshan's own."""
 
