@@ -1,4 +1,4 @@
-"""Sorts the inputs of a merge by content: recordings, profiles, spans beside them; refuses all else by name."""
+"""Sorts the inputs of a merge by content: recordings, profiles, spans beside them; refuses all else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from dxt_replay.profiler_merge.darshan.job_logs import find_logs
 from dxt_replay.profiler_merge.recognise import find_profiles, foreign, kind_of
 from dxt_replay.profiler_merge.request_hooks.log import SUFFIX
 from dxt_replay.profiler_merge.sources import (
-    BESIDE,
     BY_KIND,
     DARSHAN,
     PROFILES,
@@ -72,17 +71,16 @@ def given_files(files: Sequence[Path], profiles: Sequence[Path]) -> GivenFiles:
         if (text := foreign(path, *PROFILES, *SPANS)) is not None:
             raise ProfileError(text)
     kinds = {path: kind_of(path) for path in files}
-    own = [path for path in files if kinds[path] in BESIDE]
+    own = [path for path in files if kinds[path] in PROFILES]
     operations = [path for path in files if path not in own]
     kinds |= {path: kinds[path] or _recorder_of(path, kinds) for path in operations}
     for path in operations:
-        if kinds[path] not in RECORDINGS and (text := foreign(path, *RECORDINGS, *BESIDE)) is not None:
+        if kinds[path] not in RECORDINGS and (text := foreign(path, *RECORDINGS, *PROFILES)) is not None:
             raise LogError(text)
     # If no reader knows a file, the reader of Darshan logs reports its fault.
     recorders = {kinds[path] or DARSHAN: path for path in operations}
     given = [(path, kind_of(path)) for path in (*profiles, *own)]
-    beside = {kind for _, kind in given}
-    if not operations and (not beside.isdisjoint(RECORDINGS) or beside.isdisjoint(PROFILES)):
+    if not operations and any(kind in SPANS for _, kind in given):
         raise LogError(str(foreign(files[0], *RECORDINGS)))
     beside_others = {kind: path for kind, path in recorders.items() if BY_KIND[kind].requests}
     if 0 < len(beside_others) < len(recorders):
