@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dxt_replay.profiler_merge.darshan.job_logs import find_logs
-from dxt_replay.profiler_merge.recognise import find_profiles, foreign, kind_of
+from dxt_replay.profiler_merge.recognise import files_below, find_profiles, foreign, kind_of
 from dxt_replay.profiler_merge.request_hooks.log import SUFFIX
 from dxt_replay.profiler_merge.sources import (
     BY_KIND,
@@ -49,9 +48,9 @@ def find_recordings(path: Path) -> list[Path]:
     """
     try:
         logs = find_logs(path)
-        return [*logs, *(file for file in _files_below(path) if file.suffix == SUFFIX)] if path.is_dir() else logs
+        return [*logs, *sorted(file for file in files_below(path) if file.suffix == SUFFIX)]
     except LogError as error:
-        files = _files_below(path)
+        files = sorted(files_below(path))
         kinds = {file: kind_of(file) for file in files}
         traces = [file for file in files if kinds[file] in RECORDINGS]
         profiles = [] if traces else find_profiles(path)
@@ -110,8 +109,3 @@ def _recorder_of(path: Path, kinds: dict[Path, str | None]) -> str | None:
         if others and reader(source.belongs)(path, others):
             return source.kind
     return None
-
-
-def _files_below(path: Path) -> list[Path]:
-    """Every file below a folder, sorted."""
-    return sorted(Path(parent) / name for parent, _, names in os.walk(path) for name in names)

@@ -9,7 +9,8 @@ import codecs
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from dxt_replay.profiler_merge.profiles.reading import first_bytes
@@ -58,7 +59,7 @@ def _remedy(source: Source) -> str:
 def _folder(path: Path, wanted: Sequence[str]) -> str | None:
     """The error that names the most frequent kind of file below a folder; None if any file is of a wanted kind."""
     kinds: Counter[Source] = Counter()
-    for file in _files_below(path):
+    for file in islice(files_below(path), _MOST_FILES):
         source = recognise(file)
         if source is not None:
             if source.kind in wanted:
@@ -70,13 +71,10 @@ def _folder(path: Path, wanted: Sequence[str]) -> str | None:
     return f"{path} holds {source.what} ({count} file{'s' * (count > 1)}): {_remedy(source)}"
 
 
-def _files_below(path: Path) -> list[Path]:
-    found: list[Path] = []
+def files_below(path: Path) -> Iterator[Path]:
+    """Every file below a folder, those of one folder sorted."""
     for parent, _, names in os.walk(path):
-        found += [Path(parent) / name for name in sorted(names)]
-        if len(found) >= _MOST_FILES:
-            break
-    return found[:_MOST_FILES]
+        yield from (Path(parent) / name for name in sorted(names))
 
 
 def find_profiles(path: Path) -> list[Path]:
@@ -89,12 +87,7 @@ def find_profiles(path: Path) -> list[Path]:
     found = find_xplane(path)
     if not path.is_dir():
         return found
-    traces = {
-        Path(parent) / name
-        for parent, _, names in os.walk(path)
-        for name in names
-        if name.endswith((".json", ".json.gz"))
-    }
+    traces = {file for file in files_below(path) if file.name.endswith((".json", ".json.gz"))}
     others = [
         trace
         for trace in traces

@@ -86,7 +86,7 @@ def read_annotations(files: Sequence[Path], pids: ProcessIds) -> tuple[dict[int,
             "operations, or annotate the program (pydftracer's `ai`)"
         )
     loops: dict[int, SpanColumns] = {}
-    warnings = []
+    warnings: list[str] = []
     for rank, spans in job.spans.items():
         own = job.ranks[rank].own
         places = [place for place, known in enumerate(pids) if own.pid in known]
