@@ -14,8 +14,7 @@ from dxt_replay.profiler_merge.merge_options import MergeOptions
 from dxt_replay.profiler_merge.profiles.event_table import Profile
 from dxt_replay.profiler_merge.profiles.reading import read_profile
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
-from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, AllSpans, Finished, WrittenRanks
-from dxt_replay.profiler_merge.tracers.traced_job import ProcessIds
+from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, AllSpans, Finished, ProcessIds, WrittenRanks
 from dxt_replay.traces.errors import AlignmentError, ProfileError, UsageError
 from dxt_replay.traces.schema import Job
 from dxt_replay.traces.text import listed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,9 +10,6 @@ import numpy as np
 
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
 from dxt_replay.profiler_merge.tracers.traced_rows import TracedRows
-
-ProcessIds = Sequence[Collection[int]]
-"""The process ids of each rank of a job, empty if they are not known."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
@@ -13,7 +13,7 @@ from dxt_replay.profiler_merge.tracers.dftracer.run_facts import RunFacts, run_f
 from dxt_replay.profiler_merge.tracers.path_numbers import NOT_KEPT, PathNumbers
 from dxt_replay.profiler_merge.tracers.rank_processes import rank_processes
 from dxt_replay.profiler_merge.tracers.text_lines import Damage
-from dxt_replay.profiler_merge.tracers.traced_job import ProcessIds, TracedJob, TracedProcess, TracedRank
+from dxt_replay.profiler_merge.tracers.traced_job import TracedJob, TracedProcess, TracedRank
 from dxt_replay.profiler_merge.tracers.traced_rows import TracedRows
 from dxt_replay.traces.errors import LogError, ProfileError
 from dxt_replay.traces.units import format_counted
@@ -74,9 +74,12 @@ def read_dftracer(files: Sequence[Path], exclude: Sequence[str] = (), include: S
     )
 
 
-def read_annotations(files: Sequence[Path], pids: ProcessIds) -> tuple[dict[int, SpanColumns], list[str]]:
+def read_annotations(
+    files: Sequence[Path], pids: Sequence[Collection[int]]
+) -> tuple[dict[int, SpanColumns], list[str]]:
     """The annotated training loops in these files, by rank with the same process ids, and warnings.
 
+    `pids`: of the processes of each rank.
     Raises: LogError as `read_dftracer`; ProfileError for traces without annotations.
     """
     job = read_dftracer(files)
