@@ -36,9 +36,8 @@ from dxt_replay.profiler_merge.mapped_reads import mapped_reads
 from dxt_replay.profiler_merge.merge_options import MergeOptions
 from dxt_replay.profiler_merge.piece_merge import MergedPiece, PieceMerge, let_go, opened
 from dxt_replay.profiler_merge.process_rows import RowTotals
-from dxt_replay.profiler_merge.profiles.more_spans import ProcessIds
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
-from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, AllSpans, Finished, WrittenRanks
+from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, AllSpans, Finished, ProcessIds, WrittenRanks
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.file_rows import STANDARD_STREAMS
 from dxt_replay.traces.recorder_files import is_request_log

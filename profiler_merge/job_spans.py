@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 
 from dxt_replay.profiler_merge.marks import RankMarks, batches_of
 from dxt_replay.profiler_merge.profiles.event_table import Profile
-from dxt_replay.profiler_merge.profiles.more_spans import MoreSpans
 from dxt_replay.profiler_merge.profiles.reading import read_profile
 from dxt_replay.profiler_merge.profiles.span_parts import NOT_FETCHED
 from dxt_replay.profiler_merge.profiles.spans import SpanColumns, profile_spans
@@ -65,14 +64,14 @@ class JobSpans:
     skip_damaged: whether to use the readable rest of a damaged profile.
     extend: whether to add steps that were not profiled, inferred from the reads.
     known: ranks whose rows say which batch each operation belongs to.
-    more: spans from files that are not profiles; a rank's profile replaces its loop in these.
+    loops: spans of training loops from files that are not profiles, by rank; a rank's profile replaces them.
     """
 
     profiles: Mapping[int, Sequence[Path]]
     start_ns: int
     ranks: Sequence[int]
     skip_damaged: bool
-    more: MoreSpans
+    loops: Mapping[int, SpanColumns]
     extend: bool = True
     known: set[int] = field(default_factory=set)
     _extended: dict[int, Extended] = field(default_factory=dict)
@@ -91,8 +90,8 @@ class JobSpans:
         self._add_loops()
 
     def _add_loops(self) -> None:
-        for rank in self.more.loops.keys() - self.profiles.keys():
-            self._tables[rank] = _spans_table(rank, self.more.loops[rank], -self.start_ns)
+        for rank in self.loops.keys() - self.profiles.keys():
+            self._tables[rank] = _spans_table(rank, self.loops[rank], -self.start_ns)
 
     def have_own(self, ranks: np.ndarray) -> np.ndarray:
         """bool (r,): which of these ranks have a profile, or spans of their own from another file."""
@@ -201,19 +200,11 @@ class JobSpans:
     @property
     def own_ranks(self) -> list[int]:
         """The ranks that have a profile, or spans of their own from another file."""
-        return sorted(self.profiles.keys() | self.more.loops.keys())
+        return sorted(self.profiles.keys() | self.loops.keys())
 
     def table(self) -> pa.Table:
         """All spans so far, as `SPANS_SCHEMA`."""
-        return pa.concat_tables([SPANS_SCHEMA.empty_table(), *self._tables.values(), *self._meetings()])
-
-    def _meetings(self) -> list[pa.Table]:
-        """Collectives of each rank, assigned to the steps of its other spans."""
-        tables = []
-        for rank, spans in self.more.meetings.items():
-            step = self.step_of(rank, spans.start_ns - self.start_ns)
-            tables.append(_spans_table(rank, replace(spans, step=step), -self.start_ns))
-        return tables
+        return pa.concat_tables([SPANS_SCHEMA.empty_table(), *self._tables.values()])
 
     def _of_profiled(self) -> pa.Table | None:
         """The spans that stand for ranks without a profile: those of the one profiled rank, if it has a date."""

@@ -12,10 +12,9 @@ from dxt_replay.profiler_merge.clocks.anchors import anchor_rank
 from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks, ProfilesByRank, own_number, rank_in_path
 from dxt_replay.profiler_merge.merge_options import MergeOptions
 from dxt_replay.profiler_merge.profiles.event_table import Profile
-from dxt_replay.profiler_merge.profiles.more_spans import ProcessIds
 from dxt_replay.profiler_merge.profiles.reading import read_profile
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
-from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, AllSpans, Finished, WrittenRanks
+from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, AllSpans, Finished, ProcessIds, WrittenRanks
 from dxt_replay.traces.errors import AlignmentError, ProfileError, UsageError
 from dxt_replay.traces.schema import Job
 from dxt_replay.traces.text import listed

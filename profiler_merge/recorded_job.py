@@ -6,7 +6,7 @@ the results over all of them. This module and `merge` hold what recordings share
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,7 +18,6 @@ from dxt_replay.profiler_merge.clocks.offsets import Alignment
 from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks
 from dxt_replay.profiler_merge.file_notes import NO_FILE
 from dxt_replay.profiler_merge.profiles.event_table import Profile
-from dxt_replay.profiler_merge.profiles.more_spans import ProcessIds
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
 from dxt_replay.profiler_merge.untraced.rebuilt import Rebuilt
 from dxt_replay.traces.schema import (
@@ -36,6 +35,9 @@ from dxt_replay.traces.workers.workers import Workers
 
 MAX_RANKS = 1 << 20
 """Most ranks of a job: a record that claims more is damaged, and then only ranks with operations count."""
+
+ProcessIds = Sequence[Collection[int]]
+"""The process ids of each rank of a job, empty if they are not known."""
 
 
 class RankSpans(Protocol):

@@ -24,9 +24,16 @@ from dxt_replay.profiler_merge.left_out import exports_warnings, is_export, show
 from dxt_replay.profiler_merge.mapped_reads import mapped_columns, mapped_reads
 from dxt_replay.profiler_merge.merge_options import MergeOptions
 from dxt_replay.profiler_merge.profiles.event_table import Profile
-from dxt_replay.profiler_merge.profiles.more_spans import ProcessIds
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
-from dxt_replay.profiler_merge.recorded_job import AllSpans, Finished, RankRows, WrittenRanks, rank_clock, write_ranks
+from dxt_replay.profiler_merge.recorded_job import (
+    AllSpans,
+    Finished,
+    ProcessIds,
+    RankRows,
+    WrittenRanks,
+    rank_clock,
+    write_ranks,
+)
 from dxt_replay.profiler_merge.traced_files import TracedFiles
 from dxt_replay.profiler_merge.tracers.traced_job import TracedJob, TracedProcess
 from dxt_replay.traces.errors import LogError

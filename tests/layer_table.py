@@ -16,17 +16,10 @@ MAY_IMPORT = {
     "profiler_merge.profiles": {"profiler_merge.profiles", "traces", "traces.measures"},
     "profiler_merge.profiles.xplane": {"profiler_merge.profiles.xplane", "profiler_merge.profiles", "traces"},
     "profiler_merge.profiles.kineto": {"profiler_merge.profiles.kineto", "profiler_merge.profiles", "traces"},
-    "profiler_merge.profiles.trace_viewer": {
-        "profiler_merge.profiles.trace_viewer",
-        "profiler_merge.profiles",
-        "profiler_merge.profiles.kineto",
-        "traces",
-    },
     "profiler_merge.profiles.reading": {
         "profiler_merge.profiles.reading",
         "profiler_merge.profiles",
         "profiler_merge.profiles.kineto",
-        "profiler_merge.profiles.trace_viewer",
         "profiler_merge.profiles.xplane",
     },
     "profiler_merge.clocks": {
@@ -59,7 +52,7 @@ MAY_IMPORT = {
         "traces.store",
         "traces.workers",
     },
-    "profiler_merge.tracers": {"profiler_merge.tracers", "profiler_merge.profiles", "traces", "traces.measures"},
+    "profiler_merge.tracers": {"profiler_merge.tracers", "profiler_merge.profiles", "traces"},
     "profiler_merge.tracers.dftracer": {
         "profiler_merge.tracers.dftracer",
         "profiler_merge.profiles",

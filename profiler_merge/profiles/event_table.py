@@ -77,8 +77,8 @@ class Profile:
 
     `line` (int32) is a row of `lines`, `name` (int32) a row of `names` and `display_names`. `start_ns` (int64) is
     CLOCK_REALTIME when `epoch_start_ns`, the instant at which the profiler started, is known, else relative to it.
-    `epoch_source`: `profile_start_time` (exact), `element_id` (about 1 us early, TF 2.5 to 2.15), `ts` (PyTorch),
-    `metadata` (of SageMaker, to some ms) or "".
+    `epoch_source`: `profile_start_time` (exact), `element_id` (about 1 us early, TF 2.5 to 2.15), `ts` (PyTorch)
+    or "".
     Names that are not UTF-8 are decoded with surrogate escapes. `options` is empty before TF 2.21.
     `stats`: key -> (event rows, values), ascending; see `stat`. `skipped_fields`: message -> number of fields in the
     file that this release does not know. `torch`: of a PyTorch profile only. `warnings`: damage that was skipped.

@@ -25,7 +25,6 @@ INPUT_FOLDER = "tf.data"
 """The name in `profiler_merge.recording`, repeated here because that module imports nothing of ours."""
 
 _JSON = re.compile(rb'\s*\{\s*"')
-_VIEWER = re.compile(rb'"/(host|device):[A-Z]')
 _HEAD_BYTES = 64 << 10
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
@@ -49,15 +48,13 @@ def first_bytes(path: Path) -> bytes:
 
 
 def profile_kind(path: Path) -> str:
-    """The kind of a profile in `sources`: `kineto`, `tensorflow trace`, or `xplane` for all else.
+    """The kind of a profile in `sources`: `kineto` for JSON, or `xplane` for all else.
 
     The reader of XPlane reports what is wrong with an unknown file."""
     head = first_bytes(path)
     if head.startswith(MAGIC):
         return "marks"
-    if _JSON.match(head.removeprefix(codecs.BOM_UTF8)) is None:
-        return "xplane"
-    return "kineto" if _VIEWER.search(head) is None else "tensorflow trace"
+    return "xplane" if _JSON.match(head.removeprefix(codecs.BOM_UTF8)) is None else "kineto"
 
 
 def profile_files(paths: Sequence[Path]) -> list[tuple[Path, ...]]:
@@ -130,13 +127,8 @@ def marks_alone(path: Path) -> Profile:
 
 def _read(files: Sequence[Path], skip_damaged: bool) -> Profile:
     """The profile of one group."""
-    kind = profile_kind(files[0])
-    if kind == "kineto":
+    if profile_kind(files[0]) == "kineto":
         from dxt_replay.profiler_merge.profiles.kineto.decode import read_profile as read_kineto
 
         return read_kineto(files, skip_damaged=skip_damaged)
-    if kind == "tensorflow trace":
-        from dxt_replay.profiler_merge.profiles.trace_viewer.viewer_events import read_profile as read_viewer
-
-        return read_viewer(files[0], skip_damaged=skip_damaged)
     return reduce(beside, [xplane.read_profile(each) for each in files])

@@ -134,11 +134,9 @@ def catalogue(
     archive: ArchiveJobs,
     workers: Workers,
     on_job: Callable[[CataloguedJob], None] = lambda job: None,
-    named: Callable[[str], str] = str,
 ) -> Catalogue:
     """The row of each job. Each worker merges the logs of one job at a time into a temporary directory.
 
-    `named`: the text of an error, or a path, as the user knows the paths in it.
     Raises: WorkerError. A job that cannot be read is a row with its error.
     """
     jobs: list[CataloguedJob] = []
@@ -148,9 +146,9 @@ def catalogue(
     ):
         for job in results:
             on_job(job)
-            jobs.append(job if job.error is None else dataclasses.replace(job, error=named(job.error)))
+            jobs.append(job)
     unread = sorted(archive.unread.items())
-    jobs += [CataloguedJob(name=named(str(path)), error=named(why)) for path, why in unread]
+    jobs += [CataloguedJob(name=str(path), error=why) for path, why in unread]
     table = pa.Table.from_pylist(list(map(dataclasses.asdict, jobs)), schema=CATALOGUE_SCHEMA)
     return Catalogue(table=table, helpers=archive.helpers)
 

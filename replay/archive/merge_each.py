@@ -48,19 +48,6 @@ class MergedArchive:
     unread: dict[Path, str]
     helpers: int
 
-    def named(self, shown: Callable[[str], str]) -> MergedArchive:
-        """The same with the paths of its logs as `shown` names them."""
-        jobs = [
-            dataclasses.replace(
-                job,
-                logs=tuple(Path(shown(str(log))) for log in job.logs),
-                error=None if job.error is None else shown(job.error),
-            )
-            for job in self.jobs
-        ]
-        unread = {Path(shown(str(log))): shown(why) for log, why in self.unread.items()}
-        return dataclasses.replace(self, jobs=tuple(jobs), unread=unread)
-
     @property
     def failed(self) -> int:
         """Jobs without a capture, and logs that cannot be read."""

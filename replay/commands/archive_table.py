@@ -18,20 +18,16 @@ FILTERS = ("path", "exclude", "op", "api")
 
 
 def is_archive(named: NamedPart) -> bool:
-    """Whether the user named several jobs, or a folder or archive that does not hold exactly one job."""
+    """Whether the user named several jobs, or a folder that does not hold exactly one job."""
     path = named.path
     if named.others:
         return True
-    if path.is_dir() and ((path / "capture.json").exists() or (path / "ops").exists()):
+    if not path.is_dir() or (path / "capture.json").exists() or (path / "ops").exists():
         return False
-    from dxt_replay.profiler_merge.packed_logs import is_packed, unpacked  # readers of logs: a capture needs none
-    from dxt_replay.replay.archive.archive_jobs import archive_jobs
+    from dxt_replay.replay.archive.archive_jobs import archive_jobs  # a capture needs no readers of logs
 
-    if not path.is_dir() and not is_packed(path):
-        return False
     try:
-        with unpacked([path]) as inside:
-            found = archive_jobs(inside.paths, captures=True)
+        found = archive_jobs([path], captures=True)
     except DxtReplayError:
         return False  # opening it as one job says what is wrong
     return len(found.jobs) + len(found.unread) > 1 or any(not job.logs for job in found.jobs)

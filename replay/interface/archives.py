@@ -37,22 +37,19 @@ def merge_each(
         made = dxt_replay.merge_each("/var/log/darshan/2026", "captures")
         [(job.name, job.error) for job in made.jobs if job.error]
 
-    A capture has the name and the folder of its (first) log below the given folder or in the given archive (tar, zip).
+    A capture has the name and the folder of its (first) log below the given folder.
     A job that cannot be merged does not stop the others. An earlier capture of the same logs is kept; `force` replaces
     it. `executor` shares the work.
     Raises: LogError for a folder without logs; UsageError if two jobs would have the same capture.
     """
     from dxt_replay.profiler_merge.merge import MergeOptions
-    from dxt_replay.profiler_merge.packed_logs import unpacked
     from dxt_replay.replay.archive import merge_each as merging
     from dxt_replay.replay.archive.archive_jobs import archive_jobs
 
     chosen = filled(MergeEachChoices, choices)
     options = MergeOptions(**{**chosen, "exclude": tuple(chosen["exclude"])}, force=force)
-    with unpacked(several(logs)) as found:
-        archive = archive_jobs(found.paths, captures=False)
-        counted = _counted(on_job, archive.jobs)
-        return merging.merge_each(archive, Path(output), options, workers_of(executor), counted).named(found.named)
+    archive = archive_jobs(several(logs), captures=False)
+    return merging.merge_each(archive, Path(output), options, workers_of(executor), _counted(on_job, archive.jobs))
 
 
 def catalogue(
@@ -62,7 +59,7 @@ def catalogue(
     executor: Work = None,
     on_job: OnJob = lambda done, jobs: None,
 ) -> Catalogue:
-    """A table with a line for each job among captures, Darshan logs, and folders and archives with these.
+    """A table with a line for each job among captures, Darshan logs, and folders with these.
 
         jobs = dxt_replay.catalogue("captures", sort="bytes_read").frame()
         jobs[jobs.input_wait_pct > 20]
@@ -71,15 +68,12 @@ def catalogue(
     that cannot be read has a line with its `error`. `executor` shares the work.
     Raises: LogError for a path with neither captures nor logs; UsageError for another column.
     """
-    from dxt_replay.profiler_merge.packed_logs import unpacked
     from dxt_replay.replay.archive import catalogue as lines
     from dxt_replay.replay.archive.archive_jobs import archive_jobs
 
     lines.check_order(sort)
-    with unpacked(several(paths)) as found:
-        archive = archive_jobs(found.paths, captures=True)
-        made = lines.catalogue(archive, workers_of(executor), _counted(on_job, archive.jobs), found.named)
-    return made.sorted_by(sort)
+    archive = archive_jobs(several(paths), captures=True)
+    return lines.catalogue(archive, workers_of(executor), _counted(on_job, archive.jobs)).sorted_by(sort)
 
 
 def _counted(on_job: OnJob, jobs: Sequence[object]) -> Callable[[object], None]:

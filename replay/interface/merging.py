@@ -31,8 +31,8 @@ def merge(
 ) -> MergeResult:
     """Merge the Darshan logs of one job, and the profiles of its ranks, into the capture `output`.
 
-    `logs` can also be traces of strace or DFTracer, profiles alone (for a capture without I/O), or a folder or archive
-    of logs. `profiles` are log directories, or single files: `.xplane.pb` of TensorFlow and JAX, `.pt.trace.json` of
+    `logs` can also be traces of strace or DFTracer, profiles alone (for a capture without I/O), or a folder of
+    logs. `profiles` are log directories, or single files: `.xplane.pb` of TensorFlow and JAX, `.pt.trace.json` of
     PyTorch. `exclude` has globs over recorded paths. `reconstruct=False` leaves out operations rebuilt from counters,
     `extend=False` steps outside the profile. `force` replaces an earlier capture. `executor` (`concurrent.futures`, or
     a `Workers`) shares the ranks.
@@ -43,7 +43,6 @@ def merge(
     """
     from dxt_replay.profiler_merge.merge import MergeOptions
     from dxt_replay.profiler_merge.merge import merge as merge_sources
-    from dxt_replay.profiler_merge.packed_logs import unpacked
 
     chosen = filled(MergeChoices, choices)
     profiles, maps = chosen.pop("profiles"), chosen.pop("maps")
@@ -52,14 +51,13 @@ def merge(
     rules = tuple((b"/" + b"/".join(rule.prefix), rule.directory) for rule in path_maps(maps))
     chosen |= {name: tuple(chosen[name]) for name in ("exclude", "include")}
     options = MergeOptions(**chosen, inspect_maps=rules, force=force)
-    with unpacked(several(logs)) as found:
-        return merge_sources(
-            [log for path in found.paths for log in _logs_of(path)],
-            [file for path in several(profiles) for file in _profiles_of(path)],
-            Path(output),
-            options,
-            workers_of(executor),
-        )
+    return merge_sources(
+        [log for path in several(logs) for log in _logs_of(path)],
+        [file for path in several(profiles) for file in _profiles_of(path)],
+        Path(output),
+        options,
+        workers_of(executor),
+    )
 
 
 def path_maps(maps: PathMaps | None) -> tuple[PathMap, ...]:

@@ -187,10 +187,17 @@ def _as_typed(recorded: Recorded) -> list[str]:
 
 def _no_log(job: RecordedJob) -> str:
     """Possible reasons why a job left no log."""
+    from dxt_replay.profiler_merge.recorder.tracer import REQUESTS
+
     if job.ended.status > 128:
         return (
             f"the job was ended by signal {job.ended.status - 128} and left no log: Darshan writes it when a process "
             "ends by itself or a Python program by Ctrl-C. Stop the job with `kill -INT`"
+        )
+    if job.tracer.name == REQUESTS:
+        return (
+            "no request of the job was seen: `record` sees those of boto3, aiobotocore and s3fs. Let the job use one "
+            "of these, or files, and record those without `--with requests`"
         )
     return (
         "the job left no log: a program that is linked statically, or that clears its environment, cannot be traced by "

@@ -23,7 +23,6 @@ from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.profiles.reading import read_profile
 from dxt_replay.profiler_merge.profiles.spans import profile_spans
 from dxt_replay.profiler_merge.tracers.dftracer.dftracer_job import read_dftracer
-from dxt_replay.profiler_merge.tracers.horovod_timeline import read_horovod
 from dxt_replay.profiler_merge.tracers.strace.strace_job import read_strace
 from dxt_replay.replay.regression.experiment_record import read_record
 from dxt_replay.replay.simulation.model_file import read_storage_model
@@ -144,14 +143,6 @@ def _traced(read: Callable[[list[Path]], Any]) -> Callable[[Path], Any]:
     return answer
 
 
-def _horovod_warned(answer: Any) -> bool:
-    return _says_damage(answer.warnings)
-
-
-def _horovod(folder: Path) -> Any:
-    return read_horovod(list(folder.iterdir()), [()])
-
-
 def _capture(folder: Path) -> Any:
     capture = open_capture(folder / "c.capture")
     batches = list(capture.operations())
@@ -205,10 +196,8 @@ TARGETS: Mapping[str, Target] = {
         Target(name="darshan", read=_darshan, commands=(*_MERGES, ("summary", "{input}")), warned=_log_warned),
         Target(name="xplane", read=_xplane, commands=_PROFILE),
         Target(name="kineto", read=_profile, commands=_PROFILE),
-        Target(name="viewer", read=_profile, commands=_PROFILE),
         Target(name="dftracer", read=_traced(read_dftracer), commands=_MERGES, warned=_traced_warned),
         Target(name="strace", read=_traced(read_strace), commands=_MERGES, warned=_traced_warned),
-        Target(name="horovod", read=_horovod, commands=_PROFILE, warned=_horovod_warned),
         Target(
             name="workload",
             read=lambda folder: read_workload(folder / "a.yaml"),

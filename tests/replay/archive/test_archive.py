@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,6 @@ import pytest
 import dxt_replay
 from dxt_replay.replay.archive import merge_each as merge_each_module
 from dxt_replay.replay.archive.catalogue import CATALOGUE_SCHEMA
-from dxt_replay.replay.commands.main import main
 from dxt_replay.traces import output as output_module
 from dxt_replay.traces.errors import LogError, UsageError
 from dxt_replay.traces.store import writer
@@ -126,45 +124,6 @@ def test_each_job_gets_a_capture_where_its_log_lies(archive: Path, tmp_path: Pat
     assert (made.failed, made.helpers, len(made.unread)) == (1, 1, 1)
     assert dxt_replay.open_capture(tmp_path / "out" / "2026" / "2" / "pair_id3-0.capture").ranks == (0, 1)
     assert rows(tmp_path / "out") == [row for row in rows(archive) if row["error"] is None]
-
-
-@pytest.mark.parametrize("kind", ["zip", "gztar"])
-def test_a_packed_archive_is_as_the_folder(archive: Path, tmp_path: Path, kind: str) -> None:
-    packed = Path(shutil.make_archive(str(tmp_path / "logs"), kind, archive))
-    expected = [{**row, "name": str(row["name"]).replace(str(archive), str(packed))} for row in rows(archive)]
-    found = rows(packed)
-    assert [{**row, "error": None} for row in found] == [{**row, "error": None} for row in expected]
-    (error,) = [str(row["error"]) for row in found if row["error"]]
-    assert f"{packed}/2026/damaged.darshan" in error
-    made = dxt_replay.merge_each(packed, tmp_path / "out")
-    assert {job.name: job.status for job in made.jobs} == dict.fromkeys(
-        ("2026/1/small", "2026/2/large", "2026/2/pair_id3-0"), "merged"
-    )
-    assert made.jobs[0].logs == (packed / "2026/1/small.darshan",)
-    assert list(made.unread) == [packed / "2026/damaged.darshan"]
-    assert rows(tmp_path / "out") == [row for row in rows(archive) if row["error"] is None]
-    assert dxt_replay.merge_each(packed, tmp_path / "out").counts == {"present": 3}
-
-
-@pytest.mark.parametrize("kind", ["zip", "gztar"])
-def test_summary_of_a_packed_archive(archive: Path, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture) -> None:
-    """Several jobs are a table; one job, of several logs too, is summarised as such."""
-    packed = shutil.make_archive(str(tmp_path / "all"), kind, archive / "2026")
-    assert main(["summary", packed, "--json"]) == 1
-    assert len(json.loads(capsys.readouterr().out)["jobs"]) == 4
-    (archive / "2026" / "2" / "large.darshan").unlink()
-    one = shutil.make_archive(str(tmp_path / "one"), kind, archive / "2026" / "2")
-    assert main(["summary", one, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["job"]["nprocs"], found["operations"]["read"], found["bytes"]["read"]) == (2, 2, 2 * MIB)
-
-
-def test_two_packed_archives_with_a_job_of_one_name(tmp_path: Path) -> None:
-    a_log(tmp_path / "logs" / "job.darshan")
-    packed = [shutil.make_archive(str(tmp_path / name), "zip", tmp_path / "logs") for name in ("a", "b")]
-    with pytest.raises(UsageError, match="would be merged into one capture") as refused:
-        dxt_replay.merge_each([Path(each) for each in packed], tmp_path / "out")
-    assert all(f"{each}/job.darshan" in str(refused.value) for each in packed)
 
 
 def test_what_is_there_already_is_left_and_what_is_not_is_made(archive: Path, tmp_path: Path) -> None:
