@@ -78,7 +78,7 @@ def files_below(path: Path) -> Iterator[Path]:
 
 
 def find_profiles(path: Path) -> list[Path]:
-    """Every profile below a folder, sorted, or the file itself: `*.xplane.pb[.gz]`, and profiles in JSON.
+    """Every profile below a folder, sorted, or the file itself: `*.xplane.pb[.gz]`, profiles in JSON, and marks.
 
     Leaves out a compressed copy beside the plain file.
 
@@ -91,7 +91,7 @@ def find_profiles(path: Path) -> list[Path]:
     others = [
         trace
         for trace in traces
-        if not (trace.suffix == ".gz" and trace.with_suffix("") in traces) and kind_of(trace) == "kineto"
+        if not (trace.suffix == ".gz" and trace.with_suffix("") in traces) and kind_of(trace) in ("kineto", "marks")
     ]
     return sorted([*found, *others])
 
