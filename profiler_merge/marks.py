@@ -197,7 +197,10 @@ def training_loop(process: ProcessMarks) -> Loop:
     """The loop of a rank's own process."""
     rows = process.rows
     thread = _thread_of(rows)
-    rows = rows[rows["thread"] == thread]
+    mine = rows["thread"] == thread
+    if not np.isin(rows["kind"][mine], (made.TAKE, made.FETCH)).any():
+        mine |= np.isin(rows["kind"], (made.FETCH, made.FETCH_END))  # inside a `tf.function` other threads fetch
+    rows = rows[mine]
     begun = rows[rows["kind"] == made.PASS]
     passes = np.stack([begun["group"], begun["t"], begun["number"] >> 32, begun["number"] & 0xFFFFFFFF], axis=1)
     takes, taken = _pairs(rows, made.TAKE, made.TAKE_END)
@@ -326,6 +329,18 @@ def _part(kind: int, start: np.ndarray, end: np.ndarray, thread: int, name: int 
     return SpanPart(
         kind=kind, start=start, end=end, thread=np.full(len(start), thread), name=np.broadcast_to(name, len(start))
     )
+
+
+def most_storage(process: ProcessMarks) -> dict[str, int]:
+    """Duration of a rank's loop, and processor time of its thread meanwhile, in ns: storage took at most the rest."""
+    loop = training_loop(process)
+    rows = process.rows[process.rows["thread"] == loop.thread]
+    if not len(loop.steps):
+        return {"loop_ns": 0, "cpu_ns": 0}
+    begin, end = int(loop.steps[0, 0]), int(loop.steps[:, 1].max())
+    inside = rows[(rows["t"] >= begin) & (rows["t"] <= end) & (rows["kind"] != made.DEVICE)]
+    used = int(inside["cpu"][-1] - inside["cpu"][0]) if len(inside) > 1 else 0
+    return {"loop_ns": end - begin, "cpu_ns": used}
 
 
 def is_marks_file(path: bytes) -> bool:

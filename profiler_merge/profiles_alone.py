@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from dxt_replay.profiler_merge.clocks.alignment import AUTO
 from dxt_replay.profiler_merge.clocks.anchors import anchor_rank
 from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks, ProfilesByRank, own_number, rank_in_path
+from dxt_replay.profiler_merge.marks import most_storage
 from dxt_replay.profiler_merge.merge_options import MergeOptions
 from dxt_replay.profiler_merge.profiles.event_table import Profile
 from dxt_replay.profiler_merge.profiles.reading import read_profile
@@ -35,6 +37,7 @@ class ProfilesAlone:
             raise UsageError(f"--align {options.align} places the clock of a log, and there is none: leave it out")
         self._beside, self._skip_damaged = beside, options.skip_damaged
         self._by_rank: dict[int, tuple[Path, ...]] = {}
+        self._at_most: dict[int, dict[str, int]] = {}
         self._dated = True
         self.files: Sequence[tuple[Path, str]] = ()
         self.ranks: Sequence[int] = ()
@@ -80,6 +83,9 @@ class ProfilesAlone:
             if len(profiles) > 1 and several:
                 raise ProfileError(f"no rank was found for the profile {files[0]}: name its folder rank0, rank1 ...")
             found.add(number or 0, files, profile)
+            if profile.marks is not None:
+                begins.append(int(profile.marks.own.rows["t"].min(initial=np.iinfo(np.int64).max)))
+                self._at_most[number or 0] = most_storage(profile.marks.own)
             begins += [int(profile.start_ns.min())] if len(profile) else []
         self._by_rank, self.start_ns = found.files, min(begins, default=0)
         return ProfileRanks(by_rank=found.files, warnings=())
@@ -98,11 +104,14 @@ class ProfilesAlone:
             raise ProfileError(
                 f"{next(iter(self._by_rank.values()))[0]} shows no steps, compute or waits: there is nothing to merge"
             )
-        return Finished(coverage=NOTHING_RECORDED)
+        marked = [{"rank": rank, **found} for rank, found in sorted(self._at_most.items())]
+        return Finished(coverage=NOTHING_RECORDED, made_by={"marks": marked} if marked else {})
 
 
 def _pids(profile: Profile) -> frozenset[int]:
     """The process ids in a profile, if it has any."""
+    if profile.marks is not None:
+        return frozenset(profile.marks.processes)
     if profile.torch is not None:
         return profile.torch.pids
     named = anchor_rank(profile)

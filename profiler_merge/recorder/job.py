@@ -18,10 +18,10 @@ from dxt_replay.profiler_merge.recorder.darshan_tracer import set_up, without_da
 from dxt_replay.profiler_merge.recorder.foreground import Ended, run_in_foreground
 from dxt_replay.profiler_merge.recorder.job_script import script_text
 from dxt_replay.profiler_merge.recorder.launch_line import is_launched, with_prefix
-from dxt_replay.profiler_merge.recorder.other_tracers import await_flush, find_dftracer, find_strace, requests_alone
+from dxt_replay.profiler_merge.recorder.other_tracers import await_flush, find_dftracer, find_strace, marks_alone, requests_alone
 from dxt_replay.profiler_merge.recorder.page_faults import collected_faults
 from dxt_replay.profiler_merge.recorder.python_start import write_python_start
-from dxt_replay.profiler_merge.recorder.tracer import DARSHAN, DFTRACER, REQUESTS, STRACE, Tracer
+from dxt_replay.profiler_merge.recorder.tracer import DARSHAN, DFTRACER, MARKS, REQUESTS, STRACE, Tracer
 from dxt_replay.profiler_merge.recorder.watch import Watch
 from dxt_replay.profiler_merge.recording import RANK_VARIABLES
 from dxt_replay.profiler_merge.request_hooks.log import SUFFIX
@@ -31,6 +31,10 @@ from dxt_replay.traces.recorder_files import PAGE_FAULTS, UNSEEN
 
 _LEAST_STEP_NS = 1_000_000
 """Difference between two clocks that two successive readings never reach."""
+
+NO_IO = (
+    "only the steps of the training and its waits are recorded, no operation on files: nothing can be replayed from that"
+)
 
 HOW_TO_GET = """\
 Install Darshan's runtime, without root:   conda install -c conda-forge darshan-runtime
@@ -48,7 +52,7 @@ class JobOptions:
     """Options of recording a job.
 
     folder: new folder for logs and profiles.
-    tracer: one of TRACERS; None for Darshan.
+    tracer: one of TRACERS; None for Darshan, or marks where it is missing.
     library: Darshan's runtime library; None to look for it.
     dxt_mib: memory of a process for its trace, in MiB; None for a share of the free memory.
     include: folders to trace although Darshan leaves them out by default, such as /opt/data.
@@ -84,7 +88,7 @@ class RecordedJob:
 def find_tracer(
     command: Sequence[str], options: JobOptions, environment: Mapping[str, str] = os.environ
 ) -> Library | Tracer:
-    """The tracer for a command: Darshan's library, or one of the others, ready for use.
+    """The tracer for a command: Darshan's library, or one of the others, ready for use; marks where Darshan is missing.
 
     Raises: RecordingError when there is none; UsageError for a command that cannot be recorded.
     """
@@ -95,7 +99,12 @@ def find_tracer(
         return find_dftracer(environment, command)
     if options.tracer == REQUESTS:
         return requests_alone(environment, command)
-    return _library(options, environment)
+    if options.tracer == MARKS:
+        return marks_alone(environment, command, NO_IO)
+    library = _library(options, environment)
+    if library is None and options.tracer == DARSHAN:
+        raise RecordingError(f"Darshan's runtime library (libdarshan.so) was not found on this machine.\n{HOW_TO_GET}")
+    return library or marks_alone(environment, command, f"{NO_IO}\n{HOW_TO_GET}")
 
 
 def record_job(
@@ -181,15 +190,12 @@ def check_command(command: Sequence[str], environment: Mapping[str, str]) -> Non
         )
 
 
-def _library(options: JobOptions, environment: Mapping[str, str]) -> Library:
+def _library(options: JobOptions, environment: Mapping[str, str]) -> Library | None:
     if options.library is not None:
         if not options.library.is_file():
             raise RecordingError(f"{options.library} does not exist: --library names Darshan's libdarshan.so")
         return Library(path=options.library.absolute(), origin="--library")
-    found = find_library(environment)
-    if found is None:
-        raise RecordingError(f"Darshan's runtime library (libdarshan.so) was not found on this machine.\n{HOW_TO_GET}")
-    return found
+    return find_library(environment)
 
 
 def _collect(folder: Path, tracer: Tracer, ended: Ended, job: int) -> RecordedJob:

@@ -150,7 +150,7 @@ def _merged(
     profiles += [job.profiles] if find_profiles(job.profiles) else []
     merged, problem = None, None
     try:
-        if not job.logs:
+        if not job.logs and not (job.tracer.name == "marks" and profiles):
             raise RecordingError(_no_log(job))
         kept = [f"{folder.rstrip('/')}/*" for folder in include]
         merged = merge(job.logs, capture, profiles=profiles, include=kept, force=force)
@@ -187,12 +187,17 @@ def _as_typed(recorded: Recorded) -> list[str]:
 
 def _no_log(job: RecordedJob) -> str:
     """Possible reasons why a job left no log."""
-    from dxt_replay.profiler_merge.recorder.tracer import REQUESTS
+    from dxt_replay.profiler_merge.recorder.tracer import MARKS, REQUESTS
 
     if job.ended.status > 128:
         return (
             f"the job was ended by signal {job.ended.status - 128} and left no log: Darshan writes it when a process "
             "ends by itself or a Python program by Ctrl-C. Stop the job with `kill -INT`"
+        )
+    if job.tracer.name == MARKS:
+        return (
+            "the job left no marks: `record` sees the loaders and optimizers of PyTorch, Keras, tf.data and grain. Put "
+            "`with dxt_replay.recording() as r:` around the training loop and `with r.step():` around each step"
         )
     if job.tracer.name == REQUESTS:
         return (
@@ -221,13 +226,13 @@ def _coverage_warnings(recorded: Recorded) -> list[str]:
     status = recorded.job.ended.status
     if not recorded.profiles and status:
         warnings.append(
-            "no profile was written, so the capture has neither steps nor compute: the job ended with status "
-            f"{status}, and a profile is written where `with recording() as r:` ends"
+            f"no loop was seen, so the capture has neither steps nor compute: the job ended with status {status}"
         )
     elif not recorded.profiles:
         warnings.append(
-            "no profile was written, so the capture has neither steps nor compute: put `with recording() as r:` around "
-            "the training loop (docs/recording.md), or give --profile"
+            "no loop was seen, so the capture has neither steps nor compute: `record` sees those over loaders of "
+            "PyTorch, Keras, tf.data and grain. Put `with dxt_replay.recording() as r:` around another loop and "
+            "`with r.step():` around each step, or give --profile"
         )
     return warnings
 

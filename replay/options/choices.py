@@ -33,7 +33,7 @@ FORMATS = ("darshan", "chrome", "csv", "fio")
 GROUPINGS = ("rank", "file", "format", "step", "size")
 """Those of `profiler_merge.analysis.tables`."""
 
-TRACERS = ("darshan", "strace", "dftracer", "requests")
+TRACERS = ("darshan", "strace", "dftracer", "requests", "marks")
 """Those of `profiler_merge.recorder.tracer`."""
 
 _WHEN = [f"{pace.meaning} ({pace.value})" for pace in Pace]

@@ -169,7 +169,8 @@ class RecordChoices(TypedDict, total=False):
     tracer: Annotated[
         str | None,
         Option(
-            "The tracer. strace and dftracer need no Darshan, but record less.  [default: darshan]",
+            "The tracer. strace and dftracer need no Darshan, but record less; marks see steps and no I/O.  "
+            "[default: darshan, marks where it is missing]",
             flags=("--with",),
             choices=TRACERS,
         ),
