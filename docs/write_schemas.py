@@ -30,7 +30,6 @@ RESULTS = {
     "capacity": "replay.capacity.result.Capacity",
     "compare": "replay.fidelity.compare.Comparison",
     "compare-floor": "replay.fidelity.noise_floor.NoiseFloor",
-    "compare-log": "replay.witness.counted_comparison.CountedComparison",
     "doctor": "replay.doctor.check.Diagnosis",
     "export": "profiler_merge.export.exported.Exported",
     "fit": "replay.interface.descriptions.FittedWorkload",
@@ -55,7 +54,6 @@ RESULTS = {
 
 COMMANDS = {
     "compare-floor": "compare --floor",
-    "compare-log": "compare CAPTURE REPLAY.darshan",
     "generate-check": "generate --check",
     "merge-each": "merge --each",
     "run-repeat": "run --repeat",

@@ -191,14 +191,6 @@ MAY_IMPORT = {
         "traces.store",
         "traces.workers",
     },
-    "replay.witness": {
-        "replay.witness",
-        "profiler_merge.darshan",
-        "replay.plan",
-        "replay.target",
-        "traces",
-        "traces.store",
-    },
     "workloads": {"workloads", "traces"},
     "workloads.generate": {
         "workloads.generate",

@@ -36,7 +36,6 @@ from .replay.interface.replays import Staged, explain, run, run_repeatedly, stag
 from .replay.interface.simulations import Simulated, simulate
 from .replay.interface.transforming import transform
 from .replay.interface.verifying import verify
-from .replay.interface.witnessing import compare_log, is_replay_log
 from .replay.options.choices import FORMATS, RunChoices
 from .replay.regression.comparison import Regression
 from .replay.run.repeat import Repeats
@@ -44,7 +43,6 @@ from .replay.run.result import RunResult
 from .replay.sharing.anonymous_capture import Anonymized
 from .replay.transform.rewrite import Transformed
 from .replay.verifying.checked import Verified
-from .replay.witness.counted_comparison import CountedComparison
 from .traces.errors import (
     AlignmentError,
     CaptureError,
@@ -79,7 +77,6 @@ __all__ = [
     "Catalogue",
     "CheckedWorkload",
     "Comparison",
-    "CountedComparison",
     "Diagnosis",
     "DxtReplayError",
     "Exported",
@@ -124,7 +121,6 @@ __all__ = [
     "catalogue",
     "check_workload",
     "compare",
-    "compare_log",
     "doctor",
     "explain",
     "export",
@@ -133,7 +129,6 @@ __all__ = [
     "fit",
     "generate",
     "history",
-    "is_replay_log",
     "keras_recording",
     "lightning_recording",
     "merge",
