@@ -37,7 +37,7 @@ RESULTS = {
     "generate-check": "replay.interface.generating.CheckedWorkload",
     "history": "replay.history.history.History",
     "merge": "profiler_merge.merge.MergeResult",
-    "merge-each": "replay.archive.merge_each.MergedArchive",
+    "merge-each": "replay.jobs.MergedJobs",
     "record": "replay.interface.recordings.Recorded",
     "regress": "replay.regression.comparison.Regression",
     "report": "replay.interface.exports.Report",
@@ -46,7 +46,7 @@ RESULTS = {
     "simulate": "replay.interface.simulations.Simulated",
     "stage": "replay.interface.replays.Staged",
     "summary": "profiler_merge.analysis.named_tables.Views",
-    "summary-jobs": "replay.archive.catalogue.Catalogue",
+    "summary-jobs": "replay.jobs.JobSummaries",
     "transform": "replay.transform.result.Transformed",
     "verify": "replay.verifying.checked.Verified",
 }

@@ -171,8 +171,8 @@ MAY_IMPORT = {
         "traces.store",
     },
     "replay.sharing": {"replay.sharing", "profiler_merge.sources", "traces", "traces.store"},
-    "replay.archive": {
-        "replay.archive",
+    "replay.jobs": {
+        "replay.jobs",
         "profiler_merge",
         "profiler_merge.analysis",
         "profiler_merge.darshan",
