@@ -145,8 +145,8 @@ class MergedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedJobs:
-    """The result of `dxt-replay merge --each`. helpers: number of logs of short processes beside a job, such as `uname`,
-    which were left out."""
+    """The result of `dxt-replay merge --each`. helpers: number of logs of short processes beside a job, such as
+    `uname`, which were left out."""
 
     output: Path
     jobs: tuple[MergedJob, ...]

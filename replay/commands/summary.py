@@ -79,8 +79,7 @@ def command(
     """Summarise a capture (or a .darshan log): operations, bytes, times, patterns.
 
     The first lines say what ran and how much time storage can have cost it. Totals count traced operations, and count
-    a file once if several layers recorded it. `dxt-replay glossary` explains the words, and the
-    columns of --csv and --json.
+    a file once if several layers recorded it.
 
     For several captures or logs, or a folder of many, it prints a table with a line for each job.
     """
