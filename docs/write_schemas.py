@@ -30,7 +30,7 @@ RESULTS = {
     "capacity": "replay.capacity.result.Capacity",
     "compare": "replay.fidelity.compare.Comparison",
     "compare-floor": "replay.fidelity.noise_floor.NoiseFloor",
-    "doctor": "replay.doctor.check.Diagnosis",
+    "doctor": "replay.doctor.examination.Diagnosis",
     "export": "profiler_merge.export.exported.Exported",
     "fit": "replay.interface.descriptions.FittedWorkload",
     "generate": "replay.interface.generating.GeneratedCapture",
