@@ -322,9 +322,9 @@ def _summary(name: str, capture: Capture) -> JobSummary:
     found, info = summarise(capture), capture.info
     io_s, run_time_s = found.io_time_s.union_per_rank_mean, info.job.run_time_s
     rebuilt, loop, steps = found.reconstructed, found.loop, found.steps.count
-    counts, of_io, of_steps = {}, {}, {}
+    more: dict[str, Any] = {}
     if not nothing_recorded(found.coverage.unseen):
-        counts = {
+        more |= {
             "files": capture.files.num_rows,
             "reads": found.operations.read + rebuilt.read,
             "writes": found.operations.write + rebuilt.write,
@@ -333,16 +333,16 @@ def _summary(name: str, capture: Capture) -> JobSummary:
             "bytes_written": found.bytes.written + rebuilt.bytes_written,
         }
     if found.operations.read + found.operations.write:
-        of_io = {
+        more |= {
             "io_s": io_s,
             "io_pct": 100 * io_s / run_time_s if run_time_s else None,
             "bandwidth_mib_s": found.aggregate_bandwidth_mib_s,
             "median_transfer_bytes": found.transfer_size_bytes.median,
         }
     if steps:
-        of_steps = {"step_s": found.steps.mean_s, "storage_limit_pct": _limit_pct(capture)}
+        more |= {"step_s": found.steps.mean_s, "storage_limit_pct": _limit_pct(capture)}
     if steps and loop is not None:
-        of_steps |= {"compute_pct": loop.compute_pct, "input_wait_pct": loop.input_wait_pct}
+        more |= {"compute_pct": loop.compute_pct, "input_wait_pct": loop.input_wait_pct}
     return JobSummary(
         name=name,
         job_id=info.job.job_id,
@@ -354,9 +354,7 @@ def _summary(name: str, capture: Capture) -> JobSummary:
         steps=steps,
         partial=info.partial,
         warnings=len(info.warnings),
-        **counts,
-        **of_io,
-        **of_steps,
+        **more,
     )
 
 
