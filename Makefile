@@ -73,8 +73,8 @@ bench-agreement:  ## compare simulate with run on calibrated targets; root, libf
 bench-pipelines:  ## predict Keras, JAX and PyTorch jobs between fast and slow storage; root, libfuse3, Darshan (LIBRARY=), 2 hours
 	$(PYTHON) -m benchmarks.pipelines --simulate $(if $(LIBRARY),--library $(LIBRARY))
 
-bench-noise:  ## measure the noise of replays; with DARSHAN=/path/to/libdarshan.so also count their operations by Darshan
-	$(PYTHON) -m benchmarks.replay_noise $(if $(DARSHAN),--library $(DARSHAN)) $(if $(RECORDINGS),--recordings $(RECORDINGS))
+bench-noise:  ## measure the noise of replays
+	$(PYTHON) -m benchmarks.replay_noise $(if $(RECORDINGS),--recordings $(RECORDINGS))
 
 SCALE =
 bench-scale:  ## measure all commands at three sizes each, and with processes, MPI and Dask; half an hour, 5 GB of disk; SCALE="--size 0.1"

@@ -164,8 +164,8 @@ MAY_IMPORT = {
         "traces.store",
     },
     "replay.sharing": {"replay.sharing", "profiler_merge.sources", "traces", "traces.store"},
-    "replay.archive": {
-        "replay.archive",
+    "replay.jobs": {
+        "replay.jobs",
         "profiler_merge",
         "profiler_merge.analysis",
         "profiler_merge.darshan",
@@ -183,14 +183,6 @@ MAY_IMPORT = {
         "traces.measures",
         "traces.store",
         "traces.workers",
-    },
-    "replay.witness": {
-        "replay.witness",
-        "profiler_merge.darshan",
-        "replay.plan",
-        "replay.target",
-        "traces",
-        "traces.store",
     },
     "workloads": {"workloads", "traces"},
     "workloads.generate": {

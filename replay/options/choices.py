@@ -268,7 +268,3 @@ class HistoryChoices(TypedDict, total=False):
     """Options of `history`."""
 
     threshold_pct: _ThresholdPct
-    alpha: Annotated[
-        float,
-        Option("Probability of a false change point, if all records lie within the threshold of each other.", 0.05),
-    ]

@@ -125,19 +125,6 @@ class PairChoices(TypedDict, total=False):
     ]
 
 
-class WitnessChoices(TypedDict, total=False):
-    """Options of `compare_log`."""
-
-    maps: Annotated[
-        Sequence[str],
-        maps_option(
-            "The replay read recorded paths below PREFIX from DIR; needed if REPLAY is a .darshan log without the "
-            "command line",
-            default=(),
-        ),
-    ]
-
-
 class ExportChoices(TypedDict, total=False):
     """Options of `export`."""
 

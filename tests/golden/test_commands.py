@@ -37,7 +37,6 @@ COMMANDS = (
     "export",
     "demo",
     "anonymize",
-    "glossary",
 )
 
 CASES: Mapping[str, tuple[int, Sequence[str]]] = {
@@ -65,7 +64,6 @@ CASES: Mapping[str, tuple[int, Sequence[str]]] = {
     "stage-again": (0, ("stage", "run.capture", "--target", "twin")),
     "explain": (0, ("run", "run.capture", "--explain")),
     "report": (0, ("report", "run.capture", "-o", "page.html", "--force")),
-    "glossary-lag": (0, ("glossary", "lag")),
     "export-chrome": (0, ("export", "run.capture", "--to", "chrome", "-o", "out.json.gz", "--force")),
     "export-csv": (0, ("export", "run.capture", "--to", "csv", "-o", "out.csv", "--force")),
     "export-darshan": (0, ("export", "run.capture", "--to", "darshan", "-o", "out.darshan", "--force")),

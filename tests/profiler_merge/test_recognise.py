@@ -10,8 +10,8 @@ from dxt_replay.profiler_merge.darshan.job_logs import find_logs
 from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.recognise import find_profiles, foreign, kind_of, recognise
 from dxt_replay.profiler_merge.sources import DARSHAN, PROFILES
-from dxt_replay.replay.archive.archive_jobs import archive_jobs
 from dxt_replay.replay.commands.main import main
+from dxt_replay.replay.jobs import find_jobs
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.samples import sample
 from tests.darshan_writer import DxtRecord, JobSpec, write_dxt_log, write_log
@@ -201,6 +201,6 @@ def test_what_is_compressed_is_an_old_log_only_where_one_is_in_it(tmp_path, pack
 
 def test_logs_of_another_ending_are_found_too(tmp_path):
     write_dxt_log(tmp_path / "a.darshan_log", [DxtRecord(record_id=1, reads=[(0, 8, 1.0, 2.0)])], job=JobSpec(nprocs=1))
-    (found,) = archive_jobs([tmp_path], captures=False).jobs
+    (found,) = find_jobs([tmp_path], captures=False).jobs
     assert (found.name, [path.name for path in found.logs]) == ("a", ["a.darshan_log"])
     assert find_logs(tmp_path) == [tmp_path / "a.darshan_log"]

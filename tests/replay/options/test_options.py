@@ -30,7 +30,6 @@ FAMILIES = [
     ("capacity", dxt_replay.capacity, choices.CapacityChoices),
     ("compare", dxt_replay.Thresholds, looking.ThresholdChoices),
     ("compare", dxt_replay.compare, looking.PairChoices),
-    ("compare", dxt_replay.compare_log, looking.WitnessChoices),
     ("export", dxt_replay.export, looking.ExportChoices),
     ("fit", dxt_replay.fit, making.FitChoices),
     ("generate", dxt_replay.generate, making.GenerateChoices),

@@ -36,15 +36,14 @@ def test_from_an_archive_of_logs_to_a_table_of_jobs(archive: Path, tmp_path: Pat
     assert "2 jobs read" in capsys.readouterr().out
 
 
-def test_the_table_as_csv_and_parquet(archive: Path, tmp_path: Path, capsys) -> None:
+def test_the_table_as_csv(archive: Path, tmp_path: Path, capsys) -> None:
     assert main(["summary", str(archive), "--csv", "-"]) == 0
     head, *lines = capsys.readouterr().out.splitlines()
     assert head.startswith("name,job_id,start,program,ranks")
     assert len(lines) == 2
-    file = tmp_path / "jobs.parquet"
-    assert main(["summary", str(archive), "--parquet", str(file)]) == 0
-    assert pq.read_table(file)["ranks"].to_pylist() == [2, 2]
-    assert main(["summary", str(archive), "--parquet", str(file)]) == 2
+    file = tmp_path / "jobs.csv"
+    file.touch()
+    assert main(["summary", str(archive), "--csv", str(file)]) == 2
     assert "exists" in capsys.readouterr().err
 
 
@@ -63,6 +62,7 @@ def test_a_job_that_cannot_be_read_is_named_and_the_others_are_done(archive: Pat
     [
         (["summary", "{}", "--steps", "1-2"], "--steps is for one job"),
         (["summary", "{}", "--show", "files"], "--show is for one job"),
+        (["summary", "{}", "--parquet", "jobs.parquet"], "--parquet is for one job"),
         (["summary", "{}", "--sort", "colour"], "--sort colour: give one of name"),
         (["summary", "{}/imagenet", "--sort", "name"], "--sort orders several jobs"),
         (["summary", "{}", "--csv", "-", "--parquet", "x"], "--csv and --parquet write the same table"),

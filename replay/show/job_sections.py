@@ -10,8 +10,7 @@ from dxt_replay.replay.show.section import MAX_GROUPS, Column, Kind, Section, fa
 from dxt_replay.traces.units import format_bytes, format_count, format_counted
 
 if TYPE_CHECKING:
-    from dxt_replay.replay.archive.catalogue import Catalogue, CataloguedJob
-    from dxt_replay.replay.archive.merge_each import MergedArchive
+    from dxt_replay.replay.jobs import JobSummaries, JobSummary, MergedJobs
 
 _JOB = Column(head="job", kind=Kind.PATH)
 _COLUMNS = (
@@ -27,11 +26,10 @@ _STATUSES = {
 """Status of a `MergedJob` -> label of the number of jobs that have it."""
 
 
-def catalogue_sections(catalogue: Catalogue) -> list[Section]:
+def job_sections(summaries: JobSummaries) -> list[Section]:
     """The table of jobs of `dxt-replay summary` of several captures or logs."""
-    every = catalogue.jobs
-    jobs = [job for job in every if job.error is None]
-    failed = {job.name: job.error for job in every if job.error is not None}
+    jobs = [job for job in summaries.jobs if job.error is None]
+    failed = {job.name: job.error for job in summaries.jobs if job.error is not None}
     sections = []
     if jobs:
         read, written = (sum(getattr(job, name) or 0 for job in jobs) for name in ("bytes_read", "bytes_written"))
@@ -39,11 +37,11 @@ def catalogue_sections(catalogue: Catalogue) -> list[Section]:
         heads = (_JOB, "ranks", "time", "read", "written", "I/O", "bandwidth", "steps", "compute", "storage limits")
         columns = (heads[0], *(Column(head=str(head), spare=head == "bandwidth") for head in heads[1:]), _PROGRAM)
         rows = tuple(_job_row(job) for job in jobs[:MAX_GROUPS])
-        sections.append(Section(title=title, rows=rows, columns=columns, notes=_notes(catalogue, len(jobs))))
+        sections.append(Section(title=title, rows=rows, columns=columns, notes=_notes(summaries, len(jobs))))
     return [*sections, *_failures(failed, "read")]
 
 
-def _job_row(job: CataloguedJob) -> tuple[str, ...]:
+def _job_row(job: JobSummary) -> tuple[str, ...]:
     return (
         job.name,
         or_dash(job.ranks, format_count),
@@ -63,22 +61,21 @@ def _percent(value: float) -> str:
     return f"{value:.1f} %"
 
 
-def _notes(catalogue: Catalogue, jobs: int) -> tuple[str, ...]:
+def _notes(summaries: JobSummaries, jobs: int) -> tuple[str, ...]:
     notes = [_COLUMNS]
     if jobs > MAX_GROUPS:
-        notes.append(f"{format_count(jobs - MAX_GROUPS)} more: --csv, --parquet and --json have all jobs and columns")
-    if catalogue.helpers:
-        notes.append(f"left out: {format_counted(catalogue.helpers, 'log')} of helper processes")
+        notes.append(f"{format_count(jobs - MAX_GROUPS)} more: --csv and --json have all jobs and columns")
+    if summaries.helpers:
+        notes.append(f"left out: {format_counted(summaries.helpers, 'log')} of helper processes")
     return tuple(notes)
 
 
-def merged_archive_sections(merged: MergedArchive) -> list[Section]:
+def merged_job_sections(merged: MergedJobs) -> list[Section]:
     """The totals and the failures of `dxt-replay merge --each`."""
     done = [job for job in merged.jobs if job.error is None]
-    failed = {job.logs[0]: job.error for job in merged.jobs if job.error is not None} | merged.unread
+    failed = {job.logs[0]: job.error for job in merged.jobs if job.error is not None}
     rows = [
         *((label, format_count(merged.counts[status])) for status, label in _STATUSES.items()),
-        ("logs that cannot be read", format_count(len(merged.unread))),
         ("logs of helper processes, left out", format_count(merged.helpers)),
         ("operations traced", format_count(sum(job.traced for job in done))),
         ("operations from counters", format_count(sum(job.rebuilt for job in done))),
