@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dxt_replay.profiler_merge.marks import RankMarks, batches_of
+from dxt_replay.profiler_merge.marks import RankMarks, batches_of, summed
 from dxt_replay.profiler_merge.profiles.event_table import Profile
 from dxt_replay.profiler_merge.profiles.reading import read_profile
 from dxt_replay.profiler_merge.profiles.span_parts import NOT_FETCHED
@@ -144,6 +144,8 @@ class JobSpans:
 
     def _add(self, rank: int, profile: Profile, undated_offset_ns: int = 0) -> list[str]:
         warnings = []
+        if profile.marks is not None and (text := summed(profile.marks)) is not None:
+            warnings.append(text)
         if skipped := profile.skipped_fields:
             counts = ", ".join(f"{count} in {message}" for message, count in sorted(skipped.items()))
             warnings.append(

@@ -30,6 +30,7 @@ from dxt_replay.profiler_merge.profiles.span_parts import (
 from dxt_replay.traces.errors import ProfileError
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.schema import BACKGROUND_SAVE, BACKGROUND_WAIT, UNION_THREAD
+from dxt_replay.traces.units import format_count, format_duration
 
 MARK = np.dtype([("t", "<i8"), ("cpu", "<i8"), ("number", "<i8"), ("thread", "<u4"), ("group", "<u2"), ("kind", "<u2")])
 """A record of the file, its time in CLOCK_REALTIME."""
@@ -301,7 +302,12 @@ def _steps(rows: np.ndarray, begins: np.ndarray, ends: np.ndarray, training: np.
     new = place >= 0
     new[new] &= np.append(-1, ends[training][:-1])[new] < opened[place[new]]
     begin[new] = rows["t"][opened[place[new]]]
-    return np.stack([begin, np.maximum(end, begin)], axis=1)
+    steps = np.stack([begin, np.maximum(end, begin)], axis=1)
+    # After a sum of batches the end of a step is not known.
+    after = bounds[np.minimum(following, len(bounds) - 1)] if len(bounds) else mine
+    again = known & np.isin(rows["kind"][after], (made.TAKE, made.FETCH)) & (rows["group"][after] == rows["group"][mine])
+    whole: np.ndarray = steps[~(again & (rows["number"][after] != rows["number"][mine] + 1))]
+    return whole
 
 
 def marked_spans(marks: RankMarks) -> SpanColumns:
@@ -328,6 +334,19 @@ def marked_spans(marks: RankMarks) -> SpanColumns:
 def _part(kind: int, start: np.ndarray, end: np.ndarray, thread: int, name: int | np.ndarray) -> SpanPart:
     return SpanPart(
         kind=kind, start=start, end=end, thread=np.full(len(start), thread), name=np.broadcast_to(name, len(start))
+    )
+
+
+def summed(marks: RankMarks) -> str | None:
+    """A sentence on batches of the loop that are known as sums alone; None where each has its marks."""
+    rows = marks.own.rows
+    sums = rows[(rows["kind"] == made.SUM) & np.isin(rows["group"], (made.TAKE, made.FETCH, made.STEP))]
+    if not len(sums):
+        return None
+    waited = format_duration(int(sums["cpu"].sum()))
+    return (
+        f"rank {max(marks.own.rank, 0)}: {format_count(int(sums['number'].sum()))} batches more are known as sums by the "
+        f"minute, because marks end at {made.WHOLE_BYTES >> 20} MiB: the loop waited {waited} for them in all"
     )
 
 

@@ -43,7 +43,7 @@ SEGMENT = 1 << 16
 WHOLE_BYTES = 64 << 20
 """Bytes of a file up to which every step is marked."""
 SPARSE = 128
-"""Beyond that one step of so many is marked; the others are sums, a record for each minute."""
+"""Beyond that one step of so many is marked, and the begin of the next one; the others are sums, one a minute."""
 
 KINDS = (
     *("none", "step", "step_end", "fetch", "fetch_end", "evaluation", "evaluation_end", "checkpoint", "checkpoint_end"),
@@ -152,7 +152,7 @@ class _File:
             thread = self.local.thread
         except AttributeError:
             thread = self.local.thread = threading.get_native_id()
-        if self.sparse and kind in _OFTEN and number % SPARSE and self._summed(kind, now()):
+        if self.sparse and kind in _OFTEN and number % SPARSE > 1 and self._summed(kind, now()):
             return
         slot = next(self.slots)
         segment, place = divmod(slot * RECORD.size, SEGMENT)

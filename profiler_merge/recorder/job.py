@@ -36,6 +36,11 @@ NO_IO = (
     "only the steps of the training and its waits are recorded, no operation on files: nothing can be replayed from that"
 )
 
+FOR_MORE = (
+    "Darshan's runtime was not found: `conda install -c conda-forge darshan-runtime` or `module load darshan-runtime` "
+    "brings it, and --with strace records the reads without it; `dxt-replay doctor` says what is here"
+)
+
 HOW_TO_GET = """\
 Install Darshan's runtime, without root:   conda install -c conda-forge darshan-runtime
   or:                                      spack install darshan-runtime
@@ -104,7 +109,7 @@ def find_tracer(
     library = _library(options, environment)
     if library is None and options.tracer == DARSHAN:
         raise RecordingError(f"Darshan's runtime library (libdarshan.so) was not found on this machine.\n{HOW_TO_GET}")
-    return library or marks_alone(environment, command, f"{NO_IO}\n{HOW_TO_GET}")
+    return library or marks_alone(environment, command, f"{NO_IO}. {FOR_MORE}")
 
 
 def record_job(

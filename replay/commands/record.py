@@ -74,12 +74,13 @@ def _hint_when_interrupted() -> Iterator[None]:
 def _first_lines(capture: Path) -> list[str]:
     """The first lines of `summary`; what is wrong where there are none."""
     import dxt_replay
+    from dxt_replay.replay.interface.analyses import limit_of
     from dxt_replay.replay.show.summary_sections import headline
     from dxt_replay.traces.errors import DxtReplayError
 
     try:
-        found = dxt_replay.summary(capture)
-        return headline(found, summary_limit(dxt_replay.open_capture(capture), found))
+        opened = dxt_replay.open_capture(capture)
+        return headline(dxt_replay.summary(opened), limit_of(opened, curve=False))
     except DxtReplayError as error:
         return [str(error)]
 
