@@ -135,8 +135,8 @@ class JobSpans:
         pids = np.full(int(columns["lane"].max(initial=-1)) + 1, -1)
         mine = rows.lanes.filter(pc.equal(rows.lanes["rank"], int(rows.ranks[0])))
         pids[mine["lane"].to_numpy()] = mine["pid"].fill_null(-1).to_numpy()
-        times = (columns[name] + self.start_ns for name in ("start_ns", "end_ns"))
-        found = batches_of(marks, pids[columns["lane"]], *times, columns["lane"])
+        start_ns, end_ns = (columns[name] + self.start_ns for name in ("start_ns", "end_ns"))
+        found = batches_of(marks, pids[columns["lane"]], start_ns, end_ns, columns["lane"])
         if found is None or set(self.ranks) - self.profiles.keys():
             return
         columns.update(found)

@@ -35,6 +35,9 @@ from dxt_replay.traces.units import format_count, format_duration
 MARK = np.dtype([("t", "<i8"), ("cpu", "<i8"), ("number", "<i8"), ("thread", "<u4"), ("group", "<u2"), ("kind", "<u2")])
 """A record of the file, its time in CLOCK_REALTIME."""
 
+NO_FETCH = -1
+"""In the columns `feeds` and `follows`: none; in `ready_ns`: not known."""
+
 MARKS_FILE = re.compile(r"(?:.*/)?(?P<host>.+)\.(?P<pid>\d+)\.\d+\.marks", re.DOTALL)
 """Matches (`fullmatch`) the recorded path of a file of marks."""
 
@@ -305,7 +308,9 @@ def _steps(rows: np.ndarray, begins: np.ndarray, ends: np.ndarray, training: np.
     steps = np.stack([begin, np.maximum(end, begin)], axis=1)
     # After a sum of batches the end of a step is not known.
     after = bounds[np.minimum(following, len(bounds) - 1)] if len(bounds) else mine
-    again = known & np.isin(rows["kind"][after], (made.TAKE, made.FETCH)) & (rows["group"][after] == rows["group"][mine])
+    again = (
+        known & np.isin(rows["kind"][after], (made.TAKE, made.FETCH)) & (rows["group"][after] == rows["group"][mine])
+    )
     whole: np.ndarray = steps[~(again & (rows["number"][after] != rows["number"][mine] + 1))]
     return whole
 
@@ -367,12 +372,9 @@ def is_marks_file(path: bytes) -> bool:
     return MARKS_FILE.fullmatch(path.decode("utf-8", "replace")) is not None
 
 
-UNKNOWN = -1
-
-
 def batches_of(marks: RankMarks, pid: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray,
                lane: np.ndarray) -> dict[str, np.ndarray] | None:  # fmt: skip
-    """The columns `feeds`, `follows`, `follows_end` and `ready_ns` of the operations of a rank, UNKNOWN for none.
+    """The columns `feeds`, `follows`, `follows_end` and `ready_ns` of the operations of a rank, NO_FETCH for none.
 
     pid: of the process of each operation. start_ns, end_ns: in CLOCK_REALTIME, on the clock of the marks. lane: an
     order in which `feeds` must not fall. None if not every batch is one of PyTorch's DataLoader.
@@ -380,8 +382,8 @@ def batches_of(marks: RankMarks, pid: np.ndarray, start_ns: np.ndarray, end_ns: 
     loop = training_loop(marks.own)
     if not len(loop.begin) or (loop.workers < 0).any():
         return None
-    feeds, follows = np.full(len(pid), UNKNOWN), np.full(len(pid), UNKNOWN)
-    follows_end, ready = np.zeros(len(pid), dtype=bool), np.full(len(pid), np.int64(UNKNOWN))
+    feeds, follows = np.full(len(pid), NO_FETCH), np.full(len(pid), NO_FETCH)
+    follows_end, ready = np.zeros(len(pid), dtype=bool), np.full(len(pid), np.int64(NO_FETCH))
     own = np.flatnonzero(pid == marks.own.pid)
     at = np.searchsorted(loop.begin, start_ns[own], side="right") - 1
     inside = (at >= 0) & (start_ns[own] < loop.end[at]) & (loop.workers[at] == 0)
@@ -410,7 +412,7 @@ def batches_of(marks: RankMarks, pid: np.ndarray, start_ns: np.ndarray, end_ns: 
         known = mine[follows[mine] >= 0]
         follows[known] = np.maximum.accumulate(follows[known])
     wrong = (feeds >= 0) & (follows_end & (follows >= feeds) | (follows > feeds))
-    follows[wrong], follows_end[wrong] = UNKNOWN, False
+    follows[wrong], follows_end[wrong] = NO_FETCH, False
     return {"feeds": feeds, "follows": follows, "follows_end": follows_end, "ready_ns": ready}
 
 
@@ -420,7 +422,7 @@ _TASK = np.dtype([("pid", "i8"), ("group", "i8"), ("number", "i8"), ("begin", "i
 
 def _tasks(marks: RankMarks, loop: Loop) -> np.ndarray:
     """_TASK (t,): the batches that workers made, by pid and end. fetch: the fetch that took a batch, follows: the one
-    whose end let the worker have the task; UNKNOWN for none.
+    whose end let the worker have the task; NO_FETCH for none.
 
     An answer that a worker's data have ended takes the number of a task, but no fetch."""
     started = marks.own.of(made.WORKER)
@@ -441,7 +443,7 @@ def _tasks(marks: RankMarks, loop: Loop) -> np.ndarray:
         task["stop"] = rows["group"][ends] == 1
         parts.append(task)
     tasks = np.concatenate(parts) if parts else np.zeros(0, dtype=_TASK)
-    tasks["fetch"] = tasks["follows"] = UNKNOWN
+    tasks["fetch"] = tasks["follows"] = NO_FETCH
     for group, begun, workers, prefetch in loop.passes.tolist():
         mine = np.flatnonzero((tasks["group"] == group) & ~tasks["stop"])
         mine = mine[np.argsort(tasks["number"][mine], kind="stable")]

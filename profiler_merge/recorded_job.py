@@ -17,6 +17,7 @@ import pyarrow as pa
 from dxt_replay.profiler_merge.clocks.offsets import Alignment
 from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks
 from dxt_replay.profiler_merge.file_notes import NO_FILE
+from dxt_replay.profiler_merge.marks import NO_FETCH
 from dxt_replay.profiler_merge.profiles.event_table import Profile
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
 from dxt_replay.profiler_merge.untraced.rebuilt import Rebuilt
@@ -240,11 +241,10 @@ def _joined(ranks: list[dict[str, np.ndarray]]) -> pa.Table:
     columns = ranks[0]
     if len(ranks) > 1:
         columns = {name: np.concatenate([each[name] for each in ranks]) for name in columns}
-    for name, unknown in (("feeds", -1), ("follows", -1), ("ready_ns", -1)):
-        if name in columns:
-            columns[name] = np.ma.masked_equal(columns[name], unknown)
     if "follows" in columns:
-        columns["follows_end"] = np.ma.masked_array(columns["follows_end"], columns["follows"].mask)
+        nothing = columns["follows"] == NO_FETCH
+        columns = {**columns, "follows_end": np.ma.masked_array(columns["follows_end"], nothing)}
+        columns |= {name: np.ma.masked_equal(columns[name], NO_FETCH) for name in ("feeds", "follows", "ready_ns")}
     known = {
         name: None if (columns[name] == unknown).all() else np.ma.masked_equal(columns[name], unknown)
         for name, unknown in (("other_file_id", NO_FILE), ("open_flags", -1))

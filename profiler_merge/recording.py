@@ -16,6 +16,8 @@ The file, `HOST.PID.NS.marks`, begins with a page: `HEADER`, then host and comma
 (`RECORD`) follow. Its kind is the last field of a record that is stored, and 0 is no record.
 """
 
+from __future__ import annotations
+
 import atexit
 import importlib
 import importlib.util
@@ -28,6 +30,11 @@ import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
 FOLDER_VARIABLE = "DXT_RECORDING_PROFILE"
 """Set by `dxt-replay record`: the folder for marks and profiles, instead of the one in the program."""
@@ -95,7 +102,7 @@ _folder = ""
 _file = None  # of this process
 
 
-def launcher_rank():
+def launcher_rank() -> int:
     """This process's rank from torchrun, the MPI launcher or Slurm; -1 if none of them sets it."""
     # torchrun under srun: the inner launcher decides.
     names = ("RANK", *RANK_VARIABLES) if "TORCHELASTIC_RUN_ID" in os.environ else RANK_VARIABLES
@@ -400,7 +407,7 @@ class Recording:
         self._profiler = None
         self._running = False
 
-    def start(self):
+    def start(self) -> None:
         """Begin to mark, and begin step 0."""
         self.steps = 0
         start(self.folder)
@@ -408,13 +415,13 @@ class Recording:
         anchors()
         self._running = True
 
-    def next_step(self):
+    def next_step(self) -> None:
         """End the current step and begin the next one, which includes the fetch of its batch."""
         if self._running:
             mark(STEP_END, self.steps)
             self.counted()
 
-    def counted(self):
+    def counted(self) -> None:
         """Count a step that is marked by other means: a framework's callback calls it."""
         if not self._running:
             return
@@ -429,7 +436,7 @@ class Recording:
             self.stop()
 
     @contextmanager
-    def step(self):
+    def step(self) -> Iterator[None]:
         """One training step: it ends with the context, and the next one begins. The first began with the recording.
 
         The time from there to the next `step()` counts as the fetch of a batch.
@@ -439,7 +446,7 @@ class Recording:
         yield
         self.next_step()
 
-    def evaluation(self):
+    def evaluation(self) -> AbstractContextManager[None]:
         """A validation of the model, marked as such. It does not count as input wait of the step around it.
 
         with r.evaluation():
@@ -447,11 +454,11 @@ class Recording:
         """
         return span(EVALUATION)
 
-    def checkpoint(self):
+    def checkpoint(self) -> AbstractContextManager[None]:
         """A checkpoint that is written by other means than PyTorch's, Keras' and Lightning's own."""
         return span(CHECKPOINT)
 
-    def stop(self):
+    def stop(self) -> None:
         """End the recording. Further calls do nothing."""
         if not self._running:
             return
@@ -474,11 +481,11 @@ class Recording:
         os.makedirs(place, exist_ok=True)
         return place
 
-    def __enter__(self):
+    def __enter__(self) -> Recording:
         self.start()
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 
@@ -486,7 +493,14 @@ PROFILE_AFTER = 20
 """Steps before a profile begins: the first ones compile, and fill caches."""
 
 
-def recording(folder="profile", *, framework="auto", rank=None, steps=None, profile_steps=0):
+def recording(
+    folder: str | os.PathLike[str] = "profile",
+    *,
+    framework: str = "auto",
+    rank: int | None = None,
+    steps: int | None = None,
+    profile_steps: int = 0,
+) -> Recording:
     """Mark the training loop inside the `with`: its batches, steps, evaluations and checkpoints, and when they were.
 
         with recording("profile"):
@@ -505,7 +519,7 @@ def recording(folder="profile", *, framework="auto", rank=None, steps=None, prof
     return Recording(folder, rank, steps, profile_steps, framework)
 
 
-def keras_recording(folder="profile", **choices):
+def keras_recording(folder: str | os.PathLike[str] = "profile", **choices: Any) -> Any:
     """A Keras callback that works as `recording`, with its arguments.
 
     model.fit(dataset, callbacks=[keras_recording("profile")])
@@ -527,7 +541,7 @@ def keras_recording(folder="profile", **choices):
     return KerasRecording()
 
 
-def lightning_recording(folder="profile", **choices):
+def lightning_recording(folder: str | os.PathLike[str] = "profile", **choices: Any) -> Any:
     """A Lightning callback that works as `recording`, with its arguments.
 
     Trainer(callbacks=[lightning_recording("profile")])

@@ -18,7 +18,13 @@ from dxt_replay.profiler_merge.recorder.darshan_tracer import set_up, without_da
 from dxt_replay.profiler_merge.recorder.foreground import Ended, run_in_foreground
 from dxt_replay.profiler_merge.recorder.job_script import script_text
 from dxt_replay.profiler_merge.recorder.launch_line import is_launched, with_prefix
-from dxt_replay.profiler_merge.recorder.other_tracers import await_flush, find_dftracer, find_strace, marks_alone, requests_alone
+from dxt_replay.profiler_merge.recorder.other_tracers import (
+    await_flush,
+    find_dftracer,
+    find_strace,
+    marks_alone,
+    requests_alone,
+)
 from dxt_replay.profiler_merge.recorder.page_faults import collected_faults
 from dxt_replay.profiler_merge.recorder.python_start import write_python_start
 from dxt_replay.profiler_merge.recorder.tracer import DARSHAN, DFTRACER, MARKS, REQUESTS, STRACE, Tracer
@@ -32,9 +38,7 @@ from dxt_replay.traces.recorder_files import PAGE_FAULTS, UNSEEN
 _LEAST_STEP_NS = 1_000_000
 """Difference between two clocks that two successive readings never reach."""
 
-NO_IO = (
-    "only the steps of the training and its waits are recorded, no operation on files: nothing can be replayed from that"
-)
+NO_IO = "only the steps of the training and its waits are recorded, no operation on files: nothing can be replayed from that"
 
 FOR_MORE = (
     "Darshan's runtime was not found: `conda install -c conda-forge darshan-runtime` or `module load darshan-runtime` "
