@@ -348,10 +348,10 @@ def summed(marks: RankMarks) -> str | None:
     sums = rows[(rows["kind"] == made.SUM) & np.isin(rows["group"], (made.TAKE, made.FETCH, made.STEP))]
     if not len(sums):
         return None
-    waited = format_duration(int(sums["cpu"].sum()))
+    batches, waited = format_count(int(sums["number"].sum())), format_duration(int(sums["cpu"].sum()))
     return (
-        f"rank {max(marks.own.rank, 0)}: {format_count(int(sums['number'].sum()))} batches more are known as sums by the "
-        f"minute, because marks end at {made.WHOLE_BYTES >> 20} MiB: the loop waited {waited} for them in all"
+        f"rank {max(marks.own.rank, 0)}: {batches} batches more are known as sums by the minute, because marks end at "
+        f"{made.WHOLE_BYTES >> 20} MiB: the loop waited {waited} for them in all"
     )
 
 

@@ -347,7 +347,7 @@ class _Finder:
         return hooked_spec(name)
 
 
-_finding = set()
+_finding: set[str] = set()
 
 
 def hooked_spec(name):
@@ -527,7 +527,7 @@ def keras_recording(folder: str | os.PathLike[str] = "profile", **choices: Any) 
     keras = sys.modules.get("keras") or importlib.import_module("tensorflow").keras
     run = recording(folder, **choices)
 
-    class KerasRecording(keras.callbacks.Callback):
+    class KerasRecording(keras.callbacks.Callback):  # type: ignore[name-defined]
         def on_train_begin(self, logs=None):
             run.stop()  # an earlier fit() that raised
             run.start()
@@ -550,7 +550,7 @@ def lightning_recording(folder: str | os.PathLike[str] = "profile", **choices: A
     callbacks = importlib.import_module("pytorch_lightning.callbacks" if old else "lightning.pytorch.callbacks")
     run = recording(folder, **choices)
 
-    class LightningRecording(callbacks.Callback):
+    class LightningRecording(callbacks.Callback):  # type: ignore[name-defined]
         def on_train_start(self, trainer, module):
             run.start()
 

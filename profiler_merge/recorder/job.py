@@ -38,7 +38,7 @@ from dxt_replay.traces.recorder_files import PAGE_FAULTS, UNSEEN
 _LEAST_STEP_NS = 1_000_000
 """Difference between two clocks that two successive readings never reach."""
 
-NO_IO = "only the steps of the training and its waits are recorded, no operation on files: nothing can be replayed from that"
+NO_IO = "steps and waits of the training are recorded, and no operation on files: nothing can be replayed from that"
 
 FOR_MORE = (
     "Darshan's runtime was not found: `conda install -c conda-forge darshan-runtime` or `module load darshan-runtime` "
