@@ -180,21 +180,20 @@ class _Writer:
 
     def _write_files(self, rank: int, files: np.ndarray, *, is_first: bool) -> None:
         """The records of some files of a rank, ascending; `is_first` counts what its operations are."""
-        ids, counters = self._ids[files], {}
+        ids = self._ids[files]
+        counters: dict[str, Counters] = {}
         for batch in self._capture.operations(
             rank, columns=["op", "api", "origin", "result", "other_file_id", *_NUMBERS]
         ):
             rows, renames = self._rows(batch, is_first)
             for module in VERSIONS:
-                mine = _of_module(rows, module)
-                if len(mine["file"]):
-                    if module not in counters:
-                        counters[module] = Counters(module, ids, rank)
-                    counters[module].add(mine)
-                    self._write_segments(module, mine, ids, rank)
+                here = _of_module(rows, module)
+                if module not in counters and (len(here["file"]) or (module == "POSIX" and len(renames))):
+                    counters[module] = Counters(module, ids, rank)
+                if len(here["file"]):
+                    counters[module].add(here)
+                    self._write_segments(module, here, ids, rank)
             if len(renames):
-                if "POSIX" not in counters:
-                    counters["POSIX"] = Counters("POSIX", ids, rank)
                 counters["POSIX"].add_new_names(self._place[renames[:, 1]], self._ids[renames[:, 0]])
         for module, found in counters.items():
             mine = files[found.is_used]
