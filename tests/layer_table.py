@@ -88,7 +88,6 @@ MAY_IMPORT = {
         "profiler_merge.darshan",
         "traces",
         "traces.store",
-        "traces.workers",
     },
     "replay.hdf5": {"replay.hdf5", "traces", "traces.store"},
     "replay.options": {"replay.options", "traces"},

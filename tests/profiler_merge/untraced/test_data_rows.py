@@ -1,11 +1,9 @@
-"""Random streams -> Darshan's counters -> rebuilt rows -> the same counters, by the exporter's own computation."""
+"""Random streams -> Darshan's counters -> rebuilt rows -> the same counters, by a model of Darshan."""
 
 import numpy as np
 import pytest
 
 from dxt_replay.profiler_merge.darshan.counters import CounterTable
-from dxt_replay.profiler_merge.export.darshan_counters import module_counters, rows_of_module
-from dxt_replay.profiler_merge.export.darshan_rows import ROW
 from dxt_replay.profiler_merge.merge import MergeOptions, merge
 from dxt_replay.profiler_merge.untraced.data_rows import CountedBatch, CountedData, data_rows, with_rebuilt
 from dxt_replay.profiler_merge.untraced.file_operations import FileOperations
@@ -14,6 +12,7 @@ from dxt_replay.profiler_merge.untraced.rank_counters import NOT_SEEN, joined
 from dxt_replay.profiler_merge.untraced.transfers import transfers_of
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.schema import APIS, OPS, READ, WRITE
+from tests.darshan_model import ROW, expected
 from tests.places import SHARED
 from tests.profiler_merge.untraced.counted import counted
 
@@ -70,14 +69,16 @@ def rows_of(files):
         for number, access in enumerate([*accesses, "closed"]):
             start = SECOND * (1 + file_id) + number * 2_000_000
             op, offset, length = access if isinstance(access, tuple) else ({None: OPEN}.get(access, CLOSE), -1, 0)
-            row = (file_id, -1, 0, op, APIS.index("POSIX"), True, offset, length, start, start + 1_000_000)
+            row = (file_id, op, APIS.index("POSIX"), offset, length, start, start + 1_000_000)
             rows.append(row)
     return np.array(rows, dtype=ROW)
 
 
 def counters_of(rows, files):
-    values = module_counters("POSIX", rows_of_module(rows, "POSIX"), np.full(files, -1), np.empty(0, dtype=np.uint64))
-    return {name.removeprefix("POSIX_"): column for name, column in values.items()}
+    """The model's POSIX counters by name, each (files,)."""
+    found = [expected("POSIX", list(rows[rows["file_id"] == file])) for file in range(files)]
+    names = set().union(*found)
+    return {name.removeprefix("POSIX_"): np.array([each.get(name, 0) for each in found]) for name in names}
 
 
 def counted_files(values, files):

@@ -13,7 +13,6 @@ import pytest
 
 import dxt_replay
 from dxt_replay.profiler_merge.analysis.tables import GROUPINGS as KNOWN_GROUPINGS
-from dxt_replay.profiler_merge.export.darshan_segments import DXT_VERSIONS
 from dxt_replay.profiler_merge.recorder.tracer import TRACERS as KNOWN_TRACERS
 from dxt_replay.replay.commands.family_options import family_options
 from dxt_replay.replay.commands.main import cli, main
@@ -169,7 +168,6 @@ def test_the_choices_are_those_of_the_homes_that_a_help_does_not_import() -> Non
     assert choices.TRACERS == KNOWN_TRACERS
     assert choices.GROUPINGS == KNOWN_GROUPINGS
     assert options_of(choices.RegressChoices)["repeats"].option.most == MAX_PAIRS
-    assert options_of(looking.ExportChoices)["dxt_version"].option.choices == tuple(DXT_VERSIONS)
 
 
 def test_a_pace_is_a_row_with_a_clock_of_the_loop() -> None:
