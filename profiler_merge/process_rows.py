@@ -20,7 +20,7 @@ from dxt_replay.profiler_merge.darshan.log import DarshanLog
 from dxt_replay.profiler_merge.darshan.rank_segments import SegmentBatch
 from dxt_replay.profiler_merge.file_notes import NO_FILE, REPAIRED, SUSPECT, FileNotes, FilesOfRows
 from dxt_replay.profiler_merge.untraced.access_times import Activity
-from dxt_replay.profiler_merge.untraced.data_rows import RECONSTRUCT_LIMIT, CountedData
+from dxt_replay.profiler_merge.untraced.data_rows import CountedData
 from dxt_replay.profiler_merge.untraced.offset_repair import examine_offsets, opened_together
 from dxt_replay.profiler_merge.untraced.rank_counters import (
     COUNTED_TIMES,
@@ -78,15 +78,14 @@ class RowTotals:
 class LogCounters:
     """The counters of a job's logs, read once.
 
-    ranks: number of ranks of the job. reconstruct, limit: whether to make operations that were not traced, and of one
-    process at most. excluded: record ids that are left out. traced: how much of the reduced records of a log its trace
-    holds, by log and module, where that is known.
+    ranks: number of ranks of the job. reconstruct: whether to make operations that were not traced. excluded: record
+    ids that are left out. traced: how much of the reduced records of a log its trace holds, by log and module, where
+    that is known.
     """
 
     ranks: int
     reconstruct: bool
     excluded: Collection[int]
-    limit: int = RECONSTRUCT_LIMIT
     traced: Mapping[str, Mapping[str, tuple[SegmentCounts, ...]]] | None = None
     _counters: dict[str, RankCounters] = field(default_factory=dict)
     _data: dict[tuple[str, str], RankData] = field(default_factory=dict)
@@ -121,7 +120,6 @@ class LogCounters:
                 process.log,
                 self.ranks,
                 module,
-                limit=self.limit,
                 traced=self.counters(process).traced.get(module, ()),
                 fixed_rank=process.rank,
                 excluded=self.excluded,
@@ -198,7 +196,7 @@ class ProcessRows:
             for module, of_module in files.items()
         ]
         log = process.log
-        found = reconstruct(rows, modules, self.known.names(log), len(batch.ranks), self.known.limit)
+        found = reconstruct(rows, modules, self.known.names(log), len(batch.ranks))
         for each in found.rebuilt:
             self.made.rebuilt.note(str(log.path), batch.ranks, each, log.names)
         self.made.reconstructed += len(found)

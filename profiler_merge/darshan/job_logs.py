@@ -77,8 +77,14 @@ class JobLogs:
     def first(self) -> DarshanLog:
         return self.processes[0].log
 
+    @property
+    def damage(self) -> dict[Path, list[str]]:
+        """The damage found so far, by log."""
+        logs = [process.log for process in self.processes if process.log.damage]
+        return {log.path: [each.problem for each in log.damage.values()] for log in logs}
+
     def log_warnings(self) -> list[str]:
-        """Warnings about the logs, including damage skipped so far, each with the name of its log."""
+        """Warnings about the logs, including the damage found so far, each with the name of its log."""
         named = []
         for log in (process.log for process in self.processes):
             for text in log.warnings:
@@ -133,13 +139,13 @@ def _refuse(error: OSError) -> None:
     raise LogError(f"{error.filename} cannot be listed: {error.strerror}") from error
 
 
-def open_job(paths: Sequence[Path], *, skip_damaged: bool = False) -> JobLogs:
+def open_job(paths: Sequence[Path]) -> JobLogs:
     """Open the logs of one job and give their processes ranks.
 
     Raises: LogError when a log cannot be read, they are not of one job, or the number of processes cannot be right.
     """
     _refuse_twice(paths)
-    logs = [open_log(path, skip_damaged=skip_damaged) for path in paths]
+    logs = [open_log(path) for path in paths]
     warnings = []
     if len(logs) == 1:
         if _JUNK.search(logs[0].job.exe):

@@ -27,7 +27,7 @@ from dxt_replay.traces.schema import OPS, READ, WRITE
 from dxt_replay.traces.units import format_bytes
 
 RECONSTRUCT_LIMIT = 10_000_000
-"""Default limit of rebuilt reads and writes of one process."""
+"""Most reads and writes of one process that are rebuilt; each takes some 400 bytes of memory."""
 
 _OPEN = OPS.index("open")
 
@@ -198,18 +198,17 @@ def data_rows(
     counted: CountedBatch,
     operations: FileOperations,
     unknown_ns: np.ndarray,
-    limit: int,
     paths: Mapping[int, bytes] = MappingProxyType({}),
 ) -> DataRows:
     """The reads and writes of `files` that are not among the traced `operations`, as rows that name these files.
 
     `files`: those of `counted`. `unknown_ns` (files,): time for the rows of a file without times. `paths`: by record
     id, for the error.
-    Raises: LogError when there are more than `limit` of one process.
+    Raises: LogError when there are more than RECONSTRUCT_LIMIT of one process.
     """
     if not len(files):
         return no_data()
-    accesses, patterns = _accesses(files, counted, operations, limit, paths)
+    accesses, patterns = _accesses(files, counted, operations, paths)
     if not len(accesses):
         return no_data()
     placed = place_accesses(accesses, patterns, np.repeat(counted.process, 2))
@@ -228,7 +227,6 @@ def _accesses(
     files: CountedFiles,
     counted: CountedBatch,
     operations: FileOperations,
-    limit: int,
     paths: Mapping[int, bytes],
 ) -> tuple[SizedAccesses, Patterns]:
     """The accesses to rebuild, by stream of `files` and falling size, and the known facts about their order."""
@@ -239,8 +237,8 @@ def _accesses(
     left = untraced_part(left, traced, _of_own(operations, counted.own))
     dealt = np.array([part.dealt for part in counted.parts])
     planned = np.bincount(counted.process[streams // 2], weights=left.count, minlength=len(dealt)) + dealt
-    if planned.max() > limit:
-        raise LogError(_too_many(files, counted, left, planned, limit, paths))
+    if planned.max() > RECONSTRUCT_LIMIT:
+        raise LogError(_too_many(files, counted, left, planned, paths))
     accesses, patterns = access_sizes(left), own_patterns(left, files.opens[own])
     accesses = SizedAccesses(stream=streams[accesses.stream], size=accesses.size)
     if counted.own.all():
@@ -267,7 +265,6 @@ def _too_many(
     counted: CountedBatch,
     left: Transfers,
     planned: np.ndarray,
-    limit: int,
     paths: Mapping[int, bytes],
 ) -> str:
     """An error: the process with the most untraced reads and writes, and the remedy."""
@@ -279,11 +276,10 @@ def _too_many(
         most = int(count.argmax())
         path = paths.get(int(files.record_id[own[most]]), b"").decode("utf-8", "backslashreplace")
         where = f", {count[most]:,} of them ({format_bytes(int(moved[most]))}) of {path or 'a file without a name'}"
-    total = int(planned[worst])
     return (
-        f"the counters of one process have {total:,} reads and writes that no trace holds{where}: more than the "
-        f"{limit:,} that are rebuilt at most. --reconstruct-limit {total} rebuilds them (each takes some 400 bytes of "
-        "memory), --exclude GLOB leaves such a file out, and --no-reconstruct all that was not traced"
+        f"the counters of one process have {int(planned[worst]):,} reads and writes that no trace holds{where}: more than "
+        f"the {RECONSTRUCT_LIMIT:,} that are rebuilt at most. --exclude GLOB leaves such a file out, and "
+        "--no-reconstruct all that was not traced"
     )
 
 

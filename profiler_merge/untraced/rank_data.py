@@ -13,7 +13,7 @@ from dxt_replay.profiler_merge.darshan.dxt import SegmentCounts, read_dxt
 from dxt_replay.profiler_merge.darshan.heatmap import read_heatmap
 from dxt_replay.profiler_merge.darshan.log import DarshanLog
 from dxt_replay.profiler_merge.untraced.access_times import Activity
-from dxt_replay.profiler_merge.untraced.data_rows import CountedData, untraced_part
+from dxt_replay.profiler_merge.untraced.data_rows import RECONSTRUCT_LIMIT, CountedData, untraced_part
 from dxt_replay.profiler_merge.untraced.file_operations import FileOperations
 from dxt_replay.profiler_merge.untraced.rank_counters import TRACES, CountedFiles, application_records
 from dxt_replay.profiler_merge.untraced.shared_transfers import RankWeights, SharedTransfers
@@ -24,15 +24,15 @@ from dxt_replay.traces.units import NS_PER_S
 
 _HEATMAPS = {"POSIX": b"heatmap:POSIX", "MPI-IO": b"heatmap:MPIIO", "STDIO": b"heatmap:STDIO"}
 
-SHARED_PER_PROCESS = 4
-"""Most reads and writes of reduced records that are dealt, as a multiple of the limit of one process."""
+MOST_SHARED = 4 * RECONSTRUCT_LIMIT
+"""Most reads and writes of reduced records that are dealt; each takes some 60 bytes of memory."""
 
 
 class RankData:
     """The reads and writes at one `module` of one log. Files are in the order of `rank_counters.RankCounters`.
 
     `fixed_rank`: the rank of the log's only process, None for the log of a whole job of `ranks` ranks.
-    `limit`: the most operations of one process that are made. `traced`: as of `RankCounters`, for this module.
+    `traced`: as of `RankCounters`, for this module.
     Raises: LogError as `read_counters`.
     """
 
@@ -42,12 +42,11 @@ class RankData:
         ranks: int,
         module: str,
         *,
-        limit: int,
         traced: Sequence[SegmentCounts] = (),
         fixed_rank: int | None = None,
         excluded: Collection[int] = (),
     ) -> None:
-        self._log, self._ranks, self._fixed_rank, self._module, self._limit = log, ranks, fixed_rank, module, limit
+        self._log, self._ranks, self._fixed_rank, self._module = log, ranks, fixed_rank, module
         self._traced = traced
         table = read_counters(log, module)
         self._table = table
@@ -121,11 +120,11 @@ class RankData:
             return None
         assert self._table is not None
         total = int(self._missing.count.sum())
-        if total > SHARED_PER_PROCESS * self._limit:
+        if total > MOST_SHARED:
             raise LogError(
-                f"{self._log.path} has {total} {self._module} reads and writes that no trace holds in records that "
-                f"are sums over all ranks; at most {SHARED_PER_PROCESS} times --reconstruct-limit ({self._limit}) are "
-                "dealt to ranks: raise it (each takes some 60 bytes of memory), or leave them out with --no-reconstruct"
+                f"{self._log.path} has {total:,} {self._module} reads and writes that no trace holds in records that "
+                f"are sums over all ranks; at most {MOST_SHARED:,} are dealt to ranks: leave them out with "
+                "--no-reconstruct"
             )
         return SharedTransfers(
             self._missing, self._ranks, _weights(self._table, self._module, self._shared_rows, self._measured())

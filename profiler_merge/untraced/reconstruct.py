@@ -134,15 +134,14 @@ class _MadeOfModule:
 
 
 def reconstruct(
-    traced: Traced, modules: Sequence[CountedModule], names: LogNames, processes: int = 1, limit: int = MOST_ROWS
+    traced: Traced, modules: Sequence[CountedModule], names: LogNames, processes: int = 1
 ) -> ReconstructedRows:
     """The rows of a batch of `processes`. All times on the clock of `traced`.
 
     `modules`: POSIX, STDIO and, for reads and writes alone, MPI-IO.
-    `limit`: most untraced reads and writes of a process at a module.
-    Raises: LogError when there are more.
+    Raises: LogError when a process has more untraced reads and writes at a module than are rebuilt.
     """
-    modules, left_out = _bounded(modules, processes, max(limit, MOST_ROWS))
+    modules, left_out = _bounded(modules, processes)
     posix, stdio = (next(each.files for each in modules if each.module == name) for name in ("POSIX", "STDIO"))
     begin_ns = _first_times(traced, [each.files for each in modules], processes)
     renames = _renames(posix, stdio, names, begin_ns)
@@ -151,7 +150,7 @@ def reconstruct(
         undated = _undated(posix, stdio, renames, begin_ns) if each.module == "POSIX" else begin_ns[each.files.process]
         below = next((other for other in made if other.counted.module == "POSIX"), None)
         below = below if each.module == "MPI-IO" else None
-        made.append(_made(each, traced, undated, limit, names.by_record, below))
+        made.append(_made(each, traced, undated, names.by_record, below))
     columns = _columns(made, renames)
     operations = next(each for each in made if each.counted.module == "POSIX")
     wanted = _wanted_lanes(columns, posix, operations.operations)
@@ -175,7 +174,6 @@ def _made(
     counted: CountedModule,
     traced: Traced,
     unknown_ns: np.ndarray,
-    limit: int,
     paths: Mapping[int, bytes],
     below: _MadeOfModule | None = None,
 ) -> _MadeOfModule:
@@ -192,7 +190,7 @@ def _made(
     for some in few_together(known, lambda process: _size(known[process]), CHUNK_ROWS):
         mine = np.isin(files.process, some)
         batch = CountedBatch.of([known[process] for process in some])
-        made = data_rows(files.select(mine), batch, operations.of_files(mine), unknown_ns[mine], limit, paths)
+        made = data_rows(files.select(mine), batch, operations.of_files(mine), unknown_ns[mine], paths)
         guessed = 0
         if below is not None and requests is not None:
             streams = of_module.streams[np.repeat(mine, 2)]
@@ -307,21 +305,19 @@ def _apis(made: _MadeOfModule) -> tuple[np.ndarray, np.ndarray]:
     return of_data, np.full(len(made.metadata), own)
 
 
-def _bounded(
-    modules: Sequence[CountedModule], processes: int, most: int
-) -> tuple[list[CountedModule], Mapping[int, int]]:
+def _bounded(modules: Sequence[CountedModule], processes: int) -> tuple[list[CountedModule], Mapping[int, int]]:
     """The rows with only the first and last open of the files with the most opens, stats and syncs, for processes with
-    more than `most` of these.
+    more than MOST_ROWS of these.
 
     Also the number that each such file loses, by record id. No read or write is lost."""
     rows = np.concatenate([_metadata(each) for each in modules])
     process = np.concatenate([each.files.process for each in modules])
     total = np.bincount(process, weights=rows, minlength=processes)
     kept = np.ones(len(rows), dtype=bool)
-    for beyond in np.flatnonzero(total > most).tolist():
+    for beyond in np.flatnonzero(total > MOST_ROWS).tolist():
         mine = np.flatnonzero(process == beyond)
         order = mine[np.argsort(rows[mine], kind="stable")]
-        kept[order] = np.cumsum(rows[order].astype(np.float64)) <= most
+        kept[order] = np.cumsum(rows[order].astype(np.float64)) <= MOST_ROWS
     if kept.all():
         return list(modules), {}
     bounded, lost = [], Counter[int]()

@@ -67,8 +67,8 @@ class _Columns:
                 self.stats[key].append((row, self.texts.setdefault(str(value), len(self.texts))))
 
 
-def read_profile(path: Path, *, skip_damaged: bool = False) -> Profile:
-    """All events with a duration. `skip_damaged`: read the rest of a file that is cut off.
+def read_profile(path: Path) -> Profile:
+    """All events with a duration; a file that is cut off ends there, with a warning.
 
     If SageMaker's debugger wrote a file beside it, the profile has a date, to some milliseconds.
     Raises: ProfileError for a file that is missing, damaged or without events.
@@ -83,13 +83,16 @@ def read_profile(path: Path, *, skip_damaged: bool = False) -> Profile:
                 columns.add(event)
             except (ValueError, RecursionError):
                 dropped += 1
-    if chunks.damage is not None and not (skip_damaged and columns.rows):
-        raise ProfileError(f"{path} is damaged: {chunks.damage}. Copy it again; --skip-damaged reads the rest")
+    if chunks.damage is not None and not columns.rows:
+        raise ProfileError(f"{path} is damaged: {chunks.damage}. Copy it again")
     if not columns.rows:
         raise ProfileError(f"{path} holds no events with a duration: profile at least one training step")
     warnings = []
     if chunks.damage is not None:
-        warnings.append(f"{path.name} is damaged: {chunks.damage}; the events before are used")
+        warnings.append(
+            f"{path.name} is damaged after {len(columns.rows)} events: {chunks.damage}. The events before are used, "
+            "and how many are missing is not known. Copy or record it again"
+        )
     if dropped:
         warnings.append(f"{path.name}: {dropped} event{'s' * (dropped > 1)} left out: not valid JSON")
     if len(columns.rows) >= _ROUND and len(columns.rows) % _ROUND == 0:

@@ -17,7 +17,7 @@ _TIMES = ("read_start", "read_end", "write_start", "write_end", "open_end", "clo
           "read_ns", "write_ns", "longest_write_ns", "opens")  # fmt: skip
 
 
-def made(files, module="STDIO", limit=1 << 20):
+def made(files, module="STDIO"):
     """Rows of files that are given by counters and by columns of `CountedFiles`."""
     prefix = module.replace("-", "")
     names = {name for each in files for name in each} - {*_TIMES}
@@ -28,7 +28,7 @@ def made(files, module="STDIO", limit=1 << 20):
     data = CountedData(own=transfers_of(table, module, np.ones(len(files), bool)), shared=None, patterns=None)
     none = np.empty(0, dtype=np.int64)
     traced = FileOperations(file=none, start=none, end=none, offset=none, length=none, is_write=none.astype(bool))
-    return data_rows(known, CountedBatch.of([data]), traced, np.full(len(files), UNKNOWN_NS), limit)
+    return data_rows(known, CountedBatch.of([data]), traced, np.full(len(files), UNKNOWN_NS))
 
 
 def stream(**columns):
