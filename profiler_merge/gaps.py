@@ -47,6 +47,8 @@ def gap_warnings(
         )
     warnings += rows.rebuilt.warnings()
     if not traced:
+        if any("DXT_POSIX" in process.log.damage for process in job.processes):
+            return warnings
         if any(each.kind == OBJECTS for each in unseen):
             return warnings  # `unseen_warnings` names what DXT would not trace either
         if coverage.operations is None and recording_of(job.first.path) is not None and not job.damage:

@@ -13,20 +13,18 @@ MOST_LISTED = 1000
 
 def counter_names(module: str, name: str, way: int) -> tuple[str, ...]:
     """Darshan's counters behind a field of `Transfers`; `way`: 0 for reads, 1 for writes."""
-    prefix = module.replace("-", "")
     direction, ways, done = WAYS[way]
-    infix = "_AGG" if module == "MPI-IO" else ""
     found = {
         "count": (ways,),
         "moved": (f"BYTES_{done}",),
-        "sizes": tuple(f"SIZE_{direction}{infix}_{size}" for size in SIZES),
+        "sizes": tuple(f"SIZE_{direction}_{size}" for size in SIZES),
         "end": (f"MAX_BYTE_{done}",),
         "seq": (f"SEQ_{ways}",),
         "consec": (f"CONSEC_{ways}",),
         "access_count": tuple(f"ACCESS{place + 1}_COUNT" for place in range(TOP)),
         "stride_count": tuple(f"STRIDE{place + 1}_COUNT" for place in range(TOP)),
     }
-    return tuple(f"{prefix}_{each}" for each in found[name])
+    return tuple(f"{module}_{each}" for each in found[name])
 
 
 @dataclass(slots=True)

@@ -28,7 +28,6 @@ NAMES = {
 
 _CONSTRAINTS = {
     "POSIX": tuple(NAMES),
-    "MPI-IO": ("count", "moved", "sizes", "access_count"),
     "STDIO": ("count", "moved", "end"),
 }
 """The fields that a module counts."""
@@ -42,12 +41,11 @@ class RebuiltModule:
 
     `streams`: (file, direction) pairs with rebuilt operations; `met`: those that meet all counters; `missed`: number
     that miss each counter.
-    `dealt`: operations of reduced records; `guessed`: operations whose offsets no evidence shows."""
+    `dealt`: operations of reduced records."""
 
     operations: int = 0
     bytes: int = 0
     dealt: int = 0
-    guessed: int = 0
     streams: int = 0
     met: int = 0
     missed: dict[str, int] = field(default_factory=lambda: dict.fromkeys(NAMES.values(), 0))
@@ -57,7 +55,6 @@ class RebuiltModule:
         self.operations += other.operations
         self.bytes += other.bytes
         self.dealt += other.dealt
-        self.guessed += other.guessed
         self.streams += other.streams
         self.met += other.met
         self.missed = {name: count + other.missed[name] for name, count in self.missed.items()}
@@ -112,7 +109,6 @@ class Rebuilt:
         of = self.modules[module]
         of.operations += len(data.length)
         of.bytes += int(data.length.sum())
-        of.guessed += data.guessed
         own = np.flatnonzero(counted.own)
         made = np.bincount(data.file, minlength=len(files)) > 0
         wanted, known = counted.wanted.select(own), again.select(own)
@@ -215,29 +211,18 @@ class Rebuilt:
 
     def warnings(self) -> list[str]:
         """Warnings about the rebuilt operations."""
-        posix, above = self.modules["POSIX"], self.modules["MPI-IO"]
-        main = posix if posix.operations else above
-        if not main.operations:
+        posix = self.modules["POSIX"]
+        if not posix.operations:
             return self._missed_warnings()
-        beside = ""
-        if posix.operations and above.operations:
-            beside = (
-                f"; besides, {format_count(above.operations)} of MPI-IO, which stand for the same data a layer above"
-            )
         found = [
-            f"{format_count(main.operations)} reads and writes ({format_bytes(main.bytes)}) that no trace holds are "
+            f"{format_count(posix.operations)} reads and writes ({format_bytes(posix.bytes)}) that no trace holds are "
             "rebuilt from counters and marked as reconstructed: their number and bytes are counted, their order, "
-            f"places and single times are inferred{beside}"
+            "places and single times are inferred"
         ]
-        if main.dealt:
+        if posix.dealt:
             found.append(
-                f"{format_count(main.dealt)} of these operations are of files whose counters Darshan added up over all "
-                "ranks: it is inferred which rank issued them"
-            )
-        if above.guessed:
-            found.append(
-                f"the places of {format_count(above.guessed)} rebuilt MPI-IO operations in their files are a guess, "
-                "which `run --api mpiio` replays: MPI-IO does not count them, and the POSIX requests below are others"
+                f"{format_count(posix.dealt)} of these operations are of files whose counters Darshan added up over "
+                "all ranks: it is inferred which rank issued them"
             )
         return found + self._missed_warnings()
 
