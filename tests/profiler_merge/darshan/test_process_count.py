@@ -2,8 +2,8 @@
 
 import pytest
 
+from dxt_replay.profiler_merge.darshan.job_logs import process_count
 from dxt_replay.profiler_merge.darshan.log import open_log
-from dxt_replay.profiler_merge.darshan.process_count import process_count
 from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
 from dxt_replay.profiler_merge.merge import merge
 from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_counters, write_dxt_log, write_log
