@@ -41,7 +41,6 @@ class MergeEachChoices(TypedDict, total=False):
     """Options of merging, for one job or many."""
 
     exclude: Annotated[Sequence[str], Option("Leave out files whose path matches; repeatable.", (), metavar="GLOB")]
-    skip_damaged: Annotated[bool, Option("Read the intact parts of a damaged log.", False)]
     reconstruct: Annotated[
         bool,
         Option(
@@ -49,15 +48,6 @@ class MergeEachChoices(TypedDict, total=False):
             "syncs, stdio, renames.",
             True,
             parameter="no_reconstruct",
-        ),
-    ]
-    reconstruct_limit: Annotated[
-        int,
-        Option(
-            "Reconstruct at most this many untraced reads and writes of one process.",
-            10_000_000,
-            least=1,
-            metavar="OPERATIONS",
         ),
     ]
 
@@ -82,29 +72,8 @@ class MergeChoices(MergeEachChoices, total=False):
             metavar="auto|anchors|nesting|wall|SECONDS",
         ),
     ]
-    include: Annotated[
-        Sequence[str],
-        Option(
-            "Keep matching system files and programs of a trace of strace or DFTracer, which are left out otherwise; "
-            "repeatable.",
-            (),
-            metavar="GLOB",
-        ),
-    ]
     inspect: Annotated[bool, Option("Open the recorded HDF5 files and store the places of their chunks.", False)]
     maps: Annotated[PathMaps | None, maps_option("With --inspect, look for recorded paths below PREFIX in DIR")]
-    keep_profiler_files: Annotated[
-        bool,
-        Option("Keep the operations on files that PyTorch's profiler, not the job, wrote.", False),
-    ]
-    extend: Annotated[
-        bool,
-        Option(
-            "Keep only the profiled steps; do not infer the steps outside the profile from the job's reads.",
-            True,
-            parameter="no_extend",
-        ),
-    ]
 
 
 class TransformChoices(TypedDict, total=False):

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK, read_counters
+from dxt_replay.profiler_merge.darshan.job_logs import process_count
 from dxt_replay.profiler_merge.darshan.log import open_log
-from dxt_replay.profiler_merge.darshan.process_count import process_count
 from dxt_replay.profiler_merge.export import darshan
 from dxt_replay.profiler_merge.export.darshan import FAILED, WRITER_KEY, write_darshan
 from dxt_replay.profiler_merge.export.darshan_counters import MODULE_OF_API, VERSIONS

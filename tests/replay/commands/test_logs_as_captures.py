@@ -26,6 +26,9 @@ MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shut
 
 needs_mpi = pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
 
+JOB_RECORD_AT = 1340
+"""Bytes of a log up to its job record, without which none is read."""
+
 OPERATIONS = 2 * (20 + 3)
 """Traced reads and writes in `job_log`."""
 
@@ -187,7 +190,7 @@ def test_an_error_names_the_log_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / "cut.darshan").write_bytes(log.read_bytes()[:-200])
+    (tmp_path / "cut.darshan").write_bytes(log.read_bytes()[:JOB_RECORD_AT])
     monkeypatch.chdir(tmp_path)
     assert main(["stage", str(log), "--target", "t"]) == 0
     before = sorted(tmp_path.iterdir())
@@ -326,7 +329,7 @@ noting.__enter__()
 def test_under_mpiexec_an_error_is_told_once(log: Path, tmp_path: Path, more: list[str], message: str) -> None:
     if "cut" in message:
         log = log.rename(tmp_path / "cut.darshan")
-        log.write_bytes(log.read_bytes()[:-200])
+        log.write_bytes(log.read_bytes()[:JOB_RECORD_AT])
     done = under_mpi(run_command(log, tmp_path / "r.capture", *more), 3)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dxt_replay.profiler_merge.untraced.renames import WrittenFile, checkpoint_renames, final_name, merged_shard
+from dxt_replay.profiler_merge.untraced.renamed_files import WrittenFile, checkpoint_renames, final_name, merged_shard
 
 PART = b"/c/model-1_temp/part-00000-of-00001"
 
