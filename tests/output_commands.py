@@ -63,7 +63,7 @@ def _record(capture: Path, out: Path, *more: object) -> list[object]:
 
 def _regress(*option: str) -> Callable[[Path, Path], list[object]]:
     # Both sides are one directory. No noise of the machine makes one of them eleven times as slow.
-    few = ("--repeats", "6", "--warmup", "0", "--pace", "none", "--threshold", "1000")
+    few = ("--repeats", "6", "--pace", "none", "--threshold", "1000")
     return lambda capture, out: [
         "regress", capture, capture.parent / "twin", *few, *option, out if option != ("-o",) else out.parent
     ]  # fmt: skip
@@ -133,9 +133,12 @@ OUTPUT_COMMANDS = {
     ),
     "regress": OutputCommand(words=_regress("-o"), name="out/pair-001-baseline.capture", staged=True),
     **{
-        f"regress --{kind}": OutputCommand(words=_regress(f"--{kind}"), name=f"out.{kind}", is_file=True, staged=True)
-        for kind in ("record", "junit", "markdown", "html")
+        f"regress --report {kind}": OutputCommand(
+            words=_regress("--report"), name=f"out.{kind}", is_file=True, staged=True
+        )
+        for kind in ("xml", "md", "html")
     },
+    "regress --record": OutputCommand(words=_regress("--record"), name="out.json", is_file=True, staged=True),
     "demo": OutputCommand(words=lambda capture, out: ["demo", "-o", out], name="out", replaces=False),
 }
 """Name -> command. `tests/test_output_commands.py` holds the names against the options of all commands."""
