@@ -32,7 +32,7 @@ from .replay.interface.generating import CheckedWorkload, GeneratedCapture, chec
 from .replay.interface.histories import history
 from .replay.interface.merging import merge
 from .replay.interface.recordings import Recorded, record
-from .replay.interface.replays import Staged, explain, run, run_repeatedly, stage, unstage
+from .replay.interface.replays import Staged, run, run_repeatedly, stage, unstage
 from .replay.interface.simulations import Simulated, simulate
 from .replay.interface.transforming import transform
 from .replay.interface.verifying import verify
@@ -126,7 +126,6 @@ __all__ = [
     "compare",
     "compare_log",
     "doctor",
-    "explain",
     "export",
     "figure",
     "findings",
