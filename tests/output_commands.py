@@ -69,11 +69,10 @@ def _regress(*option: str) -> Callable[[Path, Path], list[object]]:
     ]  # fmt: skip
 
 
-def _capacity(option: str) -> Callable[[Path, Path], list[object]]:
-    few = ("--storage", "nvme", "--dry-run", "--most", "1", "--utilisation", "1")
-    return lambda capture, out: [
-        "capacity", "unet3d_h100", *_SMALL, *few, option, out if option != "-o" else out.parent
-    ]  # fmt: skip
+def _capacity(capture: Path, out: Path) -> list[object]:
+    few = ("--target", capture.parent / "target", "--most", "1", "--utilisation", "1")
+    small = ("dataset.record_length_bytes=2048", "dataset.record_length_bytes_stdev=0")
+    return ["capacity", "unet3d_h100", *_SMALL, *small, *few, "-o", out.parent]
 
 
 def _export(kind: str) -> Callable[[Path, Path], list[object]]:
@@ -124,8 +123,7 @@ OUTPUT_COMMANDS = {
         name="out.json",
         is_file=True,
     ),
-    "capacity": OutputCommand(words=_capacity("-o"), name="out/1-ranks.capture", replaces=False),
-    "capacity --html": OutputCommand(words=_capacity("--html"), name="out.html", is_file=True),
+    "capacity": OutputCommand(words=_capacity, name="out/1-ranks.capture", replaces=False),
     "fit": OutputCommand(
         words=lambda capture, out: ["fit", capture, "--no-check", "-o", out],
         name="out.yaml",

@@ -141,14 +141,6 @@ class CapacityChoices(TypedDict, total=False):
         ),
     ]
     most: Annotated[int, Option("Most ranks to try.", 32, least=1, most=1 << 16, metavar="N")]
-    strong: Annotated[
-        bool,
-        Option(
-            "Share the recorded work among the ranks.  [default: each rank does as much as recorded, with its own "
-            "files]",
-            False,
-        ),
-    ]
     storage: Annotated[
         str | Path | None,
         Option(
@@ -156,9 +148,8 @@ class CapacityChoices(TypedDict, total=False):
             metavar="MODEL",
         ),
     ]
-    dry_run: Annotated[bool, Option("Predict with --storage alone, and replay nothing.", False)]
     overrides: Annotated[Sequence[str], Option("KEY=VALUE: replaces a key of the workload.", (), flags=())]
-    output: Annotated[PathLike | None, kept_option("the captures of each load")]
+    output: Annotated[PathLike | None, kept_option("the captures")]
 
 
 class SimulateChoices(TypedDict, total=False):
