@@ -17,12 +17,9 @@ from dxt_replay.traces.paces import PACE_CHOICES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dxt_replay import Regression
     from dxt_replay.replay.interface.captures import NamedPart
     from dxt_replay.replay.regression.interval_verdict import Rule
 
-
-_REPORTS = (".xml", ".md", ".html")
 
 _PACE = Option(f"{PACE_HELP}  [default: steps if the capture has training steps, else think]", choices=PACE_CHOICES)
 
@@ -91,6 +88,7 @@ def command(
     from dxt_replay.replay.regression.experiment import WARM_UPS
     from dxt_replay.replay.regression.interval_verdict import Rule
     from dxt_replay.replay.regression.regression_sections import regression_sections
+    from dxt_replay.replay.regression.reports import report
     from dxt_replay.traces.output import new_file
 
     sides = _sides(target, baseline, candidate, against)
@@ -121,9 +119,9 @@ def command(
         )
     if comm.rank:
         return
-    for report in dict.fromkeys(reports):
-        with new_file(report, force=force) as stream:
-            stream.write(_content(report, result, inconclusive_fails=fail_inconclusive))
+    for path in dict.fromkeys(reports):
+        with new_file(path, force=force) as stream:
+            stream.write(report(path.suffix, result, inconclusive_fails=fail_inconclusive))
     answer(result, regression_sections)
     if result.fails(inconclusive_fails=fail_inconclusive):
         raise SystemExit(1)
@@ -159,15 +157,14 @@ def _check(reports: Sequence[Path], repeats: int, rule: Rule, against: Path | No
     from dxt_replay.replay.commands.session import warn
     from dxt_replay.replay.regression.experiment_record import read_record
     from dxt_replay.replay.regression.rank_sum import MOST_RUNS, least_runs
+    from dxt_replay.replay.regression.reports import SUFFIXES
     from dxt_replay.replay.regression.signed_rank import least_pairs
     from dxt_replay.traces.output import check_output
 
-    for report in reports:
-        if report.suffix not in _REPORTS:
-            raise UsageError(
-                f"--report {report}: give a name that ends in {', '.join(_REPORTS[:-1])} or {_REPORTS[-1]}"
-            )
-        check_output(report, force=force)
+    for path in reports:
+        if path.suffix not in SUFFIXES:
+            raise UsageError(f"--report {path}: give a name that ends in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+        check_output(path, force=force)
     least: int | None
     if against is None:
         least, counted = least_pairs(rule.alpha), "pairs"
@@ -179,15 +176,3 @@ def _check(reports: Sequence[Path], repeats: int, rule: Rule, against: Path | No
     if not kept:
         raise UsageError(f"--repeats {repeats} can never find a regression: {few}; give more --repeats")
     warn(f"{few}, so the verdict will be inconclusive: give --repeats {least or MOST_RUNS} or more")
-
-
-def _content(report: Path, result: Regression, *, inconclusive_fails: bool) -> bytes:
-    """The bytes of a report, by its suffix."""
-    from dxt_replay.replay.regression.experiment_page import experiment_page
-    from dxt_replay.replay.regression.junit import junit_document
-    from dxt_replay.replay.regression.regression_sections import regression_markdown
-
-    if report.suffix == ".xml":
-        return junit_document(result, inconclusive_fails=inconclusive_fails)
-    text = regression_markdown(result) if report.suffix == ".md" else experiment_page(result)
-    return text.encode("utf-8", "replace")

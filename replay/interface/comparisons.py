@@ -165,7 +165,7 @@ def regress(
 
 def _write_record(result: Regression | None, path: Path, *, force: bool) -> None:
     """Raises: TargetError."""
-    from dxt_replay.replay.regression.recorded_result import record_of
+    from dxt_replay.replay.regression.comparison import record_of
 
     assert result is not None
     with new_file(path, force=force) as stream:
