@@ -119,7 +119,6 @@ MAY_IMPORT = {
         "replay.engine",
         "replay.plan",
         "replay.ranks",
-        "replay.show",
         "traces",
         "traces.measures",
         "traces.store",

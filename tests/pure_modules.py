@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 PURE = {
-    "replay.calibration.caveats",
-    "replay.calibration.doubts",
     "replay.calibration.estimates",
-    "replay.calibration.held_out",
     "replay.calibration.model_fit",
     "replay.calibration.object_figures",
     "replay.calibration.probe_plan",
@@ -57,10 +54,9 @@ PURE = {
     "replay.regression.comparison",
     "replay.regression.environment_changes",
     "replay.regression.health",
-    "replay.regression.junit",
+    "replay.regression.reports",
     "replay.regression.rank_sum",
     "replay.regression.ratio",
-    "replay.regression.recorded_result",
     "replay.regression.regression_sections",
     "replay.regression.signed_rank",
     "replay.regression.interval_verdict",

@@ -110,7 +110,7 @@ class ExperimentRecord:
     """One experiment.
 
     primary: the metric that decides.
-    warmup, seed: as the options of `dxt-replay regress`.
+    warmup: runs of each side before those that count. seed: of the order of the runs.
     machine: of process 0. targets: side -> its file system; no baseline where a record took its place.
     runs: all that the experiment made, in their order.
     """

@@ -30,7 +30,7 @@ from .replay.interface.histories import history
 from .replay.interface.many_jobs import merge_each, summarise_each
 from .replay.interface.merging import merge
 from .replay.interface.recordings import Recorded, record
-from .replay.interface.replays import Staged, explain, run, run_repeatedly, stage, unstage
+from .replay.interface.replays import Staged, run, run_repeatedly, stage, unstage
 from .replay.interface.simulations import Simulated, simulate
 from .replay.interface.transforming import transform
 from .replay.interface.verifying import verify
@@ -120,7 +120,6 @@ __all__ = [
     "check_workload",
     "compare",
     "doctor",
-    "explain",
     "export",
     "figure",
     "findings",

@@ -36,9 +36,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     run = dxt_replay.run(capture, twin, folder / "r.capture", pace="none")
     part = dxt_replay.part(capture, steps="0-2")
     transformed = dxt_replay.transform(capture, folder / "t.capture", compute_speed=2)
-    regression = dxt_replay.regress(
-        part, twin, twin, repeats=1, warmup=0, pace="none", cold=False, record=folder / "r.json"
-    )
+    regression = dxt_replay.regress(part, twin, twin, repeats=1, pace="none", cold=False, record=folder / "r.json")
     dxt_replay.generate("default", 1, folder / "d.capture", overrides=["train.epochs=1"])
     target = folder / "target"
     target.mkdir()

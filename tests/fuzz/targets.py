@@ -162,7 +162,6 @@ _OF_CAPTURE: tuple[Command, ...] = (
     ("stage", "{input}", *_TWIN, "--dry-run"),
     ("stage", "{input}", *_TWIN),
     ("run", "{input}", *_TWIN, "-o", "{folder}/o.capture", "--pace", "none", "--api", "null"),
-    ("run", "{input}", *_TWIN, "-o", "{folder}/o.capture", "--explain"),
     ("compare", "{input}", "{input}"),
     ("compare", "{folder}/../sound.capture", "{input}"),
     ("simulate", "{input}", "--storage", "nvme", "--runs", "1"),

@@ -40,7 +40,6 @@ FAMILIES = [
     ("report", dxt_replay.report, looking.PairChoices),
     ("run", dxt_replay.run, choices.ReplayChoices),
     ("run", dxt_replay.run_repeatedly, choices.ReplayChoices),
-    ("run", dxt_replay.explain, choices.ExplainChoices),
     ("simulate", dxt_replay.simulate, choices.SimulateChoices),
     ("stage", dxt_replay.stage, choices.StageChoices),
     ("summary", dxt_replay.part, looking.FilterChoices),

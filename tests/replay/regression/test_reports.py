@@ -8,7 +8,7 @@ import pytest
 from dxt_replay.replay.regression.comparison import Regression, compare_sides
 from dxt_replay.replay.regression.health import Health
 from dxt_replay.replay.regression.interval_verdict import Rule
-from dxt_replay.replay.regression.junit import junit_document
+from dxt_replay.replay.regression.reports import junit_document
 from tests.replay.regression.run_builder import run, setting
 
 HOSTILE = "/data/<&\"'\x00\x1b[31m\udcff ]]> \ufffe é 字 \U0001f600"

@@ -1,6 +1,7 @@
-"""Writes the result as JUnit XML for continuous integration, with one test case for each metric.
+"""The reports of `dxt-replay regress --report`: JUnit XML with a test case for each metric, Markdown, or an HTML page.
 
-Elements and attributes are those of the schema that Jenkins' xUnit plug-in checks (junit-10.xsd), in its order.
+Elements and attributes of the XML are those of the schema that Jenkins' xUnit plug-in checks (junit-10.xsd), in its
+order.
 """
 
 from __future__ import annotations
@@ -10,13 +11,30 @@ import xml.etree.ElementTree as xml
 
 from dxt_replay.replay.regression.comparison import MetricComparison, Regression
 from dxt_replay.replay.regression.interval_verdict import Verdict
+from dxt_replay.replay.regression.regression_sections import metric_text, regression_markdown, regression_sections
+from dxt_replay.replay.regression.run_metrics import METRICS
+from dxt_replay.replay.show.cells import microseconds, or_dash, percent
+from dxt_replay.replay.show.page.document import Assets, Part, document
+from dxt_replay.replay.show.page.html_tables import html_text, section_table
+from dxt_replay.replay.show.section import Column, Kind, Section
 from dxt_replay.traces.text import escaped, unit_of
+from dxt_replay.traces.units import format_count
+
+SUFFIXES = (".xml", ".md", ".html")
 
 _SUITE = "dxt-replay regress"
 _PROPERTIES = ("capture", "baseline", "candidate", "pace", "repeats", "seed")
 """Fields of `Setting` that are properties of the suite, beside the verdict and its reason."""
 _NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML 1.0 cannot hold, not even escaped."""
+
+
+def report(suffix: str, result: Regression, *, inconclusive_fails: bool) -> bytes:
+    """The file of one of the kinds SUFFIXES."""
+    if suffix == ".xml":
+        return junit_document(result, inconclusive_fails=inconclusive_fails)
+    text = regression_markdown(result) if suffix == ".md" else experiment_page(result)
+    return text.encode("utf-8", "replace")
 
 
 def junit_document(result: Regression, *, inconclusive_fails: bool) -> bytes:
@@ -93,3 +111,49 @@ def _figures(metric: MetricComparison) -> str:
 def _text(text: str) -> str:
     """`text` with what no XML document can hold written as an escape."""
     return _NO_XML.sub(lambda found: escaped(found[0]), text)
+
+
+def experiment_page(result: Regression) -> str:
+    """Verdict, figures, settings and all runs as an HTML page that needs no network."""
+    verdict, *tables = regression_sections(result)
+    first, *others = (html_text(row[0]) for row in verdict.rows)
+    reasons = "".join(f'<p class="note">{sentence}</p>' for sentence in others)
+    found = "".join(section_table(section) for section in tables)
+    shown = [
+        Part(id="verdict", name="Verdict", html=f'<p class="verdict">{first}</p>{reasons}'),
+        Part(id="figures", name="Figures and settings", html=f'<div class="columns">{found}</div>'),
+        Part(id="runs", name="Runs", html=section_table(runs_section(result))),
+    ]
+    name = f"{result.setting.candidate} against {result.compared_with}"
+    summary = {"schema_version": 1, **result.as_json()}
+    return document(f"dxt-replay: {name}", name, shown, summary, {}, Assets.of_tables())
+
+
+def runs_section(result: Regression) -> Section:
+    """A table of all runs in order."""
+    primary = result.primary
+    text = metric_text(primary) if primary in METRICS else str
+    return Section(
+        title="All runs",
+        columns=(
+            Column(head="run", kind=Kind.NUMBER),
+            "pair",
+            Column(head="side", kind=Kind.TEXT),
+            METRICS[primary].meaning if primary in METRICS else primary,
+            "lag p99",
+            "failed",
+            "cached before",
+        ),
+        rows=tuple(
+            (
+                str(number),
+                str(run.pair) if run.pair else "warm-up",
+                f"{run.side}, stopped" if run.stopped else run.side,
+                or_dash(run.metrics.get(primary), text),
+                or_dash((run.lag_us or {}).get("p99"), microseconds),
+                format_count(run.failed),
+                or_dash(run.resident_pct, percent),
+            )
+            for number, run in enumerate(result.runs, start=1)
+        ),
+    )
