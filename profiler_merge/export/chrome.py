@@ -44,7 +44,7 @@ LANE_THREADS = 1_000_000
 _LEVEL = 1
 """zlib's level, the fastest: most of the time is spent there."""
 
-_SAMPLES = 1 << 20
+_SAMPLES = 1 << 18
 _MICROSECONDS = 3
 _LANES = len(SPAN_KINDS)
 
