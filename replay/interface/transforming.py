@@ -40,7 +40,6 @@ def transform(
         chunk_bytes=None if chunk is None else parse_bytes(str(chunk), "--chunk"),
         compression=None if compression is None else parse_compression(compression),
         transfer_bytes=None if transfer is None else parse_bytes(str(transfer), "--transfer-size"),
-        batch_times=chosen.pop("batch"),
         **chosen,
     )
     with opened(capture) as source:

@@ -9,45 +9,38 @@ from dxt_replay.replay.plan.pacing import FASTEST, SLOWEST
 from dxt_replay.replay.transform.compression import Compression
 from dxt_replay.traces.errors import UsageError
 
-MOST_READERS, MOST_RANKS, MOST_BATCHES = 4096, 1 << 20, 1 << 20
-"""Largest numbers of readers of a rank, of ranks, and of batches that become one."""
+MOST_READERS, MOST_RANKS = 4096, 1 << 20
+"""Largest numbers of readers of a rank, and of ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
     """The changes to a capture, applied in the order of the fields; None and 1.0 change nothing.
 
-    mapped: what becomes of reads of mapped files, only `read`: calls of POSIX that read the same pages.
     chunk_bytes: of the HDF5 data.
     compression: of the data that are read.
     transfer_bytes: of one request for a stream.
-    batch_times: number of batches that become one.
     readers, prefetch: lanes that read for the loop of a rank, 0 for the training thread; batches read ahead.
-    preprocess_speed, compute_speed: multiples of the recorded speeds.
+    compute_speed: multiple of the recorded speed.
     ranks, weak: number of ranks; with `weak` each does as much work as before, else they share the recorded work.
     Raises: UsageError for impossible values, for changes that exclude each other, and for no change.
     """
 
-    mapped: str | None = None
     chunk_bytes: int | None = None
     compression: Compression | None = None
     transfer_bytes: int | None = None
-    batch_times: int | None = None
     readers: int | None = None
     prefetch: int | None = None
-    preprocess_speed: float = 1.0
     compute_speed: float = 1.0
     ranks: int | None = None
     weak: bool = False
 
     def __post_init__(self) -> None:
-        if self.mapped not in (None, "read"):
-            raise UsageError(f"--mapped {self.mapped!r}: there is only read")
-        for name, speed in (("--preprocess-speed", self.preprocess_speed), ("--compute-speed", self.compute_speed)):
-            if not SLOWEST <= speed <= FASTEST:
-                raise UsageError(f"{name} {speed} is not a number between {SLOWEST:g} and {FASTEST:g}")
+        if not SLOWEST <= self.compute_speed <= FASTEST:
+            raise UsageError(
+                f"--compute-speed {self.compute_speed} is not a number between {SLOWEST:g} and {FASTEST:g}"
+            )
         for name, count, least, most in (
-            ("--batch", self.batch_times, 1, MOST_BATCHES),
             ("--readers", self.readers, 0, MOST_READERS),
             ("--prefetch", self.prefetch, 1, MOST_READERS),
             ("--ranks", self.ranks, 1, MOST_RANKS),
@@ -63,8 +56,8 @@ class Changes:
             raise UsageError("--weak says how --ranks changes the work: give --ranks, too")
         if not self.names:
             raise UsageError(
-                "nothing to change: give at least one of --mapped, --chunk, --compression, --transfer-size, --batch, "
-                "--readers, --prefetch, --preprocess-speed, --compute-speed and --ranks"
+                "nothing to change: give at least one of --chunk, --compression, --transfer-size, --readers, "
+                "--prefetch, --compute-speed and --ranks"
             )
 
     @property
@@ -75,25 +68,22 @@ class Changes:
     @property
     def requests_change(self) -> bool:
         """Whether the requests change."""
-        return (self.mapped, self.chunk_bytes, self.compression, self.transfer_bytes) != (None,) * 4
+        return (self.chunk_bytes, self.compression, self.transfer_bytes) != (None, None, None)
 
     @property
     def pipeline_changes(self) -> bool:
         """Whether the work of the readers changes."""
-        return (self.batch_times, self.readers, self.prefetch) != (None, None, None) or self.preprocess_speed != 1.0
+        return (self.readers, self.prefetch) != (None, None)
 
     def as_json(self) -> dict[str, Any]:
         """The changes by option, in the order in which they are applied; as capture.json has them."""
         compression = self.compression
         found: dict[str, Any] = {
-            "mapped": self.mapped,
             "chunk_bytes": self.chunk_bytes,
             "compression": None if compression is None else asdict(compression),
             "transfer_bytes": self.transfer_bytes,
-            "batch_times": self.batch_times,
             "readers": self.readers,
             "prefetch": self.prefetch,
-            "preprocess_speed": None if self.preprocess_speed == 1.0 else self.preprocess_speed,
             "compute_speed": None if self.compute_speed == 1.0 else self.compute_speed,
             "ranks": self.ranks,
             "weak": True if self.weak else None,

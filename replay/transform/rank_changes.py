@@ -9,9 +9,7 @@ import numpy as np
 from dxt_replay.replay.transform.changes import Changes
 from dxt_replay.replay.transform.compression import Compression, with_compression
 from dxt_replay.replay.transform.hdf5_chunks import with_chunks
-from dxt_replay.replay.transform.larger_batches import with_larger_batches
 from dxt_replay.replay.transform.loop_schedule import with_batches_in_order, with_ready
-from dxt_replay.replay.transform.mapped_calls import EAGERLY, with_calls
 from dxt_replay.replay.transform.rank_work import NOTHING, RankLoop, RankState, RankWork
 from dxt_replay.replay.transform.read_data import DataSet
 from dxt_replay.replay.transform.readers import BY_FILE, with_read_ahead, with_readers
@@ -30,15 +28,10 @@ def changed(state: RankState, changes: Changes, data: DataSet) -> tuple[RankStat
     Raises: UsageError if a change has no meaning for this capture.
     """
     recorded = state
-    notes: tuple[str, ...] = () if changes.mapped is None else (EAGERLY,)
+    notes: tuple[str, ...] = ()
     state = dataclasses.replace(state, work=_requested(state.work, changes, data))
-    if changes.batch_times not in (None, 1):
-        state = _batched(state, changes.batch_times or 1)
     if changes.readers is not None or changes.prefetch is not None:
-        state, piped = _piped(state, changes)
-        notes += piped
-    if changes.preprocess_speed != 1.0:
-        state = _prepared(state, changes.preprocess_speed)
+        state, notes = _piped(state, changes)
     is_same = state.loop is recorded.loop and state.work.same_requests(recorded.work)
     work = with_ready(with_batches_in_order(state.work), state.loop.ready_ns)
     return dataclasses.replace(state, work=work), notes, is_same
@@ -46,8 +39,6 @@ def changed(state: RankState, changes: Changes, data: DataSet) -> tuple[RankStat
 
 def _requested(work: RankWork, changes: Changes, data: DataSet) -> RankWork:
     """Apply the changes of the requests."""
-    if changes.mapped is not None:
-        work = with_calls(work, data.cost)
     if changes.chunk_bytes is not None:
         for file_id, recorded_bytes in data.chunk_bytes.items():
             work = with_chunks(work, file_id, recorded_bytes, changes.chunk_bytes, data.cost)
@@ -71,21 +62,6 @@ def _compressed(work: RankWork, compression: Compression, chunk_bytes: int | Non
     for size in np.unique(streamed[streamed > 0]).tolist():
         work = with_transfer_size(work, streamed[work.file_id] == size, size, data.cost)
     return work
-
-
-def _batched(state: RankState, times: int) -> RankState:
-    """Join batches. The number of batches read ahead stays the same."""
-    work, loop, first = state.work, state.loop, state.pass_first
-    takes = np.zeros(len(loop.ready_ns), dtype=bool)
-    takes[work.feeds[(work.feeds != NOTHING) & state.model.loop_files[work.file_id]]] = True
-    if takes.sum() < times:
-        raise UsageError(f"--batch {times}: only {takes.sum()} steps of a rank read a batch")
-    work, loop, number = with_larger_batches(work, loop, takes, times)
-    if first is not None:
-        first = number[first][np.unique(number, return_index=True)[1]]
-    state = dataclasses.replace(state, work=work, loop=loop, pass_first=first)
-    # Use new lanes: a checkpoint write in a reader lane would split a batch.
-    return _read_ahead(_read_by(state, state.readers), state.ahead)
 
 
 def _of_loop(state: RankState) -> np.ndarray:
@@ -178,20 +154,3 @@ def _handed_over(work: RankWork, loop: RankLoop) -> RankLoop:
     ready[fed] += left[events[fed]]
     left[events[fed]] = 0
     return dataclasses.replace(loop, residual_ns=left, ready_ns=ready)
-
-
-def _prepared(state: RankState, speed: float) -> RankState:
-    """Change the speed of preprocessing: the think times of operations that feed a fetch, and the times to make batches
-    ready."""
-    work, loop = state.work, state.loop
-    feeding = work.feeds != NOTHING
-    work = dataclasses.replace(
-        work,
-        think_ns=np.where(feeding, np.rint(work.think_ns / speed), work.think_ns).astype(np.int64),
-        busy_ns=np.where(feeding, np.rint(work.busy_ns / speed), work.busy_ns).astype(np.int64),
-    )
-    loop = dataclasses.replace(loop, ready_ns=np.rint(loop.ready_ns / speed).astype(np.int64))
-    if loop.making is not None:
-        head, tail = (np.rint(each / speed).astype(np.int64) for each in (loop.making.head_ns, loop.making.tail_ns))
-        loop = dataclasses.replace(loop, making=dataclasses.replace(loop.making, head_ns=head, tail_ns=tail))
-    return dataclasses.replace(state, work=work, loop=loop)

@@ -19,7 +19,6 @@ from dxt_replay.replay.plan.survey import spans_by_rank
 from dxt_replay.replay.transform.changes import Changes
 from dxt_replay.replay.transform.file_sizes import FileSizes
 from dxt_replay.replay.transform.loop_schedule import Outline, Scheduled, outlined, scheduled
-from dxt_replay.replay.transform.mapped_calls import check_mapped
 from dxt_replay.replay.transform.new_spans import loop_spans, making_spans, spans_of, wait_name
 from dxt_replay.replay.transform.rank_changes import changed
 from dxt_replay.replay.transform.rank_memory import check_memory
@@ -149,8 +148,6 @@ def transform_capture(capture: Capture, changes: Changes, output: Path, *, force
 
 def _check(capture: Capture, changes: Changes, data: DataSet) -> None:
     """Raises: UsageError if a change of the requests has no meaning for the capture."""
-    if changes.mapped is not None:
-        check_mapped(capture)
     if changes.compression is not None:
         data.check_not_compressed(capture)
     if changes.transfer_bytes is not None:
@@ -177,8 +174,6 @@ def _changed(capture: Capture, layers: LayerChoice, changes: Changes, data: Data
         state, assumed, is_same = changed(state, changes, data)
         same &= is_same
         notes |= dict.fromkeys(assumed)
-        if changes.batch_times not in (None, 1):
-            state = dataclasses.replace(state, spans=None)
         if shares:
             shared.append(SharedSource.of(state, spill))
         else:
@@ -316,13 +311,6 @@ def _assumptions_of(changes: Changes, data: DataSet, copied: bool) -> tuple[str,
         found.append(
             f"all data shrink by the same ratio, and a decoder in the reader's lane puts out {speed}/s after each read"
         )
-    if changes.batch_times is not None:
-        found.append(
-            "a step of a larger batch computes as long as its steps together did, has one collective, and as many "
-            "batches are read ahead as before"
-        )
-    if changes.preprocess_speed != 1.0:
-        found.append("all time between the reads of a reader, and after the last one of a batch, is preprocessing")
     if changes.compute_speed != 1.0:
         found.append(
             "all time of the training thread between its events is compute; collectives keep their recorded times"
