@@ -207,7 +207,6 @@ def run_options(
         maps=path_maps(chosen["maps"]),
         cold=chosen["cold"],
         api="s3" if objects and chosen["api"] == "auto" else chosen["api"],
-        reconstruct=chosen["reconstruct"],
         io=IoOptions(direct=chosen["direct"], hints=mpi_hints(source), objects=objects),
         sources=source.whole.info.sources if is_from_logs(source) else (),
         force=force,
@@ -264,7 +263,7 @@ def explain(capture: CaptureOrPath, **choices: Unpack[ExplainChoices]) -> dict[s
     pacing = Pacing(pace=Pace.STEPS, **{name: chosen[name] for name in SPEEDS})
     check_profiled(capture)
     with opened(capture) as source:
-        layers = choose_layers_together(source, Solo(), api=chosen["api"], reconstruct=chosen["reconstruct"])
+        layers = choose_layers_together(source, Solo(), api=chosen["api"])
         context = derive_context(source, Solo(), layers, Pace.STEPS)
         assert context.steps is not None  # the pace is steps
         return explanation(source, context.steps, pacing)

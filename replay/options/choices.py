@@ -59,9 +59,6 @@ _Api = Annotated[
         choices=API_CHOICES,
     ),
 ]
-_Reconstruct = Annotated[
-    bool, Option("Replay the operations that were reconstructed from counters, or leave them out.", True)
-]
 
 
 class ExplainChoices(TypedDict, total=False):
@@ -71,7 +68,6 @@ class ExplainChoices(TypedDict, total=False):
     compute_speed: _ComputeSpeed
     io_speed: _IoSpeed
     api: _Api
-    reconstruct: _Reconstruct
 
 
 class RunChoices(TypedDict, total=False):
@@ -88,13 +84,12 @@ class RunChoices(TypedDict, total=False):
     compute: Annotated[
         str,
         Option(
-            "Replay computation as sleep, as a busy processor (spin), or not at all (skip).",
+            "Replay computation as sleep or as a busy processor (spin).",
             "sleep",
             choices=COMPUTE_CHOICES,
         ),
     ]
     api: _Api
-    reconstruct: _Reconstruct
     direct: Annotated[bool, Option("Issue POSIX operations past the page cache (O_DIRECT).", False)]
     timeout_s: Annotated[
         float | None,
@@ -199,10 +194,6 @@ class SimulateChoices(TypedDict, total=False):
     speed: Annotated[float, Option("Shorten every gap: 2 halves it.", 1.0)]
     compute_speed: Annotated[float | None, Option("Shorten compute alone.  [default: --speed]")]
     io_speed: Annotated[float | None, Option("Shorten the gaps between operations alone.  [default: --speed]")]
-    compute: Annotated[str, Option("As of `RunChoices`.", "sleep", flags=(), choices=COMPUTE_CHOICES)]
-    reconstruct: Annotated[
-        bool, Option("Simulate the operations that were reconstructed from counters, or leave them out.", True)
-    ]
     check: Annotated[
         str | Path | None,
         Option(
