@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dxt_replay import open_capture, transform
 from dxt_replay.replay.causal.paced_ranks import Steps, expected_elapsed_ns, steps_of
 from dxt_replay.replay.plan.pacing import Pace, Pacing
-from dxt_replay.replay.transform.result import Transformed
+from dxt_replay.replay.transform.rewrite import Transformed
 from dxt_replay.traces.store.reader import Capture
 from tests.examples import examples
 from tests.replay.causal.test_production import FAST, PIPELINES, SLOW, predicted_ns, recorded

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dxt_replay import compare, open_capture, run, stage, transform
-from dxt_replay.replay.transform.result import Transformed
+from dxt_replay.replay.transform.rewrite import Transformed
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.measures.span_times import computed_in_loops
 from dxt_replay.traces.schema import OPS, ORIGINS, READ, WRITE, codes
