@@ -47,7 +47,7 @@ RESULTS = {
     "stage": "replay.interface.replays.Staged",
     "summary": "profiler_merge.analysis.named_tables.Views",
     "summary-jobs": "replay.jobs.JobSummaries",
-    "transform": "replay.transform.result.Transformed",
+    "transform": "replay.transform.rewrite.Transformed",
     "verify": "replay.verifying.checked.Verified",
 }
 """Name of the schema -> class of the result, below dxt_replay."""

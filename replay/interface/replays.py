@@ -207,7 +207,6 @@ def run_options(
         maps=path_maps(chosen["maps"]),
         cold=chosen["cold"],
         api="s3" if objects and chosen["api"] == "auto" else chosen["api"],
-        reconstruct=chosen["reconstruct"],
         io=IoOptions(direct=chosen["direct"], hints=mpi_hints(source), objects=objects),
         sources=source.whole.info.sources if is_from_logs(source) else (),
         force=force,

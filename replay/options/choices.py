@@ -62,7 +62,7 @@ class RunChoices(TypedDict, total=False):
     compute: Annotated[
         str,
         Option(
-            "Replay computation as sleep, as a busy processor (spin), or not at all (skip).",
+            "Replay computation as sleep or as a busy processor (spin).",
             "sleep",
             choices=COMPUTE_CHOICES,
         ),
@@ -74,9 +74,6 @@ class RunChoices(TypedDict, total=False):
             "auto",
             choices=API_CHOICES,
         ),
-    ]
-    reconstruct: Annotated[
-        bool, Option("Replay the operations that were reconstructed from counters, or leave them out.", True)
     ]
     direct: Annotated[bool, Option("Issue POSIX operations past the page cache (O_DIRECT).", False)]
     timeout_s: Annotated[
@@ -173,10 +170,6 @@ class SimulateChoices(TypedDict, total=False):
     speed: Annotated[float, Option("Shorten every gap: 2 halves it.", 1.0)]
     compute_speed: Annotated[float | None, Option("Shorten compute alone.  [default: --speed]")]
     io_speed: Annotated[float | None, Option("Shorten the gaps between operations alone.  [default: --speed]")]
-    compute: Annotated[str, Option("As of `RunChoices`.", "sleep", flags=(), choices=COMPUTE_CHOICES)]
-    reconstruct: Annotated[
-        bool, Option("Simulate the operations that were reconstructed from counters, or leave them out.", True)
-    ]
     check: Annotated[
         str | Path | None,
         Option(

@@ -79,9 +79,6 @@ class MergeChoices(MergeEachChoices, total=False):
 class TransformChoices(TypedDict, total=False):
     """The changes of `transform`, applied in this order; None and 1.0 change nothing."""
 
-    mapped: Annotated[
-        str | None, Option("Read mapped files eagerly, by calls that read the same pages.", None, choices=("read",))
-    ]
     chunk: Annotated[int | str | None, Option("Store HDF5 data in chunks of this size, such as 1MiB.", metavar="SIZE")]
     compression: Annotated[
         str | None,
@@ -93,12 +90,8 @@ class TransformChoices(TypedDict, total=False):
     transfer_size: Annotated[
         int | str | None, Option("Read streams in requests of this size, such as 1MiB.", metavar="SIZE")
     ]
-    batch: Annotated[int | None, Option("Join N batches into one, so that N steps become one.", metavar="N")]
     readers: Annotated[int | None, Option("Readers of each rank; 0: the training thread itself reads.", metavar="N")]
     prefetch: Annotated[int | None, Option("Batches that readers may be ahead of the training loop.", metavar="N")]
-    preprocess_speed: Annotated[
-        float, Option("Preprocess X times as fast, such as 2 or 0.5.", 1.0, metavar="X", shown=False)
-    ]
     compute_speed: Annotated[float, Option("Compute X times as fast, such as 4.", 1.0, metavar="X", shown=False)]
     ranks: Annotated[int | None, Option("Share the work among N ranks.", metavar="N")]
     weak: Annotated[bool, Option("With --ranks: give each rank as much work as before.", False)]

@@ -98,7 +98,6 @@ def _recorded(options: RunOptions) -> RecordedOptions:
         io_speed=pacing.of_io,
         compute=options.compute,
         api=options.api,
-        reconstruct=options.reconstruct,
         direct=options.io.direct,
         cache="cold" if options.cold else "as found",
     )

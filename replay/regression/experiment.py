@@ -109,7 +109,7 @@ def run_experiment(
     chosen = experiment.candidate
     primary = first_does(comm, lambda: primary_metric(capture, chosen.pacing.pace))
     conditions = first_does(comm, lambda: observe(capture, experiment.sides, experiment.against, comm.size))
-    layers = choose_layers_together(capture, comm, api=chosen.api, reconstruct=chosen.reconstruct)
+    layers = choose_layers_together(capture, comm, api=chosen.api)
     context = derive_context(capture, comm, layers, chosen.pacing.pace)
     order = experiment.order()
     runs: list[MeasuredRun] = []
@@ -189,7 +189,7 @@ def stage_all(plans: Iterable[StagePlan], progress: Callable[[int, int], None] |
 
 
 def _is_staged(capture: Capture, options: RunOptions) -> bool:
-    layers = choose_layers(capture, api=options.api, reconstruct=options.reconstruct)
+    layers = choose_layers(capture, api=options.api)
     try:
         check_staged(capture, options.target, options.maps, layers.chunks if options.api == "hdf5" else None)
     except TargetError:

@@ -65,6 +65,7 @@ class RecordedOptions:
 
     cache: cold or as found.
     vectored: buffers of a preadv or pwritev, which earlier releases could issue; 0 for plain calls, as now.
+    reconstruct: whether reconstructed operations were replayed, which earlier releases could leave out.
     """
 
     pace: str
@@ -73,10 +74,10 @@ class RecordedOptions:
     io_speed: float
     compute: str
     api: str
-    reconstruct: bool
     direct: bool
     cache: str
     vectored: int = 0
+    reconstruct: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

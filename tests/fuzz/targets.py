@@ -165,7 +165,7 @@ _OF_CAPTURE: tuple[Command, ...] = (
     ("compare", "{input}", "{input}"),
     ("compare", "{folder}/../sound.capture", "{input}"),
     ("simulate", "{input}", "--storage", "nvme", "--runs", "1"),
-    ("transform", "{input}", "-o", "{folder}/o.capture", "--batch", "2"),
+    ("transform", "{input}", "-o", "{folder}/o.capture", "--readers", "2"),
     ("transform", "{input}", "-o", "{folder}/o.capture", "--ranks", "4"),
     ("fit", "{input}", "-o", "{folder}/o.yaml"),
     ("anonymize", "{input}", "-o", "{folder}/o.capture"),

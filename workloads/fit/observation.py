@@ -169,7 +169,7 @@ def observe(capture: Capture) -> Observation:
     """
     chosen = spread(capture.ranks, MOST_RANKS)
     few = capture if len(chosen) == len(capture.ranks) else part_of(capture, Part(ranks=chosen))
-    layers = choose_layers_together(capture, Solo(), api="auto", reconstruct=True)
+    layers = choose_layers_together(capture, Solo(), api="auto")
     context = derive_context(few, Solo(), layers, Pace.STEPS)
     steps = context.steps
     assert steps is not None  # the pace is steps

@@ -120,15 +120,6 @@ def test_readers_run_ahead_no_further_than_they_did(tmp_path: Path) -> None:
             assert min(row["start_ns"] for row in mine) >= fetches[batch - 2]
 
 
-def test_compute_can_be_left_out(tmp_path: Path) -> None:
-    source = source_of(tmp_path, SMALL)
-    chosen = dataclasses.replace(options(tmp_path), compute="skip")
-    result = run_replay(source, tmp_path / "replay.capture", chosen, Solo())
-    assert result is not None
-    assert result.as_json()["failed"] == 0
-    assert_ranks_met(open_capture(tmp_path / "replay.capture"), 12)
-
-
 @pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
 @pytest.mark.parametrize("one_node_each", [False, True])
 def test_ranks_of_several_processes_meet(tmp_path: Path, one_node_each: bool) -> None:
@@ -190,7 +181,7 @@ def test_the_model_that_is_shown_is_the_one_that_a_run_follows(tmp_path: Path) -
 def test_runs_that_share_a_context_replay_the_same(tmp_path: Path) -> None:
     source = source_of(tmp_path, SMALL)
     chosen = options(tmp_path)
-    layers = choose_layers_together(source, Solo(), api="auto", reconstruct=True)
+    layers = choose_layers_together(source, Solo(), api="auto")
     context = derive_context(source, Solo(), layers, Pace.STEPS)
     documents = []
     for number, shared in enumerate((None, context, context)):

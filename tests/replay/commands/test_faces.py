@@ -129,10 +129,10 @@ def test_the_list_of_workloads_is_that_of_its_program(capsys: pytest.CaptureFixt
     ("line", "program"),
     [
         (
-            "run source.capture --target twin --speed 2 --api stdio --no-reconstruct --cold -o A.capture",
+            "run source.capture --target twin --speed 2 --api stdio --cold -o A.capture",
             lambda at: dxt_replay.run(
                 at / "source.capture", at / "twin", at / "a.capture",
-                speed=2.0, api="stdio", reconstruct=False, cold=True,
+                speed=2.0, api="stdio", cold=True,
             ),
         ),
         (
@@ -143,9 +143,9 @@ def test_the_list_of_workloads_is_that_of_its_program(capsys: pytest.CaptureFixt
             ),
         ),
         (
-            "run source.capture --target twin --pace steps --compute skip --repeat 2 -o A.capture",
+            "run source.capture --target twin --pace steps --compute spin --repeat 2 -o A.capture",
             lambda at: dxt_replay.run_repeatedly(
-                at / "source.capture", at / "twin", at / "a.capture", 2, pace="steps", compute="skip"
+                at / "source.capture", at / "twin", at / "a.capture", 2, pace="steps", compute="spin"
             ),
         ),
         (

@@ -135,7 +135,7 @@ def test_a_name_that_is_no_format_or_table_is_the_same_error_on_the_command_line
         ({"pase": "none"}, TypeError, "there is no choice 'pase': RunChoices has pace, speed"),
         ({"pace": None}, UsageError, "--pace 'None': choose timed"),
         ({"pace": "now"}, UsageError, "--pace 'now': choose timed, think, steps, none"),
-        ({"compute": "wait"}, UsageError, "--compute 'wait': choose sleep, spin, skip"),
+        ({"compute": "wait"}, UsageError, "--compute 'wait': choose sleep, spin"),
     ],
 )
 def test_what_a_family_does_not_have_is_refused(given: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -145,7 +145,7 @@ def test_what_a_family_does_not_have_is_refused(given: dict[str, Any], error: ty
 
 def test_what_is_not_given_has_its_default() -> None:
     found = filled(choices.RunChoices, {"speed": 2.0})
-    assert (found["pace"], found["speed"], found["io_speed"], found["reconstruct"]) == ("timed", 2.0, None, True)
+    assert (found["pace"], found["speed"], found["io_speed"], found["compute"]) == ("timed", 2.0, None, "sleep")
 
 
 def test_parameters_of_a_command_become_keywords() -> None:
