@@ -35,7 +35,6 @@ RESULTS = {
     "export": "profiler_merge.export.exported.Exported",
     "fit": "replay.interface.descriptions.FittedWorkload",
     "generate": "replay.interface.generating.GeneratedCapture",
-    "generate-check": "replay.interface.generating.CheckedWorkload",
     "history": "replay.history.history.History",
     "merge": "profiler_merge.merge.MergeResult",
     "merge-each": "replay.archive.merge_each.MergedArchive",
@@ -56,7 +55,6 @@ RESULTS = {
 COMMANDS = {
     "compare-floor": "compare --floor",
     "compare-log": "compare CAPTURE REPLAY.darshan",
-    "generate-check": "generate --check",
     "merge-each": "merge --each",
     "run-repeat": "run --repeat",
     "summary-jobs": "summary JOBS",

@@ -28,7 +28,7 @@ from .replay.interface.comparisons import compare, noise_floor, regress
 from .replay.interface.descriptions import FittedWorkload, fit
 from .replay.interface.examining import doctor
 from .replay.interface.exports import Report, export, report
-from .replay.interface.generating import CheckedWorkload, GeneratedCapture, check_workload, generate, workloads
+from .replay.interface.generating import GeneratedCapture, generate, workloads
 from .replay.interface.histories import history
 from .replay.interface.merging import merge
 from .replay.interface.recordings import Recorded, record
@@ -77,7 +77,6 @@ __all__ = [
     "Capture",
     "CaptureError",
     "Catalogue",
-    "CheckedWorkload",
     "Comparison",
     "CountedComparison",
     "Diagnosis",
@@ -122,7 +121,6 @@ __all__ = [
     "calibrate",
     "capacity",
     "catalogue",
-    "check_workload",
     "compare",
     "compare_log",
     "doctor",
