@@ -210,7 +210,6 @@ MAY_IMPORT = {
     "workloads.fit": {
         "workloads.fit",
         "replay.causal",
-        "replay.fidelity",
         "replay.plan",
         "replay.ranks",
         "replay.run",
@@ -359,6 +358,7 @@ LIGHT_HOMES = {
     "profiler_merge.profiles.kineto.events": {"msgspec"},
     "replay.regression.experiment_record": {"msgspec"},
     "traces.store.info": {"msgspec"},
+    "workloads.fit.workload_text": {"yaml"},
     "workloads.yaml_text": {"yaml"},
     "replay.simulation.model_file": {"yaml"},
     "replay.target.manifest": {"msgspec"},

@@ -127,7 +127,7 @@ OUTPUT_COMMANDS = {
     "capacity": OutputCommand(words=_capacity("-o"), name="out/1-ranks.capture", replaces=False),
     "capacity --html": OutputCommand(words=_capacity("--html"), name="out.html", is_file=True),
     "fit": OutputCommand(
-        words=lambda capture, out: ["fit", capture, "--no-check", "-o", out],
+        words=lambda capture, out: ["fit", capture, "-o", out],
         name="out.yaml",
         is_file=True,
     ),

@@ -71,12 +71,12 @@ def fit(
     from dxt_replay.workloads.fit.observation import observe
     from dxt_replay.workloads.fit.workload_text import workload_text
 
-    place = Path(output)
+    batch, place = filled(FitChoices, choices)["batch"], Path(output)
     check_output(place, force=force)
     check_profiled(capture)
     with opened(capture) as source:
         seen = observe(source)
-        keys = fit_observed(seen, batch=filled(FitChoices, choices)["batch"])
+        keys = fit_observed(seen, batch=batch)
         workload = workload_of(keys)
         found = FittedWorkload(
             output=place,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ def data_files(seen: Observation) -> DataFiles | None:
             np.add.at(moved, reads["file"], reads["length"])
     if not training.any():
         return None
-    kinds = [(os.path.dirname(path), os.path.splitext(path)[1].lower()) for path in seen.paths]
+    kinds = [(posixpath.dirname(path), posixpath.splitext(path)[1].lower()) for path in seen.paths]
     by_suffix: Counter[str] = Counter()
     for file in np.flatnonzero(training).tolist():
         by_suffix[kinds[file][1]] += int(training[file])
@@ -129,6 +129,6 @@ def _format(seen: Observation, train: np.ndarray, suffix: str, *, stream: bool) 
 
 def _folder(folders: set[str]) -> str:
     """The folder below which DLIO puts its folder `train`."""
-    common = os.path.commonpath(folders) if folders else "."
-    head, tail = os.path.split(common)
+    common = posixpath.commonpath(folders) if folders else "."
+    head, tail = posixpath.split(common)
     return head if tail == "train" and head else common

@@ -8,11 +8,10 @@ from typing import Any
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.workloads.description import Workload
 from dxt_replay.workloads.fit.data_files import data_files
-from dxt_replay.workloads.fit.loader import evaluations, framework_of, loader
+from dxt_replay.workloads.fit.loader import computation, compute_ns, evaluations, framework_of, loader
 from dxt_replay.workloads.fit.observation import Observation
 from dxt_replay.workloads.fit.samples import samples
 from dxt_replay.workloads.fit.saves import saves
-from dxt_replay.workloads.fit.step_times import computation, compute_ns
 from dxt_replay.workloads.fit.workload_text import Estimates
 from dxt_replay.workloads.keys import KEYS
 from dxt_replay.workloads.workload_values import workload_from_values

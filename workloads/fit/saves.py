@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -25,9 +25,7 @@ MIN_BYTES = 1024
 """Bytes of a save below which a rank does not count as a writer of the model."""
 
 
-def saves(
-    seen: Observation, samples: Samples | None, framework: Framework
-) -> Iterator[tuple[str, tuple[Any, str]]]:
+def saves(seen: Observation, samples: Samples | None, framework: Framework) -> Iterator[tuple[str, tuple[Any, str]]]:
     """Checkpoints and the model. `samples`: of the description; None where nothing is read.
 
     `framework`: the description's framework, which adds headers to the model. If nothing is written inside checkpoints,
@@ -41,8 +39,8 @@ def saves(
         rank, found = writers[0]
         yield "workflow.checkpoint", (True, f"{len(found)} checkpoints on rank {rank.rank}")
         yield from _interval(rank, samples)
-        folder, tail = os.path.split(os.path.dirname(seen.paths[int(seen.uses["saved"].argmax())]))
-        folder = folder if _OF_ONE.fullmatch(tail) else os.path.join(folder, tail)
+        folder, tail = posixpath.split(posixpath.dirname(seen.paths[int(seen.uses["saved"].argmax())]))
+        folder = folder if _OF_ONE.fullmatch(tail) else posixpath.join(folder, tail)
         yield "checkpoint.checkpoint_folder", (folder or ".", "where the checkpoints were written")
         size = int(np.median(np.concatenate([found for _, found in writers])))
         yield _model_size(size, framework, f"median of what a rank writes for a checkpoint, {size:,} B")
@@ -55,7 +53,7 @@ def saves(
         yield "workflow.checkpoint", (True, found)
         yield "checkpoint.checkpoint_after_epoch", (samples.epochs, "at the end")
         yield "checkpoint.epochs_between_checkpoints", (samples.epochs, "once")
-        folder = os.path.dirname(seen.paths[int(results[0])])
+        folder = posixpath.dirname(seen.paths[int(results[0])])
         yield "checkpoint.checkpoint_folder", (folder or ".", "where the results were written")
         yield _model_size(size, framework, f"what a rank writes, {size:,} B")
         if writing > 1:

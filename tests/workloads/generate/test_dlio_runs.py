@@ -111,9 +111,7 @@ def test_compare_finds_the_requests_of_a_traced_run_in_what_is_generated(tmp_pat
     dxt_replay.merge(Path(__file__).with_name("dlio_tfrecord.strace.gz"), tmp_path / "run.capture")
     for size, alike in ((65536, True), (131072, False)):
         made = tmp_path / f"{size}.capture"
-        dxt_replay.generate(
-            tmp_path / "run.yaml", 1, made, overrides={"reader.transfer_size": size}, reading="head"
-        )
+        dxt_replay.generate(tmp_path / "run.yaml", 1, made, overrides={"reader.transfer_size": size}, reading="head")
         found = dxt_replay.compare(made, tmp_path / "run.capture", different_runs=True).workload
         assert found.bytes["source"] == found.bytes["replay"]
         assert (found.operations["source"] == found.operations["replay"]) is alike
