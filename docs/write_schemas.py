@@ -34,7 +34,6 @@ RESULTS = {
     "export": "profiler_merge.export.exported.Exported",
     "fit": "replay.interface.descriptions.FittedWorkload",
     "generate": "replay.interface.generating.GeneratedCapture",
-    "generate-check": "replay.interface.generating.CheckedWorkload",
     "history": "replay.history.history.History",
     "merge": "profiler_merge.merge.MergeResult",
     "merge-each": "replay.jobs.MergedJobs",
@@ -54,7 +53,6 @@ RESULTS = {
 
 COMMANDS = {
     "compare-floor": "compare --floor",
-    "generate-check": "generate --check",
     "merge-each": "merge --each",
     "run-repeat": "run --repeat",
     "summary-jobs": "summary JOBS",

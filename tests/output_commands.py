@@ -125,7 +125,7 @@ OUTPUT_COMMANDS = {
     ),
     "capacity": OutputCommand(words=_capacity, name="out/1-ranks.capture", replaces=False),
     "fit": OutputCommand(
-        words=lambda capture, out: ["fit", capture, "--no-check", "-o", out],
+        words=lambda capture, out: ["fit", capture, "-o", out],
         name="out.yaml",
         is_file=True,
     ),

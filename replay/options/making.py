@@ -20,21 +20,6 @@ class FitChoices(TypedDict, total=False):
             metavar="N",
         ),
     ]
-    check: Annotated[
-        bool,
-        Option(
-            "Generate a capture from the description, compare it with the given one, and write the similarity.", True
-        ),
-    ]
-    reading: Annotated[
-        Reading,
-        Option(
-            "For the comparison: follow DLIO's documentation (documented) or its code (head: main of 2026; v2.0, v3.0: "
-            "MLPerf's).",
-            "documented",
-            choices=READINGS,
-        ),
-    ]
 
 
 class MergeEachChoices(TypedDict, total=False):

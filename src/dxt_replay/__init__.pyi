@@ -25,7 +25,7 @@ from .replay.interface.comparisons import compare, noise_floor, regress
 from .replay.interface.descriptions import FittedWorkload, fit
 from .replay.interface.examining import doctor
 from .replay.interface.exports import Report, export, report
-from .replay.interface.generating import CheckedWorkload, GeneratedCapture, check_workload, generate, workloads
+from .replay.interface.generating import GeneratedCapture, generate, workloads
 from .replay.interface.histories import history
 from .replay.interface.many_jobs import merge_each, summarise_each
 from .replay.interface.merging import merge
@@ -73,7 +73,6 @@ __all__ = [
     "Capacity",
     "Capture",
     "CaptureError",
-    "CheckedWorkload",
     "Comparison",
     "Diagnosis",
     "DxtReplayError",
@@ -117,7 +116,6 @@ __all__ = [
     "anonymize",
     "calibrate",
     "capacity",
-    "check_workload",
     "compare",
     "doctor",
     "export",
