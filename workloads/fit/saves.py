@@ -47,10 +47,10 @@ def saves(seen: Observation, samples: Samples | None, framework: Framework) -> I
         if len(writers) > 1:  # in DLIO every rank writes if more than one does
             yield "model.parallelism.zero_stage", (1, f"{len(writers)} of {len(sizes)} examined ranks write a share")
     elif len(results) and samples is not None:
-        found = f"the capture has no checkpoints: {len(results)} files written beside the loop stand for one at its end"
+        why = f"the capture has no checkpoints: {len(results)} files written beside the loop stand for one at its end"
         writing = min(int(seen.uses["writers"][results].sum()), seen.ranks)
         size = int(written[results].sum()) // writing
-        yield "workflow.checkpoint", (True, found)
+        yield "workflow.checkpoint", (True, why)
         yield "checkpoint.checkpoint_after_epoch", (samples.epochs, "at the end")
         yield "checkpoint.epochs_between_checkpoints", (samples.epochs, "once")
         folder = posixpath.dirname(seen.paths[int(results[0])])
