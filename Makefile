@@ -61,6 +61,9 @@ lint:  ## run ruff and mypy
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
 
+size:  ## count lines, statements, modules, classes, records, words and options, beside the budgets of tests/budget.json
+	$(PYTHON) -m tests.size
+
 bench:  ## measure decoders and the issue loop as ratios to a peer; prints a table, writes benchmarks/results/*.json
 	$(PYTHON) -m benchmarks.run_all
 
@@ -124,4 +127,4 @@ clean:  ## remove the files that a build leaves
 	rm -rf build dist docs/_build *.egg-info
 	find profiler_merge replay \( -name '*.so' -o -name '*.c' \) -delete
 
-.PHONY: help install build wheels sdist test-sdist schemas pictures words docs linkcheck man test test-fast test-mpi test-browser test-slow test-faults test-workloads lint bench bench-prediction bench-agreement bench-pipelines bench-noise bench-scale bench-file-systems bench-history figures mutations survey-logs fuzz demo clean
+.PHONY: help install build wheels sdist test-sdist schemas pictures words docs linkcheck man test test-fast test-mpi test-browser test-slow test-faults test-workloads lint size bench bench-prediction bench-agreement bench-pipelines bench-noise bench-scale bench-file-systems bench-history figures mutations survey-logs fuzz demo clean

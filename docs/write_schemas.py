@@ -34,7 +34,6 @@ RESULTS = {
     "export": "profiler_merge.export.exported.Exported",
     "fit": "replay.interface.descriptions.FittedWorkload",
     "generate": "replay.interface.generating.GeneratedCapture",
-    "generate-check": "replay.interface.generating.CheckedWorkload",
     "history": "replay.history.history.History",
     "merge": "profiler_merge.merge.MergeResult",
     "merge-each": "replay.jobs.MergedJobs",
@@ -47,14 +46,13 @@ RESULTS = {
     "stage": "replay.interface.replays.Staged",
     "summary": "profiler_merge.analysis.named_tables.Views",
     "summary-jobs": "replay.jobs.JobSummaries",
-    "transform": "replay.transform.result.Transformed",
+    "transform": "replay.transform.rewrite.Transformed",
     "verify": "replay.verifying.checked.Verified",
 }
 """Name of the schema -> class of the result, below dxt_replay."""
 
 COMMANDS = {
     "compare-floor": "compare --floor",
-    "generate-check": "generate --check",
     "merge-each": "merge --each",
     "run-repeat": "run --repeat",
     "summary-jobs": "summary JOBS",

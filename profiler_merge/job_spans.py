@@ -61,8 +61,6 @@ class JobSpans:
     profiles: the files of each profiled rank.
     start_ns: zero of the capture's time (CLOCK_REALTIME).
     ranks: those that the job surely has.
-    skip_damaged: whether to use the readable rest of a damaged profile.
-    extend: whether to add steps that were not profiled, inferred from the reads.
     known: ranks whose rows say which batch each operation belongs to.
     loops: spans of training loops from files that are not profiles, by rank; a rank's profile replaces them.
     """
@@ -70,9 +68,7 @@ class JobSpans:
     profiles: Mapping[int, Sequence[Path]]
     start_ns: int
     ranks: Sequence[int]
-    skip_damaged: bool
     loops: Mapping[int, SpanColumns]
-    extend: bool = True
     known: set[int] = field(default_factory=set)
     _extended: dict[int, Extended] = field(default_factory=dict)
     _not_extended: dict[int, str] = field(default_factory=dict)
@@ -101,7 +97,7 @@ class JobSpans:
         """The profile of a rank, None where it has none. Raises: ProfileError when it is damaged."""
         if rank not in self.profiles:
             return None
-        return read_profile(self.profiles[rank], skip_damaged=self.skip_damaged)
+        return read_profile(self.profiles[rank])
 
     def add_profiled(self, rows: RankRows, path: Callable[[int], str]) -> list[str]:
         """Note the spans in the profile of a rank, and extend them over its reads outside of it. Returns warnings.
@@ -111,22 +107,22 @@ class JobSpans:
         rank, profile = int(rows.ranks[0]), rows.profile
         if profile is None:
             return []
-        warnings = self._add(rank, profile, rows.undated_offset_ns)
         if profile.marks is not None:
+            warnings = self._add(rank, profile, rows.undated_offset_ns)
             self._note_batches(rows, profile.marks)
             return warnings
-        if self.extend:
-            from dxt_replay.profiler_merge.unprofiled.extend import extended_spans  # most jobs have no profile
+        from dxt_replay.profiler_merge.unprofiled.extend import extended_spans  # most jobs have no profile
 
-            limits = next(((each.first, each.last) for each in self._extended.values()), None)
-            found = extended_spans(self._tables[rank], rows.columns, rows.process, path, limits)
-            if isinstance(found, str):
-                self._not_extended[rank] = found
-            elif found is not None:
-                self._extended[rank] = found
-                if self._template is self._tables[rank]:
-                    self._template = found.spans
-                self._tables[rank] = found.spans
+        warnings = self._add(rank, profile, rows.undated_offset_ns)
+        limits = next(((each.first, each.last) for each in self._extended.values()), None)
+        found = extended_spans(self._tables[rank], rows.columns, rows.process, path, limits)
+        if isinstance(found, str):
+            self._not_extended[rank] = found
+        elif found is not None:
+            self._extended[rank] = found
+            if self._template is self._tables[rank]:
+                self._template = found.spans
+            self._tables[rank] = found.spans
         return warnings
 
     def _note_batches(self, rows: RankRows, marks: RankMarks) -> None:
@@ -182,7 +178,7 @@ class JobSpans:
         """Note the profiles of ranks without operations, and the copies for ranks without one. Returns warnings."""
         warnings = []
         for rank in sorted(self.profiles.keys() - self._tables.keys()):
-            warnings += self._add(rank, read_profile(self.profiles[rank], skip_damaged=self.skip_damaged))
+            warnings += self._add(rank, read_profile(self.profiles[rank]))
         return warnings + self._copy_to_others()
 
     def step_of(self, rank: int, times: np.ndarray) -> np.ndarray:
@@ -212,7 +208,7 @@ class JobSpans:
         """The spans that stand for ranks without a profile: those of the one profiled rank, if it has a date."""
         if not self._template_known and len(self.profiles) == 1:
             (rank,) = self.profiles
-            self._note_template(rank, read_profile(self.profiles[rank], skip_damaged=self.skip_damaged))
+            self._note_template(rank, read_profile(self.profiles[rank]))
         return self._template
 
     def _note_template(self, rank: int, profile: Profile) -> None:

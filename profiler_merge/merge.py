@@ -181,8 +181,6 @@ class _Merger:
             profiles=self._placed.by_rank,
             start_ns=recording.start_ns,
             ranks=recording.ranks,
-            skip_damaged=options.skip_damaged,
-            extend=options.extend,
             loops={**recording.loops, **loops},
         )
         self._sources = [

@@ -35,7 +35,7 @@ class ProfilesAlone:
     def __init__(self, beside: Sequence[Path], options: MergeOptions) -> None:
         if options.align != AUTO:
             raise UsageError(f"--align {options.align} places the clock of a log, and there is none: leave it out")
-        self._beside, self._skip_damaged = beside, options.skip_damaged
+        self._beside = beside
         self._by_rank: dict[int, tuple[Path, ...]] = {}
         self._at_most: dict[int, dict[str, int]] = {}
         self._dated = True
@@ -67,7 +67,7 @@ class ProfilesAlone:
         unnumbered: set[frozenset[int]] = set()
         begins = []
         for files in profiles:
-            profile = read_profile(files, skip_damaged=self._skip_damaged)
+            profile = read_profile(files)
             self._dated = profile.epoch_start_ns is not None
             if not self._dated and len(profiles) + len(self._beside) > 1:
                 raise AlignmentError(

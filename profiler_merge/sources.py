@@ -25,7 +25,7 @@ class Source:
     `tracers.traced_job.TracedJob`. recording: if that does not suffice, "module:name" of a `recorded_job.Recording`
     made of files and `MergeOptions`.
     profile: whether it holds the events of one rank.
-    spans: "module:name" of a function of files and the process ids of each rank to `profiles.more_spans.MoreSpans`.
+    spans: "module:name" of a function of files and the process ids of each rank to loops by rank.
     requests: "module:name" of a function of files to `tracers.requests.request_rows.RecordedRequests`, which may stand
     beside another recording of the same job.
     belongs: "module:name" of a function that tells whether an unknown file belongs to given files of this kind.

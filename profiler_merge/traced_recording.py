@@ -108,11 +108,10 @@ class TracedRecording:
 
     def place(self, profiles: Sequence[tuple[Path, ...]]) -> ProfileRanks:
         """As of `Recording`."""
-        job, options = self._job, self._options
+        job = self._job
         times_ns = (job.start_ns, job.end_ns)
-        found = profiles_of_processes(profiles, self.process_ids(), times_ns, skip_damaged=options.skip_damaged)
-        exports = () if options.keep_profiler_files else found.exports
-        exported = {number: path for number, path in enumerate(map(shown, job.paths)) if is_export(path, exports)}
+        found = profiles_of_processes(profiles, self.process_ids(), times_ns)
+        exported = {number: path for number, path in enumerate(map(shown, job.paths)) if is_export(path, found.exports)}
         logs = {number for number, path in enumerate(map(shown, job.paths)) if is_request_log(path)}
         self._job = replace(job, left_out=job.left_out | exported.keys() | logs)
         self.warnings = [*exports_warnings(exported.values()), *job.warnings]

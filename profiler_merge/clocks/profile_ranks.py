@@ -84,12 +84,11 @@ def map_profiles(
     *,
     gather: bool = False,
     offset_ns: int = 0,
-    skip_damaged: bool = False,
 ) -> ProfileRanks:
     """Give each profile its rank. A profile that no rule places is left out and named in the warnings.
 
     `profiles`: as `reading.profile_files` groups them. `gather`: as for `rank_segments.read_rank_segments`.
-    `offset_ns`: the offset that the user adds to the log's times. `skip_damaged`: as for `reading.read_profile`.
+    `offset_ns`: the offset that the user adds to the log's times.
 
     Raises: ProfileError when a profile cannot be read, is of another run, or several are of the same rank.
     """
@@ -99,7 +98,7 @@ def map_profiles(
     exports: set[str] = set()
     numbers: dict[int, int] = {}
     for files in profiles:
-        profile = read_profile(files, skip_damaged=skip_damaged)
+        profile = read_profile(files)
         refuse_other_run(files[0], contradictions(profile, job, mapper.hosts, offset_ns))
         if profile.torch is not None:
             exports.update((*profile.torch.exports, *(path.name for path in files)))

@@ -12,6 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
+from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK, CounterTable, read_counters
 from dxt_replay.profiler_merge.darshan.job_groups import (
     ProcessFacts,
     jobs_of,
@@ -22,7 +25,7 @@ from dxt_replay.profiler_merge.darshan.job_groups import (
     several_jobs,
 )
 from dxt_replay.profiler_merge.darshan.log import DarshanLog, open_log
-from dxt_replay.profiler_merge.darshan.process_count import process_count
+from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
 from dxt_replay.traces.errors import LogError
 
 _JUNK = re.compile(r"(^|/)uname(\s|$)|multiprocessing\.resource_tracker|multiprocessing\.semaphore_tracker")
@@ -41,6 +44,11 @@ UNREAD_MODULES = ("MDHIM",)
 
 _PIDS = 1 << 22
 """Largest number of process ids of Linux."""
+
+_COUNTED_MODULES = ("POSIX", "STDIO", "MPI-IO")
+_OPERATION = re.compile(
+    r"_(OPENS|FDOPENS|READS|WRITES|STATS|SEEKS|SYNCS|FSYNCS|FDSYNCS|FLUSHES|MMAPS|RENAME_SOURCES|RENAME_TARGETS)$"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +83,14 @@ class JobLogs:
     def first(self) -> DarshanLog:
         return self.processes[0].log
 
+    @property
+    def damage(self) -> dict[Path, list[str]]:
+        """The damage found so far, by log."""
+        logs = [process.log for process in self.processes if process.log.damage]
+        return {log.path: [each.problem for each in log.damage.values()] for log in logs}
+
     def log_warnings(self) -> list[str]:
-        """Warnings about the logs, including damage skipped so far, each with the name of its log."""
+        """Warnings about the logs, including the damage found so far, each with the name of its log."""
         named = []
         for log in (process.log for process in self.processes):
             for text in log.warnings:
@@ -131,13 +145,13 @@ def _refuse(error: OSError) -> None:
     raise LogError(f"{error.filename} cannot be listed: {error.strerror}") from error
 
 
-def open_job(paths: Sequence[Path], *, skip_damaged: bool = False) -> JobLogs:
+def open_job(paths: Sequence[Path]) -> JobLogs:
     """Open the logs of one job and give their processes ranks.
 
     Raises: LogError when a log cannot be read, they are not of one job, or the number of processes cannot be right.
     """
     _refuse_twice(paths)
-    logs = [open_log(path, skip_damaged=skip_damaged) for path in paths]
+    logs = [open_log(path) for path in paths]
     warnings = []
     if len(logs) == 1:
         if _JUNK.search(logs[0].job.exe):
@@ -156,6 +170,35 @@ def open_job(paths: Sequence[Path], *, skip_damaged: bool = False) -> JobLogs:
         end_ns=max(log.job.end_ns for log in kept),
         warnings=tuple(warnings),
     )
+
+
+def process_count(log: DarshanLog) -> int:
+    """The number of processes in the log's job record, if the log's own counters do not contradict it.
+
+    One flipped bit turns four ranks into half a million. Two facts contradict such a number: a record of a rank beyond
+    it, and a file that all ranks used with fewer operations than ranks. (Darshan reduces the records of a file to one
+    where every rank has a record, and a rank has a record only of files that it touched.)
+    Raises: DamagedLogError if they do; LogError as `read_counters`.
+    """
+    claimed = log.job.nprocs
+    says = f"the job record of {log.path} says {claimed} process{'es' if claimed > 1 else ''}, but"
+    for table in filter(None, (read_counters(log, module) for module in _COUNTED_MODULES)):
+        if len(table.ranks) and (highest := int(table.ranks.max())) >= claimed:
+            raise DamagedLogError(f"{says} {table.module} has a record of rank {highest}")
+        shared = np.flatnonzero(table.ranks == SHARED_RANK)
+        operations = _operations(table)[shared]
+        for place in np.flatnonzero(operations < claimed).tolist():
+            path = log.describe(int(table.record_ids[shared[place]]))
+            raise DamagedLogError(
+                f"{says} {table.module} counts {int(operations[place])} operations on {path}, which all of them used"
+            )
+    return claimed
+
+
+def _operations(table: CounterTable) -> np.ndarray:
+    """float64: number of operations of each record."""
+    names = [name for name in table.counters if _OPERATION.search(name)]
+    return np.sum([np.maximum(table.counters[name], 0).astype(np.float64) for name in names], axis=0)
 
 
 def logs_by_job(logs: Sequence[DarshanLog]) -> tuple[list[list[Path]], int]:

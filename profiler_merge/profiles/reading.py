@@ -79,16 +79,16 @@ def _recorded_in(path: Path) -> Path:
     return Path(*parts[:end])
 
 
-def read_profile(files: Sequence[Path], *, skip_damaged: bool = False) -> Profile:
+def read_profile(files: Sequence[Path]) -> Profile:
     """All events of the profile of one process: of one group of `profile_files`, or of several as its phases.
 
-    `skip_damaged`: read the rest of a JSON profile that is cut off. Raises: ProfileError for files that are missing,
-    damaged or without events; MissingDependencyError.
+    A JSON profile that is cut off ends there, with a warning. Raises: ProfileError for files that are missing, damaged
+    or without events; MissingDependencyError.
     """
     marks = tuple(path for path in files if profile_kind(path) == "marks")
     if marks:
         files = [path for path in files if path not in marks]
-        profile = read_profile(files, skip_damaged=skip_damaged) if files else marks_alone(marks[0])
+        profile = read_profile(files) if files else marks_alone(marks[0])
         return replace(profile, marks=read_rank(marks))
     kinds = {profile_kind(path) for path in files}
     groups: list[tuple[Path, ...]] = profile_files(files)
@@ -96,9 +96,9 @@ def read_profile(files: Sequence[Path], *, skip_damaged: bool = False) -> Profil
         folders = dict.fromkeys(path.parent for path in files)
         groups = [tuple(path for path in files if path.parent == folder) for folder in folders]
     if len(groups) == 1:
-        return _read(files, skip_damaged)
-    phases = sorted((_read(group, skip_damaged) for group in groups), key=lambda phase: phase.epoch_start_ns or 0)
-    whole = _read(files, skip_damaged) if kinds == {"kineto"} else reduce(beside, phases)
+        return _read(files)
+    phases = sorted(map(_read, groups), key=lambda phase: phase.epoch_start_ns or 0)
+    whole = _read(files) if kinds == {"kineto"} else reduce(beside, phases)
     return replace(whole, phases=tuple(phases))
 
 
@@ -125,10 +125,10 @@ def marks_alone(path: Path) -> Profile:
     )
 
 
-def _read(files: Sequence[Path], skip_damaged: bool) -> Profile:
+def _read(files: Sequence[Path]) -> Profile:
     """The profile of one group."""
     if profile_kind(files[0]) == "kineto":
         from dxt_replay.profiler_merge.profiles.kineto.decode import read_profile as read_kineto
 
-        return read_kineto(files, skip_damaged=skip_damaged)
+        return read_kineto(files)
     return reduce(beside, [xplane.read_profile(each) for each in files])

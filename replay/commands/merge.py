@@ -16,10 +16,7 @@ from dxt_replay.traces.errors import UsageError
 if TYPE_CHECKING:
     from dxt_replay.traces.workers.workers import Workers
 
-_OPTIONS = (
-    "align", "exclude", "include", "skip_damaged", "reconstruct", "reconstruct_limit", "inspect", "maps",
-    "keep_profiler_files", "extend",
-)  # fmt: skip
+_OPTIONS = ("align", "exclude", "reconstruct", "inspect", "maps")
 """Keywords of the options in the order of --help, below --each."""
 
 

@@ -33,7 +33,6 @@ CORES = (
     "dxt_replay.traces._memoryview",
     "dxt_replay.traces.measures._passes",
     "dxt_replay.profiler_merge.darshan._overlap_lanes",
-    "dxt_replay.profiler_merge.export._row_text",
     "dxt_replay.profiler_merge.profiles.xplane._xplane",
     "dxt_replay.profiler_merge.recorder._page_faults",
 )

@@ -10,8 +10,7 @@ from typing import Any
 
 from dxt_replay.replay.history.series import Series, series_of
 from dxt_replay.replay.regression.experiment_record import ExperimentRecord, is_record, read_record
-from dxt_replay.replay.regression.interval_verdict import Rule
-from dxt_replay.replay.regression.result_sentence import change_text, interval_text
+from dxt_replay.replay.regression.interval_verdict import Rule, change_text, interval_text
 from dxt_replay.replay.regression.run_metrics import METRICS
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.text import printable

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dxt_replay.replay.history.history import History, headline, rule_text
 from dxt_replay.replay.history.series import Series
+from dxt_replay.replay.regression.interval_verdict import change_text, interval_text
 from dxt_replay.replay.regression.regression_sections import metric_text
-from dxt_replay.replay.regression.result_sentence import change_text, interval_text
 from dxt_replay.replay.regression.run_metrics import METRICS
 from dxt_replay.replay.show.cells import or_dash
 from dxt_replay.replay.show.section import MAX_GROUPS, Column, Kind, Section, prose

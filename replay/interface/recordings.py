@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dxt_replay.replay.interface.merging import merge, several
+from dxt_replay.replay.interface.merging import merge_found, several
 from dxt_replay.replay.options.choices import PathLike
 from dxt_replay.replay.options.making import RecordChoices
 from dxt_replay.replay.options.option import filled, takes
@@ -143,7 +143,9 @@ def _merged(
     force: bool,
 ) -> Recorded:
     """Merge the recording of a job that has run. A failure becomes the `problem` of the result."""
+    from dxt_replay.profiler_merge.merge_options import MergeOptions
     from dxt_replay.profiler_merge.recognise import find_profiles
+    from dxt_replay.traces.workers.workers import ALONE
 
     new = {place: _written_since(place, began_s) for place in given}
     profiles = [file for files in new.values() for file in files]
@@ -152,8 +154,8 @@ def _merged(
     try:
         if not job.logs and not (job.tracer.name == "marks" and profiles):
             raise RecordingError(_no_log(job))
-        kept = [f"{folder.rstrip('/')}/*" for folder in include]
-        merged = merge(job.logs, capture, profiles=profiles, include=kept, force=force)
+        kept = tuple(f"{folder.rstrip('/')}/*" for folder in include)
+        merged = merge_found(job.logs, profiles, capture, MergeOptions(include=kept, force=force), ALONE)
     except DxtReplayError as error:
         problem = str(error)
     return Recorded(

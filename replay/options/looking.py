@@ -128,13 +128,6 @@ class PairChoices(TypedDict, total=False):
 class ExportChoices(TypedDict, total=False):
     """Options of `export`."""
 
-    dxt_version: Annotated[
-        int | None,
-        Option(
-            "For darshan: 1, which released tools read, or 2, which stores lanes as thread ids.  [default: 1]",
-            choices=(1, 2),
-        ),
-    ]
     target: Annotated[PathLike | None, Option("For fio: directory that holds the staged twin.", metavar="DIR")]
 
 

@@ -150,10 +150,9 @@ class Derivation:
     layers: LayerChoice
     origin_ns: int
     pacing: Pacing
-    compute: str
 
     def __call__(self, ranks: Sequence[int]) -> list[RankItems]:
-        return items_of_ranks(self.capture, ranks, self.layers, self.origin_ns, self.pacing, self.compute)
+        return items_of_ranks(self.capture, ranks, self.layers, self.origin_ns, self.pacing)
 
 
 def simulated_job(capture: Capture, recorded: Sequence[RankItems], pacing: Pacing, compute_ns: int) -> SimulatedJob:

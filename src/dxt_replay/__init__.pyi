@@ -24,12 +24,12 @@ from .replay.interface.comparisons import compare, noise_floor, regress
 from .replay.interface.descriptions import FittedWorkload, fit
 from .replay.interface.examining import doctor
 from .replay.interface.exports import Report, export, report
-from .replay.interface.generating import CheckedWorkload, GeneratedCapture, check_workload, generate, workloads
+from .replay.interface.generating import GeneratedCapture, generate, workloads
 from .replay.interface.histories import history
 from .replay.interface.many_jobs import merge_each, summarise_each
 from .replay.interface.merging import merge
 from .replay.interface.recordings import Recorded, record
-from .replay.interface.replays import Staged, explain, run, run_repeatedly, stage, unstage
+from .replay.interface.replays import Staged, run, run_repeatedly, stage, unstage
 from .replay.interface.simulations import Simulated, simulate
 from .replay.interface.transforming import transform
 from .replay.interface.verifying import verify
@@ -72,7 +72,6 @@ __all__ = [
     "Capacity",
     "Capture",
     "CaptureError",
-    "CheckedWorkload",
     "Comparison",
     "Diagnosis",
     "DxtReplayError",
@@ -115,10 +114,8 @@ __all__ = [
     "anonymize",
     "calibrate",
     "capacity",
-    "check_workload",
     "compare",
     "doctor",
-    "explain",
     "export",
     "figure",
     "findings",

@@ -11,7 +11,7 @@ from tests.profiler_merge.test_profile_merge import profile
 
 def test_what_is_forgotten_is_found_again(tmp_path: Path) -> None:
     path = profile(tmp_path / "a.pt.trace.json")
-    spans = JobSpans(profiles={0: [path]}, start_ns=START_NS, ranks=[0, 1], skip_damaged=False, loops={})
+    spans = JobSpans(profiles={0: [path]}, start_ns=START_NS, ranks=[0, 1], loops={})
     warnings, once = spans.add_rest(), spans.table()
     assert set(once["rank"].to_pylist()) == {0, 1}
     spans.forget()

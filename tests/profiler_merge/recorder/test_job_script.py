@@ -8,8 +8,8 @@ from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
-
 from dxt_replay.profiler_merge.anchor import RANK_VARIABLES
+
 from dxt_replay.profiler_merge.recorder.job_script import script_text
 from dxt_replay.profiler_merge.recorder.tracer import LOGS, OF_RANK, Tracer
 
