@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from dxt_replay.traces.errors import CaptureError
@@ -12,7 +11,7 @@ from dxt_replay.workloads.fit.loader import computation, compute_ns, evaluations
 from dxt_replay.workloads.fit.observation import Observation
 from dxt_replay.workloads.fit.samples import samples
 from dxt_replay.workloads.fit.saves import saves
-from dxt_replay.workloads.fit.workload_text import Estimates
+from dxt_replay.workloads.fit.workload_text import Estimates, Found
 from dxt_replay.workloads.keys import KEYS
 from dxt_replay.workloads.workload_values import workload_from_values
 
@@ -31,7 +30,7 @@ def fit(seen: Observation, *, batch: int | None = None) -> Estimates:
     return {key: found[key] for key in KEYS if key in found}
 
 
-def _estimates(seen: Observation, batch: int | None) -> Iterator[tuple[str, tuple[Any, str]]]:
+def _estimates(seen: Observation, batch: int | None) -> Found:
     """Keys with their estimates; the last one of a key counts."""
     data = data_files(seen)
     shape = None if data is None else samples(seen, data, batch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from dxt_replay.workloads.description import Framework
 from dxt_replay.workloads.fit.data_files import DataFiles
 from dxt_replay.workloads.fit.observation import Observation, RankReads
 from dxt_replay.workloads.fit.samples import Samples, modal, runs_of
+from dxt_replay.workloads.fit.workload_text import Found
 
 IN_ORDER = 0.9
 """Share of the samples that lie behind the previous one, from which the order counts as sequential."""
@@ -66,9 +67,7 @@ def framework_of(seen: Observation, data: DataFiles | None, samples: Samples | N
     return "tensorflow", f"{said}: files are kept open, which DLIO's PyTorch loader never does"
 
 
-def loader(
-    seen: Observation, data: DataFiles, samples: Samples, framework: Framework
-) -> Iterator[tuple[str, tuple[Any, str]]]:
+def loader(seen: Observation, data: DataFiles, samples: Samples, framework: Framework) -> Found:
     """Readers, how far they run ahead, the order of samples, and the preparation of each."""
     dealing = seen.looked[0].model.dealing
     synchronous = dealing is None and all(rank.synchronous for rank in seen.looked)
@@ -202,7 +201,7 @@ def preparation_ns(rank: RankReads, files: np.ndarray) -> float:
     return float(np.median(between + ready))
 
 
-def evaluations(seen: Observation, data: DataFiles, samples: Samples) -> Iterator[tuple[str, tuple[Any, str]]]:
+def evaluations(seen: Observation, data: DataFiles, samples: Samples) -> Found:
     """The evaluation: its batches, its times, and how often it runs."""
     by_rank = []
     for rank in seen.looked:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from dxt_replay.traces.schema import WRITE
 from dxt_replay.workloads.description import Framework, Model, Workload
 from dxt_replay.workloads.fit.observation import Observation, RankReads
 from dxt_replay.workloads.fit.samples import Samples
+from dxt_replay.workloads.fit.workload_text import Found
 from dxt_replay.workloads.generate.checkpoint_files import saving, shards_of_rank
 
 _OF_ONE = re.compile(r"global_epoch\d+_step\d+")
@@ -25,24 +25,24 @@ MIN_BYTES = 1024
 """Bytes of a save below which a rank does not count as a writer of the model."""
 
 
-def saves(seen: Observation, samples: Samples | None, framework: Framework) -> Iterator[tuple[str, tuple[Any, str]]]:
+def saves(seen: Observation, samples: Samples | None, framework: Framework) -> Found:
     """Checkpoints and the model. `samples`: of the description; None where nothing is read.
 
     `framework`: the description's framework, which adds headers to the model. If nothing is written inside checkpoints,
     results written outside of the loop are expressed as one checkpoint at its end.
     """
     sizes = [(rank, rank.saved[rank.saved > 0]) for rank in seen.looked]
-    writers = [(rank, found) for rank, found in sizes if len(found) and np.median(found) >= MIN_BYTES]
+    writers = [(rank, each) for rank, each in sizes if len(each) and np.median(each) >= MIN_BYTES]
     written = seen.uses["written"]
     results = np.flatnonzero((written >= RESULT_SHARE * seen.moved) & (written >= MIN_BYTES))
     if writers:
-        rank, found = writers[0]
-        yield "workflow.checkpoint", (True, f"{len(found)} checkpoints on rank {rank.rank}")
+        rank, of_rank = writers[0]
+        yield "workflow.checkpoint", (True, f"{len(of_rank)} checkpoints on rank {rank.rank}")
         yield from _interval(rank, samples)
         folder, tail = posixpath.split(posixpath.dirname(seen.paths[int(seen.uses["saved"].argmax())]))
         folder = folder if _OF_ONE.fullmatch(tail) else posixpath.join(folder, tail)
         yield "checkpoint.checkpoint_folder", (folder or ".", "where the checkpoints were written")
-        size = int(np.median(np.concatenate([found for _, found in writers])))
+        size = int(np.median(np.concatenate([each for _, each in writers])))
         yield _model_size(size, framework, f"median of what a rank writes for a checkpoint, {size:,} B")
         if len(writers) > 1:  # in DLIO every rank writes if more than one does
             yield "model.parallelism.zero_stage", (1, f"{len(writers)} of {len(sizes)} examined ranks write a share")
@@ -70,7 +70,7 @@ def _model_size(size: int, framework: Framework, found: str) -> tuple[str, tuple
     return "model.model_size_bytes", (max(size - headers, 1), f"{found}, without the framework's headers")
 
 
-def _interval(rank: RankReads, samples: Samples | None) -> Iterator[tuple[str, tuple[Any, str]]]:
+def _interval(rank: RankReads, samples: Samples | None) -> Found:
     """The interval of checkpoints in steps, from the number of steps completed before each.
 
     Checkpoints at the end of each whole epoch follow epochs, not steps. An interval that would lose the last checkpoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import yaml
@@ -16,6 +16,9 @@ WIDTH = 120
 Estimates = Mapping[str, tuple[Any, str]]
 """Key, such as `reader.batch_size` -> its value as YAML gives it, and how that was found; what is not known of the
 value stands there too."""
+
+Found = Iterator[tuple[str, tuple[Any, str]]]
+"""The estimates of an estimator, one after the other."""
 
 _PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
 
