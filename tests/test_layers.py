@@ -35,7 +35,7 @@ HEAVY = {
 }
 """Heavy or optional package -> the folders that import it, inside a function."""
 
-IN_THE_JOB = ("profiler_merge.anchor", "profiler_merge.recording", "profiler_merge.request_hooks")
+IN_THE_JOB = ("profiler_merge.recording", "profiler_merge.request_hooks")
 """What a recorded job imports: it has the standard library, and nothing else for certain."""
 
 FOLDERS = ("traces", "profiler_merge", "workloads", "replay")

@@ -8,10 +8,10 @@ from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
-from dxt_replay.profiler_merge.anchor import RANK_VARIABLES
 
 from dxt_replay.profiler_merge.recorder.job_script import script_text
 from dxt_replay.profiler_merge.recorder.tracer import LOGS, OF_RANK, Tracer
+from dxt_replay.profiler_merge.recording import RANK_VARIABLES
 
 SHOW = 'echo "$A"; echo "$B"; echo "$GONE"; echo "$DXT_RECORDING_PROFILE"; echo "$PYTHONPATH"; echo "$@"'
 
