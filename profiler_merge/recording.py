@@ -891,7 +891,7 @@ def _mark_saves(module):
 
 def _mark_tf_data(module):
     """Fetches from tf.data: in Python, and inside a `tf.function`, where two host calls surround the iterator's op."""
-    import tensorflow as tf
+    tf = importlib.import_module("tensorflow")
 
     def marked(following):
         @wraps(following)
