@@ -35,6 +35,7 @@ from dxt_replay.profiler_merge.log_writing import log_writing
 from dxt_replay.profiler_merge.mapped_reads import mapped_reads
 from dxt_replay.profiler_merge.merge_options import MergeOptions
 from dxt_replay.profiler_merge.piece_merge import MergedPiece, PieceMerge, let_go, opened
+from dxt_replay.profiler_merge.process_accounts import unaccounted
 from dxt_replay.profiler_merge.process_rows import RowTotals
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
 from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, AllSpans, Finished, ProcessIds, WrittenRanks
@@ -64,6 +65,7 @@ class DarshanRecording:
         self._options = options
         self._method = parse_method(options.align)
         self._job = open_job(files, skip_damaged=options.skip_damaged)
+        self._unaccounted = unaccounted(files)
         self._exports: Collection[str] = ()
         self._left_out: list[str] = []
         self.loops: Mapping[int, SpanColumns] = {}
@@ -177,7 +179,7 @@ class DarshanRecording:
         unseen = all_unseen(watched([log.path for log in logs]), mapped_files(files))
         placed = {pid for process in self._job.processes if (pid := process_id(process)) is not None}
         unseen = self._mapped.still_unseen(unseen, placed - self._made.mapped_left_out)
-        unseen += past_trace(counted, posix_bytes=moved_bytes(files, "posix_bytes_"))
+        unseen += (*past_trace(counted, posix_bytes=moved_bytes(files, "posix_bytes_")), *self._unaccounted)
         hdf5 = hdf5_facts(logs, files, inspect=self._options.inspect, maps=self._options.inspect_maps)
         threads = self._made.threads_known
         moved = moved_bytes(files, "posix_bytes_", "stdio_bytes_")

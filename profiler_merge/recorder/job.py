@@ -13,13 +13,14 @@ from pathlib import Path
 
 from dxt_replay.profiler_merge.recorder import recording_folder as places
 from dxt_replay.profiler_merge.recorder.darshan_library import Library, find_library
-from dxt_replay.profiler_merge.recorder.darshan_settings import dxt_memory_mib
+from dxt_replay.profiler_merge.recorder.darshan_settings import dxt_memory_mib, to_account_for
 from dxt_replay.profiler_merge.recorder.darshan_tracer import set_up, without_darshan
 from dxt_replay.profiler_merge.recorder.foreground import Ended, run_in_foreground
 from dxt_replay.profiler_merge.recorder.job_script import script_text
 from dxt_replay.profiler_merge.recorder.launch_line import is_launched, with_prefix
 from dxt_replay.profiler_merge.recorder.other_tracers import await_flush, find_dftracer, find_strace, requests_alone
 from dxt_replay.profiler_merge.recorder.page_faults import collected_faults
+from dxt_replay.profiler_merge.recorder.processes import adopted
 from dxt_replay.profiler_merge.recorder.python_start import write_python_start
 from dxt_replay.profiler_merge.recorder.tracer import DARSHAN, DFTRACER, REQUESTS, STRACE, Tracer
 from dxt_replay.profiler_merge.recorder.watch import Watch
@@ -28,6 +29,7 @@ from dxt_replay.profiler_merge.request_hooks.log import SUFFIX
 from dxt_replay.traces.errors import RecordingError, UsageError
 from dxt_replay.traces.memory import available_bytes
 from dxt_replay.traces.recorder_files import PAGE_FAULTS, UNSEEN
+from dxt_replay.traces.text import listed
 
 _LEAST_STEP_NS = 1_000_000
 """Difference between two clocks that two successive readings never reach."""
@@ -116,33 +118,50 @@ def record_job(
     words = with_prefix(command, [str(script)], lambda word: _is_program(word, environment))
     ahead_ns = _ahead_ns()
     watch = Watch()
-    with collected_faults(folder / PAGE_FAULTS):
-        ended = run_in_foreground(words, without_darshan(environment), mask, output=options.output, look=watch.look)
+    with collected_faults(folder / PAGE_FAULTS) as began, adopted() as family:
+        ended = run_in_foreground(
+            words, without_darshan(environment), mask, output=options.output, look=lambda: watch.look(family.members())
+        )
+        alive = family.wait(watch.look)
+        moved = family.moved()
+    processes = began or [*watch.programs.items()]
     with suppress(OSError):
-        watch.write(folder / UNSEEN)
+        watch.write(folder / UNSEEN, {"moved": moved, "began": to_account_for(processes)} if tracer.name == DARSHAN else {})
     recorded = _collect(folder, tracer, ended, job)
-    return replace(recorded, warnings=(*recorded.warnings, *_clock_was_set(_ahead_ns() - ahead_ns)))
+    warnings = [*recorded.warnings, *_clock_was_set(_ahead_ns() - ahead_ns), *_outlived(alive)]
+    return replace(recorded, warnings=tuple(warnings))
+
+
+def _outlived(alive: Mapping[int, str]) -> list[str]:
+    """A warning about processes that `record` did not wait for any longer."""
+    if not alive:
+        return []
+    names = listed([f"{pid} ({program})" for pid, program in alive.items()])
+    return [f"these processes of the job still run, and what they do is not in the capture: {names}"]
 
 
 def _prepared(
     found: Library | Tracer, folder: Path, command: Sequence[str], options: JobOptions
 ) -> tuple[Tracer, Path, int]:
     """The tracer, the script that starts a program under it, and Darshan's job id, 0 for another tracer."""
-    job, dated = 0, False
+    job, dated, data = 0, False, ()
+    by_rank = is_launched(command)
+    logs, profiles = folder / places.LOGS, folder / places.PROFILES
     if isinstance(found, Library):
         memory = options.dxt_mib or dxt_memory_mib(available_bytes())
         include = [str(Path(path).absolute()) for path in options.include]
         darshan = set_up(found, folder, command, dxt_mib=memory, include=include)
-        tracer, job, dated = darshan.tracer, darshan.job, darshan.dated
+        tracer, job, dated, data = darshan.tracer, darshan.job, darshan.dated, darshan.data
+        if dated and not by_rank:
+            places.make_dated(logs)
     else:
         tracer = found
-    logs, profiles = folder / places.LOGS, folder / places.PROFILES
-    write_python_start(folder / places.PYTHON)
+    write_python_start(folder / places.PYTHON, data)
     text = script_text(
         tracer,
         logs=logs,
         profiles=profiles,
-        by_rank=is_launched(command),
+        by_rank=by_rank,
         dated=dated,
         python=folder / places.PYTHON,
     )
