@@ -25,9 +25,9 @@ from dxt_replay.traces.unseen import LEAST_COVERAGE, recording_of
 LEAST_BYTES = 1 << 20
 """What processes without a log may have read together: programs such as `ldconfig` start with some tens of KB."""
 
-START_BYTES = 128 << 10
-"""What a process with a log reads beside: heads of shared libraries, /proc, locales, some pipes. A Python with PyTorch
-reads 0.1 MB so, a small program 10 KB."""
+START_BYTES, PYTHON_BYTES = 16 << 10, 128 << 10
+"""What a process with a log, and a Python whose modules are counted, read beside: heads of shared libraries, /proc,
+locales. `gzip` reads 11 KB so, a Python with PyTorch 0.1 MB."""
 
 IMPORT_BYTES = 64 << 20
 """What a Python that does not run `sitecustomize` (`python -I`) may read of modules: torch 25 MB, with tools 60 MB."""
@@ -40,14 +40,15 @@ STREAM_BYTES = 4096
 class Account:
     """What the log of a process explains. pid: None in a log without it. ranks: processes in the log.
 
-    read, written: bytes, those of streams as the kernel may have counted them. imports: whether what it imported
-    is not known."""
+    read, written: bytes, those of streams as the kernel may have counted them. counted: whether its imports are counted.
+    imports: whether what it imported is not known."""
 
     pid: int | None
     ranks: int
     read: int
     written: int
-    imports: bool
+    counted: bool = False
+    imports: bool = False
 
 
 def unaccounted(logs: Iterable[Path]) -> tuple[Unseen, ...]:
@@ -90,7 +91,7 @@ def not_accounted(
     missing = {program: left for program, pids in began.items() if (left := [pid for pid in pids if pid not in known])}
     nameless = sum(each.ranks for each in accounts if each.pid is None)
     explained = sum(each.read for each in accounts)
-    left = read - explained - START_BYTES * sum(each.ranks for each in accounts)
+    left = read - explained - sum(START_BYTES * each.ranks + PYTHON_BYTES * each.counted for each in accounts)
     import os, sys
     if os.environ.get("DBG"):
         print("DBG read", read, "explained", explained, "left", left, "missing", missing, "nameless", nameless, "written", written, sum(e.written for e in accounts), "n", len(accounts), "imports", sum(e.imports for e in accounts), file=sys.stderr)
@@ -126,6 +127,7 @@ def _account(path: Path, counted: Iterable[str]) -> Account:
         ranks=max(log.job.nprocs, 1),
         read=read + STREAM_BYTES * streamed,
         written=written,
+        counted=hooked,
         imports=is_python and facts.parent_pid is None and not hooked,
     )
 

@@ -23,9 +23,11 @@ from dxt_replay.profiler_merge.darshan.job_groups import (
 )
 from dxt_replay.profiler_merge.darshan.log import DarshanLog, open_log
 from dxt_replay.profiler_merge.darshan.process_count import process_count
+from dxt_replay.profiler_merge.marks import read_process
 from dxt_replay.traces.errors import LogError
 
 _JUNK = re.compile(r"(^|/)uname(\s|$)|multiprocessing\.resource_tracker|multiprocessing\.semaphore_tracker")
+"""Helpers without I/O on data."""
 _ONE_NAME = (
     "with DARSHAN_LOGFILE all processes have one log name, and only the first to end writes its log: unset it, so that "
     "Darshan names the logs, and give the folder with the logs of this run"
@@ -186,7 +188,10 @@ def _rank_processes(logs: list[DarshanLog]) -> tuple[list[ProcessLog], list[str]
     if len(jobs) > 1:
         raise LogError(several_jobs(jobs, [each.log.path for each in facts]))
     (job,) = jobs
+    _find_parents_of_killed(job)
     firsts = [each for each in job if each.parent_pid is None and not each.is_spawned]
+    # A killed process without marks runs no training loop: it was forked, or is a program that a rank started.
+    firsts = [each for each in firsts if not each.is_killed or each.named_pid is not None] or firsts
     started = [launcher for _, launcher in sorted(launchers(firsts).items())]
     if started:
         names = ", ".join(each.log.path.name for each in started)
@@ -207,6 +212,16 @@ def _rank_processes(logs: list[DarshanLog]) -> tuple[list[ProcessLog], list[str]
         )
     processes, notes = _under_ranks([each for each in job if each not in idle], ranks)
     return processes, [*warnings, *notes]
+
+
+def _find_parents_of_killed(job: Sequence[ProcessFacts]) -> None:
+    """Let a killed process be forked by the parent in its marks, if that has a log too."""
+    pids = {each.pid for each in job}
+    for each in job:
+        if each.is_killed and each.named_pid is not None and each.recording is not None:
+            for marks in each.recording.glob(f"profile/*.{each.named_pid}.*.marks"):
+                parent = read_process(marks).parent
+                each.parent_pid = parent if parent in pids else None
 
 
 def _under_ranks(job: Sequence[ProcessFacts], firsts: Sequence[ProcessFacts]) -> tuple[list[ProcessLog], list[str]]:

@@ -218,19 +218,16 @@ def _collect(folder: Path, tracer: Tracer, ended: Ended, job: int) -> RecordedJo
         await_flush(places.find_below(place, tracer.patterns))
     if tracer.name == DARSHAN:
         places.remove_empty(place)
-    logs = places.find_below(place, tracer.patterns)
-    if tracer.name == DARSHAN:
         killed = places.collect_killed(folder, job, Path(tempfile.gettempdir()))
         if killed:
             who = "process" if killed == 1 else "processes"
-            use = "is not in the capture" if logs else "is rebuilt from counters"
             warnings.append(
-                f"{killed} {who} ended by a signal before Darshan wrote a trace: that I/O {use} (the counters are in "
-                f"{folder / places.KILLED}). Stop the job by Ctrl-C or `kill -INT`"
+                f"{killed} {who} ended by a signal before Darshan wrote a trace: that I/O is rebuilt from counters. "
+                "Stop the job by Ctrl-C or `kill -INT`, or record --with strace"
             )
         if places.find_below(place, ("*.darshan_partial",)):
             warnings.append("a process ended while Darshan wrote its log: its I/O is not in the capture")
-        logs = logs or places.find_below(folder / places.KILLED, tracer.patterns)
+    logs = places.find_below(place, tracer.patterns)
     requests = [] if tracer.name == REQUESTS else places.find_below(place, (f"*{SUFFIX}",))
     return RecordedJob(
         ended=ended,

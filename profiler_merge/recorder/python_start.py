@@ -63,31 +63,38 @@ class _Count:
             return
         try:
             path = os.fsdecode(arguments[0])
-            if path.endswith((".py", ".pyc")) or "/site-packages/" in path or "/lib/python" in path or (
-                path.startswith(SYSTEM) and not path.startswith(DATA)
-            ):
-                self.total += os.stat(path).st_size
+            own = path.endswith((".py", ".pyc")) or "/site-packages/" in path or "/lib/python" in path
+            if own or path.startswith(SYSTEM) and not path.startswith(DATA) and not _looking:
+                size = os.stat(path).st_size
+                self.total += size if own else min(size, 1 << 20)  # a part may be read
                 self.note()
         except Exception:  # a descriptor, a file that does not exist, a full disk
             pass
 
 
-def _small(executables, environment):
-    """The environment (name=value) of a program that Python starts, with the small configuration if it is one that
-    starts no Python: neither Python nor a shell or another starter, nor a script."""
-    words = list(environment) if environment is not None else [b"=".join(pair) for pair in os.environb.items()]
+_looking = []
+
+
+def _small(words, executables, environment):
+    """The environment (name=value) of a program that Python starts, with the small configuration if it is no Python and
+    seems to start none: neither a script, nor a shell or another starter whose words name one."""
     for program in map(os.fsencode, executables):
+        _looking.append(program)
         try:
-            with open(program, "rb") as file:
+            with open(program, "rb", buffering=0) as file:
                 is_binary = file.read(4) == b"\x7fELF"
         except OSError:
             continue
+        finally:
+            _looking.clear()
         name = os.path.basename(os.path.realpath(program)).decode("utf-8", "replace")
-        if not is_binary or name.startswith(("python", "pypy")) or name in STARTERS:
-            break
-        words = [each for each in words if not each.startswith((b"DARSHAN_MODMEM=", b"DARSHAN_NAMEMEM="))]
-        small = os.environb.get(b"DXT_RECORDING_SMALL", b"")
-        return [b"DARSHAN_CONFIG_PATH=" + small if each.startswith(b"DARSHAN_CONFIG_PATH=") else each for each in words]
+        in_shell = name in STARTERS and not any(each in b" ".join(words[1:]) for each in (b"py", b"run", b"launch", b".sh"))
+        if is_binary and not name.startswith(("python", "pypy")) and (in_shell or name not in STARTERS):
+            found = list(environment) if environment is not None else [b"=".join(pair) for pair in os.environb.items()]
+            found = [each for each in found if not each.startswith((b"DARSHAN_MODMEM=", b"DARSHAN_NAMEMEM="))]
+            old, new = b"DARSHAN_CONFIG_PATH=", b"DARSHAN_CONFIG_PATH=" + os.environb.get(b"DXT_RECORDING_SMALL", b"")
+            return [new if each.startswith(old) else each for each in found]
+        break
     return environment
 
 
@@ -97,7 +104,7 @@ def _give_less_memory():
     start = _posixsubprocess.fork_exec
 
     def fork_exec(words, executables, close, keep, folder, environment, *more):
-        return start(words, executables, close, keep, folder, _small(executables, environment), *more)
+        return start(words, executables, close, keep, folder, _small(list(map(os.fsencode, words)), executables, environment), *more)
 
     _posixsubprocess.fork_exec = fork_exec
 

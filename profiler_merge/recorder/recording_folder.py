@@ -14,9 +14,10 @@ from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.output import DirectoryKind, check_output, new_directory, refusal
 from dxt_replay.traces.recorder_files import PAGE_FAULTS, RECORDING_MARK, UNSEEN
 
-LOGS, PROFILES, CHECK, KILLED = "logs", "profile", "check", "killed"
+LOGS, PROFILES, CHECK = "logs", "profile", "check"
+KILLED = f"{LOGS}/killed"
 SCRIPT, CONFIG, SMALL_CONFIG, PYTHON = "job.sh", "darshan.conf", "darshan-small.conf", "python"
-_NAMES = {RECORDING_MARK, LOGS, PROFILES, CHECK, KILLED, SCRIPT, CONFIG, SMALL_CONFIG, PYTHON, UNSEEN, PAGE_FAULTS}
+_NAMES = {RECORDING_MARK, LOGS, PROFILES, CHECK, "killed", SCRIPT, CONFIG, SMALL_CONFIG, PYTHON, UNSEEN, PAGE_FAULTS}
 
 DAYS_AHEAD = 8
 """Number of days for which dated folders are made: a process that starts later leaves no log."""
@@ -102,7 +103,7 @@ def make_dated(folder: Path) -> None:
 
 
 def collect_killed(folder: Path, job: int, temporary: Path) -> int:
-    """Move the data of this job's killed processes from the temporary folder to `killed`; returns their number."""
+    """Move the data of this job's killed processes from the temporary folder to the logs; returns their number."""
     found = sorted(temporary.glob(f"*_id{job}_mmap-log-*.darshan"))
     for path in found:
         (folder / KILLED).mkdir(exist_ok=True)
