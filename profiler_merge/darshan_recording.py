@@ -22,6 +22,7 @@ import pyarrow as pa
 from dxt_replay.profiler_merge.clocks.alignment import parse_method
 from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks, map_profiles
 from dxt_replay.profiler_merge.counted_times import TRACEABLE, counted_times, past_trace
+from dxt_replay.profiler_merge.darshan.job_groups import ProcessFacts
 from dxt_replay.profiler_merge.darshan.job_logs import numbered, open_job, process_id, process_ids
 from dxt_replay.profiler_merge.darshan.rank_segments import ranks_in_order
 from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
@@ -41,7 +42,7 @@ from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
 from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, AllSpans, Finished, ProcessIds, WrittenRanks
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.file_rows import STANDARD_STREAMS
-from dxt_replay.traces.recorder_files import is_request_log
+from dxt_replay.traces.recorder_files import is_recorder_file, is_request_log
 from dxt_replay.traces.schema import Job
 from dxt_replay.traces.store.renumber import RenumberedParts, renumber
 from dxt_replay.traces.store.writer import create_capture
@@ -222,10 +223,20 @@ class DarshanRecording:
         exported = {record: path for record, path in named if is_export(path, self._exports)}
         self._left_out = exports_warnings(exported.values())
         globs = self._options.exclude
+        # The anchors in the marks of a killed process are counted and not traced.
+        killed = {
+            record
+            for process in self._job.processes
+            for record, path in process.log.names.items()
+            if ProcessFacts(process.log).is_killed and is_recorder_file(shown(path))
+        }
         matched = (
             record
             for record, path in named
-            if path in STANDARD_STREAMS or is_request_log(path) or any(fnmatchcase(path, glob) for glob in globs)
+            if record in killed
+            or path in STANDARD_STREAMS
+            or is_request_log(path)
+            or any(fnmatchcase(path, glob) for glob in globs)
         )
         return frozenset((*exported, *matched))
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from dxt_replay.profiler_merge.darshan.counters import read_counters
 from dxt_replay.profiler_merge.darshan.job_groups import ProcessFacts
-from dxt_replay.profiler_merge.darshan.log import open_log
+from dxt_replay.profiler_merge.darshan.log import DarshanLog, open_log
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.recorder_files import UNSEEN
 from dxt_replay.traces.schema import Unseen
@@ -62,7 +62,8 @@ def unaccounted(logs: Iterable[Path]) -> tuple[Unseen, ...]:
             moved, began = content.get("moved"), content.get("began")
             if not moved or began is None:
                 continue
-            counted = {place.name: int.from_bytes(place.read_bytes()[:8], "little") for place in _counts(folder)}
+            counts = folder.glob("profile/*.not_data")
+            counted = {place.name: int.from_bytes(place.read_bytes()[:8], "little") for place in counts}
             accounts = [_account(each, counted) for each in logs if recording_of(each) == folder]
             names = not_accounted(
                 accounts,
@@ -92,9 +93,6 @@ def not_accounted(
     nameless = sum(each.ranks for each in accounts if each.pid is None)
     explained = sum(each.read for each in accounts)
     left = read - explained - sum(START_BYTES * each.ranks + PYTHON_BYTES * each.counted for each in accounts)
-    import os, sys
-    if os.environ.get("DBG"):
-        print("DBG read", read, "explained", explained, "left", left, "missing", missing, "nameless", nameless, "written", written, sum(e.written for e in accounts), "n", len(accounts), "imports", sum(e.imports for e in accounts), file=sys.stderr)
     if sum(map(len, missing.values())) > nameless:
         if left < LEAST_BYTES:
             return []
@@ -103,10 +101,6 @@ def not_accounted(
     pipes = max(written - sum(each.written for each in accounts), 0)
     left -= pipes + received + IMPORT_BYTES * sum(each.imports for each in accounts)
     return ["processes with a log"] if left > LEAST_BYTES + (1 - LEAST_COVERAGE) * explained else []
-
-
-def _counts(folder: Path) -> Iterable[Path]:
-    return folder.glob("profile/*.not_data")
 
 
 def _account(path: Path, counted: Iterable[str]) -> Account:
@@ -132,7 +126,7 @@ def _account(path: Path, counted: Iterable[str]) -> Account:
     )
 
 
-def _sum(log, names: Sequence[str]) -> int:
+def _sum(log: DarshanLog, names: Sequence[str]) -> int:
     total = 0
     for name in names:
         table = read_counters(log, name.split("_")[0])

@@ -35,6 +35,7 @@ _NOT_DATA = (
     r"/dist-packages/",
     r"/lib/python[0-9.]+/",
     r"/pyvenv\.cfg$",
+    r"\.not_data$",
     r"^/proc/",
     r"^/sys/",
 )

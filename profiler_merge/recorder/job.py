@@ -126,7 +126,9 @@ def record_job(
         moved = family.moved()
     processes = began or [*watch.programs.items()]
     with suppress(OSError):
-        watch.write(folder / UNSEEN, {"moved": moved, "began": to_account_for(processes)} if tracer.name == DARSHAN else {})
+        watch.write(
+            folder / UNSEEN, {"moved": moved, "began": to_account_for(processes)} if tracer.name == DARSHAN else {}
+        )
     recorded = _collect(folder, tracer, ended, job)
     warnings = [*recorded.warnings, *_clock_was_set(_ahead_ns() - ahead_ns), *_outlived(alive)]
     return replace(recorded, warnings=tuple(warnings))

@@ -32,9 +32,10 @@ class Family:
         self._elsewhere = set(_children())
         self._before = _of_children()
 
-    def members(self) -> list[int]:
+    def members(self) -> Iterator[int]:
         """The ids of those that live."""
-        return [each for child in set(_children()) - self._elsewhere for each in descendants(child)]
+        for child in set(_children()) - self._elsewhere:
+            yield from descendants(child)
 
     def wait(self, look: Callable[[list[int]], None]) -> dict[int, str]:
         """Wait for them, at most PATIENCE_S or until a signal comes. Returns the ids and programs of those that live.
@@ -45,7 +46,7 @@ class Family:
             for child in set(_children()) - self._elsewhere:
                 with suppress(ChildProcessError):
                     os.waitpid(child, os.WNOHANG)
-            members = self.members()
+            members = [*self.members()]
             if not members or time.monotonic() > until_s:
                 break
             look(members)
