@@ -40,8 +40,8 @@ STREAM_BYTES = 4096
 class Account:
     """What the log of a process explains. pid: None in a log without it. ranks: processes in the log.
 
-    read, written: bytes, those of streams as the kernel may have counted them. counted: whether its imports are counted.
-    imports: whether what it imported is not known."""
+    read, written: bytes, those of streams as the kernel may have counted them. counted: whether what it imported is
+    counted elsewhere. imports: whether that is not known."""
 
     pid: int | None
     ranks: int

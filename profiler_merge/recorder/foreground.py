@@ -56,7 +56,8 @@ def run_in_foreground(
     """Run a command to its end. Passes signals to the command, and outlives them.
 
     `mask`: from `signals_held`; the command starts with it. `output`: the descriptor that takes the command's standard
-    output, None for this process's own. `look`: called about every LOOK_S while the command runs; it must be quick. A signal that came before the start ends this process as usual.
+    output, None for this process's own. `look`: called about every LOOK_S while the command runs; it must be quick. A
+    signal that came before the start ends this process as usual.
     Raises: UsageError when the command cannot be started.
     """
     if signal.sigpending() & {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}:

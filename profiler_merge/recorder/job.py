@@ -124,11 +124,9 @@ def record_job(
         )
         alive = family.wait(watch.look)
         moved = family.moved()
-    processes = began or [*watch.programs.items()]
+    processes = {"moved": moved, "began": to_account_for(began or watch.programs.items())}
     with suppress(OSError):
-        watch.write(
-            folder / UNSEEN, {"moved": moved, "began": to_account_for(processes)} if tracer.name == DARSHAN else {}
-        )
+        watch.write(folder / UNSEEN, processes if tracer.name == DARSHAN else {})
     recorded = _collect(folder, tracer, ended, job)
     warnings = [*recorded.warnings, *_clock_was_set(_ahead_ns() - ahead_ns), *_outlived(alive)]
     return replace(recorded, warnings=tuple(warnings))

@@ -88,8 +88,8 @@ def _small(words, executables, environment):
         finally:
             _looking.clear()
         name = os.path.basename(os.path.realpath(program)).decode("utf-8", "replace")
-        in_shell = name in STARTERS and not any(each in b" ".join(words[1:]) for each in (b"py", b"run", b"launch", b".sh"))
-        if is_binary and not name.startswith(("python", "pypy")) and (in_shell or name not in STARTERS):
+        may_start = name in STARTERS and any(each in b" ".join(words) for each in (b"py", b"run", b"launch", b".sh"))
+        if is_binary and not name.startswith(("python", "pypy")) and not may_start:
             found = list(environment) if environment is not None else [b"=".join(pair) for pair in os.environb.items()]
             found = [each for each in found if not each.startswith((b"DARSHAN_MODMEM=", b"DARSHAN_NAMEMEM="))]
             old, new = b"DARSHAN_CONFIG_PATH=", b"DARSHAN_CONFIG_PATH=" + os.environb.get(b"DXT_RECORDING_SMALL", b"")
@@ -104,7 +104,8 @@ def _give_less_memory():
     start = _posixsubprocess.fork_exec
 
     def fork_exec(words, executables, close, keep, folder, environment, *more):
-        return start(words, executables, close, keep, folder, _small(list(map(os.fsencode, words)), executables, environment), *more)
+        environment = _small(list(map(os.fsencode, words)), executables, environment)
+        return start(words, executables, close, keep, folder, environment, *more)
 
     _posixsubprocess.fork_exec = fork_exec
 
