@@ -25,9 +25,10 @@ from dxt_replay.profiler_merge.darshan.log import DarshanLog, open_log
 from dxt_replay.profiler_merge.darshan.process_count import process_count
 from dxt_replay.profiler_merge.marks import read_process
 from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.unseen import recording_of
 
 _JUNK = re.compile(r"(^|/)uname(\s|$)|multiprocessing\.resource_tracker|multiprocessing\.semaphore_tracker")
-"""Helpers without I/O on data."""
+"""Commands of helpers."""
 _ONE_NAME = (
     "with DARSHAN_LOGFILE all processes have one log name, and only the first to end writes its log: unset it, so that "
     "Darshan names the logs, and give the folder with the logs of this run"
@@ -165,9 +166,14 @@ def logs_by_job(logs: Sequence[DarshanLog]) -> tuple[list[list[Path]], int]:
 
     A job that consists of helper processes is left out.
     """
-    kept = [log for log in logs if not _JUNK.search(log.job.exe)]
+    kept = [log for log in logs if not _is_helper(log)]
     jobs = jobs_of([ProcessFacts(log) for log in kept])
     return [[process.log.path for process in job] for job in jobs], len(logs) - len(kept)
+
+
+def _is_helper(log: DarshanLog) -> bool:
+    """Whether a log is that of a helper, and of a recording holds no I/O on data; others hold that of Python's files."""
+    return _JUNK.search(log.job.exe) is not None and not (recording_of(log.path) and ProcessFacts(log).has_data)
 
 
 def _rank_processes(logs: list[DarshanLog]) -> tuple[list[ProcessLog], list[str]]:
@@ -176,7 +182,7 @@ def _rank_processes(logs: list[DarshanLog]) -> tuple[list[ProcessLog], list[str]
     Helpers and launchers are left out and named in a warning.
     """
     warnings = []
-    helpers = [log for log in logs if _JUNK.search(log.job.exe)]
+    helpers = [log for log in logs if _is_helper(log)]
     if helpers:
         warnings.append(f"logs of helper processes are left out: {', '.join(log.path.name for log in helpers)}")
     facts = [ProcessFacts(log) for log in logs if log not in helpers]

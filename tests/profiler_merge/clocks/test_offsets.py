@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dxt_replay.profiler_merge.clocks.anchors import anchor_pid
-from dxt_replay.profiler_merge.clocks.anchors import profile_anchors
+from dxt_replay.profiler_merge.clocks.anchors import anchor_pid, profile_anchors
 from dxt_replay.profiler_merge.clocks.nesting import align_nesting, nesting_events
 from dxt_replay.profiler_merge.clocks.offsets import (
     QUANTUM_NS,
