@@ -32,18 +32,23 @@ locales. `gzip` reads 11 KB so, a Python with PyTorch 0.1 MB."""
 IMPORT_BYTES = 64 << 20
 """What a Python that does not run `sitecustomize` (`python -I`) may read of modules: torch 25 MB, with tools 60 MB."""
 
+_LONGEST_NAME = 15
+"""Bytes of a program's name that the kernel keeps."""
+
 STREAM_BYTES = 4096
 """What a read of the C library's streams fetches at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What the log of a process explains. pid: None in a log without it. ranks: processes in the log.
+    """What the log of a process explains. pid: None in a log without it, as of a killed one; program: its name then.
+    ranks: processes in the log.
 
     read, written: bytes, those of streams as the kernel may have counted them. counted: whether what it imported is
     counted elsewhere. imports: whether that is not known."""
 
     pid: int | None
+    program: str = ""
     ranks: int
     read: int
     written: int
@@ -89,11 +94,13 @@ def not_accounted(
     to start and import. received: bytes from sockets.
     """
     known = {each.pid for each in accounts}
-    missing = {program: left for program, pids in began.items() if (left := [pid for pid in pids if pid not in known])}
-    nameless = sum(each.ranks for each in accounts if each.pid is None)
+    missing = {program: [pid for pid in pids if pid not in known] for program, pids in began.items()}
+    for each in (each for each in accounts if each.pid is None):
+        del missing.get(each.program, [])[: each.ranks]
+    missing = {program: pids for program, pids in missing.items() if pids}
     explained = sum(each.read for each in accounts)
     left = read - explained - sum(START_BYTES * each.ranks + PYTHON_BYTES * each.counted for each in accounts)
-    if sum(map(len, missing.values())) > nameless:
+    if missing:
         if left < LEAST_BYTES:
             return []
         return [f"{program} ({len(pids)} processes)" if pids[1:] else program for program, pids in missing.items()]
@@ -118,6 +125,7 @@ def _account(path: Path, counted: Iterable[str]) -> Account:
     hooked = any(name.startswith(f"{facts.named_pid}.") for name in counted)
     return Account(
         pid=facts.named_pid,
+        program=Path(log.job.exe.split(" ")[0]).name[:_LONGEST_NAME],
         ranks=max(log.job.nprocs, 1),
         read=read + STREAM_BYTES * streamed,
         written=written,

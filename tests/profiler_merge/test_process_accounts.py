@@ -10,7 +10,7 @@ MIB = 1 << 20
 
 
 def accounts(*pids: int | None, read: int = 0, **more: bool) -> list[Account]:
-    return [Account(pid=pid, ranks=1, read=read, written=0, **more) for pid in pids]
+    return [Account(pid=pid, program="python", ranks=1, read=read, written=0, **more) for pid in pids]
 
 
 def check(accounts: list[Account], began: dict[str, list[int]], read: int, written: int = 0, received: int = 0):
@@ -41,9 +41,10 @@ def test_what_a_python_imports_may_be_unknown() -> None:
     assert check(accounts(1), {"python": [1]}, 30 * MIB) == ["processes with a log"]
 
 
-def test_a_log_that_does_not_name_its_process_is_that_of_any() -> None:
+def test_a_log_that_does_not_name_its_process_is_that_of_any_of_its_program() -> None:
     assert check(accounts(1, None, read=2 * MIB), {"python": [1, 2]}, 4 * MIB) == []
-    assert check(accounts(1, None, read=2 * MIB), {"python": [1, 2, 3]}, 8 * MIB) == ["python (2 processes)"]
+    assert check(accounts(1, None, read=2 * MIB), {"python": [1, 2, 3]}, 8 * MIB) == ["python"]
+    assert check(accounts(1, None, read=2 * MIB), {"python": [1], "cat": [2]}, 8 * MIB) == ["cat"]
 
 
 def test_logs_of_other_machines_explain_more_than_was_read_here() -> None:

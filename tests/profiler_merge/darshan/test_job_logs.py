@@ -367,5 +367,5 @@ def test_the_killed_processes_of_a_recording_are_placed_by_their_marks(tmp_path)
     logs = [killed(tmp_path, 1, marks_of=loop), killed(tmp_path, 2, marks_of=worker), killed(tmp_path, 3)]
     job = open_job([*logs, process_log(tmp_path / "logs", 12, parent=10, start_s=1002)])
     assert job.nprocs == 1
-    assert [process.log.path for process in job.processes][0] == logs[0]
+    assert job.processes[0].log.path == logs[0]
     assert sorted(process.worker for process in job.processes) == [0, 1, 2, 3]
