@@ -82,6 +82,8 @@ class JobLogs:
         """Warnings about the logs, including damage skipped so far, each with the name of its log."""
         named = []
         for log in (process.log for process in self.processes):
+            if recording_of(log.path) and ProcessFacts(log).is_killed:
+                continue  # `record` says how many there are
             for text in log.warnings:
                 short = text.replace(str(log.path), log.path.name)
                 named.append(short if log.path.name in short else f"{log.path.name}: {short}")
@@ -172,8 +174,12 @@ def logs_by_job(logs: Sequence[DarshanLog]) -> tuple[list[list[Path]], int]:
 
 
 def _is_helper(log: DarshanLog) -> bool:
-    """Whether a log is that of a helper, and of a recording holds no I/O on data; others hold that of Python's files."""
-    return _JUNK.search(log.job.exe) is not None and not (recording_of(log.path) and ProcessFacts(log).has_data)
+    return _JUNK.search(log.job.exe) is not None and not _counts(ProcessFacts(log))
+
+
+def _counts(process: ProcessFacts) -> bool:
+    """Whether a process did I/O on data: only in a recording, since other logs hold that on Python's own files too."""
+    return process.recording is not None and process.has_data
 
 
 def _rank_processes(logs: list[DarshanLog]) -> tuple[list[ProcessLog], list[str]]:
@@ -198,7 +204,7 @@ def _rank_processes(logs: list[DarshanLog]) -> tuple[list[ProcessLog], list[str]
     firsts = [each for each in job if each.parent_pid is None and not each.is_spawned]
     # A killed process without marks runs no training loop: it was forked, or is a program that a rank started.
     firsts = [each for each in firsts if not each.is_killed or each.named_pid is not None] or firsts
-    started = [launcher for _, launcher in sorted(launchers(firsts).items())]
+    started = [launcher for _, launcher in sorted(launchers(firsts).items()) if not _counts(launcher)]
     if started:
         names = ", ".join(each.log.path.name for each in started)
         warnings.append(f"logs of the launcher of the ranks are left out: {names}")
