@@ -144,7 +144,8 @@ def _prepared(
     found: Library | Tracer, folder: Path, command: Sequence[str], options: JobOptions
 ) -> tuple[Tracer, Path, int]:
     """The tracer, the script that starts a program under it, and Darshan's job id, 0 for another tracer."""
-    job, dated, data = 0, False, ()
+    job, dated = 0, False
+    data: tuple[str, ...] = ()
     by_rank = is_launched(command)
     logs, profiles = folder / places.LOGS, folder / places.PROFILES
     if isinstance(found, Library):
