@@ -22,6 +22,7 @@ import pyarrow as pa
 from dxt_replay.profiler_merge.clocks.alignment import parse_method
 from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks, map_profiles
 from dxt_replay.profiler_merge.counted_times import TRACEABLE, counted_times, past_trace
+from dxt_replay.profiler_merge.darshan.job_groups import ProcessFacts
 from dxt_replay.profiler_merge.darshan.job_logs import numbered, open_job, process_id, process_ids
 from dxt_replay.profiler_merge.darshan.rank_segments import ranks_in_order
 from dxt_replay.profiler_merge.file_notes import KnownFiles
@@ -34,12 +35,13 @@ from dxt_replay.profiler_merge.log_writing import log_writing
 from dxt_replay.profiler_merge.mapped_reads import mapped_reads
 from dxt_replay.profiler_merge.merge_options import MergeOptions
 from dxt_replay.profiler_merge.piece_merge import MergedPiece, PieceMerge, let_go, opened
+from dxt_replay.profiler_merge.process_accounts import unaccounted
 from dxt_replay.profiler_merge.process_rows import RowTotals
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
 from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, AllSpans, Finished, ProcessIds, WrittenRanks
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.file_rows import STANDARD_STREAMS
-from dxt_replay.traces.recorder_files import is_request_log
+from dxt_replay.traces.recorder_files import is_recorder_file, is_request_log
 from dxt_replay.traces.schema import Job
 from dxt_replay.traces.store.renumber import RenumberedParts, renumber
 from dxt_replay.traces.store.writer import create_capture
@@ -63,6 +65,7 @@ class DarshanRecording:
         self._options = options
         self._method = parse_method(options.align)
         self._job = open_job(files)
+        self._unaccounted = unaccounted(files)
         self._exports: Collection[str] = ()
         self._left_out: list[str] = []
         self.loops: Mapping[int, SpanColumns] = {}
@@ -186,7 +189,7 @@ class DarshanRecording:
         unseen = all_unseen(watched([log.path for log in logs]), mapped_files(files))
         placed = {pid for process in self._job.processes if (pid := process_id(process)) is not None}
         unseen = self._mapped.still_unseen(unseen, placed - self._made.mapped_left_out)
-        unseen += past_trace(counted, posix_bytes=moved_bytes(files, "posix_bytes_"))
+        unseen += (*past_trace(counted, posix_bytes=moved_bytes(files, "posix_bytes_")), *self._unaccounted)
         hdf5 = hdf5_facts(logs, files, inspect=self._options.inspect, maps=self._options.inspect_maps)
         threads = self._made.threads_known
         moved = moved_bytes(files, "posix_bytes_", "stdio_bytes_")
@@ -229,10 +232,20 @@ class DarshanRecording:
         exported = {record: path for record, path in named if is_export(path, self._exports)}
         self._left_out = exports_warnings(exported.values())
         globs = self._options.exclude
+        # The anchors in the marks of a killed process are counted and not traced.
+        killed = {
+            record
+            for process in self._job.processes
+            for record, path in process.log.names.items()
+            if ProcessFacts(process.log).is_killed and is_recorder_file(shown(path))
+        }
         matched = (
             record
             for record, path in named
-            if path in STANDARD_STREAMS or is_request_log(path) or any(fnmatchcase(path, glob) for glob in globs)
+            if record in killed
+            or path in STANDARD_STREAMS
+            or is_request_log(path)
+            or any(fnmatchcase(path, glob) for glob in globs)
         )
         return frozenset((*exported, *matched))
 

@@ -127,6 +127,8 @@ def align_to_marks(segments: RankSegments, log: RecordingClock, anchors: AnchorM
 
 def _by_nesting(segments: RankSegments, log: RecordingClock, profile: Profile) -> Alignment:
     """The offset from the class of events with the narrowest interval; uses reads only."""
+    if profile.marks is not None:
+        raise AlignmentError("marks have no events of reads")
     answers, reasons = [], []
     for events in nesting_events(profile):
         try:

@@ -26,9 +26,12 @@ from dxt_replay.profiler_merge.darshan.job_groups import (
 )
 from dxt_replay.profiler_merge.darshan.log import DarshanLog, open_log
 from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
+from dxt_replay.profiler_merge.marks import read_process
 from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.unseen import recording_of
 
 _JUNK = re.compile(r"(^|/)uname(\s|$)|multiprocessing\.resource_tracker|multiprocessing\.semaphore_tracker")
+"""Commands of helpers."""
 _ONE_NAME = (
     "with DARSHAN_LOGFILE all processes have one log name, and only the first to end writes its log: unset it, so that "
     "Darshan names the logs, and give the folder with the logs of this run"
@@ -93,6 +96,8 @@ class JobLogs:
         """Warnings about the logs, including the damage found so far, each with the name of its log."""
         named = []
         for log in (process.log for process in self.processes):
+            if recording_of(log.path) and ProcessFacts(log).is_killed:
+                continue  # `record` says how many there are
             for text in log.warnings:
                 short = text.replace(str(log.path), log.path.name)
                 named.append(short if log.path.name in short else f"{log.path.name}: {short}")
@@ -206,9 +211,18 @@ def logs_by_job(logs: Sequence[DarshanLog]) -> tuple[list[list[Path]], int]:
 
     A job that consists of helper processes is left out.
     """
-    kept = [log for log in logs if not _JUNK.search(log.job.exe)]
+    kept = [log for log in logs if not _is_helper(log)]
     jobs = jobs_of([ProcessFacts(log) for log in kept])
     return [[process.log.path for process in job] for job in jobs], len(logs) - len(kept)
+
+
+def _is_helper(log: DarshanLog) -> bool:
+    return _JUNK.search(log.job.exe) is not None and not _counts(ProcessFacts(log))
+
+
+def _counts(process: ProcessFacts) -> bool:
+    """Whether a process did I/O on data: only in a recording, since other logs hold that on Python's own files too."""
+    return process.recording is not None and process.has_data
 
 
 def _rank_processes(logs: list[DarshanLog]) -> tuple[list[ProcessLog], list[str]]:
@@ -217,7 +231,7 @@ def _rank_processes(logs: list[DarshanLog]) -> tuple[list[ProcessLog], list[str]
     Helpers and launchers are left out and named in a warning.
     """
     warnings = []
-    helpers = [log for log in logs if _JUNK.search(log.job.exe)]
+    helpers = [log for log in logs if _is_helper(log)]
     if helpers:
         warnings.append(f"logs of helper processes are left out: {', '.join(log.path.name for log in helpers)}")
     facts = [ProcessFacts(log) for log in logs if log not in helpers]
@@ -229,8 +243,11 @@ def _rank_processes(logs: list[DarshanLog]) -> tuple[list[ProcessLog], list[str]
     if len(jobs) > 1:
         raise LogError(several_jobs(jobs, [each.log.path for each in facts]))
     (job,) = jobs
+    _find_parents_of_killed(job)
     firsts = [each for each in job if each.parent_pid is None and not each.is_spawned]
-    started = [launcher for _, launcher in sorted(launchers(firsts).items())]
+    # A killed process without marks runs no training loop: it was forked, or is a program that a rank started.
+    firsts = [each for each in firsts if not each.is_killed or each.named_pid is not None] or firsts
+    started = [launcher for _, launcher in sorted(launchers(firsts).items()) if not _counts(launcher)]
     if started:
         names = ", ".join(each.log.path.name for each in started)
         warnings.append(f"logs of the launcher of the ranks are left out: {names}")
@@ -250,6 +267,16 @@ def _rank_processes(logs: list[DarshanLog]) -> tuple[list[ProcessLog], list[str]
         )
     processes, notes = _under_ranks([each for each in job if each not in idle], ranks)
     return processes, [*warnings, *notes]
+
+
+def _find_parents_of_killed(job: Sequence[ProcessFacts]) -> None:
+    """Let a killed process be forked by the parent in its marks, if that has a log too."""
+    pids = {each.pid for each in job}
+    for each in job:
+        if each.is_killed and each.named_pid is not None and each.recording is not None:
+            for marks in each.recording.glob(f"profile/*.{each.named_pid}.*.marks"):
+                parent = read_process(marks).parent
+                each.parent_pid = parent if parent in pids else None
 
 
 def _under_ranks(job: Sequence[ProcessFacts], firsts: Sequence[ProcessFacts]) -> tuple[list[ProcessLog], list[str]]:

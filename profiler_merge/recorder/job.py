@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dxt_replay.profiler_merge.recorder import recording_folder as places
 from dxt_replay.profiler_merge.recorder.darshan_library import Library, find_library
-from dxt_replay.profiler_merge.recorder.darshan_settings import dxt_memory_mib
+from dxt_replay.profiler_merge.recorder.darshan_settings import dxt_memory_mib, to_account_for
 from dxt_replay.profiler_merge.recorder.darshan_tracer import set_up, without_darshan
 from dxt_replay.profiler_merge.recorder.foreground import Ended, run_in_foreground
 from dxt_replay.profiler_merge.recorder.job_script import script_text
@@ -26,6 +26,7 @@ from dxt_replay.profiler_merge.recorder.other_tracers import (
     requests_alone,
 )
 from dxt_replay.profiler_merge.recorder.page_faults import collected_faults
+from dxt_replay.profiler_merge.recorder.processes import adopted
 from dxt_replay.profiler_merge.recorder.python_start import write_python_start
 from dxt_replay.profiler_merge.recorder.tracer import DARSHAN, DFTRACER, MARKS, REQUESTS, STRACE, Tracer
 from dxt_replay.profiler_merge.recorder.watch import Watch
@@ -34,6 +35,7 @@ from dxt_replay.profiler_merge.request_hooks.log import SUFFIX
 from dxt_replay.traces.errors import RecordingError, UsageError
 from dxt_replay.traces.memory import available_bytes
 from dxt_replay.traces.recorder_files import PAGE_FAULTS, UNSEEN
+from dxt_replay.traces.text import listed
 
 _LEAST_STEP_NS = 1_000_000
 """Difference between two clocks that two successive readings never reach."""
@@ -134,12 +136,26 @@ def record_job(
     words = with_prefix(command, [str(script)], lambda word: _is_program(word, environment))
     ahead_ns = _ahead_ns()
     watch = Watch()
-    with collected_faults(folder / PAGE_FAULTS):
-        ended = run_in_foreground(words, without_darshan(environment), mask, output=options.output, look=watch.look)
+    with collected_faults(folder / PAGE_FAULTS) as began, adopted() as family:
+        ended = run_in_foreground(
+            words, without_darshan(environment), mask, output=options.output, look=lambda: watch.look(family.members())
+        )
+        alive = family.wait(watch.look)
+        moved = family.moved()
+    processes = {"moved": moved, "began": to_account_for(began or watch.programs.items())}
     with suppress(OSError):
-        watch.write(folder / UNSEEN)
+        watch.write(folder / UNSEEN, processes if tracer.name == DARSHAN else {})
     recorded = _collect(folder, tracer, ended, job)
-    return replace(recorded, warnings=(*recorded.warnings, *_clock_was_set(_ahead_ns() - ahead_ns)))
+    warnings = [*recorded.warnings, *_clock_was_set(_ahead_ns() - ahead_ns), *_outlived(alive)]
+    return replace(recorded, warnings=tuple(warnings))
+
+
+def _outlived(alive: Mapping[int, str]) -> list[str]:
+    """A warning about processes that `record` did not wait for any longer."""
+    if not alive:
+        return []
+    names = listed([f"{pid} ({program})" for pid, program in alive.items()])
+    return [f"these processes of the job still run, and what they do is not in the capture: {names}"]
 
 
 def _prepared(
@@ -147,20 +163,24 @@ def _prepared(
 ) -> tuple[Tracer, Path, int]:
     """The tracer, the script that starts a program under it, and Darshan's job id, 0 for another tracer."""
     job, dated = 0, False
+    data: tuple[str, ...] = ()
+    by_rank = is_launched(command)
+    logs, profiles = folder / places.LOGS, folder / places.PROFILES
     if isinstance(found, Library):
         memory = options.dxt_mib or dxt_memory_mib(available_bytes())
         include = [str(Path(path).absolute()) for path in options.include]
         darshan = set_up(found, folder, command, dxt_mib=memory, include=include)
-        tracer, job, dated = darshan.tracer, darshan.job, darshan.dated
+        tracer, job, dated, data = darshan.tracer, darshan.job, darshan.dated, darshan.data
+        if dated and not by_rank:
+            places.make_dated(logs)
     else:
         tracer = found
-    logs, profiles = folder / places.LOGS, folder / places.PROFILES
-    write_python_start(folder / places.PYTHON)
+    write_python_start(folder / places.PYTHON, data)
     text = script_text(
         tracer,
         logs=logs,
         profiles=profiles,
-        by_rank=is_launched(command),
+        by_rank=by_rank,
         dated=dated,
         python=folder / places.PYTHON,
     )
@@ -214,19 +234,16 @@ def _collect(folder: Path, tracer: Tracer, ended: Ended, job: int) -> RecordedJo
         await_flush(places.find_below(place, tracer.patterns))
     if tracer.name == DARSHAN:
         places.remove_empty(place)
-    logs = places.find_below(place, tracer.patterns)
-    if tracer.name == DARSHAN:
         killed = places.collect_killed(folder, job, Path(tempfile.gettempdir()))
         if killed:
             who = "process" if killed == 1 else "processes"
-            use = "is not in the capture" if logs else "is rebuilt from counters"
             warnings.append(
-                f"{killed} {who} ended by a signal before Darshan wrote a trace: that I/O {use} (the counters are in "
-                f"{folder / places.KILLED}). Stop the job by Ctrl-C or `kill -INT`"
+                f"{killed} {who} ended by a signal before Darshan wrote a trace: that I/O is rebuilt from counters. "
+                "Stop the job by Ctrl-C or `kill -INT`, or record --with strace"
             )
         if places.find_below(place, ("*.darshan_partial",)):
             warnings.append("a process ended while Darshan wrote its log: its I/O is not in the capture")
-        logs = logs or places.find_below(folder / places.KILLED, tracer.patterns)
+    logs = places.find_below(place, tracer.patterns)
     requests = [] if tracer.name == REQUESTS else places.find_below(place, (f"*{SUFFIX}",))
     return RecordedJob(
         ended=ended,
