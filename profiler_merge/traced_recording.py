@@ -37,7 +37,7 @@ from dxt_replay.profiler_merge.recorded_job import (
 from dxt_replay.profiler_merge.traced_files import TracedFiles
 from dxt_replay.profiler_merge.tracers.traced_job import TracedJob, TracedProcess
 from dxt_replay.traces.errors import LogError
-from dxt_replay.traces.recorder_files import is_request_log
+from dxt_replay.traces.recorder_files import is_recorder_file, is_request_log
 from dxt_replay.traces.row_order import order_by_start
 from dxt_replay.traces.schema import OPEN_FLAGS, OPS, READ, TRACED, WRITE, Coverage, Job
 from dxt_replay.traces.units import format_counted, ns_to_seconds
@@ -128,7 +128,8 @@ class TracedRecording:
         if not written.stored:
             why = "; ".join(job.warnings) or "nothing was opened"
             raise LogError(f"{job.files[0]} holds no operation on a file of the job: {why}")
-        mapped = sorted(name for name in (shown(job.paths[file]) for file in job.mapped) if not name.startswith(MEMORY))
+        names = (shown(job.paths[file]) for file in job.mapped)
+        mapped = sorted(name for name in names if not name.startswith(MEMORY) and not is_recorder_file(name))
         moved = self._table.moved + self._mapped_bytes
         seen = received(job.received, job.received_of_unknown, moved, watched(job.files))
         pids = {process.pid for rank in job.ranks for process in rank.processes}

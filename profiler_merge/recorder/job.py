@@ -18,7 +18,13 @@ from dxt_replay.profiler_merge.recorder.darshan_tracer import set_up, without_da
 from dxt_replay.profiler_merge.recorder.foreground import Ended, run_in_foreground
 from dxt_replay.profiler_merge.recorder.job_script import script_text
 from dxt_replay.profiler_merge.recorder.launch_line import is_launched, with_prefix
-from dxt_replay.profiler_merge.recorder.other_tracers import await_flush, find_dftracer, find_strace, marks_alone, requests_alone
+from dxt_replay.profiler_merge.recorder.other_tracers import (
+    await_flush,
+    find_dftracer,
+    find_strace,
+    marks_alone,
+    requests_alone,
+)
 from dxt_replay.profiler_merge.recorder.page_faults import collected_faults
 from dxt_replay.profiler_merge.recorder.python_start import write_python_start
 from dxt_replay.profiler_merge.recorder.tracer import DARSHAN, DFTRACER, MARKS, REQUESTS, STRACE, Tracer
