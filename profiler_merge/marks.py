@@ -28,6 +28,7 @@ from dxt_replay.profiler_merge.profiles.span_parts import (
     span_columns,
 )
 from dxt_replay.traces.errors import ProfileError
+from dxt_replay.traces.gzip_blocks import ExpansionError, unpacked_blocks
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.schema import BACKGROUND_SAVE, BACKGROUND_WAIT, UNION_THREAD
 from dxt_replay.traces.units import format_count, format_duration
@@ -48,6 +49,9 @@ _TEXTS = (
     "gpu compute",
 )  # fmt: skip
 """Names of spans. Batches of a DataLoader have the names that PyTorch's profiler gives them."""
+
+
+_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -85,7 +89,11 @@ class RankMarks:
 
 def read_process(path: Path) -> ProcessMarks:
     """The marks of one process, up to the last whole record. Raises: ProfileError for a file that is no such file."""
-    data = path.read_bytes()
+    try:
+        with path.open("rb") as file:
+            data = b"".join(unpacked_blocks(file, _BLOCK_BYTES))
+    except (OSError, EOFError, ExpansionError) as error:
+        raise ProfileError(f"{path} cannot be read: {error}") from error
     if len(data) < made.HEADER_BYTES or not data.startswith(made.MAGIC):
         raise ProfileError(f"{path} has no marks of a training: a file of them begins with {made.MAGIC.decode()}")
     _, pid, parent, rank, size, monotonic, realtime, _ = made.HEADER.unpack_from(data)
@@ -224,7 +232,7 @@ def training_loop(process: ProcessMarks) -> Loop:
     training = ~in_evaluation
     if told:
         training &= np.isin(group, list(trained)) | (group == 0)
-    steps = _steps(rows, begins, ends, training)
+    steps = _steps(rows, begins, ends, training & ~_untrained(rows, group, of_fetch))
     found = np.flatnonzero(~training & ~in_evaluation)
     by_rule = [
         (begin[mine[0]], _last_moment(rows, ends[mine[-1]]))
@@ -244,6 +252,22 @@ def training_loop(process: ProcessMarks) -> Loop:
         evaluations=evaluations,
         told=told,
     )
+
+
+def _untrained(rows: np.ndarray, group: np.ndarray, of_optimizer: np.ndarray) -> np.ndarray:
+    """bool (f,): the last batch of a pass that the loop left, if the optimizer's steps do not account for it.
+
+    Accelerate fetches one batch ahead, and a loop may be left by `break` before it trains on a batch. of_optimizer: the
+    fetch before each step of an optimizer."""
+    found = np.zeros(len(group), dtype=bool)
+    whole = rows["group"][rows["kind"] == made.PASS_END]
+    for each in np.setdiff1d(np.unique(group), np.append(whole, 0)).tolist():
+        fetches = np.flatnonzero(group == each)
+        stepped = np.searchsorted(fetches, np.unique(of_optimizer[np.isin(of_optimizer, fetches)]))
+        apart = np.unique(np.diff(stepped))  # batches for which gradients accumulate
+        if len(apart) == 1 and len(stepped) * apart[0] == len(fetches) - 1:
+            found[fetches[-1]] = True
+    return found
 
 
 def _thread_of(rows: np.ndarray) -> int:
@@ -365,11 +389,6 @@ def most_storage(process: ProcessMarks) -> dict[str, int]:
     inside = rows[(rows["t"] >= begin) & (rows["t"] <= end) & (rows["kind"] != made.DEVICE)]
     used = int(inside["cpu"][-1] - inside["cpu"][0]) if len(inside) > 1 else 0
     return {"loop_ns": end - begin, "cpu_ns": used}
-
-
-def is_marks_file(path: bytes) -> bool:
-    """Whether a recorded path is that of a file of marks."""
-    return MARKS_FILE.fullmatch(path.decode("utf-8", "replace")) is not None
 
 
 def batches_of(marks: RankMarks, pid: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray,

@@ -14,7 +14,6 @@ from dxt_replay.profiler_merge.marks import marked_spans
 from dxt_replay.profiler_merge.profiles import tensorflow_spans, torch_spans
 from dxt_replay.profiler_merge.profiles.event_table import Profile
 from dxt_replay.profiler_merge.profiles.span_parts import CHECKPOINT, COMPUTE, INPUT_WAIT, STEP, SpanColumns
-from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.schema import NO_STEP
 from dxt_replay.traces.steps import step_at
 
@@ -43,12 +42,17 @@ def profile_spans(profile: Profile) -> SpanColumns:
 
 def _with_profile(marked: SpanColumns, profiled: SpanColumns) -> SpanColumns:
     """The spans of marks, with a profile's work and collectives in place of the marks' compute while it ran."""
-    ran = Intervals.union_of(profiled.start_ns.min(keepdims=True), profiled.end_ns.max(keepdims=True))
+    begin, end = profiled.start_ns.min(), profiled.end_ns.max()
     step = np.flatnonzero(marked.kind == STEP)
     number = step_at(profiled.start_ns, marked.start_ns[step], marked.end_ns[step], marked.step[step])
     known = ~np.isin(profiled.kind, (STEP, INPUT_WAIT, CHECKPOINT))
-    replaced = (marked.kind == COMPUTE) & (ran.covered_within(marked.start_ns, marked.end_ns) > 0)
-    return _joined(_select(marked, ~replaced), _select(replace(profiled, step=number), known))
+    compute = marked.kind == COMPUTE
+    early, late = compute & (marked.start_ns < begin), compute & (marked.end_ns > end)
+    before, after = _select(marked, early), _select(marked, late)
+    before = replace(before, end_ns=np.minimum(before.end_ns, begin))
+    after = replace(after, start_ns=np.maximum(after.start_ns, end))
+    parts = _select(marked, ~compute), before, after, _select(replace(profiled, step=number), known)
+    return reduce(_joined, parts)
 
 
 def _select(spans: SpanColumns, chosen: np.ndarray) -> SpanColumns:

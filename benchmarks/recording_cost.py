@@ -1,0 +1,189 @@
+"""What marks cost a training: `python -m benchmarks.recording_cost --python PATH [--pairs N] [--jobs a,b]`.
+
+Each job of `recording_jobs` runs alone and under `dxt-replay record --with marks`, in turn and with no line changed;
+with `--library` and `--strace` also under Darshan and strace. Told are:
+
+- thread: extra processor time of the loop's thread (Keras: of its process) in the best of a program's loops, percent,
+  with its 95 % interval: Student's t over the differences of the pairs. workers: the same of the worker processes.
+- marks: records that the loop's process made, for each step, times the cost of one, measured in the same run by the
+  same Python: the extra that is expected.
+- loop, program: wall time beside alone; "not seen" inside the spread of alone beside the run alone before it. The
+  program is the job's own process, without the merge that follows.
+- memory: of the largest process, MiB more than alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.recording_jobs import ITEM_BYTES, JOBS, LOOPS, NEEDS
+from dxt_replay.profiler_merge import recording
+from dxt_replay.profiler_merge.marks import read_process
+
+SCRIPT = Path(__file__).with_name("recording_jobs.py")
+T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
+"""Student's t of 95 %, two-sided, by degrees of freedom from 1; 1.96 to 2.1 beyond."""
+
+COST = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+import recording
+recording.start(sys.argv[2])
+costs = []
+for _ in range(5):
+    began = time.thread_time_ns()
+    for number in range(10_000):
+        recording.mark(recording.TAKE, number, 1)
+    costs.append((time.thread_time_ns() - began) / 10_000)
+print(sorted(costs)[2])
+"""
+
+
+def cost_of_a_mark(python: str, place: Path) -> float:
+    """Processor time of a mark, ns."""
+    words = [python, "-c", COST, str(Path(recording.__file__).parent), str(place / "cost")]
+    return float(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+
+
+def command(python: str, job: str, data: Path, steps: int) -> list[str]:
+    """The job, timed; its ranks by torch's launcher."""
+    words = [python, str(SCRIPT), "--timed", python]
+    if job == "torchrun":
+        words += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return [*words, str(SCRIPT), job, str(data), str(steps)]
+
+
+def run(words: list[str], environment: dict[str, str]) -> dict[str, float]:
+    """The measurements that a job printed. Raises: RuntimeError if it failed."""
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
+    found: dict[str, float] = {}
+    for line in done.stdout.splitlines():
+        if line.startswith("RESULT "):
+            found |= json.loads(line.removeprefix("RESULT "))
+    if done.returncode or found.get("status", 1):
+        raise RuntimeError(f"{words[-3]} failed: {(done.stderr or done.stdout)[-800:]}")
+    return found
+
+
+def marks_of_loop(folder: Path, job: str) -> int:
+    """Number of records of the loop's process (of rank 0 for several), without those at its begin and end."""
+    processes = [read_process(path) for path in folder.glob("*.marks")]
+    loops = [each for each in processes if each.loops and each.rank <= 0]
+    return max((len(each.rows) for each in loops), default=0)
+
+
+def measure(python: str, job: str, ways: dict[str, list[str]], pairs: int, steps: int) -> dict[str, Any]:
+    """The runs of a job: by way, and the number of its marks."""
+    environment = {name: value for name, value in os.environ.items() if name not in recording.RANK_VARIABLES}
+    environment |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
+    environment |= {"PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
+    runs: dict[str, list[dict[str, float]]] = {"alone": [], **{way: [] for way in ways}}
+    marks = 0
+    with tempfile.TemporaryDirectory(prefix="recording-cost-") as name:
+        data = Path(name) / "data.bin"
+        data.write_bytes(os.urandom(64 * ITEM_BYTES))
+        words = command(python, job, data, steps)
+        run(words, environment)  # fills the page cache
+        for number in range(pairs):
+            order = list(runs)
+            for way in order if number % 2 == 0 else order[::-1]:
+                place = Path(name) / f"{way}-{number}.capture"
+                recorder = [sys.executable, "-m", "dxt_replay", "record", "-q", "-o", str(place), *ways.get(way, []), "--"]
+                runs[way].append(run([*recorder, *words] if way in ways else words, environment))
+                if way == "marks":
+                    marks = marks_of_loop(place.with_suffix(".recording") / "profile", job)
+    return {"runs": runs, "marks": marks}
+
+
+def extra(alone: list[float], recorded: list[float]) -> tuple[float, float]:
+    """The mean difference of pairs, percent of the mean alone, and half of its 95 % interval."""
+    differences = [after - before for before, after in zip(alone, recorded, strict=True)]
+    mean = statistics.fmean(alone)
+    if len(differences) < 2 or mean <= 0:
+        return math.nan, math.nan
+    t = T_95[len(differences) - 2] if len(differences) - 2 < len(T_95) else 2.1
+    half = t * statistics.stdev(differences) / math.sqrt(len(differences))
+    return 100 * statistics.fmean(differences) / mean, 100 * half / mean
+
+
+def ratio(alone: list[float], recorded: list[float]) -> str:
+    """The median ratio of the pairs, or "not seen", beside the spread of alone."""
+    middle = statistics.median(after / before for before, after in zip(alone, recorded, strict=True))
+    own = [later / earlier for earlier, later in zip(alone, alone[1:])]
+    spread = f"{min(own):.2f} to {max(own):.2f}" if own else "-"
+    seen = not own or not min(own) <= middle <= max(own)
+    return f"{middle:.3f}, {'seen' if seen else 'not seen'} in {spread}"
+
+
+def row(job: str, way: str, found: dict[str, Any], cost_ns: float) -> list[str]:
+    """A row of the table."""
+    alone, recorded = ([each for each in found["runs"][name]] for name in ("alone", way))
+
+    def both(key: str) -> tuple[list[float], list[float]]:
+        return [each[key] for each in alone], [each[key] for each in recorded]
+
+    def percent(key: str) -> str:
+        if not all(each[key] for each in alone):
+            return "-"
+        middle, half = extra(*both(key))
+        return f"{middle:+.1f} ± {half:.1f}"
+
+    steps = alone[0]["steps"]
+    cpu = statistics.median(each["cpu_s"] for each in alone) / steps
+    each = found["marks"] / (steps * LOOPS)
+    expected = f"{each:.1f} x {cost_ns / 1000:.1f} us = {each * cost_ns / cpu / 1e7:.1f} %" if way == "marks" else "-"
+    memory = statistics.median(after - before for before, after in zip(*both("largest_mib"), strict=True))
+    loop, program = ratio(*both("wall_s")), ratio(*both("program_s"))
+    own = f"{cpu * 1000:.2f} ms"
+    return [job, way, own, percent("cpu_s"), expected, percent("workers_cpu_s"), loop, program, f"{memory:+.1f}"]
+
+
+HEAD = ["job", "way", "a step", "thread, %", "marks", "workers, %", "loop", "program", "memory, MiB"]
+
+
+def has(python: str, package: str) -> bool:
+    """Whether the jobs' Python finds a package."""
+    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
+    return subprocess.run([python, "-c", code], check=False).returncode == 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the table, a row as it is measured."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", required=True, help="the Python that has the frameworks")
+    parser.add_argument("--pairs", type=int, default=10, help="runs of each kind, in turn (default 10)")
+    parser.add_argument("--steps", type=int, default=300, help="steps of each loop (default 300)")
+    parser.add_argument("--jobs", default=",".join(JOBS), help=f"of {', '.join(JOBS)}; default: all")
+    parser.add_argument("--library", help="Darshan's library: its cost too")
+    parser.add_argument("--strace", action="store_true", help="the cost of strace too")
+    arguments = parser.parse_args(argv)
+    ways = {"marks": ["--with", "marks"]}
+    if arguments.library:
+        ways["darshan"] = ["--library", arguments.library]
+    if arguments.strace:
+        ways["strace"] = ["--with", "strace"]
+    with tempfile.TemporaryDirectory() as name:
+        cost_ns = cost_of_a_mark(arguments.python, Path(name))
+    print(f"A mark takes {cost_ns / 1000:.2f} us of processor time. {arguments.pairs} runs of each.\n")
+    print("|", " | ".join(HEAD), "|\n|" + "---|" * len(HEAD), flush=True)
+    for job in arguments.jobs.split(","):
+        if not has(arguments.python, NEEDS.get(job, "torch")):
+            print(f"| {job} | left out: {arguments.python} has no {NEEDS.get(job, 'torch')} |", flush=True)
+            continue
+        found = measure(arguments.python, job, ways, arguments.pairs, arguments.steps)
+        for way in ways:
+            print("|", " | ".join(row(job, way, found, cost_ns)), "|", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
