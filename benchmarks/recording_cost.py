@@ -27,7 +27,7 @@ from typing import Any
 
 from benchmarks.recording_jobs import ITEM_BYTES, JOBS, LOOPS, NEEDS
 from dxt_replay.profiler_merge import recording
-from dxt_replay.profiler_merge.marks import read_process
+from dxt_replay.profiler_merge.profiles.marks import read_process
 
 SCRIPT = Path(__file__).with_name("recording_jobs.py")
 T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
@@ -97,7 +97,17 @@ def measure(python: str, job: str, ways: dict[str, list[str]], pairs: int, steps
             order = list(runs)
             for way in order if number % 2 == 0 else order[::-1]:
                 place = Path(name) / f"{way}-{number}.capture"
-                recorder = [sys.executable, "-m", "dxt_replay", "record", "-q", "-o", str(place), *ways.get(way, []), "--"]
+                recorder = [
+                    sys.executable,
+                    "-m",
+                    "dxt_replay",
+                    "record",
+                    "-q",
+                    "-o",
+                    str(place),
+                    *ways.get(way, []),
+                    "--",
+                ]
                 runs[way].append(run([*recorder, *words] if way in ways else words, environment))
                 if way == "marks":
                     marks = marks_of_loop(place.with_suffix(".recording") / "profile", job)

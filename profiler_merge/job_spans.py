@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dxt_replay.profiler_merge.marks import RankMarks, batches_of, summed
 from dxt_replay.profiler_merge.profiles.event_table import Profile
+from dxt_replay.profiler_merge.profiles.marks import RankMarks, batches_of, summed
 from dxt_replay.profiler_merge.profiles.reading import read_profile
 from dxt_replay.profiler_merge.profiles.span_parts import NOT_FETCHED
 from dxt_replay.profiler_merge.profiles.spans import SpanColumns, profile_spans

@@ -11,9 +11,9 @@ import pyarrow as pa
 from dxt_replay.profiler_merge.clocks.alignment import AUTO
 from dxt_replay.profiler_merge.clocks.anchors import anchor_rank
 from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks, ProfilesByRank, own_number, rank_in_path
-from dxt_replay.profiler_merge.marks import most_storage
 from dxt_replay.profiler_merge.merge_options import MergeOptions
 from dxt_replay.profiler_merge.profiles.event_table import Profile
+from dxt_replay.profiler_merge.profiles.marks import most_storage
 from dxt_replay.profiler_merge.profiles.reading import read_profile
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
 from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, AllSpans, Finished, ProcessIds, WrittenRanks

@@ -17,8 +17,8 @@ import pyarrow as pa
 from dxt_replay.profiler_merge.clocks.offsets import Alignment
 from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks
 from dxt_replay.profiler_merge.file_notes import NO_FILE
-from dxt_replay.profiler_merge.marks import NO_FETCH
 from dxt_replay.profiler_merge.profiles.event_table import Profile
+from dxt_replay.profiler_merge.profiles.marks import NO_FETCH
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
 from dxt_replay.profiler_merge.untraced.rebuilt import Rebuilt
 from dxt_replay.traces.schema import (

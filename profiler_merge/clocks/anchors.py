@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dxt_replay.profiler_merge.marks import MARKS_FILE, ProcessMarks
 from dxt_replay.profiler_merge.profiles.event_table import Profile
+from dxt_replay.profiler_merge.profiles.marks import MARKS_FILE, ProcessMarks
 from dxt_replay.profiler_merge.recording import ANNOTATION, HEADER_BYTES, RECORD
 
 _OLD_FILE = re.compile(r"(?:.*/)?dxt-anchor\.(?P<host>.+)\.(?P<pid>\d+)\.bin", re.DOTALL)

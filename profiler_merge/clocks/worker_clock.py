@@ -17,8 +17,8 @@ from dxt_replay.profiler_merge.clocks.nesting import align_nesting
 from dxt_replay.profiler_merge.clocks.offsets import WALL_NS, Alignment
 from dxt_replay.profiler_merge.darshan.log import DarshanLog
 from dxt_replay.profiler_merge.darshan.rank_segments import RankSegments
-from dxt_replay.profiler_merge.marks import RankMarks
 from dxt_replay.profiler_merge.profiles.event_table import Profile
+from dxt_replay.profiler_merge.profiles.marks import RankMarks
 from dxt_replay.profiler_merge.profiles.spans import main_line
 from dxt_replay.traces.errors import AlignmentError
 from dxt_replay.traces.units import NS_PER_MS

@@ -26,7 +26,7 @@ from dxt_replay.profiler_merge.darshan.job_groups import (
 )
 from dxt_replay.profiler_merge.darshan.log import DarshanLog, open_log
 from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
-from dxt_replay.profiler_merge.marks import read_process
+from dxt_replay.profiler_merge.profiles.marks import read_process
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.unseen import recording_of
 

@@ -13,7 +13,7 @@ import numpy as np
 from dxt_replay.traces.errors import ProfileError
 
 if TYPE_CHECKING:
-    from dxt_replay.profiler_merge.marks import RankMarks
+    from dxt_replay.profiler_merge.profiles.marks import RankMarks
 
 NUMBER_STATS = (
     "step_num", "element_id", "input_element_id", "id", "parent_id", "iter_num", "element_size",

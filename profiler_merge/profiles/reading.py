@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.profiler_merge.marks import ranks_of, read_rank
 from dxt_replay.profiler_merge.profiles.event_table import Profile, beside
 from dxt_replay.profiler_merge.profiles.kineto.names import cycles_of
+from dxt_replay.profiler_merge.profiles.marks import ranks_of, read_rank
 from dxt_replay.profiler_merge.profiles.xplane import decode as xplane
 from dxt_replay.profiler_merge.recording import MAGIC
 

@@ -10,9 +10,9 @@ from functools import reduce
 
 import numpy as np
 
-from dxt_replay.profiler_merge.marks import marked_spans
 from dxt_replay.profiler_merge.profiles import tensorflow_spans, torch_spans
 from dxt_replay.profiler_merge.profiles.event_table import Profile
+from dxt_replay.profiler_merge.profiles.marks import marked_spans
 from dxt_replay.profiler_merge.profiles.span_parts import CHECKPOINT, COMPUTE, INPUT_WAIT, STEP, SpanColumns
 from dxt_replay.traces.schema import NO_STEP
 from dxt_replay.traces.steps import step_at

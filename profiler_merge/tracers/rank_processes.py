@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from dxt_replay.profiler_merge.marks import ranks_of, read_process
+from dxt_replay.profiler_merge.profiles.marks import ranks_of, read_process
 from dxt_replay.profiler_merge.tracers.traced_job import TracedProcess, TracedRank
 from dxt_replay.traces.unseen import recording_of
 

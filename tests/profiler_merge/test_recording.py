@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from dxt_replay.profiler_merge import recording as module
-from dxt_replay.profiler_merge.marks import MARK, read_process, training_loop
+from dxt_replay.profiler_merge.profiles.marks import MARK, read_process, training_loop
 from tests.places import PACKAGE
 
 DATALOADER = """
