@@ -15,6 +15,7 @@ with `--library` and `--strace` also under Darshan and strace. Told are:
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -128,7 +129,7 @@ def extra(alone: list[float], recorded: list[float]) -> tuple[float, float]:
 def ratio(alone: list[float], recorded: list[float]) -> str:
     """The median ratio of the pairs, or "not seen", beside the spread of alone."""
     middle = statistics.median(after / before for before, after in zip(alone, recorded, strict=True))
-    own = [later / earlier for earlier, later in zip(alone, alone[1:])]
+    own = [later / earlier for earlier, later in itertools.pairwise(alone)]
     spread = f"{min(own):.2f} to {max(own):.2f}" if own else "-"
     seen = not own or not min(own) <= middle <= max(own)
     return f"{middle:.3f}, {'seen' if seen else 'not seen'} in {spread}"
@@ -136,7 +137,7 @@ def ratio(alone: list[float], recorded: list[float]) -> str:
 
 def row(job: str, way: str, found: dict[str, Any], cost_ns: float) -> list[str]:
     """A row of the table."""
-    alone, recorded = ([each for each in found["runs"][name]] for name in ("alone", way))
+    alone, recorded = (list(found["runs"][name]) for name in ("alone", way))
 
     def both(key: str) -> tuple[list[float], list[float]]:
         return [each[key] for each in alone], [each[key] for each in recorded]

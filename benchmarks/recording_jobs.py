@@ -6,6 +6,7 @@ memory of its largest process. Needs the frameworks of the job, and no other pac
 """
 
 import gc
+import itertools
 import json
 import os
 import resource
@@ -48,7 +49,7 @@ def layers():
     torch.set_num_threads(1)
     torch.manual_seed(0)
     sizes = (WIDTH, 256, 256, 10)
-    parts = [torch.nn.Linear(one, two) for one, two in zip(sizes, sizes[1:])]
+    parts = [torch.nn.Linear(one, two) for one, two in itertools.pairwise(sizes)]
     return torch.nn.Sequential(parts[0], torch.nn.ReLU(), parts[1], torch.nn.ReLU(), parts[2])
 
 
@@ -145,14 +146,14 @@ def jax_job(path, steps, grain=False):
 
     keys = jax.random.split(jax.random.key(0), 3)
     sizes = (WIDTH, 256, 256, 10)
-    weights = [jax.random.normal(key, size) * 0.03 for key, size in zip(keys, zip(sizes, sizes[1:]))]
+    weights = [jax.random.normal(key, size) * 0.03 for key, size in zip(keys, itertools.pairwise(sizes), strict=False)]
 
     def loss(weights, x, y):
         for each in weights[:-1]:
             x = jax.nn.relu(x @ each)
         return -jnp.mean(jax.nn.log_softmax(x @ weights[-1])[jnp.arange(BATCH), y])
 
-    train = jax.jit(lambda w, x, y: [a - 1e-3 * b for a, b in zip(w, jax.grad(loss)(w, x, y))])
+    train = jax.jit(lambda w, x, y: [a - 1e-3 * b for a, b in zip(w, jax.grad(loss)(w, x, y), strict=False)])
     data, step = Files(path, steps * BATCH), nullcontext
     if grain:
         import grain.python as g
@@ -161,7 +162,7 @@ def jax_job(path, steps, grain=False):
         batches = g.DataLoader(data_source=data, sampler=order, operations=[g.Batch(BATCH)], worker_count=0)
     else:
         items = (range(i, i + BATCH) for i in range(0, steps * BATCH, BATCH))
-        batches = ([np.stack(parts) for parts in zip(*(data[i] for i in each))] for each in items)
+        batches = ([np.stack(parts) for parts in zip(*(data[i] for i in each), strict=False)] for each in items)
         if os.environ.get("DXT_RECORDING_PROFILE"):  # such a loop hides its batches, so it has the line itself
             import dxt_replay_marks
 
