@@ -22,7 +22,7 @@ from dxt_replay.profiler_merge.profiles.xplane import decode as xplane
 from dxt_replay.profiler_merge.recording import MAGIC
 
 INPUT_FOLDER = "tf.data"
-"""The name in `profiler_merge.recording`, repeated here because that module imports nothing of ours."""
+"""Of releases up to 0.2."""
 
 _JSON = re.compile(rb'\s*\{\s*"')
 _HEAD_BYTES = 64 << 10
@@ -60,7 +60,7 @@ def profile_kind(path: Path) -> str:
 def profile_files(paths: Sequence[Path]) -> list[tuple[Path, ...]]:
     """The files of each profile: PyTorch's profiler writes one per cycle of its schedule, TensorFlow's a single one.
 
-    `recording()` of a JAX program has TensorFlow's profiler record tf.data into a folder INPUT_FOLDER.
+    `recording()` of releases up to 0.2 had TensorFlow's profiler record the tf.data of a JAX program into INPUT_FOLDER.
     """
     kinds = {path: profile_kind(path) for path in paths}
     kineto = [path for path in paths if kinds[path] == "kineto"]
