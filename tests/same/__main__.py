@@ -1,4 +1,4 @@
-"""`python -m tests.same`: what the product answers about recorded jobs, against `frozen.json`. Status 1 if it differs."""
+"""`python -m tests.same` holds what the product answers about recorded jobs against `frozen.json`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def main() -> int:
         parser.error("freezing needs strace")
     absent = {name: why for name in names if (why := missing(name))}
     frozen = read_frozen()
-    found = answers([name for name in names if name not in absent], options.command, frozen[LEFT_OUT], options.processes)
+    found = answers(
+        [name for name in names if name not in absent], options.command, frozen[LEFT_OUT], options.processes
+    )
     for name, why in absent.items():
         print(f"skipped {name}: {why}")
     lines = []

@@ -77,9 +77,9 @@ JOBS: Mapping[str, Sequence[str]] = {
 """Name of a job -> how its capture is made. Jobs that take long come first."""
 
 SHOWN = (
-    "findings overlap steps sizes darshan-sizes exact-sizes files ranks rank-files lanes requests dependencies "
-    "storage-limit timeline tfrecords datasets"
-).split()
+    *("findings", "overlap", "steps", "sizes", "darshan-sizes", "exact-sizes", "files", "ranks", "rank-files", "lanes"),
+    *("requests", "dependencies", "storage-limit", "timeline", "tfrecords", "datasets"),
+)
 
 COMMANDS: Mapping[str, str] = {
     "summary": "summary CAPTURE --workers 1",
@@ -124,9 +124,15 @@ THROUGH_LIBRARIES = {"mpiio": ["--api", "posix"], "torch_hdf5": ["--api", "posix
 """Where MPI's or HDF5's library would make calls of its own, which differ by its release."""
 
 CALLS = (
-    "open openat openat2 read readv pread64 preadv write writev pwrite64 lseek close fsync fdatasync ftruncate stat "
-    "lstat fstat newfstatat statx rename renameat renameat2 unlink unlinkat mkdir mkdirat fadvise64 fallocate"
-).split()
+    "read,readv,pread64,preadv,write,writev,pwrite64,lseek,fsync,fdatasync,ftruncate,?rename,?renameat,renameat2,?unlink,"
+    "unlinkat,?open,openat,openat2,close,?stat,?lstat,fstat,?newfstatat,statx,?mkdir,mkdirat,fadvise64,fallocate"
+)
+"""What strace looks at; a machine may lack those with a question mark."""
+ORDERED = re.compile("p?(read|write)|lseek|f(data)?sync|ftruncate|rename|unlink")
+"""The calls that each thread makes in its own order."""
+
+CHANGING = r"(?<=AT_FDCWD)<[^>]*>|\b\d+(?=<)|\{st_mode=[^}]*\}|0x\w+"
+"""Of a call: the working directory, numbers of descriptors, what a stat found, addresses."""
 
 HEADER_BYTES = 1328
 """Length of the header of a log of version 3.41."""
@@ -179,7 +185,10 @@ def rows_of(capture: Path, pace: str | None) -> Answer:
     ops = with_paths(stored, paths)
     if pace is not None:
         ops = without_clock(ops.take(np.lexsort([ops["lane"].to_numpy(), ops["rank"].to_numpy()])), pace)
-    found = {"ops": by_rank(ops, ["lane"]), "files": columns(with_paths(files.drop(["file_id"]), paths).sort_by("path"))}
+    found = {
+        "ops": by_rank(ops, ["lane"]),
+        "files": columns(with_paths(files.drop(["file_id"]), paths).sort_by("path")),
+    }
     for name, order in (("spans", ["start_ns"]), ("lanes", ["lane"])):
         if (capture / f"{name}.parquet").exists():
             found[name] = by_rank(with_paths(pq.read_table(capture / f"{name}.parquet"), paths), order)
@@ -190,14 +199,14 @@ def rows_of(capture: Path, pace: str | None) -> Answer:
 
 def without_clock(ops: pa.Table, pace: str) -> pa.Table:
     """A replay's operations, ordered by lane, with what its pace decides instead of what a clock said."""
-    due, end, lane = (ops[name].to_numpy() for name in ("due_ns", "end_ns", "lane"))
+    due, end, lane, rank = (ops[name].to_numpy() for name in ("due_ns", "end_ns", "lane", "rank"))
     ops = ops.drop([name for name in MEASURED if name in ops.column_names])
-    if pace == "timed":
-        return ops.append_column("due after the first_ns", [due - due.min() if len(due) else due])
-    if pace == "think":  # the first of a lane is due after the start of the run, which no table has
-        gap = np.diff(due, prepend=0) if not len(due) else np.append(0, due[1:] - end[:-1])
-        gap[np.append(True, lane[1:] != lane[:-1])[: len(gap)]] = 0
-        return ops.append_column("thought for_ns", [gap])
+    if pace == "timed" and len(due):
+        return ops.append_column("due after the first_ns", [due - due.min()])
+    if pace == "think" and len(due):  # the first of a lane is due after the start of the run, which no table has
+        waited = np.append(0, due[1:] - end[:-1])
+        waited[1:][(lane[1:] != lane[:-1]) | (rank[1:] != rank[:-1])] = 0
+        return ops.append_column("due after the last one_ns", [waited])
     return ops
 
 
@@ -213,7 +222,7 @@ def darshan_content(log: bytes) -> bytes:
 
 
 class Job:
-    """A job in a scratch folder. `left_out`: patterns "COMMAND: KEY.KEY" of what differs from run to run."""
+    """A job in a scratch folder. `left_out`: patterns "JOB / COMMAND: KEY.KEY" of what differs from run to run."""
 
     def __init__(self, name: str, scratch: Path, left_out: Sequence[str]) -> None:
         self._name, self._scratch, self._left_out = name, scratch, left_out
@@ -263,13 +272,12 @@ class Job:
         logs, program = self._scratch / "calls", [sys.executable, "-m", "dxt_replay", *words]
         logs.mkdir()
         if shutil.which("strace"):
-            traced = ",".join(f"?{call}" for call in CALLS)
-            program = ["strace", "-ff", "-y", "-s", "0", "-o", str(logs / "thread"), "-e", f"trace={traced}", *program]
+            program = ["strace", "-ff", "-y", "-s", "0", "-o", str(logs / "thread"), "-e", f"trace={CALLS}", *program]
         done = subprocess.run(
             program, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": PYTHON_PATH}
         )
         answer = said(done.returncode, done.stdout, done.stderr)
-        return {**answer, "calls": calls(logs, self._twin)} if shutil.which("strace") else answer
+        return {**answer, "calls": calls(logs, self._scratch)} if shutil.which("strace") else answer
 
     def _answer(self, name: str, answer: Answer, out: Path | None) -> Answer:
         if out is not None and (out / "capture.json").exists():
@@ -281,7 +289,7 @@ class Job:
                 for path in sorted([*self._scratch.glob("out*"), *self._scratch.glob("out/**/*")])
                 if path.is_file()
             }
-        return self._plain(answer, f"{name}: ")
+        return self._plain(answer, f"{self._name} / {name}: ")
 
     def _content(self, path: Path) -> Any:
         data = path.read_bytes()
@@ -319,16 +327,27 @@ def said(status: int, printed: str, complaints: str) -> Answer:
     return {"status": status, "said": json.loads(printed or "null"), "warnings": lines}
 
 
-def calls(logs: Path, twin: Path) -> Answer:
-    """The system calls on files of the twin, by thread: their number by name, and a digest for each thread."""
-    threads, number = [], Counter[str]()
-    for log in sorted(logs.glob("thread.*")):
-        text = log.read_text(encoding="utf-8", errors="replace").replace(f"{twin}/", "TWIN/")
-        lines = [re.sub(r"\d+(?=<)|\{st_mode=[^}]*\}|0x\w+", "", line) for line in text.splitlines() if "TWIN/" in line]
-        number.update(line.split("(")[0] for line in lines)
-        if lines:
-            threads.append(f"{len(lines)} calls {digest(chr(10).join(lines))}")
-    return {"number": dict(sorted(number.items())), "threads": sorted(threads)}
+def calls(logs: Path, scratch: Path) -> Answer:
+    """The system calls on files of the twin. Of those in ORDERED their number, and a digest for each thread.
+
+    Threads that share a file settle among themselves who opens and closes it: of all other calls the different ones.
+    """
+    number, threads, others = Counter[str](), [], set()
+    for log in logs.glob("thread.*"):
+        text = log.read_text(encoding="utf-8", errors="replace").replace(str(scratch), "SCRATCH")
+        lines = [re.sub(CHANGING, "", line) for line in text.splitlines() if "SCRATCH/twin" in line]
+        ordered = [line for line in lines if ORDERED.match(line)]
+        number.update(line.split("(")[0] for line in ordered)
+        others.update(line.split(" = ")[0].rstrip() for line in lines if not ORDERED.match(line))
+        if ordered:
+            threads.append(f"{len(ordered)} calls {digest(chr(10).join(ordered))}")
+    different = Counter(line.split("(")[0] for line in others)
+    return {
+        "number": dict(sorted(number.items())),
+        "threads": sorted(threads),
+        "different others": dict(sorted(different.items())),
+        "others": digest("\n".join(sorted(others))),
+    }
 
 
 def missing(name: str) -> str | None:
