@@ -58,9 +58,8 @@ class TorchTraining:
 def train(training: TorchTraining, folder: Path, output: Path) -> float:
     """Train on the data set in `folder`, with a trace and checkpoints in `output`; seconds of the training loop."""
     import torch
-    from torch.profiler import profile, record_function, schedule, tensorboard_trace_handler
-
     from dxt_replay.profiler_merge.anchor import anchor
+    from torch.profiler import profile, record_function, schedule, tensorboard_trace_handler
 
     torch.set_num_threads(1)
     loader = _loader(training, folder)

@@ -33,9 +33,8 @@ def decoded(content: bytes) -> Any:
 def train(loader: Any, output: Path) -> float:
     """Train; seconds from the end of the first SKIPPED steps to that of the last one."""
     import torch
-    from torch.profiler import profile, schedule, tensorboard_trace_handler
-
     from dxt_replay.profiler_merge.anchor import anchor
+    from torch.profiler import profile, schedule, tensorboard_trace_handler
 
     torch.set_num_threads(1)
     model = torch.nn.Linear(256, 16)
