@@ -210,6 +210,12 @@ def test_hosts_are_joined_by_their_wall_clocks_and_the_doubt_is_said(tmp_path: P
     assert any("how far they differ is not known" in text for text in result.info.warnings)
 
 
+def test_marks_and_a_profile_of_one_process_need_no_log(tmp_path: Path) -> None:
+    result = merge([], find_profiles(MARKS / "profiled" / "profile"), tmp_path / "a.capture")
+    assert result.info.ranks == (0,)
+    assert spans_of(result)["step"] == spans_of(result)["input_wait"] == 12
+
+
 def test_marks_that_are_packed_are_read_and_a_cut_file_is_refused(tmp_path: Path) -> None:
     (path,) = files_of("none", tmp_path / "p")
     whole = training_loop(read_process(path))
