@@ -329,7 +329,9 @@ def _steps(rows: np.ndarray, begins: np.ndarray, ends: np.ndarray, training: np.
     steps = np.stack([begin, np.maximum(end, begin)], axis=1)
     # After a sum of batches the end of a step is not known.
     after = bounds[np.minimum(following, len(bounds) - 1)] if len(bounds) else mine
-    again = known & np.isin(rows["kind"][after], (made.TAKE, made.FETCH)) & (rows["group"][after] == rows["group"][mine])
+    again = (
+        known & np.isin(rows["kind"][after], (made.TAKE, made.FETCH)) & (rows["group"][after] == rows["group"][mine])
+    )
     whole: np.ndarray = steps[~(again & (rows["number"][after] != rows["number"][mine] + 1))]
     return whole
 
@@ -368,9 +370,10 @@ def summed(marks: RankMarks) -> str | None:
     if not len(sums):
         return None
     waited = format_duration(int(sums["cpu"].sum()))
+    count = format_count(int(sums["number"].sum()))
     return (
-        f"rank {max(marks.own.rank, 0)}: {format_count(int(sums['number'].sum()))} batches more are known as sums by the "
-        f"minute, because marks end at {made.WHOLE_BYTES >> 20} MiB: the loop waited {waited} for them in all"
+        f"rank {max(marks.own.rank, 0)}: {count} batches more are known as sums by the minute, because "
+        f"marks end at {made.WHOLE_BYTES >> 20} MiB: the loop waited {waited} for them in all"
     )
 
 
