@@ -5,6 +5,8 @@ with `--library` and `--strace` also under Darshan and strace. Told are:
 
 - thread: extra processor time of the loop's thread (Keras: of its process) in the best of a program's loops, percent,
   with its 95 % interval: Student's t over the differences of the pairs. workers: the same of the worker processes.
+- switched: the same of the loop's thread in one process under `record`, whose loops run in turn with marks and without:
+  no other program, memory layout or frequency lies between the two.
 - marks: records that the loop's process made, for each step, times the cost of one, measured in the same run by the
   same Python: the extra that is expected.
 - loop, program: wall time beside alone; "not seen" inside the spread of alone beside the run alone before it. The
@@ -26,7 +28,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.recording_jobs import ITEM_BYTES, JOBS, LOOPS, NEEDS
+from benchmarks.recording_jobs import ITEM_BYTES, JOBS, NEEDS, PASSES, SWITCHED
 from dxt_replay.profiler_merge import recording
 from dxt_replay.profiler_merge.profiles.marks import read_process
 
@@ -56,26 +58,24 @@ def cost_of_a_mark(python: str, place: Path) -> float:
 
 
 def command(python: str, job: str, data: Path, steps: int) -> list[str]:
-    """The job, timed; its ranks by torch's launcher."""
-    words = [python, str(SCRIPT), "--timed", python]
-    if job == "torchrun":
-        words += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    return [*words, str(SCRIPT), job, str(data), str(steps)]
+    """The job; its ranks by torch's launcher."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"] if job == "torchrun" else []
+    return [python, *launcher, str(SCRIPT), job, str(data), str(steps)]
 
 
-def run(words: list[str], environment: dict[str, str]) -> dict[str, float]:
+def run(words: list[str], environment: dict[str, str]) -> dict[str, Any]:
     """The measurements that a job printed. Raises: RuntimeError if it failed."""
     done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
-    found: dict[str, float] = {}
+    found: dict[str, Any] = {}
     for line in done.stdout.splitlines():
         if line.startswith("RESULT "):
             found |= json.loads(line.removeprefix("RESULT "))
-    if done.returncode or found.get("status", 1):
+    if done.returncode or found.get("status", 0) or not found:
         raise RuntimeError(f"{words[-3]} failed: {(done.stderr or done.stdout)[-800:]}")
     return found
 
 
-def marks_of_loop(folder: Path, job: str) -> int:
+def marks_of_loop(folder: Path) -> int:
     """Number of records of the loop's process (of rank 0 for several), without those at its begin and end."""
     processes = [read_process(path) for path in folder.glob("*.marks")]
     loops = [each for each in processes if each.loops and each.rank <= 0]
@@ -88,31 +88,21 @@ def measure(python: str, job: str, ways: dict[str, list[str]], pairs: int, steps
     environment |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
     environment |= {"PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
     runs: dict[str, list[dict[str, float]]] = {"alone": [], **{way: [] for way in ways}}
-    marks = 0
     with tempfile.TemporaryDirectory(prefix="recording-cost-") as name:
         data = Path(name) / "data.bin"
         data.write_bytes(os.urandom(64 * ITEM_BYTES))
         words = command(python, job, data, steps)
-        run(words, environment)  # fills the page cache
+        timed = [python, str(SCRIPT), "--timed", *words]
+        record = [sys.executable, "-m", "dxt_replay", "record", "-q", "-o"]
+        switched = run([*record, f"{name}/switched.capture", *ways["marks"], "--", *words, "switched"], environment)
+        marks = marks_of_loop(Path(name) / "switched.recording" / "profile") / (steps * (SWITCHED + 1))
         for number in range(pairs):
             order = list(runs)
             for way in order if number % 2 == 0 else order[::-1]:
-                place = Path(name) / f"{way}-{number}.capture"
-                recorder = [
-                    sys.executable,
-                    "-m",
-                    "dxt_replay",
-                    "record",
-                    "-q",
-                    "-o",
-                    str(place),
-                    *ways.get(way, []),
-                    "--",
-                ]
-                runs[way].append(run([*recorder, *words] if way in ways else words, environment))
-                if way == "marks":
-                    marks = marks_of_loop(place.with_suffix(".recording") / "profile", job)
-    return {"runs": runs, "marks": marks}
+                place = f"{name}/{way}-{number}.capture"
+                recorded = [*record, place, *ways[way], "--", *timed] if way in ways else timed
+                runs[way].append(run(recorded, environment))
+    return {"runs": runs, "marks": marks, "switched": switched}
 
 
 def extra(alone: list[float], recorded: list[float]) -> tuple[float, float]:
@@ -135,30 +125,31 @@ def ratio(alone: list[float], recorded: list[float]) -> str:
     return f"{middle:.3f}, {'seen' if seen else 'not seen'} in {spread}"
 
 
-def row(job: str, way: str, found: dict[str, Any], cost_ns: float) -> list[str]:
+def row(job: str, way: str, steps: int, found: dict[str, Any], cost_ns: float) -> list[str]:
     """A row of the table."""
-    alone, recorded = (list(found["runs"][name]) for name in ("alone", way))
+    alone, recorded = found["runs"]["alone"], found["runs"][way]
 
     def both(key: str) -> tuple[list[float], list[float]]:
         return [each[key] for each in alone], [each[key] for each in recorded]
 
-    def percent(key: str) -> str:
-        if not all(each[key] for each in alone):
+    def percent(one: list[float], other: list[float]) -> str:
+        if len(one) < 2 or not all(one):
             return "-"
-        middle, half = extra(*both(key))
+        middle, half = extra(one, other)
         return f"{middle:+.1f} ± {half:.1f}"
 
-    steps = alone[0]["steps"]
-    cpu = statistics.median(each["cpu_s"] for each in alone) / steps
-    each = found["marks"] / (steps * LOOPS)
-    expected = f"{each:.1f} x {cost_ns / 1000:.1f} us = {each * cost_ns / cpu / 1e7:.1f} %" if way == "marks" else "-"
+    off, on, marks = found["switched"]["off"], found["switched"]["on"], found["marks"]
+    cpu = statistics.median(off) / steps
+    own = [percent(off, on), f"{marks:.1f} x {cost_ns / 1000:.1f} us = {marks * cost_ns / cpu / 1e7:.2f} %"]
+    first = [job, way, f"{cpu * 1000:.2f} ms", *(own if way == "marks" else ["-", "-"])]
+    if not alone:
+        return [*first, *"-----"]
     memory = statistics.median(after - before for before, after in zip(*both("largest_mib"), strict=True))
-    loop, program = ratio(*both("wall_s")), ratio(*both("program_s"))
-    own = f"{cpu * 1000:.2f} ms"
-    return [job, way, own, percent("cpu_s"), expected, percent("workers_cpu_s"), loop, program, f"{memory:+.1f}"]
+    times = percent(*both("cpu_s")), percent(*both("workers_cpu_s"))
+    return [*first, *times, ratio(*both("wall_s")), ratio(*both("program_s")), f"{memory:+.1f}"]
 
 
-HEAD = ["job", "way", "a step", "thread, %", "marks", "workers, %", "loop", "program", "memory, MiB"]
+HEAD = ["job", "way", "a step", "switched, %", "marks", "thread, %", "workers, %", "loop", "program", "memory, MiB"]
 
 
 def has(python: str, package: str) -> bool:
@@ -171,12 +162,13 @@ def main(argv: list[str] | None = None) -> int:
     """Print the table, a row as it is measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", required=True, help="the Python that has the frameworks")
-    parser.add_argument("--pairs", type=int, default=10, help="runs of each kind, in turn (default 10)")
+    parser.add_argument("--pairs", type=int, default=10, help="runs of each kind, in turn (default 10; 0: switched)")
     parser.add_argument("--steps", type=int, default=300, help="steps of each loop (default 300)")
     parser.add_argument("--jobs", default=",".join(JOBS), help=f"of {', '.join(JOBS)}; default: all")
     parser.add_argument("--library", help="Darshan's library: its cost too")
     parser.add_argument("--strace", action="store_true", help="the cost of strace too")
     arguments = parser.parse_args(argv)
+    steps = arguments.steps // PASSES * PASSES
     ways = {"marks": ["--with", "marks"]}
     if arguments.library:
         ways["darshan"] = ["--library", arguments.library]
@@ -190,9 +182,9 @@ def main(argv: list[str] | None = None) -> int:
         if not has(arguments.python, NEEDS.get(job, "torch")):
             print(f"| {job} | left out: {arguments.python} has no {NEEDS.get(job, 'torch')} |", flush=True)
             continue
-        found = measure(arguments.python, job, ways, arguments.pairs, arguments.steps)
+        found = measure(arguments.python, job, ways, arguments.pairs, steps)
         for way in ways:
-            print("|", " | ".join(row(job, way, found, cost_ns)), "|", flush=True)
+            print("|", " | ".join(row(job, way, steps, found, cost_ns)), "|", flush=True)
     return 0
 
 

@@ -2,7 +2,8 @@
 
 Prints one JSON line: wall time of the loop, processor time of its thread (Keras: of its process, since other threads
 fetch there) and of the workers, steps. With `--timed COMMAND...` it runs a command and prints its wall time and the
-memory of its largest process. Needs the frameworks of the job, and no other package.
+memory of its largest process. With `JOB DATA STEPS switched`, under `dxt-replay record`, it switches the marks off and
+on again from loop to loop. Needs the frameworks of the job, and no other package.
 """
 
 import gc
@@ -146,14 +147,14 @@ def jax_job(path, steps, grain=False):
 
     keys = jax.random.split(jax.random.key(0), 3)
     sizes = (WIDTH, 256, 256, 10)
-    weights = [jax.random.normal(key, size) * 0.03 for key, size in zip(keys, itertools.pairwise(sizes), strict=False)]
+    weights = [jax.random.normal(key, size) * 0.03 for key, size in zip(keys, itertools.pairwise(sizes), strict=True)]
 
     def loss(weights, x, y):
         for each in weights[:-1]:
             x = jax.nn.relu(x @ each)
         return -jnp.mean(jax.nn.log_softmax(x @ weights[-1])[jnp.arange(BATCH), y])
 
-    train = jax.jit(lambda w, x, y: [a - 1e-3 * b for a, b in zip(w, jax.grad(loss)(w, x, y), strict=False)])
+    train = jax.jit(lambda w, x, y: [a - 1e-3 * b for a, b in zip(w, jax.grad(loss)(w, x, y), strict=True)])
     data, step = Files(path, steps * BATCH), nullcontext
     if grain:
         import grain.python as g
@@ -162,7 +163,7 @@ def jax_job(path, steps, grain=False):
         batches = g.DataLoader(data_source=data, sampler=order, operations=[g.Batch(BATCH)], worker_count=0)
     else:
         items = (range(i, i + BATCH) for i in range(0, steps * BATCH, BATCH))
-        batches = ([np.stack(parts) for parts in zip(*(data[i] for i in each), strict=False)] for each in items)
+        batches = ([np.stack(parts) for parts in zip(*(data[i] for i in each), strict=True)] for each in items)
         if os.environ.get("DXT_RECORDING_PROFILE"):  # such a loop hides its batches, so it has the line itself
             import dxt_replay_marks
 
@@ -197,6 +198,10 @@ NEEDS = {"lightning": "lightning", "hf": "transformers", "keras": "tensorflow", 
 """Package of each job; PyTorch of the others."""
 
 
+SWITCHED = 12
+"""Loops without marks, and as many with them."""
+
+
 def measured(name, path, steps):
     """Run a job, and return what its loops took: the least of each."""
     loops = [_measured_loop(name, path, steps) for _ in range(LOOPS)]
@@ -218,6 +223,20 @@ def _measured_loop(name, path, steps):
     return {"wall_s": wall, "cpu_s": cpu, "workers_cpu_s": workers}
 
 
+def switched(name, path, steps):
+    """Processor time of loops without marks and with them, in turn in one process."""
+    _measured_loop(name, path, steps)
+    import dxt_replay_marks as marks
+
+    folder, off, on = marks._folder, [], []
+    for number in range(2 * SWITCHED):
+        marked = number % 4 in (1, 2)  # off, on, on, off
+        marks._folder = folder if marked else ""
+        (on if marked else off).append(_measured_loop(name, path, steps)["cpu_s"])
+    marks._folder = folder
+    return {"off": off, "on": on}
+
+
 def timed(command):
     """Run a command, and return its wall time and the memory of its largest process."""
     began = time.monotonic()
@@ -230,6 +249,6 @@ if __name__ == "__main__":
     if sys.argv[1] == "--timed":
         print("RESULT", json.dumps(timed(sys.argv[2:])), flush=True)
     else:
-        found = measured(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+        found = (switched if sys.argv[4:] else measured)(sys.argv[1], sys.argv[2], int(sys.argv[3]))
         if os.environ.get("RANK", "0") == "0":
             print("RESULT", json.dumps(found), flush=True)

@@ -64,7 +64,7 @@ class ProfilesAlone:
     def place(self, profiles: Sequence[tuple[Path, ...]]) -> ProfileRanks:
         """As of `Recording`. Raises: AlignmentError if one of several profiles has no date."""
         found = ProfilesByRank()
-        unnumbered: set[frozenset[int]] = set()
+        unnumbered: list[frozenset[int]] = []
         begins = []
         for files in profiles:
             profile = read_profile(files)
@@ -76,9 +76,11 @@ class ProfilesAlone:
                 )
             number = own_number(profile)
             number = rank_in_path(files[0], MAX_RANKS) if number is None else number
-            if number is None:
-                unnumbered.add(_pids(profile))
-            # Profiles that say no rank are of one process, where they say that, or of nobody knows which.
+            pids = _pids(profile)
+            # Profiles that say no rank are of one process, where they say that, or of nobody knows which. Marks have
+            # those of the workers too.
+            if number is None and not any(pids & other for other in unnumbered):
+                unnumbered.append(pids)
             several = len(unnumbered) > 1 or frozenset() in unnumbered or (unnumbered and number is not None)
             if len(profiles) > 1 and several:
                 raise ProfileError(f"no rank was found for the profile {files[0]}: name its folder rank0, rank1 ...")
