@@ -507,8 +507,7 @@ def recording(
             for batch in loader:
                 train(batch)
 
-    Under `dxt-replay record`, which marks every job, only `step()` and its like add something; there the marks go to the
-    recording.
+    Under `dxt-replay record`, which marks every job, only `step()` and its like add something.
     `rank`: by default from torch.distributed or the launcher. `steps`: number of steps after which it stops.
     `profile_steps`: number of steps that the framework's profiler records too, which shows kernels, operators and
     tf.data's threads, and makes these steps slower. Both count the steps of `step()` or of a framework's callback.
