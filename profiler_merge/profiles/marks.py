@@ -46,7 +46,6 @@ _WORKERS, _OWN = (f"enumerate(DataLoader)#_{kind}ProcessingDataLoaderIter.__next
 _OWN = _OWN.replace("SingleProcessing", "SingleProcess")
 _TEXTS = (
     "step", _WORKERS, _OWN, "fetch", "evaluation", "checkpoint", "restore", BACKGROUND_SAVE, BACKGROUND_WAIT, "compute",
-    "gpu compute",
 )  # fmt: skip
 """Names of spans. Batches of a DataLoader have the names that PyTorch's profiler gives them."""
 
@@ -220,6 +219,8 @@ def training_loop(process: ProcessMarks) -> Loop:
     begins, ends = np.append(takes, asks), np.append(taken, had)
     order = np.argsort(begins, kind="stable")
     begins, ends = begins[order], ends[order]
+    if not len(begins):
+        begins, ends = _between_steps(rows)
     group = np.where(rows["kind"][begins] == made.TAKE, rows["group"][begins], 0).astype(np.int64)
     workers_of = dict(zip(passes[:, 0].tolist(), passes[:, 2].tolist(), strict=True))
     begin, end = rows["t"][begins], rows["t"][ends]
@@ -252,6 +253,16 @@ def training_loop(process: ProcessMarks) -> Loop:
         evaluations=evaluations,
         told=told,
     )
+
+
+def _between_steps(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Places from the end of each marked step to the begin of the next one: the loop fetches there, where it hides its
+    batches and has neither an evaluation nor the begin of an epoch between the two."""
+    marked, done = _pairs(rows, made.STEP, made.STEP_END)
+    begins, ends = done[:-1], marked[1:]
+    other = np.cumsum(np.isin(rows["kind"], (made.EVALUATION, made.EPOCH)))
+    plain = other[ends] == other[begins] if len(begins) else np.zeros(0, dtype=bool)
+    return begins[plain], ends[plain]
 
 
 def _untrained(rows: np.ndarray, group: np.ndarray, of_optimizer: np.ndarray) -> np.ndarray:
@@ -310,7 +321,7 @@ def _steps(rows: np.ndarray, begins: np.ndarray, ends: np.ndarray, training: np.
         before = np.searchsorted(first, marked) - 1
         has = before >= 0
         previous = np.append(-1, done[:-1])
-        has[has] &= first[before[has]] > previous[has]
+        has[has] &= first[before[has]] >= previous[has]
         begin[has] = rows["t"][first[before[has]]]
         return np.stack([begin, end], axis=1)
     bounds = np.flatnonzero(np.isin(rows["kind"], _BOUNDS))
@@ -341,7 +352,7 @@ def _steps(rows: np.ndarray, begins: np.ndarray, ends: np.ndarray, training: np.
 
 def marked_spans(marks: RankMarks) -> SpanColumns:
     """The spans of a rank in CLOCK_REALTIME: steps, waits for batches, evaluations, checkpoints, restores, and, as
-    compute, the time of the steps outside of all these; where the device was timed, that time as `gpu compute`."""
+    compute, the time of the steps outside of all these. Times of a device are not read yet."""
     loop = training_loop(marks.own)
     rows, numbers = marks.own.rows, np.arange(len(loop.steps), dtype=np.int32)
     steps = _part(STEP, loop.steps[:, 0], loop.steps[:, 1], loop.thread, 0)
