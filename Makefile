@@ -56,6 +56,12 @@ test-faults:  ## run every command with failing or hanging calls, full disks, li
 test-workloads:  ## generate, stage, replay and compare all shipped workloads at a small scale
 	$(PYTHON) -m pytest tests/replay/interface/test_shipped_workloads.py
 
+same:  ## compare what every command answers about recorded jobs with what is frozen; needs strace; SAME="--jobs strace --command 'summary*'"
+	$(PYTHON) -m tests.same $(SAME)
+
+same-freeze:  ## freeze these answers anew, after a change that is meant
+	$(PYTHON) -m tests.same --freeze $(SAME)
+
 lint:  ## run ruff and mypy
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
@@ -127,4 +133,8 @@ clean:  ## remove the files that a build leaves
 	rm -rf build dist docs/_build *.egg-info
 	find profiler_merge replay \( -name '*.so' -o -name '*.c' \) -delete
 
+<<<<<<< HEAD
 .PHONY: help install build wheels sdist test-sdist schemas pictures words docs linkcheck man test test-fast test-mpi test-browser test-slow test-faults test-workloads lint size bench bench-prediction bench-agreement bench-pipelines bench-noise bench-scale bench-file-systems bench-history figures mutations survey-logs fuzz demo clean
+=======
+.PHONY: help install build wheels sdist test-sdist schemas pictures words docs linkcheck man test test-fast test-mpi test-browser test-slow test-faults test-workloads same same-freeze lint bench bench-prediction bench-agreement bench-pipelines bench-noise bench-scale bench-file-systems bench-history figures mutations survey-logs fuzz demo clean
+>>>>>>> guard

@@ -80,6 +80,7 @@ GROUPS = {
         "replay/transform/test_real_captures.py",
         "replay/transform/test_rewrite.py::test_the_result_is_staged_replayed",
         "replay/verifying/test_other_writers.py",
+        "same",
         "traces/store/test_checks.py",
         "traces/store/test_index.py",
         "traces/workers",

@@ -120,6 +120,9 @@ COMMANDS: Mapping[str, str] = {
 OF_GENERATED = ("merge", "summary", "simulate nvme", "summary --show dependencies", "transform ranks")
 """The commands that a generated capture takes; `merge` made it."""
 
+FIRST = ("summary", "stage")
+"""The commands that others need."""
+
 THROUGH_LIBRARIES = {"mpiio": ["--api", "posix"], "torch_hdf5": ["--api", "posix"]}
 """Where MPI's or HDF5's library would make calls of its own, which differ by its release."""
 
@@ -154,7 +157,10 @@ def column(values: list[Any]) -> Any:
 
 
 def columns(table: pa.Table) -> Answer:
-    return {"rows": table.num_rows, **{name: column(table[name].to_pylist()) for name in table.column_names}}
+    """Of each column that is not null throughout."""
+    named = ((name, table[name]) for name in table.column_names)
+    found = {name: column(each.to_pylist()) for name, each in named if each.null_count < len(each)}
+    return {"rows": table.num_rows, **found}
 
 
 def by_rank(table: pa.Table, order: Sequence[str]) -> Answer:
@@ -245,14 +251,19 @@ class Job:
         places["KEY"].write_bytes(b"key of the guard")
         if fnmatchcase("merge", wanted):
             yield "merge", made
+        totals: Answer = {}
         generated = JOBS[self._name][0] == "generate"
         for name, line in COMMANDS.items():
             needed = fnmatchcase(name, wanted) and (not generated or name in OF_GENERATED)
-            if not needed and (name != "stage" or generated):
+            if not needed and (name not in FIRST or generated):
                 continue
             words = [str(places.get(word, word.replace("OUT", str(self._out)))) for word in line.split()]
-            said = self._traced(words) if name == "run none" else self._said(words)
-            answer = self._answer(name, said, Path(words[words.index("-o") + 1]) if "-o" in words else None)
+            found = self._traced(words) if name == "run none" else self._said(words)
+            answer = self._answer(name, found, Path(words[words.index("-o") + 1]) if "-o" in words else None)
+            if name == "summary":
+                totals = answer["said"]
+            elif name.startswith("summary --"):  # each table comes with the totals
+                answer["said"] = {key: each for key, each in answer["said"].items() if totals.get(key) != each}
             if needed:
                 yield name, answer
             for path in self._scratch.glob("out*"):
@@ -264,7 +275,7 @@ class Job:
         with redirect_stdout(out), redirect_stderr(err):
             status = main([*words, "--json"])
         printed, complaints = (stream.buffer.getvalue().decode() for stream in (out, err))
-        return said(status, printed, complaints)
+        return as_said(status, printed, complaints)
 
     def _traced(self, words: list[str]) -> Answer:
         """Run a replay under strace, as a process of its own."""
@@ -276,7 +287,7 @@ class Job:
         done = subprocess.run(
             program, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": PYTHON_PATH}
         )
-        answer = said(done.returncode, done.stdout, done.stderr)
+        answer = as_said(done.returncode, done.stdout, done.stderr)
         return {**answer, "calls": calls(logs, self._scratch)} if shutil.which("strace") else answer
 
     def _answer(self, name: str, answer: Answer, out: Path | None) -> Answer:
@@ -322,7 +333,7 @@ class Job:
         return value.replace(str(self._scratch), "SCRATCH") if isinstance(value, str) else value
 
 
-def said(status: int, printed: str, complaints: str) -> Answer:
+def as_said(status: int, printed: str, complaints: str) -> Answer:
     lines = [line for line in complaints.splitlines() if line.startswith("dxt-replay: warning")]
     return {"status": status, "said": json.loads(printed or "null"), "warnings": lines}
 
