@@ -133,5 +133,4 @@ clean:  ## remove the files that a build leaves
 	rm -rf build dist docs/_build *.egg-info
 	find profiler_merge replay \( -name '*.so' -o -name '*.c' \) -delete
 
-.PHONY: help install build wheels sdist test-sdist schemas pictures words docs linkcheck man test test-fast test-mpi test-browser test-slow test-faults test-workloads lint size bench bench-prediction bench-agreement bench-pipelines bench-noise bench-scale bench-file-systems bench-history figures mutations survey-logs fuzz demo clean
-.PHONY: help install build wheels sdist test-sdist schemas pictures words docs linkcheck man test test-fast test-mpi test-browser test-slow test-faults test-workloads same same-freeze lint bench bench-prediction bench-agreement bench-pipelines bench-noise bench-scale bench-file-systems bench-history figures mutations survey-logs fuzz demo clean
+.PHONY: help install build wheels sdist test-sdist schemas pictures words docs linkcheck man test test-fast test-mpi test-browser test-slow test-faults test-workloads same same-freeze lint size bench bench-prediction bench-agreement bench-pipelines bench-noise bench-scale bench-file-systems bench-history figures mutations survey-logs fuzz demo clean
