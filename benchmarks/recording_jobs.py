@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Small training loops for `recording_cost`, which know nothing of dxt-replay: `python recording_jobs.py JOB [STEPS]`.
 
 Prints one JSON line: wall time of the loop, processor time of its thread (Keras: of its process, since other threads
