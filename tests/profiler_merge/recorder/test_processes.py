@@ -68,14 +68,23 @@ def test_who_still_lives_is_named_and_counted(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_signal_ends_the_wait() -> None:
-    with adopted() as family:
-        subprocess.run(["sh", "-c", "sleep 60 & exit 0"], check=True)
-        begin = time.monotonic()
-        os.kill(os.getpid(), signal.SIGINT)
-        (pid,) = family.wait(lambda pids: None)
-        assert time.monotonic() - begin < 5
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+    """In a process of its own: the signal would end this one if the wait did not take it."""
+    program = """
+import os, signal, subprocess, time
+from dxt_replay.profiler_merge.recorder.foreground import signals_held
+from dxt_replay.profiler_merge.recorder.processes import adopted
+with signals_held(), adopted() as family:
+    subprocess.run(["sh", "-c", "sleep 60 & exit 0"], check=True)
+    begin = time.monotonic()
+    os.kill(os.getpid(), signal.SIGINT)
+    (pid,) = family.wait(lambda pids: None)
+    print(time.monotonic() - begin < 5)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    signal.sigtimedwait([signal.SIGINT], 0)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout == "True\n", done.stderr
 
 
 def test_processes_of_others_are_let_alone() -> None:

@@ -150,7 +150,7 @@ def test_what_is_not_given_has_its_default() -> None:
 
 def test_parameters_of_a_command_become_keywords() -> None:
     @click.command()
-    @family_options(making.MergeChoices, "reconstruct", "extend", "profiles")
+    @family_options(making.MergeChoices, "reconstruct", "profiles")
     @family_options(choices.RegressChoices, "threshold_pct")
     @click.option("--other")
     def command(**given: Any) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def test_parameters_of_a_command_become_keywords() -> None:
 
     found = command.main(["--no-reconstruct", "--profile", "a", "--threshold", "3"], standalone_mode=False)
     assert found == {
-        "reconstruct": False, "extend": True, "profiles": (Path("a"),), "threshold_pct": 3.0, "other": None,
+        "reconstruct": False, "profiles": (Path("a"),), "threshold_pct": 3.0, "other": None,
     }  # fmt: skip
 
 
