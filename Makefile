@@ -67,6 +67,9 @@ lint:  ## run ruff and mypy
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
 
+size:  ## count lines, statements, modules, classes, records, words and options, beside the budgets of tests/budget.json
+	$(PYTHON) -m tests.size
+
 bench:  ## measure decoders and the issue loop as ratios to a peer; prints a table, writes benchmarks/results/*.json
 	$(PYTHON) -m benchmarks.run_all
 
@@ -79,8 +82,8 @@ bench-agreement:  ## compare simulate with run on calibrated targets; root, libf
 bench-pipelines:  ## predict Keras, JAX and PyTorch jobs between fast and slow storage; root, libfuse3, Darshan (LIBRARY=), 2 hours
 	$(PYTHON) -m benchmarks.pipelines --simulate $(if $(LIBRARY),--library $(LIBRARY))
 
-bench-noise:  ## measure the noise of replays; with DARSHAN=/path/to/libdarshan.so also count their operations by Darshan
-	$(PYTHON) -m benchmarks.replay_noise $(if $(DARSHAN),--library $(DARSHAN)) $(if $(RECORDINGS),--recordings $(RECORDINGS))
+bench-noise:  ## measure the noise of replays
+	$(PYTHON) -m benchmarks.replay_noise $(if $(RECORDINGS),--recordings $(RECORDINGS))
 
 SCALE =
 bench-scale:  ## measure all commands at three sizes each, and with processes, MPI and Dask; half an hour, 5 GB of disk; SCALE="--size 0.1"
@@ -130,4 +133,4 @@ clean:  ## remove the files that a build leaves
 	rm -rf build dist docs/_build *.egg-info
 	find profiler_merge replay \( -name '*.so' -o -name '*.c' \) -delete
 
-.PHONY: help install build wheels sdist test-sdist schemas pictures words docs linkcheck man test test-fast test-mpi test-browser test-slow test-faults test-workloads same same-freeze lint bench bench-prediction bench-agreement bench-pipelines bench-noise bench-scale bench-file-systems bench-history figures mutations survey-logs fuzz demo clean
+.PHONY: help install build wheels sdist test-sdist schemas pictures words docs linkcheck man test test-fast test-mpi test-browser test-slow test-faults test-workloads same same-freeze lint size bench bench-prediction bench-agreement bench-pipelines bench-noise bench-scale bench-file-systems bench-history figures mutations survey-logs fuzz demo clean

@@ -62,7 +62,6 @@ setup(
             core("dxt_replay.traces._memoryview"),
             core("dxt_replay.traces.measures._passes"),
             core("dxt_replay.profiler_merge.darshan._overlap_lanes"),
-            core("dxt_replay.profiler_merge.export._row_text"),
             core("dxt_replay.profiler_merge.profiles.xplane._xplane"),
             core("dxt_replay.profiler_merge.recorder._page_faults"),
         ],

@@ -1,4 +1,4 @@
-"""A small PyTorch job that reads its input through mappings, or eagerly: token windows, shards of tensors, Arrow rows.
+"""A small PyTorch job that reads its input through mappings: token windows, shards of tensors, Arrow rows.
 
 It runs under an interpreter that has torch and what the input needs: safetensors for `tensors`, pyarrow or Hugging
 Face's datasets for `arrow`. What stands for an accelerator sleeps.
@@ -23,15 +23,13 @@ ROWS, ROW_BYTES, ROWS_IN_BATCH = 2048, 16 << 10, 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MappedTraining:
-    """What is trained and how it reads.
+    """What is trained.
 
     data: `tokens` (random windows of a mapped array, mapped anew for each batch, as nanoGPT does), `tensors` (a
     safetensors file a step), `arrow` (random rows of an Arrow file, by Hugging Face's datasets).
-    mapped: whether through a mapping, or by reads of the same bytes (for `tensors` and `arrow`: of whole files).
     """
 
     data: str = "tokens"
-    mapped: bool = True
     steps: int = 24
     batch: int = 8
     compute_ns: int = 20_000_000
@@ -87,27 +85,19 @@ def _tokens(training: MappedTraining, folder: Path) -> Callable[[int], Any]:
 
     def fetch(number: int) -> Any:
         places = rng.integers(0, TOKENS - WINDOW - 1, training.batch)
-        if training.mapped:
-            data = np.memmap(path, dtype=np.uint16, mode="r")
-            rows = [data[place : place + 1 + WINDOW].astype(np.int64) for place in places]
-        else:
-            with path.open("rb", buffering=0) as file:
-                rows = []
-                for place in places:
-                    file.seek(2 * int(place))
-                    rows.append(np.frombuffer(file.read(2 * WINDOW + 2), np.uint16).astype(np.int64))
+        data = np.memmap(path, dtype=np.uint16, mode="r")
+        rows = [data[place : place + 1 + WINDOW].astype(np.int64) for place in places]
         return torch.from_numpy(np.stack(rows)[:, :256]).float()
 
     return fetch
 
 
 def _tensors(training: MappedTraining, folder: Path) -> Callable[[int], Any]:
-    from safetensors.torch import load, load_file
+    from safetensors.torch import load_file
 
     def fetch(number: int) -> Any:
         path = folder / f"shard-{number % SHARDS:02d}.safetensors"
-        found = load_file(path) if training.mapped else load(path.read_bytes())
-        return sum(tensor.clone()[:256].float() for tensor in found.values())[None, :]
+        return sum(tensor.clone()[:256].float() for tensor in load_file(path).values())[None, :]
 
     return fetch
 
@@ -116,7 +106,7 @@ def _arrow(training: MappedTraining, folder: Path) -> Callable[[int], Any]:
     import numpy as np
     import torch
     from datasets import Dataset
-    from datasets.table import InMemoryTable, MemoryMappedTable
+    from datasets.table import MemoryMappedTable
 
     rng, path = np.random.default_rng(7), str(folder / "rows.arrow")
     data = None
@@ -124,8 +114,7 @@ def _arrow(training: MappedTraining, folder: Path) -> Callable[[int], Any]:
     def fetch(number: int) -> Any:
         nonlocal data
         if data is None:
-            table = MemoryMappedTable.from_file(path) if training.mapped else InMemoryTable.from_file(path)
-            data = Dataset(table, fingerprint="rows")
+            data = Dataset(MemoryMappedTable.from_file(path), fingerprint="rows")
         rows = [data[int(place)]["text"] for place in rng.integers(0, ROWS, training.batch)]
         return torch.stack([torch.frombuffer(bytearray(row), dtype=torch.uint8)[:256].float() for row in rows])
 

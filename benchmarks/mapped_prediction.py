@@ -1,8 +1,8 @@
-"""Does a recording of page faults predict mapped input on slower storage, and what eager reads would change?
+"""Does a recording of page faults predict mapped input on slower storage?
 
 `benchmarks.mapped_application` runs on fast storage under `record`, with its data dropped from the page cache before.
-Then it runs on slow storage, mapped and eagerly, which is the truth. There its capture is replayed with the pace
-`steps`, and the capture that `transform --mapped read` makes of it. Compared is the time of the training loop.
+Then it runs on slow storage, which is the truth. There its capture is replayed with the pace `steps`. Compared is the
+time of the training loop.
 
     python -m benchmarks.mapped_prediction --python VENV/bin/python [--with TRACER] [--only DATA ...]
         [--storage STORAGE ...] [--recorded-on STORAGE] [--repeat N] [--target DIR] [--json]
@@ -48,34 +48,32 @@ class _Jobs:
         self.files, self.twin = folder / "data", folder / "twin"
         for place in (self.files, self.twin):
             place.mkdir()
-        self._train(self.files, mapped=True, write=True)
+        self._train(self.files, write=True)
         drop(self.files)
-        self.captures = {True: folder / "mapped.capture", False: folder / "eager.capture"}
-        output, tracer = str(self.captures[True]), arguments.tracer
+        self.capture = str(folder / "mapped.capture")
         with slow(arguments.recorded_on, self.files) as (files, procs):
-            command = self._command(files, mapped=True)
-            run_command("record", "--with", tracer, "-o", output, "--", *command, procs=procs)
-        run_command("transform", output, "--mapped", "read", "-o", str(self.captures[False]))
+            command = self._command(files)
+            run_command("record", "--with", arguments.tracer, "-o", self.capture, "--", *command, procs=procs)
 
-    def _command(self, files: Path, *, mapped: bool, write: bool = False) -> list[str]:
+    def _command(self, files: Path, *, write: bool = False) -> list[str]:
         config = self._folder / "config.json"
-        training = asdict(MappedTraining(data=self._data, mapped=mapped))
+        training = asdict(MappedTraining(data=self._data))
         chosen = {"training": training, "folder": str(files), "output": str(self._folder / "output"), "write": write}
         config.write_text(json.dumps(chosen), encoding="utf-8")
         return [self._arguments.python, "-W", "ignore", "-m", "benchmarks.mapped_application", str(config)]
 
-    def _train(self, files: Path, procs: Path | None = None, *, mapped: bool, write: bool = False) -> str:
-        return run_in(self._command(files, mapped=mapped, write=write), procs)
+    def _train(self, files: Path, procs: Path | None = None, *, write: bool = False) -> str:
+        return run_in(self._command(files, write=write), procs)
 
-    def truth(self, storage: str, *, mapped: bool) -> float:
+    def truth(self, storage: str) -> float:
         """Train on cold data on this storage; seconds of the training loop."""
         drop(self.files)
         with slow(storage, self.files) as (files, procs):
-            return float(self._train(files, procs, mapped=mapped).split()[-1])
+            return float(self._train(files, procs).split()[-1])
 
-    def replay(self, storage: str, *, mapped: bool) -> float:
+    def replay(self, storage: str) -> float:
         """Replay on a cold twin on this storage; seconds from the first step's begin to the last one's end."""
-        capture, output = str(self.captures[mapped]), self._folder / "replay.capture"
+        capture, output = self.capture, self._folder / "replay.capture"
         run_command("stage", capture, "--target", str(self.twin))
         drop(self.twin)
         with slow(storage, self.twin) as (twin, procs):
@@ -110,19 +108,17 @@ def drop(folder: Path) -> None:
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Per application and storage: true and predicted seconds, mapped and eager, with medians."""
+    """Per application and storage: true and predicted seconds."""
     rows: list[dict[str, Any]] = []
     for data in arguments.only or DATA:
         with tempfile.TemporaryDirectory(prefix="dxt-replay-mapped-", dir=arguments.target) as scratch:
             jobs = _Jobs(data, arguments, Path(scratch))
             for storage in arguments.storage:
-                found: dict[str, list[float]] = {}
+                found: dict[str, list[float]] = {"truth_s": [], "replayed_s": []}
                 for _ in range(arguments.repeat):
-                    for mapped, name in ((True, "mapped"), (False, "eager")):
-                        found.setdefault(f"{name}_truth_s", []).append(jobs.truth(storage, mapped=mapped))
-                        found.setdefault(f"{name}_replayed_s", []).append(jobs.replay(storage, mapped=mapped))
-                middle = {name: statistics.median(values) for name, values in found.items()}
-                error = 100.0 * (middle["mapped_replayed_s"] / middle["mapped_truth_s"] - 1.0)
+                    found["truth_s"].append(jobs.truth(storage))
+                    found["replayed_s"].append(jobs.replay(storage))
+                error = 100.0 * (statistics.median(found["replayed_s"]) / statistics.median(found["truth_s"]) - 1.0)
                 rows.append({"data": data, "storage": storage, **found, "error_pct": error})
                 print(line(rows[-1]), file=sys.stderr, flush=True)
     return {"rows": rows, "worst_error_pct": max(abs(row["error_pct"]) for row in rows), "required_pct": LIMIT_PCT}

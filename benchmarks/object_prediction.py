@@ -34,7 +34,7 @@ from benchmarks.slowed_storage import run_command, run_in
 from dxt_replay.traces.store.reader import open_capture
 from tests.object_servers import Nginx, nginx
 
-JOBS = ("s3fs_files", "boto3_records", "obstore_threads", "webdataset_http", "safetensors_ranges")
+JOBS = ("s3fs_files", "boto3_records", "safetensors_ranges")
 METHODS = {"read": "GET", "stat": "HEAD"}
 LIMIT_PCT = 10.0
 """Largest error of the predicted time, per cent."""

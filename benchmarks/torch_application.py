@@ -56,21 +56,17 @@ class TorchTraining:
 
 
 def train(training: TorchTraining, folder: Path, output: Path) -> float:
-    """Train on the data set in `folder`, with a trace and checkpoints in `output`; seconds of the training loop."""
+    """Train on the data set in `folder`, with marks and checkpoints in `output`; seconds of the training loop."""
     import torch
-    from torch.profiler import profile, record_function, schedule, tensorboard_trace_handler
 
-    from dxt_replay.profiler_merge.anchor import anchor
+    from dxt_replay.profiler_merge.recording import recording
 
     torch.set_num_threads(1)
     loader = _loader(training, folder)
     model = torch.nn.Linear(256, 16)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    trace = tensorboard_trace_handler(str(output / "profile" / "rank0"), use_gzip=True)
     number = 0
-    with profile(schedule=schedule(wait=0, warmup=0, active=1_000_000), on_trace_ready=trace) as profiler:
-        for _ in range(3):
-            anchor(directory=output)
+    with recording(output / "profile"):
         begun = time.monotonic_ns()
         for _ in range(training.epochs):
             for batch in loader:
@@ -80,12 +76,8 @@ def train(training: TorchTraining, folder: Path, output: Path) -> float:
                 time.sleep(training.compute_ns / 1e9)
                 number += 1
                 if number % training.checkpoint_every == 0:
-                    with record_function("checkpoint"):
-                        torch.save(model.state_dict(), output / "last.pt")
-                profiler.step()
+                    torch.save(model.state_dict(), output / "last.pt")
         ended = time.monotonic_ns()
-        for _ in range(3):
-            anchor(directory=output)
     return (ended - begun) / 1e9
 
 

@@ -4,7 +4,7 @@
 - tables: the columns of the tables (`analysis/tables.py`) and the keys of the JSON Schemas (`dxt_replay/schemas`)
 - dlio: the keys of a description, their values and defaults
 - python: signature and docstring of each public name
-- glossary: the words of `dxt-replay glossary`
+- glossary: the words of the output and the options (`show/glossary.py`)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import click
 import dxt_replay
 from dxt_replay.profiler_merge.analysis.tables import COLUMNS, GROUPS, TABLES
 from dxt_replay.replay.commands.main import COMMANDS, cli
-from dxt_replay.replay.show.glossary import explained
+from dxt_replay.replay.show.glossary import WORDS
 from dxt_replay.traces.text import unit_of
 from dxt_replay.workloads.keys import KEYS, NOT_FOLLOWED, SPELLINGS
 
@@ -118,7 +118,7 @@ def _signature(name: str, value: Callable[..., Any]) -> str:
 
 def glossary() -> Iterator[str]:
     """A list of words, each with its meaning."""
-    return (f"- **{word}**: {meaning}" for word, meaning in explained(""))
+    return (f"- **{word}**: {meaning}" for word, meaning in WORDS.items())
 
 
 def _row(*cells: str) -> str:

@@ -22,9 +22,9 @@ import pyarrow as pa
 from dxt_replay.profiler_merge.clocks.alignment import parse_method
 from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks, map_profiles
 from dxt_replay.profiler_merge.counted_times import TRACEABLE, counted_times, past_trace
+from dxt_replay.profiler_merge.darshan.job_groups import ProcessFacts
 from dxt_replay.profiler_merge.darshan.job_logs import numbered, open_job, process_id, process_ids
 from dxt_replay.profiler_merge.darshan.rank_segments import ranks_in_order
-from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
 from dxt_replay.profiler_merge.file_notes import KnownFiles
 from dxt_replay.profiler_merge.file_table import FileTable, moved_bytes
 from dxt_replay.profiler_merge.gaps import gap_warnings, refuse_rubbish
@@ -35,13 +35,13 @@ from dxt_replay.profiler_merge.log_writing import log_writing
 from dxt_replay.profiler_merge.mapped_reads import mapped_reads
 from dxt_replay.profiler_merge.merge_options import MergeOptions
 from dxt_replay.profiler_merge.piece_merge import MergedPiece, PieceMerge, let_go, opened
+from dxt_replay.profiler_merge.process_accounts import unaccounted
 from dxt_replay.profiler_merge.process_rows import RowTotals
-from dxt_replay.profiler_merge.profiles.more_spans import ProcessIds
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
-from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, AllSpans, Finished, WrittenRanks
+from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, AllSpans, Finished, ProcessIds, WrittenRanks
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.file_rows import STANDARD_STREAMS
-from dxt_replay.traces.recorder_files import is_request_log
+from dxt_replay.traces.recorder_files import is_recorder_file, is_request_log
 from dxt_replay.traces.schema import Job
 from dxt_replay.traces.store.renumber import RenumberedParts, renumber
 from dxt_replay.traces.store.writer import create_capture
@@ -64,7 +64,8 @@ class DarshanRecording:
     def __init__(self, files: Sequence[Path], options: MergeOptions) -> None:
         self._options = options
         self._method = parse_method(options.align)
-        self._job = open_job(files, skip_damaged=options.skip_damaged)
+        self._job = open_job(files)
+        self._unaccounted = unaccounted(files)
         self._exports: Collection[str] = ()
         self._left_out: list[str] = []
         self.loops: Mapping[int, SpanColumns] = {}
@@ -86,7 +87,7 @@ class DarshanRecording:
 
     @property
     def warnings(self) -> list[str]:
-        """As of `Recording`, including damage skipped so far."""
+        """As of `Recording`, including the damage found so far."""
         return [*self._job.log_warnings(), *self._left_out, *self._job.warnings]
 
     @property
@@ -114,9 +115,8 @@ class DarshanRecording:
             self._job,
             gather=bool(profiles) and not self._in_order(),
             offset_ns=seconds_to_ns(self._method) if isinstance(self._method, float) else 0,
-            skip_damaged=self._options.skip_damaged,
         )
-        self._exports = () if self._options.keep_profiler_files else frozenset(found.exports)
+        self._exports = frozenset(found.exports)
         if not found.numbers:
             return found
         self._job, new = numbered(self._job, found.numbers)
@@ -150,14 +150,25 @@ class DarshanRecording:
                 try:
                     return self._merged(replace(setting, traced=traced), job, spans, workers)
                 except LogError:  # a wrong guess of the pieces, or damage: reading the whole log shows which
-                    create_capture(folder)
-                    spans.forget()
-                    self._begin(left_out)
-            return self._merged(
-                replace(setting, gather=not self._in_order()), whole_job(self._job, spans.own_ranks), spans, ALONE
-            )
+                    self._begin_again(folder, spans, left_out)
+            whole = whole_job(self._job, spans.own_ranks)
+            setting = replace(setting, gather=not self._in_order())
+            known = self._job.damage
+            written = self._merged(setting, whole, spans, ALONE)
+            if self._job.damage != known:
+                # The operations behind a damaged segment were taken for traced ones: they are to be rebuilt.
+                self._begin_again(folder, spans, left_out)
+                written = self._merged(setting, whole, spans, ALONE)
+            return written
         finally:
             let_go()
+
+    def _begin_again(self, folder: Path, spans: AllSpans, left_out: frozenset[int]) -> None:
+        """Drop all rows written so far, and the counters read."""
+        let_go()
+        create_capture(folder)
+        spans.forget()
+        self._begin(left_out)
 
     def _begin(self, left_out: frozenset[int]) -> KnownFiles:
         """Forget the ranks merged so far. Returns the files in the counters."""
@@ -171,21 +182,25 @@ class DarshanRecording:
         logs = [process.log for process in self._job.processes]
         self._made.rebuilt.finish({str(log.path): log.names for log in logs})
         files, coverage = self._table.finish([process.rank for process in self._job.processes])
-        if self._options.skip_damaged:
+        if self._job.damage:
             refuse_rubbish(self._job, coverage, files)
         traced = written.stored - self._made.reconstructed
         counted = self._counted_times(traced)
         unseen = all_unseen(watched([log.path for log in logs]), mapped_files(files))
         placed = {pid for process in self._job.processes if (pid := process_id(process)) is not None}
         unseen = self._mapped.still_unseen(unseen, placed - self._made.mapped_left_out)
-        unseen += past_trace(counted, posix_bytes=moved_bytes(files, "posix_bytes_"))
+        unseen += (*past_trace(counted, posix_bytes=moved_bytes(files, "posix_bytes_")), *self._unaccounted)
         hdf5 = hdf5_facts(logs, files, inspect=self._options.inspect, maps=self._options.inspect_maps)
         threads = self._made.threads_known
         moved = moved_bytes(files, "posix_bytes_", "stdio_bytes_")
+        coverage = with_unseen(*with_mapped(coverage, moved, self._made.mapped_bytes), unseen)
+        if any(log.damage.keys() & {"POSIX", "STDIO"} for log in logs):
+            # Counters are missing, so the trace may hold less than its share of the others.
+            coverage = replace(coverage, bytes=None, operations=None, ranks={}, without_streams=None)
         return Finished(
             files=files,
             hdf5=hdf5.table,
-            coverage=with_unseen(*with_mapped(coverage, moved, self._made.mapped_bytes), unseen),
+            coverage=coverage,
             lanes="pthread_id" if threads and all(threads) else "overlap",
             warnings=[
                 *self._table.offset_warnings(files["path"].to_pylist()),
@@ -204,14 +219,10 @@ class DarshanRecording:
         )
 
     def _in_order(self) -> bool:
-        """Whether the logs can be read one rank after the other. For a damaged log the answer is yes: its reader
-        reports the damage."""
-        if self._job.nprocs == 1 and not self._options.skip_damaged:
-            return True
-        try:
-            return all(ranks_in_order(process.log) for process in self._job.processes if process.rank is None)
-        except DamagedLogError:
-            return True
+        """Whether the logs can be read one rank after the other."""
+        return self._job.nprocs == 1 or all(
+            ranks_in_order(process.log) for process in self._job.processes if process.rank is None
+        )
 
     def _records_left_out(self) -> frozenset[int]:
         """The files that a glob matches, those that the profiler wrote, and the standard streams.
@@ -221,10 +232,20 @@ class DarshanRecording:
         exported = {record: path for record, path in named if is_export(path, self._exports)}
         self._left_out = exports_warnings(exported.values())
         globs = self._options.exclude
+        # The anchors in the marks of a killed process are counted and not traced.
+        killed = {
+            record
+            for process in self._job.processes
+            for record, path in process.log.names.items()
+            if ProcessFacts(process.log).is_killed and is_recorder_file(shown(path))
+        }
         matched = (
             record
             for record, path in named
-            if path in STANDARD_STREAMS or is_request_log(path) or any(fnmatchcase(path, glob) for glob in globs)
+            if record in killed
+            or path in STANDARD_STREAMS
+            or is_request_log(path)
+            or any(fnmatchcase(path, glob) for glob in globs)
         )
         return frozenset((*exported, *matched))
 
@@ -252,7 +273,7 @@ class DarshanRecording:
             self._renumbered.append(RenumberedParts(parts=found.written.parts, numbers=changed))
         self._made.add(found.made)
         for process in self._job.processes:
-            for text in found.log_warnings.get(str(process.log.path), ()):
+            for text in found.log_notes.get(str(process.log.path), ()):
                 process.log.add_warning(text)
 
     def _counted_times(self, traced: int) -> dict[str, dict[str, Any]]:

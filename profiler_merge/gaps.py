@@ -18,7 +18,7 @@ MOST_TRACED = 2.0
 
 
 def refuse_rubbish(job: JobLogs, coverage: Coverage, files: pa.Table) -> None:
-    """Raises: LogError if the rest of a damaged trace contradicts the counters, in total or for one of `files`."""
+    """Raises: LogError if what is left of a damaged log contradicts its counters, in total or for one of `files`."""
     most = max(coverage.bytes or 0.0, coverage.operations or 0.0)
     of_file = pc.max(files["coverage"]).as_py() or 0.0
     if max(most, of_file) <= MOST_TRACED:
@@ -39,18 +39,19 @@ def gap_warnings(
     """Warnings about operations that are rebuilt or missing. `traced`: number of operations in the trace."""
     warnings = []
     if rows.left_out:
-        ((path, most),) = rows.left_out.most_common(1)
+        ((path, _),) = rows.left_out.most_common(1)
         others = f" and {len(rows.left_out) - 1} more files" if len(rows.left_out) > 1 else ""
         warnings.append(
             f"{rows.left_out.total():,} opens, closes, stats and syncs of {path}{others} are too many to "
-            "rebuild: the capture has the reads and writes, and a replay omits the rest; merge with "
-            f"--reconstruct-limit {most} or more to rebuild them (each takes some 400 bytes of memory)"
+            "rebuild: the capture has the reads and writes, and a replay omits the rest"
         )
     warnings += rows.rebuilt.warnings()
     if not traced:
+        if any("DXT_POSIX" in process.log.damage for process in job.processes):
+            return warnings
         if any(each.kind == OBJECTS for each in unseen):
             return warnings  # `unseen_warnings` names what DXT would not trace either
-        if coverage.operations is None and recording_of(job.first.path) is not None:
+        if coverage.operations is None and recording_of(job.first.path) is not None and not job.damage:
             # `record` tries DXT before it starts the job, so DXT was on
             return [*warnings, "the job read and wrote no file through calls: a replay has nothing to read or write"]
         rest = "rests on counters alone" if rows.rebuilt.operations else "has no reads and writes at POSIX"

@@ -1,17 +1,15 @@
-"""Sorts the inputs of a merge by content: recordings, profiles, spans beside them; refuses all else by name."""
+"""Sorts the inputs of a merge by content: recordings, profiles, spans beside them; refuses all else."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dxt_replay.profiler_merge.darshan.job_logs import find_logs
-from dxt_replay.profiler_merge.recognise import find_profiles, foreign, kind_of
+from dxt_replay.profiler_merge.recognise import files_below, find_profiles, foreign, kind_of
 from dxt_replay.profiler_merge.request_hooks.log import SUFFIX
 from dxt_replay.profiler_merge.sources import (
-    BESIDE,
     BY_KIND,
     DARSHAN,
     PROFILES,
@@ -50,9 +48,9 @@ def find_recordings(path: Path) -> list[Path]:
     """
     try:
         logs = find_logs(path)
-        return [*logs, *(file for file in _files_below(path) if file.suffix == SUFFIX)] if path.is_dir() else logs
+        return [*logs, *sorted(file for file in files_below(path) if file.suffix == SUFFIX)]
     except LogError as error:
-        files = _files_below(path)
+        files = sorted(files_below(path))
         kinds = {file: kind_of(file) for file in files}
         traces = [file for file in files if kinds[file] in RECORDINGS]
         profiles = [] if traces else find_profiles(path)
@@ -72,17 +70,16 @@ def given_files(files: Sequence[Path], profiles: Sequence[Path]) -> GivenFiles:
         if (text := foreign(path, *PROFILES, *SPANS)) is not None:
             raise ProfileError(text)
     kinds = {path: kind_of(path) for path in files}
-    own = [path for path in files if kinds[path] in BESIDE]
+    own = [path for path in files if kinds[path] in PROFILES]
     operations = [path for path in files if path not in own]
     kinds |= {path: kinds[path] or _recorder_of(path, kinds) for path in operations}
     for path in operations:
-        if kinds[path] not in RECORDINGS and (text := foreign(path, *RECORDINGS, *BESIDE)) is not None:
+        if kinds[path] not in RECORDINGS and (text := foreign(path, *RECORDINGS, *PROFILES)) is not None:
             raise LogError(text)
     # If no reader knows a file, the reader of Darshan logs reports its fault.
     recorders = {kinds[path] or DARSHAN: path for path in operations}
     given = [(path, kind_of(path)) for path in (*profiles, *own)]
-    beside = {kind for _, kind in given}
-    if not operations and (not beside.isdisjoint(RECORDINGS) or beside.isdisjoint(PROFILES)):
+    if not operations and any(kind in SPANS for _, kind in given):
         raise LogError(str(foreign(files[0], *RECORDINGS)))
     beside_others = {kind: path for kind, path in recorders.items() if BY_KIND[kind].requests}
     if 0 < len(beside_others) < len(recorders):
@@ -112,8 +109,3 @@ def _recorder_of(path: Path, kinds: dict[Path, str | None]) -> str | None:
         if others and reader(source.belongs)(path, others):
             return source.kind
     return None
-
-
-def _files_below(path: Path) -> list[Path]:
-    """Every file below a folder, sorted."""
-    return sorted(Path(parent) / name for parent, _, names in os.walk(path) for name in names)

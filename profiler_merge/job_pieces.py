@@ -43,6 +43,11 @@ class RankPiece:
     own: bool = False
     regions: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has all ranks of the job."""
+        return self.first == 0 and self.end == _LAST_RANK
+
     def __str__(self) -> str:
         """Its name in an error."""
         return f"rank {self.first}" if self.end == self.first + 1 else f"the ranks from {self.first} on"
@@ -95,7 +100,7 @@ def divided(job: JobLogs, known: LogCounters, own: Sequence[int], workers: Worke
     """
     whole = whole_job(job, own)
     first = job.processes[0]
-    if first.log.skip_damaged or not 0 < job.nprocs <= MAX_RANKS:
+    if job.damage or job.nprocs > MAX_RANKS:
         return whole
     dxt = [module for module in DXT_MODULES if module in first.log.modules] if first.rank is None else []
     if dxt and not locatable(first.log):

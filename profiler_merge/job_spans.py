@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dxt_replay.profiler_merge.profiles.event_table import Profile
-from dxt_replay.profiler_merge.profiles.more_spans import MoreSpans
+from dxt_replay.profiler_merge.profiles.marks import RankMarks, batches_of, summed
 from dxt_replay.profiler_merge.profiles.reading import read_profile
 from dxt_replay.profiler_merge.profiles.span_parts import NOT_FETCHED
 from dxt_replay.profiler_merge.profiles.spans import SpanColumns, profile_spans
@@ -60,17 +61,15 @@ class JobSpans:
     profiles: the files of each profiled rank.
     start_ns: zero of the capture's time (CLOCK_REALTIME).
     ranks: those that the job surely has.
-    skip_damaged: whether to use the readable rest of a damaged profile.
-    extend: whether to add steps that were not profiled, inferred from the reads.
-    more: spans from files that are not profiles; a rank's profile replaces its loop in these.
+    known: ranks whose rows say which batch each operation belongs to.
+    loops: spans of training loops from files that are not profiles, by rank; a rank's profile replaces them.
     """
 
     profiles: Mapping[int, Sequence[Path]]
     start_ns: int
     ranks: Sequence[int]
-    skip_damaged: bool
-    more: MoreSpans
-    extend: bool = True
+    loops: Mapping[int, SpanColumns]
+    known: set[int] = field(default_factory=set)
     _extended: dict[int, Extended] = field(default_factory=dict)
     _not_extended: dict[int, str] = field(default_factory=dict)
     _tables: dict[int, pa.Table] = field(default_factory=dict)
@@ -87,8 +86,8 @@ class JobSpans:
         self._add_loops()
 
     def _add_loops(self) -> None:
-        for rank in self.more.loops.keys() - self.profiles.keys():
-            self._tables[rank] = _spans_table(rank, self.more.loops[rank], -self.start_ns)
+        for rank in self.loops.keys() - self.profiles.keys():
+            self._tables[rank] = _spans_table(rank, self.loops[rank], -self.start_ns)
 
     def have_own(self, ranks: np.ndarray) -> np.ndarray:
         """bool (r,): which of these ranks have a profile, or spans of their own from another file."""
@@ -98,7 +97,7 @@ class JobSpans:
         """The profile of a rank, None where it has none. Raises: ProfileError when it is damaged."""
         if rank not in self.profiles:
             return None
-        return read_profile(self.profiles[rank], skip_damaged=self.skip_damaged)
+        return read_profile(self.profiles[rank])
 
     def add_profiled(self, rows: RankRows, path: Callable[[int], str]) -> list[str]:
         """Note the spans in the profile of a rank, and extend them over its reads outside of it. Returns warnings.
@@ -108,23 +107,41 @@ class JobSpans:
         rank, profile = int(rows.ranks[0]), rows.profile
         if profile is None:
             return []
-        warnings = self._add(rank, profile, rows.undated_offset_ns)
-        if self.extend:
-            from dxt_replay.profiler_merge.unprofiled.extend import extended_spans  # most jobs have no profile
+        if profile.marks is not None:
+            warnings = self._add(rank, profile, rows.undated_offset_ns)
+            self._note_batches(rows, profile.marks)
+            return warnings
+        from dxt_replay.profiler_merge.unprofiled.extend import extended_spans  # most jobs have no profile
 
-            limits = next(((each.first, each.last) for each in self._extended.values()), None)
-            found = extended_spans(self._tables[rank], rows.columns, rows.process, path, limits)
-            if isinstance(found, str):
-                self._not_extended[rank] = found
-            elif found is not None:
-                self._extended[rank] = found
-                if self._template is self._tables[rank]:
-                    self._template = found.spans
-                self._tables[rank] = found.spans
+        warnings = self._add(rank, profile, rows.undated_offset_ns)
+        limits = next(((each.first, each.last) for each in self._extended.values()), None)
+        found = extended_spans(self._tables[rank], rows.columns, rows.process, path, limits)
+        if isinstance(found, str):
+            self._not_extended[rank] = found
+        elif found is not None:
+            self._extended[rank] = found
+            if self._template is self._tables[rank]:
+                self._template = found.spans
+            self._tables[rank] = found.spans
         return warnings
+
+    def _note_batches(self, rows: RankRows, marks: RankMarks) -> None:
+        """Add the columns that say to which batch each operation belongs, if all ranks have marks."""
+        columns = rows.columns
+        pids = np.full(int(columns["lane"].max(initial=-1)) + 1, -1)
+        mine = rows.lanes.filter(pc.equal(rows.lanes["rank"], int(rows.ranks[0])))
+        pids[mine["lane"].to_numpy()] = mine["pid"].fill_null(-1).to_numpy()
+        start_ns, end_ns = (columns[name] + self.start_ns for name in ("start_ns", "end_ns"))
+        found = batches_of(marks, pids[columns["lane"]], start_ns, end_ns, columns["lane"])
+        if found is None or set(self.ranks) - self.profiles.keys():
+            return
+        columns.update(found)
+        self.known.add(int(rows.ranks[0]))
 
     def _add(self, rank: int, profile: Profile, undated_offset_ns: int = 0) -> list[str]:
         warnings = []
+        if profile.marks is not None and (text := summed(profile.marks)) is not None:
+            warnings.append(text)
         if skipped := profile.skipped_fields:
             counts = ", ".join(f"{count} in {message}" for message, count in sorted(skipped.items()))
             warnings.append(
@@ -161,7 +178,7 @@ class JobSpans:
         """Note the profiles of ranks without operations, and the copies for ranks without one. Returns warnings."""
         warnings = []
         for rank in sorted(self.profiles.keys() - self._tables.keys()):
-            warnings += self._add(rank, read_profile(self.profiles[rank], skip_damaged=self.skip_damaged))
+            warnings += self._add(rank, read_profile(self.profiles[rank]))
         return warnings + self._copy_to_others()
 
     def step_of(self, rank: int, times: np.ndarray) -> np.ndarray:
@@ -181,25 +198,17 @@ class JobSpans:
     @property
     def own_ranks(self) -> list[int]:
         """The ranks that have a profile, or spans of their own from another file."""
-        return sorted(self.profiles.keys() | self.more.loops.keys())
+        return sorted(self.profiles.keys() | self.loops.keys())
 
     def table(self) -> pa.Table:
         """All spans so far, as `SPANS_SCHEMA`."""
-        return pa.concat_tables([SPANS_SCHEMA.empty_table(), *self._tables.values(), *self._meetings()])
-
-    def _meetings(self) -> list[pa.Table]:
-        """Collectives of each rank, assigned to the steps of its other spans."""
-        tables = []
-        for rank, spans in self.more.meetings.items():
-            step = self.step_of(rank, spans.start_ns - self.start_ns)
-            tables.append(_spans_table(rank, replace(spans, step=step), -self.start_ns))
-        return tables
+        return pa.concat_tables([SPANS_SCHEMA.empty_table(), *self._tables.values()])
 
     def _of_profiled(self) -> pa.Table | None:
         """The spans that stand for ranks without a profile: those of the one profiled rank, if it has a date."""
         if not self._template_known and len(self.profiles) == 1:
             (rank,) = self.profiles
-            self._note_template(rank, read_profile(self.profiles[rank], skip_damaged=self.skip_damaged))
+            self._note_template(rank, read_profile(self.profiles[rank]))
         return self._template
 
     def _note_template(self, rank: int, profile: Profile) -> None:

@@ -16,7 +16,7 @@ from dxt_replay.profiler_merge.untraced.operations_by_file import ByFile, module
 from dxt_replay.profiler_merge.untraced.rank_counters import CountedFiles
 from dxt_replay.profiler_merge.untraced.timeline_slots import number_in_group
 from dxt_replay.profiler_merge.untraced.traced_operations import (
-    APIS_OF_MODULE,
+    POSIX,
     FilePlaces,
     ModuleOperations,
     TracedRows,
@@ -85,7 +85,7 @@ class LargeRank:
             values = {name: getattr(batch, name)[piece] for name in ("offset", "length", "api", "is_write")}
             values |= {name: capture_ns(getattr(batch, name)[piece]) for name in ("start_ns", "end_ns")}
             values["file"] = codes.of(np.asarray(batch.record_id[piece]))
-            above = np.isin(values["api"], APIS_OF_MODULE["MPI-IO"])
+            above = values["api"] != POSIX
             here = np.bincount(4 * values["file"] + 2 * above + values["is_write"], minlength=len(streams))
             here[: len(streams)] += streams
             streams = here
@@ -122,7 +122,7 @@ class LargeRank:
 
     def _file_key(self, rows: slice) -> np.ndarray:
         """Index of each operation's file; those of MPI-IO come after all others."""
-        above = np.isin(self._columns["api"][rows], APIS_OF_MODULE["MPI-IO"])
+        above = self._columns["api"][rows] != POSIX
         return np.asarray(self._columns["file"][rows] + above * len(self.records))
 
     def _sort(self, rows: slice) -> None:
@@ -187,7 +187,7 @@ class LargeRank:
     def of_module(self, files: CountedFiles, module: str) -> ModuleOperations:
         """As `Traced.of_module`."""
         code, known = FilePlaces(files).find(np.zeros(len(self.records), dtype=np.int64), self.records)
-        key = np.flatnonzero(known) + (len(self.records) if module == "MPI-IO" else 0)
+        key = np.flatnonzero(known)
         place = code[known]
         traced = module != "STDIO"
         streams = np.zeros((len(files), 2), dtype=np.int64)

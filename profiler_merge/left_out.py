@@ -18,8 +18,7 @@ def is_export(path: str, exports: Collection[str]) -> bool:
 def exports_warnings(paths: Iterable[str]) -> list[str]:
     """Warnings about exports that are left out."""
     names = ", ".join(sorted(paths))
-    left_out = f"files that the profiler itself wrote are left out: {names} (--keep-profiler-files keeps them)"
-    return [left_out] if names else []
+    return [f"files that the profiler itself wrote are left out: {names}"] if names else []
 
 
 def shown(path: bytes) -> str:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ from dxt_replay.profiler_merge.clocks.alignment import parse_method
 from dxt_replay.profiler_merge.given_files import GivenFiles, given_files
 from dxt_replay.profiler_merge.job_spans import JobSpans
 from dxt_replay.profiler_merge.merge_options import DEFAULTS, MergeOptions
-from dxt_replay.profiler_merge.profiles.more_spans import MoreSpans, ProcessIds
 from dxt_replay.profiler_merge.profiles.reading import profile_files, profile_kind
+from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
 from dxt_replay.profiler_merge.recognise import kind_of
 from dxt_replay.profiler_merge.recorded_job import Finished, Recording, WrittenRanks
 from dxt_replay.profiler_merge.sources import BY_KIND, reader
@@ -161,16 +161,12 @@ def _open_operations(given: GivenFiles, options: MergeOptions) -> Recording:
     return opened
 
 
-def _more_spans(files: Sequence[Path], process_ids: Callable[[], ProcessIds]) -> MoreSpans:
-    """Spans from files other than profiles. Raises: ProfileError for a file that cannot be used."""
-    found = MoreSpans()
-    kinds = {path: str(kind_of(path)) for path in files}
-    for kind in dict.fromkeys(kinds.values()):
-        mine = [path for path in files if kinds[path] == kind]
-        more: MoreSpans = reader(BY_KIND[kind].spans)(mine, process_ids())
-        found.loops |= more.loops
-        found.meetings |= more.meetings
-        found.warnings += more.warnings
+def _annotated(files: Sequence[Path], recording: Recording) -> tuple[Mapping[int, SpanColumns], Sequence[str]]:
+    """Training loops by rank, from traces given as profiles, and warnings. Raises: LogError, ProfileError."""
+    if not files:
+        return {}, ()
+    found: tuple[Mapping[int, SpanColumns], Sequence[str]]
+    found = reader(BY_KIND[str(kind_of(files[0]))].spans)(files, recording.process_ids())
     return found
 
 
@@ -180,15 +176,12 @@ class _Merger:
     def __init__(self, recording: Recording, given: GivenFiles, options: MergeOptions, folder: Path) -> None:
         self._recording, self._options, self._folder = recording, options, folder
         self._placed = recording.place(profile_files(given.profiles))
-        self._more = _more_spans(given.spans, recording.process_ids)
-        self._more.loops = {**recording.loops, **self._more.loops}
+        loops, self._loop_warnings = _annotated(given.spans, recording)
         self._spans = JobSpans(
             profiles=self._placed.by_rank,
             start_ns=recording.start_ns,
             ranks=recording.ranks,
-            skip_damaged=options.skip_damaged,
-            extend=options.extend,
-            more=self._more,
+            loops={**recording.loops, **loops},
         )
         self._sources = [
             *recording.files,
@@ -212,9 +205,9 @@ class _Merger:
         return info, found.files, spans.num_rows
 
     def _info(self, written: WrittenRanks, found: Finished) -> CaptureInfo:
-        ranks = written.ranks.union(self._recording.ranks, self._placed.by_rank, self._more.meetings)
+        ranks = written.ranks.union(self._recording.ranks, self._placed.by_rank)
         extended = self._spans.extended_json()
-        warnings = (self._recording.warnings, self._placed.warnings, self._more.warnings, written.warnings)
+        warnings = (self._recording.warnings, self._placed.warnings, self._loop_warnings, written.warnings)
         return CaptureInfo(
             job=self._recording.job,
             ranks=tuple(sorted(ranks)),
@@ -222,6 +215,7 @@ class _Merger:
             clock=tuple(sorted(written.clock, key=lambda each: (each.rank, each.worker))),
             coverage=found.coverage,
             lanes=found.lanes,
+            dependencies="known" if self._spans.known and self._spans.known >= ranks else "inferred",
             warnings=tuple(text for texts in (*warnings, found.warnings) for text in texts),
             made_by={
                 "program": "dxt-replay",

@@ -46,7 +46,6 @@ class OpenedJob:
             ranks=setting.ranks,
             reconstruct=setting.options.reconstruct,
             excluded=setting.left_out,
-            limit=setting.options.reconstruct_limit,
             traced=setting.traced,
         )
         self._logs: dict[Path, DarshanLog] = {}
@@ -84,12 +83,12 @@ def let_go() -> None:
 
 @dataclass(slots=True, kw_only=True)
 class MergedPiece:
-    """The result of the ranks of a piece. log_warnings: by path of the log."""
+    """The result of the ranks of a piece. log_notes: by path of the log."""
 
     written: WrittenRanks
     made: RowTotals
     files: FileNotes
-    log_warnings: dict[str, tuple[str, ...]]
+    log_notes: dict[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,11 +119,14 @@ class _Merging:
         self._sources = RankSources(setting=setting, piece=piece, processes=processes, known=job.known)
 
     def run(self) -> MergedPiece:
-        """Write the rows; returns the rest."""
+        """Write the rows; returns the rest. Raises: DamagedLogError for damage, unless the piece is the whole job."""
         written = write_ranks(self._setting.working, self._rank_rows(), self._spans, self._path)
+        for process in () if self._sources.piece.is_whole else self._logs:
+            for error in process.log.damage.values():
+                raise error
         self._files.known = KnownFiles.numbered(np.empty(0, dtype=np.uint64))  # the caller adds these to its own
-        warnings = {str(process.log.path): process.log.warnings for process in self._logs}
-        return MergedPiece(written=written, made=self._made, files=self._files, log_warnings=warnings)
+        notes = {str(process.log.path): process.log.notes for process in self._logs}
+        return MergedPiece(written=written, made=self._made, files=self._files, log_notes=notes)
 
     def _rank_rows(self) -> Iterator[RankRows]:
         """The rows of ranks, one rank after the other."""

@@ -19,8 +19,6 @@ from dxt_replay.profiler_merge.darshan.lanes import lanes_from_overlap, lanes_fr
 from dxt_replay.profiler_merge.darshan.log import DarshanLog
 from dxt_replay.profiler_merge.darshan.rank_segments import SegmentBatch
 from dxt_replay.profiler_merge.file_notes import NO_FILE, REPAIRED, SUSPECT, FileNotes, FilesOfRows
-from dxt_replay.profiler_merge.untraced.access_times import Activity
-from dxt_replay.profiler_merge.untraced.data_rows import RECONSTRUCT_LIMIT, CountedData
 from dxt_replay.profiler_merge.untraced.offset_repair import examine_offsets, opened_together
 from dxt_replay.profiler_merge.untraced.rank_counters import (
     COUNTED_TIMES,
@@ -78,15 +76,14 @@ class RowTotals:
 class LogCounters:
     """The counters of a job's logs, read once.
 
-    ranks: number of ranks of the job. reconstruct, limit: whether to make operations that were not traced, and of one
-    process at most. excluded: record ids that are left out. traced: how much of the reduced records of a log its trace
-    holds, by log and module, where that is known.
+    ranks: number of ranks of the job. reconstruct: whether to make operations that were not traced. excluded: record
+    ids that are left out. traced: how much of the reduced records of a log its trace holds, by log and module, where
+    that is known.
     """
 
     ranks: int
     reconstruct: bool
     excluded: Collection[int]
-    limit: int = RECONSTRUCT_LIMIT
     traced: Mapping[str, Mapping[str, tuple[SegmentCounts, ...]]] | None = None
     _counters: dict[str, RankCounters] = field(default_factory=dict)
     _data: dict[tuple[str, str], RankData] = field(default_factory=dict)
@@ -121,7 +118,6 @@ class LogCounters:
                 process.log,
                 self.ranks,
                 module,
-                limit=self.limit,
                 traced=self.counters(process).traced.get(module, ()),
                 fixed_rank=process.rank,
                 excluded=self.excluded,
@@ -168,7 +164,7 @@ class ProcessRows:
             lane=self._lanes(batch, start_ns, end_ns),
         )
         rows, examined = self._examined(rows, files["POSIX"], batch.thread if batch.knows_threads else None)
-        made = self._reconstructed(process, batch, rows, files, alignment)
+        made = self._reconstructed(process, batch, rows, files)
         numbers = self.files.number_by_rank([(place, in_log_order), *([] if made is None else records_of(made))])
         of_traced, of_made = numbers[0].select(order), numbers[1:]
         self._note(batch, rows, of_traced, made, of_made)
@@ -184,7 +180,6 @@ class ProcessRows:
         batch: SegmentBatch,
         rows: Traced,
         files: Mapping[str, CountedFiles],
-        alignment: Alignment,
     ) -> ReconstructedRows | None:
         """Operations of a batch's ranks that no trace holds; None if nothing is to be reconstructed."""
         if not self.known.reconstruct:
@@ -193,12 +188,12 @@ class ProcessRows:
             CountedModule(
                 module=module,
                 files=of_module,
-                data=partial(self._data_of, process, batch.ranks, of_module, module, alignment),
+                data=partial(self.known.data(process, module).untraced, of_module, batch.ranks),
             )
             for module, of_module in files.items()
         ]
         log = process.log
-        found = reconstruct(rows, modules, self.known.names(log), len(batch.ranks), self.known.limit)
+        found = reconstruct(rows, modules, self.known.names(log), len(batch.ranks))
         for each in found.rebuilt:
             self.made.rebuilt.note(str(log.path), batch.ranks, each, log.names)
         self.made.reconstructed += len(found)
@@ -206,29 +201,6 @@ class ProcessRows:
             self.made.left_out[log.names.get(record, b"%d" % record).decode("utf-8", "backslashreplace")] += count
         self.files.note_names(found.names)
         return found
-
-    def _data_of(
-        self,
-        process: ProcessLog,
-        ranks: np.ndarray,
-        files: CountedFiles,
-        module: str,
-        alignment: Alignment,
-        traced: np.ndarray,
-    ) -> dict[int, CountedData]:
-        """Counted I/O of a batch's ranks at a module beyond their trace; uses HEATMAP if necessary."""
-        data = self.known.data(process, module)
-
-        def activity(rank: int) -> Activity | None:
-            found = data.activity(rank)
-            if found is None:
-                return None
-            return replace(found, edges=self._capture_ns(found.edges, process.log.job.start_ns, alignment))
-
-        return {
-            place: replace(counted, activity=partial(activity, int(ranks[place])))
-            for place, counted in data.untraced(files, ranks, traced).items()
-        }
 
     def _note(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from dxt_replay.profiler_merge.clocks.alignment import AUTO
@@ -12,10 +13,10 @@ from dxt_replay.profiler_merge.clocks.anchors import anchor_rank
 from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks, ProfilesByRank, own_number, rank_in_path
 from dxt_replay.profiler_merge.merge_options import MergeOptions
 from dxt_replay.profiler_merge.profiles.event_table import Profile
-from dxt_replay.profiler_merge.profiles.more_spans import ProcessIds
+from dxt_replay.profiler_merge.profiles.marks import most_storage
 from dxt_replay.profiler_merge.profiles.reading import read_profile
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
-from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, AllSpans, Finished, WrittenRanks
+from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, AllSpans, Finished, ProcessIds, WrittenRanks
 from dxt_replay.traces.errors import AlignmentError, ProfileError, UsageError
 from dxt_replay.traces.schema import Job
 from dxt_replay.traces.text import listed
@@ -34,8 +35,9 @@ class ProfilesAlone:
     def __init__(self, beside: Sequence[Path], options: MergeOptions) -> None:
         if options.align != AUTO:
             raise UsageError(f"--align {options.align} places the clock of a log, and there is none: leave it out")
-        self._beside, self._skip_damaged = beside, options.skip_damaged
+        self._beside = beside
         self._by_rank: dict[int, tuple[Path, ...]] = {}
+        self._at_most: dict[int, dict[str, int]] = {}
         self._dated = True
         self.files: Sequence[tuple[Path, str]] = ()
         self.ranks: Sequence[int] = ()
@@ -62,10 +64,10 @@ class ProfilesAlone:
     def place(self, profiles: Sequence[tuple[Path, ...]]) -> ProfileRanks:
         """As of `Recording`. Raises: AlignmentError if one of several profiles has no date."""
         found = ProfilesByRank()
-        unnumbered: set[frozenset[int]] = set()
+        unnumbered: list[frozenset[int]] = []
         begins = []
         for files in profiles:
-            profile = read_profile(files, skip_damaged=self._skip_damaged)
+            profile = read_profile(files)
             self._dated = profile.epoch_start_ns is not None
             if not self._dated and len(profiles) + len(self._beside) > 1:
                 raise AlignmentError(
@@ -74,13 +76,18 @@ class ProfilesAlone:
                 )
             number = own_number(profile)
             number = rank_in_path(files[0], MAX_RANKS) if number is None else number
-            if number is None:
-                unnumbered.add(_pids(profile))
-            # Profiles that say no rank are of one process, where they say that, or of nobody knows which.
+            pids = _pids(profile)
+            # Profiles that say no rank are of one process, where they say that, or of nobody knows which. Marks have
+            # those of the workers too.
+            if number is None and not any(pids & other for other in unnumbered):
+                unnumbered.append(pids)
             several = len(unnumbered) > 1 or frozenset() in unnumbered or (unnumbered and number is not None)
             if len(profiles) > 1 and several:
                 raise ProfileError(f"no rank was found for the profile {files[0]}: name its folder rank0, rank1 ...")
             found.add(number or 0, files, profile)
+            if profile.marks is not None:
+                begins.append(int(profile.marks.own.rows["t"].min(initial=np.iinfo(np.int64).max)))
+                self._at_most[number or 0] = most_storage(profile.marks.own)
             begins += [int(profile.start_ns.min())] if len(profile) else []
         self._by_rank, self.start_ns = found.files, min(begins, default=0)
         return ProfileRanks(by_rank=found.files, warnings=())
@@ -99,11 +106,14 @@ class ProfilesAlone:
             raise ProfileError(
                 f"{next(iter(self._by_rank.values()))[0]} shows no steps, compute or waits: there is nothing to merge"
             )
-        return Finished(coverage=NOTHING_RECORDED)
+        marked = [{"rank": rank, **found} for rank, found in sorted(self._at_most.items())]
+        return Finished(coverage=NOTHING_RECORDED, made_by={"marks": marked} if marked else {})
 
 
 def _pids(profile: Profile) -> frozenset[int]:
     """The process ids in a profile, if it has any."""
+    if profile.marks is not None:
+        return frozenset(profile.marks.processes)
     if profile.torch is not None:
         return profile.torch.pids
     named = anchor_rank(profile)

@@ -16,7 +16,6 @@ from dxt_replay.profiler_merge.darshan.rank_segments import (
     no_segments,
     read_segment_batches,
 )
-from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
 from dxt_replay.profiler_merge.job_pieces import JobSetting, RankPiece
 from dxt_replay.profiler_merge.process_rows import LogCounters
 from dxt_replay.profiler_merge.recorded_job import MAX_RANKS
@@ -47,7 +46,7 @@ class RankSources:
         """Each rank that was traced or counted, ascending, with the segments of its process and of its workers.
 
         Ranks that have one process each, all in one log, come many at a time; others one at a time.
-        Raises: LogError for damage, if the setting lacks a necessary `gather`, or for ranks of another piece.
+        Raises: LogError if the setting lacks a necessary `gather`, or for ranks of another piece.
         """
         if self.processes[0].rank is None:
             for batch in self._ranks_of_job(self.processes[0]):
@@ -89,17 +88,9 @@ class RankSources:
             yield from _bounded(no_segments(counted[done:]), counters, most)
 
     def _check_ranks(self, process: ProcessLog, ranks: np.ndarray) -> None:
-        """Raises: RanksInterleavedError for a rank of another piece; DamagedLogError for operations of a rank that the
-        job does not have, unless damage is skipped."""
+        """Raises: RanksInterleavedError for a rank of another piece."""
         if len(ranks) and not self.piece.first <= ranks[0] <= ranks[-1] < self.piece.end:
             raise RanksInterleavedError(f"{process.log.path}: operations of {self.piece} are in several places")
-        nprocs = self.setting.ranks
-        beyond = ranks[ranks >= nprocs] if nprocs > 0 else ranks[:0]
-        for rank in beyond.tolist():
-            problem = f"{process.log.path} says {nprocs} processes, but holds operations of rank {rank}"
-            if not self.setting.options.skip_damaged:
-                raise DamagedLogError(problem)
-            process.log.add_warning(f"{problem}: they are kept")
 
     def _segments(self, process: ProcessLog) -> Iterator[SegmentBatch]:
         setting = self.setting

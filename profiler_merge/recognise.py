@@ -7,53 +7,59 @@ from __future__ import annotations
 
 import codecs
 import os
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from dxt_replay.profiler_merge.profiles.reading import first_bytes
 from dxt_replay.profiler_merge.profiles.xplane.decode import find_profiles as find_xplane
-from dxt_replay.profiler_merge.sources import BESIDE, RECORDER, SOURCES, Source
+from dxt_replay.profiler_merge.sources import SOURCES, Source
 
 _MOST_FILES = 1000
+_READ_BY_NAME = re.compile(r"\.(darshan|darshan_log|pb|pt\.trace\.json)(\.gz)?\Z")
+"""Names of files whose readers say what is wrong with them."""
 
 
 def recognise(path: Path) -> Source | None:
     """The kind of a file; None if no pattern fits, or it cannot be read."""
     head = first_bytes(path).removeprefix(codecs.BOM_UTF8)
-    by_suffix = next((source for source in SOURCES if path.suffix in source.suffixes), None)
-    found = next((source for source in SOURCES if source.begins(head)), by_suffix)
-    return RECORDER if found is not None and found.kind == "parquet" and _is_wisio(path) else found
-
-
-def _is_wisio(path: Path) -> bool:
-    """Whether a Parquet file has the columns in which WisIO stores Recorder's traces."""
-    try:
-        return {"func_id", "acc_pat", "tstart"} <= set(pq.read_schema(path).names)
-    except (OSError, pa.ArrowException):
-        return False
+    return next((source for source in SOURCES if source.begins(head)), None)
 
 
 def foreign(path: Path, *wanted: str) -> str | None:
-    """The error for a file recognised as another kind than `wanted`, or for a folder that holds only other kinds.
+    """The error for a file of another kind than `wanted`, or for a folder that holds only other kinds.
 
-    `wanted`: kinds of `sources`, or "capture". None if the kind is wanted, or unknown.
+    `wanted`: kinds of `sources`, or "capture". None if the kind is wanted, or if a reader can say more: of an empty or
+    damaged file, or of a folder without any known kind.
     """
     if path.is_dir():
         return _folder(path, wanted)
     source = recognise(path)
-    if source is None or source.kind in wanted:
-        return None
-    return f"{path} is {source.what}: {source.remedy}"
+    if source is None:
+        return None if _READ_BY_NAME.search(path.name) or not first_bytes(path) else _unknown(path)
+    return None if source.kind in wanted else f"{path} is {source.what}: {_remedy(source)}"
+
+
+def _unknown(path: Path) -> str:
+    return (
+        f"{path} is neither a Darshan log, a trace of strace or DFTracer, a log of requests, a profile of TensorFlow "
+        "or PyTorch, nor a capture: record the job with `dxt-replay record`. If it is an archive, unpack it and give "
+        "the folder"
+    )
+
+
+def _remedy(source: Source) -> str:
+    if source.profile:
+        return "give it to `dxt-replay merge` as --profile, beside the Darshan log"
+    return "give it to `dxt-replay merge` as LOG, not as a profile or a capture"
 
 
 def _folder(path: Path, wanted: Sequence[str]) -> str | None:
     """The error that names the most frequent kind of file below a folder; None if any file is of a wanted kind."""
     kinds: Counter[Source] = Counter()
-    for file in _files_below(path):
+    for file in islice(files_below(path), _MOST_FILES):
         source = recognise(file)
         if source is not None:
             if source.kind in wanted:
@@ -62,41 +68,30 @@ def _folder(path: Path, wanted: Sequence[str]) -> str | None:
     if not kinds:
         return None
     (source, count), *_ = kinds.most_common(1)
-    return f"{path} holds {source.what} ({count} file{'s' * (count > 1)}): {source.remedy}"
+    return f"{path} holds {source.what} ({count} file{'s' * (count > 1)}): {_remedy(source)}"
 
 
-def _files_below(path: Path) -> list[Path]:
-    found: list[Path] = []
+def files_below(path: Path) -> Iterator[Path]:
+    """Every file below a folder, those of one folder sorted."""
     for parent, _, names in os.walk(path):
-        found += [Path(parent) / name for name in sorted(names)]
-        if len(found) >= _MOST_FILES:
-            break
-    return found[:_MOST_FILES]
+        yield from (Path(parent) / name for name in sorted(names))
 
 
 def find_profiles(path: Path) -> list[Path]:
-    """Every profile below a folder, sorted, or the file itself: `*.xplane.pb[.gz]`, and profiles in JSON.
+    """Every profile below a folder, sorted, or the file itself: `*.xplane.pb[.gz]`, profiles in JSON, and marks.
 
-    Leaves out a compressed copy beside the plain file, and TensorFlow's JSON beside its .xplane.pb.
+    Leaves out a compressed copy beside the plain file.
 
     Raises: ProfileError for a path that does not exist, or a folder in it that cannot be listed.
     """
     found = find_xplane(path)
     if not path.is_dir():
         return found
-    traces = {
-        Path(parent) / name
-        for parent, _, names in os.walk(path)
-        for name in names
-        if name.endswith((".json", ".json.gz"))
-    }
-    with_xplane = {file.parent for file in found}
+    traces = {file for file in files_below(path) if file.name.endswith((".json", ".json.gz", ".marks"))}
     others = [
         trace
         for trace in traces
-        if not (trace.suffix == ".gz" and trace.with_suffix("") in traces)
-        and (kind := kind_of(trace)) in BESIDE
-        and not (kind == "tensorflow trace" and trace.parent in with_xplane)
+        if not (trace.suffix == ".gz" and trace.with_suffix("") in traces) and kind_of(trace) in ("kineto", "marks")
     ]
     return sorted([*found, *others])
 

@@ -6,7 +6,7 @@ the results over all of them. This module and `merge` hold what recordings share
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,7 +18,7 @@ from dxt_replay.profiler_merge.clocks.offsets import Alignment
 from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks
 from dxt_replay.profiler_merge.file_notes import NO_FILE
 from dxt_replay.profiler_merge.profiles.event_table import Profile
-from dxt_replay.profiler_merge.profiles.more_spans import ProcessIds
+from dxt_replay.profiler_merge.profiles.marks import NO_FETCH
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
 from dxt_replay.profiler_merge.untraced.rebuilt import Rebuilt
 from dxt_replay.traces.schema import (
@@ -36,6 +36,9 @@ from dxt_replay.traces.workers.workers import Workers
 
 MAX_RANKS = 1 << 20
 """Most ranks of a job: a record that claims more is damaged, and then only ranks with operations count."""
+
+ProcessIds = Sequence[Collection[int]]
+"""The process ids of each rank of a job, empty if they are not known."""
 
 
 class RankSpans(Protocol):
@@ -238,6 +241,10 @@ def _joined(ranks: list[dict[str, np.ndarray]]) -> pa.Table:
     columns = ranks[0]
     if len(ranks) > 1:
         columns = {name: np.concatenate([each[name] for each in ranks]) for name in columns}
+    if "follows" in columns:
+        nothing = columns["follows"] == NO_FETCH
+        columns = {**columns, "follows_end": np.ma.masked_array(columns["follows_end"], nothing)}
+        columns |= {name: np.ma.masked_equal(columns[name], NO_FETCH) for name in ("feeds", "follows", "ready_ns")}
     known = {
         name: None if (columns[name] == unknown).all() else np.ma.masked_equal(columns[name], unknown)
         for name, unknown in (("other_file_id", NO_FILE), ("open_flags", -1))

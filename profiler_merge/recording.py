@@ -1,249 +1,439 @@
-"""Runs the framework's profiler around a training loop, marks its steps, and sets the anchors that fix the clocks.
+"""Marks what a training does and when: one record of 32 bytes for each begin and end, in a file of each process.
 
-    from dxt_replay.profiler_merge.recording import recording
+    from dxt_replay import recording
 
-    with recording("profile") as r:
+    with recording("profile"):
         for batch in loader:
-            with r.step():
-                train(batch)
+            train(batch)
 
-Needs the standard library alone: an application that lacks the rest gets copies of this file and of anchor.py.
+`dxt-replay record` calls `start` in each Python process of a job, so that no line of the program changes. A record is
+stored into a mapping of the file: it survives kill -9, SIGTERM, os._exit and a crash of the process, but not of the
+machine. A failure to mark is printed once and ends the marks, never the job.
+
+Needs the standard library alone (Python 3.8 or later): an application that lacks the package gets a copy of this file.
+
+The file, `HOST.PID.NS.marks`, begins with a page: `HEADER`, then host and command, each ended by a zero byte. Records
+(`RECORD`) follow. Its kind is the last field of a record that is stored, and 0 is no record.
 """
 
 from __future__ import annotations
 
 import atexit
+import importlib
+import importlib.util
+import itertools
+import mmap
 import os
+import struct
 import sys
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+import threading
+import time
+from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
-from importlib import import_module
-from pathlib import Path
-from threading import get_ident
-from types import ModuleType, TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-_PLACE = __name__.removesuffix("recording")  # in the package, or empty where copies lie beside the program
-_beside = import_module(f"{_PLACE}anchor")
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
 FOLDER_VARIABLE = "DXT_RECORDING_PROFILE"
-"""Set by `dxt-replay record`: the folder for profiles, instead of the one in the program."""
+"""Set by `dxt-replay record`: the folder for marks and profiles, instead of the one in the program."""
 
+MAGIC = b"DXTMARK2"
+HEADER = struct.Struct("<8sIIiIQQQ")
+"""Magic, pid, parent, rank or -1, bytes of a record, CLOCK_MONOTONIC, CLOCK_REALTIME, begin of the process in ticks."""
+HEADER_BYTES = 4096
+RECORD = struct.Struct("<QQQIHH")
+"""CLOCK_MONOTONIC ns, processor time of the thread in ns, number, thread, group, kind."""
+SEGMENT = 1 << 16
+"""Bytes by which a file grows."""
+WHOLE_BYTES = 64 << 20
+"""Bytes of a file up to which every step is marked."""
+SPARSE = 128
+"""Beyond that one step of so many is marked, and the begin of the next one; the others are sums, one a minute."""
+
+KINDS = (
+    *("none", "step", "step_end", "fetch", "fetch_end", "evaluation", "evaluation_end", "checkpoint", "checkpoint_end"),
+    *("restore", "restore_end", "checkpoint_async", "checkpoint_async_end", "checkpoint_wait", "checkpoint_wait_end"),
+    *("take", "take_end", "make", "make_end", "anchor", "anchor_end", "device", "pass", "pass_end", "worker", "resume"),
+    *("worker_begin", "worker_end", "optimizer", "epoch", "loop_end", "rank", "sum"),
+)
+"""The kinds of records by their number. A begin is odd and its end follows it, up to `anchor_end`.
+
+- step: of `with recording.step()` and of Keras. number: of the step.
+- fetch: the loop asks an iterator for a batch, and has it. number: of the fetch in its process.
+- take: the same of PyTorch's DataLoader. number: of the batch in its pass; group: the pass, as in all that follow.
+- make: a worker has the indices of a batch, and hands it over. number: of the task; group of the end: 1 for the answer
+  that a worker's data have ended, which is no batch.
+- anchor: written by a system call, which a tracer sees too. number: CLOCK_REALTIME; of the end: the anchor's record.
+- device: processor time is that of the device for a step. number, group: as of its take; 1 << 15 is added to the group
+  where the device had nothing left to do when the step's thread asked for the next batch.
+- pass: a loader begins a pass. number: workers << 32 + prefetch factor. pass_end: it has no more batches.
+- worker: number: worker << 32 + pid. resume: a persistent worker begins its next pass.
+- optimizer: the end of an optimizer's step. number: steps so far. epoch: number. loop_end: of steps.
+- sum: of batches without records. Processor time: ns waited for them; number: how many; group: the kind of their begin.
+"""
+(
+    _, STEP, STEP_END, FETCH, FETCH_END, EVALUATION, EVALUATION_END, CHECKPOINT, CHECKPOINT_END, RESTORE, RESTORE_END,
+    CHECKPOINT_ASYNC, CHECKPOINT_ASYNC_END, CHECKPOINT_WAIT, CHECKPOINT_WAIT_END, TAKE, TAKE_END, MAKE, MAKE_END,
+    ANCHOR, ANCHOR_END, DEVICE, PASS, PASS_END, WORKER, RESUME, WORKER_BEGIN, WORKER_END, OPTIMIZER, EPOCH, LOOP_END,
+    RANK, SUM,
+) = range(len(KINDS))  # fmt: skip
+_OFTEN = frozenset((STEP, STEP_END, FETCH, FETCH_END, TAKE, TAKE_END, MAKE, MAKE_END, DEVICE, OPTIMIZER))
+IDLE = 1 << 15
+_MINUTE_NS = 60_000_000_000
+
+RANK_VARIABLES = (
+    "OMPI_COMM_WORLD_RANK",
+    "PMIX_RANK",
+    "PMI_RANK",
+    "MV2_COMM_WORLD_RANK",
+    "HOROVOD_RANK",
+    "RANK",
+    "SLURM_PROCID",
+)
+"""Variables in which launchers give a process its rank. Slurm's is last: its batch script has one too."""
+
+ANNOTATION = "dxt_anchor"
 ANCHORS = 3
-"""Anchors at the beginning and at the end; several, because the first one is slow."""
+"""Anchors at the begin and at the end of a process; several, because the first one is slow."""
 
-FRAMEWORKS = ("torch", "tensorflow", "jax")
-"""Modules of the profilers, in the order of choice among imported ones. TensorFlow imports JAX if it is installed."""
-
-_FIRST_IN_PROGRAM = ("torch", "jax", "tensorflow")
-"""The order among those that the main program itself names: a JAX program uses TensorFlow for its input."""
+_folder = ""
+_file = None  # of this process
 
 
-INPUT_FOLDER = "tf.data"
-"""Folder, beside the output of JAX's profiler, for that of TensorFlow's profiler of the input pipeline."""
-
-_phases: dict[str, int] = {}
-"""Number of profiles that this process has begun in each folder."""
-
-BETWEEN_STEPS = "between_steps"
-"""Annotation from the end of a step to the next `with r.step()`: the loop fetches its batch then."""
-
-EVALUATION = "evaluation"
-"""Annotation of a validation between steps."""
+def launcher_rank() -> int:
+    """This process's rank from torchrun, the MPI launcher or Slurm; -1 if none of them sets it."""
+    # torchrun under srun: the inner launcher decides.
+    names = ("RANK", *RANK_VARIABLES) if "TORCHELASTIC_RUN_ID" in os.environ else RANK_VARIABLES
+    for value in (os.environ.get(name, "") for name in names):
+        if value.isascii() and value.isdigit():
+            return int(value)
+    return -1
 
 
-class _Profiler(Protocol):
-    """A framework's profiler.
-
-    `mark` begins the step of a number and ends the previous one. `annotation` is a context that appears as a span of
-    that name."""
-
-    def start(self, folder: str) -> None: ...
-
-    def mark(self, number: int) -> None: ...
-
-    def annotation(self, name: str) -> AbstractContextManager[Any]: ...
-
-    def stop(self) -> None: ...
+def say(text):
+    print(f"dxt-replay: recording: {text}", file=sys.stderr)
 
 
-class _Torch:
-    """PyTorch: `ProfilerStep#N` from step to step, one trace at the end."""
+class _File:
+    """The marks of this process."""
 
-    def __init__(self, torch: Any) -> None:
-        self._module = torch.profiler
+    def __init__(self, folder):
+        os.makedirs(folder, exist_ok=True)
+        host = os.uname().nodename
+        self.name = os.path.join(folder, f"{host}.{os.getpid()}.{time.monotonic_ns()}.marks")
+        self.descriptor = os.open(self.name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        began = 0
+        with suppress(OSError, ValueError), open("/proc/self/stat", "rb") as stat:
+            began = int(stat.read().rpartition(b")")[2].split()[19])
+        now = time.monotonic_ns(), time.time_ns()
+        head = HEADER.pack(MAGIC, os.getpid(), os.getppid(), launcher_rank(), RECORD.size, *now, began)
+        head += b"\0".join(word.encode("utf-8", "replace") for word in (host, " ".join(sys.argv)[:2000], ""))
+        self._written(head[:HEADER_BYTES].ljust(HEADER_BYTES, b"\0"), 0)
+        self.slots, self.views, self.local, self.lock = itertools.count(), [], threading.local(), threading.Lock()
+        self.sparse, self.sums = False, {}
 
-    def start(self, folder: str) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # without warm-up: the first steps are wanted too
-            every_step = self._module.schedule(wait=0, warmup=0, active=10**9)
-        handler = self._module.tensorboard_trace_handler(folder, use_gzip=True)
-        self._profile = self._module.profile(schedule=every_step, on_trace_ready=handler)
-        self._profile.start()
+    def _written(self, data, at):
+        if os.pwrite(self.descriptor, data, at) < len(data):  # a full disk may take a part without an error
+            raise OSError("no room")
 
-    def mark(self, number: int) -> None:
-        if number:
-            self._profile.step()
+    def _view(self, segment):
+        """The mapping of a segment, None where the file system maps no files.
 
-    def annotation(self, name: str) -> AbstractContextManager[Any]:
-        found: AbstractContextManager[Any] = self._module.record_function(name)
-        return found
+        Its room is taken by a write, since a full disk is an error there and ends the process in a mapping."""
+        with self.lock:
+            while len(self.views) <= segment:
+                at = HEADER_BYTES + len(self.views) * SEGMENT
+                self._written(bytes(SEGMENT), at)
+                try:
+                    self.views.append(mmap.mmap(self.descriptor, SEGMENT, offset=at))
+                except OSError:
+                    self.views.append(None)
+                self.sparse = at > WHOLE_BYTES
+            return self.views[segment]
 
-    def stop(self) -> None:
-        self._profile.stop()
-
-
-class _Annotated:
-    """A profiler whose steps are annotations. The annotation after the last step is dropped, because it ends
-    too late."""
-
-    _open: Any = None
-
-    def __init__(self, module: Any) -> None:
-        self._module = module.profiler
-
-    def mark(self, number: int) -> None:
-        if self._open is not None:
-            self._open.__exit__(None, None, None)
-        self._open = self._step(number)
-        self._open.__enter__()
-
-    def stop(self) -> None:
-        self._stop_profiler()
-        if self._open is not None:
-            self._open.__exit__(None, None, None)
-            self._open = None
-
-    def annotation(self, name: str) -> AbstractContextManager[Any]:
-        raise NotImplementedError
-
-    def _step(self, number: int) -> Any:
-        raise NotImplementedError
-
-    def _stop_profiler(self) -> None:
-        raise NotImplementedError
-
-
-class _TensorFlow(_Annotated):
-    """TensorFlow: steps are `train` annotations, as in Keras."""
-
-    def start(self, folder: str) -> None:
-        options = self._module.experimental.ProfilerOptions(host_tracer_level=2)
-        self._module.experimental.start(folder, options=options)
-
-    def annotation(self, name: str) -> AbstractContextManager[Any]:
-        found: AbstractContextManager[Any] = self._module.experimental.Trace(name)
-        return found
-
-    def _step(self, number: int) -> Any:
-        return self._module.experimental.Trace("train", step_num=number, _r=1)
-
-    def _stop_profiler(self) -> None:
-        self._module.experimental.stop()
-
-
-class _Jax(_Annotated):
-    """JAX: steps are its step annotations. Its tracer of Python calls is off if possible, because it is expensive.
-
-    JAX's profiler does not see tf.data. If the program has imported TensorFlow, TensorFlow's profiler runs as well.
-    """
-
-    _input: _TensorFlow | None = None
-
-    def start(self, folder: str) -> None:
-        if hasattr(sys.modules.get("tensorflow"), "profiler"):
-            self._input = _TensorFlow(sys.modules["tensorflow"])
-            self._input.start(os.path.join(folder, INPUT_FOLDER))
-        if hasattr(self._module, "ProfileOptions"):
-            options = self._module.ProfileOptions()
-            options.python_tracer_level = 0
-            self._module.start_trace(folder, profiler_options=options)
+    def mark(self, kind, number, group, cpu=None, *, now=time.monotonic_ns, own=time.thread_time_ns):
+        """Store a record; that of a signal handler may lie within it, as each has a slot of its own."""
+        try:
+            thread = self.local.thread
+        except AttributeError:
+            thread = self.local.thread = threading.get_native_id()
+        if self.sparse and kind in _OFTEN and number % SPARSE > 1 and self._summed(kind, now()):
+            return
+        slot = next(self.slots)
+        segment, place = divmod(slot * RECORD.size, SEGMENT)
+        view = self.views[segment] if segment < len(self.views) else self._view(segment)
+        if view is None:
+            record = RECORD.pack(now(), own() if cpu is None else cpu, number, thread, group, kind)
+            self._written(record, HEADER_BYTES + slot * RECORD.size)
         else:
-            self._module.start_trace(folder)
+            RECORD.pack_into(view, place, now(), own() if cpu is None else cpu, number, thread, group, kind)
 
-    def annotation(self, name: str) -> AbstractContextManager[Any]:
-        found: AbstractContextManager[Any] = self._module.TraceAnnotation(name)
+    def _summed(self, kind, now):
+        """Whether this became a part of a sum: not an end whose begin has a record."""
+        if kind in (FETCH, TAKE, MAKE, STEP):
+            self.local.began = now
+        elif kind in (FETCH_END, TAKE_END, MAKE_END, STEP_END):
+            began = self.local.__dict__.pop("began", None)
+            if began is None:
+                return False
+            count, waited, since = self.sums.get(kind - 1, (0, 0, now))
+            self.sums[kind - 1] = count + 1, waited + now - began, since
+            if now - since > _MINUTE_NS:
+                self.store_sums()
+        return True
+
+    def store_sums(self):
+        sums, self.sums = self.sums, {}
+        for kind, (count, waited, _) in sums.items():
+            self.mark(SUM, count, kind, waited)
+
+    def anchor(self):
+        slot = next(self.slots)
+        self._view(slot * RECORD.size // SEGMENT)
+        record = RECORD.pack(
+            time.monotonic_ns(), time.thread_time_ns(), time.time_ns(), threading.get_native_id(), 0, ANCHOR
+        )
+        with _annotated(slot):
+            self._written(record, HEADER_BYTES + slot * RECORD.size)
+        self.mark(ANCHOR_END, slot, 0)
+
+
+def _annotated(slot):
+    """The annotation of an anchor for each profiler that may run."""
+    stack, facts = ExitStack(), {"i": slot, "rank": launcher_rank(), "pid": os.getpid()}
+    # AttributeError: a framework that another thread is still importing, or an unrelated module of that name
+    with suppress(AttributeError):
+        if (tensorflow := sys.modules.get("tensorflow")) is not None:
+            stack.enter_context(tensorflow.profiler.experimental.Trace(ANNOTATION, **facts))
+    with suppress(AttributeError):
+        if (jax := sys.modules.get("jax")) is not None:
+            stack.enter_context(jax.profiler.TraceAnnotation(ANNOTATION, **facts))
+    with suppress(AttributeError):
+        if (torch := sys.modules.get("torch")) is not None:
+            text = ",".join(f"{name}={value}" for name, value in facts.items())
+            stack.enter_context(torch.profiler.record_function(f"{ANNOTATION}#{text}#"))
+    return stack
+
+
+def mark(kind, number=0, group=0, cpu=None):
+    """Store a record in the file of this process, which begins with anchors."""
+    global _folder, _file
+    if not _folder:
+        return
+    try:
+        if _file is None:
+            _file = _File(_folder)
+            for _ in range(ANCHORS):
+                _file.anchor()
+        if kind == ANCHOR:
+            _file.anchor()
+        else:
+            _file.mark(kind, number, group, cpu)
+    except OSError as error:
+        _folder, _file = "", None
+        say(f"{error}: no further marks of process {os.getpid()}")
+
+
+def anchors():
+    """Mark instants that a tracer of system calls sees too."""
+    for _ in range(ANCHORS):
+        mark(ANCHOR)
+
+
+def _forked():
+    global _file
+    if _file is not None:
+        os.close(_file.descriptor)
+        _file = None  # the parent's; the child opens its own at its first mark
+
+
+def _stop():
+    """No further marks of this process."""
+    global _folder, _file
+    _ends()
+    _folder, _file = "", None
+
+
+def _ends():
+    if _file is not None:
+        _file.store_sums()
+        anchors()
+
+
+@contextmanager
+def span(kind):
+    """Mark the begin and the end of a phase, such as EVALUATION."""
+    mark(kind)
+    try:
+        yield
+    finally:
+        mark(kind + 1)
+
+
+def spanning(kind, function):
+    """A function whose calls are marked as a phase of this kind."""
+
+    @wraps(function)
+    def calling(*arguments, **named):
+        with span(kind):
+            return function(*arguments, **named)
+
+    calling.dxt_marked = True
+    return calling
+
+
+_fetched = itertools.count()
+_inside = threading.local()
+
+
+def fetching(function):
+    """The `__next__` of an iterator over batches, marked; the innermost of nested iterators has no marks."""
+
+    @wraps(function)
+    def following(self, *arguments, **named):
+        if getattr(_inside, "fetch", False) or not _folder:
+            return function(self, *arguments, **named)
+        _inside.fetch, number = True, next(_fetched)
+        mark(FETCH, number)
+        try:
+            found = function(self, *arguments, **named)
+        except BaseException:
+            mark(LOOP_END, number)
+            raise
+        finally:
+            _inside.fetch = False
+        mark(FETCH_END, number)
         return found
 
-    def _step(self, number: int) -> Any:
-        return self._module.StepTraceAnnotation("train", step_num=number)
-
-    def _stop_profiler(self) -> None:
-        if self._input is not None:
-            self._input.stop()
-        self._module.stop_trace()
+    return following
 
 
-class _NoProfiler:
-    """Anchors only: they date Darshan's log, but nothing marks the steps."""
+class fetches:
+    """An iterator whose every `next` is marked as the fetch of a batch, for loops that no hook reaches."""
 
-    def start(self, folder: str) -> None:
-        _say(
-            "no profiler runs, as none of torch, jax and tensorflow is imported: anchors are set, steps are not marked"
-        )
+    def __init__(self, iterable):
+        self._next = iter(iterable).__next__
 
-    def mark(self, number: int) -> None:
-        pass
+    def __iter__(self):
+        return self
 
-    def annotation(self, name: str) -> AbstractContextManager[Any]:
-        return nullcontext()
-
-    def stop(self) -> None:
-        pass
+    @fetching
+    def __next__(self):
+        return self._next()
 
 
-_PROFILERS: dict[str, Callable[[Any], _Profiler]] = {"torch": _Torch, "jax": _Jax, "tensorflow": _TensorFlow}
+def start(folder="profile"):
+    """Begin to mark in this folder, or in that of DXT_RECORDING_PROFILE, and hook what is or will be imported."""
+    global _folder
+    folder = os.path.abspath(os.environ.get(FOLDER_VARIABLE) or folder)
+    if _folder != folder:
+        if not _folder:
+            os.register_at_fork(after_in_child=_forked)
+            atexit.register(_ends)
+        _folder = folder
+    for name in HOOKS:
+        if name in sys.modules and getattr(sys.modules[name], "__spec__", None) is not None:
+            _hook(sys.modules[name])
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+class _Finder:
+    """Finds the modules of HOOKS as Python would, and hooks each when it has been imported."""
+
+    def find_spec(self, name, path=None, target=None):
+        return hooked_spec(name)
+
+
+_finding: set[str] = set()
+
+
+def hooked_spec(name):
+    """The spec of a module of HOOKS, whose loader hooks it; None for another module."""
+    if name not in HOOKS or name in _finding:
+        return None
+    _finding.add(name)
+    try:
+        spec = importlib.util.find_spec(name)
+    finally:
+        _finding.discard(name)
+    if spec is None or not hasattr(spec.loader, "exec_module"):
+        return None
+    executing = spec.loader.exec_module
+
+    def exec_module(module):
+        executing(module)
+        _hook(module)
+
+    with suppress(AttributeError):  # a loader with slots is left as it is
+        spec.loader.exec_module = exec_module
+    return spec
+
+
+def _hook(module):
+    if getattr(module, "dxt_marked", False):
+        return
+    try:
+        HOOKS[module.__name__](module)
+        module.dxt_marked = True
+    except Exception as error:  # an unknown release of the framework
+        say(f"{module.__name__} is not marked: {type(error).__name__}: {error}")
+
+
+def _replace(owner, names, make):
+    """Replace those attributes of a module or class that there are."""
+    for name in names:
+        found = vars(owner).get(name)
+        if found is not None and not getattr(found, "dxt_marked", False):
+            replacing = make(found)
+            replacing.dxt_marked = True
+            setattr(owner, name, replacing)
+
+
+# What a program may call itself
 
 
 class Recording:
-    """Returned by `recording`: the profiler of one process, and the number of its current step."""
+    """Returned by `recording`: marks the steps of a loop that hides its batches, phases, and the end."""
 
-    def __init__(self, folder: str, profiler: _Profiler, rank: int, steps: int | None) -> None:
-        self.folder = folder
-        """The folder of this rank's profile; one below it for a later recording in the same process."""
-        self._first_folder = folder
+    def __init__(self, folder, rank, steps, profile_steps, framework):
+        self.folder = os.path.abspath(os.environ.get(FOLDER_VARIABLE) or folder)
+        """The folder of the marks."""
         self.steps = 0
         """Number of steps completed since the start."""
-        self._profiler: _Profiler | None = profiler
-        self._rank, self._limit = rank, steps
+        self._limit, self._rank, self._profiled, self._framework = steps, rank, profile_steps, framework
+        self._profiler = None
         self._running = False
-        self._between: AbstractContextManager[Any] | None = None
-        self._evaluation: AbstractContextManager[Any] | None = None
-        self._fetching = False
-        self._thread = get_ident()
-        self._watched: list[tuple[Any, str, Any]] = []
 
     def start(self) -> None:
-        """Start the profiler and begin step 0. An error is printed, and the training continues."""
+        """Begin to mark, and begin step 0."""
         self.steps = 0
-        self._thread = get_ident()
-        self.folder = _folder_of_phase(self._first_folder)
-        os.makedirs(self.folder, exist_ok=True)
-        try:
-            assert self._profiler is not None
-            self._profiler.start(self.folder)
-        except Exception as error:
-            _say(f"the profiler could not start, and steps are not marked: {error}")
-            self._profiler = None
+        start(self.folder)
+        mark(RANK, launcher_rank() + 1 if self._rank is None else self._rank + 1)
+        anchors()
         self._running = True
-        # Keras tells no callback of an error in fit(), so the recorded part is written when the program ends.
-        atexit.register(self.stop)
-        self._anchors()
-        if isinstance(self._profiler, _Torch):
-            self._watch_distributed_saves()
-        if self._profiler is not None:
-            self._profiler.mark(0)
 
     def next_step(self) -> None:
         """End the current step and begin the next one, which includes the fetch of its batch."""
+        if self._running:
+            mark(STEP_END, self.steps)
+            self.counted()
+
+    def counted(self) -> None:
+        """Count a step that is marked by other means: a framework's callback calls it."""
+        if not self._running:
+            return
         self.steps += 1
-        self._has_batch()
-        if self._profiler is not None and self._running:
-            self._profiler.mark(self.steps)
-            if self.steps == self._limit:
-                self.stop()
+        if self._profiled and self.steps == PROFILE_AFTER:
+            self._profiler = _profiler(self._framework)
+            _attempted("the profiler could not start", self._profiler.start, self._folder_of_profile())
+            anchors()
+        elif self._profiler is not None and self.steps == PROFILE_AFTER + self._profiled:
+            self._end_profile()
+        if self.steps == self._limit:
+            self.stop()
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -251,113 +441,56 @@ class Recording:
 
         The time from there to the next `step()` counts as the fetch of a batch.
         """
-        self._has_batch()
+        if self._running:
+            mark(STEP, self.steps)
         yield
         self.next_step()
-        self._fetches_batch()
 
-    @contextmanager
-    def evaluation(self) -> Iterator[None]:
+    def evaluation(self) -> AbstractContextManager[None]:
         """A validation of the model, marked as such. It does not count as input wait of the step around it.
 
         with r.evaluation():
             validate(model, validation_loader)
         """
-        self.begin_evaluation()
-        try:
-            yield
-        finally:
-            self.end_evaluation()
+        return span(EVALUATION)
 
-    def begin_evaluation(self) -> None:
-        """As `evaluation`, for a begin and an end in two places, such as a framework's callback."""
-        self._fetching = self._between is not None
-        self._has_batch()
-        if self._evaluation is None and self._profiler is not None and self._running:
-            self._evaluation = self._profiler.annotation(EVALUATION)
-            self._evaluation.__enter__()
-
-    def end_evaluation(self) -> None:
-        """End the evaluation that `begin_evaluation` began."""
-        if self._evaluation is not None:
-            self._evaluation.__exit__(None, None, None)
-            self._evaluation = None
-            if self._fetching:
-                self._fetches_batch()
+    def checkpoint(self) -> AbstractContextManager[None]:
+        """A checkpoint that is written by other means than PyTorch's, Keras' and Lightning's own."""
+        return span(CHECKPOINT)
 
     def stop(self) -> None:
-        """Stop the profiler, which writes the profile. Further calls do nothing."""
+        """End the recording. Further calls do nothing."""
         if not self._running:
             return
         self._running = False
-        self._has_batch()
-        self.end_evaluation()
-        atexit.unregister(self.stop)
-        while self._watched:
-            setattr(*self._watched.pop())
-        self._anchors()
-        try:
-            if self._profiler is not None:
-                self._profiler.stop()
-        except Exception as error:
-            _say(f"the profile could not be written: {error}")
+        mark(LOOP_END, self.steps)
+        self._end_profile()
+        anchors()
+        if not os.environ.get(FOLDER_VARIABLE):
+            _stop()
 
-    def _fetches_batch(self) -> None:
-        if self._profiler is not None and self._running:
-            self._between = self._profiler.annotation(BETWEEN_STEPS)
-            self._between.__enter__()
+    def _end_profile(self):
+        if self._profiler is not None:
+            anchors()
+            _attempted("the profile could not be written", self._profiler.stop)
+            self._profiler = None
 
-    def _has_batch(self) -> None:
-        if self._between is not None:
-            self._between.__exit__(None, None, None)
-            self._between = None
-
-    def watch_saves(self, owner: Any, *names: str) -> None:
-        """Mark each call of these methods of a class, or an object, as a `checkpoint` in the profile until it stops."""
-        for name in names:
-            method = getattr(owner, name, None)
-            if method is not None and self._running:
-                self._watched.append((owner, name, method))
-                setattr(owner, name, self._annotated(method, "checkpoint"))
-
-    def _annotated(self, method: Callable[..., Any], name: str) -> Callable[..., Any]:
-        @wraps(method)
-        def calling(*arguments: Any, **named: Any) -> Any:
-            profiler = self._profiler
-            if profiler is None or not self._running:
-                return method(*arguments, **named)
-            # A call of the loop between two steps is no wait for a batch. Other threads call in the background.
-            fetching = self._between is not None and get_ident() == self._thread
-            if fetching:
-                self._has_batch()
-            try:
-                with profiler.annotation(name):
-                    return method(*arguments, **named)
-            finally:
-                if fetching:
-                    self._fetches_batch()
-
-        return calling
-
-    def _watch_distributed_saves(self) -> None:
-        with suppress(ModuleNotFoundError):  # recording.py and anchor.py may have been copied without it
-            watched = import_module(f"{_PLACE}checkpoint_calls").watch(self._annotated)
-            self._watched += watched
-
-    def _anchors(self) -> None:
-        with suppress(OSError):
-            for _ in range(ANCHORS):
-                _beside.anchor(rank=self._rank, directory=self._first_folder)  # later phases continue the numbers
+    def _folder_of_profile(self):
+        rank = launcher_rank() if self._rank is None else self._rank
+        place = os.path.join(self.folder, f"rank{rank}" if rank >= 0 else f"process{os.getpid()}")
+        os.makedirs(place, exist_ok=True)
+        return place
 
     def __enter__(self) -> Recording:
         self.start()
-        self._fetches_batch()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+PROFILE_AFTER = 20
+"""Steps before a profile begins: the first ones compile, and fill caches."""
 
 
 def recording(
@@ -366,26 +499,24 @@ def recording(
     framework: str = "auto",
     rank: int | None = None,
     steps: int | None = None,
+    profile_steps: int = 0,
 ) -> Recording:
-    """Profile the training loop inside the `with`, number its steps, and set anchors before and after it.
+    """Mark the training loop inside the `with`: its batches, steps, evaluations and checkpoints, and when they were.
 
-        with recording("profile") as r:
+        with recording("profile"):
             for batch in loader:
-                with r.step():
-                    train(batch)
+                train(batch)
 
-    The profile goes to `folder/rank<rank>`; under `dxt-replay record` to the folder of the recording. A second
-    recording of the process is a phase of the same training, in a folder of its own below the first one's.
-    `framework`: torch, tensorflow or jax, by default the imported one.
-    `rank`: by default from torch.distributed or the launcher.
-    `steps`: number of steps to profile, since profiles of long jobs grow large.
+    Under `dxt-replay record`, which marks every job, only `step()` and its like add something.
+    `rank`: by default from torch.distributed or the launcher. `steps`: number of steps after which it stops.
+    `profile_steps`: number of steps that the framework's profiler records too, which shows kernels, operators and
+    tf.data's threads, and makes these steps slower. Both count the steps of `step()` or of a framework's callback.
+    `framework`: whose profiler: torch, tensorflow or jax, by default the first imported one.
     Raises: ValueError for another framework.
     """
-    if framework not in ("auto", *FRAMEWORKS):
-        raise ValueError(f"framework is {framework!r}: choose auto, {', '.join(FRAMEWORKS)}")
-    rank = _rank() if rank is None else rank
-    place = Path(os.environ.get(FOLDER_VARIABLE) or folder, f"rank{rank}" if rank >= 0 else f"process{os.getpid()}")
-    return Recording(str(place), _profiler(framework), rank, steps)
+    if framework not in ("auto", *_PROFILERS):
+        raise ValueError(f"framework is {framework!r}: choose auto, {', '.join(_PROFILERS)}")
+    return Recording(folder, rank, steps, profile_steps, framework)
 
 
 def keras_recording(folder: str | os.PathLike[str] = "profile", **choices: Any) -> Any:
@@ -393,27 +524,18 @@ def keras_recording(folder: str | os.PathLike[str] = "profile", **choices: Any) 
 
     model.fit(dataset, callbacks=[keras_recording("profile")])
     """
-    keras = sys.modules.get("keras") or import_module("tensorflow").keras
-    with suppress(AttributeError):
-        choices.setdefault("framework", {"torch": "torch", "jax": "jax"}.get(keras.backend.backend(), "tensorflow"))
+    keras = sys.modules.get("keras") or importlib.import_module("tensorflow").keras
     run = recording(folder, **choices)
 
     class KerasRecording(keras.callbacks.Callback):  # type: ignore[name-defined]
-        def on_train_begin(self, logs: Any = None) -> None:
+        def on_train_begin(self, logs=None):
             run.stop()  # an earlier fit() that raised
             run.start()
-            run.watch_saves(getattr(keras, "Model", None), "save", "save_weights")
 
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            run.next_step()
+        def on_train_batch_end(self, batch, logs=None):
+            run.counted()
 
-        def on_test_begin(self, logs: Any = None) -> None:
-            run.begin_evaluation()
-
-        def on_test_end(self, logs: Any = None) -> None:
-            run.end_evaluation()
-
-        def on_train_end(self, logs: Any = None) -> None:
+        def on_train_end(self, logs=None):
             run.stop()
 
     return KerasRecording()
@@ -425,71 +547,403 @@ def lightning_recording(folder: str | os.PathLike[str] = "profile", **choices: A
     Trainer(callbacks=[lightning_recording("profile")])
     """
     old = "pytorch_lightning" in sys.modules and "lightning" not in sys.modules
-    callbacks = import_module("pytorch_lightning.callbacks" if old else "lightning.pytorch.callbacks")
-    started: list[Recording] = []
+    callbacks = importlib.import_module("pytorch_lightning.callbacks" if old else "lightning.pytorch.callbacks")
+    run = recording(folder, **choices)
 
     class LightningRecording(callbacks.Callback):  # type: ignore[name-defined]
-        def on_train_start(self, trainer: Any, module: Any) -> None:
-            started.append(recording(folder, **{"rank": trainer.global_rank, **choices}))
-            started[-1].start()
-            started[-1].watch_saves(trainer, "save_checkpoint")
+        def on_train_start(self, trainer, module):
+            run.start()
 
-        def on_train_batch_end(self, *arguments: Any, **named: Any) -> None:
-            started[-1].next_step()
+        def on_train_batch_end(self, *arguments, **named):
+            run.counted()
 
-        def on_validation_start(self, trainer: Any, module: Any) -> None:
-            if started:
-                started[-1].begin_evaluation()
+        def on_validation_start(self, trainer, module):
+            mark(EVALUATION)
 
-        def on_validation_end(self, trainer: Any, module: Any) -> None:
-            if started:
-                started[-1].end_evaluation()
+        def on_validation_end(self, trainer, module):
+            mark(EVALUATION_END)
 
-        def on_train_end(self, trainer: Any, module: Any) -> None:
-            started[-1].stop()
+        def on_train_end(self, trainer, module):
+            run.stop()
 
-        def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
-            if started:
-                started[-1].stop()
+        def on_exception(self, trainer, module, exception):
+            run.stop()
 
     return LightningRecording()
 
 
-def _folder_of_phase(folder: str) -> str:
-    """The folder itself for the first phase, then one of its own below it: profilers overwrite existing files."""
-    phase = _phases[folder] = _phases.get(folder, 0) + 1
-    return folder if phase == 1 else os.path.join(folder, f"phase{phase}")
+# The profiler of some steps, for what marks do not show
 
 
-def _profiler(framework: str) -> _Profiler:
-    """The profiler of a framework; for "auto" that of the first imported one, importing none."""
-    if framework != "auto":
-        return _PROFILERS[framework](import_module(framework))
-    imported = [name for name in FRAMEWORKS if hasattr(sys.modules.get(name), "profiler")]
-    if not imported:
-        return _NoProfiler()
-    named = [name for name in _FIRST_IN_PROGRAM if name in imported and name in _named_by_the_program()]
-    chosen, others = (named or imported)[0], [name for name in imported if name != (named or imported)[0]]
-    if others and len(named) != 1:
-        _say(f"profiling with {chosen}; recording(framework={others[0]!r}) chooses {others[0]}")
-    return _PROFILERS[chosen](sys.modules[chosen])
+class _TorchProfiler:
+    def start(self, folder):
+        profiler = sys.modules["torch"].profiler
+        handler = profiler.tensorboard_trace_handler(folder, use_gzip=True)
+        self._profile = profiler.profile(on_trace_ready=handler)
+        self._profile.start()
+
+    def stop(self):
+        self._profile.stop()
 
 
-def _named_by_the_program() -> set[str]:
-    """Packages of the modules, functions and classes for which the main program has names."""
-    values = vars(sys.modules["__main__"]).values() if "__main__" in sys.modules else ()
-    found = (getattr(value, "__name__" if isinstance(value, ModuleType) else "__module__", None) for value in values)
-    return {name.partition(".")[0] for name in found if isinstance(name, str)}
+class _TensorFlowProfiler:
+    def start(self, folder):
+        profiler = sys.modules["tensorflow"].profiler.experimental
+        profiler.start(folder, options=profiler.ProfilerOptions(host_tracer_level=2))
+
+    def stop(self):
+        sys.modules["tensorflow"].profiler.experimental.stop()
 
 
-def _rank() -> int:
-    """This process's rank from torch.distributed, else from the launcher, -1 if neither has one."""
+class _JaxProfiler:
+    """JAX's tracer of Python calls is off if possible, because it is expensive."""
+
+    def start(self, folder):
+        profiler = sys.modules["jax"].profiler
+        if hasattr(profiler, "ProfileOptions"):
+            options = profiler.ProfileOptions()
+            options.python_tracer_level = 0
+            profiler.start_trace(folder, profiler_options=options)
+        else:
+            profiler.start_trace(folder)
+
+    def stop(self):
+        sys.modules["jax"].profiler.stop_trace()
+
+
+_PROFILERS = {"torch": _TorchProfiler, "jax": _JaxProfiler, "tensorflow": _TensorFlowProfiler}
+
+
+def _profiler(framework):
+    """The profiler of a framework; for "auto" that of the first imported one. TensorFlow imports JAX if it can."""
+    imported = [name for name in ("torch", "tensorflow", "jax") if hasattr(sys.modules.get(name), "profiler")]
+    return _PROFILERS[imported[0] if framework == "auto" and imported else framework]()
+
+
+def _attempted(what, function, *arguments):
+    try:
+        function(*arguments)
+    except Exception as error:
+        say(f"{what}: {error}")
+
+
+# PyTorch: the loop takes batches, workers make them
+
+
+_passes = itertools.count(1)
+_optimized = itertools.count(1)
+
+
+def _mark_loaders(module):
+    """Mark passes and the batches that the loop takes, of PyTorch's DataLoader and of torchdata's on top of it."""
+
+    def taking(take):
+        @wraps(take)
+        def __next__(self):
+            group, number = getattr(self, "_dxt_pass", 0), self._num_yielded
+            if not group or getattr(_inside, "take", False):
+                return take(self)  # the base class of an iterator that is marked itself
+            _inside.take = True
+            _device.ask()
+            mark(TAKE, number, group)
+            try:
+                found = take(self)
+            except BaseException:
+                mark(PASS_END, number, group)
+                raise
+            finally:
+                _inside.take = False
+            mark(TAKE_END, number, group)
+            _device.begin(number, group)
+            return found
+
+        return __next__
+
+    def resetting(reset):
+        @wraps(reset)
+        def _reset(self, loader, *arguments, **named):
+            self._dxt_pass = next(_passes) & (IDLE - 1)
+            mark(PASS, self._num_workers << 32 | (getattr(self, "_prefetch_factor", 0) or 0), self._dxt_pass)
+            for number, each in enumerate(getattr(self, "_workers", ())):
+                mark(WORKER, number << 32 | each.pid, self._dxt_pass)
+            return reset(self, loader, *arguments, **named)
+
+        return _reset
+
+    def beginning(init):
+        @wraps(init)
+        def __init__(self, *arguments, **named):
+            self._dxt_pass = next(_passes) & (IDLE - 1)
+            mark(PASS, 0, self._dxt_pass)
+            init(self, *arguments, **named)
+
+        return __init__
+
+    for name in ("_BaseDataLoaderIter", "_StatefulBaseDataLoaderIter"):
+        if name in vars(module):
+            _replace(vars(module)[name], ["__next__"], taking)
+    for name in ("_MultiProcessingDataLoaderIter", "_StatefulMultiProcessingDataLoaderIter"):
+        if name in vars(module):
+            _replace(vars(module)[name], ["_reset"], resetting)
+    for name in ("_SingleProcessDataLoaderIter", "_StatefulSingleProcessDataLoaderIter"):
+        if name in vars(module):
+            _replace(vars(module)[name], ["__init__"], beginning)
+    if "_worker_loop" in vars(module):  # torchdata imports the function, PyTorch asks the module for it
+        module._worker_loop = _WorkerLoop(_folder, module.__name__, module._worker_loop)
+
+
+def _mark_worker(module):
+    if not isinstance(module._worker_loop, _WorkerLoop):
+        module._worker_loop = _WorkerLoop(_folder, module.__name__, module._worker_loop)
+
+
+class _WorkerLoop:
+    """Stands in for the function that a worker process runs; fork, spawn and forkserver carry it there."""
+
+    dxt_marked = True
+
+    def __init__(self, folder, module, original=None):
+        found = original or importlib.import_module(module)._worker_loop
+        self.folder, self.module, self.original = folder, module, getattr(found, "original", found)
+
+    def __reduce__(self):
+        return _WorkerLoop, (self.folder, self.module)
+
+    def __call__(self, *arguments, **named):
+        global _folder
+        _folder = self.folder
+        mark(WORKER_BEGIN)
+        tasks, made = arguments[2:4]  # index_queue and data_queue
+        try:
+            self.original(*arguments[:2], *_Queue.around(tasks, made), *arguments[4:], **named)
+        finally:
+            _ends()  # a worker leaves by os._exit, without the functions that are registered for the end
+            mark(WORKER_END)
+
+
+class _Queue:
+    """The queue of the indices, or that of the batches: a batch is made from the one until the other."""
+
+    number = None
+
+    def __init__(self, queue):
+        self.queue = queue
+
+    @staticmethod
+    def around(tasks, made):
+        indices, batches = _Queue(tasks), _Queue(made)
+
+        def get(*arguments, **named):
+            task = tasks.get(*arguments, **named)
+            if isinstance(task, tuple):
+                indices.number = task[0]
+                mark(MAKE, task[0])
+            elif type(task).__name__ == "_ResumeIteration":
+                mark(RESUME)
+            return task
+
+        def put(batch, *arguments, **named):
+            if indices.number is not None:
+                stop = type(batch[1]).__name__ == "_IterableDatasetStopIteration"
+                mark(MAKE_END, indices.number, int(stop))
+                indices.number = None
+            made.put(batch, *arguments, **named)
+
+        indices.get, batches.put = get, put
+        return indices, batches
+
+    def __getattr__(self, name):
+        return getattr(self.queue, name)
+
+
+class _Device:
+    """Device time of each step, by pairs of timing events that are read two steps later and never waited for."""
+
+    def __init__(self):
+        self.open, self.done, self.spare = None, [], []
+
+    def _cuda(self):
+        cuda = getattr(sys.modules.get("torch"), "cuda", None)  # ROCm has the same name
+        return cuda if cuda is not None and cuda.is_initialized() else None
+
+    def begin(self, number, group):
+        """The thread of the loop has the batch of a step."""
+        cuda = self._cuda()
+        if cuda is None:
+            return
+        pair = self.spare.pop() if self.spare else (cuda.Event(enable_timing=True), cuda.Event(enable_timing=True))
+        pair[0].record()
+        self.open = (number, group, *pair)
+
+    def ask(self):
+        """It asks for the next one."""
+        if self.open is None or (cuda := self._cuda()) is None:
+            return
+        number, group, first, last = self.open
+        self.open = None
+        idle = cuda.current_stream().query()
+        last.record()
+        self.done.append((number, group | (IDLE if idle else 0), first, last))
+        while len(self.done) > 2 and self.done[0][3].query():
+            number, group, first, last = self.done.pop(0)
+            mark(DEVICE, number, group, int(first.elapsed_time(last) * 1e6))
+            self.spare.append((first, last))
+
+
+_device = _Device()
+
+
+def _mark_optimizers(module):
+    def stepped(*_):
+        number = next(_optimized)
+        if number == 1:
+            _mark_distributed_rank()
+        mark(OPTIMIZER, number)
+
+    module.register_optimizer_step_post_hook(stepped)
+
+
+def _mark_distributed_rank():
     with suppress(AttributeError, RuntimeError, ValueError):
-        distributed = sys.modules["torch"].distributed if "torch" in sys.modules else None
-        if distributed is not None and distributed.is_available() and distributed.is_initialized():
-            return int(distributed.get_rank())
-    return int(_beside.launcher_rank())
+        distributed = sys.modules["torch"].distributed
+        if distributed.is_available() and distributed.is_initialized():
+            mark(RANK, int(distributed.get_rank()) + 1)
 
 
-def _say(text: str) -> None:
-    print(f"dxt-replay: recording: {text}", file=sys.stderr)
+def _mark_torch(module):
+    """`torch.save` and `torch.load`, under both of their names."""
+    for owner in (module.serialization, module):
+        _replace(owner, ["save"], lambda function: spanning(CHECKPOINT, function))
+        _replace(owner, ["load"], lambda function: spanning(RESTORE, function))
+
+
+def _mark_distributed(module):
+    """torch.distributed.checkpoint, in each module that has its functions already."""
+
+    def waiting(save):
+        @wraps(save)
+        def saving(*arguments, **named):
+            with span(CHECKPOINT_ASYNC):
+                started = save(*arguments, **named)
+            done = getattr(started, "upload_completion", started)  # newer releases may return two futures
+            for wait in ("result", "exception"):
+                with suppress(AttributeError):
+                    setattr(done, wait, spanning(CHECKPOINT_WAIT, getattr(done, wait)))
+            return started
+
+        return saving
+
+    made = {
+        "save": lambda function: spanning(CHECKPOINT, function),
+        "load": lambda function: spanning(RESTORE, function),
+        "async_save": waiting,
+    }
+    for name, make in made.items():
+        function = vars(module).get(name)
+        if function is None or getattr(function, "dxt_marked", False):
+            continue
+        marked = make(function)
+        marked.dxt_marked = True
+        for each in list(sys.modules.values()):  # `from torch.distributed.checkpoint import save` is common
+            if isinstance(each, type(sys)) and vars(each).get(name) is function:
+                setattr(each, name, marked)
+
+
+# Keras and tf.data
+
+
+def _mark_keras(module):
+    """Steps, evaluations and epochs of `fit`, `evaluate` and `predict`, as their list of callbacks is told of them."""
+
+    def before(kind):
+        def make(method):
+            @wraps(method)
+            def calling(self, *arguments, **named):
+                mark(kind, arguments[0] if arguments and isinstance(arguments[0], int) else 0)
+                return method(self, *arguments, **named)
+
+            return calling
+
+        return make
+
+    owner = module.CallbackList
+    for name, kind in (
+        ("on_epoch_begin", EPOCH),
+        ("on_train_batch_begin", STEP),
+        ("on_train_batch_end", STEP_END),
+        ("on_test_begin", EVALUATION),
+        ("on_test_end", EVALUATION_END),
+        ("on_predict_begin", EVALUATION),
+        ("on_predict_end", EVALUATION_END),
+        ("on_train_end", LOOP_END),
+    ):
+        _replace(owner, [name], before(kind))
+
+
+def _mark_saves(module):
+    owner = vars(module).get("Model") or module.Trainer
+    _replace(
+        owner,
+        ["save", "save_weights", "save_checkpoint", "_save_checkpoint"],
+        lambda method: spanning(CHECKPOINT, method),
+    )
+
+
+def _mark_tf_data(module):
+    """Fetches from tf.data: in Python, and inside a `tf.function`, where two host calls surround the iterator's op."""
+    tf = importlib.import_module("tensorflow")
+
+    def marked(following):
+        @wraps(following)
+        def _next_internal(self):
+            if not _folder:
+                return following(self)
+            if tf.executing_eagerly():
+                return fetching(following)(self)
+            number = [0]
+
+            def begins(value):
+                number[0] = next(_fetched)
+                mark(FETCH, number[0])
+                return value
+
+            def ends(value):
+                mark(FETCH_END, number[0])
+                return value
+
+            zero = tf.constant(0, tf.int32)
+            with tf.control_dependencies([tf.numpy_function(begins, [zero], tf.int32)]):
+                found = following(self)
+            with tf.control_dependencies(tf.nest.flatten(found)):
+                end = tf.numpy_function(ends, [zero], tf.int32)
+            with tf.control_dependencies([end]):
+                return tf.nest.map_structure(tf.identity, found)
+
+        return _next_internal
+
+    _replace(module.OwnedIterator, ["_next_internal"], marked)
+
+
+def _mark_grain(module):
+    for name in ("DataLoaderIterator", "PrefetchDatasetIterator", "_MpPrefetchDatasetIterator"):
+        if name in vars(module):
+            _replace(vars(module)[name], ["__next__"], fetching)
+
+
+HOOKS = {
+    "torch.utils.data.dataloader": _mark_loaders,
+    "torchdata.stateful_dataloader.stateful_dataloader": _mark_loaders,
+    "torch.utils.data._utils.worker": _mark_worker,
+    "torch.optim.optimizer": _mark_optimizers,
+    "torch": _mark_torch,
+    "torch.distributed.checkpoint": _mark_distributed,
+    "lightning.pytorch.trainer.trainer": _mark_saves,
+    "pytorch_lightning.trainer.trainer": _mark_saves,
+    "transformers.trainer": _mark_saves,
+    "keras.src.callbacks.callback_list": _mark_keras,
+    "keras.src.models.model": _mark_saves,
+    "tensorflow.python.data.ops.iterator_ops": _mark_tf_data,
+    "grain._src.python.data_loader": _mark_grain,
+    "grain._src.python.dataset.transformations.prefetch": _mark_grain,
+}
+"""What is hooked when a module has been imported."""

@@ -19,9 +19,8 @@ from dxt_replay.profiler_merge.file_notes import AS_RECORDED, NO_FILE
 from dxt_replay.profiler_merge.file_table import files_table, moved_bytes
 from dxt_replay.profiler_merge.lane_facts import MAIN, THREAD, WORKER, LaneFacts, lane_rows
 from dxt_replay.profiler_merge.merge_options import MergeOptions
-from dxt_replay.profiler_merge.profiles.more_spans import ProcessIds
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
-from dxt_replay.profiler_merge.recorded_job import AllSpans, Finished, Recording, WrittenRanks
+from dxt_replay.profiler_merge.recorded_job import AllSpans, Finished, ProcessIds, Recording, WrittenRanks
 from dxt_replay.profiler_merge.traced_recording import TracedRecording
 from dxt_replay.profiler_merge.tracers.requests.request_rows import UNKNOWN, RecordedRequests, is_refused
 from dxt_replay.profiler_merge.tracers.traced_job import TracedJob, TracedProcess, TracedRank

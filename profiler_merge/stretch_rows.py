@@ -45,7 +45,7 @@ class RowsInStretches(ProcessRows):
         examined = self._repair(batch, files["POSIX"], capture_ns)
         self.made.threads_known.append(batch.knows_threads)
         rank = LargeRank(batch, capture_ns, folder, stretch_rows)
-        made = self._reconstructed(process, batch, rank, files, alignment)
+        made = self._reconstructed(process, batch, rank, files)
         traced = self.files.number(rank.records)
         of_made = [] if made is None else self.files.number_by_rank(records_of(made))
         self._note_in_stretches(batch, rank, traced, made, of_made)

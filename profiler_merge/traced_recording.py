@@ -24,13 +24,20 @@ from dxt_replay.profiler_merge.left_out import exports_warnings, is_export, show
 from dxt_replay.profiler_merge.mapped_reads import mapped_columns, mapped_reads
 from dxt_replay.profiler_merge.merge_options import MergeOptions
 from dxt_replay.profiler_merge.profiles.event_table import Profile
-from dxt_replay.profiler_merge.profiles.more_spans import ProcessIds
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
-from dxt_replay.profiler_merge.recorded_job import AllSpans, Finished, RankRows, WrittenRanks, rank_clock, write_ranks
+from dxt_replay.profiler_merge.recorded_job import (
+    AllSpans,
+    Finished,
+    ProcessIds,
+    RankRows,
+    WrittenRanks,
+    rank_clock,
+    write_ranks,
+)
 from dxt_replay.profiler_merge.traced_files import TracedFiles
 from dxt_replay.profiler_merge.tracers.traced_job import TracedJob, TracedProcess
 from dxt_replay.traces.errors import LogError
-from dxt_replay.traces.recorder_files import is_request_log
+from dxt_replay.traces.recorder_files import is_recorder_file, is_request_log
 from dxt_replay.traces.row_order import order_by_start
 from dxt_replay.traces.schema import OPEN_FLAGS, OPS, READ, TRACED, WRITE, Coverage, Job
 from dxt_replay.traces.units import format_counted, ns_to_seconds
@@ -101,11 +108,10 @@ class TracedRecording:
 
     def place(self, profiles: Sequence[tuple[Path, ...]]) -> ProfileRanks:
         """As of `Recording`."""
-        job, options = self._job, self._options
+        job = self._job
         times_ns = (job.start_ns, job.end_ns)
-        found = profiles_of_processes(profiles, self.process_ids(), times_ns, skip_damaged=options.skip_damaged)
-        exports = () if options.keep_profiler_files else found.exports
-        exported = {number: path for number, path in enumerate(map(shown, job.paths)) if is_export(path, exports)}
+        found = profiles_of_processes(profiles, self.process_ids(), times_ns)
+        exported = {number: path for number, path in enumerate(map(shown, job.paths)) if is_export(path, found.exports)}
         logs = {number for number, path in enumerate(map(shown, job.paths)) if is_request_log(path)}
         self._job = replace(job, left_out=job.left_out | exported.keys() | logs)
         self.warnings = [*exports_warnings(exported.values()), *job.warnings]
@@ -121,7 +127,8 @@ class TracedRecording:
         if not written.stored:
             why = "; ".join(job.warnings) or "nothing was opened"
             raise LogError(f"{job.files[0]} holds no operation on a file of the job: {why}")
-        mapped = sorted(name for name in (shown(job.paths[file]) for file in job.mapped) if not name.startswith(MEMORY))
+        names = sorted(shown(job.paths[file]) for file in job.mapped)
+        mapped = [name for name in names if not name.startswith(MEMORY) and not is_recorder_file(name)]
         moved = self._table.moved + self._mapped_bytes
         seen = received(job.received, job.received_of_unknown, moved, watched(job.files))
         pids = {process.pid for rank in job.ranks for process in rank.processes}
@@ -242,7 +249,8 @@ class TracedRecording:
             return align_seconds(self._method), []
         dated = profile is None or profile.epoch_start_ns is not None
         low, high = self._job.clock_ns
-        if dated and self._method in (AUTO, WALL):
+        marked = profile is not None and profile.marks is not None and len(profile.marks.own.anchors) > 0
+        if dated and self._method in (AUTO, WALL) and not (marked and self._method == AUTO):
             return Alignment(method="wall", offset_ns=0, residual_ns=max(-low, high), interval_ns=(low, high)), []
         clock = _TraceClock(job=_LogTime(start_ns=self.start_ns), names=dict(enumerate(self._job.paths)))
         return align_rank(self._segments(rank, rows), clock, profile, self._method)

@@ -6,8 +6,18 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import numpy as np
+
 from dxt_replay.profiler_merge.darshan.counter_layouts import NEWEST
 from dxt_replay.traces.schema import APIS, OPS
+
+ROW = np.dtype(
+    [
+        ("file_id", "i4"), ("op", "i1"), ("api", "i1"), ("offset", "i8"), ("length", "i8"), ("start_ns", "i8"),
+        ("end_ns", "i8"),
+    ]
+)  # fmt: skip
+"""What the model looks at of an operation. The new name of a rename has a row of its own, with the `op` len(OPS)."""
 
 MIB = 1 << 20
 SIZES = {"0_100": 100, "100_1K": 1 << 10, "1K_10K": 10 << 10, "10K_100K": 100 << 10, "100K_1M": MIB, "1M_4M": 4 * MIB,
@@ -105,6 +115,11 @@ def expected(module: str, rows: list[Any]) -> dict[str, float]:
     opened, closed = kinds["open"] or assumed, kinds["close"] or assumed
     found["F_OPEN_START_TIMESTAMP"] = min([row["start_ns"] for row in opened], default=0) / 1e9
     found["F_CLOSE_END_TIMESTAMP"] = max([row["end_ns"] for row in closed], default=0) / 1e9
+    # an assumed open or close is a moment
+    last_open = max([row["end_ns"] for row in kinds["open"]], default=0) / 1e9
+    first_close = min([row["start_ns"] for row in kinds["close"]], default=0) / 1e9
+    found["F_OPEN_END_TIMESTAMP"] = found["F_OPEN_START_TIMESTAMP"] if assumed else last_open
+    found["F_CLOSE_START_TIMESTAMP"] = found["F_CLOSE_END_TIMESTAMP"] if assumed else first_close
     found |= {"SEEKS": len(kinds["seek"]), "STATS": len(kinds["stat"]), "RENAME_SOURCES": len(kinds["rename"])}
     found |= {"FSYNCS": len(kinds["sync"]), "FLUSHES": len(kinds["sync"]), "SYNCS": len(kinds["sync"])}
     collective = [row for row in data if row["api"] == APIS.index("MPIIO_COLL")]

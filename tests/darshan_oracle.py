@@ -92,8 +92,6 @@ def _read(backend: Any, path: str) -> dict[str, Any]:
             found |= _counters(backend, log, module)
         elif module.startswith("DXT_"):
             found |= _dxt(backend, log, module)
-        elif module == "HEATMAP":
-            found |= _heatmap(backend, log)
         elif module == "LUSTRE":
             found |= _lustre(backend, log)
     backend.log_close(log)
@@ -138,19 +136,6 @@ def _dxt(backend: Any, log: Any, module: str) -> dict[str, Any]:
         f"{module} whole": np.array([(s["offset"], s["length"]) for s in segments], dtype=np.int64).reshape(-1, 2),
         f"{module} times": np.array([(s["start_time"], s["end_time"]) for s in segments]).reshape(-1, 2),
     }
-
-
-def _heatmap(backend: Any, log: Any) -> dict[str, Any]:
-    records = _records(backend, log, "HEATMAP")
-    found = {
-        "HEATMAP ids": np.array([r["id"] for r in records], dtype=np.uint64),
-        "HEATMAP ranks": np.array([r["rank"] for r in records], dtype=np.int64),
-        "HEATMAP widths": np.array([r["bin_width_seconds"] for r in records], dtype=np.float64),
-    }
-    for number, record in enumerate(records):
-        found[f"HEATMAP {number} reads"] = record["read_bins"]
-        found[f"HEATMAP {number} writes"] = record["write_bins"]
-    return found
 
 
 def _lustre(backend: Any, log: Any) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def launch(start_ns: int, end_ns: int, correlation: int) -> dict[str, Any]:
 
 
 def anchor(i: int, start_ns: int, *, rank: int = 0, pid: int = PID) -> dict[str, Any]:
-    """An annotation as `profiler_merge.anchor` sets it."""
+    """An annotation as `profiler_merge.recording` sets it."""
     name = f"dxt_anchor#i={i},rank={rank},pid={pid}#"
     return event(name, start_ns, start_ns + 20_000, cat="user_annotation", pid=pid, tid=pid)
 

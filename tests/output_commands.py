@@ -63,17 +63,16 @@ def _record(capture: Path, out: Path, *more: object) -> list[object]:
 
 def _regress(*option: str) -> Callable[[Path, Path], list[object]]:
     # Both sides are one directory. No noise of the machine makes one of them eleven times as slow.
-    few = ("--repeats", "6", "--warmup", "0", "--pace", "none", "--threshold", "1000")
+    few = ("--repeats", "6", "--pace", "none", "--threshold", "1000")
     return lambda capture, out: [
         "regress", capture, capture.parent / "twin", *few, *option, out if option != ("-o",) else out.parent
     ]  # fmt: skip
 
 
-def _capacity(option: str) -> Callable[[Path, Path], list[object]]:
-    few = ("--storage", "nvme", "--dry-run", "--most", "1", "--utilisation", "1")
-    return lambda capture, out: [
-        "capacity", "unet3d_h100", *_SMALL, *few, option, out if option != "-o" else out.parent
-    ]  # fmt: skip
+def _capacity(capture: Path, out: Path) -> list[object]:
+    few = ("--target", capture.parent / "target", "--most", "1", "--utilisation", "1")
+    small = ("dataset.record_length_bytes=2048", "dataset.record_length_bytes_stdev=0")
+    return ["capacity", "unet3d_h100", *_SMALL, *small, *few, "-o", out.parent]
 
 
 def _export(kind: str) -> Callable[[Path, Path], list[object]]:
@@ -124,18 +123,20 @@ OUTPUT_COMMANDS = {
         name="out.json",
         is_file=True,
     ),
-    "capacity": OutputCommand(words=_capacity("-o"), name="out/1-ranks.capture", replaces=False),
-    "capacity --html": OutputCommand(words=_capacity("--html"), name="out.html", is_file=True),
+    "capacity": OutputCommand(words=_capacity, name="out/1-ranks.capture", replaces=False),
     "fit": OutputCommand(
-        words=lambda capture, out: ["fit", capture, "--no-check", "-o", out],
+        words=lambda capture, out: ["fit", capture, "-o", out],
         name="out.yaml",
         is_file=True,
     ),
     "regress": OutputCommand(words=_regress("-o"), name="out/pair-001-baseline.capture", staged=True),
     **{
-        f"regress --{kind}": OutputCommand(words=_regress(f"--{kind}"), name=f"out.{kind}", is_file=True, staged=True)
-        for kind in ("record", "junit", "markdown", "html")
+        f"regress --report {kind}": OutputCommand(
+            words=_regress("--report"), name=f"out.{kind}", is_file=True, staged=True
+        )
+        for kind in ("xml", "md", "html")
     },
+    "regress --record": OutputCommand(words=_regress("--record"), name="out.json", is_file=True, staged=True),
     "demo": OutputCommand(words=lambda capture, out: ["demo", "-o", out], name="out", replaces=False),
 }
 """Name -> command. `tests/test_output_commands.py` holds the names against the options of all commands."""

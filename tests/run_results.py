@@ -59,7 +59,6 @@ def run_result(document: Mapping[str, Any]) -> RunResult:
         failures=tuple(NamedFailure(**failure) for failure in document["failures"]),
         io=IoResult(
             api=document["api"],
-            reconstruct=document["reconstruct"],
             backends=tuple(document["backends"]),
             direct=document["direct"],
             not_direct=document["not_direct"],

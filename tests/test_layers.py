@@ -1,4 +1,4 @@
-"""Who may import whom (`tests/layer_table.py`). When an import fails this, move the code, not the table.
+"""Arrows point down. When an import fails this, move the code, not the list.
 
 Read from the source by `ast`, so that imports inside functions count and nothing is executed. Imports under
 `if TYPE_CHECKING:` only name types and do not count.
@@ -7,222 +7,123 @@ Read from the source by `ast`, so that imports inside functions count and nothin
 from __future__ import annotations
 
 import ast
-import functools
 import graphlib
-import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-import pytest
+from tests.places import PACKAGE
 
-from tests.layer_table import ALL, COMMAND_LINE, EVERYWHERE, FOUNDATIONS, HOMES, LIGHT_HOMES, MAY_IMPORT
-from tests.places import PACKAGE, ROOT
-from tests.pure_modules import IMPURE, PURE
+ORDER = ("traces", "profiler_merge", "workloads", "replay", "workloads.fit", "replay.interface", "replay.commands")
+"""Packages, from below: each may import those before it. A module belongs to the longest name that fits."""
+
+COMMON = {"numpy", "pyarrow", "click", "msgspec", "yaml"}
+"""What every installation has; anything else that is neither here nor heavy is a new dependency."""
+
+HEAVY = {
+    "darshan": {"profiler_merge.darshan"},
+    "distributed": {"traces.workers"},
+    "h5py": {"profiler_merge.analysis", "profiler_merge.hdf5", "replay.engine.backends"},
+    "mpi4py": {"replay.ranks", "replay.engine.backends"},
+    "obstore": {"replay.objects"},
+    "pandas": {"profiler_merge.analysis"},
+    "plotly": {"replay.interface"},
+    "scipy": set(),
+    "tensorflow": set(),
+    "torch": set(),
+}
+"""Heavy or optional package -> the folders that import it, inside a function."""
+
+IN_THE_JOB = ("profiler_merge.recording", "profiler_merge.request_hooks")
+"""What a recorded job imports: it has the standard library, and nothing else for certain."""
+
+FOLDERS = ("traces", "profiler_merge", "workloads", "replay")
+SOURCES = {
+    ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__"): path
+    for part in FOLDERS
+    for path in (PACKAGE / part).rglob("*.py")
+}
 
 
-@dataclass(frozen=True)
-class Import:
+class Import(NamedTuple):
     importer: str
     name: str
     line: int
     inside_function: bool
 
-    def __str__(self) -> str:
-        return f"{self.importer}:{self.line} imports {self.name}"
 
-
-def module_name(path: Path) -> str:
-    parts = path.relative_to(PACKAGE).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-COPIED = "profiler_merge.request_hooks"
-"""The job's processes have this folder under another name, so its modules name each other relatively."""
-
-SOURCES = {
-    module_name(path): path
-    for part in ("traces", "profiler_merge", "replay", "workloads")
-    for path in (PACKAGE / part).rglob("*.py")
-}
-
-
-def short_name(module: str) -> str:
-    """A module's name as in the tables, below `dxt_replay`, which by itself is the public interface."""
-    return "replay.interface" if module == "dxt_replay" else module.removeprefix("dxt_replay.")
-
-
-@functools.cache
-def imports_of(module: str) -> list[Import]:
-    tree = ast.parse(SOURCES[module].read_text(encoding="utf-8"))
-    return list(_imports(module, tree, inside_function=False))
-
-
-def _imports(module: str, node: ast.AST, *, inside_function: bool) -> Iterator[Import]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-            for other in child.orelse:
-                yield from _imports(module, other, inside_function=inside_function)
+def imports(importer: str, path: Path) -> Iterator[Import]:
+    """The imports of a module. `dxt_replay` itself is the public interface."""
+    waiting: list[tuple[ast.AST, bool]] = [(ast.parse(path.read_text(encoding="utf-8")), False)]
+    while waiting:
+        node, inside = waiting.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            waiting += [(each, inside) for each in node.orelse]
             continue
-        if isinstance(child, ast.Import):
-            for alias in child.names:
-                yield Import(module, short_name(alias.name), child.lineno, inside_function)
-        elif isinstance(child, ast.ImportFrom):
-            copied = child.level == 1 and module.startswith(f"{COPIED}.")
-            assert not child.level or copied, f"{module}:{child.lineno}: name the package, no relative imports"
-            package = f"{COPIED}.{child.module}" if copied else short_name(str(child.module))
-            for alias in child.names:
-                submodule = f"{package}.{alias.name}"
-                name = submodule if submodule in SOURCES else package
-                yield Import(module, name, child.lineno, inside_function)
-        in_function = inside_function or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-        yield from _imports(module, child, inside_function=in_function)
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = f"dxt_replay.{importer.rpartition('.')[0]}." if node.level else ""
+            names = [f"{above}{node.module}.{alias.name}" for alias in node.names]
+        else:
+            inside |= isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+            waiting += [(each, inside) for each in ast.iter_child_nodes(node)]
+            continue
+        for name in names:
+            yield Import(importer, _module(name), node.lineno, inside)
 
 
-def own(found: Import) -> bool:
-    return found.name.split(".")[0] in ("traces", "profiler_merge", "replay", "workloads", "benchmarks", "tests")
+def _module(name: str) -> str:
+    """The module of the project in which an imported name stands, without `dxt_replay`; else the name itself."""
+    if name.split(".")[0] != "dxt_replay":
+        return name
+    below = name.removeprefix("dxt_replay").removeprefix(".")
+    return below if below in SOURCES else below.rpartition(".")[0] or "replay.interface"
 
 
-def part_of(module: str) -> str:
-    return max(
-        (part for part in MAY_IMPORT if module == part or module.startswith(f"{part}.")), key=len, default=module
-    )
+IMPORTS = [found for module, path in SOURCES.items() for found in imports(module, path)]
+OWN = [found for found in IMPORTS if found.name.split(".")[0] in FOLDERS]
 
 
-def test_the_sources_are_found() -> None:
-    assert {
-        "traces.schema",
-        "profiler_merge.merge",
-        "replay.fidelity.compare",
-        "replay.commands.main",
-    } <= SOURCES.keys()
-    assert any(found.name == "traces.store.reader" for found in imports_of("replay.fidelity.compare"))
-    assert any(
-        found.name == "replay.fidelity.compare" and found.inside_function
-        for found in imports_of("replay.interface.comparisons")
-    )
+def is_below(module: str, *folders: str) -> bool:
+    return any(module == folder or module.startswith(f"{folder}.") for folder in folders)
 
 
-@pytest.mark.parametrize("module", sorted(SOURCES))
-def test_arrows_point_down(module: str) -> None:
-    allowed = MAY_IMPORT[part_of(module)]
-    wrong = [str(found) for found in imports_of(module) if own(found) and part_of(found.name) not in allowed]
-    assert not wrong
+def level(module: str) -> int:
+    return ORDER.index(max((each for each in ORDER if is_below(module, each)), key=len))
 
 
-@pytest.mark.parametrize("module", sorted(FOUNDATIONS))
-def test_foundations_stay_foundations(module: str) -> None:
-    wrong = [str(found) for found in imports_of(module) if own(found) and found.name not in FOUNDATIONS[module]]
-    assert not wrong
+def package(module: str) -> str:
+    return ".".join(module.split(".")[:2])
 
 
-def imported_by(folder: str) -> set[str]:
-    """The folders that the modules of a folder import, without itself."""
-    mine = [module for module in SOURCES if part_of(module) == folder]
-    return {part_of(found.name) for module in mine for found in imports_of(module) if own(found)} - {folder}
+def test_a_package_imports_those_before_it() -> None:
+    assert len(OWN) > 100, "the test looks at the wrong files"
+    assert not [found for found in OWN if level(found.name) > level(found.importer)]
 
 
-def test_folders_have_no_cycles() -> None:
-    """A folder that imports another one is never imported by it, not even through a third."""
-    order = graphlib.TopologicalSorter({folder: imported_by(folder) for folder in MAY_IMPORT})
-    assert set(order.static_order()) == MAY_IMPORT.keys()
-
-
-@pytest.mark.parametrize("folder", sorted(MAY_IMPORT.keys() - ALL))
-def test_the_table_allows_no_more_than_is_used(folder: str) -> None:
-    assert MAY_IMPORT[folder] - {folder} == imported_by(folder)
-
-
-def test_there_are_no_cycles() -> None:
-    finished: set[str] = set()
-
-    def follow(module: str, path: tuple[str, ...]) -> None:
-        assert module not in path, " -> ".join((*path[path.index(module) :], module))
-        if module not in finished:
-            for found in imports_of(module) if module in SOURCES else ():
-                if own(found) and found.name != module:
-                    follow(found.name, (*path, module))
-            finished.add(module)
-
-    for module in SOURCES:
-        follow(module, ())
+def test_neither_modules_nor_packages_import_in_circles() -> None:
+    for name_of in (str, package):
+        arrows: dict[str, set[str]] = {}
+        for importer, name, *_ in OWN:
+            arrows.setdefault(name_of(importer), set()).update({name_of(name)} - {name_of(importer)})
+        graphlib.TopologicalSorter(arrows).prepare()  # raises CycleError with the circle
 
 
 def test_heavy_packages_stay_at_home() -> None:
-    heavy = [found for module in SOURCES for found in imports_of(module) if found.name.split(".")[0] in HOMES]
-    assert heavy, "nothing heavy found: the test looks at the wrong files"
-    strangers = [str(found) for found in heavy if found.importer not in HOMES[found.name.split(".")[0]]]
-    eager = [f"{found} when it is imported itself" for found in heavy if not found.inside_function]
-    assert not strangers
-    assert not eager
+    heavy = [found for found in IMPORTS if found.name.split(".")[0] in HEAVY]
+    assert not [found for found in heavy if not is_below(found.importer, *HEAVY[found.name.split(".")[0]])]
+    assert not [found for found in heavy if not found.inside_function]
 
 
 def test_other_packages_are_known() -> None:
-    """Whatever is neither the project, the standard library, NumPy, Arrow, click nor heavy is a new dependency."""
-    known = EVERYWHERE | HOMES.keys() | sys.stdlib_module_names
-    for module in SOURCES:
-        allowed = known | (COMMAND_LINE if part_of(module) == "replay.commands" else set())
-        allowed |= LIGHT_HOMES.get(module, set())
-        strangers = [
-            str(found) for found in imports_of(module) if not own(found) and found.name.split(".")[0] not in allowed
-        ]
-        assert not strangers
+    known = {*FOLDERS, *COMMON, *HEAVY, *sys.stdlib_module_names}
+    assert not [found for found in IMPORTS if found.name.split(".")[0] not in known]
 
 
-@pytest.mark.parametrize("module", sorted(PURE))
-def test_the_middle_is_pure(module: str) -> None:
-    wrong = [str(found) for found in imports_of(module) if found.name.split(".")[0] in IMPURE]
-    assert not wrong
-
-
-def test_commands_import_only_click_to_be_listed() -> None:
-    """What a command module imports itself is paid by every `--help`; the rest belongs into the function."""
-    light = {
-        "click",
-        "traces.errors",
-        "traces.version",
-        "replay.commands.family_options",
-        "replay.commands.shared_options",
-        "replay.options.choices",
-        "replay.options.looking",
-        "replay.options.making",
-        "replay.options.option",
-        "traces.paces",
-        "replay.commands.session",
-    }
-    wrong = [
-        str(found)
-        for module in SOURCES
-        if module.startswith("replay.commands.") and module != "replay.commands.progress"
-        for found in imports_of(module)
-        if not found.inside_function
-        and found.name not in light
-        and found.name.split(".")[0] not in sys.stdlib_module_names
-    ]
-    assert not wrong
-
-
-def modules_after(program: str) -> set[str]:
-    """Top-level names in sys.modules, and our own packages, after a program has run in a fresh interpreter."""
-    names = "{name.removeprefix('dxt_replay.').split('.')[0] for name in sys.modules}"
-    report = f"; import sys; print(' '.join(sorted({names})), file=sys.stderr)"
-    done = subprocess.run(
-        [sys.executable, "-c", program + report], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return set(done.stderr.splitlines()[-1].split())
-
-
-def test_help_imports_nothing_heavy() -> None:
-    loaded = modules_after("from dxt_replay.replay.commands.main import main; assert main(['--help']) == 0")
-    assert "click" in loaded
-    assert not loaded & (HOMES.keys() | EVERYWHERE | {"profiler_merge"})
-
-
-def test_importing_every_module_imports_nothing_heavy() -> None:
-    """Without a compiled core or an optional package installed, every module can still be imported."""
-    names = [name for name in sorted(SOURCES) if not name.endswith(("_child", ".compiled"))]
-    loaded = modules_after(f"import importlib; [importlib.import_module(f'dxt_replay.{{name}}') for name in {names!r}]")
-    assert "numpy" in loaded
-    assert not loaded & HOMES.keys()
+def test_a_recorded_job_imports_the_standard_library_alone() -> None:
+    mine = [found for found in IMPORTS if is_below(found.importer, *IN_THE_JOB)]
+    own = [found for found in mine if is_below(found.name, *IN_THE_JOB)]
+    assert own
+    assert {found.name.split(".")[0] for found in mine if found not in own} <= sys.stdlib_module_names

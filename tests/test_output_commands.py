@@ -11,7 +11,7 @@ from dxt_replay.replay.commands.main import COMMANDS, cli, main
 from tests.output_commands import OUTPUT_COMMANDS
 from tests.test_nothing_outside import small_capture
 
-OUTPUT_OPTIONS = {"-o", "--csv", "--parquet", "--html", "--junit", "--markdown", "--record", "--logs"}
+OUTPUT_OPTIONS = {"-o", "--csv", "--parquet", "--html", "--report", "--record", "--logs"}
 INPUT_OPTIONS = {
     "--target", "--baseline", "--candidate", "--against", "--library", "--profile", "--source", "--key-file", "--floor",
     "--include", "--check",

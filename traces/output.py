@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import IO
 
 from dxt_replay.traces.errors import TargetError, exhausted
@@ -57,9 +56,6 @@ class DirectoryKind:
 
     name: str
     objection: Callable[[Path], str | None]
-
-
-_PIECES = DirectoryKind(name="pieces of an output", objection=lambda folder: "holds pieces of an output")
 
 
 def check_output(path: Path, *, force: bool = False, kind: DirectoryKind | None = None) -> None:
@@ -120,29 +116,6 @@ def new_directory(path: Path, kind: DirectoryKind, *, force: bool = False) -> It
         raise refusal(error, path) from error
     finally:
         discard_directory(working)
-
-
-@contextmanager
-def folder_beside(path: Path) -> Iterator[Path]:
-    """A directory beside the output `path` for pieces of it; for a pipe or a device, in the directory of temporary
-    files.
-
-    It is removed when the context ends, or by the next writer of `path`.
-
-    Raises: TargetError when the disk refuses.
-    """
-    if _is_stream(path):
-        with TemporaryDirectory() as name:
-            yield Path(name)
-        return
-    try:
-        working = _begin(path, _PIECES)
-    except OSError as error:
-        raise refusal(error, path) from error
-    try:
-        yield working
-    finally:
-        _forget(working)
 
 
 def begin_directory(path: Path, kind: DirectoryKind, *, force: bool = False) -> Path:

@@ -54,5 +54,5 @@ hdf5: the HDF5 library for HDF5 files; a file that has rows of HDF5 is replayed 
 s3: requests to an object store for all rows: what auto means with an `s3://` target.
 """
 
-COMPUTE_CHOICES = ("sleep", "spin", "skip")
+COMPUTE_CHOICES = ("sleep", "spin")
 """Names of what a replay does during the recorded computation between operations."""

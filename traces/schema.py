@@ -384,12 +384,12 @@ class Unseen:
     """Bytes that a job read, or wrote to an object store, and that no trace holds.
 
     kind: mapped (page faults of a mapped file), socket (received from a peer), objects (calls of an object store, which
-    counters hold) or all (no I/O was recorded).
-    name: the path, "address:port", or the interface.
+    counters hold), process (read more than its log explains, or left none) or all (no I/O was recorded).
+    name: the path, "address:port", the interface, or the program.
     bytes: a lower bound; None where it is unknown, 0 for a mapped file whose reads are all in the capture.
     """
 
-    kind: Literal["mapped", "socket", "objects", "all"]
+    kind: Literal["mapped", "socket", "objects", "process", "all"]
     name: str
     bytes: int | None
 

@@ -39,6 +39,9 @@ NOTHING_RECORDED = Coverage(
 OBJECTS: Literal["objects"] = "objects"
 """Kind of I/O through calls of an object store: Darshan counts it, and no trace holds it."""
 
+PROCESS: Literal["process"] = "process"
+"""Kind of I/O of a process that left no log, or read more than its log explains."""
+
 UNKNOWN_PEERS = "peers that the trace does not show"
 
 MEMORY = "/dev/shm/"
@@ -286,6 +289,9 @@ def why_not_judged(coverage: Coverage, unseen: Sequence[Unseen]) -> str | None:
     through = listed([each.name for each in unseen if each.kind == OBJECTS and each.bytes is None])
     if through:
         return f"bytes were moved by {through} calls, and whether calls in the trace made them is not known"
+    processes = listed([each.name for each in unseen if each.kind == PROCESS])
+    if processes:
+        return f"data were read that no log of the job's processes holds ({processes})"
     if any(each.bytes is None for each in unseen):
         return f"bytes were received through sockets from {UNKNOWN_PEERS}"
     held_share, _ = coverage.traceable  # streams are rebuilt, with the times that were counted of them
@@ -303,7 +309,12 @@ def why_not_judged(coverage: Coverage, unseen: Sequence[Unseen]) -> str | None:
 def unseen_warnings(unseen: Sequence[Unseen]) -> list[str]:
     """What was read past the trace, with the names, and what follows."""
     said = []
-    ways = {"mapped": "memory-mapped", "socket": "read from sockets", OBJECTS: "moved by calls of an object store"}
+    ways = {
+        "mapped": "memory-mapped",
+        "socket": "read from sockets",
+        OBJECTS: "moved by calls of an object store",
+        PROCESS: "read by processes without a log, or past it (--with strace shows them)",
+    }
     for kind, how in ways.items():
         mine = sorted(
             (each for each in unseen if each.kind == kind and each.bytes != 0), key=lambda each: -(each.bytes or 0)

@@ -33,17 +33,13 @@ def decoded(content: bytes) -> Any:
 def train(loader: Any, output: Path) -> float:
     """Train; seconds from the end of the first SKIPPED steps to that of the last one."""
     import torch
-    from torch.profiler import profile, schedule, tensorboard_trace_handler
 
-    from dxt_replay.profiler_merge.anchor import anchor
+    from dxt_replay.profiler_merge.recording import recording
 
     torch.set_num_threads(1)
     model = torch.nn.Linear(256, 16)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    trace = tensorboard_trace_handler(str(output / "profile" / "rank0"), use_gzip=True)
-    with profile(schedule=schedule(wait=0, warmup=0, active=1_000_000), on_trace_ready=trace) as profiler:
-        for _ in range(3):
-            anchor(directory=output)
+    with recording(output / "profile"):
         number = begun = 0
         for _ in range(EPOCHS):
             for batch in loader:
@@ -51,13 +47,10 @@ def train(loader: Any, output: Path) -> float:
                 model(batch).sum().backward()
                 optimizer.step()
                 time.sleep(STEP_S)
-                profiler.step()
                 number += 1
                 if number == SKIPPED:
                     begun = time.monotonic_ns()
         ended = time.monotonic_ns()
-        for _ in range(3):
-            anchor(directory=output)
     return (ended - begun) / 1e9
 
 

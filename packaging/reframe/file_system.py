@@ -32,7 +32,7 @@ class FileSystem(rfm.RunOnlyRegressionTest):
         self.num_tasks = self.processes
         self.executable_opts = [
             f"regress {self.capture} --baseline {self.baseline} --candidate {self.candidate} --repeats {self.pairs}",
-            "--stage --cold --json --junit regress.xml --html regress.html > regress.json",
+            "--cold --json --report regress.xml --report regress.html > regress.json",
         ]
 
     @run_before("sanity")

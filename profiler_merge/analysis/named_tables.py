@@ -31,6 +31,8 @@ STORAGE_LIMIT = "storage-limit"
 
 DEPENDENCIES = "dependencies"
 
+MODEL = "model"
+
 _FROM_ANALYSIS: dict[str, Callable[[Analysis], pa.Table | RankFiles]] = {
     "overlap": lambda found: found.overlap.ranks,
     "steps": lambda found: found.overlap.steps,
@@ -52,6 +54,7 @@ class Views:
     `shares`: `Overlap.shares`; None unless a table of the analysis was requested.
     `unread`: `Contents.unread`; None unless a table of CONTENTS was requested.
     `storage_limit`: of the training; None if it was not requested, or has no meaning.
+    `model`: the causal model in numbers; None if the table MODEL was not requested, or there are no training steps.
     """
 
     summary: Summary
@@ -60,12 +63,13 @@ class Views:
     findings: tuple[Finding, ...] = ()
     unread: Mapping[str, str] | None = None
     storage_limit: Limit | None = None
+    model: Mapping[str, Any] | None = None
 
     def as_json(
         self, rank_files: Callable[[RankFiles], Any] = lambda table: table.table().to_pylist()
     ) -> dict[str, Any]:
         """The object that `dxt-replay summary --json` prints: the summary's keys, `tables`, `overlap`, `unread`,
-        `storage_limit`.
+        `storage_limit`, `model`.
 
         `rank_files`: value for the table "rank-files"; by default all rows as dictionaries (2 kB each). Raises:
         CaptureError when the capture is damaged.
@@ -82,6 +86,8 @@ class Views:
             result["unread"] = dict(self.unread)
         if self.storage_limit is not None:
             result["storage_limit"] = self.storage_limit.as_json()
+        if self.model is not None:
+            result["model"] = dict(self.model)
         return result
 
     def rows(self, name: str, most: int = 0) -> list[dict[str, Any]]:
@@ -104,14 +110,16 @@ def views(
     locate: Callable[[str], Path] = Path,
     limit: Limit | None = None,
     dependencies: Callable[[], pa.Table] = TABLES[DEPENDENCIES].schema.empty_table,
+    model: Callable[[], Mapping[str, Any] | None] = lambda: None,
     workers: Workers = ALONE,
 ) -> Views:
     """The summary and the tables `names` (of `tables.TABLES`). Arguments as of `summarise`, `timeline` and `contents`.
 
-    `limit`: the storage limit, of which STORAGE_LIMIT has the points. `dependencies`: makes the table DEPENDENCIES.
+    `limit`: the storage limit, of which STORAGE_LIMIT has the points. `dependencies`: makes the table DEPENDENCIES;
+    `model`: the causal model of the table MODEL.
     Raises: CaptureError when the capture is damaged; UsageError for too many bins.
     """
-    found, shares, inside = None, None, None
+    found, shares, inside, causal = None, None, None, None
     problems: tuple[Finding, ...] = ()
     if any(name == "findings" or name in _FROM_ANALYSIS for name in names):
         from dxt_replay.profiler_merge.analysis.analyse import analyse
@@ -135,6 +143,9 @@ def views(
             tables[name] = table_of(() if limit is None else limit.points, TABLES[name].schema)
         elif name == DEPENDENCIES:
             tables[name] = dependencies()
+        elif name == MODEL:
+            causal = model()
+            tables[name] = flat_table(causal or {})
         elif name == "lanes":
             from dxt_replay.profiler_merge.analysis.lane_table import lane_table
 
@@ -154,7 +165,15 @@ def views(
         tables = {name: _io_unknown(table) for name, table in tables.items()}
         shares = shares and {name: None if name.startswith(("io_", "pipeline_")) else shares[name] for name in shares}
     unread = None if inside is None else inside.unread
-    return Views(summary=summary, tables=tables, shares=shares, findings=problems, unread=unread, storage_limit=limit)
+    return Views(
+        summary=summary,
+        tables=tables,
+        shares=shares,
+        findings=problems,
+        unread=unread,
+        storage_limit=limit,
+        model=causal,
+    )
 
 
 def _io_unknown(table: pa.Table | RankFiles) -> pa.Table | RankFiles:

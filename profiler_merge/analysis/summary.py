@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -248,6 +248,20 @@ class _SummaryAndLoop(Collector):
             self.overlap.merge(later.overlap)
 
 
+def _why_not_judged(info: CaptureInfo, unseen: Sequence[Unseen]) -> str | None:
+    """As `why_not_judged`, with the most that storage can have cost where marks alone were recorded."""
+    why = why_not_judged(info.coverage, unseen)
+    marked = info.made_by.get("marks", [])
+    if why is None or not marked:
+        return why
+    most = max(marked, key=lambda each: each["loop_ns"] - each["cpu_ns"])
+    rest, loop = max(most["loop_ns"] - most["cpu_ns"], 0), max(most["loop_ns"], 1)
+    return (
+        f"{why}. It cost at most {format_duration(rest)}, {100 * rest / loop:.1f} % of the loop's "
+        f"{format_duration(loop)}: for the rest the loop's thread was on a processor"
+    )
+
+
 class SummaryCollector(Collector):
     """Collects all totals of a summary in one pass over the op stream."""
 
@@ -350,7 +364,7 @@ class SummaryCollector(Collector):
             interfaces={**self._interfaces.totals(counters), **totals_alone(counted)},
             partial=info.partial,
             probably_mapped=sum(each.kind == "mapped" for each in unseen),
-            not_judged=why_not_judged(info.coverage, unseen),
+            not_judged=_why_not_judged(info, unseen),
             counted_times=counted,
             warnings=(*info.warnings, *_warnings(info, io)),
             groups=None if self._breakdown is None else self._breakdown.groups(),

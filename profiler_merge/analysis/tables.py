@@ -107,6 +107,7 @@ COLUMNS: Mapping[str, Column] = {
     "metadata_ns": Column("sum of the durations of traced opens, closes, stats, syncs and seeks"),
     "most_bytes": Column("largest size, included; empty for no limit"),
     "multiple": Column("how many times as fast as recorded; empty for infinitely fast", "double"),
+    "name": Column("key of the object `model`, with dots between", "string"),
     "needed_by": Column("what of the training thread waits for them; empty where nothing does", "string"),
     "op": Column("read or write; in the table requests any operation", "string"),
     "operations": Column("reads and writes"),
@@ -167,6 +168,7 @@ COLUMNS: Mapping[str, Column] = {
     "title": Column("the finding, as a sentence", "string"),
     "type": Column("type of an element", "string"),
     "unique_bytes_read": Column("different bytes that were read"),
+    "value": Column("its value, as text", "string"),
     "values": Column("numbers of the evidence, as a JSON object with the units in the names", "string"),
     "utilisation_pct": Column(
         "accelerator utilisation: compute, of the training loop; empty where no compute is known", "double"
@@ -305,6 +307,12 @@ TABLES: Mapping[str, Table] = {
         "same event of the training thread waits for and that follow the same moment. Events of a kind are counted "
         "from 0; `making batch` is the work of an input pipeline on one.",
         columns=("rank", "lane", "needed_by", "follows", "calls", "bytes", "start_ns", "think_ns", "ready_ns"),
+    ),
+    "model": Table(
+        about="the model behind `run --pace steps`: what feeds each step, and how well it predicts",
+        row="The causal model of `run --pace steps` and its evidence, one row per value. `--json` has it as the object "
+        "`model`.",
+        columns=("name", "value"),
     ),
     "storage-limit": Table(
         about="how long the training takes on faster and slower storage",

@@ -9,8 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dxt_replay.profiler_merge.anchor import RECORD_BYTES, is_anchor_file
-from dxt_replay.profiler_merge.clocks.anchors import profile_anchors
+from dxt_replay.profiler_merge.clocks.anchors import AnchorMarks, anchor_numbers, anchor_pid, profile_anchors
 from dxt_replay.profiler_merge.clocks.nesting import WINDOW_NS, NestingEvents, align_nesting, nesting_events
 from dxt_replay.profiler_merge.clocks.offsets import (
     Alignment,
@@ -96,29 +95,40 @@ def align_rank(
     return align_wall(start_ns, has_nsec), [f"clocks are related by the wall clock alone: {'; '.join(reasons)}"]
 
 
-def anchor_segments(segments: RankSegments, log: RecordingClock) -> np.ndarray:
-    """Rows of the segments that are writes of an anchor."""
-    files = [record for record in np.unique(segments.record_id).tolist() if is_anchor_file(log.names.get(record, b""))]
-    mine = np.isin(segments.record_id, np.array(files, dtype=np.uint64))
-    whole = (segments.length == RECORD_BYTES) & (segments.offset >= 0) & (segments.offset % RECORD_BYTES == 0)
-    return np.flatnonzero(mine & segments.is_write & whole)
+def anchor_segments(segments: RankSegments, log: RecordingClock) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of the segments that are writes of an anchor, and the numbers of the anchors."""
+    rows, numbers = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+    for record in np.unique(segments.record_id).tolist():
+        path = log.names.get(record, b"")
+        if anchor_pid(path) is not None:
+            mine = np.flatnonzero((segments.record_id == np.uint64(record)) & segments.is_write)
+            number = anchor_numbers(path, segments.offset[mine], segments.length[mine])
+            rows.append(mine[number >= 0])
+            numbers.append(number[number >= 0])
+    return np.concatenate(rows), np.concatenate(numbers)
 
 
 def _by_anchors(segments: RankSegments, log: RecordingClock, profile: Profile) -> Alignment:
-    rows = anchor_segments(segments, log)
-    marks = profile_anchors(profile)
+    return align_to_marks(segments, log, profile_anchors(profile))
+
+
+def align_to_marks(segments: RankSegments, log: RecordingClock, anchors: AnchorMarks) -> Alignment:
+    """The offset of the log of one process from its anchors. Raises: AlignmentError without common ones."""
+    rows, numbers = anchor_segments(segments, log)
     return align_anchors(
-        segments.offset[rows] // RECORD_BYTES,
+        numbers,
         segments.start_ns[rows] + log.job.start_ns,
         segments.end_ns[rows] + log.job.start_ns,
-        marks.i,
-        marks.start_ns,
-        marks.end_ns,
+        anchors.i,
+        anchors.start_ns,
+        anchors.end_ns,
     )
 
 
 def _by_nesting(segments: RankSegments, log: RecordingClock, profile: Profile) -> Alignment:
     """The offset from the class of events with the narrowest interval; uses reads only."""
+    if profile.marks is not None:
+        raise AlignmentError("marks have no events of reads")
     answers, reasons = [], []
     for events in nesting_events(profile):
         try:

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
-from dxt_replay.profiler_merge.anchor import ANCHOR_FILE
-from dxt_replay.profiler_merge.clocks.anchors import profile_anchors
+from dxt_replay.profiler_merge.clocks.anchors import anchor_pid, profile_anchors
 from dxt_replay.profiler_merge.darshan.job_logs import JobLogs
 from dxt_replay.profiler_merge.profiles.event_table import Profile
 from dxt_replay.traces.errors import ProfileError
@@ -49,12 +48,8 @@ def contradictions(profile: Profile, job: JobLogs, hosts: frozenset[str], offset
 
 def _anchor_processes(job: JobLogs) -> set[int]:
     """Process ids in the names of the anchor files that the logs know."""
-    matches = (
-        ANCHOR_FILE.fullmatch(path.decode("utf-8", "replace"))
-        for process in job.processes
-        for path in process.log.names.values()
-    )
-    return {int(match["pid"]) for match in matches if match is not None}
+    paths = (path for process in job.processes for path in process.log.names.values())
+    return {pid for pid in map(anchor_pid, paths) if pid is not None}
 
 
 def _process(profile: Profile, job: JobLogs, pids: set[int], logged: set[int]) -> Iterator[str]:

@@ -16,8 +16,6 @@ def profiles_of_processes(
     profiles: Sequence[tuple[Path, ...]],
     pids: Sequence[Collection[int]],
     times_ns: tuple[int, int],
-    *,
-    skip_damaged: bool,
 ) -> ProfileRanks:
     """Give each profile its rank, by process id, torch.distributed's rank or path. `pids`: of each rank's processes.
 
@@ -29,7 +27,7 @@ def profiles_of_processes(
     warnings = []
     exports: set[str] = set()
     for files in profiles:
-        profile = read_profile(files, skip_damaged=skip_damaged)
+        profile = read_profile(files)
         refuse_other_run(files[0], time_contradiction(profile, *times_ns))
         if profile.torch is not None:
             exports.update((*profile.torch.exports, *(path.name for path in files)))

@@ -15,9 +15,8 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from dxt_replay.profiler_merge.anchor import ANCHOR_FILE
 from dxt_replay.profiler_merge.clocks.alignment import anchor_segments, nest
-from dxt_replay.profiler_merge.clocks.anchors import anchor_rank
+from dxt_replay.profiler_merge.clocks.anchors import anchor_pid, anchor_rank
 from dxt_replay.profiler_merge.clocks.nesting import nesting_events
 from dxt_replay.profiler_merge.clocks.offsets import line_ids_of_threads
 from dxt_replay.profiler_merge.clocks.other_runs import contradictions, refuse_other_run
@@ -59,11 +58,18 @@ class ProfilesByRank:
         self.files: dict[int, tuple[Path, ...]] = {}
         self._times: dict[int, Intervals] = {}
         self._of_torch: dict[int, bool] = {}
+        self._marked: set[int] = set()
 
     def add(self, rank: int, files: tuple[Path, ...], profile: Profile) -> None:
         """Add a profile of a rank. Raises: ProfileError if its time may overlap that of an earlier one."""
+        if profile.marks is not None:
+            if rank in self._marked:
+                raise ProfileError(f"{files[0]} is of rank {rank}, which has marks already: give those of one run")
+            self._marked.add(rank)
+            self.files[rank] = (*files, *self.files.get(rank, ()))
+            return
         of_torch = profile.torch is not None
-        if rank in self.files and (self._of_torch[rank] != of_torch or _overlaps(self._times[rank], profile)):
+        if rank in self._times and (self._of_torch[rank] != of_torch or _overlaps(self._times[rank], profile)):
             raise ProfileError(
                 f"{self.files[rank][0]} and {files[0]} are both of rank {rank}: give the profiles of one run"
             )
@@ -78,12 +84,11 @@ def map_profiles(
     *,
     gather: bool = False,
     offset_ns: int = 0,
-    skip_damaged: bool = False,
 ) -> ProfileRanks:
     """Give each profile its rank. A profile that no rule places is left out and named in the warnings.
 
     `profiles`: as `reading.profile_files` groups them. `gather`: as for `rank_segments.read_rank_segments`.
-    `offset_ns`: the offset that the user adds to the log's times. `skip_damaged`: as for `reading.read_profile`.
+    `offset_ns`: the offset that the user adds to the log's times.
 
     Raises: ProfileError when a profile cannot be read, is of another run, or several are of the same rank.
     """
@@ -93,7 +98,7 @@ def map_profiles(
     exports: set[str] = set()
     numbers: dict[int, int] = {}
     for files in profiles:
-        profile = read_profile(files, skip_damaged=skip_damaged)
+        profile = read_profile(files)
         refuse_other_run(files[0], contradictions(profile, job, mapper.hosts, offset_ns))
         if profile.torch is not None:
             exports.update((*profile.torch.exports, *(path.name for path in files)))
@@ -208,13 +213,16 @@ class _Mapper:
         return rank if 0 <= rank < self.job.nprocs else None
 
     def _by_process(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
-        """The rank whose log has the process id of PyTorch's events."""
-        if profile.torch is None:
-            return None
+        """The rank whose log has the process id of PyTorch's events, or one of the processes with marks."""
+        pids = profile.torch.pids if profile.torch is not None else frozenset()
+        if profile.marks is not None:
+            pids |= profile.marks.processes.keys()
         found = {
             process.rank
             for process in self.job.processes
-            if not process.worker and process.rank is not None and ProcessFacts(process.log).pid in profile.torch.pids
+            if (not process.worker or profile.marks is not None)
+            and process.rank is not None
+            and ProcessFacts(process.log).pid in pids
         }
         return found.pop() if len(found) == 1 else None
 
@@ -260,7 +268,7 @@ class _Mapper:
         """The free rank whose reads nest in the profile's events, if no other free rank does, or only a third as
         well."""
         scores: dict[int, int] = {}
-        classes = nesting_events(profile)
+        classes = nesting_events(profile) if len(profile) else []
         for process, segments in self._segments() if classes else ():
             rank = self._rank(process, segments)
             if rank in taken:
@@ -282,10 +290,10 @@ class _Mapper:
             self._traits = {}
             for process, segments in self._segments():
                 names = (process.log.names.get(record, b"") for record in self._anchor_files(process.log, segments))
-                matches = (ANCHOR_FILE.fullmatch(name.decode("utf-8", "replace")) for name in names)
+                pids = map(anchor_pid, names)
                 self._traits[self._rank(process, segments)] = _Traits(
                     host=segments.hostname,
-                    anchor_pids=frozenset(int(match["pid"]) for match in matches if match is not None),
+                    anchor_pids=frozenset(pid for pid in pids if pid is not None),
                     threads=None if segments.thread is None else np.unique(segments.thread),
                 )
         return self._traits
@@ -298,7 +306,7 @@ class _Mapper:
 
     @staticmethod
     def _anchor_files(log: DarshanLog, segments: RankSegments) -> list[int]:
-        found: list[int] = np.unique(segments.record_id[anchor_segments(segments, log)]).tolist()
+        found: list[int] = np.unique(segments.record_id[anchor_segments(segments, log)[0]]).tolist()
         return found
 
     @staticmethod

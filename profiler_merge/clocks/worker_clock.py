@@ -7,13 +7,18 @@ thread does that inside the loader's `__next__`. So each long pause between two 
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 
+from dxt_replay.profiler_merge.clocks.alignment import align_to_marks
+from dxt_replay.profiler_merge.clocks.anchors import anchor_pid, anchors_of
 from dxt_replay.profiler_merge.clocks.nesting import align_nesting
 from dxt_replay.profiler_merge.clocks.offsets import WALL_NS, Alignment
 from dxt_replay.profiler_merge.darshan.log import DarshanLog
 from dxt_replay.profiler_merge.darshan.rank_segments import RankSegments
 from dxt_replay.profiler_merge.profiles.event_table import Profile
+from dxt_replay.profiler_merge.profiles.marks import RankMarks
 from dxt_replay.profiler_merge.profiles.spans import main_line
 from dxt_replay.traces.errors import AlignmentError
 from dxt_replay.traces.units import NS_PER_MS
@@ -34,6 +39,8 @@ def align_worker(segments: RankSegments, log: DarshanLog, profile: Profile | Non
 
     `profile`: of the rank's own process.
     """
+    if profile is not None and profile.marks is not None:
+        return _by_marks(segments, log, profile.marks)
     if profile is None or profile.torch is None or profile.epoch_start_ns is None or not log.job.has_nsec:
         return None
     asked = profile.names_matching(_NEXT)[profile.name] & (profile.line == main_line(profile))
@@ -44,6 +51,15 @@ def align_worker(segments: RankSegments, log: DarshanLog, profile: Profile | Non
         profile.start_ns[asked],
         profile.end_ns[asked],
     )
+
+
+def _by_marks(segments: RankSegments, log: DarshanLog, marks: RankMarks) -> Alignment | None:
+    """The offset from the anchors in the worker's own file of marks."""
+    pids = {pid for pid in map(anchor_pid, log.names.values()) if pid is not None}
+    for pid in pids & marks.processes.keys():
+        with suppress(AlignmentError):
+            return align_to_marks(segments, log, anchors_of(marks.processes[pid]))
+    return None
 
 
 def worker_offset(

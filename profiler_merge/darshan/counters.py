@@ -77,9 +77,9 @@ class LustreRecord:
 def read_counters(log: DarshanLog, module: str) -> CounterTable | None:
     """All records of one of COUNTER_MODULES; None when the log does not have the module.
 
-    Raises: UsageError for another module; LogError for damage, or a version that neither this release nor pydarshan
-    reads; MissingDependencyError when only pydarshan might. A log opened with `skip_damaged` keeps the records before
-    the damage. A log keeps decoded records, unless there are too many.
+    Raises: UsageError for another module; LogError for a version that neither this release nor pydarshan
+    reads; MissingDependencyError when only pydarshan might. Those of a damaged module end before the first damaged
+    record, which `log.damage` then names. A log keeps decoded records, unless there are too many.
     """
     if module not in COUNTER_MODULES:
         raise UsageError(f"{module!r} is not a counter module: choose one of {', '.join(COUNTER_MODULES)}")
@@ -98,7 +98,7 @@ def read_counters(log: DarshanLog, module: str) -> CounterTable | None:
 def read_lustre(log: DarshanLog) -> Iterator[LustreRecord]:
     """Iterate over the LUSTRE records in file order: a job may open millions of files. Empty without the module.
 
-    Raises: LogError for an unknown version or damage; a log opened with `skip_damaged` keeps the records before it.
+    Ends before the first damaged record, which `log.damage` then names. Raises: LogError for an unknown version.
     """
     readers = {1: _lustre_record_1, 2: _lustre_record_2}
     if "LUSTRE" not in log.modules:
@@ -107,14 +107,15 @@ def read_lustre(log: DarshanLog) -> Iterator[LustreRecord]:
     if version not in readers:
         known = ", ".join(map(str, readers))
         raise LogError(f"{log.path} has LUSTRE version {version}; this release reads {known}: update dxt-replay")
-    data = _module_bytes(log, "LUSTRE")
+    data, _ = _module_bytes(log, "LUSTRE")
     position = number = 0
     while position < len(data):
         try:
             record, position = readers[version](data, position, log.byte_order)
         except (struct.error, ValueError) as error:
             why = "it is cut off" if isinstance(error, struct.error) else str(error)
-            _damaged(log, f"LUSTRE record {number} of {log.path} is damaged ({why})")
+            problem = f"LUSTRE record {number} of {log.path} is damaged ({why})"
+            log.note_damage("LUSTRE", DamagedLogError(problem, f"{len(data) - position:,} bytes"))
             return
         number += 1
         yield record
@@ -163,35 +164,28 @@ def _fixed_records(log: DarshanLog, module: str, layout: Layout) -> np.ndarray:
     if layout.tail_bytes:
         fields.append(("tail", f"V{layout.tail_bytes}"))
     dtype = np.dtype(fields).newbyteorder(log.byte_order)
-    data = _module_bytes(log, module)
+    data, ended = _module_bytes(log, module)
     whole = len(data) // dtype.itemsize
-    if len(data) % dtype.itemsize:
-        _damaged(log, f"{module} of {log.path} ends inside record {whole}")
+    if ended and len(data) % dtype.itemsize:
+        log.note_damage(module, DamagedLogError(f"{module} of {log.path} ends inside record {whole}"))
     records = np.frombuffer(data, dtype, whole)
     ranks = records["rank"]
-    possible = (ranks >= SHARED_RANK) & (ranks <= _MAX_RANK)
-    if not possible.all():
-        first = int(possible.argmin())
-        _damaged(log, f"{module} record {first} of {log.path} has the impossible rank {ranks[first]}", "it is left out")
-        records = records[possible]
-    return _with_possible_counts(log, module, layout, records)
-
-
-def _with_possible_counts(log: DarshanLog, module: str, layout: Layout, records: np.ndarray) -> np.ndarray:
-    """The records without those whose counts are impossible for a job: their sums would not fit 64 bits."""
+    # The sums of impossible counts would not fit 64 bits.
     columns = [place for place, name in enumerate(layout.counters) if _COUNT.search(name)]
-    possible = (records["counters"][:, columns] <= _MOST_COUNTED).all(axis=1)
-    if possible.all():
+    counts = records["counters"][:, columns]
+    sound = (ranks >= SHARED_RANK) & (ranks <= _MAX_RANK) & (counts <= _MOST_COUNTED).all(axis=1)
+    if sound.all():
         return records
-    first = int(possible.argmin())
-    place = next(column for column in columns if records["counters"][first, column] > _MOST_COUNTED)
-    problem = f"{module} of {log.path} has an impossible {layout.counters[place]} for"
-    _damaged(
-        log,
-        f"{problem} {log.describe(int(records['id'][first]))} ({records['counters'][first, place]})",
-        f"records like it are left out ({np.count_nonzero(~possible)})",
-    )
-    return records[possible]
+    first = int(sound.argmin())
+    if SHARED_RANK <= ranks[first] <= _MAX_RANK:
+        place = int((counts[first] > _MOST_COUNTED).argmax())
+        name = log.describe(int(records["id"][first]))
+        problem = f"has an impossible {layout.counters[columns[place]]} for {name} ({counts[first, place]})"
+    else:
+        problem = f"has the impossible rank {ranks[first]}"
+    missing = f"{'' if ended else 'at least '}{whole - first:,} record{'s' * (whole - first != 1)}"
+    log.note_damage(module, DamagedLogError(f"{module} record {first} of {log.path} {problem}", missing))
+    return records[:first]
 
 
 def _columns(
@@ -250,21 +244,13 @@ def _rank(rank: int) -> int:
     return rank
 
 
-def _module_bytes(log: DarshanLog, module: str) -> bytearray:
+def _module_bytes(log: DarshanLog, module: str) -> tuple[bytearray, bool]:
+    """The bytes of a module up to damage, and whether there is none."""
     data = bytearray()
     try:
         for chunk in log.chunks(module):
             data += chunk
-    except BombError as error:
-        data = bytearray()
-        _damaged(log, error.problem, "it is left out")
     except DamagedLogError as error:
-        _damaged(log, error.problem)
-    return data
-
-
-def _damaged(log: DarshanLog, problem: str, loss: str = "what follows is left out") -> None:
-    """Raise an error for damage, or note it and its cost if the log was opened with `skip_damaged`."""
-    if not log.skip_damaged:
-        raise DamagedLogError(problem)
-    log.add_warning(f"{problem}: {loss}")
+        log.note_damage(module, error)
+        return (bytearray() if isinstance(error, BombError) else data), False
+    return data, True

@@ -33,7 +33,6 @@ _HEADER_BYTES, _SEGMENT_BYTES = 104, 32
 _WITHOUT_OFFSETS = ("DXT_MPIIO", 1)
 UNKNOWN_OFFSET = -1
 _LEAST_OFFSET = {"DXT_POSIX": 0, "DXT_MPIIO": UNKNOWN_OFFSET}
-_MAX_RANK = (1 << 31) - 1
 # Beyond these limits a sum of offset and length, or a time in ns, would not fit 64 bits.
 _MAX_BYTES = (1 << 62) - 1
 _MAX_SECONDS = 4e9
@@ -78,10 +77,8 @@ def read_dxt(log: DarshanLog, module: str = "DXT_POSIX") -> Iterator[DxtBlock]:
     """The module's records in file order, some 8 MiB at a time; nothing when the log has no such module.
 
     A record is split only when it alone is larger than that: each of its blocks then has a row for it, whose counts
-    are those of the block. A log opened with `skip_damaged` loses its damaged segments and records, and everything from
-    the first unreadable byte on; `log.warnings` then names them.
-    Raises: UsageError for another module; LogError for an unknown module version; DamagedLogError, unless the log was
-    opened with `skip_damaged`, for a damaged region, record or segment, possibly after good blocks.
+    are those of the block. Ends before the first damaged record or segment, which `log.damage` then names.
+    Raises: UsageError for another module; LogError for an unknown module version.
     """
     if module not in DXT_MODULES:
         raise UsageError(f"{module!r} is not a DXT module: choose {' or '.join(DXT_MODULES)}")
@@ -89,22 +86,19 @@ def read_dxt(log: DarshanLog, module: str = "DXT_POSIX") -> Iterator[DxtBlock]:
         return
     layout = _layout(log, module)
     place = f"{module} of {log.path}"
+    found = stretches(log.chunks(module), layout.segment.itemsize, log.byte_order, place=place)
     try:
-        for stretch in stretches(log.chunks(module), layout.segment.itemsize, log.byte_order, place=place):
+        for stretch in found:
             block = _decode(stretch, layout)
-            if not _is_sound(block, module):
-                defects = _defects(block, module)
-                problem = _first_defect(block, defects, stretch.earlier, log, module)
-                if not log.skip_damaged:
-                    raise DamagedLogError(problem)
-                bad = np.logical_or.reduce(list(defects.values()))
-                log.add_warning(f"{problem}: segments like it are left out ({np.count_nonzero(bad)})")
-                block = _without(block, bad)
+            if not _is_sound(block, module, log.job.nprocs):
+                records, segments, problem = _sound_part(block, stretch.earlier, log, module)
+                log.note_damage(module, DamagedLogError(problem, _segments_behind(len(block.record) - segments, found)))
+                if segments or records:
+                    yield _first_of(block, records, segments)
+                return
             yield block
     except DamagedLogError as error:
-        if not log.skip_damaged:
-            raise
-        log.add_warning(f"{error.problem}: what follows is left out")
+        log.note_damage(module, error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,25 +114,28 @@ class SegmentCounts:
 def count_segments(log: DarshanLog, module: str) -> Iterator[SegmentCounts]:
     """The number of segments of each record that `read_dxt` would read, in file order, from the headers alone.
 
-    A record may come in several parts. Raises: as `read_dxt`, but nothing for a damaged segment.
+    Before `read_dxt` has met a damaged segment, those behind it count, too. A record may come in several parts. Raises:
+    as `read_dxt`.
     """
-    if log.skip_damaged:  # the rest of a record is known only from its segments
+    if module in log.damage:
         for block in read_dxt(log, module):
             yield SegmentCounts(
                 record_ids=block.record_ids, ranks=block.ranks, writes=block.write_counts, reads=block.read_counts
             )
         return
     layout = _layout(log, module)
-    for stretch in stretches(
-        log.chunks(module), layout.segment.itemsize, log.byte_order, place=f"{module} of {log.path}"
-    ):
-        headers = stretch.headers.view(layout.header)[:, 0]
-        yield SegmentCounts(
-            record_ids=_column(headers, "id"),
-            ranks=_column(headers, "rank"),
-            writes=stretch.writes,
-            reads=stretch.reads,
-        )
+    place = f"{module} of {log.path}"
+    try:
+        for stretch in stretches(log.chunks(module), layout.segment.itemsize, log.byte_order, place=place):
+            headers = stretch.headers.view(layout.header)[:, 0]
+            yield SegmentCounts(
+                record_ids=_column(headers, "id"),
+                ranks=_column(headers, "rank"),
+                writes=stretch.writes,
+                reads=stretch.reads,
+            )
+    except DamagedLogError as error:
+        log.note_damage(module, error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,9 +214,9 @@ def _column(records: np.ndarray, name: str) -> np.ndarray:
     return np.ascontiguousarray(field, dtype=field.dtype.newbyteorder("="))
 
 
-def _is_sound(block: DxtBlock, module: str) -> bool:
+def _is_sound(block: DxtBlock, module: str, nprocs: int) -> bool:
     """Whether no record and no segment is damaged. Uses reductions only, for this is the hot path."""
-    if len(block.ranks) and not (block.ranks.min() >= 0 and block.ranks.max() <= _MAX_RANK):
+    if len(block.ranks) and not (block.ranks.min() >= 0 and block.ranks.max() < nprocs):
         return False
     if not len(block.record):
         return True
@@ -235,53 +232,59 @@ def _is_sound(block: DxtBlock, module: str) -> bool:
     )
 
 
-def _defects(block: DxtBlock, module: str) -> dict[str, np.ndarray]:
-    """Kinds of damage and the segments that have them: masks of n_segments rows."""
-    start, end, rank = block.start_s, block.end_s, block.ranks[block.record]
+def _sound_part(block: DxtBlock, earlier: int, log: DarshanLog, module: str) -> tuple[int, int, str]:
+    """Records and segments before the first damage, and the damage as the start of a message.
+
+    `earlier`: segments of the first record in blocks before this one.
+    """
+    start, end = block.start_s, block.end_s
     with np.errstate(invalid="ignore"):
         possible = (np.abs(start) <= _MAX_SECONDS) & (np.abs(end) <= _MAX_SECONDS)
-        return {
-            "has an impossible rank": (rank < 0) | (rank > _MAX_RANK),
+        defects = {
             "has an impossible time": ~possible,
             "ends before it starts": possible & (end < start),
             "has an impossible length": (block.length < 0) | (block.length > _MAX_BYTES),
             "has an impossible offset": (block.offset < _LEAST_OFFSET[module]) | (block.offset > _MAX_BYTES),
         }
-
-
-def _first_defect(block: DxtBlock, defects: dict[str, np.ndarray], earlier: int, log: DarshanLog, module: str) -> str:
-    """The first damage, as the start of a message."""
-    impossible = (block.ranks < 0) | (block.ranks > _MAX_RANK)
-    if impossible.any():
-        record = int(impossible.argmax())
-        where = f"({log.describe(int(block.record_ids[record]))} in {log.path})"
-        return f"{module} has a record of the impossible rank {block.ranks[record]} {where}"
-    position, defect = min((int(mask.argmax()), name) for name, mask in defects.items() if mask.any())
+    first = [(int(mask.argmax()), name) for name, mask in defects.items() if mask.any()]
+    position, defect = min(first, default=(len(block.record), ""))
+    foreign = (block.ranks < 0) | (block.ranks >= log.job.nprocs)
+    record = int(foreign.argmax()) if foreign.any() else len(block.ranks)
+    segments = int(np.searchsorted(block.record, record))
+    if segments <= position and record < len(block.ranks):
+        name = log.describe(int(block.record_ids[record]))
+        problem = f"{module} has a record of the impossible rank {block.ranks[record]} ({name})"
+        return record, segments, problem
     record = int(block.record[position])
     number = position - int(np.searchsorted(block.record, record)) + (earlier if record == 0 else 0)
-    where = f"({log.describe(int(block.record_ids[record]))} in {log.path})"
-    return f"{module} segment {number} of rank {block.ranks[record]} {defect} {where}"
+    name = log.describe(int(block.record_ids[record]))
+    return record + 1, position, f"{module} segment {number} of rank {block.ranks[record]} {defect} ({name})"
 
 
-def _without(block: DxtBlock, bad: np.ndarray) -> DxtBlock:
-    """The block without the segments of a mask, and without records of impossible ranks."""
-    good = ~bad
-    kept_records = (block.ranks >= 0) & (block.ranks <= _MAX_RANK)
-    count = len(block.ranks)
-    writes = np.bincount(block.record[good & block.is_write], minlength=count)
-    reads = np.bincount(block.record[good & ~block.is_write], minlength=count)
-    index = np.cumsum(kept_records, dtype=np.int32) - 1
+def _segments_behind(count: int, rest: Iterator[Stretch]) -> str:
+    """How many segments are missing: `count` and those of the stretches that follow."""
+    try:
+        for stretch in rest:
+            count += len(stretch.segments)
+    except DamagedLogError:
+        return f"at least {count:,} segments"
+    return f"{count:,} segment{'s' * (count != 1)}"
+
+
+def _first_of(block: DxtBlock, records: int, segments: int) -> DxtBlock:
+    """The first records and segments of a block."""
+    record, is_write = block.record[:segments], block.is_write[:segments]
     return DxtBlock(
-        record_ids=block.record_ids[kept_records],
-        ranks=block.ranks[kept_records],
-        host_fields=block.host_fields[kept_records],
-        write_counts=writes[kept_records],
-        read_counts=reads[kept_records],
-        record=index[block.record[good]],
-        is_write=block.is_write[good],
-        offset=block.offset[good],
-        length=block.length[good],
-        start_s=block.start_s[good],
-        end_s=block.end_s[good],
-        pthread_id=None if block.pthread_id is None else block.pthread_id[good],
+        record_ids=block.record_ids[:records],
+        ranks=block.ranks[:records],
+        host_fields=block.host_fields[:records],
+        write_counts=np.bincount(record[is_write], minlength=records),
+        read_counts=np.bincount(record[~is_write], minlength=records),
+        record=record,
+        is_write=is_write,
+        offset=block.offset[:segments],
+        length=block.length[:segments],
+        start_s=block.start_s[:segments],
+        end_s=block.end_s[:segments],
+        pthread_id=None if block.pthread_id is None else block.pthread_id[:segments],
     )

@@ -27,6 +27,7 @@ MODULE_NAMES = (
 """By module id of log version 3.41 (`DARSHAN_MODULE_IDS`)."""
 
 MAX_HEADER_BYTES = 1328
+NAMES = "the name table"
 
 _MAGIC = 6567223
 _GZIP, _BZIP2 = b"\x1f\x8b", b"BZh"
@@ -106,6 +107,7 @@ class Header:
     """A decoded header.
 
     job, names: (offset, compressed length) in the file; the length is 0 when absent.
+    damage: of the regions that do not lie in the file, by name.
     """
 
     version: str
@@ -116,13 +118,13 @@ class Header:
     names: tuple[int, int]
     modules: Mapping[str, Module]
     warnings: tuple[str, ...]
+    damage: Mapping[str, DamagedLogError]
 
 
-def decode_header(head: bytes, size: int, path: Path, *, skip_damaged: bool) -> Header:
+def decode_header(head: bytes, size: int, path: Path) -> Header:
     """The header from the first MAX_HEADER_BYTES bytes of a file of `size` bytes.
 
-    Regions that reach outside of the file are an error; with `skip_damaged` they are cut or dropped, with a warning.
-    Raises: LogError when it is not a Darshan log, has an unknown container version or compression, or is damaged.
+    Raises: LogError when it is not a Darshan log, has an unknown container version or compression, or is cut short.
     """
     byte_order = _byte_order(head, path)
     version, container = _container(head, path)
@@ -131,17 +133,19 @@ def decode_header(head: bytes, size: int, path: Path, *, skip_damaged: bool) -> 
     partial_at, partial_code = container.partial
     partial = struct.unpack_from(byte_order + partial_code, head, partial_at)[0]
     warnings: list[str] = []
+    damage: dict[str, DamagedLogError] = {}
 
     def region(name: str, offset: int, length: int) -> tuple[int, int]:
         if not length or container.header_bytes <= offset <= offset + length <= size:
             return offset, length
-        problem = f"{name} of {path} lies outside the file (bytes {offset} to {offset + length} of {size})"
-        if not skip_damaged:
-            raise DamagedLogError(problem)
-        warnings.append(f"{problem}: the part inside the file is used")
-        return (offset, size - offset) if container.header_bytes <= offset < size else (0, 0)
+        inside = container.header_bytes <= offset < size
+        damage[name] = DamagedLogError(
+            f"{name} of {path} lies outside the file (bytes {offset} to {offset + length} of {size})",
+            f"{offset + length - size if inside else length:,} of {length:,} compressed bytes",
+        )
+        return offset if inside else size, length  # reading it finds the end of the file
 
-    names = region("the name table", table[0], table[1])
+    names = region(NAMES, table[0], table[1])
     modules: dict[str, Module] = {}
     for slot in range(container.slots):
         name = _module_name(container.module_id(slot))
@@ -151,7 +155,8 @@ def decode_header(head: bytes, size: int, path: Path, *, skip_damaged: bool) -> 
             modules[name] = Module(name=name, version=versions[slot], offset=offset, length=length, partial=is_partial)
         warnings += _module_warnings(name, bool(length), is_partial, path)
     # The job has no entry: it fills the space up to the name table, or else up to the first module.
-    job_end = min(names[0] or min((module.offset for module in modules.values()), default=size), size)
+    begins = [names[0]] if names[0] and NAMES not in damage else [module.offset for module in modules.values()]
+    job_end = min(begins, default=size)
     return Header(
         version=version,
         container=container,
@@ -161,6 +166,7 @@ def decode_header(head: bytes, size: int, path: Path, *, skip_damaged: bool) -> 
         names=names,
         modules=MappingProxyType(modules),
         warnings=tuple(warnings),
+        damage=damage,
     )
 
 

@@ -34,10 +34,7 @@ class HeatmapRecord:
 
 
 def read_heatmap(log: DarshanLog) -> Iterator[HeatmapRecord]:
-    """The HEATMAP records of version 1 in the order of the log.
-
-    HEATMAP only adds times to the counters, so damage ends the records with a warning of the log instead of an error.
-    """
+    """The HEATMAP records of version 1 in the order of the log, up to the first damaged one."""
     module = log.modules.get("HEATMAP")
     if module is None or module.version != _VERSION:
         return
@@ -45,14 +42,15 @@ def read_heatmap(log: DarshanLog) -> Iterator[HeatmapRecord]:
     try:
         parts.extend(log.chunks("HEATMAP"))
     except DamagedLogError as error:
-        log.add_warning(f"{error.problem}: what follows is left out")
+        log.note_damage("HEATMAP", error)
     data, position = b"".join(parts), 0
     while position + _HEAD_BYTES <= len(data):
         # The head ends with two pointers that mean nothing in a file. The write bins come before the read bins.
         record_id, rank, width, bins = struct.unpack_from(log.byte_order + "Qqdq", data, position)
         position += _HEAD_BYTES
         if not (0 < width < math.inf and rank >= 0 and 0 <= 16 * bins <= len(data) - position):
-            log.add_warning(f"HEATMAP of {log.path} is damaged: what follows is left out")
+            missing = f"{len(data) - position + _HEAD_BYTES:,} bytes"
+            log.note_damage("HEATMAP", DamagedLogError(f"HEATMAP of {log.path} has an impossible record", missing))
             return
         both = np.frombuffer(data, log.byte_order + "i8", 2 * bins, position).astype(np.int64)
         position += 16 * bins

@@ -33,7 +33,6 @@ UNKNOWN_MOUNT = Mount(path="UNKNOWN", fs_type="UNKNOWN")
 class LogJob:
     """The job. Darshan's time zero lies up to some 60 ms before `start_ns`, and differs per rank.
 
-    nprocs: 0 where the record is damaged and damage is skipped.
     start_ns, end_ns: ns since the epoch; `end_ns` is 0 in the log of a killed process.
     has_nsec: False where the times are whole seconds (Darshan before 3.4.1).
     """
@@ -74,32 +73,28 @@ def text(raw: bytes) -> str:
     return raw.decode("utf-8", "backslashreplace")
 
 
-def decode_job(data: bytes, byte_order: str, *, has_nsec: bool, place: str, skip_damaged: bool) -> JobRecord:
+def decode_job(data: bytes, byte_order: str, *, has_nsec: bool, place: str) -> JobRecord:
     """The job record from its decompressed bytes.
 
     Pre-releases of Darshan 3.4 wrote the old record into the new container. They are recognised by the place of the
     metadata, with a warning.
-    Raises: DamagedLogError, unless `skip_damaged`, when it is too short or no layout gives possible numbers.
+    Raises: DamagedLogError when it is too short or no layout gives possible numbers.
     """
     least = struct.calcsize("=" + _numbers(has_nsec)) + METADATA_BYTES
     if len(data) < least:
-        if not skip_damaged:
-            raise DamagedLogError(f"the job record of {place} has {len(data)} bytes, too few")
-        data = data.ljust(least, b"\0")
+        raise DamagedLogError(f"the job record of {place} has {len(data)} bytes, too few")
     warnings: list[str] = []
     if has_nsec and data[_METADATA_OF_5Q:].startswith(b"lib_ver="):
         has_nsec = False
         warnings.append(f"{place} has the job record of a pre-release: its times are whole seconds")
     fields = _fields(data, byte_order, has_nsec)
     if not _possible(fields):
-        problem = f"the job record of {place} is impossible (nprocs {fields['nprocs']}, start {fields['start_s']} s)"
-        if not skip_damaged:
-            raise DamagedLogError(problem)
-        warnings.append(f"{problem}: number of processes and times are unknown")
-        fields.update(nprocs=0, start_s=0, start_ns=0, end_s=0, end_ns=0)
+        raise DamagedLogError(
+            f"the job record of {place} is impossible (nprocs {fields['nprocs']}, start {fields['start_s']} s)"
+        )
     start_ns = fields["start_s"] * NS_PER_S + fields["start_ns"]
     end_ns = fields["end_s"] * NS_PER_S + fields["end_ns"]
-    if fields["nprocs"] and end_ns == 0:
+    if end_ns == 0:
         warnings.append(f"{place} has no end time, as after a process was killed: the run time is unknown")
     elif end_ns < start_ns:
         warnings.append(f"{place} ends before it starts: the clock was set back, the run time is unknown")

@@ -29,6 +29,12 @@ _SPAWNED = re.compile(r"multiprocessing\.spawn")
 _PID_IN_NAME = re.compile(r"_id\d+-(\d+)_")
 _RANK_OPTION = re.compile(r"\s--?(local|node|global)?[-_]?rank[= ]\d+", re.IGNORECASE)
 _RANK_FOLDER = re.compile(r"rank(\d{1,7})")
+_MARKS = re.compile(rb"/[^/]+\.(?P<pid>\d+)\.\d+\.marks$")
+"""A process writes its own marks alone. The log of a killed one has no process id in its name."""
+
+_KILLED = "_mmap-log-"
+"""In the name of the data that Darshan keeps of a process, and that a killed one leaves: its parent is not in it."""
+
 _ANCHOR = re.compile(rb"/dxt-anchor\.[^/]*$")
 _FOLDERS_ABOVE = 4
 """A log may lie in folders year/month/day below that of its rank."""
@@ -52,12 +58,14 @@ class ProcessFacts:
         self.parent_pid = int(parent) if parent.isdigit() else None
         found = _PID_IN_NAME.search(log.path.name)
         # A renamed log of a process that was not forked: without a scheduler its job id is its pid.
-        self.named_pid = int(found.group(1)) if found else None
-        self.pid = job.jobid if found is None and self.parent_pid is None else self.named_pid
+        marked = set() if found else {int(each["pid"]) for each in map(_MARKS.search, log.names.values()) if each}
+        self.named_pid = int(found.group(1)) if found else marked.pop() if len(marked) == 1 else None
+        self.pid = job.jobid if self.named_pid is None and self.parent_pid is None else self.named_pid
         self.is_spawned = self.parent_pid is None and _SPAWNED.search(job.exe) is not None
         self.command = _RANK_OPTION.sub("", job.exe).strip()
         self.program = program_of(self.command)
         self._arguments = frozenset(self.command.split()[1:])
+        self.is_killed = _KILLED in log.path.name
         self.start_ns = job.start_ns
         self.end_ns = job.end_ns if job.end_ns >= job.start_ns else None
 
@@ -236,7 +244,7 @@ def ranks_among(firsts: Sequence[ProcessFacts]) -> Sequence[ProcessFacts]:
 
 
 def _has_anchor(log: DarshanLog) -> bool:
-    return any(_ANCHOR.search(name) for name in log.names.values())
+    return any(_ANCHOR.search(name) or _MARKS.search(name) for name in log.names.values())
 
 
 def rank_folders(
@@ -303,5 +311,5 @@ def launchers(processes: Sequence[ProcessFacts]) -> Mapping[int, ProcessFacts]:
     return {
         place: each
         for place, each in enumerate(processes)
-        if any(each.launched(other) for other in processes if other is not each)
+        if not _has_anchor(each.log) and any(each.launched(other) for other in processes if other is not each)
     }

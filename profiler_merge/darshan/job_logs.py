@@ -12,6 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
+from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK, CounterTable, read_counters
 from dxt_replay.profiler_merge.darshan.job_groups import (
     ProcessFacts,
     jobs_of,
@@ -22,12 +25,13 @@ from dxt_replay.profiler_merge.darshan.job_groups import (
     several_jobs,
 )
 from dxt_replay.profiler_merge.darshan.log import DarshanLog, open_log
-from dxt_replay.profiler_merge.darshan.process_count import process_count
+from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
+from dxt_replay.profiler_merge.profiles.marks import read_process
 from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.unseen import recording_of
 
-_JUNK = re.compile(
-    r"(^|/)uname(\s|$)|multiprocessing\.resource_tracker|multiprocessing\.forkserver|multiprocessing\.semaphore_tracker"
-)
+_JUNK = re.compile(r"(^|/)uname(\s|$)|multiprocessing\.resource_tracker|multiprocessing\.semaphore_tracker")
+"""Commands of helpers."""
 _ONE_NAME = (
     "with DARSHAN_LOGFILE all processes have one log name, and only the first to end writes its log: unset it, so that "
     "Darshan names the logs, and give the folder with the logs of this run"
@@ -43,6 +47,11 @@ UNREAD_MODULES = ("MDHIM",)
 
 _PIDS = 1 << 22
 """Largest number of process ids of Linux."""
+
+_COUNTED_MODULES = ("POSIX", "STDIO", "MPI-IO")
+_OPERATION = re.compile(
+    r"_(OPENS|FDOPENS|READS|WRITES|STATS|SEEKS|SYNCS|FSYNCS|FDSYNCS|FLUSHES|MMAPS|RENAME_SOURCES|RENAME_TARGETS)$"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +86,18 @@ class JobLogs:
     def first(self) -> DarshanLog:
         return self.processes[0].log
 
+    @property
+    def damage(self) -> dict[Path, list[str]]:
+        """The damage found so far, by log."""
+        logs = [process.log for process in self.processes if process.log.damage]
+        return {log.path: [each.problem for each in log.damage.values()] for log in logs}
+
     def log_warnings(self) -> list[str]:
-        """Warnings about the logs, including damage skipped so far, each with the name of its log."""
+        """Warnings about the logs, including the damage found so far, each with the name of its log."""
         named = []
         for log in (process.log for process in self.processes):
+            if recording_of(log.path) and ProcessFacts(log).is_killed:
+                continue  # `record` says how many there are
             for text in log.warnings:
                 short = text.replace(str(log.path), log.path.name)
                 named.append(short if log.path.name in short else f"{log.path.name}: {short}")
@@ -133,13 +150,13 @@ def _refuse(error: OSError) -> None:
     raise LogError(f"{error.filename} cannot be listed: {error.strerror}") from error
 
 
-def open_job(paths: Sequence[Path], *, skip_damaged: bool = False) -> JobLogs:
+def open_job(paths: Sequence[Path]) -> JobLogs:
     """Open the logs of one job and give their processes ranks.
 
     Raises: LogError when a log cannot be read, they are not of one job, or the number of processes cannot be right.
     """
     _refuse_twice(paths)
-    logs = [open_log(path, skip_damaged=skip_damaged) for path in paths]
+    logs = [open_log(path) for path in paths]
     warnings = []
     if len(logs) == 1:
         if _JUNK.search(logs[0].job.exe):
@@ -160,14 +177,52 @@ def open_job(paths: Sequence[Path], *, skip_damaged: bool = False) -> JobLogs:
     )
 
 
+def process_count(log: DarshanLog) -> int:
+    """The number of processes in the log's job record, if the log's own counters do not contradict it.
+
+    One flipped bit turns four ranks into half a million. Two facts contradict such a number: a record of a rank beyond
+    it, and a file that all ranks used with fewer operations than ranks. (Darshan reduces the records of a file to one
+    where every rank has a record, and a rank has a record only of files that it touched.)
+    Raises: DamagedLogError if they do; LogError as `read_counters`.
+    """
+    claimed = log.job.nprocs
+    says = f"the job record of {log.path} says {claimed} process{'es' if claimed > 1 else ''}, but"
+    for table in filter(None, (read_counters(log, module) for module in _COUNTED_MODULES)):
+        if len(table.ranks) and (highest := int(table.ranks.max())) >= claimed:
+            raise DamagedLogError(f"{says} {table.module} has a record of rank {highest}")
+        shared = np.flatnonzero(table.ranks == SHARED_RANK)
+        operations = _operations(table)[shared]
+        for place in np.flatnonzero(operations < claimed).tolist():
+            path = log.describe(int(table.record_ids[shared[place]]))
+            raise DamagedLogError(
+                f"{says} {table.module} counts {int(operations[place])} operations on {path}, which all of them used"
+            )
+    return claimed
+
+
+def _operations(table: CounterTable) -> np.ndarray:
+    """float64: number of operations of each record."""
+    names = [name for name in table.counters if _OPERATION.search(name)]
+    return np.sum([np.maximum(table.counters[name], 0).astype(np.float64) for name in names], axis=0)
+
+
 def logs_by_job(logs: Sequence[DarshanLog]) -> tuple[list[list[Path]], int]:
     """The paths of the logs of each job, in the order of their starts, and the number of logs of helper processes.
 
     A job that consists of helper processes is left out.
     """
-    kept = [log for log in logs if not _JUNK.search(log.job.exe)]
+    kept = [log for log in logs if not _is_helper(log)]
     jobs = jobs_of([ProcessFacts(log) for log in kept])
     return [[process.log.path for process in job] for job in jobs], len(logs) - len(kept)
+
+
+def _is_helper(log: DarshanLog) -> bool:
+    return _JUNK.search(log.job.exe) is not None and not _counts(ProcessFacts(log))
+
+
+def _counts(process: ProcessFacts) -> bool:
+    """Whether a process did I/O on data: only in a recording, since other logs hold that on Python's own files too."""
+    return process.recording is not None and process.has_data
 
 
 def _rank_processes(logs: list[DarshanLog]) -> tuple[list[ProcessLog], list[str]]:
@@ -176,7 +231,7 @@ def _rank_processes(logs: list[DarshanLog]) -> tuple[list[ProcessLog], list[str]
     Helpers and launchers are left out and named in a warning.
     """
     warnings = []
-    helpers = [log for log in logs if _JUNK.search(log.job.exe)]
+    helpers = [log for log in logs if _is_helper(log)]
     if helpers:
         warnings.append(f"logs of helper processes are left out: {', '.join(log.path.name for log in helpers)}")
     facts = [ProcessFacts(log) for log in logs if log not in helpers]
@@ -188,8 +243,11 @@ def _rank_processes(logs: list[DarshanLog]) -> tuple[list[ProcessLog], list[str]
     if len(jobs) > 1:
         raise LogError(several_jobs(jobs, [each.log.path for each in facts]))
     (job,) = jobs
+    _find_parents_of_killed(job)
     firsts = [each for each in job if each.parent_pid is None and not each.is_spawned]
-    started = [launcher for _, launcher in sorted(launchers(firsts).items())]
+    # A killed process without marks runs no training loop: it was forked, or is a program that a rank started.
+    firsts = [each for each in firsts if not each.is_killed or each.named_pid is not None] or firsts
+    started = [launcher for _, launcher in sorted(launchers(firsts).items()) if not _counts(launcher)]
     if started:
         names = ", ".join(each.log.path.name for each in started)
         warnings.append(f"logs of the launcher of the ranks are left out: {names}")
@@ -209,6 +267,16 @@ def _rank_processes(logs: list[DarshanLog]) -> tuple[list[ProcessLog], list[str]
         )
     processes, notes = _under_ranks([each for each in job if each not in idle], ranks)
     return processes, [*warnings, *notes]
+
+
+def _find_parents_of_killed(job: Sequence[ProcessFacts]) -> None:
+    """Let a killed process be forked by the parent in its marks, if that has a log too."""
+    pids = {each.pid for each in job}
+    for each in job:
+        if each.is_killed and each.named_pid is not None and each.recording is not None:
+            for marks in each.recording.glob(f"profile/*.{each.named_pid}.*.marks"):
+                parent = read_process(marks).parent
+                each.parent_pid = parent if parent in pids else None
 
 
 def _under_ranks(job: Sequence[ProcessFacts], firsts: Sequence[ProcessFacts]) -> tuple[list[ProcessLog], list[str]]:

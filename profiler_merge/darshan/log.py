@@ -5,7 +5,6 @@ Reads log versions 3.00 to 3.41 of either byte order. A log is never held whole:
 
 from __future__ import annotations
 
-import copy
 import stat
 import struct
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from dxt_replay.profiler_merge.darshan.header import MAX_HEADER_BYTES, ByteOrder, Header, Module, decode_header
+from dxt_replay.profiler_merge.darshan.header import MAX_HEADER_BYTES, NAMES, ByteOrder, Header, Module, decode_header
 from dxt_replay.profiler_merge.darshan.job import UNKNOWN_MOUNT, JobRecord, LogJob, Mount, decode_job, text
 from dxt_replay.profiler_merge.darshan.regions import BombError, DamagedLogError, pieces
 from dxt_replay.traces.errors import LogError
@@ -32,24 +31,26 @@ _COUNTED_HEAD_BYTES = 12
 class DarshanLog:
     """One Darshan log, opened by `open_log`.
 
+    Each region of a damaged log is read up to its first bad block. `damage` and a warning say what is missing.
+
     path: the file.
     version: of the container, such as "3.41".
     byte_order: "<" or ">".
     compression: one of `regions.COMPRESSIONS`.
     job: the job record.
     modules: the modules with data, by name.
-    skip_damaged: use the readable rest of a damaged log, with a warning.
+    damage: of the regions read so far, and of those that the file does not hold, by name.
     counters: decoded counters by module, stored by the decoder.
     """
 
-    def __init__(self, *, path: Path, header: Header, record: JobRecord, skip_damaged: bool) -> None:
+    def __init__(self, *, path: Path, header: Header, record: JobRecord) -> None:
         self.path = path
         self.version: str = header.version
         self.byte_order: ByteOrder = header.byte_order
         self.compression: str = header.compression
         self.modules: Mapping[str, Module] = header.modules
         self.job: LogJob = record.job
-        self.skip_damaged = skip_damaged
+        self.damage: dict[str, DamagedLogError] = dict(header.damage)
         self._header = header
         self._mounts = record.mounts
         self._warnings = [*header.warnings, *record.warnings]
@@ -58,12 +59,13 @@ class DarshanLog:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the path; the log is opened again in the other process."""
-        return _opened_again, (self.path, self.skip_damaged)
+        return open_log, (self.path,)
 
     def part(self, regions: Mapping[str, tuple[int, int]]) -> DarshanLog:
         """The same log with only some whole streams of a few modules: (offset in the file, bytes) by module."""
         len(self.names)  # read once for all parts
-        part = copy.copy(self)
+        part = object.__new__(DarshanLog)  # `copy.copy` would open the log again
+        part.__dict__.update(self.__dict__)
         cut = {name: replace(self.modules[name], offset=at, length=size) for name, (at, size) in regions.items()}
         part.modules = MappingProxyType({**self.modules, **cut})
         return part
@@ -77,30 +79,44 @@ class DarshanLog:
 
     @cached_property
     def names(self) -> Mapping[int, bytes]:
-        """Record id -> path, the exact bytes that the application gave. Includes `<STDIN>`, `heatmap:POSIX` ...
-
-        Raises: DamagedLogError when the name table is damaged and damage is not skipped.
-        """
+        """Record id -> path, the exact bytes that the application gave. Includes `<STDIN>`, `heatmap:POSIX` ..."""
         found: dict[int, bytes] = {}
         try:
             self._read_names(found)
         except DamagedLogError as error:
-            if not self.skip_damaged:
-                raise
-            self.add_warning(f"{error.problem}: the names after that are unknown")
+            self.note_damage(NAMES, error)
         return MappingProxyType(found)
 
     @property
-    def warnings(self) -> tuple[str, ...]:
-        """Warnings for the user: partial and unknown modules, an odd job record, damage skipped so far."""
-        if self.skip_damaged:
-            len(self.names)  # Reading them finds their damage.
+    def notes(self) -> tuple[str, ...]:
+        """The warnings without damage: partial and unknown modules, an odd job record."""
         return tuple(self._warnings)
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Warnings for the user, including the damage found so far."""
+        len(self.names)  # Reading them finds their damage.
+        if not self.damage:
+            return self.notes
+        found = "; ".join(
+            f"{each.problem.replace(f' of {self.path}', '')} (missing: {each.missing})" for each in self.damage.values()
+        )
+        return (
+            *self.notes,
+            f"{self.path} is damaged, and the capture lacks what follows the damage: {found}. Copy the log again, or "
+            "record the job again",
+        )
+
     def add_warning(self, message: str) -> None:
-        """Note damage that a reader of this log has skipped, once."""
+        """Add a warning for the user, once."""
         if message not in self._warnings:
             self._warnings.append(message)
+
+    def note_damage(self, region: str, error: DamagedLogError) -> None:
+        """Note where reading of a region ended. Raises: the error in a `part`, whose bounds are a guess."""
+        if self._whole is not self:
+            raise error
+        self.damage[region] = error
 
     def chunks(self, module: str) -> Iterator[bytes]:
         """Decompressed bytes of a module in file order, at most 4 MiB at a time; nothing when it is absent.
@@ -121,11 +137,8 @@ class DarshanLog:
         return UNKNOWN_MOUNT
 
     def describe(self, record_id: int) -> str:
-        """The path of a record for a message, or its id if the log has no readable name. Never raises."""
-        try:
-            name = self.names.get(record_id)
-        except LogError:
-            name = None
+        """The path of a record for a message, or its id if the log has no readable name."""
+        name = self.names.get(record_id)
         return text(name) if name else f"record {record_id}"
 
     def _read_names(self, found: dict[int, bytes]) -> None:
@@ -133,7 +146,7 @@ class DarshanLog:
         data = bytearray()
         damage: DamagedLogError | None = None
         try:
-            for piece in pieces(self.path, offset, length, self.compression, region="the name table"):
+            for piece in pieces(self.path, offset, length, self.compression, region=NAMES):
                 data += piece
         except BombError as error:
             data, damage = bytearray(), error
@@ -144,32 +157,21 @@ class DarshanLog:
         if damage is not None:
             raise damage
         if data[used:].strip(b"\0"):
-            raise DamagedLogError(f"the name table of {self.path} ends inside a name")
+            raise DamagedLogError(f"{NAMES} of {self.path} ends inside a name")
 
 
-def open_log(path: str | Path, *, skip_damaged: bool = False) -> DarshanLog:
-    """Open a Darshan log of version 3.00 to 3.41. `skip_damaged`: keep the readable rest and add warnings.
+def open_log(path: str | Path) -> DarshanLog:
+    """Open a Darshan log of version 3.00 to 3.41.
 
     Raises: LogError when `path` cannot be read, is not a Darshan log, has an unknown container version, or its header
-    points outside the file or its job record is damaged.
+    or job record is damaged.
     """
     path = Path(path)
     head, size = _read_head(path)
-    header = decode_header(head, size, path, skip_damaged=skip_damaged)
-    data, damage = _job_bytes(path, header)
-    if damage is not None and not skip_damaged:
-        raise damage
-    record = decode_job(
-        data, header.byte_order, has_nsec=header.container.has_nsec, place=str(path), skip_damaged=skip_damaged
-    )
-    log = DarshanLog(path=path, header=header, record=record, skip_damaged=skip_damaged)
-    if damage is not None:
-        log.add_warning(f"{damage.problem}: the bytes before it are used")
-    return log
-
-
-def _opened_again(path: Path, skip_damaged: bool) -> DarshanLog:
-    return open_log(path, skip_damaged=skip_damaged)
+    header = decode_header(head, size, path)
+    data = _job_bytes(path, header)
+    record = decode_job(data, header.byte_order, has_nsec=header.container.has_nsec, place=str(path))
+    return DarshanLog(path=path, header=header, record=record)
 
 
 def _read_head(path: Path) -> tuple[bytes, int]:
@@ -184,18 +186,14 @@ def _read_head(path: Path) -> tuple[bytes, int]:
         raise LogError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _job_bytes(path: Path, header: Header) -> tuple[bytes, DamagedLogError | None]:
-    """The job record, or its bytes before damage, and that damage."""
+def _job_bytes(path: Path, header: Header) -> bytes:
     offset, length = header.job
     data = b""
-    try:
-        for piece in pieces(path, offset, max(0, length), header.compression, region="the job record"):
-            data += piece
-            if len(data) >= JOB_RECORD_BYTES:
-                break
-    except DamagedLogError as error:
-        return data, error
-    return data[:JOB_RECORD_BYTES], None
+    for piece in pieces(path, offset, max(0, length), header.compression, region="the job record"):
+        data += piece
+        if len(data) >= JOB_RECORD_BYTES:
+            break
+    return data[:JOB_RECORD_BYTES]
 
 
 def _terminated_names(data: bytes | bytearray, byte_order: str, found: dict[int, bytes]) -> int:

@@ -24,12 +24,15 @@ _EXPANSION_FLOOR_BYTES = 64 << 20
 The largest factor in a public log is 52; counters and names are held in memory as a whole."""
 
 
-class DamagedLogError(LogError):
-    """Damage that a reader may skip. `problem` is the message without its remedy."""
+NOT_KNOWN = "not known"
 
-    def __init__(self, problem: str) -> None:
-        super().__init__(f"{problem}: the log is damaged; --skip-damaged reads the rest")
-        self.problem = problem
+
+class DamagedLogError(LogError):
+    """Damage. `problem` is the message without its remedy. `missing`: how much lies behind it, as text."""
+
+    def __init__(self, problem: str, missing: str = NOT_KNOWN) -> None:
+        super().__init__(f"{problem}: the log is damaged; copy it again, or record the job again")
+        self.problem, self.missing = problem, missing
 
 
 class BombError(DamagedLogError):
@@ -40,31 +43,41 @@ def pieces(path: Path, offset: int, length: int, compression: str, *, region: st
     """Decompressed bytes of `length` bytes of the file from `offset`, at most PIECE_BYTES at a time, never empty.
 
     A piece never spans two streams. A region may grow 100 times, or to 64 MiB.
-    Raises: DamagedLogError, after all readable pieces, when a stream is damaged or cut short, BombError when it grows
-    more than that.
+    Raises: DamagedLogError, after all readable pieces, when a stream is damaged or cut short or the file ends before
+    the region does, BombError when it grows more than that.
     """
-    allowed = max(_EXPANSION_FLOOR_BYTES, _EXPANSION * length)
-    produced = 0
+    # What a header claims beyond the end of the file must not allow more memory.
+    allowed = max(_EXPANSION_FLOOR_BYTES, _EXPANSION * min(length, path.stat().st_size))
+    produced = used = 0
     try:
-        for piece in _decompress(_blocks(path, offset, length), compression):
+        for piece, used in _decompress(_blocks(path, offset, length), compression):  # noqa: B007
             produced += len(piece)
             if produced > allowed:
                 raise BombError(
                     f"{region} of {path} grows from {format_bytes(length)} to more than {format_bytes(allowed)}"
                 )
             yield piece
-    except (zlib.error, EOFError, OSError, ValueError) as error:
+    except (zlib.error, EOFError, OSError, ValueError, OverflowError) as error:
         raise DamagedLogError(
-            f"{region} of {path} cannot be decompressed after {format_bytes(produced)} ({error})"
+            f"{region} of {path} cannot be decompressed after {format_bytes(produced)} ({error})",
+            f"{length - used:,} of {length:,} compressed bytes",
         ) from error
 
 
-def _decompress(blocks: Iterable[bytes], compression: str) -> Iterator[bytes]:
+def _decompress(blocks: Iterable[bytes], compression: str) -> Iterator[tuple[bytes, int]]:
+    """Pieces, and how many bytes of the blocks are used up by then."""
     if compression == "zlib":
         return _inflate(blocks)
     if compression == "bzip2":
         return _bunzip(blocks)
-    return iter(blocks)
+    return _counted(blocks)
+
+
+def _counted(blocks: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
+    used = 0
+    for block in blocks:
+        used += len(block)
+        yield block, used
 
 
 def _blocks(path: Path, offset: int, length: int) -> Iterator[bytes]:
@@ -78,33 +91,35 @@ def _blocks(path: Path, offset: int, length: int) -> Iterator[bytes]:
             yield block
 
 
-def _inflate(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    stream, open_stream = zlib.decompressobj(), False
+def _inflate(blocks: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
+    stream, open_stream, fed = zlib.decompressobj(), False, 0
     for block in blocks:
         data = block
+        fed += len(block)
         while data:
             piece = stream.decompress(data, PIECE_BYTES)
-            if piece:
-                yield piece
             data, open_stream = stream.unconsumed_tail, True
             if stream.eof:
                 data, open_stream = stream.unused_data, False
                 stream = zlib.decompressobj()
+            if piece:
+                yield piece, fed - len(data)
     if open_stream:
         raise EOFError("a compressed stream ends early")
 
 
-def _bunzip(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    stream, open_stream = bz2.BZ2Decompressor(), False
+def _bunzip(blocks: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
+    stream, open_stream, fed = bz2.BZ2Decompressor(), False, 0
     for block in blocks:
         data = block
+        fed += len(block)
         while data or not stream.needs_input:
             piece = stream.decompress(data, PIECE_BYTES)
-            if piece:
-                yield piece
             data, open_stream = b"", True
             if stream.eof:
                 data, open_stream = stream.unused_data, False
                 stream = bz2.BZ2Decompressor()
+            if piece:
+                yield piece, fed - len(data)
     if open_stream:
         raise EOFError("a compressed stream ends early")

@@ -1,302 +1,199 @@
-"""The counters that Darshan would have kept of one rank's operations, for POSIX, STDIO and MPI-IO.
+"""The counters that Darshan would have kept of one rank's operations, at POSIX, MPI-IO and STDIO.
 
 Meaning of the counters: darshan-{posix,stdio,mpiio}-log-format.h and the RECORD macros in the .c files of these names.
-Darshan updates them when a call returns, so operations count in the order of their end. Counters that operations do not
-show (mode, memory alignment) are 0, or -1 where Darshan uses that for "not collected". Pure.
+Darshan updates them when a call returns, so operations count in the order of their end. What operations do not show
+(mode, alignment of memory) and what the log does not keep (common sizes and strides, alignment of files) is 0, or -1
+where Darshan uses that for "not collected".
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from dxt_replay.profiler_merge.darshan.counter_layouts import NEWEST
-from dxt_replay.profiler_merge.export.darshan_common_values import TOP, common_values
-from dxt_replay.profiler_merge.export.darshan_rows import RENAME, RENAMED, is_one_of
 from dxt_replay.traces.schema import APIS, OPS, READ, WRITE
-from dxt_replay.traces.stable_order import runs, stable_order
+from dxt_replay.traces.stable_order import runs
 from dxt_replay.traces.units import NS_PER_S
 
 VERSIONS = {"POSIX": 4, "MPI-IO": 3, "STDIO": 2}
 """Newest version of each module that is written."""
 
-APIS_OF_MODULE = {
-    "POSIX": (APIS.index("POSIX"),),
-    "MPI-IO": (APIS.index("MPIIO"), APIS.index("MPIIO_COLL")),
-    "STDIO": (APIS.index("STDIO"),),
-}
+MODULE_OF_API = {"POSIX": "POSIX", "MPIIO": "MPI-IO", "MPIIO_COLL": "MPI-IO", "STDIO": "STDIO"}
+"""Interfaces whose operations a log counts."""
 
-UNKNOWN_ALIGNMENT = -1
+Columns = Mapping[str, np.ndarray]
+"""`file` (place among the files of the table), `op`, `api`, `offset`, `length`, `start_ns` and `end_ns` (n,) of
+operations, by file, and within a file in the order of their end."""
 
-_OPEN, _CLOSE, _STAT, _SYNC, _SEEK = (OPS.index(name) for name in ("open", "close", "stat", "sync", "seek"))
+_OPEN, _CLOSE, _STAT, _SYNC, _SEEK, _RENAME = (
+    OPS.index(name) for name in ("open", "close", "stat", "sync", "seek", "rename")
+)
 _COLLECTIVE = APIS.index("MPIIO_COLL")
 _SIZE_BOUNDS = np.array([100, 1 << 10, 10 << 10, 100 << 10, 1 << 20, 4 << 20, 10 << 20, 100 << 20, 1 << 30])
-_SIZE_NAMES = ("0_100", "100_1K", "1K_10K", "10K_100K", "100K_1M", "1M_4M", "4M_10M", "10M_100M", "100M_1G", "1G_PLUS")
-_NEVER = np.iinfo(np.int64).min
+_NOT_COLLECTED = ("MEM_ALIGNMENT", "MEM_NOT_ALIGNED", "FILE_ALIGNMENT", "FILE_NOT_ALIGNED", "MMAPS")
 _JUST_AFTER_ZERO = np.nextafter(0.0, 1.0)
 
-Values = dict[str, np.ndarray]
+
+def new_records(module: str, ids: np.ndarray, rank: int) -> np.ndarray:
+    """Records (m,) with the fields `id`, `rank` and all counters by Darshan's names, each 0."""
+    layout = NEWEST[module]
+    counters = [*((name, "<i8") for name in layout.counters), *((name, "<f8") for name in layout.fcounters)]
+    records = np.zeros(len(ids), dtype=[("id", "<u8"), ("rank", "<i8"), *counters])
+    records["id"], records["rank"] = ids, rank
+    if module == "POSIX":
+        for name in _NOT_COLLECTED:
+            records[f"POSIX_{name}"] = -1
+    return records
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ModuleRows:
-    """The operations of one rank in one module, by file, and within a file in the order of their end.
+class Counters:
+    """The records of files (m,) that one rank used at one module, while its operations come.
 
-    `rows`: of ROW; `mine[name]` is a column of them, contiguous. `file`: of each row, index into `file_ids`.
-    """
+    Order and overlap are those of the operations of one `add`, and of its last one with the next."""
 
-    rows: np.ndarray
-    file: np.ndarray
-    file_ids: np.ndarray
-    _columns: dict[str, np.ndarray] = field(default_factory=dict)
-    _of: dict[tuple[int, ...], ModuleRows] = field(default_factory=dict)
+    def __init__(self, module: str, ids: np.ndarray, rank: int) -> None:
+        self._module, self._prefix = module, module.replace("-", "")
+        self.records = new_records(module, ids, rank)
+        self.is_used = np.zeros(len(ids), dtype=bool)
+        self._last: dict[str, np.ndarray] = {}
 
     def __getitem__(self, name: str) -> np.ndarray:
-        if name not in self._columns:
-            self._columns[name] = np.ascontiguousarray(self.rows[name])
-        return self._columns[name]
+        """A counter of all records, (m,), by its name without the module; changes are kept."""
+        column: np.ndarray = self.records[f"{self._prefix}_{name}"]
+        return column
+
+    def add(self, rows: Columns) -> None:
+        """Count operations."""
+        self.is_used[rows["file"]] = True
+        op = rows["op"]
+        for code, way, moved in ((READ, "READ", "READ"), (WRITE, "WRITE", "WRITTEN")):
+            if (op == code).any():
+                self._add_transfers(_only(rows, op == code), way, moved)
+            if self._module == "POSIX":
+                self._add_order(_only(rows, (op == code) | (op == _OPEN)), code, way)
+        self._add_busy("F_READ_TIME", _only(rows, op == READ))
+        self._add_busy("F_WRITE_TIME", _only(rows, (op == WRITE) | (op == _SYNC)))
+        self._add_busy("F_META_TIME", _only(rows, np.isin(op, (_OPEN, _CLOSE, _STAT, _SEEK, _RENAME))))
+        syncs = {"POSIX": "FSYNCS", "STDIO": "FLUSHES", "MPI-IO": "SYNCS"}[self._module]
+        counted = {self._opens: _OPEN, syncs: _SYNC}
+        if self._module != "MPI-IO":
+            counted["SEEKS"] = _SEEK
+        if self._module == "POSIX":
+            counted |= {"STATS": _STAT, "RENAME_SOURCES": _RENAME}
+        for name, code in counted.items():
+            self._add(name, rows["file"][op == code])
+        for code, name in ((_OPEN, "OPEN"), (_CLOSE, "CLOSE")):
+            self._add_times(name, _only(rows, op == code))
+        if self._module != "STDIO":
+            data = _only(rows, (op == READ) | (op == WRITE))
+            before = self._previous("op", data["file"], data["op"], -1)
+            self._add("RW_SWITCHES", data["file"][(before >= 0) & (before != data["op"])])
+
+    def add_new_names(self, file: np.ndarray, old: np.ndarray) -> None:
+        """Count renames at their new name: `file` (n,), and the record ids of the old names."""
+        self.is_used[file] = True
+        np.add.at(self["RENAME_TARGETS"], file, 1)
+        # the first of several
+        first = np.unique(file, return_index=True)[1]
+        none = self["RENAMED_FROM"][file[first]] == 0
+        self["RENAMED_FROM"][file[first[none]]] = old.view(np.int64)[first[none]]
+
+    def used(self) -> np.ndarray:
+        """The records of all files with operations.
+
+        A file that was used without a recorded open counts as opened once, around its use."""
+        moved = [f"{way}_{end}" for end in ("START", "END") for way in ("READ", "WRITE")]
+        first_read, first_write, last_read, last_write = (self[f"F_{name}_TIMESTAMP"] for name in moved)
+        some = (first_read != 0) | (first_write != 0)
+        none = some & (self[self._opens] == 0) & (self["F_CLOSE_START_TIMESTAMP"] == 0)
+        self[self._opens][none] = 1
+        first = np.where((first_write == 0) | ((first_read != 0) & (first_read < first_write)), first_read, first_write)
+        last = np.where((last_write == 0) | ((last_read != 0) & (last_read > last_write)), last_read, last_write)
+        for name, moment in (("OPEN", first), ("CLOSE", last)):
+            for end in ("START", "END"):
+                self[f"F_{name}_{end}_TIMESTAMP"][none] = moment[none]
+        return self.records[self.is_used]
 
     @property
-    def files(self) -> int:
-        """Number of files."""
-        return len(self.file_ids)
+    def _opens(self) -> str:
+        return "INDEP_OPENS" if self._module == "MPI-IO" else "OPENS"
 
-    def of(self, *ops: int) -> ModuleRows:
-        """The operations of these kinds, with the same numbering of files."""
-        if ops not in self._of:
-            chosen = is_one_of(self["op"], ops)
-            if chosen.all():
-                return self
-            place = np.flatnonzero(chosen)
-            self._of[ops] = ModuleRows(rows=self.rows.take(place), file=self.file[place], file_ids=self.file_ids)
-        return self._of[ops]
+    def _add_transfers(self, rows: Columns, way: str, moved: str) -> None:
+        """The counters of one direction that do not depend on the order."""
+        file, length = rows["file"], rows["length"]
+        self._reduce(f"BYTES_{moved}", np.add, file, length)
+        self._add_times(way, rows)
+        if self._module == "MPI-IO":
+            collective = rows["api"] == _COLLECTIVE
+            self._add(f"COLL_{way}S", file[collective])
+            self._add(f"INDEP_{way}S", file[~collective])
+        else:
+            self._add(f"{way}S", file)
+            self._reduce(f"MAX_BYTE_{moved}", np.maximum, file, np.maximum(rows["offset"], 0) + length - 1)
+        if self._module != "STDIO":
+            names = [name for name in self.records.dtype.names or () if name.startswith(f"{self._prefix}_SIZE_{way}_")]
+            sizes = np.searchsorted(_SIZE_BOUNDS, length)
+            for place, name in enumerate(names):
+                self._add(name.removeprefix(f"{self._prefix}_"), file[sizes == place])
+            self._add_slowest(rows, way)
 
+    def _add_slowest(self, rows: Columns, way: str) -> None:
+        """The longest operation of each file; of equal ones the first to end. None if it took no time."""
+        file, seconds = rows["file"], (rows["end_ns"] - rows["start_ns"]) / NS_PER_S
+        before = self[f"F_MAX_{way}_TIME"].copy()
+        self._reduce(f"F_MAX_{way}_TIME", np.maximum, file, seconds)
+        longest = self[f"F_MAX_{way}_TIME"]
+        found = np.flatnonzero((seconds == longest[file]) & (longest > before)[file])
+        found = found[runs(file[found])]
+        self[f"MAX_{way}_TIME_SIZE"][file[found]] = rows["length"][found]
 
-def rows_of_module(rows: np.ndarray, module: str) -> ModuleRows:
-    """The operations among `rows` that belong to a module of VERSIONS."""
-    own = is_one_of(np.ascontiguousarray(rows["api"]), APIS_OF_MODULE[module])
-    mine = rows if own.all() else rows.take(np.flatnonzero(own))
-    file, start, end = (np.ascontiguousarray(mine[name]) for name in ("file_id", "start_ns", "end_ns"))
-    if not len(mine):
-        return ModuleRows(rows=mine, file=np.empty(0, dtype=np.int64), file_ids=file)
-    later = (end[1:] > end[:-1]) | ((end[1:] == end[:-1]) & (start[1:] >= start[:-1]))
-    if not np.all((file[1:] > file[:-1]) | ((file[1:] == file[:-1]) & later)):
-        by_end = np.lexsort((start, end))
-        order = by_end[stable_order(file[by_end])]
-        mine, file = mine.take(order), file[order]
-    firsts = runs(file)
-    counts = np.diff(firsts, append=len(file))
-    return ModuleRows(rows=mine, file=np.repeat(np.arange(len(firsts)), counts), file_ids=file[firsts])
+    def _add_order(self, rows: Columns, code: int, way: str) -> None:
+        """Whether accesses go on, `rows` with the opens, at which Darshan begins anew."""
+        last_byte = np.where(rows["op"] == code, rows["offset"] + rows["length"] - 1, 0)
+        before = self._previous(way, rows["file"], last_byte, 0)
+        moved = rows["op"] == code
+        self._add(f"SEQ_{way}S", rows["file"][moved & (rows["offset"] > before)])
+        self._add(f"CONSEC_{way}S", rows["file"][moved & (rows["offset"] == before + 1)])
 
+    def _add_busy(self, name: str, rows: Columns) -> None:
+        """Time in operations, without time that earlier-ending ones already cover (DARSHAN_TIMER_INC_NO_OVERLAP)."""
+        before = self._previous(name, rows["file"], rows["end_ns"], np.iinfo(np.int64).min)
+        self._reduce(name, np.add, rows["file"], (rows["end_ns"] - np.maximum(rows["start_ns"], before)) / NS_PER_S)
 
-def module_counters(module: str, mine: ModuleRows, alignment: np.ndarray, record_ids: np.ndarray) -> Values:
-    """Counters by Darshan's name, each (m,) for the files of `mine`; those that are absent are 0.
+    def _add_times(self, name: str, rows: Columns) -> None:
+        """First start and last end; 0 means none, so a real time is never 0."""
+        for end, operation in (("START", np.minimum), ("END", np.maximum)):
+            seconds = rows[f"{end.lower()}_ns"] / NS_PER_S
+            seconds[seconds == 0] = _JUST_AFTER_ZERO
+            column = self[f"F_{name}_{end}_TIMESTAMP"]
+            firsts = runs(rows["file"])
+            if len(firsts):
+                file, found = rows["file"][firsts], operation.reduceat(seconds, firsts)
+                column[file] = np.where(column[file] == 0, found, operation(column[file], found))
 
-    `alignment` int64 (m,): block size of the file system in bytes, UNKNOWN_ALIGNMENT where it is not known.
-    `record_ids` uint64: of all files, by file_id.
-    """
-    prefix = module.replace("-", "")
-    values: Values = {}
-    for op, way, ways, moved in ((READ, "READ", "READS", "READ"), (WRITE, "WRITE", "WRITES", "WRITTEN")):
-        values |= _transfers(prefix, mine.of(op), way, ways, moved)
-    values |= _metadata(prefix, mine, record_ids)
-    values[f"{prefix}_F_WRITE_TIME"] = _busy_s(mine.of(WRITE, _SYNC))
-    if module == "POSIX":
-        values |= _posix_only(mine, alignment)
-    elif module == "MPI-IO":
-        values |= _mpiio_only(mine)
-    return values
+    def _add(self, name: str, file: np.ndarray) -> None:
+        """Count each element of `file`, which ascends."""
+        firsts = runs(file)
+        self[name][file[firsts]] += np.diff(firsts, append=len(file))
 
+    def _reduce(self, name: str, operation: np.ufunc, file: np.ndarray, values: np.ndarray) -> None:
+        firsts = runs(file)
+        if len(firsts):
+            column = self[name]
+            column[file[firsts]] = operation(column[file[firsts]], operation.reduceat(values, firsts))
 
-def encode_counters(module: str, record_ids: np.ndarray, rank: int, values: Mapping[str, np.ndarray]) -> bytes:
-    """The decompressed bytes of one record per file: `record_ids` uint64 (m,), `values` as `module_counters`."""
-    layout = NEWEST[module]
-    unknown = values.keys() - {*layout.counters, *layout.fcounters}
-    assert not unknown, f"{module} has no {sorted(unknown)}"
-    records = np.zeros(
-        len(record_ids),
-        dtype=[
-            ("id", "<u8"),
-            ("rank", "<i8"),
-            ("counters", "<i8", (len(layout.counters),)),
-            ("fcounters", "<f8", (len(layout.fcounters),)),
-        ],
-    )
-    records["id"], records["rank"] = record_ids, rank
-    for part, names in (("counters", layout.counters), ("fcounters", layout.fcounters)):
-        for place, name in enumerate(names):
-            if name in values:
-                records[part][:, place] = values[name]
-    return records.tobytes()
-
-
-def _transfers(prefix: str, mine: ModuleRows, way: str, ways: str, moved: str) -> Values:
-    """The counters of one direction that all modules share."""
-    length = mine["length"]
-    start_s, end_s = _first_and_last_s(mine)
-    values = {
-        f"{prefix}_BYTES_{moved}": _sums(mine, length),
-        f"{prefix}_F_{way}_TIME": _busy_s(mine),
-        f"{prefix}_F_{way}_START_TIMESTAMP": start_s,
-        f"{prefix}_F_{way}_END_TIMESTAMP": end_s,
-    }
-    if prefix != "MPIIO":
-        values[f"{prefix}_{ways}"] = _counts(mine)
-        last_byte = np.maximum(mine["offset"], 0) + length - 1
-        values[f"{prefix}_MAX_BYTE_{moved}"] = np.maximum(_reduced(np.maximum, mine, last_byte, 0), 0)
-    if prefix != "STDIO":
-        infix = "_AGG" if prefix == "MPIIO" else ""
-        bins = np.searchsorted(_SIZE_BOUNDS, length)
-        counts = np.bincount(mine.file * len(_SIZE_NAMES) + bins, minlength=mine.files * len(_SIZE_NAMES))
-        for name, column in zip(_SIZE_NAMES, counts.reshape(mine.files, len(_SIZE_NAMES)).T, strict=True):
-            values[f"{prefix}_SIZE_{way}{infix}_{name}"] = column
-        values |= _slowest(prefix, mine, way)
-    return values
+    def _previous(self, name: str, file: np.ndarray, values: np.ndarray, none: int) -> np.ndarray:
+        """The value before each of its file, in this `add` or an earlier one; `none` for the first."""
+        last = self._last.setdefault(name, np.full(len(self.records), none, dtype=np.int64))
+        before = np.concatenate((values[:1], values[:-1])).astype(np.int64)
+        firsts = runs(file)
+        before[firsts] = last[file[firsts]]
+        ends = np.append(firsts[1:], len(file))[: len(firsts)] - 1
+        last[file[ends]] = values[ends]
+        return before
 
 
-def _slowest(prefix: str, mine: ModuleRows, way: str) -> Values:
-    """The longest operation of each file; of equal ones the first to end. None if it took no time."""
-    duration = mine["end_ns"] - mine["start_ns"]
-    longest = _reduced(np.maximum, mine, duration, 0)
-    size = np.zeros(mine.files, dtype=np.int64)
-    candidates = np.flatnonzero((duration == longest[mine.file]) & (duration > 0))
-    if len(candidates):
-        candidates = candidates[runs(mine.file[candidates])]
-        size[mine.file[candidates]] = mine["length"][candidates]
-    return {f"{prefix}_F_MAX_{way}_TIME": longest / NS_PER_S, f"{prefix}_MAX_{way}_TIME_SIZE": size}
-
-
-def _metadata(prefix: str, mine: ModuleRows, record_ids: np.ndarray) -> Values:
-    """Opens, closes and their times. A file that was used without a recorded open counts as opened once, around its
-    use."""
-    data, opens, closes = mine.of(READ, WRITE), mine.of(_OPEN), mine.of(_CLOSE)
-    used_s, unused_s = _first_and_last_s(data)
-    values: Values = {f"{prefix}_F_META_TIME": _busy_s(mine.of(_OPEN, _CLOSE, _STAT, _SEEK, RENAME))}
-    none = (_counts(data) > 0) & (_counts(opens) + _counts(closes) == 0)
-    for name, rows, fallback in (("OPEN", opens, used_s), ("CLOSE", closes, unused_s)):
-        start_s, end_s = _first_and_last_s(rows)
-        values[f"{prefix}_F_{name}_START_TIMESTAMP"] = np.where(none, fallback, start_s)
-        values[f"{prefix}_F_{name}_END_TIMESTAMP"] = np.where(none, fallback, end_s)
-    counted = np.where(none, 1, _counts(opens))
-    values[f"{prefix}_INDEP_OPENS" if prefix == "MPIIO" else f"{prefix}_OPENS"] = counted
-    syncs = {"POSIX": "POSIX_FSYNCS", "STDIO": "STDIO_FLUSHES", "MPIIO": "MPIIO_SYNCS"}[prefix]
-    values[syncs] = _counts(mine.of(_SYNC))
-    if prefix != "MPIIO":
-        values[f"{prefix}_SEEKS"] = _counts(mine.of(_SEEK))
-    if prefix == "POSIX":
-        renamed = mine.of(RENAMED)
-        old_name = np.zeros(mine.files, dtype=np.int64)
-        # the first of them, so it is set last
-        old_name[renamed.file[::-1]] = record_ids.view(np.int64)[renamed["other_file_id"][::-1]]
-        values["POSIX_STATS"] = _counts(mine.of(_STAT))
-        values["POSIX_RENAME_SOURCES"] = _counts(mine.of(RENAME))
-        values["POSIX_RENAME_TARGETS"] = _counts(renamed)
-        values["POSIX_RENAMED_FROM"] = old_name
-    return values
-
-
-def _posix_only(mine: ModuleRows, alignment: np.ndarray) -> Values:
-    """Order of accesses, alignment, common sizes and strides."""
-    data = mine.of(READ, WRITE)
-    offset, length, write = data["offset"], data["length"], data["op"] == WRITE
-    before = _last_bytes(mine, data)
-    further = offset > before
-    values = {
-        "POSIX_SEQ_READS": _sums(data, further & ~write),
-        "POSIX_SEQ_WRITES": _sums(data, further & write),
-        "POSIX_CONSEC_READS": _sums(data, (offset == before + 1) & ~write),
-        "POSIX_CONSEC_WRITES": _sums(data, (offset == before + 1) & write),
-    }
-    stride = np.where((offset > 0) & further & (before != 0), offset - before - 1, 0)
-    switches = np.append(False, (write[1:] != write[:-1]) & (data.file[1:] == data.file[:-1]))[: len(write)]
-    misaligned = (alignment[data.file] > 0) & (offset % np.maximum(alignment[data.file], 1) != 0)
-    none = np.full(data.files, UNKNOWN_ALIGNMENT)
-    return (
-        values
-        | _common("POSIX_STRIDE", "STRIDE", data, stride)
-        | _common("POSIX_ACCESS", "ACCESS", data, length)
-        | {
-            "POSIX_RW_SWITCHES": _sums(data, switches),
-            "POSIX_FILE_ALIGNMENT": alignment,
-            "POSIX_FILE_NOT_ALIGNED": np.where(alignment > 0, _sums(data, misaligned), none),
-            "POSIX_MEM_ALIGNMENT": none,
-            "POSIX_MEM_NOT_ALIGNED": none,
-            "POSIX_MMAPS": none,
-        }
-    )
-
-
-def _last_bytes(mine: ModuleRows, data: ModuleRows) -> np.ndarray:
-    """int64 by row of `data`: last byte of the previous read, or write, of its file; 0 after an open."""
-    op = mine["op"]
-    opens = np.cumsum(op == _OPEN, dtype=np.int32)[is_one_of(op, (READ, WRITE))]
-    before = np.zeros(len(data.rows), dtype=np.int64)
-    for way in (READ, WRITE):
-        own = np.flatnonzero(data["op"] == way)
-        previous, following = own[:-1], own[1:]
-        goes_on = (data.file[following] == data.file[previous]) & (opens[following] == opens[previous])
-        last = data["offset"][previous] + data["length"][previous] - 1
-        before[following] = np.where(goes_on, last, 0)
-    return before
-
-
-def _mpiio_only(mine: ModuleRows) -> Values:
-    """Independent and collective operations separately; common sizes."""
-    data = mine.of(READ, WRITE)
-    collective, write = data["api"] == _COLLECTIVE, data["op"] == WRITE
-    switches = np.append(False, (write[1:] != write[:-1]) & (data.file[1:] == data.file[:-1]))[: len(write)]
-    return {
-        "MPIIO_INDEP_READS": _sums(data, ~collective & ~write),
-        "MPIIO_COLL_READS": _sums(data, collective & ~write),
-        "MPIIO_INDEP_WRITES": _sums(data, ~collective & write),
-        "MPIIO_COLL_WRITES": _sums(data, collective & write),
-        "MPIIO_RW_SWITCHES": _sums(data, switches),
-    } | _common("MPIIO_ACCESS", "ACCESS", data, data["length"])
-
-
-def _common(prefix: str, what: str, data: ModuleRows, value: np.ndarray) -> Values:
-    found, counts = common_values(data.file, value, data.files)
-    named: Values = {}
-    for place in range(TOP):
-        named[f"{prefix}{place + 1}_{what}"] = found[:, place]
-        named[f"{prefix}{place + 1}_COUNT"] = counts[:, place]
-    return named
-
-
-def _counts(mine: ModuleRows) -> np.ndarray:
-    return np.bincount(mine.file, minlength=mine.files)
-
-
-def _sums(mine: ModuleRows, values: np.ndarray) -> np.ndarray:
-    return _reduced(np.add, mine, values.astype(np.int64), 0)
-
-
-def _reduced(operation: np.ufunc, mine: ModuleRows, values: np.ndarray, empty: int) -> np.ndarray:
-    """int64 (m,): `operation` over the values of each file, `empty` for a file without any."""
-    out = np.full(mine.files, empty, dtype=np.int64)
-    if len(values):
-        firsts = runs(mine.file)
-        out[mine.file[firsts]] = operation.reduceat(values, firsts)
-    return out
-
-
-def _busy_s(mine: ModuleRows) -> np.ndarray:
-    """Time in operations, without time that earlier-ending ones already cover (DARSHAN_TIMER_INC_NO_OVERLAP)."""
-    start, end = mine["start_ns"], mine["end_ns"]
-    before = np.full(len(end), _NEVER)
-    same = mine.file[1:] == mine.file[:-1]
-    before[1:][same] = end[:-1][same]
-    return _sums(mine, end - np.maximum(start, before)) / NS_PER_S
-
-
-def _first_and_last_s(mine: ModuleRows) -> tuple[np.ndarray, np.ndarray]:
-    """First start and last end of each file; 0 means none, so a real time is never 0."""
-    some = _counts(mine) > 0
-    first = _reduced(np.minimum, mine, mine["start_ns"], 0) / NS_PER_S
-    last = _reduced(np.maximum, mine, mine["end_ns"], 0) / NS_PER_S
-    return (
-        np.where(some & (first == 0), _JUST_AFTER_ZERO, first),
-        np.where(some & (last == 0), _JUST_AFTER_ZERO, last),
-    )
+def _only(rows: Columns, mask: np.ndarray) -> Columns:
+    return rows if mask.all() else {name: column[mask] for name, column in rows.items()}

@@ -11,24 +11,22 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from dxt_replay.profiler_merge.export._row_text import Part, Texts, row_text
 from dxt_replay.profiler_merge.export.exported import Exported, ExportedFile
+from dxt_replay.profiler_merge.export.row_text import SLICE_ROWS, bytes_of, if_known, joined
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.output import DirectoryKind, new_directory, refusal
 from dxt_replay.traces.schema import OPS, READ, WRITE, codes
-from dxt_replay.traces.stable_order import places_in_groups
-from dxt_replay.traces.store.rank_pieces import rank_pieces, work_of
+from dxt_replay.traces.stable_order import places_in_groups, runs, stable_order
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import NS_PER_US
-from dxt_replay.traces.workers.workers import ALONE, Workers
 
 JOB_FILE = "replay.fio"
 SCRIPT = "replay.sh"
@@ -40,9 +38,6 @@ LONGEST_CALL = 1 << 30
 """Bytes of one fio action: one call of Linux transfers less than 2 GiB, and fio's buffer is as large as the longest
 action."""
 
-SLICE_ROWS = 1 << 14
-"""Rows of a lane whose actions are formatted at a time."""
-
 MOST_JOBS = 4096
 """FIO_MAX_JOBS of fio: most jobs of one fio process."""
 
@@ -52,7 +47,6 @@ NOT_REPLAYED = "not_replayed"
 
 _MARK = "; written by dxt-replay export"
 _HEADER = "fio version 3 iolog\n"
-_OPS = Texts([name.encode() for name in OPS])
 _READABLE_NAME = re.compile(rb"[!-~]{1,255}")
 _IOLOG_GLOB = "rank-*-lane-*.iolog"
 
@@ -76,6 +70,8 @@ exec fio "$@" {JOB_FILE}
 """
 
 Mask = Callable[[pa.RecordBatch], np.ndarray]
+Columns = dict[str, np.ndarray]
+"""`op`, `lane`, `file_id`, `offset`, `length` and `start_ns` (n,) of the operations of a batch, in start order."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,13 +85,7 @@ class _Lane:
 
 
 def write_fio(
-    capture: Capture,
-    folder: Path,
-    *,
-    paths: Sequence[bytes],
-    replayed: Mask,
-    force: bool = False,
-    workers: Workers = ALONE,
+    capture: Capture, folder: Path, *, paths: Sequence[bytes], replayed: Mask, force: bool = False
 ) -> Exported:
     """Write the reads and writes of `capture` into `folder`; the capture's first start is at 1 us in fio's time.
 
@@ -108,23 +98,15 @@ def write_fio(
     """
     try:
         with new_directory(folder, FIO_EXPORT, force=force) as working:
-            source = _Source(capture=capture, replayed=replayed, last_name=_last_names(capture))
-            work = _RankWork(source=source, folder=working, paths=paths, zero_ns=capture.time_span_ns[0])
-            lanes: list[_Written] = []
-            directories: set[bytes] = set()
-            left_out: Counter[str] = Counter()
-            pieces = rank_pieces(capture, workers.piece_operations)
-            with workers.results(work, pieces, operations=work_of(capture)) as results:
-                for more, written_to, left in results:
-                    lanes += more
-                    directories |= written_to
-                    left_out += left
+            writer = _Writer(capture, working, paths, replayed)
+            lanes = [lane for rank in capture.ranks for lane in writer.write_rank(rank)]
             if not lanes:
                 raise CaptureError(
                     f"{capture.named} has no read or write that moved a byte, so fio has nothing to replay"
                 )
             jobs = (f"\n[{lane.path.stem}]\nread_iolog={lane.path.name}\n" for lane in lanes)
-            (working / DIRECTORIES).write_bytes(b"".join(name + b"\0" for name in sorted(directories)))
+            directories = sorted({os.path.dirname(paths[file_id]) for file_id in writer.written})
+            (working / DIRECTORIES).write_bytes(b"".join(name + b"\0" for name in directories))
             (working / SCRIPT).write_text(_SCRIPT)
             (working / SCRIPT).chmod(0o755)
             (working / JOB_FILE).write_text(_JOB_HEAD + "".join(jobs))
@@ -134,79 +116,119 @@ def write_fio(
             ]
     except OSError as error:
         raise refusal(error, folder) from error
+    left_out = writer.left_out
     return Exported(
         format="fio",
         output=str(folder),
         operations=capture.operation_count() - sum(left_out.values()),
         files=tuple(files),
         left_out={reason: count for reason, count in sorted(left_out.items()) if count},
-        notes=_notes(folder, lanes, left_out),
+        notes=_notes(folder, len(lanes), left_out),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Written:
-    """An iolog, and the actions in it."""
+class _Writer:
+    """Writes the iologs of one rank after the other.
 
-    path: Path
-    actions: int
+    left_out: operations by reason.
+    written: file_ids of the files that are written, whose directories must exist.
+    """
 
+    def __init__(self, capture: Capture, folder: Path, paths: Sequence[bytes], replayed: Mask) -> None:
+        self.left_out: Counter[str] = Counter()
+        self.written: set[int] = set()
+        self._capture, self._folder, self._paths, self._replayed = capture, folder, paths, replayed
+        self._last_name = _last_names(capture)
+        self._zero_ns = capture.time_span_ns[0]
+        self._names: dict[int, str] = {}
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RankWork:
-    """Writes the iologs of some ranks into `folder`.
+    def write_rank(self, rank: int) -> list[_Lane]:
+        """The lanes of a rank that transfer data, ascending. Reads the rank twice, because fio adds all files first."""
+        lanes: dict[int, _Lane] = {}
+        before = 0
+        for rows in self._rows(rank, self.left_out):
+            for number, places in _by_lane(rows["lane"]):
+                lane = lanes.setdefault(number, _Lane(path=self._folder / f"rank-{rank}-lane-{number}.iolog"))
+                lane.last_use.update(zip(rows["file_id"][places].tolist(), (before + places).tolist(), strict=True))
+            self.written.update(rows["file_id"][rows["op"] == WRITE].tolist())
+            before += len(rows["op"])
+        for lane in lanes.values():
+            head = [f"1 {self._name(file_id)} add\n" for file_id in lane.last_use]
+            lane.path.write_text(_HEADER + "".join(head), encoding="ascii")
+            lane.actions = len(head)
+        before = 0
+        for rows in self._rows(rank, Counter()):
+            for number, places in _by_lane(rows["lane"]):
+                with open(lanes[number].path, "ab") as file:
+                    for begin in range(0, len(places), SLICE_ROWS):
+                        some = places[begin : begin + SLICE_ROWS]
+                        file.write(
+                            self._actions({name: rows[name][some] for name in rows}, before + some, lanes[number])
+                        )
+            before += len(rows["op"])
+        return [lane for _, lane in sorted(lanes.items())]
 
-    Returns: the iologs, the directories of the files that they write, and the operations left out by reason."""
+    def _rows(self, rank: int, left_out: Counter[str]) -> Iterator[Columns]:
+        """The operations of a rank for fio, a batch at a time; operations left out are counted by reason."""
+        numbers = ("lane", "file_id", "offset", "length", "start_ns")
+        for batch in self._capture.operations(rank, columns=["op", "api", "origin", *numbers]):
+            rows = {"op": codes(batch, "op")} | {name: batch.column(name).to_numpy() for name in numbers}
+            rows["file_id"] = self._last_name[rows["file_id"]]
+            chosen = self._replayed(batch)
+            empty = chosen & ((rows["length"] == 0) | ~np.isin(rows["op"], (READ, WRITE)))
+            lost = chosen & ~empty & (rows["offset"] < 0)
+            for reason, mask in ((NOT_REPLAYED, ~chosen), (ZERO_LENGTH, empty), (OFFSET_NOT_KNOWN, lost)):
+                left_out[reason] += int(mask.sum())
+            kept = chosen & ~empty & ~lost
+            yield {name: column[kept] for name, column in rows.items()}
 
-    source: _Source
-    folder: Path
-    paths: Sequence[bytes]
-    zero_ns: int
-
-    def __call__(self, ranks: tuple[int, ...]) -> tuple[list[_Written], set[bytes], Counter[str]]:
-        names = _Names(self.folder, self.paths)
-        left_out: Counter[str] = Counter()
-        lanes = [
-            _Written(path=lane.path, actions=lane.actions)
-            for rank in ranks
-            for lane in _write_rank(self.source, rank, self.folder, names, self.zero_ns, left_out)
-        ]
-        return lanes, names.written_directories, left_out
-
-
-class _Names:
-    """File names for the iologs, and the directories that must exist before files in them are written."""
-
-    def __init__(self, folder: Path, paths: Sequence[bytes]) -> None:
-        self._folder = folder
-        self._paths = paths
-        self._given: dict[int, str] = {}
-        self.written_directories: set[bytes] = set()
-
-    def __getitem__(self, file_id: int) -> str:
+    def _name(self, file_id: int) -> str:
         """The file's path, or a link to it: fio's names hold no white space and no more than 256 bytes."""
-        if file_id not in self._given:
+        if file_id not in self._names:
             path = self._paths[file_id]
             if _READABLE_NAME.fullmatch(path):
-                self._given[file_id] = path.decode("ascii")
+                self._names[file_id] = path.decode("ascii")
             else:
-                self._given[file_id] = f"{NAMES}/{file_id}"
+                self._names[file_id] = f"{NAMES}/{file_id}"
                 (self._folder / NAMES).mkdir(exist_ok=True)
-                with suppress(FileExistsError):  # another worker made it
-                    os.symlink(path, self._folder / NAMES / str(file_id))
-        return self._given[file_id]
+                os.symlink(path, self._folder / NAMES / str(file_id))
+        return self._names[file_id]
 
-    def will_write(self, file_ids: Collection[int]) -> None:
-        self.written_directories.update(os.path.dirname(self._paths[file_id]) for file_id in file_ids)
+    def _actions(self, rows: Columns, places: np.ndarray, lane: _Lane) -> memoryview:
+        """The text of the actions of rows of one lane, which are at `places` among those of the rank."""
+        files, first, which = np.unique(rows["file_id"], return_index=True, return_inverse=True)
+        opens, closes = np.zeros((2, len(places)), dtype=bool)
+        opens[first] = [file not in lane.open_files for file in files.tolist()]
+        closes = np.array([lane.last_use[file] for file in files.tolist()])[which] == places
+        lane.open_files.update(files.tolist())
+        lane.open_files.difference_update(rows["file_id"][closes].tolist())
+
+        # a long transfer is several calls
+        calls = -(-rows["length"] // LONGEST_CALL)
+        row, number = np.repeat(np.arange(len(places)), calls), places_in_groups(calls)
+        done = number * LONGEST_CALL
+        opens, closes = opens[row] & (number == 0), closes[row] & (number == calls[row] - 1)
+        lane.actions += len(row) + int(opens.sum() + closes.sum())
+        time_us = pa.array((rows["start_ns"][row] - self._zero_ns) // NS_PER_US + 1).cast(pa.string())
+        name = pa.array([self._name(file) for file in files.tolist()]).take(pa.array(which.reshape(-1)[row]))
+        begin = pc.binary_join_element_wise(time_us, name, " ")
+        length = np.minimum(LONGEST_CALL, rows["length"][row] - done)
+        return bytes_of(
+            joined(
+                *if_known("", pc.if_else(pa.array(opens), begin, None), " open\n"),
+                begin, " ", pa.array(OPS).take(pa.array(rows["op"][row])),
+                " ", pa.array(rows["offset"][row] + done), " ", pa.array(length), "\n",
+                *if_known("", pc.if_else(pa.array(closes), begin, None), " close\n"),
+            )
+        )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Source:
-    """The exported files. `last_name`: by file_id, the file that it was last renamed to, else itself."""
-
-    capture: Capture
-    replayed: Mask
-    last_name: np.ndarray
+def _by_lane(lane: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """(lane, places of its rows), ascending."""
+    order = stable_order(lane)
+    for places in np.split(order, runs(lane[order])[1:]):
+        if len(places):
+            yield int(lane[places[0]]), places
 
 
 def _last_names(capture: Capture) -> np.ndarray:
@@ -226,113 +248,6 @@ def _last_names(capture: Capture) -> np.ndarray:
     return last
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rows:
-    """Columns (n,) of the operations of one batch that fio gets; the batch is in start order."""
-
-    op: np.ndarray
-    lane: np.ndarray
-    file_id: np.ndarray
-    offset: np.ndarray
-    length: np.ndarray
-    start_ns: np.ndarray
-
-
-def _write_rank(
-    source: _Source, rank: int, folder: Path, names: _Names, zero_ns: int, left_out: Counter[str]
-) -> list[_Lane]:
-    """The lanes of a rank that transfer data, ascending. Reads the rank twice, because fio adds all files first."""
-    lanes: dict[int, _Lane] = {}
-    before = 0
-    for rows in _rows(source, rank, left_out):
-        _note_last_uses(rows, before, lanes, folder, rank)
-        names.will_write(np.unique(rows.file_id[rows.op == WRITE]).tolist())
-        before += len(rows.op)
-    for lane in lanes.values():
-        head = [f"1 {names[file_id]} add\n" for file_id in lane.last_use]
-        lane.path.write_text(_HEADER + "".join(head), encoding="ascii")
-        lane.actions = len(head)
-    before = 0
-    for rows in _rows(source, rank, Counter()):
-        for number in np.unique(rows.lane).tolist():
-            lane = lanes[number]
-            places = np.flatnonzero(rows.lane == number)
-            with open(lane.path, "ab") as file:
-                for begin in range(0, len(places), SLICE_ROWS):
-                    part = places[begin : begin + SLICE_ROWS]
-                    text, actions = _actions(rows, part, before, lane, names, zero_ns)
-                    file.write(text)
-                    lane.actions += actions
-        before += len(rows.op)
-    return [lane for _, lane in sorted(lanes.items())]
-
-
-def _rows(source: _Source, rank: int, left_out: Counter[str]) -> Iterator[_Rows]:
-    """The operations of a rank for fio, a batch at a time; operations left out are counted by reason."""
-    names = ["op", "api", "origin", "lane", "file_id", "offset", "length", "start_ns"]
-    for batch in source.capture.operations(rank, columns=names):
-        op = codes(batch, "op")
-        chosen = source.replayed(batch)
-        columns = {name: batch.column(name).to_numpy() for name in names[3:]}
-        columns["file_id"] = source.last_name[columns["file_id"]]
-        empty = chosen & ((columns["length"] == 0) | ~np.isin(op, (READ, WRITE)))
-        lost = chosen & ~empty & (columns["offset"] < 0)
-        left_out[NOT_REPLAYED] += int((~chosen).sum())
-        left_out[ZERO_LENGTH] += int(empty.sum())
-        left_out[OFFSET_NOT_KNOWN] += int(lost.sum())
-        kept = chosen & ~empty & ~lost
-        yield _Rows(op=op[kept], **{name: column[kept] for name, column in columns.items()})
-
-
-def _note_last_uses(rows: _Rows, before: int, lanes: dict[int, _Lane], folder: Path, rank: int) -> None:
-    for number in np.unique(rows.lane).tolist():
-        if number not in lanes:
-            lanes[number] = _Lane(path=folder / f"rank-{rank}-lane-{number}.iolog")
-        places = np.flatnonzero(rows.lane == number)[::-1]
-        files, last = np.unique(rows.file_id[places], return_index=True)
-        lanes[number].last_use.update(zip(files.tolist(), (before + places[last]).tolist(), strict=True))
-
-
-def _actions(
-    rows: _Rows, places: np.ndarray, before: int, lane: _Lane, names: _Names, zero_ns: int
-) -> tuple[memoryview, int]:
-    """The text of the actions of the rows at `places`, all of one lane, and their number."""
-    file_id = rows.file_id[places]
-    files, first, name = np.unique(file_id, return_index=True, return_inverse=True)
-    last = len(places) - 1 - np.unique(file_id[::-1], return_index=True)[1]
-    opened, closed = np.zeros((2, len(places)), dtype=bool)
-    opened[first] = [file not in lane.open_files for file in files.tolist()]
-    last_use = np.array([lane.last_use[file] for file in files.tolist()])
-    closed[last] = last_use == before + places[last]
-    lane.open_files.update(files.tolist())
-    lane.open_files.difference_update(files[closed[last]].tolist())
-
-    # a long transfer is several calls
-    calls = -(-rows.length[places] // LONGEST_CALL)
-    row = np.repeat(np.arange(len(places)), calls)
-    done = places_in_groups(calls) * LONGEST_CALL
-    time_us = ((rows.start_ns[places] - zero_ns) // NS_PER_US + 1)[row]
-    texts, of_call = Texts([f" {names[file]}".encode() for file in files.tolist()]), name.reshape(-1)[row]
-    opens = opened[row] & (done == 0)
-    closes = closed[row] & np.append(row[1:] != row[:-1], True)
-    parts = [
-        Part(b"", time_us, present=opens),
-        Part(b"", of_call, texts=texts, present=opens),
-        Part(b" open\n", present=opens),
-        Part(b"", time_us),
-        Part(b"", of_call, texts=texts),
-        Part(b" ", rows.op[places][row], texts=_OPS),
-        Part(b" ", rows.offset[places][row] + done),
-        Part(b" ", np.minimum(LONGEST_CALL, rows.length[places][row] - done)),
-        Part(b"\n"),
-        Part(b"", time_us, present=closes),
-        Part(b"", of_call, texts=texts, present=closes),
-        Part(b" close\n", present=closes),
-    ]
-    text, _ = row_text(len(row), parts)
-    return text, len(row) + int(opens.sum() + closes.sum())
-
-
 def _objection(folder: Path) -> str | None:
     """Why a directory is not an earlier export with nothing else in it; None if it is. Raises: OSError."""
     job = folder / JOB_FILE
@@ -349,7 +264,7 @@ FIO_EXPORT = DirectoryKind(name="an export for fio", objection=_objection)
 """Exports for fio as outputs: what --force may replace."""
 
 
-def _notes(folder: Path, lanes: Sequence[_Written], left_out: Counter[str]) -> tuple[str, ...]:
+def _notes(folder: Path, jobs: int, left_out: Counter[str]) -> tuple[str, ...]:
     notes = [f"replay it with {folder / SCRIPT}"]
     if left_out[ZERO_LENGTH]:
         notes.append(f"{left_out[ZERO_LENGTH]} operations that moved no byte are left out: fio has no such action")
@@ -359,6 +274,6 @@ def _notes(folder: Path, lanes: Sequence[_Written], left_out: Counter[str]) -> t
         notes.append(
             f"{left_out[NOT_REPLAYED]} operations are left out, since dxt-replay run does not issue them either"
         )
-    if len(lanes) > MOST_JOBS:
-        notes.append(f"{JOB_FILE} has {len(lanes)} jobs, and one fio runs at most {MOST_JOBS}: divide it among several")
+    if jobs > MOST_JOBS:
+        notes.append(f"{JOB_FILE} has {jobs} jobs, and one fio runs at most {MOST_JOBS}: divide it among several")
     return tuple(notes)

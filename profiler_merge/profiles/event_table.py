@@ -6,10 +6,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dxt_replay.traces.errors import ProfileError
+
+if TYPE_CHECKING:
+    from dxt_replay.profiler_merge.profiles.marks import RankMarks
 
 NUMBER_STATS = (
     "step_num", "element_id", "input_element_id", "id", "parent_id", "iter_num", "element_size",
@@ -73,11 +77,12 @@ class Profile:
 
     `line` (int32) is a row of `lines`, `name` (int32) a row of `names` and `display_names`. `start_ns` (int64) is
     CLOCK_REALTIME when `epoch_start_ns`, the instant at which the profiler started, is known, else relative to it.
-    `epoch_source`: `profile_start_time` (exact), `element_id` (about 1 us early, TF 2.5 to 2.15), `ts` (PyTorch),
-    `metadata` (of SageMaker, to some ms) or "".
+    `epoch_source`: `profile_start_time` (exact), `element_id` (about 1 us early, TF 2.5 to 2.15), `ts` (PyTorch)
+    or "".
     Names that are not UTF-8 are decoded with surrogate escapes. `options` is empty before TF 2.21.
     `stats`: key -> (event rows, values), ascending; see `stat`. `skipped_fields`: message -> number of fields in the
     file that this release does not know. `torch`: of a PyTorch profile only. `warnings`: damage that was skipped.
+    `marks`: of `recording`, which know the steps better than any events.
     `phases`: if the process was profiled several times, the profile of each time; else empty.
     """
 
@@ -100,6 +105,7 @@ class Profile:
     torch: TorchFacts | None = None
     warnings: tuple[str, ...] = ()
     phases: tuple[Profile, ...] = ()
+    marks: RankMarks | None = None
 
     def __len__(self) -> int:
         """Number of events."""

@@ -12,17 +12,19 @@ from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from dxt_replay.profiler_merge.profiles.event_table import Profile, beside
 from dxt_replay.profiler_merge.profiles.kineto.names import cycles_of
+from dxt_replay.profiler_merge.profiles.marks import ranks_of, read_rank
 from dxt_replay.profiler_merge.profiles.xplane import decode as xplane
+from dxt_replay.profiler_merge.recording import MAGIC
 
 INPUT_FOLDER = "tf.data"
-"""The name in `profiler_merge.recording`, repeated here because that module imports nothing of ours."""
+"""Of releases up to 0.2."""
 
 _JSON = re.compile(rb'\s*\{\s*"')
-_VIEWER = re.compile(rb'"/(host|device):[A-Z]')
 _HEAD_BYTES = 64 << 10
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
@@ -46,26 +48,28 @@ def first_bytes(path: Path) -> bytes:
 
 
 def profile_kind(path: Path) -> str:
-    """The kind of a profile in `sources`: `kineto`, `tensorflow trace`, or `xplane` for all else.
+    """The kind of a profile in `sources`: `kineto` for JSON, or `xplane` for all else.
 
     The reader of XPlane reports what is wrong with an unknown file."""
     head = first_bytes(path)
-    if _JSON.match(head.removeprefix(codecs.BOM_UTF8)) is None:
-        return "xplane"
-    return "kineto" if _VIEWER.search(head) is None else "tensorflow trace"
+    if head.startswith(MAGIC):
+        return "marks"
+    return "xplane" if _JSON.match(head.removeprefix(codecs.BOM_UTF8)) is None else "kineto"
 
 
 def profile_files(paths: Sequence[Path]) -> list[tuple[Path, ...]]:
     """The files of each profile: PyTorch's profiler writes one per cycle of its schedule, TensorFlow's a single one.
 
-    `recording()` of a JAX program has TensorFlow's profiler record tf.data into a folder INPUT_FOLDER.
+    `recording()` of releases up to 0.2 had TensorFlow's profiler record the tf.data of a JAX program into INPUT_FOLDER.
     """
-    kineto = [path for path in paths if profile_kind(path) == "kineto"]
-    others = [path for path in paths if path not in kineto]
+    kinds = {path: profile_kind(path) for path in paths}
+    kineto = [path for path in paths if kinds[path] == "kineto"]
+    others = [path for path in paths if kinds[path] not in ("kineto", "marks")]
+    marks = ranks_of(path for path in paths if kinds[path] == "marks")
     inputs = {_recorded_in(path): path for path in others if INPUT_FOLDER in path.parts}
     loops = [path for path in others if path not in inputs.values()]
     found = [(path, inputs.pop(_recorded_in(path))) if _recorded_in(path) in inputs else (path,) for path in loops]
-    return [*found, *((path,) for path in inputs.values()), *cycles_of(kineto)]
+    return [*marks, *found, *((path,) for path in inputs.values()), *cycles_of(kineto)]
 
 
 def _recorded_in(path: Path) -> Path:
@@ -75,33 +79,56 @@ def _recorded_in(path: Path) -> Path:
     return Path(*parts[:end])
 
 
-def read_profile(files: Sequence[Path], *, skip_damaged: bool = False) -> Profile:
+def read_profile(files: Sequence[Path]) -> Profile:
     """All events of the profile of one process: of one group of `profile_files`, or of several as its phases.
 
-    `skip_damaged`: read the rest of a JSON profile that is cut off. Raises: ProfileError for files that are missing,
-    damaged or without events; MissingDependencyError.
+    A JSON profile that is cut off ends there, with a warning. Raises: ProfileError for files that are missing, damaged
+    or without events; MissingDependencyError.
     """
+    marks = tuple(path for path in files if profile_kind(path) == "marks")
+    if marks:
+        files = [path for path in files if path not in marks]
+        profile = read_profile(files) if files else marks_alone(marks[0])
+        return replace(profile, marks=read_rank(marks))
     kinds = {profile_kind(path) for path in files}
     groups: list[tuple[Path, ...]] = profile_files(files)
     if kinds == {"kineto"}:
         folders = dict.fromkeys(path.parent for path in files)
         groups = [tuple(path for path in files if path.parent == folder) for folder in folders]
     if len(groups) == 1:
-        return _read(files, skip_damaged)
-    phases = sorted((_read(group, skip_damaged) for group in groups), key=lambda phase: phase.epoch_start_ns or 0)
-    whole = _read(files, skip_damaged) if kinds == {"kineto"} else reduce(beside, phases)
+        return _read(files)
+    phases = sorted(map(_read, groups), key=lambda phase: phase.epoch_start_ns or 0)
+    whole = _read(files) if kinds == {"kineto"} else reduce(beside, phases)
     return replace(whole, phases=tuple(phases))
 
 
-def _read(files: Sequence[Path], skip_damaged: bool) -> Profile:
+def marks_alone(path: Path) -> Profile:
+    """A profile without events, for a rank that has marks and no profile."""
+    none = np.empty(0, dtype=np.int64)
+    return Profile(
+        path=path,
+        hostnames=(),
+        epoch_start_ns=0,
+        epoch_source="ts",
+        options={},
+        planes=(),
+        lines=(),
+        names=(),
+        display_names=(),
+        line=none,
+        name=none,
+        start_ns=none,
+        duration_ns=none,
+        stats={},
+        texts=(),
+        skipped_fields={},
+    )
+
+
+def _read(files: Sequence[Path]) -> Profile:
     """The profile of one group."""
-    kind = profile_kind(files[0])
-    if kind == "kineto":
+    if profile_kind(files[0]) == "kineto":
         from dxt_replay.profiler_merge.profiles.kineto.decode import read_profile as read_kineto
 
-        return read_kineto(files, skip_damaged=skip_damaged)
-    if kind == "tensorflow trace":
-        from dxt_replay.profiler_merge.profiles.trace_viewer.viewer_events import read_profile as read_viewer
-
-        return read_viewer(files[0], skip_damaged=skip_damaged)
+        return read_kineto(files)
     return reduce(beside, [xplane.read_profile(each) for each in files])

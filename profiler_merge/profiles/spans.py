@@ -12,8 +12,10 @@ import numpy as np
 
 from dxt_replay.profiler_merge.profiles import tensorflow_spans, torch_spans
 from dxt_replay.profiler_merge.profiles.event_table import Profile
-from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
+from dxt_replay.profiler_merge.profiles.marks import marked_spans
+from dxt_replay.profiler_merge.profiles.span_parts import CHECKPOINT, COMPUTE, INPUT_WAIT, STEP, SpanColumns
 from dxt_replay.traces.schema import NO_STEP
+from dxt_replay.traces.steps import step_at
 
 __all__ = ["SpanColumns", "main_line", "profile_spans"]
 
@@ -26,11 +28,36 @@ def main_line(profile: Profile) -> int:
 def profile_spans(profile: Profile) -> SpanColumns:
     """All spans of one rank's profile. The framework's own module defines the kinds.
 
+    Marks say what the loop did; a profile beside them adds what they do not see.
     If step numbers begin again in a later phase, they are continued.
     """
+    if profile.marks is not None:
+        marked = marked_spans(profile.marks)
+        profiled = profile_spans(replace(profile, marks=None)) if len(profile) else None
+        return _with_profile(marked, profiled) if profiled is not None and len(profiled) else marked
     if profile.phases:
         return reduce(_continued, map(profile_spans, profile.phases))
     return (tensorflow_spans if profile.torch is None else torch_spans).profile_spans(profile)
+
+
+def _with_profile(marked: SpanColumns, profiled: SpanColumns) -> SpanColumns:
+    """The spans of marks, with a profile's work and collectives in place of the marks' compute while it ran."""
+    begin, end = profiled.start_ns.min(), profiled.end_ns.max()
+    step = np.flatnonzero(marked.kind == STEP)
+    number = step_at(profiled.start_ns, marked.start_ns[step], marked.end_ns[step], marked.step[step])
+    known = ~np.isin(profiled.kind, (STEP, INPUT_WAIT, CHECKPOINT))
+    compute = marked.kind == COMPUTE
+    early, late = compute & (marked.start_ns < begin), compute & (marked.end_ns > end)
+    before, after = _select(marked, early), _select(marked, late)
+    before = replace(before, end_ns=np.minimum(before.end_ns, begin))
+    after = replace(after, start_ns=np.maximum(after.start_ns, end))
+    parts = _select(marked, ~compute), before, after, _select(replace(profiled, step=number), known)
+    return reduce(_joined, parts)
+
+
+def _select(spans: SpanColumns, chosen: np.ndarray) -> SpanColumns:
+    columns = ("thread", "kind", "name", "step", "start_ns", "end_ns", "fetched_ns")
+    return replace(spans, **{name: getattr(spans, name)[chosen] for name in columns})
 
 
 def _continued(first: SpanColumns, later: SpanColumns) -> SpanColumns:
@@ -38,7 +65,12 @@ def _continued(first: SpanColumns, later: SpanColumns) -> SpanColumns:
     numbered = later.step != NO_STEP
     begins, reached = later.step[numbered].min(initial=np.iinfo(np.int32).max), first.step.max(initial=NO_STEP)
     shift = max(int(reached) + 1 - int(begins), 0)
-    moved = replace(later, name=later.name + len(first.vocabulary), step=later.step + shift * numbered)
+    return _joined(first, replace(later, step=later.step + shift * numbered))
+
+
+def _joined(first: SpanColumns, later: SpanColumns) -> SpanColumns:
+    """The spans of both, in the order of their start."""
+    moved = replace(later, name=later.name + len(first.vocabulary))
     columns = {
         name: np.concatenate((getattr(first, name), getattr(moved, name))).astype(getattr(first, name).dtype)
         for name in ("thread", "kind", "name", "step", "start_ns", "end_ns", "fetched_ns")

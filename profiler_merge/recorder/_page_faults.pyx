@@ -66,7 +66,7 @@ cdef class FaultDecoder:
     """Follows the mappings of processes and keeps the page faults on files that `wanted(path)` chooses.
 
     major: the kernel's ids of the events of faults that waited. `files`: paths by number; `programs`: numbers of those that were mapped to run. `lost`: records that the
-    kernel dropped. `taken`: the rows since the last `take_rows`. Row: int64 start_ns, end_ns, offset, length; int32
+    kernel dropped. `began`: [id, program] of each process that began, a thread is none. `taken`: the rows since the last `take_rows`. Row: int64 start_ns, end_ns, offset, length; int32
     pid, tid, file, kind (0: no wait, 1: a wait, 2: a mapping was made, 3: one as PyTorch makes them, private and
     writable, in a process that has mapped libtorch). `length` of a fault: to the end of the 64 KiB, or of the mapping,
     around it.
@@ -78,17 +78,17 @@ cdef class FaultDecoder:
     cdef int64_t places_room
     cdef Wait *waits
     cdef int64_t waits_count
-    cdef dict wait_of, mappings, number_of
+    cdef dict wait_of, mappings, number_of, place_of
     cdef set major, torch
     cdef object wanted
     cdef bytearray rows
-    cdef readonly list files
+    cdef readonly list files, began
     cdef readonly set programs
     cdef readonly int64_t lost
 
     def __cinit__(self, major, wanted):
         self.major, self.wanted = set(major), wanted
-        self.wait_of, self.mappings, self.number_of = {}, {}, {}
+        self.wait_of, self.mappings, self.number_of, self.place_of, self.began = {}, {}, {}, {}, []
         self.files, self.programs, self.rows, self.torch = [], set(), bytearray(), set()
 
     def __dealloc__(self):
@@ -180,9 +180,15 @@ cdef class FaultDecoder:
                 self.mappings[pid] = (list(starts), list(entries))
             if pid != tid and tid in self.torch:
                 self.torch.add(pid)
+            if pid != tid:
+                parent = self.place_of.get(tid)
+                self.place_of[pid] = len(self.began)
+                self.began.append([pid, b"" if parent is None else self.began[parent][1]])
         elif header.type == COMM and header.misc & OF_EXEC:
             self.mappings.pop((<int32_t *>data)[0], None)
             self.torch.discard((<int32_t *>data)[0])
+            if (<int32_t *>data)[0] in self.place_of:
+                self.began[self.place_of[(<int32_t *>data)[0]]][1] = <bytes>(data + 8)
         elif header.type == LOST:
             self.lost += (<uint64_t *>data)[1]
 

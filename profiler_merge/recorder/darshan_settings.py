@@ -10,7 +10,10 @@ import re
 from collections.abc import Iterable, Mapping
 
 MIB = 1 << 20
-LEAST_DXT_MIB, MOST_DXT_MIB = 32, 256
+LEAST_DXT_MIB, MOST_DXT_MIB = 32, 64
+SMALL_DXT_MIB = 2
+"""For a program that a Python program starts, such as `gzip`: Darshan clears all of its memory when a process ends."""
+
 SHARE_OF_MEMORY = 64
 """Share of the free memory for DXT in each process, since all processes may end at one time."""
 
@@ -32,21 +35,35 @@ _NOT_DATA = (
     r"/dist-packages/",
     r"/lib/python[0-9.]+/",
     r"/pyvenv\.cfg$",
+    r"\.not_data$",
     r"^/proc/",
     r"^/sys/",
 )
 """Python's own files, and files that describe the machine."""
 
-_NOT_THE_JOB = (
-    "uname|sh|bash|dash|env|mkdir|date|git|gcc|cc|g\\+\\+|c\\+\\+|ld|collect2|as|cc1|cc1plus|ldconfig|nvcc|ptxas|cicc|"
-    "nvidia-smi|rocm-smi|lscpu|lspci|hostname|cat|grep|sed|awk|ls|which|ssh|mpiexec|mpirun|srun|hydra_pmi_proxy|"
-    "orted|prted|orterun|prterun|timeout|nice|nohup|numactl|taskset|stdbuf|setsid|time"
+STARTERS = (
+    "sh|bash|dash|env|mkdir|date|ssh|mpiexec|mpirun|srun|hydra_pmi_proxy|orted|prted|orterun|prterun|timeout|nice|nohup|"
+    "numactl|taskset|stdbuf|setsid|time"
 )
-"""Programs that frameworks and launchers start and that do not train."""
+_TOOLS = (
+    "uname|gcc|cc|g\\+\\+|c\\+\\+|x86_64-linux-gn.*|ld|collect2|as|cc1|cc1plus|ldconfig|nvcc|ptxas|cicc|nvidia-smi|rocm-smi|lscpu|"
+    "lspci|hostname|which"
+)
+_MOVE_NO_DATA = f"{STARTERS}|{_TOOLS}"
+"""Programs that move no data of the job by themselves, and leave no logs."""
+
+
+def to_account_for(began: Iterable[tuple[int, str]]) -> dict[str, list[int]]:
+    """Program -> ids of its processes, of those that should have left a log."""
+    found: dict[str, list[int]] = {}
+    for pid, program in began:
+        if not re.fullmatch(_MOVE_NO_DATA, program):
+            found.setdefault(program, []).append(pid)
+    return found
 
 
 def dxt_memory_mib(available_bytes: int | None) -> int:
-    """MiB of DXT for each process: a part of the free memory between 32 and 256, in steps of 32."""
+    """MiB of DXT for each process: a part of the free memory, 32 or 64."""
     if available_bytes is None:
         return LEAST_DXT_MIB * 2
     wanted = available_bytes // SHARE_OF_MEMORY // MIB // LEAST_DXT_MIB * LEAST_DXT_MIB
@@ -55,34 +72,36 @@ def dxt_memory_mib(available_bytes: int | None) -> int:
 
 def module_memory_mib(dxt_mib: int) -> int:
     """MiB for the modules' records, which must also hold the compressed DXT: 8 bytes of a segment of 40."""
-    return 64 + dxt_mib // 2
+    return (64 if dxt_mib > SMALL_DXT_MIB else 4) + dxt_mib // 2
 
 
 def config_text(dxt_mib: int, include: Iterable[str] = ()) -> str:
     """The text of DARSHAN_CONFIG_PATH. `include`: folders and files to trace although Darshan leaves them out."""
+    small = dxt_mib <= SMALL_DXT_MIB
     lines = [
         "# Written by dxt-replay record. Read by Darshan 3.4.0 and later.",
         f"MAX_RECORDS {dxt_mib * 1024} DXT_POSIX,DXT_MPIIO",
-        f"MAX_RECORDS {RECORDS} POSIX,STDIO",
+        *([] if small else [f"MAX_RECORDS {RECORDS} POSIX,STDIO"]),
         f"MODMEM {module_memory_mib(dxt_mib)}",
-        f"NAMEMEM {NAME_MEMORY_MIB}",
+        f"NAMEMEM {1 if small else NAME_MEMORY_MIB}",
         f"NAME_EXCLUDE {','.join(_NOT_DATA)} *",
-        f"APP_EXCLUDE (^|/)({_NOT_THE_JOB})$",
+        f"APP_EXCLUDE (^|/)({_MOVE_NO_DATA})$",
     ]
     lines += [f"NAME_INCLUDE ^{_pattern(path)}(/|$) *" for path in (SHARED_MEMORY, *include)]
     return "\n".join(lines) + "\n"
 
 
-def variables(*, config: str, logs: str, job: int, dxt_mib: int) -> dict[str, str]:
+def variables(*, config: str, small: str, logs: str, job: int, dxt_mib: int) -> dict[str, str]:
     """The environment of each process: a log for each of them, under one job id.
 
-    `logs`: the folder for logs; `mmap` in it holds the data of killed processes.
+    `logs`: the folder for logs. `config`, `small`: files of `config_text`, as `python_start` chooses.
     """
     return {
         "DARSHAN_ENABLE_NONMPI": "1",
         "DXT_ENABLE_IO_TRACE": "1",
         "DARSHAN_DISABLE_SHARED_REDUCTION": "1",
         "DARSHAN_CONFIG_PATH": config,
+        "DXT_RECORDING_SMALL": small,
         "DARSHAN_LOGPATH": logs,
         "DARSHAN_JOBID": "DXT_RECORDING_JOB",
         "DXT_RECORDING_JOB": str(job),

@@ -15,7 +15,14 @@ from dxt_replay.profiler_merge.recorder import darshan_settings as settings
 from dxt_replay.profiler_merge.recorder.darshan_library import Library, is_darshan
 from dxt_replay.profiler_merge.recorder.job_python import folder_of_package, job_python
 from dxt_replay.profiler_merge.recorder.job_script import script_text
-from dxt_replay.profiler_merge.recorder.recording_folder import CHECK, CONFIG, find_below, write_script
+from dxt_replay.profiler_merge.recorder.recording_folder import (
+    CHECK,
+    CONFIG,
+    SMALL_CONFIG,
+    find_below,
+    make_dated,
+    write_script,
+)
 from dxt_replay.profiler_merge.recorder.tracer import DARSHAN, LOGS, Tracer
 from dxt_replay.traces.errors import LogError, RecordingError
 
@@ -29,12 +36,14 @@ _HDF5_CALL = b"H5get_libversion"
 class DarshanTracer:
     """A working tracer, and the place of its logs.
 
-    job: the job id that all logs carry. dated: the logs lie in folders year/month/day.
+    job: the job id that all logs carry. dated: the logs lie in folders year/month/day. data: folders and files that
+    are traced although Darshan leaves them out by default.
     """
 
     tracer: Tracer
     job: int
     dated: bool
+    data: tuple[str, ...]
 
 
 def set_up(
@@ -47,7 +56,9 @@ def set_up(
     config = folder / CONFIG
     wanted = [*include, *_data_places(command), str(folder)]
     named = dict.fromkeys(path for path in wanted if settings.needs_include(path))
-    config.write_text(settings.config_text(dxt_mib, named), encoding="utf-8", errors="surrogateescape")
+    small = folder / SMALL_CONFIG
+    for path, mib in ((config, dxt_mib), (small, min(dxt_mib, settings.SMALL_DXT_MIB))):
+        path.write_text(settings.config_text(mib, named), encoding="utf-8", errors="surrogateescape")
     job = secrets.randbelow(2**31 - 1) + 1  # Darshan keeps a signed 32-bit number
     known = settings.paths_by_site(library.path.read_bytes(), os.environ)
     by_site = {name: path for name, path in known.items() if os.path.isdir(path)}
@@ -56,7 +67,7 @@ def set_up(
         name=DARSHAN,
         program=library.path,
         origin=library.origin,
-        variables=settings.variables(config=str(config), logs=LOGS, job=job, dxt_mib=dxt_mib) | ours,
+        variables=settings.variables(config=str(config), small=str(small), logs=LOGS, job=job, dxt_mib=dxt_mib) | ours,
         unset=settings.UNSET,
         preload=(library.path, *_hdf5_libraries(library.path, command, without_darshan(os.environ))),
         patterns=("*.darshan",),
@@ -80,7 +91,7 @@ def set_up(
             "is older than 3.1.3. Name "
             "another library with --library, or record with --with strace"
         )
-    return DarshanTracer(tracer=replace(tracer, version=version), job=job, dated=dated)
+    return DarshanTracer(tracer=replace(tracer, version=version), job=job, dated=dated, data=tuple(named))
 
 
 def without_darshan(environment: Mapping[str, str]) -> dict[str, str]:
@@ -96,7 +107,8 @@ def _try(tracer: Tracer, folder: Path) -> tuple[str, Path | None]:
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
     (place / _CHECKED).write_bytes(b"x" * 4096)
-    text = script_text(tracer, logs=place, profiles=place, by_rank=False, dated=True)
+    make_dated(place)
+    text = script_text(tracer, logs=place, profiles=place, by_rank=False, dated=False)
     script = write_script(place / "check.sh", text)
     try:
         done = subprocess.run(

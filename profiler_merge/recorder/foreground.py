@@ -51,13 +51,13 @@ def run_in_foreground(
     mask: set[int],
     *,
     output: int | None = None,
-    look: Callable[[int], None] = lambda pid: None,
+    look: Callable[[], None] = lambda: None,
 ) -> Ended:
     """Run a command to its end. Passes signals to the command, and outlives them.
 
     `mask`: from `signals_held`; the command starts with it. `output`: the descriptor that takes the command's standard
-    output, None for this process's own. `look`: called with the command's pid about every LOOK_S while it runs; it must
-    be quick. A signal that came before the start ends this process as usual.
+    output, None for this process's own. `look`: called about every LOOK_S while the command runs; it must be quick. A
+    signal that came before the start ends this process as usual.
     Raises: UsageError when the command cannot be started.
     """
     if signal.sigpending() & {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}:
@@ -85,7 +85,7 @@ def _start(words: Sequence[str], environment: Mapping[str, str], mask: set[int],
 class _Command:
     """The running command."""
 
-    def __init__(self, pid: int, look: Callable[[int], None]) -> None:
+    def __init__(self, pid: int, look: Callable[[], None]) -> None:
         self._pid, self._look = pid, look
         self._came: list[int] = []
 
@@ -96,7 +96,7 @@ class _Command:
                 if ended:
                     code = os.waitstatus_to_exitcode(status)
                     return Ended(status=128 - code if code < 0 else code, signals=tuple(self._came))
-                self._look(self._pid)
+                self._look()
                 info = signal.sigtimedwait((*FORWARDED, signal.SIGCHLD), LOOK_S)
                 if info is not None and info.si_signo != signal.SIGCHLD:
                     self._pass_on(info.si_signo, has_it=info.si_code == _BY_KERNEL)

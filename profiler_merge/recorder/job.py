@@ -11,26 +11,41 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dxt_replay.profiler_merge.anchor import RANK_VARIABLES
 from dxt_replay.profiler_merge.recorder import recording_folder as places
 from dxt_replay.profiler_merge.recorder.darshan_library import Library, find_library
-from dxt_replay.profiler_merge.recorder.darshan_settings import dxt_memory_mib
+from dxt_replay.profiler_merge.recorder.darshan_settings import dxt_memory_mib, to_account_for
 from dxt_replay.profiler_merge.recorder.darshan_tracer import set_up, without_darshan
 from dxt_replay.profiler_merge.recorder.foreground import Ended, run_in_foreground
 from dxt_replay.profiler_merge.recorder.job_script import script_text
 from dxt_replay.profiler_merge.recorder.launch_line import is_launched, with_prefix
-from dxt_replay.profiler_merge.recorder.other_tracers import await_flush, find_dftracer, find_strace, requests_alone
+from dxt_replay.profiler_merge.recorder.other_tracers import (
+    await_flush,
+    find_dftracer,
+    find_strace,
+    marks_alone,
+    requests_alone,
+)
 from dxt_replay.profiler_merge.recorder.page_faults import collected_faults
+from dxt_replay.profiler_merge.recorder.processes import adopted
 from dxt_replay.profiler_merge.recorder.python_start import write_python_start
-from dxt_replay.profiler_merge.recorder.tracer import DARSHAN, DFTRACER, REQUESTS, STRACE, Tracer
+from dxt_replay.profiler_merge.recorder.tracer import DARSHAN, DFTRACER, MARKS, REQUESTS, STRACE, Tracer
 from dxt_replay.profiler_merge.recorder.watch import Watch
+from dxt_replay.profiler_merge.recording import RANK_VARIABLES
 from dxt_replay.profiler_merge.request_hooks.log import SUFFIX
 from dxt_replay.traces.errors import RecordingError, UsageError
 from dxt_replay.traces.memory import available_bytes
 from dxt_replay.traces.recorder_files import PAGE_FAULTS, UNSEEN
+from dxt_replay.traces.text import listed
 
 _LEAST_STEP_NS = 1_000_000
 """Difference between two clocks that two successive readings never reach."""
+
+NO_IO = "steps and waits of the training are recorded, and no operation on files: nothing can be replayed from that"
+
+FOR_MORE = (
+    "Darshan's runtime was not found: `conda install -c conda-forge darshan-runtime` or `module load darshan-runtime` "
+    "brings it, and --with strace records the reads without it; `dxt-replay doctor` says what is here"
+)
 
 HOW_TO_GET = """\
 Install Darshan's runtime, without root:   conda install -c conda-forge darshan-runtime
@@ -48,7 +63,7 @@ class JobOptions:
     """Options of recording a job.
 
     folder: new folder for logs and profiles.
-    tracer: one of TRACERS; None for Darshan.
+    tracer: one of TRACERS; None for Darshan, or marks where it is missing.
     library: Darshan's runtime library; None to look for it.
     dxt_mib: memory of a process for its trace, in MiB; None for a share of the free memory.
     include: folders to trace although Darshan leaves them out by default, such as /opt/data.
@@ -84,7 +99,7 @@ class RecordedJob:
 def find_tracer(
     command: Sequence[str], options: JobOptions, environment: Mapping[str, str] = os.environ
 ) -> Library | Tracer:
-    """The tracer for a command: Darshan's library, or one of the others, ready for use.
+    """The tracer for a command: Darshan's library, or one of the others, ready for use; marks where Darshan is missing.
 
     Raises: RecordingError when there is none; UsageError for a command that cannot be recorded.
     """
@@ -95,7 +110,12 @@ def find_tracer(
         return find_dftracer(environment, command)
     if options.tracer == REQUESTS:
         return requests_alone(environment, command)
-    return _library(options, environment)
+    if options.tracer == MARKS:
+        return marks_alone(environment, command, NO_IO)
+    library = _library(options, environment)
+    if library is None and options.tracer == DARSHAN:
+        raise RecordingError(f"Darshan's runtime library (libdarshan.so) was not found on this machine.\n{HOW_TO_GET}")
+    return library or marks_alone(environment, command, f"{NO_IO}. {FOR_MORE}")
 
 
 def record_job(
@@ -116,12 +136,26 @@ def record_job(
     words = with_prefix(command, [str(script)], lambda word: _is_program(word, environment))
     ahead_ns = _ahead_ns()
     watch = Watch()
-    with collected_faults(folder / PAGE_FAULTS):
-        ended = run_in_foreground(words, without_darshan(environment), mask, output=options.output, look=watch.look)
+    with collected_faults(folder / PAGE_FAULTS) as began, adopted() as family:
+        ended = run_in_foreground(
+            words, without_darshan(environment), mask, output=options.output, look=lambda: watch.look(family.members())
+        )
+        alive = family.wait(watch.look)
+        moved = family.moved()
+    processes = {"moved": moved, "began": to_account_for(began or watch.programs.items())}
     with suppress(OSError):
-        watch.write(folder / UNSEEN)
+        watch.write(folder / UNSEEN, processes if tracer.name == DARSHAN else {})
     recorded = _collect(folder, tracer, ended, job)
-    return replace(recorded, warnings=(*recorded.warnings, *_clock_was_set(_ahead_ns() - ahead_ns)))
+    warnings = [*recorded.warnings, *_clock_was_set(_ahead_ns() - ahead_ns), *_outlived(alive)]
+    return replace(recorded, warnings=tuple(warnings))
+
+
+def _outlived(alive: Mapping[int, str]) -> list[str]:
+    """A warning about processes that `record` did not wait for any longer."""
+    if not alive:
+        return []
+    names = listed([f"{pid} ({program})" for pid, program in alive.items()])
+    return [f"these processes of the job still run, and what they do is not in the capture: {names}"]
 
 
 def _prepared(
@@ -129,20 +163,24 @@ def _prepared(
 ) -> tuple[Tracer, Path, int]:
     """The tracer, the script that starts a program under it, and Darshan's job id, 0 for another tracer."""
     job, dated = 0, False
+    data: tuple[str, ...] = ()
+    by_rank = is_launched(command)
+    logs, profiles = folder / places.LOGS, folder / places.PROFILES
     if isinstance(found, Library):
         memory = options.dxt_mib or dxt_memory_mib(available_bytes())
         include = [str(Path(path).absolute()) for path in options.include]
         darshan = set_up(found, folder, command, dxt_mib=memory, include=include)
-        tracer, job, dated = darshan.tracer, darshan.job, darshan.dated
+        tracer, job, dated, data = darshan.tracer, darshan.job, darshan.dated, darshan.data
+        if dated and not by_rank:
+            places.make_dated(logs)
     else:
         tracer = found
-    logs, profiles = folder / places.LOGS, folder / places.PROFILES
-    write_python_start(folder / places.PYTHON)
+    write_python_start(folder / places.PYTHON, data)
     text = script_text(
         tracer,
         logs=logs,
         profiles=profiles,
-        by_rank=is_launched(command),
+        by_rank=by_rank,
         dated=dated,
         python=folder / places.PYTHON,
     )
@@ -181,15 +219,12 @@ def check_command(command: Sequence[str], environment: Mapping[str, str]) -> Non
         )
 
 
-def _library(options: JobOptions, environment: Mapping[str, str]) -> Library:
+def _library(options: JobOptions, environment: Mapping[str, str]) -> Library | None:
     if options.library is not None:
         if not options.library.is_file():
             raise RecordingError(f"{options.library} does not exist: --library names Darshan's libdarshan.so")
         return Library(path=options.library.absolute(), origin="--library")
-    found = find_library(environment)
-    if found is None:
-        raise RecordingError(f"Darshan's runtime library (libdarshan.so) was not found on this machine.\n{HOW_TO_GET}")
-    return found
+    return find_library(environment)
 
 
 def _collect(folder: Path, tracer: Tracer, ended: Ended, job: int) -> RecordedJob:
@@ -199,19 +234,16 @@ def _collect(folder: Path, tracer: Tracer, ended: Ended, job: int) -> RecordedJo
         await_flush(places.find_below(place, tracer.patterns))
     if tracer.name == DARSHAN:
         places.remove_empty(place)
-    logs = places.find_below(place, tracer.patterns)
-    if tracer.name == DARSHAN:
         killed = places.collect_killed(folder, job, Path(tempfile.gettempdir()))
         if killed:
             who = "process" if killed == 1 else "processes"
-            use = "is not in the capture" if logs else "is rebuilt from counters"
             warnings.append(
-                f"{killed} {who} ended by a signal before Darshan wrote a trace: that I/O {use} (the counters are in "
-                f"{folder / places.KILLED}). Stop the job by Ctrl-C or `kill -INT`"
+                f"{killed} {who} ended by a signal before Darshan wrote a trace: that I/O is rebuilt from counters. "
+                "Stop the job by Ctrl-C or `kill -INT`, or record --with strace"
             )
         if places.find_below(place, ("*.darshan_partial",)):
             warnings.append("a process ended while Darshan wrote its log: its I/O is not in the capture")
-        logs = logs or places.find_below(folder / places.KILLED, tracer.patterns)
+    logs = places.find_below(place, tracer.patterns)
     requests = [] if tracer.name == REQUESTS else places.find_below(place, (f"*{SUFFIX}",))
     return RecordedJob(
         ended=ended,

@@ -10,14 +10,11 @@ import re
 import shlex
 from pathlib import Path
 
-from dxt_replay.profiler_merge.anchor import RANK_VARIABLES
+from dxt_replay.profiler_merge.recorder.recording_folder import DAYS_AHEAD
 from dxt_replay.profiler_merge.recorder.tracer import LOGS, OF_RANK, Tracer
-from dxt_replay.profiler_merge.recording import FOLDER_VARIABLE
+from dxt_replay.profiler_merge.recording import FOLDER_VARIABLE, RANK_VARIABLES
 from dxt_replay.profiler_merge.request_hooks.log import FOLDER_VARIABLE as FOLDER_OF_REQUESTS
 from dxt_replay.profiler_merge.request_hooks.log import ROOT_VARIABLE
-
-DAYS_AHEAD = 8
-"""Number of days for which dated folders are made: a process that starts later leaves no log."""
 
 
 def script_text(
@@ -25,8 +22,8 @@ def script_text(
 ) -> str:
     """The text of a script that takes the program and its arguments.
 
-    logs: folder for logs. by_rank: each rank has its own folder in it, `rank<r>`, for itself and its workers.
-    profiles: folder that `recording` writes into. dated: the logs go into folders year/month/day.
+    logs: folder for logs. by_rank: each rank makes its own folder in it, `rank<r>`, for itself and its workers.
+    profiles: folder that `recording` writes into. dated: the logs of ranks go into folders year/month/day.
     python: folder that every Python process of the job finds its modules in first.
     """
     lines = [
@@ -38,9 +35,8 @@ def script_text(
         lines.append("rank=")
     else:
         rank = _first_of(("FLUX_TASK_RANK", "ALPS_APP_PE", *RANK_VARIABLES))
-        lines += [f'rank="{rank}"', 'if [ -n "$rank" ]; then logs="$logs/rank$rank"; fi']
-    lines.append('mkdir -p "$logs"')
-    if dated:
+        lines += [f'rank="{rank}"', 'if [ -n "$rank" ]; then logs="$logs/rank$rank"; fi', 'mkdir -p "$logs"']
+    if by_rank and dated:
         days = " ".join(str(day) for day in range(DAYS_AHEAD))
         lines.append(f'for day in {days}; do mkdir -p "$logs/$(date -d "+$day days" +%Y/%-m/%-d)"; done')
     if tracer.unset:

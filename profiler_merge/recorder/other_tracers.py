@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dxt_replay.profiler_merge.recorder.job_python import folder_of_package, job_python
-from dxt_replay.profiler_merge.recorder.tracer import DFTRACER, LOGS, OF_RANK, REQUESTS, STRACE, Tracer
+from dxt_replay.profiler_merge.recorder.tracer import DFTRACER, LOGS, MARKS, OF_RANK, REQUESTS, STRACE, Tracer
 from dxt_replay.profiler_merge.request_hooks.log import SUFFIX
 from dxt_replay.traces.errors import RecordingError
 
@@ -107,6 +107,13 @@ def requests_alone(environment: Mapping[str, str], command: Sequence[str]) -> Tr
         origin="the job's Python",
         patterns=(f"*{SUFFIX}",),
         note="only requests to object stores are recorded: no operation on files",
+    )
+
+
+def marks_alone(environment: Mapping[str, str], command: Sequence[str], why: str) -> Tracer:
+    """No tracer: only the marks of the training, which every recording has."""
+    return Tracer(
+        name=MARKS, program=Path(job_python(command, environment)), origin="the job's Python", patterns=(), note=why
     )
 
 

@@ -77,19 +77,23 @@ class PageFaults:
         return [number.value]
 
     @contextmanager
-    def collected(self, path: Path) -> Iterator[None]:
-        """Write the faults to `path` while the context lasts; no file if no data file was mapped."""
+    def collected(self, path: Path) -> Iterator[list[tuple[int, str]]]:
+        """Write the faults to `path` while the context lasts; no file if no data file was mapped.
+
+        Yields a list that has, after the context, the id and the program of each process that began."""
+        began: list[tuple[int, str]] = []
         begin_ns, stop = _realtime_ahead_ns(), threading.Event()
         body = path.with_name(path.name + ".part")
         with body.open("wb") as self._out:
             thread = threading.Thread(target=self._collect, args=(stop,), daemon=True)
             thread.start()
             try:
-                yield
+                yield began
             finally:
                 stop.set()
                 thread.join()
                 self._take(time.monotonic_ns() + 1)
+                began += [(pid, program.decode("utf-8", "replace")) for pid, program in self._decoder.began]
                 self.close()
         if self._decoder.files:
             head = {
@@ -131,12 +135,12 @@ class PageFaults:
         self._rings, self._fds = [], []
 
 
-def collected_faults(path: Path) -> AbstractContextManager[None]:
-    """Collect the faults of the processes that this thread starts in the context, where the kernel allows it."""
+def collected_faults(path: Path) -> AbstractContextManager[list[tuple[int, str]]]:
+    """As `PageFaults.collected`; the list stays empty where the kernel does not allow it."""
     try:
         return PageFaults().collected(path)
     except OSError:
-        return nullcontext()
+        return nullcontext([])
 
 
 def _event(config: int, processor: int, flags: int) -> int:

@@ -7,15 +7,20 @@ import secrets
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import date, timedelta
 from pathlib import Path
 
 from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.output import DirectoryKind, check_output, new_directory, refusal
 from dxt_replay.traces.recorder_files import PAGE_FAULTS, RECORDING_MARK, UNSEEN
 
-LOGS, PROFILES, CHECK, KILLED = "logs", "profile", "check", "killed"
-SCRIPT, CONFIG, PYTHON = "job.sh", "darshan.conf", "python"
-_NAMES = {RECORDING_MARK, LOGS, PROFILES, CHECK, KILLED, SCRIPT, CONFIG, PYTHON, UNSEEN, PAGE_FAULTS}
+LOGS, PROFILES, CHECK = "logs", "profile", "check"
+KILLED = f"{LOGS}/killed"
+SCRIPT, CONFIG, SMALL_CONFIG, PYTHON = "job.sh", "darshan.conf", "darshan-small.conf", "python"
+_NAMES = {RECORDING_MARK, LOGS, PROFILES, CHECK, "killed", SCRIPT, CONFIG, SMALL_CONFIG, PYTHON, UNSEEN, PAGE_FAULTS}
+
+DAYS_AHEAD = 8
+"""Number of days for which dated folders are made: a process that starts later leaves no log."""
 
 
 def _objection(path: Path) -> str | None:
@@ -91,8 +96,14 @@ def find_below(folder: Path, patterns: Sequence[str]) -> list[Path]:
     return sorted({path for pattern in patterns for path in folder.rglob(pattern) if path.is_file()})
 
 
+def make_dated(folder: Path) -> None:
+    """Make the folders year/month/day that Darshan needs. Raises: OSError."""
+    for day in (date.today() + timedelta(days=ahead) for ahead in range(DAYS_AHEAD)):
+        (folder / f"{day.year}/{day.month}/{day.day}").mkdir(parents=True, exist_ok=True)
+
+
 def collect_killed(folder: Path, job: int, temporary: Path) -> int:
-    """Move the data of this job's killed processes from the temporary folder to `killed`; returns their number."""
+    """Move the data of this job's killed processes from the temporary folder to the logs; returns their number."""
     found = sorted(temporary.glob(f"*_id{job}_mmap-log-*.darshan"))
     for path in found:
         (folder / KILLED).mkdir(exist_ok=True)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-DARSHAN, STRACE, DFTRACER, REQUESTS = "darshan", "strace", "dftracer", "requests"
-TRACERS = (DARSHAN, STRACE, DFTRACER, REQUESTS)
+DARSHAN, STRACE, DFTRACER, REQUESTS, MARKS = "darshan", "strace", "dftracer", "requests", "marks"
+TRACERS = (DARSHAN, STRACE, DFTRACER, REQUESTS, MARKS)
 
 LOGS = "$logs"
 """Placeholder in `variables` and `prefix` for the folder into which a process writes its logs."""

@@ -27,7 +27,8 @@ SHARE = 50
 _MAPPING = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (....) [0-9a-f]+ ([0-9a-f]+:[0-9a-f]+) (\d+) +(/.*)")
 _NOT_DATA = re.compile(
     rb"\A/(dev/|proc/|sys/|usr/|etc/|lib|bin/|sbin/|var/(cache|lib|run)/|memfd:|anon_hugepage|SYSV)"
-    rb"|/(site|dist)-packages/|/lib/python\d|\.so(\.[\d.]+)?\Z|\.pyc?\Z|_mmap-log-[^/]*\.darshan\Z| \(deleted\)\Z"
+    rb"|/(site|dist)-packages/|/lib/python\d|\.so(\.[\d.]+)?\Z|\.pyc?\Z|_mmap-log-[^/]*\.darshan\Z"
+    rb"|\.(marks|not_data)\Z| \(deleted\)\Z"
 )
 """Mapped files of the system and of programs, unnamed shared memory, and Darshan's own."""
 
@@ -55,21 +56,23 @@ class _Connection:
 
 
 class Watch:
-    """Polls the processes that one process starts, itself included."""
+    """Polls processes. `programs`: the name of the program of each, by its id."""
 
     def __init__(self) -> None:
         self._mapped: dict[str, _Mapped] = {}
         self._received: dict[tuple[str, str], int] = {}
+        self.programs: dict[int, str] = {}
         self._next_s = 0.0
 
-    def look(self, pid: int) -> None:
-        """Poll a process and all its descendants, unless the last poll was just now."""
+    def look(self, pids: Iterable[int]) -> None:
+        """Poll these processes, unless the last poll was just now."""
         begin_s = time.monotonic()
         if begin_s < self._next_s:
             return
         inodes: set[int] = set()
-        for each in descendants(pid):
+        for each in pids:
             with suppress(OSError, ValueError):
+                self.programs[each] = Path(f"/proc/{each}/comm").read_bytes().decode("utf-8", "replace").rstrip("\n")
                 self._look_at_mappings(each)
             inodes |= _socket_inodes(each)
         if inodes:
@@ -107,21 +110,21 @@ class Watch:
             "received": dict(sorted(peers.items())),
         }
 
-    def write(self, path: Path) -> None:
-        """Write the results if there are any."""
-        found = self.found()
+    def write(self, path: Path, more: Mapping[str, object]) -> None:
+        """Write the results and `more` of them if there are any."""
+        found = {**self.found(), **more}
         if any(found.values()):
             path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8", errors="surrogateescape")
 
 
-def descendants(pid: int) -> Iterator[int]:
-    """A process and its descendants, as far as their parents live."""
+def descendants(pid: int, *, deep: bool = True) -> Iterator[int]:
+    """A process and its descendants, or its children alone, as far as their parents live."""
     yield pid
     with suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
             with suppress(OSError):
                 for child in Path(f"/proc/{pid}/task/{task}/children").read_text(encoding="ascii").split():
-                    yield from descendants(int(child))
+                    yield from descendants(int(child)) if deep else (int(child),)
 
 
 def data_mappings(maps: bytes) -> Iterator[bytes]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .api_calls import answered, begun, body_bytes, call, end, received
-from .log import Request, new_connection, now_ns
+from .log import Request, name_of, new_connection, now_ns
 
 _local = threading.local()
 """`connection` and `first_ns` of the last answer that this thread got."""
@@ -76,8 +76,8 @@ def of_session(module: Any) -> None:
 
 def _peer(sock: Any) -> str:
     try:
-        return "%s:%d" % sock.getpeername()[:2]
-    except (OSError, TypeError, AttributeError):
+        return name_of(sock.getpeername())
+    except (OSError, TypeError, LookupError, AttributeError):
         return ""
 
 

@@ -1,17 +1,22 @@
-"""Changes the clients of object stores as the job imports them, and imports none itself."""
+"""Changes the clients of object stores as the job imports them, and imports none itself.
+
+It also counts the bytes that each TCP connection of Python's sockets received, whichever client made it. `record` polls
+connections from outside and misses those that end between two polls, such as one for each GET.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import socket
+import struct
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-from .log import FOLDER_VARIABLE, begin
-from .socket_hooks import of_sockets
+from .log import FOLDER_VARIABLE, begin, name_of, note_received
 
 _HOOKS = {
     "botocore.client": "botocore_hooks:of_client",
@@ -19,11 +24,11 @@ _HOOKS = {
     "botocore.httpsession": "botocore_hooks:of_session",
     "aiobotocore.client": "aiobotocore_hooks:of_client",
     "aiobotocore.httpsession": "aiobotocore_hooks:of_session",
-    "obstore": "obstore_hooks:of_module",
-    "s3torchconnector._s3client._s3client": "s3torch_hooks:of_client",
-    "webdataset.gopen": "webdataset_hooks:of_gopen",
 }
 """Module -> the function that changes it after it was imported."""
+
+_INFO_BYTES, _RECEIVED_AT = 192, 128
+"""As much of `struct tcp_info` as is needed, and the offset of `tcpi_bytes_received` in it (Linux 4.1)."""
 
 
 class _Finder:
@@ -63,8 +68,21 @@ def _change(name: str, module: Any) -> None:
         sys.stderr.write("dxt-replay: requests through %s are not recorded: %r\n" % (name, error))
 
 
+def _real_close(self: Any, *arguments: Any, **more: Any) -> None:
+    with suppress(OSError, struct.error):  # never connected, reset by the peer, or an old kernel
+        if self.family in (socket.AF_INET, socket.AF_INET6) and self.type == socket.SOCK_STREAM:
+            information = self.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+            (received,) = struct.unpack_from("=Q", information, _RECEIVED_AT)
+            if received:
+                note_received(name_of(self.getsockname()), name_of(self.getpeername()), received)
+    _close(self, *arguments, **more)
+
+
+_close: Any = socket.socket._real_close  # type: ignore[attr-defined]
+
+
 def install() -> None:
     """Record the requests of this process and the bytes of its connections, if there is a folder for them."""
     if os.environ.get(FOLDER_VARIABLE):
-        of_sockets(socket)
+        socket.socket._real_close = _real_close  # type: ignore[attr-defined]
         sys.meta_path.insert(0, _Finder())

@@ -19,6 +19,7 @@ import os
 import socket
 import threading
 import time
+from typing import Any
 
 FOLDER_VARIABLE = "DXT_REPLAY_REQUESTS"
 """Names the folder for the logs. Without it nothing is recorded."""
@@ -42,7 +43,6 @@ class Request:
     status: HTTP status, 0 if no answer came or the client's error names none. connection: its number in this process.
     upload: number of the multipart upload, the same in all processes, and `part` in it. source: bucket/key that a copy
     reads.
-    inferred: the client shows its calls, not the requests that it made of them.
     """
 
     __slots__ = (
@@ -50,7 +50,6 @@ class Request:
         "connection",
         "end_ns",
         "first_ns",
-        "inferred",
         "length",
         "name",
         "offset",
@@ -78,7 +77,6 @@ class Request:
         self.upload: int | None = None
         self.part: int | None = None
         self.source: str | None = None
-        self.inferred = ""
         self._ended = False
         self.thread = threading.get_native_id()
         self.start_ns = now_ns()
@@ -92,7 +90,7 @@ class Request:
         fields = (
             "R", self.name, escaped(self.path), self.offset, self.length, self.received, self.size, self.start_ns,
             self.first_ns, self.end_ns, self.status, self.connection, self.thread, self.upload, self.part,
-            None if self.source is None else escaped(self.source), self.inferred,
+            None if self.source is None else escaped(self.source),
         )  # fmt: skip
         _log.write("\t".join(["" if field is None else str(field) for field in fields]))
 
@@ -165,6 +163,11 @@ class _Log:
 _log = _Log()
 begin = _log.begin
 os.register_at_fork(after_in_child=_log.reset)
+
+
+def name_of(address: Any) -> str:
+    """address:port. IPv4 in the form of IPv6 becomes IPv4, so that both ends of a connection look the same."""
+    return "%s:%d" % (address[0][7:] if address[0].startswith("::ffff:") else address[0], address[1])
 
 
 def new_connection(peer: str) -> int:

@@ -84,4 +84,4 @@ class PathNumbers:
         ]
         parts = [f"{format_counted(calls, 'operation')} on {what}" for calls, what in said if calls]
         left_out = f"operations that load programs are left out: {'; '.join(parts)}"
-        return [f"{left_out} (--include GLOB keeps files)"] if parts else []
+        return [f"{left_out} (record --include DIR keeps files)"] if parts else []

@@ -11,7 +11,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
+from dxt_replay.profiler_merge.profiles.marks import ranks_of, read_process
 from dxt_replay.profiler_merge.tracers.traced_job import TracedProcess, TracedRank
+from dxt_replay.traces.unseen import recording_of
 
 _LAUNCHER = re.compile(
     r"(mpiexec|mpirun|orterun|orted|prterun|prted|prun|srun|jsrun|aprun|hydra_\w+|pmi_proxy|slurmstepd|palsd|torchrun"
@@ -25,9 +27,12 @@ def rank_processes(
 ) -> tuple[tuple[TracedRank, ...], list[str]]:
     """The ranks in order, and warnings. `names`: the first file of each trace, by `TracedProcess.trace`.
 
-    The order is that of the rank numbers in the trace; without them, of `rank0`, `0-of-8` ... in the file names;
-    without those, of the starts.
+    The processes of a recording that marked a training loop are its ranks, if there are several, and have the ranks in
+    their marks. Else the order is that of the rank numbers in the trace; without them, of `rank0`, `0-of-8` ... in the
+    file names; without those, of the starts.
     """
+    loops = _marked(names)
+    marked = [process for process in processes if process.pid in loops]
     children: dict[int, list[TracedProcess]] = {process.number: [] for process in processes}
     for process in processes:
         if process.parent is not None:
@@ -36,8 +41,10 @@ def rank_processes(
     for root in (process for process in processes if process.parent is None):
         below = _below_launchers(root, children)
         firsts += [root] if below is None else below
+    if len(marked) > 1:
+        firsts = marked
     firsts.sort(key=lambda process: (process.started_ns, process.pid))
-    numbers = [process.rank for process in firsts]
+    numbers = [process.rank if len(marked) < 2 else loops[process.pid] for process in firsts]
     if None in numbers:
         numbers = [_named_rank(names[process.trace]) for process in firsts]
     named = None not in numbers and len(set(numbers)) == len(firsts)
@@ -45,6 +52,13 @@ def rank_processes(
         firsts = [first for _, first in sorted(zip(numbers, firsts, strict=True), key=lambda pair: pair[0] or 0)]
     ranks = tuple(TracedRank(processes=tuple(_tree(first, children))) for first in firsts)
     return ranks, _warnings(processes, ranks, sorted(number or 0 for number in numbers) if named else None)
+
+
+def _marked(names: Sequence[Path]) -> dict[int, int | None]:
+    """Process id -> rank, of the processes with a training loop in the marks beside these traces."""
+    folders = dict.fromkeys(filter(None, map(recording_of, names)))
+    found = (read_process(files[0]) for folder in folders for files in ranks_of(sorted(folder.glob("profile/*.marks"))))
+    return {each.pid: each.rank if each.rank >= 0 else None for each in found}
 
 
 def _below_launchers(root: TracedProcess, children: dict[int, list[TracedProcess]]) -> list[TracedProcess] | None:

@@ -62,7 +62,7 @@ def text_of(extended: Extended) -> str:
     return (
         f"the profile shows {format_count(extended.profiled)} training steps; the other {format_count(added)} of steps "
         f"{extended.first} to {extended.last} ({share:.3g} %) are inferred{unsure}: their starts from the "
-        "reads, their compute times from the profiled steps (--no-extend leaves them out)"
+        "reads, their compute times from the profiled steps"
     )
 
 

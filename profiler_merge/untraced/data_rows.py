@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
@@ -10,7 +10,6 @@ from types import MappingProxyType
 import numpy as np
 
 from dxt_replay.profiler_merge.untraced.access_sizes import SizedAccesses, access_sizes
-from dxt_replay.profiler_merge.untraced.access_times import Activity, access_times
 from dxt_replay.profiler_merge.untraced.counted_order import Patterns, PlacedAccesses, place_accesses
 from dxt_replay.profiler_merge.untraced.file_operations import (
     FileOperations,
@@ -27,7 +26,7 @@ from dxt_replay.traces.schema import OPS, READ, WRITE
 from dxt_replay.traces.units import format_bytes
 
 RECONSTRUCT_LIMIT = 10_000_000
-"""Default limit of rebuilt reads and writes of one process."""
+"""Most reads and writes of one process that are rebuilt; each takes some 400 bytes of memory."""
 
 _OPEN = OPS.index("open")
 
@@ -39,14 +38,12 @@ class CountedData:
     `own`: of its own records, the first files of its `CountedFiles`. `shared`: its accesses of the reduced records,
     which follow there (None without any), with their `patterns`; streams count from the first of these records.
     `reduced`: the counters of these records, over all ranks.
-    `activity`: looks up its HEATMAP, which may be None, on the clock of the counters.
     """
 
     own: Transfers
     shared: SizedAccesses | None
     patterns: Patterns | None
     reduced: Transfers | None = None
-    activity: Callable[[], Activity | None] = lambda: None
 
     @property
     def files(self) -> int:
@@ -90,13 +87,10 @@ class CountedBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DataRows:
-    """The rows by stream and in their order.
-
-    bool by row: `begins`, the file may have been opened before it; `collective`, all ranks made the call together."""
+    """The rows by stream and in their order. `begins`: bool by row, the file may have been opened before it."""
 
     rows: MadeRows
     begins: np.ndarray
-    collective: np.ndarray
 
 
 def untraced_part(transfers: Transfers, traced: np.ndarray, operations: FileOperations | None) -> Transfers:
@@ -131,8 +125,7 @@ def untraced_part(transfers: Transfers, traced: np.ndarray, operations: FileOper
     changed = np.repeat(partial.reshape(-1, 2).any(axis=1), transfers.stride.shape[1]).reshape(transfers.stride.shape)
     stride_count = np.where(changed, 0, transfers.stride_count)
     return Transfers(
-        count=missing, collective=transfers.collective, end=transfers.end, access=transfers.access,
-        stride=transfers.stride, stride_count=stride_count,
+        count=missing, end=transfers.end, access=transfers.access, stride=transfers.stride, stride_count=stride_count,
         **left,
     )  # fmt: skip
 
@@ -140,7 +133,7 @@ def untraced_part(transfers: Transfers, traced: np.ndarray, operations: FileOper
 @cache
 def no_data() -> DataRows:
     """No reads or writes."""
-    return DataRows(rows=no_rows(), begins=np.empty(0, dtype=bool), collective=np.empty(0, dtype=bool))
+    return DataRows(rows=no_rows(), begins=np.empty(0, dtype=bool))
 
 
 def joined_rows(parts: Sequence[tuple[np.ndarray, DataRows]]) -> DataRows:
@@ -149,11 +142,7 @@ def joined_rows(parts: Sequence[tuple[np.ndarray, DataRows]]) -> DataRows:
     if not parts:
         return no_data()
     rows = [replace(part.rows, file=numbers[part.rows.file]) for numbers, part in parts]
-    return DataRows(
-        rows=concatenated(rows),
-        begins=np.concatenate([part.begins for _, part in parts]),
-        collective=np.concatenate([part.collective for _, part in parts]),
-    )
+    return DataRows(rows=concatenated(rows), begins=np.concatenate([part.begins for _, part in parts]))
 
 
 def with_rebuilt(operations: FileOperations, made: DataRows) -> FileOperations:
@@ -198,37 +187,35 @@ def data_rows(
     counted: CountedBatch,
     operations: FileOperations,
     unknown_ns: np.ndarray,
-    limit: int,
     paths: Mapping[int, bytes] = MappingProxyType({}),
 ) -> DataRows:
     """The reads and writes of `files` that are not among the traced `operations`, as rows that name these files.
 
     `files`: those of `counted`. `unknown_ns` (files,): time for the rows of a file without times. `paths`: by record
     id, for the error.
-    Raises: LogError when there are more than `limit` of one process.
+    Raises: LogError when there are more than RECONSTRUCT_LIMIT of one process.
     """
     if not len(files):
         return no_data()
-    accesses, patterns = _accesses(files, counted, operations, limit, paths)
+    accesses, patterns = _accesses(files, counted, operations, paths)
     if not len(accesses):
         return no_data()
     placed = place_accesses(accesses, patterns, np.repeat(counted.process, 2))
     wanted = counted.wanted
     offset = np.minimum(placed.offset, np.maximum(patterns.high[placed.stream] - placed.size, 0))
     offset = np.where(wanted.consec[placed.stream] < 0, offset, placed.offset)
-    start, end = _times(files, placed, counted, operations, unknown_ns)
+    start, end = _times(files, placed, operations, unknown_ns)
     rows = made_rows(
         np.where(placed.stream % 2, WRITE, READ), placed.stream // 2, start, end,
         offset=offset, length=placed.size,
     )  # fmt: skip
-    return DataRows(rows=rows, begins=placed.begins, collective=_collective(placed.stream, wanted))
+    return DataRows(rows=rows, begins=placed.begins)
 
 
 def _accesses(
     files: CountedFiles,
     counted: CountedBatch,
     operations: FileOperations,
-    limit: int,
     paths: Mapping[int, bytes],
 ) -> tuple[SizedAccesses, Patterns]:
     """The accesses to rebuild, by stream of `files` and falling size, and the known facts about their order."""
@@ -239,8 +226,8 @@ def _accesses(
     left = untraced_part(left, traced, _of_own(operations, counted.own))
     dealt = np.array([part.dealt for part in counted.parts])
     planned = np.bincount(counted.process[streams // 2], weights=left.count, minlength=len(dealt)) + dealt
-    if planned.max() > limit:
-        raise LogError(_too_many(files, counted, left, planned, limit, paths))
+    if planned.max() > RECONSTRUCT_LIMIT:
+        raise LogError(_too_many(files, counted, left, planned, paths))
     accesses, patterns = access_sizes(left), own_patterns(left, files.opens[own])
     accesses = SizedAccesses(stream=streams[accesses.stream], size=accesses.size)
     if counted.own.all():
@@ -267,7 +254,6 @@ def _too_many(
     counted: CountedBatch,
     left: Transfers,
     planned: np.ndarray,
-    limit: int,
     paths: Mapping[int, bytes],
 ) -> str:
     """An error: the process with the most untraced reads and writes, and the remedy."""
@@ -279,26 +265,16 @@ def _too_many(
         most = int(count.argmax())
         path = paths.get(int(files.record_id[own[most]]), b"").decode("utf-8", "backslashreplace")
         where = f", {count[most]:,} of them ({format_bytes(int(moved[most]))}) of {path or 'a file without a name'}"
-    total = int(planned[worst])
     return (
-        f"the counters of one process have {total:,} reads and writes that no trace holds{where}: more than the "
-        f"{limit:,} that are rebuilt at most. --reconstruct-limit {total} rebuilds them (each takes some 400 bytes of "
-        "memory), --exclude GLOB leaves such a file out, and --no-reconstruct all that was not traced"
+        f"the counters of one process have {int(planned[worst]):,} reads and writes that no trace holds{where}: more "
+        f"than the {RECONSTRUCT_LIMIT:,} that are rebuilt at most. --exclude GLOB leaves such a file out, and "
+        "--no-reconstruct all that was not traced"
     )
 
 
 def _of_own(operations: FileOperations, own: np.ndarray) -> FileOperations:
     """The operations on the files of a bool mask, with files renumbered from 0."""
     return operations if own.all() else operations.of_files(own)
-
-
-def _collective(stream: np.ndarray, wanted: Transfers) -> np.ndarray:
-    """bool: the accesses, sorted by stream, that all ranks made together: the counted share, evenly spread."""
-    if not wanted.collective.any():
-        return np.zeros(len(stream), dtype=bool)
-    number = np.arange(len(stream)) - np.searchsorted(stream, stream)
-    share = np.minimum(wanted.collective, wanted.count)[stream] / np.maximum(wanted.count, 1)[stream]
-    return np.asarray(np.floor(np.round((number + 1) * share, 6)) > np.floor(np.round(number * share, 6)))
 
 
 def own_patterns(left: Transfers, opens: np.ndarray) -> Patterns:
@@ -330,7 +306,6 @@ def own_patterns(left: Transfers, opens: np.ndarray) -> Patterns:
 def _times(
     files: CountedFiles,
     placed: PlacedAccesses,
-    counted: CountedBatch,
     operations: FileOperations,
     unknown_ns: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -358,30 +333,37 @@ def _times(
     begins = np.stack((begin, np.where(splits, last_begin, begin)), axis=1).ravel()
     ends = np.stack((np.where(splits, first_end, end), end), axis=1).ravel()
     of_segment = np.stack((spent - spent_late, spent_late), axis=1).ravel()
-    is_write = np.arange(len(begins)) // 2 % 2 == 1
     longest = np.stack((files.longest_read_ns, files.longest_write_ns), axis=1).ravel() * np.repeat(files.own, 2)
     longest_of_segment = np.stack((longest, np.zeros_like(longest)), axis=1).ravel()
+    return access_times(segment, begins, ends, of_segment, longest_of_segment)
 
-    def of(rows: slice, segments: slice, activity: Activity | None) -> tuple[np.ndarray, np.ndarray]:
-        return access_times(
-            segment[rows] - segments.start,
-            placed.size[rows],
-            begins[segments],
-            ends[segments],
-            of_segment[segments],
-            longest_of_segment[segments],
-            is_write[segments],
-            activity,
-        )
 
-    starts, done = of(slice(0, None), slice(0, None), None)
-    borders = 4 * np.append(counted.first, len(files))
-    rows = np.searchsorted(segment, borders)
-    for number, part in enumerate(counted.parts):
-        mine = slice(*rows[number : number + 2].tolist())
-        if mine.start < mine.stop and (activity := part.activity()) is not None:
-            starts[mine], done[mine] = of(mine, slice(*borders[number : number + 2].tolist()), activity)
-    return starts, done
+def access_times(
+    segment: np.ndarray, begin: np.ndarray, end: np.ndarray, spent_ns: np.ndarray, longest_ns: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Start and end ns of accesses (n,), sorted by `segment`; the other arrays are by segment.
+
+    They are spread evenly, and none overlaps another of its segment. The first starts at `begin`, the last ends at
+    `end`, together they last `spent_ns`, or the window if it is shorter. The first lasts `longest_ns` (0: unknown),
+    because caches are cold then, if that leaves the others a nanosecond each.
+    """
+    count = np.bincount(segment, minlength=len(begin))
+    first = np.cumsum(count) - count
+    number = np.arange(len(segment)) - first[segment]
+    window = np.maximum(end - begin, 0)
+    spent = np.where(count > 1, np.minimum(spent_ns, window), window)
+    rest = np.maximum(count - 1, 0)
+    first_longest = (count > 1) & (longest_ns * count > spent) & (longest_ns + rest <= spent)
+    shared, among = np.where(first_longest, spent - longest_ns, spent), np.where(first_longest, rest, count)
+    each = shared // np.maximum(among, 1)
+    lasts = each[segment] + (number - first_longest[segment] < (shared - each * among)[segment])
+    lasts = np.where((number == 0) & first_longest[segment], longest_ns[segment], lasts)
+    done = np.cumsum(lasts) - lasts
+    done -= done[first[segment]]
+    free = (window - spent).astype(np.float64)
+    idle = free[segment] * (number / np.maximum(count - 1, 1)[segment])
+    start = begin[segment] + done + idle.astype(np.int64)
+    return start, start + lasts
 
 
 def _windows(

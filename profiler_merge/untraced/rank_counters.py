@@ -23,11 +23,11 @@ from dxt_replay.traces.units import seconds_to_ns
 NOT_SEEN = int(np.iinfo(np.int64).min)
 """A time of `CountedFiles` that never came, or that this version of Darshan does not record."""
 
-MODULES = ("POSIX", "STDIO", "MPI-IO")
-"""Modules whose operations are rebuilt."""
+MODULES = ("POSIX", "STDIO")
+"""Modules whose operations are rebuilt. Those of MPI-IO are not: they stand for the same data as POSIX."""
 
-TRACES = {"POSIX": "DXT_POSIX", "MPI-IO": "DXT_MPIIO"}
-"""Module of counters -> module that traces the same calls."""
+TRACE = "DXT_POSIX"
+"""The module that traces the calls that POSIX counts; none traces those of STDIO."""
 
 _MOST_COUNTED = 1 << 40
 _LATEST_S = 1e9
@@ -104,7 +104,7 @@ def is_application_file(path: bytes) -> bool:
 
 
 def counted_files(log: DarshanLog, module: str, excluded: Collection[int] = ()) -> tuple[np.ndarray, CountedFiles]:
-    """Ranks int64 and files of all records of POSIX, MPI-IO or STDIO that are of the application; log's clock.
+    """Ranks int64 and files of all records of POSIX or STDIO that are of the application; log's clock.
 
     `opens` are those that opened a file: Darshan adds fileno() and dup() to POSIX_OPENS, and fdopen() to STDIO_OPENS.
     Raises: LogError as `read_counters`.
@@ -128,26 +128,24 @@ def application_records(log: DarshanLog, table: CounterTable, excluded: Collecti
 
 
 def _counted(table: CounterTable, module: str, kept: np.ndarray) -> CountedFiles:
-    prefix = module.replace("-", "")
-
     def count(*names: str) -> np.ndarray:
-        known = [table.counters[f"{prefix}_{name}"][kept] for name in names if f"{prefix}_{name}" in table.counters]
+        known = [table.counters[f"{module}_{name}"][kept] for name in names if f"{module}_{name}" in table.counters]
         return sum((np.clip(values, 0, _MOST_COUNTED) for values in known), np.zeros(int(kept.sum()), dtype=np.int64))
 
     def time(name: str) -> np.ndarray:
-        seconds = table.fcounters[f"{prefix}_F_{name}_TIMESTAMP"][kept]
+        seconds = table.fcounters[f"{module}_F_{name}_TIMESTAMP"][kept]
         seen = np.isfinite(seconds) & (seconds > 0) & (seconds < _LATEST_S)
         return np.where(seen, seconds_to_ns(np.where(seen, seconds, 0.0)), NOT_SEEN)
 
     def spent(name: str) -> np.ndarray:
-        seconds = table.fcounters.get(f"{prefix}_F_{name}_TIME", np.zeros(len(kept)))[kept]
+        seconds = table.fcounters.get(f"{module}_F_{name}_TIME", np.zeros(len(kept)))[kept]
         return seconds_to_ns(np.where((seconds > 0) & (seconds < _LONGEST_S), seconds, 0.0))
 
     times = {name: time(name.upper()) for name in COUNTED_TIMES}
     # Old versions lack the inner ends of the two windows.
     times["open_end"] = np.where(times["open_end"] == NOT_SEEN, times["open_start"], times["open_end"])
     times["close_start"] = np.where(times["close_start"] == NOT_SEEN, times["close_end"], times["close_start"])
-    opens = count("OPENS", "INDEP_OPENS") - count("FILENOS", "DUPS", "FDOPENS")
+    opens = count("OPENS") - count("FILENOS", "DUPS", "FDOPENS")
     return CountedFiles(
         process=np.zeros(int(kept.sum()), dtype=np.int64),
         record_id=table.record_ids[kept].astype(np.uint64),
@@ -361,9 +359,9 @@ class RankCounters:
                 of_rank = np.full(len(of_rank), fixed_rank)
             if shared.any():
                 reduced = files.select(shared)
-                if module in TRACES and TRACES[module] in log.modules and traced is None:
-                    self.traced[module] = tuple(count_segments(log, TRACES[module]))
-                uses = traced_uses(self.traced.get(module, ()), reduced.record_id) if module == "POSIX" else {}
+                if module == "POSIX" and TRACE in log.modules and traced is None:
+                    self.traced[module] = tuple(count_segments(log, TRACE))
+                uses = traced_uses(self.traced.get(module, ()), reduced.record_id)
                 self._shared[module] = SharedFiles(reduced, ranks, uses)
             order = np.flatnonzero(~shared)[np.argsort(of_rank[~shared], kind="stable")]
             self._own[module] = of_rank[order], files.select(order)

@@ -1,9 +1,8 @@
-"""Reads and writes in the counters of one log and one interface, by rank, with their times from HEATMAP."""
+"""Reads and writes in the counters of one log and one interface, by rank."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -12,27 +11,23 @@ from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK, CounterTable
 from dxt_replay.profiler_merge.darshan.dxt import SegmentCounts, read_dxt
 from dxt_replay.profiler_merge.darshan.heatmap import read_heatmap
 from dxt_replay.profiler_merge.darshan.log import DarshanLog
-from dxt_replay.profiler_merge.untraced.access_times import Activity
-from dxt_replay.profiler_merge.untraced.data_rows import CountedData, untraced_part
+from dxt_replay.profiler_merge.untraced.data_rows import RECONSTRUCT_LIMIT, CountedData, untraced_part
 from dxt_replay.profiler_merge.untraced.file_operations import FileOperations
-from dxt_replay.profiler_merge.untraced.rank_counters import TRACES, CountedFiles, application_records
+from dxt_replay.profiler_merge.untraced.rank_counters import TRACE, CountedFiles, application_records
 from dxt_replay.profiler_merge.untraced.shared_transfers import RankWeights, SharedTransfers
 from dxt_replay.profiler_merge.untraced.timeline_slots import numbered
 from dxt_replay.profiler_merge.untraced.transfers import Transfers, transfers_of
 from dxt_replay.traces.errors import LogError
-from dxt_replay.traces.units import NS_PER_S
 
-_HEATMAPS = {"POSIX": b"heatmap:POSIX", "MPI-IO": b"heatmap:MPIIO", "STDIO": b"heatmap:STDIO"}
-
-SHARED_PER_PROCESS = 4
-"""Most reads and writes of reduced records that are dealt, as a multiple of the limit of one process."""
+MOST_SHARED = 4 * RECONSTRUCT_LIMIT
+"""Most reads and writes of reduced records that are dealt; each takes some 60 bytes of memory."""
 
 
 class RankData:
     """The reads and writes at one `module` of one log. Files are in the order of `rank_counters.RankCounters`.
 
     `fixed_rank`: the rank of the log's only process, None for the log of a whole job of `ranks` ranks.
-    `limit`: the most operations of one process that are made. `traced`: as of `RankCounters`, for this module.
+    `traced`: as of `RankCounters`, for this module.
     Raises: LogError as `read_counters`.
     """
 
@@ -42,12 +37,11 @@ class RankData:
         ranks: int,
         module: str,
         *,
-        limit: int,
         traced: Sequence[SegmentCounts] = (),
         fixed_rank: int | None = None,
         excluded: Collection[int] = (),
     ) -> None:
-        self._log, self._ranks, self._fixed_rank, self._module, self._limit = log, ranks, fixed_rank, module, limit
+        self._log, self._ranks, self._module = log, ranks, module
         self._traced = traced
         table = read_counters(log, module)
         self._table = table
@@ -60,8 +54,6 @@ class RankData:
             of_rank = np.full(len(of_rank), fixed_rank)
         order = np.flatnonzero(~shared)[np.argsort(of_rank[~shared], kind="stable")]
         whole = transfers_of(table, module, kept)
-        if module == "MPI-IO":
-            whole = replace(whole, end=_ends_at_posix(log, table, kept, whole))
         self._own_ranks, self._own = of_rank[order], whole.select(order)
         self._shared_rows = np.flatnonzero(kept)[shared]
         self._shared_transfers = whole.select(np.flatnonzero(shared))
@@ -97,35 +89,17 @@ class RankData:
         own = self._own.select(rows)
         return CountedData(own=own, shared=accesses, patterns=patterns, reduced=self._shared_transfers)
 
-    def activity(self, rank: int) -> Activity | None:
-        """Bytes over time of one rank from HEATMAP, in ns of the log's clock; None where the log has none."""
-        return self._activities.get(rank if self._fixed_rank is None else 0)
-
-    @cached_property
-    def _activities(self) -> dict[int, Activity]:
-        found = {}
-        for record in read_heatmap(self._log):
-            if self._log.names.get(record.record_id) != _HEATMAPS[self._module] or not len(record.read_bins):
-                continue
-            edges = np.arange(len(record.read_bins) + 1) * (record.bin_width_s * NS_PER_S)
-            found[record.rank] = Activity(
-                edges=edges.astype(np.int64),
-                read=np.maximum(record.read_bins, 0),
-                write=np.maximum(record.write_bins, 0),
-            )
-        return found
-
     @cached_property
     def _shared(self) -> SharedTransfers | None:
         if not self._missing.count.any():
             return None
         assert self._table is not None
         total = int(self._missing.count.sum())
-        if total > SHARED_PER_PROCESS * self._limit:
+        if total > MOST_SHARED:
             raise LogError(
-                f"{self._log.path} has {total} {self._module} reads and writes that no trace holds in records that "
-                f"are sums over all ranks; at most {SHARED_PER_PROCESS} times --reconstruct-limit ({self._limit}) are "
-                "dealt to ranks: raise it (each takes some 60 bytes of memory), or leave them out with --no-reconstruct"
+                f"{self._log.path} has {total:,} {self._module} reads and writes that no trace holds in records that "
+                f"are sums over all ranks; at most {MOST_SHARED:,} are dealt to ranks: leave them out with "
+                "--no-reconstruct"
             )
         return SharedTransfers(
             self._missing, self._ranks, _weights(self._table, self._module, self._shared_rows, self._measured())
@@ -140,38 +114,30 @@ class RankData:
         record_ids = self._table.record_ids[self._shared_rows]
         traced = _count_traced(self._traced, record_ids)
         partial = ((traced > 0) & (traced < counted.count)).any()
-        operations = _traced(self._log, TRACES[self._module], record_ids) if partial else None
+        operations = _traced(self._log, record_ids) if partial else None
         return untraced_part(counted, traced, operations)
 
     def _measured(self) -> np.ndarray | None:
         """float64 (2, ranks), bytes that each rank read and wrote in reduced records; None without HEATMAP."""
-        if not self._activities or self._ranks <= 0 or max(self._activities) >= self._ranks:
+        name = f"heatmap:{self._module}".encode()
+        found = {
+            record.rank: (np.maximum(record.read_bins, 0).sum(), np.maximum(record.write_bins, 0).sum())
+            for record in read_heatmap(self._log)
+            if self._log.names.get(record.record_id) == name and len(record.read_bins)
+        }
+        if not found or max(found) >= self._ranks:
             return None
         moved = np.zeros((2, self._ranks))
-        for rank, activity in self._activities.items():
-            moved[:, rank] = activity.read.sum(), activity.write.sum()
+        for rank, amounts in found.items():
+            moved[:, rank] = amounts
         for way in (0, 1):
             np.subtract.at(moved[way], self._own_ranks, self._own.moved[way::2])
         return np.maximum(moved, 0)
 
 
-def _ends_at_posix(log: DarshanLog, table: CounterTable, kept: np.ndarray, whole: Transfers) -> np.ndarray:
-    """The `end` of MPI-IO streams, from POSIX if it has the same record."""
-    posix = read_counters(log, "POSIX")
-    if posix is None:
-        return whole.end
-    ends = transfers_of(posix, "POSIX", np.ones(len(posix.ranks), dtype=bool)).end.reshape(-1, 2)
-    row_of = {key: row for row, key in enumerate(zip(posix.ranks.tolist(), posix.record_ids.tolist(), strict=True))}
-    wanted = zip(table.ranks[kept].tolist(), table.record_ids[kept].tolist(), strict=True)
-    rows = np.fromiter((row_of.get(key, -1) for key in wanted), dtype=np.int64)
-    known = ends[rows].reshape(-1) if len(ends) else np.zeros_like(whole.end)
-    found: np.ndarray = np.where(np.repeat(rows >= 0, 2) & (known > 0), known, whole.end)
-    return found
-
-
 def _weights(table: CounterTable, module: str, rows: np.ndarray, measured: np.ndarray | None) -> RankWeights:
     def column(name: str) -> np.ndarray:
-        return table.counters[f"{module.replace('-', '')}_{name}"][rows]
+        return table.counters[f"{module}_{name}"][rows]
 
     return RankWeights(
         fastest=column("FASTEST_RANK"),
@@ -193,14 +159,11 @@ def _count_traced(traced: Iterable[SegmentCounts], record_ids: np.ndarray) -> np
     return found.ravel()
 
 
-def _traced(log: DarshanLog, module: str, record_ids: np.ndarray) -> FileOperations:
-    """The traced operations of all ranks on these files, sorted by file, without times.
-
-    Raises: LogError when the log is damaged.
-    """
+def _traced(log: DarshanLog, record_ids: np.ndarray) -> FileOperations:
+    """The traced operations of all ranks on these files, sorted by file, without times."""
     by_id = np.argsort(record_ids)
     parts = []
-    for block in read_dxt(log, module):
+    for block in read_dxt(log, TRACE):
         place = np.minimum(np.searchsorted(record_ids[by_id], block.record_ids), len(by_id) - 1)
         mine = (record_ids[by_id[place]] == block.record_ids)[block.record]
         file = by_id[place[block.record[mine]]]

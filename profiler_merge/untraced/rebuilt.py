@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from dxt_replay.profiler_merge.untraced.not_met import NotMet, counter_names
 from dxt_replay.profiler_merge.untraced.rank_counters import MODULES
 from dxt_replay.profiler_merge.untraced.reconstruct import RebuiltData
-from dxt_replay.profiler_merge.untraced.transfers import Transfers
+from dxt_replay.profiler_merge.untraced.transfers import SIZES, TOP, WAYS, Transfers
 from dxt_replay.traces.units import format_bytes, format_count
 
 NAMES = {
@@ -28,12 +27,66 @@ NAMES = {
 
 _CONSTRAINTS = {
     "POSIX": tuple(NAMES),
-    "MPI-IO": ("count", "moved", "sizes", "access_count"),
     "STDIO": ("count", "moved", "end"),
 }
 """The fields that a module counts."""
 
 _BY_FILE = ("access_count", "stride_count")
+
+
+MOST_LISTED = 1000
+"""Most entries of the list; further ones are only counted."""
+
+
+def counter_names(module: str, name: str, way: int) -> tuple[str, ...]:
+    """Darshan's counters behind a field of `Transfers`; `way`: 0 for reads, 1 for writes."""
+    direction, ways, done = WAYS[way]
+    found = {
+        "count": (ways,),
+        "moved": (f"BYTES_{done}",),
+        "sizes": tuple(f"SIZE_{direction}_{size}" for size in SIZES),
+        "end": (f"MAX_BYTE_{done}",),
+        "seq": (f"SEQ_{ways}",),
+        "consec": (f"CONSEC_{ways}",),
+        "access_count": tuple(f"ACCESS{place + 1}_COUNT" for place in range(TOP)),
+        "stride_count": tuple(f"STRIDE{place + 1}_COUNT" for place in range(TOP)),
+    }
+    return tuple(f"{module}_{each}" for each in found[name])
+
+
+@dataclass(slots=True)
+class NotMet:
+    """A list of counters with the counted value and that of the rebuilt operations."""
+
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    left_out: int = 0
+
+    def room(self, wanted: int) -> int:
+        """Number of `wanted` further entries that fit the list; counts the others."""
+        kept = min(wanted, MOST_LISTED - len(self.entries))
+        self.left_out += wanted - kept
+        return kept
+
+    def add(self, path: str, rank: int | None, counter: str, counted: int, rebuilt: int) -> None:
+        """List an entry. `rank`: None for the sum over all ranks."""
+        self.entries.append(
+            {"file": path, "rank": rank, "counter": counter, "counted": counted, "rebuilt": rebuilt}
+        )  # fmt: skip
+
+    def add_all(self, other: NotMet) -> None:
+        """Append another list; beyond the limit only count."""
+        self.entries += other.entries[: self.room(len(other.entries))]
+        self.left_out += other.left_out
+
+    def example(self) -> str:
+        """The first entry in words."""
+        first = self.entries[0]
+        whose = "of all ranks" if first["rank"] is None else f"of rank {first['rank']}"
+        return f"{first['counter']} {whose} for {first['file']}: {first['counted']} counted, {first['rebuilt']} rebuilt"
+
+    def as_json(self) -> dict[str, Any]:
+        """The keys `not_met` and `not_met_left_out` of `rebuilt` in capture.json."""
+        return {"not_met": list(self.entries), "not_met_left_out": self.left_out}
 
 
 @dataclass(slots=True)
@@ -42,12 +95,11 @@ class RebuiltModule:
 
     `streams`: (file, direction) pairs with rebuilt operations; `met`: those that meet all counters; `missed`: number
     that miss each counter.
-    `dealt`: operations of reduced records; `guessed`: operations whose offsets no evidence shows."""
+    `dealt`: operations of reduced records."""
 
     operations: int = 0
     bytes: int = 0
     dealt: int = 0
-    guessed: int = 0
     streams: int = 0
     met: int = 0
     missed: dict[str, int] = field(default_factory=lambda: dict.fromkeys(NAMES.values(), 0))
@@ -57,7 +109,6 @@ class RebuiltModule:
         self.operations += other.operations
         self.bytes += other.bytes
         self.dealt += other.dealt
-        self.guessed += other.guessed
         self.streams += other.streams
         self.met += other.met
         self.missed = {name: count + other.missed[name] for name, count in self.missed.items()}
@@ -112,7 +163,6 @@ class Rebuilt:
         of = self.modules[module]
         of.operations += len(data.length)
         of.bytes += int(data.length.sum())
-        of.guessed += data.guessed
         own = np.flatnonzero(counted.own)
         made = np.bincount(data.file, minlength=len(files)) > 0
         wanted, known = counted.wanted.select(own), again.select(own)
@@ -215,29 +265,18 @@ class Rebuilt:
 
     def warnings(self) -> list[str]:
         """Warnings about the rebuilt operations."""
-        posix, above = self.modules["POSIX"], self.modules["MPI-IO"]
-        main = posix if posix.operations else above
-        if not main.operations:
+        posix = self.modules["POSIX"]
+        if not posix.operations:
             return self._missed_warnings()
-        beside = ""
-        if posix.operations and above.operations:
-            beside = (
-                f"; besides, {format_count(above.operations)} of MPI-IO, which stand for the same data a layer above"
-            )
         found = [
-            f"{format_count(main.operations)} reads and writes ({format_bytes(main.bytes)}) that no trace holds are "
+            f"{format_count(posix.operations)} reads and writes ({format_bytes(posix.bytes)}) that no trace holds are "
             "rebuilt from counters and marked as reconstructed: their number and bytes are counted, their order, "
-            f"places and single times are inferred{beside}"
+            "places and single times are inferred"
         ]
-        if main.dealt:
+        if posix.dealt:
             found.append(
-                f"{format_count(main.dealt)} of these operations are of files whose counters Darshan added up over all "
-                "ranks: it is inferred which rank issued them"
-            )
-        if above.guessed:
-            found.append(
-                f"the places of {format_count(above.guessed)} rebuilt MPI-IO operations in their files are a guess, "
-                "which `run --api mpiio` replays: MPI-IO does not count them, and the POSIX requests below are others"
+                f"{format_count(posix.dealt)} of these operations are of files whose counters Darshan added up over "
+                "all ranks: it is inferred which rank issued them"
             )
         return found + self._missed_warnings()
 

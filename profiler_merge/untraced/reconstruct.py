@@ -14,7 +14,6 @@ import numpy as np
 
 from dxt_replay.profiler_merge.darshan.lanes import (
     first_not_below,
-    lanes_from_overlap,
     lanes_where_clear,
     latest_before,
 )
@@ -27,15 +26,11 @@ from dxt_replay.profiler_merge.untraced.data_rows import (
     recounted,
     with_rebuilt,
 )
-from dxt_replay.profiler_merge.untraced.file_operations import FileOperations, MadeRows, no_rows
+from dxt_replay.profiler_merge.untraced.file_operations import MadeRows
 from dxt_replay.profiler_merge.untraced.metadata_rows import CLOSE, SYNC, metadata_rows
-from dxt_replay.profiler_merge.untraced.offsets_below import at_offsets_below
 from dxt_replay.profiler_merge.untraced.rank_counters import COUNTED_TIMES, NOT_SEEN, CountedFiles
 from dxt_replay.profiler_merge.untraced.renamed_files import LogNames, Renames, follow_renames, may_rename, renames_of
 from dxt_replay.profiler_merge.untraced.traced_operations import (
-    APIS_OF_MODULE,
-    COLLECTIVE,
-    MPIIO,
     POSIX,
     FilePlaces,
     ModuleOperations,
@@ -43,7 +38,7 @@ from dxt_replay.profiler_merge.untraced.traced_operations import (
 )
 from dxt_replay.profiler_merge.untraced.transfers import Transfers
 from dxt_replay.traces.few_together import few_together
-from dxt_replay.traces.schema import OPS, READ, WRITE
+from dxt_replay.traces.schema import APIS, OPS, READ, WRITE
 
 MOST_ROWS = 1 << 24
 """Most opens, stats and syncs that are made for one process, unless it has more reads and writes.
@@ -61,7 +56,6 @@ _AFTER_ALL = 1 << 62
 class RebuiltData:
     """Reads and writes made for some processes at one module.
 
-    `guessed`: number of accesses whose offsets neither a counter nor a request below shows.
     `counted`: the input; `files`: the files of its counters. `again`: the counters of traced and made operations
     together. `file`, `length` (n,): of the made ones.
     """
@@ -72,7 +66,6 @@ class RebuiltData:
     again: Transfers
     file: np.ndarray
     length: np.ndarray
-    guessed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -128,30 +121,23 @@ class _MadeOfModule:
     metadata: MadeRows
     rebuilt: tuple[RebuiltData, ...]
 
-    def requests(self) -> FileOperations:
-        """All reads and writes, traced and made."""
-        return with_rebuilt(self.operations.whole(), self.data)
-
 
 def reconstruct(
-    traced: Traced, modules: Sequence[CountedModule], names: LogNames, processes: int = 1, limit: int = MOST_ROWS
+    traced: Traced, modules: Sequence[CountedModule], names: LogNames, processes: int = 1
 ) -> ReconstructedRows:
     """The rows of a batch of `processes`. All times on the clock of `traced`.
 
-    `modules`: POSIX, STDIO and, for reads and writes alone, MPI-IO.
-    `limit`: most untraced reads and writes of a process at a module.
-    Raises: LogError when there are more.
+    `modules`: POSIX and STDIO.
+    Raises: LogError when a process has more untraced reads and writes at a module than are rebuilt.
     """
-    modules, left_out = _bounded(modules, processes, max(limit, MOST_ROWS))
+    modules, left_out = _bounded(modules, processes)
     posix, stdio = (next(each.files for each in modules if each.module == name) for name in ("POSIX", "STDIO"))
     begin_ns = _first_times(traced, [each.files for each in modules], processes)
     renames = _renames(posix, stdio, names, begin_ns)
     made: list[_MadeOfModule] = []
     for each in modules:
         undated = _undated(posix, stdio, renames, begin_ns) if each.module == "POSIX" else begin_ns[each.files.process]
-        below = next((other for other in made if other.counted.module == "POSIX"), None)
-        below = below if each.module == "MPI-IO" else None
-        made.append(_made(each, traced, undated, limit, names.by_record, below))
+        made.append(_made(each, traced, undated, names.by_record))
     columns = _columns(made, renames)
     operations = next(each for each in made if each.counted.module == "POSIX")
     wanted = _wanted_lanes(columns, posix, operations.operations)
@@ -171,37 +157,21 @@ def reconstruct(
     )
 
 
-def _made(
-    counted: CountedModule,
-    traced: Traced,
-    unknown_ns: np.ndarray,
-    limit: int,
-    paths: Mapping[int, bytes],
-    below: _MadeOfModule | None = None,
-) -> _MadeOfModule:
-    """The rows of one module.
-
-    `unknown_ns` (files,): time for rows of unknown time. `below`: for MPI-IO, the rows of POSIX, whose offsets are
-    those of MPI-IO."""
+def _made(counted: CountedModule, traced: Traced, unknown_ns: np.ndarray, paths: Mapping[int, bytes]) -> _MadeOfModule:
+    """The rows of one module. `unknown_ns` (files,): time for rows of unknown time."""
     files = counted.files
     of_module = traced.of_module(files, counted.module)
     known = {} if counted.data is None else counted.data(of_module.streams)
     operations = of_module.whole() if known else of_module.needed()
     parts = []
-    requests = below.requests() if below is not None and known else None
     for some in few_together(known, lambda process: _size(known[process]), CHUNK_ROWS):
         mine = np.isin(files.process, some)
         batch = CountedBatch.of([known[process] for process in some])
-        made = data_rows(files.select(mine), batch, operations.of_files(mine), unknown_ns[mine], limit, paths)
-        guessed = 0
-        if below is not None and requests is not None:
-            streams = of_module.streams[np.repeat(mine, 2)]
-            rows, guessed = at_offsets_below(files.select(mine), made.rows, streams, below.counted.files, requests)
-            made = replace(made, rows=rows)
-        parts.append((mine, batch, made, guessed))
-    data = joined_rows([(np.flatnonzero(mine), made) for mine, _, made, _ in parts])
+        made = data_rows(files.select(mine), batch, operations.of_files(mine), unknown_ns[mine], paths)
+        parts.append((mine, batch, made))
+    data = joined_rows([(np.flatnonzero(mine), made) for mine, _, made in parts])
     together = with_rebuilt(operations, data)
-    metadata = no_rows() if counted.module == "MPI-IO" else metadata_rows(files, together, unknown_ns)
+    metadata = metadata_rows(files, together, unknown_ns)
     rebuilt = [
         RebuiltData(
             module=counted.module,
@@ -210,9 +180,8 @@ def _made(
             again=recounted(batch.wanted, together.of_files(mine), metadata.of_files(mine)),
             file=made.rows.file,
             length=made.rows.length,
-            guessed=guessed,
         )
-        for mine, batch, made, guessed in parts
+        for mine, batch, made in parts
         if len(made.rows)
     ]
     return _MadeOfModule(counted=counted, operations=of_module, data=data, metadata=metadata, rebuilt=tuple(rebuilt))
@@ -249,23 +218,19 @@ def _behind_what_came_before(
 
 
 def _lanes(columns: Mapping[str, np.ndarray], wanted: np.ndarray, traced: Traced, processes: int) -> np.ndarray:
-    """int32 lane of each row. MPI-IO has lanes of its own, because its calls enclose the POSIX calls."""
+    """int32 lane of each row."""
     start, end, process = columns["start_ns"], columns["end_ns"], columns["process"]
-    above = np.isin(columns["api"], (MPIIO, COLLECTIVE))
-    first = traced.lanes_used(processes)
-    rows = np.flatnonzero(~above & (wanted >= 0))
+    rows = np.flatnonzero(wanted >= 0)
     latest = traced.latest_on_lanes(process[rows], wanted[rows], end[rows])
-    lane = np.empty(len(start), dtype=np.int32)
-    lane[~above] = lanes_where_clear(wanted[~above], start[~above], end[~above], latest, first, process[~above])
-    np.maximum.at(first, process[~above], lane[~above] + np.int32(1))
-    lane[above] = lanes_from_overlap(start[above], end[above], process[above]) + first[process[above]]
-    return lane
+    return lanes_where_clear(wanted, start, end, latest, traced.lanes_used(processes), process)
 
 
 def _columns(made: Sequence[_MadeOfModule], renames: Mapping[int, Renames]) -> dict[str, np.ndarray]:
     """The columns of the rows of all modules and of renames, by process and start."""
     parts = [(each.counted.files, rows) for each in made for rows in (each.data.rows, each.metadata)]
-    apis = [values for each in made for values in _apis(each)]
+    apis = [
+        np.full(len(rows), APIS.index(each.counted.module)) for each in made for rows in (each.data.rows, each.metadata)
+    ]
     count = sum(len(rows) for _, rows in parts)
     renamed = sum(len(each) for each in renames.values())
     no_ids, no_times = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64)
@@ -300,28 +265,19 @@ def _in_order(columns: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.lexsort((columns["tie"], -columns["end_ns"], lasts, columns["start_ns"], columns["process"]))
 
 
-def _apis(made: _MadeOfModule) -> tuple[np.ndarray, np.ndarray]:
-    """Code of the interface of each row of data, and of each other row."""
-    own, *collective = APIS_OF_MODULE[made.counted.module]
-    of_data = np.where(made.data.collective, collective[0] if collective else own, own)
-    return of_data, np.full(len(made.metadata), own)
-
-
-def _bounded(
-    modules: Sequence[CountedModule], processes: int, most: int
-) -> tuple[list[CountedModule], Mapping[int, int]]:
+def _bounded(modules: Sequence[CountedModule], processes: int) -> tuple[list[CountedModule], Mapping[int, int]]:
     """The rows with only the first and last open of the files with the most opens, stats and syncs, for processes with
-    more than `most` of these.
+    more than MOST_ROWS of these.
 
     Also the number that each such file loses, by record id. No read or write is lost."""
     rows = np.concatenate([_metadata(each) for each in modules])
     process = np.concatenate([each.files.process for each in modules])
     total = np.bincount(process, weights=rows, minlength=processes)
     kept = np.ones(len(rows), dtype=bool)
-    for beyond in np.flatnonzero(total > most).tolist():
+    for beyond in np.flatnonzero(total > MOST_ROWS).tolist():
         mine = np.flatnonzero(process == beyond)
         order = mine[np.argsort(rows[mine], kind="stable")]
-        kept[order] = np.cumsum(rows[order].astype(np.float64)) <= most
+        kept[order] = np.cumsum(rows[order].astype(np.float64)) <= MOST_ROWS
     if kept.all():
         return list(modules), {}
     bounded, lost = [], Counter[int]()
@@ -342,10 +298,8 @@ def _bounded(
 
 
 def _metadata(counted: CountedModule) -> np.ndarray:
-    """int64 (files,): number of rows made for each file besides its data. MPI-IO opens and closes through POSIX."""
+    """int64 (files,): number of rows made for each file besides its data."""
     files = counted.files
-    if counted.module == "MPI-IO":
-        return np.zeros(len(files), dtype=np.int64)
     return 2 * files.opens + files.stats + files.syncs
 
 

@@ -13,9 +13,7 @@ from dxt_replay.profiler_merge.untraced.file_operations import FileOperations, n
 from dxt_replay.profiler_merge.untraced.rank_counters import CountedFiles
 from dxt_replay.traces.schema import APIS
 
-POSIX, MPIIO, COLLECTIVE = (APIS.index(name) for name in ("POSIX", "MPIIO", "MPIIO_COLL"))
-APIS_OF_MODULE = {"POSIX": (POSIX,), "STDIO": (APIS.index("STDIO"),), "MPI-IO": (MPIIO, COLLECTIVE)}
-"""Codes of the interfaces whose operations a module counts."""
+POSIX = APIS.index("POSIX")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -128,7 +126,7 @@ class FilePlaces:
 
 def operations_of(traced: TracedRows, files: CountedFiles, module: str = "POSIX") -> tuple[FileOperations, np.ndarray]:
     """The traced operations of counted files of a module, by file and start, and their rows in `traced`."""
-    own = np.flatnonzero(np.isin(traced.api, APIS_OF_MODULE[module]))
+    own = np.flatnonzero(traced.api == APIS.index(module))
     if not len(files) or not len(own):
         return no_operations(), np.empty(0, dtype=np.int64)
     file, known = FilePlaces(files).find(traced.process[own], traced.record_id[own])

@@ -23,7 +23,6 @@ TOP = 4
 
 SIZES = ("0_100", "100_1K", "1K_10K", "10K_100K", "100K_1M", "1M_4M", "4M_10M", "10M_100M", "100M_1G", "1G_PLUS")
 WAYS = (("READ", "READS", "READ"), ("WRITE", "WRITES", "WRITTEN"))
-_MPIIO_KINDS = ("INDEP", "COLL", "SPLIT", "NB")
 _MOST = 1 << 56
 UNORDERED = -1
 """Value of `consec` and `seq` if the interface does not count the order of accesses."""
@@ -33,13 +32,12 @@ UNORDERED = -1
 class Transfers:
     """Counters of n files; int64.
 
-    By stream (2 n,): `count`, `collective` ones of them, `moved` bytes, `end` (one past the highest byte), `consec` and
-    `seq` (or UNORDERED), `sizes` (2 n, BINS). By file (n, TOP), of both directions together: `access` and
-    `access_count`, `stride` and `stride_count`.
+    By stream (2 n,): `count`, `moved` bytes, `end` (one past the highest byte), `consec` and `seq` (or UNORDERED),
+    `sizes` (2 n, BINS). By file (n, TOP), of both directions together: `access` and `access_count`, `stride` and
+    `stride_count`.
     """
 
     count: np.ndarray
-    collective: np.ndarray
     moved: np.ndarray
     end: np.ndarray
     consec: np.ndarray
@@ -78,39 +76,30 @@ def joined_transfers(parts: Sequence[Transfers]) -> Transfers:
 
 
 def transfers_of(table: CounterTable, module: str, kept: np.ndarray) -> Transfers:
-    """The transfers of the `kept` records (bool mask) of POSIX, MPI-IO or STDIO.
-
-    Only POSIX counts the order of accesses, and STDIO no sizes. MPI-IO counts no offsets: `end` is the number of bytes
-    moved.
-    """
-    prefix = module.replace("-", "")
+    """The transfers of the `kept` records (bool mask) of POSIX or STDIO. STDIO counts no order and no sizes."""
     rows = int(kept.sum())
 
     def column(name: str) -> np.ndarray:
-        values = table.counters.get(f"{prefix}_{name}")
+        values = table.counters.get(f"{module}_{name}")
         return np.zeros(rows, dtype=np.int64) if values is None else np.clip(values[kept], 0, _MOST)
 
-    def by_stream(*names: list[str]) -> np.ndarray:
-        both = [np.sum([column(name) for name in way], axis=0) for way in names]
-        return np.stack(both, axis=1).ravel()
+    def by_stream(*names: str) -> np.ndarray:
+        return np.stack([column(name) for name in names], axis=1).ravel()
 
     def top(name: str, what: str) -> np.ndarray:
         return np.stack([column(f"{name}{place + 1}_{what}") for place in range(TOP)], axis=1)
 
-    infix = "_AGG" if module == "MPI-IO" else ""
-    sizes = np.stack([column(f"SIZE_{way}{infix}_{size}") for way, *_ in WAYS for size in SIZES], axis=1)
-    kinds = [f"{kind}_" for kind in _MPIIO_KINDS] if module == "MPI-IO" else [""]
-    moved = by_stream(*([f"BYTES_{done}"] for *_, done in WAYS))
-    last = by_stream(*([f"MAX_BYTE_{done}"] for *_, done in WAYS))
+    sizes = np.stack([column(f"SIZE_{way}_{size}") for way, *_ in WAYS for size in SIZES], axis=1)
+    moved = by_stream(*(f"BYTES_{done}" for *_, done in WAYS))
+    last = by_stream(*(f"MAX_BYTE_{done}" for *_, done in WAYS))
     unordered = np.full(len(moved), UNORDERED)
     return Transfers(
-        count=by_stream(*([f"{kind}{ways}" for kind in kinds] for _, ways, _ in WAYS)),
-        collective=by_stream(*([f"COLL_{ways}"] for _, ways, _ in WAYS)),
+        count=by_stream(*(ways for _, ways, _ in WAYS)),
         moved=moved,
         # Reads of 0 bytes behind the end of a file have offsets, too.
-        end=moved if module == "MPI-IO" else np.where((moved > 0) | (last > 0), last + 1, 0),
-        consec=by_stream(*([f"CONSEC_{ways}"] for _, ways, _ in WAYS)) if module == "POSIX" else unordered,
-        seq=by_stream(*([f"SEQ_{ways}"] for _, ways, _ in WAYS)) if module == "POSIX" else unordered,
+        end=np.where((moved > 0) | (last > 0), last + 1, 0),
+        consec=by_stream(*(f"CONSEC_{ways}" for _, ways, _ in WAYS)) if module == "POSIX" else unordered,
+        seq=by_stream(*(f"SEQ_{ways}" for _, ways, _ in WAYS)) if module == "POSIX" else unordered,
         sizes=sizes.reshape(-1, BINS),
         access=top("ACCESS", "ACCESS"),
         access_count=top("ACCESS", "COUNT"),
@@ -147,7 +136,6 @@ def counted_again(
     jumped = offset - before - 1
     return Transfers(
         count=np.bincount(stream, minlength=streams),
-        collective=np.zeros(streams, dtype=np.int64),
         moved=moved,
         end=end,
         consec=np.bincount(stream[jumped == 0], minlength=streams),

@@ -11,8 +11,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from dxt_replay.replay.calibration.doubts import doubtful, without_disturbance
-from dxt_replay.replay.calibration.estimates import Measured
+from dxt_replay.replay.calibration.estimates import Measured, doubtful, without_disturbance
 from dxt_replay.replay.calibration.issued import Issued
 from dxt_replay.replay.calibration.probe_plan import (
     BURST_IN_FLIGHT,

@@ -1,4 +1,4 @@
-"""Replays loads on a target and measures them, until the capacity is found."""
+"""Makes the capture of each number of ranks, replays it on a target and measures it, until the capacity is found."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dxt_replay.replay.capacity.loads import Loads
+from dxt_replay.profiler_merge.analysis.benchmark_figures import benchmark_figures
+from dxt_replay.profiler_merge.analysis.overlap import overlap
 from dxt_replay.replay.capacity.result import MACHINE, MEMORY, NOTHING, STORAGE, LoadRun
 from dxt_replay.replay.capacity.search import Search
 from dxt_replay.replay.ranks.comm import Communicator, first_does
 from dxt_replay.replay.run.result import WARM_PCT, RunResult
+from dxt_replay.traces.benchmark_run import benchmark_run
 from dxt_replay.traces.errors import ReplayError
 from dxt_replay.traces.lateness import percentiles_us
-from dxt_replay.traces.measures.span_times import training_ns
-from dxt_replay.traces.store.reader import open_capture
+from dxt_replay.traces.measures.span_times import computed_in_loops, training_ns
+from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.units import MIB, format_counted, ns_to_seconds
 
 if TYPE_CHECKING:
@@ -25,6 +27,45 @@ if TYPE_CHECKING:
 
 BUSY_PCT = 90.0
 """Share of its processors from which on a replay is limited by them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loads:
+    """The captures in `folder`, by number of ranks. Each is made when it is first needed.
+
+    make: writes the capture with a number of ranks to a path.
+    ranks, compute_ns: of the recorded capture, or of one rank of a workload; compute is the sum over the ranks.
+    own_names: the file names of a load depend on its number of ranks. Copies of a recorded rank keep their names, so
+    a larger load stages only the additional files.
+    """
+
+    folder: Path
+    make: Callable[[int, Path], object]
+    ranks: int
+    compute_ns: int
+    own_names: bool
+
+    @staticmethod
+    def path(folder: Path, ranks: int) -> Path:
+        """Path of the capture with so many ranks."""
+        return folder / f"{ranks}-ranks.capture"
+
+    def of(self, ranks: int) -> Path:
+        """The capture with so many ranks."""
+        path = self.path(self.folder, ranks)
+        if not path.exists():
+            self.make(ranks, path)
+        return path
+
+    def utilisation_pct(self, replay: Capture, ranks: int) -> float:
+        """Accelerator utilisation of a replay with so many ranks, per cent: of a benchmark by its own rule, else the
+        recorded compute as a share of the replayed training loops. Raises: CaptureError when a part is damaged."""
+        benchmark = benchmark_run(replay.info)
+        figures = None if benchmark is None else benchmark_figures(overlap(replay).steps, benchmark)
+        if figures is not None:
+            return figures.utilisation_pct
+        loops_ns = computed_in_loops(replay.spans)[1]
+        return 100.0 * self.compute_ns * ranks / self.ranks / loops_ns if loops_ns else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,21 +45,19 @@ class Capacity:
     """The number of ranks that keep their accelerators busy on a storage.
 
     limit_pct: accelerator utilisation that each run must reach. most: largest number of ranks to try.
-    scaling: weak (each rank with files of its own) or strong (the recorded work is shared).
     ranks: the largest number up to which every run reached `limit_pct`. interval: the bounds of `ranks`, both
     included; they differ if runs contradict each other. limited_by: STORAGE, MACHINE, NOTHING or MEMORY.
     free_utilisation_pct: on infinitely fast storage. simulated: on a storage model, by number of ranks, if one was
-    given; `simulated_ranks` is its prediction of `ranks`. runs: in their order; empty for a dry run.
+    given; `simulated_ranks` is its prediction of `ranks`. runs: in their order.
     """
 
     capture: Path
-    target: str | Path | None
+    target: str | Path
     limit_pct: float
     most: int
-    scaling: str
-    ranks: int | None
-    interval: tuple[int, int] | None
-    limited_by: str | None
+    ranks: int
+    interval: tuple[int, int]
+    limited_by: str
     free_utilisation_pct: float
     simulated_ranks: int | None
     simulated: Sequence[SimulatedRun]

@@ -160,7 +160,7 @@ def script_rows(
 ) -> np.ndarray:
     """The training thread as items (`PLAN_ROW`), each after the previous one.
 
-    compute: how the gaps between events are spent: `sleep`, `spin`, or `skip`, which leaves them empty.
+    compute: how the gaps between events are spent: `sleep` or `spin`.
     What an event lasted beyond its operations is slept at the speed of I/O gaps.
     """
     return with_meetings(_Script(model, counters, pacing, compute).rows(), pacing, meetings)
@@ -236,8 +236,7 @@ class _Script:
 
     def __init__(self, model: LoopModel, counters: RankCounters, pacing: Pacing, compute: str) -> None:
         self._loop, self._counters, self._pacing = model.loop, counters, pacing
-        self._gap_kind = COMPUTE_KINDS.get(compute, SLEEP)
-        self._skips_compute = compute == "skip"
+        self._gap_kind = COMPUTE_KINDS[compute]
         self._items: list[Item] = []
         self._gaps: list[int] = []
         self._residual_ns = pacing.io_ns(model.residual_ns).tolist()
@@ -268,7 +267,7 @@ class _Script:
         """Give the gaps between events their steps, and the durations of the replay."""
         own = rows.view(GAP_ROW)
         own["step"][gaps] = self._loop.step_at(own["recorded_ns"][gaps])
-        own["duration_ns"][gaps] = 0 if self._skips_compute else self._pacing.compute_ns(own["duration_ns"][gaps])
+        own["duration_ns"][gaps] = self._pacing.compute_ns(own["duration_ns"][gaps])
 
     def _borders(self) -> list[tuple[int, int, int]]:
         """Ends and begins of the steps as (time, 0 for begin or 1 for end, step), to be popped from the end."""

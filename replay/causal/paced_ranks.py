@@ -98,7 +98,7 @@ class Steps:
         return ready_rows(self.models[rank], counters, pacing)
 
     def script(self, rank: int, counters: RankCounters, pacing: Pacing, compute: str = "sleep") -> np.ndarray:
-        """The training thread of a rank as items. `compute`: sleep, spin, or skip for empty gaps."""
+        """The training thread of a rank as items. `compute`: sleep or spin."""
         return script_rows(self.models[rank], counters, pacing, compute, self.meetings)
 
 
@@ -352,7 +352,7 @@ class RankItems:
 
 
 def items_of_ranks(
-    capture: Capture, ranks: Sequence[int], layers: LayerChoice, origin_ns: int, pacing: Pacing, compute: str
+    capture: Capture, ranks: Sequence[int], layers: LayerChoice, origin_ns: int, pacing: Pacing
 ) -> list[RankItems]:
     """The items of each rank alone. The operations of small ranks are read once, and those of all `ranks` at once.
 
@@ -383,7 +383,7 @@ def items_of_ranks(
             found.append(
                 RankItems(
                     lanes=[items for items, _ in made.values() if len(items)],
-                    script=script_rows(model, counters, pacing, compute, Meetings.none()),
+                    script=script_rows(model, counters, pacing, "sleep", Meetings.none()),
                     counters=counters.count,
                     operations=sum(operations.values()),
                     notes=RankNotes.of(model, waits),

@@ -16,11 +16,6 @@ MOST_KEY_BYTES = 1 << 20
 @capture_argument("capture")
 @output_option("OUT.capture", "The capture to write, such as shared.capture.")
 @click.option(
-    "--key",
-    metavar="TEXT",
-    help="Make the names with this key. Other users of the machine may see it: prefer --key-file.",
-)
-@click.option(
     "--key-file",
     type=PATH,
     metavar="FILE",
@@ -28,7 +23,7 @@ MOST_KEY_BYTES = 1 << 20
 )
 @force_option
 @json_option
-def command(capture: Path, output: Path, key: str | None, key_file: Path | None, force: bool) -> None:
+def command(capture: Path, output: Path, key_file: Path | None, force: bool) -> None:
     """Write a capture (or a .darshan log) without names, so that it can be given to others.
 
     Parts of paths, dataset names and the application's own span names become keyed hashes; hosts, user, program, job
@@ -42,11 +37,9 @@ def command(capture: Path, output: Path, key: str | None, key_file: Path | None,
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
     from dxt_replay.replay.show.sharing_sections import anonymized_sections
 
-    if key is not None and key_file is not None:
-        raise UsageError("--key and --key-file are both given: give one of them")
-    given = key if key_file is None else _read_key(key_file)
+    key = None if key_file is None else _read_key(key_file)
     with unwind_on_signals(), status("anonymizing"):
-        result = dxt_replay.anonymize(capture, output, key=given, force=force)
+        result = dxt_replay.anonymize(capture, output, key=key, force=force)
     answer(result, anonymized_sections, "summary", output)
 
 

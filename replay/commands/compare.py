@@ -14,8 +14,7 @@ from dxt_replay.replay.commands.shared_options import (
     json_option,
     worker_options,
 )
-from dxt_replay.replay.options.looking import PairChoices, ThresholdChoices, WitnessChoices
-from dxt_replay.traces.errors import UsageError
+from dxt_replay.replay.options.looking import PairChoices, ThresholdChoices
 
 if TYPE_CHECKING:
     from dxt_replay.traces.workers.workers import Workers
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 @click.argument("replay", type=PATH, required=False)
 @family_options(ThresholdChoices)
 @family_options(PairChoices)
-@family_options(WitnessChoices)
 @worker_options
 @click.option("--details", is_flag=True, help="Print every measure, not only those that decide the verdict.")
 @json_option
@@ -34,7 +32,6 @@ def command(
     source: Path | None,
     replay: Path | None,
     floor: tuple[tuple[Path, Path], ...],
-    maps: tuple[str, ...],
     details: bool,
     workers: Workers,
     **choices: Any,
@@ -44,15 +41,11 @@ def command(
     SOURCE and REPLAY are captures or .darshan logs. Exits 1 when the replay did other work than recorded, or did it at
     other times than due. How fast the storage was is a measurement and never fails. `compare --floor A B` alone prints
     how far two runs of the same application, or two replays, are from each other.
-
-    REPLAY may also be the Darshan log of the replay, which ran with Darshan preloaded, or a folder with the logs of its
-    processes. Then Darshan's counters are compared file by file.
     """
     import dxt_replay
     from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.commands.progress import status
     from dxt_replay.replay.show.comparison_sections import comparison_sections
-    from dxt_replay.replay.show.counted_sections import counted_sections
     from dxt_replay.replay.show.noise_sections import floor_sections
 
     if source is None and floor:
@@ -65,15 +58,6 @@ def command(
             "give the recorded capture and its replay, or --floor A B: two runs of one application",
             click.get_current_context(),
         )
-    if dxt_replay.is_replay_log(replay):
-        if floor:
-            raise UsageError("--floor needs the capture of the replay: a Darshan log of it is compared by its counts")
-        if dxt_replay.is_replay_log(source):
-            raise UsageError(f"{source} is a Darshan log of a replay, too: give the recorded capture first")
-        with status("comparing"):
-            counted = dxt_replay.compare_log(source, replay, maps=maps)
-        answer(counted, counted_sections)
-        raise SystemExit(0 if counted.passed else 1)
     different_runs = choices.pop("different_runs")
     with status("comparing"):
         comparison = dxt_replay.compare(

@@ -14,7 +14,6 @@ from dxt_replay.replay.commands.shared_options import (
     force_option,
     json_option,
     output_option,
-    worker_options,
 )
 from dxt_replay.replay.options.choices import FORMATS
 from dxt_replay.replay.options.looking import ExportChoices
@@ -22,7 +21,6 @@ from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
     from dxt_replay.profiler_merge.export.exported import Exported
-    from dxt_replay.traces.workers.workers import Workers
 
 STANDARD_OUTPUT = Path("-")
 
@@ -32,29 +30,25 @@ STANDARD_OUTPUT = Path("-")
 @click.option("--to", required=True, type=OneOf(FORMATS), help="The format.")
 @output_option("OUT", "OUT.darshan, OUT.json.gz, OUT.csv or - (standard output), or a directory for fio.")
 @family_options(ExportChoices)
-@worker_options
 @force_option
 @json_option
 def command(
     capture: Path,
     to: str,
     output: Path,
-    workers: Workers,
     **choices: Any,
 ) -> None:
     """Export a capture (or a .darshan log) for other tools.
 
-    darshan: a log with DXT segments, the counters of the operations and a heat map, for pydarshan, darshan-parser and
-    the tools above them.
+    darshan: a log with DXT segments and the counters of the operations, for pydarshan, darshan-parser and the tools
+    above them.
 
-    chrome: a trace for ui.perfetto.dev, with operations, spans and the due times of a replay. Above 1,000,000 events it
-    is split by time.
+    chrome: a trace for ui.perfetto.dev, with operations, spans and the due times of a replay. Above about 1,000,000
+    events it is split by time.
 
     csv: one row per operation, times in seconds with nine digits.
 
     fio: a directory with an iolog per lane, the job file and a script that replays them on the staged twin.
-
-    The work on a large capture is shared among --workers; the files do not depend on their number.
     """
     import dxt_replay
     from dxt_replay.replay.commands.json_output import print_json
@@ -68,7 +62,7 @@ def command(
         _csv_to_standard_output(capture)
         return
     with unwind_on_signals(), status("exporting"):
-        exported = dxt_replay.export(capture, to, output, executor=workers, **choices)
+        exported = dxt_replay.export(capture, to, output, **choices)
     if current().as_json:
         print_json(exported.as_json())
     else:

@@ -16,7 +16,6 @@ from dxt_replay.replay.commands.shared_options import (
     part_options,
 )
 from dxt_replay.replay.options.making import FitChoices
-from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
     from dxt_replay.replay.interface.captures import NamedPart
@@ -25,35 +24,31 @@ if TYPE_CHECKING:
 @click.command()
 @capture_argument("capture")
 @output_option("OUT.yaml", "The description, which DLIO and `dxt-replay generate` read.")
-@family_options(FitChoices, "batch")
+@family_options(FitChoices)
 @click.option(
     "--fail-under",
     type=click.FloatRange(0, 100),
     metavar="PCT",
     help="Exit 1 when the generated I/O is less similar to the capture than this, such as 95.",
 )
-@family_options(FitChoices, "check", "reading")
 @part_options
 @force_option
 @json_option
-def command(capture: NamedPart, output: Path, fail_under: float | None, check: bool, **choices: Any) -> None:
+def command(capture: NamedPart, output: Path, fail_under: float | None, **choices: Any) -> None:
     """Write the DLIO workload whose I/O is nearest to a capture.
 
-    A comment on each line of the YAML says how the value was found and how far it may be off. The first line says how
-    similar the generated I/O is to the capture: the cosine of the factors of `compare` that storage does not decide.
-    Below it stand the operations and bytes that DLIO cannot express, with the reason. The capture needs training steps:
-    merge logs with a profile first.
+    A comment on each line of the YAML says how the value was found. The first line says how similar the generated I/O
+    is to the capture: the cosine of the factors of `compare` that storage does not decide. For all measures, generate a
+    capture and give both to `compare --different-runs`. The capture needs training steps: merge logs with a profile
+    first.
     """
     import dxt_replay
     from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.commands.progress import status
     from dxt_replay.replay.show.fit_sections import fit_sections
 
-    if fail_under is not None and not check:
-        raise UsageError("--fail-under needs the comparison: leave out --no-check")
     with status("fitting"):
-        fitted = dxt_replay.fit(capture, output, check=check, **choices)
+        fitted = dxt_replay.fit(capture, output, **choices)
     answer(fitted, fit_sections)
-    similarity = fitted.closeness.similarity if fitted.closeness is not None else None
-    if fail_under is not None and (similarity is None or 100 * similarity < fail_under):
+    if fail_under is not None and (fitted.similarity is None or 100 * fitted.similarity < fail_under):
         raise SystemExit(1)

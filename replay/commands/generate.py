@@ -22,14 +22,6 @@ if TYPE_CHECKING:
 @click.option("--list", "listed", is_flag=True, help="Print the shipped workloads, and generate nothing.")
 @click.option("--ranks", type=click.IntRange(min=1), help="Ranks of the job, one for each accelerator.")
 @click.option("-o", "--output", type=PATH, metavar="OUT.capture", help="The capture to write.")
-@click.option(
-    "--check",
-    "run",
-    type=PATH,
-    metavar="RUN",
-    help="Compare with a recording of a real run of WORKLOAD, file by file: a capture, a Darshan log, a trace of "
-    "strace, or a folder of them. Exit 1 where they differ. Without --ranks as many as RUN has; -o is optional.",
-)
 @family_options(GenerateChoices)
 @worker_options
 @force_option
@@ -40,7 +32,6 @@ def command(
     listed: bool,
     ranks: int | None,
     output: Path | None,
-    run: Path | None,
     workers: Workers,
     **choices: Any,
 ) -> None:
@@ -48,13 +39,11 @@ def command(
 
     WORKLOAD is a YAML file of DLIO, a folder with the .hydra/config.yaml of one of its runs, or a shipped workload.
     KEY=VALUE replaces a key of it, such as reader.batch_size=4 or 'train.computation_time={mean:0.5,stdev:0.1}'.
-    With --check RUN, exits 1 when the generated capture differs from a real run of WORKLOAD.
     """
     import dxt_replay
     from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.commands.progress import count_progress
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
-    from dxt_replay.replay.show.check_sections import check_sections
     from dxt_replay.replay.show.generate_sections import generate_sections, listing_section
 
     if listed:
@@ -62,17 +51,11 @@ def command(
         document = {"workloads": [asdict(each) for each in shipped]}
         answer(document, lambda _: [listing_section(shipped)])
         return
-    choices.update(overrides=overrides, executor=workers)
-    if workload is not None and run is not None:
-        with unwind_on_signals(), count_progress("generating", "ranks") as progress:
-            checked = dxt_replay.check_workload(
-                workload, run, ranks=ranks, output=output, on_progress=progress, **choices
-            )
-        answer(checked, check_sections)
-        raise SystemExit(0 if checked.check.equal else 1)
     if workload is None or ranks is None or output is None:
         missing = "WORKLOAD" if workload is None else "--ranks" if ranks is None else "-o OUT.capture"
         raise click.UsageError(f"{missing} is missing; dxt-replay generate --list prints the shipped workloads")
     with unwind_on_signals(), count_progress("generating", "ranks") as progress:
-        result = dxt_replay.generate(workload, ranks, output, on_progress=progress, **choices)
+        result = dxt_replay.generate(
+            workload, ranks, output, overrides=overrides, executor=workers, on_progress=progress, **choices
+        )
     answer(result, generate_sections, "stage", output, "--target", "twin")

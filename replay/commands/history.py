@@ -10,15 +10,13 @@ import click
 from dxt_replay.replay.commands.family_options import family_options
 from dxt_replay.replay.commands.shared_options import PATH, json_option
 from dxt_replay.replay.options.choices import HistoryChoices
-from dxt_replay.traces.errors import UsageError
 
 
 @click.command()
 @click.argument("records", nargs=-1, required=True, type=PATH)
 @family_options(HistoryChoices)
-@click.option("--metric", metavar="NAME", help="Print the table of this metric.  [default: the one that decides]")
 @json_option
-def command(records: tuple[Path, ...], metric: str | None, **choices: Any) -> None:
+def command(records: tuple[Path, ...], **choices: Any) -> None:
     """Show how the results of an experiment changed from record to record.
 
     RECORDS are files that `regress --record` wrote, or folders with such .json files. Records of the same work,
@@ -28,9 +26,5 @@ def command(records: tuple[Path, ...], metric: str | None, **choices: Any) -> No
     import dxt_replay
     from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.history.history_sections import history_sections
-    from dxt_replay.replay.regression.run_metrics import METRICS
 
-    if metric is not None and metric not in METRICS:
-        raise UsageError(f"--metric {metric!r}: choose {', '.join(METRICS)}")
-    found = dxt_replay.history(*records, **choices)
-    answer(found, lambda history: history_sections(history, metric))
+    answer(dxt_replay.history(*records, **choices), history_sections)

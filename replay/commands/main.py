@@ -34,7 +34,6 @@ COMMAND_GROUPS = {
     "Look": {
         "summary": "Print operations, bytes, times and patterns of a capture.",
         "report": "Write a page with timelines and charts of a capture.",
-        "glossary": "Explain the words of the tables and options.",
     },
     "Replay": {
         "demo": "Replay the bundled captures, from the logs to the comparison.",

@@ -16,10 +16,7 @@ from dxt_replay.traces.errors import UsageError
 if TYPE_CHECKING:
     from dxt_replay.traces.workers.workers import Workers
 
-_OPTIONS = (
-    "align", "exclude", "include", "skip_damaged", "reconstruct", "reconstruct_limit", "inspect", "maps",
-    "keep_profiler_files", "extend",
-)  # fmt: skip
+_OPTIONS = ("align", "exclude", "reconstruct", "inspect", "maps")
 """Keywords of the options in the order of --help, below --each."""
 
 
@@ -27,9 +24,7 @@ _OPTIONS = (
 @click.argument("logs", nargs=-1, required=True, type=PATH, metavar="LOG...")
 @family_options(MergeChoices, "profiles")
 @output_option("OUT.capture", "The capture to write, such as run.capture; with --each the folder for all of them.")
-@click.option(
-    "--each", is_flag=True, help="Merge every job of an archive of Darshan logs into a capture of its own, in OUT."
-)
+@click.option("--each", is_flag=True, help="Merge every job among the Darshan logs into a capture of its own, in OUT.")
 @family_options(MergeChoices, *_OPTIONS)
 @worker_options
 @force_option
@@ -58,7 +53,7 @@ def command(
             result = dxt_replay.merge(logs, output, executor=workers, **choices)
         answer(result, merge_sections, "summary", output)
         return 0
-    from dxt_replay.replay.show.archive_sections import merged_archive_sections
+    from dxt_replay.replay.show.job_sections import merged_job_sections
 
     of_many = options_of(MergeEachChoices)
     of_one = {stated.parameter for name, stated in options_of(MergeChoices).items() if name not in of_many}
@@ -67,5 +62,5 @@ def command(
     options = {name: value for name, value in choices.items() if name in of_many or name == "force"}
     with unwind_on_signals(), count_progress("merged", "jobs") as on_job:
         made = dxt_replay.merge_each(logs, output, executor=workers, on_job=on_job, **options)
-    answer(made, merged_archive_sections, "summary", output)
-    return 1 if made.failed else 0
+    answer(made, merged_job_sections, "summary", output)
+    return 1 if made.counts["failed"] else 0

@@ -71,11 +71,26 @@ def _hint_when_interrupted() -> Iterator[None]:
         raise
 
 
+def _first_lines(capture: Path) -> list[str]:
+    """The first lines of `summary`; what is wrong where there are none."""
+    import dxt_replay
+    from dxt_replay.replay.interface.analyses import limit_of
+    from dxt_replay.replay.show.summary_sections import headline
+    from dxt_replay.traces.errors import DxtReplayError
+
+    try:
+        opened = dxt_replay.open_capture(capture)
+        return headline(dxt_replay.summary(opened), limit_of(opened, curve=False))
+    except DxtReplayError as error:
+        return [str(error)]
+
+
 def _report(recorded: Recorded) -> None:
     """Print the result and the next command on stderr: standard output is the job's."""
     from dxt_replay.replay.commands.answer import print_next
     from dxt_replay.replay.commands.session import current, warn
     from dxt_replay.replay.show.record_sections import record_sections
+    from dxt_replay.replay.show.section import prose
     from dxt_replay.replay.show.terminal import print_sections
 
     if signal.SIGINT in recorded.job.ended.signals and recorded.capture is not None:
@@ -89,4 +104,6 @@ def _report(recorded: Recorded) -> None:
     if not current().quiet:
         with contextlib.redirect_stdout(sys.stderr):
             print_sections(record_sections(recorded))
+            if recorded.capture is not None:
+                print_sections([prose("What storage costs", _first_lines(recorded.capture))])
             print_next(*recorded.next_words)

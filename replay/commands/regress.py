@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.paces import PACE_CHOICES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from dxt_replay.replay.interface.captures import NamedPart
     from dxt_replay.replay.regression.interval_verdict import Rule
@@ -34,25 +33,20 @@ _PACE = Option(f"{PACE_HELP}  [default: steps if the capture has training steps,
     metavar="DIR",
     help="The target to judge; the same target twice, or TARGET alone, measures the noise.",
 )
-@family_options(RegressChoices, "against", "record", "repeats", "warmup", "threshold_pct", "alpha", "seed", "metric")
+@family_options(RegressChoices, "against", "record", "repeats", "threshold_pct")
 @click.option("--fail-inconclusive", is_flag=True, help="Exit 1 also when the verdict is inconclusive.")
-@family_options(RegressChoices, "stage")
 @family_options(RunChoices, pace=_PACE)
 @family_options(RegressChoices, "cold", "baseline_maps", "candidate_maps")
 @part_options
 @family_options(RegressChoices, "output")
-@click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write JUnit XML.")
 @click.option(
-    "--markdown",
-    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
-    metavar="FILE",
-    help="Write the verdict and the figures as Markdown, such as for a pull request; - prints them.",
-)
-@click.option(
-    "--html",
+    "--report",
+    "reports",
     type=click.Path(path_type=Path, dir_okay=False),
+    multiple=True,
     metavar="FILE",
-    help="Write the verdict, the figures and all runs as an HTML page that needs no network.",
+    help="Write verdict and figures to FILE: JUnit XML (.xml), Markdown (.md), such as for a pull request, or an HTML "
+    "page with all runs (.html); repeatable.",
 )
 @force_option
 @json_option
@@ -63,10 +57,7 @@ def command(
     candidate: str | None,
     against: Path | None,
     repeats: int,
-    warmup: int,
-    junit: Path | None,
-    markdown: Path | None,
-    html: Path | None,
+    reports: tuple[Path, ...],
     fail_inconclusive: bool,
     force: bool,
     **choices: Any,
@@ -74,8 +65,8 @@ def command(
     """Replay a capture (or a .darshan log) on two file systems or object stores in turn, and judge
     whether one is slower.
 
-    The two sides run in pairs, in random order within each pair. The ratio of their times and its exact interval
-    decide:
+    Twins that are absent are staged. The two sides run in pairs, in random order within each pair, after a run of each
+    that does not count. The ratio of their times and its exact interval decide:
 
     regression: the whole interval is above 1, and the ratio reaches --threshold;
 
@@ -92,34 +83,34 @@ def command(
     from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.commands.processes import ending_together
     from dxt_replay.replay.commands.progress import byte_progress, experiment_progress
-    from dxt_replay.replay.commands.session import current
     from dxt_replay.replay.ranks.comm import first_does
     from dxt_replay.replay.ranks.mpi_world import connect
-    from dxt_replay.replay.regression.experiment_page import experiment_page
+    from dxt_replay.replay.regression.experiment import WARM_UPS
     from dxt_replay.replay.regression.interval_verdict import Rule
-    from dxt_replay.replay.regression.junit import junit_document
-    from dxt_replay.replay.regression.regression_sections import regression_markdown, regression_sections
+    from dxt_replay.replay.regression.regression_sections import regression_sections
+    from dxt_replay.replay.regression.reports import report
+    from dxt_replay.traces.output import new_file
 
     sides = _sides(target, baseline, candidate, against)
-    if current().as_json and str(markdown) == "-":
-        raise UsageError("--json and --markdown - both print to standard output: give --markdown a file")
     comm = connect()
     with (
         ending_together(comm),
         comm.watched(),
         byte_progress("staging") as staging,
-        experiment_progress(comm.rank == 0, (1 if against else 2) * (repeats + warmup)) as running,
+        experiment_progress(comm.rank == 0, (1 if against else 2) * (repeats + WARM_UPS)) as running,
     ):
-        rule = partial(Rule, threshold_pct=choices["threshold_pct"], alpha=choices["alpha"])
         kept = fail_inconclusive or choices["record"] is not None or choices["output"] is not None
-        outputs = [junit, markdown, html]
-        first_does(comm, lambda: _check(outputs, repeats, rule(), against, kept=kept, force=force))
+
+        def checked() -> None:
+            rule = Rule(threshold_pct=choices["threshold_pct"])
+            _check(reports, repeats, rule, against, kept=kept, force=force)
+
+        first_does(comm, checked)
         result = dxt_replay.regress(
             capture,
             *sides,
             against=against,
             repeats=repeats,
-            warmup=warmup,
             force=force,
             on_staging=staging,
             on_progress=running,
@@ -128,14 +119,10 @@ def command(
         )
     if comm.rank:
         return
-    _write(junit, lambda: junit_document(result, inconclusive_fails=fail_inconclusive), force=force)
-    _write(html, lambda: experiment_page(result).encode("utf-8", "replace"), force=force)
-    text = regression_markdown(result).encode("utf-8", "replace")
-    if str(markdown) == "-":
-        click.echo(text, nl=False)
-    else:
-        _write(markdown, lambda: text, force=force)
-        answer(result, regression_sections)
+    for path in dict.fromkeys(reports):
+        with new_file(path, force=force) as stream:
+            stream.write(report(path.suffix, result, inconclusive_fails=fail_inconclusive))
+    answer(result, regression_sections)
     if result.fails(inconclusive_fails=fail_inconclusive):
         raise SystemExit(1)
 
@@ -160,23 +147,24 @@ def _sides(
     return baseline, candidate
 
 
-def _check(
-    outputs: Sequence[Path | None], repeats: int, rule: Rule, against: Path | None, *, kept: bool, force: bool
-) -> None:
+def _check(reports: Sequence[Path], repeats: int, rule: Rule, against: Path | None, *, kept: bool, force: bool) -> None:
     """Refuse or doubt the experiment before its first run.
 
     `kept`: the runs themselves are kept, so they are of use without a verdict.
-    Raises: TargetError; UsageError for a record that cannot be read, and for runs that could neither fail nor be kept.
+    Raises: TargetError; UsageError for a report of another kind, for a record that cannot be read, and for runs that
+    could neither fail nor be kept.
     """
     from dxt_replay.replay.commands.session import warn
     from dxt_replay.replay.regression.experiment_record import read_record
     from dxt_replay.replay.regression.rank_sum import MOST_RUNS, least_runs
+    from dxt_replay.replay.regression.reports import SUFFIXES
     from dxt_replay.replay.regression.signed_rank import least_pairs
     from dxt_replay.traces.output import check_output
 
-    for output in outputs:
-        if output is not None and str(output) != "-":
-            check_output(output, force=force)
+    for path in reports:
+        if path.suffix not in SUFFIXES:
+            raise UsageError(f"--report {path}: give a name that ends in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+        check_output(path, force=force)
     least: int | None
     if against is None:
         least, counted = least_pairs(rule.alpha), "pairs"
@@ -188,12 +176,3 @@ def _check(
     if not kept:
         raise UsageError(f"--repeats {repeats} can never find a regression: {few}; give more --repeats")
     warn(f"{few}, so the verdict will be inconclusive: give --repeats {least or MOST_RUNS} or more")
-
-
-def _write(output: Path | None, content: Callable[[], bytes], *, force: bool) -> None:
-    """Write one output file. Raises: TargetError."""
-    from dxt_replay.traces.output import new_file
-
-    if output is not None:
-        with new_file(output, force=force) as stream:
-            stream.write(content())

@@ -15,25 +15,23 @@ from dxt_replay.replay.commands.shared_options import (
     json_option,
     part_options,
 )
-from dxt_replay.replay.options.choices import ExplainChoices, ReplayChoices
-from dxt_replay.traces.errors import UsageError
+from dxt_replay.replay.options.choices import ReplayChoices
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from dxt_replay import Repeats, RunResult
     from dxt_replay.replay.interface.captures import NamedPart
 
 
 @click.command()
 @capture_argument("capture")
-@click.option("--target", metavar="DIR", help="Directory, or s3:// URL, that holds the staged twin.")
+@click.option("--target", required=True, metavar="DIR", help="Directory, or s3:// URL, that holds the staged twin.")
 @click.option(
     "-o",
     "--output",
     type=PATH,
     metavar="OUT.capture",
-    help="Write the replay to this capture, such as replay.capture; needed unless --explain.",
+    required=True,
+    help="Write the replay to this capture, such as replay.capture.",
 )
 @family_options(ReplayChoices)
 @part_options
@@ -44,15 +42,13 @@ if TYPE_CHECKING:
     metavar="N",
     help="Run N times, into OUT.1.capture, OUT.2.capture ...; print each time and the median.",
 )
-@click.option("--explain", is_flag=True, help="Print the causal model behind --pace steps, and replay nothing.")
 @force_option
 @json_option
 def command(
     capture: NamedPart,
-    target: str | None,
-    output: Path | None,
+    target: str,
+    output: Path,
     repeat: int,
-    explain: bool,
     **choices: Any,
 ) -> None:
     """Replay a capture (or a .darshan log), and write the replay as a capture too.
@@ -65,11 +61,6 @@ def command(
     from dxt_replay.replay.commands.progress import run_progress
     from dxt_replay.replay.ranks.mpi_world import connect
 
-    if explain:
-        _explain(capture, choices)
-        return
-    if target is None or output is None:
-        raise UsageError(f"a replay needs {'--target DIR' if target is None else '-o OUT.capture'}")
     comm = connect()
     result: RunResult | Repeats
     with ending_together(comm), comm.watched(), run_progress(comm.rank == 0) as progress:
@@ -96,13 +87,3 @@ def _print(result: RunResult | Repeats, source: Path) -> None:
         answer(result, repeat_sections, *following)
     else:
         answer(result, run_sections, *following)
-
-
-def _explain(capture: NamedPart, choices: Mapping[str, Any]) -> None:
-    """Print the causal model that a run with the same options follows, for all ranks of the part."""
-    import dxt_replay
-    from dxt_replay.replay.causal.explain import model_sections
-    from dxt_replay.replay.commands.answer import answer
-
-    same = {name: choices[name] for name in ExplainChoices.__annotations__}
-    answer(dxt_replay.explain(capture, **same), model_sections)

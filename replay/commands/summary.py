@@ -18,7 +18,7 @@ from dxt_replay.replay.commands.shared_options import (
     worker_options,
 )
 from dxt_replay.replay.options.looking import TableChoices
-from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.errors import DxtReplayError, UsageError
 
 if TYPE_CHECKING:
     from dxt_replay.profiler_merge.analysis.named_tables import Views
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from dxt_replay.traces.workers.workers import Workers
 
 TERMINAL_BINS = 40
+_OF_ONE_JOB = (
+    "by", "show", "findings", "maps", "bin_width", "ranks", "begin", "until", "steps", "path", "exclude", "op", "api",
+    "parquet_file",
+)  # fmt: skip
 
 
 class _Command(click.Command):
@@ -75,14 +79,12 @@ def command(
     """Summarise a capture (or a .darshan log): operations, bytes, times, patterns.
 
     The first lines say what ran and how much time storage can have cost it. Totals count traced operations, and count
-    a file once if several layers recorded it. `dxt-replay glossary` explains the words, and the
-    columns of --csv and --json.
+    a file once if several layers recorded it.
 
     For several captures or logs, or a folder of many, it prints a table with a line for each job.
     """
     import dxt_replay
     from dxt_replay.profiler_merge.analysis.named_tables import summary_table
-    from dxt_replay.replay.commands.archive_table import is_archive, print_catalogue, refuse_options_of_one_job
     from dxt_replay.replay.commands.json_output import print_json
     from dxt_replay.replay.commands.progress import status
     from dxt_replay.replay.commands.table_output import TableOutput
@@ -96,10 +98,8 @@ def command(
     output = TableOutput.of(csv_file, parquet_file, force=force)
     check_tables(names)
     _check_tables(names, by, output)
-    if is_archive(capture):
-        refuse_options_of_one_job()
-        paths = (capture.path, *capture.others)
-        return print_catalogue(paths, workers, sort=sort or "name", output=output)
+    if _are_many(capture):
+        return _print_jobs([capture.path, *capture.others], workers, sort=sort or "name", output=output)
     if sort is not None:
         raise UsageError(f"--sort orders several jobs, and {capture.path} is one: leave it out")
     with opened(capture) as source:
@@ -114,6 +114,41 @@ def command(
         elif output is not None:
             output.write(found.tables[names[0]] if names else summary_table(found.summary))
     return 0
+
+
+def _are_many(named: NamedPart) -> bool:
+    """Whether the user named several jobs, or a folder that does not hold exactly one."""
+    path = named.path
+    if named.others:
+        return True
+    if not path.is_dir() or (path / "capture.json").exists() or (path / "ops").exists():
+        return False
+    from dxt_replay.replay.jobs import find_jobs  # a capture needs no readers of logs
+
+    try:
+        found = find_jobs([path], captures=True).jobs
+    except DxtReplayError:
+        return False  # opening it as one job says what is wrong
+    return len(found) > 1 or not found[0].logs
+
+
+def _print_jobs(paths: list[Path], workers: Workers, *, sort: str, output: TableOutput | None) -> int:
+    """Print or write a line for each job. Returns the exit status: 1 if a job could not be read."""
+    import dxt_replay
+    from dxt_replay.replay.commands.answer import answer, given_options
+    from dxt_replay.replay.commands.progress import count_progress
+    from dxt_replay.replay.ranks.stopping import unwind_on_signals
+    from dxt_replay.replay.show.job_sections import job_sections
+
+    if given := given_options(_OF_ONE_JOB):
+        raise UsageError(f"{given[0]} is for one job: leave it out, or name one capture")
+    with unwind_on_signals(), count_progress("summarised", "jobs") as on_job:
+        made = dxt_replay.summarise_each(paths, sort=sort, executor=workers, on_job=on_job)
+    if output is None:
+        answer(made, job_sections)
+    else:
+        output.write(made.table())
+    return 1 if made.failed else 0
 
 
 def _check_tables(names: tuple[str, ...], by: str | None, output: TableOutput | None) -> None:

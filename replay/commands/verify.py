@@ -14,16 +14,8 @@ from dxt_replay.replay.options.looking import VerifyChoices
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="CAPTURE|TARGET...")
 @family_options(VerifyChoices)
-@click.option(
-    "--most",
-    type=click.IntRange(1, 1000),
-    default=20,
-    metavar="N",
-    show_default=True,
-    help="List at most this many differences of each capture or target.",
-)
 @json_option
-def command(paths: tuple[str, ...], most: int, **choices: Any) -> int:
+def command(paths: tuple[str, ...], **choices: Any) -> int:
     """Check captures against their own digests, counts and sources, and staged twins against their manifests.
 
     In a capture, every file must have its digest, every row must follow the format, and the counts must agree. In a
@@ -38,5 +30,5 @@ def command(paths: tuple[str, ...], most: int, **choices: Any) -> int:
 
     with status("verifying"):
         result = dxt_replay.verify(*paths, **choices)
-    answer(result, lambda verified: verified_sections(verified, most))
+    answer(result, verified_sections)
     return 0 if result.passed else 1

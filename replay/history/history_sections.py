@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from dxt_replay.replay.history.history import History, headline, rule_text
 from dxt_replay.replay.history.series import Series
+from dxt_replay.replay.regression.interval_verdict import change_text, interval_text
 from dxt_replay.replay.regression.regression_sections import metric_text
-from dxt_replay.replay.regression.result_sentence import change_text, interval_text
 from dxt_replay.replay.regression.run_metrics import METRICS
 from dxt_replay.replay.show.cells import or_dash
-from dxt_replay.replay.show.section import MAX_GROUPS, Column, Kind, Section, facts, prose
+from dxt_replay.replay.show.section import MAX_GROUPS, Column, Kind, Section, prose
 from dxt_replay.traces.text import listed
 from dxt_replay.traces.units import format_counted
 
@@ -23,36 +21,19 @@ _OF_THE_MACHINE = (
 )
 
 
-def history_sections(history: History, metric: str | None = None) -> list[Section]:
-    """The sentence, change points and table of each series. `metric`: what the tables show, the deciding one if None.
+def history_sections(history: History) -> list[Section]:
+    """The sentence, change points and table of each series, the table by the metric that decides.
 
-    At most MAX_GROUPS records, the latest; --json has all of them.
+    At most MAX_GROUPS records, the latest; --json has all of them, and all metrics.
     """
     sections = []
     for series in history.series:
-        sections += [prose("", [headline(series)]), *_of_series(series, metric or series.primary)]
+        sections += [prose("", [headline(series)]), _change_section(series), _level_section(series)]
+        sections.append(prose("Warnings", series.warnings))
     if history.skipped:
         left_out = format_counted(len(history.skipped), "file")
         sections.append(prose("", [f"{left_out} left out, not a record: {listed(history.skipped)}"]))
     return [section for section in [*sections, prose("Rule", [rule_text(history.rule)])] if section.rows]
-
-
-def _of_series(series: Series, metric: str) -> Iterator[Section]:
-    last = series.records[-1]
-    cache = "cold" if last.options.cache == "cold" else "page cache as found"
-    yield facts(
-        "",
-        [
-            ("capture", last.capture.name),
-            ("target", last.targets["candidate"].target),
-            ("runs", f"pace {last.options.pace}, {cache}"),
-        ],
-    )
-    yield _change_section(series)
-    if metric in series.metrics:
-        yield _level_section(series, metric)
-    if series.warnings:
-        yield prose("Warnings", series.warnings)
 
 
 def _change_section(series: Series) -> Section:
@@ -87,9 +68,10 @@ def _change_section(series: Series) -> Section:
     )
 
 
-def _level_section(series: Series, name: str) -> Section:
-    """The latest records with the level of one metric, the last one last."""
-    metric, text = series.metrics[name], metric_text(name)
+def _level_section(series: Series) -> Section:
+    """The latest records with the level of the metric that decides, the last one last."""
+    metric, text, last = series.metrics[series.primary], metric_text(series.primary), series.records[-1]
+    cache = "cold" if last.options.cache == "cold" else "page cache as found"
     marks = {change.at: MACHINE_CHANGED if series.other_machine[change.at] else "changed" for change in metric.changes}
     rows = [
         (
@@ -109,7 +91,8 @@ def _level_section(series: Series, name: str) -> Section:
     ]
     left = len(rows) - MAX_GROUPS
     return Section(
-        title=f"{METRICS[name].meaning} by record",
+        title=f"{METRICS[series.primary].meaning} by record: {last.targets['candidate'].target}, "
+        f"pace {last.options.pace}, {cache}",
         columns=(
             Column(head="date (UTC)", kind=Kind.TEXT),
             Column(head="record", kind=Kind.PATH),

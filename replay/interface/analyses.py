@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dxt_replay.profiler_merge.analysis.tables import GROUPINGS
 from dxt_replay.profiler_merge.analysis.tables import TABLES as ANALYSES
@@ -142,6 +142,7 @@ def tables(
         locate=located,
         limit=limit,
         dependencies=lambda: _dependency_table(source),
+        model=lambda: _model(source),
         workers=workers_of(executor),
     )
 
@@ -174,6 +175,12 @@ def _dependency_table(capture: Capture) -> pa.Table:
     from dxt_replay.replay.causal.dependency_table import dependency_rows
 
     return table_of(dependency_rows(capture), ANALYSES[DEPENDENCIES].schema)
+
+
+def _model(capture: Capture) -> dict[str, Any] | None:
+    from dxt_replay.replay.causal.explain import explanation
+
+    return explanation(capture)
 
 
 def _stored_table(capture: Capture, name: str) -> pa.Table:

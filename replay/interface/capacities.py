@@ -14,12 +14,12 @@ from dxt_replay.replay.interface.simulations import simulate
 from dxt_replay.replay.interface.transforming import transform
 from dxt_replay.replay.options.choices import CapacityChoices, PathLike
 from dxt_replay.replay.options.option import filled, takes
-from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.errors import TargetError, UsageError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from dxt_replay.replay.capacity.loads import Loads
+    from dxt_replay.replay.capacity.measuring import Loads
     from dxt_replay.replay.capacity.result import Capacity, LoadRun
     from dxt_replay.replay.ranks.comm import Communicator
     from dxt_replay.replay.run.process import Progress
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @takes(CapacityChoices)
 def capacity(
     capture: CaptureOrPath | str,
-    target: PathLike | None,
+    target: PathLike,
     *,
     on_progress: Callable[[str, Progress], None] | None = None,
     comm: Communicator | None = None,
@@ -36,10 +36,9 @@ def capacity(
 ) -> Capacity:
     """The largest number of ranks, up to `most`, whose accelerators are used `utilisation_pct` or more on `target`.
 
-    `capture`: of a training with steps, or the name or file of a workload, with `overrides` of its keys. Each rank is
-    a copy of a recorded one with files of its own; with `strong`, the recorded work is shared among the ranks instead.
-    The twins are staged in `target` and stay there. Each run begins with a cold page cache. `output` is empty or not
-    there yet; processes of several nodes need one.
+    `capture`: of a training with steps, or the name or file of a workload, with `overrides` of its keys. Each rank is a
+    copy of a recorded one with files of its own. The twins are staged in `target` and stay there. Each run begins with
+    a cold page cache. `output` is empty or not there yet; processes of several nodes need one.
 
         dxt_replay.capacity("run.capture", "/lustre/me/twin").ranks
 
@@ -47,7 +46,6 @@ def capacity(
     TargetError if a twin does not fit or `output` is not empty; ReplayError if operations of a run fail, or it
     is stopped.
     """
-    from dxt_replay.replay.capacity.loads import check_empty
     from dxt_replay.replay.capacity.measuring import Actions, Measuring, searched
     from dxt_replay.replay.capacity.result import Capacity, SimulatedRun
     from dxt_replay.replay.capacity.search import Search, largest_that_passes
@@ -57,16 +55,13 @@ def capacity(
     from dxt_replay.replay.target.targets import place_below, target_named
 
     chosen = filled(CapacityChoices, choices)
-    limit_pct, most, strong = (chosen[name] for name in ("utilisation_pct", "most", "strong"))
-    storage, dry_run, output = (chosen[name] for name in ("storage", "dry_run", "output"))
-    if (dry_run and storage is None) or (not dry_run and target is None):
-        raise UsageError("give --target DIR to measure, or --storage MODEL with --dry-run to simulate alone")
-    place = None if target is None else target_named(target)
+    limit_pct, most, storage, output = (chosen[name] for name in ("utilisation_pct", "most", "storage", "output"))
+    place = target_named(target)
     comm = comm or connect()
     keep, name = None if output is None else Path(output), named(capture)
-    first_does(comm, lambda: check_empty(keep))
+    first_does(comm, lambda: _check_empty(keep))
     with output_folder(keep, comm, "capacity") as folder:
-        first, loads = first_does(comm, lambda: _loads(capture, tuple(chosen["overrides"]), folder, strong=strong))
+        first, loads = first_does(comm, lambda: _loads(capture, tuple(chosen["overrides"]), folder))
         free_pct = first_does(comm, lambda: _free_pct(first, name, limit_pct))
         simulated: list[SimulatedRun] = []
         guess = None
@@ -81,27 +76,23 @@ def capacity(
         search = Search(limit_pct=limit_pct, most=most, guess=loads.ranks if guess is None else guess)
         runs: list[LoadRun] = []
         warnings: list[str] = []
-        limited_by = None
-        if not dry_run:
-            assert place is not None
-            measure = Measuring(
-                loads=loads,
-                target=place,
-                actions=Actions(stage=stage, unstage=unstage, run=run, below=place_below),
-                comm=comm,
-                free_pct=free_pct,
-                on_progress=on_progress,
-                warnings=warnings,
-            )
-            limited_by = searched(search, measure, runs)
+        measure = Measuring(
+            loads=loads,
+            target=place,
+            actions=Actions(stage=stage, unstage=unstage, run=run, below=place_below),
+            comm=comm,
+            free_pct=free_pct,
+            on_progress=on_progress,
+            warnings=warnings,
+        )
+        limited_by = searched(search, measure, runs)
     return Capacity(
         capture=name,
         target=place,
         limit_pct=limit_pct,
         most=most,
-        scaling="strong" if strong else "weak",
-        ranks=None if dry_run else search.sustained,
-        interval=None if dry_run else search.interval,
+        ranks=search.sustained,
+        interval=search.interval,
         limited_by=limited_by,
         free_utilisation_pct=free_pct,
         simulated_ranks=guess,
@@ -111,42 +102,49 @@ def capacity(
     )
 
 
-def _loads(
-    source: CaptureOrPath | str, overrides: tuple[str, ...], folder: Path, *, strong: bool
-) -> tuple[CaptureOrPath, Loads]:
+def _loads(source: CaptureOrPath | str, overrides: tuple[str, ...], folder: Path) -> tuple[CaptureOrPath, Loads]:
     """The smallest load (the recorded ranks, or one rank of a workload), and those of other numbers of ranks."""
-    from dxt_replay.replay.capacity.loads import Loads, load_path
+    from dxt_replay.replay.capacity.measuring import Loads
     from dxt_replay.traces.measures.span_times import computed_in_loops
 
     workload = isinstance(source, (str, Path)) and not Path(source).is_dir() and _is_workload(str(source))
-    make, first = partial(_copied, source, strong), source
+    make, first = partial(_copied, source), source
     if workload:
-        make, first = partial(_generated, str(source), overrides, strong), load_path(folder, 1)
+        make, first = partial(_generated, str(source), overrides), Loads.path(folder, 1)
         make(1, first)
     elif overrides:
         raise UsageError(f"{named(source)} is a capture: KEY=VALUE is for workloads")
     check_profiled(first)
     with opened(first) as capture:
         ranks, compute_ns = len(capture.ranks), computed_in_loops(capture.spans)[0]
-    return first, Loads(folder=folder, make=make, ranks=ranks, compute_ns=compute_ns, strong=strong, own_names=workload)
+    return first, Loads(folder=folder, make=make, ranks=ranks, compute_ns=compute_ns, own_names=workload)
+
+
+def _check_empty(folder: Path | None) -> None:
+    """Raises: TargetError where `folder` holds anything, such as the captures of another search."""
+    try:
+        if folder is not None and any(folder.iterdir()):
+            raise TargetError(f"{folder} is not empty: give a directory that is empty or does not exist")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise TargetError(f"cannot keep captures in {folder}: {error.strerror}") from error
 
 
 def _is_workload(name: str) -> bool:
     return name.endswith((".yaml", ".yml")) or any(each.name == name for each in workloads())
 
 
-def _copied(source: CaptureOrPath, strong: bool, ranks: int, path: Path) -> None:
-    transform(source, path, ranks=ranks, weak=not strong)
+def _copied(source: CaptureOrPath, ranks: int, path: Path) -> None:
+    transform(source, path, ranks=ranks, weak=True)
 
 
-def _generated(workload: str, overrides: tuple[str, ...], strong: bool, ranks: int, path: Path) -> None:
-    """Generate the load; unless `strong`, with so many times the files, so that each rank has as much work as one."""
+def _generated(workload: str, overrides: tuple[str, ...], ranks: int, path: Path) -> None:
+    """Generate the load with so many times the files, so that each rank has as much work as one."""
     from dxt_replay.workloads.workload_source import read_workload
 
-    if not strong:
-        files = read_workload(Path(workload), overrides, None).workload.dataset.num_files_train
-        overrides = (*overrides, f"dataset.num_files_train={files * ranks}")
-    generate(workload, ranks, path, overrides=overrides)
+    files = read_workload(Path(workload), overrides, None).workload.dataset.num_files_train
+    generate(workload, ranks, path, overrides=(*overrides, f"dataset.num_files_train={files * ranks}"))
 
 
 def _free_pct(first: CaptureOrPath, name: Path, limit_pct: float) -> float:
@@ -168,5 +166,5 @@ def _simulated_pct(loads: Loads, first: CaptureOrPath, storage: str | Path, rank
     """Utilisation of a number of ranks on a storage model, per cent."""
     if loads.own_names:
         return simulate(loads.of(ranks), storage, runs=1).prediction.utilisation_pct or 0.0
-    found = simulate(first, storage, ranks=[ranks], strong=loads.strong, runs=1).scaling[0]
+    found = simulate(first, storage, ranks=[ranks], runs=1).scaling[0]
     return found.utilisation_pct or 0.0

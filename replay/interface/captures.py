@@ -99,13 +99,9 @@ def held(capture: CaptureOrPath) -> Capture:
 
 
 def is_log(path: Path) -> bool:
-    """Whether `path` has the suffix of a Darshan log or an archive, or is a folder of logs that is not a capture."""
+    """Whether `path` has the suffix of a Darshan log, or is a folder of logs that is not a capture."""
     if path.suffix == LOG_SUFFIX:
         return True
-    if path.is_file():
-        from dxt_replay.profiler_merge.packed_logs import is_packed
-
-        return is_packed(path)
     if not path.is_dir() or (path / "capture.json").exists() or (path / "ops").exists():
         return False
     return any(name.endswith(LOG_SUFFIX) for _, _, names in os.walk(path) for name in names)
@@ -204,15 +200,14 @@ def _merge(log: Path, capture: Path, announce: Announce) -> None:
     """Merge into a new directory. Raises: LogError, TargetError."""
     from dxt_replay.profiler_merge.darshan.job_logs import find_logs
     from dxt_replay.profiler_merge.merge import merge
-    from dxt_replay.profiler_merge.packed_logs import unpacked
 
     try:
         capture.parent.mkdir(mode=0o700)
     except OSError as error:
         place = capture.parent.parent
         raise TargetError(f"cannot make a directory in {place} to merge the log into: {error.strerror}") from error
-    with announce(f"merging {log.name}"), unpacked([log]) as found:
-        merge(find_logs(found.paths[0]), [], capture)
+    with announce(f"merging {log.name}"):
+        merge(find_logs(log), [], capture)
 
 
 def _take_away(folder: Path) -> None:

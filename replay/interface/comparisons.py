@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -107,8 +106,9 @@ def regress(
 ) -> Regression:
     """Replay a capture on two targets in turn, and judge whether the application is slower on `candidate`.
 
-    `against`: a record, whose runs replace those on `baseline`, which is then None. `force` replaces earlier replays
-    in `output`, and an earlier `record`. The default of `pace` is steps if the capture has training steps, else think.
+    Stages twins that are absent. `against`: a record, whose runs replace those on `baseline`, which is then None.
+    `force` replaces earlier replays in `output`, and an earlier `record`. The default of `pace` is steps if the capture
+    has training steps, else think.
 
         dxt_replay.regress("run.capture", "/lustre/old/twin", "/lustre/new/twin").verdict
 
@@ -139,15 +139,11 @@ def regress(
             against=earlier,
             candidate=options(candidate, chosen["candidate_maps"]),
             repeats=chosen["repeats"],
-            warmup=chosen["warmup"],
-            seed=secrets.randbits(32) if chosen["seed"] is None else chosen["seed"],
-            rule=Rule(threshold_pct=chosen["threshold_pct"], alpha=chosen["alpha"]),
-            metric=chosen["metric"],
+            rule=Rule(threshold_pct=chosen["threshold_pct"]),
             keep=keep,
         )
         module.check_outputs(experiment)
-        if chosen["stage"]:
-            module.stage_all(module.plan_staging(source, experiment), on_staging)
+        module.stage_all(module.plan_staging(source, experiment), on_staging)
         return experiment
 
     def checked() -> ExperimentRecord | None:
@@ -169,7 +165,7 @@ def regress(
 
 def _write_record(result: Regression | None, path: Path, *, force: bool) -> None:
     """Raises: TargetError."""
-    from dxt_replay.replay.regression.recorded_result import record_of
+    from dxt_replay.replay.regression.comparison import record_of
 
     assert result is not None
     with new_file(path, force=force) as stream:

@@ -1,9 +1,9 @@
-"""A capture as a workload description, and how near that is to the capture."""
+"""A capture as a workload description, and how near what that generates is to the capture."""
 
 from __future__ import annotations
 
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,43 +18,40 @@ if TYPE_CHECKING:
 
     from dxt_replay.traces.store.reader import Capture
     from dxt_replay.workloads.description import Workload
-    from dxt_replay.workloads.fit.closeness import Closeness
-    from dxt_replay.workloads.fit.fitted import Fit
-    from dxt_replay.workloads.fit.observation import Observation
+    from dxt_replay.workloads.fit.workload_text import Estimates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedWorkload:
     """Result of `fit`.
 
-    output: the YAML file. found: the estimate of each key with its evidence, and what no key expresses.
+    output: the YAML file. ranks: of the capture. keys: key of the description -> its value, and how that was found.
     workload: the description, checked as one that is read from a file.
-    closeness: how near the capture is that the description generates; None where none was generated.
+    similarity: of the capture and what the description generates, as in `compare`, without the factors that storage
+    decides; None where neither has I/O. notes: what is not known of the training loop.
     """
 
     output: Path
-    found: Fit
+    ranks: int
+    keys: Estimates
     workload: Workload
-    closeness: Closeness | None
+    similarity: float | None
+    notes: tuple[str, ...]
+
+    @property
+    def closeness(self) -> str:
+        """The similarity in one sentence."""
+        known = "not known" if self.similarity is None else f"{self.similarity:.4f}"
+        return f"similarity of what it generates on {self.ranks} ranks: {known}, without the factors of storage"
 
     def as_json(self) -> dict[str, Any]:
         """The object that `dxt-replay fit --json` prints."""
         return {
             "output": str(self.output),
-            "keys": {
-                each.key: {"value": each.value, "found": each.found, "error": each.error}
-                for each in self.found.estimates
-            },
-            "not_expressed": [
-                {"operations": each.operations, "bytes": each.bytes, "reason": each.reason}
-                for each in self.found.unexpressed
-            ],
-            "operations": self.found.operations,
-            "bytes": self.found.bytes,
-            "ranks": self.found.ranks,
-            "closeness": None if self.closeness is None else self.closeness.as_json(),
-            "dlio": [asdict(run) for run in self.found.dlio],
-            "notes": list(self.found.notes),
+            "keys": {key: {"value": value, "found": found} for key, (value, found) in self.keys.items()},
+            "ranks": self.ranks,
+            "similarity": self.similarity,
+            "notes": list(self.notes),
         }
 
 
@@ -69,43 +66,39 @@ def fit(
     Raises: UsageError when the capture has no training steps; CaptureError when the loop neither reads nor saves.
     """
     from dxt_replay.traces.output import check_output, new_file
-    from dxt_replay.workloads.fit.closeness import table_lines
     from dxt_replay.workloads.fit.fitted import fit as fit_observed
+    from dxt_replay.workloads.fit.fitted import workload_of
     from dxt_replay.workloads.fit.observation import observe
     from dxt_replay.workloads.fit.workload_text import workload_text
 
-    chosen = filled(FitChoices, choices)
-    place, reading = Path(output), chosen["reading"]
+    batch, place = filled(FitChoices, choices)["batch"], Path(output)
     check_output(place, force=force)
     check_profiled(capture)
     with opened(capture) as source:
         seen = observe(source)
-        found = fit_observed(seen, batch=chosen["batch"])
-        workload = found.workload()
-        near = _closeness(source, seen, found, found.workload(reading)) if chosen["check"] else None
-        head = [
-            f"Fitted by dxt-replay to {source.named.name}: {found.ranks} ranks.",
-            *(
-                []
-                if near is None
-                else ["", f"What it generates ({reading}), beside the capture:", *table_lines(near), ""]
-            ),
-            *(each.sentence(found.operations, found.bytes) for each in found.unexpressed),
-            *found.notes,
-            "",
-        ]
+        keys = fit_observed(seen, batch=batch)
+        workload = workload_of(keys)
+        found = FittedWorkload(
+            output=place,
+            ranks=seen.ranks,
+            keys=keys,
+            workload=workload,
+            similarity=_similarity(source, workload, seen.ranks),
+            notes=seen.warnings,
+        )
+        head = [f"Fitted by dxt-replay to {source.named.name}; {found.closeness}.", *found.notes, ""]
     with new_file(place, force=force) as file:
-        file.write(workload_text(found.estimates, head).encode())
-    return FittedWorkload(output=place, found=found, workload=workload, closeness=near)
+        file.write(workload_text(keys, head).encode())
+    return found
 
 
-def _closeness(source: Capture, seen: Observation, found: Fit, workload: Workload) -> Closeness:
-    """Similarity of the capture that the description generates, for as many ranks and a device like the capture's."""
+def _similarity(source: Capture, workload: Workload, ranks: int) -> float | None:
+    from dxt_replay.replay.fidelity.compare import compare
     from dxt_replay.traces.store.reader import open_capture
-    from dxt_replay.workloads.fit.closeness import closeness, device_of
+    from dxt_replay.traces.store.relation import Relation
     from dxt_replay.workloads.generate.generation import generate
 
     with tempfile.TemporaryDirectory(prefix="dxt-replay-fit-") as folder:
         place = Path(folder) / "generated.capture"
-        generate(workload, found.ranks, place, device=device_of(seen))
-        return closeness(source, open_capture(place), seen, found.data, found.saves)
+        generate(workload, ranks, place)
+        return compare(source, open_capture(place), relation=Relation.DIFFERENT).similarity.workload_cosine

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dxt_replay.replay.doctor.check import Diagnosis
+    from dxt_replay.replay.doctor.examination import Diagnosis
     from dxt_replay.replay.options.choices import PathLike
 
 

@@ -135,46 +135,42 @@ def export(
     output: PathLike,
     *,
     force: bool = False,
-    executor: Work = None,
     **choices: Unpack[ExportChoices],
 ) -> Exported:
     """Write a capture in the format `to` (one of FORMATS) for other tools. The result lists what it cannot hold.
 
-    `force` replaces an earlier export. `executor` shares the work.
+    `force` replaces an earlier export.
 
         dxt_replay.export("run.capture", "chrome", "run.json.gz").notes
 
     Raises: UsageError for a format that is not known, or without `target`; TargetError for `output`.
     """
-    chosen = filled(ExportChoices, choices)
-    target, dxt_version = chosen["target"], chosen["dxt_version"]
+    target = filled(ExportChoices, choices)["target"]
     if to not in FORMATS:
         raise UsageError(f"{to!r} is not a format: choose {', '.join(FORMATS)}")
     if to == "fio" and target is None:
         raise UsageError(_TARGET_MISSING)
     if target is not None and to != "fio":
         raise UsageError(f"--target is for --to fio, not for --to {to}: leave it out")
-    if dxt_version is not None and to != "darshan":
-        raise UsageError(f"--dxt-version is for --to darshan, not for --to {to}: leave it out")
     path = Path(output)
     with opened(capture) as source:
         if to == "chrome":
             from dxt_replay.profiler_merge.export.chrome import write_chrome
 
-            return write_chrome(source, path, force=force, workers=workers_of(executor))
+            return write_chrome(source, path, force=force)
         if to == "csv":
             from dxt_replay.profiler_merge.export.csv_rows import write_csv
 
-            return write_csv(source, path, force=force, workers=workers_of(executor))
+            return write_csv(source, path, force=force)
         if to == "darshan":
-            from dxt_replay.profiler_merge.export.darshan_writer import write_darshan
+            from dxt_replay.profiler_merge.export.darshan import write_darshan
 
-            return write_darshan(source, path, dxt_version=dxt_version or 1, force=force, workers=workers_of(executor))
+            return write_darshan(source, path, force=force)
         assert target is not None
-        return _fio(source, path, target, force, workers_of(executor))
+        return _fio(source, path, target, force)
 
 
-def _fio(source: Capture, output: Path, target: PathLike, force: bool, workers: Workers) -> Exported:
+def _fio(source: Capture, output: Path, target: PathLike, force: bool) -> Exported:
     from dxt_replay.profiler_merge.export.fio import write_fio
     from dxt_replay.replay.plan.chosen_layers import choose_layers
     from dxt_replay.replay.target.data_set import twin_data_set
@@ -185,4 +181,4 @@ def _fio(source: Capture, output: Path, target: PathLike, force: bool, workers: 
         data = twin_data_set(source, opened.base, (), read_manifest(opened))
     paths = [placement.path for placement in data.placements]
     replayed = choose_layers(source).replayed
-    return write_fio(source, output, paths=paths, replayed=replayed, force=force, workers=workers)
+    return write_fio(source, output, paths=paths, replayed=replayed, force=force)

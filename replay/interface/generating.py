@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import posixpath
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dxt_replay.replay.interface.captures import CaptureOrPath, named, opened
-from dxt_replay.replay.interface.merging import merge
 from dxt_replay.replay.options.choices import PathLike
 from dxt_replay.replay.options.making import GenerateChoices
 from dxt_replay.replay.options.option import filled, takes
@@ -20,8 +16,6 @@ from dxt_replay.traces.workers.workers import Work, Workers, workers_of
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from dxt_replay.replay.fidelity.run_check import RunCheck
-    from dxt_replay.traces.store.reader import Capture
     from dxt_replay.workloads.description import Workload
     from dxt_replay.workloads.generate.generation import Generated
     from dxt_replay.workloads.listing import ListedWorkload
@@ -96,81 +90,6 @@ def generate(
             notes=[note.line for note in found.notes if note.kind != "not I/O"],
         )
     return GeneratedCapture(capture=Path(output), workload=found.workload, notes=found.notes, generated=generated)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedWorkload:
-    """Result of `check_workload`: the generated capture, and its comparison with `run`, a path."""
-
-    generated: GeneratedCapture
-    run: Path
-    check: RunCheck
-
-    def as_json(self) -> dict[str, Any]:
-        """The object that `dxt-replay generate --check RUN --json` prints."""
-        return {
-            "workload": self.generated.workload.source.name,
-            "reading": self.generated.workload.reading,
-            "overrides": list(self.generated.workload.source.overrides),
-            "run": str(self.run),
-            **self.check.as_json(),
-        }
-
-
-def check_workload(
-    workload: PathLike,
-    run: CaptureOrPath,
-    *,
-    ranks: int | None = None,
-    output: PathLike | None = None,
-    **choices: Any,
-) -> CheckedWorkload:
-    """Generate a workload, and compare the capture with a recording of a real run of it, file by file.
-
-    `run`: a capture, a Darshan log, a trace of strace or DFTracer, or a folder of such files. `ranks`: None takes those
-    of the run. `output`: keep the generated capture here. `choices`: as for `generate`. A real DLIO follows its code:
-    choose the `reading` of its version.
-
-        dxt_replay.check_workload("unet3d.yaml", "strace.out", reading="head").check.equal
-
-    Raises: as `generate` and `merge`; UsageError for a run that uses no file of the workload.
-    """
-    from dxt_replay.replay.fidelity.run_check import check_run
-
-    with tempfile.TemporaryDirectory(prefix="dxt-replay-") as folder:
-        kept = Path(output) if output is not None else Path(folder) / "generated.capture"
-        with _recorded(run, Path(folder) / "run.capture") as recorded:
-            made = generate(workload, ranks or len(recorded.ranks), kept, **choices)
-            with opened(kept) as generated:
-                found = check_run(generated, recorded, _places(made.workload))
-    return CheckedWorkload(generated=made, run=named(run), check=found)
-
-
-@contextmanager
-def _recorded(run: CaptureOrPath, merged: Path) -> Iterator[Capture]:
-    """The capture of a run. `merged`: logs and traces are merged into this capture."""
-    path = named(run)
-    if (path / "capture.json").exists():
-        with opened(run) as capture:
-            yield capture
-        return
-    merge(path, merged)
-    with opened(merged) as capture:
-        yield capture
-
-
-def _places(workload: Workload) -> dict[str, str]:
-    """Kind of file -> beginning of the paths of its files, below the folder that the description names."""
-    from dxt_replay.replay.fidelity.run_check import CHECKPOINT, EVALUATION, TRAIN
-    from dxt_replay.workloads.data_set_files import absolute_folder
-
-    data = absolute_folder(workload, workload.dataset.data_folder)
-    saved = absolute_folder(workload, workload.checkpoint.checkpoint_folder)
-    return {
-        TRAIN: posixpath.join(data, "train", ""),
-        EVALUATION: posixpath.join(data, "valid", ""),
-        CHECKPOINT: posixpath.join(saved, "global_epoch"),
-    }
 
 
 def workloads() -> tuple[ListedWorkload, ...]:

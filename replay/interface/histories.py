@@ -23,8 +23,7 @@ def history(*records: PathLike, **choices: Unpack[HistoryChoices]) -> History:
     Raises: UsageError for a file that is not a record, is damaged or of a newer release, and for folders without one.
     """
     from dxt_replay.replay.history.history import make_history
-    from dxt_replay.replay.history.record_files import find_records
     from dxt_replay.replay.regression.interval_verdict import Rule
 
     rule = Rule(**filled(HistoryChoices, choices))
-    return make_history(find_records([Path(place) for place in records]), rule)
+    return make_history([Path(place) for place in records], rule)

@@ -11,12 +11,13 @@ from dxt_replay.replay.options.choices import PathLike, PathMaps
 from dxt_replay.replay.options.making import MergeChoices
 from dxt_replay.replay.options.option import filled, takes
 from dxt_replay.traces.errors import ProfileError, UsageError
-from dxt_replay.traces.workers.workers import Work, workers_of
+from dxt_replay.traces.workers.workers import Work, Workers, workers_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from dxt_replay.profiler_merge.merge import MergeResult
+    from dxt_replay.profiler_merge.merge_options import MergeOptions
     from dxt_replay.replay.target.placement import PathMap
 
 
@@ -31,35 +32,40 @@ def merge(
 ) -> MergeResult:
     """Merge the Darshan logs of one job, and the profiles of its ranks, into the capture `output`.
 
-    `logs` can also be traces of strace or DFTracer, profiles alone (for a capture without I/O), or a folder or archive
-    of logs. `profiles` are log directories, or single files: `.xplane.pb` of TensorFlow and JAX, `.pt.trace.json` of
-    PyTorch. `exclude` has globs over recorded paths. `reconstruct=False` leaves out operations rebuilt from counters,
-    `extend=False` steps outside the profile. `force` replaces an earlier capture. `executor` (`concurrent.futures`, or
-    a `Workers`) shares the ranks.
+    `logs` can also be traces of strace or DFTracer, profiles alone (for a capture without I/O), or a folder of
+    logs. `profiles` are log directories, or single files: `.xplane.pb` of TensorFlow and JAX, `.pt.trace.json` of
+    PyTorch. `exclude` has globs over recorded paths. `reconstruct=False` leaves out operations rebuilt from counters.
+    `force` replaces an earlier capture. `executor` (`concurrent.futures`, or a `Workers`) shares the ranks.
 
         merged = dxt_replay.merge("logs", "run.capture", profiles="profile")
 
     Raises: LogError, ProfileError, AlignmentError for sources that cannot be used; TargetError for `output`.
     """
-    from dxt_replay.profiler_merge.merge import MergeOptions
-    from dxt_replay.profiler_merge.merge import merge as merge_sources
-    from dxt_replay.profiler_merge.packed_logs import unpacked
+    from dxt_replay.profiler_merge.merge_options import MergeOptions
 
     chosen = filled(MergeChoices, choices)
     profiles, maps = chosen.pop("profiles"), chosen.pop("maps")
     if maps and not chosen["inspect"]:
         raise UsageError("--map (maps) says where --inspect (inspect) looks: give --inspect too, or leave --map out")
     rules = tuple((b"/" + b"/".join(rule.prefix), rule.directory) for rule in path_maps(maps))
-    chosen |= {name: tuple(chosen[name]) for name in ("exclude", "include")}
+    chosen["exclude"] = tuple(chosen["exclude"])
     options = MergeOptions(**chosen, inspect_maps=rules, force=force)
-    with unpacked(several(logs)) as found:
-        return merge_sources(
-            [log for path in found.paths for log in _logs_of(path)],
-            [file for path in several(profiles) for file in _profiles_of(path)],
-            Path(output),
-            options,
-            workers_of(executor),
-        )
+    return merge_found(several(logs), several(profiles), Path(output), options, workers_of(executor))
+
+
+def merge_found(
+    logs: Sequence[Path], profiles: Sequence[Path], output: Path, options: MergeOptions, workers: Workers
+) -> MergeResult:
+    """As `merge`, with any options."""
+    from dxt_replay.profiler_merge.merge import merge as merge_sources
+
+    return merge_sources(
+        [log for path in logs for log in _logs_of(path)],
+        [file for path in profiles for file in _profiles_of(path)],
+        output,
+        options,
+        workers,
+    )
 
 
 def path_maps(maps: PathMaps | None) -> tuple[PathMap, ...]:

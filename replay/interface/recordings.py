@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dxt_replay.replay.interface.merging import merge, several
+from dxt_replay.replay.interface.merging import merge_found, several
 from dxt_replay.replay.options.choices import PathLike
 from dxt_replay.replay.options.making import RecordChoices
 from dxt_replay.replay.options.option import filled, takes
@@ -143,17 +143,19 @@ def _merged(
     force: bool,
 ) -> Recorded:
     """Merge the recording of a job that has run. A failure becomes the `problem` of the result."""
+    from dxt_replay.profiler_merge.merge_options import MergeOptions
     from dxt_replay.profiler_merge.recognise import find_profiles
+    from dxt_replay.traces.workers.workers import ALONE
 
     new = {place: _written_since(place, began_s) for place in given}
     profiles = [file for files in new.values() for file in files]
     profiles += [job.profiles] if find_profiles(job.profiles) else []
     merged, problem = None, None
     try:
-        if not job.logs:
+        if not job.logs and not (job.tracer.name == "marks" and profiles):
             raise RecordingError(_no_log(job))
-        kept = [f"{folder.rstrip('/')}/*" for folder in include]
-        merged = merge(job.logs, capture, profiles=profiles, include=kept, force=force)
+        kept = tuple(f"{folder.rstrip('/')}/*" for folder in include)
+        merged = merge_found(job.logs, profiles, capture, MergeOptions(include=kept, force=force), ALONE)
     except DxtReplayError as error:
         problem = str(error)
     return Recorded(
@@ -187,10 +189,22 @@ def _as_typed(recorded: Recorded) -> list[str]:
 
 def _no_log(job: RecordedJob) -> str:
     """Possible reasons why a job left no log."""
+    from dxt_replay.profiler_merge.recorder.tracer import MARKS, REQUESTS
+
     if job.ended.status > 128:
         return (
             f"the job was ended by signal {job.ended.status - 128} and left no log: Darshan writes it when a process "
             "ends by itself or a Python program by Ctrl-C. Stop the job with `kill -INT`"
+        )
+    if job.tracer.name == MARKS:
+        return (
+            "the job left no marks: `record` sees the loaders and optimizers of PyTorch, Keras, tf.data and grain. Put "
+            "`with dxt_replay.recording() as r:` around the training loop and `with r.step():` around each step"
+        )
+    if job.tracer.name == REQUESTS:
+        return (
+            "no request of the job was seen: `record` sees those of boto3, aiobotocore and s3fs. Let the job use one "
+            "of these, or files, and record those without `--with requests`"
         )
     return (
         "the job left no log: a program that is linked statically, or that clears its environment, cannot be traced by "
@@ -214,13 +228,13 @@ def _coverage_warnings(recorded: Recorded) -> list[str]:
     status = recorded.job.ended.status
     if not recorded.profiles and status:
         warnings.append(
-            "no profile was written, so the capture has neither steps nor compute: the job ended with status "
-            f"{status}, and a profile is written where `with recording() as r:` ends"
+            f"no loop was seen, so the capture has neither steps nor compute: the job ended with status {status}"
         )
     elif not recorded.profiles:
         warnings.append(
-            "no profile was written, so the capture has neither steps nor compute: put `with recording() as r:` around "
-            "the training loop (docs/recording.md), or give --profile"
+            "no loop was seen, so the capture has neither steps nor compute: `record` sees those over loaders of "
+            "PyTorch, Keras, tf.data and grain. Put `with dxt_replay.recording() as r:` around another loop and "
+            "`with r.step():` around each step, or give --profile"
         )
     return warnings
 

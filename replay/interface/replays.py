@@ -1,4 +1,4 @@
-"""Stages twins, replays captures, and explains the model behind the pace `steps`."""
+"""Stages twins and replays captures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dxt_replay.replay.interface.captures import CaptureOrPath, is_from_logs, named, opened
 from dxt_replay.replay.interface.merging import path_maps
-from dxt_replay.replay.options.choices import SPEEDS, ExplainChoices, PathLike, ReplayChoices, StageChoices
+from dxt_replay.replay.options.choices import SPEEDS, PathLike, ReplayChoices, StageChoices
 from dxt_replay.replay.options.option import filled, takes
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.store.reader import Capture
@@ -207,7 +207,6 @@ def run_options(
         maps=path_maps(chosen["maps"]),
         cold=chosen["cold"],
         api="s3" if objects and chosen["api"] == "auto" else chosen["api"],
-        reconstruct=chosen["reconstruct"],
         io=IoOptions(direct=chosen["direct"], hints=mpi_hints(source), objects=objects),
         sources=source.whole.info.sources if is_from_logs(source) else (),
         force=force,
@@ -242,32 +241,6 @@ def pacing_of(capture: CaptureOrPath, choices: Mapping[str, Any]) -> Pacing:
     if pacing.pace is Pace.STEPS:
         check_profiled(capture)
     return pacing
-
-
-@takes(ExplainChoices)
-def explain(capture: CaptureOrPath, **choices: Unpack[ExplainChoices]) -> dict[str, Any]:
-    """The causal model of the training loop behind the pace `steps`, and its evidence. Replays nothing.
-
-    `run` with the same choices (`RunChoices`) follows this model. At other speeds than the recorded ones `at_speed`
-    holds the predicted run time.
-
-        dxt_replay.explain("run.capture")["ranks"]
-
-    Raises: UsageError when the capture has no training steps.
-    """
-    from dxt_replay.replay.causal.explain import explanation
-    from dxt_replay.replay.plan.pacing import Pace, Pacing
-    from dxt_replay.replay.ranks.comm import Solo
-    from dxt_replay.replay.run.context import choose_layers_together, derive_context
-
-    chosen = filled(ExplainChoices, choices)
-    pacing = Pacing(pace=Pace.STEPS, **{name: chosen[name] for name in SPEEDS})
-    check_profiled(capture)
-    with opened(capture) as source:
-        layers = choose_layers_together(source, Solo(), api=chosen["api"], reconstruct=chosen["reconstruct"])
-        context = derive_context(source, Solo(), layers, Pace.STEPS)
-        assert context.steps is not None  # the pace is steps
-        return explanation(source, context.steps, pacing)
 
 
 def check_profiled(capture: CaptureOrPath) -> None:

@@ -124,8 +124,6 @@ def simulate(
     show: Progress = on_progress or (lambda what, done, total: None)
     derive = _Derive(
         pacing=Pacing(pace=Pace.STEPS, **speeds),
-        compute=chosen["compute"],
-        reconstruct=chosen["reconstruct"],
         workers=workers_of(executor),
         show=show,
     )
@@ -172,7 +170,7 @@ def _checked(
     part = source if steps is None else part_of(source, Part(steps=steps))
     job = derive(part)
     window = predict(job, model, ranks=job.ranks, seeds=predicted.seeds)
-    same = {name: chosen[name] for name in (*SPEEDS, "compute", "reconstruct")}
+    same = {name: chosen[name] for name in SPEEDS}
     found = Agreement(
         steps=steps,
         simulated_ns=window.elapsed_ns,
@@ -189,8 +187,6 @@ class _Derive:
     """Makes the lanes of a capture, with these choices. Raises: CaptureError without training steps, or for damage."""
 
     pacing: Pacing
-    compute: str
-    reconstruct: bool
     workers: Workers
     show: Progress
 
@@ -203,10 +199,9 @@ class _Derive:
 
         derive = Derivation(
             capture=source,
-            layers=choose_layers_together(source, Solo(), api="auto", reconstruct=self.reconstruct),
+            layers=choose_layers_together(source, Solo(), api="auto"),
             origin_ns=source.time_span_ns[0],
             pacing=self.pacing,
-            compute=self.compute,
         )
         found: list[RankItems] = []
         pieces = rank_pieces(source, PIECE_OPERATIONS)

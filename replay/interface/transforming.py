@@ -13,7 +13,7 @@ from dxt_replay.replay.options.option import filled, takes
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from dxt_replay.replay.transform.result import Transformed
+    from dxt_replay.replay.transform.rewrite import Transformed
 
 
 @takes(TransformChoices)
@@ -29,8 +29,7 @@ def transform(
 
     Raises: UsageError for a change that has no meaning for the capture; TargetError for `output`.
     """
-    from dxt_replay.replay.transform.changes import Changes
-    from dxt_replay.replay.transform.compression import parse_compression
+    from dxt_replay.replay.transform.changes import Changes, parse_compression
     from dxt_replay.replay.transform.rewrite import transform_capture
     from dxt_replay.traces.units import parse_bytes
 
@@ -40,7 +39,6 @@ def transform(
         chunk_bytes=None if chunk is None else parse_bytes(str(chunk), "--chunk"),
         compression=None if compression is None else parse_compression(compression),
         transfer_bytes=None if transfer is None else parse_bytes(str(transfer), "--transfer-size"),
-        batch_times=chosen.pop("batch"),
         **chosen,
     )
     with opened(capture) as source:

@@ -33,7 +33,7 @@ FORMATS = ("darshan", "chrome", "csv", "fio")
 GROUPINGS = ("rank", "file", "format", "step", "size")
 """Those of `profiler_merge.analysis.tables`."""
 
-TRACERS = ("darshan", "strace", "dftracer", "requests")
+TRACERS = ("darshan", "strace", "dftracer", "requests", "marks")
 """Those of `profiler_merge.recorder.tracer`."""
 
 _WHEN = [f"{pace.meaning} ({pace.value})" for pace in Pace]
@@ -44,36 +44,6 @@ SPEEDS = ("speed", "compute_speed", "io_speed")
 """Keywords of the speeds, which are the fields of `replay.plan.pacing.Pacing`."""
 
 
-_Speed = Annotated[float, Option("Replay faster: 2 halves every gap.", 1.0)]
-_ComputeSpeed = Annotated[
-    float | None, Option("Shorten compute alone: 2 halves it (--pace steps, think).  [default: --speed]")
-]
-_IoSpeed = Annotated[
-    float | None, Option("Shorten the gaps between operations alone (--pace steps, think).  [default: --speed]")
-]
-_Api = Annotated[
-    str,
-    Option(
-        "Issue operations through this interface. auto: the one that recorded each operation. null: no I/O.",
-        "auto",
-        choices=API_CHOICES,
-    ),
-]
-_Reconstruct = Annotated[
-    bool, Option("Replay the operations that were reconstructed from counters, or leave them out.", True)
-]
-
-
-class ExplainChoices(TypedDict, total=False):
-    """Those of a run that decide its causal model: keyword arguments of `explain`."""
-
-    speed: _Speed
-    compute_speed: _ComputeSpeed
-    io_speed: _IoSpeed
-    api: _Api
-    reconstruct: _Reconstruct
-
-
 class RunChoices(TypedDict, total=False):
     """How a capture is replayed: keyword arguments of `run`, `run_repeatedly` and `regress`.
 
@@ -82,19 +52,29 @@ class RunChoices(TypedDict, total=False):
     """
 
     pace: Annotated[str, Option(PACE_HELP, Pace.TIMED.value, choices=PACE_CHOICES)]
-    speed: _Speed
-    compute_speed: _ComputeSpeed
-    io_speed: _IoSpeed
+    speed: Annotated[float, Option("Replay faster: 2 halves every gap.", 1.0)]
+    compute_speed: Annotated[
+        float | None, Option("Shorten compute alone: 2 halves it (--pace steps, think).  [default: --speed]")
+    ]
+    io_speed: Annotated[
+        float | None, Option("Shorten the gaps between operations alone (--pace steps, think).  [default: --speed]")
+    ]
     compute: Annotated[
         str,
         Option(
-            "Replay computation as sleep, as a busy processor (spin), or not at all (skip).",
+            "Replay computation as sleep or as a busy processor (spin).",
             "sleep",
             choices=COMPUTE_CHOICES,
         ),
     ]
-    api: _Api
-    reconstruct: _Reconstruct
+    api: Annotated[
+        str,
+        Option(
+            "Issue operations through this interface. auto: the one that recorded each operation. null: no I/O.",
+            "auto",
+            choices=API_CHOICES,
+        ),
+    ]
     direct: Annotated[bool, Option("Issue POSIX operations past the page cache (O_DIRECT).", False)]
     timeout_s: Annotated[
         float | None,
@@ -158,14 +138,6 @@ class CapacityChoices(TypedDict, total=False):
         ),
     ]
     most: Annotated[int, Option("Most ranks to try.", 32, least=1, most=1 << 16, metavar="N")]
-    strong: Annotated[
-        bool,
-        Option(
-            "Share the recorded work among the ranks.  [default: each rank does as much as recorded, with its own "
-            "files]",
-            False,
-        ),
-    ]
     storage: Annotated[
         str | Path | None,
         Option(
@@ -173,9 +145,8 @@ class CapacityChoices(TypedDict, total=False):
             metavar="MODEL",
         ),
     ]
-    dry_run: Annotated[bool, Option("Predict with --storage alone, and replay nothing.", False)]
     overrides: Annotated[Sequence[str], Option("KEY=VALUE: replaces a key of the workload.", (), flags=())]
-    output: Annotated[PathLike | None, kept_option("the captures of each load")]
+    output: Annotated[PathLike | None, kept_option("the captures")]
 
 
 class SimulateChoices(TypedDict, total=False):
@@ -199,10 +170,6 @@ class SimulateChoices(TypedDict, total=False):
     speed: Annotated[float, Option("Shorten every gap: 2 halves it.", 1.0)]
     compute_speed: Annotated[float | None, Option("Shorten compute alone.  [default: --speed]")]
     io_speed: Annotated[float | None, Option("Shorten the gaps between operations alone.  [default: --speed]")]
-    compute: Annotated[str, Option("As of `RunChoices`.", "sleep", flags=(), choices=COMPUTE_CHOICES)]
-    reconstruct: Annotated[
-        bool, Option("Simulate the operations that were reconstructed from counters, or leave them out.", True)
-    ]
     check: Annotated[
         str | Path | None,
         Option(
@@ -236,21 +203,7 @@ class RegressChoices(RunChoices, total=False):
     repeats: Annotated[
         int, Option("Pairs of runs, a baseline and a candidate each.", 10, least=1, most=1000, metavar="N")
     ]
-    warmup: Annotated[int, Option("First runs of each side that do not count.", 1, least=0, metavar="N")]
     threshold_pct: _ThresholdPct
-    alpha: Annotated[float, Option("Probability of a false alarm.", 0.05)]
-    seed: Annotated[
-        int | None, Option("Seed of the random order within pairs.  [default: a new one, printed]", least=0)
-    ]
-    metric: Annotated[
-        str | None,
-        Option(
-            "Metric that decides.  [default: elapsed_s; total_s if the data are loaded before the first step; "
-            "latency_mean_us under --pace timed]",
-            metavar="NAME",
-        ),
-    ]
-    stage: Annotated[bool, Option("Stage the twin if it is absent.", True)]
     cold: Annotated[
         bool,
         Option(
@@ -268,7 +221,3 @@ class HistoryChoices(TypedDict, total=False):
     """Options of `history`."""
 
     threshold_pct: _ThresholdPct
-    alpha: Annotated[
-        float,
-        Option("Probability of a false change point, if all records lie within the threshold of each other.", 0.05),
-    ]

@@ -125,29 +125,9 @@ class PairChoices(TypedDict, total=False):
     ]
 
 
-class WitnessChoices(TypedDict, total=False):
-    """Options of `compare_log`."""
-
-    maps: Annotated[
-        Sequence[str],
-        maps_option(
-            "The replay read recorded paths below PREFIX from DIR; needed if REPLAY is a .darshan log without the "
-            "command line",
-            default=(),
-        ),
-    ]
-
-
 class ExportChoices(TypedDict, total=False):
     """Options of `export`."""
 
-    dxt_version: Annotated[
-        int | None,
-        Option(
-            "For darshan: 1, which released tools read, or 2, which stores lanes as thread ids.  [default: 1]",
-            choices=(1, 2),
-        ),
-    ]
     target: Annotated[PathLike | None, Option("For fio: directory that holds the staged twin.", metavar="DIR")]
 
 

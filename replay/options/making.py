@@ -20,28 +20,12 @@ class FitChoices(TypedDict, total=False):
             metavar="N",
         ),
     ]
-    check: Annotated[
-        bool,
-        Option(
-            "Generate a capture from the description, compare it with the given one, and write the similarity.", True
-        ),
-    ]
-    reading: Annotated[
-        Reading,
-        Option(
-            "For the comparison: follow DLIO's documentation (documented) or its code (head: main of 2026; v2.0, v3.0: "
-            "MLPerf's).",
-            "documented",
-            choices=READINGS,
-        ),
-    ]
 
 
 class MergeEachChoices(TypedDict, total=False):
     """Options of merging, for one job or many."""
 
     exclude: Annotated[Sequence[str], Option("Leave out files whose path matches; repeatable.", (), metavar="GLOB")]
-    skip_damaged: Annotated[bool, Option("Read the intact parts of a damaged log.", False)]
     reconstruct: Annotated[
         bool,
         Option(
@@ -49,15 +33,6 @@ class MergeEachChoices(TypedDict, total=False):
             "syncs, stdio, renames.",
             True,
             parameter="no_reconstruct",
-        ),
-    ]
-    reconstruct_limit: Annotated[
-        int,
-        Option(
-            "Reconstruct at most this many untraced reads and writes of one process.",
-            10_000_000,
-            least=1,
-            metavar="OPERATIONS",
         ),
     ]
 
@@ -82,37 +57,13 @@ class MergeChoices(MergeEachChoices, total=False):
             metavar="auto|anchors|nesting|wall|SECONDS",
         ),
     ]
-    include: Annotated[
-        Sequence[str],
-        Option(
-            "Keep matching system files and programs of a trace of strace or DFTracer, which are left out otherwise; "
-            "repeatable.",
-            (),
-            metavar="GLOB",
-        ),
-    ]
     inspect: Annotated[bool, Option("Open the recorded HDF5 files and store the places of their chunks.", False)]
     maps: Annotated[PathMaps | None, maps_option("With --inspect, look for recorded paths below PREFIX in DIR")]
-    keep_profiler_files: Annotated[
-        bool,
-        Option("Keep the operations on files that PyTorch's profiler, not the job, wrote.", False),
-    ]
-    extend: Annotated[
-        bool,
-        Option(
-            "Keep only the profiled steps; do not infer the steps outside the profile from the job's reads.",
-            True,
-            parameter="no_extend",
-        ),
-    ]
 
 
 class TransformChoices(TypedDict, total=False):
     """The changes of `transform`, applied in this order; None and 1.0 change nothing."""
 
-    mapped: Annotated[
-        str | None, Option("Read mapped files eagerly, by calls that read the same pages.", None, choices=("read",))
-    ]
     chunk: Annotated[int | str | None, Option("Store HDF5 data in chunks of this size, such as 1MiB.", metavar="SIZE")]
     compression: Annotated[
         str | None,
@@ -124,12 +75,8 @@ class TransformChoices(TypedDict, total=False):
     transfer_size: Annotated[
         int | str | None, Option("Read streams in requests of this size, such as 1MiB.", metavar="SIZE")
     ]
-    batch: Annotated[int | None, Option("Join N batches into one, so that N steps become one.", metavar="N")]
     readers: Annotated[int | None, Option("Readers of each rank; 0: the training thread itself reads.", metavar="N")]
     prefetch: Annotated[int | None, Option("Batches that readers may be ahead of the training loop.", metavar="N")]
-    preprocess_speed: Annotated[
-        float, Option("Preprocess X times as fast, such as 2 or 0.5.", 1.0, metavar="X", shown=False)
-    ]
     compute_speed: Annotated[float, Option("Compute X times as fast, such as 4.", 1.0, metavar="X", shown=False)]
     ranks: Annotated[int | None, Option("Share the work among N ranks.", metavar="N")]
     weak: Annotated[bool, Option("With --ranks: give each rank as much work as before.", False)]
@@ -169,7 +116,8 @@ class RecordChoices(TypedDict, total=False):
     tracer: Annotated[
         str | None,
         Option(
-            "The tracer. strace and dftracer need no Darshan, but record less.  [default: darshan]",
+            "The tracer. strace and dftracer need no Darshan, but record less; marks see steps and no I/O.  "
+            "[default: darshan, marks where it is missing]",
             flags=("--with",),
             choices=TRACERS,
         ),

@@ -305,10 +305,10 @@ class ComputeSource(LaneSource):
 def compute_rows(spans: pa.Table, pacing: Pacing, compute: str, origin_ns: int) -> np.ndarray:
     """The items of a rank's compute lane, from its spans: a gap for each busy stretch, a mark at each step's borders.
 
-    A gap carries the step that it begins in. Marks come before a gap that begins with them. Empty with compute `skip`
-    and with a pace that does not follow the recording: what the storage can do does not wait for compute.
+    A gap carries the step that it begins in. Marks come before a gap that begins with them. Empty
+    with a pace that does not follow the recording: what the storage can do does not wait for compute.
     """
-    if compute == "skip" or not pacing.pace.follows_recording:
+    if not pacing.pace.follows_recording:
         return np.empty(0, dtype=PLAN_ROW)
     kind, step = codes(spans, "kind"), spans["step"].to_numpy()
     start_ns, end_ns = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()

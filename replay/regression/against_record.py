@@ -8,10 +8,9 @@ from dataclasses import fields
 
 from dxt_replay.replay.regression.environment_changes import machine_changes, target_changes
 from dxt_replay.replay.regression.experiment_record import ExperimentRecord, RecordedCapture, RecordedOptions
-from dxt_replay.replay.regression.interval_verdict import Verdict
+from dxt_replay.replay.regression.interval_verdict import Verdict, change_text
 from dxt_replay.replay.regression.machine_environment import MachineEnvironment
 from dxt_replay.replay.regression.rank_sum import MOST_RUNS, unpaired_ratio
-from dxt_replay.replay.regression.result_sentence import change_text
 from dxt_replay.replay.regression.run_metrics import MeasuredRun
 from dxt_replay.replay.regression.target_environment import TargetEnvironment
 from dxt_replay.replay.show.cells import microseconds

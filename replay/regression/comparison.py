@@ -8,12 +8,11 @@ from functools import partial
 from typing import Any, Literal
 
 from dxt_replay.replay.regression.conditions import Conditions
-from dxt_replay.replay.regression.experiment_record import ExperimentRecord
+from dxt_replay.replay.regression.experiment_record import ExperimentRecord, RecordedMetric, RecordedVerdict
 from dxt_replay.replay.regression.health import Health
-from dxt_replay.replay.regression.interval_verdict import Judgement, Rule, Verdict, judge
+from dxt_replay.replay.regression.interval_verdict import Judgement, Rule, Verdict, headline, judge
 from dxt_replay.replay.regression.rank_sum import least_runs, unpaired_ratio
 from dxt_replay.replay.regression.ratio import Ratio, holm
-from dxt_replay.replay.regression.result_sentence import headline
 from dxt_replay.replay.regression.run_metrics import METRICS, MeasuredRun
 from dxt_replay.replay.regression.signed_rank import least_pairs, paired_ratio
 from dxt_replay.traces.plain import plain
@@ -283,3 +282,42 @@ def _verdict(
     if health.obstacles:
         return Verdict.INCONCLUSIVE, f"the comparison is not valid: {health.obstacles[0]}"
     return metric.judgement.verdict, metric.judgement.reason
+
+
+def record_of(result: Regression) -> ExperimentRecord:
+    """The record that `dxt-replay regress --record` writes. Against a record, only the runs of this session."""
+    conditions = result.conditions
+    if conditions is None:
+        raise ValueError("the conditions of the experiment are not known")
+    against = conditions.against
+    runs = result.runs if against is None else tuple(run for run in result.runs if run.side == CANDIDATE)
+    return ExperimentRecord(
+        capture=conditions.capture,
+        options=conditions.options,
+        primary=result.primary,
+        warmup=result.setting.warmup,
+        seed=result.setting.seed,
+        machine=conditions.machine,
+        targets=conditions.targets,
+        runs=runs,
+        result=RecordedVerdict(
+            headline=result.headline,
+            verdict=result.verdict.value,
+            reason=result.reason,
+            threshold_pct=result.rule.threshold_pct,
+            alpha=result.rule.alpha,
+            metrics={
+                name: RecordedMetric(
+                    ratio=metric.found.ratio,
+                    low=metric.found.low,
+                    high=metric.found.high,
+                    p_value=metric.found.p_value,
+                    verdict=metric.judgement.verdict.value,
+                )
+                for name, metric in result.metrics.items()
+            },
+            obstacles=result.health.obstacles,
+            warnings=result.health.warnings,
+            against=None if against is None else against.start_ns,
+        ),
+    )

@@ -1,19 +1,26 @@
-"""The conditions of an experiment: capture, options, machine, file systems, and the record of the comparison."""
+"""The conditions of an experiment: capture and its digest, options, machine, file systems, and the record of the
+comparison."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from dxt_replay.replay.regression.against_record import check_comparable, environment_differences
-from dxt_replay.replay.regression.capture_digest import capture_digest
 from dxt_replay.replay.regression.environment_changes import target_changes
 from dxt_replay.replay.regression.experiment_record import ExperimentRecord, RecordedCapture, RecordedOptions, Side
 from dxt_replay.replay.regression.machine_environment import MachineEnvironment, machine_environment
 from dxt_replay.replay.regression.target_environment import TargetEnvironment, target_environment
 from dxt_replay.replay.run.options import RunOptions
 from dxt_replay.replay.target.placement import PathMap
+from dxt_replay.traces.measures.operation_rows import ROW_COLUMNS, operation_rows
+from dxt_replay.traces.schema import codes
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.text import printable
 
@@ -91,7 +98,6 @@ def _recorded(options: RunOptions) -> RecordedOptions:
         io_speed=pacing.of_io,
         compute=options.compute,
         api=options.api,
-        reconstruct=options.reconstruct,
         direct=options.io.direct,
         cache="cold" if options.cold else "as found",
     )
@@ -102,3 +108,38 @@ def _maps(maps: tuple[PathMap, ...]) -> tuple[str, ...]:
     return tuple(
         (b"/" + b"/".join(found.prefix) + b"=" + found.directory).decode("utf-8", "backslashreplace") for found in maps
     )
+
+
+_SPAN_COLUMNS = ("rank", "thread", "step", "start_ns", "end_ns")
+
+
+def capture_digest(capture: Capture) -> str:
+    """SHA-256 over operations, files and spans of a capture or a part of one, as 64 hexadecimal digits.
+
+    One pass over the operations; where row groups end does not matter. Raises: CaptureError for a damaged part.
+    """
+    columns = {name: hashlib.sha256() for name in ROW_COLUMNS}
+    ranks = []
+    for rows in operation_rows(capture):
+        ranks.append((rows.rank, len(rows)))
+        for name, digest in columns.items():
+            digest.update(np.ascontiguousarray(getattr(rows, name)).data)
+    counted: dict[int, int] = {}
+    for rank, rows_of_rank in ranks:
+        counted[rank] = counted.get(rank, 0) + rows_of_rank
+    whole = hashlib.sha256(repr((sorted(counted.items()), capture.ranks)).encode())
+    for digest in columns.values():
+        whole.update(digest.digest())
+    for part in (_files(capture.files), *_spans(capture.spans)):
+        whole.update(hashlib.sha256(part).digest())
+    return whole.hexdigest()
+
+
+def _files(files: pa.Table) -> bytes:
+    paths = "\0".join(files["path"].to_pylist()).encode("utf-8", "surrogatepass")
+    return paths + np.ascontiguousarray(files["size"].to_numpy()).tobytes()
+
+
+def _spans(spans: pa.Table) -> list[bytes]:
+    numbers = [pc.fill_null(spans[name], -1).to_numpy() for name in _SPAN_COLUMNS]
+    return [np.ascontiguousarray(column).tobytes() for column in (*numbers, codes(spans, "kind"))]

@@ -25,7 +25,7 @@ from dxt_replay.replay.regression.conditions import Conditions, observe
 from dxt_replay.replay.regression.experiment_record import ExperimentRecord, Side
 from dxt_replay.replay.regression.health import examine
 from dxt_replay.replay.regression.interval_verdict import Rule
-from dxt_replay.replay.regression.run_metrics import METRICS, MeasuredRun, measure_run, primary_metric
+from dxt_replay.replay.regression.run_metrics import MeasuredRun, measure_run, primary_metric
 from dxt_replay.replay.run.context import choose_layers_together, derive_context
 from dxt_replay.replay.run.options import RunOptions
 from dxt_replay.replay.run.process import Progress
@@ -41,6 +41,12 @@ from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.store.writer import check_capture_output
 from dxt_replay.traces.units import format_bytes
 
+SEED = 1
+"""Of the order of the runs. It is the same in every experiment, so that the sessions of a history differ in nothing."""
+
+WARM_UPS = 1
+"""First runs of each side, which do not count."""
+
 Report = Callable[[str, Progress], None]
 """Callback that shows progress: the name of the run, and how far it is."""
 
@@ -50,27 +56,19 @@ class Experiment:
     """The user's choices for an experiment.
 
     `baseline`, `candidate`: differ in target and maps alone. `against`: a record in place of a baseline.
-    `repeats`: pairs of runs; `warmup`: runs of a side before them that do not count.
-    `keep`: a directory for the replays, which are deleted when None.
-    `metric`: the one that decides, by `primary_metric` when None.
+    `repeats`: pairs of runs. `keep`: a directory for the replays, which are deleted when None.
 
-    Raises: UsageError for an unknown metric, for sides that differ in more, and without something to compare with.
+    Raises: UsageError for sides that differ in more, and without something to compare with.
     """
 
     baseline: RunOptions | None
     candidate: RunOptions
     against: ExperimentRecord | None = None
     repeats: int = 10
-    warmup: int = 1
-    seed: int = 0
     rule: Rule = field(default_factory=Rule)
-    metric: str | None = None
     keep: Path | None = None
 
     def __post_init__(self) -> None:
-        if self.metric is not None and self.metric not in METRICS:
-            raise UsageError(f"--metric {self.metric!r}: choose {', '.join(METRICS)}")
-
         baseline = self.baseline
         if (baseline is None) == (self.against is None):
             raise UsageError("an experiment compares with a baseline or with a record: give one of them")
@@ -98,7 +96,7 @@ class Experiment:
 
     def order(self) -> list[tuple[int, Side]]:
         """(pair, side) of each run."""
-        return schedule(self.repeats, self.warmup, self.seed, tuple(self.sides))
+        return schedule(self.repeats, tuple(self.sides))
 
 
 def run_experiment(
@@ -109,9 +107,9 @@ def run_experiment(
     Raises: as `run_replay`; UsageError where processes of several nodes have no common directory to write to.
     """
     chosen = experiment.candidate
-    primary = experiment.metric or first_does(comm, lambda: primary_metric(capture, chosen.pacing.pace))
+    primary = first_does(comm, lambda: primary_metric(capture, chosen.pacing.pace))
     conditions = first_does(comm, lambda: observe(capture, experiment.sides, experiment.against, comm.size))
-    layers = choose_layers_together(capture, comm, api=chosen.api, reconstruct=chosen.reconstruct)
+    layers = choose_layers_together(capture, comm, api=chosen.api)
     context = derive_context(capture, comm, layers, chosen.pacing.pace)
     order = experiment.order()
     runs: list[MeasuredRun] = []
@@ -145,22 +143,20 @@ def _measuring(result: RunResult | None, side: str, pair: int, keep: Path | None
     return measure
 
 
-def schedule(
-    repeats: int, warmup: int, seed: int, sides: Sequence[Side] = (BASELINE, CANDIDATE)
-) -> list[tuple[int, Side]]:
-    """(pair, side) of each run in order: `warmup` runs of each side as pair 0, then pairs 1 to `repeats`.
+def schedule(repeats: int, sides: Sequence[Side] = (BASELINE, CANDIDATE)) -> list[tuple[int, Side]]:
+    """(pair, side) of each run in order: `WARM_UPS` runs of each side as pair 0, then pairs 1 to `repeats`.
 
-    As many pairs begin with one side as with the other (one more where `repeats` is odd); which ones, `seed` decides.
+    As many pairs begin with one side as with the other (one more where `repeats` is odd); which ones, chance decides.
     A single side has a run in place of a pair.
     """
     if len(sides) == 1:
-        return [(max(number, 0), sides[0]) for number in range(1 - warmup, repeats + 1)]
-    rng = np.random.default_rng(seed)
+        return [(max(number, 0), sides[0]) for number in range(1 - WARM_UPS, repeats + 1)]
+    rng = np.random.default_rng(SEED)
     first = np.arange(repeats) % 2
     if repeats % 2:
         first = (first + rng.integers(2)) % 2
     rng.shuffle(first)
-    order = [(0, side) for _ in range(warmup) for side in sides]
+    order = [(0, side) for _ in range(WARM_UPS) for side in sides]
     for pair, place in enumerate(first.tolist(), start=1):
         order += [(pair, sides[place]), (pair, sides[1 - place])]
     return order
@@ -193,7 +189,7 @@ def stage_all(plans: Iterable[StagePlan], progress: Callable[[int, int], None] |
 
 
 def _is_staged(capture: Capture, options: RunOptions) -> bool:
-    layers = choose_layers(capture, api=options.api, reconstruct=options.reconstruct)
+    layers = choose_layers(capture, api=options.api)
     try:
         check_staged(capture, options.target, options.maps, layers.chunks if options.api == "hdf5" else None)
     except TargetError:
@@ -307,8 +303,8 @@ def _result(
         api=options.api,
         direct=options.io.direct,
         repeats=experiment.repeats,
-        warmup=experiment.warmup,
-        seed=experiment.seed,
+        warmup=WARM_UPS,
+        seed=SEED,
         cache="cold" if options.cold else "as found",
     )
     return compare_sides(

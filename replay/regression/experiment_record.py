@@ -65,6 +65,7 @@ class RecordedOptions:
 
     cache: cold or as found.
     vectored: buffers of a preadv or pwritev, which earlier releases could issue; 0 for plain calls, as now.
+    reconstruct: whether reconstructed operations were replayed, which earlier releases could leave out.
     """
 
     pace: str
@@ -73,10 +74,10 @@ class RecordedOptions:
     io_speed: float
     compute: str
     api: str
-    reconstruct: bool
     direct: bool
     cache: str
     vectored: int = 0
+    reconstruct: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +111,7 @@ class ExperimentRecord:
     """One experiment.
 
     primary: the metric that decides.
-    warmup, seed: as the options of `dxt-replay regress`.
+    warmup: runs of each side before those that count. seed: of the order of the runs.
     machine: of process 0. targets: side -> its file system; no baseline where a record took its place.
     runs: all that the experiment made, in their order.
     """

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from dxt_replay.replay.regression.comparison import BASELINE, CANDIDATE, MetricComparison, Regression
 from dxt_replay.replay.regression.experiment_record import ExperimentRecord, Side
-from dxt_replay.replay.regression.interval_verdict import Verdict
-from dxt_replay.replay.regression.result_sentence import change_text, interval_text
+from dxt_replay.replay.regression.interval_verdict import Verdict, change_text, interval_text
 from dxt_replay.replay.regression.run_metrics import METRICS, MeasuredRun
 from dxt_replay.replay.show.cells import mib_s, microseconds, seconds
 from dxt_replay.replay.show.section import Section, facts, prose

@@ -45,7 +45,7 @@ class RunContext:
         return self.end_ns - self.begin_ns
 
 
-def choose_layers_together(capture: Capture, comm: Communicator, *, api: str, reconstruct: bool) -> LayerChoice:
+def choose_layers_together(capture: Capture, comm: Communicator, *, api: str) -> LayerChoice:
     """`choose_layers` on process 0, and its result on all. Collective.
 
     Raises: on all processes as `choose_layers`, and CaptureError for a capture without recorded I/O.
@@ -57,7 +57,7 @@ def choose_layers_together(capture: Capture, comm: Communicator, *, api: str, re
                 f"{capture.named} was made of profiles alone, so that there is no I/O to replay: merge them with the "
                 "job's Darshan log or another trace"
             )
-        return choose_layers(capture, api=api, reconstruct=reconstruct)
+        return choose_layers(capture, api=api)
 
     chosen = together(comm, lambda: chosen_layers() if comm.rank == 0 else None)
     layers: LayerChoice = comm.broadcast(chosen)

@@ -25,7 +25,6 @@ class RunOptions:
     `maps`: recorded paths whose real data are read instead of the twin's.
     `cold`: drop the twin's pages from the page cache first.
     `api`: one of `traces.paces.API_CHOICES`.
-    `reconstruct`: also replay the operations that were reconstructed from counters.
     `sources`: the sources that the replay names; empty for the capture itself.
     `force`: replace an earlier capture at the output.
     `timeout_s`: end a run that takes longer (`replay.ranks.time_limit`); None for no limit.
@@ -38,7 +37,6 @@ class RunOptions:
     maps: tuple[PathMap, ...] = ()
     cold: bool = False
     api: str = "auto"
-    reconstruct: bool = True
     io: IoOptions = field(default_factory=IoOptions)
     sources: tuple[Source, ...] = ()
     force: bool = False

@@ -77,7 +77,7 @@ def run_repeatedly(
     Returns the results on process 0, None on the others. A stopped run is the last one.
     Raises: as `run_replay`. The captures of the earlier runs stay.
     """
-    layers = choose_layers_together(capture, comm, api=options.api, reconstruct=options.reconstruct)
+    layers = choose_layers_together(capture, comm, api=options.api)
     context = derive_context(capture, comm, layers, options.pacing.pace)
     runs: list[RunResult] = []
     for number in range(1, times + 1):

@@ -43,7 +43,6 @@ class IoResult:
     """The way in which operations were issued.
 
     `api`: the chosen interface.
-    `reconstruct`: whether operations reconstructed from counters were replayed.
     `backends`: names of the back ends in use.
     `direct`: past the page cache.
     `not_direct`: writes of a direct replay that were not of whole blocks, and so went through the page cache.
@@ -51,7 +50,6 @@ class IoResult:
     """
 
     api: str = "auto"
-    reconstruct: bool = True
     backends: tuple[str, ...] = ()
     direct: bool = False
     not_direct: int = 0
@@ -232,7 +230,6 @@ class RunResult:
             "left_out": self.left_out,
             "api": self.io.api,
             "backends": list(self.io.backends),
-            "reconstruct": self.io.reconstruct,
             "direct": self.io.direct,
             "not_direct": self.io.not_direct,
             "python_lanes": self.io.python_lanes,
@@ -291,7 +288,6 @@ def replay_info(
         compute_speed=pacing.of_compute,
         io_speed=pacing.of_io,
         api=result.io.api,
-        reconstruct=result.io.reconstruct,
         selection=None if source.part.is_everything else source.part.as_json(),
         result=result.as_json(),
     )

@@ -83,10 +83,7 @@ def _run_within(
     context: RunContext | None,
 ) -> RunResult | None:
     """See `run_replay`."""
-    if context is not None:
-        layers = context.layers
-    else:
-        layers = choose_layers_together(capture, comm, api=options.api, reconstruct=options.reconstruct)
+    layers = context.layers if context is not None else choose_layers_together(capture, comm, api=options.api)
     with ExitStack() as held:
 
         def prepare_first() -> Prepared:
@@ -272,7 +269,6 @@ class _Run:
             lanes=sum(part.lanes for part in parts),
             io=IoResult(
                 api=options.api,
-                reconstruct=options.reconstruct,
                 backends=tuple(sorted({name for part in parts for name in part.backends})),
                 direct=options.io.direct,
                 not_direct=sum(part.not_direct for part in parts),

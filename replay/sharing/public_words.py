@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from dxt_replay.profiler_merge.sources import BESIDE, RECORDINGS
+from dxt_replay.profiler_merge.sources import PROFILES, RECORDINGS
 from dxt_replay.traces.paces import API_CHOICES, PACE_CHOICES
 from dxt_replay.traces.schema import APIS, FORMATS, OFFSETS, OPS, ORIGINS, SPAN_KINDS
 
@@ -40,8 +40,8 @@ FILE_SYSTEMS = _words(
 )
 """Types of file systems that stay."""
 
-SOURCE_KINDS = frozenset(("capture", "chrome", "workload", *RECORDINGS, *BESIDE))
-"""Kinds of the files that a capture was made from."""
+SOURCE_KINDS = frozenset(("capture", "chrome", "workload", "horovod", "tensorflow trace", *RECORDINGS, *PROFILES))
+"""Kinds of the files that a capture was made from, also by earlier releases."""
 
 FILTERS = frozenset(("gzip", "shuffle", "fletcher32", "szip", "nbit", "scaleoffset", "lzf"))
 """Names of HDF5 filters."""

@@ -38,10 +38,6 @@ def capacity_sections(found: Capacity) -> list[Section]:
 def capacity_headline(found: Capacity) -> str:
     """The answer in one sentence or two."""
     limit, most = f"{found.limit_pct:g} %", found.most
-    if found.interval is None:
-        return (
-            f"The storage model carries {format_counted(found.simulated_ranks or 0, 'rank')} at {limit}, by simulation."
-        )
     low, high = found.interval
     carried = f"{format_counted(low, 'rank')} at {limit} utilisation"
     if found.limited_by == "memory":
@@ -59,12 +55,11 @@ def capacity_headline(found: Capacity) -> str:
 
 
 def _facts(found: Capacity) -> list[tuple[str, str]]:
-    how = "the recorded work shared" if found.scaling == "strong" else "each rank with files of its own"
     rows = [
-        ("tried up to", f"{found.most} ranks, {how}"),
+        ("tried up to", f"{found.most} ranks, each with files of its own"),
         ("on infinitely fast storage", f"{found.free_utilisation_pct:.1f} % utilisation"),
     ]
-    if found.simulated_ranks is not None and found.ranks is not None:
+    if found.simulated_ranks is not None:
         rows.append(("predicted", format_counted(found.simulated_ranks, "rank")))
     return rows
 

@@ -8,7 +8,8 @@ from dxt_replay.replay.show.section import Column, Kind, Section, prose
 from dxt_replay.traces.units import format_counted
 
 if TYPE_CHECKING:
-    from dxt_replay.replay.doctor.check import Diagnosis, Part
+    from dxt_replay.replay.doctor.examination import Diagnosis
+    from dxt_replay.replay.doctor.programs import Part
 
 _COLUMNS = tuple(Column(kind=Kind.TEXT) for _ in range(3))
 

@@ -1,8 +1,7 @@
-"""Explains the words of the tables and options. Pure."""
+"""Explains the words of the output and the options, for the page and the site."""
 
 from __future__ import annotations
 
-from dxt_replay.profiler_merge.analysis.tables import COLUMNS
 from dxt_replay.traces.paces import Pace
 
 WORDS = {
@@ -13,14 +12,14 @@ WORDS = {
     "at stake": "The time that a perfect remedy for a finding could save at most. Remedies of the same cause do not "
     "add up.",
     "capture": "A directory NAME.capture with the whole recording of a run. A replay is a capture too.",
+    "change point": "The record in a history from which on the results differ from the earlier ones by more than the "
+    "threshold.",
     "checkpoint": "Saving the state of the training to storage.",
     "collective": "An exchange between ranks, such as allreduce, in which each waits for the others.",
     "compute": "Time in which the training computes, from the profile.",
     "consecutive": "An access that begins at the byte after the previous one of the same rank and file.",
     "cosine": "Similarity of two workloads as one number, 1 for equal shapes. It does not see scale.",
     "counters": "Darshan's totals per file. They cover the whole run but do not say when anything happened.",
-    "change point": "The record in a history from which on the results differ from the earlier ones by more than the "
-    "threshold.",
     "coverage": "Trace coverage: the traced share of the bytes, or of the operations. The whole is what Darshan "
     "counted, plus known reads through mapped files and sockets.",
     "drift": "How much faster or slower than the source the schedule of a replay runs, in parts per million.",
@@ -30,10 +29,10 @@ WORDS = {
     "ends with the begin of the last read or write, because its duration belongs to the storage. See also run time.",
     "exposed I/O": "I/O outside compute; hidden I/O is inside compute.",
     "failed": "Operations that returned an error or fewer bytes than recorded.",
-    "in flight": "Begun and not ended yet. As a number: how many operations are in flight at once, on average.",
-    "input wait": "Time in which the training loop waits for its next batch, for storage or for preprocessing.",
     "generated": "Made from the description of a workload, not from a recording.",
     "I/O time": "Sum: the durations of all operations added. Union: time in which at least one was in flight.",
+    "in flight": "Begun and not ended yet. As a number: how many operations are in flight at once, on average.",
+    "input wait": "Time in which the training loop waits for its next batch, for storage or for preprocessing.",
     "jitter": "How late this machine wakes an idle thread. Lag up to the jitter comes from the machine, not from the "
     "replay.",
     "KS": "Kolmogorov-Smirnov distance: the largest difference of two cumulative distributions, 0 for equal ones.",
@@ -45,20 +44,20 @@ WORDS = {
     + ", ".join(f"`{pace.value}` ({pace.meaning})" for pace in Pace)
     + ".",
     "pipeline": "I/O together with the work on input (decoding, batching).",
-    "rank": "One process of the training job. -1 in a table stands for all ranks together.",
-    "record": "A JSON file with the runs, environment and verdict of an experiment, which `regress --record` writes.",
     "random": "An access whose place does not follow from the two before.",
+    "rank": "One process of the training job. -1 in a table stands for all ranks together.",
     "reading": "The rules by which a DLIO file is interpreted: DLIO's documentation, or a version of its code.",
     "reconstructed": "Rebuilt from counters, for operations that were not traced. No total of traced operations "
     "includes them.",
-    "rest": "Time of a step in none of compute, input wait, I/O, collective and checkpoint.",
+    "record": "A JSON file with the runs, environment and verdict of an experiment, which `regress --record` writes.",
     "response": "How long after it was due an operation ended: end - due, that is lag and latency together.",
+    "rest": "Time of a step in none of compute, input wait, I/O, collective and checkpoint.",
     "run time": "How long the whole job ran, by Darshan: it includes the start of the program.",
     "sequential": "An access at a higher offset than the previous one of the same rank and file.",
+    "step": "One iteration of the training loop, as the profile marks it.",
     "storage limit": "How much shorter the training would be with infinitely fast storage, by its causal model. The "
     "model keeps the dependencies between operations and the recorded times of compute and decoding, and lets "
     "operations take no time.",
-    "step": "One iteration of the training loop, as the profile marks it.",
     "stripe": "On Lustre: the piece of a file that lies on one storage target.",
     "think time": "Time between the end of an operation and the beginning of the next on its lane.",
     "traced": "Recorded one by one, with start and end.",
@@ -67,12 +66,4 @@ WORDS = {
     "Wasserstein": "How far one distribution must be moved to become another, in the unit of the quantity.",
     "workload": "The description of a training job: its files, the order of its reads, the compute time of a step.",
 }
-"""Word -> meaning, in a few sentences."""
-
-
-def explained(part: str) -> tuple[tuple[str, str], ...]:
-    """Words that contain `part`, each with its meaning, in alphabetical order; then the columns of tables that do. All
-    words without the columns for an empty text."""
-    found = ((word, meaning) for word, meaning in WORDS.items() if part.lower() in word.lower())
-    columns = ((name, about.meaning) for name, about in sorted(COLUMNS.items()) if part and part.lower() in name)
-    return (*sorted(found, key=lambda entry: entry[0].lower()), *columns)
+"""Word -> meaning, in a few sentences. In alphabetical order."""

@@ -44,6 +44,7 @@ _PAST_TRACE = {
     "mapped": "through a mapping",
     "socket": "received on sockets",
     "objects": "moved by calls of an object store",
+    "process": "read by processes without a log, or past it",
 }
 
 _SOURCES = {"counters": "Darshan's counters", "operations": "the traced operations"}

@@ -21,6 +21,7 @@ from dxt_replay.replay.show.data_tables import (
 )
 from dxt_replay.replay.show.finding_sections import finding_sections
 from dxt_replay.replay.show.limit_sections import limit_sections
+from dxt_replay.replay.show.model_sections import model_sections
 from dxt_replay.replay.show.section import BAR, MAX_GROUPS, Section, bar
 from dxt_replay.replay.show.summary_sections import summary_sections
 from dxt_replay.replay.show.timeline_section import timeline_section
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 SLOWEST_STEPS = 10
 
 Rows = Sequence[Mapping[str, Any]]
+
+_NO_STEPS = [Section(title="", rows=(), notes=("No training steps, which a causal model would follow.",))]
 
 _SHARES = {
     "io_of_run_pct": "I/O, of the job's run time",
@@ -67,6 +70,8 @@ def view_sections(found: Views) -> list[Section]:
             sections.append(data_section("Files by rank", RANK_FILES, rows, cost=_moved, rows_in_all=in_all))
         elif name == "storage-limit":
             sections += limit_sections(found.storage_limit)
+        elif name == "model":
+            sections += _NO_STEPS if found.model is None else model_sections(found.model)
         elif name in _SECTIONS:
             sections += _SECTIONS[name](rows)
         else:
@@ -141,7 +146,7 @@ def _steps(rows: Rows) -> list[Section]:
 
 def _dependencies(rows: Rows) -> list[Section]:
     if not rows:
-        return [Section(title="", rows=(), notes=("No training steps, which a causal model would follow.",))]
+        return _NO_STEPS
     return [data_section("What operations wait for", columns_of("dependencies"), rows)]
 
 

@@ -8,7 +8,7 @@ from dxt_replay.replay.show.section import Section, prose
 from dxt_replay.traces.units import format_bytes, format_count, format_counted, format_duration
 
 if TYPE_CHECKING:
-    from dxt_replay.replay.transform.result import Transformed
+    from dxt_replay.replay.transform.rewrite import Transformed
 
 
 def transform_sections(transformed: Transformed) -> list[Section]:

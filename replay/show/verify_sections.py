@@ -11,8 +11,12 @@ if TYPE_CHECKING:
     from dxt_replay.replay.verifying.checked import CheckedPart, Verified, VerifiedPlace
 
 
-def verified_sections(verified: Verified, most: int) -> list[Section]:
-    """The tables of `dxt-replay verify`; `most` differences of each place are listed."""
+_MOST = 20
+"""Differences of each place that are listed; --json has all that were kept."""
+
+
+def verified_sections(verified: Verified) -> list[Section]:
+    """The tables of `dxt-replay verify`."""
     places = verified.places
     different = sum(place.different for place in places)
     verdict = f"failed: {format_counted(different, 'difference')}" if different else "passed: nothing differs"
@@ -26,7 +30,7 @@ def verified_sections(verified: Verified, most: int) -> list[Section]:
         Column(head="note", kind=Kind.TEXT),
     )
     checked = Section(title=verdict, columns=columns, rows=rows)
-    return [checked, *(_differences(place, most) for place in places if place.different)]
+    return [checked, *(_differences(place) for place in places if place.different)]
 
 
 def _row(place: VerifiedPlace, part: CheckedPart) -> tuple[str, ...]:
@@ -40,8 +44,8 @@ def _row(place: VerifiedPlace, part: CheckedPart) -> tuple[str, ...]:
     )
 
 
-def _differences(place: VerifiedPlace, most: int) -> Section:
-    shown = [each for part in place.parts for each in part.differences][:most]
+def _differences(place: VerifiedPlace) -> Section:
+    shown = [each for part in place.parts for each in part.differences][:_MOST]
     rows = tuple(
         (
             each.file,

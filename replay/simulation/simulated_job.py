@@ -72,7 +72,7 @@ class SimulatedJob:
     recorded: the recorded ranks. meetings: the collectives of all of them. file_bytes: int64 by file.
     compute_ns: of the accelerators in the loops of all recorded ranks, at the speed of the simulation; 0 where the
     capture shows none.
-    warnings: sentences about the causal models, for the user.
+    warnings: sentences about the causal models, for the user. measured: whether the times are those of a recorded job.
     """
 
     recorded: Sequence[RankItems]
@@ -81,6 +81,7 @@ class SimulatedJob:
     file_bytes: np.ndarray
     compute_ns: float
     warnings: tuple[str, ...]
+    measured: bool = False
 
     @property
     def ranks(self) -> int:
@@ -89,8 +90,9 @@ class SimulatedJob:
 
     @property
     def known(self) -> bool:
-        """Whether the capture says what each operation waits for, so that nothing was inferred."""
-        return all(each.notes.known for each in self.recorded)
+        """Whether nothing is inferred. Marks say what each operation of a recorded job waits for, and yet its threads
+        wait for each other and for processors, which they do not say."""
+        return not self.measured and all(each.notes.known for each in self.recorded)
 
     def operations_of(self, ranks: int) -> int:
         """Operations of so many ranks."""
@@ -150,10 +152,9 @@ class Derivation:
     layers: LayerChoice
     origin_ns: int
     pacing: Pacing
-    compute: str
 
     def __call__(self, ranks: Sequence[int]) -> list[RankItems]:
-        return items_of_ranks(self.capture, ranks, self.layers, self.origin_ns, self.pacing, self.compute)
+        return items_of_ranks(self.capture, ranks, self.layers, self.origin_ns, self.pacing)
 
 
 def simulated_job(capture: Capture, recorded: Sequence[RankItems], pacing: Pacing, compute_ns: int) -> SimulatedJob:
@@ -167,4 +168,5 @@ def simulated_job(capture: Capture, recorded: Sequence[RankItems], pacing: Pacin
         file_bytes=capture.files.column("size").to_numpy().astype(np.int64),
         compute_ns=compute_ns / (pacing.compute_speed or pacing.speed),
         warnings=warnings,
+        measured=capture.info.made_by.get("command") == "merge",
     )

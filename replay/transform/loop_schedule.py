@@ -31,26 +31,16 @@ PIPELINE = "pipeline"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LaneRuns:
-    """The operations of a lane as its schedule needs them, in *runs*: within a run the lane neither waits nor lets
-    anything go, so a run is scheduled as one operation.
-
-    dependencies: of the runs. duration_ns: int64 (runs,), from the begin of its first operation to the end of its last.
-    """
-
-    dependencies: LaneDependencies
-    duration_ns: np.ndarray
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Outline:
     """A rank without its operations, as its schedule needs it.
 
-    model: of the training thread and the pipeline. lanes: the runs of each lane, ascending; they are numbered on.
+    model: of the training thread and the pipeline. lanes: the operations of each lane, ascending, in *runs*, which are
+    numbered on: within a run the lane neither waits nor lets anything go, so a run is scheduled as one operation. Their
+    dependencies; int64 (runs,), from the begin of the first operation of each to the end of the last.
     """
 
     model: LoopModel
-    lanes: Mapping[int, LaneRuns]
+    lanes: Mapping[int, tuple[LaneDependencies, np.ndarray]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -108,7 +98,7 @@ def outlined(state: RankState) -> tuple[Outline, np.ndarray, np.ndarray]:
         mine = np.flatnonzero(work.lane == lane)
         found[lane], of_lane, since_ns[mine] = _lane_runs(work, mine, needs[mine], loop, moments)
         run[mine] = runs + of_lane
-        runs += len(found[lane].duration_ns)
+        runs += len(found[lane][1])
     return Outline(model=_scheduled_model(state, needs, lanes), lanes=found), run, since_ns
 
 
@@ -119,7 +109,7 @@ def _moments_of(loop: TrainingLoop) -> Moments:
 
 def _lane_runs(
     work: RankWork, mine: np.ndarray, need: np.ndarray, loop: TrainingLoop, moments: Moments
-) -> tuple[LaneRuns, np.ndarray, np.ndarray]:
+) -> tuple[tuple[LaneDependencies, np.ndarray], np.ndarray, np.ndarray]:
     """The runs of the operations `mine` of a lane, the number of the run of each, and the time since the run began.
     `need`: the events that wait for them."""
     events = len(loop.kind)
@@ -150,8 +140,7 @@ def _lane_runs(
         is_end=True,
         behind=np.full(len(first), NO_EVENT),
     )
-    runs = LaneRuns(dependencies=dependencies, duration_ns=ends[last] - starts[first])
-    return runs, run, starts - starts[first][run]
+    return (dependencies, ends[last] - starts[first]), run, starts - starts[first][run]
 
 
 def scheduled(outlines: Mapping[int, Outline], pacing: Pacing, origin_ns: int) -> dict[int, Scheduled]:
@@ -182,15 +171,15 @@ def _items(
 ) -> Iterator[tuple[Hashable, tuple[np.ndarray, np.ndarray]]]:
     """The lanes of a rank, TRAINING and PIPELINE: the items of each and their durations."""
     model, moments = outline.model, _moments_of(outline.model.loop)
-    for lane, runs in outline.lanes.items():
-        n = len(runs.duration_ns)
+    for lane, (dependencies, duration_ns) in outline.lanes.items():
+        n = len(duration_ns)
         nothing = np.zeros(n, dtype=np.int64)
         rows = operation_rows(
             op=np.full(n, READ), api=0, origin=0, slot=nothing, file_id=nothing, step=-1, offset=0, length=0
         )
         yield (
             lane,
-            lane_items(runs.dependencies, rows, runs.duration_ns, moments, counters, lane, Pacing(pace=Pace.STEPS)),
+            lane_items(dependencies, rows, duration_ns, moments, counters, lane, Pacing(pace=Pace.STEPS)),
         )
     script = script_rows(model, counters, pacing, "sleep", meetings)
     yield TRAINING, (script, np.zeros(len(script), dtype=np.int64))

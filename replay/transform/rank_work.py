@@ -22,6 +22,9 @@ ENTERED = -2
 EXITED = -3
 """Value of `RankWork.follows` of an operation that waits for the exit from the loop."""
 
+BY_BATCH, BY_FILE = "batch", "file"
+"""What readers take turns with: batches, as the workers of a PyTorch DataLoader do, or files, as tf.data does."""
+
 TRANSFORMED, MODELLED = ORIGINS.index("transformed"), ORIGINS.index("modelled")
 
 
@@ -155,7 +158,7 @@ class RankState:
     model: the causal model of the rank in the capture.
     spans: rows of `SPANS_SCHEMA`, as in the capture; None for a rank whose loop was not recorded.
     readers: lanes that read the batches, 0 for the training thread. ahead: the most batches that they read ahead.
-    deal: the unit with which readers take turns, BY_BATCH or BY_FILE of `replay.transform.readers`.
+    deal: the unit with which readers take turns, BY_BATCH or BY_FILE.
     pass_first: see `replay.transform.readers.with_read_ahead`.
     """
 

@@ -1,4 +1,4 @@
-"""Describes the data set that a capture reads: files, request sizes, the cost of a request, and HDF5 chunks."""
+"""Describes the data set that a capture reads: files, request sizes, the cost of a request, HDF5 chunks, and memory."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from dxt_replay.replay.plan.chosen_layers import LayerChoice
+from dxt_replay.replay.transform.changes import Changes
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.row_order import distinct_rows
 from dxt_replay.traces.schema import FORMATS, OPS, READ, WRITE, codes
 from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.units import format_bytes, format_count
 
 MODAL_SHARE = 0.9
 """Share of a file's bytes that requests of one length must move, for that to be its request size."""
 
 MOST_LENGTHS = 4096
 """Lengths of requests of one file that are counted, the first ones: a file with more has no request size."""
+
+BYTES_PER_OPERATION = 700
+"""Memory for each operation of a rank while it is changed or scheduled: at most what docs/scale.md has as measured."""
 
 _HDF5 = FORMATS.index("hdf5")
 
@@ -186,3 +191,32 @@ def _chunk_sizes(capture: Capture) -> dict[int, set[int]]:
         if row["chunk_shape"] and not row["filters"]:
             found.setdefault(row["file_id"], set()).add(math.prod(row["chunk_shape"]) * row["type_size"])
     return found
+
+
+def largest_rank(capture: Capture, changes: Changes, data: DataSet) -> int:
+    """Estimated operations of the largest rank, those of the capture and changed ones, which are in memory together."""
+    counts = capture.index.row_counts(capture.ranks)
+    made = 0
+    if changes.transfer_bytes is not None:
+        made += int(data.read_bytes[data.streams].sum()) // changes.transfer_bytes
+    if changes.chunk_bytes is not None:
+        made += int(data.read_bytes[list(data.chunk_bytes)].sum()) // changes.chunk_bytes
+    total = max(int(counts.sum()), 1)
+    largest = int(counts.max(initial=0))
+    if changes.ranks is not None and not changes.weak:
+        largest = max(largest, total // changes.ranks)
+    return largest + largest * made // total
+
+
+def check_memory(capture: Capture, changes: Changes, data: DataSet, available: int | None) -> None:
+    """Raises: UsageError if the largest rank needs more than the bytes `available`. None: not known, nothing is
+    checked."""
+    operations = largest_rank(capture, changes, data)
+    needed = operations * BYTES_PER_OPERATION
+    if available is not None and needed > available:
+        raise UsageError(
+            f"a transformation holds one rank at a time in memory: some {format_bytes(needed)} for the "
+            f"{format_count(operations)} operations of the largest rank of {capture.named}, and "
+            f"{format_bytes(available)} are available. Use a machine with more memory, or change fewer ranks or steps "
+            "with dxt_replay.part"
+        )

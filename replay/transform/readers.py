@@ -10,10 +10,105 @@ import dataclasses
 
 import numpy as np
 
-from dxt_replay.replay.transform.rank_work import NOTHING, RankLoop, RankWork
+from dxt_replay.replay.transform.changes import Changes
+from dxt_replay.replay.transform.rank_work import BY_BATCH, BY_FILE, NOTHING, RankLoop, RankState, RankWork
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.schema import WRITE
 
-BY_BATCH, BY_FILE = "batch", "file"
-"""What readers take turns with: batches, as the workers of a PyTorch DataLoader do, or files, as tf.data does."""
+DEFAULT_PREFETCH = 2
+"""Batches that each reader has ahead, where the training thread read itself and --prefetch is not given: PyTorch's."""
+
+
+def with_pipeline(state: RankState, changes: Changes) -> tuple[RankState, tuple[str, ...]]:
+    """Change readers and read-ahead, and list the assumptions."""
+    before = state
+    readers = before.readers if changes.readers is None else changes.readers
+    if not (before.work.feeds != NOTHING).any():
+        raise UsageError(
+            "--readers and --prefetch change how batches are read for the training loop, and no read of this capture "
+            "feeds a step: its data are loaded before the first one"
+        )
+    if not readers and changes.prefetch is not None:
+        raise UsageError(
+            "--prefetch needs readers beside the training thread, and in this capture that thread itself reads: give "
+            "--readers, too"
+        )
+    ahead = _ahead(before, changes, readers)
+    if readers == before.readers and changes.prefetch in (None, before.ahead):
+        return dataclasses.replace(before, ahead=ahead), ()
+    if not before.readers:
+        state = dataclasses.replace(state, loop=_handed_over(state.work, state.loop))
+    if readers != before.readers:
+        state = _read_by(state, readers)
+    note = (
+        f"readers: {before.readers} -> {readers}, batches read ahead: {before.ahead} -> {ahead}; each batch keeps "
+        "its requests, and each reader its own think times; a file that several readers use is opened as before"
+    )
+    state = _read_ahead(state, ahead)
+    if before.loop.making is None or readers <= before.readers:
+        return state, (note,)
+    mixed = (
+        "readers of tf.data that are added read whole files ahead of the making of the batches, which processes as "
+        "much as before; an interleave of more files would also mix their records, which is not predicted"
+    )
+    return _ahead_of_loop(state, ahead), (note, mixed)
+
+
+def _of_loop(state: RankState) -> np.ndarray:
+    """bool (n,): operations on the data that the loop reads."""
+    work = state.work
+    mine = state.model.loop_files[work.file_id] & (work.blocks == NOTHING) & (work.op != WRITE)
+    found: np.ndarray = mine & (work.start_ns < state.loop.loop.exit_ns)
+    return found
+
+
+def _read_by(state: RankState, readers: int) -> RankState:
+    dealing = state.model.dealing
+    if dealing is not None and any(deal.others for deal in dealing.lanes.values()):
+        raise UsageError(
+            "the workers of this capture read with several threads each, and how their threads would share other "
+            "batches is not known: change the requests alone, or record the job with other workers"
+        )
+    work = with_readers(state.work, _of_loop(state), readers, state.deal)
+    return dataclasses.replace(state, work=work, readers=readers)
+
+
+def _read_ahead(state: RankState, ahead: int) -> RankState:
+    work, making = state.work, state.loop.making
+    if making is not None:
+        loop = dataclasses.replace(state.loop, making=making.with_ahead(ahead))
+        if not ahead:
+            work = dataclasses.replace(work, made=np.where(work.feeds == NOTHING, work.made, 2 * work.feeds))
+        return dataclasses.replace(state, work=work, loop=loop, ahead=ahead)
+    return _ahead_of_loop(state, ahead)
+
+
+def _ahead_of_loop(state: RankState, ahead: int) -> RankState:
+    """Reads that wait for the loop alone, not for the making of the batches before theirs."""
+    work = with_read_ahead(state.work, _of_loop(state), ahead, state.loop, state.pass_first)
+    return dataclasses.replace(state, work=work, ahead=ahead)
+
+
+def _ahead(recorded: RankState, changes: Changes, readers: int) -> int:
+    """Number of batches that are read ahead; with readers that take turns, a multiple of their number."""
+    if not readers:
+        return 0
+    ahead = recorded.ahead
+    if recorded.deal == BY_FILE:
+        # A loop that waited for its reads does not show the depth of its buffer. Each reader has one batch in progress.
+        return changes.prefetch or (ahead if readers == recorded.readers else max(ahead, readers))
+    each = ahead // recorded.readers if recorded.readers else DEFAULT_PREFETCH
+    return readers * (each if changes.prefetch is None else -(-changes.prefetch // readers))
+
+
+def _handed_over(work: RankWork, loop: RankLoop) -> RankLoop:
+    """Move the training thread's work after the last read of each batch to the reader that made the batch."""
+    events = loop.loop.fetches
+    fed = np.unique(work.feeds[work.feeds != NOTHING])
+    left, ready = loop.residual_ns.copy(), loop.ready_ns.copy()
+    ready[fed] += left[events[fed]]
+    left[events[fed]] = 0
+    return dataclasses.replace(loop, residual_ns=left, ready_ns=ready)
 
 
 def with_readers(work: RankWork, of_loop: np.ndarray, readers: int, deal: str) -> RankWork:

@@ -17,15 +17,19 @@ from dxt_replay.replay.plan.chosen_layers import LayerChoice, choose_layers
 from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.plan.survey import spans_by_rank
 from dxt_replay.replay.transform.changes import Changes
-from dxt_replay.replay.transform.file_sizes import FileSizes
-from dxt_replay.replay.transform.loop_schedule import Outline, Scheduled, outlined, scheduled
-from dxt_replay.replay.transform.mapped_calls import check_mapped
+from dxt_replay.replay.transform.loop_schedule import (
+    Outline,
+    Scheduled,
+    outlined,
+    scheduled,
+    with_batches_in_order,
+    with_ready,
+)
 from dxt_replay.replay.transform.new_spans import loop_spans, making_spans, spans_of, wait_name
-from dxt_replay.replay.transform.rank_changes import changed
-from dxt_replay.replay.transform.rank_memory import check_memory
-from dxt_replay.replay.transform.rank_work import NOTHING, RankState, RankWork
-from dxt_replay.replay.transform.read_data import DataSet, data_set_of
-from dxt_replay.replay.transform.result import Totals, Transformed
+from dxt_replay.replay.transform.rank_work import MODELLED, NOTHING, TRANSFORMED, RankState, RankWork
+from dxt_replay.replay.transform.read_data import DataSet, check_memory, data_set_of
+from dxt_replay.replay.transform.readers import with_pipeline
+from dxt_replay.replay.transform.requests import with_requests
 from dxt_replay.replay.transform.source_work import source_state
 from dxt_replay.replay.transform.spill_file import Kept, SpillFile
 from dxt_replay.replay.transform.strong_scaling import SharedSource, shared_out
@@ -33,7 +37,11 @@ from dxt_replay.replay.transform.weak_scaling import Copies
 from dxt_replay.traces.benchmark_run import BENCHMARK
 from dxt_replay.traces.memory import available_bytes
 from dxt_replay.traces.schema import (
+    COUNTERS,
+    FILES_SCHEMA,
+    OPS,
     OPS_SCHEMA,
+    READ,
     SPANS_SCHEMA,
     CaptureInfo,
     Coverage,
@@ -61,6 +69,80 @@ _AS_THEY_ARE = ("lane", "op", "api", "file_id", "offset", "length", "origin", "o
 """Columns of the operations that no schedule changes."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """Totals of the operations of a capture that a replay issues. elapsed_ns: from its first to its last moment."""
+
+    ranks: int
+    operations: int
+    reads: int
+    bytes_read: int
+    elapsed_ns: int
+
+    @classmethod
+    def of(cls, work: RankWork) -> Totals:
+        """Those of one rank, without the time."""
+        is_read = work.op == READ
+        return cls(
+            ranks=1,
+            operations=len(work),
+            reads=int(is_read.sum()),
+            bytes_read=int(work.length[is_read].sum()),
+            elapsed_ns=0,
+        )
+
+    @classmethod
+    def sum_of(cls, ranks: Iterable[Totals], elapsed_ns: int) -> Totals:
+        """The sums over ranks."""
+        names = ("ranks", "operations", "reads", "bytes_read")
+        sums = np.sum([[getattr(each, name) for name in names] for each in ranks], axis=0, dtype=object)
+        return cls(**dict(zip(names, sums, strict=True)), elapsed_ns=elapsed_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transformed:
+    """The capture that `transform` wrote.
+
+    path: its folder. changes: by name, in the order in which they were applied. assumptions: sentences.
+    before, after: totals of the source and of the result. same: whether nothing changed.
+    """
+
+    path: Path
+    changes: Mapping[str, Any]
+    assumptions: tuple[str, ...]
+    before: Totals
+    after: Totals
+    same: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `dxt-replay transform --json` prints."""
+        return {**dataclasses.asdict(self), "path": str(self.path), "assumptions": list(self.assumptions)}
+
+
+class _FileSizes:
+    """Collects which of `files` files changed requests use, and how large these must be, rank by rank."""
+
+    def __init__(self, files: int) -> None:
+        self._touched, self._ends = np.zeros(files, dtype=bool), np.zeros(files, dtype=np.int64)
+
+    def add(self, work: RankWork) -> None:
+        """Count the operations of a rank."""
+        self._touched[work.file_id[np.isin(work.origin, (TRANSFORMED, MODELLED))]] = True
+        moves = np.isin(work.op, (READ, OPS.index("write")))
+        np.maximum.at(self._ends, work.file_id[moves], np.maximum(work.offset, 0)[moves] + work.length[moves])
+
+    def table(self, files: pa.Table) -> pa.Table:
+        """The files table. A file with changed requests loses its counters, and gets the size that the requests
+        need."""
+        touched = pa.array(self._touched)
+        columns = {name: files[name] for name in FILES_SCHEMA.names}
+        columns["size"] = pa.array(np.where(self._touched, self._ends, files["size"].to_numpy()))
+        for name in ("coverage", *COUNTERS):
+            nothing = pa.nulls(files.num_rows, FILES_SCHEMA.field(name).type)
+            columns[name] = pc.if_else(touched, nothing, files[name])
+        return pa.table(columns, schema=FILES_SCHEMA)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Rank:
     """A changed rank.
@@ -78,20 +160,6 @@ class _Rank:
     readers: int
     readers_before: int
     same_lanes: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Changed:
-    """The changed ranks by number, and the totals of the recorded ones.
-
-    notes: assumptions as sentences. same: whether nothing changed, before ranks are copied.
-    """
-
-    ranks: Mapping[int, _Rank]
-    before: Sequence[Totals]
-    notes: tuple[str, ...]
-    sizes: FileSizes
-    same: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -119,72 +187,73 @@ def transform_capture(capture: Capture, changes: Changes, output: Path, *, force
     check_capture_output(output, force=force)
     layers = choose_layers(capture)
     data = data_set_of(capture, layers)
-    _check(capture, changes, data)
-    check_memory(capture, changes, data, available_bytes())
-    working = begin_capture(output, force=force)
-    try:
-        with SpillFile(working) as spill:
-            found = _changed(capture, layers, changes, data, spill)
-            written = _as_recorded(capture) if found.same else _as_scheduled(capture, found, changes, data, spill)
-            copies = Copies.of(capture, changes.ranks) if changes.ranks is not None and changes.weak else None
-            same = found.same and copies is None
-            assumptions = () if same else (*_assumptions_of(changes, data, copies is not None), *found.notes)
-            transform = {"changes": changes.as_json(), "assumptions": list(assumptions)}
-            _write(capture, written, copies, transform, working, known=not found.same)
-        publish_capture(working, output, force=force)
-    except BaseException:
-        discard_capture(working)
-        raise
-    begin_ns, end_ns = capture.time_span_ns
-    ranks = found.ranks if copies is None else copies.source_of.values()
-    return Transformed(
-        path=output,
-        changes=changes.as_json(),
-        assumptions=assumptions,
-        before=Totals.sum_of(found.before, end_ns - begin_ns),
-        after=Totals.sum_of([found.ranks[rank].totals for rank in ranks], written.elapsed_ns),
-        same=same,
-    )
-
-
-def _check(capture: Capture, changes: Changes, data: DataSet) -> None:
-    """Raises: UsageError if a change of the requests has no meaning for the capture."""
-    if changes.mapped is not None:
-        check_mapped(capture)
     if changes.compression is not None:
         data.check_not_compressed(capture)
     if changes.transfer_bytes is not None:
         data.check_streams()
     if changes.chunk_bytes is not None:
         data.check_chunks(capture)
+    check_memory(capture, changes, data, available_bytes())
+    working = begin_capture(output, force=force)
+    try:
+        with SpillFile(working) as spill:
+            sizes = _FileSizes(capture.files.num_rows)
+            ranks, before, notes, unchanged = _changed(capture, layers, changes, data, spill, sizes)
+            written = _as_recorded(capture) if unchanged else _as_scheduled(capture, ranks, sizes, changes, data, spill)
+            copies = Copies.of(capture, changes.ranks) if changes.ranks is not None and changes.weak else None
+            same = unchanged and copies is None
+            assumptions = () if same else (*_assumptions_of(changes, data, copies is not None), *notes)
+            transform = {"changes": changes.as_json(), "assumptions": list(assumptions)}
+            _write(capture, written, copies, transform, working, known=not unchanged)
+        publish_capture(working, output, force=force)
+    except BaseException:
+        discard_capture(working)
+        raise
+    begin_ns, end_ns = capture.time_span_ns
+    after = [ranks[rank].totals for rank in (ranks if copies is None else copies.source_of.values())]
+    return Transformed(
+        path=output,
+        changes=changes.as_json(),
+        assumptions=assumptions,
+        before=Totals.sum_of(before, end_ns - begin_ns),
+        after=Totals.sum_of(after, written.elapsed_ns),
+        same=same,
+    )
 
 
-def _changed(capture: Capture, layers: LayerChoice, changes: Changes, data: DataSet, spill: SpillFile) -> _Changed:
+def _changed(
+    capture: Capture, layers: LayerChoice, changes: Changes, data: DataSet, spill: SpillFile, sizes: _FileSizes
+) -> tuple[Mapping[int, _Rank], Sequence[Totals], tuple[str, ...], bool]:
     """Read and change each rank; its operations go to the spill file.
 
+    Returns the ranks by number, the totals of the recorded ones, the assumptions as sentences, and whether nothing
+    changed, before ranks are copied.
     Raises: CaptureError when a part is damaged, or a rank has no training steps; UsageError if a change has no meaning
     for the capture.
     """
-    steps, sizes = steps_of(capture, layers), FileSizes(capture.files.num_rows)
+    steps = steps_of(capture, layers)
     shares = changes.ranks not in (None, len(capture.ranks)) and not changes.weak
     before, ranks, shared = [], {}, []
     notes: dict[str, None] = {}
     same = changes.compute_speed == 1.0 and not shares
     for rank in capture.ranks:
-        state = source_state(_rows(capture, rank, layers), steps, rank)
-        readers, lanes = state.readers, np.unique(state.work.lane)
-        before.append(Totals.of(state.work))
-        state, assumed, is_same = changed(state, changes, data)
-        same &= is_same
-        notes |= dict.fromkeys(assumed)
-        if changes.batch_times not in (None, 1):
-            state = dataclasses.replace(state, spans=None)
+        recorded = source_state(_rows(capture, rank, layers), steps, rank)
+        readers, lanes = recorded.readers, np.unique(recorded.work.lane)
+        before.append(Totals.of(recorded.work))
+        state = dataclasses.replace(recorded, work=with_requests(recorded.work, changes, data))
+        if changes.readers is not None or changes.prefetch is not None:
+            state, assumed = with_pipeline(state, changes)
+            notes |= dict.fromkeys(assumed)
+        same &= state.loop is recorded.loop and state.work.same_requests(recorded.work)
+        del recorded
+        work = with_ready(with_batches_in_order(state.work), state.loop.ready_ns)
+        state = dataclasses.replace(state, work=work)
         if shares:
             shared.append(SharedSource.of(state, spill))
         else:
-            same_lanes = state.readers == readers and np.array_equal(np.unique(state.work.lane), lanes)
+            same_lanes = state.readers == readers and np.array_equal(np.unique(work.lane), lanes)
             ranks[rank] = _spilled(state, readers, spill, sizes, same_lanes=same_lanes)
-        del state  # two ranks would be in memory while the next one is read
+        del state, work  # two ranks would be in memory while the next one is read
     if shares:
         states, dealt = shared_out(shared, changes.ranks or 0, capture.paths(), spill)
         notes |= dict.fromkeys(dealt)
@@ -193,7 +262,7 @@ def _changed(capture: Capture, layers: LayerChoice, changes: Changes, data: Data
             return _spilled(state, state.readers, spill, sizes, same_lanes=False)
 
         ranks = dict(enumerate(map(kept, states)))  # `map` holds on to no rank while the next one is made
-    return _Changed(ranks=ranks, before=tuple(before), notes=tuple(notes), sizes=sizes, same=same)
+    return ranks, before, tuple(notes), same
 
 
 def _rows(capture: Capture, rank: int, layers: LayerChoice) -> pa.Table:
@@ -202,7 +271,7 @@ def _rows(capture: Capture, rank: int, layers: LayerChoice) -> pa.Table:
     return pa.concat_tables(tables) if tables else OPS_SCHEMA.empty_table()
 
 
-def _spilled(state: RankState, readers_before: int, spill: SpillFile, sizes: FileSizes, *, same_lanes: bool) -> _Rank:
+def _spilled(state: RankState, readers_before: int, spill: SpillFile, sizes: _FileSizes, *, same_lanes: bool) -> _Rank:
     """Put the operations of a changed rank in the spill file."""
     work = state.work
     sizes.add(work)
@@ -233,25 +302,31 @@ def _as_recorded(capture: Capture) -> _Written:
     )
 
 
-def _as_scheduled(capture: Capture, found: _Changed, changes: Changes, data: DataSet, spill: SpillFile) -> _Written:
+def _as_scheduled(
+    capture: Capture,
+    ranks: Mapping[int, _Rank],
+    sizes: _FileSizes,
+    changes: Changes,
+    data: DataSet,
+    spill: SpillFile,
+) -> _Written:
     """Schedule the changed ranks by their dependencies."""
     pacing = Pacing(pace=Pace.STEPS, compute_speed=changes.compute_speed)
     begin_ns = capture.time_span_ns[0]
-    times = scheduled({rank: each.outline for rank, each in found.ranks.items()}, pacing, begin_ns)
+    times = scheduled({rank: each.outline for rank, each in ranks.items()}, pacing, begin_ns)
+    hdf5 = capture.hdf5
+    if changes.chunk_bytes is not None or changes.compression is not None:
+        gone = pa.array(list(data.chunk_bytes), type=pa.int32())
+        hdf5 = hdf5.filter(pc.invert(pc.is_in(hdf5["file_id"], gone)))
+    same_lanes = all(each.same_lanes for each in ranks.values())
     return _Written(
-        operations=lambda rank: [_operations(rank, spill.take(found.ranks[rank].operations), times[rank])],
-        spans={rank: _spans(rank, each, times[rank]) for rank, each in found.ranks.items()},
-        files=found.sizes.table(capture.files),
-        hdf5=_changed_hdf5(capture, changes, data),
-        lanes=_lanes_with_roles(capture, found),
+        operations=lambda rank: [_operations(rank, spill.take(ranks[rank].operations), times[rank])],
+        spans={rank: _spans(rank, each, times[rank]) for rank, each in ranks.items()},
+        files=sizes.table(capture.files),
+        hdf5=hdf5,
+        lanes=with_facts(capture.lanes if same_lanes else capture.lanes.slice(0, 0), ["role"]),
         elapsed_ns=max(each.end_ns for each in times.values()) - begin_ns,
     )
-
-
-def _lanes_with_roles(capture: Capture, found: _Changed) -> pa.Table:
-    """The lanes with their roles, if the changes keep the ranks and each rank's lanes; else no rows."""
-    same = all(each.same_lanes for each in found.ranks.values())
-    return with_facts(capture.lanes if same else capture.lanes.slice(0, 0), ["role"])
 
 
 def _spans(rank: int, found: _Rank, times: Scheduled) -> pa.Table:
@@ -316,13 +391,6 @@ def _assumptions_of(changes: Changes, data: DataSet, copied: bool) -> tuple[str,
         found.append(
             f"all data shrink by the same ratio, and a decoder in the reader's lane puts out {speed}/s after each read"
         )
-    if changes.batch_times is not None:
-        found.append(
-            "a step of a larger batch computes as long as its steps together did, has one collective, and as many "
-            "batches are read ahead as before"
-        )
-    if changes.preprocess_speed != 1.0:
-        found.append("all time between the reads of a reader, and after the last one of a batch, is preprocessing")
     if changes.compute_speed != 1.0:
         found.append(
             "all time of the training thread between its events is compute; collectives keep their recorded times"
@@ -332,14 +400,6 @@ def _assumptions_of(changes: Changes, data: DataSet, copied: bool) -> tuple[str,
     if copied:
         found.append("copied ranks take the recorded times: neither storage nor collectives slow down with more ranks")
     return tuple(found)
-
-
-def _changed_hdf5(capture: Capture, changes: Changes, data: DataSet) -> pa.Table:
-    """The HDF5 datasets of files that did not change."""
-    if changes.chunk_bytes is None and changes.compression is None:
-        return capture.hdf5
-    gone = pa.array(list(data.chunk_bytes), type=pa.int32())
-    return capture.hdf5.filter(pc.invert(pc.is_in(capture.hdf5["file_id"], gone)))
 
 
 def _write(

@@ -14,6 +14,8 @@ from dxt_replay.replay.causal.paced_ranks import Steps
 from dxt_replay.replay.causal.training_loop import EVALUATION, FETCH, TrainingLoop
 from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch
 from dxt_replay.replay.transform.rank_work import (
+    BY_BATCH,
+    BY_FILE,
     ENTERED,
     EXITED,
     NOTHING,
@@ -23,7 +25,6 @@ from dxt_replay.replay.transform.rank_work import (
     RankWork,
     fetch_numbers,
 )
-from dxt_replay.replay.transform.readers import BY_BATCH, BY_FILE
 from dxt_replay.traces.row_order import distinct_rows
 from dxt_replay.traces.schema import codes
 

@@ -14,9 +14,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dxt_replay.replay.causal.training_loop import FETCH
-from dxt_replay.replay.transform.loop_pieces import PiecedLoop, pieced
-from dxt_replay.replay.transform.rank_work import EXITED, NOTHING, TRANSFORMED, RankState, RankWork, joined
+from dxt_replay.replay.causal.training_loop import CHECKPOINT, FETCH
+from dxt_replay.replay.transform.rank_work import (
+    EXITED,
+    NOTHING,
+    TRANSFORMED,
+    BatchMaking,
+    RankLoop,
+    RankState,
+    RankWork,
+    fetch_numbers,
+    joined,
+)
 from dxt_replay.replay.transform.readers import batches_of, with_read_ahead, with_readers
 from dxt_replay.replay.transform.spill_file import Kept, SpillFile
 from dxt_replay.traces.errors import UsageError
@@ -35,7 +44,8 @@ class SharedSource:
 
     state: the rank without its operations.
     own: its private operations, `RankWork`.
-    data: the operations on its batches, `RankWork` and the columns of `_Data` but `slot`.
+    data: the operations on its batches, `RankWork` and columns `batch`, the fetch of each, and `at_ns`, the time
+    from the begin of that fetch to its own begin.
     files: int64, ids of the files of `data`, ascending; none if the data are loaded at once.
     read_files: int64, those that are read.
     parts: how many pairs of a file and a batch are read. read_batches: how many batches.
@@ -115,9 +125,11 @@ def shared_out(
 
     def made(rank: int, columns: Columns) -> RankState:
         source, is_copy = _template(sources, rank), rank >= len(sources)
-        loop = pieced(source.state.loop, source.takes_batch, each, checkpoints=not is_copy)
-        own = _own(source, RankWork(**spill.take(source.own)), loop, is_copy=is_copy)
-        return _assembled(source, loop, _data_of(columns, each, by_file=by_file), own)
+        loop, event_of, shift_ns, slots = _pieced(source.state.loop, source.takes_batch, each, checkpoints=not is_copy)
+        own = RankWork(**spill.take(source.own))
+        own = _own_of_copy(source, own) if is_copy else _own(source, own, loop, event_of, shift_ns)
+        work, slot, at_ns = _data_of(columns, each, by_file=by_file)
+        return _assembled(source, loop, own, work, slots, slot, at_ns)
 
     # `map` holds on to no rank while the next one is made; a generator's frame would.
     return map(made, range(ranks), _by_rank(dealt, ranks, spill)), tuple(notes)
@@ -141,19 +153,6 @@ def _template(sources: Sequence[SharedSource], rank: int) -> SharedSource:
     if rank < len(sources) or len(sources) == 1:
         return sources[rank % len(sources)]
     return sources[1 + (rank - 1) % (len(sources) - 1)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Data:
-    """Operations on the training data for one rank.
-
-    slot: int64 (n,), the number of its batch, from 0.
-    at_ns: int64 (n,), time from the begin of its fetch in the capture to its own begin.
-    """
-
-    work: RankWork
-    slot: np.ndarray
-    at_ns: np.ndarray
 
 
 def _batches_in_turn(
@@ -223,8 +222,11 @@ def _by_rank(dealt: Iterable[tuple[Columns, np.ndarray]], ranks: int, spill: Spi
     return map(together, limits[:-1], limits[1:])
 
 
-def _data_of(columns: Columns, each: int, *, by_file: bool) -> _Data:
-    """The data of a new rank. If files were dealt, its batches follow from the bytes that it reads."""
+def _data_of(columns: Columns, each: int, *, by_file: bool) -> tuple[RankWork, np.ndarray, np.ndarray]:
+    """The operations on the data of a new rank, the number of the batch of each, from 0, and `at_ns` of the source.
+
+    If files were dealt, its batches follow from the bytes that it reads.
+    """
     order = np.argsort(columns["key"], kind="stable")
     columns = {name: columns.pop(name)[order] for name in list(columns)}
     slot, at_ns = columns.pop("key"), columns.pop("at_ns")
@@ -233,19 +235,28 @@ def _data_of(columns: Columns, each: int, *, by_file: bool) -> _Data:
         moved = np.where(work.data_reads, work.length, 0)
         of_batch = max(int(moved.sum()), 1) / each
         slot = np.minimum(((np.cumsum(moved) - moved) / of_batch).astype(np.int64), each - 1)
-    return _Data(work=work, slot=slot, at_ns=at_ns)
+    return work, slot, at_ns
 
 
-def _assembled(source: SharedSource, loop: PiecedLoop, data: _Data, own: RankWork) -> RankState:
-    """Assemble a rank from its batches and its private work."""
-    fetch = loop.slots[data.slot]
-    new = loop.loop.loop
+def _assembled(
+    source: SharedSource,
+    loop: RankLoop,
+    own: RankWork,
+    data: RankWork,
+    slots: np.ndarray,
+    slot: np.ndarray,
+    at_ns: np.ndarray,
+) -> RankState:
+    """Assemble a rank from its private work and the operations on its batches. slots: of `_pieced`."""
+    fetch = slots[slot]
+    # As many batches before their own as it was.
+    waits = (data.made != NOTHING) & (data.feeds != NOTHING)
     reads = dataclasses.replace(
-        _marked(data.work),
-        feeds=np.where(data.work.feeds == NOTHING, NOTHING, fetch),
-        follows=np.full(len(data.work), NOTHING),
-        made=_made(data.work, fetch),
-        start_ns=new.begin_ns[new.fetches[fetch]] + data.at_ns,
+        _marked(data),
+        feeds=np.where(data.feeds == NOTHING, NOTHING, fetch),
+        follows=np.full(len(data), NOTHING),
+        made=np.where(waits, np.maximum(data.made + 2 * (fetch - data.feeds), NOTHING), NOTHING),
+        start_ns=loop.loop.begin_ns[loop.loop.fetches[fetch]] + at_ns,
     )
     work = joined([own, reads])
     of_data = np.arange(len(work)) >= len(own)
@@ -253,43 +264,40 @@ def _assembled(source: SharedSource, loop: PiecedLoop, data: _Data, own: RankWor
     work, of_data = work.rows(order), of_data[order]
     state = source.state
     work = with_readers(work, of_data, state.readers, state.deal)
-    if loop.loop.making is None:
+    if loop.making is None:
         # Not by the files of the source's own loop: the operations may be on files of other ranks.
-        work = with_read_ahead(work, of_data & np.isin(work.feeds, loop.slots), state.ahead, loop.loop)
-    return dataclasses.replace(state, work=work, loop=loop.loop, spans=None)
+        work = with_read_ahead(work, of_data & np.isin(work.feeds, slots), state.ahead, loop)
+    return dataclasses.replace(state, work=work, loop=loop, spans=None)
 
 
-def _made(work: RankWork, fetch: np.ndarray) -> np.ndarray:
-    """`RankWork.made` of operations on the batches of other fetches: as many batches before their own as it was."""
-    waits = (work.made != NOTHING) & (work.feeds != NOTHING)
-    return np.where(waits, np.maximum(work.made + 2 * (fetch - work.feeds), NOTHING), NOTHING)
+def _own_of_copy(source: SharedSource, work: RankWork) -> RankWork:
+    """The private work of a rank beyond the recorded ones: what comes before the first step. work: of the source."""
+    work = dataclasses.replace(work, made=np.full(len(work), NOTHING))
+    loaded = (work.feeds != NOTHING) & source.loads
+    return _marked(work.rows(np.flatnonzero((work.blocks == 0) | loaded)))
 
 
-def _own(source: SharedSource, work: RankWork, loop: PiecedLoop, *, is_copy: bool) -> RankWork:
-    """The private work of a rank: before the first step, and, unless it `is_copy`, in the checkpoints and evaluations
-    of the new loop and after the loop. work: that of the source."""
+def _own(source: SharedSource, work: RankWork, loop: RankLoop, event_of: np.ndarray, shift_ns: np.ndarray) -> RankWork:
+    """The private work of a rank: before the first step, in the checkpoints and evaluations of the new loop, and after
+    the loop. work: that of the source. event_of, shift_ns: of `_pieced`."""
     old = source.state.loop.loop
     work = dataclasses.replace(work, made=np.full(len(work), NOTHING))
-    new = loop.loop.loop
-    entry = work.blocks == 0
-    if is_copy:
-        loaded = (work.feeds != NOTHING) & source.loads
-        return _marked(work.rows(np.flatnonzero(entry | loaded)))
+    new = loop.loop
     event = np.where(work.feeds == NOTHING, work.blocks, old.fetches[work.feeds])
-    parts = [work.rows(np.flatnonzero(entry))]
+    parts = [work.rows(np.flatnonzero(work.blocks == 0))]
     own = np.flatnonzero(event > 0)
     own = own[np.argsort(event[own], kind="stable")]
-    limits = np.searchsorted(event[own], np.stack((loop.event_of, loop.event_of + 1)))
+    limits = np.searchsorted(event[own], np.stack((event_of, event_of + 1)))
     # A repeated step does not repeat a load that happens once.
-    again = (loop.shift_ns > 0) & (new.kind == FETCH) & source.loads
+    again = (shift_ns > 0) & (new.kind == FETCH) & source.loads
     for number in np.flatnonzero((limits[1] > limits[0]) & ~again).tolist():
-        rows, shift_ns = np.sort(own[limits[0, number] : limits[1, number]]), int(loop.shift_ns[number])
+        rows = np.sort(own[limits[0, number] : limits[1, number]])
         fetch = int(np.searchsorted(new.fetches, number))
         part, feeds = work.rows(rows), work.feeds[rows] != NOTHING
         parts.append(
             dataclasses.replace(
                 part,
-                start_ns=part.start_ns + shift_ns,
+                start_ns=part.start_ns + shift_ns[number],
                 blocks=np.where(feeds, NOTHING, number),
                 feeds=np.where(feeds, fetch, NOTHING),
                 follows=np.where(feeds, 2 * fetch, NOTHING),
@@ -310,3 +318,61 @@ def _marked(work: RankWork) -> RankWork:
     """Operations of a rank that the capture does not have."""
     origin = np.where(work.origin == RECONSTRUCTED, work.origin, np.maximum(work.origin, TRANSFORMED))
     return dataclasses.replace(work, origin=origin.astype(work.origin.dtype))
+
+
+def _pieced(
+    old: RankLoop, takes_batch: np.ndarray, batches: int, *, checkpoints: bool
+) -> tuple[RankLoop, np.ndarray, np.ndarray, np.ndarray]:
+    """A loop that fetches `batches` batches: the steps of `old` in order, repeated from the first one if needed.
+
+    Also int64 (events,), the old event that each new one repeats, and its delay; and int64, the numbers of the batch
+    fetches that take a batch of the data set, in order.
+
+    takes_batch: bool (fetches,), the fetches of `old` that take a batch of the data set.
+    checkpoints: whether its checkpoints become events of the new loop; else their time is busy time.
+    Raises: UsageError if no step of `old` fetches a batch.
+    """
+    loop = old.loop
+    step = np.searchsorted(loop.step_begin_ns, loop.begin_ns, side="right") - 1
+    step[0] = -1
+    takes = np.zeros(len(loop.kind), dtype=bool)
+    takes[loop.fetches] = takes_batch
+    kept = np.ones(len(step), dtype=bool) if checkpoints else loop.kind != CHECKPOINT
+    per_step = np.bincount(step[takes & (step >= 0)], minlength=len(loop.step_begin_ns))
+    if not per_step.sum():
+        raise UsageError("no step of this capture fetches a batch that was read, so its steps cannot be shared out")
+    wanted = batches - int(takes[step < 0].sum())
+    # Rows of the steps that fetch as many batches; at least one.
+    steps = np.tile(np.arange(len(per_step)), max(-(-wanted // int(per_step.sum())), 1))
+    steps = steps[: int(np.searchsorted(np.cumsum(per_step[steps]), max(wanted, 1))) + 1]
+    begins = np.append(loop.step_begin_ns, loop.exit_ns)
+    lengths = np.diff(begins)[steps]
+    at_ns = begins[0] + np.cumsum(lengths) - lengths
+    shift = at_ns - begins[steps]
+    by_step = [np.flatnonzero(kept & (step == number)) for number in range(len(per_step))]
+    before = np.flatnonzero(kept & (step < 0))
+    events = np.concatenate([before, *(by_step[number] for number in steps.tolist())])
+    counts = np.array([len(by_step[number]) for number in steps.tolist()], dtype=np.int64)
+    shift_ns = np.concatenate((np.zeros(len(before), dtype=np.int64), np.repeat(shift, counts)))
+    of_fetch = fetch_numbers(loop)[events][loop.kind[events] == FETCH]
+    new = dataclasses.replace(
+        loop,
+        kind=loop.kind[events],
+        loader=loop.loader[events],
+        begin_ns=loop.begin_ns[events] + shift_ns,
+        end_ns=loop.end_ns[events] + shift_ns,
+        step_number=loop.step_number[0] + np.arange(len(steps), dtype=loop.step_number.dtype),
+        step_begin_ns=loop.step_begin_ns[steps] + shift,
+        step_end_ns=loop.step_end_ns[steps] + shift,
+        exit_ns=int(at_ns[-1] + lengths[-1]),
+    )
+    making = old.making
+    if making is not None:  # with room for as many batches as before
+        making = BatchMaking(
+            room=np.where(making.asked[of_fetch], 2 * np.arange(len(of_fetch)), NOTHING),
+            delay_ns=making.delay_ns[of_fetch],
+            head_ns=making.head_ns[of_fetch],
+            tail_ns=making.tail_ns[of_fetch],
+        ).with_ahead(making.ahead)
+    made = RankLoop(loop=new, residual_ns=old.residual_ns[events], ready_ns=old.ready_ns[of_fetch], making=making)
+    return made, events, shift_ns, np.flatnonzero(takes_batch[of_fetch])[:batches]

@@ -10,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from dxt_replay.replay.verifying.checked import CheckedPart, Difference, in_threads
-from dxt_replay.replay.verifying.lane_order import LaneOrder
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.few_together import few_together
+from dxt_replay.traces.row_order import distinct
 from dxt_replay.traces.schema import READ, USAGE_SCHEMA, WRITE, codes
+from dxt_replay.traces.stable_order import stable_order
 from dxt_replay.traces.store.index import INDEX_NAME
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.store.usage import StoredUsage, UsageCounter
@@ -23,6 +24,7 @@ _ADDED_UP = {"operations": "sum", "least_length": "min", "reach": "max"}
 _REPLAYED = ("operations", "read", "written")
 _ROWS_TOGETHER = 1 << 18
 """Operations of the ranks that one thread looks at."""
+_NEVER = int(np.iinfo(np.int64).min)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -170,3 +172,58 @@ def _sorted(counts: pa.Table) -> pa.Table:
     keys = [name for name in USAGE_SCHEMA.names if name not in _ADDED_UP]
     found = plain.group_by(keys, use_threads=False).aggregate(list(_ADDED_UP.items()))
     return found.select(sorted(found.column_names)).sort_by([(name, "ascending") for name in keys]).combine_chunks()
+
+
+class LaneOrder:
+    """Looks for operations of a lane that begin before the one before them has ended.
+
+    Ranks come one after the other, their operations in the order of their rows.
+    Memory: a few numbers for each lane of one rank.
+    """
+
+    def __init__(self) -> None:
+        self._rank, self._row = -1, 0
+        self._ends: dict[int, int] = {}
+        self._named: set[int] = set()
+
+    def add(self, rows: pa.Table) -> list[Difference]:
+        """Look at the next rows. Returns the first overlap of each lane, unless an earlier call returned one."""
+        if not rows.num_rows:
+            return []
+        rank, lane, start, end = (rows[name].to_numpy() for name in ("rank", "lane", "start_ns", "end_ns"))
+        self._begin(int(rank[0]))
+        # Both numbers have 31 bits.
+        lanes, first, of_row = distinct(rank.astype(np.int64) << 32 | lane)
+        order = stable_order(of_row)
+        before = np.empty(len(order), dtype=np.int64)
+        before[order[1:]] = end[order[:-1]]
+        before[first] = [self._ends.get(each, _NEVER) for each in lanes.tolist()]
+        late = np.flatnonzero(start < before)
+        late = late[np.sort(distinct(of_row[late]).first)]
+        begin_of_rank = np.searchsorted(rank, rank[late])
+        found = []
+        for row, begin in zip(late.tolist(), begin_of_rank.tolist(), strict=True):
+            key = int(lanes[of_row[row]])
+            if key not in self._named:
+                self._named.add(key)
+                number = row - begin + (self._row if rank[row] == self._rank else 0)
+                found.append(
+                    Difference(
+                        file="ops",
+                        what=f"lane {lane[row]} of rank {rank[row]}: start_ns of row {number} of the rank",
+                        expected=f"at least {before[row]}, the end of the operation before it on the lane",
+                        found=str(start[row]),
+                    )
+                )
+        last = order[np.cumsum(np.bincount(of_row)) - 1]
+        self._row += int(np.searchsorted(rank, self._rank, side="right"))
+        if rank[-1] != self._rank:
+            self._begin(int(rank[-1]))
+            self._row = int((rank == rank[-1]).sum())
+        mine = rank[last] == rank[-1]
+        self._ends.update(zip(lanes[mine].tolist(), end[last[mine]].tolist(), strict=True))
+        return found
+
+    def _begin(self, rank: int) -> None:
+        if rank != self._rank:
+            self._rank, self._row, self._ends, self._named = rank, 0, {}, set()

@@ -4,22 +4,18 @@ from .profiler_merge.analysis.finding import Finding
 from .profiler_merge.analysis.named_tables import Views
 from .profiler_merge.analysis.summary import Summary
 from .profiler_merge.analysis.timeline import Timeline
-from .profiler_merge.anchor import anchor
 from .profiler_merge.export.exported import Exported
 from .profiler_merge.merge import MergeResult
 from .profiler_merge.recording import keras_recording, lightning_recording, recording
-from .replay.archive.catalogue import Catalogue
-from .replay.archive.merge_each import MergedArchive
 from .replay.calibration.calibration import Calibration
 from .replay.capacity.result import Capacity
-from .replay.doctor.check import Diagnosis
+from .replay.doctor.examination import Diagnosis
 from .replay.fidelity.compare import Comparison
 from .replay.fidelity.noise_floor import NoiseFloor
 from .replay.fidelity.workload_verdict import Thresholds
 from .replay.history.history import History
 from .replay.interface.analyses import TABLES, findings, storage_limit, summary, table, tables, timeline
 from .replay.interface.anonymizing import anonymize
-from .replay.interface.archives import catalogue, merge_each
 from .replay.interface.calibrations import calibrate
 from .replay.interface.capacities import capacity
 from .replay.interface.captures import open_capture, part
@@ -28,15 +24,16 @@ from .replay.interface.comparisons import compare, noise_floor, regress
 from .replay.interface.descriptions import FittedWorkload, fit
 from .replay.interface.examining import doctor
 from .replay.interface.exports import Report, export, report
-from .replay.interface.generating import CheckedWorkload, GeneratedCapture, check_workload, generate, workloads
+from .replay.interface.generating import GeneratedCapture, generate, workloads
 from .replay.interface.histories import history
+from .replay.interface.many_jobs import merge_each, summarise_each
 from .replay.interface.merging import merge
 from .replay.interface.recordings import Recorded, record
-from .replay.interface.replays import Staged, explain, run, run_repeatedly, stage, unstage
+from .replay.interface.replays import Staged, run, run_repeatedly, stage, unstage
 from .replay.interface.simulations import Simulated, simulate
 from .replay.interface.transforming import transform
 from .replay.interface.verifying import verify
-from .replay.interface.witnessing import compare_log, is_replay_log
+from .replay.jobs import JobSummaries, MergedJobs
 from .replay.options.choices import FORMATS, RunChoices
 from .replay.regression.comparison import Regression
 from .replay.run.repeat import Repeats
@@ -44,7 +41,6 @@ from .replay.run.result import RunResult
 from .replay.sharing.anonymous_capture import Anonymized
 from .replay.transform.rewrite import Transformed
 from .replay.verifying.checked import Verified
-from .replay.witness.counted_comparison import CountedComparison
 from .traces.errors import (
     AlignmentError,
     CaptureError,
@@ -76,10 +72,7 @@ __all__ = [
     "Capacity",
     "Capture",
     "CaptureError",
-    "Catalogue",
-    "CheckedWorkload",
     "Comparison",
-    "CountedComparison",
     "Diagnosis",
     "DxtReplayError",
     "Exported",
@@ -87,10 +80,11 @@ __all__ = [
     "FittedWorkload",
     "GeneratedCapture",
     "History",
+    "JobSummaries",
     "ListedWorkload",
     "LogError",
     "MergeResult",
-    "MergedArchive",
+    "MergedJobs",
     "MissingDependencyError",
     "NoStorageLimitError",
     "NoiseFloor",
@@ -117,23 +111,17 @@ __all__ = [
     "Views",
     "WorkerError",
     "Workers",
-    "anchor",
     "anonymize",
     "calibrate",
     "capacity",
-    "catalogue",
-    "check_workload",
     "compare",
-    "compare_log",
     "doctor",
-    "explain",
     "export",
     "figure",
     "findings",
     "fit",
     "generate",
     "history",
-    "is_replay_log",
     "keras_recording",
     "lightning_recording",
     "merge",
@@ -151,6 +139,7 @@ __all__ = [
     "simulate",
     "stage",
     "storage_limit",
+    "summarise_each",
     "summary",
     "table",
     "tables",

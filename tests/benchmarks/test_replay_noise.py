@@ -1,10 +1,10 @@
-"""The tables of noise and of what Darshan counts: their rows, from what the commands print."""
+"""The table of noise: its rows, from what the command prints."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.replay_noise import SHOWN, noise_row, recordings, witness_row
+from benchmarks.replay_noise import SHOWN, noise_row, recordings
 
 
 def test_a_row_of_noise_has_both_values_of_each_measure() -> None:
@@ -16,12 +16,6 @@ def test_a_row_of_noise_has_both_values_of_each_measure() -> None:
     assert row.startswith("| ffn | ")
     assert row.endswith("| drift_ppm 33.3 | passed |")
     assert "| - / 1.5 |" in row
-
-
-def test_a_row_of_a_witness_has_the_totals_of_all_three() -> None:
-    totals = {"reads": 1000, "writes": 1, "bytes_read": 5, "bytes_written": 0}
-    found = {"recorded": {}, "expected": totals, "counted": totals, "equal_files": 3, "files": 4, "verdict": "differs"}
-    assert witness_row("ffn", found) == "| ffn | 3 of 4 | 0 / 1,001 / 1,001 | 0 / 5 / 5 | differs |"
 
 
 def test_recordings_are_folders_with_logs(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
-"""docs/archives.md explains every column of the catalogue, in its order."""
+"""docs/archives.md explains every column of the table of jobs, in its order."""
 
+import dataclasses
 import re
 
-from dxt_replay.replay.archive.catalogue import CATALOGUE_SCHEMA
+from dxt_replay.replay.jobs import JobSummary
 from tests.places import ROOT
 
 
 def test_every_column_is_explained() -> None:
     page = (ROOT / "docs" / "archives.md").read_text()
-    assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == CATALOGUE_SCHEMA.names
+    columns = [each.name for each in dataclasses.fields(JobSummary)]
+    assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == columns

@@ -36,18 +36,12 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     run = dxt_replay.run(capture, twin, folder / "r.capture", pace="none")
     part = dxt_replay.part(capture, steps="0-2")
     transformed = dxt_replay.transform(capture, folder / "t.capture", compute_speed=2)
-    regression = dxt_replay.regress(
-        part, twin, twin, repeats=1, warmup=0, pace="none", cold=False, record=folder / "r.json"
-    )
-    dxt_replay.generate("default", 1, folder / "d.capture", overrides=["train.epochs=1"])
+    regression = dxt_replay.regress(part, twin, twin, repeats=1, pace="none", cold=False, record=folder / "r.json")
     target = folder / "target"
     target.mkdir()
     results = {
         "fit": dxt_replay.fit(capture, folder / "fitted.yaml"),
         "generate": dxt_replay.generate("default", 1, folder / "w.capture", overrides=["reader.x=1"]),
-        "generate --check": dxt_replay.check_workload(
-            "default", folder / "d.capture", overrides=["dataset.num_files_train=8", "train.epochs=1"]
-        ),
         "merge": merged,
         "run": run,
         "compare": dxt_replay.compare(capture, folder / "r.capture"),
@@ -76,7 +70,6 @@ def explained(command: str) -> Mapping[str, str]:
         "calibrate",
         "fit",
         "generate",
-        "generate --check",
         "merge",
         "run",
         "compare",

@@ -39,7 +39,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
         "run-repeat": repeats,
         "stage": dxt_replay.stage(capture, folder / "other", dry_run=True),
         "summary": dxt_replay.tables(capture, tuple(TABLES), by="rank"),
-        "summary-jobs": dxt_replay.catalogue([capture, folder / "logs"]),
+        "summary-jobs": dxt_replay.summarise_each([capture, folder / "logs"]),
     }
     return {name: result.as_json() for name, result in results.items()}
 

@@ -93,7 +93,7 @@ def _texts(value: object) -> Iterator[str]:
 def test_the_reframe_test_is_python_and_gives_real_options() -> None:
     text = (HOME / "reframe/file_system.py").read_text(encoding="utf-8")
     ast.parse(text)
-    words = " ".join(re.findall(r'^ +f?"((?:regress|--stage) [^"]*)",$', text, re.MULTILINE))
+    words = " ".join(re.findall(r'^ +f?"((?:regress|--cold) [^"]*)",$', text, re.MULTILINE))
     parse(shlex.split(words.partition(" >")[0].replace("{self.pairs}", "10")))
     assert "--json" in words
     assert "> regress.json" in words
@@ -103,11 +103,11 @@ def test_the_reframe_test_is_python_and_gives_real_options() -> None:
 def test_a_ci_job_shows_the_junit_file_that_regress_writes(name: str, wanted: str) -> None:
     text = (HOME / "ci" / name).read_text(encoding="utf-8")
     written = next(
-        words for words in map(list, commands("\n".join(_texts(yaml.safe_load(text))))) if "--junit" in words
+        words for words in map(list, commands("\n".join(_texts(yaml.safe_load(text))))) if "--report" in words
     )
     shown = re.search(rf"{wanted}: (\S+)", text)
     assert shown is not None
-    assert shown[1] == written[written.index("--junit") + 1]
+    assert shown[1] == written[written.index("--report") + 1]
 
 
 def test_the_conda_recipe_asks_for_what_the_package_asks_for() -> None:
@@ -178,7 +178,7 @@ def test_completion_is_a_script_of_the_shell(shell: str) -> None:
     assert f"_DXT_REPLAY_COMPLETE={shell}_source dxt-replay" in page
 
 
-@pytest.mark.parametrize(("words", "expected"), [("dxt-replay do", "doctor"), ("dxt-replay regress --jun", "--junit")])
+@pytest.mark.parametrize(("words", "expected"), [("dxt-replay do", "doctor"), ("dxt-replay regress --rep", "--report")])
 def test_commands_and_options_are_completed(words: str, expected: str) -> None:
     from click.shell_completion import BashComplete
 

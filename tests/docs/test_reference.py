@@ -63,6 +63,6 @@ def test_the_site_has_every_word() -> None:
 
 
 def test_the_pages_name_what_has_the_same_without_the_site() -> None:
-    for page, named in (("commands", "--help"), ("tables", "dxt_replay/schemas"), ("glossary", "dxt-replay glossary")):
+    for page, named in (("commands", "--help"), ("tables", "dxt_replay/schemas"), ("glossary", "dxt-replay report")):
         assert f"`{named}" in (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8").replace("COMMAND ", "`")
     assert REFERENCE.generated("README") == ""

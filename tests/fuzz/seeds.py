@@ -23,21 +23,13 @@ from tests.darshan_writer import JobSpec, ModuleSpec, encode_counters, encode_dx
 from tests.fuzz.mutations import Files
 from tests.profiler_merge.darshan.test_damaged import RECORDS, dxt_log, whole_log
 from tests.profiler_merge.profiles.xplane.profile_cores import small_profile
-from tests.profiler_merge.tracers.test_damaged_traces import DFTRACER, HOROVOD, STRACE
+from tests.profiler_merge.tracers.test_damaged_traces import DFTRACER, STRACE
 from tests.replay.regression.record_builder import record
 
 CORPUS = Path(__file__).with_name("corpus")
 """Inputs that once found a defect: corpus/TARGET/NAME is a file or a folder."""
 
 _MS = 1_000_000
-_VIEWER = [
-    {"ph": "M", "pid": 49, "name": "process_name", "args": {"name": "/host:CPU"}},
-    {"ph": "M", "pid": 49, "tid": 7, "name": "thread_name", "args": {"name": "python"}},
-    *({"ph": "X", "pid": 49, "tid": 7, "ts": 1000.5 + 100 * step, "dur": 90, "name": "train",
-       "args": {"step_num": str(step), "group_id": "0"}} for step in range(3)),
-    {"ph": "X", "pid": 49, "tid": 7, "ts": 1010, "dur": 20, "name": "Mul:Mul", "args": {"id": str((1 << 64) - 1)}},
-    {"ph": "X", "pid": 49, "tid": 8, "ts": 1310, "dur": 20, "name": "Iterator::Batch", "args": {}},
-]  # fmt: skip
 _DATASET = {
     "file_id": 2, "dataset": "/x", "type_size": 4, "points": 8, "shape": [8], "chunk_shape": [4], "filters": [],
     "chunk_index": [0, 1], "chunk_offset": [2048, 2064], "chunk_size": [16, 16], "chunk_mask": [0, 0],
@@ -65,10 +57,8 @@ _GIVEN = {
     "darshan": ("*.darshan", "job.darshan"),
     "xplane": ("*.xplane.pb*", "a.xplane.pb"),
     "kineto": ("*.pt.trace.json*", "a.pt.trace.json"),
-    "viewer": ("*.trace.json*", "a.trace.json"),
     "dftracer": ("*.pfw*", "a.pfw"),
     "strace": ("*strace*", "a.strace"),
-    "horovod": ("*horovod*.json", "a.json"),
 }
 _MOST_BYTES = 1 << 19
 
@@ -122,11 +112,6 @@ def _kineto(scratch: Path) -> list[Files]:
     texts = [kineto_writer.trace(events, generation=each, around=around) for each in (1, 2, 3, 4)]
     plain = [{"a.pt.trace.json": text} for text in texts]
     return [*plain, {"a.pt.trace.json.gz": gzip.compress(texts[-1], 1, mtime=0)}]
-
-
-def _viewer(scratch: Path) -> list[Files]:
-    text = json.dumps({"displayTimeUnit": "ns", "metadata": {}, "traceEvents": [*_VIEWER, {}]}).encode()
-    return [{"a.trace.json": text}, {"a.trace.json.gz": gzip.compress(text, 1, mtime=0)}]
 
 
 def _trace(name: str, text: bytes) -> Callable[[Path], list[Files]]:
@@ -201,10 +186,8 @@ _MADE: dict[str, Callable[[Path], list[Files]]] = {
     "darshan": _darshan,
     "xplane": _xplane,
     "kineto": _kineto,
-    "viewer": _viewer,
     "dftracer": _trace("a.pfw", DFTRACER),
     "strace": _trace("a.strace", STRACE),
-    "horovod": _trace("a.json", HOROVOD),
     "workload": _workload,
     "storage-model": _storage_model,
     "capture": _capture,
@@ -224,10 +207,8 @@ def bombs() -> dict[str, tuple[str, Files]]:
     return {
         "XPlane, 4 GiB of zeros": ("xplane", {"a.xplane.pb.gz": streams["gzip"]}),
         "Kineto, 4 GiB of blanks": ("kineto", {"a.pt.trace.json.gz": _repeated_gzip(b" " * (1 << 24), 256)}),
-        "trace viewer, 4 GiB of blanks": ("viewer", {"a.trace.json.gz": _repeated_gzip(b" " * (1 << 24), 256)}),
         "DFTracer, one line of 4 GiB": ("dftracer", {"a.pfw.gz": _repeated_gzip(b"a" * (1 << 24), 256)}),
         "strace, one line of 4 GiB": ("strace", {"a.strace.gz": _repeated_gzip(b"a" * (1 << 24), 256)}),
-        "Horovod, one line of 4 GiB": ("horovod", {"a.json.gz": _repeated_gzip(b"a" * (1 << 24), 256)}),
         **{f"Darshan, {module}, {name}, 4 GiB of zeros": ("darshan", _darshan_bomb(module, name, streams[name]))
            for module in ("names", "POSIX", "DXT_POSIX") for name in ("zlib", "bzip2")},
     }  # fmt: skip

@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +22,9 @@ from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.profiles.reading import read_profile
 from dxt_replay.profiler_merge.profiles.spans import profile_spans
 from dxt_replay.profiler_merge.tracers.dftracer.dftracer_job import read_dftracer
-from dxt_replay.profiler_merge.tracers.horovod_timeline import read_horovod
 from dxt_replay.profiler_merge.tracers.strace.strace_job import read_strace
 from dxt_replay.replay.regression.experiment_record import read_record
 from dxt_replay.replay.simulation.model_file import read_storage_model
-from dxt_replay.traces.errors import DxtReplayError
 from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.workloads.workload_source import read_workload
 from tests.profiler_merge.profiles.xplane.profile_cores import COMPILED, ORACLE
@@ -86,18 +83,7 @@ def _pieces(value: Any) -> Iterable[bytes]:
 
 
 def _darshan(folder: Path) -> Any:
-    path = folder / "job.darshan"
-    with suppress(DxtReplayError):
-        _whole_log(path, skip_damaged=True)
-    return _whole_log(path, skip_damaged=False)
-
-
-def _log_warned(answer: Any) -> bool:
-    return any("left out" in text or "used" in text for text in answer[-1])
-
-
-def _whole_log(path: Path, *, skip_damaged: bool) -> Any:
-    log = open_log(path, skip_damaged=skip_damaged)
+    log = open_log(folder / "job.darshan")
     return [
         log.job,
         dict(log.names),
@@ -107,6 +93,10 @@ def _whole_log(path: Path, *, skip_damaged: bool) -> Any:
         list(read_heatmap(log)),
         list(log.warnings),
     ]
+
+
+def _log_warned(answer: Any) -> bool:
+    return any("left out" in text or "is damaged" in text for text in answer[-1])
 
 
 def _xplane(folder: Path) -> Any:
@@ -144,14 +134,6 @@ def _traced(read: Callable[[list[Path]], Any]) -> Callable[[Path], Any]:
     return answer
 
 
-def _horovod_warned(answer: Any) -> bool:
-    return _says_damage(answer.warnings)
-
-
-def _horovod(folder: Path) -> Any:
-    return read_horovod(list(folder.iterdir()), [()])
-
-
 def _capture(folder: Path) -> Any:
     capture = open_capture(folder / "c.capture")
     batches = list(capture.operations())
@@ -159,10 +141,7 @@ def _capture(folder: Path) -> Any:
     return [capture.info, capture.files, batches, capture.spans, capture.hdf5, usage, capture.time_span_ns]
 
 
-_MERGES = (
-    ("merge", "{input}", "-o", "{folder}/o.capture"),
-    ("merge", "{input}", "-o", "{folder}/o.capture", "--skip-damaged"),
-)
+_MERGES = (("merge", "{input}", "-o", "{folder}/o.capture"),)
 _LOG = "{folder}/../log.darshan"
 _PROFILE = (("merge", _LOG, "--profile", "{input}", "-o", "{folder}/o.capture"),)
 _TWIN = ("--target", "{folder}/t")
@@ -183,11 +162,10 @@ _OF_CAPTURE: tuple[Command, ...] = (
     ("stage", "{input}", *_TWIN, "--dry-run"),
     ("stage", "{input}", *_TWIN),
     ("run", "{input}", *_TWIN, "-o", "{folder}/o.capture", "--pace", "none", "--api", "null"),
-    ("run", "{input}", *_TWIN, "-o", "{folder}/o.capture", "--explain"),
     ("compare", "{input}", "{input}"),
     ("compare", "{folder}/../sound.capture", "{input}"),
     ("simulate", "{input}", "--storage", "nvme", "--runs", "1"),
-    ("transform", "{input}", "-o", "{folder}/o.capture", "--batch", "2"),
+    ("transform", "{input}", "-o", "{folder}/o.capture", "--readers", "2"),
     ("transform", "{input}", "-o", "{folder}/o.capture", "--ranks", "4"),
     ("fit", "{input}", "-o", "{folder}/o.yaml"),
     ("anonymize", "{input}", "-o", "{folder}/o.capture"),
@@ -205,10 +183,8 @@ TARGETS: Mapping[str, Target] = {
         Target(name="darshan", read=_darshan, commands=(*_MERGES, ("summary", "{input}")), warned=_log_warned),
         Target(name="xplane", read=_xplane, commands=_PROFILE),
         Target(name="kineto", read=_profile, commands=_PROFILE),
-        Target(name="viewer", read=_profile, commands=_PROFILE),
         Target(name="dftracer", read=_traced(read_dftracer), commands=_MERGES, warned=_traced_warned),
         Target(name="strace", read=_traced(read_strace), commands=_MERGES, warned=_traced_warned),
-        Target(name="horovod", read=_horovod, commands=_PROFILE, warned=_horovod_warned),
         Target(
             name="workload",
             read=lambda folder: read_workload(folder / "a.yaml"),

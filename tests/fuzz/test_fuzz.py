@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from tests.fuzz.mutations import Files
 from tests.fuzz.seeds import CORPUS, files_in, seeds
 from tests.fuzz.targets import TARGETS, Target
 from tests.places import ROOT
+from tests.profiler_merge.tracers.test_damaged_traces import STRACE
 
 INPUTS = 20
 """Of each reader, after its seeds as they are."""
@@ -84,10 +86,10 @@ def test_an_answer_that_a_checksum_should_have_kept(tmp_path: Path) -> None:
     assert any("a checksum covers" in found.what for found in campaign.findings.values())
 
 
-def test_a_damaged_trace_that_is_said_to_be_damaged_is_not_a_wrong_answer() -> None:
-    """A changed bit makes the data look cut off, so that the checksum is never reached: the warning says so."""
-    (case,) = CORPUS.glob("horovod/changed-bit-in-gzip")
-    assert TARGETS["horovod"].warned(TARGETS["horovod"].read(case))
+def test_a_damaged_trace_that_is_said_to_be_damaged_is_not_a_wrong_answer(tmp_path: Path) -> None:
+    """A changed bit may make the data look cut off, so that the checksum is never reached: the warning says so."""
+    (tmp_path / "a.strace.gz").write_bytes(gzip.compress(STRACE)[:-9])
+    assert TARGETS["strace"].warned(TARGETS["strace"].read(tmp_path))
 
 
 @pytest.mark.slow

@@ -37,7 +37,6 @@ COMMANDS = (
     "export",
     "demo",
     "anonymize",
-    "glossary",
 )
 
 CASES: Mapping[str, tuple[int, Sequence[str]]] = {
@@ -63,9 +62,8 @@ CASES: Mapping[str, tuple[int, Sequence[str]]] = {
     "merge-no-profile": (0, ("merge", "LOG", "-o", "bare.capture", "--force")),
     "stage-dry": (0, ("stage", "run.capture", "--target", "absent", "--dry-run")),
     "stage-again": (0, ("stage", "run.capture", "--target", "twin")),
-    "explain": (0, ("run", "run.capture", "--explain")),
+    "summary-model": (0, ("summary", "run.capture", "--show", "model")),
     "report": (0, ("report", "run.capture", "-o", "page.html", "--force")),
-    "glossary-lag": (0, ("glossary", "lag")),
     "export-chrome": (0, ("export", "run.capture", "--to", "chrome", "-o", "out.json.gz", "--force")),
     "export-csv": (0, ("export", "run.capture", "--to", "csv", "-o", "out.csv", "--force")),
     "export-darshan": (0, ("export", "run.capture", "--to", "darshan", "-o", "out.darshan", "--force")),

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import zlib
@@ -11,12 +12,11 @@ import numpy as np
 import pytest
 
 from benchmarks.large_log import FILES_PER_RANK, write_large_log
+from dxt_replay.profiler_merge.darshan.dxt_stretches import HEADER_BYTES
 from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.darshan.rank_segments import ranks_in_order
 from dxt_replay.profiler_merge.darshan.stream_starts import cut_at
 from dxt_replay.profiler_merge.merge import merge
-from dxt_replay.profiler_merge.merge_options import MergeOptions
-from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.record_id import record_id
 from dxt_replay.traces.store.rank_pieces import RANK_OPERATIONS
 from dxt_replay.traces.store.reader import open_capture
@@ -175,25 +175,33 @@ def test_cuts_are_where_the_streams_begin(tmp_path):
     assert cut_at(opened, "DXT_POSIX", range(RANKS + 1)) == (region.offset + sizes).tolist()
 
 
-def test_damage_is_described_as_by_one_process_and_leaves_nothing(tmp_path):
-    parts = parts_of()
-    dxt = [zlib.compress(encode_dxt(part[1], "DXT_POSIX", 2)) for part in parts]
-    dxt[5] = dxt[5][:40] + bytes([dxt[5][40] ^ 255]) + dxt[5][41:]
-    log = write_ranks(tmp_path / "a.darshan", parts, threads=True, dxt=dxt)
-    messages = []
-    for workers in (Workers(1), Workers(1, piece_operations=PIECE), Workers(2, piece_operations=PIECE)):
-        with workers, pytest.raises(LogError) as raised:
-            merged(log, "out.capture", workers)
-        messages.append(str(raised.value))
-    assert len(set(messages)) == 1
-    assert [entry.name for entry in tmp_path.iterdir()] == ["a.darshan"]
+def cut(stream):
+    return stream[:-20]
 
 
-def test_the_rest_of_a_damaged_log_is_the_same_too(tmp_path):
+def flipped(stream):
+    return stream[:40] + bytes([stream[40] ^ 255]) + stream[41:]
+
+
+def ends_before_it_starts(stream):
+    data = bytearray(zlib.decompress(stream))
+    data[HEADER_BYTES + 24 : HEADER_BYTES + 32] = struct.pack("<d", -1.0)
+    return zlib.compress(data)
+
+
+@pytest.mark.parametrize("damage", [cut, flipped, ends_before_it_starts])
+def test_what_precedes_damage_is_the_same_too(tmp_path, damage):
     parts = parts_of()
     dxt = [zlib.compress(encode_dxt(part[1], "DXT_POSIX", 2)) for part in parts]
-    log = write_ranks(tmp_path / "a.darshan", parts, threads=True, dxt=[*dxt[:5], dxt[5][:-20]])
-    options = MergeOptions(skip_damaged=True)
-    whole = merge([log], [], tmp_path / "whole.capture", options)
+    log = write_ranks(tmp_path / "a.darshan", parts, threads=True, dxt=[*dxt[:5], damage(dxt[5])])
+    whole = merge([log], [], tmp_path / "whole.capture")
     with Workers(2, piece_operations=PIECE) as workers:
-        assert contents(merge([log], [], tmp_path / "pieces.capture", options, workers)) == contents(whole)
+        assert contents(merge([log], [], tmp_path / "pieces.capture", workers=workers)) == contents(whole)
+    (warning,) = [text for text in whole.info.warnings if "is damaged" in text]
+    assert warning.startswith("a.darshan is damaged")
+    assert "not known" not in warning
+    counted, (share, _) = whole.counted["POSIX"], whole.info.coverage.traceable
+    assert 0 < share < 1
+    # What the trace lacks is rebuilt from the counters.
+    rows = [row for ranks in contents(whole)[0].values() for row in ranks if row["api"] == "POSIX"]
+    assert sum(row["op"] == "read" for row in rows) == counted["reads"]

@@ -86,7 +86,7 @@ def test_a_folder_of_tensorflow_profiles_named_by_rank(tmp_path: Path) -> None:
     capture = merged(tmp_path, tmp_path / "p")
     assert capture.ranks == (0, 1)
     (tmp_path / "l").mkdir()
-    logged = merged(tmp_path / "l", sample("imagenet").log, more=("--profile", str(tmp_path / "p"), "--no-extend"))
+    logged = merged(tmp_path / "l", sample("imagenet").log, more=("--profile", str(tmp_path / "p")))
     found, expected = (
         [(rank, end - start) for rank, start, end in spans_of(each, "step")] for each in (capture, logged)
     )

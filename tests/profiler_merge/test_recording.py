@@ -1,241 +1,202 @@
-"""The helper in a training loop, under stand-ins of the frameworks that note what they are asked for."""
+"""What `recording` writes in a job, under stand-ins of the frameworks; recordings of real ones are in test_marks.py."""
 
 from __future__ import annotations
 
-import contextlib
+import os
 import shutil
+import signal
 import subprocess
 import sys
-import types
+from collections import Counter
 from pathlib import Path
+from textwrap import dedent
 
+import numpy as np
 import pytest
 
-from dxt_replay.profiler_merge import anchor as anchor_module
 from dxt_replay.profiler_merge import recording as module
-from dxt_replay.profiler_merge.recording import FOLDER_VARIABLE, keras_recording, lightning_recording, recording
+from dxt_replay.profiler_merge.profiles.marks import MARK, read_process, training_loop
 from tests.places import PACKAGE
 
-
-class Framework:
-    """Calls of a profiler in their order, as the frameworks' modules make them."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-
-    def say(self, text: str) -> None:
-        self.calls.append(text)
-
-    @contextlib.contextmanager
-    def annotation(self, name: str, **values: int | str):
-        values.setdefault("step_num", name)
-        if name == anchor_module.ANNOTATION:
-            self.say("anchor")
-            yield
-            return
-        if name == module.BETWEEN_STEPS:
-            self.say("fetch")
-            yield
-            self.say("fetched")
-            return
-        self.say(f"begin {values['step_num']}")
-        yield
-        self.say(f"end {values['step_num']}")
-
-    def torch(self) -> types.ModuleType:
-        torch = types.ModuleType("torch")
-        run = types.SimpleNamespace(
-            start=lambda: self.say("start"), step=lambda: self.say("step"), stop=lambda: self.say("stop")
-        )
-        torch.profiler = types.SimpleNamespace(
-            schedule=lambda **times: times,
-            tensorboard_trace_handler=lambda folder, use_gzip: self.say(f"into {folder}"),
-            profile=lambda **options: run,
-            record_function=lambda text: self.annotation(text.partition("#")[0]),
-        )
-        return torch
-
-    def tensorflow(self) -> types.ModuleType:
-        tensorflow = types.ModuleType("tensorflow")
-        tensorflow.profiler = types.SimpleNamespace(
-            experimental=types.SimpleNamespace(
-                ProfilerOptions=dict,
-                start=lambda folder, options: self.say("start"),
-                stop=lambda: self.say("stop"),
-                Trace=self.annotation,
-            )
-        )
-        return tensorflow
-
-    def jax(self) -> types.ModuleType:
-        jax = types.ModuleType("jax")
-        jax.profiler = types.SimpleNamespace(
-            start_trace=lambda folder: self.say("start"),
-            stop_trace=lambda: self.say("stop"),
-            StepTraceAnnotation=self.annotation,
-            TraceAnnotation=self.annotation,
-        )
-        return jax
+DATALOADER = """
+    class _BaseDataLoaderIter:
+        _num_workers = 0
+        def __init__(self, loader): self._left, self._num_yielded = iter(loader), 0
+        def __next__(self):
+            found = next(self._left)
+            self._num_yielded += 1
+            return found
+    class _SingleProcessDataLoaderIter(_BaseDataLoaderIter):
+        def __init__(self, loader): super().__init__(loader)
+    class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
+        def _reset(self, loader, first_iter=False): pass
+"""
+OPTIMIZER = """
+    hooks = []
+    def register_optimizer_step_post_hook(hook): hooks.append(hook)
+    def step():
+        for hook in hooks: hook(None, (), {})
+"""
+PROGRAM = """
+    import os, signal, sys
+    from recording import recording, mark, HOOKS
+    r = recording("p").start() or None
+    import torch.utils.data.dataloader as data
+    import torch.optim.optimizer as optimizer
+    def run(batches, train=True):
+        loader = data._SingleProcessDataLoaderIter(range(batches))
+        while True:
+            try: data._SingleProcessDataLoaderIter.__next__(loader)
+            except StopIteration: return
+            if train: optimizer.step()
+"""
 
 
-ANCHORS = ["anchor"] * 3
+def job(folder: Path, text: str, *, status: int = 0, **limits: object) -> list[Path]:
+    """Run a program beside a copy of recording.py and a stand-in of PyTorch, in an interpreter without any package."""
+    shutil.copy(PACKAGE / "profiler_merge" / "recording.py", folder)
+    for name, content in (("utils/data/dataloader", DATALOADER), ("optim/optimizer", OPTIMIZER)):
+        place = folder / "torch" / f"{name}.py"
+        place.parent.mkdir(parents=True)
+        place.write_text(dedent(content), encoding="utf-8")
+    (folder / "job.py").write_text(dedent(PROGRAM) + dedent(text), encoding="utf-8")
+    environment = {name: value for name, value in os.environ.items() if name not in module.RANK_VARIABLES}
+    command = [sys.executable, "-S", "job.py"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment, **limits)  # type: ignore[call-overload]
+    assert done.returncode == status, done.stderr
+    (folder / "stderr").write_text(done.stderr, encoding="utf-8")
+    return sorted(folder.glob("p/*.marks"))
 
 
-@pytest.fixture
-def framework(monkeypatch: pytest.MonkeyPatch) -> Framework:
-    """No framework is imported, no launcher has given a rank, and no anchor file is open."""
-    anchor_module._files.reset()
-    for name in (*anchor_module.RANK_VARIABLES, FOLDER_VARIABLE, "TORCHELASTIC_RUN_ID"):
-        monkeypatch.delenv(name, raising=False)
-    for name in ("torch", "tensorflow", "jax", "keras", "lightning", "pytorch_lightning"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    return Framework()
+def counts(path: Path) -> Counter[str]:
+    return Counter(module.KINDS[kind] for kind in read_process(path).rows["kind"])
 
 
-def train(folder: Path, steps: int = 2, **choices) -> module.Recording:
-    with recording(folder, **choices) as r:
-        for _ in range(steps):
-            with r.step():
-                pass
-    return r
+def test_a_loop_without_a_line_in_it(tmp_path: Path) -> None:
+    (path,) = job(tmp_path, "run(5); run(3, train=False); run(5)")
+    loop = training_loop(read_process(path))
+    assert (len(loop.begin), int(loop.training.sum()), len(loop.steps)) == (13, 10, 10)
+    assert len(loop.evaluations) == 1
+    assert loop.workers.tolist() == [0] * 13
+    assert (loop.steps[1:, 0] >= loop.steps[:-1, 1]).all()
 
 
-def test_torch_steps_end_with_the_batch(framework, monkeypatch, tmp_path) -> None:
-    monkeypatch.setitem(sys.modules, "torch", framework.torch())
-    assert train(tmp_path, rank=0).steps == 2
-    steps = ["fetch", "fetched", "step", "fetch", "fetched", "step", "fetch", "fetched"]
-    assert framework.calls == [f"into {tmp_path}/rank0", "start", *ANCHORS, *steps, *ANCHORS, "stop"]
+def test_without_an_optimizer_every_batch_is_a_step(tmp_path: Path) -> None:
+    (path,) = job(tmp_path, "run(5, train=False); run(3, train=False)")
+    loop = training_loop(read_process(path))
+    assert (loop.told, len(loop.steps), len(loop.evaluations)) == (False, 8, 0)
 
 
-@pytest.mark.parametrize("name", ["tensorflow", "jax"])
-def test_an_annotated_step_holds_the_fetch_of_its_batch(framework, monkeypatch, tmp_path, name) -> None:
-    """The one after the last step ends when the profiler has stopped, and is in no profile."""
-    monkeypatch.setitem(sys.modules, name, getattr(framework, name)())
-    train(tmp_path)
-    fetch = ["fetch", "fetched"]
-    steps = ["begin 0", *fetch, "end 0", "begin 1", *fetch, "end 1", "begin 2", *fetch]
-    assert framework.calls == ["start", *ANCHORS, *steps, *ANCHORS, "stop", "end 2"]
-
-
-def test_the_input_of_a_jax_program_is_profiled_by_tensorflow(framework, monkeypatch, tmp_path) -> None:
-    places: list[str] = []
-    monkeypatch.setitem(sys.modules, "jax", framework.jax())
-    tensorflow = framework.tensorflow()
-    tensorflow.profiler.experimental.start = lambda folder, options: places.append(folder)
-    monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
-    train(tmp_path, framework="jax", rank=0)
-    assert places == [str(tmp_path / "rank0" / module.INPUT_FOLDER)]
-    assert framework.calls.count("start") == 1
-    assert framework.calls.count("stop") == 2
-
-
-def test_each_recording_of_a_process_has_a_folder_of_its_own(framework, monkeypatch, tmp_path) -> None:
-    """JAX names what it writes by the second: two profiles of one second and folder would be one."""
-    places: list[str] = []
-    jax = framework.jax()
-    jax.profiler.start_trace = places.append
-    monkeypatch.setitem(sys.modules, "jax", jax)
-    again = train(tmp_path, rank=0)
-    train(tmp_path, rank=0)
-    with again:
-        again.next_step()
-    assert again.steps == 1
-    assert places == [str(tmp_path / "rank0" / name) for name in ("", "phase2", "phase3")]
-    assert [path.parent for path in tmp_path.rglob("dxt-anchor.*")] == [tmp_path / "rank0"]
-
-
-def test_a_loop_that_does_not_use_step_has_one_mark_between_steps(framework, monkeypatch, tmp_path) -> None:
-    monkeypatch.setitem(sys.modules, "torch", framework.torch())
-    with recording(tmp_path) as r:
-        for _ in range(3):
-            r.next_step()
-    assert framework.calls.count("fetch") == framework.calls.count("fetched") == 1
-
-
-@pytest.mark.parametrize("name", ["torch", "tensorflow", "jax"])
-def test_an_evaluation_is_marked_and_is_no_wait_for_a_batch(framework, monkeypatch, tmp_path, name) -> None:
-    monkeypatch.setitem(sys.modules, name, getattr(framework, name)())
-    with recording(tmp_path, rank=0) as r:
-        with r.step():
-            pass
-        framework.calls.clear()
-        with pytest.raises(ValueError, match="no images"), r.evaluation():
-            raise ValueError("no images")
-        assert framework.calls == ["fetched", "begin evaluation", "end evaluation", "fetch"]
-
-
-def test_an_evaluation_without_a_profiler_marks_nothing(framework, tmp_path) -> None:
-    with recording(tmp_path) as r:
-        with r.evaluation(), r.step():
-            pass
-        assert r.steps == 1
-    with r.evaluation():  # after the end
-        pass
-    assert framework.calls == []
-
-
-def test_the_profile_ends_after_so_many_steps(framework, monkeypatch, tmp_path) -> None:
-    monkeypatch.setitem(sys.modules, "torch", framework.torch())
-    assert train(tmp_path, steps=5).steps == 5
-    framework.calls.clear()
-    with recording(tmp_path, rank=0, steps=2) as r:
-        for _ in range(5):
-            with r.step():
-                pass
-    assert framework.calls[-5:] == ["step", *ANCHORS, "stop"]
-    assert framework.calls.count("step") == 2
-
-
-def test_a_loop_that_fails_still_leaves_its_profile(framework, monkeypatch, tmp_path) -> None:
-    monkeypatch.setitem(sys.modules, "torch", framework.torch())
-    with pytest.raises(KeyboardInterrupt), recording(tmp_path) as r, r.step():
-        raise KeyboardInterrupt
-    assert framework.calls[-1] == "stop"
-    assert r.steps == 0
-
-
-def test_a_profiler_that_fails_does_not_stop_the_training(framework, monkeypatch, tmp_path, capsys) -> None:
-    torch = framework.torch()
-    torch.profiler.profile = lambda **options: (_ for _ in ()).throw(RuntimeError("a profiler runs already"))
-    monkeypatch.setitem(sys.modules, "torch", torch)
-    assert train(tmp_path).steps == 2
-    assert "steps are not marked: a profiler runs already" in capsys.readouterr().err
-    assert list(tmp_path.glob("*/dxt-anchor.*.bin"))
-
-
-def test_without_a_profiler_anchors_are_set_and_it_says_so(framework, tmp_path, capsys) -> None:
-    assert train(tmp_path).steps == 2
-    assert "anchors are set, steps are not marked" in capsys.readouterr().err
-    (file,) = tmp_path.glob("process*/dxt-anchor.*.bin")
-    assert file.stat().st_size == 6 * anchor_module.RECORD_BYTES
-
-
-def test_an_unknown_framework_is_refused(framework) -> None:
-    with pytest.raises(ValueError, match="choose auto, torch, tensorflow, jax"):
-        recording(framework="mxnet")
+def test_a_loop_that_is_left_has_its_last_step(tmp_path: Path) -> None:
+    text = """
+        loader = data._SingleProcessDataLoaderIter(range(9))
+        for number in range(4):
+            data._SingleProcessDataLoaderIter.__next__(loader); optimizer.step()
+    """
+    (path,) = job(tmp_path, text)
+    assert len(training_loop(read_process(path)).steps) == 4
 
 
 @pytest.mark.parametrize(
-    ("imported", "named", "chosen"),
+    ("end", "status"),
     [
-        (("tensorflow", "jax"), (), "tensorflow"),  # TensorFlow has imported JAX
-        (("tensorflow", "jax"), ("jax",), "jax"),
-        (("tensorflow", "jax"), ("jax", "tensorflow"), "jax"),  # its input is tf.data's
-        (("torch", "tensorflow"), ("torch",), "torch"),
+        ("os._exit(7)", 7),
+        ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+        ("raise RuntimeError", 1),
     ],
 )
-def test_the_framework_of_the_program_is_chosen(framework, monkeypatch, tmp_path, imported, named, chosen) -> None:
-    others = {name: Framework() for name in imported}
-    for name, other in others.items():
-        monkeypatch.setitem(sys.modules, name, getattr(other, name)())
-    program = types.ModuleType("__main__")
-    for name in named:
-        setattr(program, name, sys.modules[name])
-    monkeypatch.setitem(sys.modules, "__main__", program)
-    train(tmp_path)
-    # TensorFlow's profiler shows tf.data in a program of JAX.
-    beside = {"tensorflow"} if chosen == "jax" else set()
-    assert {name for name, other in others.items() if "start" in other.calls} - beside == {chosen}
+def test_marks_are_whole_whatever_ends_the_process(tmp_path: Path, end: str, status: int) -> None:
+    (path,) = job(tmp_path, f"run(6); {end}", status=status)
+    found = counts(path)
+    assert (found["take_end"], found["optimizer"], found["pass_end"]) == (6, 6, 1)
+
+
+def test_a_forked_process_has_marks_of_its_own(tmp_path: Path) -> None:
+    one, other = job(tmp_path, "run(2)\nif os.fork() == 0:\n    run(3); os._exit(0)\nos.wait()")
+    assert sorted(counts(path)["take_end"] for path in (one, other)) == [2, 3]
+
+
+def test_a_full_disk_ends_the_marks_and_not_the_job(tmp_path: Path) -> None:
+    import resource
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (module.HEADER_BYTES + module.SEGMENT, -1))
+
+    (path,) = job(tmp_path, "run(5000); print('done')", preexec_fn=limit)
+    assert "no further marks" in (tmp_path / "stderr").read_text(encoding="utf-8")
+    assert int(read_process(path).rows["kind"].astype(bool).sum()) > 2000
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root writes into any folder")
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "p").mkdir(mode=0o500)
+    assert job(tmp_path, "run(3)") == []
+
+
+def test_a_name_that_cannot_be_a_folder_is_said_once(tmp_path: Path) -> None:
+    (tmp_path / "p").write_text("", encoding="utf-8")
+    assert job(tmp_path, "run(3)") == []
+    assert (tmp_path / "stderr").read_text(encoding="utf-8").count("no further marks") == 1
+
+
+def test_where_files_cannot_be_mapped_marks_are_written(tmp_path: Path) -> None:
+    text = """
+        import recording
+        def refuse(*_, **__): raise OSError(19, "No such device")
+        recording.mmap.mmap = refuse
+        recording._file.views.clear()
+        run(4)
+    """
+    (path,) = job(tmp_path, text)
+    assert counts(path)["take_end"] == 4
+
+
+def test_beyond_the_bound_steps_are_sums(tmp_path: Path) -> None:
+    """As after 64 MiB of marks: here the bound is one segment, and a minute has passed with each sum."""
+    text = "import recording; recording.WHOLE_BYTES = 0; recording._MINUTE_NS = 0; run(9000)"
+    (path,) = job(tmp_path, text)
+    rows = read_process(path).rows
+    takes = rows[rows["kind"] == module.TAKE]
+    sums = rows[rows["kind"] == module.SUM]
+    whole = int((rows["kind"] == module.TAKE_END).sum())
+    assert len(takes) < 4000
+    assert whole + int(sums["number"].sum()) == 9000
+    assert (sums["cpu"] >= 0).all()
+
+
+def test_explicit_steps_and_phases(tmp_path: Path) -> None:
+    text = """
+        with recording("p") as r:
+            for _ in range(3):
+                with r.step(): pass
+            with r.evaluation(), r.checkpoint(): pass
+        print(r.steps)
+    """
+    (path,) = job(tmp_path, text)
+    found = counts(path)
+    assert [found[name] for name in ("step", "step_end", "evaluation", "checkpoint_end")] == [3, 3, 1, 1]
+    assert len(training_loop(read_process(path)).steps) == 3
+
+
+def test_after_the_limit_nothing_is_marked(tmp_path: Path) -> None:
+    (path,) = job(tmp_path, "with recording('p', steps=2) as r:\n    for _ in range(5):\n        with r.step(): pass")
+    assert counts(path)["step_end"] == 2
+
+
+def test_an_anchor_is_known_from_both_sides(tmp_path: Path) -> None:
+    (path,) = job(tmp_path, "run(1)")
+    process = read_process(path)
+    slots, begin, end = process.anchors.T
+    assert len(slots) >= module.ANCHORS
+    assert (begin <= end).all()
+    raw = np.frombuffer(path.read_bytes(), MARK, offset=module.HEADER_BYTES)
+    assert (raw["kind"][slots] == module.ANCHOR).all()
+
+
+def test_an_unknown_framework_is_refused() -> None:
+    with pytest.raises(ValueError, match="choose auto, torch, jax, tensorflow"):
+        module.recording(framework="mxnet")
 
 
 @pytest.mark.parametrize(
@@ -247,118 +208,9 @@ def test_the_framework_of_the_program_is_chosen(framework, monkeypatch, tmp_path
         ({"PMI_RANK": "1", "RANK": "6", "TORCHELASTIC_RUN_ID": "x"}, 6),
     ],
 )
-def test_the_rank_is_that_of_the_launcher(framework, monkeypatch, tmp_path, variables, rank) -> None:
+def test_the_rank_is_that_of_the_launcher(monkeypatch: pytest.MonkeyPatch, variables: dict, rank: int) -> None:
+    for name in (*module.RANK_VARIABLES, "TORCHELASTIC_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert recording(tmp_path).folder == str(tmp_path / f"rank{rank}")
-
-
-def test_the_rank_of_torch_distributed_counts_most(framework, monkeypatch, tmp_path) -> None:
-    torch = framework.torch()
-    torch.distributed = types.SimpleNamespace(
-        is_available=lambda: True, is_initialized=lambda: True, get_rank=lambda: 4
-    )
-    monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setenv("RANK", "1")
-    assert recording(tmp_path).folder == str(tmp_path / "rank4")
-
-
-def test_under_record_the_folder_is_that_of_the_recording(framework, monkeypatch, tmp_path) -> None:
-    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "run"))
-    assert recording("elsewhere", rank=0).folder == str(tmp_path / "run" / "rank0")
-
-
-def test_the_callback_of_keras(framework, monkeypatch, tmp_path) -> None:
-    keras = types.ModuleType("keras")
-    keras.callbacks = types.SimpleNamespace(Callback=object)
-    keras.backend = types.SimpleNamespace(backend=lambda: "tensorflow")
-    monkeypatch.setitem(sys.modules, "keras", keras)
-    monkeypatch.setitem(sys.modules, "tensorflow", framework.tensorflow())
-    callback = keras_recording(tmp_path)
-    callback.on_train_begin()
-    callback.on_train_batch_end(0)
-    callback.on_train_end()
-    assert framework.calls == ["start", *ANCHORS, "begin 0", "end 0", "begin 1", *ANCHORS, "stop", "end 1"]
-
-
-class Model:
-    """A model of Keras as far as its callbacks save it."""
-
-    def save(self, path: str) -> str:
-        return f"saved {path}"
-
-
-def keras_run(framework, monkeypatch, tmp_path):
-    keras = types.ModuleType("keras")
-    keras.callbacks = types.SimpleNamespace(Callback=object)
-    keras.backend = types.SimpleNamespace(backend=lambda: "tensorflow")
-    keras.Model = Model
-    monkeypatch.setitem(sys.modules, "keras", keras)
-    monkeypatch.setitem(sys.modules, "tensorflow", framework.tensorflow())
-    return keras_recording(tmp_path)
-
-
-def test_what_keras_saves_by_itself_is_a_checkpoint_until_the_training_ends(framework, monkeypatch, tmp_path) -> None:
-    callback = keras_run(framework, monkeypatch, tmp_path)
-    callback.on_train_begin()
-    assert Model().save("a.keras") == "saved a.keras"
-    callback.on_train_end()
-    saved = ["begin checkpoint", "end checkpoint"]
-    assert framework.calls == ["start", *ANCHORS, "begin 0", *saved, *ANCHORS, "stop", "end 0"]
-    assert not hasattr(Model.save, "__wrapped__")
-
-
-def test_a_fit_that_raises_leaves_its_profile_when_the_program_ends(framework, monkeypatch, tmp_path) -> None:
-    at_exit: list = []
-    monkeypatch.setattr(module.atexit, "register", at_exit.append)
-    monkeypatch.setattr(module.atexit, "unregister", at_exit.remove)
-    callback = keras_run(framework, monkeypatch, tmp_path)
-    callback.on_train_begin()
-    (at_end,) = at_exit
-    at_end()
-    assert framework.calls[-2:] == ["stop", "end 0"]
-    assert at_exit == []
-
-
-def test_what_lightning_saves_by_itself_is_a_checkpoint(framework, monkeypatch, tmp_path) -> None:
-    callbacks = types.ModuleType("lightning.pytorch.callbacks")
-    callbacks.Callback = object
-    for name in ("lightning", "lightning.pytorch"):
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    monkeypatch.setitem(sys.modules, callbacks.__name__, callbacks)
-    monkeypatch.setitem(sys.modules, "torch", framework.torch())
-    saved: list = []
-    trainer = types.SimpleNamespace(global_rank=0, save_checkpoint=lambda path: saved.append(path))
-    callback = lightning_recording(tmp_path)
-    callback.on_train_start(trainer, None)
-    trainer.save_checkpoint("epoch0.ckpt")
-    callback.on_train_end(trainer, None)
-    assert saved == ["epoch0.ckpt"]
-    assert framework.calls[5:7] == ["begin checkpoint", "end checkpoint"]
-
-
-def test_the_callback_of_lightning(framework, monkeypatch, tmp_path) -> None:
-    callbacks = types.ModuleType("lightning.pytorch.callbacks")
-    callbacks.Callback = object
-    for name in ("lightning", "lightning.pytorch"):
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    monkeypatch.setitem(sys.modules, callbacks.__name__, callbacks)
-    monkeypatch.setitem(sys.modules, "torch", framework.torch())
-    callback, trainer = lightning_recording(tmp_path), types.SimpleNamespace(global_rank=2)
-    callback.on_exception(trainer, None, ValueError())  # before the training: nothing to stop
-    callback.on_train_start(trainer, None)
-    callback.on_train_batch_end(trainer, None, None, None, 0)
-    callback.on_exception(trainer, None, ValueError())
-    callback.on_train_end(trainer, None)
-    assert framework.calls == [f"into {tmp_path}/rank2", "start", *ANCHORS, "step", *ANCHORS, "stop"]
-
-
-def test_two_copied_files_are_enough(tmp_path) -> None:
-    """In an interpreter without any package, as the job's may be."""
-    for name in ("recording.py", "anchor.py"):
-        shutil.copy(PACKAGE / "profiler_merge" / name, tmp_path)
-    program = "from recording import recording\nwith recording('p') as r:\n    with r.step(): pass\nprint(r.steps)"
-    (tmp_path / "job.py").write_text(program, encoding="utf-8")
-    done = subprocess.run([sys.executable, "-S", "job.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
-    assert list(tmp_path.glob("p/*/dxt-anchor.*.bin"))
+    assert module.launcher_rank() == rank

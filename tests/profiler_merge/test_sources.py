@@ -6,15 +6,14 @@ import re
 
 import pytest
 
-from dxt_replay.profiler_merge.sources import BESIDE, PROFILES, RECORDINGS, SOURCES, SPANS, Source, reader
+from dxt_replay.profiler_merge.sources import SOURCES, Source, reader
 from tests.places import ROOT
 
-READ = [source for source in SOURCES if source.tool]
 SECTION = (ROOT / "docs" / "recording.md").read_text(encoding="utf-8").partition("## Files of each tool")[2]
 TABLE = [line for line in SECTION.partition("\n\n## ")[0].splitlines() if line.startswith("| ")][1:]
 
 
-@pytest.mark.parametrize("source", READ, ids=lambda source: source.kind)
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.kind)
 def test_a_source_that_is_read_has_readers_and_a_place_in_the_documentation(source: Source) -> None:
     names = [name for name in (source.trace, source.recording, source.requests, source.spans, source.belongs) if name]
     assert all(callable(reader(name)) for name in names)
@@ -23,10 +22,4 @@ def test_a_source_that_is_read_has_readers_and_a_place_in_the_documentation(sour
 
 
 def test_the_documentation_has_no_other_source() -> None:
-    assert len(TABLE) == len(READ)
-
-
-def test_each_kind_has_one_place_in_a_merge() -> None:
-    assert set(RECORDINGS) | set(BESIDE) == {source.kind for source in READ}
-    assert not set(RECORDINGS) & set(BESIDE)
-    assert set(BESIDE) == set(PROFILES) | (set(SPANS) - set(RECORDINGS))
+    assert len(TABLE) == len(SOURCES)

@@ -79,7 +79,7 @@ JOBS: Mapping[str, Sequence[str]] = {
 
 SHOWN = (
     *("findings", "overlap", "steps", "sizes", "darshan-sizes", "exact-sizes", "files", "ranks", "rank-files", "lanes"),
-    *("requests", "dependencies", "storage-limit", "timeline", "tfrecords", "datasets"),
+    *("requests", "dependencies", "model", "storage-limit", "timeline", "tfrecords", "datasets"),
 )
 
 COMMANDS: Mapping[str, str] = {
@@ -103,16 +103,14 @@ COMMANDS: Mapping[str, str] = {
     "transform compute-speed": "transform CAPTURE --compute-speed 3 -o OUT.capture",
     "transform ranks": "transform CAPTURE --ranks 3 -o OUT.capture",
     "transform weak": "transform CAPTURE --ranks 3 --weak -o OUT.capture",
-    "export darshan": "export CAPTURE --to darshan --workers 1 -o OUT.darshan",
-    "export darshan 2": "export CAPTURE --to darshan --dxt-version 2 --workers 1 -o OUT.darshan",
-    "export chrome": "export CAPTURE --to chrome --workers 1 -o OUT.json.gz",
-    "export csv": "export CAPTURE --to csv --workers 1 -o OUT.csv",
+    "export darshan": "export CAPTURE --to darshan -o OUT.darshan",
+    "export chrome": "export CAPTURE --to chrome -o OUT.json.gz",
+    "export csv": "export CAPTURE --to csv -o OUT.csv",
     "report": "report CAPTURE -o OUT.html",
     "fit": "fit CAPTURE -o OUT.yaml",
     "anonymize": "anonymize CAPTURE --key-file KEY -o OUT.capture",
-    "run --explain": "run CAPTURE --explain",
     "stage": "stage CAPTURE --sparse --target TWIN",
-    "export fio": "export CAPTURE --to fio --target TWIN --workers 1 -o OUT",
+    "export fio": "export CAPTURE --to fio --target TWIN -o OUT",
     "verify the twin": "verify TWIN",
     "run timed": "run CAPTURE --target TWIN --pace timed --api null --speed SPEED -o OUT.capture",
     "run think": "run CAPTURE --target TWIN --pace think --api null --speed SPEED -o OUT.capture",

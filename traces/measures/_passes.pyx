@@ -321,17 +321,6 @@ def mix_prints(values):
     return mixed
 
 
-def operation_prints(const int8_t[:] ops, const int64_t[:] offsets, const int64_t[:] lengths):
-    """uint64 (n,): a number for each operation's (op, offset, length)."""
-    cdef Py_ssize_t row, rows = _alike(ops.shape[0], offsets.shape[0])
-    _alike(rows, lengths.shape[0])
-    prints = np.empty(rows, dtype=np.uint64)
-    cdef uint64_t[::1] found = prints
-    for row in range(rows):
-        found[row] = _print(ops[row], offsets[row], lengths[row])
-    return prints
-
-
 def add_sequences(KeyTable by_file, KeyTable by_lane, files, lanes, ops, offsets, lengths, int read, int write):
     """Continue the sequences of files, and of lanes on files, with operations; `read` and `write`: the codes of those that
     move data. The prints are of these alone.

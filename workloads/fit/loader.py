@@ -1,22 +1,37 @@
-"""Estimates of the framework, data loader, readers, read-ahead and order of the samples. Pure."""
+"""The framework, the data loader, the times of steps and of batches, and the evaluations. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from dxt_replay.replay.causal.training_loop import CHECKPOINT, COLLECTIVE, EVALUATION, FETCH
+from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.traces.row_order import distinct_rows
+from dxt_replay.traces.units import NS_PER_S
 from dxt_replay.workloads.description import Framework
 from dxt_replay.workloads.fit.data_files import DataFiles
-from dxt_replay.workloads.fit.estimate import Estimate, estimate
 from dxt_replay.workloads.fit.observation import Observation, RankReads
-from dxt_replay.workloads.fit.pipeline import batches_ahead
-from dxt_replay.workloads.fit.sample_shape import Samples
-from dxt_replay.workloads.fit.sample_size import runs_of
+from dxt_replay.workloads.fit.samples import Samples, modal, runs_of
+from dxt_replay.workloads.fit.workload_text import Found
 
 IN_ORDER = 0.9
 """Share of the samples that lie behind the previous one, from which the order counts as sequential."""
+
+OPENS_PER_SAMPLE = 0.5
+"""Opens per sample from which the application counts as opening a file for every sample."""
+
+MIN_PREPARATION_S = 1e-6
+"""Preparation time of a sample below which the description has none."""
+
+CONSTANT_SHARE = 1e-4
+"""Relative difference from the median up to which times count as equal."""
+
+MOST_CONSTANT = 0.5
+"""Share of the times that must be equal for a constant time. It is below 1 because the first steps of epochs are
+longer."""
 
 _PROFILES: Mapping[str, tuple[Framework, str]] = {
     "kineto": ("pytorch", "a PyTorch profile"),
@@ -24,176 +39,213 @@ _PROFILES: Mapping[str, tuple[Framework, str]] = {
 }
 """Kind of a source -> the framework, and how it was found."""
 
-_NO_PROFILE: tuple[Framework, str] = ("pytorch", "no profile names one")
-
-OPENS_PER_SAMPLE = 0.5
-"""Opens per sample from which the application counts as opening a file for every sample."""
-
 _AHEAD_FILES = 3
 """Files that DLIO's TFRecord reader has open for each of its threads: one is read, two are opened ahead."""
-
-_STREAM_BATCHES = 3
-"""Batches that each stream of DLIO's TensorFlow reader buffers, for formats other than TFRecord."""
 
 _KEEPS_OPEN = ("hdf5", "npz", "npy", "csv")
 """Formats whose headers, or whole files, DLIO's PyTorch loader reads again for each sample."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loader:
-    """name: DLIO's data loader and framework. synchronous: whether the application reads in its training thread.
-    estimates: of the keys."""
-
-    name: Framework
-    synchronous: bool
-    estimates: tuple[Estimate, ...]
-
-
-def loader(seen: Observation, data: DataFiles | None, samples: Samples | None) -> Loader:
-    """The loader of DLIO whose reads are most like those of the capture."""
-    profile = next((each for kind, each in _PROFILES.items() if kind in seen.sources), None)
+def framework_of(seen: Observation, data: DataFiles | None, samples: Samples | None) -> tuple[Framework, str]:
+    """The framework of DLIO whose loader reads most like the capture, and how that was found."""
     if data is None or samples is None:
-        framework, how = profile or _NO_PROFILE
-        return Loader(
-            name=framework,
-            synchronous=False,
-            estimates=(
-                estimate("framework", framework, how),
-                estimate("reader.data_loader", framework, "that of the framework; nothing is read"),
-            ),
-        )
-    name: Framework
-    dealing = seen.looked[0].model.dealing
-    synchronous = all(rank.synchronous for rank in seen.looked) and dealing is None
+        found = (profile for kind, profile in _PROFILES.items() if kind in seen.sources)
+        return next(found, ("pytorch", "no profile names one, and nothing is read"))
     if data.format == "tfrecord":
-        name, why = "tensorflow", "the one that DLIO has for TFRecord"
-    elif dealing is not None:
-        name, why = "pytorch", f"worker processes make whole batches in turn, {100 * dealing.consistent:.3g} % in time"
-    else:
-        name, why = _by_opens(seen, data, samples, synchronous=synchronous)
-    error = _other_profile(profile, name)
-    must = profile[1] if profile is not None and not error else "that of the data loader"
-    in_thread = synchronous and name == "tensorflow"
-    ahead = "its reads run ahead of the loop, in the capture the training thread reads" if in_thread else ""
-    return Loader(
-        name=name,
-        synchronous=synchronous,
-        estimates=(
-            estimate("framework", name, must),
-            estimate("reader.data_loader", name, why, error, ahead),
-            _readers(seen, data, name, synchronous=synchronous),
-            _prefetch(seen, data, name, synchronous=synchronous),
-            *_order(seen, data, samples),
-        ),
-    )
-
-
-def _other_profile(profile: tuple[Framework, str] | None, name: Framework) -> str:
-    if profile is None or profile[0] == name:
-        return ""
-    return f"the profile is of {profile[0]}, whose loader in DLIO cannot do this"
-
-
-def _by_opens(seen: Observation, data: DataFiles, samples: Samples, *, synchronous: bool) -> tuple[Framework, str]:
-    """PyTorch's loader opens a file for each sample, TensorFlow's keeps it open while it reads on in it."""
-    opened = sum(int(np.isin(rank.opens[:, 0], data.train).sum()) for rank in seen.looked)
-    taken = samples.batch * sum(int(rank.is_training.sum()) for rank in seen.looked)
-    share = opened / max(taken, 1)
-    said = f"{share:.2g} opens for each sample"
+        return "tensorflow", "the one that DLIO has for TFRecord"
+    dealing = seen.looked[0].model.dealing
+    if dealing is not None:
+        return "pytorch", f"worker processes make whole batches in turn, {100 * dealing.consistent:.3g} % in time"
     if samples.at_once:
         return "tensorflow", "it alone loads a file once for all of its samples"
-    if share >= OPENS_PER_SAMPLE or data.format not in _KEEPS_OPEN:
-        thread = "in the training thread" if synchronous else "by readers"
-        return "pytorch", f"{said}, {thread}"
+    # PyTorch's loader opens a file for each sample, TensorFlow's keeps it open while it reads on in it.
+    opened = sum(int(np.isin(rank.opens, data.train).sum()) for rank in seen.looked)
+    taken = samples.batch.size * sum(int(rank.is_training.sum()) for rank in seen.looked)
+    said = f"{opened / max(taken, 1):.2g} opens for each sample"
+    if opened >= OPENS_PER_SAMPLE * max(taken, 1) or data.format not in _KEEPS_OPEN:
+        return "pytorch", said
     return "tensorflow", f"{said}: files are kept open, which DLIO's PyTorch loader never does"
 
 
-def _readers(seen: Observation, data: DataFiles, name: str, *, synchronous: bool) -> Estimate:
-    key = "reader.read_threads"
+def loader(seen: Observation, data: DataFiles, samples: Samples, framework: Framework) -> Found:
+    """Readers, how far they run ahead, the order of samples, and the preparation of each."""
     dealing = seen.looked[0].model.dealing
-    if dealing is not None and name == "pytorch":
-        return estimate(key, dealing.workers, "worker processes in turn")
-    if synchronous and name == "pytorch":
-        return estimate(key, 0, "the training thread reads")
-    lanes = [len(np.unique(rank.lane[np.isin(rank.file_id, data.train)])) for rank in seen.looked]
-    if data.format == "tfrecord":
-        flight = float(np.median(np.concatenate([files_in_flight(rank, data.train) for rank in seen.looked])))
-        found = f"{flight:.3g} files read at the same time, of which DLIO has {_AHEAD_FILES} for each thread"
-        if "generated" in seen.sources or seen.lanes_are_threads:
-            flight = max(flight, float(np.median(lanes)))
-            found = f"{flight:.3g} lanes with reads or files at a time, of which DLIO has {_AHEAD_FILES} a thread"
-        return estimate(key, max(round(flight / _AHEAD_FILES), 1), found)
-    number = max(round(float(np.median(lanes))), 1)
-    if synchronous:
-        return estimate(key, 1, "the training thread reads, and this loader needs a reader")
-    error = "" if seen.lanes_are_threads else "threads are inferred from reads that overlap"
-    return estimate(key, number, f"lanes with reads of the data set: {number}", error)
+    synchronous = dealing is None and all(rank.synchronous for rank in seen.looked)
+    lanes = round(float(np.median([len(np.unique(rank.of(data.train)["lane"])) for rank in seen.looked])))
+    made = [ahead for ahead in map(_batches_ahead, seen.looked) if ahead is not None]
+    if dealing is not None and framework == "pytorch":
+        yield "reader.read_threads", (dealing.workers, "worker processes in turn")
+        yield "reader.prefetch_size", (dealing.prefetch * dealing.workers, f"{dealing.prefetch} batches for a worker")
+    else:
+        if data.format == "tfrecord":
+            flight = float(np.median(np.concatenate([_files_in_flight(rank, data.train) for rank in seen.looked])))
+            flight = max(flight, lanes) if seen.lanes_are_threads else flight
+            how = f"{flight:.3g} files are read at the same time, DLIO has {_AHEAD_FILES} for each thread"
+            yield "reader.read_threads", (max(round(flight / _AHEAD_FILES), 1), how)
+        elif synchronous:
+            yield "reader.read_threads", (int(framework == "tensorflow"), "the training thread reads")
+        else:
+            inferred = "" if seen.lanes_are_threads else ", inferred from reads that overlap"
+            yield "reader.read_threads", (max(lanes, 1), f"threads that read the data set{inferred}")
+        if synchronous:
+            yield "reader.prefetch_size", (0, "reads never run ahead of the loop")
+        elif made:
+            yield "reader.prefetch_size", (max(made), "made batches that wait for the loop at most")
+        else:
+            yield "reader.prefetch_size", (2, "not known: DLIO's default")
+    # DLIO's TFRecord reader shuffles in memory alone.
+    in_order = float(np.mean([_rising(seen, rank, data, samples) for rank in seen.looked]))
+    if not (data.format == "tfrecord" or data.stream or samples.at_once or in_order >= IN_ORDER):
+        yield "reader.sample_shuffle", ("random", f"{100 * in_order:.3g} % of the samples lie behind the one before")
+    if not (data.format == "tfrecord" or samples.at_once):
+        spent = float(np.median([preparation_ns(rank, data.train) for rank in seen.looked])) / NS_PER_S
+        each = float(f"{spent / samples.batch.size:.5g}")
+        if each >= MIN_PREPARATION_S:
+            yield "reader.preprocess_time", (each, f"{spent:.3g} s beside the reads of each batch, the median")
 
 
-def files_in_flight(rank: RankReads, files: np.ndarray) -> np.ndarray:
+def _files_in_flight(rank: RankReads, files: np.ndarray) -> np.ndarray:
     """Number of files between their first and their last read, at the begin of each read. A pass begins at offset 0."""
-    chosen = np.flatnonzero(np.isin(rank.file_id, files))
-    chosen = chosen[np.argsort(rank.file_id[chosen], kind="stable")]
-    if not len(chosen):
+    reads = rank.of(files)
+    if not len(reads):
         return np.zeros(1)
-    file_id, start, end = rank.file_id[chosen], rank.start_ns[chosen], rank.end_ns[chosen]
-    first = np.flatnonzero(np.append(True, file_id[1:] != file_id[:-1]) | (rank.offset[chosen] == 0))
-    last = np.append(first[1:], len(chosen)) - 1
-    begins, ends = np.sort(start[first]), np.sort(end[last])
-    at = np.sort(start)
-    return np.searchsorted(begins, at, side="right") - np.searchsorted(ends, at, side="right")
+    reads = reads[np.argsort(reads["file"], kind="stable")]
+    first = np.flatnonzero(np.append(True, np.diff(reads["file"]) != 0) | (reads["offset"] == 0))
+    begins, ends = reads["start_ns"][first], reads["end_ns"][np.append(first[1:], len(reads)) - 1]
+    at = np.sort(reads["start_ns"])
+    return np.searchsorted(np.sort(begins), at, side="right") - np.searchsorted(np.sort(ends), at, side="right")
 
 
-def _prefetch(seen: Observation, data: DataFiles, name: str, *, synchronous: bool) -> Estimate:
-    key = "reader.prefetch_size"
-    dealing = seen.looked[0].model.dealing
-    if dealing is not None and name == "pytorch":
-        return estimate(
-            key, dealing.prefetch * dealing.workers, f"{dealing.prefetch} batches for each of {dealing.workers} workers"
-        )
-    if synchronous:
-        return estimate(key, 0, "reads never run ahead of the loop")
-    made = [ahead for ahead in (batches_ahead(rank.loop) for rank in seen.looked) if ahead is not None]
-    if made:
-        return estimate(key, max(made), f"at most {max(made)} made batches wait for the loop")
-    lead = max(rank.model.lead for rank in seen.looked)
-    if data.format != "tfrecord" and seen.looked[0].model.known is not None:
-        readers = max(len(np.unique(rank.lane[np.isin(rank.file_id, data.train)])) for rank in seen.looked)
-        held = _STREAM_BATCHES * readers if name == "tensorflow" else 0
-        under_way = max(lead + 1, readers)
-        found = f"{under_way} batches are under way at most, of which the readers hold {held}"
-        return estimate(key, max(under_way - held, 0), found)
-    return estimate(
-        key,
-        2,
-        f"DLIO's default: reads are up to {lead} batches ahead",
-        "how many of them the readers themselves hold is not seen",
-    )
-
-
-def _order(seen: Observation, data: DataFiles, samples: Samples) -> tuple[Estimate, ...]:
-    """Whether samples are read in order. DLIO's TFRecord reader shuffles in memory alone."""
-    if data.format == "tfrecord" or data.stream or samples.at_once:
-        return ()
-    rising = [_rising(seen, rank, data, samples) for rank in seen.looked]
-    share = float(np.mean(rising))
-    if share >= IN_ORDER:
-        return ()
-    return (
-        estimate(
-            "reader.sample_shuffle",
-            "random",
-            f"{100 * share:.3g} % of the samples lie behind the one before",
-            "DLIO's code (head, v2.0) reads in the order of names whatever this says",
-        ),
-    )
+def _batches_ahead(rank: RankReads) -> int | None:
+    """Largest number of finished batches that waited for the loop; None if no span shows when a batch was made."""
+    loop = rank.loop
+    if not len(loop.made_end_ns):
+        return None
+    had = np.searchsorted(loop.made_end_ns, loop.fetch_ends_ns, side="right")
+    return int((had - np.arange(1, len(had) + 1)).max(initial=0))
 
 
 def _rising(seen: Observation, rank: RankReads, data: DataFiles, samples: Samples) -> float:
     """Share of a rank's samples that lie behind the previous one, by file or by place in the file."""
     places, _, _ = runs_of(rank, data.train)
-    if samples.one_file_each:
+    if samples.batch.one_file_each:
         places = np.argsort(np.argsort(seen.paths))[places >> 44]
     steps = np.diff(places)
     steps = steps[steps != 0]
     return float((steps > 0).mean()) if len(steps) else 1.0
+
+
+def computation(by_rank: list[np.ndarray]) -> tuple[Any, str]:
+    """A time per step from the times of each rank (ns), the first step left out: constant, or a mean and deviation."""
+    kept = [times[1:] if len(times) > 2 else times for times in by_rank]
+    seconds = np.concatenate(kept) / NS_PER_S
+    if not seconds.any():
+        return 0.0, "the steps show no time of their own"
+    middle, steps = float(np.median(seconds)), f"{len(seconds)} steps, without the first of each rank"
+    if (np.abs(seconds - middle) <= CONSTANT_SHARE * middle).mean() >= MOST_CONSTANT:
+        return float(f"{middle:.5g}"), f"median of {steps}"
+    value = {"mean": float(f"{seconds.mean():.5g}"), "stdev": float(f"{seconds.std():.5g}")}
+    return value, f"mean and deviation of {steps}"
+
+
+def compute_ns(rank: RankReads, *, waits_for_input: bool) -> np.ndarray:
+    """float64 (training steps,): time that the training thread was busy in each step, ns.
+
+    It is the step minus its batch fetches, checkpoints, evaluations and waits for other ranks in collectives. The own
+    cost of each collective stays: DLIO's barrier costs nothing.
+    `waits_for_input`: whether DLIO waits for the reads of a step. If so, only the part of a fetch after its batch was
+    ready is busy time; else the whole fetch.
+    """
+    loop = rank.loop
+    begin, end = loop.step_begin_ns, loop.step_end_ns
+    until = np.append(np.minimum(begin[1:], end[:-1] + (end[:-1] - begin[:-1])), end[-1])
+    kinds = [CHECKPOINT, EVALUATION, COLLECTIVE, *([FETCH] if waits_for_input else [])]
+    events = np.union1d(np.flatnonzero(np.isin(loop.kind, kinds)), loop.fetches[~rank.is_training])
+    away = Intervals.union_of(loop.begin_ns[events], loop.end_ns[events])
+    busy = (until - begin - away.covered_within(begin, until)).astype(float)
+    stays = [(loop.begin_ns[loop.kind == COLLECTIVE], rank.cost_ns)]
+    if waits_for_input and not rank.synchronous:
+        fetches = loop.fetches[rank.is_training]
+        stays.append((loop.begin_ns[fetches], rank.model.residual_ns[fetches]))
+    for begins, amount in stays:
+        step = np.searchsorted(begin, begins, side="right") - 1
+        np.add.at(busy, step[step >= 0], amount[step >= 0])
+    return np.maximum(busy, 0)[rank.training_steps]
+
+
+def preparation_ns(rank: RankReads, files: np.ndarray) -> float:
+    """Nanoseconds that the reader of a batch needs in addition to its operations: the median over the training steps.
+
+    If the training thread reads, the rest of the fetch; else the time between the reads of a batch, plus the time from
+    the last read until the batch is ready. 0 if nothing is read.
+    """
+    reads, loop, model = rank.trained_on(files), rank.loop, rank.model
+    if not len(reads):
+        return 0.0
+    numbers, place = np.unique(reads["fetch"], return_inverse=True)
+    events = loop.fetches[numbers]
+    reading = np.bincount(place, weights=reads["end_ns"] - reads["start_ns"]) + rank.other_ns[numbers]
+    if rank.synchronous and model.dealing is None:
+        return float(np.median(np.maximum(loop.end_ns[events] - loop.begin_ns[events] - reading, 0)))
+    first, last = np.full(len(numbers), np.iinfo(np.int64).max), np.zeros(len(numbers), dtype=np.int64)
+    np.minimum.at(first, place, reads["start_ns"])
+    np.maximum.at(last, place, reads["end_ns"])
+    between = np.maximum(last - first - reading, 0)
+    if model.known is not None:
+        return float(np.median(between)) + (model.known.median if model.known.count else 0.0)
+    ready = model.ready_ns[events].astype(float)
+    if model.dealing is not None:
+        for deal in model.dealing.lanes.values():
+            mine = np.isin(deal.event, events)
+            ready[np.searchsorted(events, deal.event[mine])] = deal.ready_ns[mine]
+    return float(np.median(between + ready))
+
+
+def evaluations(seen: Observation, data: DataFiles, samples: Samples) -> Found:
+    """The evaluation: its batches, its times, and how often it runs."""
+    by_rank = []
+    for rank in seen.looked:
+        reads = rank.of(data.evaluation)
+        by_rank.append((rank, np.unique(reads["fetch"][reads["fetch"] >= 0])))
+    number = round(float(np.mean([_evaluations_of(rank, fetches) for rank, fetches in by_rank])))
+    if not number:
+        yield "workflow.evaluation", (False, "no step waits for files that no training step reads")
+        return
+    between = max(round(samples.epochs / number), 1)
+    found = f"{number} evaluations in {samples.epochs} epochs read files that no training step reads"
+    yield "workflow.evaluation", (True, found)
+    taken = np.concatenate([_taken(rank, fetches, data, samples) for rank, fetches in by_rank])
+    yield "reader.batch_size_eval", (max(modal(taken)[0], 1), "samples of most batches")
+    yield "evaluation.eval_time", computation([_times(rank, fetches) for rank, fetches in by_rank])
+    yield "evaluation.eval_after_epoch", (between, found)
+    yield "evaluation.epochs_between_evals", (between, found)
+
+
+def _evaluations_of(rank: RankReads, fetches: np.ndarray) -> int:
+    """Number of evaluations: a training step lies before each."""
+    return len(np.unique(rank.steps_begun(rank.loop.begin_ns[rank.loop.fetches[fetches]])))
+
+
+def _taken(rank: RankReads, fetches: np.ndarray, data: DataFiles, samples: Samples) -> np.ndarray:
+    """int64: samples of each of these fetches: files, or bytes / bytes of a sample."""
+    reads = rank.of(data.evaluation)
+    reads = reads[reads["fetch"] >= 0]
+    fetch = np.searchsorted(fetches, reads["fetch"])
+    if samples.batch.one_file_each:
+        return np.bincount(distinct_rows(fetch, reads["file"]).values[:, 0])
+    return np.round(np.bincount(fetch, weights=reads["length"]) / samples.batch.sample_bytes).astype(np.int64)
+
+
+def _times(rank: RankReads, fetches: np.ndarray) -> np.ndarray:
+    """float64: ns from the end of each evaluation fetch until its step ends, or until the next fetch of that
+    evaluation.
+
+    The last fetch of an evaluation is left out if neither is known."""
+    loop = rank.loop
+    events = loop.fetches[fetches]
+    got = loop.end_ns[events]
+    step = np.searchsorted(loop.step_begin_ns, loop.begin_ns[events], side="right") - 1
+    in_step = (step >= 0) & (got <= loop.step_end_ns[step]) & ~rank.training_steps[step]
+    follows = np.diff(fetches, append=-1) == 1
+    until = np.where(in_step, loop.step_end_ns[step], np.append(loop.begin_ns[events[1:]], 0))
+    return (until - got)[in_step | follows].astype(float)

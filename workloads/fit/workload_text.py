@@ -1,74 +1,58 @@
-"""Writes a fitted description as YAML. A comment on every line says how the value was found, and its error. Pure."""
+"""Writes the keys of a description as YAML, with the evidence of each as a comment behind it. Pure."""
 
 from __future__ import annotations
 
-import json
+import math
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from dxt_replay.workloads.fit.estimate import Estimate
+import yaml
 
 WIDTH = 120
 """Columns of the comment at the top."""
 
-_PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./-]*")
-_RESERVED = frozenset({"off", "on", "yes", "no", "true", "false", "null", "none", "y", "n"})
+Estimates = Mapping[str, tuple[Any, str]]
+"""Key, such as `reader.batch_size` -> its value as YAML gives it, and how that was found; what is not known of the
+value stands there too."""
+
+Found = Iterator[tuple[str, tuple[Any, str]]]
+"""The estimates of an estimator, one after the other."""
+
+_PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
 
 
-def workload_text(estimates: Sequence[Estimate], head: Iterable[str]) -> str:
-    """The YAML text. `head`: paragraphs for the top, as comments. Estimates of one section are kept together."""
-    lines = [line for paragraph in head for line in _commented(paragraph)]
-    width = max(len(_assignment(each)) for each in estimates)
+def workload_text(estimates: Estimates, head: Iterable[str]) -> str:
+    """The YAML text. `estimates`: those of a section in a row. `head`: paragraphs for the top, as comments."""
+    lines = [
+        f"# {line}".rstrip()
+        for paragraph in head
+        for line in textwrap.wrap(_one_line(paragraph), WIDTH - 2, break_on_hyphens=False) or [""]
+    ]
+    assigned = {key: f"{_indented(key)}: {scalar(value)}" for key, (value, _) in estimates.items()}
+    width = max(map(len, assigned.values()))
     opened: list[str] = []
-    for estimate in estimates:
-        *sections, _ = estimate.key.split(".")
-        common = 0
-        while common < min(len(opened), len(sections)) and opened[common] == sections[common]:
-            common += 1
-        for depth in range(common, len(sections)):
-            lines += [*([""] if depth == 0 else []), f"{'  ' * depth}{sections[depth]}:"]
+    for key, (_, found) in estimates.items():
+        sections = key.split(".")[:-1]
+        for depth in range(1, len(sections) + 1):
+            if opened[:depth] != sections[:depth]:
+                lines += [*([""] if depth == 1 else []), f"{_indented('.'.join(sections[:depth]))}:"]
         opened = sections
-        lines.append(f"{_assignment(estimate).ljust(width)}  # {_one_line(estimate.comment)}")
+        lines.append(f"{assigned[key].ljust(width)}  # {_one_line(found)}")
     return "\n".join(lines) + "\n"
 
 
-def _assignment(estimate: Estimate) -> str:
-    *sections, name = estimate.key.split(".")
-    return f"{'  ' * len(sections)}{name}: {scalar(estimate.value)}"
+def _indented(key: str) -> str:
+    *sections, name = key.split(".")
+    return "  " * len(sections) + name
 
 
 def scalar(value: Any) -> str:
-    """A value as one line of YAML. Text that YAML would take for something else is quoted."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {scalar(inner)}" for key, inner in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(scalar, value)) + "]"
-    if isinstance(value, str):
-        plain = _PLAIN.fullmatch(value) and value.lower() not in _RESERVED
-        return value if plain else json.dumps(value, ensure_ascii=False)
-    if isinstance(value, float):
-        return _number(value)
-    return json.dumps(value)
-
-
-def _number(value: float) -> str:
-    """A float that YAML 1.1 reads as one: with a point before an exponent, and the exponent's sign."""
-    text = repr(value)
-    mantissa, exponent, power = text.partition("e")
-    if exponent and "." not in mantissa:
-        return f"{mantissa}.0e{power}"
-    return text
-
-
-def _commented(paragraph: str) -> list[str]:
-    """A paragraph as comment lines. An indented one is a table line and is kept unchanged."""
-    if not paragraph:
-        return ["#"]
-    if paragraph.startswith("  "):
-        return [f"# {_one_line(paragraph)}"]
-    return [f"# {line}" for line in textwrap.wrap(_one_line(paragraph), WIDTH - 2, break_on_hyphens=False)]
+    """A value as one line of YAML. Text that YAML or OmegaConf could take for something else is quoted."""
+    style = '"' if isinstance(value, str) and not _PLAIN.fullmatch(value) else None
+    text = yaml.safe_dump(value, default_flow_style=True, default_style=style, width=math.inf, sort_keys=False)
+    return text.removesuffix("...\n").rstrip("\n")
 
 
 def _one_line(text: str) -> str:

@@ -25,6 +25,8 @@ _MOST_HEAD_BYTES = 256 << 20
 ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 """Begin of the events."""
 
+_FIRST_MEMBERS = (b'"ph"', b'"name"')
+"""Members with which PyTorch begins an event."""
 _FIRST_MEMBER = re.compile(rb'\s*(?:\{\s*\}\s*,\s*)*\{\s*("\w+")\s*:')
 _END = re.compile(rb"\}\s*,?\s*\]\s*(?=[,}])")
 _NONE = re.compile(rb"\s*\]\s*[,}]")
@@ -50,14 +52,13 @@ def unpacked(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
 class EventChunks:
     """The events of a file, chunk by chunk; `head`, `tail` and `damage` are complete once all chunks were taken.
 
-    `first_members`: with which an event can begin. `head`, `tail`: the file's text before and after its events.
+    `head`, `tail`: the file's text before and after its events.
     `damage`: what is wrong with the file's end, None for a whole file. A chunk holds whole events, with commas and
     white space between them but none at its ends.
     """
 
     path: Path
     chunk_bytes: int = CHUNK_BYTES
-    first_members: tuple[bytes, ...] = (b'"ph"', b'"name"')
     head: bytes = b""
     tail: bytes = b""
     damage: str | None = None
@@ -89,7 +90,7 @@ class EventChunks:
             if (array := ARRAY.search(buffer)) and (first := _FIRST_MEMBER.match(buffer, array.end())):
                 self.head = bytes(buffer[: array.end()])
                 # A tool that rewrote the file may begin an event with another member.
-                members = b"|".join({*self.first_members, first.group(1)})
+                members = b"|".join({*_FIRST_MEMBERS, first.group(1)})
                 self.border = re.compile(rb"\}\s*,\s*(?=\{\s*(?:" + members + rb")\s*:)")
                 del buffer[: array.end()]
                 return True

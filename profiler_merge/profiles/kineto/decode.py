@@ -37,12 +37,12 @@ _HOST = re.compile(rb'"host_name"\s*:\s*"([^"\\]*)"')
 _NAME = re.compile(rb'"traceName"\s*:\s*("(?:[^"\\]|\\.)*")')
 
 
-def read_profile(paths: Sequence[Path], *, skip_damaged: bool = False, chunk_bytes: int = CHUNK_BYTES) -> Profile:
+def read_profile(paths: Sequence[Path], *, chunk_bytes: int = CHUNK_BYTES) -> Profile:
     """The events of one process: of its only file, or of one file a cycle of the profiler's schedule.
 
     Keeps events with a duration; of Python functions only those that save or load a checkpoint. Events that are not
-    valid JSON and cannot be repaired are left out, with a warning. `skip_damaged`: read what a cut file still has.
-    Raises: ProfileError for a file that is missing, cut off or without events; MissingDependencyError.
+    valid JSON and cannot be repaired are left out, and a file that is cut off ends there, with a warning.
+    Raises: ProfileError for a file that is missing, no profile or without events; MissingDependencyError.
     """
     columns = EventColumns()
     bases, warnings, around = [], [], []
@@ -59,15 +59,14 @@ def read_profile(paths: Sequence[Path], *, skip_damaged: bool = False, chunk_byt
                 )
             columns.add(events)
         if chunks.damage is not None:
-            wrong = (
-                f"damaged after {len(columns) - before} events" if chunks.head else "damaged or not a PyTorch profile"
-            )
-            problem = f"{path} is {wrong}: {chunks.damage}"
-            if not skip_damaged or not chunks.head:
+            if not chunks.head:
                 raise ProfileError(
-                    f"{problem}. Copy or record it again" + "; --skip-damaged reads the rest" * bool(chunks.head)
+                    f"{path} is damaged or not a PyTorch profile: {chunks.damage}. Copy or record it again"
                 )
-            warnings.append(f"{problem}; the events before are used")
+            warnings.append(
+                f"{path} is damaged after {len(columns) - before} events: {chunks.damage}. The events before are used, "
+                "and how many are missing is not known. Copy or record it again"
+            )
         if dropped:
             warnings.append(f"{path}: {dropped} event{'s' * (dropped > 1)} left out: not valid JSON")
         around.append(chunks.head + b" " + chunks.tail)

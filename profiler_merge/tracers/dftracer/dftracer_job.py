@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from dxt_replay.profiler_merge.profiles.more_spans import MoreSpans, ProcessIds
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
 from dxt_replay.profiler_merge.tracers.dftracer.annotations import Annotations, annotated_spans
 from dxt_replay.profiler_merge.tracers.dftracer.library_calls import CallingProcess, LibraryCalls
@@ -75,9 +74,12 @@ def read_dftracer(files: Sequence[Path], exclude: Sequence[str] = (), include: S
     )
 
 
-def read_annotations(files: Sequence[Path], pids: ProcessIds) -> MoreSpans:
-    """The annotated training loops in these files, by rank with the same process ids.
+def read_annotations(
+    files: Sequence[Path], pids: Sequence[Collection[int]]
+) -> tuple[dict[int, SpanColumns], list[str]]:
+    """The annotated training loops in these files, by rank with the same process ids, and warnings.
 
+    `pids`: of the processes of each rank.
     Raises: LogError as `read_dftracer`; ProfileError for traces without annotations.
     """
     job = read_dftracer(files)
@@ -86,17 +88,18 @@ def read_annotations(files: Sequence[Path], pids: ProcessIds) -> MoreSpans:
             f"{files[0]} is a DFTracer trace without annotations of a training loop: give it as LOG for its "
             "operations, or annotate the program (pydftracer's `ai`)"
         )
-    found = MoreSpans()
+    loops: dict[int, SpanColumns] = {}
+    warnings: list[str] = []
     for rank, spans in job.spans.items():
         own = job.ranks[rank].own
         places = [place for place, known in enumerate(pids) if own.pid in known]
         if len(places) == 1:
-            found.loops[places[0]] = spans
+            loops[places[0]] = spans
         elif len(pids) == job.nprocs and not any(pids):
-            found.loops[rank] = spans
+            loops[rank] = spans
         else:
-            found.warnings.append(f"no rank was found for the annotations of process {own.pid} in DFTracer's trace")
-    return found
+            warnings.append(f"no rank was found for the annotations of process {own.pid} in DFTracer's trace")
+    return loops, warnings
 
 
 def _spans(annotations: Annotations, rank: TracedRank) -> SpanColumns | None:

@@ -16,10 +16,13 @@ from dxt_replay.profiler_merge.tracers.traced_job import TracedProcess
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.units import format_counted
 
+_FIELDS = 16
+"""Fields of a request. dxt-replay 0.2.0 had a 17th with the name of a client that showed only its calls."""
+
 
 def read_request_logs(files: Sequence[Path]) -> RecordedRequests:
     """All requests of a job, whose processes have a file each. Raises: LogError."""
-    rows, damage, inferred = RequestRows(), Damage(), Counter[str]()
+    rows, damage, inferred = RequestRows(), Damage(), 0
     processes: list[TracedProcess] = []
     roots: list[int] = []
     peers: set[str] = set()
@@ -38,10 +41,10 @@ def read_request_logs(files: Sequence[Path]) -> RecordedRequests:
             rows.add(request)
     found = rows.rows()
     warnings = damage.warnings() + rows.warnings()
-    for client, count in sorted(inferred.items()):
+    if inferred:
         warnings.append(
-            f"{format_counted(count, 'request')} through {client} follow from the calls of its functions, since it "
-            "shows neither its requests nor its connections: requests that it sent again are missing"
+            f"{format_counted(inferred, 'request')} left out: dxt-replay 0.2.0 inferred them from calls of the client, "
+            "and nobody saw them"
         )
     return RecordedRequests(
         kind="requests", files=tuple(files), processes=processes, roots=roots, rows=found, paths=rows.paths,
@@ -67,7 +70,7 @@ class _Log:
         self.peers: set[str] = set()
         self.servers: set[str] = set()
         self.received: dict[tuple[str, str], int] = {}
-        self.inferred: Counter[str] = Counter()
+        self.inferred = 0
         self._wall: list[int] = []
         self._clock: list[int] = []
         self._number = number
@@ -104,6 +107,8 @@ class _Log:
             self.servers.add(unquote(fields[1]))
         elif fields[0] == "S":
             self.received[unquote(fields[1]), unquote(fields[2])] = int(fields[3])
+        elif fields[0] == "R" and any(fields[_FIELDS:]):
+            self.inferred += 1
         elif fields[0] == "R":
             self.requests.append(self._request(fields))
         elif fields[0] not in ("P", "#"):
@@ -112,9 +117,8 @@ class _Log:
     def _request(self, fields: Sequence[str]) -> LoggedRequest:
         (
             _, name, path, offset, length, received, size, start, first, end, status, connection, thread, upload, part,
-            source, inferred,
-        ) = fields  # fmt: skip
-        self.inferred += {inferred: 1} if inferred else {}
+            source,
+        ) = fields[:_FIELDS]  # fmt: skip
         if not 0 <= int(start) <= int(end):
             raise ValueError(fields)
         return LoggedRequest(

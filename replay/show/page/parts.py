@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dxt_replay.replay.show.data_tables import CLOCKS
 from dxt_replay.replay.show.finding_sections import stake_text
-from dxt_replay.replay.show.glossary import explained
+from dxt_replay.replay.show.glossary import WORDS
 from dxt_replay.replay.show.page.headline import date
 from dxt_replay.replay.show.page.html_tables import Whole, data_table, html_text, section_table
 from dxt_replay.replay.show.summary_sections import summary_sections
@@ -173,7 +173,7 @@ def _finding(finding: Finding, before: tuple[Finding, ...]) -> str:
 
 def glossary() -> str:
     """The words of the page, explained."""
-    words = "".join(f"<dt>{escape(word)}</dt><dd>{escape(meaning)}</dd>" for word, meaning in explained(""))
+    words = "".join(f"<dt>{escape(word)}</dt><dd>{escape(meaning)}</dd>" for word, meaning in WORDS.items())
     return f"<details><summary>Words of this page</summary><dl>{words}</dl></details>"
 
 

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dxt_replay.profiler_merge.anchor import ANCHOR_FILE
-from dxt_replay.profiler_merge.clocks.anchors import profile_anchors
+from dxt_replay.profiler_merge.clocks.anchors import anchor_pid, profile_anchors
 from dxt_replay.profiler_merge.clocks.nesting import align_nesting, nesting_events
 from dxt_replay.profiler_merge.clocks.offsets import (
     QUANTUM_NS,
@@ -174,7 +173,7 @@ def _ranks(folder):
     names = {key: name.decode("utf-8", "replace") for key, name in log.names.items()}
     for segments in read_rank_segments(log):
         (path,) = find_profiles(folder / "profile" / f"rank{segments.rank}")
-        is_anchor = np.array([ANCHOR_FILE.fullmatch(names[key]) is not None for key in segments.record_id.tolist()])
+        is_anchor = np.array([anchor_pid(names[key].encode()) is not None for key in segments.record_id.tolist()])
         yield log, segments, read_profile(path), np.flatnonzero(is_anchor)
 
 

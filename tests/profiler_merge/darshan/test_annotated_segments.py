@@ -6,7 +6,7 @@ import pytest
 
 from dxt_replay.profiler_merge.darshan.dxt import read_dxt
 from dxt_replay.profiler_merge.darshan.log import open_log
-from dxt_replay.profiler_merge.merge import MergeOptions, merge
+from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.traces.errors import LogError
 from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_counters, encode_dxt, write_log
 
@@ -40,7 +40,7 @@ def test_what_is_left_of_a_damaged_trace_must_agree_with_the_counters(tmp_path):
     }
     log = write_log(tmp_path / "a.darshan", job=JobSpec(nprocs=1), names={1: b"/a"}, modules=modules)
     with pytest.raises(LogError, match="damaged beyond use"):
-        merge([log], [], tmp_path / "a.capture", MergeOptions(skip_damaged=True))
+        merge([log], [], tmp_path / "a.capture")
     assert not (tmp_path / "a.capture").exists()
 
 
@@ -59,7 +59,7 @@ def test_rubbish_of_one_file_is_not_hidden_by_the_size_of_another(tmp_path):
     }
     log = write_log(tmp_path / "a.darshan", job=JobSpec(nprocs=1), names={1: b"/a", 2: b"/b"}, modules=modules)
     with pytest.raises(LogError, match="trace holds 100 times what its counters saw of /b;"):
-        merge([log], [], tmp_path / "a.capture", MergeOptions(skip_damaged=True))
+        merge([log], [], tmp_path / "a.capture")
 
 
 def test_modules_that_are_not_read_are_named(tmp_path):

@@ -1,4 +1,4 @@
-"""Damaged logs: whatever is wrong with a file, reading all of it works or raises one of our errors.
+"""Damaged logs: whatever is wrong with a file, reading it ends at the damage or raises one of our errors.
 
 Nothing else may escape, a log that is cut short must not pass for a whole one, and no lie in a header may cost memory.
 """
@@ -19,7 +19,7 @@ from dxt_replay.profiler_merge.darshan.counters import COUNTER_MODULES, read_cou
 from dxt_replay.profiler_merge.darshan.dxt import DXT_MODULES, read_dxt
 from dxt_replay.profiler_merge.darshan.header import CONTAINERS
 from dxt_replay.profiler_merge.darshan.log import open_log
-from dxt_replay.profiler_merge.merge import MergeOptions, merge
+from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.traces.errors import DxtReplayError
 from tests.darshan_oracle import SHARED
 from tests.darshan_writer import (
@@ -109,9 +109,9 @@ def bounded_memory() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-def read_everything(path: Path, *, skip_damaged: bool = False) -> str:
-    """A digest of all that the readers give."""
-    log = open_log(path, skip_damaged=skip_damaged)
+def read_everything(path: Path) -> str:
+    """A digest of all that the readers give, with the damage that they found before it."""
+    log = open_log(path)
     digest = hashlib.sha256(repr((log.job, log.job.run_time_s, dict(log.names))).encode())
     for module in DXT_MODULES:
         for block in read_dxt(log, module):
@@ -128,7 +128,9 @@ def read_everything(path: Path, *, skip_damaged: bool = False) -> str:
         digest.update(repr(layout).encode())
     # Modules of no interest here are only listed.
     digest.update(repr([(m.name, m.version, m.partial) for m in log.modules.values()]).encode())
-    return digest.hexdigest()
+    found = " ".join(log.damage)
+    assert bool(found) == any(text.startswith(f"{path} is damaged") for text in log.warnings)
+    return f"{found} {digest.hexdigest()}".strip()
 
 
 def _add_arrays(digest: "hashlib._Hash", columns: object) -> None:
@@ -138,10 +140,11 @@ def _add_arrays(digest: "hashlib._Hash", columns: object) -> None:
             digest.update(value.tobytes())
 
 
-def outcome(path: Path, *, skip_damaged: bool = False) -> str:
-    """The digest, or "error"; anything but one of our errors fails the test."""
+def outcome(path: Path) -> str:
+    """The digest, "damaged" or "error"; anything but one of our errors fails the test."""
     try:
-        return read_everything(path, skip_damaged=skip_damaged)
+        *damage, digest = read_everything(path).split()
+        return "damaged" if damage else digest
     except DxtReplayError as error:
         message = str(error)
     assert str(path) in message, f"it does not say which file: {message}"
@@ -152,8 +155,7 @@ def check_truncations(target: Path, step: int) -> None:
     content = target.read_bytes()
     for length in range(0, len(content), step):
         target.write_bytes(content[:length])
-        assert outcome(target) == "error", f"cut to {length} bytes it passes for whole"
-        outcome(target, skip_damaged=True)
+        assert outcome(target) in ("error", "damaged"), f"cut to {length} bytes it passes for whole"
 
 
 def check_flips(target: Path, positions: list[int], compressed: bool) -> None:
@@ -167,8 +169,7 @@ def check_flips(target: Path, positions: list[int], compressed: bool) -> None:
         target.write_bytes(damaged)
         found = outcome(target)
         if compressed and position >= head:
-            assert found in (sound, "error"), f"a flip at {position} of {len(content)} went unnoticed"
-        outcome(target, skip_damaged=True)
+            assert found in (sound, "error", "damaged"), f"a flip at {position} of {len(content)} went unnoticed"
 
 
 @pytest.mark.usefixtures("bounded_memory")
@@ -197,7 +198,7 @@ class TestDamage:
         content[middle : middle + 64] = random.Random(2).randbytes(64)
         target.write_bytes(content)
         found = outcome(target)
-        assert found == "error" if name in COMPRESSED else found != sound
+        assert found in ("error", "damaged") if name in COMPRESSED else found != sound
 
 
 @pytest.mark.usefixtures("bounded_memory")
@@ -207,7 +208,7 @@ class TestLies:
         contents = [b"", b"\0" * 5000, b"\x89PNG\r\n\x1a\n" + generator.randbytes(5000)]
         for content in (*contents, *(generator.randbytes(3000) for _ in range(20))):
             target.write_bytes(content)
-            assert outcome(target) == outcome(target, skip_damaged=True) == "error"
+            assert outcome(target) == "error"
         target.unlink()
         assert outcome(target) == "error"
         target.mkdir()
@@ -222,11 +223,9 @@ class TestLies:
                 start = struct.pack(byte_order + "8sqB", version.encode(), 6567223, compression)
                 target.write_bytes(start + generator.randbytes(3000))
                 outcome(target)
-                outcome(target, skip_damaged=True)
 
     @pytest.mark.parametrize("module", ["POSIX", "DXT_POSIX", "LUSTRE"])
-    @pytest.mark.parametrize("skip_damaged", [False, True])
-    def test_a_bomb(self, target: Path, module: str, skip_damaged: bool) -> None:
+    def test_a_bomb(self, target: Path, module: str) -> None:
         """Ten kilobytes that would be ten megabytes of zeros."""
         bomb = zlib.compress(bytes(10 << 20), 9)
         target_size = len(bomb)
@@ -234,13 +233,12 @@ class TestLies:
         content = bytearray(target.read_bytes())
         struct.pack_into("<QQ", content, 48 + 16 * MODULE_IDS[module], len(content), target_size)
         target.write_bytes(bytes(content) + bomb)
-        found = outcome(target, skip_damaged=skip_damaged)
-        assert found == "error" or skip_damaged
+        assert outcome(target) in ("error", "damaged")
 
     def test_a_bomb_of_names(self, target: Path) -> None:
         write_log(target, names={1: b"a" * (100 << 20)})
-        assert outcome(target) == "error"
-        assert not open_log(target, skip_damaged=True).names
+        assert outcome(target) == "damaged"
+        assert not open_log(target).names
 
     @pytest.mark.parametrize("module", MODULE_IDS)
     def test_garbage_in_any_module(self, target: Path, module: str) -> None:
@@ -250,7 +248,6 @@ class TestLies:
                 data = generator.randbytes(size)
                 write_log(target, modules={module: ModuleSpec(version=version, streams=[data])})
                 outcome(target)
-                outcome(target, skip_damaged=True)
 
 
 def cut_log(path: Path, module: str, bytes_cut: int) -> Path:
@@ -268,17 +265,16 @@ def cut_log(path: Path, module: str, bytes_cut: int) -> Path:
 
 class TestTheLastRecordEndsEarly:
     @pytest.mark.parametrize(("module", "bytes_cut"), [("DXT_POSIX", 1), ("DXT_POSIX", 40), ("POSIX", 8), ("STDIO", 1)])
-    def test_it_is_damage_that_the_capture_reports_where_it_is_skipped(
-        self, target: Path, module: str, bytes_cut: int
-    ) -> None:
+    def test_it_is_damage_that_the_capture_reports(self, target: Path, module: str, bytes_cut: int) -> None:
         path = cut_log(target, module, bytes_cut)
         capture = target.with_suffix(".capture")
-        with pytest.raises(DxtReplayError, match=f"{module} of .* ends inside .*--skip-damaged reads the rest"):
-            merge([path], [], capture)
-        made = merge([path], [], capture, MergeOptions(skip_damaged=True))
+        made = merge([path], [], capture)
         assert made.operations >= len(RECORDS[0].reads)
         (warning,) = [text for text in made.info.warnings if "ends inside" in text]
-        assert warning.startswith(f"{module} of job.darshan ends inside")
+        assert warning.startswith("job.darshan is damaged, and the capture lacks what follows the damage: ")
+        assert f"{module} ends inside" in warning
+        share = made.info.coverage.bytes
+        assert share is None if module != "DXT_POSIX" else share is not None
 
     def test_a_count_beyond_all_jobs_is_damage(self, target: Path) -> None:
         """Two of them add up to more than 64 bits hold."""
@@ -287,8 +283,7 @@ class TestTheLastRecordEndsEarly:
         posix = ModuleSpec(version=4, streams=[encode_counters("POSIX", rows, 4)])
         write_log(target, names={1: b"/a", 2: b"/b"}, modules={"POSIX": posix}, job=JobSpec(nprocs=1))
         capture = target.with_suffix(".capture")
-        with pytest.raises(DxtReplayError, match="impossible POSIX_BYTES_READ for /a"):
-            merge([target], [], capture)
-        made = merge([target], [], capture, MergeOptions(skip_damaged=True))
-        assert made.files == 1
-        assert any("records like it are left out (2)" in warning for warning in made.info.warnings)
+        made = merge([target], [], capture)
+        assert made.files == 0
+        problem = f"POSIX record 0 has an impossible POSIX_BYTES_READ for /a ({(1 << 63) - 5})"
+        assert any(f"{problem} (missing: 3 records)" in warning for warning in made.info.warnings)

@@ -1,5 +1,6 @@
 """The DXT reader: over written logs of every layout, and against pydarshan on every real one."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields
@@ -16,10 +17,9 @@ from dxt_replay.profiler_merge.darshan import regions as darshan_stream
 from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK, read_counters
 from dxt_replay.profiler_merge.darshan.dxt import DXT_MODULES, DxtBlock, count_segments, read_dxt
 from dxt_replay.profiler_merge.darshan.log import DarshanLog, open_log
-from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
 from dxt_replay.traces.errors import LogError, UsageError
 from tests.darshan_oracle import answer, log_id, shared_logs
-from tests.darshan_writer import DxtRecord, ModuleSpec, encode_dxt, segment_dtype, write_log
+from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_dxt, segment_dtype, write_log
 from tests.examples import examples
 from tests.places import recordings
 
@@ -29,6 +29,7 @@ PER_RECORD = ("record_ids", "ranks", "write_counts", "read_counts", "host_fields
 PER_SEGMENT = ("is_write", "offset", "length", "start_s", "end_s")
 
 Row = tuple[Any, ...]
+MANY = JobSpec(nprocs=1 << 31)
 
 times = st.floats(0, 1e6, allow_nan=False)
 segments = st.builds(
@@ -93,7 +94,8 @@ def rows_of(blocks: Sequence[DxtBlock]) -> list[Row]:
 
 def log_of(target: Path, data: bytes, module: str = "DXT_POSIX", version: int = 1, **options: Any) -> DarshanLog:
     names = {7: b"/a/b", 8: b"/a/c"}
-    write_log(target, names=names, modules={module: ModuleSpec(version=version, streams=[data])}, **options)
+    modules = {module: ModuleSpec(version=version, streams=[data])}
+    write_log(target, names=names, modules=modules, job=MANY, **options)
     return open_log(target)
 
 
@@ -112,7 +114,8 @@ class TestEveryLayout:
     ) -> None:
         streams = [encode_dxt(rank, module, version, byte_order) for rank in written]
         target = tmp_path_factory.mktemp("dxt") / "job.darshan"
-        write_log(target, byte_order=byte_order, modules={module: ModuleSpec(version=version, streams=streams)})
+        modules = {module: ModuleSpec(version=version, streams=streams)}
+        write_log(target, byte_order=byte_order, modules=modules, job=MANY)
         blocks = list(read_dxt(open_log(target), module))
         flat = [record for rank in written for record in rank]
         assert rows_of(blocks) == expected_rows(flat, module, version)
@@ -126,20 +129,19 @@ class TestEveryLayout:
     ) -> None:
         target = tmp_path_factory.mktemp("dxt") / "job.darshan"
         modules = {"DXT_POSIX": ModuleSpec(version=2, streams=[encode_dxt(written, version=2)])}
-        write_log(target, modules=modules)
+        write_log(target, modules=modules, job=MANY)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(darshan_stream, "PIECE_BYTES", piece)
             patch.setattr(dxt_stretches, "BLOCK_BYTES", block)
             assert rows_of(list(read_dxt(open_log(target)))) == expected_rows(written, "DXT_POSIX", 2)
-            for skip in (False, True):
-                found: Counter[tuple[int, int, bool]] = Counter()
-                for part in count_segments(open_log(target, skip_damaged=skip), "DXT_POSIX"):
-                    for record, rank, writes, reads in zip(
-                        *(getattr(part, name).tolist() for name in ("record_ids", "ranks", "writes", "reads")),
-                        strict=True,
-                    ):
-                        found.update({(record, rank, True): writes, (record, rank, False): reads})
-                assert +found == Counter(row[:3] for row in expected_rows(written, "DXT_POSIX", 2))
+            found: Counter[tuple[int, int, bool]] = Counter()
+            for part in count_segments(open_log(target), "DXT_POSIX"):
+                for record, rank, writes, reads in zip(
+                    *(getattr(part, name).tolist() for name in ("record_ids", "ranks", "writes", "reads")),
+                    strict=True,
+                ):
+                    found.update({(record, rank, True): writes, (record, rank, False): reads})
+            assert +found == Counter(row[:3] for row in expected_rows(written, "DXT_POSIX", 2))
 
     @pytest.mark.parametrize(("module", "version"), LAYOUTS)
     def test_columns_have_the_promised_types(self, target: Path, module: str, version: int) -> None:
@@ -192,10 +194,8 @@ class TestBlocks:
 class TestErrors:
     @pytest.mark.parametrize(("module", "version"), [("DXT_POSIX", 3), ("DXT_POSIX", 0), ("DXT_MPIIO", 4)])
     def test_an_unknown_version_is_named(self, target: Path, module: str, version: int) -> None:
-        log = log_of(target, b"whatever", module, version)
-        for opened in (log, open_log(target, skip_damaged=True)):
-            with pytest.raises(LogError, match=f"{module} version {version}; this release reads 1, 2"):
-                list(read_dxt(opened, module))
+        with pytest.raises(LogError, match=f"{module} version {version}; this release reads 1, 2"):
+            list(read_dxt(log_of(target, b"whatever", module, version), module))
 
     def test_another_module_is_a_wrong_use(self, target: Path) -> None:
         with pytest.raises(UsageError, match="'POSIX' is not a DXT module"):
@@ -223,16 +223,11 @@ class TestErrors:
             DxtRecord(record_id=8, rank=3, writes=good[:2], reads=[*good[:3], segment, *good]),
         ]
         log = log_of(target, encode_dxt(written))
-        message = rf"^DXT_POSIX segment 5 of rank 3 {defect} \(/a/c in .*job.darshan\): the log is damaged; --skip"
-        with pytest.raises(DamagedLogError, match=message):
-            list(read_dxt(log))
-        log = open_log(target, skip_damaged=True)
-        blocks = list(read_dxt(log))
-        kept = [written[0], DxtRecord(record_id=8, rank=3, writes=good[:2], reads=[*good[:3], *good])]
-        assert rows_of(blocks) == expected_rows(kept, "DXT_POSIX", 1)
-        assert any(
-            f"segment 5 of rank 3 {defect}" in w and "segments like it are left out (1)" in w for w in log.warnings
-        )
+        kept = [written[0], DxtRecord(record_id=8, rank=3, writes=good[:2], reads=good[:3])]
+        assert rows_of(list(read_dxt(log))) == expected_rows(kept, "DXT_POSIX", 1)
+        assert f"DXT_POSIX segment 5 of rank 3 {defect} (/a/c) (missing: 6 segments)" in log.warnings[0]
+        (counts,) = count_segments(log, "DXT_POSIX")
+        assert (counts.writes.tolist(), counts.reads.tolist()) == ([0, 2], [5, 3])
 
     def test_the_end_of_every_segment_fits(self, target: Path) -> None:
         log = log_of(target, encode_dxt([DxtRecord(record_id=7, reads=[(2**62 - 1, 2**62 - 1, 1.0, 2.0)])]))
@@ -244,27 +239,28 @@ class TestErrors:
         (block,) = read_dxt(log_of(target, data, "DXT_MPIIO", 2), "DXT_MPIIO")
         assert block.offset.tolist() == [-1]
         data = encode_dxt([DxtRecord(record_id=7, reads=[(-2, 5, 1.0, 2.0)])], "DXT_MPIIO", 2)
-        with pytest.raises(DamagedLogError, match="impossible offset"):
-            list(read_dxt(log_of(target, data, "DXT_MPIIO", 2), "DXT_MPIIO"))
+        log = log_of(target, data, "DXT_MPIIO", 2)
+        assert not rows_of(list(read_dxt(log, "DXT_MPIIO")))
+        assert "impossible offset" in log.damage["DXT_MPIIO"].problem
 
     @pytest.mark.usefixtures("tiny_blocks")
     def test_a_segment_of_a_split_record_keeps_its_number(self, target: Path) -> None:
         reads = [(n, 1, 1.0, 2.0) for n in range(40)]
         reads[33] = (0, 1, 2.0, 1.0)
         log = log_of(target, encode_dxt([DxtRecord(record_id=7, rank=1, reads=reads)]))
-        with pytest.raises(DamagedLogError, match="segment 33 of rank 1 ends before"):
-            list(read_dxt(log))
+        assert len(rows_of(list(read_dxt(log)))) == 33
+        assert "segment 33 of rank 1 ends before" in log.damage["DXT_POSIX"].problem
+        assert log.damage["DXT_POSIX"].missing == "7 segments"
 
     @pytest.mark.parametrize("rank", [-1, 2**31])
     @pytest.mark.parametrize("reads", [[], [(0, 1, 1.0, 2.0)]])
     def test_an_impossible_rank(self, target: Path, rank: int, reads: list[tuple[float, ...]]) -> None:
         good = DxtRecord(record_id=8, rank=1, reads=[(3, 4, 1.0, 2.0)])
-        log = log_of(target, encode_dxt([DxtRecord(record_id=7, rank=rank, reads=reads), good]))
-        with pytest.raises(DamagedLogError, match=rf"record of the impossible rank {rank} \(/a/b in"):
-            list(read_dxt(log))
-        blocks = list(read_dxt(open_log(target, skip_damaged=True)))
+        log = log_of(target, encode_dxt([good, DxtRecord(record_id=7, rank=rank, reads=reads), good]))
+        blocks = list(read_dxt(log))
         assert rows_of(blocks) == expected_rows([good], "DXT_POSIX", 1)
         assert [block.record_ids.tolist() for block in blocks] == [[8]]
+        assert f"record of the impossible rank {rank} (/a/b)" in log.damage["DXT_POSIX"].problem
 
     @pytest.mark.parametrize("count", [-1, -(2**63), 2**40, 2**63 - 1])
     def test_a_lying_count(self, target: Path, count: int) -> None:
@@ -272,33 +268,19 @@ class TestErrors:
         data = bytearray(encode_dxt([good, DxtRecord(record_id=8, rank=2, reads=[(5, 1, 1.0, 2.0)])]))
         data[136 + 96 : 136 + 104] = count.to_bytes(8, "little", signed=True)
         log = log_of(target, bytes(data))
-        with pytest.raises(DamagedLogError, match=r"DXT_POSIX of .*(ends inside a record|has a record of 0 writes)"):
-            list(read_dxt(log))
-        log = open_log(target, skip_damaged=True)
         rows = rows_of(list(read_dxt(log)))
         assert rows[:1] == expected_rows([good], "DXT_POSIX", 1)
         assert len(rows) == (1 if count < 0 else 2)
-        assert any("what follows is left out" in warning for warning in log.warnings)
+        assert re.search(r"DXT_POSIX (ends inside a record|has a record of 0 writes)", log.warnings[0])
 
     @pytest.mark.parametrize("cut", [1, 31, 32, 33, 4 * 32, 5 * 32 + 1, 5 * 32 + 103, 5 * 32 + 104 + 10])
     def test_a_cut_module_keeps_the_segments_before_the_cut(self, target: Path, cut: int) -> None:
         written = [DxtRecord(record_id=7, reads=[(n, 1, 1.0, 2.0) for n in range(5)]) for _ in range(2)]
         data = encode_dxt(written)[:-cut]
         log = log_of(target, data)
-        with pytest.raises(DamagedLogError, match="ends inside a record"):
-            list(read_dxt(log))
         whole = 5 + max(0, (len(data) - 264 - 104) // 32) if cut < 264 else (len(data) - 104) // 32
-        rows = rows_of(list(read_dxt(open_log(target, skip_damaged=True))))
-        assert rows == expected_rows(written, "DXT_POSIX", 1)[:whole]
-
-    def test_a_log_opened_to_skip_damage_does_so(self, target: Path) -> None:
-        data = encode_dxt([DxtRecord(record_id=7, reads=[(0, 1, 1.0, 2.0), (0, 1, 2.0, 1.0)])])
-        log_of(target, data)
-        log = open_log(target, skip_damaged=True)
-        assert len(rows_of(list(read_dxt(log)))) == 1
-        assert len(log.warnings) == 1
-        list(read_dxt(log))
-        assert len(log.warnings) == 1
+        assert rows_of(list(read_dxt(log))) == expected_rows(written, "DXT_POSIX", 1)[:whole]
+        assert "ends inside a record" in log.damage["DXT_POSIX"].problem
 
 
 @pytest.mark.parametrize("path", shared_logs(), ids=log_id)

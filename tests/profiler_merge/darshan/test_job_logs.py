@@ -4,6 +4,7 @@ import pytest
 
 from dxt_replay.profiler_merge.darshan.job_logs import find_logs, open_job
 from dxt_replay.profiler_merge.merge import merge
+from dxt_replay.profiler_merge.recording import HEADER, HEADER_BYTES, MAGIC, RECORD
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.store.reader import open_capture
 from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_counters, write_dxt_log, write_log
@@ -329,3 +330,42 @@ def test_ranks_of_one_recording_that_run_beside_each_other_stay_ranks(tmp_path):
     folder = recording(tmp_path)
     logs = [process_log(folder, pid, start_s=1000 + pid % 2) for pid in (10, 11)]
     assert roles(open_job(logs)) == {("10", 0, 0), ("11", 1, 0)}
+
+
+def test_a_helper_of_a_recording_with_data_is_kept(tmp_path):
+    (tmp_path / "recording.txt").touch()
+    job = open_job([process_log(tmp_path, 10), process_log(tmp_path, 99, exe=b"uname -p", start_s=1001)])
+    assert len(job.processes) == 2
+
+
+def marks(recording, pid, parent):
+    """A file of marks without a record."""
+    folder = recording / "profile"
+    folder.mkdir(exist_ok=True)
+    head = HEADER.pack(MAGIC, pid, parent, -1, RECORD.size, 0, 0, 0)
+    path = folder / f"host.{pid}.1.marks"
+    path.write_bytes(head.ljust(HEADER_BYTES, b"\0"))
+    return path
+
+
+def killed(recording, number, *, marks_of=None):
+    """What Darshan leaves of a killed process: no end, no parent, and no process id in the name."""
+    path = recording / "logs" / f"user_python_id7_mmap-log-{number}-0.darshan"
+    job = JobSpec(
+        nprocs=1, jobid=7, start_s=1000 + number, end_s=0, exe=b"python train.py", metadata=b"lib_ver=3.5.0\n"
+    )
+    names = {number: b"/data/%d" % number, 99: str(marks_of).encode() if marks_of else b"/data/x"}
+    write_dxt_log(path, [DxtRecord(record_id=number, reads=[(0, 100, 1.0, 1.5)])], names=names, job=job)
+    return path
+
+
+def test_the_killed_processes_of_a_recording_are_placed_by_their_marks(tmp_path):
+    """The first of them ran the loop and forked the second; nothing is known of the third."""
+    (tmp_path / "recording.txt").touch()
+    (tmp_path / "logs").mkdir()
+    loop, worker = marks(tmp_path, 10, parent=1), marks(tmp_path, 11, parent=10)
+    logs = [killed(tmp_path, 1, marks_of=loop), killed(tmp_path, 2, marks_of=worker), killed(tmp_path, 3)]
+    job = open_job([*logs, process_log(tmp_path / "logs", 12, parent=10, start_s=1002)])
+    assert job.nprocs == 1
+    assert job.processes[0].log.path == logs[0]
+    assert sorted(process.worker for process in job.processes) == [0, 1, 2, 3]

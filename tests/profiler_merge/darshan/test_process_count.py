@@ -2,11 +2,10 @@
 
 import pytest
 
+from dxt_replay.profiler_merge.darshan.job_logs import process_count
 from dxt_replay.profiler_merge.darshan.log import open_log
-from dxt_replay.profiler_merge.darshan.process_count import process_count
 from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
-from dxt_replay.profiler_merge.merge import MergeOptions, merge
-from dxt_replay.traces.store.reader import open_capture
+from dxt_replay.profiler_merge.merge import merge
 from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_counters, write_dxt_log, write_log
 from tests.places import SHARED
 
@@ -41,24 +40,15 @@ def test_a_rank_that_the_job_does_not_have_is_refused(tmp_path):
         process_count(open_log(counted(tmp_path / "a.darshan", 2, SHARED_BY_FOUR)))
 
 
-def test_a_log_read_in_spite_of_damage_has_the_ranks_of_its_records(tmp_path):
-    path = counted(tmp_path / "a.darshan", 4 | 1 << 19, SHARED_BY_FOUR)
-    made = merge([path], [], tmp_path / "a.capture", MergeOptions(skip_damaged=True))
-    assert open_capture(tmp_path / "a.capture").ranks == (0, 1, 2, 3)
-    assert any("524292 processes" in warning and "4 is used" in warning for warning in made.info.warnings)
-
-
 def test_traced_operations_of_a_rank_that_the_job_does_not_have(tmp_path):
     record = DxtRecord(record_id=1, rank=5, reads=[(0, 10, 0.1, 0.2)])
     path = write_dxt_log(tmp_path / "a.darshan", [record], names={1: b"/a"}, job=JobSpec(nprocs=6))
     assert merge([path], [], tmp_path / "a.capture").operations == 1
     posix = ModuleSpec(version=4, streams=[encode_counters("POSIX", [{"record_id": 1, "rank": 0}], 4)])
     write_dxt_log(path, [record], names={1: b"/a"}, job=JobSpec(nprocs=4), extra_modules={"POSIX": posix})
-    with pytest.raises(DamagedLogError, match="says 4 processes, but holds operations of rank 5"):
-        merge([path], [], tmp_path / "b.capture")
-    made = merge([path], [], tmp_path / "b.capture", MergeOptions(skip_damaged=True))
-    assert made.operations == 1
-    assert any("rank 5" in warning for warning in made.info.warnings)
+    made = merge([path], [], tmp_path / "b.capture")
+    assert made.operations == 0
+    assert any("impossible rank 5 (/a) (missing: 1 segment)" in warning for warning in made.info.warnings)
 
 
 @pytest.mark.parametrize("path", LOGS or [None], ids=lambda path: path and f"{path.parent.name}-{path.stem[:40]}")

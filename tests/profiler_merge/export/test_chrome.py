@@ -8,17 +8,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dxt_replay.profiler_merge.export import chrome
-from dxt_replay.profiler_merge.export.chrome import write_chrome
-from dxt_replay.profiler_merge.export.tracks import LANE_THREADS, RankTracks
+from dxt_replay.profiler_merge.export.chrome import LANE_THREADS, write_chrome
 from dxt_replay.traces.errors import CaptureError, UsageError
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Op, Span, build_capture, read, write
+from tests.examples import examples
 
 
 def no_constant(name: str) -> float:
@@ -158,7 +157,7 @@ def test_more_events_than_a_file_holds_are_split_by_time(
     capture = build_capture(tmp_path, files=["/a"], ops=ops, spans=spans)
     result = write_chrome(capture, tmp_path / "out.json.gz", events_per_file=100)
     parts = [events_of(file.path) for file in result.files]
-    assert len(parts) > 6
+    assert len(parts) == 7
     assert [file.entries for file in result.files] == [len(events) for events in parts]
     assert all(0 < len(events) <= 100 for events in parts)
     assert sorted(event["args"]["offset"] for events in parts for event in events if event["cat"] == "io") == [
@@ -176,17 +175,53 @@ def test_more_events_than_a_file_holds_are_split_by_time(
     assert not (tmp_path / "out.json.gz").exists()
 
 
-def test_events_of_a_line_are_in_time_order(tmp_path: Path) -> None:
-    ops = [read(0, start_ns=(i * 37) % 100 * 500, end_ns=(i * 37) % 100 * 500 + i * 90, lane=i % 2) for i in range(100)]
+interval = st.tuples(st.integers(0, 3), st.integers(0, 6), st.sampled_from([0, 1, 2, LANE_THREADS]), st.booleans())
+
+
+@settings(max_examples=examples(30))
+@given(drawn=st.lists(interval, max_size=40), spans=st.lists(interval, max_size=20), slice_rows=st.integers(1, 7))
+def test_events_of_a_line_are_in_time_order_and_apart_or_nested(
+    tmp_path_factory: pytest.TempPathFactory,
+    drawn: list[tuple[int, int, int, bool]],
+    spans: list[tuple[int, int, int, bool]],
+    slice_rows: int,
+) -> None:
+    folder, now = tmp_path_factory.mktemp("lines"), 0
+    ops, given_spans = [], []
+    for later, length, lane, is_due in drawn:
+        now += later
+        ops.append(read(0, start_ns=now, end_ns=now + length, lane=lane, due_ns=now - 2 if is_due else None))
+    for start, length, thread, is_step in spans:
+        given_spans.append(Span("pipeline" if is_step else "other", start, start + length, thread=thread))
+    capture = build_capture(folder, files=["/a"], ops=ops, spans=given_spans)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chrome, "SLICE_ROWS", slice_rows)
+        events = exported(capture, folder)
+    names = names_of(events)
     lines: dict[int, list[tuple[Decimal, Decimal]]] = defaultdict(list)
-    for event in exported(build_capture(tmp_path, files=["/a"], ops=ops), tmp_path):
+    shown = []
+    for event in events:
         if event["ph"] == "X":
             lines[event["tid"]].append((Decimal(event["ts"]), Decimal(event["ts"]) + Decimal(event["dur"])))
-    assert sum(map(len, lines.values())) == 100
+            shown.append(names[0, event["tid"]].partition(" (")[0])
+        if event["ph"] == "i":
+            shown.append(names[0, event["tid"]])
+    wanted = [f"lane {lane}" for _, _, lane, _ in drawn] + [f"lane {lane} due" for _, _, lane, due in drawn if due]
+    wanted += [f"{'pipeline' if step else 'other'}, thread {thread}" for _, _, thread, step in spans]
+    assert sorted(shown) == sorted(wanted)
+    assert {lane for _, lane in names if lane < LANE_THREADS} <= {0, 1, 2}
     for line in lines.values():
         assert line == sorted(line, key=lambda interval: (interval[0], -interval[1]))
         for place, (start, end) in enumerate(line):
             assert all(other_end <= start or end <= other_end for _, other_end in line[:place])
+
+
+def test_a_long_trace_is_cut_by_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chrome, "_SAMPLES", 50)
+    ops = [read(0, offset=i, start_ns=i**2, rank=i % 3) for i in range(1000)]
+    result = write_chrome(build_capture(tmp_path, files=["/a"], ops=ops), tmp_path / "o.json.gz", events_per_file=250)
+    assert sum(file.entries for file in result.files) == 1000
+    assert all(abs(file.entries - 250) <= 60 for file in result.files)
 
 
 def test_the_same_capture_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -209,37 +244,3 @@ def test_bad_names_and_damage_are_told(tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match="ends before it starts"):
         write_chrome(capture, tmp_path / "out.json.gz")
     assert [path.name for path in tmp_path.iterdir()] == ["test.capture"]
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 3), st.integers(0, 6), st.sampled_from([-3, 1, 2, LANE_THREADS]), st.booleans()),
-        max_size=40,
-    ),
-    st.integers(1, 7),
-)
-def test_lines_are_those_of_asking_for_each_operation(drawn: list[tuple[int, int, int, bool]], slice_rows: int) -> None:
-    start = np.cumsum([later for later, _, _, _ in drawn], dtype=np.int64)
-    end = start + np.array([length for _, length, _, _ in drawn], dtype=np.int64)
-    lane, is_due = (np.array([row[place] for row in drawn], dtype=kind) for place, kind in ((2, np.int32), (3, bool)))
-    order = np.lexsort((-end, start))
-    start, end, lane, is_due = start[order], end[order], lane[order], is_due[order]
-
-    tracks, expected = RankTracks(), []
-    for number, begin, stop, due in zip(lane.tolist(), start.tolist(), end.tolist(), is_due.tolist(), strict=True):
-        thread = tracks.thread((chrome._LANES, number * 2, f"lane {number}"), begin, stop, preferred=number)
-        line = (
-            tracks.thread((chrome._LANES, number * 2 + 1, f"lane {number} due"), begin - 2, begin - 2) if due else None
-        )
-        expected.append((thread, line))
-
-    asked, found = RankTracks(), []
-    for begin in range(0, len(lane), slice_rows):
-        rows = slice(begin, begin + slice_rows)
-        threads, lines = chrome._lane_threads(asked, lane[rows], start[rows], end[rows], is_due[rows])
-        found += [
-            (thread, line if due else None)
-            for thread, line, due in zip(threads.tolist(), lines.tolist(), is_due[rows].tolist(), strict=True)
-        ]
-    assert found == expected
-    assert [line for line, _ in asked.lines()] == [line for line, _ in tracks.lines()]

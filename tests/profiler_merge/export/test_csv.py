@@ -14,7 +14,6 @@ from dxt_replay.profiler_merge.export.csv_rows import COLUMNS, stream_csv, write
 from dxt_replay.traces.errors import CaptureError, TargetError
 from dxt_replay.traces.schema import CaptureInfo, Job
 from dxt_replay.traces.store.reader import Capture
-from dxt_replay.traces.workers.workers import Workers
 from tests.capture_builder import Op, build_capture, read, write
 from tests.examples import examples
 
@@ -132,18 +131,3 @@ def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
             write_csv(capture, taken, force=True)
     with pytest.raises(TargetError, match="cannot write"):
         write_csv(capture, capture.path / "capture.json" / "x.csv")
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_pieces_that_workers_write_are_the_file_of_one_process(tmp_path: Path, count: int) -> None:
-    ops = [read(0, offset=number, length=7, start_ns=number, rank=number % 3) for number in range(90)]
-    capture = build_capture(tmp_path, files=["/a"], ops=ops)
-    whole = write_csv(capture, tmp_path / "whole.csv")
-    done: list[tuple[int, int]] = []
-    with Workers(count, piece_operations=1) as workers:
-        workers.on_progress = lambda *progress: done.append(progress)
-        shared = write_csv(capture, tmp_path / "shared.csv", workers=workers)
-    assert (tmp_path / "shared.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
-    assert (shared.operations, whole.operations) == (90, 90)
-    assert done == [(1, 3), (2, 3), (3, 3)]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["shared.csv", "test.capture", "whole.csv"]

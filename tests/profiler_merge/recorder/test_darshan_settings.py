@@ -9,7 +9,7 @@ from dxt_replay.profiler_merge.recorder import darshan_settings as settings
 GIB = 1 << 30
 
 
-@pytest.mark.parametrize(("free", "mib"), [(None, 64), (GIB, 32), (8 * GIB, 128), (1000 * GIB, 256), (9 * GIB, 128)])
+@pytest.mark.parametrize(("free", "mib"), [(None, 64), (GIB, 32), (3 * GIB, 32), (4 * GIB, 64), (1000 * GIB, 64)])
 def test_the_memory_of_a_trace_is_a_part_of_what_is_free(free: int | None, mib: int) -> None:
     assert settings.dxt_memory_mib(free) == mib
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dxt_replay.profiler_merge.anchor import RANK_VARIABLES
 from dxt_replay.profiler_merge.recorder.job_script import script_text
 from dxt_replay.profiler_merge.recorder.tracer import LOGS, OF_RANK, Tracer
+from dxt_replay.profiler_merge.recording import RANK_VARIABLES
 
 SHOW = 'echo "$A"; echo "$B"; echo "$GONE"; echo "$DXT_RECORDING_PROFILE"; echo "$PYTHONPATH"; echo "$@"'
 
@@ -46,7 +46,6 @@ def run(folder: Path, *, by_rank: bool = False, dated: bool = False, **environme
 def test_values_and_arguments_arrive_as_they_are(tmp_path: Path) -> None:
     expected = [f"it's {tmp_path}/my logs/x y", "$HOME", "", str(tmp_path / "p"), str(tmp_path / "py"), "a b c"]
     assert run(tmp_path) == expected
-    assert (tmp_path / "my logs").is_dir()
 
 
 def test_modules_of_the_environment_come_after(tmp_path: Path) -> None:
@@ -63,7 +62,7 @@ def test_a_rank_left_over_from_the_batch_script_counts_only_behind_a_launcher(tm
     assert run(tmp_path, SLURM_PROCID="0")[0] == f"it's {tmp_path}/my logs/x y"
 
 
-def test_dated_folders_are_there_before_the_process_starts(tmp_path: Path) -> None:
-    run(tmp_path, dated=True)
+def test_dated_folders_of_a_rank_are_there_before_it_starts(tmp_path: Path) -> None:
+    run(tmp_path, by_rank=True, dated=True, PMI_RANK="1")
     for day in (date.today(), date.today() + timedelta(days=6)):
-        assert (tmp_path / "my logs" / str(day.year) / str(day.month) / str(day.day)).is_dir()
+        assert (tmp_path / "my logs" / "rank1" / str(day.year) / str(day.month) / str(day.day)).is_dir()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from socket import create_server
 
@@ -76,7 +77,7 @@ def test_what_a_child_maps_and_receives_is_counted(tmp_path: Path) -> None:
         assert job.stdout is not None
         assert job.stdout.readline() == "0\n"
         watched = Watch()
-        watched.look(job.pid)
+        watched.look(descendants(job.pid))
         assert len(list(descendants(job.pid))) == 2
         job.communicate("")
         server.join()
@@ -94,16 +95,15 @@ def test_a_look_is_not_repeated_at_once(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     looked: list[float] = []
 
-    def look(pid: int) -> list[int]:
+    def pids() -> Iterator[int]:
         looked.append(now[0])
         now[0] += 1
-        return []
+        yield from ()
 
-    monkeypatch.setattr(watch, "descendants", look)
     watched = Watch()
     for second in (0, 1, 49, 51, 52):
         now[0] = 100.0 + second
-        watched.look(1)
+        watched.look(pids())
     assert looked == [100.0, 151.0]
 
 
@@ -111,14 +111,14 @@ def test_a_process_that_is_gone_is_no_error(tmp_path: Path) -> None:
     done = subprocess.Popen(["true"])
     done.wait()
     watched = Watch()
-    watched.look(done.pid)
-    watched.write(tmp_path / "unseen.json")
+    watched.look([done.pid])
+    watched.write(tmp_path / "unseen.json", {})
     assert not (tmp_path / "unseen.json").exists()
 
 
 def test_names_that_are_not_utf_8_are_kept(tmp_path: Path) -> None:
     watched = Watch()
     watched._mapped["/data/\udcff"] = watch._Mapped(size=10, resident={1: 30})
-    watched.write(tmp_path / "unseen.json")
+    watched.write(tmp_path / "unseen.json", {})
     text = (tmp_path / "unseen.json").read_text(encoding="utf-8", errors="surrogateescape")
     assert json.loads(text) == {"mapped": {"/data/\udcff": {"size": 10, "bytes": 10}}, "received": {}}

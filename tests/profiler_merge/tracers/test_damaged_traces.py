@@ -8,7 +8,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dxt_replay.profiler_merge.tracers.dftracer.dftracer_job import read_dftracer
-from dxt_replay.profiler_merge.tracers.horovod_timeline import read_horovod
 from dxt_replay.profiler_merge.tracers.strace.strace_job import read_strace
 from dxt_replay.traces.errors import DxtReplayError
 from tests.examples import examples
@@ -48,17 +47,6 @@ DFTRACER = b"".join(
         ]
     )
 )
-HOROVOD = b"[\n" + b"".join(
-    json.dumps(event).encode() + b",\n"
-    for event in [
-        {"name": "process_name", "ph": "M", "pid": 0, "args": {"start_time_since_epoch_in_micros": T * 10**6}},
-        {"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": 10, "pid": 1},
-        {"ph": "X", "name": "0", "ts": 11, "pid": 1, "dur": 0},
-        {"ph": "E", "ts": 12, "pid": 1},
-        {"ph": "B", "name": "ALLREDUCE", "ts": 13, "pid": 1},
-        {"ph": "E", "ts": 14, "pid": 1},
-    ]
-)
 
 
 @st.composite
@@ -79,9 +67,8 @@ def damages(draw, whole):
     [
         (STRACE, lambda path: read_strace([path]).of_rank(0)),
         (DFTRACER, lambda path: read_dftracer([path]).of_rank(0)),
-        (HOROVOD, lambda path: read_horovod([path], [()])),
     ],
-    ids=["strace", "dftracer", "horovod"],
+    ids=["strace", "dftracer"],
 )
 @given(data=st.data())
 @settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

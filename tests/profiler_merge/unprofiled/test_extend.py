@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dxt_replay.profiler_merge.merge import MergeOptions, merge
+from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.profiler_merge.recognise import find_profiles
 from dxt_replay.profiler_merge.unprofiled.extend import Extended, extended_spans
 from dxt_replay.traces.measures.span_times import extended_steps, whole_steps
@@ -214,7 +214,7 @@ def test_recorded_jobs_of_which_five_steps_are_known(tmp_path, name):
         assert max(errors) < 400 * MS
 
 
-def test_merge_extends_unless_it_is_asked_not_to(tmp_path):
+def test_merge_extends_a_profile_of_some_steps(tmp_path):
     folder = CAPTURES / "torch_mmap/pread"
     if not folder.is_dir():
         pytest.skip("no recorded captures beside this checkout")
@@ -227,9 +227,6 @@ def test_merge_extends_unless_it_is_asked_not_to(tmp_path):
     capture = open_capture(result.capture)
     reads = pa.Table.from_batches(list(capture.operations(columns=["length", "step"])))
     assert set(reads["step"].to_numpy()[reads["length"].to_numpy() == 2050].tolist()) == set(range(100))
-    result = merge(logs, [profile], tmp_path / "b.capture", MergeOptions(extend=False))
-    assert result.as_json()["extended"] == {}
-    assert whole_steps(open_capture(result.capture).spans).num_rows == 5
 
 
 def cut_profile(folder, tmp_path, first, stop):

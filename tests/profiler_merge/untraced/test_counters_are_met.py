@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dxt_replay.profiler_merge.export.darshan_rows import ROW
 from dxt_replay.profiler_merge.merge import MergeOptions, merge
 from dxt_replay.traces.schema import APIS, OPS, codes
 from dxt_replay.traces.store.reader import open_capture
-from tests.darshan_model import expected, in_order_of_return, sizes_and_strides
+from tests.darshan_model import ROW, expected, in_order_of_return, sizes_and_strides
 from tests.darshan_writer import JobSpec, ModuleSpec, encode_counters, write_log
 from tests.examples import examples
 
@@ -30,22 +29,14 @@ def rows_of_file(passes):
     rows, now = [], SECOND
     for accesses in passes:
         for op, offset, length in ((OPEN, -1, 0), *accesses, (CLOSE, -1, 0)):
-            rows.append((0, -1, 0, op, APIS.index("POSIX"), True, offset, length, now, now + 1_000_000))
+            rows.append((0, op, APIS.index("POSIX"), offset, length, now, now + 1_000_000))
             now += 2_000_000
     return np.array(rows, dtype=ROW)
 
 
-def _inner_times(rows):
-    """The end of the last open and the start of the first close."""
-    return {
-        "POSIX_F_OPEN_END_TIMESTAMP": rows["end_ns"][rows["op"] == OPEN].max() / SECOND,
-        "POSIX_F_CLOSE_START_TIMESTAMP": rows["start_ns"][rows["op"] == CLOSE].min() / SECOND,
-    }
-
-
 def rebuilt(files):
     """The model's counters of each file, of its source and as rebuilt; the rebuilt rows; what merge says of them."""
-    source = [expected("POSIX", list(rows)) | _inner_times(rows) for rows in files]
+    source = [expected("POSIX", list(rows)) for rows in files]
     layout = [{"record_id": number + 1, **values} for number, values in enumerate(source)]
     with TemporaryDirectory() as folder:
         modules = {"POSIX": ModuleSpec(version=4, streams=[encode_counters("POSIX", layout, 4)])}

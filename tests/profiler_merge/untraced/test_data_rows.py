@@ -1,12 +1,11 @@
-"""Random streams -> Darshan's counters -> rebuilt rows -> the same counters, by the exporter's own computation."""
+"""Random streams -> Darshan's counters -> rebuilt rows -> the same counters, by a model of Darshan."""
 
 import numpy as np
 import pytest
 
 from dxt_replay.profiler_merge.darshan.counters import CounterTable
-from dxt_replay.profiler_merge.export.darshan_counters import module_counters, rows_of_module
-from dxt_replay.profiler_merge.export.darshan_rows import ROW
 from dxt_replay.profiler_merge.merge import MergeOptions, merge
+from dxt_replay.profiler_merge.untraced import data_rows as module
 from dxt_replay.profiler_merge.untraced.data_rows import CountedBatch, CountedData, data_rows, with_rebuilt
 from dxt_replay.profiler_merge.untraced.file_operations import FileOperations
 from dxt_replay.profiler_merge.untraced.metadata_rows import metadata_rows
@@ -14,6 +13,7 @@ from dxt_replay.profiler_merge.untraced.rank_counters import NOT_SEEN, joined
 from dxt_replay.profiler_merge.untraced.transfers import transfers_of
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.schema import APIS, OPS, READ, WRITE
+from tests.darshan_model import ROW, expected
 from tests.places import SHARED
 from tests.profiler_merge.untraced.counted import counted
 
@@ -70,14 +70,16 @@ def rows_of(files):
         for number, access in enumerate([*accesses, "closed"]):
             start = SECOND * (1 + file_id) + number * 2_000_000
             op, offset, length = access if isinstance(access, tuple) else ({None: OPEN}.get(access, CLOSE), -1, 0)
-            row = (file_id, -1, 0, op, APIS.index("POSIX"), True, offset, length, start, start + 1_000_000)
+            row = (file_id, op, APIS.index("POSIX"), offset, length, start, start + 1_000_000)
             rows.append(row)
     return np.array(rows, dtype=ROW)
 
 
 def counters_of(rows, files):
-    values = module_counters("POSIX", rows_of_module(rows, "POSIX"), np.full(files, -1), np.empty(0, dtype=np.uint64))
-    return {name.removeprefix("POSIX_"): column for name, column in values.items()}
+    """The model's POSIX counters by name, each (files,)."""
+    found = [expected("POSIX", list(rows[rows["file_id"] == file])) for file in range(files)]
+    names = set().union(*found)
+    return {name.removeprefix("POSIX_"): np.array([each.get(name, 0) for each in found]) for name in names}
 
 
 def counted_files(values, files):
@@ -105,13 +107,13 @@ def none_traced():
     return FileOperations(file=none, start=none, end=none, offset=none, length=none, is_write=none.astype(bool))
 
 
-def rebuilt(values, files, traced=None, limit=1 << 20):
+def rebuilt(values, files, traced=None):
     known = counted_files(values, files)
     transfers = transfers_of(table_of(values, files), "POSIX", np.ones(files, bool))
     operations = none_traced() if traced is None else traced
     undated = np.zeros(files, dtype=np.int64)
     data = CountedData(own=transfers, shared=None, patterns=None)
-    made = data_rows(known, CountedBatch.of([data]), operations, undated, limit)
+    made = data_rows(known, CountedBatch.of([data]), operations, undated)
     together = with_rebuilt(operations, made)
     metadata = metadata_rows(known, together, undated)
     rows = np.zeros(len(together) + len(metadata), dtype=ROW)
@@ -142,12 +144,11 @@ def test_what_is_made_for_a_process_does_not_depend_on_those_beside_it():
         CountedBatch.of(data),
         none_traced(),
         np.zeros(sum(part.files for part in data), dtype=np.int64),
-        1 << 20,
     ).rows
     process = np.repeat(np.arange(len(parts)), [part.files for part in data])
     for number, (files, _) in enumerate(parts):
         undated = np.zeros(len(files), dtype=np.int64)
-        alone = data_rows(files, CountedBatch.of(data[number : number + 1]), none_traced(), undated, 1 << 20).rows
+        alone = data_rows(files, CountedBatch.of(data[number : number + 1]), none_traced(), undated).rows
         beside = together.of_files(process == number)
         assert len(alone) > 10
         for name in ("op", "file", "length", "start", "end"):
@@ -156,7 +157,7 @@ def test_what_is_made_for_a_process_does_not_depend_on_those_beside_it():
         assert np.abs(alone.offset - beside.offset).max() <= 1
 
 
-def test_the_limit_is_that_of_one_process():
+def test_the_limit_is_that_of_one_process(monkeypatch):
     (files, transfers), other = parts_of([0, 1])
     data = [CountedData(own=each, shared=None, patterns=None) for each in (transfers, other[1])]
     counts = [int(each.own.count.sum()) for each in data]
@@ -166,9 +167,11 @@ def test_the_limit_is_that_of_one_process():
         none_traced(),
         np.zeros(len(files) + len(other[0]), int),
     )
-    assert len(data_rows(*arguments, max(counts)).rows) == sum(counts)
-    with pytest.raises(LogError, match=f"one process have {max(counts)} reads and writes"):
-        data_rows(*arguments, max(counts) - 1)
+    monkeypatch.setattr(module, "RECONSTRUCT_LIMIT", max(counts))
+    assert len(data_rows(*arguments).rows) == sum(counts)
+    monkeypatch.setattr(module, "RECONSTRUCT_LIMIT", max(counts) - 1)
+    with pytest.raises(LogError, match=f"one process have {max(counts):,} reads and writes"):
+        data_rows(*arguments)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -7,6 +7,7 @@ import pyarrow.compute as pc
 import pytest
 
 from dxt_replay.profiler_merge.merge import MergeOptions, merge
+from dxt_replay.profiler_merge.untraced import data_rows
 from dxt_replay.profiler_merge.untraced import reconstruct as module
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.record_id import record_id
@@ -189,7 +190,7 @@ def test_metadata_beyond_reason_is_left_out_and_that_is_said_and_no_transfer_is(
     monkeypatch.setattr(module, "MOST_ROWS", 100)
     posix = [counters("POSIX", DATA, OPENS=1, SEEKS=1 << 56), counters("POSIX", OTHER, OPENS=1, STATS=3)]
     streams = [counters("STDIO", DATA, OPENS=300, SEEKS=70, READS=5, BYTES_READ=50, F_META_TIME=6.7)]
-    capture, rows = rows_of(tmp_path, log_of(tmp_path, posix=posix, stdio=streams), reconstruct_limit=50)
+    capture, rows = rows_of(tmp_path, log_of(tmp_path, posix=posix, stdio=streams))
     ops = Counter((row["api"], row["op"]) for row in rows)
     assert (ops["POSIX", "stat"], ops["POSIX", "seek"], ops["POSIX", "open"]) == (3, 0, 2)
     assert [row["length"] for row in rows if row["op"] == "read"] == [10] * 5
@@ -199,23 +200,15 @@ def test_metadata_beyond_reason_is_left_out_and_that_is_said_and_no_transfer_is(
     assert max(row["end_ns"] - row["start_ns"] for row in kept) <= 6.7e9 / 300
     (said,) = (text for text in capture.info.warnings if "too many to rebuild" in text)
     assert "596 opens, closes, stats and syncs of /data/whole.bin" in said
-    assert "--reconstruct-limit" in said
     assert pc.max(capture.files["posix_seeks"]).as_py() == 1 << 56
 
 
-def test_more_metadata_is_rebuilt_where_more_operations_are_asked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "MOST_ROWS", 100)
-    log = log_of(tmp_path, posix=[counters("POSIX", DATA, OPENS=1, STATS=150, SEEKS=1000)])
-    _, rows = rows_of(tmp_path, log, reconstruct_limit=152)
-    assert len(rows) == 152
-
-
-def test_too_many_reads_are_refused_with_the_file_its_bytes_and_what_to_do(tmp_path):
+def test_too_many_reads_are_refused_with_the_file_its_bytes_and_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setattr(data_rows, "RECONSTRUCT_LIMIT", 100)
     streams = [counters("STDIO", DATA, OPENS=1, SEEKS=1 << 40, READS=500, BYTES_READ=500 << 20)]
     log = log_of(tmp_path, stdio=[*streams, counters("STDIO", OTHER, OPENS=1, WRITES=7, BYTES_WRITTEN=70)])
     with pytest.raises(
         LogError, match=r"507 reads and writes .* 500 of them \(500 MiB\) of /data/whole.bin"
     ) as refused:
-        rows_of(tmp_path, log, reconstruct_limit=100)
-    assert "--reconstruct-limit 507" in str(refused.value)
+        rows_of(tmp_path, log)
     assert "--exclude" in str(refused.value)

@@ -1,4 +1,4 @@
-"""C streams, of which only number, bytes, highest offset and times are counted, and MPI-IO, which counts no offsets."""
+"""C streams, of which only number, bytes, highest offset and times are counted."""
 
 import numpy as np
 import pytest
@@ -17,18 +17,17 @@ _TIMES = ("read_start", "read_end", "write_start", "write_end", "open_end", "clo
           "read_ns", "write_ns", "longest_write_ns", "opens")  # fmt: skip
 
 
-def made(files, module="STDIO", limit=1 << 20):
+def made(files):
     """Rows of files that are given by counters and by columns of `CountedFiles`."""
-    prefix = module.replace("-", "")
     names = {name for each in files for name in each} - {*_TIMES}
-    values = {f"{prefix}_{name}": np.array([each.get(name, 0) for each in files], dtype=np.int64) for name in names}
+    values = {f"STDIO_{name}": np.array([each.get(name, 0) for each in files], dtype=np.int64) for name in names}
     ids = np.arange(len(files), dtype=np.uint64)
-    table = CounterTable(module=module, ranks=np.zeros(len(files), int), record_ids=ids, counters=values, fcounters={})
+    table = CounterTable(module="STDIO", ranks=np.zeros(len(files), int), record_ids=ids, counters=values, fcounters={})
     known = counted([{name: value for name, value in each.items() if name in _TIMES} for each in files])
-    data = CountedData(own=transfers_of(table, module, np.ones(len(files), bool)), shared=None, patterns=None)
+    data = CountedData(own=transfers_of(table, "STDIO", np.ones(len(files), bool)), shared=None, patterns=None)
     none = np.empty(0, dtype=np.int64)
     traced = FileOperations(file=none, start=none, end=none, offset=none, length=none, is_write=none.astype(bool))
-    return data_rows(known, CountedBatch.of([data]), traced, np.full(len(files), UNKNOWN_NS), limit)
+    return data_rows(known, CountedBatch.of([data]), traced, np.full(len(files), UNKNOWN_NS))
 
 
 def stream(**columns):
@@ -101,14 +100,3 @@ def test_sums_are_exact_and_rows_do_not_overlap(cases):
         assert np.all(rows.offset[mine] >= 0)
         ends = rows.offset[mine] + rows.length[mine]
         assert ends.max() <= max(moved // 2 + 1, rows.length[mine].max())
-
-
-@pytest.mark.parametrize(("collective", "independent"), [(6, 0), (0, 6), (4, 2)])
-def test_collective_calls_of_mpi_io_are_as_many_as_counted(collective, independent):
-    found = made(
-        [{"COLL_WRITES": collective, "INDEP_WRITES": independent, "BYTES_WRITTEN": 600, "SIZE_WRITE_AGG_0_100": 6,
-          "ACCESS1_ACCESS": 100, "ACCESS1_COUNT": 6, "write_start": 10, "write_end": 900, "write_ns": 60}],
-        "MPI-IO",
-    )  # fmt: skip
-    assert int(found.collective.sum()) == collective
-    assert (found.rows.length.tolist(), found.rows.offset.tolist()) == ([100] * 6, [0, 100, 200, 300, 400, 500])

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dxt_replay.replay.calibration.doubts import doubtful, without_disturbance
-from dxt_replay.replay.calibration.estimates import Measured
+from dxt_replay.replay.calibration.estimates import Measured, doubtful, without_disturbance
 
 
 def measured(size: int, time_us: float, *, state: str = "cached", stall_ms: float = 0.0) -> Measured:

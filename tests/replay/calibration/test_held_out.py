@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dxt_replay.replay.calibration.estimates import Measured
-from dxt_replay.replay.calibration.held_out import model_error, with_largest_fetch
+from dxt_replay.replay.calibration.model_fit import model_error, with_largest_fetch
 from dxt_replay.replay.simulation.storage_model import PageCache, RequestTime, StorageModel
 
 KIB = 1 << 10

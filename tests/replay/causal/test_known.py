@@ -13,7 +13,6 @@ from dxt_replay.replay.causal.check import schedule
 from dxt_replay.replay.causal.explain import explanation, rank_model
 from dxt_replay.replay.causal.paced_ranks import expected_elapsed_ns, steps_of
 from dxt_replay.replay.engine.items import READ_AT, WRITE_AT
-from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.plan.plan_row import GAP_ROW, NO_EVENT, is_operation
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.part import Part
@@ -130,8 +129,8 @@ def test_a_part_of_a_run_comes_to_its_recorded_time(tmp_path: Path, steps: str) 
 def test_the_explanation_says_that_dependencies_are_known(tmp_path: Path) -> None:
     job = KnownJob(prefetch=1)
     capture = run(job, FAST).capture(tmp_path, job)
-    steps = steps_of(capture)
-    found = explanation(capture, steps, Pacing(pace=Pace.STEPS))
+    found = explanation(capture)
+    assert found is not None
     first = found["ranks"]["0"]
     assert first["feed_rule"].startswith("known: ")
     assert first["evidence"]["dependencies"] == "known"

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
 
-from dxt_replay.replay.commands.run import command as run_command
+from dxt_replay.replay.causal.explain import explanation
 from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.ranks.comm import Solo, share_of
 from dxt_replay.replay.run.context import choose_layers_together, derive_context
@@ -121,15 +120,6 @@ def test_readers_run_ahead_no_further_than_they_did(tmp_path: Path) -> None:
             assert min(row["start_ns"] for row in mine) >= fetches[batch - 2]
 
 
-def test_compute_can_be_left_out(tmp_path: Path) -> None:
-    source = source_of(tmp_path, SMALL)
-    chosen = dataclasses.replace(options(tmp_path), compute="skip")
-    result = run_replay(source, tmp_path / "replay.capture", chosen, Solo())
-    assert result is not None
-    assert result.as_json()["failed"] == 0
-    assert_ranks_met(open_capture(tmp_path / "replay.capture"), 12)
-
-
 @pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
 @pytest.mark.parametrize("one_node_each", [False, True])
 def test_ranks_of_several_processes_meet(tmp_path: Path, one_node_each: bool) -> None:
@@ -165,10 +155,12 @@ def test_ranks_of_several_processes_meet(tmp_path: Path, one_node_each: bool) ->
     assert_ranks_met(replay, 12, started)
 
 
-def test_the_command_line_tells_the_model_without_a_replay(tmp_path: Path) -> None:
+def test_summary_shows_the_model_without_a_replay(tmp_path: Path) -> None:
     source = source_of(tmp_path, SMALL)
-    command = [sys.executable, "-m", "dxt_replay.replay.commands.main", "run", str(source.path), "--explain"]
-    told = json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout)
+    command = [sys.executable, "-m", "dxt_replay", "summary", str(source.path), "--show", "model"]
+    shown = json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout)
+    told = shown["model"]
+    assert {"name": "meetings.ranks", "value": "2"} in shown["tables"]["model"]
     assert told["ranks"]["0"]["feed_rule"].startswith("depth 0")
     assert told["meetings"] == {"ranks": 2, "count": 12, "cost_median_ms": 0.2}
     assert abs(told["check"]["error_pct"]) < 0.1
@@ -177,33 +169,19 @@ def test_the_command_line_tells_the_model_without_a_replay(tmp_path: Path) -> No
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_the_model_that_is_explained_is_the_one_that_a_run_with_the_same_options_follows(tmp_path: Path) -> None:
-    """Half of the loop's reads were reconstructed from counters: without them a step consumes half of the bytes."""
-    recorded = run(SMALL, STORAGE)
-    ops = [
-        dataclasses.replace(op, origin="reconstructed") if op.op == "read" and number % 2 else op
-        for number, op in enumerate(recorded.ops)
-    ]
-    source = build_capture(tmp_path, files=FILES, ops=ops, spans=recorded.spans, name="source")
-    stage(plan_stage(source, tmp_path / "twin"))
-    chosen = dataclasses.replace(options(tmp_path, compute_speed=2.0), reconstruct=False)
-    result = run_replay(source, tmp_path / "replay.capture", chosen, Solo())
+def test_the_model_that_is_shown_is_the_one_that_a_run_follows(tmp_path: Path) -> None:
+    source = source_of(tmp_path, SMALL)
+    result = run_replay(source, tmp_path / "replay.capture", options(tmp_path), Solo())
+    found = explanation(source)
     assert result is not None
-    command = [str(source.path), "--explain", "--json"]
-    without = CliRunner().invoke(run_command, [*command, "--no-reconstruct", "--compute-speed", "2"])
-    explained = json.loads(without.stdout)
-    assert explained["ranks"] == result.as_json()["model"]
-    reads = explained["ranks"]["0"]["evidence"]["loop_reads"]
-    everything = json.loads(CliRunner().invoke(run_command, command).stdout)
-    assert 0 < reads < everything["ranks"]["0"]["evidence"]["loop_reads"]
-    assert explained["at_speed"]["model_s"] < explained["check"]["model_s"]
-    assert everything["at_speed"] is None
+    assert found is not None
+    assert found["ranks"] == result.as_json()["model"]
 
 
 def test_runs_that_share_a_context_replay_the_same(tmp_path: Path) -> None:
     source = source_of(tmp_path, SMALL)
     chosen = options(tmp_path)
-    layers = choose_layers_together(source, Solo(), api="auto", reconstruct=True)
+    layers = choose_layers_together(source, Solo(), api="auto")
     context = derive_context(source, Solo(), layers, Pace.STEPS)
     documents = []
     for number, shared in enumerate((None, context, context)):

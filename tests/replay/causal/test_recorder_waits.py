@@ -119,7 +119,7 @@ def test_a_change_of_the_job_and_its_description_are_those_of_the_job_without_th
         for number, each in enumerate(captures)
     ]
     assert [each.after.elapsed_ns for each in changed] == [4 * (20_000 + 15_000)] * 2
-    fitted = [dxt_replay.fit(each, tmp_path / "run.yaml", check=False, force=True).workload for each in captures]
+    fitted = [dxt_replay.fit(each, tmp_path / "run.yaml", force=True).workload for each in captures]
     assert fitted[0] == fitted[1]
 
 

@@ -129,10 +129,10 @@ def test_the_list_of_workloads_is_that_of_its_program(capsys: pytest.CaptureFixt
     ("line", "program"),
     [
         (
-            "run source.capture --target twin --speed 2 --api stdio --no-reconstruct --cold -o A.capture",
+            "run source.capture --target twin --speed 2 --api stdio --cold -o A.capture",
             lambda at: dxt_replay.run(
                 at / "source.capture", at / "twin", at / "a.capture",
-                speed=2.0, api="stdio", reconstruct=False, cold=True,
+                speed=2.0, api="stdio", cold=True,
             ),
         ),
         (
@@ -143,25 +143,24 @@ def test_the_list_of_workloads_is_that_of_its_program(capsys: pytest.CaptureFixt
             ),
         ),
         (
-            "run source.capture --target twin --pace steps --compute skip --repeat 2 -o A.capture",
+            "run source.capture --target twin --pace steps --compute spin --repeat 2 -o A.capture",
             lambda at: dxt_replay.run_repeatedly(
-                at / "source.capture", at / "twin", at / "a.capture", 2, pace="steps", compute="skip"
+                at / "source.capture", at / "twin", at / "a.capture", 2, pace="steps", compute="spin"
             ),
         ),
         (
-            "regress source.capture --baseline twin --candidate twin --repeats 2 --warmup 0 --threshold 7 --seed 1 "
-            "--record A.json",
+            "regress source.capture --baseline twin --candidate twin --repeats 2 --threshold 7 --record A.json",
             lambda at: dxt_replay.regress(
                 at / "source.capture", at / "twin", at / "twin",
-                repeats=2, warmup=0, threshold_pct=7.0, seed=1, record=at / "a.json",
+                repeats=2, threshold_pct=7.0, record=at / "a.json",
             ),
         ),
         (
-            "regress source.capture --baseline twin --candidate twin3 --repeats 1 --warm --pace none --ranks 0 "
-            "--seed 1 -o A.kept",
+            "regress source.capture --baseline twin --candidate twin3 --repeats 1 --warm --pace none "
+            "--ranks 0 -o A.kept",
             lambda at: dxt_replay.regress(
                 dxt_replay.part(at / "source.capture", ranks="0"), at / "twin", at / "twin3",
-                repeats=1, cold=False, pace="none", seed=1, output=at / "a.kept",
+                repeats=1, cold=False, pace="none", output=at / "a.kept",
             ),
         ),
     ],
@@ -189,11 +188,6 @@ def settings(document: dict[str, Any]) -> list[dict[str, Any]]:
     return [{key: document.get(key) for key in CHOSEN}, {"cache": policy}, {"keys": sorted(document)}, *runs]
 
 
-def test_the_model_is_that_of_its_program(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = dxt_replay.explain(folder / "source.capture", speed=2.0)
-    assert answer(capsys, folder, "run source.capture --explain --speed 2") == json.loads(json.dumps(said))
-
-
 @pytest.mark.parametrize(
     ("refused", "message"),
     [
@@ -202,7 +196,6 @@ def test_the_model_is_that_of_its_program(folder: Path, capsys: pytest.CaptureFi
         (lambda at, log: dxt_replay.run(log, at / "twin", at / "a.capture", speed=-1.0), "--speed -1"),
         (lambda at, log: dxt_replay.run(log, at / "twin", at / "a.capture", pace="steps"), "no training steps"),
         (lambda at, log: dxt_replay.regress(log, at / "twin", at / "twin", pace="now"), "pace 'now'"),
-        (lambda at, log: dxt_replay.explain(log), "no training steps"),
     ],
 )
 def test_what_can_be_refused_is_refused_before_a_log_is_read(

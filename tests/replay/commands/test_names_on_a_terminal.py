@@ -44,7 +44,7 @@ COMMANDS = {
     "simulate on an unknown model": (2, "simulate {capture} --storage {folder}/none.yaml"),
     "transform": (0, "transform {capture} -o {folder}/w.capture --transfer-size 5B"),
     "transform nothing": (2, "transform {capture} -o {folder}/w.capture --compression {folder}"),
-    "fit": (0, "fit {capture} -o {folder}/w.yaml --no-check"),
+    "fit": (0, "fit {capture} -o {folder}/w.yaml"),
     "anonymize": (0, "anonymize {capture} -o {folder}/n.capture"),
     "export to chrome": (0, "export {capture} --to chrome -o {folder}/e.json.gz"),
     "export to fio": (0, "export {capture} --to fio --target {folder} -o {folder}/e.fio"),

@@ -21,7 +21,7 @@ from tests.places import ROOT
 from tests.schemas import check
 
 PYTHON = sys.executable
-WITHOUT_COMPUTE = "no profile was written, so the capture has neither steps nor compute"
+WITHOUT_COMPUTE = "no loop was seen, so the capture has neither steps nor compute"
 
 
 @pytest.fixture
@@ -346,11 +346,21 @@ def test_without_any_tracer_it_says_how_to_get_each(work, capfd, monkeypatch) ->
         pytest.skip("Darshan is installed on this machine")
     for name in ("DARSHAN_RUNTIME_DIR", "CONDA_PREFIX", "LD_LIBRARY_PATH", "MODULEPATH", "MODULESHOME", "LMOD_CMD"):
         monkeypatch.delenv(name, raising=False)
-    assert record("--", PYTHON, "-c", "1") == 2
+    assert record("--with", "darshan", "--", PYTHON, "-c", "1") == 2
     err = capfd.readouterr().err
     for words in ("conda install -c conda-forge darshan-runtime", "spack install", "apt install strace", "pip install"):
         assert words in err
     assert list(work.iterdir()) == []
+
+
+def test_without_any_tracer_the_job_runs_all_the_same(work, capfd, monkeypatch) -> None:
+    """It has no loop here, so there is nothing to make a capture of."""
+    monkeypatch.setattr("dxt_replay.profiler_merge.recorder.job.find_library", lambda environment: None)
+    assert record("--", PYTHON, "-c", "print('trained')") == 2
+    out, err = capfd.readouterr()
+    assert out == "trained\n"
+    assert "the job left no marks" in err
+    assert "with dxt_replay.recording() as r:" in " ".join(err.split())
 
 
 def can_strace() -> bool:

@@ -19,10 +19,9 @@ import pytest
 import dxt_replay
 from dxt_replay.profiler_merge.recorder.darshan_library import Library
 from dxt_replay.replay.commands.main import main
-from dxt_replay.replay.doctor import machine, mpi, place, programs, tracers
-from dxt_replay.replay.doctor.check import Check, Diagnosis, Part, State
-from dxt_replay.replay.doctor.child import Ended, run_child, run_python
-from dxt_replay.replay.doctor.object_place import object_part
+from dxt_replay.replay.doctor import examination, programs
+from dxt_replay.replay.doctor.examination import Diagnosis, object_part
+from dxt_replay.replay.doctor.programs import Check, Ended, Part, State, run_child, run_python
 from dxt_replay.replay.regression.machine_environment import MachineEnvironment, machine_environment
 from dxt_replay.replay.show.doctor_sections import doctor_sections
 from tests import fake_darshan
@@ -51,7 +50,7 @@ def test_the_cores_are_those_of_setup() -> None:
 def test_this_machine_passes_with_all_cores_and_the_installed_versions(diagnosis: Diagnosis) -> None:
     parts = {part.name: checks_of(part) for part in diagnosis.parts}
     assert diagnosis.passed
-    assert parts["Compiled cores"]["loaded"].found == "11 of 11"
+    assert parts["Compiled cores"]["loaded"].found == f"{len(programs.CORES)} of {len(programs.CORES)}"
     listed = subprocess.run(
         [sys.executable, "-c", "import numpy; print(numpy.__version__)"], capture_output=True, text=True, check=True
     )
@@ -162,7 +161,7 @@ def test_a_module_that_crashes_is_named_and_the_others_are_still_tried(
 def test_an_mpi_library_that_dies_is_broken_and_an_absent_one_is_not(
     library: Callable[..., Ended], state: State, found: str
 ) -> None:
-    (check,) = mpi.mpi_part(library).checks
+    (check,) = programs.mpi_part(library).checks
     assert (check.state, check.found) == (state, found)
 
 
@@ -182,14 +181,14 @@ def test_an_mpiexec_of_another_mpi_is_broken(
     (tmp_path / "mpiexec").write_text("#!/bin/sh\n")
     (tmp_path / "mpiexec").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    part = mpi.mpi_part(answering('{"library": "MPICH Version: 4.3", "threads": "MULTIPLE"}\n'), started)
+    part = programs.mpi_part(answering('{"library": "MPICH Version: 4.3", "threads": "MULTIPLE"}\n'), started)
     assert checks_of(part)["mpiexec"].state is state
     assert checks_of(part)["thread level"].found == "MULTIPLE"
 
 
 def test_mpiexec_is_not_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    part = mpi.mpi_part(answering('{"library": "MPICH", "threads": "MULTIPLE"}\n'), answering("2\n2\n"))
+    part = programs.mpi_part(answering('{"library": "MPICH", "threads": "MULTIPLE"}\n'), answering("2\n2\n"))
     assert checks_of(part)["mpiexec"].state is State.WARNING
 
 
@@ -197,7 +196,7 @@ def test_mpiexec_is_not_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_the_library_and_the_launcher_of_this_machine_work_together() -> None:
     if shutil.which("mpiexec") is None:
         pytest.skip("no mpiexec here")
-    part = mpi.mpi_part()
+    part = programs.mpi_part()
     assert [check.state for check in part.checks] == [State.OK] * 3
 
 
@@ -208,7 +207,7 @@ def test_few_open_files_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
         return (256, 1024) if which == resource.RLIMIT_NOFILE else real(which)
 
     monkeypatch.setattr(resource, "getrlimit", limit)
-    check = checks_of(machine.limits_part(1))["open files"]
+    check = checks_of(examination.limits_part(1))["open files"]
     assert (check.state, check.found) == (State.WARNING, "256, which a replay raises up to 1,024")
     assert "ulimit -Hn" in check.remedy
 
@@ -218,7 +217,7 @@ def test_limits_are_those_of_the_shell() -> None:
         ["bash", "-c", "ulimit -Hn; ulimit -l; df -B1 --output=avail /dev/shm | tail -1"],
         capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
-    found = checks_of(machine.limits_part(1))
+    found = checks_of(examination.limits_part(1))
     assert shell[0] == "unlimited" or f"{int(shell[0]):,}" in found["open files"].found
     if shell[1] == "unlimited":
         assert found["locked memory"].found == "no limit"
@@ -229,62 +228,62 @@ def test_limits_are_those_of_the_shell() -> None:
 def test_locked_memory_matters_with_infiniband_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (65536, 65536))
     (tmp_path / "dev/shm").mkdir(parents=True)
-    assert checks_of(machine.limits_part(1, tmp_path))["locked memory"].state is State.OK
+    assert checks_of(examination.limits_part(1, tmp_path))["locked memory"].state is State.OK
     (tmp_path / "sys/class/infiniband/mlx5_0").mkdir(parents=True)
-    assert checks_of(machine.limits_part(1, tmp_path))["locked memory"].state is State.WARNING
+    assert checks_of(examination.limits_part(1, tmp_path))["locked memory"].state is State.WARNING
 
 
 def test_a_small_or_absent_shared_memory_is_a_warning(tmp_path: Path) -> None:
-    assert checks_of(machine.limits_part(1, tmp_path))["/dev/shm"].state is State.WARNING
+    assert checks_of(examination.limits_part(1, tmp_path))["/dev/shm"].state is State.WARNING
     (tmp_path / "dev/shm").mkdir(parents=True)
     free = os.statvfs(tmp_path)
     more = free.f_bavail * free.f_frsize // (6 << 20) + 1
-    assert checks_of(machine.limits_part(1, tmp_path))["/dev/shm"].state is State.OK
-    assert checks_of(machine.limits_part(more, tmp_path))["/dev/shm"].state is State.WARNING
+    assert checks_of(examination.limits_part(1, tmp_path))["/dev/shm"].state is State.OK
+    assert checks_of(examination.limits_part(more, tmp_path))["/dev/shm"].state is State.WARNING
 
 
 def test_the_clock_source_is_the_kernels(tmp_path: Path) -> None:
     folder = tmp_path / "sys/devices/system/clocksource/clocksource0"
     folder.mkdir(parents=True)
     (folder / "current_clocksource").write_text("hpet\n")
-    found = checks_of(machine.clocks_part(False, tmp_path))
+    found = checks_of(examination.clocks_part(False, tmp_path))
     assert "source hpet" in found["clock"].found
     assert found["timer jitter"].state is State.UNKNOWN
-    assert "99 %" in checks_of(machine.clocks_part(True))["timer jitter"].found
+    assert "99 %" in checks_of(examination.clocks_part(True))["timer jitter"].found
 
 
 def test_limits_of_the_page_cache_are_those_of_the_control_group(tmp_path: Path) -> None:
     here = MachineEnvironment(host="", kernel="", limits={"memory.max": str(1 << 30), "cpu.max": "1 2"})
     (tmp_path / "proc/sys/vm").mkdir(parents=True)
-    found = checks_of(machine.page_cache_part(here, tmp_path))
+    found = checks_of(examination.page_cache_part(here, tmp_path))
     assert found["limit"].found == "memory.max 1.00 GiB"
     assert "takes root" in found["rights"].found
     (tmp_path / "proc/sys/vm/drop_caches").write_text("")
-    assert "may drop all" in checks_of(machine.page_cache_part(here, tmp_path))["rights"].found
-    assert checks_of(machine.page_cache_part(replace(here, limits={})))["limit"].found == "none by a control group"
-    assert checks_of(machine.machine_part(machine_environment()))["kernel"].found.startswith(os.uname().release)
+    assert "may drop all" in checks_of(examination.page_cache_part(here, tmp_path))["rights"].found
+    assert checks_of(examination.page_cache_part(replace(here, limits={})))["limit"].found == "none by a control group"
+    assert checks_of(examination.machine_part(machine_environment()))["kernel"].found.startswith(os.uname().release)
 
 
 def test_a_directory_is_left_as_it_was_and_its_file_system_is_named(tmp_path: Path) -> None:
-    found = checks_of(place.place_part(tmp_path, True))
+    found = checks_of(examination.place_part(tmp_path, True))
     assert not list(tmp_path.iterdir())
     shell = subprocess.run(["df", "--output=fstype,source", tmp_path], capture_output=True, text=True, check=True)
     kind, source = shell.stdout.splitlines()[1].split()
     assert found["file system"].found.startswith(f"{kind} of ")
     assert source.rpartition("/")[2] in found["file system"].found or kind in ("overlay", "tmpfs")
     assert found["writing"].state is State.OK
-    assert checks_of(place.place_part(tmp_path, False))["page cache is dropped"].state is State.UNKNOWN
+    assert checks_of(examination.place_part(tmp_path, False))["page cache is dropped"].state is State.UNKNOWN
 
 
 def test_memory_does_not_drop_its_pages() -> None:
-    found = checks_of(place.place_part(Path("/dev/shm"), True))
+    found = checks_of(examination.place_part(Path("/dev/shm"), True))
     assert found["file system"].found.startswith("tmpfs")
     assert found["page cache is dropped"].state is State.WARNING
     assert "tmpfs" in found["page cache is dropped"].found
 
 
 def test_a_directory_that_cannot_be_written_is_broken() -> None:
-    check = checks_of(place.place_part(Path("/proc"), True))["writing"]
+    check = checks_of(examination.place_part(Path("/proc"), True))["writing"]
     assert check.state is State.FAILED
     assert "nothing can be staged" in check.remedy
 
@@ -292,7 +291,7 @@ def test_a_directory_that_cannot_be_written_is_broken() -> None:
 def test_a_library_that_writes_no_log_is_told(tmp_path: Path) -> None:
     (tmp_path / "libdarshan.so").write_bytes(b"no library, with PMPI_Init")
     library = Library(path=tmp_path / "libdarshan.so", origin="test")
-    found = checks_of(tracers.recording_part({"PATH": os.environ["PATH"]}, library))
+    found = checks_of(programs.recording_part({"PATH": os.environ["PATH"]}, library))
     assert found["Darshan"].found == f"{library.path} (test)"
     assert found["Darshan traces"].state is State.WARNING
     assert "wrote no log" in found["Darshan traces"].found
@@ -302,7 +301,7 @@ def test_variables_that_thin_out_a_recording_are_named(tmp_path: Path) -> None:
     environment = {"PATH": str(tmp_path), "DARSHAN_MOD_DISABLE": "POSIX", "DXT_ENABLE_IO_TRACE": "1"}
     (tmp_path / "libdarshan.so").write_bytes(b"")
     library = Library(path=tmp_path / "libdarshan.so", origin="test")
-    found = checks_of(tracers.recording_part(environment, library))
+    found = checks_of(programs.recording_part(environment, library))
     assert found["variables"].found == "DARSHAN_MOD_DISABLE=POSIX, DXT_ENABLE_IO_TRACE=1"
     assert found["variables"].remedy == "`record` unsets DARSHAN_MOD_DISABLE"
     assert "not installed" in found["strace"].found
@@ -319,7 +318,7 @@ def test_remedies_stand_below_their_table() -> None:
 def test_a_library_that_works_is_described(tmp_path: Path) -> None:
     log = dxt_replay.sample("imagenet").log
     library = Library(path=fake_darshan.build(tmp_path, log), origin="test")
-    found = checks_of(tracers.recording_part({"PATH": os.environ["PATH"], "SITE_LOGDIR": "/logs"}, library))
+    found = checks_of(programs.recording_part({"PATH": os.environ["PATH"], "SITE_LOGDIR": "/logs"}, library))
     assert found["Darshan traces"].state is State.OK
     assert found["Darshan is built"].found == "with HDF5"
     assert found["Darshan's logs"].found == "this library follows SITE_LOGDIR=/logs"
@@ -344,7 +343,7 @@ def test_an_object_store_that_refuses_or_is_down_is_broken(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("obstore")
-    monkeypatch.setattr("dxt_replay.replay.doctor.object_place.secrets.token_hex", lambda _: "a")
+    monkeypatch.setattr("dxt_replay.replay.doctor.examination.secrets.token_hex", lambda _: "a")
     with ObjectServer().running() as server:
         server.refused = {("PUT", "some/prefix/dxt-replay-doctor-a"): 403}
         refused = object_part(server.url()).checks[1:]

@@ -117,7 +117,6 @@ def test_records_without_finished_runs_are_left_out(tmp_path: Path) -> None:
     [
         (["absent"], "cannot read the record"),
         (["."], "no record of an experiment in"),
-        (["a.json", "--metric", "nonsense"], "--metric 'nonsense'"),
         (["a.json", "--threshold", "-1"], "--threshold -1"),
         (["damaged/damaged.json"], "is damaged"),
         (["damaged"], "is damaged"),

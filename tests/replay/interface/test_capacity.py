@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import dxt_replay
+from dxt_replay.replay.capacity import measuring
 from dxt_replay.replay.capacity.measuring import searched
 from dxt_replay.replay.capacity.result import MACHINE, MEMORY, NOTHING, STORAGE, LoadRun
 from dxt_replay.replay.capacity.search import Search
@@ -108,7 +109,9 @@ def test_files_that_another_process_keeps_in_memory_give_no_answer(
 
 
 @pytest.mark.parametrize("carried", [1, 3, 6])
-def test_a_dry_run_is_arithmetic(tmp_path: Path, carried: int) -> None:
+def test_the_guess_of_a_storage_model_is_arithmetic(
+    tmp_path: Path, carried: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Steps of 20 ms that read four samples ahead: a pipe of B bytes/s carries B x 20 ms / 90 % of their bytes."""
     description = tmp_path / "w.yaml"
     description.write_text(WORKLOAD.replace("16,", "400,").replace("2048", "200000"))
@@ -116,9 +119,9 @@ def test_a_dry_run_is_arithmetic(tmp_path: Path, carried: int) -> None:
     model = tmp_path / "m.yaml"
     rate = round(batch / 0.02 * 0.9 * (carried + 0.5))
     model.write_text(f"storage_model: 1\nname: made\nlimits:\n  - {{each: system, rate: {rate}B/s}}\n")
-    found = dxt_replay.capacity(description, None, storage=model, dry_run=True, most=8)
-    assert (found.ranks, list(found.runs), found.simulated_ranks) == (None, [], carried)
-    assert capacity_headline(found).startswith(f"The storage model carries {carried} rank")
+    monkeypatch.setattr(measuring, "searched", lambda search, measure, runs: NOTHING)
+    found = dxt_replay.capacity(description, tmp_path / "target", storage=model, most=8)
+    assert found.simulated_ranks == carried
 
 
 def test_a_workload_is_replayed_and_leaves_one_twin(workload: Path, tmp_path: Path) -> None:
@@ -152,7 +155,7 @@ def test_utilisation_of_a_capture_is_its_recorded_compute(tmp_path: Path) -> Non
     recorded = application.run(application.Application(steps=6, depth=2), application.Storage(latency_ns=100_000))
     capture = build_capture(tmp_path, files=application.FILES, ops=recorded.ops, spans=recorded.spans)
     compute_ns, loops_ns = computed_in_loops(capture.spans)
-    _, loads = _loads(capture, (), tmp_path, strong=False)
+    _, loads = _loads(capture, (), tmp_path)
     for ranks in (2, 3):
         copy = dxt_replay.open_capture(loads.of(ranks))
         assert loads.utilisation_pct(copy, ranks) == pytest.approx(100.0 * compute_ns / loops_ns)
@@ -161,7 +164,6 @@ def test_utilisation_of_a_capture_is_its_recorded_compute(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"target": None}, "give --target DIR"),
         ({"utilisation_pct": 100.0}, "between 0 and 100"),
         ({"most": 0}, "--most 0: give 1 to 65536"),
     ],
@@ -172,13 +174,14 @@ def test_what_cannot_be_asked_is_refused(workload: Path, tmp_path: Path, argumen
 
 
 def test_captures_of_another_search_are_never_used(workload: Path, tmp_path: Path) -> None:
-    kept, few = tmp_path / "kept", {"storage": "nvme", "dry_run": True, "utilisation_pct": 1.0, "most": 1}
-    dxt_replay.capacity(workload, None, output=kept, **few)
+    kept, target = tmp_path / "kept", tmp_path / "target"
+    kept.mkdir()
+    (kept / "1-ranks.capture").mkdir()
     with pytest.raises(TargetError, match="kept is not empty"):
-        dxt_replay.capacity(workload, None, overrides=["train.epochs=2"], output=kept, **few)
+        dxt_replay.capacity(workload, target, output=kept)
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(TargetError, match="Not a directory"):
-        dxt_replay.capacity(workload, None, output=tmp_path / "file", **few)
+        dxt_replay.capacity(workload, target, output=tmp_path / "file")
 
 
 def test_a_job_that_no_storage_would_keep_busy_is_refused(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 
 import dxt_replay
 from dxt_replay.profiler_merge.analysis.tables import GROUPINGS as KNOWN_GROUPINGS
-from dxt_replay.profiler_merge.export.darshan_segments import DXT_VERSIONS
 from dxt_replay.profiler_merge.recorder.tracer import TRACERS as KNOWN_TRACERS
 from dxt_replay.replay.commands.family_options import family_options
 from dxt_replay.replay.commands.main import cli, main
@@ -30,7 +29,6 @@ FAMILIES = [
     ("capacity", dxt_replay.capacity, choices.CapacityChoices),
     ("compare", dxt_replay.Thresholds, looking.ThresholdChoices),
     ("compare", dxt_replay.compare, looking.PairChoices),
-    ("compare", dxt_replay.compare_log, looking.WitnessChoices),
     ("export", dxt_replay.export, looking.ExportChoices),
     ("fit", dxt_replay.fit, making.FitChoices),
     ("generate", dxt_replay.generate, making.GenerateChoices),
@@ -42,7 +40,6 @@ FAMILIES = [
     ("report", dxt_replay.report, looking.PairChoices),
     ("run", dxt_replay.run, choices.ReplayChoices),
     ("run", dxt_replay.run_repeatedly, choices.ReplayChoices),
-    ("run", dxt_replay.explain, choices.ExplainChoices),
     ("simulate", dxt_replay.simulate, choices.SimulateChoices),
     ("stage", dxt_replay.stage, choices.StageChoices),
     ("summary", dxt_replay.part, looking.FilterChoices),
@@ -138,7 +135,7 @@ def test_a_name_that_is_no_format_or_table_is_the_same_error_on_the_command_line
         ({"pase": "none"}, TypeError, "there is no choice 'pase': RunChoices has pace, speed"),
         ({"pace": None}, UsageError, "--pace 'None': choose timed"),
         ({"pace": "now"}, UsageError, "--pace 'now': choose timed, think, steps, none"),
-        ({"compute": "wait"}, UsageError, "--compute 'wait': choose sleep, spin, skip"),
+        ({"compute": "wait"}, UsageError, "--compute 'wait': choose sleep, spin"),
     ],
 )
 def test_what_a_family_does_not_have_is_refused(given: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -148,12 +145,12 @@ def test_what_a_family_does_not_have_is_refused(given: dict[str, Any], error: ty
 
 def test_what_is_not_given_has_its_default() -> None:
     found = filled(choices.RunChoices, {"speed": 2.0})
-    assert (found["pace"], found["speed"], found["io_speed"], found["reconstruct"]) == ("timed", 2.0, None, True)
+    assert (found["pace"], found["speed"], found["io_speed"], found["compute"]) == ("timed", 2.0, None, "sleep")
 
 
 def test_parameters_of_a_command_become_keywords() -> None:
     @click.command()
-    @family_options(making.MergeChoices, "reconstruct", "extend", "profiles")
+    @family_options(making.MergeChoices, "reconstruct", "profiles")
     @family_options(choices.RegressChoices, "threshold_pct")
     @click.option("--other")
     def command(**given: Any) -> dict[str, Any]:
@@ -161,7 +158,7 @@ def test_parameters_of_a_command_become_keywords() -> None:
 
     found = command.main(["--no-reconstruct", "--profile", "a", "--threshold", "3"], standalone_mode=False)
     assert found == {
-        "reconstruct": False, "extend": True, "profiles": (Path("a"),), "threshold_pct": 3.0, "other": None,
+        "reconstruct": False, "profiles": (Path("a"),), "threshold_pct": 3.0, "other": None,
     }  # fmt: skip
 
 
@@ -170,7 +167,6 @@ def test_the_choices_are_those_of_the_homes_that_a_help_does_not_import() -> Non
     assert choices.TRACERS == KNOWN_TRACERS
     assert choices.GROUPINGS == KNOWN_GROUPINGS
     assert options_of(choices.RegressChoices)["repeats"].option.most == MAX_PAIRS
-    assert options_of(looking.ExportChoices)["dxt_version"].option.choices == tuple(DXT_VERSIONS)
 
 
 def test_a_pace_is_a_row_with_a_clock_of_the_loop() -> None:

@@ -174,9 +174,8 @@ def test_gaps_never_cross_a_border_of_a_step(spans):
     assert durations(gaps).sum() == busy_intervals(kinds, begins, ends).length_ns
 
 
-def test_skipped_compute_leaves_no_items(tmp_path):
+def test_a_replay_that_does_not_follow_the_recording_leaves_compute_out(tmp_path):
     capture = build_capture(tmp_path, spans=SPANS)
-    assert len(compute_of(capture, compute="skip")) == 0
     assert len(compute_of(capture, pacing=Pacing(pace=Pace.NONE))) == 0
 
 

@@ -16,14 +16,13 @@ from dxt_replay.replay.regression.against_record import (
     jitter_doubt,
     session_warnings,
 )
-from dxt_replay.replay.regression.comparison import Regression, compare_sides
+from dxt_replay.replay.regression.comparison import Regression, compare_sides, record_of
 from dxt_replay.replay.regression.conditions import Conditions
 from dxt_replay.replay.regression.experiment_record import ExperimentRecord
 from dxt_replay.replay.regression.health import Health, examine
 from dxt_replay.replay.regression.interval_verdict import Rule, Verdict
-from dxt_replay.replay.regression.junit import junit_document
-from dxt_replay.replay.regression.recorded_result import record_of
 from dxt_replay.replay.regression.regression_sections import regression_markdown, regression_sections
+from dxt_replay.replay.regression.reports import junit_document
 from dxt_replay.replay.regression.run_metrics import MeasuredRun
 from dxt_replay.traces.errors import UsageError
 from tests.replay.regression.record_builder import DAY_NS, MACHINE, OPTIONS, START_NS, TARGET, record

@@ -10,8 +10,8 @@ import pytest
 from dxt_replay.replay.regression.comparison import BASELINE, Regression, compare_sides
 from dxt_replay.replay.regression.health import Health
 from dxt_replay.replay.regression.interval_verdict import Rule, Verdict
-from dxt_replay.replay.regression.junit import junit_document
 from dxt_replay.replay.regression.regression_sections import regression_markdown, regression_sections
+from dxt_replay.replay.regression.reports import junit_document
 from dxt_replay.replay.regression.run_metrics import MeasuredRun
 from tests.replay.regression.run_builder import pairs, run, setting
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dxt_replay.replay.regression.comparison import BASELINE, CANDIDATE
-from dxt_replay.replay.regression.experiment_page import experiment_page
+from dxt_replay.replay.regression.reports import experiment_page
 from dxt_replay.replay.regression.run_metrics import MeasuredRun
 from dxt_replay.replay.show.cells import seconds
 from tests.replay.regression.run_builder import pairs, result_of, run

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dxt_replay.replay.regression.interval_verdict import Verdict
+from dxt_replay.replay.regression.interval_verdict import Verdict, change_text, headline
 from dxt_replay.replay.regression.ratio import Ratio
-from dxt_replay.replay.regression.result_sentence import change_text, headline
 
 
 def found(low: float, ratio: float, high: float) -> Ratio:

@@ -100,15 +100,6 @@ def test_every_interface_does_what_was_recorded_and_does_it_again(tmp_path, api)
     assert twin == ([] if api == "null" else ["model"])
 
 
-def test_what_is_reconstructed_can_be_left_out(tmp_path):
-    source = checkpointing(tmp_path)
-    ops = [read(0, start_ns=i * MS, offset=4096 * i, length=4096) for i in range(3)] + [made("open", 0, 1)]
-    source = build_capture(tmp_path, ops=ops, files=["/data/train.bin"], name="plain")
-    found, replay = replayed(source, staged(source, tmp_path), tmp_path / "out.capture", reconstruct=False)
-    assert (found["operations"], found["left_out"], found["reconstruct"]) == (3, 1, False)
-    assert compare(source, replay).exact.operations
-
-
 def test_direct_requests_move_the_same(tmp_path):
     ops = [read(0, start_ns=i * MS, offset=5000 * i + 7, length=5000) for i in range(9)]
     ops += [write(1, start_ns=(20 + i) * MS, offset=4096 * i, length=4096 if i < 4 else 33) for i in range(5)]

@@ -55,7 +55,7 @@ def source(tmp_path: Path) -> Capture:
 
 
 def options(tmp_path: Path) -> RunOptions:
-    return RunOptions(target=tmp_path / "target", pacing=Pacing(pace=Pace.NONE), compute="skip")
+    return RunOptions(target=tmp_path / "target", pacing=Pacing(pace=Pace.NONE))
 
 
 def run(source: Capture, tmp_path: Path) -> None:

@@ -227,7 +227,8 @@ def check_real(capture: Capture, output: Path) -> None:
     before, after = (dxt_replay.summary(each).as_json() for each in (capture, shared))
     for key in set(before) - {"job", "warnings"}:
         assert after[key] == before[key], key
-    assert dxt_replay.explain(shared) == dxt_replay.explain(capture)
+    before, after = (dxt_replay.tables(each, ["model"]).model for each in (capture, shared))
+    assert before == after is not None
 
 
 def test_lanes_keep_their_roles_and_tell_machines_apart_without_their_names(tmp_path: Path) -> None:

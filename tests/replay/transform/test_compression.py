@@ -3,8 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dxt_replay.replay.transform.compression import Compression, parse_compression, with_compression
+from dxt_replay.replay.transform.changes import Compression, parse_compression
 from dxt_replay.replay.transform.rank_work import MODELLED
+from dxt_replay.replay.transform.requests import with_compression
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.schema import TRACED
 from tests.replay.transform.works import COST, stream, work

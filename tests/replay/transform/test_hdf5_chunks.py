@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dxt_replay.replay.transform.hdf5_chunks import with_chunks
 from dxt_replay.replay.transform.rank_work import MODELLED, RankWork
+from dxt_replay.replay.transform.requests import with_chunks
 from tests.replay.transform.works import COST, work
 
 KIB = 1024

@@ -6,8 +6,7 @@ import pytest
 
 from dxt_replay.replay.plan.chosen_layers import choose_layers
 from dxt_replay.replay.transform.changes import Changes
-from dxt_replay.replay.transform.rank_memory import BYTES_PER_OPERATION, check_memory, largest_rank
-from dxt_replay.replay.transform.read_data import data_set_of
+from dxt_replay.replay.transform.read_data import BYTES_PER_OPERATION, check_memory, data_set_of, largest_rank
 from dxt_replay.traces.errors import UsageError
 from tests.capture_builder import build_capture, read
 

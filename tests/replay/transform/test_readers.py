@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dxt_replay.replay.causal.training_loop import CHECKPOINT, FETCH
-from dxt_replay.replay.transform.rank_work import NOTHING
-from dxt_replay.replay.transform.readers import BY_BATCH, BY_FILE, with_read_ahead, with_readers
+from dxt_replay.replay.transform.rank_work import BY_BATCH, BY_FILE, NOTHING
+from dxt_replay.replay.transform.readers import with_read_ahead, with_readers
 from tests.replay.transform.works import loop_of, requests, work
 
 

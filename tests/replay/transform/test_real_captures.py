@@ -13,7 +13,7 @@ import pytest
 from dxt_replay import merge, open_capture, transform
 from dxt_replay.replay.causal.paced_ranks import expected_elapsed_ns, steps_of
 from dxt_replay.replay.plan.pacing import Pace, Pacing
-from dxt_replay.replay.transform.result import Transformed
+from dxt_replay.replay.transform.rewrite import Transformed
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.schema import READ, codes
 from dxt_replay.traces.store.reader import Capture

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from dxt_replay import open_capture, transform
-from dxt_replay.replay.transform.result import Transformed
+from dxt_replay.replay.transform.rewrite import Transformed
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.schema import READ, codes
 from dxt_replay.traces.store.reader import Capture

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dxt_replay.replay.transform.rank_work import TRANSFORMED, RankWork
-from dxt_replay.replay.transform.transfer_size import with_transfer_size
+from dxt_replay.replay.transform.requests import with_transfer_size
 from dxt_replay.traces.schema import TRACED
 from tests.replay.transform.works import COST, requests, stream, work
 

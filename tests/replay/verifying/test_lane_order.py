@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dxt_replay
-from dxt_replay.replay.verifying.lane_order import LaneOrder
+from dxt_replay.replay.verifying.capture_contents import LaneOrder
 from tests.capture_builder import build_capture, read
 
 Row = tuple[int, int, int, int]

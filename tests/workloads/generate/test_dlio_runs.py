@@ -3,6 +3,9 @@
 The runs: DLIO v2.0 (branch mlperf_storage_v2.0, commit 392621b) with PyTorch 2.13, TensorFlow 2.21, NumPy 2.4 and
 h5py 3.14 on ext4. An entry has the workload, the sizes of DLIO's files, the requests of each open file (`r` or `w`,
 offset, length), and per rank the files in the order of each process, `path#number of its requests`.
+
+dlio_tfrecord.strace.gz is strace's own text of a run of DLIO's main branch (commit e1919d7, TensorFlow 2.21): the calls
+on its data set, with the folder renamed.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Any
 
 import pytest
 
+import dxt_replay
 from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.workloads.data_set_files import FileSet, data_set_files
 from dxt_replay.workloads.generate.generation import generate
@@ -93,3 +97,21 @@ def test_all_readers_of_a_rank_issue_what_its_threads_issue_in_dlio(name: str, t
 
     for rank, processes in recorded(RUNS[name]):
         assert sorted(chain(*lanes[rank].values())) == sorted(chain(*processes))
+
+
+def test_compare_finds_the_requests_of_a_traced_run_in_what_is_generated(tmp_path: Path) -> None:
+    description = """
+        framework: tensorflow
+        dataset: {data_folder: /home/user/job/datar, format: tfrecord, num_files_train: 16, num_samples_per_file: 4,
+          record_length_bytes: 40000}
+        reader: {data_loader: tensorflow, batch_size: 4, read_threads: 2, transfer_size: 65536}
+        train: {epochs: 2, computation_time: 0.01}
+    """
+    (tmp_path / "run.yaml").write_text(description)
+    dxt_replay.merge(Path(__file__).with_name("dlio_tfrecord.strace.gz"), tmp_path / "run.capture")
+    for size, alike in ((65536, True), (131072, False)):
+        made = tmp_path / f"{size}.capture"
+        dxt_replay.generate(tmp_path / "run.yaml", 1, made, overrides={"reader.transfer_size": size}, reading="head")
+        found = dxt_replay.compare(made, tmp_path / "run.capture", different_runs=True).workload
+        assert found.bytes["source"] == found.bytes["replay"]
+        assert (found.operations["source"] == found.operations["replay"]) is alike

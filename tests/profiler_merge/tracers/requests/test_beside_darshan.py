@@ -53,7 +53,7 @@ def logs(tmp_path: Path) -> Path:
         end, status = begin + 50_000_000, 503 if number == 0 else 206
         length = 0 if status == 503 else REQUEST_BYTES
         row = ("R", "GetObject", "scratch/data/local.bin", number * REQUEST_BYTES, length, length, 1 << 20, begin,
-               begin + 10_000_000 * (number + 1) // 2, end, status, 1, PID, "", "", "", "")  # fmt: skip
+               begin + 10_000_000 * (number + 1) // 2, end, status, 1, PID, "", "", "")  # fmt: skip
         lines.append("\t".join(map(str, row)))
     (folder / f"host.{PID}.1.requests").write_text("\n".join(lines) + "\n")
     return folder
@@ -83,3 +83,17 @@ def test_nothing_counts_twice(logs, tmp_path, capsys):
     done, refused = found["tables"]["requests"]
     assert (done["first_byte_p50_ns"], done["first_byte_p99_ns"]) == (20_000_000, 30_000_000)
     assert (refused["first_byte_p50_ns"], refused["time_p50_ns"]) == (5_000_000, 50_000_000)
+
+
+def test_requests_that_an_earlier_release_inferred_are_left_out(logs, tmp_path):
+    """0.2.0 wrote a field more, with the name of a client that showed its calls and not its requests."""
+    (log,) = logs.glob("*.requests")
+    head, *rows = log.read_text().splitlines(keepends=True)
+    of_old = [row.replace("\n", "\t\n" if number else "\tobstore\n") for number, row in enumerate(rows[2:])]
+    log.write_text("".join([head, *rows[:2], *of_old]))
+    capture = tmp_path / "both.capture"
+    assert main(["merge", str(logs), "-o", str(capture)]) == 0
+    opened = open_capture(capture)
+    rows = [row for batch in opened.operations() for row in batch.to_pylist()]
+    assert sum(row["api"] in ("S3", "S3_REFUSED") for row in rows) == REQUESTS - 1
+    assert any("1 request left out: dxt-replay 0.2.0 inferred" in text for text in opened.info.warnings)

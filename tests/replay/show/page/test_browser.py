@@ -15,7 +15,6 @@ import pytest
 from dxt_replay.profiler_merge.analysis.overview import overview
 from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.replay.fidelity.compare import compare
-from dxt_replay.replay.show.page.capacity_page import capacity_page
 from dxt_replay.replay.show.page.data import lag_course
 from dxt_replay.replay.show.page.html import report_page
 from dxt_replay.traces.samples import sample
@@ -33,7 +32,6 @@ from tests.replay.show.page.chromium import (
     requested,
 )
 from tests.replay.show.page.pages import HOSTILE, SHOWN, page_of, training
-from tests.replay.show.page.test_capacity_page import FOUND as CAPACITY
 
 if not REQUIRED:
     pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
@@ -73,7 +71,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "hostile": page_of(source)[1],
         "wide": page_of(build_capture(folder, ops=reads, files=["/data"], name="wide"))[1],
         "both": report_page(overview(source), overview(replay), compare(source, replay), lag_course(replay)),
-        "capacity": capacity_page(CAPACITY),
     }
     for name, text in texts.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")
@@ -122,8 +119,6 @@ def zoomed(browser: Any, chart: str, low: float, high: float) -> None:
         ("hostile", 1280),
         ("both", 1280),
         ("both", 400),
-        ("capacity", 1280),
-        ("capacity", 400),
     ],
 )
 def test_it_opens_without_errors_or_requests(browser: Any, pages: dict[str, Path], name: str, width: int) -> None:
@@ -138,13 +133,6 @@ def test_it_opens_without_errors_or_requests(browser: Any, pages: dict[str, Path
     wide = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert browser.execute_script(wide) <= 0, "the page is wider than its window"
     assert browser.execute_script(CUT_OFF) == []
-
-
-def test_the_capacity_and_its_curves_are_on_the_first_screen(browser: Any, pages: dict[str, Path]) -> None:
-    opened(browser, pages["capacity"])
-    ends = "return ['.verdict', '.chart'].map((each) => document.querySelector(each).getBoundingClientRect().bottom)"
-    answer, curves = browser.execute_script(ends)
-    assert 0 < answer < curves < browser.execute_script("return window.innerHeight")
 
 
 def test_charts_follow_the_window(browser: Any, pages: dict[str, Path]) -> None:

@@ -1,0 +1,493 @@
+"""Reads the marks that `recording` writes: the spans of a rank, the clock of each process, the batch of each operation.
+
+docs/recording.md explains the file, `recording.KINDS` its records.
+
+A step reaches from one batch of a training pass to the next. A pass without a step of an optimizer is an evaluation,
+unless no pass of the rank had one: then nothing tells training from evaluation, and all batches count as steps.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from dxt_replay.profiler_merge import recording as made
+from dxt_replay.profiler_merge.profiles.span_parts import (
+    CHECKPOINT,
+    COMPUTE,
+    INPUT_WAIT,
+    OTHER,
+    STEP,
+    SpanColumns,
+    SpanPart,
+    cut,
+    span_columns,
+)
+from dxt_replay.traces.errors import ProfileError
+from dxt_replay.traces.gzip_blocks import ExpansionError, unpacked_blocks
+from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.traces.schema import BACKGROUND_SAVE, BACKGROUND_WAIT, UNION_THREAD
+from dxt_replay.traces.units import format_count, format_duration
+
+MARK = np.dtype([("t", "<i8"), ("cpu", "<i8"), ("number", "<i8"), ("thread", "<u4"), ("group", "<u2"), ("kind", "<u2")])
+"""A record of the file, its time in CLOCK_REALTIME."""
+
+NO_FETCH = -1
+"""In the columns `feeds` and `follows`: none; in `ready_ns`: not known."""
+
+MARKS_FILE = re.compile(r"(?:.*/)?(?P<host>.+)\.(?P<pid>\d+)\.\d+\.marks", re.DOTALL)
+"""Matches (`fullmatch`) the recorded path of a file of marks."""
+
+_WORKERS, _OWN = (f"enumerate(DataLoader)#_{kind}ProcessingDataLoaderIter.__next__" for kind in ("Multi", "Single"))
+_OWN = _OWN.replace("SingleProcessing", "SingleProcess")
+_TEXTS = (
+    "step", _WORKERS, _OWN, "fetch", "evaluation", "checkpoint", "restore", BACKGROUND_SAVE, BACKGROUND_WAIT, "compute",
+)  # fmt: skip
+"""Names of spans. Batches of a DataLoader have the names that PyTorch's profiler gives them."""
+
+
+_BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ProcessMarks:
+    """The marks of one process. rows: MARK (n,) in the order in which they were made, without anchors.
+
+    anchors: int64 (a, 3), number of the record, begin and end of the system call that wrote it.
+    """
+
+    path: Path
+    host: str
+    pid: int
+    parent: int
+    rank: int
+    rows: np.ndarray
+    anchors: np.ndarray
+
+    def of(self, *kinds: int) -> np.ndarray:
+        """The rows of these kinds."""
+        return self.rows[np.isin(self.rows["kind"], kinds)]
+
+    @property
+    def loops(self) -> bool:
+        """Whether it runs a training loop, not only makes batches for one."""
+        return bool(np.isin(self.rows["kind"], (made.PASS, made.FETCH, made.STEP)).any())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RankMarks:
+    """The marks of a rank: its own process, and those that it started, by process id."""
+
+    own: ProcessMarks
+    processes: Mapping[int, ProcessMarks] = field(default_factory=dict)
+
+
+def read_process(path: Path) -> ProcessMarks:
+    """The marks of one process, up to the last whole record. Raises: ProfileError for a file that is no such file."""
+    try:
+        with path.open("rb") as file:
+            data = b"".join(unpacked_blocks(file, _BLOCK_BYTES))
+    except (OSError, EOFError, ExpansionError) as error:
+        raise ProfileError(f"{path} cannot be read: {error}") from error
+    if len(data) < made.HEADER_BYTES or not data.startswith(made.MAGIC):
+        raise ProfileError(f"{path} has no marks of a training: a file of them begins with {made.MAGIC.decode()}")
+    _, pid, parent, rank, size, monotonic, realtime, _ = made.HEADER.unpack_from(data)
+    if size != MARK.itemsize:
+        raise ProfileError(f"{path} has records of {size} bytes, and this release reads {MARK.itemsize}: update it")
+    host = data[made.HEADER.size : made.HEADER_BYTES].split(b"\0")[0].decode("utf-8", "replace")
+    whole = (len(data) - made.HEADER_BYTES) // MARK.itemsize
+    rows = np.frombuffer(data, MARK, whole, made.HEADER_BYTES).copy()
+    rows["t"] += realtime - monotonic
+    begun = np.flatnonzero(rows["kind"] == made.ANCHOR)
+    ended = rows[rows["kind"] == made.ANCHOR_END]
+    end = dict(zip(ended["number"].tolist(), ended["t"].tolist(), strict=True))
+    anchors = [(slot, int(rows["t"][slot]), end[slot]) for slot in begun.tolist() if slot in end]
+    named = rows[rows["kind"] == made.RANK]
+    kept = (rows["kind"] > 0) & (rows["kind"] < len(made.KINDS))
+    kept &= ~np.isin(rows["kind"], (made.ANCHOR, made.ANCHOR_END, made.RANK))
+    return ProcessMarks(
+        path=path,
+        host=host,
+        pid=pid,
+        parent=parent,
+        rank=int(named["number"][-1]) - 1 if len(named) and named["number"][-1] else rank,
+        rows=rows[kept],
+        anchors=np.array(anchors, dtype=np.int64).reshape(-1, 3),
+    )
+
+
+def ranks_of(files: Iterable[Path]) -> list[tuple[Path, ...]]:
+    """The files of each rank: that of the process with the loop first, then those of processes below it.
+
+    A process may have several files, if two copies of `recording` mark it. Processes without a loop above them, such as
+    a server of workers, belong to the loop that has their process id in its marks of workers.
+    """
+    processes = [read_process(path) for path in files]
+    loops = {(each.host, each.pid): [] for each in processes if each.loops}  # type: dict[tuple[str, int], list[Path]]
+    for each in processes:
+        started = each.of(made.WORKER)["number"] & 0xFFFFFFFF
+        for pid in started.tolist():
+            loops.pop((each.host, pid), None)  # a worker with a loader of its own
+    worker_of = {
+        (each.host, pid): (each.host, each.pid)
+        for each in processes
+        if (each.host, each.pid) in loops
+        for pid in (each.of(made.WORKER)["number"] & 0xFFFFFFFF).tolist()
+    }
+    parent_of = {(each.host, each.pid): (each.host, each.parent) for each in processes}
+    for each in sorted(processes, key=lambda each: not each.loops):
+        key: tuple[str, int] | None = (each.host, each.pid)
+        while key is not None and key not in loops:
+            key = worker_of.get(key) or parent_of.get(key)
+        if key is not None:
+            loops[key].append(each.path)
+    return [tuple(paths) for paths in loops.values() if paths]
+
+
+def read_rank(files: Sequence[Path]) -> RankMarks:
+    """The marks of a rank from a group of `ranks_of`. Raises: ProfileError."""
+    processes: dict[int, ProcessMarks] = {}
+    for path in files:
+        found = read_process(path)
+        if found.pid in processes:  # another copy of `recording` in the same process
+            other = processes[found.pid]
+            rows = np.concatenate((other.rows, found.rows))
+            found = ProcessMarks(
+                path=other.path,
+                host=other.host,
+                pid=other.pid,
+                parent=other.parent,
+                rank=max(other.rank, found.rank),
+                rows=rows[np.argsort(rows["t"], kind="stable")],
+                anchors=other.anchors,
+            )
+        processes[found.pid] = found
+    own = next(iter(processes.values()))
+    return RankMarks(own=own, processes=processes)
+
+
+def _pairs(rows: np.ndarray, begin: int, *ends: int) -> tuple[np.ndarray, np.ndarray]:
+    """Places of the begins of one thread that have an end, and of their ends; neither nests."""
+    begins = np.flatnonzero(rows["kind"] == begin)
+    ended = np.flatnonzero(np.isin(rows["kind"], ends))
+    place = np.searchsorted(ended, begins)
+    whole = place < len(ended)
+    following = np.append(begins[1:], len(rows))
+    whole[whole] &= ended[place[whole]] < following[whole]
+    return begins[whole], ended[place[whole]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Loop:
+    """The batches that the training thread of a rank took, and its steps.
+
+    thread: of the loop. begin, end: int64 (f,), of each fetch; group, number: its pass, and its place in the pass, or
+    group 0 and the number of the fetch; workers: of its loader, -1 where it is none of PyTorch's. training: bool (f,).
+    steps: int64 (s, 2), begin and end of each step. passes: int64 (p, 4), group, begin, workers, prefetch factor.
+    evaluations: times in which the model was evaluated. told: whether training and evaluation are told apart.
+    """
+
+    thread: int
+    begin: np.ndarray
+    end: np.ndarray
+    group: np.ndarray
+    number: np.ndarray
+    workers: np.ndarray
+    training: np.ndarray
+    steps: np.ndarray
+    passes: np.ndarray
+    evaluations: Intervals
+    told: bool
+
+
+def training_loop(process: ProcessMarks) -> Loop:
+    """The loop of a rank's own process."""
+    rows = process.rows
+    thread = _thread_of(rows)
+    mine = rows["thread"] == thread
+    if not np.isin(rows["kind"][mine], (made.TAKE, made.FETCH)).any():
+        mine |= np.isin(rows["kind"], (made.FETCH, made.FETCH_END))  # inside a `tf.function` other threads fetch
+    rows = rows[mine]
+    begun = rows[rows["kind"] == made.PASS]
+    passes = np.stack([begun["group"], begun["t"], begun["number"] >> 32, begun["number"] & 0xFFFFFFFF], axis=1)
+    takes, taken = _pairs(rows, made.TAKE, made.TAKE_END)
+    asks, had = _pairs(rows, made.FETCH, made.FETCH_END)
+    begins, ends = np.append(takes, asks), np.append(taken, had)
+    order = np.argsort(begins, kind="stable")
+    begins, ends = begins[order], ends[order]
+    if not len(begins):
+        begins, ends = _between_steps(rows)
+    group = np.where(rows["kind"][begins] == made.TAKE, rows["group"][begins], 0).astype(np.int64)
+    workers_of = dict(zip(passes[:, 0].tolist(), passes[:, 2].tolist(), strict=True))
+    begin, end = rows["t"][begins], rows["t"][ends]
+    explicit = Intervals.union_of(*_times(rows, made.EVALUATION))
+    optimized = rows["t"][rows["kind"] == made.OPTIMIZER]
+    of_fetch = np.searchsorted(end, optimized, side="right") - 1
+    trained = set(group[of_fetch[of_fetch >= 0]].tolist())
+    in_evaluation = explicit.covered_within(begin, begin + 1) > 0
+    told = bool(trained)
+    training = ~in_evaluation
+    if told:
+        training &= np.isin(group, list(trained)) | (group == 0)
+    steps = _steps(rows, begins, ends, training & ~_untrained(rows, group, of_fetch))
+    found = np.flatnonzero(~training & ~in_evaluation)
+    by_rule = [
+        (begin[mine[0]], _last_moment(rows, ends[mine[-1]]))
+        for mine in (found[group[found] == each] for each in np.unique(group[found]))
+    ]
+    evaluations = explicit.union(Intervals.union_of(*np.array(by_rule, dtype=np.int64).reshape(-1, 2).T))
+    return Loop(
+        thread=thread,
+        begin=begin,
+        end=end,
+        group=group,
+        number=rows["number"][begins],
+        workers=np.array([workers_of.get(each, -1) for each in group.tolist()], dtype=np.int64),
+        training=training,
+        steps=steps,
+        passes=passes.astype(np.int64),
+        evaluations=evaluations,
+        told=told,
+    )
+
+
+def _between_steps(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Places from the end of each marked step to the begin of the next one: the loop fetches there, where it hides its
+    batches and has neither an evaluation nor the begin of an epoch between the two."""
+    marked, done = _pairs(rows, made.STEP, made.STEP_END)
+    begins, ends = done[:-1], marked[1:]
+    other = np.cumsum(np.isin(rows["kind"], (made.EVALUATION, made.EPOCH)))
+    plain = other[ends] == other[begins] if len(begins) else np.zeros(0, dtype=bool)
+    return begins[plain], ends[plain]
+
+
+def _untrained(rows: np.ndarray, group: np.ndarray, of_optimizer: np.ndarray) -> np.ndarray:
+    """bool (f,): the last batch of a pass that the loop left, if the optimizer's steps do not account for it.
+
+    Accelerate fetches one batch ahead, and a loop may be left by `break` before it trains on a batch. of_optimizer: the
+    fetch before each step of an optimizer."""
+    found = np.zeros(len(group), dtype=bool)
+    whole = rows["group"][rows["kind"] == made.PASS_END]
+    for each in np.setdiff1d(np.unique(group), np.append(whole, 0)).tolist():
+        fetches = np.flatnonzero(group == each)
+        stepped = np.searchsorted(fetches, np.unique(of_optimizer[np.isin(of_optimizer, fetches)]))
+        apart = np.unique(np.diff(stepped))  # batches for which gradients accumulate
+        if len(apart) == 1 and len(stepped) * apart[0] == len(fetches) - 1:
+            found[fetches[-1]] = True
+    return found
+
+
+def _thread_of(rows: np.ndarray) -> int:
+    """The thread of the loop: the one with most steps, else with most batches."""
+    for kinds in ((made.OPTIMIZER, made.STEP), (made.TAKE, made.FETCH), (made.PASS,)):
+        threads, counts = np.unique(rows["thread"][np.isin(rows["kind"], kinds)], return_counts=True)
+        if len(threads):
+            return int(threads[np.argmax(counts)])
+    return int(rows["thread"][0]) if len(rows) else 0
+
+
+def _times(rows: np.ndarray, kind: int) -> tuple[np.ndarray, np.ndarray]:
+    """Begins and ends (ns) of the phases of a kind, also of those that nest; one that never ended is left out."""
+    mine = rows[np.isin(rows["kind"], (kind, kind + 1))]
+    depth = np.cumsum(np.where(mine["kind"] == kind, 1, -1))
+    opening = (mine["kind"] == kind) & (depth == 1)
+    closing = (mine["kind"] == kind + 1) & (depth == 0)
+    count = int(min(opening.sum(), closing.sum()))
+    return mine["t"][opening][:count], mine["t"][closing][:count]
+
+
+_BOUNDS = (made.TAKE, made.FETCH, made.PASS, made.PASS_END, made.LOOP_END, made.EPOCH, made.EVALUATION)
+
+
+def _last_moment(rows: np.ndarray, place: int) -> int:
+    """The time at which the loop asked for something else after the record at `place`, or was last seen."""
+    later = np.flatnonzero(np.isin(rows["kind"][place + 1 :], _BOUNDS))
+    return int(rows["t"][place + 1 + later[0]] if len(later) else rows["t"][-1])
+
+
+def _steps(rows: np.ndarray, begins: np.ndarray, ends: np.ndarray, training: np.ndarray) -> np.ndarray:
+    """int64 (s, 2): marked steps, else from each batch of a training pass to what the loop asked for next.
+
+    The first step of a pass begins with the pass, which starts the workers."""
+    marked, done = _pairs(rows, made.STEP, made.STEP_END)
+    if len(marked):
+        begin, end = rows["t"][marked].copy(), rows["t"][done]
+        first = begins[training]
+        # A marked step has its batch before it, unless the framework fetches within the step.
+        before = np.searchsorted(first, marked) - 1
+        has = before >= 0
+        previous = np.append(-1, done[:-1])
+        has[has] &= first[before[has]] >= previous[has]
+        begin[has] = rows["t"][first[before[has]]]
+        return np.stack([begin, end], axis=1)
+    bounds = np.flatnonzero(np.isin(rows["kind"], _BOUNDS))
+    mine = begins[training]
+    following = np.searchsorted(bounds, ends[training], side="right")
+    known = following < len(bounds)
+    begin = rows["t"][mine].copy()
+    end = np.full(len(mine), np.int64(0))
+    end[known] = rows["t"][bounds[following[known]]]
+    if len(mine) and not known.all():  # the loop was left by `break`, an error or a signal
+        usual = int(np.median(end[known] - rows["t"][ends[training]][known])) if known.any() else 0
+        seen = int(rows["t"][-1])
+        end[~known] = np.minimum(rows["t"][ends[training]][~known] + usual, max(seen, int(begin[-1])))
+    opened = np.flatnonzero(rows["kind"] == made.PASS)
+    place = np.searchsorted(opened, mine) - 1
+    new = place >= 0
+    new[new] &= np.append(-1, ends[training][:-1])[new] < opened[place[new]]
+    begin[new] = rows["t"][opened[place[new]]]
+    steps = np.stack([begin, np.maximum(end, begin)], axis=1)
+    # After a sum of batches the end of a step is not known.
+    after = bounds[np.minimum(following, len(bounds) - 1)] if len(bounds) else mine
+    again = (
+        known & np.isin(rows["kind"][after], (made.TAKE, made.FETCH)) & (rows["group"][after] == rows["group"][mine])
+    )
+    whole: np.ndarray = steps[~(again & (rows["number"][after] != rows["number"][mine] + 1))]
+    return whole
+
+
+def marked_spans(marks: RankMarks) -> SpanColumns:
+    """The spans of a rank in CLOCK_REALTIME: steps, waits for batches, evaluations, checkpoints, restores, and, as
+    compute, the time of the steps outside of all these. Times of a device are not read yet."""
+    loop = training_loop(marks.own)
+    rows, numbers = marks.own.rows, np.arange(len(loop.steps), dtype=np.int32)
+    steps = _part(STEP, loop.steps[:, 0], loop.steps[:, 1], loop.thread, 0)
+    name = np.where(loop.workers > 0, 1, np.where(loop.workers == 0, 2, 3))
+    waits = _part(INPUT_WAIT, loop.begin, loop.end, loop.thread, name)
+    parts = [steps, waits, _part(OTHER, loop.evaluations.starts, loop.evaluations.ends, loop.thread, 4)]
+    phases = Intervals.union_of(loop.begin, loop.end).union(loop.evaluations)
+    for text, kind in ((5, made.CHECKPOINT), (6, made.RESTORE), (7, made.CHECKPOINT_ASYNC), (8, made.CHECKPOINT_WAIT)):
+        for thread in np.unique(rows["thread"][rows["kind"] == kind]).tolist():
+            starts, ends = _times(rows[rows["thread"] == thread], kind)
+            parts.append(_part(CHECKPOINT, starts, ends, thread, text))
+            if thread == loop.thread:
+                phases = phases.union(Intervals.union_of(starts, ends))
+    busy = Intervals.union_of(loop.steps[:, 0], loop.steps[:, 1]).minus(phases)
+    parts.append(_part(COMPUTE, *cut(busy, np.unique(loop.steps)), UNION_THREAD, 9))
+    return span_columns(parts, _TEXTS, steps, numbers)
+
+
+def _part(kind: int, start: np.ndarray, end: np.ndarray, thread: int, name: int | np.ndarray) -> SpanPart:
+    return SpanPart(
+        kind=kind, start=start, end=end, thread=np.full(len(start), thread), name=np.broadcast_to(name, len(start))
+    )
+
+
+def summed(marks: RankMarks) -> str | None:
+    """A sentence on batches of the loop that are known as sums alone; None where each has its marks."""
+    rows = marks.own.rows
+    sums = rows[(rows["kind"] == made.SUM) & np.isin(rows["group"], (made.TAKE, made.FETCH, made.STEP))]
+    if not len(sums):
+        return None
+    batches, waited = format_count(int(sums["number"].sum())), format_duration(int(sums["cpu"].sum()))
+    return (
+        f"rank {max(marks.own.rank, 0)}: {batches} batches more are known as sums by the minute, because marks end at "
+        f"{made.WHOLE_BYTES >> 20} MiB: the loop waited {waited} for them in all"
+    )
+
+
+def most_storage(process: ProcessMarks) -> dict[str, int]:
+    """Duration of a rank's loop, and processor time of its thread meanwhile, in ns: storage took at most the rest."""
+    loop = training_loop(process)
+    rows = process.rows[process.rows["thread"] == loop.thread]
+    if not len(loop.steps):
+        return {"loop_ns": 0, "cpu_ns": 0}
+    begin, end = int(loop.steps[0, 0]), int(loop.steps[:, 1].max())
+    inside = rows[(rows["t"] >= begin) & (rows["t"] <= end) & (rows["kind"] != made.DEVICE)]
+    used = int(inside["cpu"][-1] - inside["cpu"][0]) if len(inside) > 1 else 0
+    return {"loop_ns": end - begin, "cpu_ns": used}
+
+
+def batches_of(marks: RankMarks, pid: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray,
+               lane: np.ndarray) -> dict[str, np.ndarray] | None:  # fmt: skip
+    """The columns `feeds`, `follows`, `follows_end` and `ready_ns` of the operations of a rank, NO_FETCH for none.
+
+    pid: of the process of each operation. start_ns, end_ns: in CLOCK_REALTIME, on the clock of the marks. lane: an
+    order in which `feeds` must not fall. None if not every batch is one of PyTorch's DataLoader.
+    """
+    loop = training_loop(marks.own)
+    if not len(loop.begin) or (loop.workers < 0).any():
+        return None
+    feeds, follows = np.full(len(pid), NO_FETCH), np.full(len(pid), NO_FETCH)
+    follows_end, ready = np.zeros(len(pid), dtype=bool), np.full(len(pid), np.int64(NO_FETCH))
+    own = np.flatnonzero(pid == marks.own.pid)
+    at = np.searchsorted(loop.begin, start_ns[own], side="right") - 1
+    inside = (at >= 0) & (start_ns[own] < loop.end[at]) & (loop.workers[at] == 0)
+    feeds[own[inside]] = follows[own[inside]] = at[inside]
+    tasks = _tasks(marks, loop)
+    for each in np.unique(pid).tolist():
+        mine = np.flatnonzero(pid == each)
+        task = tasks[tasks["pid"] == each]
+        if not len(task):
+            continue
+        place = np.searchsorted(task["end"], start_ns[mine])
+        mine, place = mine[place < len(task)], place[place < len(task)]
+        feeds[mine], follows[mine] = task["fetch"][place], task["follows"][place]
+        follows_end[mine] = follows[mine] >= 0
+        last = np.full(len(task), -1)
+        order = np.argsort(end_ns[mine], kind="stable")
+        last[place[order]] = mine[order]
+        some = last >= 0
+        ready[last[some]] = np.maximum(task["end"][some] - end_ns[last[some]], 0)
+    # An operation that ran ahead of its batch, in another thread of the worker, keeps the order of its lane.
+    order = np.lexsort((start_ns, lane))
+    for one in np.unique(lane).tolist():
+        mine = order[lane[order] == one]
+        known = mine[feeds[mine] >= 0]
+        feeds[known] = np.maximum.accumulate(feeds[known])
+        known = mine[follows[mine] >= 0]
+        follows[known] = np.maximum.accumulate(follows[known])
+    wrong = (feeds >= 0) & (follows_end & (follows >= feeds) | (follows > feeds))
+    follows[wrong], follows_end[wrong] = NO_FETCH, False
+    return {"feeds": feeds, "follows": follows, "follows_end": follows_end, "ready_ns": ready}
+
+
+_TASK = np.dtype([("pid", "i8"), ("group", "i8"), ("number", "i8"), ("begin", "i8"), ("end", "i8"), ("stop", "?"),
+                  ("fetch", "i8"), ("follows", "i8")])  # fmt: skip
+
+
+def _tasks(marks: RankMarks, loop: Loop) -> np.ndarray:
+    """_TASK (t,): the batches that workers made, by pid and end. fetch: the fetch that took a batch, follows: the one
+    whose end let the worker have the task; NO_FETCH for none.
+
+    An answer that a worker's data have ended takes the number of a task, but no fetch."""
+    started = marks.own.of(made.WORKER)
+    groups: dict[int, list[int]] = {}
+    for pid, group in zip((started["number"] & 0xFFFFFFFF).tolist(), started["group"].tolist(), strict=True):
+        groups.setdefault(pid, []).append(group)
+    parts = []
+    for pid, of_worker in groups.items():
+        if pid not in marks.processes:
+            continue
+        rows = marks.processes[pid].of(made.MAKE, made.MAKE_END, made.RESUME)
+        begins, ends = _pairs(rows, made.MAKE, made.MAKE_END)
+        resumed = np.searchsorted(np.flatnonzero(rows["kind"] == made.RESUME), begins)
+        task = np.zeros(len(begins), dtype=_TASK)
+        task["pid"], task["number"] = pid, rows["number"][begins]
+        task["group"] = np.array(of_worker)[np.minimum(resumed, len(of_worker) - 1)]
+        task["begin"], task["end"] = rows["t"][begins], rows["t"][ends]
+        task["stop"] = rows["group"][ends] == 1
+        parts.append(task)
+    tasks = np.concatenate(parts) if parts else np.zeros(0, dtype=_TASK)
+    tasks["fetch"] = tasks["follows"] = NO_FETCH
+    for group, begun, workers, prefetch in loop.passes.tolist():
+        mine = np.flatnonzero((tasks["group"] == group) & ~tasks["stop"])
+        mine = mine[np.argsort(tasks["number"][mine], kind="stable")]
+        fetches = np.flatnonzero(loop.group == group)
+        fetches = fetches[np.argsort(loop.number[fetches], kind="stable")]
+        taken = min(len(mine), len(fetches))
+        tasks["fetch"][mine[:taken]] = fetches[:taken]
+        ahead = max(workers * prefetch, 1)
+        before = int(np.searchsorted(loop.end, begun, side="right")) - 1
+        tasks["follows"][mine] = before
+        later = tasks["number"][mine] >= ahead
+        at = np.searchsorted(tasks["number"][mine], tasks["number"][mine][later] - ahead, side="right") - 1
+        known = (at >= 0) & (at < taken)
+        let = np.full(len(at), before)
+        let[known] = fetches[at[known]]
+        tasks["follows"][mine[later]] = let
+    return tasks[np.lexsort((tasks["end"], tasks["pid"]))]

@@ -1,0 +1,156 @@
+"""The jobs of these recordings: `jobs.py JOB`, in a folder with `data.bin`. Item i is read from offset 4,096 * i.
+
+Training has items 0 to 47 in batches of 4, so 12 batches a pass; validation items 48 to 63, so 4 batches.
+"""
+
+import os
+import signal
+import sys
+import time
+
+import torch
+
+ITEM, BATCH, ITEMS, ALL = 4096, 4, 48, 64
+
+
+class Reads(torch.utils.data.Dataset):
+    def __init__(self, first=0, last=ITEMS):
+        self.items, self.file = range(first, last), None
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, place):
+        if self.file is None:
+            self.file = os.open("data.bin", os.O_RDONLY)
+        found = os.pread(self.file, ITEM, self.items[place] * ITEM)
+        return torch.tensor([float(found[0]), 1.0])
+
+
+class Stream(torch.utils.data.IterableDataset):
+    """Worker 0 has 20 items of the training, worker 1 has 28: their data end at different times."""
+
+    def __iter__(self):
+        data = Reads()
+        first = torch.utils.data.get_worker_info().id == 0
+        return (data[place] for place in (range(20) if first else range(20, ITEMS)))
+
+
+class Quiet(Reads):
+    """Reads nothing for every second batch, as behind a buffer."""
+
+    def __getitem__(self, place):
+        return torch.zeros(2) if place // BATCH % 2 else super().__getitem__(place)
+
+
+def loop(passes, *, train=True, leave=None, every=1, after=None):
+    """Each of the passes, with an optimizer's step every so many batches."""
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-6)
+    for loader, trains in passes:
+        for number, batch in enumerate(loader):
+            if number == leave:
+                break
+            if trains:
+                model(batch).sum().backward()
+                if train and (number + 1) % every == 0:
+                    optimizer.step()
+                elif not train:  # an optimizer of the program's own
+                    with torch.no_grad():
+                        for each in model.parameters():
+                            each -= 1e-6 * each.grad
+            time.sleep(0.001)
+            if after is not None:
+                after(number)
+    return model
+
+
+def loader_of(data=None, workers=2, kind=torch.utils.data.DataLoader, **choices):
+    return kind(Reads() if data is None else data, batch_size=BATCH, num_workers=workers, **choices)
+
+
+def persistent():
+    train = loader_of(persistent_workers=True)
+    validate = loader_of(Reads(ITEMS, ALL), persistent_workers=True)
+    model = loop([(train, True), (validate, False), (train, True), (validate, False)])
+    torch.save(model.state_dict(), "model.pt")
+
+
+def stateful():
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    loop([(loader_of(kind=StatefulDataLoader), True)] * 2)
+
+
+def profiled():
+    """The profiler of five steps beside the marks."""
+    import dxt_replay_marks
+
+    dxt_replay_marks.PROFILE_AFTER = 3
+    recorder = dxt_replay_marks.recording(profile_steps=5)
+    recorder.start()
+    loop([(loader_of(workers=0), True)], after=lambda number: recorder.counted())
+    recorder.stop()
+
+
+def kill(number):
+    if number == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hf():
+    from transformers import PretrainedConfig, PreTrainedModel, Trainer, TrainingArguments
+
+    class Toy(PreTrainedModel):
+        config_class = PretrainedConfig
+
+        def __init__(self, config):
+            super().__init__(config)
+            self.layer = torch.nn.Linear(2, 1)
+
+        def forward(self, x):
+            return {"loss": self.layer(x).sum(), "logits": self.layer(x)}
+
+    class Named(Reads):
+        def __getitem__(self, place):
+            return {"x": super().__getitem__(place)}
+
+    class InOrder(Trainer):
+        def _get_train_sampler(self, *_):
+            return None
+
+    choices = {"report_to": [], "use_cpu": True, "disable_tqdm": True, "per_device_train_batch_size": BATCH}
+    choices |= {"eval_strategy": "steps", "eval_steps": 5, "save_steps": 5, "per_device_eval_batch_size": BATCH}
+    arguments = TrainingArguments(output_dir="hf", max_steps=10, gradient_accumulation_steps=2, **choices)
+    InOrder(
+        model=Toy(PretrainedConfig()), args=arguments, train_dataset=Named(), eval_dataset=Named(ITEMS, ALL)
+    ).train()
+
+
+def ranks():
+    torch.distributed.init_process_group("gloo")
+    rank = torch.distributed.get_rank()
+    loop([(loader_of(Reads(rank * 24, rank * 24 + 24)), True)])
+    torch.distributed.barrier()
+
+
+JOBS = {
+    "fork": lambda: loop([(loader_of(), True)]),
+    "forkserver": lambda: loop([(loader_of(multiprocessing_context="forkserver"), True)]),
+    "persistent": persistent,
+    "none": lambda: loop([(loader_of(workers=0), True), (loader_of(Reads(ITEMS, ALL), workers=0), False)]),
+    "left": lambda: loop([(loader_of(), True)] * 2, leave=5),
+    "accumulate": lambda: loop([(loader_of(), True)], every=4),
+    "own": lambda: loop([(loader_of(), True), (loader_of(Reads(ITEMS, ALL)), False)], train=False),
+    "stateful": stateful,
+    "stream": lambda: loop([(loader_of(Stream()), True)]),
+    "quiet": lambda: loop([(loader_of(Quiet()), True)]),
+    "kill": lambda: loop([(loader_of(), True)], after=kill),
+    "profiled": profiled,
+    "hf": hf,
+    "ranks": ranks,
+}
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    JOBS[sys.argv[1]]()

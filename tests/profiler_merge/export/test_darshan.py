@@ -1,0 +1,484 @@
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK, read_counters
+from dxt_replay.profiler_merge.darshan.job_logs import process_count
+from dxt_replay.profiler_merge.darshan.log import open_log
+from dxt_replay.profiler_merge.export import darshan
+from dxt_replay.profiler_merge.export.darshan import FAILED, WRITER_KEY, write_darshan
+from dxt_replay.profiler_merge.export.darshan_counters import MODULE_OF_API, VERSIONS
+from dxt_replay.profiler_merge.merge import MergeOptions, merge
+from dxt_replay.traces.errors import CaptureError, TargetError
+from dxt_replay.traces.record_id import record_id
+from dxt_replay.traces.samples import sample
+from dxt_replay.traces.schema import APIS, COUNTERS, OPS, CaptureInfo, Coverage, Job
+from dxt_replay.traces.store.reader import Capture, open_capture
+from tests import darshan_model, darshan_oracle
+from tests.capture_builder import File, Op, Span, build_capture, read, write
+from tests.examples import examples
+from tests.places import SHARED
+
+START_NS = 1_700_000_000_123_456_789
+NOT_WRITTEN = re.compile(r"_(ACCESS|STRIDE)\d_|_FILE_NOT_ALIGNED")
+SIZES = st.sampled_from(
+    [0, 1, 2, 99, 100, 101, 512, 1024, 4096, 102_400, 1 << 20, (1 << 20) + 1, 1 << 31]
+) | st.integers(0, 40)
+shared = pytest.mark.skipif(not darshan_oracle.shared_logs(), reason="no logs beside the checkout")
+
+
+def info(ranks: int, **changes: Any) -> CaptureInfo:
+    job = Job(
+        nprocs=ranks, run_time_s=100.0, start_ns=START_NS, end_ns=START_NS + 100_000_000_000, zero_ns=START_NS,
+        job_id=77, exe="python train.py --x", metadata={"lib_ver": "3.4.1", "h": "k=v"},
+    )  # fmt: skip
+    return CaptureInfo(**{"job": job, "ranks": tuple(range(ranks)), **changes})
+
+
+def again(capture: Capture, folder: Path) -> Capture:
+    """The capture that a log of `capture` gives."""
+    write_darshan(capture, folder / "again.darshan", force=True)
+    merge([folder / "again.darshan"], [], folder / "again.capture", MergeOptions(force=True))
+    return open_capture(folder / "again.capture")
+
+
+def traced(capture: Capture) -> list[dict[str, Any]]:
+    """The rows of DXT with paths in place of file ids, in an order of their own."""
+    paths = capture.files["path"].to_pylist()
+    rows = [row for batch in capture.operations() for row in batch.to_pylist() if row["origin"] == "traced"]
+    for row in rows:
+        row["path"] = paths[row.pop("file_id")]
+        for name in ("lane", "step", "origin", "due_ns", "result"):
+            del row[name]
+    return sorted(rows, key=lambda row: tuple(str(row[name]) for name in sorted(row)))
+
+
+def reconstructed(capture: Capture) -> Counter[tuple[Any, ...]]:
+    """The other rows without their times, which are inferred; renames name their other file."""
+    paths = capture.files["path"].to_pylist()
+    found: Counter[tuple[Any, ...]] = Counter()
+    for row in (row for batch in capture.operations() for row in batch.to_pylist()):
+        if row["origin"] == "reconstructed":
+            offset = paths[row["other_file_id"]] if row["op"] == "rename" else row["offset"]
+            found[row["rank"], row["op"], row["api"], paths[row["file_id"]], offset, row["length"]] += 1
+    return found
+
+
+operation = st.builds(
+    lambda op, api, file, rank, lane, offset, length, start, duration: Op(
+        op, file, rank=rank, lane=lane, api=api, offset=offset, length=length, start_ns=start, end_ns=start + duration
+    ),
+    st.sampled_from(["read", "write"]),
+    st.sampled_from(["POSIX", "MPIIO"]),
+    st.integers(0, 3),
+    st.integers(0, 2),
+    st.integers(0, 3),
+    st.integers(0, 1 << 42),
+    st.sampled_from([0, 1, 4096]) | st.integers(0, 1 << 32),
+    st.integers(-1_000_000_000, 90_000_000_000),
+    st.integers(0, 5_000_000_000),
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("darshan")
+
+
+@settings(max_examples=examples(40))
+@given(ops=st.lists(operation, min_size=1, max_size=25))
+def test_a_log_merged_again_is_the_same_capture(folder: Path, ops: list[Op]) -> None:
+    files = [
+        File("/data/a", record_id=5),
+        File(b"/odd\xff", record_id=6),
+        "/x y/b",
+        File("/s/c", mount="/s", fs_type="nfs"),
+    ]
+    capture = build_capture(folder, files=files, ops=ops, info=info(3))
+    found = again(capture, folder)
+    assert traced(found) == traced(capture)
+    job = found.info.job
+    assert (job.nprocs, job.start_ns, job.end_ns, job.zero_ns) == (3, START_NS, capture.info.job.end_ns, START_NS)
+    assert (job.job_id, job.exe, job.run_time_s) == (77, "python train.py --x", 100.0)
+    assert {key: value for key, value in job.metadata.items() if key != WRITER_KEY} == {"lib_ver": "3.4.1", "h": "k=v"}
+    assert found.info.coverage.bytes in (1.0, None)
+    for column in ("record_id", "path_bytes", "mount", "fs_type", "format"):
+        old, new = (dict(zip(c.paths(), c.files[column].to_pylist(), strict=True)) for c in (capture, found))
+        assert {path: old[path] for path in new} == new
+
+
+def test_counters_without_rows_are_kept(tmp_path: Path) -> None:
+    counters = {"posix_opens": 2, "posix_stats": 9, "stdio_opens": 1, "stdio_writes": 30, "stdio_bytes_written": 5000}
+    files = [File("/ckpt/model", size=5000, counters=counters), "/data"]
+    capture = build_capture(tmp_path, files=files, ops=[read(1, length=10)], info=info(2))
+    found = again(capture, tmp_path)
+    row = next(row for row in found.files.to_pylist() if row["path"] == "/ckpt/model")
+    assert {name: row[name] for name in counters} == counters
+    assert (row["size"], row["posix_reads"], row["mpiio_reads"]) == (5000, 0, None)
+    log = open_log(tmp_path / "again.darshan")
+    stdio = read_counters(log, "STDIO")
+    assert stdio is not None
+    assert stdio.ranks.tolist() == [SHARED_RANK]
+
+
+def test_counters_of_fewer_operations_than_ranks_are_not_shared(tmp_path: Path) -> None:
+    """A shared record says that every rank used the file, and the log would be refused as damaged."""
+    files = [File("/all", size=9, counters={"stdio_opens": 4}), File("/one", size=9, counters={"stdio_opens": 3})]
+    capture = build_capture(tmp_path, files=files, ops=[read(0, length=9)], info=info(4))
+    result = write_darshan(capture, tmp_path / "out.darshan")
+    log = open_log(tmp_path / "out.darshan")
+    stdio = read_counters(log, "STDIO")
+    assert process_count(log) == 4
+    assert stdio is not None
+    assert dict(zip(stdio.record_ids.tolist(), stdio.ranks.tolist(), strict=True)) == {1000: SHARED_RANK, 1001: 0}
+    assert "counters of 1 file are written for rank 0" in " ".join(result.notes)
+
+
+def test_metadata_rows_become_counters(tmp_path: Path) -> None:
+    ops = [
+        Op("open", 0, start_ns=1_000, origin="reconstructed", offset=-1),
+        read(0, length=10, start_ns=3_000),
+        Op("seek", 0, start_ns=5_000, origin="reconstructed"),
+        Op("open", 0, start_ns=6_000, origin="reconstructed", offset=-1),
+        Op("stat", 0, start_ns=7_000, origin="reconstructed", offset=-1),
+        Op("sync", 0, start_ns=8_000, origin="reconstructed", offset=-1),
+        Op("rename", 0, start_ns=8_500, origin="reconstructed", other_file_id=1),
+        Op("close", 0, start_ns=9_000, origin="reconstructed", offset=-1),
+        Op("open", 1, api="STDIO", start_ns=1_000, origin="reconstructed", offset=-1),
+        write(1, api="STDIO", length=100, start_ns=2_000, origin="reconstructed"),
+        write(1, api="STDIO", length=50, offset=100, start_ns=3_000, origin="reconstructed"),
+        Op("sync", 1, api="STDIO", start_ns=4_000, origin="reconstructed", offset=-1),
+    ]
+    capture = build_capture(tmp_path, files=["/a", "/b"], ops=ops, info=info(1))
+    result = write_darshan(capture, tmp_path / "x.darshan")
+    log = open_log(tmp_path / "x.darshan")
+    posix, stdio = read_counters(log, "POSIX"), read_counters(log, "STDIO")
+    assert posix is not None
+    assert stdio is not None
+    found = {name.removeprefix("POSIX_"): column[0] for name, column in {**posix.counters, **posix.fcounters}.items()}
+    assert found["OPENS"] == 2
+    assert {found[name] for name in ("READS", "SEEKS", "STATS", "FSYNCS", "RENAME_SOURCES")} == {1}
+    assert [found[f"F_{name}_TIMESTAMP"] for name in ("OPEN_START", "OPEN_END", "CLOSE_START", "CLOSE_END")] == [
+        1e-6, 7e-6, 9e-6, 1e-5,
+    ]  # fmt: skip
+    # six calls of a microsecond, two of which overlap by half of it
+    assert found["F_META_TIME"] == pytest.approx(5.5e-6)
+    assert found["F_WRITE_TIME"] == pytest.approx(1e-6)
+    assert posix.counters["POSIX_RENAME_TARGETS"].tolist() == [0, 1]
+    assert posix.counters["POSIX_RENAMED_FROM"].tolist() == [0, 1000]
+    names = ("OPENS", "WRITES", "FLUSHES", "BYTES_WRITTEN", "MAX_BYTE_WRITTEN")
+    assert [stdio.counters[f"STDIO_{name}"].tolist() for name in names] == [[1], [2], [1], [150], [149]]
+    assert "11 operations are in the counters alone" in " ".join(result.notes)
+    assert result.files[0].entries == 1
+
+
+def seeks_of(arrays: Mapping[str, np.ndarray], module: str) -> dict[int, int]:
+    """pydarshan's sums of SEEKS over all ranks, of each record with any."""
+    found: Counter[int] = Counter()
+    if f"{module} counters" in arrays:
+        values = arrays[f"{module} counters"][arrays[f"{module} names"].tolist().index(f"{module}_SEEKS")]
+        for record, seeks in zip(arrays[f"{module} ids"].tolist(), values.tolist(), strict=True):
+            found[record] += seeks
+    return {record: count for record, count in found.items() if count}
+
+
+def test_seeks_without_an_operation_are_those_that_the_files_table_counts(tmp_path: Path) -> None:
+    """/both: rank 1 made two traced ones of nine, any rank the others; /old: all have rows, as older captures do."""
+    files = [
+        File("/both", counters={"posix_seeks": 9}), File("/one", counters={"posix_seeks": 5, "stdio_seeks": 3}),
+        File("/old", counters={"posix_seeks": 2}), File("/renamed", counters={"posix_seeks": 4}),
+        File("/unused", counters={"posix_seeks": 6}),
+    ]  # fmt: skip
+    ops = [
+        *(read(0, rank=rank, length=9, start_ns=10 * rank) for rank in (2, 1)),
+        *(Op("seek", 0, rank=1, start_ns=100 + at) for at in (0, 20)),
+        read(1, rank=2, length=9, start_ns=30),
+        read(1, rank=3, length=9, api="STDIO", start_ns=30, origin="reconstructed"),
+        *(Op("seek", 2, rank=1, start_ns=200 + at, origin="reconstructed") for at in (0, 20)),
+        Op("rename", 0, rank=2, other_file_id=3, start_ns=400),
+    ]
+    capture = build_capture(tmp_path, files=files, ops=ops, info=info(4))
+    result = write_darshan(capture, tmp_path / "x.darshan")
+    log = open_log(tmp_path / "x.darshan")
+    found = {}
+    for module in ("POSIX", "STDIO"):
+        table = read_counters(log, module)
+        assert table is not None
+        columns = (table.record_ids.tolist(), table.ranks.tolist(), table.counters[f"{module}_SEEKS"].tolist())
+        found |= {(module, log.names[record], rank): seeks for record, rank, seeks in zip(*columns, strict=True)}
+    assert {key: seeks for key, seeks in found.items() if seeks} == {
+        ("POSIX", b"/both", 1): 9, ("POSIX", b"/one", 2): 5, ("STDIO", b"/one", 3): 3, ("POSIX", b"/old", 1): 2,
+        ("POSIX", b"/renamed", 2): 4, ("POSIX", b"/unused", SHARED_RANK): 6,
+    }  # fmt: skip
+    assert found["POSIX", b"/both", 2] == 0
+    assert "7 seeks on files of several ranks are written for the lowest of these" in " ".join(result.notes)
+
+
+TORCH = sorted({log.parent for log in (SHARED / "captures").glob("torch_*/logs/*.darshan")})
+SOUGHT = [*(SHARED / "captures").glob("frnn/job.darshan"), *(SHARED / "theta").glob("*.darshan"), *TORCH]
+
+
+@pytest.mark.parametrize(
+    "source", SOUGHT or [pytest.param(None, marks=pytest.mark.skip("no recordings beside the checkout"))], ids=str
+)
+def test_an_export_counts_the_seeks_of_the_log(tmp_path: Path, source: Path) -> None:
+    logs = sorted(source.glob("*.darshan")) if source.is_dir() else [source]
+    merge(logs, [], tmp_path / "once.capture")
+    capture = open_capture(tmp_path / "once.capture")
+    assert not any(pc.any(pc.equal(batch["op"].cast("string"), "seek")).as_py() for batch in capture.operations())
+    write_darshan(capture, tmp_path / "x.darshan")
+    (exported,), recorded = (darshan_oracle.read_all(some).values() for some in ([tmp_path / "x.darshan"], logs))
+    assert not isinstance(exported, str), exported
+    files = set(capture.files["record_id"].to_pylist())
+    total = 0
+    for module in ("POSIX", "STDIO"):
+        known: Counter[int] = Counter()
+        for arrays in recorded:
+            assert not isinstance(arrays, str), arrays
+            known.update({record: seeks for record, seeks in seeks_of(arrays, module).items() if record in files})
+        assert seeks_of(exported, module) == known
+        total += known.total()
+    assert total > 0
+
+
+def test_what_a_log_cannot_hold_is_told(tmp_path: Path) -> None:
+    ops = [
+        read(0, length=5, start_ns=-10, end_ns=5, result=5),
+        read(0, length=0, start_ns=1, result=-5),
+        read(0, length=9, start_ns=2, api="HDF5"),
+        read(0, length=9, start_ns=3, offset=-1),
+        read(0, length=9, start_ns=4, offset=-1, api="MPIIO_COLL"),
+        read(1, length=9, start_ns=5, api="S3"),
+        Op("list", 1, start_ns=6, api="S3"),
+        read(0, length=9, start_ns=7, api="MMAP"),
+    ]
+    capture = build_capture(tmp_path, files=["/a", "s3://b/k"], ops=ops, spans=[Span("step", 0, 100, step=0)])
+    result = write_darshan(capture, tmp_path / "x.darshan")
+    left_out = {FAILED: 1, "hdf5": 1, "s3": 2, "mmap": 1}
+    assert (result.operations, result.left_out, result.files[0].entries) == (3, left_out, 2)
+    notes = " ".join(result.notes)
+    for told in (
+        "1 spans and the steps",
+        "lanes are not kept",
+        "1 operations are in the counters alone",
+        "1 operations that failed",
+        "1 operations at HDF5 are left out",
+        "2 operations at S3 are left out",
+        "1 operations at MMAP are left out",
+        "1 collective operations",
+        "1 operations begin before",
+    ):
+        assert told in notes
+    log = open_log(tmp_path / "x.darshan")
+    posix = read_counters(log, "POSIX")
+    assert posix is not None
+    assert [log.names[record] for record in posix.record_ids.tolist()] == [b"/a"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "partial"),
+    [({}, False), ({"partial": True}, True), ({"coverage": Coverage(bytes=0.5, operations=1.0)}, True)],
+)
+def test_a_partial_trace_is_marked(tmp_path: Path, changes: Mapping[str, Any], partial: bool) -> None:
+    capture = build_capture(tmp_path, files=["/a"], ops=[read(0, length=5)], info=info(1, **changes))
+    write_darshan(capture, tmp_path / "x.darshan")
+    modules = open_log(tmp_path / "x.darshan").modules
+    assert {name: module.partial for name, module in modules.items()} == {
+        "POSIX": partial, "DXT_POSIX": partial,
+    }  # fmt: skip
+
+
+def test_records_are_named_by_darshans_hash_where_a_capture_has_no_ids(tmp_path: Path) -> None:
+    files = [File("/a", record_id=3), File("/b", record_id=3)]
+    capture = build_capture(tmp_path, files=files, ops=[read(0, length=5), read(1, length=5)])
+    write_darshan(capture, tmp_path / "x.darshan")
+    names = open_log(tmp_path / "x.darshan").names
+    assert {names[record_id(path)] for path in ("/a", "/b")} == {b"/a", b"/b"}
+    twice = build_capture(tmp_path, name="twice", files=[File("/a", record_id=0), File("/a", record_id=0)])
+    with pytest.raises(CaptureError, match="two files have the same path"):
+        write_darshan(twice, tmp_path / "y.darshan")
+
+
+def test_damage_and_wrong_use_leave_no_file(tmp_path: Path) -> None:
+    damaged = build_capture(
+        tmp_path, name="d", files=["/a"], ops=[read(0, end_ns=20), Op("read", 0, start_ns=10, end_ns=5)]
+    )
+    good = build_capture(tmp_path, name="g", files=["/a"], ops=[read(0, length=1)])
+    with pytest.raises(CaptureError, match="ends before it starts"):
+        write_darshan(damaged, tmp_path / "x.darshan")
+    lost = build_capture(tmp_path, name="r", files=["/a"], ops=[Op("rename", 0, other_file_id=4)])
+    with pytest.raises(CaptureError, match="names a file"):
+        write_darshan(lost, tmp_path / "x.darshan")
+    with pytest.raises(TargetError, match="not a file"):
+        write_darshan(good, good.path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d.capture", "g.capture", "r.capture"]
+
+
+def test_an_empty_capture_is_an_empty_log(tmp_path: Path) -> None:
+    capture = build_capture(tmp_path, info=info(2))
+    assert write_darshan(capture, tmp_path / "x.darshan").notes == ()
+    log = open_log(tmp_path / "x.darshan")
+    assert (dict(log.modules), log.job.nprocs, log.job.run_time_s) == ({}, 2, 100.0)
+
+
+@shared
+@pytest.mark.parametrize("name", ["cosmoflow_threads", "imagenet", "l2hmc"])
+def test_a_real_capture_survives_the_way_through_a_log(name: str, tmp_path: Path) -> None:
+    merge([darshan_oracle.SHARED / "captures" / name / "job.darshan"], [], tmp_path / "once.capture")
+    capture = open_capture(tmp_path / "once.capture")
+    found = again(capture, tmp_path)
+    assert traced(found) == traced(capture)
+    assert reconstructed(found) == reconstructed(capture)
+    assert sum(reconstructed(capture).values()) > 20
+    assert found.info.coverage.bytes == capture.info.coverage.bytes
+    assert found.info.coverage.traceable[0] == capture.info.coverage.traceable[0] == 1.0
+    assert {row["path"] for row in found.files.to_pylist()} == set(capture.paths())
+
+
+@shared
+def test_mpiio_segments_survive(tmp_path: Path) -> None:
+    source = next(path for path in darshan_oracle.shared_logs() if "treddy_mpi-io-test" in path.name)
+    merge([source], [], tmp_path / "once.capture")
+    capture = open_capture(tmp_path / "once.capture")
+    found = again(capture, tmp_path)
+    assert {row["api"] for row in traced(found)} == {"POSIX", "MPIIO"}
+    assert traced(found) == traced(capture)
+    columns = [name for name in COUNTERS if name.startswith("mpiio")]
+    old, new = ({row["path"]: [row[name] for name in columns] for row in c.files.to_pylist()} for c in (capture, found))
+    assert old == new
+
+
+def test_darshans_own_job_summary_is_made_of_an_export(tmp_path: Path) -> None:
+    merge([sample("imagenet").log], [], tmp_path / "once.capture")
+    write_darshan(open_capture(tmp_path / "once.capture"), tmp_path / "x.darshan")
+    command = [sys.executable, "-m", "darshan", "summary", "x.darshan", "--output", "report.html"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "report.html").read_text()
+    for section in ("Heat Map: DXT_POSIX", "Access Sizes", "Operation Counts"):
+        assert section in page
+
+
+counted_operation = st.builds(
+    lambda op, api, file, offset, length, start, duration, lane: Op(
+        op, file, lane=lane, api=api, start_ns=start * 10**9, end_ns=(start + duration) * 10**9,
+        offset=offset if op in ("read", "write") else -1, length=length if op in ("read", "write") else 0,
+    ),
+    st.sampled_from([op for op in OPS if op not in ("rename", "list", "delete")]),
+    st.sampled_from(sorted(MODULE_OF_API)),
+    st.integers(0, 5),
+    SIZES,
+    SIZES,
+    st.integers(1, 30),
+    st.integers(0, 6),
+    st.integers(0, 1),
+)  # fmt: skip
+
+
+@settings(max_examples=examples(12))
+@given(ops=st.lists(counted_operation, min_size=20, max_size=200), files_together=st.integers(1, 3))
+def test_pydarshan_reads_the_counters_of_one_call_after_the_other(
+    folder: Path, ops: list[Op], files_together: int
+) -> None:
+    """The model keeps the counters in plain Python, as the operations return."""
+    capture = build_capture(folder, files=[f"/{i}" for i in range(6)], ops=ops, info=info(1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(darshan, "FILES_TOGETHER", files_together)
+        write_darshan(capture, folder / "counted.darshan", force=True)
+    (answer,) = darshan_oracle.read_all([folder / "counted.darshan"]).values()
+    assert not isinstance(answer, str), answer
+    rows = np.array(
+        [
+            (op.file_id, OPS.index(op.op), APIS.index(op.api), op.offset, op.length, op.start_ns, op.end_ns)
+            for op in ops
+        ],
+        dtype=darshan_model.ROW,
+    )
+    for module in VERSIONS:
+        of_module = np.isin(rows["api"], [APIS.index(api) for api, name in MODULE_OF_API.items() if name == module])
+        files = {1000 + file for file in rows["file_id"][of_module].tolist()}
+        assert set(answer.get(f"{module} ids", np.empty(0)).tolist()) == files
+        for place, record in enumerate(answer[f"{module} ids"].tolist() if files else ()):
+            found = dict(zip(answer[f"{module} names"], answer[f"{module} counters"][:, place], strict=True))
+            found |= dict(zip(answer[f"{module} fnames"], answer[f"{module} fcounters"][:, place], strict=True))
+            for name, value in darshan_model.expected(
+                module, list(rows[of_module & (rows["file_id"] == record - 1000)])
+            ).items():
+                if not NOT_WRITTEN.search(name):
+                    assert found[name] == pytest.approx(value, rel=1e-12), name
+
+
+def test_order_goes_on_over_the_row_groups(tmp_path: Path) -> None:
+    ops = [read(i % 2, offset=i // 2 * 10, length=10, start_ns=1 + i * 100, end_ns=50 + i * 100) for i in range(20)]
+    ops += [write(0, length=1, start_ns=5_000), read(0, offset=100, length=5, start_ns=7_000)]
+    capture = build_capture(tmp_path, files=["/a", "/b"], ops=ops, info=info(1), row_group_rows=3)
+    write_darshan(capture, tmp_path / "x.darshan")
+    posix = read_counters(open_log(tmp_path / "x.darshan"), "POSIX")
+    assert posix is not None
+    found = {
+        name: posix.counters[f"POSIX_{name}"].tolist() for name in ("READS", "CONSEC_READS", "SEQ_READS", "RW_SWITCHES")
+    }
+    assert found == {"READS": [11, 10], "CONSEC_READS": [10, 9], "SEQ_READS": [10, 9], "RW_SWITCHES": [2, 0]}
+
+
+def test_what_happened_at_time_zero_is_not_never(tmp_path: Path) -> None:
+    capture = build_capture(tmp_path, files=["/a"], ops=[read(0, length=5, start_ns=0, end_ns=0)], info=info(1))
+    write_darshan(capture, tmp_path / "x.darshan")
+    posix = read_counters(open_log(tmp_path / "x.darshan"), "POSIX")
+    assert posix is not None
+    for name in ("READ_START", "READ_END", "OPEN_START", "OPEN_END", "CLOSE_START", "CLOSE_END"):
+        assert 0 < posix.fcounters[f"POSIX_F_{name}_TIMESTAMP"][0] < 1e-9
+    assert posix.fcounters["POSIX_F_WRITE_START_TIMESTAMP"].tolist() == [0]
+
+
+def test_a_rename_is_counted_at_both_names(tmp_path: Path) -> None:
+    files = ["/a", File("/b", record_id=1 << 63), "/c"]
+    ops = [Op("rename", 0, other_file_id=2, start_ns=1), Op("rename", 1, other_file_id=2, start_ns=2, rank=1)]
+    ops.append(Op("rename", 1, other_file_id=2, start_ns=0))
+    write_darshan(build_capture(tmp_path, files=files, ops=ops, info=info(2)), tmp_path / "x.darshan")
+    posix = read_counters(open_log(tmp_path / "x.darshan"), "POSIX")
+    assert posix is not None
+    names = ("RENAME_SOURCES", "RENAME_TARGETS", "RENAMED_FROM")
+    columns = [posix.ranks, posix.record_ids, *(posix.counters[f"POSIX_{name}"] for name in names)]
+    high = -(1 << 63)
+    assert sorted(zip(*(column.tolist() for column in columns), strict=True)) == [
+        (0, 1000, 1, 0, 0), (0, 1002, 0, 2, high), (0, 1 << 63, 1, 0, 0), (1, 1002, 0, 1, high), (1, 1 << 63, 1, 0, 0),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("exe", "metadata", "mounts"),
+    [
+        ("é" * 4000, {}, 1),
+        ("python train.py", {}, 30),
+        ("python train.py", {f"key{i}": "v" * 100 for i in range(20)}, 1),
+    ],
+)
+def test_what_finds_no_room_is_cut_at_whole_entries(
+    tmp_path: Path, exe: str, metadata: Mapping[str, str], mounts: int
+) -> None:
+    files = [File(f"/{i}" + "m" * 200 + "/a", mount=f"/{i}" + "m" * 200, fs_type="nfs") for i in range(mounts)]
+    job = Job(nprocs=1, run_time_s=1, zero_ns=START_NS, exe=exe, metadata=metadata)
+    capture = build_capture(tmp_path, files=files, ops=[read(0, length=1)], info=CaptureInfo(job=job, ranks=(0,)))
+    result = write_darshan(capture, tmp_path / "x.darshan")
+    assert any("a job record has 4096 bytes" in note for note in result.notes)
+    log = open_log(tmp_path / "x.darshan")
+    assert log.warnings == ()
+    assert log.job.metadata["lib_ver"] == "3.5.0"
+    assert all(value == "v" * 100 for key, value in log.job.metadata.items() if key.startswith("key"))
+    assert all(len(mount.path) > 200 for mount in log.job.mounts)
+    assert log.job.exe.strip("é") in ("", "python train.py")
+    assert log.job.exe
+    assert log.job.mounts

@@ -1,0 +1,286 @@
+"""What a merge makes of marks, from recordings of real jobs (tests/data/marks/jobs.py says what each of them does)."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dxt_replay.profiler_merge import recording as made
+from dxt_replay.profiler_merge.analysis.summary import summarise
+from dxt_replay.profiler_merge.given_files import find_recordings
+from dxt_replay.profiler_merge.merge import MergeResult, merge
+from dxt_replay.profiler_merge.profiles.marks import MARK, RankMarks, read_process, summed, training_loop
+from dxt_replay.profiler_merge.recognise import find_profiles
+from dxt_replay.replay.interface.simulations import simulate
+from dxt_replay.traces.errors import ProfileError
+from dxt_replay.traces.schema import SPAN_KINDS
+from dxt_replay.traces.store.reader import open_capture
+from tests.places import SMALL
+
+MARKS = SMALL / "marks"
+ITEM, BATCH = 4096, 4
+TRAIN, VALIDATION = tuple(range(12)), tuple(range(12, 16))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Truth:
+    """What a job did. batches: which it fetched, one after the other, by their first item / BATCH."""
+
+    steps: int
+    batches: tuple[int, ...] = TRAIN
+    evaluations: int = 0
+    checkpoints: int = 0
+    without_reads: tuple[int, ...] = ()
+    ahead: tuple[int, ...] = field(default=())
+    """Batches that a worker may have made, and that nobody took."""
+
+
+TRUTHS = {
+    "fork": Truth(steps=12),
+    "forkserver": Truth(steps=12),
+    "accumulate": Truth(steps=12),
+    "persistent": Truth(steps=24, batches=(TRAIN + VALIDATION) * 2, evaluations=2, checkpoints=1),
+    "none": Truth(steps=12, batches=TRAIN + VALIDATION, evaluations=1),
+    "left": Truth(steps=10, batches=TRAIN[:6] * 2, ahead=TRAIN[6:10]),
+    "own": Truth(steps=16, batches=TRAIN + VALIDATION),  # no optimizer: nothing tells the validation
+    "stateful": Truth(steps=24, batches=TRAIN * 2),
+    "stream": Truth(steps=12, batches=(0, 5, 1, 6, 2, 7, 3, 8, 4, 9, 10, 11)),
+    "quiet": Truth(steps=12, without_reads=TRAIN[1::2]),
+    "kill": Truth(steps=8, batches=TRAIN[:8], ahead=TRAIN[8:12]),
+    # 10 optimizer steps of 2 batches; Accelerate takes one batch ahead, before an evaluation and at the end.
+    "hf": Truth(
+        steps=20,
+        batches=TRAIN[:11] + VALIDATION + TRAIN[11:] + TRAIN[:9] + VALIDATION,
+        evaluations=2,
+        checkpoints=2,
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def merged(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], MergeResult]:
+    """Merges a recording once."""
+
+    @cache
+    def of(name: str) -> MergeResult:
+        output = tmp_path_factory.mktemp(name) / "a.capture"
+        return merge(find_recordings(MARKS / name / "logs"), find_profiles(MARKS / name / "profile"), output)
+
+    return of
+
+
+def spans_of(result: MergeResult, rank: int = 0) -> Counter[str]:
+    spans = open_capture(result.capture).spans
+    spans = spans.filter(pa.array(spans["rank"].to_numpy() == rank))
+    return Counter(
+        "evaluation" if name == "evaluation" else kind
+        for kind, name in zip(spans["kind"].to_pylist(), spans["name"].to_pylist(), strict=True)
+    )
+
+
+def reads_of(result: MergeResult, rank: int = 0) -> pa.Table:
+    capture = open_capture(result.capture)
+    (file,) = (
+        number
+        for number, path in zip(*(capture.files[name].to_pylist() for name in ("file_id", "path")), strict=True)
+        if path.endswith("data.bin")
+    )
+    operations = pa.Table.from_batches(list(capture.operations()))
+    mine = [
+        of == rank and each == file and op == "read"
+        for of, each, op in zip(*(operations[name].to_pylist() for name in ("rank", "file_id", "op")), strict=True)
+    ]
+    return operations.filter(pa.array(mine))
+
+
+def test_only_kinds_of_spans_that_the_contract_has(merged: Callable[[str], MergeResult]) -> None:
+    assert set(spans_of(merged("hf"))) - {"evaluation"} <= set(SPAN_KINDS)
+
+
+@pytest.mark.parametrize("name", TRUTHS)
+def test_steps_waits_evaluations_and_checkpoints_are_those_of_the_job(
+    merged: Callable[[str], MergeResult], name: str
+) -> None:
+    truth, found = TRUTHS[name], spans_of(merged(name))
+    assert found["step"] == truth.steps
+    assert found["input_wait"] == len(truth.batches)
+    assert (found["evaluation"], found["checkpoint"]) == (truth.evaluations, truth.checkpoints)
+
+
+@pytest.mark.parametrize("name", TRUTHS)
+def test_each_read_feeds_the_batch_that_its_offset_proves(merged: Callable[[str], MergeResult], name: str) -> None:
+    truth, reads = TRUTHS[name], reads_of(merged(name))
+    fed: Counter[int] = Counter()
+    for offset, fetch in zip(reads["offset"].to_pylist(), reads["feeds"].to_pylist(), strict=True):
+        batch = offset // ITEM // BATCH
+        if fetch is None:
+            assert batch in truth.ahead
+        else:
+            assert truth.batches[fetch] == batch
+            fed[fetch] += 1
+    expected = {number for number, batch in enumerate(truth.batches) if batch not in truth.without_reads}
+    assert fed == dict.fromkeys(expected, BATCH)
+
+
+@pytest.mark.parametrize("name", [*TRUTHS, "ranks", "profiled", "keras"])
+def test_clocks_are_known_and_there_is_an_answer(merged: Callable[[str], MergeResult], name: str) -> None:
+    result = merged(name)
+    assert max(clock.residual_ns for clock in result.info.clock) < 100_000
+    assert result.info.dependencies == ("inferred" if name == "keras" else "known")
+    assert result.info.coverage.operations == 1
+    assert not any(".marks" in text for text in result.info.warnings)
+    summary = summarise(open_capture(result.capture))
+    assert summary.steps.count == spans_of(result)["step"]
+    assert (summary.not_judged is None) == (name != "keras")  # its `save` maps a file
+    assert simulate(result.capture, "nvme", runs=1).prediction.elapsed_ns > 0
+
+
+def test_an_operation_follows_the_fetch_that_let_its_worker_have_the_batch(
+    merged: Callable[[str], MergeResult],
+) -> None:
+    reads = reads_of(merged("fork"))  # 2 workers with 2 batches each
+    for feeds, follows in zip(reads["feeds"].to_pylist(), reads["follows"].to_pylist(), strict=True):
+        assert follows == (feeds - 4 if feeds >= 4 else None)
+
+
+def test_ranks_of_torchrun(merged: Callable[[str], MergeResult]) -> None:
+    result = merged("ranks")
+    assert result.info.ranks == (0, 1)
+    for rank in (0, 1):
+        reads = reads_of(result, rank)
+        assert spans_of(result, rank)["step"] == spans_of(result, rank)["input_wait"] == 6
+        assert reads["feeds"].to_pylist() == [o // ITEM // BATCH - 6 * rank for o in reads["offset"].to_pylist()]
+
+
+def test_keras(merged: Callable[[str], MergeResult]) -> None:
+    found = spans_of(merged("keras"))
+    assert (found["step"], found["input_wait"], found["evaluation"], found["checkpoint"]) == (24, 32, 2, 1)
+
+
+def test_a_profile_beside_marks_shows_the_compute_of_its_window(merged: Callable[[str], MergeResult]) -> None:
+    result = merged("profiled")
+    spans = open_capture(result.capture).spans
+    assert spans_of(result)["step"] == spans_of(result)["input_wait"] == 12
+    compute = spans.filter(pa.array(np.array(spans["kind"].to_pylist()) == "compute"))
+    pieces = Counter(compute["step"].to_pylist())  # operators are apart from each other; marks show the rest of a step
+    assert [pieces[step] for step in (0, 1, 2, 9, 10, 11)] == [2, 1, 1, 1, 1, 1]
+    assert min(pieces[step] for step in (4, 5, 6, 7)) > 3
+    starts, ends = (np.sort(compute[name].to_numpy()) for name in ("start_ns", "end_ns"))
+    assert (starts[1:] >= ends[:-1]).all()
+
+
+# Marks alone
+
+
+def files_of(name: str, folder: Path) -> list[Path]:
+    shutil.copytree(MARKS / name / "profile", folder)
+    return sorted(folder.glob("*.marks"))
+
+
+def shifted(path: Path, host: str, shift_ns: int) -> None:
+    """Rewrite a file as that of another host, whose wall clock is ahead."""
+    data = bytearray(path.read_bytes())
+    head = list(made.HEADER.unpack_from(data))
+    head[6] += shift_ns
+    names = data[made.HEADER.size : made.HEADER_BYTES].split(b"\0")
+    text = made.HEADER.pack(*head) + b"\0".join((host.encode(), *names[1:]))
+    path.write_bytes(text[: made.HEADER_BYTES].ljust(made.HEADER_BYTES, b"\0") + data[made.HEADER_BYTES :])
+    path.rename(path.with_name(path.name.replace(names[0].decode(), host, 1)))
+
+
+def test_hosts_are_joined_by_their_wall_clocks_and_the_doubt_is_said(tmp_path: Path) -> None:
+    files = files_of("ranks", tmp_path / "p")
+    second = next(each for each in map(read_process, files) if each.loops and each.rank == 1)
+    for path in files:
+        if second.pid in (read_process(path).pid, read_process(path).parent):
+            shifted(path, "other", 5_000_000_000)
+    result = merge([], find_profiles(tmp_path / "p"), tmp_path / "a.capture")
+    spans = open_capture(result.capture).spans
+    begins = [spans.filter(pa.array(spans["rank"].to_numpy() == rank))["start_ns"].to_numpy().min() for rank in (0, 1)]
+    assert abs(begins[1] - begins[0] - 5_000_000_000) < 2_000_000_000
+    assert any("how far they differ is not known" in text for text in result.info.warnings)
+
+
+def test_marks_and_a_profile_of_one_process_need_no_log(tmp_path: Path) -> None:
+    result = merge([], find_profiles(MARKS / "profiled" / "profile"), tmp_path / "a.capture")
+    assert result.info.ranks == (0,)
+    assert spans_of(result)["step"] == spans_of(result)["input_wait"] == 12
+
+
+def test_marks_that_are_packed_are_read_and_a_cut_file_is_refused(tmp_path: Path) -> None:
+    (path,) = files_of("none", tmp_path / "p")
+    whole = training_loop(read_process(path))
+    packed = path.with_name(path.name + ".gz")
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert np.array_equal(training_loop(read_process(packed)).steps, whole.steps)
+    packed.write_bytes(packed.read_bytes()[:-20])
+    with pytest.raises(ProfileError, match="cannot be read"):
+        read_process(packed)
+
+
+def test_steps_are_those_up_to_the_last_record(tmp_path: Path) -> None:
+    (path,) = files_of("none", tmp_path / "p")
+    data = path.read_bytes()
+    steps = []
+    for end in range(made.HEADER_BYTES, len(data), 16):  # a record has 32 bytes
+        path.write_bytes(data[:end])
+        steps.append(len(training_loop(read_process(path)).steps))
+    assert steps == sorted(steps)
+    assert steps[-1] == 12
+
+
+def process_of(tmp_path: Path, *kinds: tuple[int, int, int]) -> RankMarks:
+    """Marks of a process, one a millisecond: kind, number, group."""
+    rows = np.zeros(len(kinds), dtype=MARK)
+    rows["t"], rows["thread"] = np.arange(1, len(kinds) + 1) * 1_000_000, 7
+    rows["kind"], rows["number"], rows["group"] = np.array(kinds).T
+    path = tmp_path / "h.7.1.marks"
+    head = made.HEADER.pack(made.MAGIC, 7, 1, -1, made.RECORD.size, 0, 0, 0) + b"h\0job\0"
+    path.write_bytes(head.ljust(made.HEADER_BYTES, b"\0") + rows.tobytes())
+    return RankMarks(own=read_process(path))
+
+
+def batches(count: int, group: int = 1, *, every: int = 1) -> list[tuple[int, int, int]]:
+    found = []
+    for number in range(count):
+        found += [(made.TAKE, number, group), (made.TAKE_END, number, group)]
+        if every and (number + 1) % every == 0:
+            found.append((made.OPTIMIZER, number, 0))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("every", "taken", "steps"),
+    [(1, 6, 6), (2, 6, 6), (3, 6, 6)],
+)
+def test_a_pass_that_was_left_has_no_step_for_an_untrained_batch(
+    tmp_path: Path, every: int, taken: int, steps: int
+) -> None:
+    begun = [(made.PASS, 0, 1), *batches(taken, every=every)]
+    one_more = [(made.TAKE, taken, 1), (made.TAKE_END, taken, 1)]
+    assert len(training_loop(process_of(tmp_path, *begun).own).steps) == steps
+    assert len(training_loop(process_of(tmp_path, *begun, *one_more).own).steps) == steps
+    whole = process_of(tmp_path, *begun, *one_more, (made.PASS_END, taken + 1, 1)).own
+    assert len(training_loop(whole).steps) == steps + 1
+
+
+def test_batches_beyond_the_bound_are_sums_and_no_step_is_made_up_of_them(tmp_path: Path) -> None:
+    sparse = [(made.SUM, 126, made.TAKE), *((made.TAKE, 128, 1), (made.TAKE_END, 128, 1), (made.TAKE, 129, 1))]
+    marks = process_of(
+        tmp_path, (made.PASS, 0, 1), *batches(2), *sparse, (made.TAKE_END, 129, 1), (made.OPTIMIZER, 9, 0)
+    )
+    text = summed(marks)
+    assert text is not None
+    assert "126 batches more are known as sums by the minute" in text
+    steps = training_loop(marks.own).steps
+    assert len(steps) == 3  # 0, 128 and 129: that of 1 would reach over the sum
+    assert (np.diff(steps) < 10_000_000).all()
