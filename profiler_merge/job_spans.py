@@ -15,7 +15,7 @@ from dxt_replay.profiler_merge.profiles.event_table import Profile
 from dxt_replay.profiler_merge.profiles.marks import RankMarks, batches_of, summed
 from dxt_replay.profiler_merge.profiles.reading import read_profile
 from dxt_replay.profiler_merge.profiles.span_parts import NOT_FETCHED
-from dxt_replay.profiler_merge.profiles.spans import SpanColumns, profile_spans
+from dxt_replay.profiler_merge.profiles.spans import SpanColumns, profile_spans, profiled_work
 from dxt_replay.profiler_merge.recorded_job import RankRows
 from dxt_replay.traces.schema import NO_STEP, SPAN_KINDS, SPANS_SCHEMA, codes, table_from_columns
 from dxt_replay.traces.steps import step_at
@@ -148,7 +148,10 @@ class JobSpans:
                 f"rank {rank}: fields of {profile.path.name} that this release does not know were skipped ({counts}): "
                 "a newer profiler wrote it, or it is damaged"
             )
-        self._tables[rank] = _table(rank, profile, undated_offset_ns - self.start_ns)
+        spans = profile_spans(profile)
+        if profile.marks is not None and (text := profiled_work(spans)) is not None:
+            warnings.append(f"rank {rank}: {text}")
+        self._tables[rank] = _spans_table(rank, spans, undated_offset_ns - self.start_ns)
         self._note_template(rank, profile)
         return warnings + [f"rank {rank}: {text}" for text in profile.warnings]
 

@@ -123,7 +123,7 @@ class _File:
         os.makedirs(folder, exist_ok=True)
         host = os.uname().nodename
         self.name = os.path.join(folder, f"{host}.{os.getpid()}.{time.monotonic_ns()}.marks")
-        self.descriptor = os.open(self.name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        os.close(os.open(self.name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
         began = 0
         with suppress(OSError, ValueError), open("/proc/self/stat", "rb") as stat:
             began = int(stat.read().rpartition(b")")[2].split()[19])
@@ -131,12 +131,18 @@ class _File:
         head = HEADER.pack(MAGIC, os.getpid(), os.getppid(), launcher_rank(), RECORD.size, *now, began)
         head += b"\0".join(word.encode("utf-8", "replace") for word in (host, " ".join(sys.argv)[:2000], ""))
         self._written(head[:HEADER_BYTES].ljust(HEADER_BYTES, b"\0"), 0)
-        self.slots, self.views, self.local, self.lock = itertools.count(), [], threading.local(), threading.Lock()
+        self.slots, self.views, self.local, self.lock = itertools.count(), [], threading.local(), threading.RLock()
         self.sparse, self.sums = False, {}
 
     def _written(self, data, at):
-        if os.pwrite(self.descriptor, data, at) < len(data):  # a full disk may take a part without an error
-            raise OSError("no room")
+        """Write by a descriptor of the moment: a program may close all that it finds, and give their numbers to its
+        own files."""
+        descriptor = os.open(self.name, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            if os.pwrite(descriptor, data, at) < len(data):  # a full disk may take a part without an error
+                raise OSError("no room")
+        finally:
+            os.close(descriptor)
 
     def _view(self, segment):
         """The mapping of a segment, None where the file system maps no files.
@@ -144,12 +150,14 @@ class _File:
         Its room is taken by a write, since a full disk is an error there and ends the process in a mapping."""
         with self.lock:
             while len(self.views) <= segment:
-                at = HEADER_BYTES + len(self.views) * SEGMENT
+                count = len(self.views)
+                at = HEADER_BYTES + count * SEGMENT
                 self._written(bytes(SEGMENT), at)
-                try:
-                    self.views.append(mmap.mmap(self.descriptor, SEGMENT, offset=at))
-                except OSError:
-                    self.views.append(None)
+                view = _mapped(self.name, at)
+                if len(self.views) == count:  # no signal handler has come between
+                    self.views.append(view)
+                if count > 1 and self.views[count - 2] is not None:
+                    _let_go(self.views[count - 2])
                 self.sparse = at > WHOLE_BYTES
             return self.views[segment]
 
@@ -200,6 +208,35 @@ class _File:
         self.mark(ANCHOR_END, slot, 0)
 
 
+def _mapped(name, at):
+    """A segment of a file in memory, which keeps no descriptor (`mmap.mmap` keeps one); None where that is refused."""
+    try:
+        import ctypes
+
+        libc = ctypes.CDLL(None)
+        libc.mmap.restype, libc.mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3,
+                                                                  ctypes.c_long]  # fmt: skip
+        descriptor = os.open(name, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            how = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED
+            address = libc.mmap(None, SEGMENT, *how, descriptor, at)
+        finally:
+            os.close(descriptor)
+    except (ImportError, OSError, AttributeError):
+        return None
+    failed = ctypes.c_void_p(-1).value
+    return None if address in (None, failed) else (ctypes.c_char * SEGMENT).from_address(address)
+
+
+def _let_go(view):
+    """Have the kernel take the memory of a full segment. The mapping stays, for a thread that is late with a record."""
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    libc.madvise(ctypes.addressof(view), SEGMENT, 4)  # MADV_DONTNEED: of a shared mapping, the file keeps all of it
+
+
 def _annotated(slot):
     """The annotation of an anchor for each profiler that may run."""
     stack, facts = ExitStack(), {"i": slot, "rank": launcher_rank(), "pid": os.getpid()}
@@ -231,7 +268,7 @@ def mark(kind, number=0, group=0, cpu=None):
             _file.anchor()
         else:
             _file.mark(kind, number, group, cpu)
-    except OSError as error:
+    except Exception as error:  # the job matters, its marks do not
         _folder, _file = "", None
         say(f"{error}: no further marks of process {os.getpid()}")
 
@@ -244,9 +281,7 @@ def anchors():
 
 def _forked():
     global _file
-    if _file is not None:
-        os.close(_file.descriptor)
-        _file = None  # the parent's; the child opens its own at its first mark
+    _file = None  # the parent's; the child opens its own at its first mark
 
 
 def _stop():

@@ -35,7 +35,8 @@ class SteadyLoop:
 
     `loop_s`: without evaluations. `evaluations`: of the rank with most; `evaluation_s`: their time, mean of the ranks.
     `warm_up_s`: time of the first steps beyond the usual step; 0 if they count like all others.
-    `compute_pct`: accelerator utilisation, compute-busy of the whole loop, with its first step.
+    `compute_pct`: accelerator utilisation, compute-busy of the whole loop, with its first step; None where none is
+    shown.
     `io_pct`: I/O (union); `io_exposed_pct`: its part outside of compute; `io_in_wait_pct`: share of I/O in the input
     wait.
     `storage_gain_s`: upper bound of what infinitely fast storage saves, from traced and reconstructed I/O; `summary`,
@@ -48,7 +49,7 @@ class SteadyLoop:
     input_wait_s: float
     input_wait_pct: float
     io_in_wait_pct: float
-    compute_pct: float
+    compute_pct: float | None
     io_pct: float
     io_exposed_pct: float
     storage_gain_s: float
@@ -92,7 +93,7 @@ def steady_loop(
         input_wait_s=wait_ns / len(ranks) / NS_PER_S,
         input_wait_pct=100 * wait_ns / loop_ns,
         io_in_wait_pct=100 * in_wait_ns / wait_ns if wait_ns else 0.0,
-        compute_pct=overlap.compute_pct or 0.0,
+        compute_pct=overlap.compute_pct or None,
         io_pct=100 * io_ns / loop_ns,
         io_exposed_pct=100 * exposed_ns / loop_ns,
         storage_gain_s=gain_s,

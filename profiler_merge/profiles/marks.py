@@ -18,19 +18,17 @@ import numpy as np
 from dxt_replay.profiler_merge import recording as made
 from dxt_replay.profiler_merge.profiles.span_parts import (
     CHECKPOINT,
-    COMPUTE,
     INPUT_WAIT,
     OTHER,
     STEP,
     SpanColumns,
     SpanPart,
-    cut,
     span_columns,
 )
 from dxt_replay.traces.errors import ProfileError
 from dxt_replay.traces.gzip_blocks import ExpansionError, unpacked_blocks
 from dxt_replay.traces.measures.intervals import Intervals
-from dxt_replay.traces.schema import BACKGROUND_SAVE, BACKGROUND_WAIT, UNION_THREAD
+from dxt_replay.traces.schema import BACKGROUND_SAVE, BACKGROUND_WAIT
 from dxt_replay.traces.units import format_count, format_duration
 
 MARK = np.dtype([("t", "<i8"), ("cpu", "<i8"), ("number", "<i8"), ("thread", "<u4"), ("group", "<u2"), ("kind", "<u2")])
@@ -45,7 +43,7 @@ MARKS_FILE = re.compile(r"(?:.*/)?(?P<host>.+)\.(?P<pid>\d+)\.\d+\.marks", re.DO
 _WORKERS, _OWN = (f"enumerate(DataLoader)#_{kind}ProcessingDataLoaderIter.__next__" for kind in ("Multi", "Single"))
 _OWN = _OWN.replace("SingleProcessing", "SingleProcess")
 _TEXTS = (
-    "step", _WORKERS, _OWN, "fetch", "evaluation", "checkpoint", "restore", BACKGROUND_SAVE, BACKGROUND_WAIT, "compute",
+    "step", _WORKERS, _OWN, "fetch", "evaluation", "checkpoint", "restore", BACKGROUND_SAVE, BACKGROUND_WAIT,
 )  # fmt: skip
 """Names of spans. Batches of a DataLoader have the names that PyTorch's profiler gives them."""
 
@@ -351,23 +349,18 @@ def _steps(rows: np.ndarray, begins: np.ndarray, ends: np.ndarray, training: np.
 
 
 def marked_spans(marks: RankMarks) -> SpanColumns:
-    """The spans of a rank in CLOCK_REALTIME: steps, waits for batches, evaluations, checkpoints, restores, and, as
-    compute, the time of the steps outside of all these. Times of a device are not read yet."""
+    """The spans of a rank in CLOCK_REALTIME: steps, waits for batches, evaluations, checkpoints and restores. None is
+    compute: marks do not show what a step does outside of these. Times of a device are not read yet."""
     loop = training_loop(marks.own)
     rows, numbers = marks.own.rows, np.arange(len(loop.steps), dtype=np.int32)
     steps = _part(STEP, loop.steps[:, 0], loop.steps[:, 1], loop.thread, 0)
     name = np.where(loop.workers > 0, 1, np.where(loop.workers == 0, 2, 3))
     waits = _part(INPUT_WAIT, loop.begin, loop.end, loop.thread, name)
     parts = [steps, waits, _part(OTHER, loop.evaluations.starts, loop.evaluations.ends, loop.thread, 4)]
-    phases = Intervals.union_of(loop.begin, loop.end).union(loop.evaluations)
     for text, kind in ((5, made.CHECKPOINT), (6, made.RESTORE), (7, made.CHECKPOINT_ASYNC), (8, made.CHECKPOINT_WAIT)):
         for thread in np.unique(rows["thread"][rows["kind"] == kind]).tolist():
             starts, ends = _times(rows[rows["thread"] == thread], kind)
             parts.append(_part(CHECKPOINT, starts, ends, thread, text))
-            if thread == loop.thread:
-                phases = phases.union(Intervals.union_of(starts, ends))
-    busy = Intervals.union_of(loop.steps[:, 0], loop.steps[:, 1]).minus(phases)
-    parts.append(_part(COMPUTE, *cut(busy, np.unique(loop.steps)), UNION_THREAD, 9))
     return span_columns(parts, _TEXTS, steps, numbers)
 
 

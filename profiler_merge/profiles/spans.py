@@ -13,11 +13,17 @@ import numpy as np
 from dxt_replay.profiler_merge.profiles import tensorflow_spans, torch_spans
 from dxt_replay.profiler_merge.profiles.event_table import Profile
 from dxt_replay.profiler_merge.profiles.marks import marked_spans
-from dxt_replay.profiler_merge.profiles.span_parts import CHECKPOINT, COMPUTE, INPUT_WAIT, STEP, SpanColumns
+from dxt_replay.profiler_merge.profiles.span_parts import CHECKPOINT, COMPUTE, INPUT_WAIT, OTHER, STEP, SpanColumns
+from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.schema import NO_STEP
 from dxt_replay.traces.steps import step_at
 
-__all__ = ["SpanColumns", "main_line", "profile_spans"]
+NEARLY_ALL = 0.95
+"""Share of the steps in a profile from which its work stands for the whole loop."""
+
+_WORK = ("compute", "gpu compute")
+
+__all__ = ["SpanColumns", "main_line", "profile_spans", "profiled_work"]
 
 
 def main_line(profile: Profile) -> int:
@@ -41,18 +47,38 @@ def profile_spans(profile: Profile) -> SpanColumns:
 
 
 def _with_profile(marked: SpanColumns, profiled: SpanColumns) -> SpanColumns:
-    """The spans of marks, with a profile's work and collectives in place of the marks' compute while it ran."""
+    """The spans of marks with a profile's collectives and work beside them.
+
+    Work is compute if the profile shows nearly all steps. Else it is no share of the loop, and its spans are of the
+    kind `other`."""
     begin, end = profiled.start_ns.min(), profiled.end_ns.max()
     step = np.flatnonzero(marked.kind == STEP)
     number = step_at(profiled.start_ns, marked.start_ns[step], marked.end_ns[step], marked.step[step])
     known = ~np.isin(profiled.kind, (STEP, INPUT_WAIT, CHECKPOINT))
-    compute = marked.kind == COMPUTE
-    early, late = compute & (marked.start_ns < begin), compute & (marked.end_ns > end)
-    before, after = _select(marked, early), _select(marked, late)
-    before = replace(before, end_ns=np.minimum(before.end_ns, begin))
-    after = replace(after, start_ns=np.maximum(after.start_ns, end))
-    parts = _select(marked, ~compute), before, after, _select(replace(profiled, step=number), known)
-    return reduce(_joined, parts)
+    seen = (marked.start_ns[step] >= begin) & (marked.end_ns[step] <= end)
+    if seen.mean() < NEARLY_ALL:
+        profiled = replace(profiled, kind=np.where(profiled.kind == COMPUTE, np.int8(OTHER), profiled.kind))
+    return _joined(marked, _select(replace(profiled, step=number), known))
+
+
+def profiled_work(spans: SpanColumns) -> str | None:
+    """A sentence on the work that a profile of some steps shows (`_with_profile`); None without one."""
+    work = (spans.kind == OTHER) & np.isin(spans.names, _WORK)
+    if not work.any():
+        return None
+    step = np.flatnonzero(spans.kind == STEP)
+    begin, end = spans.start_ns[work].min(), spans.end_ns[work].max()
+    whole = step[(spans.end_ns[step] > begin) & (spans.start_ns[step] < end)]
+    if not len(whole):
+        return None
+    busy = Intervals.union_of(spans.start_ns[work], spans.end_ns[work])
+    share = busy.covered_within(spans.start_ns[whole], spans.end_ns[whole]).sum()
+    share = 100 * share / (spans.end_ns[whole] - spans.start_ns[whole]).sum()
+    first, last = spans.step[whole].min(), spans.step[whole].max()
+    return (
+        f"the profile shows compute in {share:.1f} % of steps {first} to {last}; the marks of the other steps do not "
+        "show it"
+    )
 
 
 def _select(spans: SpanColumns, chosen: np.ndarray) -> SpanColumns:

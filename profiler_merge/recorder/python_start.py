@@ -41,13 +41,14 @@ class _Count:
     to start, and each module. A mapping, since a program may close all descriptors, and have another file there."""
 
     def __init__(self):
-        self.place = None
+        self.place, self.kept = None, []
         with open("/proc/self/io") as io:
             self.total = int(io.readline().split()[1])
         self.note()
         os.register_at_fork(after_in_child=self.forked)
 
     def forked(self):
+        self.kept.append(self.place)  # to free it would close a descriptor, whose number may be another file's by now
         self.place, self.total = None, 0
 
     def note(self):

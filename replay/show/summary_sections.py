@@ -215,16 +215,13 @@ def _gain_text(gain_s: float, pct: float, of: str) -> str:
 def _waits(summary: Summary) -> Iterable[str]:
     loop = summary.loop
     if loop is not None and not summary.compute.input_wait_s_per_rank_mean:
-        yield (
-            "The profile shows no waits for input, so how long training waits for it is not known; it computes "
-            f"{loop.compute_pct:.1f} % of the loop."
-        )
+        computes = "" if loop.compute_pct is None else f"; it computes {loop.compute_pct:.1f} % of the loop"
+        yield f"No waits for input are shown, so how long training waits for it is not known{computes}."
     elif loop is not None:
         after = " after the first step" if loop.warm_up_s else ""
-        yield (
-            f"Training waits for input {loop.input_wait_pct:.1f} % of the loop{after} and computes "
-            f"{loop.compute_pct:.1f} % of {'the whole loop' if after else 'it'}."
-        )
+        of = "the whole loop" if after else "it"
+        computes = "" if loop.compute_pct is None else f" and computes {loop.compute_pct:.1f} % of {of}"
+        yield f"Training waits for input {loop.input_wait_pct:.1f} % of the loop{after}{computes}."
 
 
 def _job_rows(summary: Summary) -> Iterable[tuple[str, str]]:
@@ -261,7 +258,8 @@ def _loop_rows(summary: Summary) -> Iterable[tuple[str, str]]:
         if loop.evaluations:
             spent = f"{format_count(loop.evaluations)}, {seconds(loop.evaluation_s)}"
             yield "evaluations", f"{spent}, no part of the loop and its steps"
-        yield "compute (accelerator utilisation)", f"{loop.compute_pct:.1f} % of the loop"
+        used = "not known: none is shown" if loop.compute_pct is None else f"{loop.compute_pct:.1f} % of the loop"
+        yield "compute (accelerator utilisation)", used
         if loop.warm_up_s:
             yield "first step, above the usual", f"{seconds(loop.warm_up_s)}, not part of the next two lines"
         yield "loop", seconds(loop.loop_s)
@@ -271,10 +269,12 @@ def _loop_rows(summary: Summary) -> Iterable[tuple[str, str]]:
         yield "input wait", f"{loop.input_wait_pct:.1f} % of the loop{busy}" if waits else "not known: none is shown"
     if compute.profiled_ranks:
         which = "with the first step" if loop is not None and loop.warm_up_s else "mean of the ranks"
-        yield f"compute, {which}", or_dash(compute.busy_s_per_rank_mean, seconds)
+        if compute.busy_s_per_rank_mean:
+            yield f"compute, {which}", or_dash(compute.busy_s_per_rank_mean, seconds)
         if loop is not None:
             yield f"input wait, {which}", or_dash(compute.input_wait_s_per_rank_mean, seconds)
-        yield "I/O time inside compute", or_dash(compute.io_hidden_pct, percent)
+        if compute.busy_s_per_rank_mean:
+            yield "I/O time inside compute", or_dash(compute.io_hidden_pct, percent)
 
 
 def _io_rows(summary: Summary) -> Iterable[tuple[str, str]]:

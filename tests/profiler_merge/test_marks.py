@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import dxt_replay
 from dxt_replay.profiler_merge import recording as made
 from dxt_replay.profiler_merge.analysis.summary import summarise
 from dxt_replay.profiler_merge.given_files import find_recordings
@@ -21,6 +22,7 @@ from dxt_replay.profiler_merge.merge import MergeResult, merge
 from dxt_replay.profiler_merge.profiles.marks import MARK, RankMarks, read_process, summed, training_loop
 from dxt_replay.profiler_merge.recognise import find_profiles
 from dxt_replay.replay.interface.simulations import simulate
+from dxt_replay.replay.show.summary_sections import headline
 from dxt_replay.traces.errors import ProfileError
 from dxt_replay.traces.schema import SPAN_KINDS
 from dxt_replay.traces.store.reader import open_capture
@@ -166,16 +168,30 @@ def test_keras(merged: Callable[[str], MergeResult]) -> None:
     assert (found["step"], found["input_wait"], found["evaluation"], found["checkpoint"]) == (24, 32, 2, 1)
 
 
-def test_a_profile_beside_marks_shows_the_compute_of_its_window(merged: Callable[[str], MergeResult]) -> None:
+def test_a_profile_of_some_steps_says_nothing_of_the_others(merged: Callable[[str], MergeResult]) -> None:
+    """The job profiled 6 of its 12 steps: their work is shown, and is no share of the whole loop."""
     result = merged("profiled")
-    spans = open_capture(result.capture).spans
+    capture = open_capture(result.capture)
+    spans = capture.spans
     assert spans_of(result)["step"] == spans_of(result)["input_wait"] == 12
-    compute = spans.filter(pa.array(np.array(spans["kind"].to_pylist()) == "compute"))
-    pieces = Counter(compute["step"].to_pylist())  # operators are apart from each other; marks show the rest of a step
-    assert [pieces[step] for step in (0, 1, 2, 9, 10, 11)] == [2, 1, 1, 1, 1, 1]
+    assert "compute" not in spans["kind"].to_pylist()
+    work = spans.filter(pa.array(np.array(spans["name"].to_pylist()) == "compute"))
+    assert set(work["kind"].to_pylist()) == {"other"}
+    pieces = Counter(work["step"].to_pylist())
+    assert {0, 1, 10, 11}.isdisjoint(pieces)
     assert min(pieces[step] for step in (4, 5, 6, 7)) > 3
-    starts, ends = (np.sort(compute[name].to_numpy()) for name in ("start_ns", "end_ns"))
-    assert (starts[1:] >= ends[:-1]).all()
+    (text,) = [text for text in result.info.warnings if "the profile shows compute in" in text]
+    assert "the marks of the other steps do not show it" in text
+    loop = dxt_replay.summary(capture).loop
+    assert loop is not None
+    assert loop.compute_pct is None
+
+
+def test_marks_claim_no_compute(merged: Callable[[str], MergeResult]) -> None:
+    found = dxt_replay.summary(open_capture(merged("fork").capture))
+    assert found.loop is not None
+    assert found.loop.compute_pct is None
+    assert not any("compute" in line for line in headline(found))
 
 
 # Marks alone

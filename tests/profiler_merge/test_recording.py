@@ -143,13 +143,32 @@ def test_a_name_that_cannot_be_a_folder_is_said_once(tmp_path: Path) -> None:
 def test_where_files_cannot_be_mapped_marks_are_written(tmp_path: Path) -> None:
     text = """
         import recording
-        def refuse(*_, **__): raise OSError(19, "No such device")
-        recording.mmap.mmap = refuse
+        recording._mapped = lambda name, at: None
         recording._file.views.clear()
         run(4)
     """
     (path,) = job(tmp_path, text)
     assert counts(path)["take_end"] == 4
+
+
+def test_no_descriptor_is_kept_that_a_program_may_reuse(tmp_path: Path) -> None:
+    """A program that closes all descriptors, as a daemon does, and opens its data under their numbers."""
+    text = """
+        run(5000)
+        os.closerange(3, 256)
+        files = [os.open(f"data{number}", os.O_RDWR | os.O_CREAT) for number in range(20)]
+        from recording import anchors
+        anchors(); run(5000); anchors()
+        sys.exit(any(os.fstat(each).st_size for each in files) or len(os.listdir("/proc/self/fd")) > 25)
+    """
+    (path,) = job(tmp_path, text)
+    assert counts(path)["take_end"] == 10_000
+
+
+def test_a_number_that_has_no_place_ends_the_marks_and_not_the_job(tmp_path: Path) -> None:
+    (path,) = job(tmp_path, "run(3); mark(1, -1); run(3); print('done')")
+    assert "no further marks" in (tmp_path / "stderr").read_text(encoding="utf-8")
+    assert counts(path)["take_end"] == 3
 
 
 def test_beyond_the_bound_steps_are_sums(tmp_path: Path) -> None:
