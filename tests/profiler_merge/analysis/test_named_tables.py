@@ -53,7 +53,7 @@ def test_every_view_is_a_table_and_json(capture: Capture) -> None:
     found = views(capture, TABLES, bins=5)
     assert tuple(found.tables) == tuple(TABLES)
     assert all(table.schema == TABLES[name].schema for name, table in found.tables.items())
-    left = {*CONTENTS, "storage-limit", "dependencies", "requests"}  # need the files, the causal model, an object store
+    left = {*CONTENTS, "storage-limit", "dependencies", "model", "requests"}  # need files, a causal model, a store
     assert all(table.num_rows for name, table in found.tables.items() if name not in left)
     assert found.unread == {}
     assert found.tables["timeline"] == timeline(capture, bins=5).table
