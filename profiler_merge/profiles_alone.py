@@ -55,8 +55,8 @@ class ProfilesAlone:
         ranks = sorted(self._by_rank)
         clocks = " The clocks of the ranks are those of their profiles, and how far they differ is not known."
         return [
-            f"made of profiles alone, of rank{'s' * (len(ranks) > 1)} {listed([str(rank) for rank in ranks])}: no "
-            "I/O was recorded. Whether the job had more ranks, when it began and how long it ran is not known."
+            f"made of marks or profiles alone, of rank{'s' * (len(ranks) > 1)} "
+            f"{listed([str(rank) for rank in ranks])}: no I/O was recorded. Whether the job had more ranks, when it began and how long it ran is not known."
             + clocks
             * (len(ranks) > 1)
         ]

@@ -38,7 +38,7 @@ def command(
     output: Path,
     **choices: Any,
 ) -> None:
-    """Run a job under Darshan, and merge its logs and profiles into a capture.
+    """Record the I/O and the training steps of a job, and merge both into a capture.
 
     Put `dxt-replay record --` before your command, as in `dxt-replay record -- python train.py`. Behind mpiexec,
     mpirun, srun, aprun, jsrun or `flux run` only the ranks and their worker processes are traced. For another launcher
@@ -103,7 +103,6 @@ def _report(recorded: Recorded) -> None:
         warn(text)
     if not current().quiet:
         with contextlib.redirect_stdout(sys.stderr):
-            print_sections(record_sections(recorded))
-            if recorded.capture is not None:
-                print_sections([prose("What storage costs", _first_lines(recorded.capture))])
+            costs = [] if recorded.capture is None else [prose("What storage costs", _first_lines(recorded.capture))]
+            print_sections([*record_sections(recorded), *costs])
             print_next(*recorded.next_words)

@@ -249,7 +249,10 @@ def recording_part(environment: Mapping[str, str] = os.environ, library: Library
 
 def _tracers(environment: Mapping[str, str], library: Library | None) -> Iterator[Check]:
     if library is None:
-        remedy = "only `record` needs it: conda install -c conda-forge darshan-runtime, or module load darshan-runtime"
+        remedy = (
+            "without it `record` sees steps and no I/O: conda install -c conda-forge darshan-runtime, or module load "
+            "darshan-runtime"
+        )
         yield Check("Darshan", "libdarshan.so was not found", State.WARNING, remedy)
     else:
         yield from _darshan(library, environment)

@@ -54,8 +54,8 @@ def choose_layers_together(capture: Capture, comm: Communicator, *, api: str) ->
     def chosen_layers() -> LayerChoice:
         if nothing_recorded(capture.info.coverage.unseen):
             raise CaptureError(
-                f"{capture.named} was made of profiles alone, so that there is no I/O to replay: merge them with the "
-                "job's Darshan log or another trace"
+                f"{capture.named} was made of marks or profiles alone, so that there is no I/O to replay: merge them "
+                "with the job's Darshan log or another trace"
             )
         return choose_layers(capture, api=api)
 

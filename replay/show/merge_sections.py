@@ -58,7 +58,7 @@ def _headline(merged: MergeResult) -> str:
     coverage = merged.info.coverage
     ranks = format_counted(len(merged.info.ranks), "rank")
     if nothing_recorded(coverage.unseen):
-        return f"Merged the profiles of {ranks}: no I/O was recorded"
+        return f"Merged the steps of {ranks}: no I/O was recorded"
     if not merged.operations:
         return f"Merged {ranks}, but {no_dxt(merged.counted)}"
     said = [f"Merged {ranks}, {format_counted(merged.operations, 'operation')}"]

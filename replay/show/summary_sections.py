@@ -190,7 +190,7 @@ def _gain(summary: Summary, limit: Limit | None) -> Iterable[str]:
     elif not summary.steps.count and run_s:
         gain_s = min(summary.in_flight_s + summary.other_io_s, run_s)
         yield _gain_text(gain_s, 100 * gain_s / run_s, "run")
-        yield "Without a profile it is not known whether training waited for the I/O."
+        yield "No training steps are known, so whether training waited for the I/O is not known."
 
 
 def limit_text(limit: StorageLimit) -> str:

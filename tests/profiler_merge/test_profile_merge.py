@@ -173,7 +173,7 @@ def test_there_is_nothing_to_replay(tmp_path: Path, capfd: pytest.CaptureFixture
     capfd.readouterr()
     output = tmp_path / "r.capture"
     text = said(capfd, "run", capture.path, "--target", tmp_path / "t", "--pace", pace, "-o", output)
-    assert "was made of profiles alone, so that there is no I/O to replay: merge them with the job" in text
+    assert "was made of marks or profiles alone, so that there is no I/O to replay: merge them with the job" in text
     assert not output.exists()
 
 

@@ -248,7 +248,7 @@ def test_without_a_profile_only_the_run_is_judged(capture: Capture, capsys: pyte
     first = " ".join(capsys.readouterr().out.split("Job")[0].split())
     assert first.startswith("A run on 2 ranks; the whole job took ")
     assert "of the run" in first
-    assert "Without a profile it is not known whether training waited" in first
+    assert "No training steps are known, so whether training waited" in first
 
 
 def test_a_job_without_an_end_took_an_unknown_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
