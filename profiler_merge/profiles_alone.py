@@ -56,9 +56,8 @@ class ProfilesAlone:
         clocks = " The clocks of the ranks are those of their profiles, and how far they differ is not known."
         return [
             f"made of marks or profiles alone, of rank{'s' * (len(ranks) > 1)} "
-            f"{listed([str(rank) for rank in ranks])}: no I/O was recorded. Whether the job had more ranks, when it began and how long it ran is not known."
-            + clocks
-            * (len(ranks) > 1)
+            f"{listed([str(rank) for rank in ranks])}: no I/O was recorded. Whether the job had more ranks, when it "
+            f"began and how long it ran is not known.{clocks if len(ranks) > 1 else ''}"
         ]
 
     def place(self, profiles: Sequence[tuple[Path, ...]]) -> ProfileRanks:
