@@ -345,20 +345,6 @@ def fetching(function):
     return following
 
 
-class fetches:
-    """An iterator whose every `next` is marked as the fetch of a batch, for loops that no hook reaches."""
-
-    def __init__(self, iterable):
-        self._next = iter(iterable).__next__
-
-    def __iter__(self):
-        return self
-
-    @fetching
-    def __next__(self):
-        return self._next()
-
-
 def start(folder="profile"):
     """Begin to mark in this folder, or in that of DXT_RECORDING_PROFILE, and hook what is or will be imported."""
     global _folder
