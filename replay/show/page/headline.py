@@ -154,11 +154,7 @@ def _loop_tiles(overview: Overview) -> list[Tile]:
     waits = percent(summary.loop.input_wait_pct) if shown else "-"
     return [
         ("input wait", waits, "of the training loop" if shown else "not known: the profile shows none"),
-        (
-            "compute",
-            "-" if summary.loop.compute_pct is None else percent(summary.loop.compute_pct),
-            "of the training loop" if summary.loop.compute_pct is not None else "not known: none is shown",
-        ),
+        ("compute", or_dash(summary.loop.compute_pct, percent), "of the training loop"),
     ]
 
 
