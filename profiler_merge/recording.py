@@ -293,6 +293,8 @@ def _stop():
 
 def _ends():
     if _file is not None:
+        with suppress(Exception):  # a device that is gone
+            _device.read()
         _file.store_sums()
         anchors()
 
@@ -805,7 +807,11 @@ class _Device:
         idle = cuda.current_stream().query()
         last.record()
         self.done.append((number, group | (IDLE if idle else 0), first, last))
-        while len(self.done) > 2 and self.done[0][3].query():
+        self.read(2)
+
+    def read(self, kept=0):
+        """Store the times of the steps that the device has done, but of the last `kept` ones."""
+        while len(self.done) > kept and self.done[0][3].query():
             number, group, first, last = self.done.pop(0)
             mark(DEVICE, number, group, int(first.elapsed_time(last) * 1e6))
             self.spare.append((first, last))

@@ -110,7 +110,7 @@ class LineTotals(Sums):
             **{f"{name}_ns": line.lengths(times) for name, times in spans.items()},
             **{f"{name}_in_loop_ns": times.covered_within(self._first, self._last) for name, times in spans.items()},
             "evaluations": self._evaluations(),
-            "evaluation_ns": evaluated,
+            "evaluation_ns": line.lengths(loops.evaluation),
             "io_in_evaluation_ns": inside["evaluation"],
             "io_ns": io_ns,
             "io_hidden_ns": inside["compute"],
@@ -125,11 +125,9 @@ class LineTotals(Sums):
         return pa.table(columns, schema=RANKS_SCHEMA)
 
     def _evaluations(self) -> np.ndarray:
-        """int64 (ranks,): evaluations that begin within the loop of each rank."""
-        begins = self._loops.evaluation.starts
-        place = self._line.places_at(begins)
-        within = (begins >= self._first[place]) & (begins < self._last[place])
-        return np.bincount(place[within], minlength=len(self._line.ranks))
+        """int64 (ranks,): evaluations of each rank, also before and after its loop."""
+        place = self._line.places_at(self._loops.evaluation.starts)
+        return np.bincount(place, minlength=len(self._line.ranks))
 
 
 def lines_of(capture: Capture) -> list[LineTotals]:

@@ -12,12 +12,13 @@ import pyarrow.compute as pc
 
 from dxt_replay.profiler_merge.analysis.rank_line import RankLine, rank_lines
 from dxt_replay.traces.measures.intervals import Intervals
-from dxt_replay.traces.measures.span_times import are_evaluations
+from dxt_replay.traces.measures.span_times import are_evaluations, are_on_gpu
 from dxt_replay.traces.schema import NO_STEP, READING_WAITS, SPAN_KINDS, codes
 
 _TIMES = ("evaluation", "wait", "collective", "checkpoint", "compute", "pipeline")
 _IN_ORDER = {"wait": "input_wait", "collective": "collective", "checkpoint": "checkpoint", "compute": "compute"}
-"""Sets of a `RankLoop` and the kinds of their spans. An instant in several sets belongs to the first."""
+"""Sets of a `RankLoop` and the kinds of their spans. An instant in several sets belongs to the first, but a wait in
+which a GPU works is none."""
 
 _NO_STEPS = np.empty(0, dtype=np.int64)
 
@@ -77,6 +78,7 @@ def loops_on_line(spans: pa.Table, line: RankLine) -> RankLoop:
         line.put(spans["end_ns"].to_numpy()[mine], place),
         _produced(spans)[mine],
         are_evaluations(spans)[mine],
+        are_on_gpu(spans)[mine],
     )
 
 
@@ -110,7 +112,13 @@ def _produced(spans: pa.Table) -> np.ndarray:
 
 
 def _loop(
-    kind: np.ndarray, step: np.ndarray, start: np.ndarray, end: np.ndarray, produced: np.ndarray, evaluates: np.ndarray
+    kind: np.ndarray,
+    step: np.ndarray,
+    start: np.ndarray,
+    end: np.ndarray,
+    produced: np.ndarray,
+    evaluates: np.ndarray,
+    on_gpu: np.ndarray,
 ) -> RankLoop:
     def times(mask: np.ndarray) -> Intervals:
         return Intervals.union_of(start[mask], end[mask])
@@ -121,6 +129,8 @@ def _loop(
     disjoint = {}
     for name, span_kind in _IN_ORDER.items():
         whole = times(kind == SPAN_KINDS.index(span_kind))
+        if name == "wait":
+            whole = whole.minus(times(on_gpu))
         disjoint[name], taken = whole.minus(taken), taken.union(whole)
     return RankLoop(
         step=step[steps],

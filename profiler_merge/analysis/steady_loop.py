@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from dxt_replay.profiler_merge.analysis.thresholds import WARM_UP
 from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.traces.measures.span_times import computed_in_loops, gpu_busy_in_profile, gpu_steps
 from dxt_replay.traces.paces import Pace
 from dxt_replay.traces.replay_record import replay_record
 from dxt_replay.traces.schema import CaptureInfo
@@ -36,7 +37,10 @@ class SteadyLoop:
     `loop_s`: without evaluations. `evaluations`: of the rank with most; `evaluation_s`: their time, mean of the ranks.
     `warm_up_s`: time of the first steps beyond the usual step; 0 if they count like all others.
     `compute_pct`: accelerator utilisation, compute-busy of the whole loop, with its first step; None where none is
-    shown.
+    shown. `compute_at_most`: it includes gaps between the kernels of a step. `gpu_behind_steps`: steps of which a GPU
+    had work left when the loop asked for the next batch; None where not known.
+    `gpu_busy_pct`: time in which something ran on a GPU, of `gpu_profile_s`, the time from the first step to the end of
+    the profile, evaluations included; mean of the GPUs that worked; None where no kernels are shown.
     `io_pct`: I/O (union); `io_exposed_pct`: its part outside of compute; `io_in_wait_pct`: share of I/O in the input
     wait.
     `storage_gain_s`: upper bound of what infinitely fast storage saves, from traced and reconstructed I/O; `summary`,
@@ -57,14 +61,18 @@ class SteadyLoop:
     evaluations: int
     evaluation_s: float
     recording_wait_s: float | None
+    compute_at_most: bool
+    gpu_behind_steps: int | None
+    gpu_busy_pct: float | None
+    gpu_profile_s: float | None
 
 
 def steady_loop(
-    overlap: Overlap, in_flight_s: float, log_waits: Mapping[int, Intervals] | None = None
+    overlap: Overlap, in_flight_s: float, spans: pa.Table, log_waits: Mapping[int, Intervals] | None = None
 ) -> SteadyLoop | None:
     """The steady loop of `overlap`; None without steps. `in_flight_s`: time with traced I/O of any rank in flight.
 
-    `log_waits`: by rank, from `traces.measures.log_waits`.
+    `spans`: of the capture. `log_waits`: by rank, from `traces.measures.log_waits`.
     """
     ranks = overlap.ranks.filter(pc.not_equal(overlap.ranks["loop_ns"], 0))
     if not ranks.num_rows or not overlap.steps.num_rows:
@@ -86,6 +94,9 @@ def steady_loop(
     io_ns = total("io_in_loop_ns", "io_ns")
     loop_s = loop_ns / len(ranks) / NS_PER_S
     gain_s = min(_blocked_ns(kept, wait_ns) / NS_PER_S, _io_s(ranks, io_ns, in_flight_s), loop_s)
+    compute_ns, loops_ns = computed_in_loops(spans)
+    busy_ns, whole_ns, gpus = gpu_busy_in_profile(spans)
+    timed, behind = gpu_steps(spans)
     return SteadyLoop(
         steps=max(ranks["steps"].to_pylist()) - (1 if skipped else 0),
         loop_s=loop_s,
@@ -93,7 +104,7 @@ def steady_loop(
         input_wait_s=wait_ns / len(ranks) / NS_PER_S,
         input_wait_pct=100 * wait_ns / loop_ns,
         io_in_wait_pct=100 * in_wait_ns / wait_ns if wait_ns else 0.0,
-        compute_pct=overlap.compute_pct or None,
+        compute_pct=100 * compute_ns / loops_ns if compute_ns else None,
         io_pct=100 * io_ns / loop_ns,
         io_exposed_pct=100 * exposed_ns / loop_ns,
         storage_gain_s=gain_s,
@@ -103,6 +114,10 @@ def steady_loop(
         recording_wait_s=None
         if log_waits is None
         else sum(log_waits[rank].length_ns for rank in numbers if rank in log_waits) / len(ranks) / NS_PER_S,
+        compute_at_most=timed > 0,
+        gpu_behind_steps=behind if timed else None,
+        gpu_busy_pct=100 * busy_ns / whole_ns if whole_ns else None,
+        gpu_profile_s=whole_ns / gpus / NS_PER_S if gpus else None,
     )
 
 

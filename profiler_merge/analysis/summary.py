@@ -213,7 +213,7 @@ def with_loop(summary: Summary, overlap: Overlap, capture: Capture) -> Summary:
     """The summary with its training loop, if the capture shows what the loop waited for."""
     if not waits_are_real(capture.info):
         return summary
-    loop = steady_loop(overlap, summary.in_flight_s, log_waits(capture.info, capture.spans))
+    loop = steady_loop(overlap, summary.in_flight_s, capture.spans, log_waits(capture.info, capture.spans))
     return dataclasses.replace(summary, loop=loop)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy as np
 from dxt_replay.profiler_merge import recording as made
 from dxt_replay.profiler_merge.profiles.span_parts import (
     CHECKPOINT,
+    COMPUTE,
     INPUT_WAIT,
     OTHER,
     STEP,
@@ -28,7 +29,8 @@ from dxt_replay.profiler_merge.profiles.span_parts import (
 from dxt_replay.traces.errors import ProfileError
 from dxt_replay.traces.gzip_blocks import ExpansionError, unpacked_blocks
 from dxt_replay.traces.measures.intervals import Intervals
-from dxt_replay.traces.schema import BACKGROUND_SAVE, BACKGROUND_WAIT
+from dxt_replay.traces.schema import BACKGROUND_SAVE, BACKGROUND_WAIT, GPU_STEP, UNION_THREAD
+from dxt_replay.traces.steps import step_at
 from dxt_replay.traces.units import format_count, format_duration
 
 MARK = np.dtype([("t", "<i8"), ("cpu", "<i8"), ("number", "<i8"), ("thread", "<u4"), ("group", "<u2"), ("kind", "<u2")])
@@ -43,7 +45,7 @@ MARKS_FILE = re.compile(r"(?:.*/)?(?P<host>.+)\.(?P<pid>\d+)\.\d+\.marks", re.DO
 _WORKERS, _OWN = (f"enumerate(DataLoader)#_{kind}ProcessingDataLoaderIter.__next__" for kind in ("Multi", "Single"))
 _OWN = _OWN.replace("SingleProcessing", "SingleProcess")
 _TEXTS = (
-    "step", _WORKERS, _OWN, "fetch", "evaluation", "checkpoint", "restore", BACKGROUND_SAVE, BACKGROUND_WAIT,
+    "step", _WORKERS, _OWN, "fetch", "evaluation", "checkpoint", "restore", BACKGROUND_SAVE, BACKGROUND_WAIT, GPU_STEP,
 )  # fmt: skip
 """Names of spans. Batches of a DataLoader have the names that PyTorch's profiler gives them."""
 
@@ -349,8 +351,8 @@ def _steps(rows: np.ndarray, begins: np.ndarray, ends: np.ndarray, training: np.
 
 
 def marked_spans(marks: RankMarks) -> SpanColumns:
-    """The spans of a rank in CLOCK_REALTIME: steps, waits for batches, evaluations, checkpoints and restores. None is
-    compute: marks do not show what a step does outside of these. Times of a device are not read yet."""
+    """The spans of a rank in CLOCK_REALTIME: steps, waits for batches, evaluations, checkpoints and restores, and the
+    times of a GPU for its steps. Nothing else is compute: marks do not show what a step does outside of these."""
     loop = training_loop(marks.own)
     rows, numbers = marks.own.rows, np.arange(len(loop.steps), dtype=np.int32)
     steps = _part(STEP, loop.steps[:, 0], loop.steps[:, 1], loop.thread, 0)
@@ -361,6 +363,7 @@ def marked_spans(marks: RankMarks) -> SpanColumns:
         for thread in np.unique(rows["thread"][rows["kind"] == kind]).tolist():
             starts, ends = _times(rows[rows["thread"] == thread], kind)
             parts.append(_part(CHECKPOINT, starts, ends, thread, text))
+    parts.append(_gpu_steps(rows[rows["thread"] == loop.thread], loop))
     return span_columns(parts, _TEXTS, steps, numbers)
 
 
@@ -368,6 +371,34 @@ def _part(kind: int, start: np.ndarray, end: np.ndarray, thread: int, name: int 
     return SpanPart(
         kind=kind, start=start, end=end, thread=np.full(len(start), thread), name=np.broadcast_to(name, len(start))
     )
+
+
+def _gpu_steps(rows: np.ndarray, loop: Loop) -> SpanPart:
+    """The time of a GPU for each batch, at most: gaps between its kernels are included, and a step whose timing events
+    were not read counts whole. None where batches are known as sums alone, or without a GPU.
+
+    A stream works in order, so it begins with a batch when the loop has it or when it is done with the one before. The
+    time itself is measured; an idle stream bounds its end."""
+    timed = rows[rows["kind"] == made.DEVICE]
+    none = np.empty(0, dtype=np.int64)
+    if not len(timed) or (rows["kind"] == made.SUM).any():
+        return replace(_part(COMPUTE, none, none, UNION_THREAD, 9), step=none)
+    keys = zip((timed["group"] & (made.IDLE - 1)).tolist(), timed["number"].tolist(), strict=True)
+    found = dict(zip(keys, zip(timed["cpu"].tolist(), (timed["group"] & made.IDLE).tolist(), strict=True), strict=True))
+    asks = np.append(rows["t"][rows["kind"] == made.TAKE], rows["t"][-1])
+    asked = asks[np.minimum(np.searchsorted(asks, loop.end), len(asks) - 1)]
+    starts, ends, done = [], [], 0
+    batches = zip(loop.group.tolist(), loop.number.tolist(), loop.end.tolist(), asked.tolist(), strict=True)
+    for group, number, had, ask in batches:
+        lasts, idle = found.get((group, number), (None, 0))
+        begin = max(had, done)
+        done = max(ask, begin) if lasts is None else begin + lasts
+        done = max(min(done, ask), had) if idle else max(done, ask + 1) if lasts is not None else done
+        starts.append(min(begin, done))
+        ends.append(done)
+    numbers = step_at(loop.end, loop.steps[:, 0], loop.steps[:, 1], np.arange(len(loop.steps), dtype=np.int32))
+    start, end = np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64)
+    return replace(_part(COMPUTE, start, end, UNION_THREAD, 9), step=numbers)
 
 
 def summed(marks: RankMarks) -> str | None:

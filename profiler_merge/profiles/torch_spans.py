@@ -31,7 +31,7 @@ from dxt_replay.profiler_merge.profiles.span_parts import (
     union_part,
 )
 from dxt_replay.traces.measures.intervals import Intervals
-from dxt_replay.traces.schema import BACKGROUND_SAVE, BACKGROUND_WAIT, NO_STEP
+from dxt_replay.traces.schema import BACKGROUND_SAVE, BACKGROUND_WAIT, EVALUATION_NAMES, GPU_COMPUTE, NO_STEP
 
 _ANNOTATIONS = ("user_annotation", "Operator")
 
@@ -47,7 +47,8 @@ _SAVE = rf"checkpoint|{BACKGROUND_SAVE}|{BACKGROUND_WAIT}|torch/serialization\.p
 _RESTORE = r"restore|torch/serialization\.py\(\d+\): load"
 _STEP_PARTS = rf"{_OPTIMIZER}|DistributedDataParallel\.forward|FullyShardedDataParallel\.forward"
 _INTERNAL = rf"{_STEP_PARTS}|between_steps|detach_?|Optimizer\.zero_grad#.*|.*::.*|\[.*\]|torch/.*"
-_BLOCKED = r"(?:cuda|hip)(?:Stream|Device|Event)Synchronize"
+_BACKWARD = r"autograd::engine::.*|.*Backward\d*"
+_LAUNCHED = r"(?:cuda|hip|cu)\w*Launch\w*"
 
 
 def main_line(profile: Profile) -> int:
@@ -65,16 +66,23 @@ def profile_spans(profile: Profile) -> SpanColumns:
     """All spans of one rank's profile.
 
     `input_wait`: the loader's `__next__` while the GPU is idle; `other` spans of the same name are the rest of it,
-    which delays nothing. `compute` on the CPU is the busy union of operators, optimiser and forward pass outside of the
-    other kinds, cut at step bounds. `gpu compute` is the busy union of the GPU work that one step launched, and belongs
-    to that step even if it ran later. A `collective` on a GPU is the time at which only NCCL ran there.
+    which delays nothing. `gpu compute` is the busy union of the work on one GPU that one step launched, and belongs to
+    that step even if it ran later. A `collective` on a GPU is the time at which only NCCL ran there. Only a program
+    without a GPU has `compute` of the CPU: the busy union of operators, optimiser and forward pass outside of the other
+    kinds, cut at step bounds. A mark of the profiler in which nothing was trained is `other`.
     """
     loop = _loop(profile)
     gpu = _GpuWork.of(profile, loop)
-    texts = [*profile.names, "compute", "gpu compute", "restore"]
-    compute_name, gpu_name, restore_name = range(len(profile.names), len(texts))
-    busy = _cpu_work(profile, gpu)
-    start, end = cut(loop.outside(busy).minus(gpu.busy), loop.bounds)
+    texts = [*profile.names, "compute", GPU_COMPUTE, "restore", EVALUATION_NAMES[0]]
+    compute_name, gpu_name, restore_name, evaluation_name = range(len(profile.names), len(texts))
+    busy = Intervals() if gpu.exists else _cpu_work(profile)
+    start, end = cut(loop.outside(busy), loop.bounds)
+    other = _other(profile, loop)
+    named = profile.names_matching("|".join(EVALUATION_NAMES))[other.name]
+    evaluated = _evaluations(profile)
+    told = Intervals.union_of(other.start[named], other.end[named])
+    apart = told.covered_within(evaluated.starts, evaluated.ends) == 0
+    evaluations = union_part(OTHER, evaluated.starts[apart], evaluated.ends[apart], evaluation_name)
     parts = [
         loop.steps,
         _within(loop.wait, loop.wait.intervals.minus(gpu.busy)),
@@ -84,7 +92,9 @@ def profile_spans(profile: Profile) -> SpanColumns:
         replace(loop.restore, name=np.full(len(loop.restore.name), restore_name)),
         union_part(COMPUTE, start, end, compute_name),
         *gpu.parts(gpu_name),
-        _other(profile, loop),
+        other,
+        replace(evaluations, thread=np.full(len(evaluations.start), profile.lines[main_line(profile)].id)),
+        _untrained_marks(profile, loop),
     ]
     return span_columns(parts, texts, loop.steps, loop.numbers)
 
@@ -136,6 +146,9 @@ def _steps(profile: Profile) -> tuple[np.ndarray, SpanPart]:
             numbers, rows = numbers[:-1], rows[:-1]
         if not (np.diff(numbers) > 0).all():
             numbers = np.arange(len(rows))
+        trains = _trains(profile, profile.start_ns[rows], profile.end_ns[rows])
+        if trains is not None and trains.any():
+            numbers, rows = (numbers - np.cumsum(~trains))[trains], rows[trains]
         return numbers.astype(np.int32), events_part(profile, STEP, rows)
     return _between(profile, main)
 
@@ -156,9 +169,58 @@ def _between(profile: Profile, main: np.ndarray) -> tuple[np.ndarray, SpanPart]:
     part = replace(events_part(profile, STEP, rows), start=start, end=end)
     if len(requests) and len(updates):
         # A request that only reached the end of the data, or an evaluation's batch, trained nothing.
-        trained = np.diff(np.searchsorted(profile.start_ns[updates], np.append(start, end_of_all))) > 0
+        trained = _trains(profile, start, end)
+        if trained is None:
+            trained = np.diff(np.searchsorted(profile.start_ns[updates], np.append(start, end_of_all))) > 0
         part = replace(part, **{name: getattr(part, name)[trained] for name in ("start", "end", "thread", "name")})
     return np.arange(len(part.start), dtype=np.int32), part
+
+
+def _trains(profile: Profile, start: np.ndarray, end: np.ndarray) -> np.ndarray | None:
+    """bool per time: an optimizer's step or a backward pass begins in it. None where the profile does not show both, so
+    that a batch without them may be one of several for which gradients accumulate."""
+    updates = rows_of(profile, _OPTIMIZER, _is_main(profile))
+    backward = rows_of(profile, _BACKWARD, _on_cpu(profile))
+    if not len(updates) or not len(backward):
+        return None
+    begins = np.sort(profile.start_ns[np.concatenate((updates, backward))])
+    found: np.ndarray = np.searchsorted(begins, end) > np.searchsorted(begins, start)
+    return found
+
+
+def _evaluations(profile: Profile) -> Intervals:
+    """Passes over batches without a step of an optimizer, from the first request to the one that ended the data."""
+    main = _is_main(profile)
+    rows = rows_of(profile, _NEXT, main)
+    rows = outermost(profile.start_ns, profile.end_ns, rows)
+    start, end = profile.start_ns[rows], profile.end_ns[rows]
+    following = np.append(start[1:], profile.end_ns[main[profile.line]].max(initial=0))[: len(rows)]
+    trains = _trains(profile, start, following)
+    if trains is None or not trains.any():
+        return Intervals()
+    worked = _work(profile, main).covered_within(end, np.maximum(following, end)) > 0
+    edges = np.flatnonzero(np.diff(np.concatenate(([True], trains, [True]))))
+    begins, lasts = edges[::2], edges[1::2] - 1
+    begins = begins + (begins > 0)  # the request before ended the data of the training
+    # Not batches that a resumed training passes over, nor several loaders of which each step takes a batch.
+    kept = np.array([worked[a:b].any() for a, b in zip(begins, lasts, strict=True)], bool)
+    if 2 * kept.sum() > trains.sum():
+        return Intervals()
+    return Intervals.union_of(start[begins[kept]], end[lasts[kept]])
+
+
+def _work(profile: Profile, lines: np.ndarray) -> Intervals:
+    """Times at which these lines run an operator or launch work of a GPU."""
+    chosen = _facts(profile).in_categories("cpu_op", *GPU_LAUNCH)
+    chosen |= profile.names_matching("aten::.*")[profile.name]
+    return times_of(profile, np.flatnonzero(chosen & lines[profile.line]))
+
+
+def _untrained_marks(profile: Profile, loop: LoopParts) -> SpanPart:
+    """The profiler's marks that are no steps, such as the time after the last step."""
+    rows, _ = profile.stat("step_num")
+    rows = rows[_is_main(profile)[profile.line[rows]] & (profile.duration_ns[rows] > 0)]
+    return events_part(profile, OTHER, rows[~np.isin(profile.start_ns[rows], loop.steps.start)])
 
 
 def _stopped_in(profile: Profile, marks: np.ndarray) -> bool:
@@ -178,36 +240,35 @@ def _worked(profile: Profile, mark: int) -> bool:
     """Whether the program computed in a step besides requesting a batch; the time after the last step has no
     computation."""
     start, end = profile.start_ns[mark : mark + 1], profile.end_ns[mark : mark + 1]
-    facts = _facts(profile)
-    rows = np.flatnonzero(facts.in_categories("cpu_op", *GPU_LAUNCH) | profile.names_matching("aten::.*")[profile.name])
     asked = times_of(profile, rows_of(profile, _WAIT, _is_main(profile)))
-    return bool(times_of(profile, rows).minus(asked).covered_within(start, end)[0] > 0)
+    everywhere = np.ones(len(profile.lines), bool)
+    return bool(_work(profile, everywhere).minus(asked).covered_within(start, end)[0] > 0)
 
 
-def _cpu_work(profile: Profile, gpu: _GpuWork) -> Intervals:
+def _cpu_work(profile: Profile) -> Intervals:
     """Times at which some thread runs an operator, a forward pass or the optimiser."""
     facts = _facts(profile)
     work = facts.in_categories("cpu_op") | profile.names_matching(_STEP_PARTS)[profile.name]
     if "Operator" in facts.categories:  # 2021: annotations have the operators' category
         work |= facts.in_categories("Operator") & profile.names_matching(r"\w+::.*")[profile.name]
     work &= ~profile.names_matching(_ENQUEUE)[profile.name] & _on_cpu(profile)[profile.line]
-    busy = times_of(profile, np.flatnonzero(work))
-    if gpu.exists:
-        busy = busy.minus(times_of(profile, rows_of(profile, _BLOCKED, _is_main(profile))))
-    return busy
+    return times_of(profile, np.flatnonzero(work))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _GpuWork:
-    """Work on the GPUs of the rank. `start`, `end`, `step`: pieces of the busy union without NCCL, each of one step.
+    """Work on the GPUs of the rank. `start`, `end`, `step`, `gpu`: pieces of the busy union of each GPU without NCCL,
+    each of one step.
 
-    `busy`: the union of all of it, NCCL included; `nccl`: the times at which only NCCL ran.
+    `exists`: whether there is a GPU, though the profile may show only launches. `busy`: the union of all work, NCCL
+    included; `nccl`: the times at which only NCCL ran.
     """
 
     exists: bool
     start: np.ndarray
     end: np.ndarray
     step: np.ndarray
+    gpu: np.ndarray
     busy: Intervals
     nccl: Intervals
     nccl_name: int
@@ -219,31 +280,35 @@ class _GpuWork:
         is_nccl = profile.names_matching(r"nccl.*")[profile.name[rows]]
         work = rows[~is_nccl]
         step = _launch_steps(profile, loop, work)
-        starts, ends, steps = [], [], []
-        done = Intervals()
-        # In the order of the steps: an instant that two of them share belongs to the earlier one.
-        for number in np.unique(step).tolist():
-            mine = times_of(profile, work[step == number]).minus(done)
-            done = done.union(mine)
-            starts.append(mine.starts)
-            ends.append(mine.ends)
-            steps.append(np.full(len(mine), number, np.int32))
+        gpu = np.array([line.pid for line in profile.lines], np.int64)[profile.line[work]]
+        starts, ends, steps, gpus = [], [], [], []
+        for each in np.unique(gpu).tolist():
+            done = Intervals()
+            # In the order of the steps: an instant that two of them share belongs to the earlier one.
+            for number in np.unique(step[gpu == each]).tolist():
+                mine = times_of(profile, work[(step == number) & (gpu == each)]).minus(done)
+                done = done.union(mine)
+                starts.append(mine.starts)
+                ends.append(mine.ends)
+                steps.append(np.full(len(mine), number, np.int32))
+                gpus.append(np.full(len(mine), each))
         none = [np.empty(0, np.int64)]
         nccl = rows[is_nccl]
         return cls(
-            exists=len(rows) > 0,
+            exists=len(rows) > 0 or len(rows_of(profile, _LAUNCHED, _on_cpu(profile))) > 0,
             start=np.concatenate(starts or none),
             end=np.concatenate(ends or none),
             step=np.concatenate(steps or none).astype(np.int32),
+            gpu=np.concatenate(gpus or none),
             busy=times_of(profile, rows),
-            nccl=times_of(profile, nccl).minus(done),
+            nccl=times_of(profile, nccl).minus(times_of(profile, work)),
             nccl_name=int(profile.name[nccl[0]]) if len(nccl) else 0,
         )
 
     def parts(self, name: int) -> tuple[SpanPart, ...]:
         """The work under the name of row `name`, and the collectives."""
         return (
-            replace(union_part(COMPUTE, self.start, self.end, name), step=self.step),
+            replace(union_part(COMPUTE, self.start, self.end, name), step=self.step, thread=self.gpu),
             union_part(COLLECTIVE, self.nccl.starts, self.nccl.ends, self.nccl_name),
         )
 

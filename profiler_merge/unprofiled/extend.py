@@ -16,13 +16,13 @@ from dxt_replay.profiler_merge.unprofiled.loop_reads import loop_reads
 from dxt_replay.profiler_merge.unprofiled.profiled_steps import Phase, ProfiledSteps, phases_after_fetch, profiled_steps
 from dxt_replay.profiler_merge.unprofiled.read_clock import read_clock
 from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.traces.measures.span_times import evaluations_by_rank
 from dxt_replay.traces.schema import (
     READ,
     RECONSTRUCTED,
     SPAN_KINDS,
     SPANS_SCHEMA,
     TRACED,
-    UNION_THREAD,
     WRITE,
     codes,
     table_from_columns,
@@ -35,6 +35,8 @@ _STEP, _WAIT, _COMPUTE, _CHECKPOINT, _PIPELINE = (
 _SAVED_BYTES = 1 << 18
 """Writes of the training process that move this much, with gaps of at most `_SAVING_GAP_NS`, are a checkpoint."""
 _SAVING_GAP_NS = 20 * NS_PER_MS
+_PAUSES = 5
+"""Usual steps without a step after which the training had ended, or paused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,7 +83,7 @@ def extended_spans(
     steps = profiled_steps(spans)
     if steps is None or _saw_all_reads(spans, operations):
         return None
-    reads = loop_reads(operations, process, path, steps)
+    reads = loop_reads(operations, process, path, steps).outside(_untrained(spans, steps))
     clock = read_clock(reads, steps)
     if isinstance(clock, str):
         return clock if _outside(operations, steps) else None
@@ -117,6 +119,16 @@ def _saw_all_reads(spans: pa.Table, operations: dict[str, np.ndarray]) -> bool:
     start, file_id = operations["start_ns"][read], operations["file_id"][read]
     inside = (start >= begin) & (start < end)
     return not np.isin(file_id[~inside], file_id[inside]).any()
+
+
+def _untrained(spans: pa.Table, steps: ProfiledSteps) -> Intervals:
+    """Times in which the profile shows that the rank did not train: evaluations, and what follows the last step for as
+    long as the profile goes on."""
+    last, end = steps.end_ns[-1:], spans["end_ns"].to_numpy().max(keepdims=True)
+    found = evaluations_by_rank(spans).get(int(spans["rank"][0].as_py()), Intervals())
+    # A pipeline reads ahead for the next step until the profiler has stopped.
+    goes_on = end - last > _PAUSES * np.median(steps.end_ns - steps.begin_ns)
+    return found.union(Intervals.union_of(last[goes_on], end[goes_on]))
 
 
 def _outside(operations: dict[str, np.ndarray], steps: ProfiledSteps) -> bool:
@@ -199,7 +211,7 @@ def _placed(
         busy = int((phase.end_ns - phase.begin_ns).sum() * scale)
         begin = fetch + int(phase.begin_ns[0] * scale)
         parts = Intervals.union_of(np.array([begin]), np.array([min(begin + busy, until)])).minus(inside)
-        return [(UNION_THREAD, phase.kind, phase.name, number, int(a), int(b)) for a, b in _pairs(parts)]
+        return [(phase.thread, phase.kind, phase.name, number, int(a), int(b)) for a, b in _pairs(parts)]
     begins, ends = (fetch + (times * scale).astype(np.int64) for times in (phase.begin_ns, phase.end_ns))
     return [
         (phase.thread, phase.kind, phase.name, number, int(a), int(max(min(b, until), a + 1)))

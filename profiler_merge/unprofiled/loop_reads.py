@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import PurePosixPath
 
 import numpy as np
 
 from dxt_replay.profiler_merge.unprofiled.profiled_steps import ProfiledSteps
+from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.row_order import distinct_rows
 from dxt_replay.traces.schema import APIS, READ, TRACED
 
@@ -49,6 +50,12 @@ class LoopReads:
         begin = np.array([self.start_ns[self.process == one].min() for one in processes])
         end = np.array([self.end_ns[self.process == one].max() for one in processes])
         return max((int(((begin < at) & (at < end)).sum()) for at in (begin + end) // 2), default=1) or 1
+
+
+    def outside(self, times: Intervals) -> LoopReads:
+        """Without those that begin in these times."""
+        kept = times.covered_within(self.start_ns, self.start_ns + 1) == 0
+        return LoopReads(**{each.name: getattr(self, each.name)[kept] for each in fields(self)})
 
 
 def loop_reads(

@@ -128,7 +128,7 @@ def _typical(number: np.ndarray, busy: np.ndarray, plain: np.ndarray) -> np.ndar
 
 
 def phases_after_fetch(spans: pa.Table, steps: ProfiledSteps) -> dict[int, list[Phase]]:
-    """Compute and collectives of each typical step, by its row: one `Phase` per kind and name."""
+    """Compute and collectives of each typical step, by its row: one `Phase` per kind, name and thread."""
     kind, step = codes(spans, "kind"), spans["step"].to_numpy()
     start, end = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
     wanted = np.isin(kind, (_COMPUTE, _COLLECTIVE))
@@ -137,14 +137,14 @@ def phases_after_fetch(spans: pa.Table, steps: ProfiledSteps) -> dict[int, list[
     for row in steps.typical.tolist():
         mine = np.flatnonzero(wanted & (step == steps.number[row]) & (end > steps.fetch_ns[row]))
         found[row] = []
-        for code, name in sorted({(int(kind[one]), names[one]) for one in mine}):
-            part = mine[(kind[mine] == code) & (names[mine] == name)]
+        for code, name, thread in sorted({(int(kind[one]), names[one], int(threads[one])) for one in mine}):
+            part = mine[(kind[mine] == code) & (names[mine] == name) & (threads[mine] == thread)]
             times = Intervals.union_of(np.maximum(start[part], steps.fetch_ns[row]), end[part])
             found[row].append(
                 Phase(
                     kind=code,
                     name=name,
-                    thread=int(threads[part[0]]),
+                    thread=thread,
                     begin_ns=times.starts - steps.fetch_ns[row],
                     end_ns=times.ends - steps.fetch_ns[row],
                 )

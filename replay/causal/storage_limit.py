@@ -24,13 +24,16 @@ from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.plan.survey import spans_by_rank
 from dxt_replay.traces.errors import ReplayError
 from dxt_replay.traces.measures.span_times import computed_in_loops, training_ns
+from dxt_replay.traces.schema import SPAN_KINDS, codes
 from dxt_replay.traces.storage_limit import LimitPoint, NoStorageLimitError, StorageLimit
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import format_count
 from dxt_replay.traces.unseen import unseen_of, why_not_judged
 
-MOST_OPERATIONS, MOST_SPANS = 2_000_000, 50_000
-"""Operations and spans up to which the limit is worked out: about 1 s for a million operations, or 25,000 spans."""
+MOST_OPERATIONS, MOST_SPANS = 2_000_000, 1_000_000
+"""Operations, and steps, waits, checkpoints and collectives, up to which the limit is worked out."""
+_UNCOUNTED = [SPAN_KINDS.index(kind) for kind in ("compute", "pipeline", "other")]
+"""Kinds of spans that the model joins, or does not need."""
 
 MOST_ERROR_PCT = 5.0
 """Difference, per cent, between model and recording above which the model does not explain the run."""
@@ -53,10 +56,11 @@ def storage_limit(capture: Capture, *, curve: bool = False) -> StorageLimit:
     Raises: NoStorageLimitError if the capture has no steps, too many operations, or a model that does not explain it;
     CaptureError when it is damaged.
     """
-    if capture.operation_count() > MOST_OPERATIONS or capture.spans.num_rows > MOST_SPANS:
+    counted = np.count_nonzero(~np.isin(codes(capture.spans, "kind"), _UNCOUNTED))
+    if capture.operation_count() > MOST_OPERATIONS or counted > MOST_SPANS:
         raise NoStorageLimitError(
             f"the causal model is not worked out above {format_count(MOST_OPERATIONS)} operations or "
-            f"{format_count(MOST_SPANS)} spans; choose a part, such as --steps 10-19"
+            f"{format_count(MOST_SPANS)} steps and waits; choose a part, such as --steps 10-19"
         )
     if unjudged := why_not_judged(capture.info.coverage, unseen_of(capture.info, capture.files)):
         raise NoStorageLimitError(unjudged)

@@ -215,12 +215,12 @@ def _gain_text(gain_s: float, pct: float, of: str) -> str:
 def _waits(summary: Summary) -> Iterable[str]:
     loop = summary.loop
     if loop is not None and not summary.compute.input_wait_s_per_rank_mean:
-        computes = "" if loop.compute_pct is None else f"; it computes {loop.compute_pct:.1f} % of the loop"
+        computes = "" if loop.compute_pct is None else f"; it computes {_computed(loop)} of the loop"
         yield f"No waits for input are shown, so how long training waits for it is not known{computes}."
     elif loop is not None:
         after = " after the first step" if loop.warm_up_s else ""
         of = "the whole loop" if after else "it"
-        computes = "" if loop.compute_pct is None else f" and computes {loop.compute_pct:.1f} % of {of}"
+        computes = "" if loop.compute_pct is None else f" and computes {_computed(loop)} of {of}"
         yield f"Training waits for input {loop.input_wait_pct:.1f} % of the loop{after}{computes}."
 
 
@@ -245,6 +245,10 @@ def _job_rows(summary: Summary) -> Iterable[tuple[str, str]]:
         yield "complete", "no: the capture is partial"
 
 
+def _computed(loop: SteadyLoop) -> str:
+    return f"{'at most ' * loop.compute_at_most}{loop.compute_pct:.1f} %"
+
+
 def _loop_rows(summary: Summary) -> Iterable[tuple[str, str]]:
     steps, compute, loop = summary.steps, summary.compute, summary.loop
     if steps.count:
@@ -258,8 +262,14 @@ def _loop_rows(summary: Summary) -> Iterable[tuple[str, str]]:
         if loop.evaluations:
             spent = f"{format_count(loop.evaluations)}, {seconds(loop.evaluation_s)}"
             yield "evaluations", f"{spent}, no part of the loop and its steps"
-        used = "not known: none is shown" if loop.compute_pct is None else f"{loop.compute_pct:.1f} % of the loop"
-        yield "compute (accelerator utilisation)", used
+        used = "not known: none is shown" if loop.compute_pct is None else f"{_computed(loop)} of the loop"
+        gaps = ", with the gaps between the kernels of a step" if loop.compute_at_most else ""
+        yield "compute (accelerator utilisation)", used + gaps
+        if loop.gpu_behind_steps is not None:
+            yield "GPU had work left", f"at the end of {format_counted(loop.gpu_behind_steps, 'step')}"
+        if loop.gpu_busy_pct is not None and loop.gpu_profile_s is not None:
+            whole = f"{loop.gpu_busy_pct:.1f} % of {seconds(loop.gpu_profile_s)}, evaluations included"
+            yield "GPU busy (kernels, copies)", whole
         if loop.warm_up_s:
             yield "first step, above the usual", f"{seconds(loop.warm_up_s)}, not part of the next two lines"
         yield "loop", seconds(loop.loop_s)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dxt_replay.traces.measures.intervals import Intervals
-from dxt_replay.traces.schema import EVALUATION_NAMES, NO_STEP, RECONSTRUCTED, SPAN_KINDS, codes
+from dxt_replay.traces.schema import EVALUATION_NAMES, GPU_COMPUTE, GPU_STEP, NO_STEP, RECONSTRUCTED, SPAN_KINDS, codes
 from dxt_replay.traces.units import ns_to_seconds
 
 
@@ -52,19 +52,70 @@ def computed_in_loops(spans: pa.Table) -> tuple[int, int]:
     """(compute, loops), ns over all ranks. Accelerator utilisation is compute as a share of the loops.
 
     Compute: inside the loop, and outside of waits, collectives, checkpoints and evaluations. Loop: from the first
-    step's start to the last one's end, without evaluations.
+    step's start to the last one's end, without evaluations. A GPU that works does not wait; of several GPUs of a rank,
+    compute is the mean.
     """
-    evaluated, computed = evaluations_by_rank(spans), union_by_rank(spans, "compute")
-    held = [union_by_rank(spans, kind) for kind in ("input_wait", "collective", "checkpoint")]
+    evaluated, computed, gpus = evaluations_by_rank(spans), union_by_rank(spans, "compute"), gpus_by_rank(spans)
+    waits, *held = (union_by_rank(spans, kind) for kind in ("input_wait", "collective", "checkpoint"))
     compute_ns = loops_ns = 0
     for rank, _, starts, ends in spans_by_rank(whole_steps(spans), "step"):
-        evaluation, busy = evaluated.get(rank, Intervals()), computed.get(rank, Intervals())
-        for others in (evaluated, *held):
-            busy = busy.minus(others.get(rank, Intervals()))
         first, last = starts[:1], ends.max(keepdims=True)
-        compute_ns += int(busy.covered_within(first, last)[0])
-        loops_ns += int((last - first - evaluation.covered_within(first, last))[0])
+        busy = gpus.get(rank) or [computed.get(rank, Intervals()).minus(waits.get(rank, Intervals()))]
+        for others in (evaluated, *held):
+            busy = [times.minus(others.get(rank, Intervals())) for times in busy]
+        compute_ns += sum(int(times.covered_within(first, last)[0]) for times in busy) // len(busy)
+        loops_ns += int((last - first - evaluated.get(rank, Intervals()).covered_within(first, last))[0])
     return compute_ns, loops_ns
+
+
+def are_on_gpu(spans: pa.Table) -> np.ndarray:
+    """bool (rows,): the spans of compute on a GPU."""
+    named = pc.is_in(spans["name"], pa.array((GPU_COMPUTE, GPU_STEP))).to_numpy()
+    found: np.ndarray = named & (codes(spans, "kind") == SPAN_KINDS.index("compute"))
+    return found
+
+
+def gpus_by_rank(spans: pa.Table) -> dict[int, list[Intervals]]:
+    """Times in which each GPU of a rank computed, of those that worked; ranks without compute on a GPU are absent."""
+    mine = spans.filter(pa.array(are_on_gpu(spans)))
+    rank, gpu, start, end = (mine[name].to_numpy() for name in ("rank", "thread", "start_ns", "end_ns"))
+    order = np.lexsort((gpu, rank))
+    edges = np.flatnonzero((np.diff(rank[order]) != 0) | (np.diff(gpu[order]) != 0)) + 1
+    found: dict[int, list[Intervals]] = {}
+    for rows in np.split(order, edges) if len(order) else ():
+        found.setdefault(int(rank[rows[0]]), []).append(Intervals.union_of(start[rows], end[rows]))
+    return found
+
+
+def gpu_busy_in_profile(spans: pa.Table) -> tuple[int, int, int]:
+    """(busy, whole, number) of the GPUs that worked, ns over all: the union of what ran on each, collectives included,
+    and the time from the first step to the end of the profile, evaluations included. Zeros where no kernels are shown.
+    """
+    shown = spans.filter(pc.not_equal(spans["name"], GPU_STEP))
+    nccl = union_by_rank(shown.filter(pc.starts_with(shown["name"], "nccl")), "collective")
+    gpus = gpus_by_rank(shown)
+    ends = shown.select(("rank", "end_ns")).group_by("rank").aggregate([("end_ns", "max")])
+    end_of = dict(zip(ends["rank"].to_pylist(), ends["end_ns_max"].to_pylist(), strict=True))
+    busy_ns = whole_ns = number = 0
+    for rank, _, starts, _ in spans_by_rank(whole_steps(shown), "step"):
+        last = np.array([end_of[rank]])
+        for times in gpus.get(rank, ()):
+            number += 1
+            busy_ns += int(times.union(nccl.get(rank, Intervals())).covered_within(starts[:1], last)[0])
+            whole_ns += int((last - starts[:1])[0])
+    return busy_ns, whole_ns, number
+
+
+def gpu_steps(spans: pa.Table) -> tuple[int, int]:
+    """Number of steps of which timing events show the time on a GPU, and of those on whose end it had work left."""
+    mine, steps = spans.filter(pc.equal(spans["name"], GPU_STEP)), whole_steps(spans)
+    end_of = dict(
+        zip(zip(steps["rank"].to_pylist(), steps["step"].to_pylist(), strict=True), steps["end_ns"].to_pylist(),
+            strict=True)
+    )  # fmt: skip
+    keys = zip(mine["rank"].to_pylist(), mine["step"].to_pylist(), strict=True)
+    late = [end > end_of[key] for key, end in zip(keys, mine["end_ns"].to_pylist(), strict=True) if key in end_of]
+    return len(late), sum(late)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -150,16 +150,77 @@ def test_a_collective_on_the_gpu_is_when_nothing_else_ran_there(spans):
     assert [row[:2] for row in rows(found, "compute")] == [(100, 200)]
 
 
-def test_waiting_for_the_gpu_is_not_compute(spans):
-    sync = event("cudaStreamSynchronize", 50, 90, cat="cuda_runtime")
-    found = spans(mark(0, 0, 100), launch(0, 2, 1), kernel("k", 2, 4, 1), event("aten::item", 40, 95), sync)
-    assert [row[:2] for row in rows(found, "compute") if row[2] == "compute"] == [(40, 50), (90, 95)]
+def test_where_a_gpu_works_operators_of_the_cpu_are_no_compute(spans):
+    found = spans(mark(0, 0, 100), launch(0, 2, 1), kernel("k", 2, 4, 1), event("aten::item", 40, 95))
+    assert rows(found, "compute") == [(2, 4, "gpu compute", 0)]
+    launched = event("cudaLaunchKernel", 41, 42, cat="cuda_runtime", correlation=1)  # a profile without its kernels
+    assert rows(spans(mark(0, 0, 100), event("aten::mm", 40, 95), launched), "compute") == []
+
+
+def test_each_gpu_of_a_process_has_its_own_compute(spans):
+    found = spans(
+        mark(0, 0, 100), kernel("a", 10, 30, 1), event("b", 20, 40, cat="kernel", pid=0, tid=9),
+        event("c", 35, 60, cat="kernel", pid=1, tid=7), note(NEXT, 55, 90),
+    )  # fmt: skip
+    assert rows(found, "compute") == [(10, 40, "gpu compute", 0), (35, 60, "gpu compute", 0)]
+    assert found.thread[found.kind == SPAN_KINDS.index("compute")].tolist() == [0, 1]
+    assert rows(found, "input_wait") == [(60, 90, NEXT, 0)]
 
 
 def test_gloo_on_its_own_threads_is_a_collective(spans):
     found = spans(mark(0, 0, 100), event("aten::mm", 0, 60), note("gloo:all_reduce", 40, 90, tid=PID + 5))
     assert [row[:2] for row in rows(found, "collective")] == [(40, 90)]
     assert [row[:2] for row in rows(found, "compute")] == [(0, 40)]
+
+
+def passes(*trained, marks=False):
+    """A loop over batches of 100 ns, each with an operator; in a trained one with a backward pass and an update. The
+    request at the end of a pass (None) meets the end of the data."""
+    for i, train in enumerate(trained):
+        yield note(NEXT, 100 * i, 100 * i + 20)
+        if train is not None:
+            yield event("aten::mm", 100 * i + 20, 100 * i + 60)
+        if train:
+            yield event("autograd::engine::evaluate_function: MmBackward0", 100 * i + 60, 100 * i + 70, tid=PID + 1)
+            yield note(UPDATE, 100 * i + 70, 100 * i + 80)
+        if marks:
+            yield mark(i, 100 * i, 100 * i + 100)
+
+
+def test_a_pass_without_updates_is_an_evaluation_and_no_steps(spans):
+    found = spans(*passes(1, 1, None, 0, 0, 0, None, 1, 1, None))
+    assert [row[:2] for row in rows(found, "step")] == [(0, 100), (100, 200), (700, 800), (800, 900)]
+    assert rows(found, "other") == [(300, 620, "evaluation", NO_STEP)]
+    told = spans(*passes(1, 1, None, 0, 0, None, 1, 1, None), note("validate", 290, 530))
+    assert rows(told, "other") == [(290, 530, "validate", NO_STEP)]
+
+
+def test_marks_of_an_evaluation_are_no_steps(spans):
+    found = spans(*passes(1, 1, 0, 0, 0, 1, 1, marks=True))
+    assert [(*row[:2], row[3]) for row in rows(found, "step")] == [
+        (0, 100, 0), (100, 200, 1), (500, 600, 2), (600, 700, 3)
+    ]  # fmt: skip
+    assert (300, 420, "evaluation", NO_STEP) in rows(found, "other")
+    # The profile goes on after the last step, and holds a validation there.
+    after = [mark(2, 200, 600), *passes(1, 1, None, 0, 0, None)]
+    assert [row[3] for row in rows(spans(mark(0, 0, 100), mark(1, 100, 200), *after), "step")] == [0, 1]
+
+
+def test_batches_whose_gradients_accumulate_are_steps(spans):
+    loop = list(passes(1, 1, 1, 1))
+    updates = [each for each in loop if each["name"] == UPDATE]
+    found = spans(*(each for each in loop if each not in (updates[0], updates[2])))
+    assert [row[:2] for row in rows(found, "step")] == [(0, 100), (100, 200), (200, 300), (300, 380)]
+    assert rows(found, "other") == []
+
+
+def test_without_updates_or_with_several_loaders_nothing_is_called_an_evaluation(spans):
+    untold = [each for each in passes(1, 1, None, 0, 0, None) if each["name"] != UPDATE]
+    assert rows(spans(*untold), "other") == []
+    three = [note(NEXT, 30 * i, 30 * i + 20) for i in range(9)]
+    train = [event("XBackward", 90 * i + 82, 90 * i + 84) for i in range(3)]
+    train += [note(UPDATE, 90 * i + 84, 90 * i + 88) for i in range(3)]
+    assert rows(spans(*three, *train), "other") == []
 
 
 def test_saving_and_loading_are_known_from_python_functions(spans):
@@ -190,7 +251,7 @@ def test_the_categories_of_2021(spans):
     )  # fmt: skip
     assert [row[3] for row in rows(found, "step")] == [0]
     assert [row[:2] for row in rows(found, "input_wait")] == [(0, 10)]
-    assert [row[:3] for row in rows(found, "compute")] == [(10, 40, "compute"), (60, 80, "gpu compute")]
+    assert [row[:3] for row in rows(found, "compute")] == [(60, 80, "gpu compute")]
     assert [row[2] for row in rows(found, "other")] == ["my phase"]
 
 

@@ -154,7 +154,7 @@ def test_counts_that_contradict_the_rows_are_damage_and_no_reason(
 
 def test_above_its_size_there_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_OPERATIONS", 79)
-    with pytest.raises(NoStorageLimitError, match="above 79 operations or 50,000 spans"):
+    with pytest.raises(NoStorageLimitError, match="above 79 operations or 1,000,000 steps and waits"):
         storage_limit(a_reader(tmp_path))
 
 
