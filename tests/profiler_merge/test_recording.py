@@ -14,8 +14,13 @@ from textwrap import dedent
 import numpy as np
 import pytest
 
+import dxt_replay
 from dxt_replay.profiler_merge import recording as module
+from dxt_replay.profiler_merge.analysis.steady_loop import SteadyLoop
+from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.profiler_merge.profiles.marks import MARK, read_process, training_loop
+from dxt_replay.profiler_merge.recognise import find_profiles
+from dxt_replay.replay.show.summary_sections import summary_sections
 from tests.places import PACKAGE
 
 DATALOADER = """
@@ -52,20 +57,115 @@ PROGRAM = """
 """
 
 
-def job(folder: Path, text: str, *, status: int = 0, **limits: object) -> list[Path]:
-    """Run a program beside a copy of recording.py and a stand-in of PyTorch, in an interpreter without any package."""
+def job(folder: Path, text: str, *, before: str = "", status: int = 0, **limits: object) -> list[Path]:
+    """Run a program beside a copy of recording.py and a stand-in of PyTorch, in an interpreter without any package.
+
+    before: what runs before `recording` is imported."""
     shutil.copy(PACKAGE / "profiler_merge" / "recording.py", folder)
     for name, content in (("utils/data/dataloader", DATALOADER), ("optim/optimizer", OPTIMIZER)):
         place = folder / "torch" / f"{name}.py"
         place.parent.mkdir(parents=True)
         place.write_text(dedent(content), encoding="utf-8")
-    (folder / "job.py").write_text(dedent(PROGRAM) + dedent(text), encoding="utf-8")
+    (folder / "job.py").write_text(dedent(before) + dedent(PROGRAM) + dedent(text), encoding="utf-8")
     environment = {name: value for name, value in os.environ.items() if name not in module.RANK_VARIABLES}
     command = [sys.executable, "-S", "job.py"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment, **limits)  # type: ignore[call-overload]
     assert done.returncode == status, done.stderr
     (folder / "stderr").write_text(done.stderr, encoding="utf-8")
     return sorted(folder.glob("p/*.marks"))
+
+
+CLOCK = """
+    import time
+    ticks = [1_795_000_000_000_000_000]
+    now = time.monotonic_ns = time.time_ns = lambda: ticks[0]
+    def sleep(ms): ticks[0] += int(ms * 1e6)
+"""
+GPU = """
+    import torch
+    class Event:
+        def __init__(self, enable_timing): assert enable_timing
+        def record(self): self.at = max(now(), torch.cuda.done)
+        def query(self): return now() >= self.at
+        def elapsed_time(self, end):
+            assert end.query(), "a time that is waited for"
+            return (end.at - self.at) / 1e6
+    class Gpu:
+        done = 0
+        Event = Event
+        is_initialized = staticmethod(lambda: True)
+        def current_stream(self): return self
+        def query(self): return now() >= self.done
+        def kernel(self, ms): self.done = max(now(), self.done) + int(ms * 1e6)
+    torch.cuda = Gpu()
+    def train(batches, fetch, kernel, host):
+        def data():
+            for each in range(batches):
+                sleep(fetch)
+                yield each
+        loader = data_loader._SingleProcessDataLoaderIter(data())
+        while True:
+            try: data_loader._SingleProcessDataLoaderIter.__next__(loader)
+            except StopIteration: return
+            torch.cuda.kernel(kernel)
+            sleep(host)
+            optimizer.step()
+    data_loader = data
+"""
+
+
+def loop_of(folder: Path) -> SteadyLoop:
+    """The training loop of the marks of a job."""
+    found = dxt_replay.summary(merge((), find_profiles(folder / "p"), folder / "a.capture").capture)
+    assert found.loop is not None
+    return found.loop
+
+
+def test_a_gpu_that_works_while_the_loop_waits_for_its_batch(tmp_path: Path) -> None:
+    """Of each 60 ms the loop waits 40 for its batch, and in the first 25 of these the GPU works, 45 ms in all.
+
+    The loop begins with a wait in which the GPU has nothing to do, and ends 20 ms after the last batch."""
+    job(tmp_path, GPU + "    train(20, 40, 45, 20); sleep(100)", before=CLOCK)
+    loop = loop_of(tmp_path)
+    assert (loop.steps, loop.gpu_behind_steps, loop.compute_at_most) == (20, 20, True)
+    assert loop.loop_s == pytest.approx(1.2)
+    assert loop.compute_pct == pytest.approx(100 * (19 * 45 + 20) / 1200)
+    assert loop.input_wait_pct == pytest.approx(100 * (40 + 19 * 15) / 1200)
+
+
+def test_gaps_between_kernels_make_the_time_of_a_gpu_an_upper_bound(tmp_path: Path) -> None:
+    """The GPU works 1 of 12 ms, and its timing events lie 10 ms apart: it had to wait for the program."""
+    job(tmp_path, GPU + "    train(20, 2, 1, 10); sleep(100)", before=CLOCK)
+    loop = loop_of(tmp_path)
+    assert (loop.steps, loop.gpu_behind_steps, loop.compute_at_most) == (20, 0, True)
+    assert loop.compute_pct == pytest.approx(100 * 10 / 12)
+    used = f"at most {100 * 10 / 12:.1f} % of the loop, with the gaps between the kernels of a step"
+    capture = dxt_replay.open_capture(tmp_path / "a.capture")
+    rows = [row for section in summary_sections(dxt_replay.summary(capture), None) for row in section.rows]
+    assert ("compute (accelerator utilisation)", used) in rows
+    assert ("GPU had work left", "at the end of 0 steps") in rows
+
+
+def test_a_step_whose_time_on_the_gpu_was_not_read_counts_whole(tmp_path: Path) -> None:
+    """The last steps of a job that is killed: as many as must not be waited for."""
+    text = "    train(5, 2, 1, 10); os.kill(os.getpid(), signal.SIGKILL)"
+    (path,) = job(tmp_path, GPU + text, before=CLOCK, status=-signal.SIGKILL)
+    assert counts(path)["device"] == 3
+    assert loop_of(tmp_path).compute_pct == pytest.approx(100 * 10 / 12)
+
+
+def test_an_evaluation_has_no_part_in_the_use_of_the_gpu(tmp_path: Path) -> None:
+    text = """
+    train(10, 10, 8, 6)
+    step, optimizer.step = optimizer.step, lambda: None
+    train(20, 1, 30, 30)
+    optimizer.step = step
+    train(10, 10, 8, 6); sleep(100)
+    """
+    job(tmp_path, GPU + text, before=CLOCK)
+    loop = loop_of(tmp_path)
+    assert (loop.steps, loop.evaluations, loop.evaluation_s) == (20, 1, pytest.approx(0.62))
+    assert loop.compute_pct == pytest.approx(100 * (8 * 18 + 6 * 2) / 320)
 
 
 def counts(path: Path) -> Counter[str]:
