@@ -51,7 +51,6 @@ class LoopReads:
         end = np.array([self.end_ns[self.process == one].max() for one in processes])
         return max((int(((begin < at) & (at < end)).sum()) for at in (begin + end) // 2), default=1) or 1
 
-
     def outside(self, times: Intervals) -> LoopReads:
         """Without those that begin in these times."""
         kept = times.covered_within(self.start_ns, self.start_ns + 1) == 0

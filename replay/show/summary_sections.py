@@ -177,7 +177,7 @@ def _gain(summary: Summary, limit: Limit | None) -> Iterable[str]:
     if loop is not None:
         if isinstance(limit, StorageLimit):
             gain_pct = limit.limit_pct
-            yield limit_text(limit)
+            yield limit_text(limit, with_compute=not loop.compute_at_most)
         else:
             gain_pct = loop.storage_gain_pct
             yield _gain_text(loop.storage_gain_s, gain_pct, "loop")
@@ -193,10 +193,10 @@ def _gain(summary: Summary, limit: Limit | None) -> Iterable[str]:
         yield "No training steps are known, so whether training waited for the I/O is not known."
 
 
-def limit_text(limit: StorageLimit) -> str:
+def limit_text(limit: StorageLimit, *, with_compute: bool = True) -> str:
     """A sentence on the effect of infinitely fast storage."""
     pct, now = limit.limit_pct, format_duration(limit.recorded_ns)
-    used, then = limit.utilisation_pct, limit.fastest_utilisation_pct
+    used, then = (limit.utilisation_pct, limit.fastest_utilisation_pct) if with_compute else (None, None)
     if pct < _LEAST_LIMIT_PCT:
         found = f"Storage does not limit this training: infinitely fast storage would not shorten its {now}"
         return f"{found}; compute takes {used:.1f} % of the loop." if used is not None else f"{found}."
@@ -215,12 +215,12 @@ def _gain_text(gain_s: float, pct: float, of: str) -> str:
 def _waits(summary: Summary) -> Iterable[str]:
     loop = summary.loop
     if loop is not None and not summary.compute.input_wait_s_per_rank_mean:
-        computes = "" if loop.compute_pct is None else f"; it computes {_computed(loop)} of the loop"
+        computes = "" if loop.compute_pct is None else f"; {_computes(loop, 'it')} of the loop"
         yield f"No waits for input are shown, so how long training waits for it is not known{computes}."
     elif loop is not None:
         after = " after the first step" if loop.warm_up_s else ""
         of = "the whole loop" if after else "it"
-        computes = "" if loop.compute_pct is None else f" and computes {_computed(loop)} of {of}"
+        computes = "" if loop.compute_pct is None else f" and {_computes(loop)} of {of}"
         yield f"Training waits for input {loop.input_wait_pct:.1f} % of the loop{after}{computes}."
 
 
@@ -249,6 +249,11 @@ def _computed(loop: SteadyLoop) -> str:
     return f"{'at most ' * loop.compute_at_most}{loop.compute_pct:.1f} %"
 
 
+def _computes(loop: SteadyLoop, subject: str = "") -> str:
+    on_gpu = loop.compute_at_most or loop.gpu_busy_pct is not None
+    return f"{'its GPU is busy' if on_gpu else f'{subject} computes'.strip()} {_computed(loop)}"
+
+
 def _loop_rows(summary: Summary) -> Iterable[tuple[str, str]]:
     steps, compute, loop = summary.steps, summary.compute, summary.loop
     if steps.count:
@@ -264,12 +269,13 @@ def _loop_rows(summary: Summary) -> Iterable[tuple[str, str]]:
             yield "evaluations", f"{spent}, no part of the loop and its steps"
         used = "not known: none is shown" if loop.compute_pct is None else f"{_computed(loop)} of the loop"
         gaps = ", with the gaps between the kernels of a step" if loop.compute_at_most else ""
+        if loop.gpu_busy_pct is not None:
+            gaps = ": kernels, copies and collectives on the GPU"
         yield "compute (accelerator utilisation)", used + gaps
         if loop.gpu_behind_steps is not None:
             yield "GPU had work left", f"at the end of {format_counted(loop.gpu_behind_steps, 'step')}"
-        if loop.gpu_busy_pct is not None and loop.gpu_profile_s is not None:
-            whole = f"{loop.gpu_busy_pct:.1f} % of {seconds(loop.gpu_profile_s)}, evaluations included"
-            yield "GPU busy (kernels, copies)", whole
+        if loop.evaluations and loop.gpu_busy_pct is not None and loop.gpu_profile_s is not None:
+            yield "GPU busy, with evaluations", f"{loop.gpu_busy_pct:.1f} % of {seconds(loop.gpu_profile_s)}"
         if loop.warm_up_s:
             yield "first step, above the usual", f"{seconds(loop.warm_up_s)}, not part of the next two lines"
         yield "loop", seconds(loop.loop_s)

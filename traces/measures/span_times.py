@@ -51,20 +51,21 @@ def training_ns(spans: pa.Table) -> int | None:
 def computed_in_loops(spans: pa.Table) -> tuple[int, int]:
     """(compute, loops), ns over all ranks. Accelerator utilisation is compute as a share of the loops.
 
-    Compute: inside the loop, and outside of waits, collectives, checkpoints and evaluations. Loop: from the first
-    step's start to the last one's end, without evaluations. A GPU that works does not wait; of several GPUs of a rank,
-    compute is the mean.
+    Compute: inside the loop and outside of evaluations. On GPUs all that runs there, collectives too, the mean of those
+    of a rank; on a CPU what is outside of waits, collectives and checkpoints. Loop: from the first step's start to the
+    last one's end, without evaluations.
     """
     evaluated, computed, gpus = evaluations_by_rank(spans), union_by_rank(spans, "compute"), gpus_by_rank(spans)
-    waits, *held = (union_by_rank(spans, kind) for kind in ("input_wait", "collective", "checkpoint"))
+    held = [union_by_rank(spans, kind) for kind in ("input_wait", "collective", "checkpoint")]
     compute_ns = loops_ns = 0
     for rank, _, starts, ends in spans_by_rank(whole_steps(spans), "step"):
         first, last = starts[:1], ends.max(keepdims=True)
-        busy = gpus.get(rank) or [computed.get(rank, Intervals()).minus(waits.get(rank, Intervals()))]
-        for others in (evaluated, *held):
-            busy = [times.minus(others.get(rank, Intervals())) for times in busy]
+        evaluation, on_cpu = evaluated.get(rank, Intervals()), computed.get(rank, Intervals())
+        for others in held:
+            on_cpu = on_cpu.minus(others.get(rank, Intervals()))
+        busy = [times.minus(evaluation) for times in gpus.get(rank, [on_cpu])]
         compute_ns += sum(int(times.covered_within(first, last)[0]) for times in busy) // len(busy)
-        loops_ns += int((last - first - evaluated.get(rank, Intervals()).covered_within(first, last))[0])
+        loops_ns += int((last - first - evaluation.covered_within(first, last))[0])
     return compute_ns, loops_ns
 
 
@@ -76,14 +77,18 @@ def are_on_gpu(spans: pa.Table) -> np.ndarray:
 
 
 def gpus_by_rank(spans: pa.Table) -> dict[int, list[Intervals]]:
-    """Times in which each GPU of a rank computed, of those that worked; ranks without compute on a GPU are absent."""
+    """Times in which something ran on each GPU of a rank that worked; ranks without compute on a GPU are absent.
+
+    A collective of NCCL counts for all GPUs of its rank."""
+    nccl = union_by_rank(spans.filter(pc.starts_with(spans["name"], "nccl")), "collective")
     mine = spans.filter(pa.array(are_on_gpu(spans)))
     rank, gpu, start, end = (mine[name].to_numpy() for name in ("rank", "thread", "start_ns", "end_ns"))
     order = np.lexsort((gpu, rank))
     edges = np.flatnonzero((np.diff(rank[order]) != 0) | (np.diff(gpu[order]) != 0)) + 1
     found: dict[int, list[Intervals]] = {}
     for rows in np.split(order, edges) if len(order) else ():
-        found.setdefault(int(rank[rows[0]]), []).append(Intervals.union_of(start[rows], end[rows]))
+        times = Intervals.union_of(start[rows], end[rows]).union(nccl.get(each := int(rank[rows[0]]), Intervals()))
+        found.setdefault(each, []).append(times)
     return found
 
 
@@ -92,7 +97,6 @@ def gpu_busy_in_profile(spans: pa.Table) -> tuple[int, int, int]:
     and the time from the first step to the end of the profile, evaluations included. Zeros where no kernels are shown.
     """
     shown = spans.filter(pc.not_equal(spans["name"], GPU_STEP))
-    nccl = union_by_rank(shown.filter(pc.starts_with(shown["name"], "nccl")), "collective")
     gpus = gpus_by_rank(shown)
     ends = shown.select(("rank", "end_ns")).group_by("rank").aggregate([("end_ns", "max")])
     end_of = dict(zip(ends["rank"].to_pylist(), ends["end_ns_max"].to_pylist(), strict=True))
@@ -101,7 +105,7 @@ def gpu_busy_in_profile(spans: pa.Table) -> tuple[int, int, int]:
         last = np.array([end_of[rank]])
         for times in gpus.get(rank, ()):
             number += 1
-            busy_ns += int(times.union(nccl.get(rank, Intervals())).covered_within(starts[:1], last)[0])
+            busy_ns += int(times.covered_within(starts[:1], last)[0])
             whole_ns += int((last - starts[:1])[0])
     return busy_ns, whole_ns, number
 

@@ -152,9 +152,10 @@ def _loop_tiles(overview: Overview) -> list[Tile]:
         return []
     shown = summary.compute.input_wait_s_per_rank_mean
     waits = percent(summary.loop.input_wait_pct) if shown else "-"
+    at_most = "at most, " if summary.loop.compute_at_most else ""
     return [
         ("input wait", waits, "of the training loop" if shown else "not known: the profile shows none"),
-        ("compute", or_dash(summary.loop.compute_pct, percent), "of the training loop"),
+        ("compute", or_dash(summary.loop.compute_pct, percent), f"{at_most}of the training loop"),
     ]
 
 
