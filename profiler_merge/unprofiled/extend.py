@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from dxt_replay.profiler_merge.recording import ANNOTATION
 from dxt_replay.profiler_merge.unprofiled.fetch_times import FetchTimes, fetch_times
 from dxt_replay.profiler_merge.unprofiled.loop_reads import loop_reads
 from dxt_replay.profiler_merge.unprofiled.profiled_steps import Phase, ProfiledSteps, phases_after_fetch, profiled_steps
@@ -124,7 +126,8 @@ def _saw_all_reads(spans: pa.Table, operations: dict[str, np.ndarray]) -> bool:
 def _untrained(spans: pa.Table, steps: ProfiledSteps) -> Intervals:
     """Times in which the profile shows that the rank did not train: evaluations, and what follows the last step for as
     long as the profile goes on."""
-    last, end = steps.end_ns[-1:], spans["end_ns"].to_numpy().max(keepdims=True)
+    shown = spans.filter(pc.invert(pc.starts_with(spans["name"], ANNOTATION)))  # anchors need no profile around them
+    last, end = steps.end_ns[-1:], shown["end_ns"].to_numpy().max(keepdims=True)
     found = evaluations_by_rank(spans).get(int(spans["rank"][0].as_py()), Intervals())
     # A pipeline reads ahead for the next step until the profiler has stopped.
     goes_on = end - last > _PAUSES * np.median(steps.end_ns - steps.begin_ns)

@@ -42,7 +42,7 @@ def test_a_profile_of_many_kernels_has_an_answer(tmp_path: Path) -> None:
     found = dxt_replay.summary(capture)
     assert found.loop is not None
     assert found.loop.compute_pct == pytest.approx(25)
-    with pytest.raises(dxt_replay.NoStorageLimitError, match="no I/O was recorded|not recorded"):
+    with pytest.raises(dxt_replay.NoStorageLimitError, match="recorded"):
         dxt_replay.storage_limit(capture)
 
 
