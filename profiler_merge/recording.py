@@ -810,8 +810,10 @@ class _Device:
         self.read(2)
 
     def read(self, kept=0):
-        """Store the times of the steps that the device has done, but of the last `kept` ones."""
-        while len(self.done) > kept and self.done[0][3].query():
+        """Store the times of the steps that the device has done, but of the last `kept` ones.
+
+        A forked worker has the pairs of its parent, and must not use the device."""
+        while self._cuda() is not None and len(self.done) > kept and self.done[0][3].query():
             number, group, first, last = self.done.pop(0)
             mark(DEVICE, number, group, int(first.elapsed_time(last) * 1e6))
             self.spare.append((first, last))

@@ -86,14 +86,17 @@ GPU = """
     class Event:
         def __init__(self, enable_timing): assert enable_timing
         def record(self): self.at = max(now(), torch.cuda.done)
-        def query(self): return now() >= self.at
+        def query(self):
+            assert os.getpid() == torch.cuda.pid, "a forked process has no device"
+            return now() >= self.at
         def elapsed_time(self, end):
             assert end.query(), "a time that is waited for"
             return (end.at - self.at) / 1e6
     class Gpu:
         done = 0
         Event = Event
-        is_initialized = staticmethod(lambda: True)
+        pid = os.getpid()
+        is_initialized = classmethod(lambda cls: os.getpid() == cls.pid)
         def current_stream(self): return self
         def query(self): return now() >= self.done
         def kernel(self, ms): self.done = max(now(), self.done) + int(ms * 1e6)
@@ -152,6 +155,20 @@ def test_a_step_whose_time_on_the_gpu_was_not_read_counts_whole(tmp_path: Path) 
     (path,) = job(tmp_path, GPU + text, before=CLOCK, status=-signal.SIGKILL)
     assert counts(path)["device"] == 3
     assert loop_of(tmp_path).compute_pct == pytest.approx(100 * 10 / 12)
+
+
+def test_a_forked_process_leaves_the_gpu_of_its_parent_alone(tmp_path: Path) -> None:
+    text = """
+    train(3, 2, 1, 10)
+    import recording
+    if os.fork() == 0:
+        mark(0)
+        recording._ends()
+        os._exit(0)
+    os.wait()
+    """
+    devices = sorted(counts(path)["device"] for path in job(tmp_path, GPU + text, before=CLOCK))
+    assert devices == [0, 3]
 
 
 def test_an_evaluation_has_no_part_in_the_use_of_the_gpu(tmp_path: Path) -> None:
