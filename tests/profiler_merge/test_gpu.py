@@ -30,7 +30,7 @@ def test_a_training_on_a_gpu(tmp_path: Path) -> None:
     assert (found.steps.count, found.steps.extended, found.loop.evaluations) == (134, 0, 2)
     assert found.loop.gpu_busy_pct == pytest.approx(100 * 0.7698 / 5.280, abs=0.05)
     limit = dxt_replay.storage_limit(capture)
-    assert 0 < limit.limit_pct < 5  # the job took as long with the data in memory
+    assert limit.limit_pct == pytest.approx(1.2, abs=1)  # an answer; what is right is not known
 
 
 def test_a_profile_of_many_kernels_has_an_answer(tmp_path: Path) -> None:
