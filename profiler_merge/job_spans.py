@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,13 +12,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dxt_replay.profiler_merge.clocks.anchors import anchor_numbers, anchor_pid
 from dxt_replay.profiler_merge.profiles.event_table import Profile
-from dxt_replay.profiler_merge.profiles.marks import RankMarks, batches_of, summed
+from dxt_replay.profiler_merge.profiles.marks import (
+    RankMarks,
+    RankOperations,
+    batches_of,
+    by_loop,
+    chain_lanes,
+    own_io,
+    summed,
+)
 from dxt_replay.profiler_merge.profiles.reading import read_profile
 from dxt_replay.profiler_merge.profiles.span_parts import NOT_FETCHED
 from dxt_replay.profiler_merge.profiles.spans import SpanColumns, profile_spans, profiled_work
 from dxt_replay.profiler_merge.recorded_job import RankRows
-from dxt_replay.traces.schema import NO_STEP, SPAN_KINDS, SPANS_SCHEMA, codes, table_from_columns
+from dxt_replay.traces.schema import NO_STEP, SPAN_KINDS, SPANS_SCHEMA, WRITE, codes, table_from_columns
 from dxt_replay.traces.steps import step_at
 
 if TYPE_CHECKING:
@@ -108,9 +118,8 @@ class JobSpans:
         if profile is None:
             return []
         if profile.marks is not None:
-            warnings = self._add(rank, profile, rows.undated_offset_ns)
-            self._note_batches(rows, profile.marks)
-            return warnings
+            profile = replace(profile, marks=self._with_own_io(rows, profile.marks, path))
+            return self._add(rank, profile, rows.undated_offset_ns)
         from dxt_replay.profiler_merge.unprofiled.extend import extended_spans  # most jobs have no profile
 
         warnings = self._add(rank, profile, rows.undated_offset_ns)
@@ -125,18 +134,33 @@ class JobSpans:
             self._tables[rank] = found.spans
         return warnings
 
-    def _note_batches(self, rows: RankRows, marks: RankMarks) -> None:
-        """Add the columns that say to which batch each operation belongs, if all ranks have marks."""
-        columns = rows.columns
+    def _with_own_io(self, rows: RankRows, marks: RankMarks, path: Callable[[int], str]) -> RankMarks:
+        """The marks with the I/O of the loop's thread. Adds the columns that say to which batch each operation belongs,
+        if all ranks have marks."""
+        columns, rank = rows.columns, int(rows.ranks[0])
+        lanes = rows.lanes.filter(pc.equal(rows.lanes["rank"], rank))
         pids = np.full(int(columns["lane"].max(initial=-1)) + 1, -1)
-        mine = rows.lanes.filter(pc.equal(rows.lanes["rank"], int(rows.ranks[0])))
-        pids[mine["lane"].to_numpy()] = mine["pid"].fill_null(-1).to_numpy()
+        numbers = lanes["lane"].to_numpy()
+        pids[numbers] = lanes["pid"].fill_null(-1).to_numpy()
+        threads = dict(zip(numbers.tolist(), lanes["thread"].to_pylist(), strict=True))
+        threads = _anchored(columns, marks, path) | {lane: each for lane, each in threads.items() if each is not None}
+        operations = self._operations(columns, pids, threads)
+        chain_lanes(columns, operations.pid, by_loop(marks, operations))
+        operations = self._operations(columns, pids, threads)
+        mine = by_loop(marks, operations)
+        marks = replace(marks, own_io=own_io(marks, operations, mine))
+        found = batches_of(marks, operations, mine)
+        if found is not None and not set(self.ranks) - self.profiles.keys():
+            columns.update(found)
+            self.known.add(rank)
+        return marks
+
+    def _operations(
+        self, columns: Mapping[str, np.ndarray], pids: np.ndarray, threads: Mapping[int, int]
+    ) -> RankOperations:
         start_ns, end_ns = (columns[name] + self.start_ns for name in ("start_ns", "end_ns"))
-        found = batches_of(marks, pids[columns["lane"]], start_ns, end_ns, columns["lane"])
-        if found is None or set(self.ranks) - self.profiles.keys():
-            return
-        columns.update(found)
-        self.known.add(int(rows.ranks[0]))
+        lane = columns["lane"]
+        return RankOperations(pid=pids[lane], lane=lane, start_ns=start_ns, end_ns=end_ns, threads=threads)
 
     def _add(self, rank: int, profile: Profile, undated_offset_ns: int = 0) -> list[str]:
         warnings = []
@@ -237,6 +261,21 @@ class JobSpans:
             f"only rank {profiled} was profiled: the spans and steps of the other {len(missing)} ranks are copies of "
             "its own, and their clocks are known only within the interval that `summary` shows"
         ]
+
+
+def _anchored(columns: Mapping[str, np.ndarray], marks: RankMarks, path: Callable[[int], str]) -> dict[int, int]:
+    """The threads of lanes by the anchors that they wrote: a trace shows the lane of these writes, marks the thread."""
+    own, found = marks.own, dict[int, int]()
+    thread_of = dict(zip(own.anchors[:, 0].tolist(), own.anchors[:, 3].tolist(), strict=True))
+    for file_id in np.unique(columns["file_id"][columns["op"] == WRITE]).tolist():
+        name = os.fsencode(path(file_id))
+        if anchor_pid(name) == own.pid:
+            mine = (columns["file_id"] == file_id) & (columns["op"] == WRITE)
+            numbers = anchor_numbers(name, columns["offset"][mine], columns["length"][mine])
+            for number, lane in zip(numbers.tolist(), columns["lane"][mine].tolist(), strict=True):
+                if number in thread_of:
+                    found[lane] = thread_of[number]
+    return found
 
 
 def _steps(spans: pa.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

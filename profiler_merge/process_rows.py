@@ -31,7 +31,7 @@ from dxt_replay.profiler_merge.untraced.rank_data import RankData
 from dxt_replay.profiler_merge.untraced.rebuilt import Rebuilt
 from dxt_replay.profiler_merge.untraced.reconstruct import CountedModule, ReconstructedRows, reconstruct
 from dxt_replay.profiler_merge.untraced.renamed_files import LogNames
-from dxt_replay.profiler_merge.untraced.traced_operations import Traced, TracedRows, operations_of
+from dxt_replay.profiler_merge.untraced.traced_operations import FilePlaces, Traced, TracedRows, operations_of
 from dxt_replay.traces.row_order import distinct, order_by_start
 from dxt_replay.traces.schema import APIS, OPS, READ, RECONSTRUCTED, TRACED, WRITE
 
@@ -167,7 +167,13 @@ class ProcessRows:
         made = self._reconstructed(process, batch, rows, files)
         numbers = self.files.number_by_rank([(place, in_log_order), *([] if made is None else records_of(made))])
         of_traced, of_made = numbers[0].select(order), numbers[1:]
-        self._note(batch, rows, of_traced, made, of_made)
+        at_counted = rows.api == COUNTED_API
+        self.files.note_traced(
+            batch.ranks[place[order][at_counted]], of_traced.select(at_counted), rows.length[at_counted]
+        )
+        if (stale := stale_descriptors(rows, files)).any():
+            rows, of_traced = rows.select(~stale), of_traced.select(~stale)
+        self._note(rows, of_traced, made, of_made)
         self._note_offsets(examined)
         parts = [self._traced(batch.ranks, rows, of_traced)]
         if made is not None:
@@ -204,17 +210,12 @@ class ProcessRows:
 
     def _note(
         self,
-        batch: SegmentBatch,
         traced: TracedRows,
         files: FilesOfRows,
         made: ReconstructedRows | None,
         of_made: Sequence[FilesOfRows],
     ) -> None:
         """Note facts about files from the rows of a batch."""
-        at_counted = traced.api == COUNTED_API
-        self.files.note_traced(
-            batch.ranks[traced.process[at_counted]], files.select(at_counted), batch.length[at_counted]
-        )
         if made is None or not (renamed := np.flatnonzero(made.op == RENAME)).size:
             self._note_sizes(traced, files, made, of_made, slice(None), slice(None))
             return
@@ -320,6 +321,22 @@ class ProcessRows:
             lanes[mine] = lanes_from_overlap(start_ns[mine], end_ns[mine], place[mine]) + first[place[mine]]
             np.maximum.at(first, place[mine], lanes[mine] + np.int32(1))
         return lanes
+
+
+def stale_descriptors(rows: TracedRows, files: Mapping[str, CountedFiles]) -> np.ndarray:
+    """bool (n,): calls on a descriptor that Darshan takes for a file which was closed.
+
+    Darshan learns of the descriptor of a C or C++ stream by fileno(), and does not see fclose() close it. Whatever has
+    its number next, such as the pipe of a DataLoader's worker after `torch.save`, is counted as the file.
+    """
+    posix, stdio = files["POSIX"], files["STDIO"]
+    closed = stdio.select((stdio.close_end != NOT_SEEN) & (stdio.open_end <= stdio.close_end) & stdio.own)
+    unopened = posix.select(posix.opens == 0)
+    if not len(closed) or not len(unopened):
+        return np.zeros(len(rows.start_ns), dtype=bool)
+    at, has = FilePlaces(closed).find(rows.process, rows.record_id)
+    _, only_stream = FilePlaces(unopened).find(rows.process, rows.record_id)
+    return (rows.api == COUNTED_API) & has & only_stream & (rows.start_ns >= closed.close_end[at])
 
 
 def _columns_of(

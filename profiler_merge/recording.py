@@ -70,7 +70,8 @@ KINDS = (
   where the device had nothing left to do when the step's thread asked for the next batch.
 - pass: a loader begins a pass. number: workers << 32 + prefetch factor. pass_end: it has no more batches.
 - worker: number: worker << 32 + pid. resume: a persistent worker begins its next pass.
-- optimizer: the end of an optimizer's step. number: steps so far. epoch: number. loop_end: of steps.
+- optimizer: the end of an optimizer's step. number: steps so far; group: which optimizer. epoch: number.
+  loop_end: of steps.
 - sum: of batches without records. Processor time: ns waited for them; number: how many; group: the kind of their begin.
 """
 (
@@ -823,11 +824,13 @@ _device = _Device()
 
 
 def _mark_optimizers(module):
-    def stepped(*_):
+    places: dict[int, int] = {}
+
+    def stepped(optimizer, *_):
         number = next(_optimized)
         if number == 1:
             _mark_distributed_rank()
-        mark(OPTIMIZER, number)
+        mark(OPTIMIZER, number, min(places.setdefault(id(optimizer), len(places)), 0x7FFF))
 
     module.register_optimizer_step_post_hook(stepped)
 

@@ -15,7 +15,14 @@ from dxt_replay.profiler_merge.darshan.rank_segments import SegmentBatch
 from dxt_replay.profiler_merge.darshan.spilled import chunks, release
 from dxt_replay.profiler_merge.file_notes import FilesOfRows
 from dxt_replay.profiler_merge.large_rank import STRETCH_ROWS, LargeRank
-from dxt_replay.profiler_merge.process_rows import COUNTED_API, RENAME, ProcessRows, as_columns, records_of
+from dxt_replay.profiler_merge.process_rows import (
+    COUNTED_API,
+    RENAME,
+    ProcessRows,
+    as_columns,
+    records_of,
+    stale_descriptors,
+)
 from dxt_replay.profiler_merge.untraced.offset_repair import opened_together
 from dxt_replay.profiler_merge.untraced.rank_counters import CountedFiles
 from dxt_replay.profiler_merge.untraced.reconstruct import ReconstructedRows
@@ -52,7 +59,8 @@ class RowsInStretches(ProcessRows):
         self._note_offsets(examined)
         rebuilt = None if made is None else self._made(batch.ranks, made, of_made)
         for stretch in rank.stretches():
-            parts = [self._traced(batch.ranks, stretch.rows, traced.select(stretch.file))]
+            kept = ~stale_descriptors(stretch.rows, files)
+            parts = [self._traced(batch.ranks, stretch.rows.select(kept), traced.select(stretch.file[kept]))]
             if rebuilt is not None:
                 own = slice(*np.searchsorted(rebuilt["start_ns"], [stretch.begin_ns, stretch.end_ns]))
                 if own.start < own.stop:

@@ -64,7 +64,7 @@ def profile_anchors(profile: Profile) -> AnchorMarks:
 
 def anchors_of(process: ProcessMarks) -> AnchorMarks:
     """The anchors in the marks of a process."""
-    i, start_ns, end_ns = process.anchors.T
+    i, start_ns, end_ns, _ = process.anchors.T
     same = np.ones(len(i), dtype=np.int64)
     return AnchorMarks(i=i, rank=same * process.rank, pid=same * process.pid, start_ns=start_ns, end_ns=end_ns)
 

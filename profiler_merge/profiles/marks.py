@@ -29,7 +29,15 @@ from dxt_replay.profiler_merge.profiles.span_parts import (
 from dxt_replay.traces.errors import ProfileError
 from dxt_replay.traces.gzip_blocks import ExpansionError, unpacked_blocks
 from dxt_replay.traces.measures.intervals import Intervals
-from dxt_replay.traces.schema import BACKGROUND_SAVE, BACKGROUND_WAIT, GPU_STEP, UNION_THREAD
+from dxt_replay.traces.row_order import order_by_start
+from dxt_replay.traces.schema import (
+    BACKGROUND_SAVE,
+    BACKGROUND_WAIT,
+    GPU_STEP,
+    OPS,
+    RECONSTRUCTED,
+    UNION_THREAD,
+)
 from dxt_replay.traces.steps import step_at
 from dxt_replay.traces.units import format_count, format_duration
 
@@ -46,6 +54,7 @@ _WORKERS, _OWN = (f"enumerate(DataLoader)#_{kind}ProcessingDataLoaderIter.__next
 _OWN = _OWN.replace("SingleProcessing", "SingleProcess")
 _TEXTS = (
     "step", _WORKERS, _OWN, "fetch", "evaluation", "checkpoint", "restore", BACKGROUND_SAVE, BACKGROUND_WAIT, GPU_STEP,
+    "own I/O", "end of pass",
 )  # fmt: skip
 """Names of spans. Batches of a DataLoader have the names that PyTorch's profiler gives them."""
 
@@ -57,7 +66,7 @@ _BLOCK_BYTES = 1 << 20
 class ProcessMarks:
     """The marks of one process. rows: MARK (n,) in the order in which they were made, without anchors.
 
-    anchors: int64 (a, 3), number of the record, begin and end of the system call that wrote it.
+    anchors: int64 (a, 4), number of the record, begin and end of the system call that wrote it, and its thread.
     """
 
     path: Path
@@ -75,15 +84,18 @@ class ProcessMarks:
     @property
     def loops(self) -> bool:
         """Whether it runs a training loop, not only makes batches for one."""
-        return bool(np.isin(self.rows["kind"], (made.PASS, made.FETCH, made.STEP)).any())
+        return bool(np.isin(self.rows["kind"], (made.PASS, made.FETCH, made.STEP, made.OPTIMIZER)).any())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RankMarks:
-    """The marks of a rank: its own process, and those that it started, by process id."""
+    """The marks of a rank: its own process, and those that it started, by process id.
+
+    own_io: when the thread of the loop itself read or wrote outside of its fetches and checkpoints."""
 
     own: ProcessMarks
     processes: Mapping[int, ProcessMarks] = field(default_factory=dict)
+    own_io: Intervals = field(default_factory=Intervals)
 
 
 def read_process(path: Path) -> ProcessMarks:
@@ -105,7 +117,9 @@ def read_process(path: Path) -> ProcessMarks:
     begun = np.flatnonzero(rows["kind"] == made.ANCHOR)
     ended = rows[rows["kind"] == made.ANCHOR_END]
     end = dict(zip(ended["number"].tolist(), ended["t"].tolist(), strict=True))
-    anchors = [(slot, int(rows["t"][slot]), end[slot]) for slot in begun.tolist() if slot in end]
+    anchors = [
+        (slot, int(rows["t"][slot]), end[slot], int(rows["thread"][slot])) for slot in begun.tolist() if slot in end
+    ]
     named = rows[rows["kind"] == made.RANK]
     kept = (rows["kind"] > 0) & (rows["kind"] < len(made.KINDS))
     kept &= ~np.isin(rows["kind"], (made.ANCHOR, made.ANCHOR_END, made.RANK))
@@ -116,7 +130,7 @@ def read_process(path: Path) -> ProcessMarks:
         parent=parent,
         rank=int(named["number"][-1]) - 1 if len(named) and named["number"][-1] else rank,
         rows=rows[kept],
-        anchors=np.array(anchors, dtype=np.int64).reshape(-1, 3),
+        anchors=np.array(anchors, dtype=np.int64).reshape(-1, 4),
     )
 
 
@@ -221,6 +235,7 @@ def training_loop(process: ProcessMarks) -> Loop:
     begins, ends = begins[order], ends[order]
     if not len(begins):
         begins, ends = _between_steps(rows)
+        rows = rows if len(begins) else _steps_of_optimizer(rows)
     group = np.where(rows["kind"][begins] == made.TAKE, rows["group"][begins], 0).astype(np.int64)
     workers_of = dict(zip(passes[:, 0].tolist(), passes[:, 2].tolist(), strict=True))
     begin, end = rows["t"][begins], rows["t"][ends]
@@ -263,6 +278,17 @@ def _between_steps(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     other = np.cumsum(np.isin(rows["kind"], (made.EVALUATION, made.EPOCH)))
     plain = other[ends] == other[begins] if len(begins) else np.zeros(0, dtype=bool)
     return begins[plain], ends[plain]
+
+
+def _steps_of_optimizer(rows: np.ndarray) -> np.ndarray:
+    """The rows of a loop that shows nothing but the steps of its optimizers, with marks of steps: each reaches from one
+    step of the first optimizer to its next. The begin of the first step is not known, so it is none."""
+    times = np.flatnonzero((rows["kind"] == made.OPTIMIZER) & (rows["group"] == 0))
+    if len(times) < 2 or (rows["kind"] == made.STEP).any():
+        return rows
+    again = np.repeat(rows[times], 2)[1:-1]
+    again["kind"] = np.tile((made.STEP, made.STEP_END), len(times) - 1)
+    return np.insert(rows, np.repeat(times, 2)[1:-1] + 1, again)
 
 
 def _untrained(rows: np.ndarray, group: np.ndarray, of_optimizer: np.ndarray) -> np.ndarray:
@@ -358,7 +384,9 @@ def marked_spans(marks: RankMarks) -> SpanColumns:
     steps = _part(STEP, loop.steps[:, 0], loop.steps[:, 1], loop.thread, 0)
     name = np.where(loop.workers > 0, 1, np.where(loop.workers == 0, 2, 3))
     waits = _part(INPUT_WAIT, loop.begin, loop.end, loop.thread, name)
-    parts = [steps, waits, _part(OTHER, loop.evaluations.starts, loop.evaluations.ends, loop.thread, 4)]
+    others = [(marks.own_io, 10), (_pass_ends(marks.own, loop), 11)]
+    waits = [waits, *(_part(INPUT_WAIT, each.starts, each.ends, loop.thread, text) for each, text in others)]
+    parts = [steps, *waits, _part(OTHER, loop.evaluations.starts, loop.evaluations.ends, loop.thread, 4)]
     for text, kind in ((5, made.CHECKPOINT), (6, made.RESTORE), (7, made.CHECKPOINT_ASYNC), (8, made.CHECKPOINT_WAIT)):
         for thread in np.unique(rows["thread"][rows["kind"] == kind]).tolist():
             starts, ends = _times(rows[rows["thread"] == thread], kind)
@@ -426,45 +454,156 @@ def most_storage(process: ProcessMarks) -> dict[str, int]:
     return {"loop_ns": end - begin, "cpu_ns": used}
 
 
-def batches_of(marks: RankMarks, pid: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray,
-               lane: np.ndarray) -> dict[str, np.ndarray] | None:  # fmt: skip
-    """The columns `feeds`, `follows`, `follows_end` and `ready_ns` of the operations of a rank, NO_FETCH for none.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RankOperations:
+    """Operations (n,) of a rank, on the clock of its marks.
 
-    pid: of the process of each operation. start_ns, end_ns: in CLOCK_REALTIME, on the clock of the marks. lane: an
-    order in which `feeds` must not fall. None if not every batch is one of PyTorch's DataLoader.
+    pid: of its process, -1 where it is not known. lane: its thread, as far as that is known. start_ns, end_ns: in
+    CLOCK_REALTIME. threads: the thread of a lane by its number, where something tells it.
+    """
+
+    pid: np.ndarray
+    lane: np.ndarray
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+    threads: Mapping[int, int]
+
+
+CLOSE = OPS.index("close")
+
+JOINED_NS = 100_000
+"""Operations of the loop's thread that follow each other so closely are one wait."""
+
+UNKNOWN_SHARE = 0.01
+"""Share of the time of the operations in the loop that may belong to no known batch."""
+
+_CLOCK_NS = 100_000
+"""By how much the clock of an operation may differ from that of the marks."""
+
+
+def chain_lanes(columns: dict[str, np.ndarray], pid: np.ndarray, apart: np.ndarray) -> None:
+    """Give lanes of one process that never overlap one number, the lowest of them, in columns of `OPS_SCHEMA` by start.
+
+    Some libraries (zarr, aiohttp) hand each request to another thread and wait for it: what never overlapped in the
+    whole recording is one sequence. Closes that were made from counters, whose times are not exact, take no time where
+    they would overlap. apart: bool, operations whose lane stays by itself.
+    """
+    lane, start, end = columns["lane"].copy(), columns["start_ns"].copy(), columns["end_ns"].copy()
+    made_up = (columns["op"] == CLOSE) & (columns["origin"] == RECONSTRUCTED)
+    for process in np.unique(pid[(pid >= 0) & ~apart]).tolist():
+        mine = np.flatnonzero((pid == process) & ~apart)
+        timed, closes = mine[~made_up[mine]], mine[made_up[mine]]
+        if len(np.unique(lane[mine])) == 1 or not len(timed) or (end[timed][:-1] > start[timed][1:]).any():
+            continue
+        lane[mine] = lane[mine].min()
+        following = np.searchsorted(start[timed], start[closes], side="right")
+        before = np.append(end[timed], np.iinfo(np.int64).min)[following - 1]
+        after = np.append(start[timed], np.iinfo(np.int64).max)[following]
+        first = np.maximum(start[closes], before)
+        if (first > start[closes]).any() or (end[closes] > after).any() or (end[closes][:-1] > first[1:]).any():
+            start[closes] = end[closes] = first
+    columns.update(lane=lane, start_ns=start, end_ns=end)
+    order = order_by_start(start, [end > start, -end], columns["rank"])
+    columns.update({name: values[order] for name, values in columns.items()})
+
+
+def by_loop(marks: RankMarks, operations: RankOperations) -> np.ndarray:
+    """bool (n,): operations that the thread of the loop issued itself; none where that is not known.
+
+    A thread that makes a mark in the middle of an operation did not issue it."""
+    loop = training_loop(marks.own)
+    rows = marks.own.rows
+    made_ns = rows["t"][(rows["thread"] == loop.thread) & ~np.isin(rows["kind"], (made.DEVICE, made.SUM))]
+    lanes = []
+    mine = operations.pid == marks.own.pid
+    for lane in np.unique(operations.lane[mine]).tolist():
+        if operations.threads.get(lane, loop.thread) == loop.thread:
+            own = mine & (operations.lane == lane)
+            first = np.searchsorted(made_ns, operations.start_ns[own] + _CLOCK_NS)
+            if not (np.searchsorted(made_ns, operations.end_ns[own] - _CLOCK_NS) > first).any():
+                lanes.append(lane)
+    told = [lane for lane in lanes if lane in operations.threads]
+    chosen = told or lanes
+    return mine & (operations.lane == chosen[0]) if len(chosen) == 1 else np.zeros(len(mine), dtype=bool)
+
+
+def own_io(marks: RankMarks, operations: RankOperations, mine: np.ndarray) -> Intervals:
+    """When the loop's thread itself waited for its operations `mine` during the loop, outside of what marks show."""
+    loop = training_loop(marks.own)
+    bounds = np.concatenate((loop.begin, loop.end, loop.steps.ravel()))
+    if not len(bounds):
+        return Intervals()
+    mine = mine & (operations.start_ns >= bounds.min()) & (operations.start_ns < bounds.max())
+    start, end = operations.start_ns[mine], operations.end_ns[mine]
+    found = Intervals.union_of(start, end + JOINED_NS)
+    found = Intervals(starts=found.starts, ends=found.ends - JOINED_NS)
+    found = found.minus(Intervals.union_of(loop.begin, loop.end))
+    for kind in (made.CHECKPOINT, made.RESTORE, made.CHECKPOINT_ASYNC, made.CHECKPOINT_WAIT):
+        found = found.minus(Intervals.union_of(*_times(marks.own.rows, kind)))
+    return found.minus(_pass_ends(marks.own, loop))
+
+
+def _pass_ends(process: ProcessMarks, loop: Loop) -> Intervals:
+    """When the loop asked for a batch and there was none: it waits there for the workers of the pass to end."""
+    rows = process.rows[process.rows["thread"] == loop.thread]
+    asked, ended = _pairs(rows, made.TAKE, made.PASS_END)
+    return Intervals.union_of(rows["t"][asked], rows["t"][ended])
+
+
+def batches_of(marks: RankMarks, operations: RankOperations, mine: np.ndarray) -> dict[str, np.ndarray] | None:
+    """The columns `feeds`, `follows`, `follows_end` and `ready_ns` of the operations of a rank, NO_FETCH for none. They
+    number the fetches, the times of `marks.own_io` and the ends of passes together, in the order of time.
+
+    mine: bool, operations of the loop's own thread. None if much I/O during the loop belongs to no known batch.
     """
     loop = training_loop(marks.own)
-    if not len(loop.begin) or (loop.workers < 0).any():
-        return None
+    waits = marks.own_io, _pass_ends(marks.own, loop)
+    pid, start_ns, end_ns = operations.pid, operations.start_ns, operations.end_ns
+    begins = np.concatenate((loop.begin, *(each.starts for each in waits)))
+    ends = np.concatenate((loop.end, *(each.ends for each in waits)))
+    order = np.lexsort((ends, begins))
+    begins, ends = begins[order], ends[order]
+    number = np.empty(len(order), dtype=np.int64)
+    number[order] = np.arange(len(order))  # of each fetch, then of each other wait
+    by_thread = np.append(loop.workers == 0, np.zeros(len(begins) - len(loop.begin), dtype=bool))[order]
     feeds, follows = np.full(len(pid), NO_FETCH), np.full(len(pid), NO_FETCH)
     follows_end, ready = np.zeros(len(pid), dtype=bool), np.full(len(pid), np.int64(NO_FETCH))
-    own = np.flatnonzero(pid == marks.own.pid)
-    at = np.searchsorted(loop.begin, start_ns[own], side="right") - 1
-    inside = (at >= 0) & (start_ns[own] < loop.end[at]) & (loop.workers[at] == 0)
-    feeds[own[inside]] = follows[own[inside]] = at[inside]
+    at = np.searchsorted(begins, start_ns, side="right") - 1
+    inside = (at >= 0) & (start_ns < ends[at])
+    own = inside & (mine | ((pid == marks.own.pid) & by_thread[at]))
+    feeds[own] = follows[own] = at[own]
     tasks = _tasks(marks, loop)
+    known = own | mine
     for each in np.unique(pid).tolist():
-        mine = np.flatnonzero(pid == each)
+        of_worker = np.flatnonzero(pid == each)
         task = tasks[tasks["pid"] == each]
         if not len(task):
             continue
-        place = np.searchsorted(task["end"], start_ns[mine])
-        mine, place = mine[place < len(task)], place[place < len(task)]
-        feeds[mine], follows[mine] = task["fetch"][place], task["follows"][place]
-        follows_end[mine] = follows[mine] >= 0
+        known[of_worker] = True
+        place = np.searchsorted(task["end"], start_ns[of_worker])
+        of_worker, place = of_worker[place < len(task)], place[place < len(task)]
+        for column, name in ((feeds, "fetch"), (follows, "follows")):
+            fetch = task[name][place]
+            column[of_worker] = np.where(fetch >= 0, number[fetch], NO_FETCH)
+        follows_end[of_worker] = follows[of_worker] >= 0
         last = np.full(len(task), -1)
-        order = np.argsort(end_ns[mine], kind="stable")
-        last[place[order]] = mine[order]
+        order = np.argsort(end_ns[of_worker], kind="stable")
+        last[place[order]] = of_worker[order]
         some = last >= 0
         ready[last[some]] = np.maximum(task["end"][some] - end_ns[last[some]], 0)
+    if not len(begins):
+        return None
+    during = (start_ns < ends.max()) & (end_ns > begins[0])
+    lasted = np.where(during, end_ns - start_ns, 0)
+    if lasted[~known].sum() > UNKNOWN_SHARE * lasted.sum():
+        return None
     # An operation that ran ahead of its batch, in another thread of the worker, keeps the order of its lane.
-    order = np.lexsort((start_ns, lane))
-    for one in np.unique(lane).tolist():
-        mine = order[lane[order] == one]
-        known = mine[feeds[mine] >= 0]
-        feeds[known] = np.maximum.accumulate(feeds[known])
-        known = mine[follows[mine] >= 0]
-        follows[known] = np.maximum.accumulate(follows[known])
+    order = np.lexsort((start_ns, operations.lane))
+    for one in np.unique(operations.lane).tolist():
+        of_lane = order[operations.lane[order] == one]
+        for column in (feeds, follows):
+            some = of_lane[column[of_lane] >= 0]
+            column[some] = np.maximum.accumulate(column[some])
     wrong = (feeds >= 0) & (follows_end & (follows >= feeds) | (follows > feeds))
     follows[wrong], follows_end[wrong] = NO_FETCH, False
     return {"feeds": feeds, "follows": follows, "follows_end": follows_end, "ready_ns": ready}

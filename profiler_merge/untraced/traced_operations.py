@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 import numpy as np
@@ -70,6 +70,10 @@ class TracedRows:
     start_ns: np.ndarray
     end_ns: np.ndarray
     lane: np.ndarray
+
+    def select(self, mask: np.ndarray) -> TracedRows:
+        """The rows of a mask (bool)."""
+        return TracedRows(**{each.name: getattr(self, each.name)[mask] for each in fields(self)})
 
     def first_times(self, processes: int) -> np.ndarray:
         """As `Traced.first_times`."""

@@ -24,8 +24,7 @@ def recorder_waits(
     `spans`: of the rank; without input waits the result is empty. `batches`: its operations. During such a wait no
     operation, compute or work of the input pipeline goes on.
     """
-    found = None if info.dependencies == "known" else log_waits(info, spans)
-    waits = (found or {}).get(rank, Intervals())
+    waits = (log_waits(info, spans) or {}).get(rank, Intervals())
     if not len(waits):
         return waits
     waits = waits.minus(Intervals.union_of(waits.starts[:1], np.array([origin_ns])))

@@ -3,6 +3,7 @@
 Training has items 0 to 47 in batches of 4, so 12 batches a pass; validation items 48 to 63, so 4 batches.
 """
 
+import concurrent.futures
 import os
 import signal
 import sys
@@ -134,7 +135,39 @@ def ranks():
     torch.distributed.barrier()
 
 
+def inside():
+    """No loader: the loop itself reads each batch within its step, and each optimizer's step is one of two."""
+    model = torch.nn.Linear(2, 1)
+    optimizers = [torch.optim.SGD(each, 1e-6) for each in ([model.weight], [model.bias])]
+    data = Reads()
+    for number in range(ITEMS // BATCH):
+        batch = torch.stack([data[number * BATCH + place] for place in range(BATCH)])
+        model(batch).sum().backward()
+        for each in optimizers:
+            each.step()
+        time.sleep(0.002)
+
+
+def saved():
+    """The pipes of the second pass's workers get the descriptor of the checkpoint, whose close Darshan misses."""
+    model = loop([(loader_of(), True)])
+    torch.save(model.state_dict(), "saved.pt")
+    loop([(loader_of(), True)])
+
+
+class Elsewhere(Reads):
+    """Hands each read to the next of three threads and waits for it, as zarr does."""
+
+    def __getitem__(self, place):
+        if self.file is None:
+            self.threads = [concurrent.futures.ThreadPoolExecutor(1) for _ in range(3)]
+        return self.threads[place % 3].submit(super().__getitem__, place).result()
+
+
 JOBS = {
+    "inside": inside,
+    "saved": saved,
+    "threads": lambda: loop([(loader_of(Elsewhere()), True)]),
     "fork": lambda: loop([(loader_of(), True)]),
     "forkserver": lambda: loop([(loader_of(multiprocessing_context="forkserver"), True)]),
     "persistent": persistent,
