@@ -8,8 +8,8 @@ What then remains was read by processes without a log, or past the log: raw syst
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from dxt_replay.profiler_merge.darshan.log import DarshanLog, open_log
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.recorder_files import UNSEEN
 from dxt_replay.traces.schema import Unseen
-from dxt_replay.traces.unseen import LEAST_COVERAGE, recording_of
+from dxt_replay.traces.unseen import LEAST_COVERAGE, LONGEST_PROGRAM, recording_of
 
 LEAST_BYTES = 1 << 20
 """What processes without a log may have read together: programs such as `ldconfig` start with some tens of KB."""
@@ -31,9 +31,6 @@ locales. `gzip` reads 11 KB so, a Python with PyTorch 0.1 MB."""
 
 IMPORT_BYTES = 64 << 20
 """What a Python that does not run `sitecustomize` (`python -I`) may read of modules: torch 25 MB, with tools 60 MB."""
-
-_LONGEST_NAME = 15
-"""Bytes of a program's name that the kernel keeps."""
 
 STREAM_BYTES = 4096
 """What a read of the C library's streams fetches at least."""
@@ -56,8 +53,11 @@ class Account:
     imports: bool = False
 
 
-def unaccounted(logs: Iterable[Path]) -> tuple[Unseen, ...]:
-    """The processes for which the Darshan logs of a recording do not account. Raises: LogError for damage."""
+def unaccounted(logs: Iterable[Path], accounts: Sequence[Account] | None = None) -> tuple[Unseen, ...]:
+    """The processes for which the logs of a recording do not account. Raises: LogError for damage.
+
+    accounts: those of a tracer whose logs say less; None for Darshan's.
+    """
     logs = list(logs)
     found: list[Unseen] = []
     for folder in dict.fromkeys(filter(None, map(recording_of, logs))):
@@ -69,13 +69,18 @@ def unaccounted(logs: Iterable[Path]) -> tuple[Unseen, ...]:
                 continue
             counts = folder.glob("profile/*.not_data")
             counted = {place.name: int.from_bytes(place.read_bytes()[:8], "little") for place in counts}
-            accounts = [_account(each, counted) for each in logs if recording_of(each) == folder]
+            if accounts is None:
+                mine = [_account(each, counted) for each in logs if recording_of(each) == folder]
+            else:
+                hooked = {int(name.split(".")[0]) for name in counted}
+                mine = [replace(each, counted=each.pid in hooked) for each in accounts]
             names = not_accounted(
-                accounts,
+                mine,
                 began={program: list(map(int, pids)) for program, pids in began.items()},
                 read=int(moved["rchar"]) - sum(counted.values()),
                 written=int(moved["wchar"]),
                 received=sum(content["received"].values()),
+                fed={name: int(size) for name, size in content.get("fed", {}).items()},
             )
         except FileNotFoundError:
             continue
@@ -86,12 +91,19 @@ def unaccounted(logs: Iterable[Path]) -> tuple[Unseen, ...]:
 
 
 def not_accounted(
-    accounts: Sequence[Account], *, began: dict[str, list[int]], read: int, written: int, received: int
+    accounts: Sequence[Account],
+    *,
+    began: dict[str, list[int]],
+    read: int,
+    written: int,
+    received: int,
+    fed: Mapping[str, int],
 ) -> list[str]:
     """Names of the processes that read more than is known.
 
     began: the processes that should have left logs, by program. read, written: bytes of all, without what Pythons read
-    to start and import. received: bytes from sockets.
+    to start and import. received: bytes from sockets. fed: sizes of the files that were seen to be a process's input:
+    no log shows what it read of them.
     """
     known = {each.pid for each in accounts}
     missing = {program: [pid for pid in pids if pid not in known] for program, pids in began.items()}
@@ -104,6 +116,8 @@ def not_accounted(
         if left < LEAST_BYTES:
             return []
         return [f"{program} ({len(pids)} processes)" if pids[1:] else program for program, pids in missing.items()]
+    if min(left, sum(fed.values())) >= LEAST_BYTES:
+        return sorted(fed)
     # Bytes on pipes were written by others of the job, which logs do not count either.
     pipes = max(written - sum(each.written for each in accounts), 0)
     left -= pipes + received + IMPORT_BYTES * sum(each.imports for each in accounts)
@@ -125,7 +139,7 @@ def _account(path: Path, counted: Iterable[str]) -> Account:
     hooked = any(name.startswith(f"{facts.named_pid}.") for name in counted)
     return Account(
         pid=facts.named_pid,
-        program=Path(log.job.exe.split(" ")[0]).name[:_LONGEST_NAME],
+        program=Path(log.job.exe.split(" ")[0]).name[:LONGEST_PROGRAM],
         ranks=max(log.job.nprocs, 1),
         read=read + STREAM_BYTES * streamed,
         written=written,

@@ -23,6 +23,7 @@ from dxt_replay.profiler_merge.lane_facts import MAIN, THREAD, WORKER, LaneFacts
 from dxt_replay.profiler_merge.left_out import exports_warnings, is_export, shown
 from dxt_replay.profiler_merge.mapped_reads import mapped_columns, mapped_reads
 from dxt_replay.profiler_merge.merge_options import MergeOptions
+from dxt_replay.profiler_merge.process_accounts import Account, unaccounted
 from dxt_replay.profiler_merge.profiles.event_table import Profile
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
 from dxt_replay.profiler_merge.recorded_job import (
@@ -82,6 +83,7 @@ class TracedRecording:
         sizes = {place: self._mapped.sizes[number] for place, number in zip(places, new, strict=True)}
         self._table = TracedFiles(self._paths, {**job.sizes, **sizes}, job.suspect)
         self._mapped_bytes, self._strace = 0, kind == "strace"
+        self._read = self._written = 0
         self.files: Sequence[tuple[Path, str]] = [(path, kind) for path in job.files]
         self.ranks: Sequence[int] = range(job.nprocs)
         self.start_ns = job.start_ns
@@ -130,9 +132,13 @@ class TracedRecording:
         names = sorted(shown(job.paths[file]) for file in job.mapped)
         mapped = [name for name in names if not name.startswith(MEMORY) and not is_recorder_file(name)]
         moved = self._table.moved + self._mapped_bytes
-        seen = received(job.received, job.received_of_unknown, moved, watched(job.files))
+        seen = received(job.received, job.received_of_unknown, moved, watched(job.files), job.hidden)
         pids = {process.pid for rank in job.ranks for process in rank.processes}
         unseen = self._mapped.still_unseen(all_unseen(seen, mapped), pids)
+        if not self._strace:
+            accounts = [Account(pid=pid, ranks=1, read=0, written=0) for pid in sorted(pids)]
+            accounts.append(Account(pid=None, ranks=0, read=self._read, written=self._written))
+            unseen += unaccounted(job.files, accounts)
         share = 1.0 if job.complete else None
         whole = Coverage(bytes=share, operations=share, ranks=dict.fromkeys(self.ranks, (share, share)))
         return Finished(
@@ -165,6 +171,8 @@ class TracedRecording:
             order = np.argsort(numbers)
             process = order[np.searchsorted(numbers, rows["process"], sorter=order)]
             lanes = [_lane_facts(thread, each, processes.own) for each, thread in threads]
+            self._read += int(rows["length"][rows["op"] == READ].sum())
+            self._written += int(rows["length"][rows["op"] == WRITE].sum())
             columns, process = self._with_mapped(rank, self._columns(rank, rows, alignment), process, lanes, alignment)
             self._table.note(columns)
             yield RankRows(

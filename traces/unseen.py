@@ -42,6 +42,9 @@ OBJECTS: Literal["objects"] = "objects"
 PROCESS: Literal["process"] = "process"
 """Kind of I/O of a process that left no log, or read more than its log explains."""
 
+LONGEST_PROGRAM = 15
+"""Bytes of a program's name that the kernel keeps."""
+
 UNKNOWN_PEERS = "peers that the trace does not show"
 
 MEMORY = "/dev/shm/"
@@ -111,12 +114,23 @@ def watched(logs: Iterable[Path]) -> tuple[Unseen, ...]:
         try:
             content = json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
             found += [_unseen("mapped", name, entry["bytes"]) for name, entry in content["mapped"].items()]
+            found = [each for each in found if each.bytes]  # 0: nothing was read yet at the last look
             found += [_unseen("socket", name, moved) for name, moved in content["received"].items()]
+            found += [_hidden(name) for name in content.get("hidden", ())]
         except FileNotFoundError:
             continue
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise LogError(f"{path} is damaged ({error!r}): remove it, or record again") from error
     return tuple(found)
+
+
+def hidden_name(program: str, way: str) -> str:
+    """The name of a process that moves data past calls, with its program's as the kernel keeps it: "cp by io_uring"."""
+    return f"{program.encode()[:LONGEST_PROGRAM].decode('utf-8', 'replace')} by {way}"
+
+
+def _hidden(name: str) -> Unseen:
+    return Unseen(kind=PROCESS, name=name, bytes=None)
 
 
 def _unseen(kind: Literal["mapped", "socket"], name: str, moved: int) -> Unseen:
@@ -151,13 +165,15 @@ def all_unseen(seen_by_watch: Sequence[Unseen], mapped: Iterable[str]) -> tuple[
     return (*seen_by_watch, *(Unseen(kind="mapped", name=path, bytes=None) for path in mapped if path not in known))
 
 
-def received(peers: Mapping[str, int], of_unknown: int, moved: int, seen_by_watch: Sequence[Unseen]) -> list[Unseen]:
+def received(
+    peers: Mapping[str, int], of_unknown: int, moved: int, seen_by_watch: Sequence[Unseen], hidden: Iterable[str] = ()
+) -> list[Unseen]:
     """What a recording saw, and what a trace shows of bytes received through sockets.
 
     peers: bytes by "address:port". of_unknown: bytes of which nobody knows whether they came from outside the job.
-    moved: bytes read and written by the operations of the trace.
+    moved: bytes read and written by the operations of the trace. hidden: as of `TracedJob`.
     """
-    found = {(each.kind, each.name): each for each in seen_by_watch}
+    found = {(each.kind, each.name): each for each in (*seen_by_watch, *map(_hidden, hidden))}
     for peer, number in peers.items():
         known = found.get(("socket", peer))
         # Each may have missed a part: the watch looks now and then, and not every call that receives is traced.
@@ -313,7 +329,7 @@ def unseen_warnings(unseen: Sequence[Unseen]) -> list[str]:
         "mapped": "memory-mapped",
         "socket": "read from sockets",
         OBJECTS: "moved by calls of an object store",
-        PROCESS: "read by processes without a log, or past it (--with strace shows them)",
+        PROCESS: "read by processes without a log, or past it (--with strace shows them, io_uring and AIO excepted)",
     }
     for kind, how in ways.items():
         mine = sorted(

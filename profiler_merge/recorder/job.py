@@ -144,7 +144,7 @@ def record_job(
         moved = family.moved()
     processes = {"moved": moved, "began": to_account_for(began or watch.programs.items())}
     with suppress(OSError):
-        watch.write(folder / UNSEEN, processes if tracer.name == DARSHAN else {})
+        watch.write(folder / UNSEEN, processes if tracer.name in (DARSHAN, DFTRACER) else {})
     recorded = _collect(folder, tracer, ended, job)
     warnings = [*recorded.warnings, *_clock_was_set(_ahead_ns() - ahead_ns), *_outlived(alive)]
     return replace(recorded, warnings=tuple(warnings))
@@ -243,7 +243,8 @@ def _collect(folder: Path, tracer: Tracer, ended: Ended, job: int) -> RecordedJo
             )
         if places.find_below(place, ("*.darshan_partial",)):
             warnings.append("a process ended while Darshan wrote its log: its I/O is not in the capture")
-    logs = places.find_below(place, tracer.patterns)
+    # One without content is of a process that was killed: `began` accounts for it.
+    logs = [path for path in places.find_below(place, tracer.patterns) if path.stat().st_size]
     requests = [] if tracer.name == REQUESTS else places.find_below(place, (f"*{SUFFIX}",))
     return RecordedJob(
         ended=ended,

@@ -111,7 +111,7 @@ def _give_less_memory():
     _posixsubprocess.fork_exec = fork_exec
 
 
-if "libdarshan" in os.environ.get("LD_PRELOAD", ""):
+if any(name in os.environ.get("LD_PRELOAD", "") for name in ("libdarshan", "libdftracer")):
     atexit.register(_write_log)
     try:
         import mmap

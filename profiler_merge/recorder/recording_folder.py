@@ -104,7 +104,7 @@ def make_dated(folder: Path) -> None:
 
 def collect_killed(folder: Path, job: int, temporary: Path) -> int:
     """Move the data of this job's killed processes from the temporary folder to the logs; returns their number."""
-    found = sorted(temporary.glob(f"*_id{job}_mmap-log-*.darshan"))
+    found = [path for path in sorted(temporary.glob(f"*_id{job}_mmap-log-*.darshan")) if path.stat().st_size]
     for path in found:
         (folder / KILLED).mkdir(exist_ok=True)
         shutil.move(path, folder / KILLED / path.name)
