@@ -11,6 +11,7 @@ import json
 import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -122,6 +123,15 @@ def watched(logs: Iterable[Path]) -> tuple[Unseen, ...]:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise LogError(f"{path} is damaged ({error!r}): remove it, or record again") from error
     return tuple(found)
+
+
+def recorder_notes(logs: Iterable[Path]) -> list[str]:
+    """What `dxt-replay record` said when the job of these logs had ended: its status, killed processes, a set clock."""
+    found: list[str] = []
+    for folder in dict.fromkeys(filter(None, map(recording_of, logs))):
+        with suppress(OSError, ValueError, AttributeError):
+            found += map(str, json.loads((folder / UNSEEN).read_text("utf-8", "surrogateescape")).get("notes", ()))
+    return found
 
 
 def hidden_name(program: str, way: str) -> str:

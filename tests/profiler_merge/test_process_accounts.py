@@ -13,8 +13,8 @@ def accounts(*pids: int | None, read: int = 0, **more: bool) -> list[Account]:
     return [Account(pid=pid, program="python", ranks=1, read=read, written=0, **more) for pid in pids]
 
 
-def check(accounts: list[Account], began: dict[str, list[int]], read: int, written: int = 0, received: int = 0):
-    return not_accounted(accounts, began=began, read=read, written=written, received=received)
+def check(accounts: list[Account], began: dict[str, list[int]], read: int, written: int = 0, received: int = 0, **fed):
+    return not_accounted(accounts, began=began, read=read, written=written, received=received, fed=fed)
 
 
 def test_a_job_whose_logs_explain_all_is_accounted_for() -> None:
@@ -34,6 +34,13 @@ def test_what_was_read_past_a_log_is_seen() -> None:
 def test_bytes_on_pipes_and_sockets_are_taken_off_where_all_processes_have_logs() -> None:
     assert check(accounts(1, 2, read=MIB), {"python": [1, 2]}, 12 * MIB, written=6 * MIB, received=4 * MIB) == []
     assert check(accounts(1, read=MIB), {"python": [1, 2]}, 12 * MIB, written=6 * MIB, received=5 * MIB) == ["python"]
+
+
+def test_input_from_a_file_is_seen_although_as_much_was_written() -> None:
+    known = accounts(1, 2, read=MIB)
+    assert check(known, {"sh": [1], "dd": [2]}, 12 * MIB, written=12 * MIB) == []
+    assert check(known, {"sh": [1], "dd": [2]}, 12 * MIB, written=12 * MIB, dd=10 * MIB) == ["dd"]
+    assert check(known, {"sh": [1], "dd": [2]}, 12 * MIB, written=12 * MIB, dd=100) == []
 
 
 def test_what_a_python_imports_may_be_unknown() -> None:
