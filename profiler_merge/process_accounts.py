@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from dxt_replay.profiler_merge.darshan.log import DarshanLog, open_log
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.recorder_files import UNSEEN
 from dxt_replay.traces.schema import Unseen
-from dxt_replay.traces.unseen import LEAST_COVERAGE, LONGEST_PROGRAM, recording_of
+from dxt_replay.traces.unseen import LEAST_COVERAGE, recording_of
 
 LEAST_BYTES = 1 << 20
 """What processes without a log may have read together: programs such as `ldconfig` start with some tens of KB."""
@@ -32,6 +33,9 @@ locales. `gzip` reads 11 KB so, a Python with PyTorch 0.1 MB."""
 IMPORT_BYTES = 64 << 20
 """What a Python that does not run `sitecustomize` (`python -I`) may read of modules: torch 25 MB, with tools 60 MB."""
 
+_LONGEST_NAME = 15
+"""Bytes of a program's name that the kernel keeps."""
+
 STREAM_BYTES = 4096
 """What a read of the C library's streams fetches at least."""
 
@@ -42,7 +46,7 @@ class Account:
     ranks: processes in the log.
 
     read, written: bytes, those of streams as the kernel may have counted them. counted: whether what it imported is
-    counted elsewhere. imports: whether that is not known."""
+    counted elsewhere. imports: whether that is not known. start_ns, end_ns: 0 where they are not known."""
 
     pid: int | None
     program: str = ""
@@ -51,6 +55,8 @@ class Account:
     written: int
     counted: bool = False
     imports: bool = False
+    start_ns: int = 0
+    end_ns: int = 0
 
 
 def unaccounted(logs: Iterable[Path], accounts: Sequence[Account] | None = None) -> tuple[Unseen, ...]:
@@ -118,10 +124,18 @@ def not_accounted(
         return [f"{program} ({len(pids)} processes)" if pids[1:] else program for program, pids in missing.items()]
     if min(left, sum(fed.values())) >= LEAST_BYTES:
         return sorted(fed)
-    # Bytes on pipes were written by others of the job, which logs do not count either.
-    pipes = max(written - sum(each.written for each in accounts), 0)
+    # Bytes on pipes were written by others that ran at the time, which logs do not count either.
+    pipes = max(written - sum(each.written for each in accounts), 0) if _side_by_side(accounts) else 0
     left -= pipes + received + IMPORT_BYTES * sum(each.imports for each in accounts)
     return ["processes with a log"] if left > LEAST_BYTES + (1 - LEAST_COVERAGE) * explained else []
+
+
+def _side_by_side(accounts: Sequence[Account]) -> bool:
+    """Whether two processes may have run at one time."""
+    if any(each.ranks > 1 or not each.end_ns for each in accounts):
+        return True
+    in_order = sorted(accounts, key=lambda each: each.start_ns)
+    return any(after.start_ns < before.end_ns for before, after in pairwise(in_order))
 
 
 def _account(path: Path, counted: Iterable[str]) -> Account:
@@ -139,11 +153,13 @@ def _account(path: Path, counted: Iterable[str]) -> Account:
     hooked = any(name.startswith(f"{facts.named_pid}.") for name in counted)
     return Account(
         pid=facts.named_pid,
-        program=Path(log.job.exe.split(" ")[0]).name[:LONGEST_PROGRAM],
+        program=Path(log.job.exe.split(" ")[0]).name[:_LONGEST_NAME],
         ranks=max(log.job.nprocs, 1),
         read=read + STREAM_BYTES * streamed,
         written=written,
         counted=hooked,
+        start_ns=facts.start_ns,
+        end_ns=facts.end_ns or 0,
         imports=is_python and facts.parent_pid is None and not hooked,
     )
 

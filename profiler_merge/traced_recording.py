@@ -40,9 +40,9 @@ from dxt_replay.profiler_merge.tracers.traced_job import TracedJob, TracedProces
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.recorder_files import is_recorder_file, is_request_log
 from dxt_replay.traces.row_order import order_by_start
-from dxt_replay.traces.schema import OPEN_FLAGS, OPS, READ, TRACED, WRITE, Coverage, Job
+from dxt_replay.traces.schema import OPEN_FLAGS, OPS, READ, TRACED, WRITE, Coverage, Job, Unseen
 from dxt_replay.traces.units import format_counted, ns_to_seconds
-from dxt_replay.traces.unseen import MEMORY, all_unseen, received, unseen_warnings, watched, with_unseen
+from dxt_replay.traces.unseen import MEMORY, all_unseen, mapped_files, received, unseen_warnings, watched, with_unseen
 from dxt_replay.traces.workers.workers import Workers
 
 _RENAME = OPS.index("rename")
@@ -132,17 +132,20 @@ class TracedRecording:
         names = sorted(shown(job.paths[file]) for file in job.mapped)
         mapped = [name for name in names if not name.startswith(MEMORY) and not is_recorder_file(name)]
         moved = self._table.moved + self._mapped_bytes
-        seen = received(job.received, job.received_of_unknown, moved, watched(job.files), job.hidden)
+        seen = received(job.received, job.received_of_unknown, moved, watched(job.files))
         pids = {process.pid for rank in job.ranks for process in rank.processes}
         unseen = self._mapped.still_unseen(all_unseen(seen, mapped), pids)
         if not self._strace:
             accounts = [Account(pid=pid, ranks=1, read=0, written=0) for pid in sorted(pids)]
             accounts.append(Account(pid=None, ranks=0, read=self._read, written=self._written))
             unseen += unaccounted(job.files, accounts)
+        files = self._table.table(complete=job.complete)
+        if mapped_files(files):  # libuv has an io_uring without any file
+            unseen += tuple(Unseen(kind="process", name=name, bytes=None) for name in job.hidden)
         share = 1.0 if job.complete else None
         whole = Coverage(bytes=share, operations=share, ranks=dict.fromkeys(self.ranks, (share, share)))
         return Finished(
-            files=self._table.table(complete=job.complete),
+            files=files,
             coverage=with_unseen(whole, moved, unseen),
             lanes="pthread_id",
             warnings=[*unseen_warnings(unseen), *self._direct_warnings()],

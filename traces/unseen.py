@@ -43,9 +43,6 @@ OBJECTS: Literal["objects"] = "objects"
 PROCESS: Literal["process"] = "process"
 """Kind of I/O of a process that left no log, or read more than its log explains."""
 
-LONGEST_PROGRAM = 15
-"""Bytes of a program's name that the kernel keeps."""
-
 UNKNOWN_PEERS = "peers that the trace does not show"
 
 MEMORY = "/dev/shm/"
@@ -117,7 +114,6 @@ def watched(logs: Iterable[Path]) -> tuple[Unseen, ...]:
             found += [_unseen("mapped", name, entry["bytes"]) for name, entry in content["mapped"].items()]
             found = [each for each in found if each.bytes]  # 0: nothing was read yet at the last look
             found += [_unseen("socket", name, moved) for name, moved in content["received"].items()]
-            found += [_hidden(name) for name in content.get("hidden", ())]
         except FileNotFoundError:
             continue
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -132,15 +128,6 @@ def recorder_notes(logs: Iterable[Path]) -> list[str]:
         with suppress(OSError, ValueError, AttributeError):
             found += map(str, json.loads((folder / UNSEEN).read_text("utf-8", "surrogateescape")).get("notes", ()))
     return found
-
-
-def hidden_name(program: str, way: str) -> str:
-    """The name of a process that moves data past calls, with its program's as the kernel keeps it: "cp by io_uring"."""
-    return f"{program.encode()[:LONGEST_PROGRAM].decode('utf-8', 'replace')} by {way}"
-
-
-def _hidden(name: str) -> Unseen:
-    return Unseen(kind=PROCESS, name=name, bytes=None)
 
 
 def _unseen(kind: Literal["mapped", "socket"], name: str, moved: int) -> Unseen:
@@ -175,15 +162,13 @@ def all_unseen(seen_by_watch: Sequence[Unseen], mapped: Iterable[str]) -> tuple[
     return (*seen_by_watch, *(Unseen(kind="mapped", name=path, bytes=None) for path in mapped if path not in known))
 
 
-def received(
-    peers: Mapping[str, int], of_unknown: int, moved: int, seen_by_watch: Sequence[Unseen], hidden: Iterable[str] = ()
-) -> list[Unseen]:
+def received(peers: Mapping[str, int], of_unknown: int, moved: int, seen_by_watch: Sequence[Unseen]) -> list[Unseen]:
     """What a recording saw, and what a trace shows of bytes received through sockets.
 
     peers: bytes by "address:port". of_unknown: bytes of which nobody knows whether they came from outside the job.
-    moved: bytes read and written by the operations of the trace. hidden: as of `TracedJob`.
+    moved: bytes read and written by the operations of the trace.
     """
-    found = {(each.kind, each.name): each for each in (*seen_by_watch, *map(_hidden, hidden))}
+    found = {(each.kind, each.name): each for each in seen_by_watch}
     for peer, number in peers.items():
         known = found.get(("socket", peer))
         # Each may have missed a part: the watch looks now and then, and not every call that receives is traced.

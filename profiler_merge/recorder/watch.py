@@ -59,7 +59,6 @@ class Watch:
     """Polls processes. `programs`: the name of the program of each, by its id."""
 
     def __init__(self) -> None:
-        self._hidden: set[str] = set()
         self._fed: dict[str, int] = {}
         self._mapped: dict[str, _Mapped] = {}
         self._received: dict[tuple[str, str], int] = {}
@@ -83,8 +82,6 @@ class Watch:
 
     def _look_at_mappings(self, pid: int) -> None:
         maps = Path(f"/proc/{pid}/maps").read_bytes()
-        if b" /[aio]" in maps:
-            self._hidden.add(f"{self.programs[pid]} by io_submit")
         if not any(True for _ in data_mappings(maps)):
             return
         for path, (size, resident) in mapped_files(Path(f"/proc/{pid}/smaps").read_bytes()).items():
@@ -101,8 +98,6 @@ class Watch:
                 match = _SOCKET.fullmatch(place)
                 if match:
                     found.add(int(match[1]))
-                elif place == "anon_inode:[io_uring]":
-                    self._hidden.add(f"{self.programs[pid]} by io_uring")
                 elif name == "0" and is_data(os.fsencode(place)):
                     self._fed[f"{self.programs[pid]} < {place}"] = os.stat(f"/proc/{pid}/fd/0").st_size
         return found
@@ -117,8 +112,8 @@ class Watch:
                 self._received[key] = max(self._received.get(key, 0), each.received)
 
     def found(self) -> dict[str, object]:
-        """Mapped files with their resident bytes, bytes received by peer, processes that move data past calls, and the
-        sizes of files that are a process's standard input, for `unseen.json`."""
+        """Mapped files with their resident bytes, bytes received by peer, and the sizes of files that are a process's
+        standard input, for `unseen.json`."""
         peers: dict[str, int] = {}
         for (_, peer), received in self._received.items():
             peers[peer] = peers.get(peer, 0) + received
@@ -128,7 +123,6 @@ class Watch:
                 for path, entry in sorted(self._mapped.items())
             },
             "received": dict(sorted(peers.items())),
-            "hidden": sorted(self._hidden),
             "fed": dict(sorted(self._fed.items())),
         }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dxt_replay.profiler_merge.process_accounts import Account, not_accounted
@@ -41,6 +43,17 @@ def test_input_from_a_file_is_seen_although_as_much_was_written() -> None:
     assert check(known, {"sh": [1], "dd": [2]}, 12 * MIB, written=12 * MIB) == []
     assert check(known, {"sh": [1], "dd": [2]}, 12 * MIB, written=12 * MIB, dd=10 * MIB) == ["dd"]
     assert check(known, {"sh": [1], "dd": [2]}, 12 * MIB, written=12 * MIB, dd=100) == []
+
+
+def test_a_pipe_has_two_ends() -> None:
+    def job(start_ns: int) -> list[str]:
+        times = ((1, 1, 5), (2, start_ns, 9))
+        known = [
+            Account(pid=pid, ranks=1, read=MIB, written=0, start_ns=begin, end_ns=end) for pid, begin, end in times
+        ]
+        return check(known, {"dd": [1, 2]}, 12 * MIB, written=12 * MIB)
+
+    assert (job(4), job(6)) == ([], ["processes with a log"])
 
 
 def test_what_a_python_imports_may_be_unknown() -> None:

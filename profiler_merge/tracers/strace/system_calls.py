@@ -17,7 +17,7 @@ from dxt_replay.profiler_merge.tracers.strace.tasks import BIRTHS, Task, Tasks
 from dxt_replay.profiler_merge.tracers.traced_rows import TracedRows
 from dxt_replay.traces.file_rows import without_dots
 from dxt_replay.traces.schema import APIS, OPEN_FLAGS, OPS, READ, WRITE
-from dxt_replay.traces.unseen import StreamTotals, hidden_name
+from dxt_replay.traces.unseen import StreamTotals
 
 POSIX = APIS.index("POSIX")
 _SEQUENTIAL = 1 << OPEN_FLAGS.index("sequential")
@@ -345,7 +345,7 @@ class SystemCalls:
 
     def _hidden(self, task: Task, call: Call) -> None:
         self.left_out[HIDDEN[call.name]] += 1
-        self.hidden.add(hidden_name(task.process.exe.rpartition("/")[2], HIDDEN[call.name]))
+        self.hidden.add(f"{task.process.exe.rpartition('/')[2]} by {HIDDEN[call.name]}")
 
 
 def _is_stream(task: Task, arguments: bytes) -> bool:
