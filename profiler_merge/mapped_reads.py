@@ -108,7 +108,7 @@ class MappedReads:
         known = {name: most for name, most in known.items() if self.complete and name not in self._shown(elsewhere)}
         for each in unseen:
             most = known.get(each.name) if each.kind == "mapped" else None
-            if most is not None:
+            if most:  # without any fault the kernel filled the mapping itself (MAP_POPULATE), or nobody read it
                 rest = 0 if each.bytes is None else max(each.bytes - most, 0)
                 each = replace(each, bytes=rest if rest > _OVERLOOKED * (each.bytes or 0) else 0)
             left.append(each)

@@ -36,7 +36,7 @@ from dxt_replay.traces.store.writer import (
     write_hdf5,
     write_spans,
 )
-from dxt_replay.traces.unseen import coverage_json, nothing_recorded
+from dxt_replay.traces.unseen import coverage_json, nothing_recorded, recorder_notes
 from dxt_replay.traces.version import VERSION
 from dxt_replay.traces.workers.workers import ALONE, Workers
 
@@ -207,7 +207,8 @@ class _Merger:
     def _info(self, written: WrittenRanks, found: Finished) -> CaptureInfo:
         ranks = written.ranks.union(self._recording.ranks, self._placed.by_rank)
         extended = self._spans.extended_json()
-        warnings = (self._recording.warnings, self._placed.warnings, self._loop_warnings, written.warnings)
+        notes = recorder_notes([path for path, _ in self._recording.files])
+        warnings = (notes, self._recording.warnings, self._placed.warnings, self._loop_warnings, written.warnings)
         return CaptureInfo(
             job=self._recording.job,
             ranks=tuple(sorted(ranks)),

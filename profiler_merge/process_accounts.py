@@ -8,8 +8,9 @@ What then remains was read by processes without a log, or past the log: raw syst
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +46,7 @@ class Account:
     ranks: processes in the log.
 
     read, written: bytes, those of streams as the kernel may have counted them. counted: whether what it imported is
-    counted elsewhere. imports: whether that is not known."""
+    counted elsewhere. imports: whether that is not known. start_ns, end_ns: 0 where they are not known."""
 
     pid: int | None
     program: str = ""
@@ -54,10 +55,15 @@ class Account:
     written: int
     counted: bool = False
     imports: bool = False
+    start_ns: int = 0
+    end_ns: int = 0
 
 
-def unaccounted(logs: Iterable[Path]) -> tuple[Unseen, ...]:
-    """The processes for which the Darshan logs of a recording do not account. Raises: LogError for damage."""
+def unaccounted(logs: Iterable[Path], accounts: Sequence[Account] | None = None) -> tuple[Unseen, ...]:
+    """The processes for which the logs of a recording do not account. Raises: LogError for damage.
+
+    accounts: those of a tracer whose logs say less; None for Darshan's.
+    """
     logs = list(logs)
     found: list[Unseen] = []
     for folder in dict.fromkeys(filter(None, map(recording_of, logs))):
@@ -69,13 +75,18 @@ def unaccounted(logs: Iterable[Path]) -> tuple[Unseen, ...]:
                 continue
             counts = folder.glob("profile/*.not_data")
             counted = {place.name: int.from_bytes(place.read_bytes()[:8], "little") for place in counts}
-            accounts = [_account(each, counted) for each in logs if recording_of(each) == folder]
+            if accounts is None:
+                mine = [_account(each, counted) for each in logs if recording_of(each) == folder]
+            else:
+                hooked = {int(name.split(".")[0]) for name in counted}
+                mine = [replace(each, counted=each.pid in hooked) for each in accounts]
             names = not_accounted(
-                accounts,
+                mine,
                 began={program: list(map(int, pids)) for program, pids in began.items()},
                 read=int(moved["rchar"]) - sum(counted.values()),
                 written=int(moved["wchar"]),
                 received=sum(content["received"].values()),
+                fed={name: int(size) for name, size in content.get("fed", {}).items()},
             )
         except FileNotFoundError:
             continue
@@ -86,12 +97,19 @@ def unaccounted(logs: Iterable[Path]) -> tuple[Unseen, ...]:
 
 
 def not_accounted(
-    accounts: Sequence[Account], *, began: dict[str, list[int]], read: int, written: int, received: int
+    accounts: Sequence[Account],
+    *,
+    began: dict[str, list[int]],
+    read: int,
+    written: int,
+    received: int,
+    fed: Mapping[str, int],
 ) -> list[str]:
     """Names of the processes that read more than is known.
 
     began: the processes that should have left logs, by program. read, written: bytes of all, without what Pythons read
-    to start and import. received: bytes from sockets.
+    to start and import. received: bytes from sockets. fed: sizes of the files that were seen to be a process's input:
+    no log shows what it read of them.
     """
     known = {each.pid for each in accounts}
     missing = {program: [pid for pid in pids if pid not in known] for program, pids in began.items()}
@@ -104,10 +122,20 @@ def not_accounted(
         if left < LEAST_BYTES:
             return []
         return [f"{program} ({len(pids)} processes)" if pids[1:] else program for program, pids in missing.items()]
-    # Bytes on pipes were written by others of the job, which logs do not count either.
-    pipes = max(written - sum(each.written for each in accounts), 0)
+    if min(left, sum(fed.values())) >= LEAST_BYTES:
+        return sorted(fed)
+    # Bytes on pipes were written by others that ran at the time, which logs do not count either.
+    pipes = max(written - sum(each.written for each in accounts), 0) if _side_by_side(accounts) else 0
     left -= pipes + received + IMPORT_BYTES * sum(each.imports for each in accounts)
     return ["processes with a log"] if left > LEAST_BYTES + (1 - LEAST_COVERAGE) * explained else []
+
+
+def _side_by_side(accounts: Sequence[Account]) -> bool:
+    """Whether two processes may have run at one time."""
+    if any(each.ranks > 1 or not each.end_ns for each in accounts):
+        return True
+    in_order = sorted(accounts, key=lambda each: each.start_ns)
+    return any(after.start_ns < before.end_ns for before, after in pairwise(in_order))
 
 
 def _account(path: Path, counted: Iterable[str]) -> Account:
@@ -130,6 +158,8 @@ def _account(path: Path, counted: Iterable[str]) -> Account:
         read=read + STREAM_BYTES * streamed,
         written=written,
         counted=hooked,
+        start_ns=facts.start_ns,
+        end_ns=facts.end_ns or 0,
         imports=is_python and facts.parent_pid is None and not hooked,
     )
 

@@ -23,6 +23,7 @@ from dxt_replay.profiler_merge.lane_facts import MAIN, THREAD, WORKER, LaneFacts
 from dxt_replay.profiler_merge.left_out import exports_warnings, is_export, shown
 from dxt_replay.profiler_merge.mapped_reads import mapped_columns, mapped_reads
 from dxt_replay.profiler_merge.merge_options import MergeOptions
+from dxt_replay.profiler_merge.process_accounts import Account, unaccounted
 from dxt_replay.profiler_merge.profiles.event_table import Profile
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
 from dxt_replay.profiler_merge.recorded_job import (
@@ -39,9 +40,9 @@ from dxt_replay.profiler_merge.tracers.traced_job import TracedJob, TracedProces
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.recorder_files import is_recorder_file, is_request_log
 from dxt_replay.traces.row_order import order_by_start
-from dxt_replay.traces.schema import OPEN_FLAGS, OPS, READ, TRACED, WRITE, Coverage, Job
+from dxt_replay.traces.schema import OPEN_FLAGS, OPS, READ, TRACED, WRITE, Coverage, Job, Unseen
 from dxt_replay.traces.units import format_counted, ns_to_seconds
-from dxt_replay.traces.unseen import MEMORY, all_unseen, received, unseen_warnings, watched, with_unseen
+from dxt_replay.traces.unseen import MEMORY, all_unseen, mapped_files, received, unseen_warnings, watched, with_unseen
 from dxt_replay.traces.workers.workers import Workers
 
 _RENAME = OPS.index("rename")
@@ -82,6 +83,7 @@ class TracedRecording:
         sizes = {place: self._mapped.sizes[number] for place, number in zip(places, new, strict=True)}
         self._table = TracedFiles(self._paths, {**job.sizes, **sizes}, job.suspect)
         self._mapped_bytes, self._strace = 0, kind == "strace"
+        self._read = self._written = 0
         self.files: Sequence[tuple[Path, str]] = [(path, kind) for path in job.files]
         self.ranks: Sequence[int] = range(job.nprocs)
         self.start_ns = job.start_ns
@@ -133,10 +135,17 @@ class TracedRecording:
         seen = received(job.received, job.received_of_unknown, moved, watched(job.files))
         pids = {process.pid for rank in job.ranks for process in rank.processes}
         unseen = self._mapped.still_unseen(all_unseen(seen, mapped), pids)
+        if not self._strace:
+            accounts = [Account(pid=pid, ranks=1, read=0, written=0) for pid in sorted(pids)]
+            accounts.append(Account(pid=None, ranks=0, read=self._read, written=self._written))
+            unseen += unaccounted(job.files, accounts)
+        files = self._table.table(complete=job.complete)
+        if mapped_files(files):  # libuv has an io_uring without any file
+            unseen += tuple(Unseen(kind="process", name=name, bytes=None) for name in job.hidden)
         share = 1.0 if job.complete else None
         whole = Coverage(bytes=share, operations=share, ranks=dict.fromkeys(self.ranks, (share, share)))
         return Finished(
-            files=self._table.table(complete=job.complete),
+            files=files,
             coverage=with_unseen(whole, moved, unseen),
             lanes="pthread_id",
             warnings=[*unseen_warnings(unseen), *self._direct_warnings()],
@@ -165,6 +174,8 @@ class TracedRecording:
             order = np.argsort(numbers)
             process = order[np.searchsorted(numbers, rows["process"], sorter=order)]
             lanes = [_lane_facts(thread, each, processes.own) for each, thread in threads]
+            self._read += int(rows["length"][rows["op"] == READ].sum())
+            self._written += int(rows["length"][rows["op"] == WRITE].sum())
             columns, process = self._with_mapped(rank, self._columns(rank, rows, alignment), process, lanes, alignment)
             self._table.note(columns)
             yield RankRows(

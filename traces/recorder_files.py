@@ -16,7 +16,7 @@ UNSEEN = "unseen.json"
 
 _WRITTEN_BY_RECORDERS = re.compile(
     r"(?:.*/)?dxt-anchor\..+\.bin|.*/plugins/profile/.*|.*\.profile-empty"
-    r"|.+\.xplane\.pb|.+\.input_pipeline\.pb|.+\.trace\.json(?:\.gz)?|.+\.darshan(?:_partial)?|.+\.\d+\.\d+\.(?:requests|marks|not_data)",
+    r"|.+\.xplane\.pb|.+\.input_pipeline\.pb|.+\.trace\.json(?:\.gz)?|.+\.darshan(?:_partial)?|.+[./]\d+\.\d+\.(?:requests|marks|not_data)",
     re.DOTALL,
 )
 

@@ -11,6 +11,7 @@ import json
 import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -111,12 +112,22 @@ def watched(logs: Iterable[Path]) -> tuple[Unseen, ...]:
         try:
             content = json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
             found += [_unseen("mapped", name, entry["bytes"]) for name, entry in content["mapped"].items()]
+            found = [each for each in found if each.bytes]  # 0: nothing was read yet at the last look
             found += [_unseen("socket", name, moved) for name, moved in content["received"].items()]
         except FileNotFoundError:
             continue
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise LogError(f"{path} is damaged ({error!r}): remove it, or record again") from error
     return tuple(found)
+
+
+def recorder_notes(logs: Iterable[Path]) -> list[str]:
+    """What `dxt-replay record` said when the job of these logs had ended: its status, killed processes, a set clock."""
+    found: list[str] = []
+    for folder in dict.fromkeys(filter(None, map(recording_of, logs))):
+        with suppress(OSError, ValueError, AttributeError):
+            found += map(str, json.loads((folder / UNSEEN).read_text("utf-8", "surrogateescape")).get("notes", ()))
+    return found
 
 
 def _unseen(kind: Literal["mapped", "socket"], name: str, moved: int) -> Unseen:
@@ -313,7 +324,7 @@ def unseen_warnings(unseen: Sequence[Unseen]) -> list[str]:
         "mapped": "memory-mapped",
         "socket": "read from sockets",
         OBJECTS: "moved by calls of an object store",
-        PROCESS: "read by processes without a log, or past it (--with strace shows them)",
+        PROCESS: "read by processes without a log, or past it (--with strace shows them, io_uring and AIO excepted)",
     }
     for kind, how in ways.items():
         mine = sorted(

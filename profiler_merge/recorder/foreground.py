@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from dxt_replay.traces.errors import UsageError
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 LOOK_S = 0.2
 """Seconds between looks at the command without a signal: another thread of this process may have taken the signal."""
+
+_EARLY = 10
+"""A look comes at the latest after this part of the time so far, so that short jobs are seen as well as long ones."""
 
 _BY_KERNEL = 0x80
 """Code of a signal from the terminal (SI_KERNEL): the command, in the same process group, has received it too."""
@@ -90,6 +94,7 @@ class _Command:
         self._came: list[int] = []
 
     def wait(self) -> Ended:
+        began_s = time.monotonic()
         with self._other_threads_covered():
             while True:
                 ended, status = os.waitpid(self._pid, os.WNOHANG)
@@ -97,7 +102,8 @@ class _Command:
                     code = os.waitstatus_to_exitcode(status)
                     return Ended(status=128 - code if code < 0 else code, signals=tuple(self._came))
                 self._look()
-                info = signal.sigtimedwait((*FORWARDED, signal.SIGCHLD), LOOK_S)
+                pause_s = min(LOOK_S, 0.005 + (time.monotonic() - began_s) / _EARLY)
+                info = signal.sigtimedwait((*FORWARDED, signal.SIGCHLD), pause_s)
                 if info is not None and info.si_signo != signal.SIGCHLD:
                     self._pass_on(info.si_signo, has_it=info.si_code == _BY_KERNEL)
 

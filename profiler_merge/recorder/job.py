@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -143,10 +144,14 @@ def record_job(
         alive = family.wait(watch.look)
         moved = family.moved()
     processes = {"moved": moved, "began": to_account_for(began or watch.programs.items())}
-    with suppress(OSError):
-        watch.write(folder / UNSEEN, processes if tracer.name == DARSHAN else {})
     recorded = _collect(folder, tracer, ended, job)
     warnings = [*recorded.warnings, *_clock_was_set(_ahead_ns() - ahead_ns), *_outlived(alive)]
+    ends = [f"the job ended with status {ended.status}"] if ended.status else []
+    with suppress(OSError):
+        watch.write(
+            folder / UNSEEN,
+            {**(processes if tracer.name in (DARSHAN, DFTRACER) else {}), "notes": [*ends, *warnings]},
+        )
     return replace(recorded, warnings=tuple(warnings))
 
 
@@ -236,14 +241,14 @@ def _collect(folder: Path, tracer: Tracer, ended: Ended, job: int) -> RecordedJo
         places.remove_empty(place)
         killed = places.collect_killed(folder, job, Path(tempfile.gettempdir()))
         if killed:
-            who = "process" if killed == 1 else "processes"
             warnings.append(
-                f"{killed} {who} ended by a signal before Darshan wrote a trace: that I/O is rebuilt from counters. "
-                "Stop the job by Ctrl-C or `kill -INT`, or record --with strace"
+                f"{_counted(killed)} ended by a signal before Darshan wrote a trace: that I/O is rebuilt from "
+                "counters. Stop the job by Ctrl-C or `kill -INT`, or record --with strace"
             )
         if places.find_below(place, ("*.darshan_partial",)):
             warnings.append("a process ended while Darshan wrote its log: its I/O is not in the capture")
-    logs = places.find_below(place, tracer.patterns)
+    # One without content is of a process that was killed: `began` accounts for it.
+    logs = [path for path in places.find_below(place, tracer.patterns) if path.stat().st_size]
     requests = [] if tracer.name == REQUESTS else places.find_below(place, (f"*{SUFFIX}",))
     return RecordedJob(
         ended=ended,
@@ -252,6 +257,12 @@ def _collect(folder: Path, tracer: Tracer, ended: Ended, job: int) -> RecordedJo
         profiles=folder / places.PROFILES,
         warnings=tuple(warnings),
     )
+
+
+def _counted(programs: Sequence[str]) -> str:
+    """The processes by their programs: "python (2), dd"."""
+    found = Counter(programs)
+    return listed([f"{program} ({count} processes)" if count > 1 else program for program, count in found.items()])
 
 
 def _says_something(log: Path) -> bool:

@@ -109,9 +109,21 @@ def _give_less_memory():
         return start(words, executables, close, keep, folder, environment, *more)
 
     _posixsubprocess.fork_exec = fork_exec
+    for name in ("posix_spawn", "posix_spawnp"):
+        setattr(os, name, _spawning(getattr(os, name)))
 
 
-if "libdarshan" in os.environ.get("LD_PRELOAD", ""):
+def _spawning(start):
+    def spawn(path, words, environment, **more):
+        found = [os.fsencode(name) + b"=" + os.fsencode(value) for name, value in environment.items()]
+        places = [os.path.join(folder, os.fspath(path)) for folder in os.get_exec_path()]
+        found = _small(list(map(os.fsencode, words)), [path] if os.sep in os.fspath(path) else places, found)
+        return start(path, words, dict(pair.split(b"=", 1) for pair in found), **more)
+
+    return spawn
+
+
+if any(name in os.environ.get("LD_PRELOAD", "") for name in ("libdarshan", "libdftracer")):
     atexit.register(_write_log)
     try:
         import mmap

@@ -102,13 +102,16 @@ def make_dated(folder: Path) -> None:
         (folder / f"{day.year}/{day.month}/{day.day}").mkdir(parents=True, exist_ok=True)
 
 
-def collect_killed(folder: Path, job: int, temporary: Path) -> int:
-    """Move the data of this job's killed processes from the temporary folder to the logs; returns their number."""
+def collect_killed(folder: Path, job: int, temporary: Path) -> list[str]:
+    """Move the data of this job's killed processes from the temporary folder to the logs; returns their programs."""
     found = sorted(temporary.glob(f"*_id{job}_mmap-log-*.darshan"))
     for path in found:
+        if not path.stat().st_size:  # ended before Darshan noted anything: it has no log, as `began` then shows
+            path.unlink()
+            continue
         (folder / KILLED).mkdir(exist_ok=True)
         shutil.move(path, folder / KILLED / path.name)
-    return len(found)
+    return [path.name.rpartition(f"_id{job}_")[0].partition("_")[2] for path in found]
 
 
 def remove_empty(folder: Path) -> None:

@@ -28,7 +28,7 @@ _MAPPING = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (....) [0-9a-f]+ ([0-9a-f]+:[0-
 _NOT_DATA = re.compile(
     rb"\A/(dev/|proc/|sys/|usr/|etc/|lib|bin/|sbin/|var/(cache|lib|run)/|memfd:|anon_hugepage|SYSV)"
     rb"|/(site|dist)-packages/|/lib/python\d|\.so(\.[\d.]+)?\Z|\.pyc?\Z|_mmap-log-[^/]*\.darshan\Z"
-    rb"|\.(marks|not_data)\Z| \(deleted\)\Z"
+    rb"|\.(marks|not_data|darshan_partial)\Z| \(deleted\)\Z"
 )
 """Mapped files of the system and of programs, unnamed shared memory, and Darshan's own."""
 
@@ -59,6 +59,7 @@ class Watch:
     """Polls processes. `programs`: the name of the program of each, by its id."""
 
     def __init__(self) -> None:
+        self._fed: dict[str, int] = {}
         self._mapped: dict[str, _Mapped] = {}
         self._received: dict[tuple[str, str], int] = {}
         self.programs: dict[int, str] = {}
@@ -74,7 +75,7 @@ class Watch:
             with suppress(OSError, ValueError):
                 self.programs[each] = Path(f"/proc/{each}/comm").read_bytes().decode("utf-8", "replace").rstrip("\n")
                 self._look_at_mappings(each)
-            inodes |= _socket_inodes(each)
+                inodes |= self._look_at_descriptors(each)
         if inodes:
             self._look_at_sockets(inodes)
         self._next_s = time.monotonic() + SHARE * (time.monotonic() - begin_s)
@@ -88,6 +89,19 @@ class Watch:
             entry.size = max(entry.size, size)
             entry.resident[pid] = max(entry.resident.get(pid, 0), resident)
 
+    def _look_at_descriptors(self, pid: int) -> set[int]:
+        """Returns the inodes of its sockets."""
+        found: set[int] = set()
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                place = os.readlink(f"/proc/{pid}/fd/{name}")
+                match = _SOCKET.fullmatch(place)
+                if match:
+                    found.add(int(match[1]))
+                elif name == "0" and is_data(os.fsencode(place)):
+                    self._fed[f"{self.programs[pid]} < {place}"] = os.stat(f"/proc/{pid}/fd/0").st_size
+        return found
+
     def _look_at_sockets(self, inodes: set[int]) -> None:
         found = list(_connections())
         ours = {each.own for each in found if each.inode in inodes}
@@ -98,7 +112,8 @@ class Watch:
                 self._received[key] = max(self._received.get(key, 0), each.received)
 
     def found(self) -> dict[str, object]:
-        """Mapped files with their resident bytes, and bytes received by peer, for `unseen.json`."""
+        """Mapped files with their resident bytes, bytes received by peer, and the sizes of files that are a process's
+        standard input, for `unseen.json`."""
         peers: dict[str, int] = {}
         for (_, peer), received in self._received.items():
             peers[peer] = peers.get(peer, 0) + received
@@ -108,6 +123,7 @@ class Watch:
                 for path, entry in sorted(self._mapped.items())
             },
             "received": dict(sorted(peers.items())),
+            "fed": dict(sorted(self._fed.items())),
         }
 
     def write(self, path: Path, more: Mapping[str, object]) -> None:
@@ -158,17 +174,6 @@ def mapped_files(smaps: bytes) -> Mapping[bytes, tuple[int, int]]:
         elif path in wanted and line.startswith(b"Rss:"):
             size, resident = found[path]
             found[path] = size, resident + 1024 * int(line.split()[1])
-    return found
-
-
-def _socket_inodes(pid: int) -> set[int]:
-    found: set[int] = set()
-    with suppress(OSError):
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            with suppress(OSError):
-                match = _SOCKET.fullmatch(os.readlink(f"/proc/{pid}/fd/{name}"))
-                if match:
-                    found.add(int(match[1]))
     return found
 
 

@@ -61,6 +61,7 @@ class TracedJob:
     mapped: files with parts mapped into memory, whose reads are page faults, which no trace holds.
     received: bytes received through sockets from outside the job, by "address:port".
     received_of_unknown: bytes received through sockets from unknown senders.
+    hidden: the processes that moved data through calls that the trace does not show ("cp by io_uring").
     suspect: file -> operations whose offset may be wrong.
     left_out: files of `paths` without a kept operation, such as folders of others.
     spans: of a rank, in CLOCK_REALTIME, if the program was annotated.
@@ -81,6 +82,7 @@ class TracedJob:
     mapped: frozenset[int] = frozenset()
     received: Mapping[str, int] = field(default_factory=dict)
     received_of_unknown: int = 0
+    hidden: tuple[str, ...] = ()
     suspect: Mapping[int, int] = field(default_factory=dict)
     left_out: frozenset[int] = frozenset()
     spans: Mapping[int, SpanColumns] = field(default_factory=dict)

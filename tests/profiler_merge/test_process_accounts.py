@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dxt_replay.profiler_merge.process_accounts import Account, not_accounted
@@ -13,8 +15,8 @@ def accounts(*pids: int | None, read: int = 0, **more: bool) -> list[Account]:
     return [Account(pid=pid, program="python", ranks=1, read=read, written=0, **more) for pid in pids]
 
 
-def check(accounts: list[Account], began: dict[str, list[int]], read: int, written: int = 0, received: int = 0):
-    return not_accounted(accounts, began=began, read=read, written=written, received=received)
+def check(accounts: list[Account], began: dict[str, list[int]], read: int, written: int = 0, received: int = 0, **fed):
+    return not_accounted(accounts, began=began, read=read, written=written, received=received, fed=fed)
 
 
 def test_a_job_whose_logs_explain_all_is_accounted_for() -> None:
@@ -34,6 +36,24 @@ def test_what_was_read_past_a_log_is_seen() -> None:
 def test_bytes_on_pipes_and_sockets_are_taken_off_where_all_processes_have_logs() -> None:
     assert check(accounts(1, 2, read=MIB), {"python": [1, 2]}, 12 * MIB, written=6 * MIB, received=4 * MIB) == []
     assert check(accounts(1, read=MIB), {"python": [1, 2]}, 12 * MIB, written=6 * MIB, received=5 * MIB) == ["python"]
+
+
+def test_input_from_a_file_is_seen_although_as_much_was_written() -> None:
+    known = accounts(1, 2, read=MIB)
+    assert check(known, {"sh": [1], "dd": [2]}, 12 * MIB, written=12 * MIB) == []
+    assert check(known, {"sh": [1], "dd": [2]}, 12 * MIB, written=12 * MIB, dd=10 * MIB) == ["dd"]
+    assert check(known, {"sh": [1], "dd": [2]}, 12 * MIB, written=12 * MIB, dd=100) == []
+
+
+def test_a_pipe_has_two_ends() -> None:
+    def job(start_ns: int) -> list[str]:
+        times = ((1, 1, 5), (2, start_ns, 9))
+        known = [
+            Account(pid=pid, ranks=1, read=MIB, written=0, start_ns=begin, end_ns=end) for pid, begin, end in times
+        ]
+        return check(known, {"dd": [1, 2]}, 12 * MIB, written=12 * MIB)
+
+    assert (job(4), job(6)) == ([], ["processes with a log"])
 
 
 def test_what_a_python_imports_may_be_unknown() -> None:

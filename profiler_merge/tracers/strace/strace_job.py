@@ -106,6 +106,7 @@ def read_strace(files: Sequence[Path], exclude: Sequence[str] = (), include: Seq
         mapped=frozenset(calls.mapped),
         received=calls.sockets.by_peer(),
         received_of_unknown=calls.sockets.of_unknown_peers(),
+        hidden=tuple(sorted(calls.hidden)),
         suspect=dict(calls.positions.suspect),
         warnings=(*damage.warnings(), *notes, *_warnings(calls, paths, span, unfollowed)),
     )

@@ -57,7 +57,7 @@ class SystemCalls:
     """Turns calls into operations.
 
     seen: calls of each name. mapped: files of which parts were mapped. sockets: bytes received on them.
-    streams: totals of standard streams.
+    streams: totals of standard streams. hidden: as of `TracedJob`.
     """
 
     def __init__(self, rows: TracedRows, paths: PathNumbers) -> None:
@@ -66,6 +66,7 @@ class SystemCalls:
         self.seen: Counter[bytes] = Counter()
         self.left_out: Counter[str] = Counter()
         self.mapped: set[int] = set()
+        self.hidden: set[str] = set()
         self.sockets = Sockets()
         self.streams = StreamTotals()
         self._numbers: dict[bytes, int] = {}
@@ -86,7 +87,7 @@ class SystemCalls:
             b"close": self._close, b"lseek": self._seek, b"_llseek": self._seek, b"fcntl": self._fcntl,
             b"fadvise64": self._advise,
             b"mmap": self._mmap, b"mmap2": self._mmap, b"sendfile": self._sendfile, b"sendfile64": self._sendfile,
-            b"copy_file_range": self._copy, b"execve": self._exec,
+            b"copy_file_range": self._copy, b"splice": self._copy, b"execve": self._exec,
         }  # fmt: skip
 
     def wanted(self, name: bytes) -> bool:
@@ -344,6 +345,7 @@ class SystemCalls:
 
     def _hidden(self, task: Task, call: Call) -> None:
         self.left_out[HIDDEN[call.name]] += 1
+        self.hidden.add(f"{task.process.exe.rpartition('/')[2]} by {HIDDEN[call.name]}")
 
 
 def _is_stream(task: Task, arguments: bytes) -> bool:

@@ -52,7 +52,7 @@ def births_of(calls: Iterable[Call | int]) -> dict[int, deque[Birth]]:
 class Tasks:
     """The threads of one trace by id. `processes` and `threads`: lists for all traces of the job, which grow.
 
-    followed: whether calls of a thread were seen that another one made.
+    followed: whether calls or the end of a thread were seen that another one made.
     """
 
     births: dict[int, deque[Birth]]
@@ -77,6 +77,7 @@ class Tasks:
 
     def ended(self, tid: int) -> None:
         """Note the end of a thread: its id may be reused."""
+        self.followed = self.followed or tid in self.births
         self._alive.pop(tid, None)
 
     def _begin(self, tid: int, call: Call) -> Task:

@@ -56,6 +56,8 @@ def test_programs_that_are_no_python_get_little_memory(tmp_path: Path, words: li
     script = tmp_path / "script"
     script.write_text("#!/bin/sh\nenv\n", encoding="utf-8")
     script.chmod(0o755)
-    out, _ = run(tmp_path, f"import subprocess; subprocess.run({words!r}, check=True)")
-    assert f"DARSHAN_CONFIG_PATH={config}" in out.split()
+    start = f"import os, subprocess; subprocess.run({words!r}, check=True)"
+    spawn = f"os.waitpid(os.posix_spawnp({words[0]!r}, {words!r}, os.environ), 0)"
+    out, _ = run(tmp_path, f"{start}; {spawn}")
+    assert [word for word in out.split() if word.startswith("DARSHAN_CONFIG")] == [f"DARSHAN_CONFIG_PATH={config}"] * 2
     assert ("DARSHAN_MODMEM=99" in out.split()) == (config == "/full")

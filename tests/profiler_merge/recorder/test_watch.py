@@ -121,4 +121,4 @@ def test_names_that_are_not_utf_8_are_kept(tmp_path: Path) -> None:
     watched._mapped["/data/\udcff"] = watch._Mapped(size=10, resident={1: 30})
     watched.write(tmp_path / "unseen.json", {})
     text = (tmp_path / "unseen.json").read_text(encoding="utf-8", errors="surrogateescape")
-    assert json.loads(text) == {"mapped": {"/data/\udcff": {"size": 10, "bytes": 10}}, "received": {}}
+    assert json.loads(text)["mapped"] == {"/data/\udcff": {"size": 10, "bytes": 10}}

@@ -286,6 +286,26 @@ def test_standard_streams_are_no_storage(tmp_path):
     assert "6 operations on standard input, output and error (1.00 MiB)" in said
 
 
+def test_splice_reads_a_file_and_io_uring_is_named(tmp_path):
+    path = trace(
+        tmp_path / "a",
+        'openat(AT_FDCWD</d>, "in", O_RDONLY) = 3</d/in>',
+        "splice(3</d/in>, NULL, 5<pipe:[7]>, NULL, 100, 0) = 100",
+        "splice(4<pipe:[7]>, NULL, 6</d/out>, [50], 100, 0) = 100",
+        "io_uring_enter(8<anon_inode:[io_uring]>, 1, 1, IORING_ENTER_GETEVENTS, NULL, 8) = 1",
+    )
+    assert data(path) == [("/d/in", 0, 100), ("/d/out", 50, 100)]
+    job = read_strace([path])
+    assert (job.hidden, job.complete) == (("python by io_uring",), False)
+
+
+def test_a_thread_without_a_call_of_interest_was_followed(tmp_path):
+    path = trace(tmp_path / "a", "clone3({flags=CLONE_VM|CLONE_FILES|CLONE_THREAD}, 88) = 101")
+    assert not read_strace([path]).complete
+    path.write_text(path.read_text() + f"101 {T}.900000 +++ exited with 0 +++\n")
+    assert read_strace([path]).complete
+
+
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not here")
 def test_redirected_output_of_a_real_job_is_no_write(tmp_path):
     log, result, record = (tmp_path / name for name in ("log.txt", "result.bin", "a.strace"))
