@@ -932,7 +932,7 @@ def _mark_saves(module):
 class _Fetches:
     """Fetches at one place of a `tf.function`, whose operators store their times into memory of TensorFlow's.
 
-    The thread that called the function reads it afterwards. A call of Python at each fetch takes eight times as long."""
+    The caller of the function reads them afterwards. Calls of Python at each fetch take seven times as long."""
 
     PLACES = 256
     """Fetches of one call that are kept. A constant of 128 elements or less would be copied into the graph."""
