@@ -33,7 +33,6 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
 FOLDER_VARIABLE = "DXT_RECORDING_PROFILE"
@@ -45,6 +44,8 @@ HEADER = struct.Struct("<8sIIiIQQQ")
 HEADER_BYTES = 4096
 RECORD = struct.Struct("<QQQIHH")
 """CLOCK_MONOTONIC ns, processor time of the thread in ns, number, thread, group, kind."""
+FRESH_NS = 1_000_000
+"""A record repeats the processor time of the thread's record before it, if that was taken since."""
 SEGMENT = 1 << 16
 """Bytes by which a file grows."""
 WHOLE_BYTES = 64 << 20
@@ -162,22 +163,27 @@ class _File:
                 self.sparse = at > WHOLE_BYTES
             return self.views[segment]
 
-    def mark(self, kind, number, group, cpu=None, *, now=time.monotonic_ns, own=time.thread_time_ns):
+    def mark(self, kind, number, group, cpu, when, *, now=time.monotonic_ns, own=time.thread_time_ns):
         """Store a record; that of a signal handler may lie within it, as each has a slot of its own."""
         try:
-            thread = self.local.thread
+            thread, due, used = self.local.thread
         except AttributeError:
-            thread = self.local.thread = threading.get_native_id()
-        if self.sparse and kind in _OFTEN and number % SPARSE > 1 and self._summed(kind, now()):
+            thread, due, used = threading.get_native_id(), 0, 0
+        if when is None:
+            when = now()
+        if when >= due:  # a system call, which takes longer than all the rest
+            used = own()
+            self.local.thread = thread, when + FRESH_NS, used
+        if self.sparse and kind in _OFTEN and number % SPARSE > 1 and self._summed(kind, when):
             return
         slot = next(self.slots)
         segment, place = divmod(slot * RECORD.size, SEGMENT)
         view = self.views[segment] if segment < len(self.views) else self._view(segment)
         if view is None:
-            record = RECORD.pack(now(), own() if cpu is None else cpu, number, thread, group, kind)
+            record = RECORD.pack(when, used if cpu is None else cpu, number, thread, group, kind)
             self._written(record, HEADER_BYTES + slot * RECORD.size)
         else:
-            RECORD.pack_into(view, place, now(), own() if cpu is None else cpu, number, thread, group, kind)
+            RECORD.pack_into(view, place, when, used if cpu is None else cpu, number, thread, group, kind)
 
     def _summed(self, kind, now):
         """Whether this became a part of a sum: not an end whose begin has a record."""
@@ -196,7 +202,7 @@ class _File:
     def store_sums(self):
         sums, self.sums = self.sums, {}
         for kind, (count, waited, _) in sums.items():
-            self.mark(SUM, count, kind, waited)
+            self.mark(SUM, count, kind, waited, None)
 
     def anchor(self):
         slot = next(self.slots)
@@ -206,7 +212,7 @@ class _File:
         )
         with _annotated(slot):
             self._written(record, HEADER_BYTES + slot * RECORD.size)
-        self.mark(ANCHOR_END, slot, 0)
+        self.mark(ANCHOR_END, slot, 0, None, None)
 
 
 def _mapped(name, at):
@@ -255,8 +261,8 @@ def _annotated(slot):
     return stack
 
 
-def mark(kind, number=0, group=0, cpu=None):
-    """Store a record in the file of this process, which begins with anchors."""
+def mark(kind, number=0, group=0, cpu=None, when=None):
+    """Store a record in the file of this process, which begins with anchors. when: CLOCK_MONOTONIC, if it is past."""
     global _folder, _file
     if not _folder:
         return
@@ -268,7 +274,7 @@ def mark(kind, number=0, group=0, cpu=None):
         if kind == ANCHOR:
             _file.anchor()
         else:
-            _file.mark(kind, number, group, cpu)
+            _file.mark(kind, number, group, cpu, when)
     except Exception as error:  # the job matters, its marks do not
         _folder, _file = "", None
         say(f"{error}: no further marks of process {os.getpid()}")
@@ -459,16 +465,12 @@ class Recording:
         if self.steps == self._limit:
             self.stop()
 
-    @contextmanager
-    def step(self) -> Iterator[None]:
+    def step(self) -> AbstractContextManager[None]:
         """One training step: it ends with the context, and the next one begins. The first began with the recording.
 
         The time from there to the next `step()` counts as the fetch of a batch.
         """
-        if self._running:
-            mark(STEP, self.steps)
-        yield
-        self.next_step()
+        return _Step(self)
 
     def evaluation(self) -> AbstractContextManager[None]:
         """A validation of the model, marked as such. It does not count as input wait of the step around it.
@@ -511,6 +513,23 @@ class Recording:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+class _Step:
+    """As a generator's context would be, in half of its time."""
+
+    __slots__ = ("run",)
+
+    def __init__(self, run):
+        self.run = run
+
+    def __enter__(self):
+        if self.run._running:
+            mark(STEP, self.run.steps)
+
+    def __exit__(self, kind, *_):
+        if kind is None:
+            self.run.next_step()
 
 
 PROFILE_AFTER = 20
@@ -921,39 +940,101 @@ def _mark_saves(module):
     )
 
 
+class _Fetches:
+    """Fetches at one place of a `tf.function`, whose operators store their times into memory of TensorFlow's.
+
+    The caller of the function reads them afterwards. Calls of Python at each fetch take seven times as long."""
+
+    PLACES = 256
+    """Fetches of one call that are kept. A constant of 128 elements or less would be copied into the graph."""
+
+    def __init__(self, tf):
+        self.tf, self.seen, self.known = tf, 0, [0.0] * self.PLACES
+        with tf.init_scope(), tf.device("CPU:0"):
+            self.tensors = [tf.zeros(self.PLACES, kind) for kind in (tf.int32, tf.float64, tf.float64)]
+            tf.raw_ops.InplaceUpdate(x=self.tensors[1], i=[0], v=tf.constant([-1.0], tf.float64))
+        self.count, self.begins, self.ends = map(memoryview, self.tensors)
+        if self.begins[0] != -1:
+            raise RuntimeError("its InplaceUpdate copies")
+
+    def around(self, following):
+        """What `following` gives, with operators before and after."""
+        tf, (count, begins, ends) = self.tf, self.tensors
+
+        def store(times):
+            return tf.raw_ops.InplaceUpdate(x=times, i=place, v=tf.reshape(tf.timestamp(), [1]))
+
+        with tf.device("CPU:0"):
+            place = tf.slice(tf.raw_ops.InplaceAdd(x=count, i=[0], v=[1]), [0], [1]) % self.PLACES
+            begin = store(begins)
+        with tf.control_dependencies([begin]):
+            found = following()
+        with tf.control_dependencies(tf.nest.flatten(found, expand_composites=True)), tf.device("CPU:0"):
+            end = store(ends)
+        with tf.control_dependencies([end]):
+            return tf.nest.map_structure(tf.identity, found, expand_composites=True)
+
+    def read(self):
+        """Mark the fetches since the last call. One that found no more data has no end."""
+        now, count = time.monotonic_ns(), self.count[0]
+        ahead = time.time_ns() - now
+        for each in range(self.seen, count):
+            number, place = next(_fetched), (each + 1) % self.PLACES
+            begin, end = self.begins[place], self.ends[place]
+            if each >= count - self.PLACES and begin != self.known[place]:  # the end of other data may cancel it
+                self.known[place] = begin
+                mark(FETCH, number, when=min(int(begin * 1e9) - ahead, now))
+                if end >= begin:
+                    mark(FETCH_END, number, when=min(int(end * 1e9) - ahead, now))
+        self.seen = count
+
+
+def _mark_functions(module):
+    """Read the fetches of a `tf.function` after each call."""
+
+    def reading(call):
+        @wraps(call)
+        def __call__(self, *arguments, **named):
+            if getattr(_inside, "function", None) is not None:
+                return call(self, *arguments, **named)
+            _inside.function = self
+            try:
+                return call(self, *arguments, **named)
+            finally:
+                _inside.function = None
+                for fetches in vars(self).get("dxt_fetches", ()):
+                    fetches.read()
+
+        return __call__
+
+    _replace(module.Function, ["__call__"], reading)
+
+
 def _mark_tf_data(module):
-    """Fetches from tf.data: in Python, and inside a `tf.function`, where two host calls surround the iterator's op."""
+    """Fetches from tf.data: in Python, and inside a `tf.function`."""
     tf = importlib.import_module("tensorflow")
 
     def marked(following):
         @wraps(following)
-        def _next_internal(self):
+        def calling(self):
             if not _folder:
                 return following(self)
             if tf.executing_eagerly():
                 return fetching(following)(self)
-            number = [0]
+            function = getattr(_inside, "function", None)
+            if function is None:  # made for another use, as by a worker on another machine
+                return following(self)
+            try:
+                fetches = _Fetches(tf)
+            except Exception as error:  # an unknown release of TensorFlow
+                say(f"fetches of tf.data are not marked: {type(error).__name__}: {error}")
+                return following(self)
+            vars(function).setdefault("dxt_fetches", []).append(fetches)
+            return fetches.around(lambda: following(self))
 
-            def begins(value):
-                number[0] = next(_fetched)
-                mark(FETCH, number[0])
-                return value
+        return calling
 
-            def ends(value):
-                mark(FETCH_END, number[0])
-                return value
-
-            zero = tf.constant(0, tf.int32)
-            with tf.control_dependencies([tf.numpy_function(begins, [zero], tf.int32)]):
-                found = following(self)
-            with tf.control_dependencies(tf.nest.flatten(found)):
-                end = tf.numpy_function(ends, [zero], tf.int32)
-            with tf.control_dependencies([end]):
-                return tf.nest.map_structure(tf.identity, found)
-
-        return _next_internal
-
-    _replace(module.OwnedIterator, ["_next_internal"], marked)
+    _replace(module.OwnedIterator, ["_next_internal", "get_next_as_optional"], marked)
 
 
 def _mark_grain(module):
@@ -975,6 +1056,7 @@ HOOKS = {
     "keras.src.callbacks.callback_list": _mark_keras,
     "keras.src.models.model": _mark_saves,
     "tensorflow.python.data.ops.iterator_ops": _mark_tf_data,
+    "tensorflow.python.eager.polymorphic_function.polymorphic_function": _mark_functions,
     "grain._src.python.data_loader": _mark_grain,
     "grain._src.python.dataset.transformations.prefetch": _mark_grain,
 }

@@ -446,10 +446,12 @@ def most_storage(process: ProcessMarks) -> dict[str, int]:
     """Duration of a rank's loop, and processor time of its thread meanwhile, in ns: storage took at most the rest."""
     loop = training_loop(process)
     rows = process.rows[process.rows["thread"] == loop.thread]
+    rows = rows[~np.isin(rows["kind"], (made.DEVICE, made.SUM))]
     if not len(loop.steps):
         return {"loop_ns": 0, "cpu_ns": 0}
     begin, end = int(loop.steps[0, 0]), int(loop.steps[:, 1].max())
-    inside = rows[(rows["t"] >= begin) & (rows["t"] <= end) & (rows["kind"] != made.DEVICE)]
+    taken = np.diff(rows["cpu"], prepend=-1) != 0  # others repeat the time of the record before
+    inside = rows[(rows["t"] >= begin) & (rows["t"] <= end) & taken]
     used = int(inside["cpu"][-1] - inside["cpu"][0]) if len(inside) > 1 else 0
     return {"loop_ns": end - begin, "cpu_ns": used}
 

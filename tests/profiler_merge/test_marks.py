@@ -20,7 +20,14 @@ from dxt_replay.profiler_merge import recording as made
 from dxt_replay.profiler_merge.analysis.summary import summarise
 from dxt_replay.profiler_merge.given_files import find_recordings
 from dxt_replay.profiler_merge.merge import MergeResult, merge
-from dxt_replay.profiler_merge.profiles.marks import MARK, RankMarks, read_process, summed, training_loop
+from dxt_replay.profiler_merge.profiles.marks import (
+    MARK,
+    RankMarks,
+    most_storage,
+    read_process,
+    summed,
+    training_loop,
+)
 from dxt_replay.profiler_merge.recognise import find_profiles
 from dxt_replay.replay.causal.storage_limit import storage_limit
 from dxt_replay.replay.interface.simulations import simulate
@@ -34,6 +41,7 @@ MARKS = SMALL / "marks"
 ITEM, BATCH = 4096, 4
 NO_BATCH = "own I/O", "end of pass"
 TRAIN, VALIDATION = tuple(range(12)), tuple(range(12, 16))
+KERAS = ("keras", "keras-read")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,16 +191,16 @@ def test_threads_that_never_overlap_are_one_lane(merged: Callable[[str], MergeRe
     assert len(set(reads["lane"].to_pylist())) == 2  # of two workers, with three threads each
 
 
-@pytest.mark.parametrize("name", [*TRUTHS, "ranks", "profiled", "keras"])
+@pytest.mark.parametrize("name", [*TRUTHS, *KERAS, "ranks", "profiled"])
 def test_clocks_are_known_and_there_is_an_answer(merged: Callable[[str], MergeResult], name: str) -> None:
     result = merged(name)
     assert max(clock.residual_ns for clock in result.info.clock) < 100_000
-    assert result.info.dependencies == "known"
+    assert result.info.dependencies == ("inferred" if name in KERAS else "known")
     assert result.info.coverage.operations == 1
     assert not any(".marks" in text for text in result.info.warnings)
     summary = summarise(open_capture(result.capture))
     assert summary.steps.count == spans_of(result)["step"]
-    assert (summary.not_judged is None) == (name != "keras")  # its `save` maps a file
+    assert (summary.not_judged is None) == (name not in KERAS)  # its `save` maps a file
     assert simulate(result.capture, "nvme", runs=1).prediction.elapsed_ns > 0
 
 
@@ -213,8 +221,10 @@ def test_ranks_of_torchrun(merged: Callable[[str], MergeResult]) -> None:
         assert reads["feeds"].to_pylist() == [o // ITEM // BATCH - 6 * rank for o in reads["offset"].to_pylist()]
 
 
-def test_keras(merged: Callable[[str], MergeResult]) -> None:
-    found = spans_of(merged("keras"))
+@pytest.mark.parametrize("name", KERAS)
+def test_keras(merged: Callable[[str], MergeResult], name: str) -> None:
+    """`keras`: of the time when each fetch called Python, in a thread of TensorFlow's."""
+    found = spans_of(merged(name))
     assert (found["step"], found["input_wait"], found["evaluation"], found["checkpoint"]) == (24, 32, 2, 1)
 
 
@@ -337,6 +347,15 @@ def test_a_pass_that_was_left_has_no_step_for_an_untrained_batch(
     assert len(training_loop(process_of(tmp_path, *begun, *one_more).own).steps) == steps
     whole = process_of(tmp_path, *begun, *one_more, (made.PASS_END, taken + 1, 1)).own
     assert len(training_loop(whole).steps) == steps + 1
+
+
+def test_processor_time_is_that_between_the_first_and_last_record_that_took_it(tmp_path: Path) -> None:
+    marks = process_of(tmp_path, (made.PASS, 0, 1), *batches(4))
+    rows = marks.own.rows
+    rows["cpu"] = np.array([5, 5, 5, 9, 9, 9, 9, 30, 30, 31, 31, 31, 31])
+    assert most_storage(marks.own)["cpu_ns"] == 31 - 5
+    rows["cpu"][0] = 4  # so the first record of the loop took it
+    assert most_storage(marks.own)["cpu_ns"] == 31 - 4
 
 
 def test_batches_beyond_the_bound_are_sums_and_no_step_is_made_up_of_them(tmp_path: Path) -> None:

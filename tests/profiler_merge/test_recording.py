@@ -42,6 +42,55 @@ OPTIMIZER = """
     def step():
         for hook in hooks: hook(None, (), {})
 """
+TENSORFLOW = """
+    import array, time
+    from contextlib import contextmanager, nullcontext
+    from types import SimpleNamespace
+    graph, int32, float64 = None, "i", "d"
+    class Tensor:
+        def __mod__(self, by): return operator(lambda: [each % by for each in self.value])
+    def of(tensor): return tensor.value if isinstance(tensor, Tensor) else tensor
+    def operator(compute):
+        made = Tensor()
+        def run(): made.value = compute()
+        run() if graph is None else graph.append(run)
+        return made
+    def zeros(count, kind): return array.array(kind, [0] * count)
+    def constant(value, kind): return value
+    def executing_eagerly(): return graph is None
+    def timestamp(): return operator(time.time)
+    def reshape(tensor, shape): return operator(lambda: [of(tensor)])
+    def slice(tensor, begin, count): return operator(lambda: list(of(tensor))[:1])
+    def update(x, i, v): return operator(lambda: x.__setitem__(of(i)[0], of(v)[0]))
+    def add(x, i, v): return operator(lambda: x.__setitem__(0, x[0] + 1) or x)
+    def identity(tensor): return tensor
+    @contextmanager
+    def init_scope():
+        global graph
+        outer, graph = graph, None
+        yield
+        graph = outer
+    device = control_dependencies = lambda given: nullcontext()
+    raw_ops = SimpleNamespace(InplaceUpdate=update, InplaceAdd=add)
+    nest = SimpleNamespace(flatten=lambda found, **_: [found], map_structure=lambda make, found, **_: make(found))
+"""
+ITERATOR = """
+    import tensorflow
+    class OwnedIterator:
+        def __init__(self, data): self.left = iter(data)
+        def _next_internal(self): return tensorflow.operator(lambda: next(self.left))
+"""
+FUNCTION = """
+    import tensorflow
+    class Function:
+        def __init__(self, body): self.body, self.trace = body, None
+        def __call__(self, given, times=1):
+            if self.trace is None:
+                tensorflow.graph = self.trace = []
+                self.body(given)
+                tensorflow.graph = None
+            for run in self.trace * times: run()
+"""
 PROGRAM = """
     import os, signal, sys
     from recording import recording, mark, HOOKS
@@ -55,16 +104,23 @@ PROGRAM = """
             except StopIteration: return
             if train: optimizer.step()
 """
+STAND_INS = {
+    "torch/utils/data/dataloader": DATALOADER,
+    "torch/optim/optimizer": OPTIMIZER,
+    "tensorflow/__init__": TENSORFLOW,
+    "tensorflow/python/data/ops/iterator_ops": ITERATOR,
+    "tensorflow/python/eager/polymorphic_function/polymorphic_function": FUNCTION,
+}
 
 
 def job(folder: Path, text: str, *, before: str = "", status: int = 0, **limits: object) -> list[Path]:
-    """Run a program beside a copy of recording.py and a stand-in of PyTorch, in an interpreter without any package.
+    """Run a program beside a copy of recording.py and stand-ins of frameworks, in Python without any package.
 
     before: what runs before `recording` is imported."""
     shutil.copy(PACKAGE / "profiler_merge" / "recording.py", folder)
-    for name, content in (("utils/data/dataloader", DATALOADER), ("optim/optimizer", OPTIMIZER)):
-        place = folder / "torch" / f"{name}.py"
-        place.parent.mkdir(parents=True)
+    for name, content in STAND_INS.items():
+        place = folder / f"{name}.py"
+        place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(dedent(content), encoding="utf-8")
     (folder / "job.py").write_text(dedent(before) + dedent(PROGRAM) + dedent(text), encoding="utf-8")
     environment = {name: value for name, value in os.environ.items() if name not in module.RANK_VARIABLES}
@@ -318,6 +374,50 @@ def test_explicit_steps_and_phases(tmp_path: Path) -> None:
 def test_after_the_limit_nothing_is_marked(tmp_path: Path) -> None:
     (path,) = job(tmp_path, "with recording('p', steps=2) as r:\n    for _ in range(5):\n        with r.step(): pass")
     assert counts(path)["step_end"] == 2
+
+
+FETCHES = """
+    import time
+    from tensorflow.python.data.ops.iterator_ops import OwnedIterator
+    from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
+    step = Function(OwnedIterator._next_internal)
+"""
+
+
+def test_fetches_of_a_compiled_function_are_read_after_each_call(tmp_path: Path) -> None:
+    """The process is killed in its fourth call. The truth: a fetch of 20 ms, and then others of 30 ms."""
+    text = """
+        def data():
+            for wait in (0.02, 0.03, 0.03): yield time.sleep(wait)
+            os.kill(os.getpid(), signal.SIGKILL)
+        batches = OwnedIterator(data())
+        while True: step(batches)
+    """
+    (path,) = job(tmp_path, dedent(FETCHES) + dedent(text), status=-signal.SIGKILL)
+    loop = training_loop(read_process(path))
+    waits = (loop.end - loop.begin) / 1e6
+    assert (waits > np.array([20, 30, 30]) - 1).all()
+    assert waits.sum() < 500
+    assert len(np.unique(read_process(path).rows["thread"])) == 1
+
+
+def test_a_fetch_that_finds_no_more_data_has_no_end(tmp_path: Path) -> None:
+    text = """
+        batches = OwnedIterator(range(3))
+        try:
+            while True: step(batches)
+        except StopIteration: pass
+    """
+    (path,) = job(tmp_path, dedent(FETCHES) + dedent(text))
+    assert (counts(path)["fetch"], counts(path)["fetch_end"]) == (4, 3)
+
+
+def test_of_many_fetches_of_one_call_the_last_ones_are_kept_and_the_gap_is_seen(tmp_path: Path) -> None:
+    (path,) = job(
+        tmp_path, dedent(FETCHES) + "batches = OwnedIterator(range(999)); step(batches, 2); step(batches, 500)"
+    )
+    rows = read_process(path).rows
+    assert rows["number"][rows["kind"] == module.FETCH].tolist() == [0, 1, *range(502 - module._Fetches.PLACES, 502)]
 
 
 def test_an_anchor_is_known_from_both_sides(tmp_path: Path) -> None:
