@@ -28,7 +28,7 @@ from dxt_replay.profiler_merge.profiles.span_parts import (
 from dxt_replay.traces.errors import ProfileError
 from dxt_replay.traces.gzip_blocks import ExpansionError, unpacked_blocks
 from dxt_replay.traces.measures.intervals import Intervals
-from dxt_replay.traces.schema import BACKGROUND_SAVE, BACKGROUND_WAIT
+from dxt_replay.traces.schema import BACKGROUND_SAVE, BACKGROUND_WAIT, BETWEEN_STEPS
 from dxt_replay.traces.units import format_count, format_duration
 
 MARK = np.dtype([("t", "<i8"), ("cpu", "<i8"), ("number", "<i8"), ("thread", "<u4"), ("group", "<u2"), ("kind", "<u2")])
@@ -44,6 +44,7 @@ _WORKERS, _OWN = (f"enumerate(DataLoader)#_{kind}ProcessingDataLoaderIter.__next
 _OWN = _OWN.replace("SingleProcessing", "SingleProcess")
 _TEXTS = (
     "step", _WORKERS, _OWN, "fetch", "evaluation", "checkpoint", "restore", BACKGROUND_SAVE, BACKGROUND_WAIT,
+    BETWEEN_STEPS,
 )  # fmt: skip
 """Names of spans. Batches of a DataLoader have the names that PyTorch's profiler gives them."""
 
@@ -354,7 +355,8 @@ def marked_spans(marks: RankMarks) -> SpanColumns:
     loop = training_loop(marks.own)
     rows, numbers = marks.own.rows, np.arange(len(loop.steps), dtype=np.int32)
     steps = _part(STEP, loop.steps[:, 0], loop.steps[:, 1], loop.thread, 0)
-    name = np.where(loop.workers > 0, 1, np.where(loop.workers == 0, 2, 3))
+    shown = np.isin(rows["kind"], (made.TAKE, made.FETCH)).any()
+    name = np.where(loop.workers > 0, 1, np.where(loop.workers == 0, 2, 3 if shown else 9))
     waits = _part(INPUT_WAIT, loop.begin, loop.end, loop.thread, name)
     parts = [steps, waits, _part(OTHER, loop.evaluations.starts, loop.evaluations.ends, loop.thread, 4)]
     for text, kind in ((5, made.CHECKPOINT), (6, made.RESTORE), (7, made.CHECKPOINT_ASYNC), (8, made.CHECKPOINT_WAIT)):
@@ -383,16 +385,38 @@ def summed(marks: RankMarks) -> str | None:
     )
 
 
-def most_storage(process: ProcessMarks) -> dict[str, int]:
-    """Duration of a rank's loop, and processor time of its thread meanwhile, in ns: storage took at most the rest."""
-    loop = training_loop(process)
-    rows = process.rows[process.rows["thread"] == loop.thread]
+def processor_times(marks: RankMarks) -> dict[str, int]:
+    """A rank's loop and its waits for batches, and in each the processor time that the marks hold, in ns.
+
+    loop_ns, cpu_ns: of the loop, and of its thread meanwhile: storage took at most the rest. wait_ns: input waits
+    within it. device_ns: of the accelerator. made_ns: processor time in them, of the loop's thread and of the workers that made the awaited batches.
+    """
+    loop = training_loop(marks.own)
+    rows = marks.own.rows[marks.own.rows["thread"] == loop.thread]
+    found = dict.fromkeys(("loop_ns", "cpu_ns", "device_ns", "wait_ns", "made_ns"), 0)
     if not len(loop.steps):
-        return {"loop_ns": 0, "cpu_ns": 0}
-    begin, end = int(loop.steps[0, 0]), int(loop.steps[:, 1].max())
-    inside = rows[(rows["t"] >= begin) & (rows["t"] <= end) & (rows["kind"] != made.DEVICE)]
-    used = int(inside["cpu"][-1] - inside["cpu"][0]) if len(inside) > 1 else 0
-    return {"loop_ns": end - begin, "cpu_ns": used}
+        return found
+    first, last = int(loop.steps[0, 0]), int(loop.steps[:, 1].max())
+    inside = rows[(rows["t"] >= first) & (rows["t"] <= last)]
+    of_device = inside["kind"] == made.DEVICE
+    found["device_ns"] = int(inside["cpu"][of_device].sum())
+    inside = inside[~of_device]
+    if len(inside) > 1:
+        found["cpu_ns"] = int(inside["cpu"][-1] - inside["cpu"][0])
+    waits = Intervals.union_of(np.maximum(loop.begin, first), np.minimum(loop.end, last))
+    used = [_used_within(waits, inside)]
+    for pid, process in marks.processes.items():
+        if pid != marks.own.pid:
+            rows = process.of(made.MAKE, made.MAKE_END)
+            used += [_used_within(waits, rows[rows["thread"] == each]) for each in np.unique(rows["thread"])]
+    return {**found, "loop_ns": last - first, "wait_ns": waits.length_ns, "made_ns": sum(used)}
+
+
+def _used_within(waits: Intervals, rows: np.ndarray) -> int:
+    """Processor time of one thread during these times: what it took from mark to mark, spread evenly."""
+    begin, end = rows["t"][:-1], rows["t"][1:]
+    share = waits.covered_within(begin, end) / np.maximum(end - begin, 1)
+    return int((np.maximum(np.diff(rows["cpu"]), 0) * share).sum())
 
 
 def batches_of(marks: RankMarks, pid: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray,

@@ -48,7 +48,7 @@ def run_sections(run: RunResult) -> list[Section]:
     times = {name: found for name in _TIMES if (found := getattr(run, name)) is not None}
     explained = " ".join(_TIMES[name][1] for name in times)
     by_operation = run.latency_by_operation_us
-    training = training_sentence(run.training)
+    training = [*(run.doubt.sentences if run.training else []), *training_sentence(run.training)]
     sections = [
         prose(STOPPED if run.stopped else "", [*training, run_headline(run)]),
         _failures(run),
