@@ -48,3 +48,7 @@ class Doubt:
         error = max(self.error_pct / 100, FASTER_ERROR * saved)
         unexplained_ns = 1e9 * self.unexplained_s
         return round(max(low_ns * (1.0 - error) - unexplained_ns, 0.0)), round(high_ns * (1.0 + error) + unexplained_ns)
+
+
+NO_DOUBT = Doubt()
+"""Of a training whose predictions are as good as usual."""

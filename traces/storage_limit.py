@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dxt_replay.traces.doubt import BOUNDED, MODEL_ERROR_PCT, UNKNOWN, Doubt
+from dxt_replay.traces.doubt import BOUNDED, MODEL_ERROR_PCT, NO_DOUBT, UNKNOWN, Doubt
 from dxt_replay.traces.errors import ReplayError
 from dxt_replay.traces.units import ns_to_seconds
 
@@ -55,7 +55,7 @@ class StorageLimit:
     fastest_ns: int
     utilisation_pct: float | None
     fastest_utilisation_pct: float | None
-    doubt: Doubt = Doubt()
+    doubt: Doubt = NO_DOUBT
     prepared: bool = False
     points: tuple[LimitPoint, ...] = ()
     enough: Mapping[str, float | None]
@@ -128,7 +128,7 @@ class TooLargeError(NoStorageLimitError):
     @property
     def doubt(self) -> Doubt:
         """None is known."""
-        return Doubt()
+        return NO_DOUBT
 
 
 Limit = StorageLimit | NoStorageLimitError

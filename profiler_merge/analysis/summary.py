@@ -7,6 +7,7 @@ counted separately, because their times and sizes are estimates.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ from dxt_replay.traces.replay_record import is_replay
 from dxt_replay.traces.schema import OPS, RECONSTRUCTED, SPAN_KINDS, WRITE, CaptureInfo, Unseen, codes
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import NS_PER_S, format_duration, ns_to_seconds
-from dxt_replay.traces.unseen import nothing_recorded, unseen_of, why_not_judged
+from dxt_replay.traces.unseen import LEAST_COVERAGE, nothing_recorded, unseen_of, why_not_judged
 from dxt_replay.traces.workers.workers import ALONE, Workers
 
 if TYPE_CHECKING:
@@ -213,7 +214,10 @@ def with_loop(summary: Summary, overlap: Overlap, capture: Capture) -> Summary:
     """The summary with its training loop, if the capture shows what the loop waited for."""
     if not waits_are_real(capture.info):
         return summary
-    loop = steady_loop(overlap, summary.in_flight_s, log_waits(capture.info, capture.spans))
+    recorded = capture.info.made_by.get("command") == "merge"
+    complete = not recorded or (capture.info.coverage.bytes or 0.0) >= LEAST_COVERAGE
+    in_flight_s = summary.in_flight_s if complete else math.inf
+    loop = steady_loop(overlap, in_flight_s, log_waits(capture.info, capture.spans), summary.other_io_s)
     return dataclasses.replace(summary, loop=loop)
 
 

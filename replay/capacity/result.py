@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dxt_replay.traces.doubt import Doubt
+from dxt_replay.traces.doubt import NO_DOUBT, Doubt
 from dxt_replay.traces.plain import plain
 
 STORAGE, MACHINE, NOTHING, MEMORY = "storage", "machine", "nothing", "memory"
@@ -65,7 +65,7 @@ class Capacity:
     simulated: Sequence[SimulatedRun]
     runs: Sequence[LoadRun]
     warnings: tuple[str, ...] = ()
-    doubt: Doubt = Doubt()
+    doubt: Doubt = NO_DOUBT
 
     def as_json(self) -> dict[str, Any]:
         """The object that `dxt-replay capacity --json` prints."""

@@ -14,7 +14,7 @@ import numpy as np
 from dxt_replay.replay.causal.held_out import held_out
 from dxt_replay.replay.causal.model import DOUBTED_SHARE, LoopModel
 from dxt_replay.replay.causal.paced_ranks import Steps, rank_batches
-from dxt_replay.traces.doubt import BOUNDED, MODEL_ERROR_PCT, Doubt
+from dxt_replay.traces.doubt import BOUNDED, MODEL_ERROR_PCT, NO_DOUBT, Doubt
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.measures.log_waits import log_waits
 from dxt_replay.traces.schema import BETWEEN_STEPS, SPAN_KINDS, CaptureInfo, codes
@@ -45,9 +45,7 @@ _WAIT = SPAN_KINDS.index("input_wait")
 def is_exact(info: CaptureInfo) -> bool:
     """Whether nothing is inferred. Marks say what each operation of a recorded job waits for, and yet its threads wait
     for each other and for processors, which they do not say."""
-    return (
-        info.dependencies == "known" and info.made_by.get("command") != "merge" and "doubt" not in info.made_by
-    )
+    return info.dependencies == "known" and info.made_by.get("command") != "merge" and "doubt" not in info.made_by
 
 
 def doubt_of(capture: Capture, steps: Steps, saved_ns: int, loop_ns: int) -> tuple[Doubt, bool]:
@@ -95,7 +93,7 @@ def doubt_of(capture: Capture, steps: Steps, saved_ns: int, loop_ns: int) -> tup
             raise NoStorageLimitError(wrong)
         reasons.append(wrong)
     if not reasons:
-        return Doubt(), prepared
+        return NO_DOUBT, prepared
     found = Doubt(
         state=BOUNDED,
         reason="; ".join(reasons),

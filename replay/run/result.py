@@ -9,7 +9,7 @@ from typing import Any
 
 from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.run.recording import Failure, Tally
-from dxt_replay.traces.doubt import Doubt
+from dxt_replay.traces.doubt import NO_DOUBT, Doubt
 from dxt_replay.traces.lateness import percentiles_us
 from dxt_replay.traces.measures.span_times import TrainingTime
 from dxt_replay.traces.replay_record import ReplayRecord
@@ -141,7 +141,7 @@ class RunResult:
     failures: tuple[NamedFailure, ...] = ()
     jitter_before_us: Mapping[str, float] | None = None
     processors_pct: float | None = None
-    doubt: Doubt = Doubt()
+    doubt: Doubt = NO_DOUBT
 
     @property
     def elapsed_s(self) -> float:

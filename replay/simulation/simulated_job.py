@@ -16,7 +16,7 @@ from dxt_replay.replay.causal.training_loop import CHECKPOINT, COLLECTIVE, ENTRY
 from dxt_replay.replay.plan.chosen_layers import LayerChoice
 from dxt_replay.replay.plan.pacing import Pacing
 from dxt_replay.replay.plan.plan_row import NO_EVENT
-from dxt_replay.traces.doubt import Doubt
+from dxt_replay.traces.doubt import NO_DOUBT, Doubt
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.measures.log_waits import longest_log_wait_ns
 from dxt_replay.traces.measures.span_times import training_ns
@@ -86,7 +86,7 @@ class SimulatedJob:
     file_bytes: np.ndarray
     compute_ns: float
     warnings: tuple[str, ...]
-    doubt: Doubt = Doubt()
+    doubt: Doubt = NO_DOUBT
     recorded_ns: tuple[int, int] | None = None
 
     @property

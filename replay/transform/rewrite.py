@@ -36,7 +36,7 @@ from dxt_replay.replay.transform.spill_file import Kept, SpillFile
 from dxt_replay.replay.transform.strong_scaling import SharedSource, shared_out
 from dxt_replay.replay.transform.weak_scaling import Copies
 from dxt_replay.traces.benchmark_run import BENCHMARK
-from dxt_replay.traces.doubt import UNKNOWN, Doubt
+from dxt_replay.traces.doubt import NO_DOUBT, UNKNOWN, Doubt
 from dxt_replay.traces.memory import available_bytes
 from dxt_replay.traces.schema import (
     COUNTERS,
@@ -116,7 +116,7 @@ class Transformed:
     before: Totals
     after: Totals
     same: bool
-    doubt: Doubt = Doubt()
+    doubt: Doubt = NO_DOUBT
 
     def as_json(self) -> dict[str, Any]:
         """The object that `dxt-replay transform --json` prints."""
@@ -424,8 +424,9 @@ def _write(
     *,
     known: bool,
 ) -> None:
-    """Fill the folder `working` with the capture, rank by rank. `known`: whether the rows hold their dependencies. `reason`: why
-    no prediction of this training may be believed.
+    """Fill the folder `working` with the capture, rank by rank. `known`: whether the rows hold their dependencies.
+
+    `reason`: why no prediction of this training may be believed.
 
     Raises: TargetError for `working`; CaptureError for a damaged source.
     """
