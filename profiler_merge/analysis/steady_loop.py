@@ -63,10 +63,11 @@ class SteadyLoop:
 def steady_loop(
     overlap: Overlap, in_flight_s: float, log_waits: Mapping[int, Intervals] | None = None, other_s: float = 0.0
 ) -> SteadyLoop | None:
-    """The steady loop of `overlap`; None without steps. `in_flight_s`: time with traced I/O of any rank in flight; infinite
-    where some I/O may not be traced, so that all waits may be for storage. `other_s`: time in opens, stats and the like.
+    """The steady loop of `overlap`; None without steps.
 
-    `log_waits`: by rank, from `traces.measures.log_waits`.
+    in_flight_s: time with traced reads and writes of any rank in flight; infinite where some may not be traced, so that
+    all waits may be for storage. other_s: time in opens, stats and the like.
+    log_waits: by rank, from `traces.measures.log_waits`.
     """
     ranks = overlap.ranks.filter(pc.not_equal(overlap.ranks["loop_ns"], 0))
     if not ranks.num_rows or not overlap.steps.num_rows:

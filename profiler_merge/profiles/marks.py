@@ -388,8 +388,9 @@ def summed(marks: RankMarks) -> str | None:
 def processor_times(marks: RankMarks) -> dict[str, int]:
     """A rank's loop and its waits for batches, and in each the processor time that the marks hold, in ns.
 
-    loop_ns, cpu_ns: of the loop, and of its thread meanwhile: storage took at most the rest. wait_ns: input waits
-    within it. device_ns: of the accelerator. made_ns: processor time in them, of the loop's thread and of the workers that made the awaited batches.
+    loop_ns, cpu_ns: of the loop, and of its thread meanwhile: storage took at most the rest. device_ns: of the
+    accelerator. wait_ns: input waits within the loop. made_ns: processor time in these waits, of the loop's thread and
+    of the workers that made batches.
     """
     loop = training_loop(marks.own)
     rows = marks.own.rows[marks.own.rows["thread"] == loop.thread]

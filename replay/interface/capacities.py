@@ -150,7 +150,7 @@ def _generated(workload: str, overrides: tuple[str, ...], ranks: int, path: Path
 
 
 def _free_pct(first: CaptureOrPath, name: Path, limit_pct: float) -> tuple[float, Doubt]:
-    """Utilisation on infinitely fast storage, and the doubt of it. Raises: UsageError if it is unknown or below the limit."""
+    """Utilisation on infinitely fast storage, and its doubt. Raises: UsageError if it is unknown or below the limit."""
     predicted = simulate(first, "null", runs=1).prediction
     found = predicted.utilisation_pct
     if found is None:

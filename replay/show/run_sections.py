@@ -181,8 +181,11 @@ def repeat_sections(repeats: Repeats) -> list[Section]:
         for number, run in enumerate(runs, start=1)
     ]
     stopped = any(run.stopped for run in runs)
+    doubt = next((run.doubt.sentences for run in runs if run.training), [])
     sections = [
-        prose(f"STOPPED in run {len(rows)}: its figures end there" if stopped else "", [repeat_headline(repeats)]),
+        prose(
+            f"STOPPED in run {len(rows)}: its figures end there" if stopped else "", [*doubt, repeat_headline(repeats)]
+        ),
         Section(
             title="Runs",
             columns=("run", "elapsed", "from the median", "lag p99", "latency p50", "failed", "cached before"),
