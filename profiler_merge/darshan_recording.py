@@ -229,7 +229,7 @@ class DarshanRecording:
         one it wrote, in a way that no log holds (`sendfile`), and it is none of its input."""
         steps = spans.filter(pc.equal(spans["kind"], "step"))["start_ns"]
         saved = files.filter(
-            pc.and_(pc.equal(files["format"], "checkpoint"), pc.is_in(files["path"], pa.array(mapped)))
+            pc.and_(pc.equal(files["format"], "checkpoint"), pc.is_in(files["path"], pa.array(mapped, pa.string())))
         )
         if not len(steps) or not saved.num_rows:
             return mapped
