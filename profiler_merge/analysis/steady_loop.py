@@ -61,12 +61,18 @@ class SteadyLoop:
 
 
 def steady_loop(
-    overlap: Overlap, in_flight_s: float, log_waits: Mapping[int, Intervals] | None = None, other_s: float = 0.0
+    overlap: Overlap,
+    in_flight_s: float,
+    log_waits: Mapping[int, Intervals] | None = None,
+    other_s: float = 0.0,
+    *,
+    hides_fetch: bool = False,
 ) -> SteadyLoop | None:
     """The steady loop of `overlap`; None without steps.
 
     in_flight_s: time with traced reads and writes of any rank in flight; infinite where some may not be traced, so that
-    all waits may be for storage. other_s: time in opens, stats and the like.
+    all waits may be for storage. other_s: time in opens, stats and the like. hides_fetch: whether steps may hold
+    fetches that no mark shows, and so these, too.
     log_waits: by rank, from `traces.measures.log_waits`.
     """
     ranks = overlap.ranks.filter(pc.not_equal(overlap.ranks["loop_ns"], 0))
@@ -88,7 +94,8 @@ def steady_loop(
     in_wait_ns, exposed_ns = (int(kept[name].to_numpy().sum()) for name in ("io_in_wait_ns", "io_exposed_ns"))
     io_ns = total("io_in_loop_ns", "io_ns")
     loop_s = loop_ns / len(ranks) / NS_PER_S
-    gain_s = min(_blocked_ns(kept, wait_ns) / NS_PER_S, _io_s(ranks, io_ns, in_flight_s, other_s), loop_s)
+    hidden_s = other_s if hides_fetch else 0.0
+    gain_s = min(_blocked_ns(kept, wait_ns) / NS_PER_S + hidden_s, _io_s(ranks, io_ns, in_flight_s, other_s), loop_s)
     return SteadyLoop(
         steps=max(ranks["steps"].to_pylist()) - (1 if skipped else 0),
         loop_s=loop_s,

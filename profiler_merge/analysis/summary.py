@@ -36,7 +36,7 @@ from dxt_replay.traces.measures.io_totals import IoCollector, IoTotals
 from dxt_replay.traces.measures.log_waits import log_waits
 from dxt_replay.traces.measures.operation_rows import OperationRows
 from dxt_replay.traces.replay_record import is_replay
-from dxt_replay.traces.schema import OPS, RECONSTRUCTED, SPAN_KINDS, WRITE, CaptureInfo, Unseen, codes
+from dxt_replay.traces.schema import BETWEEN_STEPS, OPS, RECONSTRUCTED, SPAN_KINDS, WRITE, CaptureInfo, Unseen, codes
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import NS_PER_S, format_duration, ns_to_seconds
 from dxt_replay.traces.unseen import LEAST_COVERAGE, nothing_recorded, unseen_of, why_not_judged
@@ -45,7 +45,7 @@ from dxt_replay.traces.workers.workers import ALONE, Workers
 if TYPE_CHECKING:
     from dxt_replay.profiler_merge.analysis.overlap import Overlap, OverlapCollector
 
-_STEP = SPAN_KINDS.index("step")
+_STEP, _WAIT = SPAN_KINDS.index("step"), SPAN_KINDS.index("input_wait")
 _OPEN_OR_CLOSE = (OPS.index("open"), OPS.index("close"))
 
 
@@ -217,7 +217,11 @@ def with_loop(summary: Summary, overlap: Overlap, capture: Capture) -> Summary:
     recorded = capture.info.made_by.get("command") == "merge"
     complete = not recorded or (capture.info.coverage.bytes or 0.0) >= LEAST_COVERAGE
     in_flight_s = summary.in_flight_s if complete else math.inf
-    loop = steady_loop(overlap, in_flight_s, log_waits(capture.info, capture.spans), summary.other_io_s)
+    waits = capture.spans.filter(codes(capture.spans, "kind") == _WAIT)["name"].unique().to_pylist()
+    hides = waits == [BETWEEN_STEPS]
+    loop = steady_loop(
+        overlap, in_flight_s, log_waits(capture.info, capture.spans), summary.other_io_s, hides_fetch=hides
+    )
     return dataclasses.replace(summary, loop=loop)
 
 

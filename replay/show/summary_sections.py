@@ -193,7 +193,7 @@ def _gain(summary: Summary, limit: Limit | None) -> Iterable[str]:
             if limit.prepared:
                 yield "Training waits for input to be prepared."
             elif not limit.doubt.sentences:
-                yield "What else training waits for is not known: no processor time of its readers was recorded."
+                yield "What else training waits for is not known."
     elif not summary.steps.count and run_s:
         gain_s = min(summary.in_flight_s + summary.other_io_s, run_s)
         yield _gain_text(gain_s, 100 * gain_s / run_s, "run")
