@@ -56,6 +56,8 @@ def doubt_of(capture: Capture, steps: Steps, saved_ns: int, loop_ns: int) -> tup
     """
     if is_exact(capture.info):
         return Doubt(error_pct=0.0), True
+    if not loop_ns:  # a part without whole steps
+        return NO_DOUBT, False
     waits = {rank: _waits(model) for rank, model in steps.models.items()}
     waited_ns = _mean([each.length_ns for each in waits.values()])
     under_way = {rank: _io(capture, steps, rank) for rank in waits}
