@@ -265,7 +265,7 @@ def _why_not_judged(info: CaptureInfo, unseen: Sequence[Unseen]) -> str | None:
     most = max(marked, key=lambda each: each["loop_ns"] - each["cpu_ns"])
     rest, loop = max(most["loop_ns"] - most["cpu_ns"], 0), max(most["loop_ns"], 1)
     return (
-        f"{why}. It cost at most {format_duration(rest)}, {100 * rest / loop:.1f} % of the loop's "
+        f"{why}. Storage cost at most {format_duration(rest)}, {100 * rest / loop:.1f} % of the loop's "
         f"{format_duration(loop)}: for the rest the loop's thread was on a processor"
     )
 
