@@ -190,7 +190,7 @@ class DarshanRecording:
         traced = written.stored - self._made.reconstructed
         counted = self._counted_times(traced)
         mapped = self._not_saved(mapped_files(files, (self._job.start_ns, self._job.end_ns)), files, spans)
-        written = sorted({*files["path"].filter(pa.array(probably_mapped(files))).to_pylist()} - {*mapped})
+        saved = sorted({*files["path"].filter(pa.array(probably_mapped(files))).to_pylist()} - {*mapped})
         unseen = all_unseen(watched([log.path for log in logs]), mapped)
         placed = {pid for process in self._job.processes if (pid := process_id(process)) is not None}
         unseen = self._mapped.still_unseen(unseen, placed - self._made.mapped_left_out)
@@ -218,7 +218,7 @@ class DarshanRecording:
             rebuilt=self._made.rebuilt,
             made_by={
                 **self._mapped.inferred,
-                **({WRITTEN: written} if written else {}),
+                **({WRITTEN: saved} if saved else {}),
                 **({"counted_times": counted} if counted else {}),
                 **({"log_writing": writing} if (writing := log_writing(self._job)) else {}),
             },
