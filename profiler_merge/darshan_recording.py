@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dxt_replay.profiler_merge.clocks.alignment import parse_method
 from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks, map_profiles
 from dxt_replay.profiler_merge.counted_times import TRACEABLE, counted_times, past_trace
+from dxt_replay.profiler_merge.darshan.counters import read_counters
 from dxt_replay.profiler_merge.darshan.job_groups import ProcessFacts
 from dxt_replay.profiler_merge.darshan.job_logs import numbered, open_job, process_id, process_ids
 from dxt_replay.profiler_merge.darshan.rank_segments import ranks_in_order
@@ -40,13 +42,14 @@ from dxt_replay.profiler_merge.process_rows import RowTotals
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
 from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, AllSpans, Finished, ProcessIds, WrittenRanks
 from dxt_replay.traces.errors import LogError
-from dxt_replay.traces.file_rows import STANDARD_STREAMS
+from dxt_replay.traces.file_rows import STANDARD_STREAMS, probably_mapped
 from dxt_replay.traces.recorder_files import is_recorder_file, is_request_log
 from dxt_replay.traces.schema import Job
 from dxt_replay.traces.store.renumber import RenumberedParts, renumber
 from dxt_replay.traces.store.writer import create_capture
 from dxt_replay.traces.units import ns_to_seconds, seconds_to_ns
 from dxt_replay.traces.unseen import (
+    WRITTEN,
     all_unseen,
     mapped_files,
     recording_of,
@@ -186,7 +189,9 @@ class DarshanRecording:
             refuse_rubbish(self._job, coverage, files)
         traced = written.stored - self._made.reconstructed
         counted = self._counted_times(traced)
-        unseen = all_unseen(watched([log.path for log in logs]), mapped_files(files))
+        mapped = self._not_saved(mapped_files(files, (self._job.start_ns, self._job.end_ns)), files, spans)
+        saved = sorted({*files["path"].filter(pa.array(probably_mapped(files))).to_pylist()} - {*mapped})
+        unseen = all_unseen(watched([log.path for log in logs]), mapped)
         placed = {pid for process in self._job.processes if (pid := process_id(process)) is not None}
         unseen = self._mapped.still_unseen(unseen, placed - self._made.mapped_left_out)
         unseen += (*past_trace(counted, posix_bytes=moved_bytes(files, "posix_bytes_")), *self._unaccounted)
@@ -213,10 +218,31 @@ class DarshanRecording:
             rebuilt=self._made.rebuilt,
             made_by={
                 **self._mapped.inferred,
+                **({WRITTEN: saved} if saved else {}),
                 **({"counted_times": counted} if counted else {}),
                 **({"log_writing": writing} if (writing := log_writing(self._job)) else {}),
             },
         )
+
+    def _not_saved(self, mapped: list[str], files: pa.Table, spans: pa.Table) -> list[str]:
+        """Of these files those that are no checkpoints which the job opened only after its training had begun: such a
+        one it wrote, in a way that no log holds (`sendfile`), and it is none of its input."""
+        steps = spans.filter(pc.equal(spans["kind"], "step"))["start_ns"]
+        saved = files.filter(
+            pc.and_(pc.equal(files["format"], "checkpoint"), pc.is_in(files["path"], pa.array(mapped, pa.string())))
+        )
+        if not len(steps) or not saved.num_rows:
+            return mapped
+        begun_ns = pc.min(steps).as_py() + self._job.start_ns
+        opened: dict[int, float] = {}
+        for log in (process.log for process in self._job.processes):
+            if (records := read_counters(log, "POSIX")) is not None:
+                at_ns = log.job.start_ns + 1e9 * records.fcounters["POSIX_F_OPEN_START_TIMESTAMP"]
+                for record, at in zip(records.record_ids.tolist(), at_ns.tolist(), strict=True):
+                    opened[record] = min(at, opened.get(record, at))
+        names = zip(saved["path"].to_pylist(), saved["record_id"].to_pylist(), strict=True)
+        late = {path for path, record in names if opened.get(record, 0.0) > begun_ns}
+        return [path for path in mapped if path not in late]
 
     def _in_order(self) -> bool:
         """Whether the logs can be read one rank after the other."""

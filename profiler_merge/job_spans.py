@@ -21,6 +21,7 @@ from dxt_replay.profiler_merge.profiles.marks import (
     by_loop,
     chain_lanes,
     own_io,
+    processor_times,
     summed,
 )
 from dxt_replay.profiler_merge.profiles.reading import read_profile
@@ -72,6 +73,7 @@ class JobSpans:
     start_ns: zero of the capture's time (CLOCK_REALTIME).
     ranks: those that the job surely has.
     known: ranks whose rows say which batch each operation belongs to.
+    marked: `processor_times` of the ranks with marks.
     loops: spans of training loops from files that are not profiles, by rank; a rank's profile replaces them.
     """
 
@@ -80,6 +82,7 @@ class JobSpans:
     ranks: Sequence[int]
     loops: Mapping[int, SpanColumns]
     known: set[int] = field(default_factory=set)
+    marked: dict[int, dict[str, int]] = field(default_factory=dict)
     _extended: dict[int, Extended] = field(default_factory=dict)
     _not_extended: dict[int, str] = field(default_factory=dict)
     _tables: dict[int, pa.Table] = field(default_factory=dict)
@@ -164,8 +167,10 @@ class JobSpans:
 
     def _add(self, rank: int, profile: Profile, undated_offset_ns: int = 0) -> list[str]:
         warnings = []
-        if profile.marks is not None and (text := summed(profile.marks)) is not None:
-            warnings.append(text)
+        if profile.marks is not None:
+            self.marked[rank] = processor_times(profile.marks)
+            if (text := summed(profile.marks)) is not None:
+                warnings.append(text)
         if skipped := profile.skipped_fields:
             counts = ", ".join(f"{count} in {message}" for message, count in sorted(skipped.items()))
             warnings.append(

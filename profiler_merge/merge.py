@@ -207,6 +207,7 @@ class _Merger:
     def _info(self, written: WrittenRanks, found: Finished) -> CaptureInfo:
         ranks = written.ranks.union(self._recording.ranks, self._placed.by_rank)
         extended = self._spans.extended_json()
+        marked = [{"rank": rank, **found} for rank, found in sorted(self._spans.marked.items())]
         notes = recorder_notes([path for path, _ in self._recording.files])
         warnings = (notes, self._recording.warnings, self._placed.warnings, self._loop_warnings, written.warnings)
         return CaptureInfo(
@@ -226,6 +227,7 @@ class _Merger:
                 "operations_reconstructed": found.reconstructed,
                 "rebuilt": found.rebuilt.as_json(),
                 **({"extended": extended} if extended else {}),
+                **({"marks": marked} if marked else {}),
                 **found.made_by,
                 **self._options.repeated(),
             },

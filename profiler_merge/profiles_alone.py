@@ -13,7 +13,6 @@ from dxt_replay.profiler_merge.clocks.anchors import anchor_rank
 from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks, ProfilesByRank, own_number, rank_in_path
 from dxt_replay.profiler_merge.merge_options import MergeOptions
 from dxt_replay.profiler_merge.profiles.event_table import Profile
-from dxt_replay.profiler_merge.profiles.marks import most_storage
 from dxt_replay.profiler_merge.profiles.reading import read_profile
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
 from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, AllSpans, Finished, ProcessIds, WrittenRanks
@@ -37,7 +36,6 @@ class ProfilesAlone:
             raise UsageError(f"--align {options.align} places the clock of a log, and there is none: leave it out")
         self._beside = beside
         self._by_rank: dict[int, tuple[Path, ...]] = {}
-        self._at_most: dict[int, dict[str, int]] = {}
         self._dated = True
         self.files: Sequence[tuple[Path, str]] = ()
         self.ranks: Sequence[int] = ()
@@ -86,7 +84,6 @@ class ProfilesAlone:
             found.add(number or 0, files, profile)
             if profile.marks is not None:
                 begins.append(int(profile.marks.own.rows["t"].min(initial=np.iinfo(np.int64).max)))
-                self._at_most[number or 0] = most_storage(profile.marks.own)
             begins += [int(profile.start_ns.min())] if len(profile) else []
         self._by_rank, self.start_ns = found.files, min(begins, default=0)
         return ProfileRanks(by_rank=found.files, warnings=())
@@ -105,8 +102,7 @@ class ProfilesAlone:
             raise ProfileError(
                 f"{next(iter(self._by_rank.values()))[0]} shows no steps, compute or waits: there is nothing to merge"
             )
-        marked = [{"rank": rank, **found} for rank, found in sorted(self._at_most.items())]
-        return Finished(coverage=NOTHING_RECORDED, made_by={"marks": marked} if marked else {})
+        return Finished(coverage=NOTHING_RECORDED)
 
 
 def _pids(profile: Profile) -> frozenset[int]:

@@ -360,5 +360,9 @@ def _summary(name: str, capture: Capture) -> JobSummary:
 
 def _limit_pct(capture: Capture) -> float | None:
     with suppress(NoStorageLimitError):
-        return storage_limit(capture).limit_pct if waits_are_real(capture.info) else None
+        if not waits_are_real(capture.info):
+            return None
+        found = storage_limit(capture)
+        least, most = found.saved_between_ns
+        return found.limit_pct if 100 * (most - least) < found.recorded_ns else None
     return None

@@ -68,6 +68,9 @@ BACKGROUND_SAVE, BACKGROUND_WAIT = "checkpoint_async", "checkpoint_wait"
 """`spans.name` of a `checkpoint` in which the training thread starts a save that goes on in the background, and of one
 in which it waits for the end of that save."""
 
+BETWEEN_STEPS = "between steps"
+"""`spans.name` of an `input_wait` from the end of a marked step to the begin of the next, of a loop that shows none."""
+
 _ENUM = pa.dictionary(pa.int8(), pa.string())
 OPEN_FLAGS = ("read", "write", "append", "create", "exclusive", "truncate", "direct", "sync", "sequential")
 """What bit i of `operations.open_flags` stands for. POSIX's own numbers differ by processor architecture. `sequential`:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from dxt_replay.traces.doubt import BOUNDED, MODEL_ERROR_PCT, NO_DOUBT, UNKNOWN, Doubt
 from dxt_replay.traces.errors import ReplayError
 from dxt_replay.traces.units import ns_to_seconds
 
 _JSON_KEYS = (
-    "limit_pct", "elapsed_s", "fastest_s", "saved_s", "model_s", "utilisation_pct", "fastest_utilisation_pct",
+    "limit_pct", "elapsed_s", "fastest_s", "saved_s", "saved_between_s", "model_s", "utilisation_pct",
+    "fastest_utilisation_pct",
 )  # fmt: skip
 
 
@@ -41,6 +43,8 @@ class StorageLimit:
     storage, by the model.
     utilisation_pct, fastest_utilisation_pct: accelerator utilisation, recorded and with infinitely fast storage; None
     if the capture shows no compute.
+    doubt: how far this may be believed. prepared: whether recorded threads were on processors for most of the input
+    wait that remains with such storage.
     points: the curves; empty unless asked for. enough: by quantity, the multiple of the recorded speed from which
     training takes at most 2 % longer than with infinitely fast storage; the smallest multiple of the curve if that is
     enough, None if the largest is not.
@@ -51,6 +55,8 @@ class StorageLimit:
     fastest_ns: int
     utilisation_pct: float | None
     fastest_utilisation_pct: float | None
+    doubt: Doubt = NO_DOUBT
+    prepared: bool = False
     points: tuple[LimitPoint, ...] = ()
     enough: Mapping[str, float | None]
 
@@ -61,11 +67,13 @@ class StorageLimit:
             "elapsed_s": ns_to_seconds(self.recorded_ns),
             "fastest_s": ns_to_seconds(self.recorded_ns - self.saved_ns),
             "saved_s": self.saved_s,
+            "saved_between_s": [ns_to_seconds(bound) for bound in self.saved_between_ns],
             "model_s": ns_to_seconds(self.model_ns),
             "utilisation_pct": self.utilisation_pct,
             "fastest_utilisation_pct": self.fastest_utilisation_pct,
             "enough": dict(self.enough),
             "reason": None,
+            "doubt": asdict(self.doubt),
         }
 
     @property
@@ -74,9 +82,23 @@ class StorageLimit:
         return max(self.model_ns - self.fastest_ns, 0)
 
     @property
+    def saved_between_ns(self) -> tuple[int, int]:
+        """From the least to the most that such storage would save, ns: both `saved_ns` unless the doubt is BOUNDED."""
+        if self.doubt.state != BOUNDED:
+            return self.saved_ns, self.saved_ns
+        wrong = self.doubt.error_pct if self.doubt.error_pct > MODEL_ERROR_PCT else 0.0
+        least_ns = self.saved_ns - round(wrong / 100 * self.recorded_ns)
+        return max(least_ns, 0), min(self.saved_ns + round(1e9 * self.doubt.unexplained_s), self.recorded_ns)
+
+    @property
     def saved_s(self) -> float:
-        """The same in seconds."""
+        """`saved_ns` in seconds."""
         return ns_to_seconds(self.saved_ns)
+
+    @property
+    def most_saved_s(self) -> float:
+        """The most that such storage would save, in seconds."""
+        return ns_to_seconds(self.saved_between_ns[1])
 
     @property
     def limit_pct(self) -> float:
@@ -87,12 +109,26 @@ class StorageLimit:
 class NoStorageLimitError(ReplayError):
     """The storage limit of a training is unknown. The message is the reason, a clause for use after a colon."""
 
-    saved_s: None = None
+    most_saved_s: None = None
     points: tuple[LimitPoint, ...] = ()
+
+    @property
+    def doubt(self) -> Doubt:
+        """The reason as the doubt of all predictions."""
+        return Doubt(state=UNKNOWN, reason=str(self))
 
     def as_json(self) -> dict[str, Any]:
         """`StorageLimit.as_json` with null for all values but the reason."""
-        return {**dict.fromkeys(_JSON_KEYS), "enough": {}, "reason": str(self)}
+        return {**dict.fromkeys(_JSON_KEYS), "enough": {}, "reason": str(self), "doubt": asdict(self.doubt)}
+
+
+class TooLargeError(NoStorageLimitError):
+    """The storage limit is not worked out for so large a capture; predictions are made all the same, unchecked."""
+
+    @property
+    def doubt(self) -> Doubt:
+        """None is known."""
+        return NO_DOUBT
 
 
 Limit = StorageLimit | NoStorageLimitError

@@ -43,6 +43,9 @@ OBJECTS: Literal["objects"] = "objects"
 PROCESS: Literal["process"] = "process"
 """Kind of I/O of a process that left no log, or read more than its log explains."""
 
+WRITTEN = "written"
+"""Key of `made_by`: files that were opened and never read through a call, and that the job itself wrote."""
+
 UNKNOWN_PEERS = "peers that the trace does not show"
 
 MEMORY = "/dev/shm/"
@@ -137,23 +140,33 @@ def _unseen(kind: Literal["mapped", "socket"], name: str, moved: int) -> Unseen:
     return Unseen(kind=kind, name=shown, bytes=moved)
 
 
-def mapped_files(files: pa.Table) -> list[str]:
-    """Files of a `FILES_SCHEMA` table that were opened and never read through a call, and hold something."""
+def mapped_files(files: pa.Table, job_ns: tuple[int, int]) -> list[str]:
+    """Files of a `FILES_SCHEMA` table that were opened and never read through a call, and hold something.
+
+    job_ns: begin and end of the job, CLOCK_REALTIME. A file that was written meanwhile is not its input.
+    """
     sure = probably_mapped(files)
     paths = files["path"].to_pylist()
-    found = zip(paths, sure, opened_only(files), strict=True)
-    return [path for path, mapped, only in found if mapped or (only and _holds_data(path))]
+    found = []
+    for path, mapped, only in zip(paths, sure, opened_only(files), strict=True):
+        there = _status(path) if only else None
+        written = there is not None and job_ns[0] <= there.st_mtime_ns <= job_ns[1]
+        if (mapped and not written) or (there is not None and not written and _holds_data(path, there)):
+            found.append(path)
+    return found
 
 
-def _holds_data(path: str) -> bool:
-    """Whether it is a file with a size, on this machine and now."""
-    if path.startswith(MEMORY):
-        return False
+def _status(path: str) -> os.stat_result | None:
+    """Of a file on this machine, now."""
     try:
-        found = os.stat(path)
+        return os.stat(path)
     except (OSError, ValueError):
-        return False
-    return stat.S_ISREG(found.st_mode) and found.st_size > 0
+        return None
+
+
+def _holds_data(path: str, found: os.stat_result) -> bool:
+    """Whether it is a file of a storage, with a size."""
+    return stat.S_ISREG(found.st_mode) and found.st_size > 0 and not path.startswith(MEMORY)
 
 
 def all_unseen(seen_by_watch: Sequence[Unseen], mapped: Iterable[str]) -> tuple[Unseen, ...]:
@@ -264,7 +277,8 @@ def unseen_of(info: CaptureInfo, files: pa.Table) -> tuple[Unseen, ...]:
     if info.coverage.unseen:
         return tuple(each for each in info.coverage.unseen if each.bytes != 0)
     paths = files["path"].filter(pa.array(probably_mapped(files))).to_pylist()
-    return tuple(Unseen(kind="mapped", name=path, bytes=None) for path in paths)
+    written = info.made_by.get(WRITTEN, ())
+    return tuple(Unseen(kind="mapped", name=path, bytes=None) for path in paths if path not in written)
 
 
 def coverage_json(coverage: Coverage) -> dict[str, Any]:

@@ -32,14 +32,14 @@ def _of_loop(seconds: float, loop: SteadyLoop) -> Stake:
 
 
 def input_bound(found: Analysis) -> Iterator[Finding]:
-    """The loop waits for input, because of storage or of preprocessing."""
+    """The loop waits for input, because of storage or of something else, such as preprocessing."""
     loop = found.summary.loop
     if loop is None or loop.input_wait_pct <= 100 - LEAST_UTILISATION_PCT:
         return
     if 2 * (loop.recording_wait_s or 0.0) > loop.input_wait_s:
         return  # Darshan wrote the logs of workers during these waits: the user cannot fix that in the program
     by_storage = loop.io_in_wait_pct >= MOSTLY_STORAGE_PCT
-    cause, name = ("storage", "read ahead") if by_storage else ("preprocessing", "prepare faster")
+    cause, name = ("for storage", "read ahead") if by_storage else ("without recorded I/O", "prepare faster")
     known = by_storage or found.summary.not_judged is None
     storage = (
         f"storage is busy in {percent(loop.io_in_wait_pct)} of the wait."
@@ -48,7 +48,7 @@ def input_bound(found: Analysis) -> Iterator[Finding]:
     )
     yield Finding(
         code="input-bound",
-        title=f"Training waits for input, mostly for {cause}" if known else "Training waits for input",
+        title=f"Training waits for input, mostly {cause}" if known else "Training waits for input",
         evidence=f"{percent(loop.input_wait_pct)} of the training loop is input wait{_after_warm_up(loop)}; {storage}",
         threshold=f"above {percent(100 - LEAST_UTILISATION_PCT)}: MLPerf Storage asks for {LEAST_UTILISATION_PCT:g} % "
         "accelerator utilisation",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -68,11 +69,20 @@ class SteadyLoop:
 
 
 def steady_loop(
-    overlap: Overlap, in_flight_s: float, spans: pa.Table, log_waits: Mapping[int, Intervals] | None = None
+    overlap: Overlap,
+    in_flight_s: float,
+    spans: pa.Table,
+    log_waits: Mapping[int, Intervals] | None = None,
+    other_s: float = 0.0,
+    *,
+    hides_fetch: bool = False,
 ) -> SteadyLoop | None:
-    """The steady loop of `overlap`; None without steps. `in_flight_s`: time with traced I/O of any rank in flight.
+    """The steady loop of `overlap`; None without steps.
 
-    `spans`: of the capture. `log_waits`: by rank, from `traces.measures.log_waits`.
+    in_flight_s: time with traced reads and writes of any rank in flight; infinite where some may not be traced, so that
+    all waits may be for storage. other_s: time in opens, stats and the like. hides_fetch: whether steps may hold
+    fetches that no mark shows, and so these, too.
+    spans: of the capture. log_waits: by rank, from `traces.measures.log_waits`.
     """
     ranks = overlap.ranks.filter(pc.not_equal(overlap.ranks["loop_ns"], 0))
     if not ranks.num_rows or not overlap.steps.num_rows:
@@ -93,7 +103,8 @@ def steady_loop(
     in_wait_ns, exposed_ns = (int(kept[name].to_numpy().sum()) for name in ("io_in_wait_ns", "io_exposed_ns"))
     io_ns = total("io_in_loop_ns", "io_ns")
     loop_s = loop_ns / len(ranks) / NS_PER_S
-    gain_s = min(_blocked_ns(kept, wait_ns) / NS_PER_S, _io_s(ranks, io_ns, in_flight_s), loop_s)
+    hidden_s = other_s if hides_fetch else 0.0
+    gain_s = min(_blocked_ns(kept, wait_ns) / NS_PER_S + hidden_s, _io_s(ranks, io_ns, in_flight_s, other_s), loop_s)
     compute_ns, loops_ns = computed_in_loops(spans)
     busy_ns, whole_ns, gpus = gpu_busy_in_profile(spans)
     timed, behind = gpu_steps(spans)
@@ -175,7 +186,9 @@ _WAITED = (
 )  # fmt: skip
 
 
-def _io_s(ranks: pa.Table, io_ns: int, in_flight_s: float) -> float:
+def _io_s(ranks: pa.Table, io_ns: int, in_flight_s: float, other_s: float) -> float:
     """Time in which any rank's loop can have had I/O in flight: a chain of waits holds at most this much I/O."""
+    if math.isinf(in_flight_s):
+        return in_flight_s
     traced_s = min(io_ns / NS_PER_S, in_flight_s)
-    return traced_s + sum(ranks["reconstructed_io_ns"].to_pylist()) / NS_PER_S
+    return traced_s + other_s + sum(ranks["reconstructed_io_ns"].to_pylist()) / NS_PER_S

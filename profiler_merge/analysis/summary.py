@@ -7,6 +7,7 @@ counted separately, because their times and sizes are estimates.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,16 +36,16 @@ from dxt_replay.traces.measures.io_totals import IoCollector, IoTotals
 from dxt_replay.traces.measures.log_waits import log_waits
 from dxt_replay.traces.measures.operation_rows import OperationRows
 from dxt_replay.traces.replay_record import is_replay
-from dxt_replay.traces.schema import OPS, RECONSTRUCTED, SPAN_KINDS, WRITE, CaptureInfo, Unseen, codes
+from dxt_replay.traces.schema import BETWEEN_STEPS, OPS, RECONSTRUCTED, SPAN_KINDS, WRITE, CaptureInfo, Unseen, codes
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import NS_PER_S, format_duration, ns_to_seconds
-from dxt_replay.traces.unseen import nothing_recorded, unseen_of, why_not_judged
+from dxt_replay.traces.unseen import LEAST_COVERAGE, nothing_recorded, unseen_of, why_not_judged
 from dxt_replay.traces.workers.workers import ALONE, Workers
 
 if TYPE_CHECKING:
     from dxt_replay.profiler_merge.analysis.overlap import Overlap, OverlapCollector
 
-_STEP = SPAN_KINDS.index("step")
+_STEP, _WAIT = SPAN_KINDS.index("step"), SPAN_KINDS.index("input_wait")
 _OPEN_OR_CLOSE = (OPS.index("open"), OPS.index("close"))
 
 
@@ -213,7 +214,13 @@ def with_loop(summary: Summary, overlap: Overlap, capture: Capture) -> Summary:
     """The summary with its training loop, if the capture shows what the loop waited for."""
     if not waits_are_real(capture.info):
         return summary
-    loop = steady_loop(overlap, summary.in_flight_s, capture.spans, log_waits(capture.info, capture.spans))
+    recorded = capture.info.made_by.get("command") == "merge"
+    complete = not recorded or (capture.info.coverage.bytes or 0.0) >= LEAST_COVERAGE
+    in_flight_s = summary.in_flight_s if complete else math.inf
+    waits = capture.spans.filter(codes(capture.spans, "kind") == _WAIT)["name"].unique().to_pylist()
+    hides = waits == [BETWEEN_STEPS]
+    in_logs = log_waits(capture.info, capture.spans)
+    loop = steady_loop(overlap, in_flight_s, capture.spans, in_logs, summary.other_io_s, hides_fetch=hides)
     return dataclasses.replace(summary, loop=loop)
 
 
@@ -257,7 +264,7 @@ def _why_not_judged(info: CaptureInfo, unseen: Sequence[Unseen]) -> str | None:
     most = max(marked, key=lambda each: each["loop_ns"] - each["cpu_ns"])
     rest, loop = max(most["loop_ns"] - most["cpu_ns"], 0), max(most["loop_ns"], 1)
     return (
-        f"{why}. It cost at most {format_duration(rest)}, {100 * rest / loop:.1f} % of the loop's "
+        f"{why}. Storage cost at most {format_duration(rest)}, {100 * rest / loop:.1f} % of the loop's "
         f"{format_duration(loop)}: for the rest the loop's thread was on a processor"
     )
 

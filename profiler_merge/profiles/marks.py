@@ -33,6 +33,7 @@ from dxt_replay.traces.row_order import order_by_start
 from dxt_replay.traces.schema import (
     BACKGROUND_SAVE,
     BACKGROUND_WAIT,
+    BETWEEN_STEPS,
     GPU_STEP,
     OPS,
     RECONSTRUCTED,
@@ -54,7 +55,7 @@ _WORKERS, _OWN = (f"enumerate(DataLoader)#_{kind}ProcessingDataLoaderIter.__next
 _OWN = _OWN.replace("SingleProcessing", "SingleProcess")
 _TEXTS = (
     "step", _WORKERS, _OWN, "fetch", "evaluation", "checkpoint", "restore", BACKGROUND_SAVE, BACKGROUND_WAIT, GPU_STEP,
-    "own I/O", "end of pass",
+    "own I/O", "end of pass", BETWEEN_STEPS,
 )  # fmt: skip
 """Names of spans. Batches of a DataLoader have the names that PyTorch's profiler gives them."""
 
@@ -382,7 +383,8 @@ def marked_spans(marks: RankMarks) -> SpanColumns:
     loop = training_loop(marks.own)
     rows, numbers = marks.own.rows, np.arange(len(loop.steps), dtype=np.int32)
     steps = _part(STEP, loop.steps[:, 0], loop.steps[:, 1], loop.thread, 0)
-    name = np.where(loop.workers > 0, 1, np.where(loop.workers == 0, 2, 3))
+    shown = np.isin(rows["kind"], (made.TAKE, made.FETCH)).any()
+    name = np.where(loop.workers > 0, 1, np.where(loop.workers == 0, 2, 3 if shown else 12))
     waits = _part(INPUT_WAIT, loop.begin, loop.end, loop.thread, name)
     others = [(marks.own_io, 10), (_pass_ends(marks.own, loop), 11)]
     waits = [waits, *(_part(INPUT_WAIT, each.starts, each.ends, loop.thread, text) for each, text in others)]
@@ -442,18 +444,40 @@ def summed(marks: RankMarks) -> str | None:
     )
 
 
-def most_storage(process: ProcessMarks) -> dict[str, int]:
-    """Duration of a rank's loop, and processor time of its thread meanwhile, in ns: storage took at most the rest."""
-    loop = training_loop(process)
-    rows = process.rows[process.rows["thread"] == loop.thread]
-    rows = rows[~np.isin(rows["kind"], (made.DEVICE, made.SUM))]
+def processor_times(marks: RankMarks) -> dict[str, int]:
+    """A rank's loop and its waits for batches, and in each the processor time that the marks hold, in ns.
+
+    loop_ns, cpu_ns: of the loop, and of its thread meanwhile: storage took at most the rest. device_ns: of the
+    accelerator. wait_ns: input waits within the loop. made_ns: processor time in these waits, of the loop's thread and
+    of the workers that made batches.
+    """
+    loop = training_loop(marks.own)
+    rows = marks.own.rows[(marks.own.rows["thread"] == loop.thread) & (marks.own.rows["kind"] != made.SUM)]
+    found = dict.fromkeys(("loop_ns", "cpu_ns", "device_ns", "wait_ns", "made_ns"), 0)
     if not len(loop.steps):
-        return {"loop_ns": 0, "cpu_ns": 0}
-    begin, end = int(loop.steps[0, 0]), int(loop.steps[:, 1].max())
-    taken = np.diff(rows["cpu"], prepend=-1) != 0  # others repeat the time of the record before
-    inside = rows[(rows["t"] >= begin) & (rows["t"] <= end) & taken]
-    used = int(inside["cpu"][-1] - inside["cpu"][0]) if len(inside) > 1 else 0
-    return {"loop_ns": end - begin, "cpu_ns": used}
+        return found
+    first, last = int(loop.steps[0, 0]), int(loop.steps[:, 1].max())
+    during, of_device = (rows["t"] >= first) & (rows["t"] <= last), rows["kind"] == made.DEVICE
+    found["device_ns"] = int(rows["cpu"][during & of_device].sum())
+    rows, during = rows[~of_device], during[~of_device]
+    inside = rows[during & (np.diff(rows["cpu"], prepend=-1) != 0)]  # others repeat the time of the record before
+    if len(inside) > 1:
+        found["cpu_ns"] = int(inside["cpu"][-1] - inside["cpu"][0])
+    waits = Intervals.union_of(np.maximum(loop.begin, first), np.minimum(loop.end, last))
+    used = [_used_within(waits, inside)]
+    for pid, process in marks.processes.items():
+        if pid != marks.own.pid:
+            rows = process.of(made.MAKE, made.MAKE_END)
+            used += [_used_within(waits, rows[rows["thread"] == each]) for each in np.unique(rows["thread"])]
+    return {**found, "loop_ns": last - first, "wait_ns": waits.length_ns, "made_ns": sum(used)}
+
+
+def _used_within(waits: Intervals, rows: np.ndarray) -> int:
+    """Processor time of one thread during these times: what it took from mark to mark, spread evenly."""
+    rows = rows[np.diff(rows["cpu"], prepend=-1) != 0]
+    begin, end = rows["t"][:-1], rows["t"][1:]
+    share = waits.covered_within(begin, end) / np.maximum(end - begin, 1)
+    return int((np.maximum(np.diff(rows["cpu"]), 0) * share).sum())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dxt_replay.traces.doubt import NO_DOUBT, Doubt
 from dxt_replay.traces.plain import plain
 
 STORAGE, MACHINE, NOTHING, MEMORY = "storage", "machine", "nothing", "memory"
@@ -49,6 +50,7 @@ class Capacity:
     included; they differ if runs contradict each other. limited_by: STORAGE, MACHINE, NOTHING or MEMORY.
     free_utilisation_pct: on infinitely fast storage. simulated: on a storage model, by number of ranks, if one was
     given; `simulated_ranks` is its prediction of `ranks`. runs: in their order.
+    doubt: how far the replays may be believed.
     """
 
     capture: Path
@@ -63,6 +65,7 @@ class Capacity:
     simulated: Sequence[SimulatedRun]
     runs: Sequence[LoadRun]
     warnings: tuple[str, ...] = ()
+    doubt: Doubt = NO_DOUBT
 
     def as_json(self) -> dict[str, Any]:
         """The object that `dxt-replay capacity --json` prints."""

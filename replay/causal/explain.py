@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from dxt_replay.replay.causal.held_out import held_out
 from dxt_replay.replay.causal.model import LoopModel
 from dxt_replay.replay.causal.paced_ranks import expected_elapsed_ns, steps_of
+from dxt_replay.replay.causal.storage_limit import doubt_of_capture
 from dxt_replay.traces.schema import SPAN_KINDS, codes
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import NS_PER_MS, NS_PER_US, ns_to_seconds
@@ -30,6 +32,7 @@ def explanation(capture: Capture) -> dict[str, Any] | None:
     modelled = expected_elapsed_ns(capture, steps)
     cost = steps.meetings.cost_ns
     return {
+        "doubt": asdict(doubt_of_capture(capture, steps)),
         "ranks": {str(rank): rank_model(model) for rank, model in steps.models.items()},
         "meetings": {
             "ranks": steps.meetings.ranks,

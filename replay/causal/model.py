@@ -293,15 +293,15 @@ def _measured(draft: LoopModel, batches: Batches, *, for_items: bool = False) ->
 
 
 def doubt(model: LoopModel, batches: Batches, last_end_ns: np.ndarray) -> str:
-    """Evidence of the recording against a model with a feed rule from byte counts; empty for none.
+    """Evidence of the recording against an inferred model; empty for none.
 
     last_end_ns: (e,), end of the last operation that each event needs by the model.
     """
     loop = model.loop
-    if model.known is not None or model.production is not None or model.dealing is not None or not model.reads:
+    if model.known is not None or not model.reads:
         return ""
     starts, ends = [], []
-    for batch in batches():
+    for batch in map(model.placed, batches()):
         chosen = model.loop_files[batch.file_id] & ((batch.op == READ) | np.isin(batch.op, PREPARES_READ))
         starts.append(batch.start_ns[chosen])
         ends.append(batch.end_ns[chosen])
@@ -318,7 +318,8 @@ def doubt(model: LoopModel, batches: Batches, last_end_ns: np.ndarray) -> str:
     begin, end = loop.begin_ns[loop.fetches], loop.end_ns[loop.fetches]
     waited_ns = int(busy.covered_within(begin, end).sum())
     given_ns = int((np.clip(last_end_ns[loop.fetches], begin, end) - begin).sum())
-    if model.synchronous or waited_ns - given_ns <= DOUBTED_SHARE * loop_ns:
+    alone = model.synchronous and model.dealing is None
+    if alone or waited_ns - given_ns <= DOUBTED_SHARE * loop_ns:
         return ""
     return (
         f"the loop waits for input during {100 * waited_ns / loop_ns:.0f} % of its time while its files are read, and "

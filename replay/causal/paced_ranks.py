@@ -163,7 +163,7 @@ def derive_steps(
     derived = partial(_derived, capture, spans=spans, origin_ns=origin_ns)
     found = dict(together(comm, lambda: [(each.rank, derived(each)) for each in surveys]))
     notes = {rank: RankNotes.of(model, waits) for rank, (model, waits, _) in found.items()}
-    meetings, warnings = meetings_of(capture, notes, comm)
+    meetings, warnings = meetings_of(notes, comm)
     return Steps(
         models={rank: model for rank, (model, _, _) in found.items()},
         surveys={survey.rank: survey for survey in surveys},
@@ -244,9 +244,7 @@ def _worker_processes(capture: Capture, rank: int) -> WorkerProcesses:
     )
 
 
-def meetings_of(
-    capture: Capture, notes: Mapping[int, RankNotes], comm: Communicator | None = None
-) -> tuple[Meetings, tuple[str, ...]]:
+def meetings_of(notes: Mapping[int, RankNotes], comm: Communicator | None = None) -> tuple[Meetings, tuple[str, ...]]:
     """The meetings of all ranks from the notes of each process, and warnings about the models. Collective.
 
     comm: None if this process has all ranks.
@@ -269,7 +267,7 @@ def meetings_of(
         found = meetings, tuple(warnings)
     shared: tuple[Meetings, tuple[str, ...]] = comm.broadcast(found)
     meetings, common = shared
-    return meetings, (*common, *warnings_of(capture, notes))
+    return meetings, (*common, *warnings_of(notes))
 
 
 def rank_loop(capture: Capture, rank: int, spans: pa.Table, origin_ns: int) -> TrainingLoop:

@@ -9,9 +9,7 @@ import numpy as np
 
 from dxt_replay.replay.causal.model import LoopModel
 from dxt_replay.traces.measures.intervals import Intervals
-from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import format_duration
-from dxt_replay.traces.unseen import unseen_of, why_not_judged
 
 OUTSIDE_SHARE = 0.1
 """Share of the loop's bytes that steps outside of the profile consume, from which on there is a warning."""
@@ -23,7 +21,7 @@ class RankNotes:
 
     collectives_ns: int64, durations of its collectives in order. step_number: int32, its profiled steps.
     recorder_ns: how long it waited for the recording. outside_share: the share of the loop's bytes that steps outside
-    of the profile consume. input_waits, known, doubt: as of its loop and model.
+    of the profile consume. input_waits, doubt: as of its loop and model.
     """
 
     collectives_ns: np.ndarray
@@ -31,7 +29,6 @@ class RankNotes:
     input_waits: bool
     recorder_ns: int
     outside_share: float
-    known: bool
     doubt: str
 
     @classmethod
@@ -44,24 +41,13 @@ class RankNotes:
             input_waits=loop.input_waits,
             recorder_ns=waits.length_ns,
             outside_share=model.outside_bytes / model.loop_bytes if model.loop_bytes else 0.0,
-            known=model.known is not None,
             doubt=model.doubt,
         )
 
 
-def warnings_of(capture: Capture, notes: Mapping[int, RankNotes]) -> tuple[str, ...]:
+def warnings_of(notes: Mapping[int, RankNotes]) -> tuple[str, ...]:
     """Sentences about the models of these ranks, for the user."""
-    return (*_of_recorder(notes), *_outside(notes), *_not_traced(capture), *_doubts(notes))
-
-
-def _doubts(notes: Mapping[int, RankNotes]) -> list[str]:
-    """Warnings about models that the recording contradicts: for each reason the first rank."""
-    first: dict[str, int] = {}
-    for rank, each in notes.items():
-        if each.doubt:
-            first.setdefault(each.doubt, rank)
-    found = sorted(first.items(), key=lambda each: each[1])[:1]
-    return [f"rank {rank}: how long training takes on other storage is not known: {text}" for text, rank in found]
+    return (*_of_recorder(notes), *_outside(notes))
 
 
 def _of_recorder(notes: Mapping[int, RankNotes]) -> list[str]:
@@ -73,12 +59,6 @@ def _of_recorder(notes: Mapping[int, RankNotes]) -> list[str]:
         f"rank {rank} waited {format_duration(notes[rank].recorder_ns)} for input while Darshan wrote the logs of "
         "processes that had ended, and did nothing else: this cost of the recording is left out"
     ]
-
-
-def _not_traced(capture: Capture) -> list[str]:
-    """A warning if the job read data that the capture does not hold."""
-    why = why_not_judged(capture.info.coverage, unseen_of(capture.info, capture.files))
-    return [f"how long training takes on other storage is not known: {why}"] if why else []
 
 
 def _outside(notes: Mapping[int, RankNotes]) -> list[str]:

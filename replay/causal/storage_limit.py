@@ -7,7 +7,7 @@ I/O that overlaps with compute. Decoding and preprocessing keep their recorded d
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -16,16 +16,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dxt_replay.replay.causal.check import schedule
+from dxt_replay.replay.causal.doubt import doubt_of, is_exact
 from dxt_replay.replay.causal.known import ColumnsContradictError
 from dxt_replay.replay.causal.operation_times import OperationTimes
 from dxt_replay.replay.causal.paced_ranks import Steps, planned_lanes, steps_of
 from dxt_replay.replay.engine.items import MARK
 from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.plan.survey import spans_by_rank
+from dxt_replay.traces.doubt import Doubt
 from dxt_replay.traces.errors import ReplayError
 from dxt_replay.traces.measures.span_times import computed_in_loops, training_ns
 from dxt_replay.traces.schema import SPAN_KINDS, codes
-from dxt_replay.traces.storage_limit import LimitPoint, NoStorageLimitError, StorageLimit
+from dxt_replay.traces.storage_limit import LimitPoint, NoStorageLimitError, StorageLimit, TooLargeError
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import format_count
 from dxt_replay.traces.unseen import unseen_of, why_not_judged
@@ -50,21 +52,38 @@ Lanes = Mapping[Hashable, tuple[np.ndarray, np.ndarray]]
 """Items (`PLAN_ROW`) and recorded durations of each lane."""
 
 
-def storage_limit(capture: Capture, *, curve: bool = False) -> StorageLimit:
-    """The storage limit of a capture. `curve`: also the times at MULTIPLES of the recorded speed.
+def doubt_of_capture(capture: Capture, steps: Steps | None = None, reasons: Iterable[str] = ()) -> Doubt:
+    """How far predictions of this training may be believed. steps: its models, if they were derived already.
+
+    reasons: those of models of a capture that may be too large for more. Raises: CaptureError when it is damaged.
+    """
+    if is_exact(capture.info):
+        return Doubt(error_pct=0.0)
+    try:
+        return storage_limit(capture, steps=steps).doubt
+    except TooLargeError as error:
+        return next((NoStorageLimitError(reason).doubt for reason in reasons if reason), error.doubt)
+    except NoStorageLimitError as error:
+        return error.doubt
+
+
+def storage_limit(capture: Capture, *, curve: bool = False, steps: Steps | None = None) -> StorageLimit:
+    """The storage limit of a capture. `curve`: also the times at MULTIPLES of the recorded speed. `steps`: its models,
+    if they were derived already.
 
     Raises: NoStorageLimitError if the capture has no steps, too many operations, or a model that does not explain it;
     CaptureError when it is damaged.
     """
+    unjudged = why_not_judged(capture.info.coverage, unseen_of(capture.info, capture.files))
+    if why := unjudged or capture.info.made_by.get("doubt"):
+        raise NoStorageLimitError(why)
     counted = np.count_nonzero(~np.isin(codes(capture.spans, "kind"), _UNCOUNTED))
     if capture.operation_count() > MOST_OPERATIONS or counted > MOST_SPANS:
-        raise NoStorageLimitError(
+        raise TooLargeError(
             f"the causal model is not worked out above {format_count(MOST_OPERATIONS)} operations or "
             f"{format_count(MOST_SPANS)} steps and waits; choose a part, such as --steps 10-19"
         )
-    if unjudged := why_not_judged(capture.info.coverage, unseen_of(capture.info, capture.files)):
-        raise NoStorageLimitError(unjudged)
-    steps = _steps(capture)
+    steps = _steps(capture) if steps is None else steps
     spans = pa.concat_tables(steps.spans.values())
     recorded_ns = training_ns(spans) or 0
     if doubted := next((model.doubt for model in steps.models.values() if model.doubt), ""):
@@ -81,8 +100,12 @@ def storage_limit(capture: Capture, *, curve: bool = False) -> StorageLimit:
             f"the causal model of the training comes to {recorded.elapsed_ns / 1e9:.3f} s, the recording took "
             f"{recorded_ns / 1e9:.3f} s"
         )
+    saved_ns = max(recorded.elapsed_ns - fastest.elapsed_ns, 0)
+    doubt, prepared = doubt_of(capture, steps, saved_ns, recorded_ns)
     points = tuple(training.curves(fastest)) if curve else ()
     return StorageLimit(
+        doubt=doubt,
+        prepared=prepared,
         recorded_ns=recorded_ns,
         model_ns=recorded.elapsed_ns,
         fastest_ns=min(fastest.elapsed_ns, recorded.elapsed_ns),

@@ -14,6 +14,7 @@ from dxt_replay.replay.interface.simulations import simulate
 from dxt_replay.replay.interface.transforming import transform
 from dxt_replay.replay.options.choices import CapacityChoices, PathLike
 from dxt_replay.replay.options.option import filled, takes
+from dxt_replay.traces.doubt import Doubt
 from dxt_replay.traces.errors import TargetError, UsageError
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def capacity(
     first_does(comm, lambda: _check_empty(keep))
     with output_folder(keep, comm, "capacity") as folder:
         first, loads = first_does(comm, lambda: _loads(capture, tuple(chosen["overrides"]), folder))
-        free_pct = first_does(comm, lambda: _free_pct(first, name, limit_pct))
+        free_pct, doubt = first_does(comm, lambda: _free_pct(first, name, limit_pct))
         simulated: list[SimulatedRun] = []
         guess = None
         if storage is not None:
@@ -99,6 +100,7 @@ def capacity(
         simulated=sorted(simulated, key=lambda each: each.ranks),
         runs=runs,
         warnings=tuple(dict.fromkeys(warnings)),
+        doubt=doubt,
     )
 
 
@@ -147,9 +149,10 @@ def _generated(workload: str, overrides: tuple[str, ...], ranks: int, path: Path
     generate(workload, ranks, path, overrides=(*overrides, f"dataset.num_files_train={files * ranks}"))
 
 
-def _free_pct(first: CaptureOrPath, name: Path, limit_pct: float) -> float:
-    """Utilisation on infinitely fast storage. Raises: UsageError if it is unknown or below the limit."""
-    found = simulate(first, "null", runs=1).prediction.utilisation_pct
+def _free_pct(first: CaptureOrPath, name: Path, limit_pct: float) -> tuple[float, Doubt]:
+    """Utilisation on infinitely fast storage, and its doubt. Raises: UsageError if it is unknown or below the limit."""
+    predicted = simulate(first, "null", runs=1).prediction
+    found = predicted.utilisation_pct
     if found is None:
         raise UsageError(
             f"{name} shows no compute, so its accelerator utilisation is not known: merge it with a profile"
@@ -159,7 +162,7 @@ def _free_pct(first: CaptureOrPath, name: Path, limit_pct: float) -> float:
             f"on infinitely fast storage the accelerators of {name} would be used {found:.1f} %: no storage reaches "
             f"{limit_pct:g} %. Storage is not the limit; --utilisation {found * 0.95:.0f} asks for less"
         )
-    return found
+    return found, predicted.job.doubt
 
 
 def _simulated_pct(loads: Loads, first: CaptureOrPath, storage: str | Path, ranks: int) -> float:

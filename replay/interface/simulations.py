@@ -76,6 +76,7 @@ class Simulated:
             "recorded_training_s": ns_to_seconds(self.recorded_training_ns),
             "recording_wait_s": None if self.recording_wait_ns is None else ns_to_seconds(self.recording_wait_ns),
             "change_pct": self.change_pct,
+            "doubt": asdict(self.prediction.job.doubt),
             **self.prediction.as_json(),
             "steps": [{"step": each.step, **asdict(each)} for each in self.prediction.steps()],
             "scaling": [each.as_json() for each in self.scaling],

@@ -9,6 +9,7 @@ from typing import Any
 
 from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.run.recording import Failure, Tally
+from dxt_replay.traces.doubt import NO_DOUBT, Doubt
 from dxt_replay.traces.lateness import percentiles_us
 from dxt_replay.traces.measures.span_times import TrainingTime
 from dxt_replay.traces.replay_record import ReplayRecord
@@ -118,6 +119,7 @@ class RunResult:
     `processors_pct`: share of the machine's processor time that the replay took.
     `training`: from the first step's begin to the last one's end; None for a pace without steps, and for a stopped run.
     `failures`: the first operations that failed or moved too little.
+    `doubt`: how far `training` may be believed.
     """
 
     capture: Path
@@ -139,6 +141,7 @@ class RunResult:
     failures: tuple[NamedFailure, ...] = ()
     jitter_before_us: Mapping[str, float] | None = None
     processors_pct: float | None = None
+    doubt: Doubt = NO_DOUBT
 
     @property
     def elapsed_s(self) -> float:
@@ -227,6 +230,7 @@ class RunResult:
             "short": tally.short,
             "failures": [asdict(failure) for failure in self.failures],
             "training": None if self.training is None else asdict(self.training),
+            "doubt": None if self.training is None else asdict(self.doubt),
             "left_out": self.left_out,
             "api": self.io.api,
             "backends": list(self.io.backends),

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from dxt_replay.replay.causal.paced_ranks import PacedRanks, paced_ranks
+from dxt_replay.replay.causal.storage_limit import doubt_of_capture
 from dxt_replay.replay.engine.clock import StopFlag, share_processors
 from dxt_replay.replay.engine.jitter import JitterProbe
 from dxt_replay.replay.plan.pacing import Pace
@@ -233,8 +234,11 @@ class _Run:
         spans = pa.concat_tables([part.spans for part in parts])
         result = self._result(parts, process)
         if options.pacing.pace is Pace.STEPS and not result.stopped:
+            reasons = (model["evidence"]["doubt"] or "" for model in (result.models or {}).values())
             result = replace(
-                result, training=TrainingTime.of(capture.spans, spans, longest_log_wait_ns(capture.info, capture.spans))
+                result,
+                training=TrainingTime.of(capture.spans, spans, longest_log_wait_ns(capture.info, capture.spans)),
+                doubt=doubt_of_capture(capture, self.context.steps if len(parts) == 1 else None, reasons),
             )
         write_spans(working, spans)
         write_files(working, _replayed_files(capture.files))

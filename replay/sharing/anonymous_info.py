@@ -15,6 +15,7 @@ from dxt_replay.traces.part import Part
 from dxt_replay.traces.replay_record import is_replay
 from dxt_replay.traces.schema import SCHEMA_VERSION, CaptureInfo, Job, RankClock, Source, Unseen
 from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.unseen import WRITTEN
 from dxt_replay.traces.version import VERSION
 
 _KEY = re.compile(r"[a-z][a-z0-9_]{0,40}|[A-Z][A-Z0-9_-]{0,20}|-?\d{1,20}")
@@ -97,6 +98,12 @@ def _made_by(capture: Capture, names: AnonymousNames, stored: int) -> dict[str, 
     selection = made_by.pop("selection", None)
     version = str(made_by.pop("version", VERSION))
     found = {name: _scrubbed(value, names) for name, value in made_by.items() if _KEY.fullmatch(name)}
+    if WRITTEN in made_by:
+        known = set(made_by[WRITTEN])
+        paths = zip(capture.paths(), exact_paths(capture.files), strict=True)
+        found[WRITTEN] = [names.path(exact) for path, exact in paths if path in known]
+    if "doubt" in made_by:  # it may name files and programs
+        found["doubt"] = "so it was of the capture that this one was made from"
     if is_replay(capture.info):
         found["selection"] = None if selection is None else _selection(capture, Part.from_json(selection), names)
     release = version if _RELEASE.fullmatch(version) else VERSION

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def capacity_sections(found: Capacity) -> list[Section]:
     """The tables of `dxt-replay capacity`."""
     sections = [
-        prose("", [capacity_headline(found)]),
+        prose("", [*found.doubt.sentences, capacity_headline(found)]),
         facts("Search", _facts(found)),
         Section(
             title="Load and utilisation",

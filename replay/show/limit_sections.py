@@ -8,6 +8,7 @@ from itertools import groupby
 from dxt_replay.replay.show.cells import or_dash
 from dxt_replay.replay.show.section import BAR, Section, bar, prose
 from dxt_replay.replay.show.summary_sections import limit_text
+from dxt_replay.traces.doubt import UNKNOWN, Doubt
 from dxt_replay.traces.storage_limit import Limit, LimitPoint, NoStorageLimitError
 from dxt_replay.traces.units import format_duration
 
@@ -30,8 +31,8 @@ def limit_sections(limit: Limit | None) -> list[Section]:
     """
     if limit is None or isinstance(limit, NoStorageLimitError):
         reason = limit or "the capture shows no training that waits"
-        return [prose("", [f"How long the training would take on other storage is not known: {reason}."])]
-    sections = [prose("", [limit_text(limit), *enough_texts(limit.enough)])]
+        return [prose("", Doubt(state=UNKNOWN, reason=str(reason)).sentences)]
+    sections = [prose("", [*limit.doubt.sentences, limit_text(limit), *enough_texts(limit.enough)])]
     for quantity, found in groupby(limit.points, key=lambda point: point.quantity):
         points = list(found)
         longest_ns = max(point.elapsed_ns for point in points)

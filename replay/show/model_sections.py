@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dxt_replay.replay.show.section import Section, prose
+from dxt_replay.traces.doubt import Doubt
 from dxt_replay.traces.units import (
     NS_PER_MS,
     NS_PER_S,
@@ -17,9 +18,6 @@ from dxt_replay.traces.units import (
 )
 
 MAX_RANKS_SHOWN = 16
-
-PREDICTS_PCT = 10.0
-"""Largest error, +- per cent, of a part of the steps that the others predict with which the model predicts this run."""
 
 _FEED_NOTE = (
     "Steps ahead: how many batches are fetched between a read and the fetch of its own batch. Gap: how long a reader "
@@ -34,7 +32,7 @@ def model_sections(explained: Mapping[str, Any]) -> list[Section]:
     more = len(ranks) - len(shown)
     notes = (f"and {format_count(more)} more ranks (--json has all)",) if more else ()
     sections = [
-        prose("", [_held_out_sentence(explained["held_out"], explained["ranks"])]),
+        prose("", [*Doubt(**explained["doubt"]).sentences, _held_out_sentence(explained["held_out"])]),
         Section(
             title="Training loop",
             columns=("rank", "steps", "mean step", "time before it", "batch fetches", "collectives", "checkpoints"),
@@ -66,21 +64,15 @@ def model_sections(explained: Mapping[str, Any]) -> list[Section]:
     return sections
 
 
-def _held_out_sentence(parts: Sequence[Mapping[str, Any]], ranks: Mapping[str, Any]) -> str:
+def _held_out_sentence(parts: Sequence[Mapping[str, Any]]) -> str:
     """Say how well the model predicts steps that it was not derived from."""
-    doubts = [rank["evidence"]["doubt"] for rank in ranks.values() if rank["evidence"]["doubt"]]
-    if doubts:
-        return f"How long this training takes on other storage is not known: {doubts[0]}."
     if not parts:
         return "How well the model behind --pace steps predicts this run is not known: it has too few steps or reads."
     errors = [part["error_pct"] for part in parts]
-    found = (
+    return (
         "The model behind --pace steps predicts each quarter of the steps from its reads and from the other quarters: "
         f"{format_signed(min(errors), 1)} to {format_signed(max(errors), 1)} % off."
     )
-    if max(map(abs, errors)) <= PREDICTS_PCT:
-        return found
-    return f"{found} The input waits of this run do not follow from its reads, so a prediction may be as far off."
 
 
 def _loop_row(rank: str, model: Mapping[str, Any]) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ def run_sections(run: RunResult) -> list[Section]:
     times = {name: found for name in _TIMES if (found := getattr(run, name)) is not None}
     explained = " ".join(_TIMES[name][1] for name in times)
     by_operation = run.latency_by_operation_us
-    training = training_sentence(run.training)
+    training = [*(run.doubt.sentences if run.training else []), *training_sentence(run.training)]
     sections = [
         prose(STOPPED if run.stopped else "", [*training, run_headline(run)]),
         _failures(run),
@@ -181,8 +181,11 @@ def repeat_sections(repeats: Repeats) -> list[Section]:
         for number, run in enumerate(runs, start=1)
     ]
     stopped = any(run.stopped for run in runs)
+    doubt = next((run.doubt.sentences for run in runs if run.training), [])
     sections = [
-        prose(f"STOPPED in run {len(rows)}: its figures end there" if stopped else "", [repeat_headline(repeats)]),
+        prose(
+            f"STOPPED in run {len(rows)}: its figures end there" if stopped else "", [*doubt, repeat_headline(repeats)]
+        ),
         Section(
             title="Runs",
             columns=("run", "elapsed", "from the median", "lag p99", "latency p50", "failed", "cached before"),

@@ -33,7 +33,13 @@ def simulation_sections(found: Simulated) -> list[Section]:
     sections = [
         prose(
             "",
-            [training_line(found), simulation_headline(found), *check_sentence(predicted), limit_sentence(predicted)],
+            [
+                *predicted.job.doubt.sentences,
+                training_line(found),
+                simulation_headline(found),
+                *check_sentence(predicted),
+                limit_sentence(predicted),
+            ],
         ),
         facts("Prediction", _facts(found)),
         _spent(predicted.spent_s()),

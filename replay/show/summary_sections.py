@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dxt_replay.profiler_merge.analysis.thresholds import LEAST_UTILISATION_PCT, MATERIAL_PCT, SERIOUS_PCT
 from dxt_replay.replay.show.cells import mib_s, or_dash, percent, run_time, seconds, share
 from dxt_replay.replay.show.section import BAR, MAX_GROUPS, Column, Kind, Section, bar, facts, prose
+from dxt_replay.traces.doubt import UNKNOWN, Doubt
 from dxt_replay.traces.layers import OBJECT_STORES, lowest
 from dxt_replay.traces.storage_limit import Limit, StorageLimit
 from dxt_replay.traces.units import format_bytes, format_count, format_counted, format_duration
@@ -82,6 +83,8 @@ def io_recorded(summary: Summary) -> bool:
 def headline(summary: Summary, limit: Limit | None = None) -> list[str]:
     """Sentences on the job, on the cost of storage, and on the evidence for it, as far as the capture shows them."""
     cost, ran, rest = storage_cost(summary, limit), _what_ran(summary), rests_on_counters(summary)
+    if (limit is not None and limit.doubt.sentences) or summary.not_judged:
+        return [*cost, ran, *rest]
     return [ran, *cost, *rest] if has_trace(summary) else [*rest, *cost, ran]
 
 
@@ -112,7 +115,9 @@ def storage_cost(summary: Summary, limit: Limit | None = None) -> list[str]:
     if not has_trace(summary):
         return list(_counted_cost(summary))
     if summary.not_judged:
-        return [f"What storage cost this run is not known: {summary.not_judged}.", *_waits(summary)]
+        doubt = Doubt(state=UNKNOWN, reason=summary.not_judged)
+        unknown = f"What storage cost this run is not known: {summary.not_judged}."
+        return [*([unknown] if limit is None else doubt.sentences), *_waits(summary)]
     if not summary.operations.read and not summary.operations.write:
         none = "The capture holds no reads and no writes: what storage cost this run is not known."
         return [none, *_waits(summary)]
@@ -175,18 +180,20 @@ def _for_logs(loop: SteadyLoop) -> bool:
 def _gain(summary: Summary, limit: Limit | None) -> Iterable[str]:
     loop, run_s = summary.loop, summary.job.run_time_s
     if loop is not None:
+        yield from limit.doubt.sentences if limit is not None else ()
         if isinstance(limit, StorageLimit):
-            gain_pct = limit.limit_pct
             yield limit_text(limit, with_compute=not loop.compute_at_most)
         else:
-            gain_pct = loop.storage_gain_pct
-            yield _gain_text(loop.storage_gain_s, gain_pct, "loop")
-            if limit is not None:
+            yield _gain_text(loop.storage_gain_s, loop.storage_gain_pct, "loop")
+            if limit is not None and not limit.doubt.sentences:
                 yield f"This is an upper bound: {limit}."
         if loop.input_wait_pct >= LONG_WAIT_PCT and _for_logs(loop):
             yield _WAITS_FOR_LOGS
-        elif loop.input_wait_pct >= LONG_WAIT_PCT and gain_pct < SLOWS_PCT:
-            yield "Training waits for input to be prepared."
+        elif loop.input_wait_pct >= LONG_WAIT_PCT and isinstance(limit, StorageLimit) and limit.limit_pct < SLOWS_PCT:
+            if limit.prepared:
+                yield "Training waits for input to be prepared."
+            elif not limit.doubt.sentences:
+                yield "What else training waits for is not known."
     elif not summary.steps.count and run_s:
         gain_s = min(summary.in_flight_s + summary.other_io_s, run_s)
         yield _gain_text(gain_s, 100 * gain_s / run_s, "run")
@@ -196,6 +203,14 @@ def _gain(summary: Summary, limit: Limit | None) -> Iterable[str]:
 def limit_text(limit: StorageLimit, *, with_compute: bool = True) -> str:
     """A sentence on the effect of infinitely fast storage."""
     pct, now = limit.limit_pct, format_duration(limit.recorded_ns)
+    least, most = limit.saved_between_ns
+    if 100 * (most - least) >= limit.recorded_ns:
+        shares = " to ".join(f"{100 * each / limit.recorded_ns:.1f}" for each in (least, most))
+        return (
+            f"Storage limits it by {shares} %: with infinitely fast storage it would take "
+            f"{format_duration(limit.recorded_ns - most)} to {format_duration(limit.recorded_ns - least)} "
+            f"instead of {now}."
+        )
     used, then = (limit.utilisation_pct, limit.fastest_utilisation_pct) if with_compute else (None, None)
     if pct < _LEAST_LIMIT_PCT:
         found = f"Storage does not limit this training: infinitely fast storage would not shorten its {now}"

@@ -25,6 +25,7 @@ def transform_sections(transformed: Transformed) -> list[Section]:
         )
     ]
     sections = [
+        prose("", transformed.doubt.sentences),
         Section(title=_headline(transformed), columns=("", "before", "after"), rows=tuple(rows)),
         prose("Assumed", transformed.assumptions),
     ]

@@ -79,11 +79,6 @@ class RequestTotals:
     request_bytes: int
 
 
-MODEL_ERROR = 0.1
-"""By how much a recorded job is taken to differ from its causal model. It is a goal, not a bound: on a busy machine of
-two processors half of the jobs of `benchmarks.pipelines` differed by more."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prediction:
     """Prediction for a job with a number of ranks on a storage.
@@ -91,8 +86,6 @@ class Prediction:
     runs: with different seeds, then with all times of the storage shorter and longer by the model's uncertainty.
     free: with storage that takes no time. seeds: how many of `runs` differ in their seed alone.
     checked: a window of the job beside its replay, where it was checked.
-    model_error: by how much of its time the job itself may differ, as a share: MODEL_ERROR for a recorded job, 0 for
-    one whose dependencies are known.
     """
 
     job: SimulatedJob
@@ -102,7 +95,6 @@ class Prediction:
     seeds: int
     free: Run
     checked: Agreement | None = None
-    model_error: float = 0.0
 
     @property
     def elapsed_ns(self) -> int:
@@ -113,7 +105,7 @@ class Prediction:
     def interval_ns(self) -> tuple[int, int]:
         """From the shortest to the longest run, with the error of the causal model; wider where a replayed window
         differs."""
-        return self._interval([run.elapsed_ns for run in self.runs], self.free.elapsed_ns)
+        return self._interval([run.elapsed_ns for run in self.runs], self.free.elapsed_ns, 0)
 
     @property
     def training_ns(self) -> int:
@@ -123,10 +115,11 @@ class Prediction:
     @property
     def training_interval_ns(self) -> tuple[int, int]:
         """As `interval_ns`, of the training loop."""
-        return self._interval([run.training_ns for run in self.runs], self.free.training_ns)
+        return self._interval([run.training_ns for run in self.runs], self.free.training_ns, 1)
 
-    def _interval(self, times_ns: Sequence[int], free_ns: int) -> tuple[int, int]:
-        found = round(min(times_ns) * (1.0 - self.model_error)), round(max(times_ns) * (1.0 + self.model_error))
+    def _interval(self, times_ns: Sequence[int], free_ns: int, which: int) -> tuple[int, int]:
+        recorded_ns = 0 if self.job.recorded_ns is None else self.job.recorded_ns[which]
+        found = self.job.doubt.between(min(times_ns), max(times_ns), recorded_ns)
         return found if self.checked is None else self.checked.widened(found, free_ns)
 
     @property
@@ -157,7 +150,7 @@ class Prediction:
             "training_interval_s": [ns_to_seconds(limit) for limit in self.training_interval_ns],
             "check": None if self.checked is None else self.checked.as_json(),
             "runs": len(self.runs),
-            "model_error_pct": 100.0 * self.model_error,
+            "model_error_pct": self.job.doubt.error_pct,
             "free_storage_s": ns_to_seconds(self.free.elapsed_ns),
             "storage_limits_pct": self.storage_pct,
             "accelerator_utilisation_pct": self.utilisation_pct,
@@ -327,5 +320,4 @@ def predict(
         runs=[each.result() for each in runs],
         seeds=len(chosen),
         free=free.result(),
-        model_error=0.0 if job.known else MODEL_ERROR,
     )

@@ -11,11 +11,15 @@ import numpy as np
 from dxt_replay.replay.causal.causal_items import Meetings, with_meetings
 from dxt_replay.replay.causal.lane_events import CODES, KINDS, EventLane, Watch
 from dxt_replay.replay.causal.paced_ranks import RankItems, items_of_ranks, meetings_of
+from dxt_replay.replay.causal.storage_limit import doubt_of_capture
 from dxt_replay.replay.causal.training_loop import CHECKPOINT, COLLECTIVE, ENTRY, EVALUATION, FETCH
 from dxt_replay.replay.plan.chosen_layers import LayerChoice
 from dxt_replay.replay.plan.pacing import Pacing
 from dxt_replay.replay.plan.plan_row import NO_EVENT
+from dxt_replay.traces.doubt import NO_DOUBT, Doubt
 from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.measures.log_waits import longest_log_wait_ns
+from dxt_replay.traces.measures.span_times import training_ns
 from dxt_replay.traces.store.reader import Capture
 
 
@@ -72,7 +76,8 @@ class SimulatedJob:
     recorded: the recorded ranks. meetings: the collectives of all of them. file_bytes: int64 by file.
     compute_ns: of the accelerators in the loops of all recorded ranks, at the speed of the simulation; 0 where the
     capture shows none.
-    warnings: sentences about the causal models, for the user. measured: whether the times are those of a recorded job.
+    warnings: sentences about the causal models, for the user. doubt: how far they may be believed. recorded_ns: of the
+    capture and of its training loop without what the recording cost; None where the simulation changes compute.
     """
 
     recorded: Sequence[RankItems]
@@ -81,18 +86,13 @@ class SimulatedJob:
     file_bytes: np.ndarray
     compute_ns: float
     warnings: tuple[str, ...]
-    measured: bool = False
+    doubt: Doubt = NO_DOUBT
+    recorded_ns: tuple[int, int] | None = None
 
     @property
     def ranks(self) -> int:
         """How many ranks were recorded."""
         return len(self.recorded)
-
-    @property
-    def known(self) -> bool:
-        """Whether nothing is inferred. Marks say what each operation of a recorded job waits for, and yet its threads
-        wait for each other and for processors, which they do not say."""
-        return not self.measured and all(each.notes.known for each in self.recorded)
 
     def operations_of(self, ranks: int) -> int:
         """Operations of so many ranks."""
@@ -160,7 +160,7 @@ class Derivation:
 def simulated_job(capture: Capture, recorded: Sequence[RankItems], pacing: Pacing, compute_ns: int) -> SimulatedJob:
     """The job of a capture from the items of all its ranks. `compute_ns`: as recorded, of its accelerators."""
     notes = {rank: each.notes for rank, each in zip(capture.ranks, recorded, strict=True)}
-    meetings, warnings = meetings_of(capture, notes)
+    meetings, warnings = meetings_of(notes)
     return SimulatedJob(
         recorded=recorded,
         meetings=meetings,
@@ -168,5 +168,13 @@ def simulated_job(capture: Capture, recorded: Sequence[RankItems], pacing: Pacin
         file_bytes=capture.files.column("size").to_numpy().astype(np.int64),
         compute_ns=compute_ns / (pacing.compute_speed or pacing.speed),
         warnings=warnings,
-        measured=capture.info.made_by.get("command") == "merge",
+        doubt=doubt_of_capture(capture, reasons=[each.doubt for each in notes.values()]),
+        recorded_ns=None if (pacing.compute_speed or pacing.speed) != 1.0 else _recorded_ns(capture),
     )
+
+
+def _recorded_ns(capture: Capture) -> tuple[int, int]:
+    """`SimulatedJob.recorded_ns`."""
+    begin_ns, end_ns = capture.time_span_ns
+    cost_ns = longest_log_wait_ns(capture.info, capture.spans) or 0
+    return end_ns - begin_ns - cost_ns, (training_ns(capture.spans) or 0) - cost_ns

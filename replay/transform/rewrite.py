@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dxt_replay.replay.causal.paced_ranks import steps_of
+from dxt_replay.replay.causal.paced_ranks import Steps, steps_of
+from dxt_replay.replay.causal.storage_limit import doubt_of_capture
 from dxt_replay.replay.plan.chosen_layers import LayerChoice, choose_layers
 from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.plan.survey import spans_by_rank
@@ -35,6 +36,7 @@ from dxt_replay.replay.transform.spill_file import Kept, SpillFile
 from dxt_replay.replay.transform.strong_scaling import SharedSource, shared_out
 from dxt_replay.replay.transform.weak_scaling import Copies
 from dxt_replay.traces.benchmark_run import BENCHMARK
+from dxt_replay.traces.doubt import NO_DOUBT, UNKNOWN, Doubt
 from dxt_replay.traces.memory import available_bytes
 from dxt_replay.traces.schema import (
     COUNTERS,
@@ -105,6 +107,7 @@ class Transformed:
 
     path: its folder. changes: by name, in the order in which they were applied. assumptions: sentences.
     before, after: totals of the source and of the result. same: whether nothing changed.
+    doubt: how far `after` may be believed.
     """
 
     path: Path
@@ -113,6 +116,7 @@ class Transformed:
     before: Totals
     after: Totals
     same: bool
+    doubt: Doubt = NO_DOUBT
 
     def as_json(self) -> dict[str, Any]:
         """The object that `dxt-replay transform --json` prints."""
@@ -194,17 +198,20 @@ def transform_capture(capture: Capture, changes: Changes, output: Path, *, force
     if changes.chunk_bytes is not None:
         data.check_chunks(capture)
     check_memory(capture, changes, data, available_bytes())
+    steps = steps_of(capture, layers)
+    doubt = doubt_of_capture(capture, steps)
     working = begin_capture(output, force=force)
     try:
         with SpillFile(working) as spill:
             sizes = _FileSizes(capture.files.num_rows)
-            ranks, before, notes, unchanged = _changed(capture, layers, changes, data, spill, sizes)
+            ranks, before, notes, unchanged = _changed(capture, steps, layers, changes, data, spill, sizes)
             written = _as_recorded(capture) if unchanged else _as_scheduled(capture, ranks, sizes, changes, data, spill)
             copies = Copies.of(capture, changes.ranks) if changes.ranks is not None and changes.weak else None
             same = unchanged and copies is None
             assumptions = () if same else (*_assumptions_of(changes, data, copies is not None), *notes)
             transform = {"changes": changes.as_json(), "assumptions": list(assumptions)}
-            _write(capture, written, copies, transform, working, known=not unchanged)
+            reason = doubt.reason if doubt.state == UNKNOWN else None
+            _write(capture, written, copies, transform, reason, working, known=not unchanged)
         publish_capture(working, output, force=force)
     except BaseException:
         discard_capture(working)
@@ -218,20 +225,25 @@ def transform_capture(capture: Capture, changes: Changes, output: Path, *, force
         before=Totals.sum_of(before, end_ns - begin_ns),
         after=Totals.sum_of(after, written.elapsed_ns),
         same=same,
+        doubt=doubt,
     )
 
 
 def _changed(
-    capture: Capture, layers: LayerChoice, changes: Changes, data: DataSet, spill: SpillFile, sizes: _FileSizes
+    capture: Capture,
+    steps: Steps,
+    layers: LayerChoice,
+    changes: Changes,
+    data: DataSet,
+    spill: SpillFile,
+    sizes: _FileSizes,
 ) -> tuple[Mapping[int, _Rank], Sequence[Totals], tuple[str, ...], bool]:
     """Read and change each rank; its operations go to the spill file.
 
     Returns the ranks by number, the totals of the recorded ones, the assumptions as sentences, and whether nothing
     changed, before ranks are copied.
-    Raises: CaptureError when a part is damaged, or a rank has no training steps; UsageError if a change has no meaning
-    for the capture.
+    Raises: CaptureError when a part is damaged; UsageError if a change has no meaning for the capture.
     """
-    steps = steps_of(capture, layers)
     shares = changes.ranks not in (None, len(capture.ranks)) and not changes.weak
     before, ranks, shared = [], {}, []
     notes: dict[str, None] = {}
@@ -407,11 +419,14 @@ def _write(
     written: _Written,
     copies: Copies | None,
     transform: Mapping[str, Any],
+    reason: str | None,
     working: Path,
     *,
     known: bool,
 ) -> None:
     """Fill the folder `working` with the capture, rank by rank. `known`: whether the rows hold their dependencies.
+
+    `reason`: why no prediction of this training may be believed.
 
     Raises: TargetError for `working`; CaptureError for a damaged source.
     """
@@ -435,6 +450,7 @@ def _write(
         **info.made_by,
         "operations_stored": writer.rows,
         "transforms": [*source.info.made_by.get("transforms", []), transform],
+        **({} if reason is None else {"doubt": reason}),
     }
     write_lanes(working, lanes)
     write_capture_info(working, dataclasses.replace(info, made_by=made_by))

@@ -23,7 +23,7 @@ from dxt_replay.profiler_merge.merge import MergeResult, merge
 from dxt_replay.profiler_merge.profiles.marks import (
     MARK,
     RankMarks,
-    most_storage,
+    processor_times,
     read_process,
     summed,
     training_loop,
@@ -353,9 +353,9 @@ def test_processor_time_is_that_between_the_first_and_last_record_that_took_it(t
     marks = process_of(tmp_path, (made.PASS, 0, 1), *batches(4))
     rows = marks.own.rows
     rows["cpu"] = np.array([5, 5, 5, 9, 9, 9, 9, 30, 30, 31, 31, 31, 31])
-    assert most_storage(marks.own)["cpu_ns"] == 31 - 5
+    assert processor_times(marks)["cpu_ns"] == 31 - 5
     rows["cpu"][0] = 4  # so the first record of the loop took it
-    assert most_storage(marks.own)["cpu_ns"] == 31 - 4
+    assert processor_times(marks)["cpu_ns"] == 31 - 4
 
 
 def test_batches_beyond_the_bound_are_sums_and_no_step_is_made_up_of_them(tmp_path: Path) -> None:

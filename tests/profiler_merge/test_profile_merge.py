@@ -121,7 +121,7 @@ def test_the_summary_judges_nothing_of_storage(tmp_path: Path, capsys: pytest.Ca
     capsys.readouterr()
     assert main(["summary", str(capture.path)]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "What storage cost this run is not known: no I/O was recorded." in text
+    assert "How long this training takes on other storage is not known: no I/O was recorded." in text
     assert "how long the job took is not known" in text
     assert "storage busy" not in text
     assert "reads" not in text

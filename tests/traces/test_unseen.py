@@ -72,7 +72,9 @@ def test_a_file_with_data_that_is_opened_and_never_read_was_mapped(tmp_path: Pat
         ],
         [],
     )
-    assert mapped_files(table) == [str(full), "/not/here/either"]
+    before, after = (0, full.stat().st_mtime_ns - 1), (0, full.stat().st_mtime_ns)
+    assert mapped_files(table, before) == [str(full), "/not/here/either"]
+    assert mapped_files(table, after) == ["/not/here/either"], "what the job wrote is not its input"
 
 
 def test_what_a_recording_saw_is_known_and_the_rest_is_not() -> None:

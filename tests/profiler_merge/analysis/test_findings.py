@@ -189,8 +189,8 @@ def test_input_bound(tmp_path: Path, wait: int, severity: str | None) -> None:
     assert (found["input-bound"].severity if "input-bound" in found else None) == severity
 
 
-@pytest.mark.parametrize(("io", "cause"), [(10, "storage"), (9, "preprocessing")])
-def test_input_bound_by_storage_or_by_preprocessing(tmp_path: Path, io: int, cause: str) -> None:
+@pytest.mark.parametrize(("io", "cause"), [(10, "for storage"), (9, "without recorded I/O")])
+def test_input_bound_by_storage_or_by_something_else(tmp_path: Path, io: int, cause: str) -> None:
     spans = steps(10, 100 * MS, input_wait=(0, 20 * MS))
     ops = [read(0, length=1, start_ns=n * 100 * MS, end_ns=(n * 100 + io) * MS) for n in range(10)]
     assert cause in codes(tmp_path, files=["/a"], ops=ops, spans=spans)["input-bound"].title

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from dxt_replay.replay.causal.check import schedule
 from dxt_replay.replay.causal.held_out import held_out
 from dxt_replay.replay.causal.paced_ranks import Steps, steps_of
-from dxt_replay.replay.causal.storage_limit import NoStorageLimitError, storage_limit
+from dxt_replay.replay.causal.storage_limit import NoStorageLimitError, doubt_of_capture, storage_limit
 from dxt_replay.replay.engine.items import MARK, READ_AT
+from dxt_replay.traces.doubt import UNKNOWN
 from dxt_replay.traces.schema import CaptureInfo, Job
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import build_capture
@@ -109,7 +110,7 @@ def test_a_full_shuffle_buffer_is_doubted_where_the_profile_does_not_say_what_wa
     capture, steps = recorded(tmp_path, made, pipeline)
     assert steps.models[0].production is None
     assert "which reads a batch waits for is not known" in steps.models[0].doubt
-    assert any("not known" in warning for warning in steps.warnings)
+    assert doubt_of_capture(capture, steps).state == UNKNOWN
     with pytest.raises(NoStorageLimitError, match="is not known"):
         storage_limit(capture)
 

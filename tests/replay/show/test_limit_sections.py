@@ -55,7 +55,7 @@ def test_each_quantity_is_a_table() -> None:
 
 def test_a_reason_stands_in_place_of_the_tables() -> None:
     (section,) = limit_sections(NoStorageLimitError("too large"))
-    assert section.rows == (("How long the training would take on other storage is not known: too large.",),)
+    assert section.rows == (("How long this training takes on other storage is not known: too large.",),)
 
 
 def test_the_figure_has_a_line_a_quantity_and_the_fastest() -> None:
