@@ -117,9 +117,12 @@ def device_of(folder: Path) -> str:
 
 
 @contextmanager
-def delayed(folder: Path, delay_us: int, calls: str = "all", pages: str = "kept", threads: int = 128) -> Iterator[Path]:
+def delayed(
+    folder: Path, delay_us: int, calls: str = "all", pages: str = "kept", threads: int = 128, **rates: int
+) -> Iterator[Path]:
     """`folder` through a file system of its own, each of whose calls takes `delay_us`.
 
+    `rates`: `bytes` or `requests` that it serves in a second, of all calls together.
     `calls`: "all", "metadata" where reads, writes and syncs are not delayed, "files" where look-ups are not, or "reads"
     where only reads are. `threads`: how many calls it serves at the same time at the most.
     `pages`: "kept" after a close, or "dropped" at each open. The latter leaves names to libfuse's own timeouts, so that
@@ -128,6 +131,7 @@ def delayed(folder: Path, delay_us: int, calls: str = "all", pages: str = "kept"
     """
     source = Path(__file__).with_name("delayed_files.c")
     environment = {f"DXT_REPLAY_DELAYED_{name}": value for name, value in (("CALLS", calls), ("PAGES", pages))}
+    environment |= {f"DXT_REPLAY_DELAYED_{name.upper()}": str(rate) for name, rate in rates.items()}
     environment["DXT_REPLAY_DELAYED_SOURCE"] = str(folder)
     serving = ("-s",) if threads == 1 else ("-o", f"max_threads={threads}")
     options = (*serving, *(LASTING_NAMES if pages == "kept" else ()))
