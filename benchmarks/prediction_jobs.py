@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import json
 import os
+import pickle
 import queue
 import random
 import runpy
@@ -80,25 +81,31 @@ def make(data: Path, kind: str) -> None:
         for number in range(480):
             pixels = bytes(random.Random(number).choices(range(16), k=1 << 18))
             (data / f"{number:04d}.z").write_bytes(zlib.compress(pixels, 1))
-    elif kind == "tokens":
-        for name, length in (("train", 96 << 20), ("val", 4 << 20)):
-            (data / f"{name}.bin").write_bytes(os.urandom(length))
     elif kind == "images":
         for number in range(160):
             place = data / ("train" if number < 144 else "val") / f"class{number % 4}"
             place.mkdir(parents=True, exist_ok=True)
             (place / f"{number:04d}.ppm").write_bytes(b"P6 256 256 255\n" + os.urandom(3 << 16))
     else:
-        import numpy as np
-
-        generator = np.random.default_rng(5)
-        for number in range(360):
-            image = generator.random((3, 64, 96), dtype=np.float32)
-            if kind == "npz":
-                np.savez(data / f"{number:04d}.npz", image=image, label=number % 10)
-            else:
-                np.save(data / f"{number:04d}.npy", image)
+        _make_arrays(data, kind)
     os.sync()
+
+
+def _make_arrays(data: Path, kind: str) -> None:
+    import numpy as np
+
+    generator = np.random.default_rng(5)
+    if kind == "tokens":
+        for name, count in (("train", 48 << 20), ("val", 2 << 20)):
+            (data / f"{name}.bin").write_bytes(generator.integers(0, 256, count, dtype=np.uint16).tobytes())
+        (data / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": 256}))
+        return
+    for number in range(360):
+        image = generator.random((3, 64, 96), dtype=np.float32)
+        if kind == "npz":
+            np.savez(data / f"{number:04d}.npz", image=image, label=number % 10)
+        else:
+            np.save(data / f"{number:04d}.npy", image)
 
 
 # ---- PyTorch ----

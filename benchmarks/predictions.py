@@ -22,13 +22,13 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pipelines.storages import drop_pages
 from benchmarks.prediction_jobs import JOBS
 from benchmarks.prediction_table import PLACES, key, latest, table
 from benchmarks.slowed_storage import CannotThrottleError, delayed, run_command, run_in
@@ -48,8 +48,8 @@ PUBLIC: dict[str, tuple[str, str, list[str]]] = {
         "latency",
         [
             "train.py --dataset={data} --out_dir={output} --device=cpu --compile=False --eval_interval=20",
-            "--eval_iters=2 --max_iters=60 --batch_size=8 --block_size=64 --n_layer=2 --n_head=2 --n_embd=64 --dtype=float32",
-            "--gradient_accumulation_steps=1",
+            "--eval_iters=2 --max_iters=60 --batch_size=8 --block_size=64 --n_layer=2 --n_head=2 --n_embd=64",
+            "--dtype=float32 --gradient_accumulation_steps=1",
         ],
     ),
     "examples": (
@@ -141,7 +141,7 @@ class Measurement:
         """The arguments of a training on cold data, whose output begins empty."""
         shutil.rmtree(base / "output", ignore_errors=True)
         (base / "output").mkdir()
-        drop_pages(base)
+        _drop(base)
         data, output = str(place / "data"), str(place / "output")
         if job in JOBS:
             return [job, data, output]
@@ -163,20 +163,10 @@ class Measurement:
         """The training loop of a replay on the other storage."""
         shutil.rmtree(twin, ignore_errors=True)
         run_command("stage", str(capture), "--target", str(twin))
-        drop_pages(base)
+        _drop(base)
         output = capture.with_name(f"replay-of-{capture.name}")
-        options = (
-            "--target",
-            str(place / twin.name),
-            "-o",
-            str(output),
-            "--pace",
-            "steps",
-            "--cold",
-            "--force",
-            "--json",
-        )
-        found = json.loads(run_command("run", str(capture), *options, statuses=(0, 1)))
+        options = ["--target", str(place / twin.name), "-o", str(output), "--pace", "steps"]
+        found = json.loads(run_command("run", str(capture), *options, "--cold", "--force", "--json", statuses=(0, 1)))
         if not found["training"]:
             raise RuntimeError("; ".join(found["warnings"]) or "the replay has no training steps")
         evidence = [rank["evidence"] for rank in (found["model"] or {}).values()]
@@ -194,6 +184,16 @@ class Measurement:
 def describe(job: str) -> tuple[str, str, Any]:
     """The kind of a job's data set, that of its slow storage, and what it does."""
     return JOBS[job] if job in JOBS else PUBLIC[job]
+
+
+def _drop(folder: Path) -> None:
+    """Drop all files below the folder from the page cache."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
 
 
 def _last(printed: str) -> dict[str, Any]:
@@ -219,6 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.pop("LD_PRELOAD", None)
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so that FUSE is unmounted
     measurement = Measurement(chosen)
     for job in () if chosen.table else chosen.jobs or (SHORT if chosen.short else (*JOBS, *PUBLIC)):
         if job in PUBLIC and not (chosen.public and (chosen.public / job).is_dir()):
