@@ -79,7 +79,7 @@ def make(data: Path, kind: str) -> None:
             (data / f"{number:04d}.bin").write_bytes(os.urandom(length))
     elif kind == "compressed":
         for number in range(480):
-            pixels = bytes(random.Random(number).choices(range(16), k=1 << 18))
+            pixels = os.urandom(1 << 18).translate(bytes(value % 16 for value in range(256)))
             (data / f"{number:04d}.z").write_bytes(zlib.compress(pixels, 1))
     elif kind == "images":
         for number in range(160):

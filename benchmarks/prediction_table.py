@@ -109,9 +109,12 @@ def table(cells: Iterable[Cell], storages: Mapping[str, str]) -> str:
         if (job, on) in made:
             lines[-1] += _row(made[job, on], found.get((job, "recording", PLACES[on == "fast"], None), {}), on)
         else:
-            why = [cell["failed"] for cell in found.values() if cell["job"] == job and "failed" in cell]
-            lines[-1] += f"{(why or ['not measured yet'])[0]} | | | | | | | | |"
-    return "\n".join([*lines, "", *conclusions(list(made.values()))])
+            here = [cell for cell in found.values() if cell["job"] == job and "failed" in cell]
+            here.sort(key=lambda cell: (cell["what"], cell["on"]) != ("prediction", on))
+            why = f"{here[0]['what']} on {here[0]['on']}: {here[0]['failed']}" if here else "not measured yet"
+            lines[-1] += f"{why} | | | | | | | | |"
+    failed = sum(cell["what"] == "prediction" and "failed" in cell for cell in found.values())
+    return "\n".join([*lines, "", *conclusions(list(made.values()), failed)])
 
 
 def _row(each: Prediction, recording: Cell, on: str) -> str:
@@ -133,12 +136,13 @@ def _row(each: Prediction, recording: Cell, on: str) -> str:
     return " | ".join(columns) + " |"
 
 
-def conclusions(made: Sequence[Prediction]) -> list[str]:
-    """The counts below the table."""
+def conclusions(made: Sequence[Prediction], failed: int) -> list[str]:
+    """The counts below the table. failed: predictions that were refused."""
     doubted, stated = [each for each in made if each.doubt], [each for each in made if each.held is not None]
     right, missed = sum(each.right for each in made), sum(each.wrong and not each.doubt for each in made)
     return [
         f"- {right} of {len(made)} are right: within {CLOSE_PCT:g} % of the added seconds, or among the true runs.",
+        f"- {failed} more were refused or failed.",
         f"- {len(doubted)} are doubted, {sum(each.right for each in doubted)} of them right.",
         f"- {missed} are off by more than {FAR_PCT:g} % of the added seconds and not doubted.",
         f"- {sum(bool(each.held) for each in stated)} of {len(stated)} stated intervals hold the truth.",

@@ -120,9 +120,8 @@ class Measurement:
         try:
             yield
         except FAILURES as error:
-            said = str(error).strip().splitlines() or [""]
-            why = next((line for line in reversed(said) if "rror: " in line), said[-1])
-            self._append({"job": job, "what": what, "on": on, "run": run, "failed": f"{what} on {on}: {why[:200]}"})
+            why = str(error).rpartition("rror: ")[2].strip().partition("\n")[0]
+            self._append({"job": job, "what": what, "on": on, "run": run, "failed": why})
 
     def _append(self, cell: dict[str, Any]) -> None:
         self.cells.append(cell)
@@ -219,6 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.pop("LD_PRELOAD", None)
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
+        Path("/proc/self/autogroup").write_text(str(PRIORITY), encoding="ascii")  # else it holds in this session alone
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so that FUSE is unmounted
     measurement = Measurement(chosen)
     for job in () if chosen.table else chosen.jobs or (SHORT if chosen.short else (*JOBS, *PUBLIC)):

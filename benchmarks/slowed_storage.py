@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 LIMITS = {
@@ -155,6 +155,9 @@ def fuse_mounted(
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # so Ctrl-C ends what uses the file system first, then the file system
         )
+        with suppress(OSError):  # the priority of a session is its own where the kernel groups processes by it
+            priority = str(os.getpriority(os.PRIO_PROCESS, 0))
+            Path(f"/proc/{process.pid}/autogroup").write_text(priority, encoding="ascii")
         try:
             until = time.monotonic() + WITHIN_S
             while not mount.is_mount():
