@@ -216,7 +216,7 @@ def evaluated_within(loop: Loop, data: Path, output: Path) -> None:
 
 
 def _stream(base: type, samples: Callable[[list[Path]], Iterator[bytes]], paths: list[Path]) -> Any:
-    class Stream(base):  # type: ignore[misc,valid-type]
+    class Stream(base):  # type: ignore[misc,valid-type,unused-ignore]
         def __iter__(self) -> Iterator[Any]:
             from torch.utils.data import get_worker_info
 
@@ -488,7 +488,7 @@ def run_public(loop: Loop, script: Path, arguments: list[str]) -> None:
         loop.begin()
         return begin_loader(loader)
 
-    DataLoader.__iter__ = begun  # type: ignore[method-assign]
+    DataLoader.__iter__ = begun  # type: ignore[method-assign,unused-ignore]
     register_optimizer_step_pre_hook(lambda *_: loop.begin())
     register_optimizer_step_post_hook(lambda *_: loop.end() and None)
     torch.set_num_threads(1)

@@ -26,6 +26,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,17 +94,12 @@ class Measurement:
             places = dict(zip(PLACES, (base, shown), strict=True))
             for run in range(self._chosen.runs):
                 for on, place in places.items():
-                    self._cell(job, "truth", on, lambda place=place: self._truth(job, place, base), run)
+                    self._cell(job, "truth", on, partial(self._truth, job, place, base), run)
             for on, place in places.items():
-                self._cell(job, "recording", on, lambda on=on, place=place: self._record(job, on, place, base))
+                self._cell(job, "recording", on, partial(self._record, job, on, place, base))
             for source, on in (PLACES, PLACES[::-1]):
                 capture = captures / f"{source}.capture"
-                self._cell(
-                    job,
-                    "prediction",
-                    on,
-                    lambda c=capture, place=places[on]: self._predict(c, place, base / "twin", base),
-                )
+                self._cell(job, "prediction", on, partial(self._predict, capture, places[on], base))
         shutil.rmtree(base)
 
     def _cell(
@@ -158,8 +154,9 @@ class Measurement:
         limit = json.loads(run_command("summary", str(capture), "--json")).get("storage_limit") or {}
         return found | {"limit_pct": limit.get("limit_pct"), "limit_reason": limit.get("reason")}
 
-    def _predict(self, capture: Path, place: Path, twin: Path, base: Path) -> dict[str, Any]:
+    def _predict(self, capture: Path, place: Path, base: Path) -> dict[str, Any]:
         """The training loop of a replay on the other storage."""
+        twin = base / "twin"
         shutil.rmtree(twin, ignore_errors=True)
         run_command("stage", str(capture), "--target", str(twin))
         _drop(base)
