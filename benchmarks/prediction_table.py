@@ -86,7 +86,7 @@ def predictions(cells: Iterable[Cell]) -> dict[tuple[str, str], Prediction]:
                 truths=here,
                 others=there,
                 predicted_s=cell["training_s"],
-                doubt=cell.get("doubt") or "",
+                doubt=cell.get("doubt") or next((each for each in cell["warnings"] if "is not known" in each), ""),
                 interval_s=cell.get("interval_s"),
             )
     return made

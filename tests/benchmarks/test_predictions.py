@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import predictions
+from benchmarks import prediction_table, predictions
 from benchmarks.prediction_jobs import JOBS
 from benchmarks.prediction_table import Prediction, table
-from benchmarks.prediction_table import predictions as predicted
 
 NEEDED = {"lightning_validation": "lightning", "grain_threads": "grain", "keras_records": "tensorflow"}
 
@@ -53,15 +52,17 @@ def _cells() -> list[dict[str, Any]]:
     ]
     cells.append({"job": "a", "what": "recording", "on": "slow", "run": None, "loop_s": 8.5, "limit_pct": 70.0})
     cells.append({"job": "a", "what": "prediction", "on": "slow", "run": None, "failed": "the replay: no"})
-    cells.append({"job": "a", "what": "prediction", "on": "slow", "run": None, "training_s": 8.1, "doubt": "why"})
-    cells.append({"job": "a", "what": "prediction", "on": "fast", "run": None, "training_s": 4.0, "doubt": None})
+    predicted = {"job": "a", "what": "prediction", "run": None, "doubt": None, "warnings": []}
+    doubted = {"warnings": ["busy", "how long training takes on other storage is not known: why"]}
+    cells.append(predicted | {"on": "slow", "training_s": 8.1, **doubted})
+    cells.append(predicted | {"on": "fast", "training_s": 4.0})
     return cells
 
 
 def test_the_table_counts_what_was_measured_last() -> None:
     text = table(_cells(), {"a": "bytes"})
 
-    assert set(predicted(_cells())) == {("a", "slow"), ("a", "fast")}
+    assert set(prediction_table.predictions(_cells())) == {("a", "slow"), ("a", "fast")}
     assert "| a | bytes | slow from fast | 8.00, 8.40 |" in text
     assert "70 %, 74 %" in text
     assert "- 1 of 2 are right" in text
