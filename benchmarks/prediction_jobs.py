@@ -209,7 +209,7 @@ def evaluated_within(loop: Loop, data: Path, output: Path) -> None:
     valid = _loader(Files(paths[360:]), 20, 0)
     for number, batch in enumerate(loop.over(_loader(Files(paths[:360]), 6, shuffle=True)), 1):
         learn(batch)
-        if number % 20 == 0:
+        if number % 20 == 10:  # not after the last step, with which the loop ends
             for each in valid:
                 each.float().mean().item()
             _save({"step": number}, output / "last.pt")
