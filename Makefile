@@ -73,8 +73,8 @@ size:  ## count lines, statements, modules, classes, records, words and options,
 bench:  ## measure decoders and the issue loop as ratios to a peer; prints a table, writes benchmarks/results/*.json
 	$(PYTHON) -m benchmarks.run_all
 
-bench-prediction:  ## compare pace steps with a real application on throttled storage; root, 5 minutes
-	$(PYTHON) -m benchmarks.prediction
+bench-predictions:  ## hold predictions of 15 jobs against the jobs, fast to slow storage and back; libfuse3, Darshan, torch (JOBS="--work DIR --python PYTHON ..."), 40 minutes; --short: 8
+	$(PYTHON) -m benchmarks.predictions $(JOBS)
 
 bench-agreement:  ## compare simulate with run on calibrated targets; root, libfuse3, 45 minutes
 	$(PYTHON) -m benchmarks.simulation_agreement
@@ -133,4 +133,4 @@ clean:  ## remove the files that a build leaves
 	rm -rf build dist docs/_build *.egg-info
 	find profiler_merge replay \( -name '*.so' -o -name '*.c' \) -delete
 
-.PHONY: help install build wheels sdist test-sdist schemas pictures words docs linkcheck man test test-fast test-mpi test-browser test-slow test-faults test-workloads same same-freeze lint size bench bench-prediction bench-agreement bench-pipelines bench-noise bench-scale bench-file-systems bench-history figures mutations survey-logs fuzz demo clean
+.PHONY: help install build wheels sdist test-sdist schemas pictures words docs linkcheck man test test-fast test-mpi test-browser test-slow test-faults test-workloads same same-freeze lint size bench bench-predictions bench-agreement bench-pipelines bench-noise bench-scale bench-file-systems bench-history figures mutations survey-logs fuzz demo clean

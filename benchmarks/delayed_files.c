@@ -4,8 +4,9 @@
 
    Each read, write, sync, open, create and look-up that reaches it waits DELAY_US first; with DXT_REPLAY_DELAYED_CALLS
    set to `metadata`, reads, writes and syncs do not, set to `files`, look-ups do not, and set to `reads`, only reads do.
-   Calls wait at the same time, so it bounds latency and not bandwidth; with the FUSE option -s they wait one after the
-   other. The kernel's page cache and read-ahead lie above it, as with a network's file
+   Calls wait at the same time, so this bounds latency and not bandwidth; with the FUSE option -s they wait one after the
+   other. DXT_REPLAY_DELAYED_BYTES and DXT_REPLAY_DELAYED_REQUESTS bound the bytes and the requests of a second: calls
+   that wait also queue for one server of that rate, in the order of their arrival. The kernel's page cache and read-ahead lie above it, as with a network's file
    system. Pages stay after a close; with DXT_REPLAY_DELAYED_PAGES set to `dropped` the kernel drops them at each open,
    which is libfuse's default.
    Build: cc -O2 delayed_files.c -o delayed_files $(pkg-config --cflags --libs fuse3) */
@@ -16,6 +17,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fuse.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,17 +31,26 @@ static int source;
 static int metadata_only;
 static int files_only;
 static int reads_only;
+static double ns_per_byte, ns_per_request;
+static pthread_mutex_t queue = PTHREAD_MUTEX_INITIALIZER;
+static long idle_ns; /* when the server of the queue has nothing left to do */
 
-static void wait_always(void)
+static void wait_for_bytes(size_t bytes)
 {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += delay_ns % 1000000000;
-    until.tv_sec += delay_ns / 1000000000 + until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
+    long end_ns = until.tv_sec * 1000000000 + until.tv_nsec;
+    pthread_mutex_lock(&queue);
+    idle_ns = end_ns = (idle_ns > end_ns ? idle_ns : end_ns) + (long)(ns_per_request + ns_per_byte * bytes);
+    pthread_mutex_unlock(&queue);
+    end_ns += delay_ns;
+    until.tv_sec = end_ns / 1000000000;
+    until.tv_nsec = end_ns % 1000000000;
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
         ;
 }
+
+static void wait_always(void) { wait_for_bytes(0); }
 
 static void wait_first(void)
 {
@@ -47,10 +58,10 @@ static void wait_first(void)
         wait_always();
 }
 
-static void wait_for_data(void)
+static void wait_for_data(size_t bytes)
 {
-    if (!metadata_only)
-        wait_first();
+    if (!metadata_only && !reads_only)
+        wait_for_bytes(bytes);
 }
 
 static const char *below(const char *path) { return path[1] ? path + 1 : "."; }
@@ -113,22 +124,24 @@ static int create_file(const char *path, mode_t mode, struct fuse_file_info *fil
 static int read_file(const char *path, char *data, size_t length, off_t offset, struct fuse_file_info *file)
 {
     (void)path;
+    ssize_t read = pread(file->fh, data, length, offset);
+    int result = answer(read);
     if (!metadata_only)
-        wait_always();
-    return answer(pread(file->fh, data, length, offset));
+        wait_for_bytes(read > 0 ? read : 0);
+    return result;
 }
 
 static int write_file(const char *path, const char *data, size_t length, off_t offset, struct fuse_file_info *file)
 {
     (void)path;
-    wait_for_data();
+    wait_for_data(length);
     return answer(pwrite(file->fh, data, length, offset));
 }
 
 static int sync_file(const char *path, int only_data, struct fuse_file_info *file)
 {
     (void)path;
-    wait_for_data();
+    wait_for_data(0);
     return answer(only_data ? fdatasync(file->fh) : fsync(file->fh));
 }
 
@@ -174,6 +187,12 @@ static int show_space(const char *path, struct statvfs *space)
     return answer(fstatvfs(source, space));
 }
 
+static double ns_each(const char *name)
+{
+    const char *rate = getenv(name);
+    return rate ? 1e9 / atof(rate) : 0;
+}
+
 static const struct fuse_operations operations = {
     .init = begin, .getattr = get_attributes, .readdir = list, .open = open_file, .create = create_file,
     .read = read_file, .write = write_file, .fsync = sync_file, .release = release_file, .truncate = truncate_file,
@@ -189,6 +208,8 @@ int main(int count, char **arguments)
         return 2;
     }
     delay_ns = 1000 * atol(arguments[1]);
+    ns_per_byte = ns_each("DXT_REPLAY_DELAYED_BYTES");
+    ns_per_request = ns_each("DXT_REPLAY_DELAYED_REQUESTS");
     const char *calls = getenv("DXT_REPLAY_DELAYED_CALLS");
     metadata_only = calls && !strcmp(calls, "metadata");
     files_only = calls && !strcmp(calls, "files");

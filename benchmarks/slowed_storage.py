@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 LIMITS = {
@@ -117,9 +117,12 @@ def device_of(folder: Path) -> str:
 
 
 @contextmanager
-def delayed(folder: Path, delay_us: int, calls: str = "all", pages: str = "kept", threads: int = 128) -> Iterator[Path]:
+def delayed(
+    folder: Path, delay_us: int, calls: str = "all", pages: str = "kept", threads: int = 128, **rates: int
+) -> Iterator[Path]:
     """`folder` through a file system of its own, each of whose calls takes `delay_us`.
 
+    `rates`: `bytes` or `requests` that it serves in a second, of all calls together.
     `calls`: "all", "metadata" where reads, writes and syncs are not delayed, "files" where look-ups are not, or "reads"
     where only reads are. `threads`: how many calls it serves at the same time at the most.
     `pages`: "kept" after a close, or "dropped" at each open. The latter leaves names to libfuse's own timeouts, so that
@@ -128,6 +131,7 @@ def delayed(folder: Path, delay_us: int, calls: str = "all", pages: str = "kept"
     """
     source = Path(__file__).with_name("delayed_files.c")
     environment = {f"DXT_REPLAY_DELAYED_{name}": value for name, value in (("CALLS", calls), ("PAGES", pages))}
+    environment |= {f"DXT_REPLAY_DELAYED_{name.upper()}": str(rate) for name, rate in rates.items()}
     environment["DXT_REPLAY_DELAYED_SOURCE"] = str(folder)
     serving = ("-s",) if threads == 1 else ("-o", f"max_threads={threads}")
     options = (*serving, *(LASTING_NAMES if pages == "kept" else ()))
@@ -151,6 +155,9 @@ def fuse_mounted(
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # so Ctrl-C ends what uses the file system first, then the file system
         )
+        with suppress(OSError):  # the priority of a session is its own where the kernel groups processes by it
+            priority = str(os.getpriority(os.PRIO_PROCESS, 0))
+            Path(f"/proc/{process.pid}/autogroup").write_text(priority, encoding="ascii")
         try:
             until = time.monotonic() + WITHIN_S
             while not mount.is_mount():
