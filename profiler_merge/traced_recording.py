@@ -6,6 +6,7 @@ placed. At most one rank's operations and one profile are in memory at a time.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -140,7 +141,7 @@ class TracedRecording:
             accounts.append(Account(pid=None, ranks=0, read=self._read, written=self._written))
             unseen += unaccounted(job.files, accounts)
         files = self._table.table(complete=job.complete)
-        if mapped_files(files):  # libuv has an io_uring without any file
+        if mapped_files(files, (self.start_ns, time.time_ns())):  # libuv has an io_uring without any file
             unseen += tuple(Unseen(kind="process", name=name, bytes=None) for name in job.hidden)
         share = 1.0 if job.complete else None
         whole = Coverage(bytes=share, operations=share, ranks=dict.fromkeys(self.ranks, (share, share)))
