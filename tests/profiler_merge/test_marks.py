@@ -195,7 +195,7 @@ def test_threads_that_never_overlap_are_one_lane(merged: Callable[[str], MergeRe
 def test_clocks_are_known_and_there_is_an_answer(merged: Callable[[str], MergeResult], name: str) -> None:
     result = merged(name)
     assert max(clock.residual_ns for clock in result.info.clock) < 100_000
-    assert result.info.dependencies == ("inferred" if name in KERAS else "known")
+    assert result.info.dependencies == "known"
     assert result.info.coverage.operations == 1
     assert not any(".marks" in text for text in result.info.warnings)
     summary = summarise(open_capture(result.capture))

@@ -423,7 +423,7 @@ def test_of_many_fetches_of_one_call_the_last_ones_are_kept_and_the_gap_is_seen(
 def test_an_anchor_is_known_from_both_sides(tmp_path: Path) -> None:
     (path,) = job(tmp_path, "run(1)")
     process = read_process(path)
-    slots, begin, end = process.anchors.T
+    slots, begin, end, _ = process.anchors.T
     assert len(slots) >= module.ANCHORS
     assert (begin <= end).all()
     raw = np.frombuffer(path.read_bytes(), MARK, offset=module.HEADER_BYTES)
