@@ -485,13 +485,15 @@ class RankOperations:
     """Operations (n,) of a rank, on the clock of its marks.
 
     pid: of its process, -1 where it is not known. lane: its thread, as far as that is known. start_ns, end_ns: in
-    CLOCK_REALTIME. threads: the thread of a lane by its number, where something tells it.
+    CLOCK_REALTIME. traced: bool, whether its times are known. threads: the thread of a lane by its number, where
+    something tells it.
     """
 
     pid: np.ndarray
     lane: np.ndarray
     start_ns: np.ndarray
     end_ns: np.ndarray
+    traced: np.ndarray
     threads: Mapping[int, int]
 
 
@@ -540,17 +542,17 @@ def by_loop(marks: RankMarks, operations: RankOperations) -> np.ndarray:
     loop = training_loop(marks.own)
     rows = marks.own.rows
     made_ns = rows["t"][(rows["thread"] == loop.thread) & ~np.isin(rows["kind"], (made.DEVICE, made.SUM))]
-    lanes = []
     mine = operations.pid == marks.own.pid
-    for lane in np.unique(operations.lane[mine]).tolist():
-        if operations.threads.get(lane, loop.thread) == loop.thread:
-            own = mine & (operations.lane == lane)
-            first = np.searchsorted(made_ns, operations.start_ns[own] + _CLOCK_NS)
-            if not (np.searchsorted(made_ns, operations.end_ns[own] - _CLOCK_NS) > first).any():
-                lanes.append(lane)
-    told = [lane for lane in lanes if lane in operations.threads]
-    chosen = told or lanes
-    return mine & (operations.lane == chosen[0]) if len(chosen) == 1 else np.zeros(len(mine), dtype=bool)
+    told = [lane for lane, thread in operations.threads.items() if thread == loop.thread]
+    if told:
+        return mine & np.isin(operations.lane, told)
+    lanes = []
+    for lane in np.setdiff1d(operations.lane[mine], list(operations.threads)).tolist():
+        own = mine & (operations.lane == lane) & operations.traced
+        first = np.searchsorted(made_ns, operations.start_ns[own] + _CLOCK_NS)
+        if not (np.searchsorted(made_ns, operations.end_ns[own] - _CLOCK_NS) > first).any():
+            lanes.append(lane)
+    return mine & np.isin(operations.lane, lanes if len(lanes) == 1 else [])
 
 
 def own_io(marks: RankMarks, operations: RankOperations, mine: np.ndarray) -> Intervals:
@@ -587,6 +589,8 @@ def batches_of(marks: RankMarks, operations: RankOperations, mine: np.ndarray) -
     pid, start_ns, end_ns = operations.pid, operations.start_ns, operations.end_ns
     begins = np.concatenate((loop.begin, *(each.starts for each in waits)))
     ends = np.concatenate((loop.end, *(each.ends for each in waits)))
+    if not len(begins):
+        return None
     order = np.lexsort((ends, begins))
     begins, ends = begins[order], ends[order]
     number = np.empty(len(order), dtype=np.int64)
@@ -617,8 +621,6 @@ def batches_of(marks: RankMarks, operations: RankOperations, mine: np.ndarray) -
         last[place[order]] = of_worker[order]
         some = last >= 0
         ready[last[some]] = np.maximum(task["end"][some] - end_ns[last[some]], 0)
-    if not len(begins):
-        return None
     during = (start_ns < ends.max()) & (end_ns > begins[0])
     lasted = np.where(during, end_ns - start_ns, 0)
     if lasted[~known].sum() > UNKNOWN_SHARE * lasted.sum():
