@@ -89,11 +89,6 @@ class Meetings:
     lasting: bool = False
 
     @classmethod
-    def none(cls) -> Meetings:
-        """No meetings: the collectives of a rank last as recorded."""
-        return cls(ranks=1, cost_ns=np.empty(0, dtype=np.int64))
-
-    @classmethod
     def of(cls, durations_ns: Sequence[np.ndarray]) -> Meetings:
         """From the durations of each rank's collectives in order; no meetings unless all ranks have equally many."""
         for lasting in (False, True):
@@ -153,11 +148,11 @@ def lane_items(
 
 
 def script_rows(
-    model: LoopModel, counters: RankCounters, pacing: Pacing, compute: str, meetings: Meetings
+    model: LoopModel, counters: RankCounters, pacing: Pacing, compute: str, meetings: Meetings | None
 ) -> np.ndarray:
     """The training thread as items (`PLAN_ROW`), each after the previous one.
 
-    compute: how the gaps between events are spent: `sleep` or `spin`.
+    compute: how the gaps between events are spent: `sleep` or `spin`. meetings: None for none as yet.
     What an event lasted beyond its operations is slept at the speed of I/O gaps.
     """
     loop, gap_kind, items = model.loop, COMPUTE_KINDS[compute], list[Item]()
@@ -203,7 +198,7 @@ def script_rows(
     gaps = np.flatnonzero((own["event"] == NO_EVENT) & (own["kind"] == gap_kind))
     own["step"][gaps] = loop.step_at(own["recorded_ns"][gaps])
     own["duration_ns"][gaps] = pacing.compute_ns(own["duration_ns"][gaps])
-    return with_meetings(rows, pacing, meetings)
+    return rows if meetings is None else with_meetings(rows, pacing, meetings)
 
 
 def with_meetings(script: np.ndarray, pacing: Pacing, meetings: Meetings) -> np.ndarray:

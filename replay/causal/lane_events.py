@@ -67,21 +67,13 @@ class Watch:
     first_step: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LanesRun:
-    """Result of `run_lanes`. end_ns: int64 by lane, its end. served: number of operations that the service timed."""
-
-    end_ns: np.ndarray
-    served: int
-
-
 def run_lanes(
     lanes: Sequence[EventLane],
     service: Service | None = None,
     watch: Watch | None = None,
     served: np.ndarray | None = None,
-) -> LanesRun:
-    """Run lanes. Counters with the same number are one.
+) -> np.ndarray:
+    """Run lanes; int64 by lane, its end. Counters with the same number are one.
 
     service: for lanes without durations; None: their operations take no time.
     served: int64 (1,), zero; counts the operations that the service timed, for another thread to read meanwhile.
@@ -91,7 +83,8 @@ def run_lanes(
     end_ns, undone = run(lanes, service, watch, served)
     if undone:
         raise StuckLanesError(undone)
-    return LanesRun(end_ns=end_ns, served=int(served[0]))
+    ended: np.ndarray = end_ns
+    return ended
 
 
 class StuckLanesError(ReplayError):

@@ -51,6 +51,7 @@ from dxt_replay.replay.causal.feed import (
     with_evaluations,
     with_own_reads,
 )
+from dxt_replay.replay.causal.loader_passes import WorkerProcesses
 from dxt_replay.replay.causal.production import (
     PREPARES_READ,
     PipelineSpans,
@@ -60,7 +61,6 @@ from dxt_replay.replay.causal.production import (
 )
 from dxt_replay.replay.causal.rules import InferredReader, KnownReader, known_reads
 from dxt_replay.replay.causal.training_loop import FETCH, TrainingLoop
-from dxt_replay.replay.causal.worker_reads import WorkerProcesses
 from dxt_replay.replay.plan.plan_row import rows_by_lane
 from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
 from dxt_replay.traces.measures.intervals import Intervals

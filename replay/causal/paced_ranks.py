@@ -19,12 +19,12 @@ from dxt_replay.replay.causal.columns import RankColumns
 from dxt_replay.replay.causal.feed import Batches
 from dxt_replay.replay.causal.items import Meetings, RankCounters, ready_rows, script_rows, split
 from dxt_replay.replay.causal.lane_events import schedule
+from dxt_replay.replay.causal.loader_passes import WorkerProcesses
 from dxt_replay.replay.causal.model import LoopModel, derive_model, known_model
 from dxt_replay.replay.causal.production import PipelineSpans
 from dxt_replay.replay.causal.rank_notes import RankNotes, warnings_of
 from dxt_replay.replay.causal.rules import ColumnsContradictError
 from dxt_replay.replay.causal.training_loop import TrainingLoop, known_loop, training_loop
-from dxt_replay.replay.causal.worker_reads import WorkerProcesses
 from dxt_replay.replay.engine.clock import StopFlag
 from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER
 from dxt_replay.replay.plan.chosen_layers import LayerChoice, choose_layers
@@ -85,11 +85,6 @@ class Steps:
             base += placed[rank].count
         return placed
 
-    @property
-    def counter_count(self) -> int:
-        """How many counters the ranks need."""
-        return sum(RankCounters(base=0, lanes=survey.lanes).count for survey in self.surveys.values())
-
     def placed(self, rank: int, batch: OperationBatch) -> OperationBatch:
         """Operations of a rank, moved to the times of its model."""
         return _placed(self.models[rank], self.waits[rank], batch)
@@ -148,7 +143,8 @@ def paced_ranks(steps: Steps, comm: Communicator, stop: StopFlag) -> Iterator[Pa
 
     `stop`: ends this process's lanes. Raises: ReplayError on all processes when MPI lacks what several nodes need.
     """
-    shared = comm.counters(steps.counter_count, FIRST_RANK_COUNTER)
+    count = sum(each.count for each in steps.counters(base=0).values())
+    shared = comm.counters(count, FIRST_RANK_COUNTER)
     leaders, meetings = shared.leaders, steps.meetings
     meet = leaders is not None and len(meetings.cost_ns) > 0
     relay = together(
@@ -380,7 +376,7 @@ def items_of_ranks(
             found.append(
                 RankItems(
                     lanes=[items for items, _ in made.values() if len(items)],
-                    script=script_rows(model, counters, pacing, "sleep", Meetings.none()),
+                    script=script_rows(model, counters, pacing, "sleep", None),
                     counters=counters.count,
                     operations=sum(operations.values()),
                     notes=RankNotes.of(model, waits),
