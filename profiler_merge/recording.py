@@ -843,7 +843,7 @@ _device = _Device()
 
 
 def _mark_optimizers(module):
-    places: dict[int, int] = {}
+    places = {}
 
     def stepped(optimizer, *_):
         number = next(_optimized)

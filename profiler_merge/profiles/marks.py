@@ -385,9 +385,9 @@ def marked_spans(marks: RankMarks) -> SpanColumns:
     steps = _part(STEP, loop.steps[:, 0], loop.steps[:, 1], loop.thread, 0)
     shown = np.isin(rows["kind"], (made.TAKE, made.FETCH)).any()
     name = np.where(loop.workers > 0, 1, np.where(loop.workers == 0, 2, 3 if shown else 12))
-    waits = _part(INPUT_WAIT, loop.begin, loop.end, loop.thread, name)
+    fetches = _part(INPUT_WAIT, loop.begin, loop.end, loop.thread, name)
     others = [(marks.own_io, 10), (_pass_ends(marks.own, loop), 11)]
-    waits = [waits, *(_part(INPUT_WAIT, each.starts, each.ends, loop.thread, text) for each, text in others)]
+    waits = [fetches, *(_part(INPUT_WAIT, each.starts, each.ends, loop.thread, text) for each, text in others)]
     parts = [steps, *waits, _part(OTHER, loop.evaluations.starts, loop.evaluations.ends, loop.thread, 4)]
     for text, kind in ((5, made.CHECKPOINT), (6, made.RESTORE), (7, made.CHECKPOINT_ASYNC), (8, made.CHECKPOINT_WAIT)):
         for thread in np.unique(rows["thread"][rows["kind"] == kind]).tolist():

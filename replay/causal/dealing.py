@@ -21,9 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dxt_replay.replay.causal.feed import Batches
-from dxt_replay.replay.causal.loader_passes import LoaderPass, loader_passes
+from dxt_replay.replay.causal.loader_passes import LoaderPass, Worker, WorkerReads, loader_passes, worker_reads
 from dxt_replay.replay.causal.training_loop import RESUMABLE_WORKERS, TrainingLoop
-from dxt_replay.replay.causal.worker_reads import Worker, WorkerReads, worker_reads
 from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch
 
 CLOCK_SLACK_NS = 10_000_000

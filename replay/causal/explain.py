@@ -1,25 +1,33 @@
-"""Explains the causal model: the table model of `dxt-replay summary`. Pure."""
+"""Explains the causal model: the tables model and dependencies of `dxt-replay summary`. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
-from dxt_replay.replay.causal.held_out import held_out
+from dxt_replay.replay.causal.doubt import held_out
 from dxt_replay.replay.causal.model import LoopModel
-from dxt_replay.replay.causal.paced_ranks import expected_elapsed_ns, steps_of
+from dxt_replay.replay.causal.paced_ranks import Steps, expected_elapsed_ns, rank_batches, steps_of
 from dxt_replay.replay.causal.storage_limit import doubt_of_capture
+from dxt_replay.replay.causal.training_loop import CHECKPOINT, COLLECTIVE, ENTRY, EVALUATION, FETCH, TrainingLoop
+from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.schema import SPAN_KINDS, codes
 from dxt_replay.traces.store.reader import Capture
-from dxt_replay.traces.units import NS_PER_MS, NS_PER_US, ns_to_seconds
+from dxt_replay.traces.units import NS_PER_MS, NS_PER_US, format_count, ns_to_seconds
+
+MOST_OPERATIONS = 2_000_000
+"""Operations up to which the table dependencies is made: about 60 bytes of memory each, and up to a row each."""
+
+_NAMES = {FETCH: "fetch", CHECKPOINT: "checkpoint", COLLECTIVE: "collective", EVALUATION: "evaluation"}
 
 
 def explanation(capture: Capture) -> dict[str, Any] | None:
     """The models of all ranks as the key `model` of `dxt-replay summary --json`; None without training steps.
 
-    `held_out`: each quarter of the steps as the other quarters predict it (`replay.causal.held_out`); empty for too
+    `held_out`: each quarter of the steps as the other quarters predict it (`held_out`); empty for too
     few steps or too many operations.
     `check`: the run time by the models, with the recorded duration of each operation, beside the recorded time. If
     they agree, the model is consistent; that does not prove that it predicts well. None for more than
@@ -39,16 +47,7 @@ def explanation(capture: Capture) -> dict[str, Any] | None:
             "count": len(cost),
             "cost_median_ms": float(np.median(cost)) / NS_PER_MS if len(cost) else None,
         },
-        "held_out": [
-            {
-                "first_step": part.first,
-                "last_step": part.last,
-                "recorded_s": ns_to_seconds(part.recorded_ns),
-                "predicted_s": ns_to_seconds(part.predicted_ns),
-                "error_pct": part.error_pct,
-            }
-            for part in held_out(capture, steps)
-        ],
+        "held_out": held_out(capture, steps),
         "check": None
         if modelled is None
         else {
@@ -150,3 +149,71 @@ def _depth(model: LoopModel) -> dict[str, float] | None:
     if model.production is not None or not model.depth.count:
         return None
     return {name: model.depth.quantile(share) for name, share in (("p50", 0.5), ("p90", 0.9), ("max", 1.0))}
+
+
+def dependency_rows(capture: Capture) -> list[dict[str, Any]]:
+    """The rows of the table dependencies. Consecutive operations of a lane that feed the same event and follow the same
+    moment share a row. Empty for a capture without training steps.
+
+    Raises: UsageError for more than MOST_OPERATIONS; CaptureError when the capture is damaged or contradicts itself.
+    """
+    if not (capture.spans["kind"].cast("string").to_numpy() == "step").any():
+        return []
+    if capture.operation_count() > MOST_OPERATIONS:
+        raise UsageError(
+            f"the table dependencies holds up to {format_count(MOST_OPERATIONS)} operations, and {capture.named} has "
+            f"{format_count(capture.operation_count())}: choose a part, such as --steps 10-19"
+        )
+    steps = steps_of(capture)
+    return [row for rank in capture.ranks for row in _of_rank(capture, steps, rank)]
+
+
+def _of_rank(capture: Capture, steps: Steps, rank: int) -> Iterator[dict[str, Any]]:
+    columns, parts = steps.columns(rank), dict[int, list[tuple[np.ndarray, ...]]]()
+    for batch in rank_batches(capture, rank, steps.surveys[rank].layers):
+        for lane, mine, found in columns.lanes(batch):
+            parts.setdefault(lane, []).append((batch.start_ns[mine], batch.length[mine], found[:-1], found[-1:]))
+    model = steps.models[rank]
+    moments, events = moment_names(model), [*event_names(model.loop), None]
+    for lane, made in sorted(parts.items()):
+        start_ns, length, found, ends = (np.concatenate(each) for each in zip(*made, strict=True))
+        need, follows = found["need"], found["follows"]
+        first = np.flatnonzero((np.diff(need, prepend=-2) != 0) | (np.diff(follows, prepend=-2) != 0))
+        stretches = {
+            "calls": np.diff(np.append(first, len(need))),
+            "bytes": np.add.reduceat(length, first),
+            "start_ns": start_ns[first],
+            "think_ns": np.add.reduceat(found["before_ns"] + found["after_ns"], first),
+            # The time that keeps the lane busy after an operation is stored before the next one.
+            "ready_ns": np.add.reduceat(np.append(found["busy_ns"][1:], ends["busy_ns"][-1]), first),
+        }
+        names = zip((events[each] for each in need[first]), (moments[each] for each in follows[first]), strict=True)
+        values = zip(*(each.tolist() for each in stretches.values()), strict=True)
+        for (needed_by, moment), each in zip(names, values, strict=True):
+            yield {
+                "rank": rank,
+                "lane": lane,
+                "needed_by": needed_by,
+                "follows": moment,
+                **dict(zip(stretches, each, strict=True)),
+            }
+
+
+def event_names(loop: TrainingLoop) -> list[str]:
+    """Names of the events of a training thread: kind, and number among the events of this kind, from 0."""
+    found, seen = [], dict.fromkeys(_NAMES, 0)
+    for kind in loop.kind.tolist():
+        if kind == ENTRY:
+            found.append("loading")
+            continue
+        found.append(f"{_NAMES[kind]} {seen[kind]}")
+        seen[kind] += 1
+    return found
+
+
+def moment_names(model: LoopModel) -> list[str | None]:
+    """Names of the moments of a model; None for the last, which is NO_MOMENT."""
+    training = [f"{side} of {event}" for event in event_names(model.loop) for side in ("begin", "end")]
+    batches = 0 if model.production is None else len(model.production.begin_ns)
+    made = [f"{side} of making batch {number}" for number in range(batches) for side in ("begin", "end")]
+    return [*training, "end of the loop", *made, None]

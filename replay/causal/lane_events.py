@@ -8,7 +8,7 @@ earlier lane comes first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,21 +67,13 @@ class Watch:
     first_step: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LanesRun:
-    """Result of `run_lanes`. end_ns: int64 by lane, its end. served: number of operations that the service timed."""
-
-    end_ns: np.ndarray
-    served: int
-
-
 def run_lanes(
     lanes: Sequence[EventLane],
     service: Service | None = None,
     watch: Watch | None = None,
     served: np.ndarray | None = None,
-) -> LanesRun:
-    """Run lanes. Counters with the same number are one.
+) -> np.ndarray:
+    """Run lanes; int64 by lane, its end. Counters with the same number are one.
 
     service: for lanes without durations; None: their operations take no time.
     served: int64 (1,), zero; counts the operations that the service timed, for another thread to read meanwhile.
@@ -91,7 +83,8 @@ def run_lanes(
     end_ns, undone = run(lanes, service, watch, served)
     if undone:
         raise StuckLanesError(undone)
-    return LanesRun(end_ns=end_ns, served=int(served[0]))
+    ended: np.ndarray = end_ns
+    return ended
 
 
 class StuckLanesError(ReplayError):
@@ -100,3 +93,25 @@ class StuckLanesError(ReplayError):
     def __init__(self, lanes: Sequence[int]) -> None:
         super().__init__(f"{len(lanes)} lanes wait for each other: the causal model contradicts itself")
         self.lanes = list(lanes)
+
+
+def schedule(lanes: Mapping[Hashable, tuple[np.ndarray, np.ndarray]]) -> dict[Hashable, LaneTimes]:
+    """Compute when the items of each lane begin and end.
+
+    lanes: for each lane its items (`PLAN_ROW`, paced as `think`), and the duration of each operation, int64 ns by item.
+
+    With the recorded durations the result must equal the recorded times, which is the first evidence for a causal
+    model. With other durations it is a prediction. Counters with the same number are one counter for all lanes.
+    Raises: ReplayError when lanes wait for each other in a circle.
+    """
+    placed = {
+        name: EventLane(items=items, durations_ns=durations, times=LaneTimes.room(len(items)))
+        for name, (items, durations) in lanes.items()
+    }
+    try:
+        run_lanes(list(placed.values()))
+    except StuckLanesError as error:
+        names = list(placed)
+        stuck = ", ".join(str(names[number]) for number in error.lanes)
+        raise ReplayError(f"lanes {stuck} wait for each other: the causal model contradicts itself") from error
+    return {name: lane.times for name, lane in placed.items() if lane.times is not None}

@@ -37,8 +37,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dxt_replay.replay.causal.columns import FETCHES, NO_MOMENT, Moments, starts_batch
 from dxt_replay.replay.causal.dealing import Dealing, dealing
-from dxt_replay.replay.causal.dependencies import FETCHES, NO_FETCH, NO_MOMENT, Moments, nth
 from dxt_replay.replay.causal.feed import (
     NO_EVENT,
     Batches,
@@ -51,8 +51,7 @@ from dxt_replay.replay.causal.feed import (
     with_evaluations,
     with_own_reads,
 )
-from dxt_replay.replay.causal.inferred import InferredReader
-from dxt_replay.replay.causal.known import KnownReader, known_reads
+from dxt_replay.replay.causal.loader_passes import WorkerProcesses
 from dxt_replay.replay.causal.production import (
     PREPARES_READ,
     PipelineSpans,
@@ -60,9 +59,8 @@ from dxt_replay.replay.causal.production import (
     known_production,
     production,
 )
-from dxt_replay.replay.causal.ready import ready_at, ready_times
+from dxt_replay.replay.causal.rules import InferredReader, KnownReader, known_reads
 from dxt_replay.replay.causal.training_loop import FETCH, TrainingLoop
-from dxt_replay.replay.causal.worker_reads import WorkerProcesses
 from dxt_replay.replay.plan.plan_row import rows_by_lane
 from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
 from dxt_replay.traces.measures.intervals import Intervals
@@ -77,6 +75,11 @@ _NO_DEPTH = Distribution.of(np.empty(0, dtype=np.int64))
 
 SYNCHRONOUS_SHARE = 0.99
 """Share of the loop's reads inside input waits from which on the training thread itself issues them (depth 0)."""
+
+
+MIN_STARVED_FETCHES = 3
+"""How many fetches must have waited for their batch to show how long making one ready takes: the start of the pipeline
+itself may have delayed one or two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -148,30 +151,6 @@ class LoopModel:
             kept = iter(self.found)
             return lambda _: next(kept)
         return (InferredReader(self) if self.known is None else KnownReader(self.loop, self.production)).dependencies
-
-    def unheld(
-        self,
-        moments: Moments,
-        found: np.ndarray,
-        let_ns: np.ndarray,
-        previous_ns: np.ndarray,
-        gap_ns: np.ndarray,
-        first: np.ndarray,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Find reads that began because their lane was free, not because a batch fetch made room.
-
-        The fetch had happened before the lane was free, or the gap before the operation is a usual think time. Such
-        reads may run ahead of the loop by the depth of the buffer. Returns the moments that they wait for, and bool.
-        found: `DEPENDENCY` (n,) of one lane. let_ns: times of the moments that they follow. previous_ns, gap_ns: since
-        when their lane was free, and for how long. first: which begin a batch.
-        """
-        within, between = self.long_think_ns
-        fed = nth(moments.fetch_number, found["need"])
-        thought = (let_ns <= previous_ns) | (gap_ns <= np.where(first, between, within))
-        follows = found["follows"]
-        free = thought & (moments.gate[follows] == FETCHES) & (fed != NO_FETCH)
-        allowed = np.minimum(fed - self.lead, moments.count[follows])
-        return np.where(free, nth(moments.fetches, allowed - 1), follows), free
 
 
 def derive_model(
@@ -273,11 +252,11 @@ def _measured(draft: LoopModel, batches: Batches, *, for_items: bool = False) ->
             think.add(lane, batch.start_ns[mine], batch.end_ns[mine], need[mine], let_ns[mine])
     think_ns, long_think_ns = think.typical()
     lanes_make_ready = draft.synchronous or draft.known is not None or draft.production is not None
-    ready_ns = draft.ready_ns if lanes_make_ready else ready_times(loop, last_end, think_ns[1])
+    ready_ns = draft.ready_ns if lanes_make_ready else _ready_times(loop, last_end, think_ns[1])
     from_ns = np.clip(last_end, loop.begin_ns, loop.end_ns)
     fetches = loop.fetches
     made = draft.production
-    was_ready = ready_at(last_end[fetches], ready_ns[fetches]) if made is None else made.end_ns
+    was_ready = _ready_at(last_end[fetches], ready_ns[fetches]) if made is None else made.end_ns
     from_ns[fetches] = np.clip(was_ready, loop.begin_ns[fetches], loop.end_ns[fetches])
     return dataclasses.replace(
         draft,
@@ -327,6 +306,59 @@ def doubt(model: LoopModel, batches: Batches, last_end_ns: np.ndarray) -> str:
     )
 
 
+def _ready_times(loop: TrainingLoop, last_end: np.ndarray, between_ns: int) -> np.ndarray:
+    """Time of each fetch's batch to become ready after its reads (p,).
+
+    If fetches waited for it, this is the shortest time between a batch's reads and its fetch. Otherwise it is the time
+    that the last thread of the pipeline spent on a batch after its reads, or that readers spend between two batches
+    (`between_ns`), at most that shortest time. The rest of a fetch is its residual. No batch takes longer than from
+    its reads, or from the batch before it, to its fetch in the capture.
+    """
+    fetches = loop.fetches
+    ready_ns = np.zeros(len(loop.kind), dtype=np.int64)
+    fed = fetches[last_end[fetches] > 0]
+    if not len(fed):
+        return ready_ns
+    shortest = max(0, int((loop.end_ns[fed] - last_end[fed]).min()))
+    if _waited(loop, fed, last_end):
+        typical = shortest
+    elif len(loop.made_end_ns):
+        made = loop.made_end_ns - np.maximum(loop.made_begin_ns, last_end[fetches])
+        typical = min(max(0, int(np.median(made))), shortest)
+    else:
+        typical = min(between_ns, shortest)
+    finished = 0
+    columns = (fetches, last_end[fetches], loop.end_ns[fetches])
+    for fetch, read, fetched in zip(*(column.tolist() for column in columns), strict=True):
+        begins = max(finished, read)
+        ready_ns[fetch] = max(0, min(typical, fetched - begins))
+        finished = begins + int(ready_ns[fetch])
+    return ready_ns
+
+
+def _waited(loop: TrainingLoop, fed: np.ndarray, last_end: np.ndarray) -> bool:
+    """Whether enough fetches waited for their reads, or for their batch to be made ready.
+
+    A fetch that waited ends a constant time after its reads, whenever it began. One that did not wait lasts a constant
+    time, whenever its reads ended.
+    """
+    starved = (last_end[fed] > loop.begin_ns[fed]) & (last_end[fed] <= loop.end_ns[fed])
+    if starved.sum() >= MIN_STARVED_FETCHES:
+        return True
+    passed, lasted = loop.end_ns[fed] - last_end[fed], loop.end_ns[fed] - loop.begin_ns[fed]
+    shortest = passed <= 1.1 * passed.min()
+    return bool(shortest.sum() >= MIN_STARVED_FETCHES and np.ptp(lasted[shortest]) > np.ptp(passed[shortest]))
+
+
+def _ready_at(last_end: np.ndarray, ready_ns: np.ndarray) -> np.ndarray:
+    """Times at which the batches were ready in the capture, one after the other."""
+    finished, found = 0, []
+    for read, ready in zip(last_end.tolist(), ready_ns.tolist(), strict=True):
+        finished = max(finished, read) + ready
+        found.append(finished)
+    return np.array(found, dtype=np.int64)
+
+
 class ThinkTimes:
     """Visible think times of reader lanes: within a batch, and between two batches."""
 
@@ -355,8 +387,3 @@ class ThinkTimes:
         half, nine = (tuple(int(each.quantile(share)) if each.count else 0 for each in found) for share in (0.5, 0.9))
         # With few samples the 90th percentile may be a pause, which is not a think time.
         return (half[0], half[1]), (min(nine[0], 2 * half[0]), min(nine[1], 2 * half[1]))
-
-
-def starts_batch(previous_need: int, need: np.ndarray) -> np.ndarray:
-    """Which operations of a lane feed another event than the operation before."""
-    return need != np.concatenate(([previous_need], need[:-1]))

@@ -1,7 +1,11 @@
-"""The pace `steps` for the ranks of one process: their causal models, and the counters at which their lanes wait."""
+"""The pace `steps` for the ranks of one process: their causal models, and the counters at which their lanes wait.
+
+Waits that the recording itself caused are removed from a rank's time before dependencies are inferred.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,21 +15,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dxt_replay.replay.causal.causal_items import CausalLanes, Meetings, RankCounters, ready_rows, script_rows
-from dxt_replay.replay.causal.check import schedule
-from dxt_replay.replay.causal.dependency_pass import DependencyPass
+from dxt_replay.replay.causal.columns import RankColumns
 from dxt_replay.replay.causal.feed import Batches
-from dxt_replay.replay.causal.known import ColumnsContradictError
+from dxt_replay.replay.causal.items import Meetings, RankCounters, ready_rows, script_rows, split
+from dxt_replay.replay.causal.lane_events import schedule
+from dxt_replay.replay.causal.loader_passes import WorkerProcesses
 from dxt_replay.replay.causal.model import LoopModel, derive_model, known_model
 from dxt_replay.replay.causal.production import PipelineSpans
 from dxt_replay.replay.causal.rank_notes import RankNotes, warnings_of
-from dxt_replay.replay.causal.recorder_waits import batch_without, recorder_waits, spans_without
+from dxt_replay.replay.causal.rules import ColumnsContradictError
 from dxt_replay.replay.causal.training_loop import TrainingLoop, known_loop, training_loop
-from dxt_replay.replay.causal.worker_reads import WorkerProcesses
 from dxt_replay.replay.engine.clock import StopFlag
 from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER
 from dxt_replay.replay.plan.chosen_layers import LayerChoice, choose_layers
-from dxt_replay.replay.plan.lane_plan import Planned, SlotNumbers, planned_operations, planned_together
+from dxt_replay.replay.plan.lane_plan import Planned, SlotNumbers, Split, planned_operations, planned_together
 from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.plan.plan_row import BATCH_COLUMNS, OperationBatch
 from dxt_replay.replay.plan.survey import RankSurvey, spans_by_rank, survey_rank
@@ -34,7 +37,8 @@ from dxt_replay.replay.ranks.meeting_relay import MeetingRelay
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.few_together import few_together
 from dxt_replay.traces.measures.intervals import Intervals
-from dxt_replay.traces.schema import DEPENDENCY_COLUMNS
+from dxt_replay.traces.measures.log_waits import log_waits
+from dxt_replay.traces.schema import DEPENDENCY_COLUMNS, SPAN_KINDS, CaptureInfo, codes
 from dxt_replay.traces.store.reader import Capture
 
 MAX_CHECKED_OPERATIONS = 5_000_000
@@ -44,8 +48,14 @@ HELD_OPERATIONS = 1 << 20
 """Operations up to which those of a rank, or of small ranks together, are read once and held, 150 MB, while models are
 derived; a larger rank is read for each pass."""
 
+Lanes = dict[Hashable, tuple[np.ndarray, np.ndarray]]
+"""Items (`PLAN_ROW`) and recorded durations of each lane."""
+
 _NO_LANES = np.empty(0, dtype=np.int32)
 _COLUMNS = [*BATCH_COLUMNS, "api", "offset", "origin"]
+
+
+_BUSY = [SPAN_KINDS.index(kind) for kind in ("compute", "collective", "checkpoint", "pipeline")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -75,26 +85,21 @@ class Steps:
             base += placed[rank].count
         return placed
 
-    @property
-    def counter_count(self) -> int:
-        """How many counters the ranks need."""
-        return sum(RankCounters(base=0, lanes=survey.lanes).count for survey in self.surveys.values())
-
     def placed(self, rank: int, batch: OperationBatch) -> OperationBatch:
         """Operations of a rank, moved to the times of its model."""
         return _placed(self.models[rank], self.waits[rank], batch)
 
-    def dependencies(self, rank: int) -> DependencyPass:
+    def columns(self, rank: int, *, together: bool = True) -> RankColumns:
         """The dependencies of a rank's operations, from its first one on."""
-        operations = self.surveys[rank].lane_operations
-        return DependencyPass(self.models[rank], operations, self.origin_ns, partial(self.placed, rank))
+        operations, placed = self.surveys[rank].lane_operations, partial(self.placed, rank)
+        return RankColumns(self.models[rank], operations, self.origin_ns, placed, together=together)
 
-    def lanes(self, rank: int, counters: RankCounters, pacing: Pacing) -> CausalLanes:
+    def lanes(self, rank: int, counters: RankCounters, pacing: Pacing) -> Split:
         """Turns a rank's operations into items of its lanes."""
-        return CausalLanes(self.dependencies(rank), counters, pacing)
+        return partial(split, self.columns(rank), counters, pacing)
 
     def pipeline(self, rank: int, counters: RankCounters, pacing: Pacing) -> np.ndarray:
-        """The input pipeline of a rank as items, see `replay.causal.causal_items.ready_rows`."""
+        """The input pipeline of a rank as items, see `replay.causal.items.ready_rows`."""
         return ready_rows(self.models[rank], counters, pacing)
 
     def script(self, rank: int, counters: RankCounters, pacing: Pacing, compute: str = "sleep") -> np.ndarray:
@@ -138,7 +143,8 @@ def paced_ranks(steps: Steps, comm: Communicator, stop: StopFlag) -> Iterator[Pa
 
     `stop`: ends this process's lanes. Raises: ReplayError on all processes when MPI lacks what several nodes need.
     """
-    shared = comm.counters(steps.counter_count, FIRST_RANK_COUNTER)
+    count = sum(each.count for each in steps.counters(base=0).values())
+    shared = comm.counters(count, FIRST_RANK_COUNTER)
     leaders, meetings = shared.leaders, steps.meetings
     meet = leaders is not None and len(meetings.cost_ns) > 0
     relay = together(
@@ -201,29 +207,21 @@ def _own_model(
     waits = recorder_waits(capture.info, rank, spans, batches(), origin_ns)
     spans = spans_without(waits, spans)
     loop = rank_loop(capture, rank, spans, origin_ns)
-    placed = partial(batch_without, waits)
-    model = _model(capture, rank, loop, spans, lambda: map(placed, batches()), for_items=for_items)
-    return model, waits, spans
+    files, placed = capture.files.num_rows, partial(batch_without, waits)
 
+    def moved() -> Iterator[OperationBatch]:
+        return map(placed, batches())
 
-def _model(
-    capture: Capture, rank: int, loop: TrainingLoop, spans: pa.Table, batches: Batches, *, for_items: bool
-) -> LoopModel:
     if capture.info.dependencies == "known":
         try:
-            return known_model(loop, batches, capture.files.num_rows, spans, for_items=for_items)
+            return known_model(loop, moved, files, spans, for_items=for_items), waits, spans
         except ColumnsContradictError as error:
             raise ColumnsContradictError(
                 f"{capture.named}: rank {rank}: {error}; make the capture again, or replay with --pace timed"
             ) from error
-    return derive_model(
-        loop,
-        batches,
-        capture.files.num_rows,
-        threads_known=capture.info.lanes == "pthread_id",
-        workers=_worker_processes(capture, rank),
-        pipeline=PipelineSpans.of(spans, loop),
-    )
+    known, workers = capture.info.lanes == "pthread_id", _worker_processes(capture, rank)
+    pipeline = PipelineSpans.of(spans, loop)
+    return derive_model(loop, moved, files, threads_known=known, workers=workers, pipeline=pipeline), waits, spans
 
 
 def _worker_processes(capture: Capture, rank: int) -> WorkerProcesses:
@@ -311,27 +309,21 @@ def expected_elapsed_ns(capture: Capture, steps: Steps, pacing: Pacing | None = 
     return max(int(each.end_ns[-1]) for each in schedule(lanes).values() if len(each.end_ns))
 
 
-def planned_lanes(capture: Capture, steps: Steps, pacing: Pacing) -> dict[Hashable, tuple[np.ndarray, np.ndarray]]:
+def planned_lanes(capture: Capture, steps: Steps, pacing: Pacing) -> Lanes:
     """The items of all lanes of the ranks, and the recorded durations of operations, int64 ns by item. Without file
     placements.
 
     Named (rank, lane), (rank, "pipeline") and (rank, "training").
     """
-    lanes: dict[Hashable, tuple[np.ndarray, np.ndarray]] = {}
+    lanes: Lanes = {}
+    known, slots = capture.info.dependencies == "known", _no_slots(capture)
     for rank, counters in steps.counters(base=FIRST_RANK_COUNTER).items():
-        lanes |= {(rank, lane): made for lane, made in io_lanes(capture, steps, rank, counters, pacing).items()}
+        planned = planned_operations(capture, steps.surveys[rank], slots, with_known=known)
+        of_rank = _lanes_of(steps.lanes(rank, counters, pacing), steps.pipeline(rank, counters, pacing), planned)
         script = steps.script(rank, counters, pacing)
-        lanes[rank, "training"] = (script, np.zeros(len(script), dtype=np.int64))
+        of_rank["training"] = script, np.zeros(len(script), dtype=np.int64)
+        lanes |= {(rank, lane): made for lane, made in of_rank.items()}
     return lanes
-
-
-def io_lanes(
-    capture: Capture, steps: Steps, rank: int, counters: RankCounters, pacing: Pacing
-) -> dict[Hashable, tuple[np.ndarray, np.ndarray]]:
-    """Lanes of a rank, ascending, and "pipeline" -> items and durations, as in `planned_lanes`."""
-    known = capture.info.dependencies == "known"
-    planned = planned_operations(capture, steps.surveys[rank], _no_slots(capture), with_known=known)
-    return _lanes_of(steps.lanes(rank, counters, pacing), steps.pipeline(rank, counters, pacing), planned)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -354,6 +346,7 @@ def items_of_ranks(
 ) -> list[RankItems]:
     """The items of each rank alone. The operations of small ranks are read once, and those of all `ranks` at once.
 
+    Memory: 40 bytes an item, of which an operation has one to three, and 8 more while those of its rank are made.
     Raises: CaptureError when a rank has no training steps, or a part is damaged.
     """
     spans, slots, known = spans_by_rank(capture.spans, ranks), _no_slots(capture), capture.info.dependencies == "known"
@@ -375,13 +368,13 @@ def items_of_ranks(
             batches = partial(_operations, planned)
             model, waits, _ = _own_model(capture, rank, spans[rank], origin_ns, batches, for_items=bool(small))
             counters = RankCounters(base=FIRST_RANK_COUNTER, lanes=tuple(operations))
-            dependencies = DependencyPass(model, operations, origin_ns, partial(_placed, model, waits))
+            columns = RankColumns(model, operations, origin_ns, partial(_placed, model, waits))
             ready = ready_rows(model, counters, pacing)
-            made = _lanes_of(CausalLanes(dependencies, counters, pacing), ready, planned())
+            made = _lanes_of(partial(split, columns, counters, pacing), ready, planned())
             found.append(
                 RankItems(
                     lanes=[items for items, _ in made.values() if len(items)],
-                    script=script_rows(model, counters, pacing, "sleep", Meetings.none()),
+                    script=script_rows(model, counters, pacing, "sleep", None),
                     counters=counters.count,
                     operations=sum(operations.values()),
                     notes=RankNotes.of(model, waits),
@@ -404,17 +397,62 @@ def _no_slots(capture: Capture) -> SlotNumbers:
     return SlotNumbers(of={0: np.full(capture.files.num_rows, -1, dtype=np.int32)})
 
 
-def _lanes_of(
-    causal: CausalLanes, ready: np.ndarray, planned: Iterable[Planned]
-) -> dict[Hashable, tuple[np.ndarray, np.ndarray]]:
-    """As `io_lanes`, from the planned operations of the rank. `ready`: the items of its pipeline."""
+def _lanes_of(causal: Split, ready: np.ndarray, planned: Iterable[Planned]) -> Lanes:
+    """The lanes of a rank, ascending, and "pipeline", from its planned operations. `ready`: the items of its
+    pipeline."""
     parts: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
     for rows, batch in planned:
-        for lane, items, durations in causal.split(rows, batch):
+        for lane, items, durations in causal(rows, batch):
             parts.setdefault(lane, []).append((items, durations))
-    lanes: dict[Hashable, tuple[np.ndarray, np.ndarray]] = {}
+    lanes: Lanes = {}
     for lane, made in sorted(parts.items()):
         items, durations = (np.concatenate(columns) for columns in zip(*made, strict=True))
         lanes[lane] = (items, durations)
     lanes["pipeline"] = (ready, np.zeros(len(ready), dtype=np.int64))
     return lanes
+
+
+def recorder_waits(
+    info: CaptureInfo, rank: int, spans: pa.Table, batches: Iterable[OperationBatch], origin_ns: int
+) -> Intervals:
+    """Waits for input since `origin_ns` in which Darshan wrote the log of a process of the rank.
+
+    `spans`: of the rank; without input waits the result is empty. `batches`: its operations. During such a wait no
+    operation, compute or work of the input pipeline goes on.
+    """
+    waits = (log_waits(info, spans) or {}).get(rank, Intervals())
+    if not len(waits):
+        return waits
+    waits = waits.minus(Intervals.union_of(waits.starts[:1], np.array([origin_ns])))
+    busy = np.isin(codes(spans, "kind"), _BUSY)
+    waits = waits.minus(Intervals.union_of(*(spans[name].to_numpy()[busy] for name in ("start_ns", "end_ns"))))
+    for batch in batches:
+        waits = waits.minus(Intervals.union_of(batch.start_ns, batch.end_ns))
+    return waits
+
+
+def without(waits: Intervals, times: np.ndarray) -> np.ndarray:
+    """Times, int64 ns (n,), on a clock that stands still during the waits."""
+    shortened: np.ndarray = times - waits.covered_before(times)
+    return shortened
+
+
+def batch_without(waits: Intervals, batch: OperationBatch) -> OperationBatch:
+    """The operations on the clock of `without`."""
+    if not len(waits):
+        return batch
+    return dataclasses.replace(batch, start_ns=without(waits, batch.start_ns), end_ns=without(waits, batch.end_ns))
+
+
+def spans_without(waits: Intervals, spans: pa.Table) -> pa.Table:
+    """The spans on the clock of `without`."""
+    if not len(waits):
+        return spans
+    for name in ("start_ns", "end_ns", "fetched_ns"):
+        place = spans.schema.get_field_index(name)
+        if place >= 0:
+            column = spans[name].combine_chunks()
+            known = column.is_valid().to_numpy(zero_copy_only=False)
+            times = without(waits, column.fill_null(0).to_numpy())
+            spans = spans.set_column(place, spans.schema.field(name), pa.array(times, mask=~known))
+    return spans

@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dxt_replay.replay.causal.dependencies import NO_FETCH, NO_MOMENT, Moments, nth
+from dxt_replay.replay.causal.columns import NO_FETCH, NO_MOMENT, Moments, nth
 from dxt_replay.replay.causal.feed import Batches
 from dxt_replay.replay.causal.training_loop import PIPELINE, TrainingLoop
 from dxt_replay.replay.plan.plan_row import NO_EVENT

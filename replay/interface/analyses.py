@@ -172,7 +172,7 @@ def _dependency_table(capture: Capture) -> pa.Table:
     """The causal model as the table dependencies. Raises: as `dependency_rows`."""
     from dxt_replay.profiler_merge.analysis.named_tables import DEPENDENCIES
     from dxt_replay.profiler_merge.analysis.table_formats import table_of
-    from dxt_replay.replay.causal.dependency_table import dependency_rows
+    from dxt_replay.replay.causal.explain import dependency_rows
 
     return table_of(dependency_rows(capture), ANALYSES[DEPENDENCIES].schema)
 

@@ -192,18 +192,15 @@ class _Derive:
     show: Progress
 
     def __call__(self, source: Capture) -> SimulatedJob:
+        from dxt_replay.replay.causal.paced_ranks import RankItems, items_of_ranks
         from dxt_replay.replay.ranks.comm import Solo
         from dxt_replay.replay.run.context import choose_layers_together
-        from dxt_replay.replay.simulation.simulated_job import Derivation, RankItems, simulated_job
+        from dxt_replay.replay.simulation.simulated_job import simulated_job
         from dxt_replay.traces.measures.span_times import computed_in_loops
         from dxt_replay.traces.store.rank_pieces import rank_pieces
 
-        derive = Derivation(
-            capture=source,
-            layers=choose_layers_together(source, Solo(), api="auto"),
-            origin_ns=source.time_span_ns[0],
-            pacing=self.pacing,
-        )
+        layers, origin_ns = choose_layers_together(source, Solo(), api="auto"), source.time_span_ns[0]
+        derive = partial(items_of_ranks, source, layers=layers, origin_ns=origin_ns, pacing=self.pacing)
         found: list[RankItems] = []
         pieces = rank_pieces(source, PIECE_OPERATIONS)
         work = OPERATION_WORK * source.stored_rows() + RANK_WORK * len(source.ranks)

@@ -6,11 +6,11 @@ stays bounded whatever the pace. Nothing here knows a clock, a file descriptor o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Protocol, overload
+from typing import overload
 
 import numpy as np
 import pyarrow as pa
@@ -140,6 +140,10 @@ class LaneSource:
 
 Planned = tuple[np.ndarray, OperationBatch]
 
+Split = Callable[[np.ndarray, OperationBatch], Iterator[tuple[int, np.ndarray, np.ndarray]]]
+"""Makes the operations of a rank's lanes depend on its training loop (`replay.causal.items.split`): lane, items as
+`PLAN_ROW` and recorded durations, for the `PLAN_ROW`s of these operations."""
+
 
 def batch_items_of(lanes: int) -> int:
     """Items in a batch of each lane, so that all lanes together have less than PROCESS_ITEMS in flight."""
@@ -149,14 +153,6 @@ def batch_items_of(lanes: int) -> int:
 def record_items_of(lanes: int) -> int:
     """Results of a lane that are recorded together: as many as in its ring, but no more than a large batch has."""
     return min(BATCH_ITEMS, RING_BATCHES * batch_items_of(lanes))
-
-
-class CausalLanes(Protocol):
-    """Makes the operations of a rank's lanes depend on its training loop (`replay.causal.causal_items`)."""
-
-    def split(self, rows: np.ndarray, batch: OperationBatch) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """Lane, items as `PLAN_ROW` and recorded durations, for the `PLAN_ROW`s of these operations."""
-        ...
 
 
 class RankSource:
@@ -177,7 +173,7 @@ class RankSource:
         pacing: Pacing,
         origin_ns: int,
         spill: SpillFile,
-        causal: CausalLanes | None = None,
+        causal: Split | None = None,
         batch_items: int = BATCH_ITEMS,
     ) -> None:
         known = causal is not None and capture.info.dependencies == "known"
@@ -211,7 +207,7 @@ class RankSource:
         for lane, known in self.known.items():
             known.append(operations.known[operations.lane == lane])
         if self._causal is not None:
-            yield from ((lane, items) for lane, items, _ in self._causal.split(rows, operations))
+            yield from ((lane, items) for lane, items, _ in self._causal(rows, operations))
             return
         for lane, mine in rows_by_lane(operations.lane):
             own = rows[mine]

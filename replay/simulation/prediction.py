@@ -268,13 +268,13 @@ def _simulated(
 ) -> Run:
     """Run the lanes once, with or without a storage. served: as of `run_lanes`."""
     began, timed = time.thread_time(), _timed(lanes)
-    done = run_lanes(timed, storage, watch, served)
+    end_ns = run_lanes(timed, storage, watch, served)
     return Run(
-        elapsed_ns=int(done.end_ns.max(initial=0)),
+        elapsed_ns=int(end_ns.max(initial=0)),
         training_ns=_training_ns(timed),
         use=None if storage is None else storage.use,
         spent=watch,
-        operations=done.served,
+        operations=int(served[0]),
         items=sum(len(lane.items) for lane in lanes),
         seconds=time.thread_time() - began,
     )

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dxt_replay.replay.causal.causal_items import Meetings, with_meetings
+from dxt_replay.replay.causal.items import Meetings, with_meetings
 from dxt_replay.replay.causal.lane_events import CODES, KINDS, EventLane, Watch
-from dxt_replay.replay.causal.paced_ranks import RankItems, items_of_ranks, meetings_of
+from dxt_replay.replay.causal.paced_ranks import RankItems, meetings_of
 from dxt_replay.replay.causal.storage_limit import doubt_of_capture
 from dxt_replay.replay.causal.training_loop import CHECKPOINT, COLLECTIVE, ENTRY, EVALUATION, FETCH
-from dxt_replay.replay.plan.chosen_layers import LayerChoice
 from dxt_replay.replay.plan.pacing import Pacing
 from dxt_replay.replay.plan.plan_row import NO_EVENT
 from dxt_replay.traces.doubt import NO_DOUBT, Doubt
@@ -138,23 +137,6 @@ class SimulatedJob:
             class_of[:, (event + 1) % CODES] = TIME_CLASSES.index(name)
         spent = np.zeros((count + 1, len(TIME_CLASSES)), dtype=np.int64)
         return Watch(class_of=class_of, spent_ns=spent, first_step=first)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Derivation:
-    """Derives the items of some ranks, in this process or in a worker. origin_ns: recorded time of the replay's start.
-
-    Memory: 40 bytes an item, of which an operation has one to three, and 8 more while those of its rank are made.
-    Raises: CaptureError when a rank has no training steps, or a part is damaged.
-    """
-
-    capture: Capture
-    layers: LayerChoice
-    origin_ns: int
-    pacing: Pacing
-
-    def __call__(self, ranks: Sequence[int]) -> list[RankItems]:
-        return items_of_ranks(self.capture, ranks, self.layers, self.origin_ns, self.pacing)
 
 
 def simulated_job(capture: Capture, recorded: Sequence[RankItems], pacing: Pacing, compute_ns: int) -> SimulatedJob:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -80,18 +82,28 @@ def _events(spans: pa.Table, old: TrainingLoop, new: TrainingLoop, wait_name: st
     if wait_name is not None:
         names = [wait_name if each == _WAIT else name for each, name in zip(kind.tolist(), names, strict=True)]
     begin = new.begin_ns[chosen]
-    return table_from_columns(
-        {
-            "rank": np.full(len(chosen), spans["rank"][0].as_py(), dtype=np.int32),
-            "thread": np.full(len(chosen), thread, dtype=np.int64),
-            "kind": kind,
-            "name": names,
-            "step": new.step_at(begin),
-            "start_ns": begin,
-            "end_ns": new.end_ns[chosen],
-        },
-        SPANS_SCHEMA,
-    )
+    return _rows(spans["rank"][0].as_py(), thread, kind, names, new.step_at(begin), begin, new.end_ns[chosen])
+
+
+def _rows(
+    rank: int,
+    thread: int,
+    kind: np.ndarray | int,
+    name: Sequence[str] | str,
+    step: np.ndarray,
+    start_ns: np.ndarray,
+    end_ns: np.ndarray,
+    **more: np.ndarray,
+) -> pa.Table:
+    """Spans of one thread; kind and name of each, or of all."""
+    count = len(start_ns)
+    columns = {
+        "rank": np.full(count, rank, dtype=np.int32),
+        "thread": np.full(count, thread, dtype=np.int64),
+        "kind": np.full(count, kind, dtype=np.int8),
+        "name": [name] * count if isinstance(name, str) else name,
+    }
+    return table_from_columns({**columns, "step": step, "start_ns": start_ns, "end_ns": end_ns, **more}, SPANS_SCHEMA)
 
 
 def _names(spans: pa.Table, loop: TrainingLoop, events: np.ndarray, kind: np.ndarray) -> list[str]:
@@ -145,21 +157,12 @@ def loop_spans(rank: int, loop: TrainingLoop, own_reads: bool) -> pa.Table:
     chosen = np.flatnonzero(np.isin(loop.kind, list(_KIND_OF_EVENT)))
     kind = np.array([_KIND_OF_EVENT[each] for each in loop.kind[chosen].tolist()], dtype=np.int8)
     wait = READING_WAITS[0] if own_reads else WAITS_FOR_READERS
-    steps = np.full(len(loop.step_begin_ns), _STEP, dtype=np.int8)
-    kinds = np.concatenate((steps, kind))
-    made = table_from_columns(
-        {
-            "rank": np.full(len(kinds), rank, dtype=np.int32),
-            "thread": np.zeros(len(kinds), dtype=np.int64),
-            "kind": kinds,
-            "name": [wait if each == _WAIT else SPAN_KINDS[each] for each in kinds.tolist()],
-            "step": np.concatenate((loop.step_number, loop.step_at(loop.begin_ns[chosen]))),
-            "start_ns": np.concatenate((loop.step_begin_ns, loop.begin_ns[chosen])),
-            "end_ns": np.concatenate((loop.step_end_ns, loop.end_ns[chosen])),
-        },
-        SPANS_SCHEMA,
-    )
-    return training_spans(made)
+    kinds = np.concatenate((np.full(len(loop.step_begin_ns), _STEP, dtype=np.int8), kind))
+    names = [wait if each == _WAIT else SPAN_KINDS[each] for each in kinds.tolist()]
+    step = np.concatenate((loop.step_number, loop.step_at(loop.begin_ns[chosen])))
+    begin = np.concatenate((loop.step_begin_ns, loop.begin_ns[chosen]))
+    end = np.concatenate((loop.step_end_ns, loop.end_ns[chosen]))
+    return training_spans(_rows(rank, 0, kinds, names, step, begin, end))
 
 
 def making_spans(spans: pa.Table, loop: TrainingLoop, made_ns: np.ndarray) -> pa.Table:
@@ -167,20 +170,10 @@ def making_spans(spans: pa.Table, loop: TrainingLoop, made_ns: np.ndarray) -> pa
 
     made_ns: int64 (2, fetches), when it began and ended.
     """
-    count, (begin, end) = len(loop.fetches), made_ns
-    return table_from_columns(
-        {
-            "rank": np.full(count, spans["rank"][0].as_py(), dtype=np.int32),
-            "thread": np.full(count, int(spans["thread"].to_numpy().max()) + 1, dtype=np.int64),
-            "kind": np.full(count, SPAN_KINDS.index("pipeline"), dtype=np.int8),
-            "name": [MAKES_BATCH] * count,
-            "step": loop.step_at(begin),
-            "start_ns": begin,
-            "end_ns": end,
-            "fetched_ns": loop.end_ns[loop.fetches],
-        },
-        SPANS_SCHEMA,
-    )
+    begin, end = made_ns
+    rank, thread, kind = spans["rank"][0].as_py(), int(spans["thread"].to_numpy().max()) + 1, PIPELINE
+    fetched_ns = loop.end_ns[loop.fetches]
+    return _rows(rank, thread, kind, MAKES_BATCH, loop.step_at(begin), begin, end, fetched_ns=fetched_ns)
 
 
 def training_spans(spans: pa.Table) -> pa.Table:
@@ -222,15 +215,5 @@ def _compute_rows(compute: Intervals, spans: pa.Table) -> pa.Table:
         ends = spans["end_ns"].to_numpy()[steps][order]
         inside = (place >= 0) & (compute.starts < ends[place])
         step[inside] = numbers[order][place[inside]]
-    return table_from_columns(
-        {
-            "rank": np.full(len(compute), spans["rank"][0].as_py(), dtype=np.int32),
-            "thread": np.full(len(compute), UNION_THREAD, dtype=np.int64),
-            "kind": np.full(len(compute), _COMPUTE, dtype=np.int8),
-            "name": ["compute"] * len(compute),
-            "step": step,
-            "start_ns": compute.starts,
-            "end_ns": compute.ends,
-        },
-        SPANS_SCHEMA,
-    )
+    rank = spans["rank"][0].as_py()
+    return _rows(rank, UNION_THREAD, _COMPUTE, "compute", step, compute.starts, compute.ends)

@@ -21,8 +21,9 @@ MODAL_SHARE = 0.9
 MOST_LENGTHS = 4096
 """Lengths of requests of one file that are counted, the first ones: a file with more has no request size."""
 
-BYTES_PER_OPERATION = 700
-"""Memory for each operation of a rank while it is changed or scheduled: at most what docs/scale.md has as measured."""
+BYTES_PER_OPERATION = 300
+"""Memory for each operation while all are changed and scheduled: about what docs/scale.md has as measured, half as much
+again."""
 
 _HDF5 = FORMATS.index("hdf5")
 
@@ -193,30 +194,23 @@ def _chunk_sizes(capture: Capture) -> dict[int, set[int]]:
     return found
 
 
-def largest_rank(capture: Capture, changes: Changes, data: DataSet) -> int:
-    """Estimated operations of the largest rank, those of the capture and changed ones, which are in memory together."""
-    counts = capture.index.row_counts(capture.ranks)
-    made = 0
+def most_operations(capture: Capture, changes: Changes, data: DataSet) -> int:
+    """Estimated operations that are in memory together, those of the capture and changed ones."""
+    count = capture.operation_count()
     if changes.transfer_bytes is not None:
-        made += int(data.read_bytes[data.streams].sum()) // changes.transfer_bytes
+        count += int(data.read_bytes[data.streams].sum()) // changes.transfer_bytes
     if changes.chunk_bytes is not None:
-        made += int(data.read_bytes[list(data.chunk_bytes)].sum()) // changes.chunk_bytes
-    total = max(int(counts.sum()), 1)
-    largest = int(counts.max(initial=0))
-    if changes.ranks is not None and not changes.weak:
-        largest = max(largest, total // changes.ranks)
-    return largest + largest * made // total
+        count += int(data.read_bytes[list(data.chunk_bytes)].sum()) // changes.chunk_bytes
+    return count
 
 
 def check_memory(capture: Capture, changes: Changes, data: DataSet, available: int | None) -> None:
-    """Raises: UsageError if the largest rank needs more than the bytes `available`. None: not known, nothing is
-    checked."""
-    operations = largest_rank(capture, changes, data)
+    """Raises: UsageError if the operations need more than the bytes `available`; None: not known."""
+    operations = most_operations(capture, changes, data)
     needed = operations * BYTES_PER_OPERATION
     if available is not None and needed > available:
         raise UsageError(
-            f"a transformation holds one rank at a time in memory: some {format_bytes(needed)} for the "
-            f"{format_count(operations)} operations of the largest rank of {capture.named}, and "
-            f"{format_bytes(available)} are available. Use a machine with more memory, or change fewer ranks or steps "
-            "with dxt_replay.part"
+            f"a transformation holds all operations in memory: some {format_bytes(needed)} for the "
+            f"{format_count(operations)} operations of {capture.named}, and {format_bytes(available)} are available. "
+            "Use a machine with more memory, or change fewer ranks or steps with dxt_replay.part"
         )

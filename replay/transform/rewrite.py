@@ -12,27 +12,30 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dxt_replay.replay.causal.columns import NO_FETCH
 from dxt_replay.replay.causal.paced_ranks import Steps, steps_of
 from dxt_replay.replay.causal.storage_limit import doubt_of_capture
 from dxt_replay.replay.plan.chosen_layers import LayerChoice, choose_layers
 from dxt_replay.replay.plan.pacing import Pace, Pacing
+from dxt_replay.replay.plan.plan_row import rows_by_lane
 from dxt_replay.replay.plan.survey import spans_by_rank
 from dxt_replay.replay.transform.changes import Changes
-from dxt_replay.replay.transform.loop_schedule import (
-    Outline,
-    Scheduled,
-    outlined,
-    scheduled,
-    with_batches_in_order,
-    with_ready,
-)
 from dxt_replay.replay.transform.new_spans import loop_spans, making_spans, spans_of, wait_name
-from dxt_replay.replay.transform.rank_work import MODELLED, NOTHING, TRANSFORMED, RankState, RankWork
+from dxt_replay.replay.transform.rank_state import (
+    MODELLED,
+    TRANSFORMED,
+    RankState,
+    Scheduled,
+    Work,
+    by_fetch,
+    finished,
+    same_requests,
+    scheduled,
+    source_state,
+)
 from dxt_replay.replay.transform.read_data import DataSet, check_memory, data_set_of
 from dxt_replay.replay.transform.readers import with_pipeline
 from dxt_replay.replay.transform.requests import with_requests
-from dxt_replay.replay.transform.source_work import source_state
-from dxt_replay.replay.transform.spill_file import Kept, SpillFile
 from dxt_replay.replay.transform.strong_scaling import SharedSource, shared_out
 from dxt_replay.replay.transform.weak_scaling import Copies
 from dxt_replay.traces.benchmark_run import BENCHMARK
@@ -82,16 +85,11 @@ class Totals:
     elapsed_ns: int
 
     @classmethod
-    def of(cls, work: RankWork) -> Totals:
+    def of(cls, work: Work) -> Totals:
         """Those of one rank, without the time."""
-        is_read = work.op == READ
-        return cls(
-            ranks=1,
-            operations=len(work),
-            reads=int(is_read.sum()),
-            bytes_read=int(work.length[is_read].sum()),
-            elapsed_ns=0,
-        )
+        is_read = work["op"] == READ
+        moved = int(work["length"][is_read].sum())
+        return cls(ranks=1, operations=len(is_read), reads=int(is_read.sum()), bytes_read=moved, elapsed_ns=0)
 
     @classmethod
     def sum_of(cls, ranks: Iterable[Totals], elapsed_ns: int) -> Totals:
@@ -123,47 +121,19 @@ class Transformed:
         return {**dataclasses.asdict(self), "path": str(self.path), "assumptions": list(self.assumptions)}
 
 
-class _FileSizes:
-    """Collects which of `files` files changed requests use, and how large these must be, rank by rank."""
-
-    def __init__(self, files: int) -> None:
-        self._touched, self._ends = np.zeros(files, dtype=bool), np.zeros(files, dtype=np.int64)
-
-    def add(self, work: RankWork) -> None:
-        """Count the operations of a rank."""
-        self._touched[work.file_id[np.isin(work.origin, (TRANSFORMED, MODELLED))]] = True
-        moves = np.isin(work.op, (READ, OPS.index("write")))
-        np.maximum.at(self._ends, work.file_id[moves], np.maximum(work.offset, 0)[moves] + work.length[moves])
-
-    def table(self, files: pa.Table) -> pa.Table:
-        """The files table. A file with changed requests loses its counters, and gets the size that the requests
-        need."""
-        touched = pa.array(self._touched)
-        columns = {name: files[name] for name in FILES_SCHEMA.names}
-        columns["size"] = pa.array(np.where(self._touched, self._ends, files["size"].to_numpy()))
-        for name in ("coverage", *COUNTERS):
-            nothing = pa.nulls(files.num_rows, FILES_SCHEMA.field(name).type)
-            columns[name] = pc.if_else(touched, nothing, files[name])
-        return pa.table(columns, schema=FILES_SCHEMA)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Rank:
-    """A changed rank.
-
-    operations: in the spill file: columns `_AS_THEY_ARE` of `OPS_SCHEMA` (-1 for null), feeds and
-    follows as in `RankWork`, duration_ns, ready_ns (0 for none), and `run` and `since_ns` of `loop_schedule.outlined`.
-    spans: see `RankState`. readers, readers_before: lanes that read the batches, and how many did in the capture.
-    same_lanes: whether its lanes are those of the capture.
-    """
-
-    operations: Kept
-    outline: Outline
-    totals: Totals
-    spans: pa.Table | None
-    readers: int
-    readers_before: int
-    same_lanes: bool
+def _files(files: pa.Table, ranks: Iterable[RankState]) -> pa.Table:
+    """The files table. A file with changed requests loses its counters, and gets the size that the requests need."""
+    changed, ends = np.zeros(files.num_rows, dtype=bool), np.zeros(files.num_rows, dtype=np.int64)
+    for work in (state.work for state in ranks):
+        changed[work["file_id"][np.isin(work["origin"], (TRANSFORMED, MODELLED))]] = True
+        moves = np.isin(work["op"], (READ, OPS.index("write")))
+        np.maximum.at(ends, work["file_id"][moves], np.maximum(work["offset"], 0)[moves] + work["length"][moves])
+    columns = {name: files[name] for name in FILES_SCHEMA.names}
+    columns["size"] = pa.array(np.where(changed, ends, files["size"].to_numpy()))
+    for name in ("coverage", *COUNTERS):
+        nothing = pa.nulls(files.num_rows, FILES_SCHEMA.field(name).type)
+        columns[name] = pc.if_else(pa.array(changed), nothing, files[name])
+    return pa.table(columns, schema=FILES_SCHEMA)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -202,103 +172,75 @@ def transform_capture(capture: Capture, changes: Changes, output: Path, *, force
     doubt = doubt_of_capture(capture, steps)
     working = begin_capture(output, force=force)
     try:
-        with SpillFile(working) as spill:
-            sizes = _FileSizes(capture.files.num_rows)
-            ranks, before, notes, unchanged = _changed(capture, steps, layers, changes, data, spill, sizes)
-            written = _as_recorded(capture) if unchanged else _as_scheduled(capture, ranks, sizes, changes, data, spill)
-            copies = Copies.of(capture, changes.ranks) if changes.ranks is not None and changes.weak else None
-            same = unchanged and copies is None
-            assumptions = () if same else (*_assumptions_of(changes, data, copies is not None), *notes)
-            transform = {"changes": changes.as_json(), "assumptions": list(assumptions)}
-            reason = doubt.reason if doubt.state == UNKNOWN else None
-            _write(capture, written, copies, transform, reason, working, known=not unchanged)
+        ranks, readers, before, notes, unchanged, same_lanes = _changed(capture, steps, layers, changes, data)
+        after = {rank: Totals.of(state.work) for rank, state in ranks.items()}
+        lanes = with_facts(capture.lanes.slice(0, None if same_lanes else 0), ["role"])
+        written = _as_recorded(capture) if unchanged else _as_scheduled(capture, ranks, readers, lanes, changes, data)
+        copies = Copies.of(capture, changes.ranks) if changes.ranks is not None and changes.weak else None
+        same = unchanged and copies is None
+        assumptions = () if same else (*_assumptions_of(changes, data, copies is not None), *notes)
+        transform = {"changes": changes.as_json(), "assumptions": list(assumptions)}
+        reason = doubt.reason if doubt.state == UNKNOWN else None
+        _write(capture, written, copies, transform, reason, working, known=not unchanged)
         publish_capture(working, output, force=force)
     except BaseException:
         discard_capture(working)
         raise
     begin_ns, end_ns = capture.time_span_ns
-    after = [ranks[rank].totals for rank in (ranks if copies is None else copies.source_of.values())]
+    sources = after if copies is None else copies.source_of.values()
     return Transformed(
         path=output,
         changes=changes.as_json(),
         assumptions=assumptions,
         before=Totals.sum_of(before, end_ns - begin_ns),
-        after=Totals.sum_of(after, written.elapsed_ns),
+        after=Totals.sum_of((after[rank] for rank in sources), written.elapsed_ns),
         same=same,
         doubt=doubt,
     )
 
 
 def _changed(
-    capture: Capture,
-    steps: Steps,
-    layers: LayerChoice,
-    changes: Changes,
-    data: DataSet,
-    spill: SpillFile,
-    sizes: _FileSizes,
-) -> tuple[Mapping[int, _Rank], Sequence[Totals], tuple[str, ...], bool]:
-    """Read and change each rank; its operations go to the spill file.
+    capture: Capture, steps: Steps, layers: LayerChoice, changes: Changes, data: DataSet
+) -> tuple[dict[int, RankState], Mapping[int, int], Sequence[Totals], tuple[str, ...], bool, bool]:
+    """Read and change each rank.
 
-    Returns the ranks by number, the totals of the recorded ones, the assumptions as sentences, and whether nothing
-    changed, before ranks are copied.
-    Raises: CaptureError when a part is damaged; UsageError if a change has no meaning for the capture.
+    Returns the ranks by number, how many readers each had in the capture, the totals of the recorded ones, the
+    assumptions as sentences, and whether nothing changed, before ranks are copied, and no lane.
+    Raises: CaptureError when a part is damaged, or a rank has no training steps; UsageError if a change has no meaning
+    for the capture.
     """
     shares = changes.ranks not in (None, len(capture.ranks)) and not changes.weak
-    before, ranks, shared = [], {}, []
+    before, ranks, readers = [], dict[int, RankState](), dict[int, int]()
     notes: dict[str, None] = {}
-    same = changes.compute_speed == 1.0 and not shares
+    same, same_lanes = changes.compute_speed == 1.0 and not shares, not shares
     for rank in capture.ranks:
         recorded = source_state(_rows(capture, rank, layers), steps, rank)
-        readers, lanes = recorded.readers, np.unique(recorded.work.lane)
         before.append(Totals.of(recorded.work))
         state = dataclasses.replace(recorded, work=with_requests(recorded.work, changes, data))
         if changes.readers is not None or changes.prefetch is not None:
             state, assumed = with_pipeline(state, changes)
             notes |= dict.fromkeys(assumed)
-        same &= state.loop is recorded.loop and state.work.same_requests(recorded.work)
-        del recorded
-        work = with_ready(with_batches_in_order(state.work), state.loop.ready_ns)
-        state = dataclasses.replace(state, work=work)
-        if shares:
-            shared.append(SharedSource.of(state, spill))
-        else:
-            same_lanes = state.readers == readers and np.array_equal(np.unique(work.lane), lanes)
-            ranks[rank] = _spilled(state, readers, spill, sizes, same_lanes=same_lanes)
-        del state, work  # two ranks would be in memory while the next one is read
+        same &= state.model is recorded.model and same_requests(state.work, recorded.work)
+        same_lanes &= state.readers == recorded.readers and _lanes_of(state) == _lanes_of(recorded)
+        ranks[rank], readers[rank] = finished(state), recorded.readers
+        del recorded, state  # two ranks would be in memory while the next one is read
     if shares:
-        states, dealt = shared_out(shared, changes.ranks or 0, capture.paths(), spill)
+        sources = [SharedSource.of(ranks.pop(rank)) for rank in capture.ranks]
+        states, dealt = shared_out(sources, changes.ranks or 0, capture.paths())
         notes |= dict.fromkeys(dealt)
+        ranks = dict(enumerate(states))
+        readers = {rank: state.readers for rank, state in ranks.items()}
+    return ranks, readers, before, tuple(notes), same, same_lanes
 
-        def kept(state: RankState) -> _Rank:
-            return _spilled(state, state.readers, spill, sizes, same_lanes=False)
 
-        ranks = dict(enumerate(map(kept, states)))  # `map` holds on to no rank while the next one is made
-    return ranks, before, tuple(notes), same
+def _lanes_of(state: RankState) -> set[int]:
+    return set(np.unique(state.work["lane"]).tolist())
 
 
 def _rows(capture: Capture, rank: int, layers: LayerChoice) -> pa.Table:
     """The operations of a rank that a replay issues. Raises: CaptureError when a part is damaged."""
     tables = [pa.Table.from_batches([batch.filter(layers.replayed(batch))]) for batch in capture.operations(rank)]
     return pa.concat_tables(tables) if tables else OPS_SCHEMA.empty_table()
-
-
-def _spilled(state: RankState, readers_before: int, spill: SpillFile, sizes: _FileSizes, *, same_lanes: bool) -> _Rank:
-    """Put the operations of a changed rank in the spill file."""
-    work = state.work
-    sizes.add(work)
-    outline, run, since_ns = outlined(state)
-    columns = {name: getattr(work, name) for name in (*_AS_THEY_ARE, "feeds", "follows", "duration_ns")}
-    ready_ns = np.where(_ends_batch(work), work.busy_ns, 0)
-    return _Rank(
-        operations=spill.put({**columns, "ready_ns": ready_ns, "run": run, "since_ns": since_ns}),
-        outline=outline,
-        totals=Totals.of(work),
-        spans=state.spans,
-        readers=state.readers,
-        readers_before=readers_before,
-        same_lanes=same_lanes,
-    )
 
 
 def _as_recorded(capture: Capture) -> _Written:
@@ -316,71 +258,69 @@ def _as_recorded(capture: Capture) -> _Written:
 
 def _as_scheduled(
     capture: Capture,
-    ranks: Mapping[int, _Rank],
-    sizes: _FileSizes,
+    ranks: Mapping[int, RankState],
+    readers: Mapping[int, int],
+    lanes: pa.Table,
     changes: Changes,
     data: DataSet,
-    spill: SpillFile,
 ) -> _Written:
-    """Schedule the changed ranks by their dependencies."""
+    """Schedule the changed ranks by their dependencies. readers: of each rank in the capture. lanes: `LANES_SCHEMA`."""
     pacing = Pacing(pace=Pace.STEPS, compute_speed=changes.compute_speed)
     begin_ns = capture.time_span_ns[0]
-    times = scheduled({rank: each.outline for rank, each in ranks.items()}, pacing, begin_ns)
+    times = scheduled(ranks, pacing, begin_ns)
     hdf5 = capture.hdf5
     if changes.chunk_bytes is not None or changes.compression is not None:
         gone = pa.array(list(data.chunk_bytes), type=pa.int32())
         hdf5 = hdf5.filter(pc.invert(pc.is_in(hdf5["file_id"], gone)))
-    same_lanes = all(each.same_lanes for each in ranks.values())
     return _Written(
-        operations=lambda rank: [_operations(rank, spill.take(ranks[rank].operations), times[rank])],
-        spans={rank: _spans(rank, each, times[rank]) for rank, each in ranks.items()},
-        files=sizes.table(capture.files),
+        operations=lambda rank: [_operations(rank, ranks[rank], times[rank])],
+        spans={rank: _spans(rank, state, readers[rank], times[rank]) for rank, state in ranks.items()},
+        files=_files(capture.files, ranks.values()),
         hdf5=hdf5,
-        lanes=with_facts(capture.lanes if same_lanes else capture.lanes.slice(0, 0), ["role"]),
+        lanes=lanes,
         elapsed_ns=max(each.end_ns for each in times.values()) - begin_ns,
     )
 
 
-def _spans(rank: int, found: _Rank, times: Scheduled) -> pa.Table:
+def _spans(rank: int, state: RankState, readers_before: int, times: Scheduled) -> pa.Table:
     """The spans of a rank at their new times."""
-    if found.spans is None:
-        spans = loop_spans(rank, times.loop, own_reads=not found.readers)
+    if state.spans is None:
+        spans = loop_spans(rank, times.loop, own_reads=not state.readers)
     else:
-        name = wait_name(found.readers, found.readers_before)
-        spans = spans_of(found.spans, found.outline.model.loop, times.loop, name)
+        spans = spans_of(state.spans, state.model.loop, times.loop, wait_name(state.readers, readers_before))
     if times.made_ns is None:
         return spans
     return pa.concat_tables([spans, making_spans(spans, times.loop, times.made_ns)])
 
 
-def _operations(rank: int, columns: dict[str, np.ndarray], times: Scheduled) -> pa.Table:
-    """The operations of a rank at their new times. columns: those of `_Rank.operations`."""
-    start = times.run_ns[columns.pop("run")] + columns.pop("since_ns")
-    order = np.argsort(start, kind="stable")
-    start, columns = start[order], {name: values[order] for name, values in columns.items()}
-    follows = np.ma.masked_less(columns["follows"], 0)
+def _operations(rank: int, state: RankState, times: Scheduled) -> pa.Table:
+    """The operations of a rank at their new times."""
+    order = np.argsort(times.start_ns, kind="stable")
+    work, fed = state.work, state.fed
+    start, lasts = times.start_ns[order], work["duration_ns"][order]
+    # What waits for anything but a batch fetch has no number: a reader knows it by its begin.
+    follows = np.ma.masked_less(by_fetch(state.model.loop, work["follows"])[order], 0)
+    ready = np.where(_ends_batch(work, fed), work["busy_ns"], 0)[order]
     found = {
         "rank": np.full(len(start), rank, dtype=np.int32),
-        **{name: columns[name] for name in _AS_THEY_ARE},
+        **{name: work[name][order] for name in _AS_THEY_ARE},
         "start_ns": start,
-        "end_ns": start + columns["duration_ns"],
+        "end_ns": start + lasts,
         "step": times.loop.step_at(start),
-        **{name: np.ma.masked_less(columns[name], 0) for name in ("other_file_id", "open_flags")},
-        "feeds": np.ma.masked_equal(columns["feeds"], NOTHING),
-        # What waits for the exit from the loop has no number: a reader knows it by its begin.
+        "feeds": np.ma.masked_equal(fed[order], NO_FETCH),
         "follows": follows // 2,
         "follows_end": follows % 2,
-        "ready_ns": np.ma.masked_equal(columns["ready_ns"], 0),
+        "ready_ns": np.ma.masked_equal(ready, 0),
     }
+    found |= {name: np.ma.masked_less(found[name], 0) for name in ("other_file_id", "open_flags")}
     return table_from_columns(found, OPS_SCHEMA)
 
 
-def _ends_batch(work: RankWork) -> np.ndarray:
+def _ends_batch(work: Work, fed: np.ndarray) -> np.ndarray:
     """bool (n,): the last operation of each batch in each lane."""
-    found = np.zeros(len(work), dtype=bool)
-    for lane in np.unique(work.lane).tolist():
-        mine = np.flatnonzero((work.lane == lane) & (work.feeds != NOTHING))
-        found[mine[np.flatnonzero(np.diff(work.feeds[mine], append=NOTHING))]] = True
+    found, feeds = np.zeros(len(fed), dtype=bool), np.flatnonzero(fed != NO_FETCH)
+    for _, mine in rows_by_lane(work["lane"][feeds]):
+        found[feeds[mine[np.flatnonzero(np.diff(fed[feeds[mine]], append=NO_FETCH))]]] = True
     return found
 
 

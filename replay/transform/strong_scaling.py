@@ -9,25 +9,30 @@ data are not read batch by batch, every rank loads all of them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from dxt_replay.replay.causal.training_loop import CHECKPOINT, FETCH
-from dxt_replay.replay.transform.rank_work import (
-    EXITED,
-    NOTHING,
+from dxt_replay.replay.causal.columns import NO_FETCH, NO_MOMENT
+from dxt_replay.replay.causal.model import LoopModel
+from dxt_replay.replay.causal.training_loop import CHECKPOINT, FETCH, TrainingLoop
+from dxt_replay.replay.plan.plan_row import NO_EVENT
+from dxt_replay.replay.transform.rank_state import (
     TRANSFORMED,
-    BatchMaking,
-    RankLoop,
     RankState,
-    RankWork,
+    Work,
+    by_fetch,
+    data_reads,
+    fed_by,
     fetch_numbers,
     joined,
+    made_ahead,
+    of_fetch,
+    rows_of,
+    with_made_ahead,
 )
 from dxt_replay.replay.transform.readers import batches_of, with_read_ahead, with_readers
-from dxt_replay.replay.transform.spill_file import Kept, SpillFile
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.row_order import distinct_rows
 from dxt_replay.traces.schema import RECONSTRUCTED
@@ -35,17 +40,19 @@ from dxt_replay.traces.schema import RECONSTRUCTED
 LOADED_SHARE = 0.1
 """Share of the fetches that must read anything, and more than one: else each rank loads the data at once."""
 
-Columns = dict[str, np.ndarray]
+LEFT_OUT = -1
+"""The new rank of batches that are left over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SharedSource:
-    """A rank of the capture, split into shared and private work, whose operations are in a spill file.
+    """A rank of the capture, split into shared and private work.
 
     state: the rank without its operations.
-    own: its private operations, `RankWork`.
-    data: the operations on its batches, `RankWork` and columns `batch`, the fetch of each, and `at_ns`, the time
-    from the begin of that fetch to its own begin.
+    own: its private operations.
+    data: the operations on its batches, in place of `need` and `follows` with columns `fed`, the number of the fetch,
+    `made`, the moment of the production, `batch`, the fetch of each, and `at_ns`, the time from the begin of that fetch
+    to its own begin.
     files: int64, ids of the files of `data`, ascending; none if the data are loaded at once.
     read_files: int64, those that are read.
     parts: how many pairs of a file and a batch are read. read_batches: how many batches.
@@ -53,8 +60,8 @@ class SharedSource:
     """
 
     state: RankState
-    own: Kept
-    data: Kept
+    own: Work
+    data: Work
     files: np.ndarray
     read_files: np.ndarray
     parts: int
@@ -62,25 +69,28 @@ class SharedSource:
     takes_batch: np.ndarray
 
     @classmethod
-    def of(cls, state: RankState, spill: SpillFile) -> SharedSource:
-        """The rank; its operations go to the spill file."""
-        work, loop = state.work, state.loop.loop
-        of_data = state.model.loop_files[work.file_id] & (work.blocks == NOTHING)
-        of_data &= work.start_ns < loop.exit_ns
-        batch = batches_of(work, of_data)
-        takes = np.zeros(len(state.loop.ready_ns), dtype=bool)
-        takes[work.feeds[of_data & (work.feeds != NOTHING)]] = True
+    def of(cls, state: RankState) -> SharedSource:
+        """The rank."""
+        work, loop, fed = state.work, state.model.loop, state.fed
+        of_data = state.model.loop_files[work["file_id"]] & ((work["need"] == NO_EVENT) | (fed != NO_FETCH))
+        of_data &= work["start_ns"] < loop.exit_ns
+        batch = batches_of(work, fed, of_data)
+        takes = np.zeros(len(loop.fetches), dtype=bool)
+        takes[fed[of_data & (fed != NO_FETCH)]] = True
         if takes.sum() <= max(LOADED_SHARE * len(takes), 1) and not takes.all():
             of_data, takes = np.zeros_like(of_data), np.ones_like(takes)
-        data, batch = work.rows(of_data), batch[of_data]
-        since_ns = data.start_ns - loop.begin_ns[loop.fetches[batch]]
-        read = data.data_reads
-        pairs = distinct_rows(data.file_id[read], batch[read]).values
+        data, batch = rows_of(work, of_data), batch[of_data]
+        since_ns = data["start_ns"] - loop.begin_ns[loop.fetches[batch]]
+        made = np.maximum(data.pop("follows") - 2 * len(loop.kind) - 1, NO_MOMENT)
+        data = data | {"fed": fed[of_data], "made": made, "batch": batch, "at_ns": since_ns}
+        del data["need"]
+        read = data_reads(data)
+        pairs = distinct_rows(data["file_id"][read], batch[read]).values
         return cls(
-            state=dataclasses.replace(state, work=work.rows(np.empty(0, dtype=np.int64))),
-            own=spill.put(work.rows(~of_data).columns()),
-            data=spill.put({**data.columns(), "batch": batch, "at_ns": since_ns}),
-            files=np.unique(data.file_id),
+            state=dataclasses.replace(state, work={}),
+            own=rows_of(work, ~of_data),
+            data=data,
+            files=np.unique(data["file_id"]),
             read_files=np.unique(pairs[:, 0]),
             parts=len(pairs),
             read_batches=len(np.unique(pairs[:, 1])),
@@ -90,7 +100,7 @@ class SharedSource:
     @property
     def loads(self) -> bool:
         """Whether the rank loads all of its data itself."""
-        return not self.data.rows
+        return not len(self.data["op"])
 
     @property
     def batches(self) -> int:
@@ -98,11 +108,11 @@ class SharedSource:
 
 
 def shared_out(
-    sources: Sequence[SharedSource], ranks: int, names: Sequence[str], spill: SpillFile
+    sources: Sequence[SharedSource], ranks: int, names: Sequence[str]
 ) -> tuple[Iterator[RankState], tuple[str, ...]]:
     """Share the work of all ranks among `ranks` ranks, which are made one by one; also the assumptions.
 
-    names: paths of the files by file id. spill: that of the sources.
+    names: paths of the files by file id.
     Raises: UsageError for more ranks than files or batches.
     """
     total = sum(source.batches for source in sources)
@@ -113,7 +123,7 @@ def shared_out(
         )
     each = total // ranks
     by_file = _files_of_one_rank(sources)
-    dealt = _files_in_turn(sources, ranks, names, spill) if by_file else _batches_in_turn(sources, ranks, each, spill)
+    dealt = _files_in_turn(sources, ranks, names) if by_file else _batches_in_turn(sources, ranks, each)
     in_turn = "whole files go to the ranks in turn, by name" if by_file else "batches go to the ranks in turn"
     notes = [
         f"{in_turn}; each rank takes {each} of {total} batches, and computes for a step as long as before",
@@ -123,16 +133,21 @@ def shared_out(
     if total % ranks:
         notes.append(f"{total % ranks} batches are left out, so that all ranks take equally many steps")
 
-    def made(rank: int, columns: Columns) -> RankState:
-        source, is_copy = _template(sources, rank), rank >= len(sources)
-        loop, event_of, shift_ns, slots = _pieced(source.state.loop, source.takes_batch, each, checkpoints=not is_copy)
-        own = RankWork(**spill.take(source.own))
-        own = _own_of_copy(source, own) if is_copy else _own(source, own, loop, event_of, shift_ns)
-        work, slot, at_ns = _data_of(columns, each, by_file=by_file)
-        return _assembled(source, loop, own, work, slots, slot, at_ns)
+    found = [(rows_of(data, chosen := np.flatnonzero(to != LEFT_OUT)), to[chosen]) for data, to in dealt]
+    shared, to = joined([data for data, _ in found]), np.concatenate([each for _, each in found])
+    order = np.argsort(to, kind="stable")
+    limits = np.searchsorted(to[order], np.arange(ranks + 1)).tolist()
 
-    # `map` holds on to no rank while the next one is made; a generator's frame would.
-    return map(made, range(ranks), _by_rank(dealt, ranks, spill)), tuple(notes)
+    def made(rank: int) -> RankState:
+        source, is_copy = _template(sources, rank), rank >= len(sources)
+        model, event_of, shift_ns, slots = _pieced(
+            source.state.model, source.takes_batch, each, checkpoints=not is_copy
+        )
+        own = _own_of_copy(source, model.loop) if is_copy else _own(source, model.loop, event_of, shift_ns)
+        data = rows_of(shared, order[limits[rank] : limits[rank + 1]])
+        return _assembled(source, model, own, data, slots, each if by_file else None)
+
+    return map(made, range(ranks)), tuple(notes)
 
 
 def _files_of_one_rank(sources: Sequence[SharedSource]) -> bool:
@@ -155,34 +170,30 @@ def _template(sources: Sequence[SharedSource], rank: int) -> SharedSource:
     return sources[1 + (rank - 1) % (len(sources) - 1)]
 
 
-def _batches_in_turn(
-    sources: Sequence[SharedSource], ranks: int, each: int, spill: SpillFile
-) -> Iterator[tuple[Columns, np.ndarray]]:
+def _batches_in_turn(sources: Sequence[SharedSource], ranks: int, each: int) -> Iterator[tuple[Work, np.ndarray]]:
     """Deal batch k of all ranks, in the order in which they took them, as batch k div R to rank k mod R.
 
     Yields the operations of each source with `key`, the number of the batch of the new rank, and int64 (n,), the new
-    rank, NOTHING for batches that are left over."""
+    rank, LEFT_OUT for batches that are left over."""
     of_all = [np.flatnonzero(source.takes_batch) for source in sources]
     of_rank = np.concatenate([np.full(len(mine), rank) for rank, mine in enumerate(of_all)])
     order = np.lexsort((of_rank, np.concatenate([np.arange(len(mine)) for mine in of_all])))
     number = np.empty(len(order), dtype=np.int64)
     number[order] = np.arange(len(order))
-    number[number >= each * ranks] = NOTHING
+    number[number >= each * ranks] = LEFT_OUT
     first = 0
     for source, mine in zip(sources, of_all, strict=True):
-        of_fetch = np.full(len(source.takes_batch), NOTHING, dtype=np.int64)
+        of_fetch = np.full(len(source.takes_batch), LEFT_OUT, dtype=np.int64)
         of_fetch[mine] = number[first : first + len(mine)]
         first += len(mine)
-        columns = spill.take(source.data)
-        of_operation = of_fetch[columns.pop("batch")]
-        to = np.where(of_operation == NOTHING, NOTHING, of_operation % ranks)
-        columns["key"] = of_operation // ranks
-        yield columns, to
+        of_operation = of_fetch[source.data["batch"]]
+        to = np.where(of_operation == LEFT_OUT, LEFT_OUT, of_operation % ranks)
+        yield source.data | {"key": of_operation // ranks}, to
 
 
 def _files_in_turn(
-    sources: Sequence[SharedSource], ranks: int, names: Sequence[str], spill: SpillFile
-) -> Iterator[tuple[Columns, np.ndarray]]:
+    sources: Sequence[SharedSource], ranks: int, names: Sequence[str]
+) -> Iterator[tuple[Work, np.ndarray]]:
     """Deal file i, in the order of names, to rank i mod R.
 
     Yields the operations of each source with `key`, the share of the loop before their batch, and the new rank."""
@@ -195,135 +206,89 @@ def _files_in_turn(
     rank_of = np.zeros(len(names), dtype=np.int64)
     rank_of[files] = np.arange(len(files)) % ranks
     for source in sources:
-        columns = spill.take(source.data)
-        columns["key"] = columns.pop("batch") / len(source.takes_batch)
-        yield columns, rank_of[columns["file_id"]]
-
-
-def _by_rank(dealt: Iterable[tuple[Columns, np.ndarray]], ranks: int, spill: SpillFile) -> Iterator[Columns]:
-    """The operations dealt to each new rank, in the order of the sources."""
-
-    def together(begin: int, end: int) -> Columns:
-        mine = [spill.take(kept[0], 0, 0)]
-        mine += [spill.take(kept[source], *rows) for _, source, *rows in pieces[:, begin:end].T.tolist()]
-        return {name: np.concatenate([each.pop(name) for each in mine]) for name in list(mine[0])}
-
-    kept, found = [], []
-    for columns, to in dealt:
-        order = np.argsort(to, kind="stable")
-        order = order[to[order] != NOTHING]
-        kept.append(spill.put({name: columns.pop(name)[order] for name in list(columns)}))
-        first = np.flatnonzero(np.diff(to[order], prepend=NOTHING))
-        until = np.append(first[1:], len(order))[: len(first)]
-        found.append(np.stack((to[order][first], np.full(len(first), len(kept) - 1), first, until)))
-    pieces = np.concatenate(found, axis=1)
-    pieces = pieces[:, np.argsort(pieces[0], kind="stable")]
-    limits = np.searchsorted(pieces[0], np.arange(ranks + 1)).tolist()
-    return map(together, limits[:-1], limits[1:])
-
-
-def _data_of(columns: Columns, each: int, *, by_file: bool) -> tuple[RankWork, np.ndarray, np.ndarray]:
-    """The operations on the data of a new rank, the number of the batch of each, from 0, and `at_ns` of the source.
-
-    If files were dealt, its batches follow from the bytes that it reads.
-    """
-    order = np.argsort(columns["key"], kind="stable")
-    columns = {name: columns.pop(name)[order] for name in list(columns)}
-    slot, at_ns = columns.pop("key"), columns.pop("at_ns")
-    work = RankWork(**columns)
-    if by_file:
-        moved = np.where(work.data_reads, work.length, 0)
-        of_batch = max(int(moved.sum()), 1) / each
-        slot = np.minimum(((np.cumsum(moved) - moved) / of_batch).astype(np.int64), each - 1)
-    return work, slot, at_ns
+        data = source.data
+        yield data | {"key": data["batch"] / len(source.takes_batch)}, rank_of[data["file_id"]]
 
 
 def _assembled(
-    source: SharedSource,
-    loop: RankLoop,
-    own: RankWork,
-    data: RankWork,
-    slots: np.ndarray,
-    slot: np.ndarray,
-    at_ns: np.ndarray,
+    source: SharedSource, model: LoopModel, own: Work, data: Work, slots: np.ndarray, batches: int | None
 ) -> RankState:
-    """Assemble a rank from its private work and the operations on its batches. slots: of `_pieced`."""
-    fetch = slots[slot]
+    """Assemble a rank from its private work and the operations on its batches. slots: of `_pieced`. batches: how many
+    it takes, where files were dealt: which read belongs to which batch then follows from the bytes that it reads."""
+    data = rows_of(data, np.argsort(data["key"], kind="stable"))
+    slot = data["key"]
+    if batches is not None:
+        moved = np.where(data_reads(data), data["length"], 0)
+        of_batch = max(int(moved.sum()), 1) / batches
+        slot = np.minimum(((np.cumsum(moved) - moved) / of_batch).astype(np.int64), batches - 1)
+    loop, fed, fetch = model.loop, data["fed"], slots[slot]
     # As many batches before their own as it was.
-    waits = (data.made != NOTHING) & (data.feeds != NOTHING)
-    reads = dataclasses.replace(
-        _marked(data),
-        feeds=np.where(data.feeds == NOTHING, NOTHING, fetch),
-        follows=np.full(len(data), NOTHING),
-        made=np.where(waits, np.maximum(data.made + 2 * (fetch - data.feeds), NOTHING), NOTHING),
-        start_ns=loop.loop.begin_ns[loop.loop.fetches[fetch]] + at_ns,
-    )
-    work = joined([own, reads])
-    of_data = np.arange(len(work)) >= len(own)
-    order = np.argsort(work.start_ns, kind="stable")
-    work, of_data = work.rows(order), of_data[order]
+    made = np.where((data["made"] < 0) | (fed == NO_FETCH), NO_MOMENT, data["made"] + 2 * (fetch - fed))
+    reads = {name: values for name, values in _marked(data).items() if name in own} | {
+        "need": np.where(fed == NO_FETCH, NO_EVENT, loop.fetches[fetch]),
+        "follows": np.where(made < 0, NO_MOMENT, 2 * len(loop.kind) + 1 + made),
+        "start_ns": loop.begin_ns[loop.fetches[fetch]] + data["at_ns"],
+    }
+    work, of_data = joined([own, reads]), np.repeat([False, True], [len(own["op"]), len(fed)])
+    order = np.argsort(work["start_ns"], kind="stable")
+    work, of_data = rows_of(work, order), of_data[order]
     state = source.state
-    work = with_readers(work, of_data, state.readers, state.deal)
-    if loop.making is None:
+    work = with_readers(work, fed_by(work, loop), of_data, state.readers, state.deal)
+    if model.production is None:
         # Not by the files of the source's own loop: the operations may be on files of other ranks.
-        work = with_read_ahead(work, of_data & np.isin(work.feeds, slots), state.ahead, loop)
-    return dataclasses.replace(state, work=work, loop=loop, spans=None)
+        work = with_read_ahead(work, of_data & np.isin(fed_by(work, loop), slots), state.ahead, loop)
+    return dataclasses.replace(state, work=work, model=model, spans=None)
 
 
-def _own_of_copy(source: SharedSource, work: RankWork) -> RankWork:
-    """The private work of a rank beyond the recorded ones: what comes before the first step. work: of the source."""
-    work = dataclasses.replace(work, made=np.full(len(work), NOTHING))
-    loaded = (work.feeds != NOTHING) & source.loads
-    return _marked(work.rows(np.flatnonzero((work.blocks == 0) | loaded)))
+def _own_of_copy(source: SharedSource, new: TrainingLoop) -> Work:
+    """The private work of a rank beyond the recorded ones: what comes before the first step."""
+    old, work = source.state.model.loop, source.own
+    fed = fed_by(work, old)
+    chosen = np.flatnonzero((work["need"] == 0) | ((fed != NO_FETCH) & source.loads))
+    work, fed = rows_of(work, chosen), fed[chosen]
+    need = np.where(fed == NO_FETCH, work["need"], new.fetches[fed])
+    return _marked(work) | {"need": need, "follows": _in_loop(work["follows"], old, new)}
 
 
-def _own(source: SharedSource, work: RankWork, loop: RankLoop, event_of: np.ndarray, shift_ns: np.ndarray) -> RankWork:
+def _own(source: SharedSource, new: TrainingLoop, event_of: np.ndarray, shift_ns: np.ndarray) -> Work:
     """The private work of a rank: before the first step, in the checkpoints and evaluations of the new loop, and after
-    the loop. work: that of the source. event_of, shift_ns: of `_pieced`."""
-    old = source.state.loop.loop
-    work = dataclasses.replace(work, made=np.full(len(work), NOTHING))
-    new = loop.loop
-    event = np.where(work.feeds == NOTHING, work.blocks, old.fetches[work.feeds])
-    parts = [work.rows(np.flatnonzero(work.blocks == 0))]
+    the loop. event_of, shift_ns: of `_pieced`."""
+    old, work = source.state.model.loop, source.own
+    event = work["need"]
+    first = rows_of(work, np.flatnonzero(event == 0))
+    parts = [first | {"follows": _in_loop(first["follows"], old, new)}]
     own = np.flatnonzero(event > 0)
     own = own[np.argsort(event[own], kind="stable")]
     limits = np.searchsorted(event[own], np.stack((event_of, event_of + 1)))
     # A repeated step does not repeat a load that happens once.
     again = (shift_ns > 0) & (new.kind == FETCH) & source.loads
     for number in np.flatnonzero((limits[1] > limits[0]) & ~again).tolist():
-        rows = np.sort(own[limits[0, number] : limits[1, number]])
-        fetch = int(np.searchsorted(new.fetches, number))
-        part, feeds = work.rows(rows), work.feeds[rows] != NOTHING
-        parts.append(
-            dataclasses.replace(
-                part,
-                start_ns=part.start_ns + shift_ns[number],
-                blocks=np.where(feeds, NOTHING, number),
-                feeds=np.where(feeds, fetch, NOTHING),
-                follows=np.where(feeds, 2 * fetch, NOTHING),
-            )
-        )
-    free = np.flatnonzero(event == NOTHING)
-    last, later = 2 * len(new.fetches) - 1, work.start_ns[free] >= old.exit_ns
-    moved = np.where(later, new.exit_ns - old.exit_ns, 0)
-    rest = dataclasses.replace(
-        work.rows(free),
-        start_ns=np.where(later, work.start_ns[free] + moved, work.start_ns[free]),
-        follows=np.where(later, EXITED, np.minimum(work.follows[free], last)),
-    )
-    return joined([*parts, rest])
+        part = rows_of(work, np.sort(own[limits[0, number] : limits[1, number]]))
+        start_ns, nothing = part["start_ns"] + shift_ns[number], np.zeros(len(part["op"]), dtype=np.int64)
+        parts.append(part | {"start_ns": start_ns, "need": nothing + number, "follows": nothing + 2 * number})
+    rest = rows_of(work, np.flatnonzero(event == NO_EVENT))
+    later = rest["start_ns"] >= old.exit_ns
+    start_ns = rest["start_ns"] + np.where(later, new.exit_ns - old.exit_ns, 0)
+    follows = np.where(later, 2 * len(new.kind), _in_loop(rest["follows"], old, new))
+    return joined([*parts, rest | {"start_ns": start_ns, "follows": follows}])
 
 
-def _marked(work: RankWork) -> RankWork:
+def _in_loop(follows: np.ndarray, old: TrainingLoop, new: TrainingLoop) -> np.ndarray:
+    """Moments in a loop with other batch fetches: of the last one, if it has fewer. Those of a production are none."""
+    found = of_fetch(new, np.minimum(by_fetch(old, follows), 2 * len(new.fetches) - 1))
+    return np.where(follows == 2 * len(old.kind), 2 * len(new.kind), found)
+
+
+def _marked(work: Work) -> Work:
     """Operations of a rank that the capture does not have."""
-    origin = np.where(work.origin == RECONSTRUCTED, work.origin, np.maximum(work.origin, TRANSFORMED))
-    return dataclasses.replace(work, origin=origin.astype(work.origin.dtype))
+    origin = np.where(work["origin"] == RECONSTRUCTED, work["origin"], np.maximum(work["origin"], TRANSFORMED))
+    return work | {"origin": origin.astype(work["origin"].dtype)}
 
 
 def _pieced(
-    old: RankLoop, takes_batch: np.ndarray, batches: int, *, checkpoints: bool
-) -> tuple[RankLoop, np.ndarray, np.ndarray, np.ndarray]:
-    """A loop that fetches `batches` batches: the steps of `old` in order, repeated from the first one if needed.
+    old: LoopModel, takes_batch: np.ndarray, batches: int, *, checkpoints: bool
+) -> tuple[LoopModel, np.ndarray, np.ndarray, np.ndarray]:
+    """A model whose loop fetches `batches` batches: the steps of `old` in order, repeated from the first if needed.
 
     Also int64 (events,), the old event that each new one repeats, and its delay; and int64, the numbers of the batch
     fetches that take a batch of the data set, in order.
@@ -354,7 +319,7 @@ def _pieced(
     events = np.concatenate([before, *(by_step[number] for number in steps.tolist())])
     counts = np.array([len(by_step[number]) for number in steps.tolist()], dtype=np.int64)
     shift_ns = np.concatenate((np.zeros(len(before), dtype=np.int64), np.repeat(shift, counts)))
-    of_fetch = fetch_numbers(loop)[events][loop.kind[events] == FETCH]
+    taken = fetch_numbers(loop)[events][loop.kind[events] == FETCH]
     new = dataclasses.replace(
         loop,
         kind=loop.kind[events],
@@ -366,13 +331,13 @@ def _pieced(
         step_end_ns=loop.step_end_ns[steps] + shift,
         exit_ns=int(at_ns[-1] + lengths[-1]),
     )
-    making = old.making
-    if making is not None:  # with room for as many batches as before
-        making = BatchMaking(
-            room=np.where(making.asked[of_fetch], 2 * np.arange(len(of_fetch)), NOTHING),
-            delay_ns=making.delay_ns[of_fetch],
-            head_ns=making.head_ns[of_fetch],
-            tail_ns=making.tail_ns[of_fetch],
-        ).with_ahead(making.ahead)
-    made = RankLoop(loop=new, residual_ns=old.residual_ns[events], ready_ns=old.ready_ns[of_fetch], making=making)
-    return made, events, shift_ns, np.flatnonzero(takes_batch[of_fetch])[:batches]
+    made = old.production
+    if made is not None:  # with room for as many batches as before
+        asked, ahead = made.follows == 2 * loop.fetches, made_ahead(made, loop)
+        names = ("begin_ns", "end_ns", "delay_ns", "head_ns", "tail_ns", "alone")
+        made = dataclasses.replace(made, **{name: getattr(made, name)[taken] for name in names})
+        made = with_made_ahead(made, new, ahead, asked[taken])
+    model = dataclasses.replace(
+        old, loop=new, residual_ns=old.residual_ns[events], ready_ns=old.ready_ns[events], production=made
+    )
+    return model, events, shift_ns, np.flatnonzero(takes_batch[taken])[:batches]

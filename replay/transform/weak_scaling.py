@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dxt_replay.replay.transform.new_spans import copied_spans
-from dxt_replay.replay.transform.rank_work import TRANSFORMED
+from dxt_replay.replay.transform.rank_state import TRANSFORMED
 from dxt_replay.traces.schema import (
     FILES_SCHEMA,
     HDF5_SCHEMA,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import dxt_replay
-from dxt_replay.replay.causal import dependency_table
-from dxt_replay.replay.causal.dependency_table import dependency_rows
+from dxt_replay.replay.causal import explain
+from dxt_replay.replay.causal.explain import dependency_rows
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.schema import CaptureInfo, Job
 from dxt_replay.traces.store.reader import Capture
@@ -90,6 +90,6 @@ def test_a_capture_without_steps_has_no_rows_and_a_large_one_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert dependency_rows(build_capture(tmp_path / "a", files=["/d"], ops=[read(0, length=10)])) == []
-    monkeypatch.setattr(dependency_table, "MOST_OPERATIONS", 10)
+    monkeypatch.setattr(explain, "MOST_OPERATIONS", 10)
     with pytest.raises(UsageError, match=r"up to 10 operations.*--steps 10-19"):
         dependency_rows(capture_of(tmp_path / "b", Loader(), FAST))

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dxt_replay.replay.causal.check import schedule
 from dxt_replay.replay.causal.explain import explanation, rank_model
+from dxt_replay.replay.causal.lane_events import schedule
 from dxt_replay.replay.causal.paced_ranks import expected_elapsed_ns, steps_of
 from dxt_replay.replay.engine.items import READ_AT, WRITE_AT
 from dxt_replay.replay.plan.plan_row import GAP_ROW, NO_EVENT, is_operation

@@ -81,9 +81,9 @@ def test_a_task_ends_with_the_longest_path_to_it(kind, graph, step) -> None:
     for number, lane in enumerate(lanes):
         truth = [end_of(task) for task, (of, *_) in enumerate(graph) if of == number]
         assert lane.times.begin_ns[lane.items["kind"] == items.ADD].tolist() == truth
-        assert run.end_ns[number] == max(truth, default=0)
+        assert run[number] == max(truth, default=0)
     # Each ns of a lane lies in one class of its step; the last row is for what lies outside of the steps.
-    assert counted.spent_ns.sum() == run.end_ns.sum() == counted.spent_ns[step if 0 <= step < 2 else 2].sum()
+    assert counted.spent_ns.sum() == run.sum() == counted.spent_ns[step if 0 <= step < 2 else 2].sum()
     gaps = sum(pause + duration for _, pause, duration, _ in graph)
     assert counted.spent_ns[:, 1 if kind == items.SLEEP else 0].sum() == gaps
 
@@ -102,7 +102,7 @@ def test_ranks_share_items_but_not_counters() -> None:
             EventLane(items=slow),
         ]
     )
-    assert run.end_ns.tolist() == [25, 25, 10, 25]
+    assert run.tolist() == [25, 25, 10, 25]
 
 
 def test_time_is_counted_by_step_and_class() -> None:
@@ -123,8 +123,9 @@ def test_time_is_counted_by_step_and_class() -> None:
 def test_without_a_service_operations_take_no_time() -> None:
     rows = reads(3)
     rows["due_ns"] = 4
-    run = run_lanes([EventLane(items=rows, watched=True), EventLane(items=rows[:0])])
-    assert (run.end_ns.tolist(), run.served) == ([12, 0], 3)
+    served = np.zeros(1, dtype=np.int64)
+    run = run_lanes([EventLane(items=rows, watched=True), EventLane(items=rows[:0])], served=served)
+    assert (run.tolist(), served.tolist()) == ([12, 0], [3])
 
 
 def test_stuck_lanes_are_named() -> None:
@@ -153,7 +154,7 @@ def test_what_was_reached_before_the_present_is_forgotten_and_still_counts() -> 
     waits = rows_of_each([Wait(counter=2, until=until) for until in range(250)])
     waiter = np.stack([np.repeat(read, 250), waits], axis=1).ravel()
     run = run_lanes([EventLane(items=adder), EventLane(items=waiter)])
-    assert run.end_ns.tolist() == [5000, 2500]
+    assert run.tolist() == [5000, 2500]
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dxt_replay.replay.causal.check import schedule
 from dxt_replay.replay.causal.explain import rank_model
+from dxt_replay.replay.causal.lane_events import schedule
 from dxt_replay.replay.causal.paced_ranks import Steps, expected_elapsed_ns, steps_of
 from dxt_replay.replay.engine.items import ADD
 from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER

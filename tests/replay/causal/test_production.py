@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dxt_replay.replay.causal.check import schedule
-from dxt_replay.replay.causal.held_out import held_out
+from dxt_replay.replay.causal.doubt import held_out
+from dxt_replay.replay.causal.lane_events import schedule
 from dxt_replay.replay.causal.paced_ranks import Steps, steps_of
 from dxt_replay.replay.causal.storage_limit import NoStorageLimitError, doubt_of_capture, storage_limit
 from dxt_replay.replay.engine.items import MARK, READ_AT
@@ -126,7 +126,7 @@ def test_a_loop_without_input_waits_is_doubted_where_it_reads(tmp_path: Path) ->
 def test_each_quarter_follows_from_the_others(read_ns: int, tmp_path: Path) -> None:
     pipeline = InputPipeline(shuffle=20, epochs=1, files=20)
     capture, steps = recorded(tmp_path, run(pipeline, read_ns), pipeline)
-    assert [abs(part.error_pct) < 8 for part in held_out(capture, steps)] == [True] * 4
+    assert [abs(part["error_pct"]) < 8 for part in held_out(capture, steps)] == [True] * 4
 
 
 def test_quarters_do_not_follow_where_storage_hides_in_the_processing(tmp_path: Path) -> None:
@@ -135,4 +135,4 @@ def test_quarters_do_not_follow_where_storage_hides_in_the_processing(tmp_path: 
     made = run(pipeline, SLOW)
     made.ops = [op for op in made.ops if op.file_id < 5]
     capture, steps = recorded(tmp_path, made, pipeline)
-    assert max(abs(part.error_pct) for part in held_out(capture, steps)) > 8
+    assert max(abs(part["error_pct"]) for part in held_out(capture, steps)) > 8

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import dxt_replay
-from dxt_replay.replay.causal.recorder_waits import batch_without, recorder_waits, spans_without
+from dxt_replay.replay.causal.paced_ranks import batch_without, recorder_waits, spans_without
 from dxt_replay.replay.commands.main import main
 from dxt_replay.replay.plan.plan_row import OperationBatch
 from dxt_replay.traces.measures.intervals import Intervals

@@ -10,8 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dxt_replay.replay.causal import storage_limit as module
-from dxt_replay.replay.causal.operation_times import OperationTimes
-from dxt_replay.replay.causal.storage_limit import LimitPoint, NoStorageLimitError, StorageLimit, enough, storage_limit
+from dxt_replay.replay.causal.storage_limit import (
+    LimitPoint,
+    NoStorageLimitError,
+    OperationTimes,
+    StorageLimit,
+    enough,
+    storage_limit,
+)
 from dxt_replay.replay.commands.main import main
 from dxt_replay.replay.engine.items import PLAN_ROW
 from dxt_replay.replay.plan.plan_row import OPERATION_ROW

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dxt_replay.replay.causal.causal_items import Meetings
-from dxt_replay.replay.causal.check import schedule
+from dxt_replay.replay.causal.items import Meetings
+from dxt_replay.replay.causal.lane_events import schedule
 from dxt_replay.replay.causal.paced_ranks import planned_lanes, steps_of
 from dxt_replay.replay.causal.training_loop import OWN_READS, RESUMABLE_WORKERS, WORKERS, TrainingLoop, training_loop
 from dxt_replay.replay.plan.pacing import Pace, Pacing

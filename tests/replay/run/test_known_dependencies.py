@@ -77,7 +77,7 @@ def test_lanes_that_wait_for_each_other_end_the_run(tmp_path: Path, monkeypatch:
     def never(**fields: Any) -> Wait:
         return Wait(**{**fields, "until": fields["until"] + 1_000_000})
 
-    monkeypatch.setattr("dxt_replay.replay.causal.causal_items.Wait", never)
+    monkeypatch.setattr("dxt_replay.replay.causal.items.Wait", never)
     monkeypatch.setattr("dxt_replay.replay.run.process.STUCK_NS", 50 * MS)
     with pytest.raises(ReplayError, match="lanes wait for each other: the causal model contradicts itself"):
         replayed(source, tmp_path, "stuck", Pace.STEPS)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dxt_replay.replay.transform.rank_work import TRANSFORMED, RankWork
+from dxt_replay.replay.transform.rank_state import TRANSFORMED, Work, same_requests
 from dxt_replay.replay.transform.requests import with_transfer_size
 from dxt_replay.traces.schema import TRACED
 from tests.replay.transform.works import COST, requests, stream, work
@@ -13,8 +13,8 @@ from tests.replay.transform.works import COST, requests, stream, work
 KIB = 1024
 
 
-def sized(given: RankWork, size: int) -> RankWork:
-    return with_transfer_size(given, np.ones(len(given), dtype=bool), size, COST)
+def sized(given: Work, size: int) -> Work:
+    return with_transfer_size(given, np.ones(len(given["op"]), dtype=bool), size, COST)
 
 
 @pytest.mark.parametrize("size", [64 * KIB, 256 * KIB, 1024 * KIB, 16 << 20])
@@ -26,30 +26,30 @@ def test_a_stream_is_read_in_as_many_requests_as_its_bytes_need(size: int) -> No
 
 def test_the_transfer_size_that_is_there_changes_nothing() -> None:
     before = work([*stream(1_000_000, 256 * KIB), *stream(300_000, 256 * KIB, file_id=1)])
-    assert sized(before, 256 * KIB).same_requests(before)
+    assert same_requests(sized(before, 256 * KIB), before)
 
 
 def test_a_merged_request_saves_latencies_and_keeps_the_time_of_its_bytes() -> None:
     before = work([(0, 0, 0, 1000), (0, 0, 1000, 1000)])
     found = sized(before, 4000)
-    assert found.duration_ns.tolist() == [1_000 + 2_000]
-    assert found.origin.tolist() == [TRANSFORMED]
+    assert found["duration_ns"].tolist() == [1_000 + 2_000]
+    assert found["origin"].tolist() == [TRANSFORMED]
 
 
 def test_a_split_request_costs_a_latency_for_each_part() -> None:
     found = sized(work([(0, 0, 0, 2000)]), 500)
-    assert found.duration_ns.tolist() == [1_500] * 4
-    assert found.think_ns.tolist() == [100, 0, 0, 0]
+    assert found["duration_ns"].tolist() == [1_500] * 4
+    assert found["think_ns"].tolist() == [100, 0, 0, 0]
 
 
 def test_what_a_program_did_between_merged_reads_it_does_after_them() -> None:
     found = sized(work([(0, 0, 0, 1000), (0, 0, 1000, 1000), (0, 0, 2000, 1000)]), 2000)
-    assert found.think_ns.tolist() == [100, 200]
+    assert found["think_ns"].tolist() == [100, 200]
 
 
-def test_a_merged_request_feeds_the_earliest_fetch_of_its_reads() -> None:
-    found = sized(work([(0, 0, 0, 1000), (0, 0, 1000, 1000), (0, 0, 2000, 1000)], feeds=[4, 5, 6]), 2000)
-    assert found.feeds.tolist() == [4, 6]
+def test_the_earliest_event_that_needs_one_of_its_reads_needs_a_merged_request() -> None:
+    found = sized(work([(0, 0, 0, 1000), (0, 0, 1000, 1000), (0, 0, 2000, 1000)], need=[4, 5, 6]), 2000)
+    assert found["need"].tolist() == [4, 6]
 
 
 def test_a_file_that_another_thread_goes_on_with_is_one_stream() -> None:
@@ -64,9 +64,9 @@ def test_two_threads_that_read_the_same_file_from_its_begin_are_two_streams() ->
 
 def test_reads_that_are_not_chosen_stay() -> None:
     before = work([(0, 0, 0, 1000), (0, 1, 0, 1000), (0, 0, 1000, 1000), (0, 1, 1000, 1000)])
-    found = with_transfer_size(before, before.file_id == 1, 4000, COST)
+    found = with_transfer_size(before, before["file_id"] == 1, 4000, COST)
     assert requests(found) == [(0, 0, 0, 1000), (0, 1, 0, 2000), (0, 0, 1000, 1000)]
-    assert found.origin.tolist() == [TRACED, TRANSFORMED, TRACED]
+    assert found["origin"].tolist() == [TRACED, TRANSFORMED, TRACED]
 
 
 @given(
@@ -88,13 +88,13 @@ def test_bytes_stay_and_no_request_crosses_a_multiple_of_the_size(
     for name in range(3):
         old, new = (_covered(each, name) for each in (before, found))
         assert np.array_equal(old, new)
-    assert np.all(found.offset // size == (found.offset + found.length - 1) // size)
+    assert np.all(found["offset"] // size == (found["offset"] + found["length"] - 1) // size)
 
 
-def _covered(found: RankWork, name: int) -> np.ndarray:
+def _covered(found: Work, name: int) -> np.ndarray:
     """How often each byte of a file is read."""
-    mine = found.file_id == name
+    mine = found["file_id"] == name
     count = np.zeros(200_000, dtype=np.int64)
-    for begin, length in zip(found.offset[mine].tolist(), found.length[mine].tolist(), strict=True):
+    for begin, length in zip(found["offset"][mine].tolist(), found["length"][mine].tolist(), strict=True):
         count[begin : begin + length] += 1
     return count
