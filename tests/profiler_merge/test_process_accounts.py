@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from dxt_replay.profiler_merge.process_accounts import Account, not_accounted
