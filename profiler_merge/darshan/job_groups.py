@@ -83,8 +83,13 @@ class ProcessFacts:
     def has_data(self) -> bool:
         """Whether the process read or wrote files, standard streams excepted, as far as the log shows."""
         return any(module in self.log.modules for module in DXT_MODULES) or any(
-            _moved_data(self.log, module) for module in ("POSIX", "STDIO", "MPI-IO", "DFS", "DAOS")
+            _counted(self.log, module, _TRANSFERS) for module in ("POSIX", "STDIO", "MPI-IO", "DFS", "DAOS")
         )
+
+    @property
+    def has_opens(self) -> bool:
+        """Whether it opened a file, standard streams excepted: it may have read that by calls that no log shows."""
+        return _counted(self.log, "POSIX", "_OPENS")
 
     def runs_at(self, time_ns: int) -> bool:
         """Whether the process ran at a time, as far as is known: a killed one has no end, a damaged log no start."""
@@ -108,16 +113,17 @@ class ProcessFacts:
         return named and self.log.job.uid == other.log.job.uid and self.contains(other)
 
 
-def _moved_data(log: DarshanLog, module: str) -> bool:
+def _counted(log: DarshanLog, module: str, counters: str | tuple[str, ...]) -> bool:
+    """Whether a counter with one of these endings is above zero for a file."""
     table = read_counters(log, module)
     if table is None:
         return False
     streams = [record for record, name in log.names.items() if name.startswith(b"<STD")]
-    moved = sum(
-        (np.maximum(values, 0) for name, values in table.counters.items() if name.endswith(_TRANSFERS)),
+    found = sum(
+        (np.maximum(values, 0) for name, values in table.counters.items() if name.endswith(counters)),
         np.zeros(len(table.record_ids), dtype=np.int64),
     )
-    return bool((moved[~np.isin(table.record_ids, np.array(streams, dtype=np.uint64))] > 0).any())
+    return bool((found[~np.isin(table.record_ids, np.array(streams, dtype=np.uint64))] > 0).any())
 
 
 def host_of(log: DarshanLog) -> str:

@@ -259,6 +259,7 @@ def _rank_processes(logs: list[DarshanLog]) -> tuple[list[ProcessLog], list[str]
         raise LogError("all logs are of forked workers: give the log of the process that forked them, too")
     ranks = ranks_among(firsts)
     idle = [each for each in firsts if each not in ranks and not each.has_data]
+    idle = [each for each in idle if each.recording is None or not each.has_opens]
     if idle:
         names = ", ".join(dict.fromkeys(Path(each.program).name for each in idle))
         warnings.append(
