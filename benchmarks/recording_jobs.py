@@ -168,7 +168,7 @@ def jax_job(path, steps, grain=False):
         if os.environ.get("DXT_RECORDING_PROFILE"):  # such a loop hides its batches, so it has the line itself
             import dxt_replay_marks
 
-            if dxt_replay_marks._folder:  # else this loop is one without marks
+            if dxt_replay_marks._folder or dxt_replay_marks._file is None:  # else this loop is one without marks
                 recorder = dxt_replay_marks.recording()
                 recorder.start()
                 step = recorder.step
