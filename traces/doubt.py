@@ -34,8 +34,9 @@ class Doubt:
         """What every command says first: a sentence, or none where the training is known."""
         if self.state == KNOWN:
             return []
-        known = "is not known" if self.state == UNKNOWN else "is known within bounds only"
-        return [f"How long this training takes on other storage {known}: {self.reason}."]
+        if self.state == UNKNOWN:
+            return [f"How long this training takes on other storage is not known: {self.reason}."]
+        return [f"How long this training takes on other storage is known within bounds only: {self.reason}."]
 
     def between(self, low_ns: float, high_ns: float, recorded_ns: float) -> tuple[int, int]:
         """The interval of predicted times from `low_ns` to `high_ns`, widened by the error.
