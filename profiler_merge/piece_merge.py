@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -174,7 +175,7 @@ class _Merging:
         profile = self._spans.profile(rank)
         columns, clock, warnings = [], list[RankClock](), list[str]()
         lanes = undated_offset_ns = 0
-        process_of_lane: list[int] = []
+        process_of_lane, threads = list[int](), dict[int, int]()
         for process, batch in parts:
             segments = batch.of_rank(int((batch.counts > 0).argmax()))
             alignment, notes = self._aligned(rank, process, segments, profile)
@@ -183,7 +184,8 @@ class _Merging:
                 # The profile has no date, so it is moved to the log's clock instead.
                 undated_offset_ns = -alignment.offset_ns
                 alignment = replace(alignment, offset_ns=0)
-            made = self._with_mapped(process, batch, self._rows.columns(process, batch, alignment))
+            made, mapping = self._with_mapped(process, batch, self._rows.columns(process, batch, alignment))
+            threads |= {lanes + lane: thread for lane, thread in mapping.items()}
             if len(made["lane"]):
                 clock += [rank_clock(each, alignment, process.worker) for each in np.unique(made["rank"]).tolist()]
                 made["lane"] = made["lane"] + np.int32(lanes)
@@ -198,19 +200,20 @@ class _Merging:
             process=np.array(process_of_lane, dtype=np.int64)[joined["lane"]],
             clock=clock,
             warnings=warnings,
-            lanes=_lanes(joined, [batches[worker] for worker in process_of_lane]),
+            lanes=_lanes(joined, [batches[worker] for worker in process_of_lane], threads),
             profile=profile,
             undated_offset_ns=undated_offset_ns,
         )
 
     def _with_mapped(
         self, process: ProcessLog, batch: SegmentBatch, made: dict[str, np.ndarray]
-    ) -> dict[str, np.ndarray]:
-        """The columns of a process with its mapped reads; those of its main thread are in its first lane."""
+    ) -> tuple[dict[str, np.ndarray], dict[int, int]]:
+        """The columns of a process with its mapped reads, those of its main thread in its first lane; and the threads of
+        the lanes that they add."""
         pid = process_id(process)
         rows = self._mapped.of_process(pid)
         if pid is None or not len(rows):
-            return made
+            return made, {}
         names = process.log.names
         records = list(names)
         known = self._mapped.found_among(list(names.values()))
@@ -231,14 +234,15 @@ class _Merging:
             made,
             rank=int(batch.ranks[0]),
             lanes={pid: 0} if len(made["lane"]) else {},
-            next_lane=int(made["lane"].max(initial=-1)) + 1,
+            next_lane=(first := int(made["lane"].max(initial=-1)) + 1),
             facts=LaneFacts(pid=pid),
             number=lambda file: files.file_id,
             zero_ns=self._setting.job_start_ns,
-        ).columns
-        self._made.mapped_bytes += int(found["length"].sum())
-        more = {**found, "other_file_id": np.full(len(rows), NO_FILE), "tie": np.zeros(len(rows), dtype=np.int64)}
-        return as_columns([made, more])
+        )
+        self._made.mapped_bytes += int(found.columns["length"].sum())
+        same = {"other_file_id": np.full(len(rows), NO_FILE), "tie": np.zeros(len(rows), dtype=np.int64)}
+        threads = {lane: each.thread for lane, each in enumerate(found.added, first) if each.thread is not None}
+        return as_columns([made, {**found.columns, **same}]), threads
 
     def _path(self, file_id: int) -> str:
         """The recorded path of a file, if a log has it."""
@@ -265,15 +269,20 @@ class _Merging:
         return found or align_wall(log_job.start_ns, log_job.has_nsec), []
 
 
-def _lanes(columns: Mapping[str, np.ndarray], of_lane: Sequence[tuple[ProcessLog, SegmentBatch]]) -> pa.Table:
-    """What the logs know of the lanes in these rows. `of_lane`: log and segments of each lane of every rank."""
+def _lanes(
+    columns: Mapping[str, np.ndarray],
+    of_lane: Sequence[tuple[ProcessLog, SegmentBatch]],
+    threads: Mapping[int, int] = MappingProxyType({}),
+) -> pa.Table:
+    """What the logs know of the lanes in these rows. `of_lane`: log and segments of each lane of every rank; `threads`:
+    those of lanes of page faults."""
     ranks, lanes = lanes_in(columns["rank"], columns["lane"])
     known = []
     for rank, lane in zip(ranks.tolist(), lanes.tolist(), strict=True):
         process, batch = of_lane[lane]
         host = batch.hostname(int(np.searchsorted(batch.ranks, rank)))
-        pid = process_id(process)
-        known.append(LaneFacts(host=host or None, pid=pid, role=WORKER if process.worker else None))
+        pid, role = process_id(process), WORKER if process.worker else None
+        known.append(LaneFacts(host=host or None, pid=pid, thread=threads.get(lane), role=role))
     return lane_rows(ranks, lanes, known)
 
 

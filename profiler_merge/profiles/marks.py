@@ -35,7 +35,6 @@ from dxt_replay.traces.schema import (
     BACKGROUND_WAIT,
     BETWEEN_STEPS,
     GPU_STEP,
-    OPS,
     RECONSTRUCTED,
     UNION_THREAD,
 )
@@ -497,8 +496,6 @@ class RankOperations:
     threads: Mapping[int, int]
 
 
-CLOSE = OPS.index("close")
-
 JOINED_NS = 100_000
 """Operations of the loop's thread that follow each other so closely are one wait."""
 
@@ -513,23 +510,31 @@ def chain_lanes(columns: dict[str, np.ndarray], pid: np.ndarray, apart: np.ndarr
     """Give lanes of one process that never overlap one number, the lowest of them, in columns of `OPS_SCHEMA` by start.
 
     Some libraries (zarr, aiohttp) hand each request to another thread and wait for it: what never overlapped in the
-    whole recording is one sequence. Closes that were made from counters, whose times are not exact, take no time where
-    they would overlap. apart: bool, operations whose lane stays by itself.
+    whole recording is one sequence. Operations that were made from counters do not count, since their times are not
+    exact: they are moved behind what they would overlap, and shortened where there is no room. apart: bool, operations
+    whose lanes stay by themselves, unless nothing else of their process was traced.
     """
     lane, start, end = columns["lane"].copy(), columns["start_ns"].copy(), columns["end_ns"].copy()
-    made_up = (columns["op"] == CLOSE) & (columns["origin"] == RECONSTRUCTED)
-    for process in np.unique(pid[(pid >= 0) & ~apart]).tolist():
-        mine = np.flatnonzero((pid == process) & ~apart)
-        timed, closes = mine[~made_up[mine]], mine[made_up[mine]]
-        if len(np.unique(lane[mine])) == 1 or not len(timed) or (end[timed][:-1] > start[timed][1:]).any():
+    made_up = columns["origin"] == RECONSTRUCTED
+    for process in np.unique(pid[pid >= 0]).tolist():
+        mine = pid == process
+        mine &= ~apart if (mine & ~apart & ~made_up).any() else True
+        timed, made_rows = np.flatnonzero(mine & ~made_up), np.flatnonzero(mine & made_up)
+        if len(np.unique(lane[mine])) < 2 or not len(timed) or (end[timed][:-1] > start[timed][1:]).any():
             continue
-        lane[mine] = lane[mine].min()
-        following = np.searchsorted(start[timed], start[closes], side="right")
+        lane[mine] = lane[timed].min()
+        following = np.searchsorted(start[timed], start[made_rows], side="right")
         before = np.append(end[timed], np.iinfo(np.int64).min)[following - 1]
         after = np.append(start[timed], np.iinfo(np.int64).max)[following]
-        first = np.maximum(start[closes], before)
-        if (first > start[closes]).any() or (end[closes] > after).any() or (end[closes][:-1] > first[1:]).any():
-            start[closes] = end[closes] = first
+        first, last = np.maximum(start[made_rows], before), end[made_rows]
+        last = np.clip(last, first, np.maximum(after, first))
+        for _ in range(2):  # first behind the one before, with their durations; then without an overlap
+            behind = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(last)[:-1]))
+            moved = np.maximum(first, behind)
+            last = np.clip(last + (moved - first), moved, np.maximum(after, moved))
+            first = moved
+        last = np.minimum(last, np.append(first[1:], np.iinfo(np.int64).max))
+        start[made_rows], end[made_rows] = first, np.maximum(last, first)
     columns.update(lane=lane, start_ns=start, end_ns=end)
     order = order_by_start(start, [end > start, -end], columns["rank"])
     columns.update({name: values[order] for name, values in columns.items()})
