@@ -208,8 +208,8 @@ class _Merging:
     def _with_mapped(
         self, process: ProcessLog, batch: SegmentBatch, made: dict[str, np.ndarray]
     ) -> tuple[dict[str, np.ndarray], dict[int, int]]:
-        """The columns of a process with its mapped reads, those of its main thread in its first lane; and the threads of
-        the lanes that they add."""
+        """The columns of a process with its mapped reads, those of its main thread in its first lane; and the threads
+        of the lanes that they add."""
         pid = process_id(process)
         rows = self._mapped.of_process(pid)
         if pid is None or not len(rows):
