@@ -33,6 +33,7 @@ from typing import Any
 from benchmarks.prediction_jobs import JOBS
 from benchmarks.prediction_table import PLACES, key, latest, table
 from benchmarks.slowed_storage import CannotThrottleError, delayed, run_command, run_in
+from dxt_replay.traces.doubt import UNKNOWN, Doubt
 
 SCRIPT = Path(__file__).with_name("prediction_jobs.py")
 
@@ -65,6 +66,7 @@ of the checkout, its data set and slow storage, and the command line."""
 SHORT = ("npz_validation", "shuffle_buffer", "reads_in_step")
 FAILURES = (RuntimeError, ValueError, OSError, CannotThrottleError)
 PRIORITY = -10
+_TIMES = ("replayed", "recorded")
 
 
 class Measurement:
@@ -165,14 +167,14 @@ class Measurement:
         found = json.loads(run_command("run", str(capture), *options, "--cold", "--force", "--json", statuses=(0, 1)))
         if not found["training"]:
             raise RuntimeError("; ".join(found["warnings"]) or "the replay has no training steps")
-        evidence = [rank["evidence"] for rank in (found["model"] or {}).values()]
+        doubt, (predicted, recorded) = Doubt(**found["doubt"]), (found["training"][f"{name}_s"] for name in _TIMES)
+        low, high = doubt.between(1e9 * predicted, 1e9 * predicted, 1e9 * recorded)
         return {
-            "training_s": found["training"]["replayed_s"],
-            "recorded_training_s": found["training"]["recorded_s"],
-            "doubt": next((each["doubt"] for each in evidence if each["doubt"]), None),
-            "interval_s": found["training"].get("interval_s"),
+            "training_s": predicted,
+            "recorded_training_s": recorded,
+            "doubt": doubt.reason or None,
+            "interval_s": None if doubt.state == UNKNOWN else [low / 1e9, high / 1e9],
             "failed_operations": found["failed"],
-            "evidence": evidence,
             "warnings": found["warnings"],
         }
 
