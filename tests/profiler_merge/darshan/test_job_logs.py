@@ -302,6 +302,22 @@ def test_programs_that_touch_no_file_are_no_ranks(tmp_path):
     assert "readlink, dirname, sleep" in job.warnings[0]
 
 
+def test_a_program_that_only_opens_files_is_part_of_a_recording(tmp_path):
+    """It may have read them by io_uring."""
+    folder = recording(tmp_path)
+    opens = [{"record_id": 2, "POSIX_OPENS": 1}]
+    write_log(
+        folder / "user_uring_id7-20_1-1-1-1_1.darshan",
+        job=JobSpec(nprocs=1, jobid=7, start_s=1000, end_s=1001, exe=b"uring"),
+        names={2: b"/data/list"},
+        modules={"POSIX": ModuleSpec(version=4, streams=[encode_counters("POSIX", opens, 4)])},
+    )
+    for pid, moved in ((30, 0), (40, 500)):
+        stream_log(folder, pid, exe=b"dd", moved=moved)
+    found = open_job(find_logs(folder))
+    assert any(each.log.job.exe.startswith("uring") for each in found.processes)
+
+
 def test_a_rank_without_data_beside_others_is_a_rank(tmp_path):
     logs = [process_log(tmp_path, 10), stream_log(tmp_path, 20, exe=b"python train.py", start_s=1001)]
     assert roles(open_job(logs)) == {("10", 0, 0), ("20", 1, 0)}
