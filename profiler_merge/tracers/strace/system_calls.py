@@ -56,7 +56,8 @@ HIDDEN = {b"io_uring_enter": "io_uring", b"io_submit": "io_submit"}
 class SystemCalls:
     """Turns calls into operations.
 
-    seen: calls of each name. mapped: files of which parts were mapped. sockets: bytes received on them.
+    seen: calls of each name. mapped: files of which parts were mapped. folders: opened files that are folders.
+    sockets: bytes received on them.
     streams: totals of standard streams. hidden: as of `TracedJob`.
     """
 
@@ -67,6 +68,7 @@ class SystemCalls:
         self.left_out: Counter[str] = Counter()
         self.mapped: set[int] = set()
         self.hidden: set[str] = set()
+        self.folders: set[int] = set()
         self.sockets = Sockets()
         self.streams = StreamTotals()
         self._numbers: dict[bytes, int] = {}
@@ -257,6 +259,9 @@ class SystemCalls:
 
     def _stat(self, task: Task, call: Call) -> None:
         if not _REGULAR.search(call.arguments):
+            found = _NUMBER.match(call.arguments)
+            if b"S_IFDIR" in call.arguments and found is not None and int(found[1]) in task.descriptors:
+                self.folders.add(task.descriptors[int(found[1])].file)  # opened like a file, as `shutil.rmtree` does
             return
         opened = self._opened(task, call.arguments) if call.name.startswith(b"fstat") else None
         number = self._named(task, call.arguments)[0] if opened is None else opened.file

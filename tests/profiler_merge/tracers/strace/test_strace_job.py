@@ -299,6 +299,16 @@ def test_splice_reads_a_file_and_io_uring_is_named(tmp_path):
     assert (job.hidden, job.complete) == (("python by io_uring",), False)
 
 
+def test_a_folder_that_was_opened_like_a_file_is_none(tmp_path):
+    path = trace(
+        tmp_path / "a",
+        'openat(AT_FDCWD</d>, "x", O_RDONLY|O_CLOEXEC) = 3</d/x>',
+        'newfstatat(3</d/x>, "", {st_mode=S_IFDIR|0700, st_size=4096, ...}, AT_EMPTY_PATH) = 0',
+        "lseek(3</d/x>, 0, SEEK_SET) = 0",
+    )
+    assert operations(path) == []
+
+
 def test_a_thread_without_a_call_of_interest_was_followed(tmp_path):
     path = trace(tmp_path / "a", "clone3({flags=CLONE_VM|CLONE_FILES|CLONE_THREAD}, 88) = 101")
     assert not read_strace([path]).complete
