@@ -83,7 +83,7 @@ def io_recorded(summary: Summary) -> bool:
 def headline(summary: Summary, limit: Limit | None = None) -> list[str]:
     """Sentences on the job, on the cost of storage, and on the evidence for it, as far as the capture shows them."""
     cost, ran, rest = storage_cost(summary, limit), _what_ran(summary), rests_on_counters(summary)
-    if (limit is not None and limit.doubt.sentences) or summary.not_judged:
+    if has_trace(summary) and ((limit is not None and limit.doubt.sentences) or summary.not_judged):
         return [*cost, ran, *rest]
     return [ran, *cost, *rest] if has_trace(summary) else [*rest, *cost, ran]
 
