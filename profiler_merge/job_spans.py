@@ -28,7 +28,7 @@ from dxt_replay.profiler_merge.profiles.reading import read_profile
 from dxt_replay.profiler_merge.profiles.span_parts import NOT_FETCHED
 from dxt_replay.profiler_merge.profiles.spans import SpanColumns, profile_spans, profiled_work
 from dxt_replay.profiler_merge.recorded_job import RankRows
-from dxt_replay.traces.schema import NO_STEP, SPAN_KINDS, SPANS_SCHEMA, TRACED, WRITE, codes, table_from_columns
+from dxt_replay.traces.schema import NO_STEP, READ, SPAN_KINDS, SPANS_SCHEMA, TRACED, WRITE, codes, table_from_columns
 from dxt_replay.traces.steps import step_at
 
 if TYPE_CHECKING:
@@ -164,7 +164,13 @@ class JobSpans:
         start_ns, end_ns = (columns[name] + self.start_ns for name in ("start_ns", "end_ns"))
         lane, traced = columns["lane"], columns["origin"] == TRACED
         return RankOperations(
-            pid=pids[lane], lane=lane, start_ns=start_ns, end_ns=end_ns, traced=traced, threads=threads
+            pid=pids[lane],
+            lane=lane,
+            start_ns=start_ns,
+            end_ns=end_ns,
+            traced=traced,
+            rebuilt=~traced & np.isin(columns["op"], (READ, WRITE)),
+            threads=threads,
         )
 
     def _add(self, rank: int, profile: Profile, undated_offset_ns: int = 0) -> list[str]:

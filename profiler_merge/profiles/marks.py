@@ -35,8 +35,10 @@ from dxt_replay.traces.schema import (
     BACKGROUND_WAIT,
     BETWEEN_STEPS,
     GPU_STEP,
+    READ,
     RECONSTRUCTED,
     UNION_THREAD,
+    WRITE,
 )
 from dxt_replay.traces.steps import step_at
 from dxt_replay.traces.units import format_count, format_duration
@@ -484,8 +486,8 @@ class RankOperations:
     """Operations (n,) of a rank, on the clock of its marks.
 
     pid: of its process, -1 where it is not known. lane: its thread, as far as that is known. start_ns, end_ns: in
-    CLOCK_REALTIME. traced: bool, whether its times are known. threads: the thread of a lane by its number, where
-    something tells it.
+    CLOCK_REALTIME. traced: bool, whether its times are known. rebuilt: bool, reads and writes that were made from
+    counters, which do not tell their thread. threads: the thread of a lane by its number, where something tells it.
     """
 
     pid: np.ndarray
@@ -493,6 +495,7 @@ class RankOperations:
     start_ns: np.ndarray
     end_ns: np.ndarray
     traced: np.ndarray
+    rebuilt: np.ndarray
     threads: Mapping[int, int]
 
 
@@ -516,11 +519,17 @@ def chain_lanes(columns: dict[str, np.ndarray], pid: np.ndarray, apart: np.ndarr
     """
     lane, start, end = columns["lane"].copy(), columns["start_ns"].copy(), columns["end_ns"].copy()
     made_up = columns["origin"] == RECONSTRUCTED
+    rebuilt = made_up & np.isin(columns["op"], (READ, WRITE))
     for process in np.unique(pid[pid >= 0]).tolist():
         mine = pid == process
         mine &= ~apart if (mine & ~apart & ~made_up).any() else True
         timed, made_rows = np.flatnonzero(mine & ~made_up), np.flatnonzero(mine & made_up)
-        if len(np.unique(lane[mine])) < 2 or not len(timed) or (end[timed][:-1] > start[timed][1:]).any():
+        if (
+            len(np.unique(lane[mine])) < 2
+            or not len(timed)
+            or rebuilt[mine].any()
+            or (end[timed][:-1] > start[timed][1:]).any()
+        ):
             continue
         lane[mine] = lane[timed].min()
         following = np.searchsorted(start[timed], start[made_rows], side="right")
@@ -548,6 +557,8 @@ def by_loop(marks: RankMarks, operations: RankOperations) -> np.ndarray:
     rows = marks.own.rows
     made_ns = rows["t"][(rows["thread"] == loop.thread) & ~np.isin(rows["kind"], (made.DEVICE, made.SUM))]
     mine = operations.pid == marks.own.pid
+    if (mine & operations.rebuilt).any():  # nothing tells which thread opened these files either
+        mine &= operations.traced
     told = [lane for lane, thread in operations.threads.items() if thread == loop.thread]
     if told:
         return mine & np.isin(operations.lane, told)

@@ -186,6 +186,13 @@ def test_calls_on_a_descriptor_that_was_closed_are_not_of_its_file(merged: Calla
     assert Counter(of_checkpoint) == {"open": 1, "write": of_checkpoint.count("write"), "close": 1}
 
 
+def test_reads_of_a_thread_that_no_trace_tells_are_not_the_loops(merged: Callable[[str], MergeResult]) -> None:
+    result = merged("streams")
+    assert {each["origin"] for each in reads_of(result).to_pylist()} == {"reconstructed"}
+    assert spans_of(result)["own I/O"] == 0
+    assert result.info.dependencies == "inferred"
+
+
 def test_threads_that_never_overlap_are_one_lane(merged: Callable[[str], MergeResult]) -> None:
     reads = reads_of(merged("threads"))
     assert len(set(reads["lane"].to_pylist())) == 2  # of two workers, with three threads each

@@ -5,10 +5,13 @@ Training has items 0 to 47 in batches of 4, so 12 batches a pass; validation ite
 
 import concurrent.futures
 import os
+import queue
 import signal
 import sys
+import threading
 import time
 
+import numpy
 import torch
 
 ITEM, BATCH, ITEMS, ALL = 4096, 4, 48, 64
@@ -164,7 +167,26 @@ class Elsewhere(Reads):
         return self.threads[place % 3].submit(super().__getitem__, place).result()
 
 
+def streams():
+    """A thread of the loop's process reads the batches, through C streams, which DXT does not trace."""
+    batches = queue.Queue(2)
+
+    def fill():
+        for number in range(ITEMS // BATCH):
+            first = number * BATCH * ITEM
+            batches.put([numpy.fromfile("data.bin", "u1", ITEM, offset=first + each * ITEM) for each in range(BATCH)])
+
+    threading.Thread(target=fill).start()
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-6)
+    for _ in range(ITEMS // BATCH):
+        model(torch.tensor([[float(each[0]), 1.0] for each in batches.get()])).sum().backward()
+        optimizer.step()
+        time.sleep(0.002)
+
+
 JOBS = {
+    "streams": streams,
     "inside": inside,
     "saved": saved,
     "threads": lambda: loop([(loader_of(Elsewhere()), True)]),
