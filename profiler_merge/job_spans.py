@@ -23,12 +23,13 @@ from dxt_replay.profiler_merge.profiles.marks import (
     own_io,
     processor_times,
     summed,
+    training_loop,
 )
 from dxt_replay.profiler_merge.profiles.reading import read_profile
 from dxt_replay.profiler_merge.profiles.span_parts import NOT_FETCHED
 from dxt_replay.profiler_merge.profiles.spans import SpanColumns, profile_spans, profiled_work
 from dxt_replay.profiler_merge.recorded_job import RankRows
-from dxt_replay.traces.schema import NO_STEP, READ, SPAN_KINDS, SPANS_SCHEMA, TRACED, WRITE, codes, table_from_columns
+from dxt_replay.traces.schema import NO_STEP, SPAN_KINDS, SPANS_SCHEMA, WRITE, codes, table_from_columns
 from dxt_replay.traces.steps import step_at
 
 if TYPE_CHECKING:
@@ -147,12 +148,12 @@ class JobSpans:
         pids[numbers] = lanes["pid"].fill_null(-1).to_numpy()
         threads = dict(zip(numbers.tolist(), lanes["thread"].to_pylist(), strict=True))
         threads = _anchored(columns, marks, path) | {lane: each for lane, each in threads.items() if each is not None}
+        loop, operations = training_loop(marks.own), self._operations(columns, pids, threads)
+        chain_lanes(columns, operations.pid, by_loop(marks, loop, operations))
         operations = self._operations(columns, pids, threads)
-        chain_lanes(columns, operations.pid, by_loop(marks, operations))
-        operations = self._operations(columns, pids, threads)
-        mine = by_loop(marks, operations)
-        marks = replace(marks, own_io=own_io(marks, operations, mine))
-        found = batches_of(marks, operations, mine)
+        mine = by_loop(marks, loop, operations)
+        marks = replace(marks, own_io=own_io(marks, loop, operations, mine))
+        found = batches_of(marks, loop, operations, mine)
         if found is not None and not set(self.ranks) - self.profiles.keys():
             columns.update(found)
             self.known.add(rank)
@@ -162,16 +163,8 @@ class JobSpans:
         self, columns: Mapping[str, np.ndarray], pids: np.ndarray, threads: Mapping[int, int]
     ) -> RankOperations:
         start_ns, end_ns = (columns[name] + self.start_ns for name in ("start_ns", "end_ns"))
-        lane, traced = columns["lane"], columns["origin"] == TRACED
-        return RankOperations(
-            pid=pids[lane],
-            lane=lane,
-            start_ns=start_ns,
-            end_ns=end_ns,
-            traced=traced,
-            rebuilt=~traced & np.isin(columns["op"], (READ, WRITE)),
-            threads=threads,
-        )
+        same = {name: columns[name] for name in ("lane", "op", "origin")}
+        return RankOperations(pid=pids[columns["lane"]], start_ns=start_ns, end_ns=end_ns, threads=threads, **same)
 
     def _add(self, rank: int, profile: Profile, undated_offset_ns: int = 0) -> list[str]:
         warnings = []

@@ -35,6 +35,7 @@ from dxt_replay.traces.schema import (
     BACKGROUND_WAIT,
     BETWEEN_STEPS,
     GPU_STEP,
+    OPS,
     READ,
     RECONSTRUCTED,
     UNION_THREAD,
@@ -486,24 +487,25 @@ class RankOperations:
     """Operations (n,) of a rank, on the clock of its marks.
 
     pid: of its process, -1 where it is not known. lane: its thread, as far as that is known. start_ns, end_ns: in
-    CLOCK_REALTIME. traced: bool, whether its times are known. rebuilt: bool, reads and writes that were made from
-    counters, which do not tell their thread. threads: the thread of a lane by its number, where something tells it.
+    CLOCK_REALTIME. op, origin: as in `OPS_SCHEMA`, codes. threads: the thread of a lane, where something tells it.
     """
 
     pid: np.ndarray
     lane: np.ndarray
     start_ns: np.ndarray
     end_ns: np.ndarray
-    traced: np.ndarray
-    rebuilt: np.ndarray
+    op: np.ndarray
+    origin: np.ndarray
     threads: Mapping[int, int]
 
+
+SYNC = OPS.index("sync")
 
 JOINED_NS = 100_000
 """Operations of the loop's thread that follow each other so closely are one wait."""
 
 UNKNOWN_SHARE = 0.01
-"""Share of the time of the operations in the loop that may belong to no known batch."""
+"""Share of the time of the reads, opens and the like in the loop that may belong to no known batch."""
 
 _CLOCK_NS = 100_000
 """By how much the clock of an operation may differ from that of the marks."""
@@ -524,12 +526,8 @@ def chain_lanes(columns: dict[str, np.ndarray], pid: np.ndarray, apart: np.ndarr
         mine = pid == process
         mine &= ~apart if (mine & ~apart & ~made_up).any() else True
         timed, made_rows = np.flatnonzero(mine & ~made_up), np.flatnonzero(mine & made_up)
-        if (
-            len(np.unique(lane[mine])) < 2
-            or not len(timed)
-            or rebuilt[mine].any()
-            or (end[timed][:-1] > start[timed][1:]).any()
-        ):
+        overlap = (end[timed][:-1] > start[timed][1:]).any()
+        if len(np.unique(lane[mine])) < 2 or not len(timed) or rebuilt[mine].any() or overlap:
             continue
         lane[mine] = lane[timed].min()
         following = np.searchsorted(start[timed], start[made_rows], side="right")
@@ -544,36 +542,37 @@ def chain_lanes(columns: dict[str, np.ndarray], pid: np.ndarray, apart: np.ndarr
             first = moved
         last = np.minimum(last, np.append(first[1:], np.iinfo(np.int64).max))
         start[made_rows], end[made_rows] = first, np.maximum(last, first)
+    if (lane == columns["lane"]).all():
+        return
     columns.update(lane=lane, start_ns=start, end_ns=end)
     order = order_by_start(start, [end > start, -end], columns["rank"])
     columns.update({name: values[order] for name, values in columns.items()})
 
 
-def by_loop(marks: RankMarks, operations: RankOperations) -> np.ndarray:
+def by_loop(marks: RankMarks, loop: Loop, operations: RankOperations) -> np.ndarray:
     """bool (n,): operations that the thread of the loop issued itself; none where that is not known.
 
     A thread that makes a mark in the middle of an operation did not issue it."""
-    loop = training_loop(marks.own)
     rows = marks.own.rows
     made_ns = rows["t"][(rows["thread"] == loop.thread) & ~np.isin(rows["kind"], (made.DEVICE, made.SUM))]
     mine = operations.pid == marks.own.pid
-    if (mine & operations.rebuilt).any():  # nothing tells which thread opened these files either
-        mine &= operations.traced
+    traced = operations.origin != RECONSTRUCTED
+    if (mine & ~traced & np.isin(operations.op, (READ, WRITE))).any():  # nothing tells which thread opened them either
+        mine &= traced
     told = [lane for lane, thread in operations.threads.items() if thread == loop.thread]
     if told:
         return mine & np.isin(operations.lane, told)
     lanes = []
     for lane in np.setdiff1d(operations.lane[mine], list(operations.threads)).tolist():
-        own = mine & (operations.lane == lane) & operations.traced
+        own = mine & (operations.lane == lane) & traced
         first = np.searchsorted(made_ns, operations.start_ns[own] + _CLOCK_NS)
         if not (np.searchsorted(made_ns, operations.end_ns[own] - _CLOCK_NS) > first).any():
             lanes.append(lane)
     return mine & np.isin(operations.lane, lanes if len(lanes) == 1 else [])
 
 
-def own_io(marks: RankMarks, operations: RankOperations, mine: np.ndarray) -> Intervals:
+def own_io(marks: RankMarks, loop: Loop, operations: RankOperations, mine: np.ndarray) -> Intervals:
     """When the loop's thread itself waited for its operations `mine` during the loop, outside of what marks show."""
-    loop = training_loop(marks.own)
     bounds = np.concatenate((loop.begin, loop.end, loop.steps.ravel()))
     if not len(bounds):
         return Intervals()
@@ -594,13 +593,15 @@ def _pass_ends(process: ProcessMarks, loop: Loop) -> Intervals:
     return Intervals.union_of(rows["t"][asked], rows["t"][ended])
 
 
-def batches_of(marks: RankMarks, operations: RankOperations, mine: np.ndarray) -> dict[str, np.ndarray] | None:
+def batches_of(
+    marks: RankMarks, loop: Loop, operations: RankOperations, mine: np.ndarray
+) -> dict[str, np.ndarray] | None:
     """The columns `feeds`, `follows`, `follows_end` and `ready_ns` of the operations of a rank, NO_FETCH for none. They
     number the fetches, the times of `marks.own_io` and the ends of passes together, in the order of time.
 
-    mine: bool, operations of the loop's own thread. None if much I/O during the loop belongs to no known batch.
+    mine: bool, operations of the loop's own thread. None if much of what may be input, not written, during the loop
+    belongs to no known batch.
     """
-    loop = training_loop(marks.own)
     waits = marks.own_io, _pass_ends(marks.own, loop)
     pid, start_ns, end_ns = operations.pid, operations.start_ns, operations.end_ns
     begins = np.concatenate((loop.begin, *(each.starts for each in waits)))
@@ -637,7 +638,7 @@ def batches_of(marks: RankMarks, operations: RankOperations, mine: np.ndarray) -
         last[place[order]] = of_worker[order]
         some = last >= 0
         ready[last[some]] = np.maximum(task["end"][some] - end_ns[last[some]], 0)
-    during = (start_ns < ends.max()) & (end_ns > begins[0])
+    during = (start_ns < ends.max()) & (end_ns > begins[0]) & ~np.isin(operations.op, (SYNC, WRITE))
     lasted = np.where(during, end_ns - start_ns, 0)
     if lasted[~known].sum() > UNKNOWN_SHARE * lasted.sum():
         return None
