@@ -214,7 +214,7 @@ def training_loop(spans: pa.Table, origin_ns: int) -> TrainingLoop:
 
 
 def known_loop(spans: pa.Table, origin_ns: int) -> TrainingLoop:
-    """The loop of one rank with dependency columns; as `training_loop`, but the spans are not corrected.
+    """As `training_loop`, for a rank with dependency columns: its spans are not corrected.
 
     Each `input_wait` is a batch fetch and each `collective` a meeting, even without duration, so that their numbers
     match the capture. The entry ends with the first event if that is before the first step.
@@ -223,11 +223,11 @@ def known_loop(spans: pa.Table, origin_ns: int) -> TrainingLoop:
     kind = codes(spans, "kind")
     start_ns, end_ns = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
     steps = _steps(kind, start_ns)
-    mine = np.flatnonzero(_EVENT_OF_SPAN[kind] != NO_EVENT)
+    of_others = (kind == CHECKPOINT_SPAN) & ~np.isin(spans["thread"], spans["thread"].to_numpy()[steps])
+    mine = np.flatnonzero((_EVENT_OF_SPAN[kind] != NO_EVENT) & ~of_others)
     mine = mine[np.lexsort((spans["step"].to_numpy()[mine], end_ns[mine], start_ns[mine]))]
     entry_ns = max(min(start_ns[steps[0]], start_ns[mine].min(initial=_NEVER)), origin_ns)
     until = np.maximum.accumulate(np.concatenate(([entry_ns], end_ns[mine])))
-    nothing = np.empty(0, dtype=np.int64)
     return TrainingLoop(
         kind=np.concatenate((np.array([ENTRY], dtype=np.int8), _EVENT_OF_SPAN[kind[mine]])),
         loader=np.full(len(until), OTHER_LOADER, dtype=np.int8),
@@ -238,8 +238,8 @@ def known_loop(spans: pa.Table, origin_ns: int) -> TrainingLoop:
         step_end_ns=end_ns[steps],
         exit_ns=max(int(end_ns[steps].max()), int(until[-1])),
         input_waits=True,
-        made_begin_ns=nothing,
-        made_end_ns=nothing,
+        made_begin_ns=np.empty(0, dtype=np.int64),
+        made_end_ns=np.empty(0, dtype=np.int64),
     )
 
 
