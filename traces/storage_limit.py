@@ -127,7 +127,7 @@ class TooLargeError(NoStorageLimitError):
 
     @property
     def doubt(self) -> Doubt:
-        """None is known."""
+        """None: so large a capture is not checked."""
         return NO_DOUBT
 
 

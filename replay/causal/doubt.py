@@ -85,8 +85,8 @@ def doubt_of(capture: Capture, steps: Steps, saved_ns: int, loop_ns: int) -> tup
     if used and left_ns - 2 * made_ns > DOUBTED_SHARE * loop_ns:
         unexplained_ns = left_ns - made_ns
         unknown = (
-            f"no read, open, or processor time of a recorded thread explains {100 * unexplained_ns / loop_ns:.0f} % of "
-            f"the training loop, in which it waits for input"
+            f"training waits for input during {100 * unexplained_ns / loop_ns:.0f} % of the loop, and neither recorded "
+            "I/O nor the processor time of a recorded thread explains it"
         )
         if left_ns - 2 * made_ns > MOST_UNEXPLAINED * loop_ns:
             raise NoStorageLimitError(unknown)
@@ -104,7 +104,7 @@ def doubt_of(capture: Capture, steps: Steps, saved_ns: int, loop_ns: int) -> tup
     if errors and max(map(abs, errors)) > MODEL_ERROR_PCT:
         error_pct = max(map(abs, errors))
         off = f"{format_signed(min(errors), 1)} to {format_signed(max(errors), 1)} %"
-        wrong = f"the model predicts quarters of the recording {off} wrong from the other quarters"
+        wrong = f"predicting each quarter of the recording from the others is off by {off}"
         if error_pct > MOST_ERROR_PCT and busy_ns > DOUBTED_SHARE * loop_ns:
             raise NoStorageLimitError(wrong)
         reasons.append(wrong)

@@ -60,12 +60,12 @@ CASES = {
     "nothing explains its waits": (
         {"wait_ms": 80, "read_ms": (0, 1), "made_pct": 1},
         "not known",
-        "on other storage is not known: no read, open, or processor time of a recorded thread explains 78 %",
+        "on other storage is not known: training waits for input during 78 %",
     ),
     "nothing explains a part of its waits": (
         {"wait_ms": 40, "read_ms": (0, 5), "made_pct": 10},
         "bounded",
-        "on other storage is known within bounds only: no read, open, or processor time",
+        "on other storage is known within bounds only: training waits for input during",
     ),
     "its steps fetch their own batch": (
         {"wait_ms": 1, "read_ms": (10, 80), "wait": BETWEEN_STEPS, "made_pct": 0, "cpu_pct": 10},
