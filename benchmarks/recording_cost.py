@@ -4,7 +4,8 @@ Each job of `recording_jobs` runs alone and under `dxt-replay record --with mark
 with `--library` and `--strace` also under Darshan and strace. Told are:
 
 - thread: extra processor time of the loop's thread (Keras: of its process) in the best of a program's loops, percent,
-  with its 95 % interval: Student's t over the differences of the pairs. workers: the same of the worker processes.
+  with its 95 % interval: Student's t over the differences of the pairs; and of the best of all runs against the best
+  alone, which other programs on the machine disturb least. workers: the same of the worker processes.
 - switched: the same of the loop's thread in one process under `record`, whose loops run in turn with marks and without:
   no other program, memory layout or frequency lies between the two.
 - marks: records that the loop's process made, for each step, times the cost of one, measured in the same run by the
@@ -136,7 +137,7 @@ def row(job: str, way: str, steps: int, found: dict[str, Any], cost_ns: float) -
         if len(one) < 2 or not all(one):
             return "-"
         middle, half = extra(one, other)
-        return f"{middle:+.1f} ± {half:.1f}"
+        return f"{middle:+.1f} ± {half:.1f}; best {100 * (min(other) / min(one) - 1):+.1f}"
 
     off, on, marks = found["switched"]["off"], found["switched"]["on"], found["marks"]
     cpu = statistics.median(off) / steps
