@@ -1038,9 +1038,35 @@ def _mark_tf_data(module):
 
 
 def _mark_grain(module):
-    for name in ("DataLoaderIterator", "PrefetchDatasetIterator", "_MpPrefetchDatasetIterator"):
-        if name in vars(module):
-            _replace(vars(module)[name], ["__next__"], fetching)
+    """The loop asks the outermost iterator, in the thread that made it; threads that read ahead ask inner ones."""
+    if "DataLoaderIterator" in vars(module):
+        _replace(module.DataLoaderIterator, ["__next__"], fetching)
+    if not module.__name__.endswith(".dataset"):
+        return
+
+    def made(init):
+        @wraps(init)
+        def __init__(self, *arguments, **named):
+            self._dxt_thread = threading.get_ident()
+            init(self, *arguments, **named)
+
+        return __init__
+
+    def following(function):
+        marked = fetching(function)
+
+        @wraps(function)
+        def __next__(self):
+            return (marked if vars(self).get("_dxt_thread") == threading.get_ident() else function)(self)
+
+        return __next__
+
+    def __init_subclass__(kind, **named):
+        super(module.DatasetIterator, kind).__init_subclass__(**named)
+        _replace(kind, ["__next__"], following)
+
+    _replace(module.DatasetIterator, ["__init__"], made)
+    module.DatasetIterator.__init_subclass__ = classmethod(__init_subclass__)
 
 
 HOOKS = {
@@ -1058,6 +1084,6 @@ HOOKS = {
     "tensorflow.python.data.ops.iterator_ops": _mark_tf_data,
     "tensorflow.python.eager.polymorphic_function.polymorphic_function": _mark_functions,
     "grain._src.python.data_loader": _mark_grain,
-    "grain._src.python.dataset.transformations.prefetch": _mark_grain,
+    "grain._src.python.dataset.dataset": _mark_grain,
 }
 """What is hooked when a module has been imported."""

@@ -9,13 +9,14 @@ unless no pass of the rank had one: then nothing tells training from evaluation,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from dxt_replay.profiler_merge import recording as made
+from dxt_replay.profiler_merge.profiles.pools import CLOCK_NS, Pool, pool_of, spread
 from dxt_replay.profiler_merge.profiles.span_parts import (
     CHECKPOINT,
     COMPUTE,
@@ -487,7 +488,7 @@ class RankOperations:
     """Operations (n,) of a rank, on the clock of its marks.
 
     pid: of its process, -1 where it is not known. lane: its thread, as far as that is known. start_ns, end_ns: in
-    CLOCK_REALTIME. op, origin: as in `OPS_SCHEMA`, codes. threads: the thread of a lane, where something tells it.
+    CLOCK_REALTIME. op, origin, file_id: as in `OPS_SCHEMA`. threads: the thread of a lane, where something tells it.
     """
 
     pid: np.ndarray
@@ -496,6 +497,7 @@ class RankOperations:
     end_ns: np.ndarray
     op: np.ndarray
     origin: np.ndarray
+    file_id: np.ndarray
     threads: Mapping[int, int]
 
 
@@ -506,9 +508,6 @@ JOINED_NS = 100_000
 
 UNKNOWN_SHARE = 0.01
 """Share of the time of the reads, opens and the like in the loop that may belong to no known batch."""
-
-_CLOCK_NS = 100_000
-"""By how much the clock of an operation may differ from that of the marks."""
 
 
 def chain_lanes(columns: dict[str, np.ndarray], pid: np.ndarray, apart: np.ndarray) -> None:
@@ -545,6 +544,12 @@ def chain_lanes(columns: dict[str, np.ndarray], pid: np.ndarray, apart: np.ndarr
     if (lane == columns["lane"]).all():
         return
     columns.update(lane=lane, start_ns=start, end_ns=end)
+    sort_by_start(columns)
+
+
+def sort_by_start(columns: dict[str, np.ndarray]) -> None:
+    """Sort columns of `OPS_SCHEMA`, some of whose times have changed."""
+    start, end = columns["start_ns"], columns["end_ns"]
     order = order_by_start(start, [end > start, -end], columns["rank"])
     columns.update({name: values[order] for name, values in columns.items()})
 
@@ -565,8 +570,8 @@ def by_loop(marks: RankMarks, loop: Loop, operations: RankOperations) -> np.ndar
     lanes = []
     for lane in np.setdiff1d(operations.lane[mine], list(operations.threads)).tolist():
         own = mine & (operations.lane == lane) & traced
-        first = np.searchsorted(made_ns, operations.start_ns[own] + _CLOCK_NS)
-        if not (np.searchsorted(made_ns, operations.end_ns[own] - _CLOCK_NS) > first).any():
+        first = np.searchsorted(made_ns, operations.start_ns[own] + CLOCK_NS)
+        if not (np.searchsorted(made_ns, operations.end_ns[own] - CLOCK_NS) > first).any():
             lanes.append(lane)
     return mine & np.isin(operations.lane, lanes if len(lanes) == 1 else [])
 
@@ -597,7 +602,8 @@ def batches_of(
     marks: RankMarks, loop: Loop, operations: RankOperations, mine: np.ndarray
 ) -> dict[str, np.ndarray] | None:
     """The columns `feeds`, `follows`, `follows_end` and `ready_ns` of the operations of a rank, NO_FETCH for none. They
-    number the fetches, the times of `marks.own_io` and the ends of passes together, in the order of time.
+    number the fetches, the times of `marks.own_io` and the ends of passes together, in the order of time. Also `lane`,
+    `start_ns` and `end_ns` anew, on the clock of the marks.
 
     mine: bool, operations of the loop's own thread. None if much of what may be input, not written, during the loop
     belongs to no known batch.
@@ -620,7 +626,7 @@ def batches_of(
     own = inside & (mine | ((pid == marks.own.pid) & by_thread[at]))
     feeds[own] = follows[own] = at[own]
     tasks = _tasks(marks, loop)
-    known = own | mine
+    known, anew = own | mine, {name: getattr(operations, name).copy() for name in ("lane", "start_ns", "end_ns")}
     for each in np.unique(pid).tolist():
         of_worker = np.flatnonzero(pid == each)
         task = tasks[tasks["pid"] == each]
@@ -638,20 +644,58 @@ def batches_of(
         last[place[order]] = of_worker[order]
         some = last >= 0
         ready[last[some]] = np.maximum(task["end"][some] - end_ns[last[some]], 0)
+    for pool, task in _pools(marks, loop, operations, mine, tasks):
+        known[pool.rows] = True
+        for column, values in zip(anew.values(), spread(pool, operations), strict=True):
+            column[pool.rows] = values
+        fetch_of = np.append(task["fetch"], NO_FETCH)
+        fetch = fetch_of[pool.batch]
+        feeds[pool.rows] = np.where(fetch >= 0, number[fetch], NO_FETCH)
+        of_worker = bool(task["pid"][0] != marks.own.pid)
+        after = task["follows"][np.maximum(pool.after, 0)] if of_worker else fetch_of[pool.after]
+        follows[pool.rows] = np.where(after >= 0, number[after], NO_FETCH)
+        follows_end[pool.rows] = of_worker & (after >= 0)
+        ready[pool.rows] = NO_FETCH
+        order = np.argsort(end_ns[pool.rows], kind="stable")
+        last = np.full(len(task) + 1, -1)
+        last[pool.batch[order]] = pool.rows[order]
+        some = np.flatnonzero((last[:-1] >= 0) & of_worker)
+        ready[last[some]] = np.maximum(task["end"][some] - np.maximum(end_ns[last[some]], task["begin"][some]), 0)
     during = (start_ns < ends.max()) & (end_ns > begins[0]) & ~np.isin(operations.op, (SYNC, WRITE))
     lasted = np.where(during, end_ns - start_ns, 0)
     if lasted[~known].sum() > UNKNOWN_SHARE * lasted.sum():
         return None
     # An operation that ran ahead of its batch, in another thread of the worker, keeps the order of its lane.
-    order = np.lexsort((start_ns, operations.lane))
-    for one in np.unique(operations.lane).tolist():
-        of_lane = order[operations.lane[order] == one]
+    lane = anew["lane"]
+    order = np.lexsort((anew["start_ns"], lane))
+    for one in np.unique(lane).tolist():
+        of_lane = order[lane[order] == one]
         for column in (feeds, follows):
             some = of_lane[column[of_lane] >= 0]
             column[some] = np.maximum.accumulate(column[some])
     wrong = (feeds >= 0) & (follows_end & (follows >= feeds) | (follows > feeds))
     follows[wrong], follows_end[wrong] = NO_FETCH, False
-    return {"feeds": feeds, "follows": follows, "follows_end": follows_end, "ready_ns": ready}
+    return anew | {"feeds": feeds, "follows": follows, "follows_end": follows_end, "ready_ns": ready}
+
+
+def _pools(
+    marks: RankMarks, loop: Loop, operations: RankOperations, mine: np.ndarray, tasks: np.ndarray
+) -> Iterator[tuple[Pool, np.ndarray]]:
+    """The pools of threads of workers, and of the loop's process, with the batches that are made of what they read."""
+    makers = [
+        tasks[(tasks["pid"] == pid) & (tasks["group"] == group) & ~tasks["stop"]]
+        for pid, group in np.unique(tasks[["pid", "group"]]).tolist()
+    ]
+    if len(np.unique(loop.group)) == 1 and (loop.workers <= 0).all():
+        own = np.zeros(len(loop.begin), dtype=_TASK)
+        own["pid"], own["begin"], own["end"], own["fetch"] = marks.own.pid, loop.begin, loop.end, np.arange(len(own))
+        makers.append(own)
+    for task in filter(len, makers):
+        later = [other["begin"][0] for other in makers if len(other) and other["pid"][0] == task["pid"][0]]
+        until = min((each for each in later if each > task["begin"][0]), default=np.iinfo(np.int64).max)
+        rows = np.flatnonzero((operations.pid == task["pid"][0]) & ~mine & (operations.start_ns < until))
+        if (pool := pool_of(operations, rows, task["begin"], task["end"])) is not None:
+            yield pool, task
 
 
 _TASK = np.dtype([("pid", "i8"), ("group", "i8"), ("number", "i8"), ("begin", "i8"), ("end", "i8"), ("stop", "?"),

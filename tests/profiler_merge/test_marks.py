@@ -69,6 +69,8 @@ TRUTHS = {
     "stateful": Truth(steps=24, batches=TRAIN * 2),
     "stream": Truth(steps=12, batches=(0, 5, 1, 6, 2, 7, 3, 8, 4, 9, 10, 11)),
     "threads": Truth(steps=12),
+    "ahead": Truth(steps=12, batches=(0, 6, 1, 7, 2, 8, 3, 9, 4, 10, 5, 11)),
+    "grain": Truth(steps=12),
     "saved": Truth(steps=24, batches=TRAIN * 2, checkpoints=1),
     "quiet": Truth(steps=12, without_reads=TRAIN[1::2]),
     "kill": Truth(steps=8, batches=TRAIN[:8], ahead=TRAIN[8:12]),
@@ -189,6 +191,18 @@ def test_reads_of_a_thread_that_no_trace_tells_are_not_the_loops(merged: Callabl
 def test_threads_that_never_overlap_are_one_lane(merged: Callable[[str], MergeResult]) -> None:
     reads = reads_of(merged("threads"))
     assert len(set(reads["lane"].to_pylist())) == 2  # of two workers, with three threads each
+
+
+@pytest.mark.parametrize(("name", "processes"), [("ahead", 2), ("grain", 1)])
+def test_each_thread_that_reads_ahead_takes_as_much(
+    merged: Callable[[str], MergeResult], name: str, processes: int
+) -> None:
+    lanes = Counter(reads_of(merged(name))["lane"].to_pylist())
+    assert len(lanes) == 3 * processes
+    assert max(lanes.values()) - min(lanes.values()) <= 2
+    follows, feeds = (reads_of(merged(name))[column].fill_null(-1).to_numpy() for column in ("follows", "feeds"))
+    assert (follows < feeds).all()
+    assert follows.max() > 0
 
 
 @pytest.mark.parametrize("name", [*TRUTHS, *KERAS, "ranks", "profiled"])
