@@ -28,6 +28,7 @@ import struct
 import sys
 import threading
 import time
+import weakref
 from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -57,7 +58,7 @@ KINDS = (
     *("none", "step", "step_end", "fetch", "fetch_end", "evaluation", "evaluation_end", "checkpoint", "checkpoint_end"),
     *("restore", "restore_end", "checkpoint_async", "checkpoint_async_end", "checkpoint_wait", "checkpoint_wait_end"),
     *("take", "take_end", "make", "make_end", "anchor", "anchor_end", "device", "pass", "pass_end", "worker", "resume"),
-    *("worker_begin", "worker_end", "optimizer", "epoch", "loop_end", "rank", "sum"),
+    *("worker_begin", "worker_end", "optimizer", "epoch", "loop_end", "rank", "sum", "get", "get_end"),
 )
 """The kinds of records by their number. A begin is odd and its end follows it, up to `anchor_end`.
 
@@ -73,15 +74,17 @@ KINDS = (
 - worker: number: worker << 32 + pid. resume: a persistent worker begins its next pass.
 - optimizer: the end of an optimizer's step. number: steps so far; group: which optimizer. epoch: number.
   loop_end: of steps.
+- get: the main thread takes something from a `queue.Queue`, or the result of a future. number: which so far; group: of
+  the queue, 0 for futures.
 - sum: of batches without records. Processor time: ns waited for them; number: how many; group: the kind of their begin.
 """
 (
     _, STEP, STEP_END, FETCH, FETCH_END, EVALUATION, EVALUATION_END, CHECKPOINT, CHECKPOINT_END, RESTORE, RESTORE_END,
     CHECKPOINT_ASYNC, CHECKPOINT_ASYNC_END, CHECKPOINT_WAIT, CHECKPOINT_WAIT_END, TAKE, TAKE_END, MAKE, MAKE_END,
     ANCHOR, ANCHOR_END, DEVICE, PASS, PASS_END, WORKER, RESUME, WORKER_BEGIN, WORKER_END, OPTIMIZER, EPOCH, LOOP_END,
-    RANK, SUM,
+    RANK, SUM, GET, GET_END,
 ) = range(len(KINDS))  # fmt: skip
-_OFTEN = frozenset((STEP, STEP_END, FETCH, FETCH_END, TAKE, TAKE_END, MAKE, MAKE_END, DEVICE, OPTIMIZER))
+_OFTEN = frozenset((STEP, STEP_END, FETCH, FETCH_END, TAKE, TAKE_END, MAKE, MAKE_END, DEVICE, OPTIMIZER, GET, GET_END))
 IDLE = 1 << 15
 _MINUTE_NS = 60_000_000_000
 
@@ -102,6 +105,7 @@ ANCHORS = 3
 
 _folder = ""
 _file = None  # of this process
+_main = threading.main_thread().ident
 
 
 def launcher_rank() -> int:
@@ -754,7 +758,7 @@ class _WorkerLoop:
 
     def __call__(self, *arguments, **named):
         global _folder
-        _folder = self.folder
+        _folder, _inside.take = self.folder, True  # its own threads are no threads of the loop
         mark(WORKER_BEGIN)
         tasks, made = arguments[2:4]  # index_queue and data_queue
         try:
@@ -859,6 +863,33 @@ def _mark_distributed_rank():
         distributed = sys.modules["torch"].distributed
         if distributed.is_available() and distributed.is_initialized():
             mark(RANK, int(distributed.get_rank()) + 1)
+
+
+_got = itertools.count(1)
+_queues = weakref.WeakKeyDictionary()
+
+
+def _mark_gets(module):
+    """What the main thread takes from other threads: a loop's batches, where a thread of the program makes them."""
+
+    def getting(get):
+        @wraps(get)
+        def calling(self, *arguments, **named):
+            busy = vars(_inside)
+            if not _folder or busy.get("take") or busy.get("fetch") or threading.get_ident() != _main:
+                return get(self, *arguments, **named)
+            number = next(_got)
+            group = min(_queues.setdefault(self, len(_queues) + 1), 0x7FFF) if module.__name__ == "queue" else 0
+            mark(GET, number, group)
+            try:
+                return get(self, *arguments, **named)
+            finally:
+                mark(GET_END, number, group)
+
+        return calling
+
+    kind, name = ("Queue", "get") if module.__name__ == "queue" else ("Future", "result")
+    _replace(vars(module)[kind], [name], getting)
 
 
 def _mark_torch(module):
@@ -1073,6 +1104,8 @@ HOOKS = {
     "torch.utils.data.dataloader": _mark_loaders,
     "torchdata.stateful_dataloader.stateful_dataloader": _mark_loaders,
     "torch.utils.data._utils.worker": _mark_worker,
+    "queue": _mark_gets,
+    "concurrent.futures._base": _mark_gets,
     "torch.optim.optimizer": _mark_optimizers,
     "torch": _mark_torch,
     "torch.distributed.checkpoint": _mark_distributed,

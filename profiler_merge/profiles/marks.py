@@ -48,6 +48,9 @@ from dxt_replay.traces.units import format_count, format_duration
 MARK = np.dtype([("t", "<i8"), ("cpu", "<i8"), ("number", "<i8"), ("thread", "<u4"), ("group", "<u2"), ("kind", "<u2")])
 """A record of the file, its time in CLOCK_REALTIME."""
 
+BETWEEN = -2
+"""Number of workers of the time between two marked steps."""
+
 NO_FETCH = -1
 """In the columns `feeds` and `follows`: none; in `ready_ns`: not known."""
 
@@ -204,9 +207,11 @@ class Loop:
     """The batches that the training thread of a rank took, and its steps.
 
     thread: of the loop. begin, end: int64 (f,), of each fetch; group, number: its pass, and its place in the pass, or
-    group 0 and the number of the fetch; workers: of its loader, -1 where it is none of PyTorch's. training: bool (f,).
+    group 0 and the number of the fetch; workers: of its loader, -1 where it is none of PyTorch's, BETWEEN where none is
+    seen. training: bool (f,).
     steps: int64 (s, 2), begin and end of each step. passes: int64 (p, 4), group, begin, workers, prefetch factor.
-    evaluations: times in which the model was evaluated. told: whether training and evaluation are told apart.
+    evaluations: times in which the model was evaluated. told: whether training and evaluation are told apart. got:
+    whether another thread of the program makes the batches.
     """
 
     thread: int
@@ -220,6 +225,7 @@ class Loop:
     passes: np.ndarray
     evaluations: Intervals
     told: bool
+    got: bool
 
 
 def training_loop(process: ProcessMarks) -> Loop:
@@ -232,9 +238,12 @@ def training_loop(process: ProcessMarks) -> Loop:
     rows = rows[mine]
     begun = rows[rows["kind"] == made.PASS]
     passes = np.stack([begun["group"], begun["t"], begun["number"] >> 32, begun["number"] & 0xFFFFFFFF], axis=1)
-    takes, taken = _pairs(rows, made.TAKE, made.TAKE_END)
-    asks, had = _pairs(rows, made.FETCH, made.FETCH_END)
-    begins, ends = np.append(takes, asks), np.append(taken, had)
+    rows, last = _with_gets(rows)
+    kinds = (made.TAKE, made.TAKE_END), (made.FETCH, made.FETCH_END), (made.GET, made.GET_END)
+    begins, ends = np.concatenate([_pairs(rows, *each) for each in kinds], axis=1)
+    got = bool((rows["kind"] == made.GET).any())
+    begins, ends = (each[begins < last] for each in (begins, ends)) if got else (begins, ends)
+    of_pytorch = -1 if len(begins) else BETWEEN
     order = np.argsort(begins, kind="stable")
     begins, ends = begins[order], ends[order]
     if not len(begins):
@@ -265,13 +274,28 @@ def training_loop(process: ProcessMarks) -> Loop:
         end=end,
         group=group,
         number=rows["number"][begins],
-        workers=np.array([workers_of.get(each, -1) for each in group.tolist()], dtype=np.int64),
+        workers=np.array([workers_of.get(each, of_pytorch) for each in group.tolist()], dtype=np.int64),
         training=training,
         steps=steps,
         passes=passes.astype(np.int64),
         evaluations=evaluations,
         told=told,
+        got=got,
     )
+
+
+def _with_gets(rows: np.ndarray) -> tuple[np.ndarray, int]:
+    """The rows with the gets alone that take a loop's batches from another thread: from one queue, or the results of
+    futures, at least as many as it makes steps of its optimizer. And the place of the last of these, behind which a get
+    takes no batch."""
+    is_get = np.isin(rows["kind"], (made.GET, made.GET_END))
+    optimized = (rows["kind"] == made.OPTIMIZER) & (rows["group"] == 0)
+    groups, counts = np.unique(rows["group"][rows["kind"] == made.GET], return_counts=True)
+    shown = np.isin(rows["kind"], (made.TAKE, made.FETCH, made.STEP)).any()
+    if shown or not optimized.any() or not len(groups) or counts.max() < np.count_nonzero(optimized):
+        return rows[~is_get], 0
+    rows = rows[~is_get | (rows["group"] == groups[np.argmax(counts)])]
+    return rows, int(np.flatnonzero((rows["kind"] == made.OPTIMIZER) & (rows["group"] == 0))[-1])
 
 
 def _between_steps(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -330,7 +354,7 @@ def _times(rows: np.ndarray, kind: int) -> tuple[np.ndarray, np.ndarray]:
     return mine["t"][opening][:count], mine["t"][closing][:count]
 
 
-_BOUNDS = (made.TAKE, made.FETCH, made.PASS, made.PASS_END, made.LOOP_END, made.EPOCH, made.EVALUATION)
+_BOUNDS = (made.TAKE, made.FETCH, made.GET, made.PASS, made.PASS_END, made.LOOP_END, made.EPOCH, made.EVALUATION)
 
 
 def _last_moment(rows: np.ndarray, place: int) -> int:
@@ -386,8 +410,7 @@ def marked_spans(marks: RankMarks) -> SpanColumns:
     loop = training_loop(marks.own)
     rows, numbers = marks.own.rows, np.arange(len(loop.steps), dtype=np.int32)
     steps = _part(STEP, loop.steps[:, 0], loop.steps[:, 1], loop.thread, 0)
-    shown = np.isin(rows["kind"], (made.TAKE, made.FETCH)).any()
-    name = np.where(loop.workers > 0, 1, np.where(loop.workers == 0, 2, 3 if shown else 12))
+    name = np.select([loop.workers > 0, loop.workers == 0, loop.workers == BETWEEN], [1, 2, 12], 3)
     fetches = _part(INPUT_WAIT, loop.begin, loop.end, loop.thread, name)
     others = [(marks.own_io, 10), (_pass_ends(marks.own, loop), 11)]
     waits = [fetches, *(_part(INPUT_WAIT, each.starts, each.ends, loop.thread, text) for each, text in others)]
@@ -557,7 +580,7 @@ def sort_by_start(columns: dict[str, np.ndarray]) -> None:
 def by_loop(marks: RankMarks, loop: Loop, operations: RankOperations) -> np.ndarray:
     """bool (n,): operations that the thread of the loop issued itself; none where that is not known.
 
-    A thread that makes a mark in the middle of an operation did not issue it."""
+    A thread that makes a mark in the middle of an operation did not issue it, and none while it waits for another."""
     rows = marks.own.rows
     made_ns = rows["t"][(rows["thread"] == loop.thread) & ~np.isin(rows["kind"], (made.DEVICE, made.SUM))]
     mine = operations.pid == marks.own.pid
@@ -567,11 +590,13 @@ def by_loop(marks: RankMarks, loop: Loop, operations: RankOperations) -> np.ndar
     told = [lane for lane, thread in operations.threads.items() if thread == loop.thread]
     if told:
         return mine & np.isin(operations.lane, told)
+    got = rows["t"][np.isin(rows["kind"], (made.GET, made.GET_END))]
     lanes = []
     for lane in np.setdiff1d(operations.lane[mine], list(operations.threads)).tolist():
         own = mine & (operations.lane == lane) & traced
         first = np.searchsorted(made_ns, operations.start_ns[own] + CLOCK_NS)
-        if not (np.searchsorted(made_ns, operations.end_ns[own] - CLOCK_NS) > first).any():
+        within_get = np.searchsorted(got, operations.start_ns[own] + CLOCK_NS) % 2 == 1 if loop.got else np.False_
+        if not ((np.searchsorted(made_ns, operations.end_ns[own] - CLOCK_NS) > first) | within_get).any():
             lanes.append(lane)
     return mine & np.isin(operations.lane, lanes if len(lanes) == 1 else [])
 
@@ -694,7 +719,8 @@ def _pools(
         later = [other["begin"][0] for other in makers if len(other) and other["pid"][0] == task["pid"][0]]
         until = min((each for each in later if each > task["begin"][0]), default=np.iinfo(np.int64).max)
         rows = np.flatnonzero((operations.pid == task["pid"][0]) & ~mine & (operations.start_ns < until))
-        if (pool := pool_of(operations, rows, task["begin"], task["end"])) is not None:
+        elsewhere = loop.got and task["pid"][0] == marks.own.pid
+        if (pool := pool_of(operations, rows, task["begin"], task["end"], elsewhere=elsewhere)) is not None:
             yield pool, task
 
 

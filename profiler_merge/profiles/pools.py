@@ -54,9 +54,12 @@ class Pool:
     threads: int
 
 
-def pool_of(operations: RankOperations, rows: np.ndarray, begin_ns: np.ndarray, end_ns: np.ndarray) -> Pool | None:
+def pool_of(
+    operations: RankOperations, rows: np.ndarray, begin_ns: np.ndarray, end_ns: np.ndarray, *, elsewhere: bool = False
+) -> Pool | None:
     """The pool of a process that made batches (k,) from begin_ns to end_ns, by these operations of it; None where it
-    reads with one thread at a time, or the batches do not have equally many reads in the order of the requests.
+    reads with one thread at a time, unless that is `elsewhere` than the thread that makes batches of what it reads, or
+    the batches do not have equally many reads in the order of the requests.
 
     A request is what is read of a file from one open to the next, or a read of a file that threads read side by side.
     """
@@ -66,7 +69,7 @@ def pool_of(operations: RankOperations, rows: np.ndarray, begin_ns: np.ndarray, 
     is_read, start, end = operations.op[rows] == READ, operations.start_ns[rows], operations.end_ns[rows]
     traced = np.flatnonzero(is_read & (operations.origin[rows] != RECONSTRUCTED))
     latest = np.maximum.accumulate(end[traced])
-    if len(begin_ns) < 2 or not (latest[:-1] > start[traced][1:]).any():
+    if len(begin_ns) < 2 or not len(traced) or not (elsewhere or (latest[:-1] > start[traced][1:]).any()):
         return None
     number, request = _in_turn(operations, rows, PERIODS * (end_ns.max() - begin_ns.min()) / len(begin_ns))
     begins, ends = np.empty((2, np.count_nonzero(is_read)), dtype=np.int64)
@@ -80,6 +83,8 @@ def pool_of(operations: RankOperations, rows: np.ndarray, begin_ns: np.ndarray, 
     late = 0 if len(traced) == len(ends) else threads  # times of reads that counters alone show are about right
     if not each or np.mean(ended + late >= np.floor(made * each)) < MIN_IN_TIME:
         return None
+    opened = np.flatnonzero(~is_read & (operations.op[rows] != CLOSE))  # a read begins with its open
+    np.minimum.at(begins, number[opened], begins[number[opened]] - (end - start)[opened])
     ahead = max(int(np.max(np.searchsorted(np.sort(begins), begin_ns) - (made - 1) * each)), 1)
     after = np.clip(np.ceil((number + 1 - ahead) / each).astype(np.int64) - 1, -1, len(made) - 1)
     batch, let_ns = _dealt(ends, until, each)[number], begin_ns[np.maximum(after, 0)]
