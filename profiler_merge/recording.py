@@ -59,6 +59,7 @@ KINDS = (
     *("restore", "restore_end", "checkpoint_async", "checkpoint_async_end", "checkpoint_wait", "checkpoint_wait_end"),
     *("take", "take_end", "make", "make_end", "anchor", "anchor_end", "device", "pass", "pass_end", "worker", "resume"),
     *("worker_begin", "worker_end", "optimizer", "epoch", "loop_end", "rank", "sum", "get", "get_end"),
+    *("start", "start_end", "join", "join_end"),
 )
 """The kinds of records by their number. A begin is odd and its end follows it, up to `anchor_end`.
 
@@ -76,13 +77,14 @@ KINDS = (
   loop_end: of steps.
 - get: the main thread takes something from a `queue.Queue`, or the result of a future. number: which so far; group: of
   the queue, 0 for futures.
+- start, join: the main thread starts another one, and waits for its end. number of the end: of that thread.
 - sum: of batches without records. Processor time: ns waited for them; number: how many; group: the kind of their begin.
 """
 (
     _, STEP, STEP_END, FETCH, FETCH_END, EVALUATION, EVALUATION_END, CHECKPOINT, CHECKPOINT_END, RESTORE, RESTORE_END,
     CHECKPOINT_ASYNC, CHECKPOINT_ASYNC_END, CHECKPOINT_WAIT, CHECKPOINT_WAIT_END, TAKE, TAKE_END, MAKE, MAKE_END,
     ANCHOR, ANCHOR_END, DEVICE, PASS, PASS_END, WORKER, RESUME, WORKER_BEGIN, WORKER_END, OPTIMIZER, EPOCH, LOOP_END,
-    RANK, SUM, GET, GET_END,
+    RANK, SUM, GET, GET_END, START, START_END, JOIN, JOIN_END,
 ) = range(len(KINDS))  # fmt: skip
 _OFTEN = frozenset((STEP, STEP_END, FETCH, FETCH_END, TAKE, TAKE_END, MAKE, MAKE_END, DEVICE, OPTIMIZER, GET, GET_END))
 IDLE = 1 << 15
@@ -869,14 +871,42 @@ _got = itertools.count(1)
 _queues = weakref.WeakKeyDictionary()
 
 
+def _marks_nothing():
+    """Whether this is another thread than the main one, or what a fetch does to have its batch."""
+    inside = vars(_inside)
+    return not _folder or threading.get_ident() != _main or inside.get("take") or inside.get("fetch")
+
+
+def _mark_threads(module):
+    """When the main thread starts another one, which may save, and waits for its end."""
+
+    def calling(kind):
+        def marked(method):
+            @wraps(method)
+            def called(self, *arguments, **named):
+                if _marks_nothing():
+                    return method(self, *arguments, **named)
+                mark(kind)
+                try:
+                    return method(self, *arguments, **named)
+                finally:
+                    mark(kind + 1, getattr(self, "native_id", 0) or 0)
+
+            return called
+
+        return marked
+
+    for name, kind in (("start", START), ("join", JOIN)):
+        _replace(module.Thread, [name], calling(kind))
+
+
 def _mark_gets(module):
     """What the main thread takes from other threads: a loop's batches, where a thread of the program makes them."""
 
     def getting(get):
         @wraps(get)
         def calling(self, *arguments, **named):
-            busy = vars(_inside)
-            if not _folder or busy.get("take") or busy.get("fetch") or threading.get_ident() != _main:
+            if _marks_nothing():
                 return get(self, *arguments, **named)
             number = next(_got)
             group = min(_queues.setdefault(self, len(_queues) + 1), 0x7FFF) if module.__name__ == "queue" else 0
@@ -1104,6 +1134,7 @@ HOOKS = {
     "torch.utils.data.dataloader": _mark_loaders,
     "torchdata.stateful_dataloader.stateful_dataloader": _mark_loaders,
     "torch.utils.data._utils.worker": _mark_worker,
+    "threading": _mark_threads,
     "queue": _mark_gets,
     "concurrent.futures._base": _mark_gets,
     "torch.optim.optimizer": _mark_optimizers,

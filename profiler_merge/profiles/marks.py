@@ -419,8 +419,19 @@ def marked_spans(marks: RankMarks) -> SpanColumns:
         for thread in np.unique(rows["thread"][rows["kind"] == kind]).tolist():
             starts, ends = _times(rows[rows["thread"] == thread], kind)
             parts.append(_part(CHECKPOINT, starts, ends, thread, text))
+            parts += _in_background(rows, loop, thread) if kind == made.CHECKPOINT else []
     parts.append(_gpu_steps(rows[rows["thread"] == loop.thread], loop))
     return span_columns(parts, _TEXTS, steps, numbers)
+
+
+def _in_background(rows: np.ndarray, loop: Loop, thread: int) -> list[SpanPart]:
+    """When the loop's thread started a thread that saves, and waited for its end; none for its own saves."""
+    own, found = rows[rows["thread"] == loop.thread], []
+    for kind, text in ((made.START, 7), (made.JOIN, 8)) if thread != loop.thread else ():
+        begins, ends = _pairs(own, kind, kind + 1)
+        mine = own["number"][ends] == thread
+        found.append(_part(CHECKPOINT, own["t"][begins[mine]], own["t"][ends[mine]], loop.thread, text))
+    return found
 
 
 def _part(kind: int, start: np.ndarray, end: np.ndarray, thread: int, name: int | np.ndarray) -> SpanPart:
@@ -686,7 +697,9 @@ def batches_of(
         last[pool.batch[order]] = pool.rows[order]
         some = np.flatnonzero((last[:-1] >= 0) & of_worker)
         ready[last[some]] = np.maximum(task["end"][some] - np.maximum(end_ns[last[some]], task["begin"][some]), 0)
-    during = (start_ns < ends.max()) & (end_ns > begins[0]) & ~np.isin(operations.op, (SYNC, WRITE))
+    reads, writes = (operations.file_id[operations.op == each] for each in (READ, WRITE))
+    output = np.isin(operations.file_id, np.setdiff1d(writes, reads)) | np.isin(operations.op, (SYNC, WRITE))
+    during = (start_ns < ends.max()) & (end_ns > begins[0]) & ~output
     lasted = np.where(during, end_ns - start_ns, 0)
     if lasted[~known].sum() > UNKNOWN_SHARE * lasted.sum():
         return None
@@ -719,8 +732,11 @@ def _pools(
         later = [other["begin"][0] for other in makers if len(other) and other["pid"][0] == task["pid"][0]]
         until = min((each for each in later if each > task["begin"][0]), default=np.iinfo(np.int64).max)
         rows = np.flatnonzero((operations.pid == task["pid"][0]) & ~mine & (operations.start_ns < until))
-        elsewhere = loop.got and task["pid"][0] == marks.own.pid
-        if (pool := pool_of(operations, rows, task["begin"], task["end"], elsewhere=elsewhere)) is not None:
+        within = rows[operations.start_ns[rows] >= task["begin"].min()]
+        pool = pool_of(operations, within, task["begin"], task["end"])
+        if pool is None and loop.got and task["pid"][0] == marks.own.pid:  # it may have begun long before the loop
+            pool = pool_of(operations, rows, task["begin"], task["end"], elsewhere=True)
+        if pool is not None:
             yield pool, task
 
 

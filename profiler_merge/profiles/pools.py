@@ -63,7 +63,6 @@ def pool_of(
 
     A request is what is read of a file from one open to the next, or a read of a file that threads read side by side.
     """
-    rows = rows[operations.start_ns[rows] >= begin_ns.min(initial=_NEVER)]
     read = operations.file_id[rows[operations.op[rows] == READ]]
     rows = rows[np.isin(operations.file_id[rows], read) & (operations.op[rows] != WRITE)]
     is_read, start, end = operations.op[rows] == READ, operations.start_ns[rows], operations.end_ns[rows]

@@ -195,6 +195,40 @@ def grain():
         time.sleep(0.002)
 
 
+def prefetched():
+    """A thread of the loop's process reads up to two batches ahead."""
+    batches, data = queue.Queue(2), Reads()
+    data.open()
+
+    def fill():
+        for first in range(0, ITEMS, BATCH):
+            batches.put(torch.stack([data[first + place] for place in range(BATCH)]))
+        batches.put(None)
+
+    threading.Thread(target=fill).start()
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-6)
+    while (batch := batches.get()) is not None:
+        model(batch).sum().backward()
+        optimizer.step()
+        time.sleep(0.002)
+
+
+def background():
+    """A thread saves after each of three times four batches; it has ended before the next one is started."""
+    state, saving = torch.zeros(4096), []
+
+    def save(number):
+        if number % 4 == 3:
+            for each in saving:
+                each.join()
+            saving[:] = [threading.Thread(target=torch.save, args=(state, f"saved.{number}.pt"))]
+            saving[0].start()
+
+    loop([(loader_of(), True)], after=save)
+    saving[0].join()
+
+
 def streams():
     """A thread of the loop's process reads the batches, through C streams, which DXT does not trace."""
     batches = queue.Queue(2)
@@ -216,6 +250,8 @@ def streams():
 JOBS = {
     "ahead": lambda: loop([(loader_of(Ahead()), True)]),  # on storage whose reads take 2 ms, as the next one
     "grain": grain,
+    "prefetched": prefetched,
+    "background": background,
     "streams": streams,
     "inside": inside,
     "saved": saved,
