@@ -284,9 +284,9 @@ def _save_in_background(
     need: np.ndarray,
     follows: np.ndarray,
 ) -> None:
-    """Set what operations of saves in the background wait for, and what waits for them: the call that starts a save lets
-    them begin, and the wait for the save needs them. saves: of `_background_saves`. others: bool, operations that cannot
-    be of a save. event: which checkpoint or evaluation each operation begins in."""
+    """Set `need` and `follows` of the operations of saves in the background: the call that starts a save lets them
+    begin, and the wait for the save needs them. saves: of `_background_saves`. others: bool, operations that cannot be
+    of a save. event: which checkpoint or evaluation each operation begins in."""
     begin_ns, end_ns, starts, awaits = saves
     if not len(begin_ns):
         return
