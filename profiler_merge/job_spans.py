@@ -22,6 +22,7 @@ from dxt_replay.profiler_merge.profiles.marks import (
     chain_lanes,
     own_io,
     processor_times,
+    sort_by_start,
     summed,
     training_loop,
 )
@@ -155,7 +156,10 @@ class JobSpans:
         marks = replace(marks, own_io=own_io(marks, loop, operations, mine))
         found = batches_of(marks, loop, operations, mine)
         if found is not None and not set(self.ranks) - self.profiles.keys():
-            columns.update(found)
+            moved = (found["start_ns"] != operations.start_ns).any()
+            columns.update(found, **{name: found[name] - self.start_ns for name in ("start_ns", "end_ns")})
+            if moved:
+                sort_by_start(columns)
             self.known.add(rank)
         return marks
 
@@ -163,7 +167,7 @@ class JobSpans:
         self, columns: Mapping[str, np.ndarray], pids: np.ndarray, threads: Mapping[int, int]
     ) -> RankOperations:
         start_ns, end_ns = (columns[name] + self.start_ns for name in ("start_ns", "end_ns"))
-        same = {name: columns[name] for name in ("lane", "op", "origin")}
+        same = {name: columns[name] for name in ("lane", "op", "origin", "file_id")}
         return RankOperations(pid=pids[columns["lane"]], start_ns=start_ns, end_ns=end_ns, threads=threads, **same)
 
     def _add(self, rank: int, profile: Profile, undated_offset_ns: int = 0) -> list[str]:

@@ -28,6 +28,7 @@ import struct
 import sys
 import threading
 import time
+import weakref
 from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -57,7 +58,8 @@ KINDS = (
     *("none", "step", "step_end", "fetch", "fetch_end", "evaluation", "evaluation_end", "checkpoint", "checkpoint_end"),
     *("restore", "restore_end", "checkpoint_async", "checkpoint_async_end", "checkpoint_wait", "checkpoint_wait_end"),
     *("take", "take_end", "make", "make_end", "anchor", "anchor_end", "device", "pass", "pass_end", "worker", "resume"),
-    *("worker_begin", "worker_end", "optimizer", "epoch", "loop_end", "rank", "sum"),
+    *("worker_begin", "worker_end", "optimizer", "epoch", "loop_end", "rank", "sum", "get", "get_end"),
+    *("start", "start_end", "join", "join_end"),
 )
 """The kinds of records by their number. A begin is odd and its end follows it, up to `anchor_end`.
 
@@ -73,15 +75,18 @@ KINDS = (
 - worker: number: worker << 32 + pid. resume: a persistent worker begins its next pass.
 - optimizer: the end of an optimizer's step. number: steps so far; group: which optimizer. epoch: number.
   loop_end: of steps.
+- get: the main thread takes something from a `queue.Queue`, or the result of a future. number: which so far; group: of
+  the queue, 0 for futures.
+- start, join: the main thread starts another one, and waits for its end. number of the end: of that thread.
 - sum: of batches without records. Processor time: ns waited for them; number: how many; group: the kind of their begin.
 """
 (
     _, STEP, STEP_END, FETCH, FETCH_END, EVALUATION, EVALUATION_END, CHECKPOINT, CHECKPOINT_END, RESTORE, RESTORE_END,
     CHECKPOINT_ASYNC, CHECKPOINT_ASYNC_END, CHECKPOINT_WAIT, CHECKPOINT_WAIT_END, TAKE, TAKE_END, MAKE, MAKE_END,
     ANCHOR, ANCHOR_END, DEVICE, PASS, PASS_END, WORKER, RESUME, WORKER_BEGIN, WORKER_END, OPTIMIZER, EPOCH, LOOP_END,
-    RANK, SUM,
+    RANK, SUM, GET, GET_END, START, START_END, JOIN, JOIN_END,
 ) = range(len(KINDS))  # fmt: skip
-_OFTEN = frozenset((STEP, STEP_END, FETCH, FETCH_END, TAKE, TAKE_END, MAKE, MAKE_END, DEVICE, OPTIMIZER))
+_OFTEN = frozenset((STEP, STEP_END, FETCH, FETCH_END, TAKE, TAKE_END, MAKE, MAKE_END, DEVICE, OPTIMIZER, GET, GET_END))
 IDLE = 1 << 15
 _MINUTE_NS = 60_000_000_000
 
@@ -102,6 +107,7 @@ ANCHORS = 3
 
 _folder = ""
 _file = None  # of this process
+_main = threading.main_thread().ident
 
 
 def launcher_rank() -> int:
@@ -754,7 +760,7 @@ class _WorkerLoop:
 
     def __call__(self, *arguments, **named):
         global _folder
-        _folder = self.folder
+        _folder, _inside.take = self.folder, True  # its own threads are no threads of the loop
         mark(WORKER_BEGIN)
         tasks, made = arguments[2:4]  # index_queue and data_queue
         try:
@@ -859,6 +865,61 @@ def _mark_distributed_rank():
         distributed = sys.modules["torch"].distributed
         if distributed.is_available() and distributed.is_initialized():
             mark(RANK, int(distributed.get_rank()) + 1)
+
+
+_got = itertools.count(1)
+_queues = weakref.WeakKeyDictionary()
+
+
+def _marks_nothing():
+    """Whether this is another thread than the main one, or what a fetch does to have its batch."""
+    inside = vars(_inside)
+    return not _folder or threading.get_ident() != _main or inside.get("take") or inside.get("fetch")
+
+
+def _mark_threads(module):
+    """When the main thread starts another one, which may save, and waits for its end."""
+
+    def calling(kind):
+        def marked(method):
+            @wraps(method)
+            def called(self, *arguments, **named):
+                if _marks_nothing():
+                    return method(self, *arguments, **named)
+                mark(kind)
+                try:
+                    return method(self, *arguments, **named)
+                finally:
+                    mark(kind + 1, getattr(self, "native_id", 0) or 0)
+
+            return called
+
+        return marked
+
+    for name, kind in (("start", START), ("join", JOIN)):
+        _replace(module.Thread, [name], calling(kind))
+
+
+def _mark_gets(module):
+    """What the main thread takes from other threads: a loop's batches, where a thread of the program makes them."""
+
+    def getting(get):
+        @wraps(get)
+        def calling(self, *arguments, **named):
+            if _marks_nothing():
+                return get(self, *arguments, **named)
+            number = next(_got)
+            group = min(_queues.setdefault(self, len(_queues) + 1), 0x7FFF) if module.__name__ == "queue" else 0
+            mark(GET, number, group)
+            try:
+                return get(self, *arguments, **named)
+            finally:
+                mark(GET_END, number, group)
+
+        return calling
+
+    kind, name = ("Queue", "get") if module.__name__ == "queue" else ("Future", "result")
+    _replace(vars(module)[kind], [name], getting)
 
 
 def _mark_torch(module):
@@ -1038,15 +1099,44 @@ def _mark_tf_data(module):
 
 
 def _mark_grain(module):
-    for name in ("DataLoaderIterator", "PrefetchDatasetIterator", "_MpPrefetchDatasetIterator"):
-        if name in vars(module):
-            _replace(vars(module)[name], ["__next__"], fetching)
+    """The loop asks the outermost iterator, in the thread that made it; threads that read ahead ask inner ones."""
+    if "DataLoaderIterator" in vars(module):
+        _replace(module.DataLoaderIterator, ["__next__"], fetching)
+    if not module.__name__.endswith(".dataset"):
+        return
+
+    def made(init):
+        @wraps(init)
+        def __init__(self, *arguments, **named):
+            self._dxt_thread = threading.get_ident()
+            init(self, *arguments, **named)
+
+        return __init__
+
+    def following(function):
+        marked = fetching(function)
+
+        @wraps(function)
+        def __next__(self):
+            return (marked if vars(self).get("_dxt_thread") == threading.get_ident() else function)(self)
+
+        return __next__
+
+    def __init_subclass__(kind, **named):
+        super(module.DatasetIterator, kind).__init_subclass__(**named)
+        _replace(kind, ["__next__"], following)
+
+    _replace(module.DatasetIterator, ["__init__"], made)
+    module.DatasetIterator.__init_subclass__ = classmethod(__init_subclass__)
 
 
 HOOKS = {
     "torch.utils.data.dataloader": _mark_loaders,
     "torchdata.stateful_dataloader.stateful_dataloader": _mark_loaders,
     "torch.utils.data._utils.worker": _mark_worker,
+    "threading": _mark_threads,
+    "queue": _mark_gets,
+    "concurrent.futures._base": _mark_gets,
     "torch.optim.optimizer": _mark_optimizers,
     "torch": _mark_torch,
     "torch.distributed.checkpoint": _mark_distributed,
@@ -1058,6 +1148,6 @@ HOOKS = {
     "tensorflow.python.data.ops.iterator_ops": _mark_tf_data,
     "tensorflow.python.eager.polymorphic_function.polymorphic_function": _mark_functions,
     "grain._src.python.data_loader": _mark_grain,
-    "grain._src.python.dataset.transformations.prefetch": _mark_grain,
+    "grain._src.python.dataset.dataset": _mark_grain,
 }
 """What is hooked when a module has been imported."""

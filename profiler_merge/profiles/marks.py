@@ -9,13 +9,14 @@ unless no pass of the rank had one: then nothing tells training from evaluation,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from dxt_replay.profiler_merge import recording as made
+from dxt_replay.profiler_merge.profiles.pools import CLOCK_NS, Pool, pool_of, spread
 from dxt_replay.profiler_merge.profiles.span_parts import (
     CHECKPOINT,
     COMPUTE,
@@ -46,6 +47,9 @@ from dxt_replay.traces.units import format_count, format_duration
 
 MARK = np.dtype([("t", "<i8"), ("cpu", "<i8"), ("number", "<i8"), ("thread", "<u4"), ("group", "<u2"), ("kind", "<u2")])
 """A record of the file, its time in CLOCK_REALTIME."""
+
+BETWEEN = -2
+"""Number of workers of the time between two marked steps."""
 
 NO_FETCH = -1
 """In the columns `feeds` and `follows`: none; in `ready_ns`: not known."""
@@ -203,9 +207,11 @@ class Loop:
     """The batches that the training thread of a rank took, and its steps.
 
     thread: of the loop. begin, end: int64 (f,), of each fetch; group, number: its pass, and its place in the pass, or
-    group 0 and the number of the fetch; workers: of its loader, -1 where it is none of PyTorch's. training: bool (f,).
+    group 0 and the number of the fetch; workers: of its loader, -1 where it is none of PyTorch's, BETWEEN where none is
+    seen. training: bool (f,).
     steps: int64 (s, 2), begin and end of each step. passes: int64 (p, 4), group, begin, workers, prefetch factor.
-    evaluations: times in which the model was evaluated. told: whether training and evaluation are told apart.
+    evaluations: times in which the model was evaluated. told: whether training and evaluation are told apart. got:
+    whether another thread of the program makes the batches.
     """
 
     thread: int
@@ -219,6 +225,7 @@ class Loop:
     passes: np.ndarray
     evaluations: Intervals
     told: bool
+    got: bool
 
 
 def training_loop(process: ProcessMarks) -> Loop:
@@ -231,9 +238,12 @@ def training_loop(process: ProcessMarks) -> Loop:
     rows = rows[mine]
     begun = rows[rows["kind"] == made.PASS]
     passes = np.stack([begun["group"], begun["t"], begun["number"] >> 32, begun["number"] & 0xFFFFFFFF], axis=1)
-    takes, taken = _pairs(rows, made.TAKE, made.TAKE_END)
-    asks, had = _pairs(rows, made.FETCH, made.FETCH_END)
-    begins, ends = np.append(takes, asks), np.append(taken, had)
+    rows, last = _with_gets(rows)
+    kinds = (made.TAKE, made.TAKE_END), (made.FETCH, made.FETCH_END), (made.GET, made.GET_END)
+    begins, ends = np.concatenate([_pairs(rows, *each) for each in kinds], axis=1)
+    got = bool((rows["kind"] == made.GET).any())
+    begins, ends = (each[begins < last] for each in (begins, ends)) if got else (begins, ends)
+    of_pytorch = -1 if len(begins) else BETWEEN
     order = np.argsort(begins, kind="stable")
     begins, ends = begins[order], ends[order]
     if not len(begins):
@@ -264,13 +274,28 @@ def training_loop(process: ProcessMarks) -> Loop:
         end=end,
         group=group,
         number=rows["number"][begins],
-        workers=np.array([workers_of.get(each, -1) for each in group.tolist()], dtype=np.int64),
+        workers=np.array([workers_of.get(each, of_pytorch) for each in group.tolist()], dtype=np.int64),
         training=training,
         steps=steps,
         passes=passes.astype(np.int64),
         evaluations=evaluations,
         told=told,
+        got=got,
     )
+
+
+def _with_gets(rows: np.ndarray) -> tuple[np.ndarray, int]:
+    """The rows with the gets alone that take a loop's batches from another thread: from one queue, or the results of
+    futures, at least as many as it makes steps of its optimizer. And the place of the last of these, behind which a get
+    takes no batch."""
+    is_get = np.isin(rows["kind"], (made.GET, made.GET_END))
+    optimized = (rows["kind"] == made.OPTIMIZER) & (rows["group"] == 0)
+    groups, counts = np.unique(rows["group"][rows["kind"] == made.GET], return_counts=True)
+    shown = np.isin(rows["kind"], (made.TAKE, made.FETCH, made.STEP)).any()
+    if shown or not optimized.any() or not len(groups) or counts.max() < np.count_nonzero(optimized):
+        return rows[~is_get], 0
+    rows = rows[~is_get | (rows["group"] == groups[np.argmax(counts)])]
+    return rows, int(np.flatnonzero((rows["kind"] == made.OPTIMIZER) & (rows["group"] == 0))[-1])
 
 
 def _between_steps(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -329,7 +354,7 @@ def _times(rows: np.ndarray, kind: int) -> tuple[np.ndarray, np.ndarray]:
     return mine["t"][opening][:count], mine["t"][closing][:count]
 
 
-_BOUNDS = (made.TAKE, made.FETCH, made.PASS, made.PASS_END, made.LOOP_END, made.EPOCH, made.EVALUATION)
+_BOUNDS = (made.TAKE, made.FETCH, made.GET, made.PASS, made.PASS_END, made.LOOP_END, made.EPOCH, made.EVALUATION)
 
 
 def _last_moment(rows: np.ndarray, place: int) -> int:
@@ -385,8 +410,7 @@ def marked_spans(marks: RankMarks) -> SpanColumns:
     loop = training_loop(marks.own)
     rows, numbers = marks.own.rows, np.arange(len(loop.steps), dtype=np.int32)
     steps = _part(STEP, loop.steps[:, 0], loop.steps[:, 1], loop.thread, 0)
-    shown = np.isin(rows["kind"], (made.TAKE, made.FETCH)).any()
-    name = np.where(loop.workers > 0, 1, np.where(loop.workers == 0, 2, 3 if shown else 12))
+    name = np.select([loop.workers > 0, loop.workers == 0, loop.workers == BETWEEN], [1, 2, 12], 3)
     fetches = _part(INPUT_WAIT, loop.begin, loop.end, loop.thread, name)
     others = [(marks.own_io, 10), (_pass_ends(marks.own, loop), 11)]
     waits = [fetches, *(_part(INPUT_WAIT, each.starts, each.ends, loop.thread, text) for each, text in others)]
@@ -395,8 +419,19 @@ def marked_spans(marks: RankMarks) -> SpanColumns:
         for thread in np.unique(rows["thread"][rows["kind"] == kind]).tolist():
             starts, ends = _times(rows[rows["thread"] == thread], kind)
             parts.append(_part(CHECKPOINT, starts, ends, thread, text))
+            parts += _in_background(rows, loop, thread) if kind == made.CHECKPOINT else []
     parts.append(_gpu_steps(rows[rows["thread"] == loop.thread], loop))
     return span_columns(parts, _TEXTS, steps, numbers)
+
+
+def _in_background(rows: np.ndarray, loop: Loop, thread: int) -> list[SpanPart]:
+    """When the loop's thread started a thread that saves, and waited for its end; none for its own saves."""
+    own, found = rows[rows["thread"] == loop.thread], []
+    for kind, text in ((made.START, 7), (made.JOIN, 8)) if thread != loop.thread else ():
+        begins, ends = _pairs(own, kind, kind + 1)
+        mine = own["number"][ends] == thread
+        found.append(_part(CHECKPOINT, own["t"][begins[mine]], own["t"][ends[mine]], loop.thread, text))
+    return found
 
 
 def _part(kind: int, start: np.ndarray, end: np.ndarray, thread: int, name: int | np.ndarray) -> SpanPart:
@@ -487,7 +522,7 @@ class RankOperations:
     """Operations (n,) of a rank, on the clock of its marks.
 
     pid: of its process, -1 where it is not known. lane: its thread, as far as that is known. start_ns, end_ns: in
-    CLOCK_REALTIME. op, origin: as in `OPS_SCHEMA`, codes. threads: the thread of a lane, where something tells it.
+    CLOCK_REALTIME. op, origin, file_id: as in `OPS_SCHEMA`. threads: the thread of a lane, where something tells it.
     """
 
     pid: np.ndarray
@@ -496,6 +531,7 @@ class RankOperations:
     end_ns: np.ndarray
     op: np.ndarray
     origin: np.ndarray
+    file_id: np.ndarray
     threads: Mapping[int, int]
 
 
@@ -506,9 +542,6 @@ JOINED_NS = 100_000
 
 UNKNOWN_SHARE = 0.01
 """Share of the time of the reads, opens and the like in the loop that may belong to no known batch."""
-
-_CLOCK_NS = 100_000
-"""By how much the clock of an operation may differ from that of the marks."""
 
 
 def chain_lanes(columns: dict[str, np.ndarray], pid: np.ndarray, apart: np.ndarray) -> None:
@@ -545,6 +578,12 @@ def chain_lanes(columns: dict[str, np.ndarray], pid: np.ndarray, apart: np.ndarr
     if (lane == columns["lane"]).all():
         return
     columns.update(lane=lane, start_ns=start, end_ns=end)
+    sort_by_start(columns)
+
+
+def sort_by_start(columns: dict[str, np.ndarray]) -> None:
+    """Sort columns of `OPS_SCHEMA`, some of whose times have changed."""
+    start, end = columns["start_ns"], columns["end_ns"]
     order = order_by_start(start, [end > start, -end], columns["rank"])
     columns.update({name: values[order] for name, values in columns.items()})
 
@@ -552,7 +591,7 @@ def chain_lanes(columns: dict[str, np.ndarray], pid: np.ndarray, apart: np.ndarr
 def by_loop(marks: RankMarks, loop: Loop, operations: RankOperations) -> np.ndarray:
     """bool (n,): operations that the thread of the loop issued itself; none where that is not known.
 
-    A thread that makes a mark in the middle of an operation did not issue it."""
+    A thread that makes a mark in the middle of an operation did not issue it, and none while it waits for another."""
     rows = marks.own.rows
     made_ns = rows["t"][(rows["thread"] == loop.thread) & ~np.isin(rows["kind"], (made.DEVICE, made.SUM))]
     mine = operations.pid == marks.own.pid
@@ -562,11 +601,13 @@ def by_loop(marks: RankMarks, loop: Loop, operations: RankOperations) -> np.ndar
     told = [lane for lane, thread in operations.threads.items() if thread == loop.thread]
     if told:
         return mine & np.isin(operations.lane, told)
+    got = rows["t"][np.isin(rows["kind"], (made.GET, made.GET_END))]
     lanes = []
     for lane in np.setdiff1d(operations.lane[mine], list(operations.threads)).tolist():
         own = mine & (operations.lane == lane) & traced
-        first = np.searchsorted(made_ns, operations.start_ns[own] + _CLOCK_NS)
-        if not (np.searchsorted(made_ns, operations.end_ns[own] - _CLOCK_NS) > first).any():
+        first = np.searchsorted(made_ns, operations.start_ns[own] + CLOCK_NS)
+        within_get = np.searchsorted(got, operations.start_ns[own] + CLOCK_NS) % 2 == 1 if loop.got else np.False_
+        if not ((np.searchsorted(made_ns, operations.end_ns[own] - CLOCK_NS) > first) | within_get).any():
             lanes.append(lane)
     return mine & np.isin(operations.lane, lanes if len(lanes) == 1 else [])
 
@@ -597,7 +638,8 @@ def batches_of(
     marks: RankMarks, loop: Loop, operations: RankOperations, mine: np.ndarray
 ) -> dict[str, np.ndarray] | None:
     """The columns `feeds`, `follows`, `follows_end` and `ready_ns` of the operations of a rank, NO_FETCH for none. They
-    number the fetches, the times of `marks.own_io` and the ends of passes together, in the order of time.
+    number the fetches, the times of `marks.own_io` and the ends of passes together, in the order of time. Also `lane`,
+    `start_ns` and `end_ns` anew, on the clock of the marks.
 
     mine: bool, operations of the loop's own thread. None if much of what may be input, not written, during the loop
     belongs to no known batch.
@@ -620,7 +662,7 @@ def batches_of(
     own = inside & (mine | ((pid == marks.own.pid) & by_thread[at]))
     feeds[own] = follows[own] = at[own]
     tasks = _tasks(marks, loop)
-    known = own | mine
+    known, anew = own | mine, {name: getattr(operations, name).copy() for name in ("lane", "start_ns", "end_ns")}
     for each in np.unique(pid).tolist():
         of_worker = np.flatnonzero(pid == each)
         task = tasks[tasks["pid"] == each]
@@ -638,20 +680,64 @@ def batches_of(
         last[place[order]] = of_worker[order]
         some = last >= 0
         ready[last[some]] = np.maximum(task["end"][some] - end_ns[last[some]], 0)
-    during = (start_ns < ends.max()) & (end_ns > begins[0]) & ~np.isin(operations.op, (SYNC, WRITE))
+    for pool, task in _pools(marks, loop, operations, mine, tasks):
+        known[pool.rows] = True
+        for column, values in zip(anew.values(), spread(pool, operations), strict=True):
+            column[pool.rows] = values
+        fetch_of = np.append(task["fetch"], NO_FETCH)
+        fetch = fetch_of[pool.batch]
+        feeds[pool.rows] = np.where(fetch >= 0, number[fetch], NO_FETCH)
+        of_worker = bool(task["pid"][0] != marks.own.pid)
+        after = task["follows"][np.maximum(pool.after, 0)] if of_worker else fetch_of[pool.after]
+        follows[pool.rows] = np.where(after >= 0, number[after], NO_FETCH)
+        follows_end[pool.rows] = of_worker & (after >= 0)
+        ready[pool.rows] = NO_FETCH
+        order = np.argsort(end_ns[pool.rows], kind="stable")
+        last = np.full(len(task) + 1, -1)
+        last[pool.batch[order]] = pool.rows[order]
+        some = np.flatnonzero((last[:-1] >= 0) & of_worker)
+        ready[last[some]] = np.maximum(task["end"][some] - np.maximum(end_ns[last[some]], task["begin"][some]), 0)
+    reads, writes = (operations.file_id[operations.op == each] for each in (READ, WRITE))
+    output = np.isin(operations.file_id, np.setdiff1d(writes, reads)) | np.isin(operations.op, (SYNC, WRITE))
+    during = (start_ns < ends.max()) & (end_ns > begins[0]) & ~output
     lasted = np.where(during, end_ns - start_ns, 0)
     if lasted[~known].sum() > UNKNOWN_SHARE * lasted.sum():
         return None
     # An operation that ran ahead of its batch, in another thread of the worker, keeps the order of its lane.
-    order = np.lexsort((start_ns, operations.lane))
-    for one in np.unique(operations.lane).tolist():
-        of_lane = order[operations.lane[order] == one]
+    lane = anew["lane"]
+    order = np.lexsort((anew["start_ns"], lane))
+    for one in np.unique(lane).tolist():
+        of_lane = order[lane[order] == one]
         for column in (feeds, follows):
             some = of_lane[column[of_lane] >= 0]
             column[some] = np.maximum.accumulate(column[some])
     wrong = (feeds >= 0) & (follows_end & (follows >= feeds) | (follows > feeds))
     follows[wrong], follows_end[wrong] = NO_FETCH, False
-    return {"feeds": feeds, "follows": follows, "follows_end": follows_end, "ready_ns": ready}
+    return anew | {"feeds": feeds, "follows": follows, "follows_end": follows_end, "ready_ns": ready}
+
+
+def _pools(
+    marks: RankMarks, loop: Loop, operations: RankOperations, mine: np.ndarray, tasks: np.ndarray
+) -> Iterator[tuple[Pool, np.ndarray]]:
+    """The pools of threads of workers, and of the loop's process, with the batches that are made of what they read."""
+    makers = [
+        tasks[(tasks["pid"] == pid) & (tasks["group"] == group) & ~tasks["stop"]]
+        for pid, group in np.unique(tasks[["pid", "group"]]).tolist()
+    ]
+    if len(np.unique(loop.group)) == 1 and (loop.workers <= 0).all():
+        own = np.zeros(len(loop.begin), dtype=_TASK)
+        own["pid"], own["begin"], own["end"], own["fetch"] = marks.own.pid, loop.begin, loop.end, np.arange(len(own))
+        makers.append(own)
+    for task in filter(len, makers):
+        later = [other["begin"][0] for other in makers if len(other) and other["pid"][0] == task["pid"][0]]
+        until = min((each for each in later if each > task["begin"][0]), default=np.iinfo(np.int64).max)
+        rows = np.flatnonzero((operations.pid == task["pid"][0]) & ~mine & (operations.start_ns < until))
+        within = rows[operations.start_ns[rows] >= task["begin"].min()]
+        pool = pool_of(operations, within, task["begin"], task["end"])
+        if pool is None and loop.got and task["pid"][0] == marks.own.pid:  # it may have begun long before the loop
+            pool = pool_of(operations, rows, task["begin"], task["end"], elsewhere=True)
+        if pool is not None:
+            yield pool, task
 
 
 _TASK = np.dtype([("pid", "i8"), ("group", "i8"), ("number", "i8"), ("begin", "i8"), ("end", "i8"), ("stop", "?"),

@@ -56,6 +56,7 @@ class KnownReader:
         self._floor: dict[int, int] = {}
         self._moment: dict[int, int] = {}
         self._needed: dict[int, int] = {}
+        self._background = _background_saves(loop)
 
     def dependencies(self, batch: OperationBatch) -> np.ndarray:
         """`DEPENDENCY` (n,) of these operations, which continue the earlier batches.
@@ -73,6 +74,7 @@ class KnownReader:
         event = np.where(known["follows"] < 0, inside, nth(self._fetches, known["follows"]))
         follows = np.where(event == NO_EVENT, NO_MOMENT, 2 * event + (known["follows_end"] > 0))
         follows[free & (start >= loop.exit_ns) & (inside == NO_EVENT)] = 2 * len(loop.kind)
+        _save_in_background(self._background, batch, ~free | (start < loop.entry_ns), inside, need, follows)
         # An event that has ended cannot have waited for an operation that begins later.
         floor = np.where(need == NO_EVENT, np.searchsorted(loop.end_ns, start, side="right"), need)
         floor = np.maximum(floor, np.where((inside != NO_EVENT) & (need == NO_EVENT), inside + 1, 0))
@@ -165,27 +167,12 @@ class InferredReader:
         found["follows"] = np.where(before, NO_MOMENT, self._last_moment(start, need, own))
         # An event cannot have waited for an operation that begins or ends after the event. An operation may end after
         # its event if its time is made up, as that of a rebuilt close.
-        self._save_in_background(batch, feeds | before, checkpoint, found)
+        _save_in_background(self._background, batch, feeds | before, checkpoint, found["need"], found["follows"])
         need = found["need"]
         over = np.where((checkpoint != NO_EVENT) & (need == NO_EVENT), checkpoint + 1, 0)
         floor = np.where(need == NO_EVENT, np.searchsorted(loop.end_ns, start, side="right"), need)
         found["floor"] = np.maximum(floor, over)
         return found
-
-    def _save_in_background(
-        self, batch: OperationBatch, others: np.ndarray, event: np.ndarray, found: np.ndarray
-    ) -> None:
-        """Set the dependencies of the operations of saves in the background: the call that starts a save lets them
-        begin, and the wait for the save needs them. others: bool, operations that cannot be of a save. event: which
-        checkpoint or evaluation each operation begins in."""
-        begin_ns, end_ns, starts, awaits = self._background
-        if not len(begin_ns):
-            return
-        save = np.searchsorted(begin_ns, batch.start_ns, side="right") - 1
-        mine = ~others & (save >= 0) & (batch.end_ns <= end_ns[save])
-        mine &= (event == NO_EVENT) | (event == starts[save]) | (event == awaits[save])
-        found["need"][mine] = awaits[save[mine]]
-        found["follows"][mine] = 2 * starts[save[mine]]
 
     def _last_moment(self, start: np.ndarray, need: np.ndarray, own: np.ndarray) -> np.ndarray:
         """The last opening (where the training thread's `own` operations wait) or batch fetch before each operation.
@@ -287,6 +274,27 @@ def _background_saves(loop: TrainingLoop) -> tuple[np.ndarray, ...]:
     starts, awaits = containing(loop, loop.checkpoints, begin), containing(loop, loop.checkpoints, end)
     found = (starts != NO_EVENT) & (awaits != NO_EVENT) & (starts != awaits)
     return begin[found], end[found], starts[found], awaits[found]
+
+
+def _save_in_background(
+    saves: tuple[np.ndarray, ...],
+    batch: OperationBatch,
+    others: np.ndarray,
+    event: np.ndarray,
+    need: np.ndarray,
+    follows: np.ndarray,
+) -> None:
+    """Set `need` and `follows` of the operations of saves in the background: the call that starts a save lets them
+    begin, and the wait for the save needs them. saves: of `_background_saves`. others: bool, operations that cannot be
+    of a save. event: which checkpoint or evaluation each operation begins in."""
+    begin_ns, end_ns, starts, awaits = saves
+    if not len(begin_ns):
+        return
+    save = np.searchsorted(begin_ns, batch.start_ns, side="right") - 1
+    mine = ~others & (save >= 0) & (batch.end_ns <= end_ns[save])
+    mine &= (event == NO_EVENT) | (event == starts[save]) | (event == awaits[save])
+    need[mine] = awaits[save[mine]]
+    follows[mine] = 2 * starts[save[mine]]
 
 
 def _same_file_next(batch: OperationBatch) -> np.ndarray:

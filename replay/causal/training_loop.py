@@ -228,6 +228,7 @@ def known_loop(spans: pa.Table, origin_ns: int) -> TrainingLoop:
     mine = mine[np.lexsort((spans["step"].to_numpy()[mine], end_ns[mine], start_ns[mine]))]
     entry_ns = max(min(start_ns[steps[0]], start_ns[mine].min(initial=_NEVER)), origin_ns)
     until = np.maximum.accumulate(np.concatenate(([entry_ns], end_ns[mine])))
+    saves = _background_saves(spans.filter(pa.array((kind == CHECKPOINT_SPAN) & ~of_others)))
     return TrainingLoop(
         kind=np.concatenate((np.array([ENTRY], dtype=np.int8), _EVENT_OF_SPAN[kind[mine]])),
         loader=np.full(len(until), OTHER_LOADER, dtype=np.int8),
@@ -240,6 +241,8 @@ def known_loop(spans: pa.Table, origin_ns: int) -> TrainingLoop:
         input_waits=True,
         made_begin_ns=np.empty(0, dtype=np.int64),
         made_end_ns=np.empty(0, dtype=np.int64),
+        background_begin_ns=saves[0],
+        background_end_ns=saves[1],
     )
 
 

@@ -33,6 +33,7 @@ from dxt_replay.profiler_merge.recognise import find_profiles
 from dxt_replay.replay.causal.storage_limit import storage_limit
 from dxt_replay.replay.interface.simulations import simulate
 from dxt_replay.replay.show.summary_sections import headline
+from dxt_replay.replay.simulation.storage_model import RequestTime, StorageModel
 from dxt_replay.traces.errors import ProfileError
 from dxt_replay.traces.schema import SPAN_KINDS
 from dxt_replay.traces.store.reader import open_capture
@@ -69,6 +70,11 @@ TRUTHS = {
     "stateful": Truth(steps=24, batches=TRAIN * 2),
     "stream": Truth(steps=12, batches=(0, 5, 1, 6, 2, 7, 3, 8, 4, 9, 10, 11)),
     "threads": Truth(steps=12),
+    "ahead": Truth(steps=12, batches=(0, 6, 1, 7, 2, 8, 3, 9, 4, 10, 5, 11)),
+    "grain": Truth(steps=12),
+    "prefetched": Truth(steps=12),
+    # Of each of three saves: the save itself, and where the loop starts its thread and waits for it.
+    "background": Truth(steps=12, checkpoints=9),
     "saved": Truth(steps=24, batches=TRAIN * 2, checkpoints=1),
     "quiet": Truth(steps=12, without_reads=TRAIN[1::2]),
     "kill": Truth(steps=8, batches=TRAIN[:8], ahead=TRAIN[8:12]),
@@ -191,6 +197,18 @@ def test_threads_that_never_overlap_are_one_lane(merged: Callable[[str], MergeRe
     assert len(set(reads["lane"].to_pylist())) == 2  # of two workers, with three threads each
 
 
+@pytest.mark.parametrize(("name", "processes"), [("ahead", 2), ("grain", 1)])
+def test_each_thread_that_reads_ahead_takes_as_much(
+    merged: Callable[[str], MergeResult], name: str, processes: int
+) -> None:
+    lanes = Counter(reads_of(merged(name))["lane"].to_pylist())
+    assert len(lanes) == 3 * processes
+    assert max(lanes.values()) - min(lanes.values()) <= 2
+    follows, feeds = (reads_of(merged(name))[column].fill_null(-1).to_numpy() for column in ("follows", "feeds"))
+    assert (follows < feeds).all()
+    assert follows.max() > 0
+
+
 @pytest.mark.parametrize("name", [*TRUTHS, *KERAS, "ranks", "profiled"])
 def test_clocks_are_known_and_there_is_an_answer(merged: Callable[[str], MergeResult], name: str) -> None:
     result = merged(name)
@@ -202,6 +220,24 @@ def test_clocks_are_known_and_there_is_an_answer(merged: Callable[[str], MergeRe
     assert summary.steps.count == spans_of(result)["step"]
     assert (summary.not_judged is None) == (name not in KERAS)  # its `save` maps a file
     assert simulate(result.capture, "nvme", runs=1).prediction.elapsed_ns > 0
+
+
+def test_a_save_waits_for_the_thread_of_the_one_before(merged: Callable[[str], MergeResult]) -> None:
+    capture = open_capture(merged("background").capture)
+    names = {number: path for number, path in enumerate(capture.files["path"].to_pylist()) if "saved." in path}
+    operations = pa.Table.from_batches(list(capture.operations()))
+    writes = Counter(
+        names[of]
+        for of, op in zip(operations["file_id"].to_pylist(), operations["op"].to_pylist(), strict=True)
+        if op == "write" and of in names
+    )
+    assert len(writes) == 3
+    slow = StorageModel(name="slow", operations={"write": RequestTime(time_ns=((1e8,),))})
+    waited = [each.checkpoints for each in simulate(capture, slow, runs=1).prediction.steps()]
+    first, second = (100.0 * count for name, count in sorted(writes.items()) if "11" not in name)
+    assert waited[7] == pytest.approx(first, rel=0.1)  # less what the loop did meanwhile
+    assert waited[11] == pytest.approx(second, rel=0.1)
+    assert sum(waited) - waited[7] - waited[11] < 5  # the first save has none to wait for
 
 
 def test_an_operation_follows_the_fetch_that_let_its_worker_have_the_batch(

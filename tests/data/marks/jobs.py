@@ -24,9 +24,13 @@ class Reads(torch.utils.data.Dataset):
     def __len__(self):
         return len(self.items)
 
+    def open(self):
+        self.file = os.open("data.bin", os.O_RDONLY)
+        os.posix_fadvise(self.file, 0, 0, os.POSIX_FADV_RANDOM)
+
     def __getitem__(self, place):
         if self.file is None:
-            self.file = os.open("data.bin", os.O_RDONLY)
+            self.open()
         found = os.pread(self.file, ITEM, self.items[place] * ITEM)
         return torch.tensor([float(found[0]), 1.0])
 
@@ -167,6 +171,64 @@ class Elsewhere(Reads):
         return self.threads[place % 3].submit(super().__getitem__, place).result()
 
 
+class Ahead(Stream):
+    """Each worker has 24 items, which three threads read, up to eight ahead of the one that is taken."""
+
+    def __iter__(self):
+        data, first = Reads(), torch.utils.data.get_worker_info().id * 24
+        data.open()
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+            asked = [pool.submit(data.__getitem__, first + place) for place in range(8)]
+            for place in range(8, 32):
+                yield asked.pop(0).result()
+                if place < 24:
+                    asked.append(pool.submit(data.__getitem__, first + place))
+
+
+def grain():
+    """The loop's process reads with three threads of grain's, up to eight items ahead."""
+    import grain
+
+    data, options = Reads(), grain.ReadOptions(num_threads=3, prefetch_buffer_size=8)
+    data.open()
+    for _ in grain.MapDataset.source(data).map(lambda item: item.numpy()).to_iter_dataset(options).batch(BATCH):
+        time.sleep(0.002)
+
+
+def prefetched():
+    """A thread of the loop's process reads up to two batches ahead."""
+    batches, data = queue.Queue(2), Reads()
+    data.open()
+
+    def fill():
+        for first in range(0, ITEMS, BATCH):
+            batches.put(torch.stack([data[first + place] for place in range(BATCH)]))
+        batches.put(None)
+
+    threading.Thread(target=fill).start()
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-6)
+    while (batch := batches.get()) is not None:
+        model(batch).sum().backward()
+        optimizer.step()
+        time.sleep(0.002)
+
+
+def background():
+    """A thread saves after each of three times four batches; it has ended before the next one is started."""
+    state, saving = torch.zeros(4096), []
+
+    def save(number):
+        if number % 4 == 3:
+            for each in saving:
+                each.join()
+            saving[:] = [threading.Thread(target=torch.save, args=(state, f"saved.{number}.pt"))]
+            saving[0].start()
+
+    loop([(loader_of(), True)], after=save)
+    saving[0].join()
+
+
 def streams():
     """A thread of the loop's process reads the batches, through C streams, which DXT does not trace."""
     batches = queue.Queue(2)
@@ -186,6 +248,10 @@ def streams():
 
 
 JOBS = {
+    "ahead": lambda: loop([(loader_of(Ahead()), True)]),  # on storage whose reads take 2 ms, as the next one
+    "grain": grain,
+    "prefetched": prefetched,
+    "background": background,
     "streams": streams,
     "inside": inside,
     "saved": saved,
