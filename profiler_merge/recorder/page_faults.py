@@ -13,12 +13,13 @@ import json
 import mmap
 import os
 import platform
+import resource
 import select
 import struct
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,17 +27,20 @@ from dxt_replay.profiler_merge.recorder._page_faults import FaultDecoder
 from dxt_replay.profiler_merge.recorder.watch import is_data
 
 _SYSTEM_CALL = {"x86_64": 298, "aarch64": 241, "ppc64le": 319, "riscv64": 241, "s390x": 331}
-_FAULTS_MAJ, _FAULTS_MIN = 6, 5
+_FAULTS_MAJ, _FAULTS_MIN, _DUMMY = 6, 5, 9
 _SAMPLE = 2 | 4 | 8 | 64
 """PERF_SAMPLE_TID, TIME, ADDR, ID: the record that `_page_faults` expects."""
 _INHERIT, _NO_KERNEL, _WATERMARK, _ID_ALL, _CLOCK = (1 << bit for bit in (1, 5, 14, 18, 25))
-_MAPPINGS = sum(1 << bit for bit in (8, 9, 13, 17, 23, 24, 26))
-"""attr.mmap, comm, task, mmap_data, mmap2, comm_exec, context_switch."""
+_MAPPINGS = sum(1 << bit for bit in (8, 9, 13, 17, 23, 24))
+"""attr.mmap, comm, task, mmap_data, mmap2, comm_exec."""
+_SWITCHES = 1 << 26
+"""attr.context_switch: tells which faults slept. It slows down all that a job does on a processor, workers by 5 %."""
+_MOST_SWITCH_EVENTS = 4096
 _SET_OUTPUT, _GET_ID = 0x2405, 0x80082407
 _CLOSE_ON_EXEC = 8
 _RING_PAGES = (512, 128, 32)
 """Pages of a ring, tried in turn: users may lock 128 for each processor (`kernel.perf_event_mlock_kb`)."""
-_PAUSE_MS = 100
+_PAUSE_MS, _FIRST_PAUSE_MS = 100, 20
 _SETTLED_NS = 5_000_000
 """Records younger than this may still be overtaken by those of another processor."""
 
@@ -48,6 +52,7 @@ class PageFaults:
 
     def __init__(self) -> None:
         self._fds: list[int] = []
+        self._minor: dict[int, int] = {}
         self._rings: list[mmap.mmap] = []
         self._out: BinaryIO | None = None
         major = []
@@ -68,6 +73,7 @@ class PageFaults:
                 return []
             raise
         self._fds.append(minor)
+        self._minor[processor] = minor
         self._rings.append(_ring(minor))
         waiting = _event(_FAULTS_MAJ, processor, 0)
         self._fds.append(waiting)
@@ -113,11 +119,30 @@ class PageFaults:
         poll = select.poll()
         for fd in self._fds:
             poll.register(fd, select.POLLIN)
+        switches = False
         while not stop.is_set():
-            for fd, event in poll.poll(_PAUSE_MS):
+            for fd, event in poll.poll(_PAUSE_MS if switches else _FIRST_PAUSE_MS):
                 if event & (select.POLLHUP | select.POLLERR):
                     poll.unregister(fd)
             self._take(time.monotonic_ns() - _SETTLED_NS)
+            if len(self._decoder.files) > len(self._decoder.programs) and not switches:  # else no fault matters
+                switches = True
+                with suppress(OSError):
+                    self._record_switches()
+
+    def _record_switches(self) -> None:
+        """Have switches of the threads that there are recorded, and of all that they start."""
+        folders = (f"/proc/{pid}/task" for pid, _ in self._decoder.began)
+        threads = [int(each) for folder in folders if os.path.isdir(folder) for each in os.listdir(folder)]
+        if len(threads) * len(self._minor) > _MOST_SWITCH_EVENTS:
+            return
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 2 * _MOST_SWITCH_EVENTS)), hard))
+        for thread in threads:
+            for processor, minor in self._minor.items():
+                with suppress(OSError):  # it has ended
+                    self._fds.append(_event(_DUMMY, processor, _SWITCHES, thread))
+                    _ioctl(self._fds[-1], _SET_OUTPUT, ctypes.c_long(minor))
 
     def _take(self, until_ns: int) -> None:
         for ring in self._rings:
@@ -143,8 +168,9 @@ def collected_faults(path: Path) -> AbstractContextManager[list[tuple[int, str]]
         return nullcontext([])
 
 
-def _event(config: int, processor: int, flags: int) -> int:
-    """A software event of the calling thread's children on one processor: every occurrence, CLOCK_MONOTONIC."""
+def _event(config: int, processor: int, flags: int, thread: int = 0) -> int:
+    """A software event of a thread, 0 for the calling one, and its children on one processor: every occurrence,
+    CLOCK_MONOTONIC."""
     number = _SYSTEM_CALL.get(platform.machine())
     if number is None:
         raise OSError(errno.ENOSYS, "perf_event_open")
@@ -154,7 +180,7 @@ def _event(config: int, processor: int, flags: int) -> int:
         struct.pack_into("=IIQQQQQI", attributes, 0, 1, len(attributes), config, 1, _SAMPLE, 0, each, 1 << 16)
         struct.pack_into("=i", attributes, 92, time.CLOCK_MONOTONIC)
         libc = ctypes.CDLL(None, use_errno=True)
-        fd = libc.syscall(number, bytes(attributes), 0, processor, -1, _CLOSE_ON_EXEC)
+        fd = libc.syscall(number, bytes(attributes), thread, processor, -1, _CLOSE_ON_EXEC)
         if fd >= 0:
             return int(fd)
     raise OSError(ctypes.get_errno(), "perf_event_open")
