@@ -189,7 +189,8 @@ class DarshanRecording:
             refuse_rubbish(self._job, coverage, files)
         traced = written.stored - self._made.reconstructed
         counted = self._counted_times(traced)
-        mapped = self._not_saved(mapped_files(files, (self._job.start_ns, self._job.end_ns)), files, spans)
+        mapped = mapped_files(files, (self._job.start_ns, self._job.end_ns), self._table.never_mapped)
+        mapped = self._not_saved(mapped, files, spans)
         saved = sorted({*files["path"].filter(pa.array(probably_mapped(files))).to_pylist()} - {*mapped})
         unseen = all_unseen(watched([log.path for log in logs]), mapped)
         placed = {pid for process in self._job.processes if (pid := process_id(process)) is not None}

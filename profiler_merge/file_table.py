@@ -42,12 +42,13 @@ _SUMMED: dict[str, dict[str, tuple[str, ...]]] = {
         "posix_fdsyncs": ("POSIX_FDSYNCS",), "posix_bytes_read": ("POSIX_BYTES_READ",),
         "posix_bytes_written": ("POSIX_BYTES_WRITTEN",), "posix_seq_reads": ("POSIX_SEQ_READS",),
         "posix_seq_writes": ("POSIX_SEQ_WRITES",), "posix_consec_reads": ("POSIX_CONSEC_READS",),
-        "posix_consec_writes": ("POSIX_CONSEC_WRITES",),
+        "posix_consec_writes": ("POSIX_CONSEC_WRITES",), "posix_dups": ("POSIX_DUPS",),
     },
     "STDIO": {
         "stdio_opens": ("STDIO_OPENS",), "stdio_reads": ("STDIO_READS",), "stdio_writes": ("STDIO_WRITES",),
         "stdio_seeks": ("STDIO_SEEKS",), "stdio_flushes": ("STDIO_FLUSHES",),
         "stdio_bytes_read": ("STDIO_BYTES_READ",), "stdio_bytes_written": ("STDIO_BYTES_WRITTEN",),
+        "stdio_fdopens": ("STDIO_FDOPENS",),
     },
     "MPI-IO": {
         "mpiio_reads": ("MPIIO_INDEP_READS", "MPIIO_COLL_READS", "MPIIO_SPLIT_READS", "MPIIO_NB_READS"),
@@ -59,7 +60,12 @@ _SUMMED: dict[str, dict[str, tuple[str, ...]]] = {
         "h5d_bytes_read": ("H5D_BYTES_READ",), "h5d_bytes_written": ("H5D_BYTES_WRITTEN",),
     },
 }  # fmt: skip
-"""Column of the files table -> the Darshan counters whose sum it is, by module. -1 means not collected."""
+"""Column of the files table, or what else is told by it -> the Darshan counters whose sum it is, by module. -1 means
+not collected."""
+
+_SEEKS_OF_PYTHON = 3
+"""Of each `open` that may write: it asks for the position three times. C programs that map a file seek at most twice,
+and Python's `mmap` duplicates the descriptor."""
 
 # An untouched file also has a last byte of 0, so it counts only if bytes were moved.
 _LAST_BYTE = {
@@ -120,6 +126,9 @@ class FileTable:
     _new_names: dict[int, bytes] = field(default_factory=dict)
     _same: dict[int, int] = field(default_factory=dict)
     _offsets: dict[int, dict[int, int]] = field(default_factory=lambda: {REPAIRED: {}, SUSPECT: {}})
+    _created: set[int] = field(default_factory=set)
+    _mappable: set[int] = field(default_factory=set)
+    never_mapped: frozenset[int] = frozenset()
 
     def known(self) -> KnownFiles:
         """The files in the counters of the logs, which get their numbers now. Raises: LogError for damaged ones."""
@@ -215,7 +224,7 @@ class FileTable:
         """The files table and the coverage; `ranks_of_logs[i]`: the rank of log i's process, None for a whole job."""
         counted: dict[tuple[int, int], _Traced] = {}
         streams: dict[tuple[int, int], _Traced] = {}
-        sums: dict[str, dict[int, int]] = {name: {} for name in COUNTERS}
+        sums: dict[str, dict[int, int]] = {name: {} for columns in _SUMMED.values() for name in columns}
         stripes: dict[int, tuple[int, int]] = {}
         for log, fixed_rank in zip(self.logs, ranks_of_logs, strict=True):
             self._add_counters(log, fixed_rank, sums, counted, streams)
@@ -225,6 +234,14 @@ class FileTable:
                 for record, stripe in _stripes(log).items()
                 if self._same.get(record, record) in self._ids
             }
+        dups, fdopens = sums.pop("posix_dups"), sums.pop("stdio_fdopens")
+        # Darshan may give a stream that was made of a duplicated descriptor to a file which had that number before.
+        without = {file for file, number in dups.items() if number and not sums["stdio_reads"].get(file)}
+        missing = sum(dups[file] for file in without if not sums["posix_reads"].get(file))
+        strays = sum(max(fdopens.get(file, 0) - number, 0) for file, number in dups.items() if number)
+        self.never_mapped = frozenset(
+            self._created | (sums["posix_opens"].keys() - self._mappable) | (without if strays >= missing else set())
+        )
         table = self._table(sums, stripes, self._file_coverage(counted))
         return table, self._coverage(counted, streams)
 
@@ -245,6 +262,13 @@ class FileTable:
                 total = sum(np.maximum(records.counters[name], 0) for name in counters)
                 for file, value in zip(file_ids, np.asarray(total).tolist(), strict=True):
                     sums[column][file] = sums[column].get(file, 0) + value
+            if module == "POSIX":
+                opens, seeks, dups, mode = (
+                    records.counters[f"POSIX_{name}"] for name in ("OPENS", "SEEKS", "DUPS", "MODE")
+                )
+                of_python = (dups == 0) & (seeks >= _SEEKS_OF_PYTHON * np.maximum(opens, 1))
+                self._created |= set(np.array(file_ids)[mode > 0].tolist())
+                self._mappable |= set(np.array(file_ids)[~of_python].tolist())
             for last_byte, moved in _LAST_BYTE.get(module, ()):
                 for file, last, total in zip(
                     file_ids, records.counters[last_byte].tolist(), records.counters[moved].tolist(), strict=True

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dxt_replay.profiler_merge.analysis.thresholds import WARM_UP
+from dxt_replay.profiler_merge.analysis.thresholds import NOTICEABLE_PCT, WARM_UP
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.measures.span_times import computed_in_loops, gpu_busy_in_profile, gpu_steps
 from dxt_replay.traces.paces import Pace
@@ -43,7 +43,7 @@ class SteadyLoop:
     `gpu_busy_pct`: time in which something ran on a GPU, of `gpu_profile_s`, the time from the first step to the end of
     the profile, evaluations included; mean of the GPUs that worked; None where no kernels are shown.
     `io_pct`: I/O (union); `io_exposed_pct`: its part outside of compute; `io_in_wait_pct`: share of I/O in the input
-    wait.
+    wait; None where so much is rebuilt from counters that it is not known.
     `storage_gain_s`: upper bound of what infinitely fast storage saves, from traced and reconstructed I/O; `summary`,
     the page and the findings show it.
     """
@@ -53,7 +53,7 @@ class SteadyLoop:
     warm_up_s: float
     input_wait_s: float
     input_wait_pct: float
-    io_in_wait_pct: float
+    io_in_wait_pct: float | None
     compute_pct: float | None
     io_pct: float
     io_exposed_pct: float
@@ -114,7 +114,7 @@ def steady_loop(
         warm_up_s=warm_up_ns / len(ranks) / NS_PER_S,
         input_wait_s=wait_ns / len(ranks) / NS_PER_S,
         input_wait_pct=100 * wait_ns / loop_ns,
-        io_in_wait_pct=100 * in_wait_ns / wait_ns if wait_ns else 0.0,
+        io_in_wait_pct=_share(in_wait_ns, wait_ns, sum(ranks["reconstructed_io_ns"].to_pylist())),
         compute_pct=100 * compute_ns / loops_ns if compute_ns else None,
         io_pct=100 * io_ns / loop_ns,
         io_exposed_pct=100 * exposed_ns / loop_ns,
@@ -130,6 +130,13 @@ def steady_loop(
         gpu_busy_pct=100 * busy_ns / whole_ns if whole_ns else None,
         gpu_profile_s=whole_ns / gpus / NS_PER_S if gpus else None,
     )
+
+
+def _share(in_wait_ns: int, wait_ns: int, rebuilt_ns: int) -> float | None:
+    """Per cent of the wait with I/O; None if I/O whose times are estimates could change it."""
+    if 100 * min(rebuilt_ns, wait_ns - in_wait_ns) > NOTICEABLE_PCT * wait_ns:
+        return None
+    return 100 * in_wait_ns / wait_ns if wait_ns else 0.0
 
 
 def waits_are_real(info: CaptureInfo) -> bool:

@@ -294,8 +294,10 @@ def _loop_rows(summary: Summary) -> Iterable[tuple[str, str]]:
         if loop.warm_up_s:
             yield "first step, above the usual", f"{seconds(loop.warm_up_s)}, not part of the next two lines"
         yield "loop", seconds(loop.loop_s)
-        known = loop.input_wait_s and io_recorded(summary)
-        busy = f"; storage busy in {loop.io_in_wait_pct:.1f} % of it" if known else ""
+        busy = ""
+        if loop.input_wait_s and io_recorded(summary):
+            known = loop.io_in_wait_pct is not None
+            busy = f"; storage busy in {loop.io_in_wait_pct:.1f} % of it" if known else "; storage busy in it: not known"
         waits = bool(compute.input_wait_s_per_rank_mean)
         yield "input wait", f"{loop.input_wait_pct:.1f} % of the loop{busy}" if waits else "not known: none is shown"
     if compute.profiled_ranks:
