@@ -160,7 +160,9 @@ def mapped_files(files: pa.Table, job_ns: tuple[int, int], never: Collection[int
             found.append(path)
             if there.st_size <= _PAGE_BYTES:
                 pages[path] = there.st_size
-    moved = sum(pc.sum(files[f"{api}_bytes_{way}"]).as_py() or 0 for api in ("posix", "stdio") for way in ("read", "written"))
+    moved = sum(
+        pc.sum(files[f"{api}_bytes_{way}"]).as_py() or 0 for api in ("posix", "stdio") for way in ("read", "written")
+    )
     return [path for path in found if path not in pages or sum(pages.values()) > (1 - LEAST_COVERAGE) * moved]
 
 

@@ -446,7 +446,7 @@ def _io_time(io: IoTotals, ranks: int) -> IoTime:
 def _compute(phase: Phases, io: IoTotals) -> Compute:
     union_ns = sum(rank.union_ns for rank in io.ranks if rank.rank in phase.compute)
     return Compute(
-        busy_s_per_rank_mean=phase.mean_s(phase.compute),
+        busy_s_per_rank_mean=phase.compute_s,
         io_hidden_pct=100 * io.total("hidden_ns") / union_ns if union_ns else None,
         input_wait_s_per_rank_mean=phase.mean_s(phase.input_wait),
         profiled_ranks=len(phase.profiled_ranks),

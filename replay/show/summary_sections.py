@@ -117,7 +117,7 @@ def storage_cost(summary: Summary, limit: Limit | None = None) -> list[str]:
     if summary.not_judged:
         doubt = Doubt(state=UNKNOWN, reason=summary.not_judged)
         unknown = f"What storage cost this run is not known: {summary.not_judged}."
-        return [*([unknown] if limit is None else doubt.sentences), *_waits(summary)]
+        return [*([unknown] if limit is None else doubt.sentences), *_waits(summary), *_unmarked(summary)]
     if not summary.operations.read and not summary.operations.write:
         none = "The capture holds no reads and no writes: what storage cost this run is not known."
         return [none, *_waits(summary)]
@@ -197,7 +197,17 @@ def _gain(summary: Summary, limit: Limit | None) -> Iterable[str]:
     elif not summary.steps.count and run_s:
         gain_s = min(summary.in_flight_s + summary.other_io_s, run_s)
         yield _gain_text(gain_s, 100 * gain_s / run_s, "run")
-        yield "No training steps are known, so whether training waited for the I/O is not known."
+        yield from _unmarked(summary)
+        if not summary.compute.profiled_ranks:
+            yield "No training steps are known, so whether training waited for the I/O is not known."
+
+
+def _unmarked(summary: Summary) -> Iterable[str]:
+    if summary.compute.profiled_ranks and not summary.steps.count:
+        yield (
+            "The profile marks no training steps, so whether training waited for input is not known: run the loop in "
+            "recording(), or fit with keras_recording()."
+        )
 
 
 def limit_text(limit: StorageLimit, *, with_compute: bool = True) -> str:
@@ -266,7 +276,7 @@ def _computed(loop: SteadyLoop) -> str:
 
 def _computes(loop: SteadyLoop, subject: str = "") -> str:
     on_gpu = loop.compute_at_most or loop.gpu_busy_pct is not None
-    return f"{'its GPU is busy' if on_gpu else f'{subject} computes'.strip()} {_computed(loop)}"
+    return f"{'its accelerator is busy' if on_gpu else f'{subject} computes'.strip()} {_computed(loop)}"
 
 
 def _loop_rows(summary: Summary) -> Iterable[tuple[str, str]]:
@@ -285,7 +295,7 @@ def _loop_rows(summary: Summary) -> Iterable[tuple[str, str]]:
         used = "not known: none is shown" if loop.compute_pct is None else f"{_computed(loop)} of the loop"
         gaps = ", with the gaps between the kernels of a step" if loop.compute_at_most else ""
         if loop.gpu_busy_pct is not None:
-            gaps = ": kernels, copies and collectives on the GPU"
+            gaps = ": kernels, copies and collectives on the accelerator"
         yield "compute (accelerator utilisation)", used + gaps
         if loop.gpu_behind_steps is not None:
             yield "GPU had work left", f"at the end of {format_counted(loop.gpu_behind_steps, 'step')}"
@@ -297,7 +307,9 @@ def _loop_rows(summary: Summary) -> Iterable[tuple[str, str]]:
         busy = ""
         if loop.input_wait_s and io_recorded(summary):
             known = loop.io_in_wait_pct is not None
-            busy = f"; storage busy in {loop.io_in_wait_pct:.1f} % of it" if known else "; storage busy in it: not known"
+            busy = (
+                f"; storage busy in {loop.io_in_wait_pct:.1f} % of it" if known else "; storage busy in it: not known"
+            )
         waits = bool(compute.input_wait_s_per_rank_mean)
         yield "input wait", f"{loop.input_wait_pct:.1f} % of the loop{busy}" if waits else "not known: none is shown"
     if compute.profiled_ranks:

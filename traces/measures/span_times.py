@@ -10,7 +10,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dxt_replay.traces.measures.intervals import Intervals
-from dxt_replay.traces.schema import EVALUATION_NAMES, GPU_COMPUTE, GPU_STEP, NO_STEP, RECONSTRUCTED, SPAN_KINDS, codes
+from dxt_replay.traces.schema import (
+    EVALUATION_NAMES,
+    GPU_COMPUTE,
+    GPU_STEP,
+    NO_STEP,
+    RECONSTRUCTED,
+    SPAN_KINDS,
+    TPU_COMPUTE,
+    codes,
+)
 from dxt_replay.traces.units import ns_to_seconds
 
 
@@ -70,8 +79,8 @@ def computed_in_loops(spans: pa.Table) -> tuple[int, int]:
 
 
 def are_on_gpu(spans: pa.Table) -> np.ndarray:
-    """bool (rows,): the spans of compute on a GPU."""
-    named = pc.is_in(spans["name"], pa.array((GPU_COMPUTE, GPU_STEP))).to_numpy()
+    """bool (rows,): the spans of compute on a GPU or TPU."""
+    named = pc.is_in(spans["name"], pa.array((GPU_COMPUTE, TPU_COMPUTE, GPU_STEP))).to_numpy()
     found: np.ndarray = named & (codes(spans, "kind") == SPAN_KINDS.index("compute"))
     return found
 
