@@ -43,6 +43,7 @@ from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
 from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, AllSpans, Finished, ProcessIds, WrittenRanks
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.file_rows import STANDARD_STREAMS, probably_mapped
+from dxt_replay.traces.record_id import STREAM_RECORDS
 from dxt_replay.traces.recorder_files import is_recorder_file, is_request_log
 from dxt_replay.traces.schema import Job
 from dxt_replay.traces.store.renumber import RenumberedParts, renumber
@@ -274,7 +275,7 @@ class DarshanRecording:
             or is_request_log(path)
             or any(fnmatchcase(path, glob) for glob in globs)
         )
-        return frozenset((*exported, *matched))
+        return frozenset((*exported, *matched, *STREAM_RECORDS))  # these by number too: names may be anonymised
 
     def _merged(self, setting: JobSetting, job: DividedJob, spans: AllSpans, workers: Workers) -> WrittenRanks:
         """The rows of all ranks. Ranks with spans of their own are merged in this process, because they follow from

@@ -18,7 +18,7 @@ from dxt_replay.profiler_merge.file_notes import AS_RECORDED, REPAIRED, SUSPECT,
 from dxt_replay.profiler_merge.left_out import shown
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.file_rows import STANDARD_STREAMS, without_dots
-from dxt_replay.traces.record_id import record_id
+from dxt_replay.traces.record_id import STREAM_RECORDS, record_id
 from dxt_replay.traces.recorder_files import is_recorder_file
 from dxt_replay.traces.schema import COUNTERS, FILES_SCHEMA, FORMATS, Coverage, table_from_columns
 from dxt_replay.traces.text import listed
@@ -74,6 +74,8 @@ _LAST_BYTE = {
 }
 
 
+_OPERATIONS = {"bytes_read": "reads", "bytes_written": "writes"}
+
 _STREAMS = [name.encode() for name in STANDARD_STREAMS]
 
 
@@ -126,6 +128,7 @@ class FileTable:
     _new_names: dict[int, bytes] = field(default_factory=dict)
     _same: dict[int, int] = field(default_factory=dict)
     _offsets: dict[int, dict[int, int]] = field(default_factory=lambda: {REPAIRED: {}, SUSPECT: {}})
+    _uncounted: dict[str, set[int]] = field(default_factory=dict)
     _created: set[int] = field(default_factory=set)
     _mappable: set[int] = field(default_factory=set)
     never_mapped: frozenset[int] = frozenset()
@@ -146,7 +149,7 @@ class FileTable:
         records = read_counters(log, module) if module in _LAST_BYTE else None
         if records is None:
             return
-        streams = [record for record in self.excluded if log.names.get(record) in _STREAMS]
+        streams = [record for record in self.excluded if record in STREAM_RECORDS or log.names.get(record) in _STREAMS]
         mine = np.isin(records.record_ids, np.array(streams, dtype=np.uint64))
         for names in (("READS", "BYTES_READ"), ("WRITES", "BYTES_WRITTEN")):
             counted = (np.maximum(records.counters[f"{module}_{name}"][mine], 0).sum() for name in names)
@@ -242,8 +245,14 @@ class FileTable:
         self.never_mapped = frozenset(
             self._created | (sums["posix_opens"].keys() - self._mappable) | (without if strays >= missing else set())
         )
-        table = self._table(sums, stripes, self._file_coverage(counted))
-        return table, self._coverage(counted, streams)
+        by_file: dict[str, Mapping[int, int | None]] = dict(sums)
+        for column, unknown in self._uncounted.items():
+            by_file[column] = {**sums[column], **dict.fromkeys(unknown)}
+        table = self._table(by_file, stripes, self._file_coverage(counted))
+        coverage = self._coverage(counted, streams)
+        if self._uncounted.keys() - {"mpiio_bytes_read", "mpiio_bytes_written", "h5d_bytes_read", "h5d_bytes_written"}:
+            coverage = replace(coverage, bytes=None, ranks={}, without_streams=None)
+        return table, coverage
 
     def _add_counters(
         self,
@@ -262,6 +271,13 @@ class FileTable:
                 total = sum(np.maximum(records.counters[name], 0) for name in counters)
                 for file, value in zip(file_ids, np.asarray(total).tolist(), strict=True):
                     sums[column][file] = sums[column].get(file, 0) + value
+                prefix, _, what = column.partition("_")
+                if what in _OPERATIONS:
+                    operations = sum(
+                        np.maximum(records.counters[name], 0) for name in columns[f"{prefix}_{_OPERATIONS[what]}"]
+                    )
+                    wrong = (records.counters[counters[0]] < 0) & (operations > 0)
+                    self._note_uncounted(log, column, records, file_ids, np.flatnonzero(wrong), counters[0])
             if module == "POSIX":
                 opens, seeks, dups, mode = (
                     records.counters[f"POSIX_{name}"] for name in ("OPENS", "SEEKS", "DUPS", "MODE")
@@ -281,6 +297,21 @@ class FileTable:
                 _count(records, file_ids, kept, fixed_rank, counted)
                 if module == "STDIO":
                     _count(records, file_ids, kept, fixed_rank, streams)
+
+    def _note_uncounted(
+        self,
+        log: DarshanLog,
+        column: str,
+        records: CounterTable,
+        file_ids: list[int],
+        wrong: np.ndarray,
+        counter: str,
+    ) -> None:
+        """Note records whose bytes are negative, although they have operations: how many they moved is not known."""
+        for place in wrong.tolist():
+            self._uncounted.setdefault(column, set()).add(file_ids[place])
+            value, name = int(records.counters[counter][place]), log.describe(_file_records(records)[place])
+            log.add_warning(f"{counter} of {name} is {value}, which is no number of bytes: it is not known")
 
     def _counters(self, log: DarshanLog, module: str) -> CounterTable | None:
         records = read_counters(log, module)
@@ -317,7 +348,10 @@ class FileTable:
         return Coverage(bytes=share[0], operations=share[1], ranks=by_rank, without_streams=without)
 
     def _table(
-        self, sums: dict[str, dict[int, int]], stripes: dict[int, tuple[int, int]], coverage: dict[int, float]
+        self,
+        sums: Mapping[str, Mapping[int, int | None]],
+        stripes: dict[int, tuple[int, int]],
+        coverage: dict[int, float],
     ) -> pa.Table:
         names = dict(self._new_names)
         for log in self.logs:

@@ -130,8 +130,9 @@ def _counted_cost(summary: Summary) -> Iterable[str]:
     if not counted:
         yield "No DXT trace: what storage cost this run is not known. The totals are Darshan's counters."
         return
-    interface, worst = max(counted.items(), key=lambda each: each[1]["slowest_s"] or 0.0)
-    all_s = sum(worst[name] or 0.0 for name in _TIMES)
+    of_all_s = {name: sum(each[time] or 0.0 for time in _TIMES) for name, each in counted.items()}
+    interface = max(counted, key=lambda name: counted[name]["slowest_s"] or of_all_s[name] / max(ranks, 1))
+    worst, all_s = counted[interface], of_all_s[interface]
     of_run = f" of {seconds(run_s)}" if run_s else ""
     number = "" if worst["slowest_rank"] is None else f", {worst['slowest_rank']},"
     who = f"the slowest rank{number}" if ranks > 1 else "the job"
@@ -350,10 +351,11 @@ def _io_rows(summary: Summary) -> Iterable[tuple[str, str]]:
 def _counted_rows(summary: Summary) -> Iterable[tuple[str, str]]:
     """Totals of a log without a trace, of the interfaces that carry out all others."""
     interfaces = summary.interfaces
-    counted = {name: interfaces[name] for name in lowest({name: each.bytes for name, each in interfaces.items()})}
+    counted = {name: interfaces[name] for name in lowest({name: each.bytes or 0 for name, each in interfaces.items()})}
     yield "reads, counted", format_count(_counted(counted, "reads"))
     yield "writes, counted", format_count(_counted(counted, "writes"))
-    yield "bytes, counted", format_bytes(_counted(counted, "bytes"))
+    unknown = any(each.bytes is None for each in counted.values())
+    yield "bytes, counted", "not known" if unknown else format_bytes(_counted(counted, "bytes"))
     yield from _counted_times(summary)
     if summary.sequential_pct is not None:
         yield "sequential", percent(summary.sequential_pct)
@@ -370,9 +372,9 @@ def _counted_times(summary: Summary) -> Iterable[tuple[str, str]]:
         yield f"{name}: time of all ranks", f"{seconds(total_s)}: {shares}"
         if ranks > 1:
             who = "" if each["slowest_rank"] is None else f", rank {each['slowest_rank']}"
-            slowest = f"{or_dash(each['slowest_s'], seconds)}{who}"
+            slowest = "not known" if each["slowest_s"] is None else f"{seconds(each['slowest_s'])}{who}"
             yield f"{name}: slowest rank", f"{slowest}; mean {seconds(total_s / ranks)}"
-        if each["slowest_s"] and each["bytes_read"] is not None:
+        if each["slowest_s"] and None not in (each["bytes_read"], each["bytes_written"]):
             speed = mib_s((each["bytes_read"] + each["bytes_written"]) / each["slowest_s"] / (1 << 20))
             yield f"{name}: bandwidth by the slowest rank", speed
 
@@ -403,7 +405,7 @@ def _interfaces(interfaces: Mapping[str, InterfaceTotals]) -> Section:
                 name,
                 format_count(found.reads),
                 format_count(found.writes),
-                format_bytes(found.bytes),
+                "not known" if found.bytes is None else format_bytes(found.bytes),
                 _SOURCES[found.source],
             )
             for name, found in interfaces.items()
