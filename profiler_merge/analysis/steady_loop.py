@@ -37,11 +37,14 @@ class SteadyLoop:
 
     `loop_s`: without evaluations. `evaluations`: of the rank with most; `evaluation_s`: their time, mean of the ranks.
     `warm_up_s`: time of the first steps beyond the usual step; 0 if they count like all others.
-    `compute_pct`: accelerator utilisation, compute-busy of the whole loop, with its first step; None where none is
-    shown. `compute_at_most`: it includes gaps between the kernels of a step. `gpu_behind_steps`: steps of which a GPU
-    had work left when the loop asked for the next batch; None where not known.
+    `compute_pct`: compute-busy of the whole loop, with its first step: the accelerator utilisation where
+    `benchmark_utilisation_pct` is None; None where none is shown. `compute_at_most`: it includes gaps between the
+    kernels of a step. `gpu_behind_steps`: steps of which a GPU had work left when the loop asked for the next batch;
+    None where not known.
     `gpu_busy_pct`: time in which something ran on a GPU, of `gpu_profile_s`, the time from the first step to the end of
     the profile, evaluations included; mean of the GPUs that worked; None where no kernels are shown.
+    `benchmark_utilisation_pct`: accelerator utilisation by the rule of DLIO and MLPerf Storage, which leaves out the
+    first steps of each epoch; None for any other training.
     `io_pct`: I/O (union); `io_exposed_pct`: its part outside of compute; `io_in_wait_pct`: share of I/O in the input
     wait; None where so much is rebuilt from counters that it is not known.
     `storage_gain_s`: upper bound of what infinitely fast storage saves, from traced and reconstructed I/O; `summary`,
@@ -66,6 +69,7 @@ class SteadyLoop:
     gpu_behind_steps: int | None
     gpu_busy_pct: float | None
     gpu_profile_s: float | None
+    benchmark_utilisation_pct: float | None
 
 
 def steady_loop(
@@ -129,6 +133,7 @@ def steady_loop(
         gpu_behind_steps=behind if timed else None,
         gpu_busy_pct=100 * busy_ns / whole_ns if whole_ns else None,
         gpu_profile_s=whole_ns / gpus / NS_PER_S if gpus else None,
+        benchmark_utilisation_pct=None,
     )
 
 

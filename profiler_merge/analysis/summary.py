@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from dxt_replay.profiler_merge.analysis.benchmark_figures import benchmark_figures
 from dxt_replay.profiler_merge.analysis.breakdown import BreakdownCollector, GroupTotals
 from dxt_replay.profiler_merge.analysis.collect import Collector, at_one_layer, collect, counted
 from dxt_replay.profiler_merge.analysis.interfaces import (
@@ -30,6 +31,7 @@ from dxt_replay.profiler_merge.analysis.spread import Spread
 from dxt_replay.profiler_merge.analysis.steady_loop import SteadyLoop, steady_loop, waits_are_real
 from dxt_replay.profiler_merge.analysis.table_formats import without_io
 from dxt_replay.profiler_merge.sources import RECORDINGS
+from dxt_replay.traces.benchmark_run import benchmark_run
 from dxt_replay.traces.layers import FileLayers
 from dxt_replay.traces.measures.access_pattern import AccessCounts, AccessPattern
 from dxt_replay.traces.measures.io_totals import IoCollector, IoTotals
@@ -221,6 +223,10 @@ def with_loop(summary: Summary, overlap: Overlap, capture: Capture) -> Summary:
     hides = waits == [BETWEEN_STEPS]
     in_logs = log_waits(capture.info, capture.spans)
     loop = steady_loop(overlap, in_flight_s, capture.spans, in_logs, summary.other_io_s, hides_fetch=hides)
+    benchmark = benchmark_run(capture.info)
+    if loop is not None and benchmark is not None:
+        figures = benchmark_figures(overlap.steps, benchmark)
+        loop = dataclasses.replace(loop, benchmark_utilisation_pct=None if figures is None else figures.utilisation_pct)
     return dataclasses.replace(summary, loop=loop)
 
 

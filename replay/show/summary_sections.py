@@ -297,7 +297,10 @@ def _loop_rows(summary: Summary) -> Iterable[tuple[str, str]]:
         gaps = ", with the gaps between the kernels of a step" if loop.compute_at_most else ""
         if loop.gpu_busy_pct is not None:
             gaps = ": kernels, copies and collectives on the accelerator"
-        yield "compute (accelerator utilisation)", used + gaps
+        by_rule = loop.benchmark_utilisation_pct
+        yield "compute" if by_rule is not None else "compute (accelerator utilisation)", used + gaps
+        if by_rule is not None:
+            yield "accelerator utilisation", f"{by_rule:.1f} % by DLIO's rule: the first steps of each epoch apart"
         if loop.gpu_behind_steps is not None:
             yield "GPU had work left", f"at the end of {format_counted(loop.gpu_behind_steps, 'step')}"
         if loop.evaluations and loop.gpu_busy_pct is not None and loop.gpu_profile_s is not None:
