@@ -22,6 +22,10 @@ from dxt_replay.traces.schema import (
 )
 from dxt_replay.traces.units import ns_to_seconds
 
+ALIKE = 1.05
+"""Longest compute of several ranks in a step, as a multiple of the mean, up to which copies need no draws of their
+own."""
+
 
 def union_by_rank(spans: pa.Table, kind: str) -> dict[int, Intervals]:
     """Times in which a rank was in at least one span of `kind` (of `SPAN_KINDS`); ranks without any are absent."""
@@ -76,6 +80,26 @@ def computed_in_loops(spans: pa.Table) -> tuple[int, int]:
         compute_ns += sum(int(times.covered_within(first, last)[0]) for times in busy) // len(busy)
         loops_ns += int((last - first - evaluation.covered_within(first, last))[0])
     return compute_ns, loops_ns
+
+
+def copies_alike(spans: pa.Table, ranks: int) -> tuple[str, ...]:
+    """A sentence where `ranks` ranks, among them copies, would wait for each other if each had compute times of its
+    own, drawn from those of the recorded ranks' steps (without the first); else none."""
+    computed, drawn, recorded = union_by_rank(spans, "compute"), [], 0
+    for rank, _, starts, ends in spans_by_rank(whole_steps(spans), "step"):
+        recorded += 1
+        drawn.append(computed.get(rank, Intervals()).covered_within(starts[1:], ends[1:]))
+    times = np.sort(np.concatenate(drawn or [np.zeros(0)]))
+    if ranks <= recorded or not times.sum():
+        return ()
+    below = (np.arange(len(times) + 1) / len(times)) ** ranks
+    longer = float((times * np.diff(below)).sum() / times.mean())
+    if longer < ALIKE:
+        return ()
+    return (
+        f"copied ranks compute for as long as their source in each step; with times of its own, the slowest of {ranks} "
+        f"would take {longer:.2f} times the mean, and ranks that meet in each step wait for it",
+    )
 
 
 def are_on_gpu(spans: pa.Table) -> np.ndarray:
