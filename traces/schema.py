@@ -60,6 +60,10 @@ the thread waits for other threads or processes."""
 EVALUATION_NAMES = ("evaluation", "evaluate", "eval", "validation", "validate")
 """`spans.name` of an `other` span in which the model is evaluated; no training step includes that time."""
 
+LOG_WRITING = "log writing"
+"""Name of an `other` span in which the loop waits while the recording writes a log. Measures add it; no capture has
+it."""
+
 GPU_COMPUTE, TPU_COMPUTE, GPU_STEP = "gpu compute", "tpu compute", "gpu step"
 """`spans.name` of a `compute` on an accelerator, whose number is its `thread`. `gpu compute`, `tpu compute`: something
 ran there all the time. `gpu step`: from the begin to the end of what a step had it do, by timing events: gaps between

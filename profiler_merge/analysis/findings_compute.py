@@ -36,8 +36,6 @@ def input_bound(found: Analysis) -> Iterator[Finding]:
     loop = found.summary.loop
     if loop is None or loop.input_wait_pct <= 100 - LEAST_UTILISATION_PCT:
         return
-    if 2 * (loop.recording_wait_s or 0.0) > loop.input_wait_s:
-        return  # Darshan wrote the logs of workers during these waits: the user cannot fix that in the program
     share, unknown, values = loop.io_in_wait_pct, found.summary.not_judged, {"input_wait_pct": loop.input_wait_pct}
     if share is not None:
         storage = f"storage is busy in {percent(share)} of the wait."

@@ -32,8 +32,8 @@ LEAST_STEPS = 3
 class SteadyLoop:
     """The training loop, without the first step of each rank if that step is a warm-up; means over the profiled ranks.
 
-    `recording_wait_s`: input wait while Darshan wrote logs of processes that had ended, first step included; None where
-    the times of the logs' files are not known.
+    `recording_wait_s`: input wait while Darshan wrote logs of processes that had ended, which no other time includes;
+    None where the times of the logs' files are not known.
 
     `loop_s`: without evaluations. `evaluations`: of the rank with most; `evaluation_s`: their time, mean of the ranks.
     `warm_up_s`: time of the first steps beyond the usual step; 0 if they count like all others.

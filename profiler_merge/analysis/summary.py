@@ -35,7 +35,7 @@ from dxt_replay.traces.benchmark_run import benchmark_run
 from dxt_replay.traces.layers import FileLayers
 from dxt_replay.traces.measures.access_pattern import AccessCounts, AccessPattern
 from dxt_replay.traces.measures.io_totals import IoCollector, IoTotals
-from dxt_replay.traces.measures.log_waits import log_waits
+from dxt_replay.traces.measures.log_waits import log_waits, with_log_waits
 from dxt_replay.traces.measures.operation_rows import OperationRows
 from dxt_replay.traces.replay_record import is_replay
 from dxt_replay.traces.schema import BETWEEN_STEPS, OPS, RECONSTRUCTED, SPAN_KINDS, WRITE, CaptureInfo, Unseen, codes
@@ -222,7 +222,8 @@ def with_loop(summary: Summary, overlap: Overlap, capture: Capture) -> Summary:
     waits = capture.spans.filter(codes(capture.spans, "kind") == _WAIT)["name"].unique().to_pylist()
     hides = waits == [BETWEEN_STEPS]
     in_logs = log_waits(capture.info, capture.spans)
-    loop = steady_loop(overlap, in_flight_s, capture.spans, in_logs, summary.other_io_s, hides_fetch=hides)
+    spans = with_log_waits(capture.info, capture.spans)
+    loop = steady_loop(overlap, in_flight_s, spans, in_logs, summary.other_io_s, hides_fetch=hides)
     benchmark = benchmark_run(capture.info)
     if loop is not None and benchmark is not None:
         figures = benchmark_figures(overlap.steps, benchmark)
@@ -284,7 +285,7 @@ class SummaryCollector(Collector):
         files = capture.files.num_rows
         self._capture = capture
         self._layers = layers
-        self._spans = capture.spans
+        self._spans = with_log_waits(capture.info, capture.spans)
         self._phase = phases(self._spans)
         self._io = IoCollector(files, self._phase.compute)
         self._pattern = AccessPattern(files)

@@ -124,7 +124,8 @@ def _waits(model: LoopModel) -> Intervals:
     loop = model.loop
     if not loop.input_waits:
         return Intervals()
-    begin, end = (np.clip(each[loop.fetches], loop.entry_ns, loop.exit_ns) for each in (loop.begin_ns, loop.end_ns))
+    first, last = loop.step_begin_ns.min(initial=loop.entry_ns), loop.step_end_ns.max(initial=loop.entry_ns)
+    begin, end = (np.clip(each[loop.fetches], first, last) for each in (loop.begin_ns, loop.end_ns))
     return Intervals.union_of(begin, end)
 
 

@@ -167,15 +167,14 @@ def _what_ran(summary: Summary) -> str:
     )
 
 
-_WAITS_FOR_LOGS = (
-    "Training waits for input mostly while Darshan writes the logs of worker processes that have ended: a cost of the "
-    "recording, which predictions leave out."
-)
-
-
-def _for_logs(loop: SteadyLoop) -> bool:
-    """Whether the recording itself made most of the input wait."""
-    return 2 * (loop.recording_wait_s or 0.0) > loop.input_wait_s
+def _log_waits(loop: SteadyLoop) -> Iterable[str]:
+    """On waits that the recording itself caused, if they are long beside the loop."""
+    waited_s = loop.recording_wait_s or 0.0
+    if 100 * waited_s >= LONG_WAIT_PCT * loop.loop_s:
+        yield (
+            f"Besides, training waited {seconds(waited_s)} while Darshan wrote the logs of worker processes that had "
+            "ended: a cost of the recording, which all figures leave out."
+        )
 
 
 def _gain(summary: Summary, limit: Limit | None) -> Iterable[str]:
@@ -188,9 +187,8 @@ def _gain(summary: Summary, limit: Limit | None) -> Iterable[str]:
             yield _gain_text(loop.storage_gain_s, loop.storage_gain_pct, "loop")
             if limit is not None and not limit.doubt.sentences:
                 yield f"This is an upper bound: {limit}."
-        if loop.input_wait_pct >= LONG_WAIT_PCT and _for_logs(loop):
-            yield _WAITS_FOR_LOGS
-        elif loop.input_wait_pct >= LONG_WAIT_PCT and isinstance(limit, StorageLimit) and limit.limit_pct < SLOWS_PCT:
+        yield from _log_waits(loop)
+        if loop.input_wait_pct >= LONG_WAIT_PCT and isinstance(limit, StorageLimit) and limit.limit_pct < SLOWS_PCT:
             if limit.prepared:
                 yield "Training waits for input to be prepared."
             elif not limit.doubt.sentences:

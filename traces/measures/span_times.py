@@ -14,6 +14,7 @@ from dxt_replay.traces.schema import (
     EVALUATION_NAMES,
     GPU_COMPUTE,
     GPU_STEP,
+    LOG_WRITING,
     NO_STEP,
     RECONSTRUCTED,
     SPAN_KINDS,
@@ -40,8 +41,14 @@ def are_evaluations(spans: pa.Table) -> np.ndarray:
 
 
 def evaluations_by_rank(spans: pa.Table) -> dict[int, Intervals]:
-    """Times in which each rank evaluated the model; ranks that never did are absent."""
-    return union_by_rank(spans.filter(pa.array(are_evaluations(spans))), "other")
+    """Times in which each rank evaluated the model, or waited for a log; ranks that never did are absent."""
+    return union_by_rank(spans.filter(pa.array(are_evaluations(spans) | are_log_waits(spans))), "other")
+
+
+def are_log_waits(spans: pa.Table) -> np.ndarray:
+    """bool (rows,): the spans LOG_WRITING, which `log_waits.with_log_waits` adds."""
+    found: np.ndarray = pc.equal(spans["name"], LOG_WRITING).to_numpy()
+    return found & (codes(spans, "kind") == SPAN_KINDS.index("other"))
 
 
 def whole_steps(spans: pa.Table) -> pa.Table:
