@@ -155,11 +155,16 @@ class _Sums:
 
 
 def counted_times(
-    logs: Iterable[tuple[DarshanLog, int | None]], excluded: Collection[int] = (), *, but: Collection[str] = ()
+    logs: Iterable[tuple[DarshanLog, int | None]],
+    excluded: Collection[int] = (),
+    *,
+    but: Collection[str] = (),
+    ranks_known: bool = True,
 ) -> dict[str, dict[str, Any]]:
     """By interface, the `CountedTime` of a job as JSON. logs: each with the rank of its process, None for a log of all.
 
-    excluded: record ids of files that are left out. but: interfaces that are left out.
+    excluded: record ids of files that are left out. but: interfaces that are left out. ranks_known: whether the rank of
+    each process is known.
     Raises: LogError as `read_counters`.
     """
     found: dict[str, _Sums] = {}
@@ -169,7 +174,7 @@ def counted_times(
             table = None if module.interface in but else read_counters(log, name)
             if table is not None:
                 kept = ~np.isin(table.record_ids if table.file_ids is None else table.file_ids, left_out)
-                sums = found.setdefault(module.interface, _Sums())
+                sums = found.setdefault(module.interface, _Sums(unknown=not ranks_known))
                 sums.add(module, table, kept, rank, with_bytes=module.bytes_in not in log.modules)
     results = {name: asdict(sums.result()) for name, sums in found.items()}
     return {name: each for name, each in results.items() if any(each.values())}

@@ -307,7 +307,8 @@ class DarshanRecording:
     def _counted_times(self, traced: int) -> dict[str, dict[str, Any]]:
         """Darshan's counters of the I/O that no trace holds."""
         logs = [(process.log, process.rank) for process in self._job.processes]
-        return counted_times(logs, self._table.excluded, but=TRACEABLE if traced else ())
+        known = not any(process.dealt for process in self._job.processes)
+        return counted_times(logs, self._table.excluded, but=TRACEABLE if traced else (), ranks_known=known)
 
 
 def _named(parts: RenumberedParts) -> str:
