@@ -43,6 +43,7 @@ _SUMMED: dict[str, dict[str, tuple[str, ...]]] = {
         "posix_bytes_written": ("POSIX_BYTES_WRITTEN",), "posix_seq_reads": ("POSIX_SEQ_READS",),
         "posix_seq_writes": ("POSIX_SEQ_WRITES",), "posix_consec_reads": ("POSIX_CONSEC_READS",),
         "posix_consec_writes": ("POSIX_CONSEC_WRITES",), "posix_dups": ("POSIX_DUPS",),
+        "posix_mode": ("POSIX_MODE",),
     },
     "STDIO": {
         "stdio_opens": ("STDIO_OPENS",), "stdio_reads": ("STDIO_READS",), "stdio_writes": ("STDIO_WRITES",),
@@ -73,9 +74,7 @@ _LAST_BYTE = {
     for module in ("POSIX", "STDIO")
 }
 
-
 _OPERATIONS = {"bytes_read": "reads", "bytes_written": "writes"}
-
 _STREAMS = [name.encode() for name in STANDARD_STREAMS]
 
 
@@ -128,10 +127,9 @@ class FileTable:
     _new_names: dict[int, bytes] = field(default_factory=dict)
     _same: dict[int, int] = field(default_factory=dict)
     _offsets: dict[int, dict[int, int]] = field(default_factory=lambda: {REPAIRED: {}, SUSPECT: {}})
-    _uncounted: dict[str, set[int]] = field(default_factory=dict)
-    _created: set[int] = field(default_factory=set)
+    _uncounted: set[tuple[str, int]] = field(default_factory=set)
     _mappable: set[int] = field(default_factory=set)
-    never_mapped: frozenset[int] = frozenset()
+    never_mapped: set[int] = field(default_factory=set)
 
     def known(self) -> KnownFiles:
         """The files in the counters of the logs, which get their numbers now. Raises: LogError for damaged ones."""
@@ -227,7 +225,7 @@ class FileTable:
         """The files table and the coverage; `ranks_of_logs[i]`: the rank of log i's process, None for a whole job."""
         counted: dict[tuple[int, int], _Traced] = {}
         streams: dict[tuple[int, int], _Traced] = {}
-        sums: dict[str, dict[int, int]] = {name: {} for columns in _SUMMED.values() for name in columns}
+        sums: dict[str, dict[int, Any]] = {name: {} for columns in _SUMMED.values() for name in columns}
         stripes: dict[int, tuple[int, int]] = {}
         for log, fixed_rank in zip(self.logs, ranks_of_logs, strict=True):
             self._add_counters(log, fixed_rank, sums, counted, streams)
@@ -237,22 +235,19 @@ class FileTable:
                 for record, stripe in _stripes(log).items()
                 if self._same.get(record, record) in self._ids
             }
-        dups, fdopens = sums.pop("posix_dups"), sums.pop("stdio_fdopens")
+        dups, fdopens, modes = (sums.pop(name) for name in ("posix_dups", "stdio_fdopens", "posix_mode"))
         # Darshan may give a stream that was made of a duplicated descriptor to a file which had that number before.
         without = {file for file, number in dups.items() if number and not sums["stdio_reads"].get(file)}
-        missing = sum(dups[file] for file in without if not sums["posix_reads"].get(file))
+        missing = sum(dups[file] for file in without if not sums["posix_reads"][file])
         strays = sum(max(fdopens.get(file, 0) - number, 0) for file, number in dups.items() if number)
-        self.never_mapped = frozenset(
-            self._created | (sums["posix_opens"].keys() - self._mappable) | (without if strays >= missing else set())
-        )
-        by_file: dict[str, Mapping[int, int | None]] = dict(sums)
-        for column, unknown in self._uncounted.items():
-            by_file[column] = {**sums[column], **dict.fromkeys(unknown)}
-        table = self._table(by_file, stripes, self._file_coverage(counted))
+        created = {file for file, mode in modes.items() if mode}
+        self.never_mapped = created | (dups.keys() - self._mappable) | (without if strays >= missing else set())
         coverage = self._coverage(counted, streams)
-        if self._uncounted.keys() - {"mpiio_bytes_read", "mpiio_bytes_written", "h5d_bytes_read", "h5d_bytes_written"}:
-            coverage = replace(coverage, bytes=None, ranks={}, without_streams=None)
-        return table, coverage
+        for column, file in self._uncounted:
+            sums[column][file] = None
+            if column.startswith(("posix", "stdio")):
+                coverage = replace(coverage, bytes=None, ranks={}, without_streams=None)
+        return self._table(sums, stripes, self._file_coverage(counted)), coverage
 
     def _add_counters(
         self,
@@ -272,18 +267,15 @@ class FileTable:
                 for file, value in zip(file_ids, np.asarray(total).tolist(), strict=True):
                     sums[column][file] = sums[column].get(file, 0) + value
                 prefix, _, what = column.partition("_")
-                if what in _OPERATIONS:
-                    operations = sum(
-                        np.maximum(records.counters[name], 0) for name in columns[f"{prefix}_{_OPERATIONS[what]}"]
-                    )
-                    wrong = (records.counters[counters[0]] < 0) & (operations > 0)
-                    self._note_uncounted(log, column, records, file_ids, np.flatnonzero(wrong), counters[0])
+                by = columns.get(f"{prefix}_{_OPERATIONS.get(what)}", ())
+                wrong = (records.counters[counters[0]] < 0) & (sum(records.counters[name] > 0 for name in by) > 0)
+                for place in np.flatnonzero(wrong).tolist():
+                    self._uncounted.add((column, file_ids[place]))
+                    value, path = records.counters[counters[0]][place], log.describe(_file_records(records)[place])
+                    log.add_warning(f"{counters[0]} of {path} is {value}, which is no number of bytes: it is not known")
             if module == "POSIX":
-                opens, seeks, dups, mode = (
-                    records.counters[f"POSIX_{name}"] for name in ("OPENS", "SEEKS", "DUPS", "MODE")
-                )
+                opens, seeks, dups = (records.counters[f"POSIX_{name}"] for name in ("OPENS", "SEEKS", "DUPS"))
                 of_python = (dups == 0) & (seeks >= _SEEKS_OF_PYTHON * np.maximum(opens, 1))
-                self._created |= set(np.array(file_ids)[mode > 0].tolist())
                 self._mappable |= set(np.array(file_ids)[~of_python].tolist())
             for last_byte, moved in _LAST_BYTE.get(module, ()):
                 for file, last, total in zip(
@@ -297,21 +289,6 @@ class FileTable:
                 _count(records, file_ids, kept, fixed_rank, counted)
                 if module == "STDIO":
                     _count(records, file_ids, kept, fixed_rank, streams)
-
-    def _note_uncounted(
-        self,
-        log: DarshanLog,
-        column: str,
-        records: CounterTable,
-        file_ids: list[int],
-        wrong: np.ndarray,
-        counter: str,
-    ) -> None:
-        """Note records whose bytes are negative, although they have operations: how many they moved is not known."""
-        for place in wrong.tolist():
-            self._uncounted.setdefault(column, set()).add(file_ids[place])
-            value, name = int(records.counters[counter][place]), log.describe(_file_records(records)[place])
-            log.add_warning(f"{counter} of {name} is {value}, which is no number of bytes: it is not known")
 
     def _counters(self, log: DarshanLog, module: str) -> CounterTable | None:
         records = read_counters(log, module)
@@ -348,10 +325,7 @@ class FileTable:
         return Coverage(bytes=share[0], operations=share[1], ranks=by_rank, without_streams=without)
 
     def _table(
-        self,
-        sums: Mapping[str, Mapping[int, int | None]],
-        stripes: dict[int, tuple[int, int]],
-        coverage: dict[int, float],
+        self, sums: dict[str, dict[int, int]], stripes: dict[int, tuple[int, int]], coverage: dict[int, float]
     ) -> pa.Table:
         names = dict(self._new_names)
         for log in self.logs:

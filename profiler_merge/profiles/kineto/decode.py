@@ -111,6 +111,9 @@ def _profile(
     order = np.lexsort((-data["duration_ns"], data["start_ns"], data["line"]))
     data = {name: values[order] for name, values in data.items()}
     names = tuple(_without_numbers(text) for text in columns.names)
+    gpus = {line.pid for line in columns.profile_lines() if line.plane}
+    if len(gpus) > 1:
+        warnings.append(f"{paths[0]} is of one process, in which {len(gpus)} GPUs worked")
     return Profile(
         path=paths[0],
         hostnames=_hosts(paths, around, columns.process_ids()),
