@@ -10,7 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from dxt_replay.profiler_merge.analysis.benchmark_figures import benchmark_figures
 from dxt_replay.replay.causal.lane_events import EventLane, LaneTimes, Watch, run_lanes
 from dxt_replay.replay.engine.items import MARK
 from dxt_replay.replay.simulation._simulated_storage import SimulatedStorage
@@ -18,7 +20,6 @@ from dxt_replay.replay.simulation.agreement import Agreement
 from dxt_replay.replay.simulation.simulated_job import TIME_CLASSES, SimulatedJob, StepTime, TimeSpent
 from dxt_replay.replay.simulation.storage_model import StorageModel
 from dxt_replay.replay.simulation.storage_use import KIND_NAMES, StorageUse
-from dxt_replay.traces.benchmark_run import BenchmarkRun
 from dxt_replay.traces.units import NS_PER_US, ns_to_seconds
 
 BUSY = 0.7
@@ -135,28 +136,17 @@ class Prediction:
         if not self.job.compute_ns:
             return None
         in_steps = self._spent.spent_ns[:-1]
-        if self.job.benchmark is not None and (found := self._by_rule(in_steps, self.job.benchmark)) is not None:
-            return found
-        loops_ns = int(in_steps.sum() - in_steps[:, TIME_CLASSES.index("evaluation")].sum())
+        of = dict(zip(TIME_CLASSES, in_steps.T, strict=True))
+        lasted_ns = in_steps.sum(axis=1) - of["evaluation"]
+        if self.job.benchmark is not None:
+            columns = {"duration_ns": lasted_ns, "compute_ns": of["compute"], "input_wait_ns": of["input_wait"]}
+            columns |= {"rank": 0 * lasted_ns, "step": self._spent.first_step + np.arange(len(lasted_ns))}
+            columns |= {"start_ns": np.cumsum(lasted_ns) - lasted_ns, "checkpoint_ns": of["checkpoints"]}
+            if (figures := benchmark_figures(pa.table(columns), self.job.benchmark)) is not None:
+                return figures.utilisation_pct
+        loops_ns = int(lasted_ns.sum())
         compute_ns = self.job.compute_ns * self.ranks / self.job.ranks
         return min(100.0 * compute_ns / loops_ns, 100.0) if loops_ns > 0 else None
-
-    def _by_rule(self, in_steps: np.ndarray, run: BenchmarkRun) -> float | None:
-        """As `analysis.benchmark_figures`, of all ranks together; None without a counted step."""
-        compute, wait, *apart = (
-            TIME_CLASSES.index(name) for name in ("compute", "input_wait", "checkpoints", "evaluation")
-        )
-        epochs: dict[int, list[tuple[int, float]]] = {}
-        for epoch, first, last in run.blocks:
-            block = in_steps[max(first - self._spent.first_step, 0) : last + 1 - self._spent.first_step]
-            counted = block[run.exclude_start_steps : len(block) - run.exclude_end_steps]
-            counted_ns = int(counted[:, compute].sum())
-            left_out_ns = int(block[:, [compute, wait]].sum() - counted[:, [compute, wait]].sum())
-            time_ns = int(block.sum()) - int(block[:, apart].sum()) - left_out_ns
-            if len(counted) and time_ns > 0:
-                epochs.setdefault(epoch, []).append((len(counted), counted_ns / time_ns))
-        shares = [np.average([part for _, part in rows], weights=[n for n, _ in rows]) for rows in epochs.values()]
-        return 100.0 * float(np.mean(shares)) if shares else None
 
     def as_json(self) -> dict[str, Any]:
         """The figures of the prediction, without the steps one by one."""
