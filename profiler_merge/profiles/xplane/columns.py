@@ -52,6 +52,7 @@ def assemble(path: Path, planes: list[RawPlane], hostnames: list[bytes], skipped
     Raises: DamageError for bytes that no profiler writes; ProfileError for a profile without events.
     """
     _check_names(planes)
+    warnings = _warnings(path, planes, hostnames)
     wanted = [(plane, plane.events) for plane in planes if plane.events is not None]
     tables, parts, stat_parts = _Tables(), [], []
     lines: list[ProfileLine] = []
@@ -93,22 +94,25 @@ def assemble(path: Path, planes: list[RawPlane], hostnames: list[bytes], skipped
         stats=stats,
         texts=tuple(tables.texts),
         skipped_fields=skipped_fields,
-        warnings=_warnings(path, planes, hostnames),
+        warnings=warnings,
     )
 
 
 def _warnings(path: Path, planes: list[RawPlane], hostnames: list[bytes]) -> tuple[str, ...]:
-    """On accelerators, and on a host name that the last plane should precede.
+    """On accelerators, and on a missing host name, which should follow the last plane.
 
-    TF 2.3 writes no host name, but neither does it write a Task Environment (2.17 and later) or 64-bit line ids (2.19
-    and later)."""
+    Those of TPUs may lack it. TF 2.3 does not write it either, but then neither a Task Environment (2.17 and later) nor
+    64-bit line ids (2.19 and later). Raises: DamageError for any other profile without it, which is cut off.
+    """
     said = []
+    found = [(kind[1], plane) for plane in planes if (kind := ACCELERATOR.fullmatch(_text(plane.name))) is not None]
     modern = any(plane.name == _ENVIRONMENT for plane in planes) or any(
         not 0 <= key < 1 << 32 for plane in planes for key, _, _ in plane.lines
     )
     if modern and not hostnames:
+        if not found:
+            raise DamageError("the file ends before the host name")
         said.append(f"{path} names no host: if it was cut off between two planes, the later ones are missing")
-    found = [(kind[1], plane) for plane in planes if (kind := ACCELERATOR.fullmatch(_text(plane.name))) is not None]
     worked = sum(plane.events is not None and len(plane.events.line) > 0 for _, plane in found)
     if len(found) > 1:
         said.append(f"{path} is of one process with {len(found)} {found[0][0]}s, {worked} of which worked")
