@@ -100,12 +100,14 @@ class _Sums:
     """The sums so far of one interface.
 
     own_s, shared_s: rank -> seconds in files of its own, and as the slowest rank of a shared file.
-    unknown: whether a shared record with time in it lacks the time of its slowest rank."""
+    unknown: whether a shared record with time in it lacks the time of its slowest rank. uncounted: fields of bytes that
+    a record lacks."""
 
     total: CountedTime = field(default_factory=CountedTime)
     own_s: dict[int, float] = field(default_factory=dict)
     shared_s: dict[int, float] = field(default_factory=dict)
     unknown: bool = False
+    uncounted: set[str] = field(default_factory=set)
 
     def add(
         self, module: _Module, table: CounterTable, kept: np.ndarray, rank: int | None, *, with_bytes: bool
@@ -125,16 +127,16 @@ class _Sums:
             spent_s += self._count(name, table.fcounters.get(f"{module.prefix}_F_{time}_TIME"), kept)
         _add(self.own_s, ranks, spent_s)
         reduced = ranks == SHARED_RANK
-        slowest_s = table.fcounters.get(f"{module.prefix}_F_SLOWEST_RANK_TIME")
-        if slowest_s is None:
-            self.unknown |= bool(spent_s[reduced].any())
-        else:
-            slowest = table.counters[f"{module.prefix}_SLOWEST_RANK"][kept]
-            _add(self.shared_s, slowest[reduced], np.maximum(slowest_s[kept], 0)[reduced])
+        slowest_s = table.fcounters.get(f"{module.prefix}_F_SLOWEST_RANK_TIME", np.full(len(kept), -1.0))[kept][reduced]
+        self.unknown |= bool(spent_s[reduced][slowest_s < 0].any())
+        if (slowest := table.counters.get(f"{module.prefix}_SLOWEST_RANK")) is not None:
+            _add(self.shared_s, slowest[kept][reduced], np.maximum(slowest_s, 0))
 
     def _count(self, name: str, values: np.ndarray | None, kept: np.ndarray) -> np.ndarray:
         """Add a column, in which a negative value means "not counted"; returns the `kept` values."""
         found = np.zeros(int(kept.sum())) if values is None else values[kept]
+        if name.startswith("bytes") and (found < 0).any():
+            self.uncounted.add(name)
         if values is not None and (found >= 0).any():
             setattr(self.total, name, (getattr(self.total, name) or 0) + np.maximum(found, 0).sum().item())
         return np.maximum(found, 0)
@@ -146,16 +148,23 @@ class _Sums:
         if not self.unknown:
             self.total.slowest_s = most + sum(self.shared_s.values())
             deciding = {rank for rank, spent in [*self.shared_s.items(), (longest, most)] if spent}
-            self.total.slowest_rank = deciding.pop() if len(deciding) == 1 else None
+            self.total.slowest_rank = deciding.pop() if len(deciding) == 1 and min(deciding) >= 0 else None
+        for name in self.uncounted:
+            setattr(self.total, name, None)
         return self.total
 
 
 def counted_times(
-    logs: Iterable[tuple[DarshanLog, int | None]], excluded: Collection[int] = (), *, but: Collection[str] = ()
+    logs: Iterable[tuple[DarshanLog, int | None]],
+    excluded: Collection[int] = (),
+    *,
+    but: Collection[str] = (),
+    ranks_known: bool = True,
 ) -> dict[str, dict[str, Any]]:
     """By interface, the `CountedTime` of a job as JSON. logs: each with the rank of its process, None for a log of all.
 
-    excluded: record ids of files that are left out. but: interfaces that are left out.
+    excluded: record ids of files that are left out. but: interfaces that are left out. ranks_known: whether the rank of
+    each process is known.
     Raises: LogError as `read_counters`.
     """
     found: dict[str, _Sums] = {}
@@ -165,7 +174,7 @@ def counted_times(
             table = None if module.interface in but else read_counters(log, name)
             if table is not None:
                 kept = ~np.isin(table.record_ids if table.file_ids is None else table.file_ids, left_out)
-                sums = found.setdefault(module.interface, _Sums())
+                sums = found.setdefault(module.interface, _Sums(unknown=not ranks_known))
                 sums.add(module, table, kept, rank, with_bytes=module.bytes_in not in log.modules)
     results = {name: asdict(sums.result()) for name, sums in found.items()}
     return {name: each for name, each in results.items() if any(each.values())}

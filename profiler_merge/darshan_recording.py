@@ -43,6 +43,7 @@ from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
 from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, AllSpans, Finished, ProcessIds, WrittenRanks
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.file_rows import STANDARD_STREAMS, probably_mapped
+from dxt_replay.traces.record_id import STREAM_RECORDS
 from dxt_replay.traces.recorder_files import is_recorder_file, is_request_log
 from dxt_replay.traces.schema import Job
 from dxt_replay.traces.store.renumber import RenumberedParts, renumber
@@ -189,7 +190,8 @@ class DarshanRecording:
             refuse_rubbish(self._job, coverage, files)
         traced = written.stored - self._made.reconstructed
         counted = self._counted_times(traced)
-        mapped = self._not_saved(mapped_files(files, (self._job.start_ns, self._job.end_ns)), files, spans)
+        mapped = mapped_files(files, (self._job.start_ns, self._job.end_ns), self._table.never_mapped)
+        mapped = self._not_saved(mapped, files, spans)
         saved = sorted({*files["path"].filter(pa.array(probably_mapped(files))).to_pylist()} - {*mapped})
         unseen = all_unseen(watched([log.path for log in logs]), mapped)
         placed = {pid for process in self._job.processes if (pid := process_id(process)) is not None}
@@ -273,7 +275,7 @@ class DarshanRecording:
             or is_request_log(path)
             or any(fnmatchcase(path, glob) for glob in globs)
         )
-        return frozenset((*exported, *matched))
+        return frozenset((*exported, *matched, *STREAM_RECORDS))  # these by number too: names may be anonymised
 
     def _merged(self, setting: JobSetting, job: DividedJob, spans: AllSpans, workers: Workers) -> WrittenRanks:
         """The rows of all ranks. Ranks with spans of their own are merged in this process, because they follow from
@@ -305,7 +307,8 @@ class DarshanRecording:
     def _counted_times(self, traced: int) -> dict[str, dict[str, Any]]:
         """Darshan's counters of the I/O that no trace holds."""
         logs = [(process.log, process.rank) for process in self._job.processes]
-        return counted_times(logs, self._table.excluded, but=TRACEABLE if traced else ())
+        known = not any(process.dealt for process in self._job.processes)
+        return counted_times(logs, self._table.excluded, but=TRACEABLE if traced else (), ranks_known=known)
 
 
 def _named(parts: RenumberedParts) -> str:

@@ -18,7 +18,7 @@ from dxt_replay.profiler_merge.file_notes import AS_RECORDED, REPAIRED, SUSPECT,
 from dxt_replay.profiler_merge.left_out import shown
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.file_rows import STANDARD_STREAMS, without_dots
-from dxt_replay.traces.record_id import record_id
+from dxt_replay.traces.record_id import STREAM_RECORDS, record_id
 from dxt_replay.traces.recorder_files import is_recorder_file
 from dxt_replay.traces.schema import COUNTERS, FILES_SCHEMA, FORMATS, Coverage, table_from_columns
 from dxt_replay.traces.text import listed
@@ -42,12 +42,14 @@ _SUMMED: dict[str, dict[str, tuple[str, ...]]] = {
         "posix_fdsyncs": ("POSIX_FDSYNCS",), "posix_bytes_read": ("POSIX_BYTES_READ",),
         "posix_bytes_written": ("POSIX_BYTES_WRITTEN",), "posix_seq_reads": ("POSIX_SEQ_READS",),
         "posix_seq_writes": ("POSIX_SEQ_WRITES",), "posix_consec_reads": ("POSIX_CONSEC_READS",),
-        "posix_consec_writes": ("POSIX_CONSEC_WRITES",),
+        "posix_consec_writes": ("POSIX_CONSEC_WRITES",), "posix_dups": ("POSIX_DUPS",),
+        "posix_mode": ("POSIX_MODE",),
     },
     "STDIO": {
         "stdio_opens": ("STDIO_OPENS",), "stdio_reads": ("STDIO_READS",), "stdio_writes": ("STDIO_WRITES",),
         "stdio_seeks": ("STDIO_SEEKS",), "stdio_flushes": ("STDIO_FLUSHES",),
         "stdio_bytes_read": ("STDIO_BYTES_READ",), "stdio_bytes_written": ("STDIO_BYTES_WRITTEN",),
+        "stdio_fdopens": ("STDIO_FDOPENS",),
     },
     "MPI-IO": {
         "mpiio_reads": ("MPIIO_INDEP_READS", "MPIIO_COLL_READS", "MPIIO_SPLIT_READS", "MPIIO_NB_READS"),
@@ -59,7 +61,12 @@ _SUMMED: dict[str, dict[str, tuple[str, ...]]] = {
         "h5d_bytes_read": ("H5D_BYTES_READ",), "h5d_bytes_written": ("H5D_BYTES_WRITTEN",),
     },
 }  # fmt: skip
-"""Column of the files table -> the Darshan counters whose sum it is, by module. -1 means not collected."""
+"""Column of the files table, or what else is told by it -> the Darshan counters whose sum it is, by module. -1 means
+not collected."""
+
+_SEEKS_OF_PYTHON = 3
+"""Of each `open` that may write: it asks for the position three times. C programs that map a file seek at most twice,
+and Python's `mmap` duplicates the descriptor."""
 
 # An untouched file also has a last byte of 0, so it counts only if bytes were moved.
 _LAST_BYTE = {
@@ -67,7 +74,7 @@ _LAST_BYTE = {
     for module in ("POSIX", "STDIO")
 }
 
-
+_OPERATIONS = {"bytes_read": "reads", "bytes_written": "writes"}
 _STREAMS = [name.encode() for name in STANDARD_STREAMS]
 
 
@@ -120,6 +127,9 @@ class FileTable:
     _new_names: dict[int, bytes] = field(default_factory=dict)
     _same: dict[int, int] = field(default_factory=dict)
     _offsets: dict[int, dict[int, int]] = field(default_factory=lambda: {REPAIRED: {}, SUSPECT: {}})
+    _uncounted: set[tuple[str, int]] = field(default_factory=set)
+    _mappable: set[int] = field(default_factory=set)
+    never_mapped: set[int] = field(default_factory=set)
 
     def known(self) -> KnownFiles:
         """The files in the counters of the logs, which get their numbers now. Raises: LogError for damaged ones."""
@@ -137,7 +147,7 @@ class FileTable:
         records = read_counters(log, module) if module in _LAST_BYTE else None
         if records is None:
             return
-        streams = [record for record in self.excluded if log.names.get(record) in _STREAMS]
+        streams = [record for record in self.excluded if record in STREAM_RECORDS or log.names.get(record) in _STREAMS]
         mine = np.isin(records.record_ids, np.array(streams, dtype=np.uint64))
         for names in (("READS", "BYTES_READ"), ("WRITES", "BYTES_WRITTEN")):
             counted = (np.maximum(records.counters[f"{module}_{name}"][mine], 0).sum() for name in names)
@@ -215,7 +225,7 @@ class FileTable:
         """The files table and the coverage; `ranks_of_logs[i]`: the rank of log i's process, None for a whole job."""
         counted: dict[tuple[int, int], _Traced] = {}
         streams: dict[tuple[int, int], _Traced] = {}
-        sums: dict[str, dict[int, int]] = {name: {} for name in COUNTERS}
+        sums: dict[str, dict[int, Any]] = {name: {} for columns in _SUMMED.values() for name in columns}
         stripes: dict[int, tuple[int, int]] = {}
         for log, fixed_rank in zip(self.logs, ranks_of_logs, strict=True):
             self._add_counters(log, fixed_rank, sums, counted, streams)
@@ -225,8 +235,19 @@ class FileTable:
                 for record, stripe in _stripes(log).items()
                 if self._same.get(record, record) in self._ids
             }
-        table = self._table(sums, stripes, self._file_coverage(counted))
-        return table, self._coverage(counted, streams)
+        dups, fdopens, modes = (sums.pop(name) for name in ("posix_dups", "stdio_fdopens", "posix_mode"))
+        # Darshan may give a stream that was made of a duplicated descriptor to a file which had that number before.
+        without = {file for file, number in dups.items() if number and not sums["stdio_reads"].get(file)}
+        missing = sum(dups[file] for file in without if not sums["posix_reads"][file])
+        strays = sum(max(fdopens.get(file, 0) - number, 0) for file, number in dups.items() if number)
+        created = {file for file, mode in modes.items() if mode}
+        self.never_mapped = created | (dups.keys() - self._mappable) | (without if strays >= missing else set())
+        coverage = self._coverage(counted, streams)
+        for column, file in self._uncounted:
+            sums[column][file] = None
+            if column.startswith(("posix", "stdio")):
+                coverage = replace(coverage, bytes=None, ranks={}, without_streams=None)
+        return self._table(sums, stripes, self._file_coverage(counted)), coverage
 
     def _add_counters(
         self,
@@ -245,6 +266,17 @@ class FileTable:
                 total = sum(np.maximum(records.counters[name], 0) for name in counters)
                 for file, value in zip(file_ids, np.asarray(total).tolist(), strict=True):
                     sums[column][file] = sums[column].get(file, 0) + value
+                prefix, _, what = column.partition("_")
+                by = columns.get(f"{prefix}_{_OPERATIONS.get(what)}", ())
+                wrong = (records.counters[counters[0]] < 0) & (sum(records.counters[name] > 0 for name in by) > 0)
+                for place in np.flatnonzero(wrong).tolist():
+                    self._uncounted.add((column, file_ids[place]))
+                    value, path = records.counters[counters[0]][place], log.describe(_file_records(records)[place])
+                    log.add_warning(f"{counters[0]} of {path} is {value}, which is no number of bytes: it is not known")
+            if module == "POSIX":
+                opens, seeks, dups = (records.counters[f"POSIX_{name}"] for name in ("OPENS", "SEEKS", "DUPS"))
+                of_python = (dups == 0) & (seeks >= _SEEKS_OF_PYTHON * np.maximum(opens, 1))
+                self._mappable |= set(np.array(file_ids)[~of_python].tolist())
             for last_byte, moved in _LAST_BYTE.get(module, ()):
                 for file, last, total in zip(
                     file_ids, records.counters[last_byte].tolist(), records.counters[moved].tolist(), strict=True

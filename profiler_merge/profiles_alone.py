@@ -19,6 +19,7 @@ from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, AllSpans, Finished
 from dxt_replay.traces.errors import AlignmentError, ProfileError, UsageError
 from dxt_replay.traces.schema import Job
 from dxt_replay.traces.text import listed
+from dxt_replay.traces.units import format_counted
 from dxt_replay.traces.unseen import NOTHING_RECORDED
 from dxt_replay.traces.workers.workers import Workers
 
@@ -37,6 +38,7 @@ class ProfilesAlone:
         self._beside = beside
         self._by_rank: dict[int, tuple[Path, ...]] = {}
         self._dated = True
+        self._ranks = 0
         self.files: Sequence[tuple[Path, str]] = ()
         self.ranks: Sequence[int] = ()
         self.start_ns = 0
@@ -45,18 +47,22 @@ class ProfilesAlone:
     @property
     def job(self) -> Job:
         """As of `Recording`."""
-        return Job(nprocs=len(self.process_ids()), run_time_s=0.0, zero_ns=self.start_ns if self._dated else 0)
+        nprocs = max(len(self.process_ids()), self._ranks)
+        return Job(nprocs=nprocs, run_time_s=0.0, zero_ns=self.start_ns if self._dated else 0)
 
     @property
     def warnings(self) -> list[str]:
         """As of `Recording`."""
         ranks = sorted(self._by_rank)
-        clocks = " The clocks of the ranks are those of their profiles, and how far they differ is not known."
-        return [
-            f"made of marks or profiles alone, of rank{'s' * (len(ranks) > 1)} "
-            f"{listed([str(rank) for rank in ranks])}: no I/O was recorded. Whether the job had more ranks, when it "
-            f"began and how long it ran is not known.{clocks if len(ranks) > 1 else ''}"
-        ]
+        of, rest = "", "Whether the job had more ranks, when it began and how long it ran is not known."
+        if self._ranks:
+            of, rest = f" of {self._ranks}", "When the job began and how long it ran is not known."
+        if self._ranks > len(ranks):
+            rest = f"The profiles of {format_counted(self._ranks - len(ranks), 'rank')} are missing. {rest}"
+        if len(ranks) > 1:
+            rest += " The clocks of the ranks are those of their profiles, and how far they differ is not known."
+        names = f"rank{'s' * (len(ranks) > 1)} {listed([str(rank) for rank in ranks])}{of}"
+        return [f"made of marks or profiles alone, of {names}: no I/O was recorded. {rest}"]
 
     def place(self, profiles: Sequence[tuple[Path, ...]]) -> ProfileRanks:
         """As of `Recording`. Raises: AlignmentError if one of several profiles has no date."""
@@ -82,6 +88,8 @@ class ProfilesAlone:
             if len(profiles) > 1 and several:
                 raise ProfileError(f"no rank was found for the profile {files[0]}: name its folder rank0, rank1 ...")
             found.add(number or 0, files, profile)
+            if profile.torch is not None and (profile.torch.ranks or 0) <= MAX_RANKS:
+                self._ranks = max(self._ranks, profile.torch.ranks or 0)
             if profile.marks is not None:
                 begins.append(int(profile.marks.own.rows["t"].min(initial=np.iinfo(np.int64).max)))
             begins += [int(profile.start_ns.min())] if len(profile) else []

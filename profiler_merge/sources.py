@@ -84,7 +84,7 @@ SOURCES = (
     Source(
         kind="kineto",
         # Neither an execution trace of PyTorch nor the trace.json that TensorFlow and JAX write beside an .xplane.pb.
-        pattern=rb'\A\s*\{(?!\s*"schema":|.*"/(host|device):[A-Z])'
+        pattern=rb'\A\s*(\[\s*)?\{(?!\s*"schema":|.*"/(host|device):[A-Z])'
         rb'.*("(deviceProperties|distributedInfo|schemaVersion)":|ProfilerStep#|"aten::|'
         rb'"cat": ?"(cpu_op|user_annotation|[Kk]ernel|Operator|cuda_runtime|python_function)")',
         what="a PyTorch profile (Kineto)",

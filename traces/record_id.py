@@ -3,6 +3,8 @@
 Source: http://burtleburtle.net/bob/c/lookup8.c (public domain), which `darshan_core_gen_record_id` calls.
 """
 
+from dxt_replay.traces.file_rows import STANDARD_STREAMS
+
 _GOLDEN_RATIO = 0x9E3779B97F4A7C13
 _MASK = (1 << 64) - 1
 _BLOCK = 24
@@ -37,3 +39,7 @@ def _mix(a: int, b: int, c: int) -> tuple[int, int, int]:
         b = ((b - c - a) & _MASK) ^ ((a << left_b) & _MASK)
         c = ((c - a - b) & _MASK) ^ (b >> right_c)
     return a, b, c
+
+
+STREAM_RECORDS = frozenset(map(record_id, STANDARD_STREAMS))
+"""Ids of the standard streams, in anonymised logs too."""

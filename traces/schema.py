@@ -60,9 +60,14 @@ the thread waits for other threads or processes."""
 EVALUATION_NAMES = ("evaluation", "evaluate", "eval", "validation", "validate")
 """`spans.name` of an `other` span in which the model is evaluated; no training step includes that time."""
 
-GPU_COMPUTE, GPU_STEP = "gpu compute", "gpu step"
-"""`spans.name` of a `compute` on a GPU, whose number is its `thread`. `gpu compute`: something ran there all the time.
-`gpu step`: from the begin to the end of what a step had it do, by timing events: gaps between kernels are included."""
+LOG_WRITING = "log writing"
+"""Name of an `other` span in which the loop waits while the recording writes a log. Measures add it; no capture has
+it."""
+
+GPU_COMPUTE, TPU_COMPUTE, GPU_STEP = "gpu compute", "tpu compute", "gpu step"
+"""`spans.name` of a `compute` on an accelerator, whose number is its `thread`. `gpu compute`, `tpu compute`: something
+ran there all the time. `gpu step`: from the begin to the end of what a step had it do, by timing events: gaps between
+kernels are included."""
 
 BACKGROUND_SAVE, BACKGROUND_WAIT = "checkpoint_async", "checkpoint_wait"
 """`spans.name` of a `checkpoint` in which the training thread starts a save that goes on in the background, and of one

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.file_rows import opened_only, probably_mapped
@@ -50,6 +51,8 @@ UNKNOWN_PEERS = "peers that the trace does not show"
 
 MEMORY = "/dev/shm/"
 """Folder of shared memory: no storage is behind files that processes map there."""
+
+_PAGE_BYTES = 4096
 
 _FOLDERS_ABOVE = 6
 """A log may lie in folders year/month/day below that of its rank, which is in that of the logs."""
@@ -140,20 +143,27 @@ def _unseen(kind: Literal["mapped", "socket"], name: str, moved: int) -> Unseen:
     return Unseen(kind=kind, name=shown, bytes=moved)
 
 
-def mapped_files(files: pa.Table, job_ns: tuple[int, int]) -> list[str]:
+def mapped_files(files: pa.Table, job_ns: tuple[int, int], never: Collection[int] = ()) -> list[str]:
     """Files of a `FILES_SCHEMA` table that were opened and never read through a call, and hold something.
 
-    job_ns: begin and end of the job, CLOCK_REALTIME. A file that was written meanwhile is not its input.
+    job_ns: begin and end of the job, CLOCK_REALTIME. A file that was written meanwhile is not its input. never: ids of
+    files that were not mapped, as their counters tell. Lock files and markers of a page hold nothing that matters.
     """
-    sure = probably_mapped(files)
-    paths = files["path"].to_pylist()
-    found = []
-    for path, mapped, only in zip(paths, sure, opened_only(files), strict=True):
-        there = _status(path) if only else None
-        written = there is not None and job_ns[0] <= there.st_mtime_ns <= job_ns[1]
-        if (mapped and not written) or (there is not None and not written and _holds_data(path, there)):
+    found, pages = [], {}
+    sure, only = probably_mapped(files), opened_only(files)
+    for file in np.flatnonzero(only).tolist():
+        path = files["path"][file].as_py()
+        there = None if file in never else _status(path)
+        if there is None:
+            found += [path] if sure[file] and file not in never else []
+        elif not job_ns[0] <= there.st_mtime_ns <= job_ns[1] and _holds_data(path, there):
             found.append(path)
-    return found
+            if there.st_size <= _PAGE_BYTES:
+                pages[path] = there.st_size
+    moved = sum(
+        pc.sum(files[f"{api}_bytes_{way}"]).as_py() or 0 for api in ("posix", "stdio") for way in ("read", "written")
+    )
+    return [path for path in found if path not in pages or sum(pages.values()) > (1 - LEAST_COVERAGE) * moved]
 
 
 def _status(path: str) -> os.stat_result | None:

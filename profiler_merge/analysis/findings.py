@@ -66,7 +66,8 @@ def _within_limit(finding: Finding, analysis: Analysis) -> Finding | None:
 def _gains_from_storage(finding: Finding) -> bool:
     """Whether faster storage would help, rather than faster decoding or saving in the background."""
     if finding.code == "input-bound":
-        return finding.values.get("io_in_wait_pct", 0.0) >= MOSTLY_STORAGE_PCT
+        shares = (finding.values.get(name, 0.0) for name in ("io_in_wait_pct", "saved_of_wait_pct"))
+        return max(shares) >= MOSTLY_STORAGE_PCT
     return finding.code not in ("checkpoint-blocking", "warm-up")
 
 

@@ -36,16 +36,21 @@ def input_bound(found: Analysis) -> Iterator[Finding]:
     loop = found.summary.loop
     if loop is None or loop.input_wait_pct <= 100 - LEAST_UTILISATION_PCT:
         return
-    if 2 * (loop.recording_wait_s or 0.0) > loop.input_wait_s:
-        return  # Darshan wrote the logs of workers during these waits: the user cannot fix that in the program
-    by_storage = loop.io_in_wait_pct >= MOSTLY_STORAGE_PCT
+    share, unknown, values = loop.io_in_wait_pct, found.summary.not_judged, {"input_wait_pct": loop.input_wait_pct}
+    if share is not None:
+        storage = f"storage is busy in {percent(share)} of the wait."
+        values["io_in_wait_pct"] = share
+    elif found.saved_s is not None:
+        share = min(100 * found.saved_s / loop.input_wait_s, 100.0)
+        storage = f"infinitely fast storage would save {percent(share)} of the wait."
+        values["saved_of_wait_pct"] = share
+    else:
+        unknown = unknown or "much of the I/O is rebuilt from counters, and its times are estimates"
+    by_storage = share is not None and share >= MOSTLY_STORAGE_PCT
     cause, name = ("for storage", "read ahead") if by_storage else ("without recorded I/O", "prepare faster")
-    known = by_storage or found.summary.not_judged is None
-    storage = (
-        f"storage is busy in {percent(loop.io_in_wait_pct)} of the wait."
-        if known
-        else f"the cause is not known: {found.summary.not_judged}."
-    )
+    known = by_storage or unknown is None
+    if not known:
+        storage, values = f"the cause is not known: {unknown}.", {"input_wait_pct": loop.input_wait_pct}
     yield Finding(
         code="input-bound",
         title=f"Training waits for input, mostly {cause}" if known else "Training waits for input",
@@ -53,10 +58,7 @@ def input_bound(found: Analysis) -> Iterator[Finding]:
         threshold=f"above {percent(100 - LEAST_UTILISATION_PCT)}: MLPerf Storage asks for {LEAST_UTILISATION_PCT:g} % "
         "accelerator utilisation",
         remedy=input_remedy(name if known else "read ahead", found.setting, loop),
-        values={
-            "input_wait_pct": loop.input_wait_pct,
-            **({"io_in_wait_pct": loop.io_in_wait_pct} if known else {}),
-        },
+        values=values,
         **_of_loop(loop.input_wait_s, loop).columns(),
     )
 

@@ -72,7 +72,7 @@ def _counted(found: Analysis) -> int:
 def _carriers(found: Analysis) -> dict[str, InterfaceTotals]:
     """The interfaces with counters that moved the bytes themselves, on behalf of the others."""
     counted = {name: each for name, each in found.summary.interfaces.items() if each.source == "counters"}
-    return {name: counted[name] for name in lowest({name: each.bytes for name, each in counted.items()})}
+    return {name: counted[name] for name in lowest({name: each.bytes or 0 for name, each in counted.items()})}
 
 
 def partial_trace(found: Analysis) -> Iterator[Finding]:

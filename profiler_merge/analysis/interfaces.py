@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dxt_replay.traces.measures.access_pattern import AccessCounts
 from dxt_replay.traces.measures.operation_rows import OperationRows
@@ -26,12 +27,12 @@ _COUNTER_PREFIX = {"POSIX": "posix", "STDIO": "stdio", "MPIIO": "mpiio", "HDF5":
 class InterfaceTotals:
     """Reads and writes of one interface. The layers overlap, so their totals do not add up.
 
-    source: counters or operations.
+    bytes: None where a counter lacks them. source: counters or operations.
     reconstructed: rows of the op stream that come from counters, not from a trace.
     """
 
     operations: int
-    bytes: int
+    bytes: int | None
     reads: int
     writes: int
     reconstructed: int
@@ -94,7 +95,9 @@ def totals_alone(counted_times: Mapping[str, Mapping[str, Any]]) -> dict[str, In
     return {
         name: InterfaceTotals(
             operations=each["reads"] + each["writes"],
-            bytes=each["bytes_read"] + each["bytes_written"],
+            bytes=None
+            if None in (each["bytes_read"], each["bytes_written"])
+            else each["bytes_read"] + each["bytes_written"],
             reads=each["reads"],
             writes=each["writes"],
             reconstructed=0,
@@ -117,11 +120,16 @@ def posix_pattern(counted: pa.Table) -> AccessCounts | None:
     )
 
 
-def _from_counters(counted: pa.Table, prefix: str) -> tuple[int, int, int] | None:
+def _from_counters(counted: pa.Table, prefix: str) -> tuple[int, int, int | None] | None:
     """Reads, writes and bytes; None if the interface's module has no record of any file."""
     if counted[f"{prefix}_reads"].null_count == counted.num_rows:
         return None
-    moved = _sum(counted, f"{prefix}_bytes_read") + _sum(counted, f"{prefix}_bytes_written")
+    moved: int | None = _sum(counted, f"{prefix}_bytes_read") + _sum(counted, f"{prefix}_bytes_written")
+    for operations, column in (("reads", "bytes_read"), ("writes", "bytes_written")):
+        if pc.any(
+            pc.and_(pc.greater(counted[f"{prefix}_{operations}"], 0), pc.is_null(counted[f"{prefix}_{column}"]))
+        ).as_py():
+            moved = None
     return _sum(counted, f"{prefix}_reads"), _sum(counted, f"{prefix}_writes"), moved
 
 

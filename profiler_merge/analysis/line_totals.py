@@ -12,6 +12,7 @@ from dxt_replay.profiler_merge.analysis.step_times import LineOperations, StepTo
 from dxt_replay.profiler_merge.analysis.tables import TABLES
 from dxt_replay.traces.measures._passes import add_at
 from dxt_replay.traces.measures.intervals import StreamingUnion
+from dxt_replay.traces.measures.log_waits import with_log_waits
 from dxt_replay.traces.measures.operation_rows import OperationRows
 from dxt_replay.traces.schema import WRITE
 from dxt_replay.traces.store.reader import Capture
@@ -84,7 +85,7 @@ class LineTotals(Sums):
         if len(self._loops.step):
             first, last = self._first[place], self._last[place]
             starts_in, ends_in = np.clip(starts, first, last), np.clip(ends, first, last)
-            trained = ends_in - starts_in - self._loops.evaluation.covered_within(starts_in, ends_in)
+            trained = ends_in - starts_in - self._loops.apart.covered_within(starts_in, ends_in)
             add_at(self._in_loop, place, trained)
             self._steps.add(operations, starts, ends)
 
@@ -101,12 +102,12 @@ class LineTotals(Sums):
             "collective": loops.collective,
             "checkpoint": loops.checkpoint,
         }
-        evaluated = loops.evaluation.covered_within(self._first, self._last)
+        apart = loops.apart.covered_within(self._first, self._last)
         columns = {
             "rank": line.ranks.astype(np.int32),
             "profiled": self._profiled,
             "steps": self._steps_of,
-            "loop_ns": self._last - self._first - evaluated,
+            "loop_ns": self._last - self._first - apart,
             **{f"{name}_ns": line.lengths(times) for name, times in spans.items()},
             **{f"{name}_in_loop_ns": times.covered_within(self._first, self._last) for name, times in spans.items()},
             "evaluations": self._evaluations(),
@@ -132,7 +133,7 @@ class LineTotals(Sums):
 
 def lines_of(capture: Capture) -> list[LineTotals]:
     """Empty sums of all ranks of a capture, or of a part of one."""
-    spans = capture.spans
+    spans = with_log_waits(capture.info, capture.spans)
     operations_ns = capture.index.time_span_ns
     first, last = ([], []) if operations_ns is None else ([operations_ns[0]], [operations_ns[1]])
     if spans.num_rows:

@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 
 from dxt_replay.profiler_merge.analysis.rank_line import RankLine, rank_lines
 from dxt_replay.traces.measures.intervals import Intervals
-from dxt_replay.traces.measures.span_times import are_evaluations, are_on_gpu
+from dxt_replay.traces.measures.span_times import are_evaluations, are_log_waits, are_on_gpu
 from dxt_replay.traces.schema import NO_STEP, READING_WAITS, SPAN_KINDS, codes
 
-_TIMES = ("evaluation", "wait", "collective", "checkpoint", "compute", "pipeline")
+_TIMES = ("evaluation", "apart", "wait", "collective", "checkpoint", "compute", "pipeline")
 _IN_ORDER = {"wait": "input_wait", "collective": "collective", "checkpoint": "checkpoint", "compute": "compute"}
 """Sets of a `RankLoop` and the kinds of their spans. An instant in several sets belongs to the first, but a wait in
 which a GPU works is none."""
@@ -29,6 +29,7 @@ class RankLoop:
 
     step, start_ns, end_ns: int64 (steps,), in order.
     evaluation, wait, collective, checkpoint, compute: disjoint; an instant in several belongs to the first.
+    apart: evaluations, and waits for logs of the recording, neither of which is part of the loop.
     pipeline: input being produced, by other threads or by the loop itself (a wait of READING_WAITS).
     """
 
@@ -36,6 +37,7 @@ class RankLoop:
     start_ns: np.ndarray = field(default_factory=lambda: _NO_STEPS)
     end_ns: np.ndarray = field(default_factory=lambda: _NO_STEPS)
     evaluation: Intervals = field(default_factory=Intervals)
+    apart: Intervals = field(default_factory=Intervals)
     wait: Intervals = field(default_factory=Intervals)
     collective: Intervals = field(default_factory=Intervals)
     checkpoint: Intervals = field(default_factory=Intervals)
@@ -44,16 +46,16 @@ class RankLoop:
 
     @property
     def loop_ns(self) -> int:
-        """From the start of the first step to the end of the last, without evaluations; 0 without steps."""
+        """From the start of the first step to the end of the last, without times `apart`; 0 without steps."""
         if not len(self.step):
             return 0
         first, last = self.start_ns.min(keepdims=True), self.end_ns.max(keepdims=True)
-        return int((last - first - self.evaluation.covered_within(first, last))[0])
+        return int((last - first - self.apart.covered_within(first, last))[0])
 
     @property
     def steps_ns(self) -> np.ndarray:
-        """Duration of each step, without its evaluations."""
-        durations = self.end_ns - self.start_ns - self.evaluation.covered_within(self.start_ns, self.end_ns)
+        """Duration of each step, without times `apart`."""
+        durations = self.end_ns - self.start_ns - self.apart.covered_within(self.start_ns, self.end_ns)
         return durations
 
 
@@ -78,6 +80,7 @@ def loops_on_line(spans: pa.Table, line: RankLine) -> RankLoop:
         line.put(spans["end_ns"].to_numpy()[mine], place),
         _produced(spans)[mine],
         are_evaluations(spans)[mine],
+        are_log_waits(spans)[mine],
         are_on_gpu(spans)[mine],
     )
 
@@ -118,6 +121,7 @@ def _loop(
     end: np.ndarray,
     produced: np.ndarray,
     evaluates: np.ndarray,
+    waits_for_log: np.ndarray,
     on_gpu: np.ndarray,
 ) -> RankLoop:
     def times(mask: np.ndarray) -> Intervals:
@@ -125,7 +129,8 @@ def _loop(
 
     steps = np.flatnonzero((kind == SPAN_KINDS.index("step")) & (step != NO_STEP))
     steps = steps[np.argsort(start[steps], kind="stable")]
-    taken = evaluation = times(evaluates)
+    evaluation = times(evaluates)
+    taken = apart = evaluation.union(times(waits_for_log))
     disjoint = {}
     for name, span_kind in _IN_ORDER.items():
         whole = times(kind == SPAN_KINDS.index(span_kind))
@@ -137,6 +142,7 @@ def _loop(
         start_ns=start[steps],
         end_ns=end[steps],
         evaluation=evaluation,
+        apart=apart,
         **disjoint,
         pipeline=times(produced),
     )

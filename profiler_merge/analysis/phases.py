@@ -49,12 +49,24 @@ def steps(spans: pa.Table) -> Steps:
 class Phases:
     """Compute-busy and input-wait times by rank, and the ranks with spans; for the others they are not known.
 
-    `input_wait`: of training; an evaluation's waits are not part of it.
+    `input_wait`: of training; an evaluation's waits are not part of it. `loop`: of each rank with steps, from the first
+    one's begin to the last one's end.
     """
 
     profiled_ranks: tuple[int, ...]
     compute: dict[int, Intervals]
     input_wait: dict[int, Intervals]
+    loop: dict[int, Intervals]
+
+    @property
+    def compute_s(self) -> float | None:
+        """Mean of the compute in the loops, or of all compute of ranks without steps."""
+        return self.mean_s(
+            {
+                rank: times.minus(times.minus(self.loop[rank])) if rank in self.loop else times
+                for rank, times in self.compute.items()
+            }
+        )
 
     def mean_s(self, times: dict[int, Intervals]) -> float | None:
         """Mean of the lengths over the profiled ranks, in seconds; None if there are none."""
@@ -72,5 +84,9 @@ def phases(spans: pa.Table) -> Phases:
         input_wait={
             rank: waits.minus(evaluated.get(rank, Intervals()))
             for rank, waits in union_by_rank(spans, "input_wait").items()
+        },
+        loop={
+            rank: Intervals(starts=starts[:1], ends=ends.max(keepdims=True))
+            for rank, _, starts, ends in spans_by_rank(whole_steps(spans), "step")
         },
     )

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dxt_replay.profiler_merge.analysis.thresholds import WARM_UP
+from dxt_replay.profiler_merge.analysis.thresholds import NOTICEABLE_PCT, WARM_UP
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.measures.span_times import computed_in_loops, gpu_busy_in_profile, gpu_steps
 from dxt_replay.traces.paces import Pace
@@ -32,18 +32,21 @@ LEAST_STEPS = 3
 class SteadyLoop:
     """The training loop, without the first step of each rank if that step is a warm-up; means over the profiled ranks.
 
-    `recording_wait_s`: input wait while Darshan wrote logs of processes that had ended, first step included; None where
-    the times of the logs' files are not known.
+    `recording_wait_s`: input wait while Darshan wrote logs of processes that had ended, which no other time includes;
+    None where the times of the logs' files are not known.
 
     `loop_s`: without evaluations. `evaluations`: of the rank with most; `evaluation_s`: their time, mean of the ranks.
     `warm_up_s`: time of the first steps beyond the usual step; 0 if they count like all others.
-    `compute_pct`: accelerator utilisation, compute-busy of the whole loop, with its first step; None where none is
-    shown. `compute_at_most`: it includes gaps between the kernels of a step. `gpu_behind_steps`: steps of which a GPU
-    had work left when the loop asked for the next batch; None where not known.
+    `compute_pct`: compute-busy of the whole loop, with its first step: the accelerator utilisation where
+    `benchmark_utilisation_pct` is None; None where none is shown. `compute_at_most`: it includes gaps between the
+    kernels of a step. `gpu_behind_steps`: steps of which a GPU had work left when the loop asked for the next batch;
+    None where not known.
     `gpu_busy_pct`: time in which something ran on a GPU, of `gpu_profile_s`, the time from the first step to the end of
     the profile, evaluations included; mean of the GPUs that worked; None where no kernels are shown.
+    `benchmark_utilisation_pct`: accelerator utilisation by the rule of DLIO and MLPerf Storage, which leaves out the
+    first steps of each epoch; None for any other training.
     `io_pct`: I/O (union); `io_exposed_pct`: its part outside of compute; `io_in_wait_pct`: share of I/O in the input
-    wait.
+    wait; None where so much is rebuilt from counters that it is not known.
     `storage_gain_s`: upper bound of what infinitely fast storage saves, from traced and reconstructed I/O; `summary`,
     the page and the findings show it.
     """
@@ -53,7 +56,7 @@ class SteadyLoop:
     warm_up_s: float
     input_wait_s: float
     input_wait_pct: float
-    io_in_wait_pct: float
+    io_in_wait_pct: float | None
     compute_pct: float | None
     io_pct: float
     io_exposed_pct: float
@@ -66,6 +69,7 @@ class SteadyLoop:
     gpu_behind_steps: int | None
     gpu_busy_pct: float | None
     gpu_profile_s: float | None
+    benchmark_utilisation_pct: float | None
 
 
 def steady_loop(
@@ -114,7 +118,7 @@ def steady_loop(
         warm_up_s=warm_up_ns / len(ranks) / NS_PER_S,
         input_wait_s=wait_ns / len(ranks) / NS_PER_S,
         input_wait_pct=100 * wait_ns / loop_ns,
-        io_in_wait_pct=100 * in_wait_ns / wait_ns if wait_ns else 0.0,
+        io_in_wait_pct=_share(in_wait_ns, wait_ns, sum(ranks["reconstructed_io_ns"].to_pylist())),
         compute_pct=100 * compute_ns / loops_ns if compute_ns else None,
         io_pct=100 * io_ns / loop_ns,
         io_exposed_pct=100 * exposed_ns / loop_ns,
@@ -129,7 +133,15 @@ def steady_loop(
         gpu_behind_steps=behind if timed else None,
         gpu_busy_pct=100 * busy_ns / whole_ns if whole_ns else None,
         gpu_profile_s=whole_ns / gpus / NS_PER_S if gpus else None,
+        benchmark_utilisation_pct=None,
     )
+
+
+def _share(in_wait_ns: int, wait_ns: int, rebuilt_ns: int) -> float | None:
+    """Per cent of the wait with I/O; None if I/O whose times are estimates could change it."""
+    if 100 * min(rebuilt_ns, wait_ns - in_wait_ns) > NOTICEABLE_PCT * wait_ns:
+        return None
+    return 100 * in_wait_ns / wait_ns if wait_ns else 0.0
 
 
 def waits_are_real(info: CaptureInfo) -> bool:

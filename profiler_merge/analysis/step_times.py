@@ -61,7 +61,7 @@ class StepTotals(Sums):
         starts, ends, step = starts[inside], ends[inside], step[inside]
         if not len(starts):
             return
-        trained = ends - starts - self._loop.evaluation.covered_within(starts, ends)
+        trained = ends - starts - self._loop.apart.covered_within(starts, ends)
         for name, covered in (
             ("io", trained),
             ("compute", self._loop.compute.covered_within(starts, ends)),
@@ -131,7 +131,7 @@ class StepTotals(Sums):
                 "io_hidden_ns": self._io["compute"],
                 "io_exposed_ns": self._io["io"] - self._io["compute"],
                 "io_in_wait_ns": self._io["wait"],
-                "gap_ns": following - loop.end_ns - loop.evaluation.covered_within(loop.end_ns, following),
+                "gap_ns": following - loop.end_ns - loop.apart.covered_within(loop.end_ns, following),
                 "gap_checkpoint_ns": loop.checkpoint.covered_within(loop.end_ns, following),
                 "operations": self._operations["operations"],
                 "bytes_read": self._operations["read"],

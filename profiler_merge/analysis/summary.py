@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from dxt_replay.profiler_merge.analysis.benchmark_figures import benchmark_figures
 from dxt_replay.profiler_merge.analysis.breakdown import BreakdownCollector, GroupTotals
 from dxt_replay.profiler_merge.analysis.collect import Collector, at_one_layer, collect, counted
 from dxt_replay.profiler_merge.analysis.interfaces import (
@@ -30,10 +31,11 @@ from dxt_replay.profiler_merge.analysis.spread import Spread
 from dxt_replay.profiler_merge.analysis.steady_loop import SteadyLoop, steady_loop, waits_are_real
 from dxt_replay.profiler_merge.analysis.table_formats import without_io
 from dxt_replay.profiler_merge.sources import RECORDINGS
+from dxt_replay.traces.benchmark_run import benchmark_run
 from dxt_replay.traces.layers import FileLayers
 from dxt_replay.traces.measures.access_pattern import AccessCounts, AccessPattern
 from dxt_replay.traces.measures.io_totals import IoCollector, IoTotals
-from dxt_replay.traces.measures.log_waits import log_waits
+from dxt_replay.traces.measures.log_waits import log_waits, with_log_waits
 from dxt_replay.traces.measures.operation_rows import OperationRows
 from dxt_replay.traces.replay_record import is_replay
 from dxt_replay.traces.schema import BETWEEN_STEPS, OPS, RECONSTRUCTED, SPAN_KINDS, WRITE, CaptureInfo, Unseen, codes
@@ -220,7 +222,12 @@ def with_loop(summary: Summary, overlap: Overlap, capture: Capture) -> Summary:
     waits = capture.spans.filter(codes(capture.spans, "kind") == _WAIT)["name"].unique().to_pylist()
     hides = waits == [BETWEEN_STEPS]
     in_logs = log_waits(capture.info, capture.spans)
-    loop = steady_loop(overlap, in_flight_s, capture.spans, in_logs, summary.other_io_s, hides_fetch=hides)
+    spans = with_log_waits(capture.info, capture.spans)
+    loop = steady_loop(overlap, in_flight_s, spans, in_logs, summary.other_io_s, hides_fetch=hides)
+    benchmark = benchmark_run(capture.info)
+    if loop is not None and benchmark is not None:
+        figures = benchmark_figures(overlap.steps, benchmark)
+        loop = dataclasses.replace(loop, benchmark_utilisation_pct=None if figures is None else figures.utilisation_pct)
     return dataclasses.replace(summary, loop=loop)
 
 
@@ -278,7 +285,7 @@ class SummaryCollector(Collector):
         files = capture.files.num_rows
         self._capture = capture
         self._layers = layers
-        self._spans = capture.spans
+        self._spans = with_log_waits(capture.info, capture.spans)
         self._phase = phases(self._spans)
         self._io = IoCollector(files, self._phase.compute)
         self._pattern = AccessPattern(files)
@@ -446,7 +453,7 @@ def _io_time(io: IoTotals, ranks: int) -> IoTime:
 def _compute(phase: Phases, io: IoTotals) -> Compute:
     union_ns = sum(rank.union_ns for rank in io.ranks if rank.rank in phase.compute)
     return Compute(
-        busy_s_per_rank_mean=phase.mean_s(phase.compute),
+        busy_s_per_rank_mean=phase.compute_s,
         io_hidden_pct=100 * io.total("hidden_ns") / union_ns if union_ns else None,
         input_wait_s_per_rank_mean=phase.mean_s(phase.input_wait),
         profiled_ranks=len(phase.profiled_ranks),

@@ -60,11 +60,13 @@ class ProcessLog:
 
     rank: the rank of its process; None when the log holds all ranks of the job.
     worker: 0 for the rank's own process, 1, 2 ... for its data-loader workers, whose threads get lanes of their own.
+    dealt: whether it is a worker of an unknown rank, which was given one in turn.
     """
 
     log: DarshanLog
     rank: int | None
     worker: int = 0
+    dealt: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,14 +283,15 @@ def _find_parents_of_killed(job: Sequence[ProcessFacts]) -> None:
 
 
 def _under_ranks(job: Sequence[ProcessFacts], firsts: Sequence[ProcessFacts]) -> tuple[list[ProcessLog], list[str]]:
-    """Each process as rank or worker; `firsts` become the ranks, and so does a worker without a known rank."""
+    """Each process as rank or worker. `firsts` become the ranks, and so does a forked worker without a known rank; a
+    spawned one is given to a rank in turn."""
     folders = rank_folders(job, firsts)
     if folders is not None:
         return _in_rank_folders(folders, firsts)
     processes = [ProcessLog(log=each.log, rank=rank) for rank, each in enumerate(firsts)]
     rank_of = {id(each): rank for rank, each in enumerate(firsts)}
     workers: dict[int, list[ProcessFacts]] = {rank: [] for rank in range(len(firsts))}
-    extra = len(firsts)
+    extra, dealt = len(firsts), set[int]()
     for each in job:
         if id(each) in rank_of:
             continue
@@ -296,6 +299,9 @@ def _under_ranks(job: Sequence[ProcessFacts], firsts: Sequence[ProcessFacts]) ->
         parent = parent_of(each, [other for other in job if id(other) in rank_of])
         beside = len(firsts) == 1 or (each.recording is not None and each.parent_pid is None and not each.is_spawned)
         rank = rank_of[id(parent)] if parent is not None else 0 if beside else None
+        if rank is None and each.is_spawned:
+            rank = len(dealt) % len(firsts)
+            dealt.add(id(each))
         if rank is None:
             processes.append(ProcessLog(log=each.log, rank=extra))
             extra += 1
@@ -304,13 +310,28 @@ def _under_ranks(job: Sequence[ProcessFacts], firsts: Sequence[ProcessFacts]) ->
             workers[rank].append(each)
     for rank, mine in workers.items():
         ordered = enumerate(_as_forked(mine, firsts[rank]), start=1)
-        processes += [ProcessLog(log=each.log, rank=rank, worker=number) for number, each in ordered]
-    if extra == len(firsts):
-        return processes, []
-    return processes, [
-        f"{extra - len(firsts)} worker processes became ranks {len(firsts)} to {extra - 1}: their logs do not say "
-        "which rank started them"
-    ]
+        processes += [
+            ProcessLog(log=each.log, rank=rank, worker=number, dealt=id(each) in dealt) for number, each in ordered
+        ]
+    warnings = []
+    if dealt:
+        warnings.append(
+            f"which rank started which of {len(dealt)} worker processes is not known: they are dealt to the ranks in "
+            "turn, so the figures of single ranks are not those of the job"
+        )
+    if extra > len(firsts):
+        warnings.append(
+            f"{extra - len(firsts)} worker processes became ranks {len(firsts)} to {extra - 1}: their logs do not say "
+            "which rank started them"
+        )
+    others = [each for each in job if each.parent_pid is None and not each.is_spawned and each not in firsts]
+    if others := [each for each in others if each.has_data and each.program != firsts[0].program]:
+        names = ", ".join(dict.fromkeys(Path(each.program).name for each in others))
+        warnings.append(
+            f"the I/O of {len(others)} process{'es' * (len(others) > 1)} that ran another program ({names}) is counted "
+            "with rank 0"
+        )
+    return processes, warnings
 
 
 def _as_forked(workers: Sequence[ProcessFacts], first: ProcessFacts) -> Sequence[ProcessFacts]:

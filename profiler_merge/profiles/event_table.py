@@ -24,6 +24,9 @@ TEXT_STATS = ("filename", "name", "tf_function_call")
 STATS = (*NUMBER_STATS, *TEXT_STATS)
 """The stats that are kept. An event has two or three on average, most of which describe memory or shapes."""
 
+ACCELERATOR = re.compile(r"/device:(GPU|TPU):(\d+)")
+"""Name of the plane of an accelerator in profiles of TensorFlow and JAX."""
+
 GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset", "mtia_ccp_events")
 """Categories of PyTorch's events that are work on a GPU; capitalised ones are from 2021 and 2022."""
 GPU_LAUNCH = ("cuda_runtime", "cuda_driver", "Runtime", "mtia_runtime")
@@ -54,14 +57,16 @@ class TorchFacts:
     """Facts that only PyTorch's profiles hold.
 
     `category` (int16 per event) is a row of `categories` ("cpu_op", "kernel" ...). `correlation` (int64 per event) is
-    equal for a GPU event and the call that launched it, 0 for none. `rank`: from torch.distributed, else None.
-    `pids`: the processes that were profiled. `exports`: paths to which the profiler itself wrote.
+    equal for a GPU event and the call that launched it, 0 for none. `rank`, and `ranks` of the job: from
+    torch.distributed, else None. `pids`: the processes that were profiled. `exports`: paths to which the profiler
+    itself wrote.
     """
 
     category: np.ndarray
     categories: tuple[str, ...]
     correlation: np.ndarray
     rank: int | None
+    ranks: int | None
     pids: frozenset[int]
     exports: tuple[str, ...]
 

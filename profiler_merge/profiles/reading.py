@@ -24,7 +24,7 @@ from dxt_replay.profiler_merge.recording import MAGIC
 INPUT_FOLDER = "tf.data"
 """Of releases up to 0.2."""
 
-_JSON = re.compile(rb'\s*\{\s*"')
+_JSON = re.compile(rb'\s*[\[{]\s*["\[{\d]')
 _HEAD_BYTES = 64 << 10
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 

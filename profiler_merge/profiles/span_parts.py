@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -193,6 +193,14 @@ def cut(times: Intervals, cuts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(start, end) of the pieces of the intervals, cut at the distinct instants `cuts`."""
     inner = cuts[times.covered_before(cuts + 1) - times.covered_before(cuts - 1) == 2]
     return np.sort(np.concatenate([times.starts, inner])), np.sort(np.concatenate([times.ends, inner]))
+
+
+def within(part: SpanPart, times: Intervals) -> SpanPart:
+    """The pieces of the part's disjoint spans that lie within `times`, with their threads and names."""
+    kept = part.intervals.minus(part.intervals.minus(times))
+    start, end = cut(kept, np.unique(np.concatenate([part.start, part.end])))
+    owner = np.searchsorted(part.start, start, side="right") - 1
+    return replace(part, start=start, end=end, thread=part.thread[owner], name=part.name[owner])
 
 
 def events_part(profile: Profile, kind: int, rows: np.ndarray) -> SpanPart:

@@ -15,13 +15,13 @@ from dxt_replay.profiler_merge.profiles.event_table import Profile
 from dxt_replay.profiler_merge.profiles.marks import marked_spans
 from dxt_replay.profiler_merge.profiles.span_parts import CHECKPOINT, COMPUTE, INPUT_WAIT, OTHER, STEP, SpanColumns
 from dxt_replay.traces.measures.intervals import Intervals
-from dxt_replay.traces.schema import GPU_COMPUTE, GPU_STEP, NO_STEP
+from dxt_replay.traces.schema import GPU_COMPUTE, GPU_STEP, NO_STEP, TPU_COMPUTE
 from dxt_replay.traces.steps import step_at
 
 NEARLY_ALL = 0.95
 """Share of the steps in a profile from which its work stands for the whole loop."""
 
-_WORK = ("compute", GPU_COMPUTE)
+_WORK = ("compute", GPU_COMPUTE, TPU_COMPUTE)
 
 __all__ = ["SpanColumns", "main_line", "profile_spans", "profiled_work"]
 
@@ -58,7 +58,7 @@ def _with_profile(marked: SpanColumns, profiled: SpanColumns) -> SpanColumns:
     seen = (marked.start_ns[step] >= begin) & (marked.end_ns[step] <= end)
     if seen.mean() < NEARLY_ALL:
         profiled = replace(profiled, kind=np.where(profiled.kind == COMPUTE, np.int8(OTHER), profiled.kind))
-    if ((profiled.kind == COMPUTE) & (profiled.names == GPU_COMPUTE)).any():
+    if ((profiled.kind == COMPUTE) & np.isin(profiled.names, _WORK[1:])).any():
         marked = _select(marked, marked.names != GPU_STEP)
     return _joined(marked, _select(replace(profiled, step=number), known))
 

@@ -6,10 +6,11 @@ The names are those of TensorFlow 2.3 to 2.21, and `next_batch`, `allreduce` and
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 
-from dxt_replay.profiler_merge.profiles.event_table import Profile
+from dxt_replay.profiler_merge.profiles.event_table import ACCELERATOR, Profile
 from dxt_replay.profiler_merge.profiles.input_chain import fetched_ns, outermost_on_lines
 from dxt_replay.profiler_merge.profiles.span_parts import (
     CHECKPOINT,
@@ -32,8 +33,10 @@ from dxt_replay.profiler_merge.profiles.span_parts import (
     span_columns,
     times_of,
     union_part,
+    within,
 )
 from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.traces.schema import GPU_COMPUTE, TPU_COMPUTE
 
 # Regular expressions over whole event names. A kernel is `op_name:OpType`, an eager operation
 # `EagerLocalExecute: OpType`; an annotation of the application is whatever it was called.
@@ -58,11 +61,12 @@ _INTERNAL = (
 def main_line(profile: Profile) -> int:
     """Row of `profile.lines` of the training loop: the one with most step markers.
 
-    Without any step it is the busiest line that TensorFlow did not name, such as `python`.
+    Without any step it is the busiest thread that TensorFlow did not name, such as `python`.
     """
     rows, _ = profile.stat("step_num")
     if len(rows) == 0:
-        rows = np.flatnonzero(profile.lines_matching(r"(?!tf_|Stream).*")[profile.line])
+        lines = profile.lines_matching(r"(?!tf_|Stream).*") & (_accelerator(profile) < 0)
+        rows = np.flatnonzero(lines[profile.line])
     return int(np.argmax(np.bincount(profile.line[rows], minlength=len(profile.lines))))
 
 
@@ -70,18 +74,24 @@ def profile_spans(profile: Profile) -> SpanColumns:
     """All spans of one rank's profile.
 
     `input_wait` is named after the iterator operation that the loop waited for; if it has the annotation's name, the
-    training thread read or made the batch itself. `compute` is the exact busy union of kernels, eager operations, Eigen
-    regions and GPU streams outside of the other kinds, cut at step bounds. `checkpoint` spans named `restore` read.
+    training thread read or made the batch itself; while an accelerator works it is `other`, which delays nothing.
+    `gpu compute` and `tpu compute` are the busy union of each accelerator, cut at step bounds. Only a program without
+    one has `compute` of the CPU: the busy union of kernels, eager operations and Eigen regions outside of the other
+    kinds. `checkpoint` spans named `restore` read.
     `pipeline` holds the outermost events of each tf.data thread, back-pressure included.
     """
     loop = _loop(profile)
-    texts = [*profile.names, "compute", "restore"]
-    compute_name, restore_name = len(texts) - 2, len(texts) - 1
+    texts = [*profile.names, "compute", "restore", GPU_COMPUTE, TPU_COMPUTE]
+    compute_name, restore_name = len(texts) - 4, len(texts) - 3
+    works = _accelerator_work(profile, loop)
+    worked = reduce(Intervals.union, (part.intervals for part in works), Intervals())
     is_main = np.arange(len(profile.lines)) == main_line(profile)
-    start, end = cut(loop.outside(_busy(profile, is_main)), loop.bounds)
+    start, end = cut(Intervals() if works else loop.outside(_busy(profile, is_main)), loop.bounds)
     parts = [
         loop.steps,
-        loop.wait,
+        *works,
+        within(loop.wait, loop.wait.intervals.minus(worked)),
+        replace(within(loop.wait, worked), kind=OTHER),
         loop.collective,
         loop.checkpoint,
         replace(loop.restore, name=np.full(len(loop.restore.name), restore_name)),
@@ -123,6 +133,8 @@ def _steps(profile: Profile, main: int) -> tuple[np.ndarray, SpanPart]:
     rows, values = profile.stat("step_num")
     keep = (profile.line[rows] == main) & (profile.duration_ns[rows] > 0)
     rows, values = rows[keep], values[keep]
+    if not len(rows):
+        return _device_steps(profile)
     start, end = profile.start_ns[rows], profile.end_ns[rows]
     names, codes, counts = np.unique(profile.name[rows], return_inverse=True, return_counts=True)
     total = np.bincount(codes, weights=end - start, minlength=len(names))
@@ -155,16 +167,48 @@ def _met_the_end(profile: Profile, main: int, numbers: np.ndarray, start: np.nda
     return found if 4 * np.count_nonzero(found) <= len(found) else np.zeros(len(found), bool)
 
 
+def _accelerator(profile: Profile) -> np.ndarray:
+    """int64 per line: the number of its GPU or TPU, -1 for a thread."""
+    found = [ACCELERATOR.fullmatch(profile.planes[line.plane]) for line in profile.lines]
+    return np.array([-1 if each is None else int(each[2]) for each in found], np.int64)
+
+
+def _accelerator_work(profile: Profile, loop: LoopParts) -> list[SpanPart]:
+    """The busy times of each accelerator that worked: streams of a GPU, collectives aside; a TPU's operations, or its
+    modules where it shows none."""
+    found, numbers = [], _accelerator(profile)
+    for number in np.unique(numbers[numbers >= 0]).tolist():
+        for name, line in ((GPU_COMPUTE, "Stream.*"), (TPU_COMPUTE, "XLA Ops"), (TPU_COMPUTE, "XLA Modules")):
+            rows = rows_of(profile, ".*", (numbers == number) & profile.lines_matching(line), but=_COLLECTIVE)
+            start, end = cut(times_of(profile, rows), loop.bounds)
+            if len(start):
+                part = union_part(COMPUTE, start, end, len(profile.names) + (3 if name == TPU_COMPUTE else 2))
+                found.append(replace(part, thread=np.full(len(start), number)))
+                break
+    return found
+
+
+def _device_steps(profile: Profile) -> tuple[np.ndarray, SpanPart]:
+    """The steps that accelerators show, for a loop that marks none: from the first begin on any of them to the last
+    end, at most until the next."""
+    lines = profile.lines_matching("Steps") & (_accelerator(profile) >= 0)
+    rows = np.flatnonzero(lines[profile.line] & (profile.duration_ns > 0))
+    rows = rows[np.argsort(profile.start_ns[rows], kind="stable")]
+    texts = np.array(profile.names)[profile.name[rows]]
+    _, first, of_row = np.unique(texts, return_index=True, return_inverse=True)
+    last = np.zeros(len(first), np.int64)
+    np.maximum.at(last, of_row, profile.end_ns[rows])
+    order = np.argsort(first)
+    part = events_part(profile, STEP, rows[first[order]])
+    end = np.minimum(last[order], np.append(part.start[1:], np.iinfo(np.int64).max)[: len(order)])
+    return np.arange(len(order), dtype=np.int32), replace(part, end=end)
+
+
 def _busy(profile: Profile, is_main: np.ndarray) -> Intervals:
-    """Times at which some thread or GPU stream of the rank runs an operation of the training loop."""
+    """Times at which some thread of the rank runs an operation of the training loop."""
     compute_lines = is_main | profile.lines_matching("tf_Compute")
     not_compute = "|".join((_GET_NEXT_OP, _COLLECTIVE, _SAVE, _RESTORE))
-    rows = np.concatenate(
-        [
-            rows_of(profile, rf"{_KERNEL}|{_EAGER}", compute_lines, but=not_compute),
-            rows_of(profile, ".*", profile.lines_matching("Stream.*"), but=not_compute),
-        ]
-    )
+    rows = rows_of(profile, rf"{_KERNEL}|{_EAGER}", compute_lines, but=not_compute)
     regions = [_eigen_regions(profile, int(line)) for line in np.flatnonzero(profile.lines_matching(".*Eigen"))]
     return Intervals.union_of(
         np.concatenate([profile.start_ns[rows], *(region.starts for region in regions)]),

@@ -29,6 +29,7 @@ from dxt_replay.profiler_merge.profiles.span_parts import (
     span_columns,
     times_of,
     union_part,
+    within,
 )
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.schema import BACKGROUND_SAVE, BACKGROUND_WAIT, EVALUATION_NAMES, GPU_COMPUTE, NO_STEP
@@ -85,8 +86,8 @@ def profile_spans(profile: Profile) -> SpanColumns:
     evaluations = union_part(OTHER, evaluated.starts[apart], evaluated.ends[apart], evaluation_name)
     parts = [
         loop.steps,
-        _within(loop.wait, loop.wait.intervals.minus(gpu.busy)),
-        replace(_within(loop.wait, gpu.busy), kind=OTHER),
+        within(loop.wait, loop.wait.intervals.minus(gpu.busy)),
+        replace(within(loop.wait, gpu.busy), kind=OTHER),
         loop.collective,
         loop.checkpoint,
         replace(loop.restore, name=np.full(len(loop.restore.name), restore_name)),
@@ -337,11 +338,3 @@ def _other(profile: Profile, loop: LoopParts) -> SpanPart:
     rows = rows[_facts(profile).in_categories(*_ANNOTATIONS)[rows] & (profile.duration_ns[rows] > 0)]
     rows = outermost(profile.start_ns, profile.end_ns, rows)
     return events_part(profile, OTHER, loop.phases(profile, rows))
-
-
-def _within(part: SpanPart, times: Intervals) -> SpanPart:
-    """The pieces of the part's disjoint spans that lie within `times`, with their threads and names."""
-    kept = part.intervals.minus(part.intervals.minus(times))
-    start, end = cut(kept, np.unique(np.concatenate([part.start, part.end])))
-    owner = np.searchsorted(part.start, start, side="right") - 1
-    return replace(part, start=start, end=end, thread=part.thread[owner], name=part.name[owner])

@@ -120,11 +120,12 @@ def doubt_of(capture: Capture, steps: Steps, saved_ns: int, loop_ns: int) -> tup
 
 
 def _waits(model: LoopModel) -> Intervals:
-    """The input waits of a loop."""
+    """The input waits of a loop between its first step's begin and its last one's end."""
     loop = model.loop
-    if not loop.input_waits:
+    if not loop.input_waits or not len(loop.step_begin_ns):
         return Intervals()
-    begin, end = (np.clip(each[loop.fetches], loop.entry_ns, loop.exit_ns) for each in (loop.begin_ns, loop.end_ns))
+    within = loop.step_begin_ns.min(), loop.step_end_ns.max()
+    begin, end = (np.clip(each[loop.fetches], *within) for each in (loop.begin_ns, loop.end_ns))
     return Intervals.union_of(begin, end)
 
 

@@ -54,6 +54,7 @@ def capacity(
     from dxt_replay.replay.ranks.mpi_world import connect
     from dxt_replay.replay.regression.experiment import output_folder
     from dxt_replay.replay.target.targets import place_below, target_named
+    from dxt_replay.traces.measures.span_times import copies_alike
 
     chosen = filled(CapacityChoices, choices)
     limit_pct, most, storage, output = (chosen[name] for name in ("utilisation_pct", "most", "storage", "output"))
@@ -87,6 +88,9 @@ def capacity(
             warnings=warnings,
         )
         limited_by = searched(search, measure, runs)
+        if not loads.own_names:
+            with opened(first) as source:
+                warnings += copies_alike(source.spans, search.interval[1])
     return Capacity(
         capture=name,
         target=place,

@@ -110,7 +110,7 @@ def simulate(
     from dxt_replay.replay.simulation.prediction import predict
     from dxt_replay.replay.simulation.storage_model import StorageModel
     from dxt_replay.traces.measures.log_waits import longest_log_wait_ns
-    from dxt_replay.traces.measures.span_times import training_ns
+    from dxt_replay.traces.measures.span_times import copies_alike, training_ns
 
     chosen = filled(SimulateChoices, choices)
     runs, ranks, strong, seconds = chosen["runs"], chosen["ranks"], chosen["strong"], chosen["check_seconds"]
@@ -154,7 +154,7 @@ def simulate(
             recorded_ns=end_ns - begin_ns,
             recorded_training_ns=training_ns(source.spans) or 0,
             recording_wait_ns=longest_log_wait_ns(source.info, source.spans),
-            warnings=job.warnings,
+            warnings=(*job.warnings, *(() if strong else copies_alike(source.spans, max(ranks, default=0)))),
         )
 
 

@@ -11,15 +11,19 @@ from dxt_replay.traces.units import NS_PER_S, format_counted, format_duration
 
 if TYPE_CHECKING:
     from dxt_replay.profiler_merge.analysis.finding import Finding
+    from dxt_replay.profiler_merge.analysis.summary import Summary
 
 SHOWN_FILES = 3
 NOTHING = "Nothing stands out: no finding has 1 % of the run or more at stake."
 
 
-def finding_sections(found: Sequence[Finding]) -> list[Section]:
+def finding_sections(found: Sequence[Finding], summary: Summary) -> list[Section]:
     """Number of findings of each severity, then each finding."""
     if not found:
-        return [Section(title="Findings", rows=((NOTHING,),), prose=True)]
+        why, loop = summary.not_judged, summary.loop is not None
+        unknown = f"Storage was not judged: {why}." if loop else f"Nothing was judged: no training steps, and {why}."
+        said = [*([unknown] if why else []), *([NOTHING] if loop or not why else [])]
+        return [Section(title="Findings", rows=((" ".join(said),),), prose=True)]
     counts = Counter(finding.severity for finding in found)
     return [
         Section(

@@ -6,7 +6,8 @@ from dxt_replay.traces.paces import Pace
 
 WORDS = {
     "accelerator utilisation": "Share of the training loop in which the accelerator computes: the union of its "
-    "kernels, copies and collectives, mean of the GPUs that worked. Operators of the CPU count only without a GPU.",
+    "kernels, copies and collectives, mean of the GPUs or TPUs that worked. Operators of the CPU count only without "
+    "any. Of a benchmark it follows DLIO's rule, which leaves out the first steps of each epoch.",
     "anchor": "A small write of the program inside a profiler annotation. Darshan and the profiler both see it, so it "
     "aligns their clocks.",
     "at stake": "The time that a perfect remedy for a finding could save at most. Remedies of the same cause do not "

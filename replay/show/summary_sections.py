@@ -117,7 +117,7 @@ def storage_cost(summary: Summary, limit: Limit | None = None) -> list[str]:
     if summary.not_judged:
         doubt = Doubt(state=UNKNOWN, reason=summary.not_judged)
         unknown = f"What storage cost this run is not known: {summary.not_judged}."
-        return [*([unknown] if limit is None else doubt.sentences), *_waits(summary)]
+        return [*([unknown] if limit is None else doubt.sentences), *_waits(summary), *_unmarked(summary)]
     if not summary.operations.read and not summary.operations.write:
         none = "The capture holds no reads and no writes: what storage cost this run is not known."
         return [none, *_waits(summary)]
@@ -130,8 +130,9 @@ def _counted_cost(summary: Summary) -> Iterable[str]:
     if not counted:
         yield "No DXT trace: what storage cost this run is not known. The totals are Darshan's counters."
         return
-    interface, worst = max(counted.items(), key=lambda each: each[1]["slowest_s"] or 0.0)
-    all_s = sum(worst[name] or 0.0 for name in _TIMES)
+    of_all_s = {name: sum(each[time] or 0.0 for time in _TIMES) for name, each in counted.items()}
+    interface = max(counted, key=lambda name: counted[name]["slowest_s"] or of_all_s[name] / max(ranks, 1))
+    worst, all_s = counted[interface], of_all_s[interface]
     of_run = f" of {seconds(run_s)}" if run_s else ""
     number = "" if worst["slowest_rank"] is None else f", {worst['slowest_rank']},"
     who = f"the slowest rank{number}" if ranks > 1 else "the job"
@@ -166,15 +167,14 @@ def _what_ran(summary: Summary) -> str:
     )
 
 
-_WAITS_FOR_LOGS = (
-    "Training waits for input mostly while Darshan writes the logs of worker processes that have ended: a cost of the "
-    "recording, which predictions leave out."
-)
-
-
-def _for_logs(loop: SteadyLoop) -> bool:
-    """Whether the recording itself made most of the input wait."""
-    return 2 * (loop.recording_wait_s or 0.0) > loop.input_wait_s
+def _log_waits(loop: SteadyLoop) -> Iterable[str]:
+    """On waits that the recording itself caused, if they are long beside the loop."""
+    waited_s = loop.recording_wait_s or 0.0
+    if 100 * waited_s >= LONG_WAIT_PCT * loop.loop_s:
+        yield (
+            f"Besides, training waited {seconds(waited_s)} while Darshan wrote the logs of worker processes that had "
+            "ended: a cost of the recording, which all figures leave out."
+        )
 
 
 def _gain(summary: Summary, limit: Limit | None) -> Iterable[str]:
@@ -187,9 +187,8 @@ def _gain(summary: Summary, limit: Limit | None) -> Iterable[str]:
             yield _gain_text(loop.storage_gain_s, loop.storage_gain_pct, "loop")
             if limit is not None and not limit.doubt.sentences:
                 yield f"This is an upper bound: {limit}."
-        if loop.input_wait_pct >= LONG_WAIT_PCT and _for_logs(loop):
-            yield _WAITS_FOR_LOGS
-        elif loop.input_wait_pct >= LONG_WAIT_PCT and isinstance(limit, StorageLimit) and limit.limit_pct < SLOWS_PCT:
+        yield from _log_waits(loop)
+        if loop.input_wait_pct >= LONG_WAIT_PCT and isinstance(limit, StorageLimit) and limit.limit_pct < SLOWS_PCT:
             if limit.prepared:
                 yield "Training waits for input to be prepared."
             elif not limit.doubt.sentences:
@@ -197,7 +196,17 @@ def _gain(summary: Summary, limit: Limit | None) -> Iterable[str]:
     elif not summary.steps.count and run_s:
         gain_s = min(summary.in_flight_s + summary.other_io_s, run_s)
         yield _gain_text(gain_s, 100 * gain_s / run_s, "run")
-        yield "No training steps are known, so whether training waited for the I/O is not known."
+        yield from _unmarked(summary)
+        if not summary.compute.profiled_ranks:
+            yield "No training steps are known, so whether training waited for the I/O is not known."
+
+
+def _unmarked(summary: Summary) -> Iterable[str]:
+    if summary.compute.profiled_ranks and not summary.steps.count:
+        yield (
+            "The profile marks no training steps, so whether training waited for input is not known: run the loop in "
+            "recording(), or fit with keras_recording()."
+        )
 
 
 def limit_text(limit: StorageLimit, *, with_compute: bool = True) -> str:
@@ -266,7 +275,7 @@ def _computed(loop: SteadyLoop) -> str:
 
 def _computes(loop: SteadyLoop, subject: str = "") -> str:
     on_gpu = loop.compute_at_most or loop.gpu_busy_pct is not None
-    return f"{'its GPU is busy' if on_gpu else f'{subject} computes'.strip()} {_computed(loop)}"
+    return f"{'its accelerator is busy' if on_gpu else f'{subject} computes'.strip()} {_computed(loop)}"
 
 
 def _loop_rows(summary: Summary) -> Iterable[tuple[str, str]]:
@@ -285,8 +294,11 @@ def _loop_rows(summary: Summary) -> Iterable[tuple[str, str]]:
         used = "not known: none is shown" if loop.compute_pct is None else f"{_computed(loop)} of the loop"
         gaps = ", with the gaps between the kernels of a step" if loop.compute_at_most else ""
         if loop.gpu_busy_pct is not None:
-            gaps = ": kernels, copies and collectives on the GPU"
-        yield "compute (accelerator utilisation)", used + gaps
+            gaps = ": kernels, copies and collectives on the accelerator"
+        by_rule = loop.benchmark_utilisation_pct
+        yield "compute" if by_rule is not None else "compute (accelerator utilisation)", used + gaps
+        if by_rule is not None:
+            yield "accelerator utilisation", f"{by_rule:.1f} % by DLIO's rule: the first steps of each epoch apart"
         if loop.gpu_behind_steps is not None:
             yield "GPU had work left", f"at the end of {format_counted(loop.gpu_behind_steps, 'step')}"
         if loop.evaluations and loop.gpu_busy_pct is not None and loop.gpu_profile_s is not None:
@@ -294,8 +306,12 @@ def _loop_rows(summary: Summary) -> Iterable[tuple[str, str]]:
         if loop.warm_up_s:
             yield "first step, above the usual", f"{seconds(loop.warm_up_s)}, not part of the next two lines"
         yield "loop", seconds(loop.loop_s)
-        known = loop.input_wait_s and io_recorded(summary)
-        busy = f"; storage busy in {loop.io_in_wait_pct:.1f} % of it" if known else ""
+        busy = ""
+        if loop.input_wait_s and io_recorded(summary):
+            known = loop.io_in_wait_pct is not None
+            busy = (
+                f"; storage busy in {loop.io_in_wait_pct:.1f} % of it" if known else "; storage busy in it: not known"
+            )
         waits = bool(compute.input_wait_s_per_rank_mean)
         yield "input wait", f"{loop.input_wait_pct:.1f} % of the loop{busy}" if waits else "not known: none is shown"
     if compute.profiled_ranks:
@@ -336,10 +352,11 @@ def _io_rows(summary: Summary) -> Iterable[tuple[str, str]]:
 def _counted_rows(summary: Summary) -> Iterable[tuple[str, str]]:
     """Totals of a log without a trace, of the interfaces that carry out all others."""
     interfaces = summary.interfaces
-    counted = {name: interfaces[name] for name in lowest({name: each.bytes for name, each in interfaces.items()})}
+    counted = {name: interfaces[name] for name in lowest({name: each.bytes or 0 for name, each in interfaces.items()})}
     yield "reads, counted", format_count(_counted(counted, "reads"))
     yield "writes, counted", format_count(_counted(counted, "writes"))
-    yield "bytes, counted", format_bytes(_counted(counted, "bytes"))
+    unknown = any(each.bytes is None for each in counted.values())
+    yield "bytes, counted", "not known" if unknown else format_bytes(_counted(counted, "bytes"))
     yield from _counted_times(summary)
     if summary.sequential_pct is not None:
         yield "sequential", percent(summary.sequential_pct)
@@ -356,9 +373,9 @@ def _counted_times(summary: Summary) -> Iterable[tuple[str, str]]:
         yield f"{name}: time of all ranks", f"{seconds(total_s)}: {shares}"
         if ranks > 1:
             who = "" if each["slowest_rank"] is None else f", rank {each['slowest_rank']}"
-            slowest = f"{or_dash(each['slowest_s'], seconds)}{who}"
+            slowest = "not known" if each["slowest_s"] is None else f"{seconds(each['slowest_s'])}{who}"
             yield f"{name}: slowest rank", f"{slowest}; mean {seconds(total_s / ranks)}"
-        if each["slowest_s"] and each["bytes_read"] is not None:
+        if each["slowest_s"] and None not in (each["bytes_read"], each["bytes_written"]):
             speed = mib_s((each["bytes_read"] + each["bytes_written"]) / each["slowest_s"] / (1 << 20))
             yield f"{name}: bandwidth by the slowest rank", speed
 
@@ -389,7 +406,7 @@ def _interfaces(interfaces: Mapping[str, InterfaceTotals]) -> Section:
                 name,
                 format_count(found.reads),
                 format_count(found.writes),
-                format_bytes(found.bytes),
+                "not known" if found.bytes is None else format_bytes(found.bytes),
                 _SOURCES[found.source],
             )
             for name, found in interfaces.items()

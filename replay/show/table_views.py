@@ -59,7 +59,7 @@ def view_sections(found: Views) -> list[Section]:
     shares = found.shares
     for name in found.tables:
         if name == "findings":
-            sections += finding_sections(found.findings)
+            sections += finding_sections(found.findings, found.summary)
             continue
         rows = found.rows(name, MAX_GROUPS)
         if name in ("overlap", "steps") and shares is not None:

@@ -10,7 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from dxt_replay.profiler_merge.analysis.benchmark_figures import benchmark_figures
 from dxt_replay.replay.causal.lane_events import EventLane, LaneTimes, Watch, run_lanes
 from dxt_replay.replay.engine.items import MARK
 from dxt_replay.replay.simulation._simulated_storage import SimulatedStorage
@@ -129,12 +131,20 @@ class Prediction:
 
     @property
     def utilisation_pct(self) -> float | None:
-        """Accelerator utilisation: the recorded compute, per cent of the simulated training loops without evaluations;
-        None without steps, or where the capture shows no compute."""
+        """Accelerator utilisation: the recorded compute, per cent of the simulated training loops without evaluations,
+        or by the rule of a benchmark; None without steps, or where the capture shows no compute."""
         if not self.job.compute_ns:
             return None
         in_steps = self._spent.spent_ns[:-1]
-        loops_ns = int(in_steps.sum() - in_steps[:, TIME_CLASSES.index("evaluation")].sum())
+        of = dict(zip(TIME_CLASSES, in_steps.T, strict=True))
+        lasted_ns = in_steps.sum(axis=1) - of["evaluation"]
+        if self.job.benchmark is not None:
+            columns = {"duration_ns": lasted_ns, "compute_ns": of["compute"], "input_wait_ns": of["input_wait"]}
+            columns |= {"rank": 0 * lasted_ns, "step": self._spent.first_step + np.arange(len(lasted_ns))}
+            columns |= {"start_ns": np.cumsum(lasted_ns) - lasted_ns, "checkpoint_ns": of["checkpoints"]}
+            if (figures := benchmark_figures(pa.table(columns), self.job.benchmark)) is not None:
+                return figures.utilisation_pct
+        loops_ns = int(lasted_ns.sum())
         compute_ns = self.job.compute_ns * self.ranks / self.job.ranks
         return min(100.0 * compute_ns / loops_ns, 100.0) if loops_ns > 0 else None
 

@@ -15,6 +15,7 @@ from dxt_replay.replay.causal.storage_limit import doubt_of_capture
 from dxt_replay.replay.causal.training_loop import CHECKPOINT, COLLECTIVE, ENTRY, EVALUATION, FETCH
 from dxt_replay.replay.plan.pacing import Pacing
 from dxt_replay.replay.plan.plan_row import NO_EVENT
+from dxt_replay.traces.benchmark_run import BenchmarkRun, benchmark_run
 from dxt_replay.traces.doubt import NO_DOUBT, Doubt
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.measures.log_waits import longest_log_wait_ns
@@ -77,6 +78,7 @@ class SimulatedJob:
     capture shows none.
     warnings: sentences about the causal models, for the user. doubt: how far they may be believed. recorded_ns: of the
     capture and of its training loop without what the recording cost; None where the simulation changes compute.
+    benchmark: the run of a benchmark, which has a rule of its own for the utilisation.
     """
 
     recorded: Sequence[RankItems]
@@ -87,6 +89,7 @@ class SimulatedJob:
     warnings: tuple[str, ...]
     doubt: Doubt = NO_DOUBT
     recorded_ns: tuple[int, int] | None = None
+    benchmark: BenchmarkRun | None = None
 
     @property
     def ranks(self) -> int:
@@ -152,6 +155,7 @@ def simulated_job(capture: Capture, recorded: Sequence[RankItems], pacing: Pacin
         warnings=warnings,
         doubt=doubt_of_capture(capture, reasons=[each.doubt for each in notes.values()]),
         recorded_ns=None if (pacing.compute_speed or pacing.speed) != 1.0 else _recorded_ns(capture),
+        benchmark=benchmark_run(capture.info),
     )
 
 

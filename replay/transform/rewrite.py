@@ -40,6 +40,7 @@ from dxt_replay.replay.transform.strong_scaling import SharedSource, shared_out
 from dxt_replay.replay.transform.weak_scaling import Copies
 from dxt_replay.traces.benchmark_run import BENCHMARK
 from dxt_replay.traces.doubt import NO_DOUBT, UNKNOWN, Doubt
+from dxt_replay.traces.measures.span_times import copies_alike
 from dxt_replay.traces.memory import available_bytes
 from dxt_replay.traces.schema import (
     COUNTERS,
@@ -178,7 +179,8 @@ def transform_capture(capture: Capture, changes: Changes, output: Path, *, force
         written = _as_recorded(capture) if unchanged else _as_scheduled(capture, ranks, readers, lanes, changes, data)
         copies = Copies.of(capture, changes.ranks) if changes.ranks is not None and changes.weak else None
         same = unchanged and copies is None
-        assumptions = () if same else (*_assumptions_of(changes, data, copies is not None), *notes)
+        alike = () if copies is None else copies_alike(capture.spans, changes.ranks or 0)
+        assumptions = () if same else (*_assumptions_of(changes, data, copies is not None), *notes, *alike)
         transform = {"changes": changes.as_json(), "assumptions": list(assumptions)}
         reason = doubt.reason if doubt.state == UNKNOWN else None
         _write(capture, written, copies, transform, reason, working, known=not unchanged)

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.measures.span_times import union_by_rank, whole_steps
-from dxt_replay.traces.schema import CaptureInfo
+from dxt_replay.traces.schema import LOG_WRITING, NO_STEP, SPAN_KINDS, UNION_THREAD, CaptureInfo, table_from_columns
 
 
 def log_waits(info: CaptureInfo, spans: pa.Table) -> dict[int, Intervals] | None:
@@ -21,6 +21,18 @@ def log_waits(info: CaptureInfo, spans: pa.Table) -> dict[int, Intervals] | None
         wrote = Intervals.union_of(begin_ns[rank == each], end_ns[rank == each])
         found[each] = wrote.minus(wrote.minus(waits.get(each, Intervals())))
     return found
+
+
+def with_log_waits(info: CaptureInfo, spans: pa.Table) -> pa.Table:
+    """The spans, and such waits as `other` spans LOG_WRITING, which measures of the loop leave out like evaluations."""
+    found = [spans]
+    for rank, waits in (log_waits(info, spans) or {}).items():
+        if len(waits):
+            columns = {"rank": rank, "thread": UNION_THREAD, "name": LOG_WRITING, "step": NO_STEP}
+            kind = np.full(len(waits), SPAN_KINDS.index("other"), dtype=np.int8)
+            columns |= {"kind": kind, "start_ns": waits.starts, "end_ns": waits.ends}
+            found.append(table_from_columns(columns, spans.schema))
+    return pa.concat_tables(found)
 
 
 def longest_log_wait_ns(info: CaptureInfo, spans: pa.Table) -> int | None:

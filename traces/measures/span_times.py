@@ -10,8 +10,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dxt_replay.traces.measures.intervals import Intervals
-from dxt_replay.traces.schema import EVALUATION_NAMES, GPU_COMPUTE, GPU_STEP, NO_STEP, RECONSTRUCTED, SPAN_KINDS, codes
+from dxt_replay.traces.schema import (
+    EVALUATION_NAMES,
+    GPU_COMPUTE,
+    GPU_STEP,
+    LOG_WRITING,
+    NO_STEP,
+    RECONSTRUCTED,
+    SPAN_KINDS,
+    TPU_COMPUTE,
+    codes,
+)
 from dxt_replay.traces.units import ns_to_seconds
+
+ALIKE = 1.05
+"""Longest compute of several ranks in a step, as a multiple of the mean, up to which copies need no draws of their
+own."""
 
 
 def union_by_rank(spans: pa.Table, kind: str) -> dict[int, Intervals]:
@@ -27,8 +41,14 @@ def are_evaluations(spans: pa.Table) -> np.ndarray:
 
 
 def evaluations_by_rank(spans: pa.Table) -> dict[int, Intervals]:
-    """Times in which each rank evaluated the model; ranks that never did are absent."""
-    return union_by_rank(spans.filter(pa.array(are_evaluations(spans))), "other")
+    """Times in which each rank evaluated the model, or waited for a log; ranks that never did are absent."""
+    return union_by_rank(spans.filter(pa.array(are_evaluations(spans) | are_log_waits(spans))), "other")
+
+
+def are_log_waits(spans: pa.Table) -> np.ndarray:
+    """bool (rows,): the spans LOG_WRITING, which `log_waits.with_log_waits` adds."""
+    found: np.ndarray = pc.equal(spans["name"], LOG_WRITING).to_numpy()
+    return found & (codes(spans, "kind") == SPAN_KINDS.index("other"))
 
 
 def whole_steps(spans: pa.Table) -> pa.Table:
@@ -69,9 +89,29 @@ def computed_in_loops(spans: pa.Table) -> tuple[int, int]:
     return compute_ns, loops_ns
 
 
+def copies_alike(spans: pa.Table, ranks: int) -> tuple[str, ...]:
+    """A sentence where `ranks` ranks, among them copies, would wait for each other if each had compute times of its
+    own, drawn from those of the recorded ranks' steps (without the first); else none."""
+    computed, drawn, recorded = union_by_rank(spans, "compute"), [], 0
+    for rank, _, starts, ends in spans_by_rank(whole_steps(spans), "step"):
+        recorded += 1
+        drawn.append(computed.get(rank, Intervals()).covered_within(starts[1:], ends[1:]))
+    times = np.sort(np.concatenate(drawn or [np.zeros(0)]))
+    if ranks <= recorded or not times.sum():
+        return ()
+    below = (np.arange(len(times) + 1) / len(times)) ** ranks
+    longer = float((times * np.diff(below)).sum() / times.mean())
+    if longer < ALIKE:
+        return ()
+    return (
+        f"copied ranks compute for as long as their source in each step; with times of its own, the slowest of {ranks} "
+        f"would take {longer:.2f} times the mean, and ranks that meet in each step wait for it",
+    )
+
+
 def are_on_gpu(spans: pa.Table) -> np.ndarray:
-    """bool (rows,): the spans of compute on a GPU."""
-    named = pc.is_in(spans["name"], pa.array((GPU_COMPUTE, GPU_STEP))).to_numpy()
+    """bool (rows,): the spans of compute on a GPU or TPU."""
+    named = pc.is_in(spans["name"], pa.array((GPU_COMPUTE, TPU_COMPUTE, GPU_STEP))).to_numpy()
     found: np.ndarray = named & (codes(spans, "kind") == SPAN_KINDS.index("compute"))
     return found
 

@@ -10,7 +10,7 @@ import numpy as np
 from dxt_replay.replay.causal.training_loop import CHECKPOINT, COLLECTIVE, EVALUATION, FETCH
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.row_order import distinct_rows
-from dxt_replay.traces.units import NS_PER_S
+from dxt_replay.traces.units import NS_PER_S, format_counted
 from dxt_replay.workloads.description import Framework
 from dxt_replay.workloads.fit.data_files import DataFiles
 from dxt_replay.workloads.fit.observation import Observation, RankReads
@@ -135,6 +135,10 @@ def _rising(seen: Observation, rank: RankReads, data: DataFiles, samples: Sample
     return float((steps > 0).mean()) if len(steps) else 1.0
 
 
+PAUSE, MOST_PAUSES = 20.0, 0.05
+"""A step that is so many times as long as the median holds a pause, which is idle, if at most this share do."""
+
+
 def computation(by_rank: list[np.ndarray]) -> tuple[Any, str]:
     """A time per step from the times of each rank (ns), the first step left out: constant, or a mean and deviation."""
     kept = [times[1:] if len(times) > 2 else times for times in by_rank]
@@ -142,6 +146,10 @@ def computation(by_rank: list[np.ndarray]) -> tuple[Any, str]:
     if not seconds.any():
         return 0.0, "the steps show no time of their own"
     middle, steps = float(np.median(seconds)), f"{len(seconds)} steps, without the first of each rank"
+    pauses = seconds > PAUSE * middle
+    if 0 < pauses.mean() <= MOST_PAUSES:
+        steps += f", and without {format_counted(int(pauses.sum()), 'pause')} of {seconds[pauses].sum():.3g} s in all"
+        seconds = seconds[~pauses]
     if (np.abs(seconds - middle) <= CONSTANT_SHARE * middle).mean() >= MOST_CONSTANT:
         return float(f"{middle:.5g}"), f"median of {steps}"
     value = {"mean": float(f"{seconds.mean():.5g}"), "stdev": float(f"{seconds.std():.5g}")}

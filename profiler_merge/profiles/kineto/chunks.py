@@ -22,13 +22,14 @@ _PACKED_SHARE = 64
 _MOST_HEAD_BYTES = 256 << 20
 """Most bytes before the events of a profile, which hold a log line per warning."""
 
-ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
-"""Begin of the events."""
+ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[|\A\s*\[(?=\s*\{)')
+"""Begin of the events; in 2020 they were the whole file."""
 
 _FIRST_MEMBERS = (b'"ph"', b'"name"')
 """Members with which PyTorch begins an event."""
 _FIRST_MEMBER = re.compile(rb'\s*(?:\{\s*\}\s*,\s*)*\{\s*("\w+")\s*:')
 _END = re.compile(rb"\}\s*,?\s*\]\s*(?=[,}])")
+_END_OF_ARRAY = re.compile(rb"\}\s*\]\s*\Z")
 _NONE = re.compile(rb"\s*\]\s*[,}]")
 _LEAST_TAIL_BYTES = 4 << 10
 
@@ -123,7 +124,8 @@ class EventChunks:
     def _last(self, rest: bytes) -> Iterator[bytes]:
         """The last events, and the tail after them."""
         borders = [match.start() for match in self.border.finditer(rest)]
-        found = _END.search(rest, borders[-1] if borders else 0)
+        end = _END_OF_ARRAY if self.head.lstrip().startswith(b"[") else _END
+        found = end.search(rest, borders[-1] if borders else 0)
         if found is not None:
             self.tail = rest[found.end() :]
             yield rest[: found.start() + 1]

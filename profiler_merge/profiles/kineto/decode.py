@@ -32,7 +32,10 @@ _STEP_CATEGORIES = ("user_annotation", "Operator")
 _MOST_BASE_NS = 1 << 62
 """Largest valid base, in the year 2116; with a larger one the file counts as undated."""
 _BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})')
-_RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*(\d{1,9})')
+_RANK, _RANKS = (
+    re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"' + name + rb'"\s*:\s*(\d{1,9})')
+    for name in (b"rank", b"world_size")
+)
 _HOST = re.compile(rb'"host_name"\s*:\s*"([^"\\]*)"')
 _NAME = re.compile(rb'"traceName"\s*:\s*("(?:[^"\\]|\\.)*")')
 
@@ -108,6 +111,9 @@ def _profile(
     order = np.lexsort((-data["duration_ns"], data["start_ns"], data["line"]))
     data = {name: values[order] for name, values in data.items()}
     names = tuple(_without_numbers(text) for text in columns.names)
+    gpus = {line.pid for line in columns.profile_lines() if line.plane}
+    if len(gpus) > 1:
+        warnings.append(f"{paths[0]} is of one process, in which {len(gpus)} GPUs worked")
     return Profile(
         path=paths[0],
         hostnames=_hosts(paths, around, columns.process_ids()),
@@ -129,7 +135,8 @@ def _profile(
             category=data["category"],
             categories=tuple(columns.categories),
             correlation=data["correlation"],
-            rank=_rank(around),
+            rank=_only(_RANK, around),
+            ranks=_only(_RANKS, around),
             pids=columns.process_ids(),
             exports=tuple(sorted({name for text in around for name in _exports(text)})),
         ),
@@ -181,9 +188,9 @@ def _without_numbers(name: str) -> str:
     return name.partition("#")[0] if _ANCHOR.fullmatch(name) or _STEP.fullmatch(name) else name
 
 
-def _rank(around: Sequence[bytes]) -> int | None:
-    ranks = {int(found.group(1)) for text in around if (found := _RANK.search(text)) is not None}
-    return ranks.pop() if len(ranks) == 1 else None
+def _only(number: re.Pattern[bytes], around: Sequence[bytes]) -> int | None:
+    numbers = {int(found.group(1)) for text in around if (found := number.search(text)) is not None}
+    return numbers.pop() if len(numbers) == 1 else None
 
 
 def _hosts(paths: Sequence[Path], around: Sequence[bytes], pids: Collection[int]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dxt_replay.profiler_merge.profiles.event_table import STATS, TEXT_STATS, Profile, ProfileLine
+from dxt_replay.profiler_merge.profiles.event_table import ACCELERATOR, STATS, TEXT_STATS, Profile, ProfileLine
 from dxt_replay.profiler_merge.profiles.xplane.wire_format import (
     BYTES,
     DOUBLE,
@@ -51,7 +51,8 @@ def assemble(path: Path, planes: list[RawPlane], hostnames: list[bytes], skipped
 
     Raises: DamageError for bytes that no profiler writes; ProfileError for a profile without events.
     """
-    _check_complete(planes, hostnames)
+    _check_names(planes)
+    warnings = _warnings(path, planes, hostnames)
     wanted = [(plane, plane.events) for plane in planes if plane.events is not None]
     tables, parts, stat_parts = _Tables(), [], []
     lines: list[ProfileLine] = []
@@ -93,7 +94,29 @@ def assemble(path: Path, planes: list[RawPlane], hostnames: list[bytes], skipped
         stats=stats,
         texts=tuple(tables.texts),
         skipped_fields=skipped_fields,
+        warnings=warnings,
     )
+
+
+def _warnings(path: Path, planes: list[RawPlane], hostnames: list[bytes]) -> tuple[str, ...]:
+    """On accelerators, and on a missing host name, which should follow the last plane.
+
+    Those of TPUs may lack it. TF 2.3 does not write it either, but then neither a Task Environment (2.17 and later) nor
+    64-bit line ids (2.19 and later). Raises: DamageError for any other profile without it, which is cut off.
+    """
+    said = []
+    found = [(kind[1], plane) for plane in planes if (kind := ACCELERATOR.fullmatch(_text(plane.name))) is not None]
+    modern = any(plane.name == _ENVIRONMENT for plane in planes) or any(
+        not 0 <= key < 1 << 32 for plane in planes for key, _, _ in plane.lines
+    )
+    if modern and not hostnames:
+        if not found:
+            raise DamageError("the file ends before the host name")
+        said.append(f"{path} names no host: if it was cut off between two planes, the later ones are missing")
+    worked = sum(plane.events is not None and len(plane.events.line) > 0 for _, plane in found)
+    if len(found) > 1:
+        said.append(f"{path} is of one process with {len(found)} {found[0][0]}s, {worked} of which worked")
+    return tuple(said)
 
 
 def _joined(arrays: list[np.ndarray]) -> np.ndarray:
@@ -104,24 +127,13 @@ def _text(name: bytes) -> str:
     return name.decode("utf-8", "surrogateescape")
 
 
-def _check_complete(planes: list[RawPlane], hostnames: list[bytes]) -> None:
+def _check_names(planes: list[RawPlane]) -> None:
     """Check that no field swallowed its successors: a length that a flipped bit enlarged takes in what follows as a
-    name.
-
-    Host names are the last field of the file, so a cut between planes shows by their absence. TF 2.3 does not write
-    them, but neither does it write a Task Environment (2.17 and later) or 64-bit line ids (2.19 and later).
-    """
+    name."""
     for plane in planes:
         for name in (plane.name, *(name for _, name, _ in plane.lines)):
             if any(byte < 0x20 for byte in name):
                 raise DamageError(f"a plane or thread with control characters in its name, {name[:40]!r}")
-    if hostnames:
-        return
-    modern = any(plane.name == _ENVIRONMENT for plane in planes) or any(
-        not 0 <= key < 1 << 32 for plane in planes for key, _, _ in plane.lines
-    )
-    if modern:
-        raise DamageError("the file ends before the host name")
 
 
 def _plane_columns(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dxt_replay.profiler_merge.profiles.event_table import STATS, Profile, ProfileLine
+from dxt_replay.profiler_merge.profiles.event_table import ACCELERATOR, STATS, Profile, ProfileLine
 from dxt_replay.profiler_merge.profiles.xplane.columns import assemble
 from dxt_replay.profiler_merge.profiles.xplane.wire_format import DamageError, Decoder
 from dxt_replay.traces.errors import MissingDependencyError, ProfileError
@@ -124,4 +124,4 @@ def _unpacked(path: Path) -> bytearray:
 
 
 def _is_wanted_plane(name: bytes) -> bool:
-    return name.startswith((b"/host:", b"/device:GPU:"))
+    return name.startswith(b"/host:") or ACCELERATOR.fullmatch(name.decode("utf-8", "replace")) is not None
