@@ -22,10 +22,12 @@ import pyarrow.compute as pc
 
 from dxt_replay.profiler_merge.clocks.alignment import parse_method
 from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks, map_profiles
+from dxt_replay.profiler_merge.counted_requests import counted_requests
 from dxt_replay.profiler_merge.counted_times import TRACEABLE, counted_times, past_trace
 from dxt_replay.profiler_merge.darshan.counters import read_counters
 from dxt_replay.profiler_merge.darshan.job_groups import ProcessFacts
 from dxt_replay.profiler_merge.darshan.job_logs import numbered, open_job, process_id, process_ids
+from dxt_replay.profiler_merge.darshan.log import DarshanLog
 from dxt_replay.profiler_merge.darshan.rank_segments import ranks_in_order
 from dxt_replay.profiler_merge.file_notes import KnownFiles
 from dxt_replay.profiler_merge.file_table import FileTable, moved_bytes
@@ -220,6 +222,7 @@ class DarshanRecording:
                 **self._mapped.inferred,
                 **({WRITTEN: saved} if saved else {}),
                 **({"counted_times": counted} if counted else {}),
+                **({"counted_requests": requests} if not traced and (requests := self._counted_requests()) else {}),
                 **({"log_writing": writing} if (writing := log_writing(self._job)) else {}),
             },
         )
@@ -304,8 +307,14 @@ class DarshanRecording:
 
     def _counted_times(self, traced: int) -> dict[str, dict[str, Any]]:
         """Darshan's counters of the I/O that no trace holds."""
-        logs = [(process.log, process.rank) for process in self._job.processes]
-        return counted_times(logs, self._table.excluded, but=TRACEABLE if traced else ())
+        return counted_times(self._logs(), self._table.excluded, but=TRACEABLE if traced else ())
+
+    def _counted_requests(self) -> dict[str, Any]:
+        """Darshan's counters of the requests, of a job without a trace."""
+        return counted_requests(self._logs(), self._table.number, self._table.excluded, self._job.nprocs)
+
+    def _logs(self) -> list[tuple[DarshanLog, int | None]]:
+        return [(process.log, process.rank) for process in self._job.processes]
 
 
 def _named(parts: RenumberedParts) -> str:

@@ -51,6 +51,9 @@ UNKNOWN_PEERS = "peers that the trace does not show"
 MEMORY = "/dev/shm/"
 """Folder of shared memory: no storage is behind files that processes map there."""
 
+_PAST_IT = "mapped, sendfile, copy_file_range, splice, io_uring or AIO"
+"""How a file may have been read that was opened and not read by a recorded call."""
+
 _FOLDERS_ABOVE = 6
 """A log may lie in folders year/month/day below that of its rank, which is in that of the logs."""
 
@@ -300,17 +303,14 @@ def nothing_recorded(unseen: Iterable[Unseen]) -> bool:
 def why_not_judged(coverage: Coverage, unseen: Sequence[Unseen]) -> str | None:
     """Why what storage cost a run is not known, a clause to follow a colon; None where the trace holds enough.
 
-    2 files were opened but never read through a call (probably memory-mapped), and no trace holds page faults
+    2 files were opened and never read by a call that the recorder sees (mapped, sendfile, ..., io_uring or AIO)
     """
     if nothing_recorded(unseen):
         return "no I/O was recorded"
-    unknown = sum(each.bytes is None and each.kind == "mapped" for each in unseen)
+    unknown = sum(map(_unexplained, unseen))
     if unknown:
         were = "was" if unknown == 1 else "were"
-        return (
-            f"{format_counted(unknown, 'file')} {were} opened but never read through a call (probably memory-mapped), "
-            "and no trace holds page faults"
-        )
+        return f"{format_counted(unknown, 'file')} {were} opened and never read by a call that the recorder sees ({_PAST_IT})"
     through = listed([each.name for each in unseen if each.kind == OBJECTS and each.bytes is None])
     if through:
         return f"bytes were moved by {through} calls, and whether calls in the trace made them is not known"
@@ -331,18 +331,25 @@ def why_not_judged(coverage: Coverage, unseen: Sequence[Unseen]) -> str | None:
     return f"{held}; at least {beside} are not in it" if beside else held
 
 
+def _unexplained(each: Unseen) -> bool:
+    """Whether nobody saw how a file was read, nor how much of it."""
+    return each.kind == "mapped" and each.bytes is None
+
+
 def unseen_warnings(unseen: Sequence[Unseen]) -> list[str]:
     """What was read past the trace, with the names, and what follows."""
     said = []
     ways = {
         "mapped": "memory-mapped",
+        "": f"opened and never read by a call that the recorder sees ({_PAST_IT})",
         "socket": "read from sockets",
         OBJECTS: "moved by calls of an object store",
         PROCESS: "read by processes without a log, or past it (--with strace shows them, io_uring and AIO excepted)",
     }
     for kind, how in ways.items():
         mine = sorted(
-            (each for each in unseen if each.kind == kind and each.bytes != 0), key=lambda each: -(each.bytes or 0)
+            (each for each in unseen if each.bytes != 0 and kind == ("" if _unexplained(each) else each.kind)),
+            key=lambda each: -(each.bytes or 0),
         )
         if mine:
             shown = [each.name if each.bytes is None else f"{each.name} ({format_bytes(each.bytes)})" for each in mine]

@@ -34,7 +34,8 @@ from dxt_replay.traces.unseen import LEAST_COVERAGE, OBJECTS, nothing_recorded
 _WORST_FILES = 5
 
 _READ_INSTEAD = (
-    "Record once with reads instead of mappings (torch.load(mmap=False), numpy.load without mmap_mode, datasets with "
+    "Record --with strace, which shows sendfile and copies, and names io_uring and AIO. Or record once with reads instead "
+    "of mappings (torch.load(mmap=False), numpy.load without mmap_mode, datasets with "
     "keep_in_memory=True), and objects from a mounted bucket, to learn what they cost."
 )
 _MOUNT_INSTEAD = (
@@ -57,7 +58,7 @@ def no_trace(found: Analysis) -> Iterator[Finding]:
         severity="high",
         title="The log holds no DXT trace",
         evidence=f"Darshan counted {format_count(_counted(found))} reads and writes; none of them was traced, so "
-        "nothing is known about when they happened.",
+        "it is not known when each happened.",
         threshold="no traced operation",
         remedy="Record again with DXT: DXT_ENABLE_IO_TRACE=1 in the environment of every process.",
         values={"counted_operations": _counted(found)},

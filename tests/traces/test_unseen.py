@@ -37,7 +37,7 @@ def test_the_bytes_of_a_coverage_count_what_was_read_past_the_trace() -> None:
     [
         (100, (), None),
         (1_000_000, (SHARD,), None),
-        (100, (UNKNOWN,), "1 file was opened but never read through a call (probably memory-mapped), and no trace"),
+        (100, (UNKNOWN,), "1 file was opened and never read by a call that the recorder sees (mapped, sendfile"),
         (
             100,
             (SHARD, STORE),
