@@ -310,7 +310,8 @@ def why_not_judged(coverage: Coverage, unseen: Sequence[Unseen]) -> str | None:
     unknown = sum(map(_unexplained, unseen))
     if unknown:
         were = "was" if unknown == 1 else "were"
-        return f"{format_counted(unknown, 'file')} {were} opened and never read by a call that the recorder sees ({_PAST_IT})"
+        files = format_counted(unknown, "file")
+        return f"{files} {were} opened and never read by a call that the recorder sees ({_PAST_IT})"
     through = listed([each.name for each in unseen if each.kind == OBJECTS and each.bytes is None])
     if through:
         return f"bytes were moved by {through} calls, and whether calls in the trace made them is not known"

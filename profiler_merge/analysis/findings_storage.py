@@ -34,9 +34,9 @@ from dxt_replay.traces.unseen import LEAST_COVERAGE, OBJECTS, nothing_recorded
 _WORST_FILES = 5
 
 _READ_INSTEAD = (
-    "Record --with strace, which shows sendfile and copies, and names io_uring and AIO. Or record once with reads instead "
-    "of mappings (torch.load(mmap=False), numpy.load without mmap_mode, datasets with "
-    "keep_in_memory=True), and objects from a mounted bucket, to learn what they cost."
+    "Record --with strace, which shows sendfile and copies, and names io_uring and AIO. Or record once with reads "
+    "instead of mappings (torch.load(mmap=False), numpy.load without mmap_mode, datasets with keep_in_memory=True), "
+    "and objects from a mounted bucket, to learn what they cost."
 )
 _MOUNT_INSTEAD = (
     "DXT traces calls of POSIX and MPI-IO: record once with the container mounted (dfuse) and files opened below the "
