@@ -3,8 +3,9 @@
 Each fault becomes a read of the pages that the thread then used: to the next fault, if that is one of the next 16 pages
 (the kernel maps up to 16 cached pages with one fault, and nobody sees the use of these), else of the one page. Since
 Linux 6.18 a fault maps all of a large folio, as read-ahead makes them, each up to four times as large as the one
-before: a run whose steps grow so goes on. Steps of such a size that grew from nothing may be cached folios, or strides, and what was read is not known. A run that begins with the next 16 pages after a lone one goes back to that.
-Faults at most `JOINED_NS` apart become one read. A mapping that was read becomes an open, and a close of the process's earlier
+before: a run whose steps grow so goes on. Steps of such a size that grew from nothing may be cached folios, or strides,
+and what was read is not known. A run that begins with the next 16 pages after a lone one goes back to that. Faults at
+most `JOINED_NS` apart become one read. A mapping that was read becomes an open, and a close of the process's earlier
 mapping of that file, because a new mapping begins the kernel's read-ahead anew. That PyTorch announces sequential reads
 of the files that it maps is no record of the kernel: it is inferred from how the file was mapped.
 """
