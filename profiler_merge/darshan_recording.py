@@ -53,8 +53,10 @@ from dxt_replay.traces.units import ns_to_seconds, seconds_to_ns
 from dxt_replay.traces.unseen import (
     WRITTEN,
     all_unseen,
+    hidden_reads,
     mapped_files,
     recording_of,
+    through_rings,
     unseen_warnings,
     watched,
     with_mapped,
@@ -191,12 +193,14 @@ class DarshanRecording:
             refuse_rubbish(self._job, coverage, files)
         traced = written.stored - self._made.reconstructed
         counted = self._counted_times(traced)
-        mapped = self._not_saved(mapped_files(files, (self._job.start_ns, self._job.end_ns)), files, spans)
+        job_ns = (self._job.start_ns, self._job.end_ns)
+        mapped = self._not_saved(mapped_files(files, job_ns), files, spans)
         saved = sorted({*files["path"].filter(pa.array(probably_mapped(files))).to_pylist()} - {*mapped})
         unseen = all_unseen(watched([log.path for log in logs]), mapped)
         placed = {pid for process in self._job.processes if (pid := process_id(process)) is not None}
         unseen = self._mapped.still_unseen(unseen, placed - self._made.mapped_left_out)
         unseen += (*past_trace(counted, posix_bytes=moved_bytes(files, "posix_bytes_")), *self._unaccounted)
+        unseen += hidden_reads(through_rings([log.path for log in logs]), files, job_ns)
         hdf5 = hdf5_facts(logs, files, inspect=self._options.inspect, maps=self._options.inspect_maps)
         threads = self._made.threads_known
         moved = moved_bytes(files, "posix_bytes_", "stdio_bytes_")

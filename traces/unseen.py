@@ -127,12 +127,41 @@ def watched(logs: Iterable[Path]) -> tuple[Unseen, ...]:
     return tuple(found)
 
 
+def through_rings(logs: Iterable[Path]) -> list[str]:
+    """The programs that `dxt-replay record` saw with an io_uring or AIO ("cp by io_uring")."""
+    return _notes(logs, "hidden")
+
+
+def hidden_reads(programs: Iterable[str], files: pa.Table, job_ns: tuple[int, int]) -> tuple[Unseen, ...]:
+    """Reads of these programs through calls that do not show them; none if every file was read to its end by others.
+
+    libuv, below Node and uvloop, has an io_uring and reads no file by it. files, job_ns: as of `mapped_files`."""
+    programs = list(programs)
+    if not programs or not (mapped_files(files, job_ns) or _read_in_part(files, job_ns)):
+        return ()
+    return tuple(Unseen(kind=PROCESS, name=name, bytes=None) for name in programs)
+
+
+def _read_in_part(files: pa.Table, job_ns: tuple[int, int]) -> bool:
+    """Whether less of a file was read than it holds, and the job did not write it."""
+    read = files["posix_bytes_read"].fill_null(0).to_numpy()
+    for path, moved in zip(files["path"].to_pylist(), read.tolist(), strict=True):
+        there = _status(path) if moved else None
+        if there is not None and moved < there.st_size and not job_ns[0] <= there.st_mtime_ns <= job_ns[1]:
+            return True
+    return False
+
+
 def recorder_notes(logs: Iterable[Path]) -> list[str]:
     """What `dxt-replay record` said when the job of these logs had ended: its status, killed processes, a set clock."""
+    return _notes(logs, "notes")
+
+
+def _notes(logs: Iterable[Path], name: str) -> list[str]:
     found: list[str] = []
     for folder in dict.fromkeys(filter(None, map(recording_of, logs))):
         with suppress(OSError, ValueError, AttributeError):
-            found += map(str, json.loads((folder / UNSEEN).read_text("utf-8", "surrogateescape")).get("notes", ()))
+            found += map(str, json.loads((folder / UNSEEN).read_text("utf-8", "surrogateescape")).get(name, ()))
     return found
 
 
