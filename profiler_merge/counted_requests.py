@@ -120,4 +120,4 @@ def _uneven(rows: Rows) -> Iterator[dict[str, Any]]:
             ends = [group[seconds.argmax()], group[seconds.argmin()]]
             values = [rows[name][place].item() for place in ends for name in ("rank", "seconds", "bytes")]
             found = dict(zip(names, values, strict=True))
-            yield {"file": int(rows["file"][group[0]]), "of_bytes": int(sum(moved).sum()), **found}
+            yield {"file": int(rows["file"][group[0]]), "of_bytes": int(rows["bytes"][group].sum()), **found}

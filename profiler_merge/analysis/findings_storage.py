@@ -33,10 +33,10 @@ from dxt_replay.traces.unseen import LEAST_COVERAGE, OBJECTS, nothing_recorded
 
 _WORST_FILES = 5
 
+_TELL_APART = "Record --with strace, which shows mappings, sendfile and copies, and names io_uring and AIO."
 _READ_INSTEAD = (
-    "Record --with strace, which shows sendfile and copies, and names io_uring and AIO. Or record once with reads "
-    "instead of mappings (torch.load(mmap=False), numpy.load without mmap_mode, datasets with keep_in_memory=True), "
-    "and objects from a mounted bucket, to learn what they cost."
+    "Record once with reads instead of mappings (torch.load(mmap=False), numpy.load without mmap_mode, datasets with "
+    "keep_in_memory=True), and objects from a mounted bucket, to learn what they cost."
 )
 _MOUNT_INSTEAD = (
     "DXT traces calls of POSIX and MPI-IO: record once with the container mounted (dfuse) and files opened below the "
@@ -108,6 +108,8 @@ def not_traced(found: Analysis) -> Iterator[Finding]:
     known = sum(each.bytes or 0 for each in unseen)
     kinds = {each.kind for each in unseen}
     remedies = [_READ_INSTEAD] * bool(kinds - {OBJECTS}) + [_MOUNT_INSTEAD] * (OBJECTS in kinds)
+    if "mapped" in kinds and found.summary.recorded_by == "darshan":
+        remedies.insert(0, _TELL_APART)
     part = "the job's I/O" if OBJECTS in kinds else "what the job read"
     yield Finding(
         code="not-traced",

@@ -53,7 +53,8 @@ class PageFaults:
         self._rings: list[mmap.mmap] = []
         self._out: BinaryIO | None = None
         self._begins: list[int] = []
-        major, begins = [], []
+        major: list[int] = []
+        begins: list[int] = []
         try:
             for processor in range(os.cpu_count() or 1):
                 for ids, found in zip((major, begins), self._open(processor), strict=False):
