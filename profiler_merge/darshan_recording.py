@@ -22,10 +22,12 @@ import pyarrow.compute as pc
 
 from dxt_replay.profiler_merge.clocks.alignment import parse_method
 from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks, map_profiles
+from dxt_replay.profiler_merge.counted_requests import counted_requests
 from dxt_replay.profiler_merge.counted_times import TRACEABLE, counted_times, past_trace
 from dxt_replay.profiler_merge.darshan.counters import read_counters
 from dxt_replay.profiler_merge.darshan.job_groups import ProcessFacts
 from dxt_replay.profiler_merge.darshan.job_logs import numbered, open_job, process_id, process_ids
+from dxt_replay.profiler_merge.darshan.log import DarshanLog
 from dxt_replay.profiler_merge.darshan.rank_segments import ranks_in_order
 from dxt_replay.profiler_merge.file_notes import KnownFiles
 from dxt_replay.profiler_merge.file_table import FileTable, moved_bytes
@@ -52,8 +54,10 @@ from dxt_replay.traces.units import ns_to_seconds, seconds_to_ns
 from dxt_replay.traces.unseen import (
     WRITTEN,
     all_unseen,
+    hidden_reads,
     mapped_files,
     recording_of,
+    through_rings,
     unseen_warnings,
     watched,
     with_mapped,
@@ -190,13 +194,14 @@ class DarshanRecording:
             refuse_rubbish(self._job, coverage, files)
         traced = written.stored - self._made.reconstructed
         counted = self._counted_times(traced)
-        mapped = mapped_files(files, (self._job.start_ns, self._job.end_ns), self._table.never_mapped)
-        mapped = self._not_saved(mapped, files, spans)
+        job_ns = (self._job.start_ns, self._job.end_ns)
+        mapped = self._not_saved(mapped_files(files, job_ns, self._table.never_mapped), files, spans)
         saved = sorted({*files["path"].filter(pa.array(probably_mapped(files))).to_pylist()} - {*mapped})
         unseen = all_unseen(watched([log.path for log in logs]), mapped)
         placed = {pid for process in self._job.processes if (pid := process_id(process)) is not None}
         unseen = self._mapped.still_unseen(unseen, placed - self._made.mapped_left_out)
         unseen += (*past_trace(counted, posix_bytes=moved_bytes(files, "posix_bytes_")), *self._unaccounted)
+        unseen += hidden_reads(through_rings([log.path for log in logs]), files, job_ns)
         hdf5 = hdf5_facts(logs, files, inspect=self._options.inspect, maps=self._options.inspect_maps)
         threads = self._made.threads_known
         moved = moved_bytes(files, "posix_bytes_", "stdio_bytes_")
@@ -222,6 +227,7 @@ class DarshanRecording:
                 **self._mapped.inferred,
                 **({WRITTEN: saved} if saved else {}),
                 **({"counted_times": counted} if counted else {}),
+                **({"counted_requests": requests} if not traced and (requests := self._counted_requests()) else {}),
                 **({"log_writing": writing} if (writing := log_writing(self._job)) else {}),
             },
         )
@@ -306,9 +312,16 @@ class DarshanRecording:
 
     def _counted_times(self, traced: int) -> dict[str, dict[str, Any]]:
         """Darshan's counters of the I/O that no trace holds."""
-        logs = [(process.log, process.rank) for process in self._job.processes]
         known = not any(process.dealt for process in self._job.processes)
-        return counted_times(logs, self._table.excluded, but=TRACEABLE if traced else (), ranks_known=known)
+        but = TRACEABLE if traced else ()
+        return counted_times(self._logs(), self._table.excluded, but=but, ranks_known=known)
+
+    def _counted_requests(self) -> dict[str, Any]:
+        """Darshan's counters of the requests, of a job without a trace."""
+        return counted_requests(self._logs(), self._table.number, self._table.excluded, self._job.nprocs)
+
+    def _logs(self) -> list[tuple[DarshanLog, int | None]]:
+        return [(process.log, process.rank) for process in self._job.processes]
 
 
 def _named(parts: RenumberedParts) -> str:

@@ -138,7 +138,7 @@ class FileTable:
                 records = self._counters(log, module)
                 self._note_streams(log, module)
                 for record in dict.fromkeys(() if records is None else _file_records(records)):
-                    self._number_one(record)
+                    self.number(record)
             self._let_go(log)
         return KnownFiles.numbered(np.fromiter(self._ids, dtype=np.uint64, count=len(self._ids)))
 
@@ -158,7 +158,7 @@ class FileTable:
 
         Returns: the final number of each file that has one of the notes' own numbers.
         """
-        changed = {number: self._number_one(record) for record, number in notes.own.items()}
+        changed = {number: self.number(record) for record, number in notes.own.items()}
         self._new_names |= notes.names
         for state, of_file in notes.offsets.items():
             for file, count in of_file.items():
@@ -192,7 +192,8 @@ class FileTable:
                     self._same[record] = known.get(plain, record_id(plain))
                     self._new_names[self._same[record]] = plain
 
-    def _number_one(self, record: int) -> int:
+    def number(self, record: int) -> int:
+        """The file_id of a record."""
         record = self._same.get(record, record)
         if record not in self._ids:
             self._ids[record] = len(self._ids)
@@ -231,7 +232,7 @@ class FileTable:
             self._add_counters(log, fixed_rank, sums, counted, streams)
             self._let_go(log)
             stripes |= {
-                self._number_one(record): stripe
+                self.number(record): stripe
                 for record, stripe in _stripes(log).items()
                 if self._same.get(record, record) in self._ids
             }
@@ -261,7 +262,7 @@ class FileTable:
             records = self._counters(log, module)
             if records is None:
                 continue
-            file_ids = [self._number_one(record) for record in _file_records(records)]
+            file_ids = [self.number(record) for record in _file_records(records)]
             for column, counters in columns.items():
                 total = sum(np.maximum(records.counters[name], 0) for name in counters)
                 for file, value in zip(file_ids, np.asarray(total).tolist(), strict=True):

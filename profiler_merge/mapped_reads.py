@@ -1,9 +1,11 @@
 """Reads of mapped files, from the page faults that `dxt-replay record` collected, as operations with interface MMAP.
 
 Each fault becomes a read of the pages that the thread then used: to the next fault, if that is one of the next 16 pages
-(the kernel maps up to 16 cached pages with one fault, and nobody sees the use of these), else of the one page. A
-run that begins with the next 16 pages after a lone one goes back to that. Faults at most `JOINED_NS` apart become one
-read. A mapping that was read becomes an open, and a close of the process's earlier
+(the kernel maps up to 16 cached pages with one fault, and nobody sees the use of these), else of the one page. Since
+Linux 6.18 a fault maps all of a large folio, as read-ahead makes them, each up to four times as large as the one
+before: a run whose steps grow so goes on. Steps of such a size that grew from nothing may be cached folios, or strides,
+and what was read is not known. A run that begins with the next 16 pages after a lone one goes back to that. Faults at
+most `JOINED_NS` apart become one read. A mapping that was read becomes an open, and a close of the process's earlier
 mapping of that file, because a new mapping begins the kernel's read-ahead anew. That PyTorch announces sequential reads
 of the files that it maps is no record of the kernel: it is inferred from how the file was mapped.
 """
@@ -33,6 +35,9 @@ AROUND_BYTES = 16 * PAGE_BYTES
 
 _OVERLOOKED = 0.01
 """Share of a file's resident bytes that may lie outside of all faults."""
+
+_GROWTH = 4
+"""Read-ahead makes folios that are at most so many times as large as those before (`page_cache_ra_order`)."""
 
 JOINED_NS = 5_000
 MOST_BYTES = 1 << 20
@@ -104,11 +109,14 @@ class MappedReads:
 
         placed: ids of the processes whose reads are in the capture."""
         known, left = self._reached(), []
+        unsure = self._unsure(known)
         elsewhere = self.faults["file"][~np.isin(self.faults["pid"], list(placed))]
         known = {name: most for name, most in known.items() if self.complete and name not in self._shown(elsewhere)}
         for each in unseen:
             most = known.get(each.name) if each.kind == "mapped" else None
-            if most:  # without any fault the kernel filled the mapping itself (MAP_POPULATE), or nobody read it
+            if most and each.name in unsure:
+                each = replace(each, bytes=None)
+            elif most:  # without any fault the kernel filled the mapping itself (MAP_POPULATE), or nobody read it
                 rest = 0 if each.bytes is None else max(each.bytes - most, 0)
                 each = replace(each, bytes=rest if rest > _OVERLOOKED * (each.bytes or 0) else 0)
             left.append(each)
@@ -122,7 +130,22 @@ class MappedReads:
         data = self.faults[self.faults["kind"] < MAPPING]
         windows = distinct_rows(data["file"], data["offset"] // AROUND_BYTES).values
         count = np.bincount(windows[:, 0], minlength=len(self.paths)) * AROUND_BYTES
+        for steps in self._steps:
+            np.add.at(count, steps.file[steps.folios], steps.ahead[steps.folios] - AROUND_BYTES)
         return {shown(path): int(most) for path, most in zip(self.paths, count, strict=True)}
+
+    @cached_property
+    def _steps(self) -> Sequence[_Steps]:
+        data = self.faults[self.faults["kind"] < MAPPING]
+        return [_Steps(data[data["tid"] == tid]) for tid in np.unique(data["tid"]).tolist()]
+
+    def _unsure(self, reached: Mapping[str, int]) -> set[str]:
+        """Files of which steps that may be folios are more than what may be overlooked."""
+        between = np.zeros(len(self.paths))
+        for steps in self._steps:
+            np.add.at(between, steps.file[steps.unsure], steps.ahead[steps.unsure])
+        names = map(shown, self.paths)
+        return {name for name, size in zip(names, between, strict=True) if size > _OVERLOOKED * (size + reached[name])}
 
     def found_among(self, paths: Sequence[bytes]) -> list[int]:
         """The index in `paths` of each file, by its name or where a link leads; -1 for none."""
@@ -131,6 +154,25 @@ class MappedReads:
             for path, number in list(named.items()):
                 named.setdefault(os.path.realpath(path), number)
         return [named.get(path, -1) for path in self.paths]
+
+
+class _Steps:
+    """From each fault of a thread to the next: bytes `ahead`; whether the read `goes_on`, in `folios` or within the
+    pages around, or whether that is `unsure`."""
+
+    def __init__(self, faults: np.ndarray) -> None:
+        self.file, self.ahead = faults["file"][:-1], np.diff(faults["offset"])
+        onward = (np.diff(faults["file"]) == 0) & (self.ahead > 0)
+        self.goes_on = onward & (self.ahead <= AROUND_BYTES)
+        whole = onward & ~self.goes_on & (self.ahead & (self.ahead - 1) == 0)
+        whole &= faults["offset"][:-1] % np.maximum(self.ahead, 1) == 0
+        self.folios = np.zeros(len(whole), dtype=bool)
+        for step in np.flatnonzero(whole).tolist():
+            self.folios[step] = (
+                step > 0 and self.goes_on[step - 1] and self.ahead[step] <= _GROWTH * self.ahead[step - 1]
+            )
+            self.goes_on[step] = self.folios[step]
+        self.unsure = whole & ~self.folios
 
 
 def _mappings(rows: np.ndarray) -> np.ndarray:
@@ -153,13 +195,14 @@ def _reads(faults: np.ndarray) -> np.ndarray:
     if not len(faults):
         return np.empty(0, dtype=MAPPED_ROW)
     found = _operations(faults, READ)
-    ahead = np.diff(faults["offset"])
-    goes_on = (np.diff(faults["file"]) == 0) & (ahead > 0) & (ahead <= AROUND_BYTES)
+    steps = _Steps(faults)
+    ahead, goes_on = steps.ahead, steps.goes_on
     after = np.append(goes_on, False)
     before = np.insert(goes_on, 0, False)
     found["length"] = PAGE_BYTES
     found["length"][:-1][goes_on] = ahead[goes_on]
-    found["length"][before & ~after] = faults["length"][before & ~after]
+    last = np.flatnonzero(before & ~after)
+    found["length"][last] = np.where(steps.folios[last - 1], ahead[last - 1], faults["length"][last])
     _begin_at_first_use(found, np.flatnonzero(after & ~before))
     near = goes_on & (faults["start_ns"][1:] - faults["end_ns"][:-1] <= JOINED_NS)
     first = np.insert(~near | (np.diff(found["offset"] // MOST_BYTES) != 0), 0, True)

@@ -12,8 +12,8 @@ machine. A failure to mark is printed once and ends the marks, never the job.
 
 Needs the standard library alone (Python 3.8 or later): an application that lacks the package gets a copy of this file.
 
-The file, `HOST.PID.NS.marks`, begins with a page: `HEADER`, then host and command, each ended by a zero byte. Records
-(`RECORD`) follow. Its kind is the last field of a record that is stored, and 0 is no record.
+The file, `HOST.PID.NS.marks`, begins with a page: `HEADER`, then the host, ended by a zero byte. Records (`RECORD`)
+follow. Its kind is the last field of a record that is stored, and 0 is no record.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class _File:
             began = int(stat.read().rpartition(b")")[2].split()[19])
         now = time.monotonic_ns(), time.time_ns()
         head = HEADER.pack(MAGIC, os.getpid(), os.getppid(), launcher_rank(), RECORD.size, *now, began)
-        head += b"\0".join(word.encode("utf-8", "replace") for word in (host, " ".join(sys.argv)[:2000], ""))
+        head += host.encode("utf-8", "replace") + b"\0"
         self._written(head[:HEADER_BYTES].ljust(HEADER_BYTES, b"\0"), 0)
         self.slots, self.views, self.local, self.lock = itertools.count(), [], threading.local(), threading.RLock()
         self.sparse, self.sums = False, {}

@@ -41,9 +41,18 @@ from dxt_replay.profiler_merge.tracers.traced_job import TracedJob, TracedProces
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.recorder_files import is_recorder_file, is_request_log
 from dxt_replay.traces.row_order import order_by_start
-from dxt_replay.traces.schema import OPEN_FLAGS, OPS, READ, TRACED, WRITE, Coverage, Job, Unseen
+from dxt_replay.traces.schema import OPEN_FLAGS, OPS, READ, TRACED, WRITE, Coverage, Job
 from dxt_replay.traces.units import format_counted, ns_to_seconds
-from dxt_replay.traces.unseen import MEMORY, all_unseen, mapped_files, received, unseen_warnings, watched, with_unseen
+from dxt_replay.traces.unseen import (
+    MEMORY,
+    all_unseen,
+    hidden_reads,
+    received,
+    through_rings,
+    unseen_warnings,
+    watched,
+    with_unseen,
+)
 from dxt_replay.traces.workers.workers import Workers
 
 _RENAME = OPS.index("rename")
@@ -141,8 +150,8 @@ class TracedRecording:
             accounts.append(Account(pid=None, ranks=0, read=self._read, written=self._written))
             unseen += unaccounted(job.files, accounts)
         files = self._table.table(complete=job.complete)
-        if mapped_files(files, (self.start_ns, time.time_ns())):  # libuv has an io_uring without any file
-            unseen += tuple(Unseen(kind="process", name=name, bytes=None) for name in job.hidden)
+        rings = {*job.hidden, *(() if self._strace else through_rings(job.files))}
+        unseen += hidden_reads(sorted(rings), files, (self.start_ns, time.time_ns()))
         share = 1.0 if job.complete else None
         whole = Coverage(bytes=share, operations=share, ranks=dict.fromkeys(self.ranks, (share, share)))
         return Finished(

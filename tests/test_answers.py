@@ -19,7 +19,7 @@ from tests.places import recorded
 from tests.xplane_writer import Event, Line, plane, space
 
 MS = 1_000_000
-MAPPED = "opened but never read"
+MAPPED = "opened and never read"
 READS = DxtRecord(record_id=1, reads=[(4096 * i, 4096, 1 + i / 10, 1.05 + i / 10) for i in range(20)])
 
 

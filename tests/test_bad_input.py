@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -230,3 +232,12 @@ def test_json_output_is_one_object(tmp_path, capsys):
     assert document["schema_version"] == 1
     keys = {"capture", "ranks", "operations", "files", "spans", "coverage", "clock", "warnings"}
     assert keys <= document.keys()
+
+
+@pytest.mark.parametrize(("kib", "status"), [(60_000, 2), (200_000, 2), (400_000, 0), (1_500_000, 0)])
+def test_memory_that_ends_before_the_command_is_refused_in_one_line(tmp_path: Path, kib: int, status: int) -> None:
+    capture = build_capture(tmp_path, files=["/a"], ops=[read(0)])
+    ask = f"ulimit -v {kib}; exec {sys.executable} -m dxt_replay summary {capture.path}"
+    done = subprocess.run(["/bin/sh", "-c", ask], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (status, status // 2)
+    assert status == 0 or "out of memory" in done.stderr

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -55,6 +55,20 @@ def lowest(moved: Mapping[str, int]) -> list[str]:
     candidates = candidates or [name for name in (*carriers, "MPIIO", "HDF5", "PNETCDF") if name in moved]
     most = max(candidates, key=moved.__getitem__, default=None)
     return [name for name in moved if name in ("STDIO", most)]
+
+
+def called(counted_times: Mapping[str, Mapping[str, Any]], ranks: int) -> tuple[str, Mapping[str, Any]] | None:
+    """The interface that a program calls, by Darshan's counters (`counted_times`), and its figures.
+
+    It took longest, by its slowest rank, or by the mean of the `ranks` where that is not known: a call takes at least
+    as long as the calls of lower layers that carry it out.
+    """
+
+    def took_s(each: tuple[str, Mapping[str, Any]]) -> float:
+        times = (each[1][name] or 0.0 for name in ("read_s", "write_s", "metadata_s", "wait_s"))
+        return each[1]["slowest_s"] or sum(times) / max(ranks, 1)
+
+    return max(counted_times.items(), key=took_s, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

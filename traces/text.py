@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -32,6 +33,29 @@ def program_of(command: str) -> str:
         if before in ("-m", "-c") or (not word.startswith("-") and before not in ("-W", "-X")):
             return word
     return words[0]
+
+
+_SECRET = (
+    r"[\w.-]*(?:keys?|token|auth|pwd|pass(?:words?|wd|phrase)?|secrets?|credentials?|signature|sig)(?:[-_.][\w.-]*)?"
+)
+_SECRETS = (
+    (re.compile(rf"((?:\A|\s)--?{_SECRET}\s+)(?!-)\S+", re.IGNORECASE), r"\1***"),
+    (re.compile(rf"(\b{_SECRET}[\"']?\s*[=:]\s*[\"']?)[^\s\"'&]+", re.IGNORECASE), r"\1***"),
+    (re.compile(r"(\b(?:bearer|authorization: *\w+)\s+)[^\s\"']+", re.IGNORECASE), r"\1***"),
+    (re.compile(r"(://)(?:[^\s/@:]*:[^\s@]*|[^\s/]*)@"), r"\1***@"),
+)
+"""An option and the next word, NAME=VALUE or "NAME": VALUE, the word of an HTTP header, and the user in an address."""
+
+
+def without_secrets(command: str) -> str:
+    """A command line without the values behind names such as key, token, password and secret.
+
+    without_secrets("train.py --api-key X DB_PASSWORD=Y s3://me:Z@host/a")
+    # "train.py --api-key *** DB_PASSWORD=*** s3://***@host/a"
+    """
+    for pattern, kept in _SECRETS:
+        command = pattern.sub(kept, command)
+    return command
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:

@@ -54,6 +54,9 @@ MEMORY = "/dev/shm/"
 
 _PAGE_BYTES = 4096
 
+_PAST_IT = "mapped, sendfile, copy_file_range, splice, io_uring or AIO"
+"""How a file may have been read that was opened and not read by a recorded call."""
+
 _FOLDERS_ABOVE = 6
 """A log may lie in folders year/month/day below that of its rank, which is in that of the logs."""
 
@@ -127,12 +130,41 @@ def watched(logs: Iterable[Path]) -> tuple[Unseen, ...]:
     return tuple(found)
 
 
+def through_rings(logs: Iterable[Path]) -> list[str]:
+    """The programs that `dxt-replay record` saw with an io_uring or AIO ("cp by io_uring")."""
+    return _notes(logs, "hidden")
+
+
+def hidden_reads(programs: Iterable[str], files: pa.Table, job_ns: tuple[int, int]) -> tuple[Unseen, ...]:
+    """Reads of these programs through calls that do not show them; none if every file was read to its end by others.
+
+    libuv, below Node and uvloop, has an io_uring and reads no file by it. files, job_ns: as of `mapped_files`."""
+    programs = list(programs)
+    if not programs or not (mapped_files(files, job_ns) or _read_in_part(files, job_ns)):
+        return ()
+    return tuple(Unseen(kind=PROCESS, name=name, bytes=None) for name in programs)
+
+
+def _read_in_part(files: pa.Table, job_ns: tuple[int, int]) -> bool:
+    """Whether less of a file was read than it holds, and the job did not write it."""
+    read = files["posix_bytes_read"].fill_null(0).to_numpy()
+    for path, moved in zip(files["path"].to_pylist(), read.tolist(), strict=True):
+        there = _status(path) if moved else None
+        if there is not None and moved < there.st_size and not job_ns[0] <= there.st_mtime_ns <= job_ns[1]:
+            return True
+    return False
+
+
 def recorder_notes(logs: Iterable[Path]) -> list[str]:
     """What `dxt-replay record` said when the job of these logs had ended: its status, killed processes, a set clock."""
+    return _notes(logs, "notes")
+
+
+def _notes(logs: Iterable[Path], name: str) -> list[str]:
     found: list[str] = []
     for folder in dict.fromkeys(filter(None, map(recording_of, logs))):
         with suppress(OSError, ValueError, AttributeError):
-            found += map(str, json.loads((folder / UNSEEN).read_text("utf-8", "surrogateescape")).get("notes", ()))
+            found += map(str, json.loads((folder / UNSEEN).read_text("utf-8", "surrogateescape")).get(name, ()))
     return found
 
 
@@ -310,17 +342,15 @@ def nothing_recorded(unseen: Iterable[Unseen]) -> bool:
 def why_not_judged(coverage: Coverage, unseen: Sequence[Unseen]) -> str | None:
     """Why what storage cost a run is not known, a clause to follow a colon; None where the trace holds enough.
 
-    2 files were opened but never read through a call (probably memory-mapped), and no trace holds page faults
+    2 files were opened and never read by a call that the recorder sees (mapped, sendfile, ..., io_uring or AIO)
     """
     if nothing_recorded(unseen):
         return "no I/O was recorded"
-    unknown = sum(each.bytes is None and each.kind == "mapped" for each in unseen)
+    unknown = sum(map(_unexplained, unseen))
     if unknown:
         were = "was" if unknown == 1 else "were"
-        return (
-            f"{format_counted(unknown, 'file')} {were} opened but never read through a call (probably memory-mapped), "
-            "and no trace holds page faults"
-        )
+        files = format_counted(unknown, "file")
+        return f"{files} {were} opened and never read by a call that the recorder sees ({_PAST_IT})"
     through = listed([each.name for each in unseen if each.kind == OBJECTS and each.bytes is None])
     if through:
         return f"bytes were moved by {through} calls, and whether calls in the trace made them is not known"
@@ -341,18 +371,25 @@ def why_not_judged(coverage: Coverage, unseen: Sequence[Unseen]) -> str | None:
     return f"{held}; at least {beside} are not in it" if beside else held
 
 
+def _unexplained(each: Unseen) -> bool:
+    """Whether nobody saw how a file was read, nor how much of it."""
+    return each.kind == "mapped" and each.bytes is None
+
+
 def unseen_warnings(unseen: Sequence[Unseen]) -> list[str]:
     """What was read past the trace, with the names, and what follows."""
     said = []
     ways = {
         "mapped": "memory-mapped",
+        "": f"opened and never read by a call that the recorder sees ({_PAST_IT})",
         "socket": "read from sockets",
         OBJECTS: "moved by calls of an object store",
         PROCESS: "read by processes without a log, or past it (--with strace shows them, io_uring and AIO excepted)",
     }
     for kind, how in ways.items():
         mine = sorted(
-            (each for each in unseen if each.kind == kind and each.bytes != 0), key=lambda each: -(each.bytes or 0)
+            (each for each in unseen if each.bytes != 0 and kind == ("" if _unexplained(each) else each.kind)),
+            key=lambda each: -(each.bytes or 0),
         )
         if mine:
             shown = [each.name if each.bytes is None else f"{each.name} ({format_bytes(each.bytes)})" for each in mine]

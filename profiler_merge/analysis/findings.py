@@ -8,11 +8,12 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from dxt_replay.profiler_merge.analysis import findings_benchmark, findings_compute, findings_storage
+from dxt_replay.profiler_merge.analysis import findings_benchmark, findings_compute, findings_counted, findings_storage
 from dxt_replay.profiler_merge.analysis.analyse import Analysis, analyse
 from dxt_replay.profiler_merge.analysis.finding import SEVERITIES, Finding, Stake
 from dxt_replay.profiler_merge.analysis.findings_compute import LOOP, MOSTLY_STORAGE_PCT
 from dxt_replay.profiler_merge.analysis.tables import TABLES
+from dxt_replay.traces.layers import called
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import NS_PER_S, format_duration
 from dxt_replay.traces.workers.workers import ALONE, Workers
@@ -31,7 +32,7 @@ def findings(capture: Capture, workers: Workers = ALONE, saved_s: float | None =
 
 def findings_of(analysis: Analysis) -> tuple[Finding, ...]:
     """Findings about the result of `analyse`, worst first."""
-    rules = (*findings_storage.RULES, *findings_compute.RULES, *findings_benchmark.RULES)
+    rules = (*findings_storage.RULES, *findings_counted.RULES, *findings_compute.RULES, *findings_benchmark.RULES)
     found = (_within_limit(finding, analysis) for rule in rules for finding in rule(analysis))
     return tuple(sorted(filter(None, found), key=_rank))
 
@@ -44,7 +45,9 @@ def most_saved_s(analysis: Analysis, of: str) -> float:
     summary, loop = analysis.summary, analysis.summary.loop
     run_s = summary.job.run_time_s or float("inf")
     if loop is None:
-        return min(summary.in_flight_s + summary.other_io_s, run_s)
+        by_counters = called(summary.counted_times, summary.job.nprocs)
+        counted_s = 0.0 if by_counters is None else by_counters[1]["slowest_s"] or run_s
+        return min(max(summary.in_flight_s + summary.other_io_s, counted_s), run_s)
     saved_s = loop.storage_gain_s if analysis.saved_s is None else analysis.saved_s
     return saved_s if of == LOOP else saved_s + max(run_s - loop.loop_s, 0.0)
 

@@ -33,6 +33,7 @@ from dxt_replay.traces.unseen import LEAST_COVERAGE, OBJECTS, nothing_recorded
 
 _WORST_FILES = 5
 
+_TELL_APART = "Record --with strace, which shows mappings, sendfile and copies, and names io_uring and AIO."
 _READ_INSTEAD = (
     "Record once with reads instead of mappings (torch.load(mmap=False), numpy.load without mmap_mode, datasets with "
     "keep_in_memory=True), and objects from a mounted bucket, to learn what they cost."
@@ -57,7 +58,7 @@ def no_trace(found: Analysis) -> Iterator[Finding]:
         severity="high",
         title="The log holds no DXT trace",
         evidence=f"Darshan counted {format_count(_counted(found))} reads and writes; none of them was traced, so "
-        "nothing is known about when they happened.",
+        "it is not known when each happened.",
         threshold="no traced operation",
         remedy="Record again with DXT: DXT_ENABLE_IO_TRACE=1 in the environment of every process.",
         values={"counted_operations": _counted(found)},
@@ -107,6 +108,8 @@ def not_traced(found: Analysis) -> Iterator[Finding]:
     known = sum(each.bytes or 0 for each in unseen)
     kinds = {each.kind for each in unseen}
     remedies = [_READ_INSTEAD] * bool(kinds - {OBJECTS}) + [_MOUNT_INSTEAD] * (OBJECTS in kinds)
+    if "mapped" in kinds and found.summary.recorded_by == "darshan":
+        remedies.insert(0, _TELL_APART)
     part = "the job's I/O" if OBJECTS in kinds else "what the job read"
     yield Finding(
         code="not-traced",

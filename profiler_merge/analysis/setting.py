@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +37,7 @@ class Setting:
     own_files: ids of files that belong to the profilers, not to the program.
     benchmark: the benchmark that it runs; None for other programs.
     cache: the page cache before a replay; None if it is not a replay.
+    counted: what counters say of the requests (`counted_requests`), of a whole capture without a trace, with paths.
     workers: recorded processes of a PyTorch DataLoader, of the rank with most; None where none is known."""
 
     framework: Framework = Framework.UNKNOWN
@@ -43,6 +46,7 @@ class Setting:
     benchmark: BenchmarkRun | None = None
     cache: CacheRecord | None = None
     workers: WorkerStarts | None = None
+    counted: Mapping[str, Any] = field(default_factory=dict)
 
 
 _BY_SPAN = (
@@ -79,4 +83,9 @@ def setting_of(capture: Capture) -> Setting:
         benchmark=benchmark_run(capture.info),
         cache=None if record is None else record.cache,
         workers=worker_starts(capture) if found is Framework.PYTORCH else None,
+        counted={
+            name: {**each, "files": tuple(paths[file] for file in each["files"])}
+            for name, each in capture.info.made_by.get("counted_requests", {}).items()
+            if capture.whole is capture
+        },
     )

@@ -30,6 +30,12 @@ LEAST_REQUESTS = 100
 RANDOM_PCT = 20.0
 """Per cent of the accesses that are random: Drishti, random_operations."""
 
+MISALIGNED_PCT = 10.0
+"""Per cent of the requests that begin beside a border: Drishti, misaligned_requests."""
+
+SHARED_FILE_PCT = 50.0
+"""Per cent of the bytes in one file of several ranks."""
+
 READS_PER_REQUEST = 4.0
 """POSIX reads that carry out one H5Dread. Index blocks and a chunk border make two or three; more are small chunks."""
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
+from dxt_replay.traces.text import without_secrets
 from dxt_replay.traces.units import NS_PER_S, ns_to_seconds
 
 METADATA_BYTES = 1024
@@ -107,7 +108,7 @@ def decode_job(data: bytes, byte_order: str, *, has_nsec: bool, place: str) -> J
         start_ns=start_ns,
         end_ns=end_ns,
         has_nsec=has_nsec,
-        exe=exe,
+        exe=without_secrets(exe),
         metadata=_metadata(metadata),
         mounts=tuple(mount for _, mount in mounts),
     )

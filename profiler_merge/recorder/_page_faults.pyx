@@ -49,6 +49,7 @@ cdef packed struct Row:
     int32_t kind
 
 cdef struct Wait:
+    bint in_fault
     uint64_t begin
     uint64_t resumed
     uint64_t last_end
@@ -65,7 +66,8 @@ cdef int by_time(const void *a, const void *b) noexcept nogil:
 cdef class FaultDecoder:
     """Follows the mappings of processes and keeps the page faults on files that `wanted(path)` chooses.
 
-    major: the kernel's ids of the events of faults that waited. `files`: paths by number; `programs`: numbers of those that were mapped to run. `lost`: records that the
+    major, begins: the kernel's ids of the events at the end of a fault that sent a request, and at the begin of any
+    fault. With the latter, a minor fault that slept, as the page was on its way, is known to have waited too. `files`: paths by number; `programs`: numbers of those that were mapped to run. `lost`: records that the
     kernel dropped. `began`: [id, program] of each process that began, a thread is none. `taken`: the rows since the last `take_rows`. Row: int64 start_ns, end_ns, offset, length; int32
     pid, tid, file, kind (0: no wait, 1: a wait, 2: a mapping was made, 3: one as PyTorch makes them, private and
     writable, in a process that has mapped libtorch). `length` of a fault: to the end of the 64 KiB, or of the mapping,
@@ -79,15 +81,15 @@ cdef class FaultDecoder:
     cdef Wait *waits
     cdef int64_t waits_count
     cdef dict wait_of, mappings, number_of, place_of
-    cdef set major, torch
+    cdef set major, begins, torch
     cdef object wanted
     cdef bytearray rows
     cdef readonly list files, began
     cdef readonly set programs
     cdef readonly int64_t lost
 
-    def __cinit__(self, major, wanted):
-        self.major, self.wanted = set(major), wanted
+    def __cinit__(self, major, begins, wanted):
+        self.major, self.begins, self.wanted = set(major), set(begins), wanted
         self.wait_of, self.mappings, self.number_of, self.place_of, self.began = {}, {}, {}, {}, []
         self.files, self.programs, self.rows, self.torch = [], set(), bytearray(), set()
 
@@ -219,23 +221,27 @@ cdef class FaultDecoder:
         self._note(time, time, offset, length, pid, tid, number, kind)
 
     cdef _fault(self, int32_t pid, int32_t tid, uint64_t time, uint64_t address, uint64_t event):
+        cdef uint64_t start = time
         mine = self.mappings.get(pid)
         if mine is None:
             return
+        cdef Wait *wait = self._wait(tid)
+        if event in self.begins:
+            wait.in_fault, wait.begin = True, 0
+            return
+        cdef bint waited = event in self.major
+        if (waited or wait.in_fault) and wait.begin > wait.last_end and wait.resumed >= wait.begin:
+            waited, start = True, wait.begin
+        wait.in_fault, wait.begin, wait.last_end = False, 0, time
         cdef int64_t place = bisect_right(mine[0], address) - 1
         if place < 0:
             return
-        cdef uint64_t begin = mine[0][place], end, offset, at, start = time
+        cdef uint64_t begin = mine[0][place], end, offset, at
         end, offset, number = mine[1][place]
         if address >= end:
             return
         at = offset + (address - begin) // 4096 * 4096
         cdef uint64_t reach = min((at // WINDOW_BYTES + 1) * WINDOW_BYTES, offset + (end - begin))
-        cdef Wait *wait = self._wait(tid)
-        cdef bint waited = event in self.major
-        if waited and wait.begin > wait.last_end and wait.resumed >= wait.begin:
-            start = wait.begin
-        wait.begin, wait.last_end = 0, time
         self._note(start, time, at, reach - at, pid, tid, number, waited)
 
     cdef _switch(self, int32_t pid, int32_t tid, uint64_t time, uint16_t misc):
@@ -255,7 +261,7 @@ cdef class FaultDecoder:
             if grown == NULL:
                 raise MemoryError
             self.waits = grown
-            self.waits[number] = Wait(0, 0, 0)
+            self.waits[number] = Wait(False, 0, 0, 0)
             self.waits_count += 1
         return &self.waits[number]
 

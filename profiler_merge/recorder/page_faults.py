@@ -27,20 +27,22 @@ from dxt_replay.profiler_merge.recorder._page_faults import FaultDecoder
 from dxt_replay.profiler_merge.recorder.watch import is_data
 
 _SYSTEM_CALL = {"x86_64": 298, "aarch64": 241, "ppc64le": 319, "riscv64": 241, "s390x": 331}
-_FAULTS_MAJ, _FAULTS_MIN, _DUMMY = 6, 5, 9
+_FAULTS, _FAULTS_MIN, _FAULTS_MAJ, _DUMMY = 2, 5, 6, 9
+"""The kernel counts the first at the begin of a fault, and one of the next two at its end."""
 _SAMPLE = 2 | 4 | 8 | 64
 """PERF_SAMPLE_TID, TIME, ADDR, ID: the record that `_page_faults` expects."""
-_INHERIT, _NO_KERNEL, _WATERMARK, _ID_ALL, _CLOCK = (1 << bit for bit in (1, 5, 14, 18, 25))
+_DISABLED, _INHERIT, _NO_KERNEL, _WATERMARK, _ID_ALL, _CLOCK = (1 << bit for bit in (0, 1, 5, 14, 18, 25))
 _MAPPINGS = sum(1 << bit for bit in (8, 9, 13, 17, 23, 24))
 """attr.mmap, comm, task, mmap_data, mmap2, comm_exec."""
 _SWITCHES = 1 << 26
 """attr.context_switch: tells which faults slept. It slows down all that a job does on a processor, workers by 5 %."""
 _MOST_SWITCH_EVENTS = 4096
-_SET_OUTPUT, _GET_ID = 0x2405, 0x80082407
+_ENABLE, _SET_OUTPUT, _GET_ID = 0x2400, 0x2405, 0x80082407
 _CLOSE_ON_EXEC = 8
 _RING_PAGES = (512, 128, 32)
 """Pages of a ring, tried in turn: users may lock 128 for each processor (`kernel.perf_event_mlock_kb`)."""
 _PAUSE_MS, _FIRST_PAUSE_MS = 100, 20
+"""Between two looks. Begins of faults, 0.4 us each, and switches are recorded once a look finds a data file mapped."""
 _SETTLED_NS = 5_000_000
 """Records younger than this may still be overtaken by those of another processor."""
 
@@ -55,17 +57,21 @@ class PageFaults:
         self._minor: dict[int, int] = {}
         self._rings: list[mmap.mmap] = []
         self._out: BinaryIO | None = None
-        major = []
+        self._begins: list[int] = []
+        major: list[int] = []
+        begins: list[int] = []
         try:
             for processor in range(os.cpu_count() or 1):
-                major += self._open(processor)
+                for ids, found in zip((major, begins), self._open(processor), strict=False):
+                    ids.append(found)
         except OSError:
             self.close()
             raise
-        self._decoder = FaultDecoder(major, is_data)
+        self._decoder = FaultDecoder(major, begins, is_data)
 
     def _open(self, processor: int) -> list[int]:
-        """The ring of a processor. Returns the id of its event of faults that wait; none if it is not in use."""
+        """The ring of a processor. Returns the ids of its events of faults that wait, and of begins, which are not
+        enabled yet; none if it is not in use."""
         try:
             minor = _event(_FAULTS_MIN, processor, _MAPPINGS)
         except OSError as error:
@@ -75,12 +81,15 @@ class PageFaults:
         self._fds.append(minor)
         self._minor[processor] = minor
         self._rings.append(_ring(minor))
-        waiting = _event(_FAULTS_MAJ, processor, 0)
-        self._fds.append(waiting)
-        number = ctypes.c_uint64()
-        _ioctl(waiting, _SET_OUTPUT, ctypes.c_long(minor))
-        _ioctl(waiting, _GET_ID, ctypes.byref(number))
-        return [number.value]
+        numbers = []
+        for config, flags in ((_FAULTS_MAJ, 0), (_FAULTS, _DISABLED)):
+            fd, number = _event(config, processor, flags), ctypes.c_uint64()
+            self._fds.append(fd)
+            _ioctl(fd, _SET_OUTPUT, ctypes.c_long(minor))
+            _ioctl(fd, _GET_ID, ctypes.byref(number))
+            numbers.append(number.value)
+        self._begins.append(fd)
+        return numbers
 
     @contextmanager
     def collected(self, path: Path) -> Iterator[list[tuple[int, str]]]:
@@ -119,16 +128,11 @@ class PageFaults:
         poll = select.poll()
         for fd in self._fds:
             poll.register(fd, select.POLLIN)
-        switches = False
         while not stop.is_set():
-            for fd, event in poll.poll(_PAUSE_MS if switches else _FIRST_PAUSE_MS):
+            for fd, event in poll.poll(_FIRST_PAUSE_MS if self._begins else _PAUSE_MS):
                 if event & (select.POLLHUP | select.POLLERR):
                     poll.unregister(fd)
             self._take(time.monotonic_ns() - _SETTLED_NS)
-            if len(self._decoder.files) > len(self._decoder.programs) and not switches:  # else no fault matters
-                switches = True
-                with suppress(OSError):
-                    self._record_switches()
 
     def _record_switches(self) -> None:
         """Have switches of the threads that there are recorded, and of all that they start."""
@@ -150,6 +154,12 @@ class PageFaults:
         self._decoder.decode(until_ns)
         assert self._out is not None
         self._out.write(self._decoder.take_rows())
+        if self._begins and len(self._decoder.files) > len(self._decoder.programs):
+            for fd in self._begins:
+                _ioctl(fd, _ENABLE, ctypes.c_long(0))
+            self._begins = []
+            with suppress(OSError):
+                self._record_switches()
 
     def close(self) -> None:
         """Close the events."""
@@ -157,7 +167,7 @@ class PageFaults:
             ring.close()
         for fd in self._fds:
             os.close(fd)
-        self._rings, self._fds = [], []
+        self._rings, self._fds, self._minor = [], [], {}
 
 
 def collected_faults(path: Path) -> AbstractContextManager[list[tuple[int, str]]]:

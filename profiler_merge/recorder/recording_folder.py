@@ -13,6 +13,7 @@ from pathlib import Path
 from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.output import DirectoryKind, check_output, new_directory, refusal
 from dxt_replay.traces.recorder_files import PAGE_FAULTS, RECORDING_MARK, UNSEEN
+from dxt_replay.traces.text import without_secrets
 
 LOGS, PROFILES, CHECK = "logs", "profile", "check"
 KILLED = f"{LOGS}/killed"
@@ -45,9 +46,8 @@ def new_folder(folder: Path, command: Sequence[str], *, force: bool) -> Iterator
     with _aside(folder) as earlier:
         try:
             with new_directory(folder, RECORDING) as working:
-                (working / RECORDING_MARK).write_text(
-                    "\n".join(command) + "\n", encoding="utf-8", errors="surrogateescape"
-                )
+                words = without_secrets("\n".join(command).replace(" ", "\0")).replace("\0", " ")  # each word whole
+                (working / RECORDING_MARK).write_text(words + "\n", encoding="utf-8", errors="surrogateescape")
                 for name in (LOGS, PROFILES):
                     (working / name).mkdir()
             made = True

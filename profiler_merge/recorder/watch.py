@@ -32,6 +32,9 @@ _NOT_DATA = re.compile(
 )
 """Mapped files of the system and of programs, unnamed shared memory, and Darshan's own."""
 
+_RINGS = {b"anon_inode:[io_uring]": "io_uring", b"/[aio]": "AIO"}
+"""What a process maps that asks the kernel for reads without a call for each, and which no count of its calls holds."""
+
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 _DIAG, _DUMP, _DONE, _ERROR, _BY_FAMILY = 4, 0x301, 3, 2, 20
 _HEADER, _REQUEST, _MESSAGE = struct.Struct("=IHHII"), struct.Struct("=BBBBI48s"), struct.Struct("=BBBB48sIIIII")
@@ -60,6 +63,7 @@ class Watch:
 
     def __init__(self) -> None:
         self._fed: dict[str, int] = {}
+        self._hidden: set[str] = set()
         self._mapped: dict[str, _Mapped] = {}
         self._received: dict[tuple[str, str], int] = {}
         self.programs: dict[int, str] = {}
@@ -82,6 +86,7 @@ class Watch:
 
     def _look_at_mappings(self, pid: int) -> None:
         maps = Path(f"/proc/{pid}/maps").read_bytes()
+        self._hidden |= {f"{self.programs[pid]} by {name}" for ring, name in _RINGS.items() if ring in maps}
         if not any(True for _ in data_mappings(maps)):
             return
         for path, (size, resident) in mapped_files(Path(f"/proc/{pid}/smaps").read_bytes()).items():
@@ -112,8 +117,8 @@ class Watch:
                 self._received[key] = max(self._received.get(key, 0), each.received)
 
     def found(self) -> dict[str, object]:
-        """Mapped files with their resident bytes, bytes received by peer, and the sizes of files that are a process's
-        standard input, for `unseen.json`."""
+        """Mapped files with their resident bytes, bytes received by peer, the sizes of files that are a process's
+        standard input, and the programs with rings of requests, for `unseen.json`."""
         peers: dict[str, int] = {}
         for (_, peer), received in self._received.items():
             peers[peer] = peers.get(peer, 0) + received
@@ -124,6 +129,7 @@ class Watch:
             },
             "received": dict(sorted(peers.items())),
             "fed": dict(sorted(self._fed.items())),
+            "hidden": sorted(self._hidden),
         }
 
     def write(self, path: Path, more: Mapping[str, object]) -> None:

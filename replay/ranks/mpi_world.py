@@ -51,15 +51,22 @@ class MpiWorld:
     """
 
     def __init__(self) -> None:
+        # A signal in the start of MPI would leave its memory in /dev/shm, whose name is taken away behind it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             with _ended_after(MOST_START_S):
                 from mpi4py import MPI
+
+                MPI.COMM_WORLD.Barrier()
+                _unlink_shared_memory()
         except (ImportError, RuntimeError) as error:
             raise MissingDependencyError(
                 f"mpi4py with an MPI library ({error})",
                 "a replay under mpiexec",
                 "pip install 'dxt-replay[mpich]' (`dxt-replay doctor` shows what there is)",
             ) from error
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._mpi = MPI
         self._world = MPI.COMM_WORLD
         self._notices = self._world.Dup()  # messages of collective calls must not be mistaken for notices
@@ -225,6 +232,14 @@ def connect(environment: Mapping[str, str] = os.environ) -> Communicator:
             "different MPIs; use the mpiexec that belongs to mpi4py's MPI library (`dxt-replay doctor` shows both)"
         )
     return world
+
+
+def _unlink_shared_memory() -> None:
+    """Take away the name of MPICH's memory, which all processes have mapped by now: an abort would leave it there."""
+    words = (line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines())
+    for path in {word for word in words if word.startswith(f"{SHARED_MEMORY}/mpich_shm_")}:
+        with suppress(OSError):  # another process was first
+            os.unlink(path)
 
 
 def _lack_of_shared_memory(environment: Mapping[str, str], folder: str = SHARED_MEMORY) -> str | None:

@@ -10,7 +10,7 @@ from dxt_replay.profiler_merge.analysis.thresholds import LEAST_UTILISATION_PCT,
 from dxt_replay.replay.show.cells import mib_s, or_dash, percent, run_time, seconds, share
 from dxt_replay.replay.show.section import BAR, MAX_GROUPS, Column, Kind, Section, bar, facts, prose
 from dxt_replay.traces.doubt import UNKNOWN, Doubt
-from dxt_replay.traces.layers import OBJECT_STORES, lowest
+from dxt_replay.traces.layers import OBJECT_STORES, called, lowest
 from dxt_replay.traces.storage_limit import Limit, StorageLimit
 from dxt_replay.traces.units import format_bytes, format_count, format_counted, format_duration
 from dxt_replay.traces.unseen import nothing_recorded
@@ -126,13 +126,12 @@ def storage_cost(summary: Summary, limit: Limit | None = None) -> list[str]:
 
 def _counted_cost(summary: Summary) -> Iterable[str]:
     """Time in I/O by Darshan's counters, for a capture without a trace."""
-    counted, run_s, ranks = counted_below(summary), summary.job.run_time_s, summary.job.nprocs
-    if not counted:
+    found, run_s, ranks = called(summary.counted_times, summary.job.nprocs), summary.job.run_time_s, summary.job.nprocs
+    if found is None:
         yield "No DXT trace: what storage cost this run is not known. The totals are Darshan's counters."
         return
-    of_all_s = {name: sum(each[time] or 0.0 for time in _TIMES) for name, each in counted.items()}
-    interface = max(counted, key=lambda name: counted[name]["slowest_s"] or of_all_s[name] / max(ranks, 1))
-    worst, all_s = counted[interface], of_all_s[interface]
+    interface, worst = found
+    all_s = sum(worst[name] or 0.0 for name in _TIMES)
     of_run = f" of {seconds(run_s)}" if run_s else ""
     number = "" if worst["slowest_rank"] is None else f", {worst['slowest_rank']},"
     who = f"the slowest rank{number}" if ranks > 1 else "the job"

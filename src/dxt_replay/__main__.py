@@ -5,16 +5,35 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import resource
 import signal
 import sys
+from contextlib import suppress
 
 JOINT_COMMANDS = {"run", "regress"}
 """Commands that several processes of an MPI job run together. Python's own answer to Ctrl-C, an exception, would end
 one process and leave another for ever in the start of MPI, where no exception can be raised."""
 
 
+LEAST_BYTES = 256 << 20
+"""Address space that the imports of a command take. With less, libraries fail in ways of their own, some by a crash."""
+
+
 def main() -> int:
-    """Run the command line of this process. Returns its exit status."""
+    """Run the command line of this process. Returns its exit status, 2 where memory ends while it is imported."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return _main()
+    try:
+        return _main(limit)
+    except (MemoryError, ImportError) as error:
+        why = f"out of memory{f' ({error})' if str(error) else ''}".replace("\n", " ")
+        print(f"dxt-replay: error: {why}: raise the limit of memory (ulimit -v)", file=sys.stderr)
+        return 2
+
+
+def _main(limit: int | None = None) -> int:
+    """`limit`: of address space, in bytes."""
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
     if command in JOINT_COMMANDS and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # `dxt_replay.replay.commands.processes` undoes it
@@ -22,6 +41,8 @@ def main() -> int:
     if command != "record":  # its job inherits the environment
         # NumPy would start a thread on every processor, which spins for 50 ms, for matrices that no command has.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        if limit is not None:
+            _spare_memory(limit)
     from dxt_replay.replay.commands.main import main as run_command_line
     from dxt_replay.traces.without_pandas import keep_pandas_out
 
@@ -32,6 +53,18 @@ def main() -> int:
     atexit.register(_end, statuses)  # Python calls the first registered function last, without other threads
     statuses.append(run_command_line())
     return statuses[0]
+
+
+def _spare_memory(limit: int) -> None:
+    """Keep allocators from reserving address space (Arrow 1 GiB, the C library 64 MiB a thread) because the limit has
+    room for it: with a higher limit, less would be left. Raises: MemoryError if the imports have no room."""
+    if limit < LEAST_BYTES:
+        raise MemoryError
+    import ctypes
+
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    with suppress(AttributeError):  # another C library than glibc
+        ctypes.CDLL(None).mallopt(-8, 2)  # M_ARENA_MAX
 
 
 def _end(statuses: list[int]) -> None:

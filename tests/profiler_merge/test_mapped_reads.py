@@ -91,6 +91,16 @@ def test_bytes_that_no_fault_explains_stay_unseen() -> None:
         assert reads.still_unseen(given, set()) == given
 
 
+def test_large_folios_are_read_whole_where_read_ahead_grew_them_and_unknown_elsewhere() -> None:
+    grown = [*range(0, 128, 16), *range(128, 512, 64), 512, 768, 1024, 1536]
+    found = _reads(*((20 * row, 20 * row, page, 7) for row, page in enumerate(grown)))
+    assert sum(length for _, _, length, _ in found) == 2048 * PAGE
+    given = [Unseen(kind="mapped", name="/a", bytes=None)]
+    for pages, left in ((grown, 0), (range(0, 4096, 512), None), (range(0, 4096, 300), 0)):
+        faults = _faults(*((20 * row, 20 * row, page, 7) for row, page in enumerate(pages)))
+        assert MappedReads(paths=[b"/a"], sizes=[0], faults=faults).still_unseen(given, {7})[0].bytes == left
+
+
 def test_faults_beside_a_darshan_log_are_operations_of_its_process(tmp_path: Path) -> None:
     """A job that mapped its tokens: Darshan saw opens and seeks; the faults are made here, in the time of the job."""
     source, folder = recorded("captures/torch_mmap/mmap"), tmp_path / "run.recording"

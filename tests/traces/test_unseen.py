@@ -9,7 +9,15 @@ import pytest
 
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.schema import CaptureInfo, Coverage, Job, Unseen
-from dxt_replay.traces.unseen import all_unseen, mapped_files, unseen_of, watched, why_not_judged, with_unseen
+from dxt_replay.traces.unseen import (
+    all_unseen,
+    hidden_reads,
+    mapped_files,
+    unseen_of,
+    watched,
+    why_not_judged,
+    with_unseen,
+)
 from tests.capture_builder import File, build_capture, files_table, read
 
 WHOLE = Coverage(bytes=1.0, operations=1.0)
@@ -37,7 +45,7 @@ def test_the_bytes_of_a_coverage_count_what_was_read_past_the_trace() -> None:
     [
         (100, (), None),
         (1_000_000, (SHARD,), None),
-        (100, (UNKNOWN,), "1 file was opened but never read through a call (probably memory-mapped), and no trace"),
+        (100, (UNKNOWN,), "1 file was opened and never read by a call that the recorder sees (mapped, sendfile"),
         (
             100,
             (SHARD, STORE),
@@ -104,3 +112,13 @@ def test_captures_keep_it_and_those_of_older_releases_show_what_their_counters_s
     counters = {"posix_opens": 1, "posix_seeks": 1}
     old = build_capture(tmp_path / "old", files=[File("/data/index", counters=counters)], ops=[])
     assert unseen_of(old.info, old.files) == (UNKNOWN,)
+
+
+def test_a_ring_of_requests_leaves_a_file_that_was_read_in_part_unknown(tmp_path: Path) -> None:
+    path = tmp_path / "part"
+    path.write_bytes(bytes(100))
+    for moved, names in ((99, ["cp by io_uring"]), (100, []), (0, ["cp by io_uring"])):
+        counters = {"posix_opens": 1} | ({"posix_reads": 1, "posix_bytes_read": moved} if moved else {})
+        found = hidden_reads(["cp by io_uring"], files_table([File(str(path), counters=counters)]), (0, 1))
+        assert [each.name for each in found] == names
+    assert hidden_reads([], files_table([File(str(path), counters={"posix_opens": 1})]), (0, 1)) == ()

@@ -11,6 +11,7 @@ from dxt_replay.replay.show.cells import or_dash, run_time, seconds
 from dxt_replay.replay.show.finding_sections import stake_text
 from dxt_replay.replay.show.page.html_tables import html_text
 from dxt_replay.replay.show.summary_sections import counted_below, has_trace, rests_on_counters, storage_cost
+from dxt_replay.traces.layers import called
 from dxt_replay.traces.replay_record import replay_record
 from dxt_replay.traces.text import program_of
 from dxt_replay.traces.units import NS_PER_S, format_bytes, format_count, format_counted, format_duration
@@ -113,8 +114,8 @@ def _tiles(overview: Overview, elapsed_s: float | None) -> list[Tile]:
         found = [("elapsed", seconds(elapsed_s), f"first to last operation, {ranks}")]
     counted = _counted_bytes(summary)
     if counted is not None and summary.counted_times and elapsed_s is None:
-        slowest_s = [each["slowest_s"] for each in counted_below(summary).values()]
-        longest_s = max((spent for spent in slowest_s if spent is not None), default=None)
+        longest = called(summary.counted_times, summary.job.nprocs)
+        longest_s = None if longest is None else longest[1]["slowest_s"]
         return [
             *found,
             ("read", format_bytes(counted[0]), "counted by Darshan, not traced"),

@@ -38,7 +38,7 @@ def run(folder: Path, *, by_rank: bool = False, dated: bool = False, **environme
     script.chmod(0o755)
     clean = {name: value for name, value in os.environ.items() if name not in (*RANK_VARIABLES, "PYTHONPATH")}
     return subprocess.run(
-        [script, "sh", "-c", SHOW, "sh", "a b", "c"],
+        [script, "/bin/sh", "-c", SHOW, "sh", "a b", "c"],
         env={**clean, "GONE": "x", **environment}, capture_output=True, text=True, check=True,
     ).stdout.splitlines()  # fmt: skip
 
@@ -54,7 +54,9 @@ def test_modules_of_the_environment_come_after(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("variable", ["PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "FLUX_TASK_RANK"])
 def test_a_rank_has_a_folder_of_its_own(tmp_path: Path, variable: str) -> None:
-    assert run(tmp_path, by_rank=True, **{variable: "3"})[0] == f"it's {tmp_path}/my logs/rank3/rank3-x y"
+    assert (
+        run(tmp_path, by_rank=True, **{variable: "3", "PATH": "/none"})[0] == f"it's {tmp_path}/my logs/rank3/rank3-x y"
+    )
     assert (tmp_path / "my logs" / "rank3").is_dir()
 
 

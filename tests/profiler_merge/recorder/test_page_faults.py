@@ -102,3 +102,30 @@ def test_they_become_operations_of_a_recording(data: Path, tmp_path: Path) -> No
     assert capture.info.coverage.bytes == 1.0
     assert [each.bytes for each in capture.info.coverage.unseen if each.kind == "mapped"] in ([], [0])
     assert mapped_reads([tmp_path / "run.recording" / "logs" / "x"]).complete
+
+
+SEQUENTIAL = """
+import mmap, resource, sys, time
+with open(sys.argv[1], "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+    time.sleep(0.2)
+    slept = 0
+    for page in range(4096):
+        before, begin = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw, time.monotonic_ns()
+        mapped[4096 * page]
+        end, after = time.monotonic_ns(), resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+        slept += (end - begin) * (after > before)
+print(slept)
+"""
+
+
+def test_faults_that_slept_have_their_wait_whether_minor_or_major(data: Path, tmp_path: Path) -> None:
+    found = tmp_path / "page_faults.bin"
+    with PageFaults().collected(found):
+        done = subprocess.run([sys.executable, "-c", SEQUENTIAL, data], capture_output=True, text=True, check=True)
+    if int(done.stdout) < 1_000_000:
+        pytest.skip("this storage does not let a fault wait")
+    with found.open("rb") as file:
+        number = json.loads(file.readline())["files"].index(str(data))
+        rows = np.frombuffer(file.read(), dtype=FAULT_ROW)
+    waited = (rows["end_ns"] - rows["start_ns"])[rows["file"] == number].sum()
+    assert 0.7 * int(done.stdout) < waited <= int(done.stdout)

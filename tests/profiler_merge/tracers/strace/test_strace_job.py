@@ -77,7 +77,7 @@ def test_the_reads_of_a_job_are_where_they_were(form, tmp_path):
     assert {row["host"] for row in lanes} == {None}
     assert (len(result.info.ranks), result.operations, result.reconstructed) == (1, 795, 0)
     assert result.info.sources[0].kind == "strace"
-    assert any("memory-mapped: /scratch/train/data/raw.bin" in text for text in result.info.warnings)
+    assert any("AIO): /scratch/train/data/raw.bin" in text for text in result.info.warnings)
     assert result.info.coverage.bytes is None
     capture = open_capture(result.capture)
     paths = exact_paths(capture.files)
