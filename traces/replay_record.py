@@ -45,6 +45,7 @@ class ReplayRecord:
     lag_us, jitter_us: begin - due of the operations and of the jitter probe, by PERCENTILES; None where unknown.
     jitter_before_us: as jitter_us, before the run; None where it was not measured.
     processors_pct: share of the machine's processors that the run took; None where unknown.
+    stood_still_s, training_stood_still_s: for how long the machine stood still in the run, and in its training.
     result: the whole object that `dxt-replay run --json` printed; empty where it was not stored.
     """
 
@@ -60,6 +61,8 @@ class ReplayRecord:
     jitter_us: Mapping[str, float] | None = None
     jitter_before_us: Mapping[str, float] | None = None
     processors_pct: float | None = None
+    stood_still_s: float = 0.0
+    training_stood_still_s: float = 0.0
     result: Mapping[str, Any] = field(default_factory=dict)
 
     def as_made_by(self, operations_stored: int) -> dict[str, Any]:
@@ -106,6 +109,8 @@ def replay_record(info: CaptureInfo, where: object = "capture.json") -> ReplayRe
         jitter_us=measured.percentiles("jitter_us"),
         jitter_before_us=measured.percentiles("jitter_before_us"),
         processors_pct=None if result.get("processors_pct") is None else measured.number("processors_pct"),
+        stood_still_s=measured.number("stood_still_s", 0.0),
+        training_stood_still_s=_Fields(measured.mapping("training") or {}, where).number("stood_still_s", 0.0),
         result=result,
     )
 
@@ -134,8 +139,8 @@ class _Fields:
             raise self._wrong(name, f"one of {', '.join(choices)}")
         return value
 
-    def number(self, name: str) -> float:
-        value = self._values.get(name)
+    def number(self, name: str, default: float | None = None) -> float:
+        value = self._values.get(name, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             raise self._wrong(name, "a number")
         return float(value)

@@ -38,6 +38,8 @@ def replayed_ns(part: Capture, target: str | Path, choices: Mapping[str, Any]) -
         raise ReplayError(
             f"the replay for --check below {target} did not do the recorded work: {'; '.join(result.warnings)}"
         )
+    if result.disturbed:
+        raise ReplayError(f"the replay for --check below {target} was {result.disturbed}: check again")
     return result.tally.last_end_ns
 
 

@@ -190,7 +190,7 @@ def compare_sides(
         test = _Test(ratio=paired_ratio, least=least_pairs, text=f"{_PAIRED}; {_HOLM}")
     else:
         baseline = [replace(run, side=BASELINE, pair=number, capture=None) for number, run in enumerate(recorded, 1)]
-        counted = baseline, [run for run in runs if run.pair and not run.stopped]
+        counted = baseline, [run for run in runs if run.counts]
         runs = [*baseline, *runs]
         test = _Test(ratio=unpaired_ratio, least=partial(least_runs, len(baseline)), text=f"{_UNPAIRED}; {_HOLM}")
     sides = {
@@ -261,7 +261,7 @@ def _secondary_pairs_needed(count: int, metrics: int, test: _Test, rule: Rule) -
 
 
 def _whole_pairs(runs: Sequence[MeasuredRun]) -> list[tuple[MeasuredRun, MeasuredRun]]:
-    by_place = {(run.pair, run.side): run for run in runs if run.pair and not run.stopped}
+    by_place = {(run.pair, run.side): run for run in runs if run.counts}
     pairs = sorted({pair for pair, _ in by_place})
     return [
         (by_place[pair, BASELINE], by_place[pair, CANDIDATE])

@@ -277,14 +277,19 @@ def _result(
     options, record = experiment.candidate, experiment.against
     pacing = options.pacing
     recorded = () if record is None else record.counted_runs()
+    counted = [run for run in runs if run.counts]
+    left_out = [
+        f"{'pair' if record is None else 'run'} {run.pair} is left out, because its run on the {run.side} was {run.disturbed}"
+        for run in runs
+        if run.pair and run.disturbed
+    ]
     health = examine(
-        [*recorded, *(run for run in runs if run.pair and not run.stopped)],
+        [*recorded, *counted],
         threshold_pct=experiment.rule.threshold_pct,
         closed_loop=pacing.pace is not Pace.TIMED,
         direct=options.io.direct,
     )
-    counted = [run for run in runs if run.pair]
-    health = replace(health, warnings=(*busy_warning(counted), *health.warnings))
+    health = replace(health, warnings=(*left_out, *busy_warning(counted), *health.warnings))
     if record is not None:
         health = replace(
             health,

@@ -153,7 +153,7 @@ class ExperimentRecord:
         """The runs of a side that count; those of both sides where both were the same target."""
         targets = set(map(_place, self.targets.values()))
         sides = set(self.targets) if len(targets) == 1 else {side}
-        return tuple(run for run in self.runs if run.pair and not run.stopped and run.side in sides)
+        return tuple(run for run in self.runs if run.counts and run.side in sides)
 
     def encoded(self) -> bytes:
         """The bytes of the file."""
@@ -276,7 +276,7 @@ def _problems_of_run(run: MeasuredRun) -> Iterator[str]:
     counts = (run.pair, run.operations, run.failed, run.short, run.left_out, run.bytes_read, run.bytes_written)
     if not all(0 <= count < _MOST_NUMBER for count in (*counts, run.failed_closes, run.start_ns)):
         yield "a number out of range"
-    times = (run.whole_s, run.starved_s, run.overhead_pct or 0.0, run.resident_pct or 0.0)
+    times = (run.whole_s, run.starved_s, run.overhead_pct or 0.0, run.resident_pct or 0.0, run.stood_still_s)
     shares = [value for found in (run.lag_us, run.jitter_us) for value in (found or {}).values()]
     if not all(math.isfinite(value) for value in (*times, *shares)) or not 0 <= run.whole_s < 1e9:
         yield "a time that is not a number"
