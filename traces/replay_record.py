@@ -26,10 +26,12 @@ class CacheRecord:
 
     policy: cold (the twin's pages were dropped first) or as found.
     resident_before_pct: share of the bytes to be read that it held; None where it could not be measured.
+    from_page_cache: whether reads may have come from it.
     """
 
     policy: str
     resident_before_pct: float | None = None
+    from_page_cache: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +125,7 @@ def _cache(measured: _Fields, where: object) -> CacheRecord | None:
     return CacheRecord(
         policy=cache.choice("policy", ("cold", "as found"), None),
         resident_before_pct=None if found.get("resident_before_pct") is None else cache.number("resident_before_pct"),
+        from_page_cache=cache.flag("from_page_cache", default=False),
     )
 
 

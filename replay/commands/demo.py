@@ -206,7 +206,7 @@ def _run_on_ranks(launcher: str | None, source: Path, target: Path, output: Path
     command += [str(source.absolute()), "--target", str(target.absolute()), "-o", str(output.absolute()), "--json"]
     # Not from the present directory, from which Python imports first: a checkout holds the sources uncompiled.
     done = subprocess.run(
-        [*command, *(["--cold"] if cold else [])],
+        [*command, "--cold" if cold else "--warm"],
         stdout=subprocess.PIPE,
         text=True,
         check=False,

@@ -340,6 +340,7 @@ def _storage(
         bandwidth_mib_s=Change.between(*bandwidth) if all(bandwidth) else None,
         elapsed_s=None if whole_run is None else Change.between(whole_run.source_elapsed_s, whole_run.replay_elapsed_s),
         resident_before_pct=None if record is None or record.cache is None else record.cache.resident_before_pct,
+        from_page_cache=record is not None and record.cache is not None and record.cache.from_page_cache,
     )
 
 

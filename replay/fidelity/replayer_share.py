@@ -16,8 +16,8 @@ class LatenessCollector(Sums):
     """Collects lags from rows of one rank after another, in start order, or of all of several ranks.
 
     The lag is begin - due. The replayer's own part of it counts from when the operation was due and its thread was
-    free: while the operation before it still runs, slow storage delays it and not the replayer. `waited_ns`: the longest
-    such delay.
+    free: while the operation before it still runs, slow storage delays it and not the replayer. `waited_ns`: the
+    longest such delay.
     """
 
     STAY = ("_free_ns", "_rank")

@@ -240,13 +240,17 @@ def _judge_recorded_times(times: Times, thresholds: Thresholds) -> tuple[list[st
         low, high = times.drift_interval_ppm
         # A short run cannot resolve a slope of 20 ppm: it fails only if the whole interval is beyond.
         if low > thresholds.drift_ppm or high < -thresholds.drift_ppm:
-            reasons.append(f"start times drift by {drift_text(times.drift_ppm)}, more than {thresholds.drift_ppm:g} us/s")
+            reasons.append(
+                f"start times drift by {drift_text(times.drift_ppm)}, more than {thresholds.drift_ppm:g} us/s"
+            )
             late_us.append(math.copysign(1, times.drift_ppm or 0.0))
     if reasons and min(late_us) > 0 and times.delayed_by_storage(max(late_us)):
         return [], [f"{NOT_KEPT}: {'; '.join(reasons)}", *notes]
     if reasons and times.waited_us > times.in_calls_us:
         in_calls = format_duration(times.in_calls_us * NS_PER_US)
-        reasons.append(f"all calls together took {in_calls}, so this machine or the replayer was late and not the storage")
+        reasons.append(
+            f"all calls together took {in_calls}, so this machine or the replayer was late and not the storage"
+        )
     return reasons, notes
 
 
@@ -339,9 +343,10 @@ def _storage_sentence(storage: Storage, thresholds: Thresholds, disturbed: str |
         change = format_slowdown(storage.elapsed_s.ratio, 0.5)
         whole = f"; the whole run {change}, {there} instead of {before}"
     figures = f"(I/O time {here} instead of {recorded} per rank{whole})"
+    was = "Storage here, from the page cache, was" if storage.from_page_cache else "Storage here was"
     if storage.verdict in (FASTER, SLOWER):
-        return f"Storage here was {format_slowdown(storage.io_time_s.ratio)} {figures}."
+        return f"{was} {format_slowdown(storage.io_time_s.ratio)} {figures}."
     if storage.verdict == SAME:
-        return f"Storage here was as fast, within {thresholds.storage_pct:.3g} % {figures}."
+        return f"{was} as fast, within {thresholds.storage_pct:.3g} % {figures}."
     why = "the reads and writes have no measured duration" if disturbed is None else "calls were in flight meanwhile"
     return f"How fast the storage was is unknown: {why}."

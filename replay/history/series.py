@@ -83,6 +83,12 @@ class Series:
     metrics: Mapping[str, MetricSeries]
     warnings: tuple[str, ...]
 
+    @property
+    def regressed(self) -> bool:
+        """Whether the last change of the metric that decides is a regression, and not the machine's."""
+        last = self.metrics[self.primary].changes[-1:]
+        return any(change.verdict == "regression" and not self.other_machine[change.at] for change in last)
+
     def as_json(self) -> dict[str, Any]:
         """One of `series` in the JSON of `dxt-replay history`."""
         last = self.records[-1]

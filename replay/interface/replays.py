@@ -113,7 +113,7 @@ def run(
     `force`: replace an earlier capture. `choices`: see `RunChoices`.
     In a program that mpiexec started, each process calls `run` and replays its share of the ranks; all get the result.
 
-        result = dxt_replay.run("run.capture", "/lustre/me/twin", "replay.capture", pace="steps", cold=True)
+        result = dxt_replay.run("run.capture", "/lustre/me/twin", "replay.capture", pace="steps")
         result.as_json()["elapsed_s"]
 
     Raises: UsageError for choices that do not fit; TargetError when the twin is not staged; ReplayError.

@@ -24,7 +24,7 @@ from dxt_replay.replay.regression.comparison import BASELINE, CANDIDATE, Regress
 from dxt_replay.replay.regression.conditions import Conditions, observe
 from dxt_replay.replay.regression.experiment_record import ExperimentRecord, Side
 from dxt_replay.replay.regression.health import examine
-from dxt_replay.replay.regression.interval_verdict import Rule
+from dxt_replay.replay.regression.interval_verdict import Rule, Verdict
 from dxt_replay.replay.regression.run_metrics import MeasuredRun, measure_run, primary_metric
 from dxt_replay.replay.run.context import choose_layers_together, derive_context
 from dxt_replay.replay.run.options import RunOptions
@@ -279,7 +279,7 @@ def _result(
     recorded = () if record is None else record.counted_runs()
     counted = [run for run in runs if run.counts]
     left_out = [
-        f"{'pair' if record is None else 'run'} {run.pair} is left out, because its run on the {run.side} was {run.disturbed}"
+        f"{'pair' if record is None else 'run'} {run.pair} is left out: its run on the {run.side} was {run.disturbed}"
         for run in runs
         if run.pair and run.disturbed
     ]
@@ -296,6 +296,12 @@ def _result(
             warnings=(*session_warnings(recorded, runs, primary), *health.warnings),
             doubts=jitter_doubt(recorded, counted),
         )
+    baseline = experiment.baseline
+    same = baseline is not None and baseline.maps == options.maps
+    same = same and same_place(baseline.target) == same_place(options.target)
+    if same:
+        doubt = "both sides are the same directory, so the difference is noise"
+        health = replace(health, doubts={Verdict.REGRESSION: doubt, Verdict.IMPROVEMENT: doubt})
     targets = conditions.targets if record is None else record.targets
     setting = Setting(
         capture=str(capture.path),
@@ -311,6 +317,7 @@ def _result(
         warmup=WARM_UPS,
         seed=SEED,
         cache="cold" if options.cold else "as found",
+        same_place=same,
     )
     return compare_sides(
         runs,

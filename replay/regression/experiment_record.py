@@ -28,7 +28,8 @@ from dxt_replay.traces.text import listed, printable
 FORMAT = "dxt-replay regress record"
 """Value of the key `format`, by which a record is known."""
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""Before version 2 metrics that do not decide had `regression` and `improvement` for `slower` and `faster`."""
 
 MOST_BYTES = 64 << 20
 """Largest record that is read; 2,000 runs take less than 4 MiB."""
@@ -88,12 +89,13 @@ class RecordedMetric:
     low: float | None
     high: float | None
     p_value: float
-    verdict: Literal["regression", "improvement", "no change", "inconclusive"]
+    verdict: Literal["regression", "improvement", "no change", "inconclusive", "slower", "faster"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedVerdict:
-    """The verdict of the experiment. `against`: start of the record of the comparison, ns; None for pairs."""
+    """The verdict of the experiment. `against`: start of the record of the comparison, ns; None for pairs. `storage`:
+    what the storage itself did; from version 2 on."""
 
     headline: str
     verdict: Literal["regression", "improvement", "no change", "inconclusive"]
@@ -104,6 +106,7 @@ class RecordedVerdict:
     obstacles: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     against: int | None = None
+    storage: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,8 +55,8 @@ class MeasuredRun:
     METRICS, those that the run has. `resident_pct`: of the files that it reads, in the page cache before it, None where
     unknown; `whole_s`: until its last operation ended; `starved_s`: a lane's mean wait for the replayer.
     `warnings`: those of the run, without the count of failed operations. `keeps_pages`: as of `CacheState`.
-    `stood_still_s`: for how long the machine stood still. `failed_closes`: files whose close reported an error, so that what was written may not be stored. `start_ns`: when
-    the run began, CLOCK_REALTIME; 0 where unknown."""
+    `failed_closes`: files whose close reported an error, so that what was written may not be stored. `start_ns`: when
+    the run began, CLOCK_REALTIME; 0 where unknown. `stood_still_s`: for how long the machine stood still."""
 
     side: str
     pair: int

@@ -178,6 +178,14 @@ class RunResult:
         return pacing.recorded_ns(self.recorded_ns) if pacing.is_uniform and pacing.pace.follows_recording else None
 
     @property
+    def from_page_cache(self) -> bool:
+        """Whether reads may have come from the page cache, so that the times say little of the storage."""
+        if self.io.api == "null" or not self.tally.bytes_read:
+            return False
+        warm = not self.io.direct and (self.cache.resident_before_pct or 0.0) > WARM_PCT
+        return warm or self.cache.keeps_pages
+
+    @property
     def disturbed(self) -> str | None:
         """A sentence where the machine stood still for a part of the run that decides its times; else None."""
         return disturbed(self.stood_still_s, self.elapsed_s)
@@ -259,7 +267,11 @@ class RunResult:
             "latency_by_operation_us": self.latency_by_operation_us,
             "response_us": self.response_us,
             "bytes": {"read": tally.bytes_read, "written": tally.bytes_written},
-            "cache": {"policy": self.cache.policy, "resident_before_pct": self.cache.resident_before_pct},
+            "cache": {
+                "policy": self.cache.policy,
+                "resident_before_pct": self.cache.resident_before_pct,
+                "from_page_cache": self.from_page_cache,
+            },
             "warnings": list(self.warnings),
             "starved_ms": tally.starved_ns / NS_PER_MS,
             "processes": self.processes,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dxt_replay.replay.fidelity.workload_verdict import drift_text
 from dxt_replay.replay.show.cells import microseconds, or_dash, percent, seconds
 from dxt_replay.replay.show.noise_sections import COSINES, FACTORS, STORAGE, noise_section, relaxed_limits
-from dxt_replay.replay.show.run_sections import training_sentence
+from dxt_replay.replay.show.run_sections import from_page_cache, training_sentence
 from dxt_replay.replay.show.section import Section, prose
 from dxt_replay.traces.lateness import kept_times_limit_us
 from dxt_replay.traces.units import (
@@ -49,7 +49,14 @@ def _result(comparison: Comparison) -> list[str]:
     headline = comparison.headline
     relaxed = [] if comparison.floor is None else relaxed_limits(comparison.floor)
     training = training_sentence(comparison.training)
-    return [*training, headline, *(text for text in comparison.verdict.reasons if text not in headline), *relaxed]
+    cached = from_page_cache(comparison.storage.from_page_cache, comparison.storage.resident_before_pct)
+    return [
+        *cached,
+        *training,
+        headline,
+        *(text for text in comparison.verdict.reasons if text not in headline),
+        *relaxed,
+    ]
 
 
 def _workload(comparison: Comparison) -> Section:

@@ -48,7 +48,8 @@ def run_sections(run: RunResult) -> list[Section]:
     times = {name: found for name in _TIMES if (found := getattr(run, name)) is not None}
     explained = " ".join(_TIMES[name][1] for name in times)
     by_operation = run.latency_by_operation_us
-    training = [*_disturbed(run.disturbed), *(run.doubt.sentences if run.training else [])]
+    training = [*_disturbed(run.disturbed), *from_page_cache(run.from_page_cache, cache.resident_before_pct)]
+    training += [*(run.doubt.sentences if run.training else [])]
     training += training_sentence(run.training)
     sections = [
         prose(STOPPED if run.stopped else "", [*training, run_headline(run)]),
@@ -69,6 +70,12 @@ def training_sentence(training: TrainingTime | None) -> list[str]:
     still = training.stood_still_s
     without = f" without the {seconds(still)} in which this machine stood still" if still else ""
     return [f"Training takes {seconds(training.replayed_s)} here{without}; {recorded}."]
+
+
+def from_page_cache(warm: bool, resident_pct: float | None) -> list[str]:
+    """One sentence where the times say little of the storage, else none."""
+    held = f": {resident_pct:.0f} % of the data was in it before" if resident_pct else ""
+    return [f"Read from the page cache{held}."] if warm else []
 
 
 def _disturbed(text: str | None) -> list[str]:
@@ -189,6 +196,8 @@ def repeat_sections(repeats: Repeats) -> list[Section]:
     ]
     stopped = any(run.stopped for run in runs)
     doubt = next((run.doubt.sentences for run in runs if run.training), [])
+    warm = max(runs, key=lambda run: (run.from_page_cache, run.cache.resident_before_pct or 0.0))
+    doubt = [*from_page_cache(warm.from_page_cache, warm.cache.resident_before_pct), *doubt]
     sections = [
         prose(
             f"STOPPED in run {len(rows)}: its figures end there" if stopped else "", [*doubt, repeat_headline(repeats)]
