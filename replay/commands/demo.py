@@ -156,6 +156,7 @@ def _stage(source: Capture, twin: Path, say: Callable[[str], None]) -> None:
     from dxt_replay.replay.commands.progress import byte_progress
     from dxt_replay.traces.units import format_bytes, format_counted
 
+    twin.mkdir(exist_ok=True)
     with byte_progress("staging") as progress:
         plan = dxt_replay.stage(source, twin, on_progress=progress).plan
     say(

@@ -66,17 +66,20 @@ def stage(
     on_progress: Callable[[int, int], None] | None = None,
     **choices: Unpack[StageChoices],
 ) -> Staged:
-    """Build the twin data set of a capture in the directory `target`. Keeps files that were staged before.
+    """Build the twin data set of a capture in the directory `target`, which exists. Keeps what was staged before.
 
     When `timeout_s` ends the call, complete files stay, and the next call continues. `on_progress` gets the bytes done
     and the bytes in all.
 
         dxt_replay.stage("run.capture", "/lustre/me/twin", dry_run=True).plan.bytes_to_write
 
-    Raises: TargetError when the twin does not fit, or a file that was not staged is in the way.
+    Raises: TargetError when `target` does not exist, the twin does not fit, or a file that was not staged is in the
+    way.
     """
     from dxt_replay.replay.target.stage_plan import plan_stage
+    from dxt_replay.replay.target.targets import check_there
 
+    check_there(os.fspath(target))
     chosen = filled(StageChoices, choices)
     maps, limits = path_maps(chosen["maps"]), {name: chosen[name] for name in ("workers", "timeout_s")}
     with opened(capture) as source:

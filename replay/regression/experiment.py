@@ -33,7 +33,7 @@ from dxt_replay.replay.run.result import RunResult
 from dxt_replay.replay.run.runner import run_replay
 from dxt_replay.replay.target.stage import check_staged, stage
 from dxt_replay.replay.target.stage_plan import StagePlan, plan_stage
-from dxt_replay.replay.target.targets import open_target, same_place
+from dxt_replay.replay.target.targets import check_there, open_target, same_place
 from dxt_replay.traces.errors import TargetError, UsageError
 from dxt_replay.traces.output import check_output
 from dxt_replay.traces.schema import SPAN_KINDS, codes
@@ -171,10 +171,11 @@ def default_pace(capture: Capture) -> Pace:
 def plan_staging(capture: Capture, experiment: Experiment) -> list[StagePlan]:
     """A plan of staging for each target that lacks files of the twin.
 
-    Raises: TargetError when it does not fit, both targets together where they share a file system.
+    Raises: TargetError when a target does not exist, or lacks room, both together where they share a file system.
     """
     plans: dict[str | Path, StagePlan] = {}
     for options in experiment.sides.values():
+        check_there(options.target)
         target = same_place(options.target)
         if target not in plans and not _is_staged(capture, options):
             plans[target] = plan_stage(capture, options.target, maps=options.maps)

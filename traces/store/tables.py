@@ -31,8 +31,8 @@ _TEXTS = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary(), pa.str
 def open_parquet(path: Path, footer: pq.FileMetaData | None = None, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
     """Open a Parquet file. `footer`: its metadata if they are known. `dictionaries`: columns to be read as such.
 
-    Never ask pyarrow for the statistics of a footer, nor for a column of a row group that was not read before: it aborts
-    the program at those that it cannot decode.
+    Never ask pyarrow for the statistics of a footer, nor for a column of a row group that was not read before: it
+    aborts the program at those that it cannot decode.
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # opening a FIFO would block
