@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,6 +82,15 @@ class ReplayRecord:
 def is_replay(info: CaptureInfo) -> bool:
     """Whether a capture was written by `dxt-replay run`, so that its counters are not its own."""
     return info.made_by.get("command") == "run" or "pace" in info.made_by
+
+
+def generated(info: CaptureInfo) -> str | None:
+    """A sentence on the times of a capture that was made from a description, and not recorded; None for others."""
+    if is_replay(info) or not any(source.kind == "workload" for source in info.sources):
+        return None
+    device = re.search(r"bandwidth=([0-9.e+]+)B/s", str(info.made_by.get("device", "")))
+    speed = f" of {float(device[1]) / 1e9:.3g} GB/s" if device and device[1].replace(".", "", 1).isdigit() else ""
+    return f"Generated, not recorded: times of an assumed device{speed}."
 
 
 def replay_record(info: CaptureInfo, where: object = "capture.json") -> ReplayRecord | None:

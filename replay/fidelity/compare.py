@@ -44,7 +44,7 @@ from dxt_replay.traces.measures.distribution import Distribution
 from dxt_replay.traces.measures.lane_times import matched_starts
 from dxt_replay.traces.measures.log_waits import longest_log_wait_ns
 from dxt_replay.traces.measures.span_times import TrainingTime, extended_steps
-from dxt_replay.traces.replay_record import ReplayRecord, replay_record
+from dxt_replay.traces.replay_record import ReplayRecord, generated, replay_record
 from dxt_replay.traces.store.part_capture import part_replayed
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.store.relation import Relation
@@ -127,6 +127,7 @@ class Comparison:
     `workload`: the result that the replayer is responsible for.
     `storage`: the measured result, which never fails a replay.
     `thresholds`: the applied limits, including those that the noise floor relaxed.
+    `generated`: as of `traces.replay_record`, of the source; not in the JSON.
     `floor`: every measure beside the noise of two runs of the job; None without a noise floor.
     """
 
@@ -147,11 +148,13 @@ class Comparison:
     verdict: Verdict
     passed: bool
     floor: FloorResult | None = None
+    generated: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Plain dictionaries, lists and numbers."""
         result = dataclasses.asdict(self)
         result["similarity"]["note"] = WEAKNESS
+        del result["generated"]
         return result
 
 
@@ -229,6 +232,7 @@ def _comparison(
         if record is not None and record.pace == "steps" and not captures[1].info.partial
         else None,
         relation=relation.value,
+        generated=generated(captures[0].info),
         pace=times.pace,
         speed=1.0 if record is None else record.speed,
         workload=workload,

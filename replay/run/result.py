@@ -121,6 +121,7 @@ class RunResult:
     `training`: from the first step's begin to the last one's end; None for a pace without steps, and for a stopped run.
     `failures`: the first operations that failed or moved too little.
     `doubt`: how far `training` may be believed.
+    `generated`: as of `traces.replay_record`, of the replayed capture.
     """
 
     capture: Path
@@ -144,6 +145,7 @@ class RunResult:
     processors_pct: float | None = None
     stood_still_s: float = 0.0
     doubt: Doubt = NO_DOUBT
+    generated: str | None = None
 
     @property
     def elapsed_s(self) -> float:

@@ -37,6 +37,7 @@ from dxt_replay.traces.measures.distribution import Distribution
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.measures.log_waits import longest_log_wait_ns
 from dxt_replay.traces.measures.span_times import TrainingTime, training_limits_ns
+from dxt_replay.traces.replay_record import generated
 from dxt_replay.traces.schema import COUNTERS, FILES_SCHEMA
 from dxt_replay.traces.store.lanes import with_facts, write_lanes
 from dxt_replay.traces.store.reader import Capture
@@ -299,6 +300,7 @@ class _Run:
             else {rank: model for part in parts for rank, model in (part.models or {}).items()},
             left_out=sum(part.left_out for part in parts),
             stopped=any(part.stopped for part in parts),
+            generated=generated(self.context.capture.info),
         )
 
 

@@ -9,7 +9,7 @@ from dxt_replay.replay.fidelity.workload_verdict import drift_text
 from dxt_replay.replay.show.cells import microseconds, or_dash, percent, seconds
 from dxt_replay.replay.show.noise_sections import COSINES, FACTORS, STORAGE, noise_section, relaxed_limits
 from dxt_replay.replay.show.run_sections import from_page_cache, training_sentence
-from dxt_replay.replay.show.section import Section, prose
+from dxt_replay.replay.show.section import Section, of_generated, prose
 from dxt_replay.traces.lateness import kept_times_limit_us
 from dxt_replay.traces.units import (
     format_bytes,
@@ -41,7 +41,7 @@ def comparison_sections(comparison: Comparison, *, details: bool = True) -> list
         sections.append(noise_section(comparison.floor, details=details))
     if details:
         sections += _details(comparison)
-    return [section for section in sections if section.rows]
+    return of_generated(sections, comparison.generated)
 
 
 def _result(comparison: Comparison) -> list[str]:

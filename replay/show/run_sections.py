@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dxt_replay.replay.show.cells import microseconds, or_dash, percent, recorded_training, seconds
-from dxt_replay.replay.show.section import Section, facts, prose
+from dxt_replay.replay.show.section import Section, facts, of_generated, prose
 from dxt_replay.traces.lateness import allowed_lag_us, machine_jitter_us
 from dxt_replay.traces.replay_record import PERCENTILES
 from dxt_replay.traces.results import by_error_name
@@ -59,7 +59,7 @@ def run_sections(run: RunResult) -> list[Section]:
         _percentiles("Latency by operation", by_operation if len(by_operation) > 1 else {}),
         prose("Warnings", run.warnings),
     ]
-    return [section for section in sections if section.rows]
+    return of_generated(sections, run.generated)
 
 
 def training_sentence(training: TrainingTime | None) -> list[str]:
@@ -210,7 +210,7 @@ def repeat_sections(repeats: Repeats) -> list[Section]:
         ),
         prose("Warnings", dict.fromkeys(text for run in runs for text in run.warnings)),
     ]
-    return [section for section in sections if section.rows]
+    return of_generated(sections, runs[0].generated)
 
 
 def repeat_headline(repeats: Repeats) -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
+
+_RECORDED = re.compile(r"(?<![\w./-])[Rr]ecorded(?![\w/-]|\.\w)")
+"""The word, and no part of a path."""
 
 MAX_GROUPS = 40
 """Rows of a long table that the terminal shows; `--json` and `--csv` have all of them."""
@@ -74,6 +78,37 @@ def facts(title: str, rows: Iterable[tuple[str, str]]) -> Section:
 def prose(title: str, lines: Iterable[str]) -> Section:
     """Lines of text below a title."""
     return Section(title=title, rows=tuple((line,) for line in lines), prose=True)
+
+
+def of_generated(sections: Iterable[Section], generated: str | None) -> list[Section]:
+    """The sections of a result, which begin with `generated` and call nothing recorded if that is given.
+
+    `generated`: as of `traces.replay_record`.
+    """
+    shown = [section for section in sections if section.rows]
+    if generated is None or not shown:
+        return shown
+    if shown[0].title or shown[0].columns:
+        shown.insert(0, prose("", []))
+    shown = [
+        replace(
+            each,
+            title=_renamed(each.title),
+            rows=tuple(tuple(map(_renamed, row)) for row in each.rows),
+            columns=tuple(
+                replace(column, head=_renamed(column.head)) if isinstance(column, Column) else _renamed(column)
+                for column in each.columns
+            ),
+            notes=tuple(map(_renamed, each.notes)),
+        )
+        for each in shown
+    ]
+    shown[0] = replace(shown[0], rows=((generated,), *shown[0].rows))
+    return shown
+
+
+def _renamed(text: str) -> str:
+    return _RECORDED.sub(lambda found: "Generated" if found[0] == "Recorded" else "generated", text)
 
 
 class Tone(Enum):
