@@ -16,7 +16,7 @@ from dxt_replay.replay.target.path_columns import ancestors, column, directory_b
 from dxt_replay.replay.target.posix import LOCK_NAME
 from dxt_replay.replay.target.protocol import Target
 from dxt_replay.replay.verifying.checked import CheckedPart, Difference, in_threads
-from dxt_replay.traces.errors import TargetError
+from dxt_replay.traces.errors import TargetError, exhausted
 from dxt_replay.traces.text import printable
 from dxt_replay.traces.units import MIB
 
@@ -65,6 +65,8 @@ def _look(target: Target, files: pa.Table) -> list[Difference]:
     try:
         found = target.stat(paths)
     except TargetError as error:
+        if exhausted(error.__cause__ or error) is not None:
+            raise
         directory = paths[0].as_py().rpartition("/")[0]
         return [_differs(directory, "directory", "one that can be used", error)]
     numbers = zip(found.mode.tolist(), found.size.tolist(), found.links.tolist(), strict=True)
@@ -119,6 +121,8 @@ def _compare(target: Target, some: Range, layouts: Layouts) -> Difference | None
                 return _differs(path, "file", f"{size} bytes", "not there")
             found = content.first_difference(file, begin, end)
     except TargetError as error:
+        if exhausted(error.__cause__ or error) is not None:
+            raise
         return _differs(path, "contents", "a file that can be read", error)
     if found is None:
         return None

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dxt_replay.traces.errors import TargetError
+from dxt_replay.traces.errors import TargetError, exhausted
 from dxt_replay.traces.schema import BY_RANK_AND_START, FILE_METADATA, SPANS_SCHEMA
 
 
@@ -38,7 +38,8 @@ class SpansWriter:
         self.rows += spans.num_rows
 
     def _refusal(self, error: Exception) -> TargetError:
-        return TargetError(f"cannot write {self._path}: {error}; free space there, or choose another place")
+        remedy = exhausted(error) or "free space there, or choose another place"
+        return TargetError(f"cannot write {self._path}: {error}; {remedy}")
 
     def __enter__(self) -> SpansWriter:
         self.write(SPANS_SCHEMA.empty_table())

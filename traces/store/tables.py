@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dxt_replay.traces.errors import CaptureError, DamagedCaptureError, exhausted
+from dxt_replay.traces.errors import DamagedCaptureError, exhausted, unreadable
 from dxt_replay.traces.gzip_blocks import FREE_BYTES, MOST_EXPANSION
 from dxt_replay.traces.units import format_bytes
 
@@ -43,8 +43,8 @@ def open_parquet(path: Path, footer: pq.FileMetaData | None = None, dictionaries
         )
         names = file.schema_arrow.names if footer is None else ()
     except (pa.ArrowException, OSError, ValueError) as error:
-        if (remedy := exhausted(error)) is not None:
-            raise CaptureError(f"cannot open {path}: {error}: {remedy}") from error
+        if exhausted(error) is not None:
+            raise unreadable(error, path) from error
         raise DamagedCaptureError(f"{path} is missing, truncated or not Parquet ({error})") from error
     twice = [name for name in names if names.count(name) > 1]
     if twice:
@@ -86,9 +86,7 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
         pa.default_memory_pool().release_unused()  # the allocator keeps the memory of decoding
         return pa.table(found)
     except (pa.ArrowException, OSError, ValueError) as error:
-        if (remedy := exhausted(error)) is not None:
-            raise CaptureError(f"cannot open {path}: {error}: {remedy}") from error
-        raise DamagedCaptureError(f"{path} is damaged: {error}") from error
+        raise unreadable(error, path) from error
 
 
 def _texts(schema: pa.Schema) -> list[str]:

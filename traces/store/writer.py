@@ -338,9 +338,8 @@ def write_table(path: Path, table: pa.Table, order: Sequence[tuple[str, str]] = 
             writer.add_key_value_metadata(FILE_METADATA)
             writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
     except (OSError, pa.ArrowException) as error:
-        raise TargetError(
-            f"cannot write {path}: {error}; free space there, or choose another place for the output"
-        ) from error
+        remedy = exhausted(error) or "free space there, or choose another place for the output"
+        raise TargetError(f"cannot write {path}: {error}; {remedy}") from error
 
 
 def _make_directory(path: Path) -> None:
