@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,6 +22,7 @@ class SpansWriter:
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "spans.parquet"
+        self._sink: pa.OSFile | None = None
         self._writer: pq.ParquetWriter | None = None
         self.rows = 0
 
@@ -30,7 +32,8 @@ class SpansWriter:
             if self._writer is None:
                 sorting = pq.SortingColumn.from_ordering(SPANS_SCHEMA, BY_RANK_AND_START)
                 options: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True}
-                self._writer = pq.ParquetWriter(self._path, SPANS_SCHEMA, sorting_columns=sorting, **options)
+                self._sink = pa.OSFile(os.fspath(self._path), "wb")
+                self._writer = pq.ParquetWriter(self._sink, SPANS_SCHEMA, sorting_columns=sorting, **options)
                 self._writer.add_key_value_metadata(FILE_METADATA)
             self._writer.write_table(spans.cast(SPANS_SCHEMA))
         except (OSError, pa.ArrowException) as error:
@@ -38,6 +41,8 @@ class SpansWriter:
         self.rows += spans.num_rows
 
     def _refusal(self, error: Exception) -> TargetError:
+        if self._sink is not None:
+            self._sink.close()  # pyarrow leaves open what it cannot write
         remedy = exhausted(error) or "free space there, or choose another place"
         return TargetError(f"cannot write {self._path}: {error}; {remedy}")
 
@@ -53,6 +58,8 @@ class SpansWriter:
             return
         try:
             writer.close()
+            assert self._sink is not None
+            self._sink.close()
         except (OSError, pa.ArrowException) as refused:
             if kind is None:
                 raise self._refusal(refused) from refused
