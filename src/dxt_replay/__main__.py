@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import gc
 import os
+import resource
 import signal
 import sys
 
@@ -13,8 +15,38 @@ JOINT_COMMANDS = {"run", "regress"}
 one process and leave another for ever in the start of MPI, where no exception can be raised."""
 
 
+_NO_MEMORY = (
+    "dxt-replay: error: out of memory: this machine has too little for the capture, or a limit (ulimit -v) is set too "
+    "low\n"
+)
+
+
 def main() -> int:
     """Run the command line of this process. Returns its exit status."""
+    if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
+        return _run()
+    _reserve_little()
+    try:
+        return _run()
+    except Exception as error:
+        none_left = "Failed to launch worker thread" in str(error) or getattr(error, "errno", None) == errno.ENOMEM
+        if not none_left and not isinstance(error, (ImportError, MemoryError, SyntaxError, SystemError)):
+            raise
+        os.write(2, _NO_MEMORY.encode())
+        os._exit(2)  # freeing modules of which a part is missing was seen to crash
+
+
+def _reserve_little() -> None:
+    """Let libraries reserve no address space that a limit of it counts: with more, they would reserve all there is."""
+    import ctypes
+    import logging
+
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # mimalloc reserves 1 GiB where it gets that
+    ctypes.CDLL(None).mallopt(-8, 1)  # M_ARENA_MAX: glibc reserves 128 MiB for each thread
+    logging.lastResort = None  # hashlib logs a traceback for each module that found no memory
+
+
+def _run() -> int:
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
     if command in JOINT_COMMANDS and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # `dxt_replay.replay.commands.processes` undoes it
