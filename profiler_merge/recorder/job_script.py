@@ -35,10 +35,12 @@ def script_text(
         lines.append("rank=")
     else:
         rank = _first_of(("FLUX_TASK_RANK", "ALPS_APP_PE", *RANK_VARIABLES))
-        lines += [f'rank="{rank}"', 'if [ -n "$rank" ]; then logs="$logs/rank$rank"; fi', 'mkdir -p "$logs"']
+        lines += [f'rank="{rank}"', 'if [ -n "$rank" ]; then logs="$logs/rank$rank"; fi', 'command -p mkdir -p "$logs"']
     if by_rank and dated:
         days = " ".join(str(day) for day in range(DAYS_AHEAD))
-        lines.append(f'for day in {days}; do mkdir -p "$logs/$(date -d "+$day days" +%Y/%-m/%-d)"; done')
+        lines.append(
+            f'for day in {days}; do command -p mkdir -p "$logs/$(command -p date -d "+$day days" +%Y/%-m/%-d)"; done'
+        )
     if tracer.unset:
         lines.append(f"unset {' '.join(tracer.unset)}")
     lines += [f"export {name}={_with_logs(value)}" for name, value in tracer.variables.items()]
