@@ -51,6 +51,8 @@ class MpiWorld:
     """
 
     def __init__(self) -> None:
+        first = os.environ.get("MPI_LOCALRANKID") or os.environ.get("PMI_RANK") or "0"
+        self._cleaner = DeathWatch({os.getpid(): ""} if first == "0" else {})
         try:
             with _ended_after(MOST_START_S):
                 from mpi4py import MPI
@@ -179,6 +181,7 @@ class MpiWorld:
 
     def leave(self) -> None:
         self._mpi.Finalize()
+        self._cleaner.dismiss()
 
     def _clock_offset_ns(self) -> int:
         """CLOCK_MONOTONIC of this process minus that of process 0: 0 on one node, else by the quickest round trip."""
