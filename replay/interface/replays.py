@@ -52,7 +52,9 @@ class Staged:
         from dxt_replay.replay.ranks.time_limit import TimeLimit
         from dxt_replay.replay.run.options import check_timeout
         from dxt_replay.replay.target.stage import stage as carry_out
+        from dxt_replay.replay.target.targets import check_there
 
+        check_there(self.plan.target)
         with TimeLimit(check_timeout(timeout_s), doing="staging") as limit:
             carry_out(self.plan, workers=workers, progress=on_progress, limit=limit)
         return Staged(plan=self.plan, written=True)
@@ -77,9 +79,7 @@ def stage(
     way.
     """
     from dxt_replay.replay.target.stage_plan import plan_stage
-    from dxt_replay.replay.target.targets import check_there
 
-    check_there(os.fspath(target))
     chosen = filled(StageChoices, choices)
     maps, limits = path_maps(chosen["maps"]), {name: chosen[name] for name in ("workers", "timeout_s")}
     with opened(capture) as source:

@@ -30,6 +30,7 @@ def folder(tmp_path: Path) -> Path:
         ],
         spans=[Span("step", 0, 2_000_000, step=0, rank=rank) for rank in (0, 1)],
     )
+    (tmp_path / "twin").mkdir(exist_ok=True)
     dxt_replay.stage(source, tmp_path / "twin")
     for name in ("replay", "again"):
         dxt_replay.run(source, tmp_path / "twin", tmp_path / f"{name}.capture")

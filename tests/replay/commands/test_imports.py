@@ -117,6 +117,7 @@ def test_the_error_without_an_optional_package_says_how_to_install_it(
     capture: Path, tmp_path: Path, words: list[str], variables: dict[str, str], remedy: str
 ) -> None:
     twin = tmp_path / "twin"
+    twin.mkdir(exist_ok=True)
     assert ended(WITHOUT, "stage", capture, "--target", twin, "--sparse").returncode == 0
     said = [word.format(capture=capture, twin=twin, new=tmp_path / "new.capture") for word in words]
     done = ended(WITHOUT, *said, **variables)

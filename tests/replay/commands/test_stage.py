@@ -19,6 +19,7 @@ def test_a_dry_run_says_what_it_would_do_and_a_run_what_it_did(
     capture: Capture, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "target"
+    target.mkdir(exist_ok=True)
     options = ["stage", str(capture.path), "--target", str(target)]
     assert main([*options, "--dry-run"]) == 0
     printed = capsys.readouterr().out
@@ -45,6 +46,7 @@ def test_the_next_command_has_the_same_options(
     real.mkdir()
     (real / "b").write_bytes(bytes(4096))
     chosen = ["--map", f"/d/b={real / 'b'}", "--ranks", "0"]
+    target.mkdir(exist_ok=True)
     assert main(["stage", str(capture.path), "--target", str(target), *chosen]) == 0
     following = capsys.readouterr().out.splitlines()[-1].removeprefix("next: dxt-replay ")
     argv = shlex.split(following)
@@ -54,5 +56,6 @@ def test_the_next_command_has_the_same_options(
 
 
 def test_quiet_names_no_next_command(capture: Capture, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "target").mkdir(exist_ok=True)
     assert main(["stage", str(capture.path), "--target", str(tmp_path / "target"), "--quiet"]) == 0
     assert "next:" not in capsys.readouterr().out

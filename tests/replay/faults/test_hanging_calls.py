@@ -79,6 +79,7 @@ def test_a_run_that_is_only_slow_is_not_said_to_hang(commands: Commands, folder:
 
 
 def test_a_staging_that_hangs_names_its_file_and_goes_on_the_next_time(commands: Commands, folder: Path) -> None:
+    (folder / "new").mkdir(exist_ok=True)
     stage = ["stage", folder / "source.capture", "--target", folder / "new"]
     hanging = Rule(call="write", action="stall", number=FOR_EVER_MS, path="new/dxt-replay-twin/data/", skip=1)
     ended = commands.run([*stage, "--timeout", "1"], hanging)

@@ -95,6 +95,7 @@ def test_files_that_another_process_keeps_in_memory_give_no_answer(
     held = []
 
     def staged(load: Path, place: Path) -> None:
+        place.mkdir(exist_ok=True)
         dxt_replay.stage(load, place)
         for path in place.rglob("*.npz"):
             with path.open("rb") as file:
