@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import Enum, auto
+from typing import Any
 
 _RECORDED = re.compile(r"(?<![\w./-])[Rr]ecorded(?![\w/-]|\.\w)")
 """The word, and no part of a path."""
@@ -90,25 +91,19 @@ def of_generated(sections: Iterable[Section], generated: str | None) -> list[Sec
         return shown
     if shown[0].title or shown[0].columns:
         shown.insert(0, prose("", []))
-    shown = [
-        replace(
-            each,
-            title=_renamed(each.title),
-            rows=tuple(tuple(map(_renamed, row)) for row in each.rows),
-            columns=tuple(
-                replace(column, head=_renamed(column.head)) if isinstance(column, Column) else _renamed(column)
-                for column in each.columns
-            ),
-            notes=tuple(map(_renamed, each.notes)),
-        )
-        for each in shown
-    ]
+    shown = [_renamed(section) for section in shown]
     shown[0] = replace(shown[0], rows=((generated,), *shown[0].rows))
     return shown
 
 
-def _renamed(text: str) -> str:
-    return _RECORDED.sub(lambda found: "Generated" if found[0] == "Recorded" else "generated", text)
+def _renamed(part: Any) -> Any:
+    if isinstance(part, str):
+        return _RECORDED.sub(lambda found: "Generated" if found[0] == "Recorded" else "generated", part)
+    if isinstance(part, tuple):
+        return tuple(map(_renamed, part))
+    if isinstance(part, (Section, Column)):
+        return replace(part, **{each.name: _renamed(getattr(part, each.name)) for each in fields(part)})
+    return part
 
 
 class Tone(Enum):
