@@ -64,8 +64,7 @@ class Measured:
     """The result of all trials of one call of a probe.
 
     call: "read", "write", "open", "create", ... state: "cold", "cached", "sequential" or "" of a read.
-    time_ns: mean time of a request in a trial, at most p95_ns: what is slower than 19 in 20 is not the storage's usual
-        time, and the interval includes it. p50_ns to p99_ns: quantiles of all requests.
+    time_ns: mean time of a request in a trial. p50_ns to p99_ns: quantiles of all requests.
     bytes_per_s: of all lanes together, 0 where no bytes are moved.
     spread: times of all requests over the mean of their trial, ascending, at most 256 of them.
     between_trials: half of the range of 9 in 10 trials as a share of their median. A run meets conditions of its own,
@@ -93,8 +92,6 @@ class Measured:
         places = (np.arange(min(len(relative), 256)) + 0.5) / min(len(relative), 256)
         means = np.sort([float(trial.mean()) for trial in trials])
         outside = len(means) // 20
-        time = Estimate.of(means)
-        time = dataclasses.replace(time, value=min(time.value, float(p95)), low=min(time.low, float(p95)))
         between = (means[-1 - outside] - means[outside]) / 2 / max(float(np.median(means)), 1.0)
         return cls(
             call=call,
@@ -102,7 +99,7 @@ class Measured:
             size=size,
             in_flight=in_flight,
             requests=len(every),
-            time_ns=time,
+            time_ns=Estimate.of(means),
             p50_ns=float(p50),
             p95_ns=float(p95),
             p99_ns=float(p99),
@@ -158,6 +155,14 @@ def _bound(one: Measured, measured: Sequence[Measured]) -> float:
     if not bounds and below is not None:
         bounds.append(below.time_ns.value * one.size / below.size)
     return DOUBT_FACTOR * min(bounds, default=float("inf"))
+
+
+def at_most_p95(one: Measured) -> Measured:
+    """The figure with at most `p95_ns` as its value: what 1 in 20 requests cost is not the storage's usual time, and
+    the interval includes it."""
+    time, most = one.time_ns, one.p95_ns
+    low = min(time.low, most)
+    return dataclasses.replace(one, time_ns=dataclasses.replace(time, value=min(time.value, most), low=low))
 
 
 def without_disturbance(one: Measured) -> Measured:

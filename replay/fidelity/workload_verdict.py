@@ -5,7 +5,6 @@ The speed of the storage never fails a replay: it is a measurement (`replay.fide
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
@@ -14,7 +13,7 @@ from dxt_replay.replay.fidelity.similarity import Similarity
 from dxt_replay.replay.fidelity.storage import FASTER, SAME, SLOWER, Storage
 from dxt_replay.replay.options.looking import ThresholdChoices
 from dxt_replay.replay.options.option import filled
-from dxt_replay.traces.lateness import allowed_lag_us, kept_times_limit_us
+from dxt_replay.traces.lateness import LATE_US, allowed_lag_us, kept_times_limit_us
 from dxt_replay.traces.paces import Pace
 from dxt_replay.traces.store.relation import Relation
 from dxt_replay.traces.units import NS_PER_S, NS_PER_US, format_count, format_counted, format_duration, format_slowdown
@@ -118,7 +117,7 @@ class Times:
     def delayed_by_storage(self, late_us: float) -> bool:
         """Whether calls that lasted long made the replay so late, and not the replayer."""
         on_time = (self.own_lag_p99_us or 0.0) <= allowed_lag_us(self.jitter_us)
-        return on_time and late_us / 2 <= self.waited_us <= self.in_calls_us
+        return on_time and max(late_us / 2, LATE_US) <= self.waited_us <= self.in_calls_us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,8 +242,7 @@ def _judge_recorded_times(times: Times, thresholds: Thresholds) -> tuple[list[st
             reasons.append(
                 f"start times drift by {drift_text(times.drift_ppm)}, more than {thresholds.drift_ppm:g} us/s"
             )
-            late_us.append(math.copysign(1, times.drift_ppm or 0.0))
-    if reasons and min(late_us) > 0 and times.delayed_by_storage(max(late_us)):
+    if reasons and min(late_us) >= 0 and times.delayed_by_storage(max(late_us)):
         return [], [f"{NOT_KEPT}: {'; '.join(reasons)}", *notes]
     if reasons and times.waited_us > times.in_calls_us:
         in_calls = format_duration(times.in_calls_us * NS_PER_US)

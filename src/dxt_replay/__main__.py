@@ -15,6 +15,9 @@ JOINT_COMMANDS = {"run", "regress"}
 one process and leave another for ever in the start of MPI, where no exception can be raised."""
 
 
+_LEAST_BYTES = 128 << 20
+"""Address space with which NumPy can be imported."""
+
 _NO_MEMORY = (
     "dxt-replay: error: out of memory: this machine has too little for the capture, or a limit (ulimit -v) is set too "
     "low\n"
@@ -23,10 +26,13 @@ _NO_MEMORY = (
 
 def main() -> int:
     """Run the command line of this process. Returns its exit status."""
-    if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
         return _run()
-    _reserve_little()
     try:
+        if limit < _LEAST_BYTES:
+            raise MemoryError  # OpenBLAS would end the process itself
+        _reserve_little()
         return _run()
     except Exception as error:
         none_left = "Failed to launch worker thread" in str(error) or getattr(error, "errno", None) == errno.ENOMEM

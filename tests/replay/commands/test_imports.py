@@ -91,6 +91,7 @@ def test_a_report_loads_what_it_needs(capture: Path, tmp_path: Path) -> None:
 def test_a_training_is_merged_replayed_and_reported_without_the_optional_packages(tmp_path: Path) -> None:
     files, made, twin, again = sample("imagenet"), tmp_path / "c.capture", tmp_path / "twin", tmp_path / "r.capture"
     profiles = [word for path in files.profiles for word in ("--profile", path)]
+    twin.mkdir()
     for words in (
         ["merge", files.log, *profiles, "-o", made],
         ["summary", made],

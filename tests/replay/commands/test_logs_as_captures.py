@@ -248,7 +248,7 @@ def test_a_signal_while_merging_leaves_nothing(
 ) -> None:
     arguments = {
         "run": run_command(log, tmp_path / "r.capture"),
-        "stage": ["stage", str(log), "--target", str(tmp_path / "twin")],
+        "stage": ["stage", str(log), "--target", str(system_temporary)],
         "summary": ["summary", str(log)],
     }[command]
     working: list[Path] = []

@@ -64,9 +64,9 @@ def test_no_command_prints_a_control_character(tmp_path: Path, capsys: pytest.Ca
     expected, line = COMMANDS[case]
     folder = tmp_path / HOSTILE
     folder.mkdir()
+    (folder / "t").mkdir()
     capture = hostile_capture(folder).path
     if case == "run":
-        (folder / "t").mkdir(exist_ok=True)
         assert main(["stage", str(capture), "--target", str(folder / "t")]) == 0
     status = main([word.format(capture=capture, folder=folder, hostile=HOSTILE) for word in line.split()])
     printed = capsys.readouterr()

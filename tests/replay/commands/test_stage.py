@@ -19,13 +19,13 @@ def test_a_dry_run_says_what_it_would_do_and_a_run_what_it_did(
     capture: Capture, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "target"
-    target.mkdir(exist_ok=True)
     options = ["stage", str(capture.path), "--target", str(target)]
     assert main([*options, "--dry-run"]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith(f"Would write 2 files under {target}: 8.00 KiB")
     assert "staged" not in printed
     assert not target.exists()
+    target.mkdir()
     assert main(options) == 0
     *_, last, empty, following = capsys.readouterr().out.splitlines()
     assert last.startswith(f"Staged 2 files under {target}: 8.00 KiB in ")

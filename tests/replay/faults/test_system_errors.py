@@ -115,10 +115,10 @@ def test_the_next_calibration_removes_what_a_killed_one_left(tmp_path: Path) -> 
     with subprocess.Popen([sys.executable, "-c", program], env=LAUNCHED) as killed:
         while not list(tmp_path.glob(f"{NAME}*/data")):
             time.sleep(0.01)
-        dxt_replay.calibrate(tmp_path, minutes=0.01)
+        dxt_replay.calibrate(tmp_path, minutes=0.02)
         assert len(list(tmp_path.glob(f"{NAME}*"))) == 1, "that of a calibration that still runs stays"
         killed.kill()
-    dxt_replay.calibrate(tmp_path, minutes=0.01)
+    dxt_replay.calibrate(tmp_path, minutes=0.02)
     assert os.listdir(tmp_path) == []
 
 

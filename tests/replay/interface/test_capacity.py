@@ -34,6 +34,7 @@ train: {epochs: 1, computation_time: 0.02}
 def workload(tmp_path: Path) -> Path:
     path = tmp_path / "small.yaml"
     path.write_text(WORKLOAD)
+    (tmp_path / "target").mkdir()
     return path
 
 

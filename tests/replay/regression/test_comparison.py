@@ -163,8 +163,10 @@ def test_the_json_object_has_the_fixed_keys() -> None:
 def test_what_a_person_reads() -> None:
     found = compared(merged(slower(1.2), slower(1.0, "io_time_s")), Health(warnings=("mind this",)))
     verdict, medians, warnings, runs, rule = regression_sections(found)
-    assert verdict.rows[0][0].startswith("The candidate is 19.7 % slower (19.0 to 20.4 %): regression.")
-    assert "in 8 of 10 experiments" in verdict.rows[2][0]
+    assert verdict.rows[0][0] == (
+        "This training would notice: the candidate is 19.7 % slower (19.0 to 20.4 %): regression."
+    )
+    assert "in 8 of 10 experiments" in verdict.rows[3][0]
     assert medians.rows[0][0] == "elapsed time *"
     assert medians.rows[0][-1] == "regression"
     facts = dict(runs.rows)
@@ -188,14 +190,14 @@ def test_metrics_beside_the_deciding_one_that_so_few_pairs_cannot_judge_are_name
     assert any("7 pairs are the least" in note for note in figures.notes)
     many = compared(runs).as_json()
     assert many["secondary_pairs_needed"] is None
-    assert many["metrics"]["io_time_s"]["verdict"] == "regression"
+    assert many["metrics"]["io_time_s"]["verdict"] == "slower"
 
 
 def test_the_result_as_markdown() -> None:
     health = Health(warnings=("odd | <b>`name`</b>",))
     text = regression_markdown(compared(merged(slower(1.2), slower(1.0, "io_time_s")), health))
     first, *lines = text.splitlines()
-    assert first.startswith("**The candidate is 19.7 % slower")
+    assert first.startswith("**This training would notice: the candidate is 19.7 % slower")
     table = [line for line in lines if line.startswith("|")]
     assert table[0].split(" | ")[1:3] == ["baseline", "candidate"]
     assert table[1] == "| --- | ---: | ---: | ---: | ---: | ---: |"

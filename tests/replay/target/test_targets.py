@@ -170,13 +170,13 @@ class TargetContract:
 
     def test_the_function_and_the_command_take_what_opens_it(self, where: str | Path, tmp_path: Path) -> None:
         capture = build_capture(tmp_path, files=["/d/a"], ops=[read(0, length=9)])
-        where.mkdir(exist_ok=True)
+        if isinstance(where, Path):
+            where.mkdir(parents=True)
         assert dxt_replay.stage(capture.path, where).plan.bytes_to_write == 9
         with open_target(where) as target:
             assert len(held(target, f"{TWIN_ROOT}/d/a") or b"") == 9
         assert dxt_replay.unstage(where) == 1
         for more in ((), ("--remove",)):
-            where.mkdir(exist_ok=True)
             assert main(["stage", str(capture.path), "--target", str(where), *more]) == 0
             with open_target(where) as target:
                 assert (held(target, f"{TWIN_ROOT}/d/a") is None) == bool(more)
