@@ -92,6 +92,7 @@ class _Jobs:
     def replay(self) -> np.ndarray:
         """What the replay takes there, as `truth`."""
         capture, output = str(self._capture), self._capture.with_name("replay.capture")
+        self._twin.mkdir(exist_ok=True)
         run_command("stage", capture, "--target", str(self._twin))
         drop(self._twin)
         with limited(self._limits) as procs:

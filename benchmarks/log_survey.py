@@ -104,6 +104,7 @@ def _replayed(capture: Path, folder: Path) -> dict[str, Any]:
     if sum(moved) > MOST_REPLAYED:
         return {"replayed": f"not tried: {format_bytes(sum(moved))}"}
     target, copy = folder / "twin", folder / "replay.capture"
+    target.mkdir(exist_ok=True)
     steps = (
         ("stage", str(capture), "--target", str(target), "--sparse"),
         ("run", str(capture), "--target", str(target), "-o", str(copy), "--pace", "none", "--force"),

@@ -74,6 +74,7 @@ class _Jobs:
     def replay(self, storage: str) -> float:
         """Replay on a cold twin on this storage; seconds from the first step's begin to the last one's end."""
         capture, output = self.capture, self._folder / "replay.capture"
+        self.twin.mkdir(exist_ok=True)
         run_command("stage", capture, "--target", str(self.twin))
         drop(self.twin)
         with slow(storage, self.twin) as (twin, procs):

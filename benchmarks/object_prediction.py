@@ -71,6 +71,7 @@ class _Job:
 
     def stage(self) -> None:
         """Put the twin where nginx finds it."""
+        (self._server.root / BUCKET / "twin").mkdir(parents=True, exist_ok=True)
         run_command("stage", str(self.capture), "--target", str(self._server.root / BUCKET / "twin"))
 
     def replay(self, endpoint: str) -> float:

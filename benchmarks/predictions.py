@@ -160,6 +160,7 @@ class Measurement:
         """The training loop of a replay on the other storage."""
         twin = base / "twin"
         shutil.rmtree(twin, ignore_errors=True)
+        twin.mkdir()
         run_command("stage", str(capture), "--target", str(twin))
         _drop(base)
         output = capture.with_name(f"replay-of-{capture.name}")

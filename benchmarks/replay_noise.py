@@ -87,6 +87,7 @@ def main() -> None:
             work.mkdir()
             capture = work / "run.capture"
             dxt_replay.merge(each.logs, capture, profiles=each.profiles)
+            (work / "target").mkdir()
             dxt_replay.stage(capture, work / "target")
             print(noise_row(each.name, noise(capture, work / "target", work).as_json()), flush=True)
             dxt_replay.unstage(work / "target")

@@ -92,6 +92,7 @@ def measure(
         data = Path(scratch, "data")
         data.mkdir()
         for name, capture in merged.items():
+            (data / name).mkdir()
             run_command("stage", str(capture), "--target", str(data / name))
         for target in TARGETS:
             if targets and target.name not in targets:

@@ -58,6 +58,7 @@ def measure(ranks: int, processes: int = 2) -> dict[str, Any]:
         program = [sys.executable, "-m", "dxt_replay.replay.commands.main"]
         _printed([*program, "merge", str(folder / "job.darshan"), "-o", str(folder / "job.capture")])
         place = [str(folder / "job.capture"), "--target", str(folder / "twin")]
+        (folder / "twin").mkdir()
         _printed([*program, "stage", *place])
         launched = [mpiexec, "-n", str(processes), "sh", "-c", _FIRST, "first", *program, "run", *place]
         found = json.loads(_printed([*launched, "--pace", "timed", "--json", "-o", str(folder / "replay.capture")]))

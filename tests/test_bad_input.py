@@ -164,6 +164,7 @@ def test_paths_that_would_leave_the_target(tmp_path, capsys):
     target = tmp_path / "inside" / "target"
     target.parent.mkdir()
     before = {path for path in tmp_path.rglob("*") if target not in path.parents}
+    target.mkdir(exist_ok=True)
     assert outcome(["stage", capture, "--target", target], capsys)[0] == 0
     arguments = ["run", capture, "--target", target, "-o", tmp_path / "r.capture", "--pace", "none"]
     assert outcome(arguments, capsys)[0] == 0
@@ -178,6 +179,7 @@ def test_what_was_staged_is_taken_away_and_nothing_else(tmp_path, capsys):
     capture = build_capture(tmp_path, ops=[read(0, length=10)], files=["/a/b"]).path
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "notes.txt").write_text("keep")
+    (tmp_path / "t").mkdir(exist_ok=True)
     assert outcome(["stage", capture, "--target", tmp_path / "t"], capsys)[0] == 0
     assert outcome(["stage", capture, "--target", tmp_path / "t", "--remove"], capsys)[0] == 0
     assert [path.name for path in (tmp_path / "t").rglob("*")] == ["notes.txt"]

@@ -84,16 +84,19 @@ def target_case(where: str, thing: str, moment: str) -> None:
         outside, target = make_outside(place), place / "target"
         capture = small_capture(place)
         if moment == "before the run":
+            target.mkdir(exist_ok=True)
             assert call("stage", capture, "--target", target) == 0
         plant(thing, target / where, outside, place / "aside")
         run = ("run", capture, "--target", target, "--pace", "none", "-o")
         with nothing_changes(outside):
             if moment == "before staging":
+                target.mkdir(exist_ok=True)
                 call("stage", capture, "--target", target)
             call(*run, place / "1.capture")
             call(*run, place / "2.capture", "--api", "stdio")
             call("verify", target)
             call("stage", "--remove", capture, "--target", target)
+            target.mkdir(exist_ok=True)
             call("stage", capture, "--target", target)
 
 
@@ -103,6 +106,7 @@ def output_case(command: str, thing: str, force: bool) -> None:
         place = Path(scratch)
         outside, capture = make_outside(place), small_capture(place)
         if made.staged:
+            (place / "twin").mkdir(exist_ok=True)
             assert call("stage", capture, "--target", place / "twin") == 0
         out = place / made.name
         plant(thing, out, outside, place / "aside")
@@ -186,6 +190,7 @@ def flip_case(where: str, api: str, rounds: int) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch)
         outside, target, capture = make_outside(place), place / "target", busy_capture(place)
+        target.mkdir(exist_ok=True)
         stage = ("stage", capture, "--target", target)
         run = ("run", capture, "--target", target, "--api", api, "-o")
         made = target / TWIN_ROOT / "d" / "new-0"
@@ -230,6 +235,7 @@ def test_mapped_data_are_only_read(tmp_path: Path) -> None:
     maps = ("--map", f"/d={real}")
     with nothing_changes(real):
         for target in (tmp_path / "target", tmp_path / "other"):
+            target.mkdir(exist_ok=True)
             call("stage", capture, "--target", target, *maps)
             for api in ("posix", "stdio"):
                 words = ("run", capture, "--target", target, *maps, "--pace", "none", "--api", api, "--force")

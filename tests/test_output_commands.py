@@ -42,6 +42,7 @@ def test_each_writes_its_output_where_nothing_is_in_the_way(tmp_path: Path, name
     out = tmp_path / command.name
     out.parent.mkdir(exist_ok=True)
     if command.staged:
+        (tmp_path / "twin").mkdir(exist_ok=True)
         assert main(["stage", str(capture), "--target", str(tmp_path / "twin")]) == 0
     assert main([str(word) for word in command.line(capture, out)]) == 0
     assert out.exists()

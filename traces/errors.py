@@ -56,6 +56,10 @@ class DamagedCaptureError(CaptureError):
         super().__init__(f"{problem}; copy or make the capture again")
 
 
+class UnreadableError(CaptureError):
+    """A part of a capture that the system did not let be read; the part may be whole."""
+
+
 class TargetError(DxtReplayError):
     """A target directory without space or permission, or a path that would leave it."""
 
@@ -89,17 +93,31 @@ class MissingDependencyError(DxtReplayError):
 
 
 def exhausted(error: BaseException) -> str | None:
-    """Remedy for an error of this process's or machine's limits (threads, memory, open files); None for any other
-    error."""
+    """Remedy for an error of the system: of this process's or machine's limits (threads, memory, open files), or of a
+    file system that fails or refuses. None for any other error, such as damage."""
     if any(words in str(error) for words in _NO_THREAD):
         return "raise the limit of this user's threads (ulimit -u), or of memory (ulimit -v)"
-    return _NO_DESCRIPTOR.get(getattr(error, "errno", None) or 0)
+    return _REMEDIES.get(getattr(error, "errno", None) or 0)
+
+
+def unreadable(error: Exception, place: object) -> CaptureError:
+    """The error for a part of a capture that an exception kept from being read: `UnreadableError`, or damage."""
+    if (remedy := exhausted(error)) is not None:
+        return UnreadableError(f"cannot read {place}: {getattr(error, 'strerror', None) or error}: {remedy}")
+    return DamagedCaptureError(f"{place} is damaged: {error}")
 
 
 _NO_THREAD = ("Failed to launch worker thread", "can't start new thread")
 """Messages by which Arrow and Python report a missing thread: neither has an exception class for it."""
 
-_NO_DESCRIPTOR = {
+_FAILS = (
+    *(errno.EIO, errno.EREMOTEIO, errno.ETIMEDOUT, errno.ESTALE, errno.ENOTCONN, errno.ENODEV, errno.ENXIO),
+    *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ECONNRESET, errno.ECONNABORTED),
+)
+_REMEDIES = {
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.ENFILE: "this machine can open no more files (fs.file-max): end other programs, or raise it",
+    errno.EACCES: "get permission there, or choose another place",
+    errno.EPERM: "get permission there, or choose another place",
+    **dict.fromkeys(_FAILS, "the file system failed: look at it and try again, or choose another place"),
 }

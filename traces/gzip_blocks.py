@@ -9,6 +9,8 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
+from dxt_replay.traces.errors import exhausted
+
 MOST_EXPANSION, FREE_BYTES = 200, 64 << 20
 """A gzip file may unpack to this many times its size, or to this many bytes. Profiles and traces grow 5 to 40 times;
 gzip itself can grow 1,032 times, so that half a megabyte would fill the memory with events."""
@@ -72,4 +74,6 @@ def _unpacked_zstd(file: BinaryIO, block_bytes: int) -> Iterator[bytes]:
                     raise ExpansionError(f"it unpacks to more than {MOST_EXPANSION} times its size")
                 yield piece
     except (OSError, pa.ArrowException) as error:
+        if exhausted(error) is not None:
+            raise
         raise EOFError(f"the Zstandard stream is cut off or damaged ({error})") from error

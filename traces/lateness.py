@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dxt_replay.traces.replay_record import PERCENTILES
-from dxt_replay.traces.units import NS_PER_S, NS_PER_US
+from dxt_replay.traces.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
 if TYPE_CHECKING:
     from dxt_replay.traces.measures.distribution import Distribution
@@ -19,6 +19,13 @@ lanes use them."""
 
 OWN_LOAD_PCT = 80.0
 """Share of the processors above which the replay itself keeps an idle thread beside it from waking in time."""
+
+
+LEAST_STALL_NS = 100 * NS_PER_MS
+"""Shorter times in which a process got no processor are its share of a busy machine (`replay.engine.issue`)."""
+
+DISTURBED_PCT = 1.0
+"""Share of a run, per cent, that the machine may stand still before its times are not judged."""
 
 
 def machine_jitter_us(
@@ -39,6 +46,13 @@ def allowed_lag_us(jitter_us: Mapping[str, float] | None) -> float:
     `jitter_us`: percentiles of the lag of an idle thread on the same machine; None where it was not measured.
     """
     return min(max(LATE_US, LATE_RATIO * (jitter_us or {}).get("p99", 0.0)), MOST_ALLOWED_US)
+
+
+def disturbed(stood_still_s: float, elapsed_s: float, share_pct: float = DISTURBED_PCT) -> str | None:
+    """`disturbed: stood still for 3.0 s`, where that exceeds `share_pct` of the run; else None."""
+    if stood_still_s <= 0 or 100 * stood_still_s <= share_pct * elapsed_s:
+        return None
+    return f"disturbed: stood still for {stood_still_s:.{1 if stood_still_s >= 1 else 2}f} s"
 
 
 def kept_times_limit_us(recorded_elapsed_s: float, share_pct: float, allowed_us: float) -> float:

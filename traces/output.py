@@ -7,8 +7,9 @@ Every output of every command goes through here, files and directories alike. Th
 - The result is written beside its place as `.NAME.TOKEN.dxt-replay`, which no other writer shares and its writer
   locks (flock). What an ended process left under such a name holds no lock; the next writer of NAME on the same node
   removes it. TOKEN begins with the node: another node's lock may not be seen here (Lustre mounted with localflock).
-- A whole result takes its place in one step: renameat2(2) with RENAME_NOREPLACE, or with RENAME_EXCHANGE where it
-  replaces another, which is removed afterwards. File systems without renameat2 get two renames.
+- A whole result is synced (fsync), so that an error of a delayed write is seen. It takes its place in one step:
+  renameat2(2) with RENAME_NOREPLACE, or with RENAME_EXCHANGE where it replaces another, which is removed afterwards.
+  File systems without renameat2 get two renames.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _MAX_NAME_BYTES = 200
 _NOREPLACE, _EXCHANGE = 1, 2
 _AT_FDCWD = -100
 _NOT_HERE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
-"""Errors of renameat2 when the kernel or the file system lacks it."""
+"""Errors of renameat2 and fsync when the kernel or the file system lacks them."""
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """Errors of missing room: a full disk, a used-up quota, a limit on the size of a file."""
@@ -270,9 +271,9 @@ def _unlock(working: Path) -> None:
 
 
 def _forget(working: Path) -> None:
-    """Remove a working copy and its lock."""
-    _remove(working)
+    """Remove a working copy and its lock, which goes first: FUSE and NFS keep a name for a file that is open."""
     _unlock(working)
+    _remove(working)
 
 
 def _remove(path: Path) -> None:
@@ -306,8 +307,10 @@ def _remove_leftovers(parent: Path, start: bytes) -> None:
 def _place(working: Path, path: Path, *, force: bool, kind: DirectoryKind | None) -> None:
     """Rename the working copy to `path`, and try again if another writer was faster.
 
-    Raises: OSError; TargetError when `path` holds something that may not be replaced.
+    Raises: OSError, also where a write that was delayed fails; TargetError when `path` holds something that may not be
+    replaced.
     """
+    _sync(working)
     while True:
         try:
             found = _lstat(path)
@@ -339,8 +342,7 @@ def _move(working: Path, path: Path) -> None:
 
 
 def _exchange(working: Path, path: Path, kind: DirectoryKind) -> None:
-    """Exchange the two directories, then remove the old one; the new one is on the disk before."""
-    _sync(working)
+    """Exchange the two directories, then remove the old one."""
     if _renameat2(working, path, _EXCHANGE):
         objection = _objection(working, os.lstat(working), kind)
         if objection is not None:  # it appeared after the check
@@ -358,15 +360,17 @@ def _exchange(working: Path, path: Path, kind: DirectoryKind) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _sync(directory: Path) -> None:
-    for folder, _, names in os.walk(directory):
-        for place in (folder, *(os.path.join(folder, name) for name in names)):
-            if not os.path.islink(place):
-                fd = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    os.fsync(fd)
-                finally:
-                    os.close(fd)
+def _sync(working: Path) -> None:
+    for place in (working, *working.rglob("*")):
+        if not place.is_symlink():
+            fd = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            except OSError as error:
+                if error.errno not in _NOT_HERE:
+                    raise
+            finally:
+                os.close(fd)
 
 
 def _renameat2(old: Path, new: Path, flags: int) -> bool:

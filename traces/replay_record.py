@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,10 +27,12 @@ class CacheRecord:
 
     policy: cold (the twin's pages were dropped first) or as found.
     resident_before_pct: share of the bytes to be read that it held; None where it could not be measured.
+    from_page_cache: whether reads may have come from it.
     """
 
     policy: str
     resident_before_pct: float | None = None
+    from_page_cache: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +48,7 @@ class ReplayRecord:
     lag_us, jitter_us: begin - due of the operations and of the jitter probe, by PERCENTILES; None where unknown.
     jitter_before_us: as jitter_us, before the run; None where it was not measured.
     processors_pct: share of the machine's processors that the run took; None where unknown.
+    stood_still_s, training_stood_still_s: for how long the machine stood still in the run, and in its training.
     result: the whole object that `dxt-replay run --json` printed; empty where it was not stored.
     """
 
@@ -60,6 +64,8 @@ class ReplayRecord:
     jitter_us: Mapping[str, float] | None = None
     jitter_before_us: Mapping[str, float] | None = None
     processors_pct: float | None = None
+    stood_still_s: float = 0.0
+    training_stood_still_s: float = 0.0
     result: Mapping[str, Any] = field(default_factory=dict)
 
     def as_made_by(self, operations_stored: int) -> dict[str, Any]:
@@ -76,6 +82,15 @@ class ReplayRecord:
 def is_replay(info: CaptureInfo) -> bool:
     """Whether a capture was written by `dxt-replay run`, so that its counters are not its own."""
     return info.made_by.get("command") == "run" or "pace" in info.made_by
+
+
+def generated(info: CaptureInfo) -> str | None:
+    """A sentence on the times of a capture that was made from a description, and not recorded; None for others."""
+    if is_replay(info) or not any(source.kind == "workload" for source in info.sources):
+        return None
+    device = re.search(r"bandwidth=([0-9.e+]+)B/s", str(info.made_by.get("device", "")))
+    speed = f" of {float(device[1]) / 1e9:.3g} GB/s" if device and device[1].replace(".", "", 1).isdigit() else ""
+    return f"Generated, not recorded: times of an assumed device{speed}."
 
 
 def replay_record(info: CaptureInfo, where: object = "capture.json") -> ReplayRecord | None:
@@ -106,6 +121,8 @@ def replay_record(info: CaptureInfo, where: object = "capture.json") -> ReplayRe
         jitter_us=measured.percentiles("jitter_us"),
         jitter_before_us=measured.percentiles("jitter_before_us"),
         processors_pct=None if result.get("processors_pct") is None else measured.number("processors_pct"),
+        stood_still_s=measured.number("stood_still_s", 0.0),
+        training_stood_still_s=_Fields(measured.mapping("training") or {}, where).number("stood_still_s", 0.0),
         result=result,
     )
 
@@ -118,6 +135,7 @@ def _cache(measured: _Fields, where: object) -> CacheRecord | None:
     return CacheRecord(
         policy=cache.choice("policy", ("cold", "as found"), None),
         resident_before_pct=None if found.get("resident_before_pct") is None else cache.number("resident_before_pct"),
+        from_page_cache=cache.flag("from_page_cache", default=False),
     )
 
 
@@ -134,8 +152,8 @@ class _Fields:
             raise self._wrong(name, f"one of {', '.join(choices)}")
         return value
 
-    def number(self, name: str) -> float:
-        value = self._values.get(name)
+    def number(self, name: str, default: float | None = None) -> float:
+        value = self._values.get(name, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             raise self._wrong(name, "a number")
         return float(value)

@@ -71,6 +71,7 @@ class Pipeline:
         """Seconds from the first step's begin to the last one's end in a replay with the pace `steps`."""
         twin, output = f"twin-{recorded_on}", self._folder / "replay.capture"
         if not (place.base / twin).exists():
+            (place.base / twin).mkdir()
             run_command("stage", str(self.capture(recorded_on)), "--target", str(place.base / twin))
         with place.cold(twin) as (target, procs):
             options = ("--target", str(target), "-o", str(output), "--pace", "steps", "--cold", "--force", "--json")

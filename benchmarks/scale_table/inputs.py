@@ -58,6 +58,7 @@ def _open(folder: Path, ranks: int) -> int:
 
 def _timed(folder: Path, ranks: int) -> int:
     made = even_capture(folder / "job.capture", ranks, TIMED_READS, TIMED_GAP_NS)
+    (folder / "twin").mkdir()
     dxt_replay.stage(folder / "job.capture", folder / "twin", sparse=True)
     return made
 
@@ -65,6 +66,7 @@ def _timed(folder: Path, ranks: int) -> int:
 def _one_rank(folder: Path, operations: int) -> int:
     _log(folder, operations, 1)
     made = even_capture(folder / "job.capture", 1, operations, 2_000)
+    (folder / "twin").mkdir()
     dxt_replay.stage(folder / "job.capture", folder / "twin", sparse=True)
     return made
 

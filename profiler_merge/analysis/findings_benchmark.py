@@ -74,7 +74,7 @@ def benchmark(found: Analysis) -> Iterator[Finding]:
         evidence=" ".join([evidence, *broken]),
         threshold=f"utilisation of at least {least:g} %, files for {LEAST_STEPS} steps, a data set of "
         f"{MEMORY_FACTOR} times the memory of all hosts, nothing in the page cache, no change but tunable keys",
-        remedy="Generate with more files (dataset.num_files_train) or other tunable keys, and run --cold."
+        remedy="Generate with more files (dataset.num_files_train) or other tunable keys."
         if broken
         else "Compare the memory of the hosts with the size of the data set: a capture does not show it.",
         values={**values, "least_utilisation_pct": least},

@@ -37,7 +37,7 @@ from dxt_replay.traces.measures.access_pattern import AccessCounts, AccessPatter
 from dxt_replay.traces.measures.io_totals import IoCollector, IoTotals
 from dxt_replay.traces.measures.log_waits import log_waits, with_log_waits
 from dxt_replay.traces.measures.operation_rows import OperationRows
-from dxt_replay.traces.replay_record import is_replay
+from dxt_replay.traces.replay_record import generated, is_replay
 from dxt_replay.traces.schema import BETWEEN_STEPS, OPS, RECONSTRUCTED, SPAN_KINDS, WRITE, CaptureInfo, Unseen, codes
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import NS_PER_S, format_duration, ns_to_seconds
@@ -153,6 +153,7 @@ class Summary:
     `counted_times`: Darshan's counters of the I/O that no trace holds, by interface; empty for a part.
     `not_judged`: why the cost of storage is not judged, a clause; None if the trace holds enough.
     `groups`: the rows of the breakdown `by`, if one was requested.
+    `generated`: as of `traces.replay_record.generated`; not in the JSON.
     """
 
     job: JobFacts
@@ -183,10 +184,12 @@ class Summary:
     loop: SteadyLoop | None = None
     groups: tuple[GroupTotals, ...] | None = None
     by: str | None = None
+    generated: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Plain dictionaries, lists and numbers; without `groups` and `by` if no breakdown was requested."""
         result = dataclasses.asdict(self)
+        del result["generated"]
         if self.groups is None:
             del result["groups"], result["by"]
         return without_io(result) if nothing_recorded(self.coverage.unseen) else result
@@ -353,6 +356,7 @@ class SummaryCollector(Collector):
         return Summary(
             job=JobFacts(nprocs=info.job.nprocs, run_time_s=info.job.run_time_s or None, exe=info.job.exe),
             recorded_by=None if nothing_recorded(unseen) else _recorded_by(info),
+            generated=generated(info),
             operations=operations,
             bytes=moved,
             files=int(io.files_used.sum()),

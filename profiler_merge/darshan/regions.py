@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.errors import LogError, exhausted
 from dxt_replay.traces.units import format_bytes
 
 COMPRESSIONS = ("zlib", "bzip2", "none")
@@ -58,6 +58,8 @@ def pieces(path: Path, offset: int, length: int, compression: str, *, region: st
                 )
             yield piece
     except (zlib.error, EOFError, OSError, ValueError, OverflowError) as error:
+        if (remedy := exhausted(error)) is not None:
+            raise LogError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}; {remedy}") from error
         raise DamagedLogError(
             f"{region} of {path} cannot be decompressed after {format_bytes(produced)} ({error})",
             f"{length - used:,} of {length:,} compressed bytes",

@@ -56,7 +56,7 @@ _JOB_HEAD = f"""{_MARK}: one job per recorded lane, at the recorded times
 ioengine=psync
 iodepth=1
 thread=1
-; leave the page cache as it is, as dxt-replay run does without --cold
+; leave the page cache as it is, as dxt-replay run --warm does
 invalidate=0
 replay_no_stall=0
 """

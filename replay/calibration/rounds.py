@@ -11,7 +11,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from dxt_replay.replay.calibration.estimates import Measured, doubtful, without_disturbance
+from dxt_replay.replay.calibration.estimates import Measured, at_most_p95, doubtful, without_disturbance
 from dxt_replay.replay.calibration.issued import Issued
 from dxt_replay.replay.calibration.probe_plan import (
     BURST_IN_FLIGHT,
@@ -152,7 +152,8 @@ class Rounds:
         """All figures, and those that others still contradict. The value of these is the median of their requests."""
         measured = self._measured()
         disturbed = doubtful(measured)
-        return tuple(without_disturbance(each) if each in disturbed else each for each in measured), disturbed
+        settled = (without_disturbance(each) if each in disturbed else at_most_p95(each) for each in measured)
+        return tuple(settled), disturbed
 
     def has_the_least(self) -> bool:
         """Whether the first round may end."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import secrets
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -24,6 +25,9 @@ from dxt_replay.traces.units import MIB, format_bytes
 
 NAME = ".dxt-replay-calibration-"
 """Beginning of the directory's name, before a random number."""
+
+_LOCK = "lock"
+"""File in the directory that its process keeps locked."""
 
 LEAST_FREE_BYTES = 64 * MIB
 """Free space that a calibration needs at least."""
@@ -69,8 +73,10 @@ def scratch_below(target: Path, name: str = NAME, purpose: str = "a calibration"
         )
     path = resolved / f"{name}{secrets.token_hex(6)}"
     try:
+        _remove_abandoned(resolved, name)
         room = free_bytes(resolved)
         path.mkdir(mode=0o700)
+        lock = _locked(path / _LOCK, os.O_CREAT)
     except OSError as error:
         raise refused(error, f"write below the target {printable(target)}") from error
     try:
@@ -83,7 +89,31 @@ def scratch_below(target: Path, name: str = NAME, purpose: str = "a calibration"
     except OSError as error:
         raise refused(error, f"measure {printable(target)}") from error
     finally:
+        os.close(lock)  # before the removal: NFS and FUSE keep the name of a file that is open
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _locked(path: Path, flags: int = 0) -> int:
+    """Descriptor of a file that this process holds until it ends. Raises: OSError, also where another holds it."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if isinstance(error, BlockingIOError) or not flags:  # a file system without locks: nobody removes it
+            os.close(fd)
+            raise
+    return fd
+
+
+def _remove_abandoned(target: Path, name: str) -> None:
+    """Remove what a process left behind that was killed. Where it is not known that it ended, all stays."""
+    for entry in os.scandir(target):
+        own = entry.name.startswith(name) and entry.is_dir(follow_symlinks=False)
+        if own and entry.stat(follow_symlinks=False).st_uid == os.geteuid():
+            with suppress(OSError):
+                if (lock := Path(entry) / _LOCK).exists():  # else a removal was cut short
+                    os.close(_locked(lock))
+                shutil.rmtree(entry, ignore_errors=True)
 
 
 def refused(error: OSError, doing: str) -> TargetError:

@@ -15,6 +15,7 @@ from dxt_replay.replay.capacity.result import MACHINE, MEMORY, NOTHING, STORAGE,
 from dxt_replay.replay.capacity.search import Search
 from dxt_replay.replay.ranks.comm import Communicator, first_does
 from dxt_replay.replay.run.result import WARM_PCT, RunResult
+from dxt_replay.replay.target.targets import check_there
 from dxt_replay.traces.benchmark_run import benchmark_run
 from dxt_replay.traces.errors import ReplayError
 from dxt_replay.traces.lateness import percentiles_us
@@ -143,6 +144,9 @@ class Measuring:
             place = self.actions.below(self.target, f"{ranks}-ranks")
             if self.place is not None and self.place != place:
                 self.actions.unstage(self.place)
+            if isinstance(place, Path):
+                check_there(self.target)
+                place.mkdir(exist_ok=True)
         self.actions.stage(load, place)
         self.place = place
         return load, place

@@ -156,6 +156,7 @@ def _stage(source: Capture, twin: Path, say: Callable[[str], None]) -> None:
     from dxt_replay.replay.commands.progress import byte_progress
     from dxt_replay.traces.units import format_bytes, format_counted
 
+    twin.mkdir(exist_ok=True)
     with byte_progress("staging") as progress:
         plan = dxt_replay.stage(source, twin, on_progress=progress).plan
     say(
@@ -206,7 +207,7 @@ def _run_on_ranks(launcher: str | None, source: Path, target: Path, output: Path
     command += [str(source.absolute()), "--target", str(target.absolute()), "-o", str(output.absolute()), "--json"]
     # Not from the present directory, from which Python imports first: a checkout holds the sources uncompiled.
     done = subprocess.run(
-        [*command, *(["--cold"] if cold else [])],
+        [*command, "--cold" if cold else "--warm"],
         stdout=subprocess.PIPE,
         text=True,
         check=False,

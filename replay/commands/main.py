@@ -193,12 +193,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complain(session, "RuntimeError", f"{error}: {remedy}")
         return DxtReplayError.exit_status
     except OSError as error:
-        if (remedy := exhausted(error)) is not None:
+        own = error.filename is None and error.errno in _OUTPUT_REFUSED
+        if not own and (remedy := exhausted(error)) is not None:
             _complain(session, "OSError", f"{error.strerror} ({error.filename or 'no file'}): {remedy}")
             return DxtReplayError.exit_status
         # The stream was open: an error of opening names the file. Only standard output fails like this, because the
         # other outputs raise TargetError.
-        if error.filename is not None or error.errno not in _OUTPUT_REFUSED:
+        if not own:
             raise
         _discard_output()
         click.echo(f"{PROGRAM}: error: cannot write to standard output: {error.strerror}", err=True)

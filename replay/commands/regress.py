@@ -99,11 +99,9 @@ def command(
         byte_progress("staging") as staging,
         experiment_progress(comm.rank == 0, (1 if against else 2) * (repeats + WARM_UPS)) as running,
     ):
-        kept = fail_inconclusive or choices["record"] is not None or choices["output"] is not None
 
         def checked() -> None:
-            rule = Rule(threshold_pct=choices["threshold_pct"])
-            _check(reports, repeats, rule, against, kept=kept, force=force)
+            _check(reports, repeats, Rule(threshold_pct=choices["threshold_pct"]), against, force=force)
 
         first_does(comm, checked)
         result = dxt_replay.regress(
@@ -147,14 +145,12 @@ def _sides(
     return baseline, candidate
 
 
-def _check(reports: Sequence[Path], repeats: int, rule: Rule, against: Path | None, *, kept: bool, force: bool) -> None:
-    """Refuse or doubt the experiment before its first run.
+def _check(reports: Sequence[Path], repeats: int, rule: Rule, against: Path | None, *, force: bool) -> None:
+    """Refuse the experiment before its first run.
 
-    `kept`: the runs themselves are kept, so they are of use without a verdict.
-    Raises: TargetError; UsageError for a report of another kind, for a record that cannot be read, and for runs that
-    could neither fail nor be kept.
+    Raises: TargetError; UsageError for a report of another kind, a record that cannot be read, and too few runs for a
+    verdict.
     """
-    from dxt_replay.replay.commands.session import warn
     from dxt_replay.replay.regression.experiment_record import read_record
     from dxt_replay.replay.regression.rank_sum import MOST_RUNS, least_runs
     from dxt_replay.replay.regression.reports import SUFFIXES
@@ -173,6 +169,6 @@ def _check(reports: Sequence[Path], repeats: int, rule: Rule, against: Path | No
     if least is not None and repeats >= least:
         return
     few = f"at least {least or MOST_RUNS} {counted} are needed at alpha {rule.alpha:g}"
-    if not kept:
-        raise UsageError(f"--repeats {repeats} can never find a regression: {few}; give more --repeats")
-    warn(f"{few}, so the verdict will be inconclusive: give --repeats {least or MOST_RUNS} or more")
+    raise UsageError(
+        f"--repeats {repeats} can never find a regression: {few}; give --repeats {least or MOST_RUNS} or more"
+    )

@@ -43,6 +43,7 @@ def command(
     from dxt_replay.replay.commands.progress import byte_progress
     from dxt_replay.replay.commands.session import current
     from dxt_replay.replay.target.stage_lines import describe, describe_done
+    from dxt_replay.replay.target.targets import check_there, target_named
     from dxt_replay.traces.units import format_counted
 
     as_json = current().as_json
@@ -53,6 +54,8 @@ def command(
         else:
             click.echo(f"Removed {format_counted(removed, 'file')} from {target}")
         return
+    if not dry_run:
+        check_there(target_named(target))
     planned = dxt_replay.stage(capture, target, maps=maps, sparse=sparse, dry_run=True)
     if not as_json:
         for line in describe(planned.plan, dry_run=dry_run):

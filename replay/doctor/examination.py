@@ -239,7 +239,7 @@ def _direct(file: int) -> Check:
 
 
 def _dropped(file: int, cores_load: bool) -> Check:
-    """Reads the file into the page cache and drops it, as `run --cold` does, and asks the kernel for what stayed."""
+    """Reads the file into the page cache and drops it, as `run` does, and asks the kernel for what stayed."""
     name = "page cache is dropped"
     if not cores_load:
         return Check(name, _NO_CORE, State.UNKNOWN)

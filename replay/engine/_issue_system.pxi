@@ -10,6 +10,7 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memset, strdup
 from posix.stat cimport fstat, fstatat, struct_stat
 from posix.stdlib cimport posix_memalign
+from posix.time cimport CLOCK_PROCESS_CPUTIME_ID, clock_gettime, timespec
 from posix.unistd cimport SEEK_SET, close as c_close, fsync, lseek, pread, pwrite
 
 cdef extern from "_issue_atomics.h" nogil:

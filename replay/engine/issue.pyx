@@ -57,6 +57,7 @@ cdef enum:
     BLOCK_BYTES = 4096
     PAGE_BYTES = 4096
     FIRST_PAYLOAD_BYTES = 1 << 20
+    LEAST_STALL_NS = 100000000      # What a thread waits for a processor of a busy machine is shorter.
     SUB_BUCKET_BITS = 6
     EXACT_BUCKETS = 128
 
@@ -244,26 +245,45 @@ cdef int64_t bucket(int64_t value) noexcept nogil:
     return (shift << SUB_BUCKET_BITS) + (value >> shift)
 
 
-def record_lateness(int64_t[::1] counts not None, stop, int64_t period_ns):
+cdef int64_t processor_time_ns() noexcept nogil:
+    """Processor time of this process, ns."""
+    cdef timespec used
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used)
+    return used.tv_sec * 1000000000 + used.tv_nsec
+
+
+def record_lateness(
+    int64_t[::1] counts not None, int64_t[:, ::1] stalls not None, stop, int64_t period_ns, double processors
+):
     """Wait for each multiple of a period from now until stopped, and once in any case, as lanes wait.
 
     `counts`: by bucket, to which the number of waits is added that ended so late. Returns the largest lateness in ns.
+    `stalls`: gets begin and end of the first times, in ns of CLOCK_MONOTONIC, of LEAST_STALL_NS or longer in which
+    this process used less than half of its `processors`: its own threads did not keep the probe waiting.
     """
     cdef const int64_t[::1] stop_view = stop.cell
     cdef const int64_t *stop_cell = &stop_view[0]
     cdef int64_t never = 0, latest = 0
     cdef const int64_t *heeded = &never  # one wait is made whatever comes
     cdef int64_t *count = &counts[0]
-    cdef int64_t now, due
+    cdef int64_t now, due, before, looked, used, found = 0
     cdef long slack = get_timer_slack()
     with nogil:
         set_timer_slack(1)
-        now = due = now_ns()
+        now = due = looked = now_ns()
+        used = processor_time_ns()
         while True:
             due += period_ns
+            before = max(due, now)
             now = wait_until(due, now, heeded)
             if now < 0:
                 break
+            if now - before >= LEAST_STALL_NS and found < stalls.shape[0]:
+                if processor_time_ns() - used < processors * (now - looked) / 2:
+                    stalls[found, 0], stalls[found, 1] = before, now
+                    found += 1
+            if now - looked >= LEAST_STALL_NS / 5:  # not at each wait: the kernel adds up all threads
+                looked, used = now, processor_time_ns()
             count[bucket(now - due)] += 1
             latest = max(latest, now - due)
             if load_relaxed(stop_cell):

@@ -17,10 +17,17 @@ from dxt_replay.replay.engine.clock import StopFlag
 from dxt_replay.replay.engine.issue import record_lateness
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.measures.distribution import Distribution
+from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.units import NS_PER_S
 
 DEFAULT_RATE_PER_S = 500
 """Waits a second."""
+
+STALL_RATE_PER_S = 50
+"""Waits a second of a probe that looks for stalls alone, in each further process of a node."""
+
+MOST_STALLS = 1000
+"""Stalls that a probe remembers, the first ones."""
 
 SUB_BUCKET_BITS = 6
 EXACT_BUCKETS = 2 << SUB_BUCKET_BITS
@@ -34,17 +41,19 @@ BUCKETS = ((62 - SUB_BUCKET_BITS) << SUB_BUCKET_BITS) + EXACT_BUCKETS
 class JitterProbe:
     """Measures how late waits end, between `start` and `stop`, in a thread of its own.
 
-    `rate_per_s`: waits a second.
+    `rate_per_s`: waits a second. `processors`: how many this process may use, its share where others use them too.
     While the machine stands still, each missed instant counts with its lateness, as an operation would.
     Raises: UsageError for a rate that is not between 10 and 100,000 per second.
     """
 
-    def __init__(self, *, rate_per_s: float = DEFAULT_RATE_PER_S) -> None:
+    def __init__(self, *, rate_per_s: float = DEFAULT_RATE_PER_S, processors: float = 1.0) -> None:
         if not 10 <= rate_per_s <= 100_000:
             raise UsageError(f"a jitter probe waits 10 to 100,000 times a second, not {rate_per_s}")
         self._period_ns = round(NS_PER_S / rate_per_s)
         self._stop = StopFlag()
         self._counts = np.zeros(BUCKETS, dtype=np.int64)
+        self._stalls = np.zeros((MOST_STALLS, 2), dtype=np.int64)
+        self._processors = processors
         self._max_ns = 0
         self._thread = threading.Thread(target=self._run, name="jitter probe", daemon=True)
 
@@ -86,8 +95,13 @@ class JitterProbe:
             exact=False,
         )
 
+    def stalls(self, start_ns: int) -> Intervals:
+        """When this process stood still, ns from `start_ns` of CLOCK_MONOTONIC on. Call it after `stop`."""
+        begins, ends = np.maximum(self._stalls - start_ns, 0).T
+        return Intervals.union_of(begins, ends)
+
     def _run(self) -> None:
-        self._max_ns = record_lateness(self._counts, self._stop, self._period_ns)
+        self._max_ns = record_lateness(self._counts, self._stalls, self._stop, self._period_ns, self._processors)
 
 
 def bucket_middle_ns(buckets: np.ndarray) -> np.ndarray:

@@ -23,7 +23,7 @@ from dxt_replay.replay.fidelity.noise_floor import FloorResult, NoiseFloor, besi
 from dxt_replay.replay.fidelity.replayed_rows import ReplayedCapture
 from dxt_replay.replay.fidelity.side_measures import Measures
 from dxt_replay.replay.fidelity.similarity import WEAKNESS, Similarity, similarity
-from dxt_replay.replay.fidelity.storage import Change, Storage, storage_verdict
+from dxt_replay.replay.fidelity.storage import UNKNOWN, Change, Storage, storage_verdict
 from dxt_replay.replay.fidelity.timing import StepError, drift, span_kinds, span_limits, step_error
 from dxt_replay.replay.fidelity.workload_verdict import (
     CLOSED_LOOP,
@@ -39,12 +39,12 @@ from dxt_replay.replay.fidelity.workload_verdict import (
     headline,
     judge,
 )
-from dxt_replay.traces.lateness import allowed_lag_us, machine_jitter_us, percentiles_us
+from dxt_replay.traces.lateness import LEAST_STALL_NS, allowed_lag_us, disturbed, machine_jitter_us, percentiles_us
 from dxt_replay.traces.measures.distribution import Distribution
 from dxt_replay.traces.measures.lane_times import matched_starts
 from dxt_replay.traces.measures.log_waits import longest_log_wait_ns
 from dxt_replay.traces.measures.span_times import TrainingTime, extended_steps
-from dxt_replay.traces.replay_record import ReplayRecord, replay_record
+from dxt_replay.traces.replay_record import ReplayRecord, generated, replay_record
 from dxt_replay.traces.store.part_capture import part_replayed
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.store.relation import Relation
@@ -127,6 +127,7 @@ class Comparison:
     `workload`: the result that the replayer is responsible for.
     `storage`: the measured result, which never fails a replay.
     `thresholds`: the applied limits, including those that the noise floor relaxed.
+    `generated`: as of `traces.replay_record`, of the source; not in the JSON.
     `floor`: every measure beside the noise of two runs of the job; None without a noise floor.
     """
 
@@ -147,11 +148,13 @@ class Comparison:
     verdict: Verdict
     passed: bool
     floor: FloorResult | None = None
+    generated: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Plain dictionaries, lists and numbers."""
         result = dataclasses.asdict(self)
         result["similarity"]["note"] = WEAKNESS
+        del result["generated"]
         return result
 
 
@@ -197,14 +200,15 @@ def _comparison(
     recorded, replayed = measures
     alike = similarity(recorded.factors(), replayed.factors())
     timing = _timing(captures, measures, record, relation)
-    times = _times(timing, replayed, record)
+    times = _times(timing, replayed, record, thresholds)
     excused = () if floor is None else floor.excuses(exact)
     verdict = judge(
         alike, exact, times, thresholds, relation, excused, operations=recorded.operations + replayed.operations
     )
     outcome = SKIPPED if relation is Relation.DIFFERENT else PASS if verdict.passed else FAIL
     workload = _workload(outcome, measures, exact, times, captures[0].spans)
-    paced_by_storage = relation is Relation.DIFFERENT or (times.pace in CLOSED_LOOP and times.other_speed is None)
+    closed = times.pace in CLOSED_LOOP and times.other_speed is None and times.disturbed is None
+    paced_by_storage = relation is Relation.DIFFERENT or closed
     storage = _storage(recorded, replayed, thresholds, timing if paced_by_storage else None, record)
     return Comparison(
         headline=headline(
@@ -216,14 +220,19 @@ def _comparison(
             relation,
             excused=excused,
             stopped=captures[1].info.partial,
+            disturbed=times.disturbed,
             tracer=next((SLOW_TRACERS[s.kind] for s in captures[0].info.sources if s.kind in SLOW_TRACERS), None),
         ),
         training=TrainingTime.of(
-            captures[0].spans, captures[1].spans, longest_log_wait_ns(captures[0].info, captures[0].spans)
+            captures[0].spans,
+            captures[1].spans,
+            longest_log_wait_ns(captures[0].info, captures[0].spans),
+            stood_still_ns=round(record.training_stood_still_s * NS_PER_S),
         )
         if record is not None and record.pace == "steps" and not captures[1].info.partial
         else None,
         relation=relation.value,
+        generated=generated(captures[0].info),
         pace=times.pace,
         speed=1.0 if record is None else record.speed,
         workload=workload,
@@ -244,7 +253,7 @@ def _comparison(
     )
 
 
-def _times(timing: Timing, replayed: Measures, record: ReplayRecord | None) -> Times:
+def _times(timing: Timing, replayed: Measures, record: ReplayRecord | None, thresholds: Thresholds) -> Times:
     own_lag_us = percentiles_us(replayed.lateness.own_ns())
     return Times(
         pace=None if record is None else record.pace,
@@ -258,6 +267,11 @@ def _times(timing: Timing, replayed: Measures, record: ReplayRecord | None) -> T
         jitter_us=timing.jitter_us
         if record is None
         else machine_jitter_us(record.jitter_before_us, record.jitter_us, record.processors_pct),
+        in_calls_us=replayed.in_calls_ns / NS_PER_US,
+        waited_us=replayed.lateness.waited_ns / NS_PER_US,
+        disturbed=None
+        if record is None
+        else disturbed(record.stood_still_s, timing.replay_elapsed_s, thresholds.elapsed_error_pct),
     )
 
 
@@ -315,14 +329,22 @@ def _storage(
         for share in (0.5, 0.99)
     ]
     io_time_s = Change.between(io_time, here)
+    # Any long call may have been in flight while the machine stood still.
+    latency, least_here = replayed.latency_ns, here
+    if record is not None and record.stood_still_s and latency.total:
+        long = latency.values >= LEAST_STALL_NS
+        least_here *= max(1 - float(latency.values[long] @ latency.counts[long]) / latency.total, 0.0)
+    least = Change.between(io_time, least_here)
+    verdicts = {storage_verdict(change, thresholds.storage_pct) for change in (least, io_time_s)}
     return Storage(
-        verdict=storage_verdict(io_time_s, thresholds.storage_pct),
+        verdict=verdicts.pop() if len(verdicts) == 1 else UNKNOWN,
         io_time_s=io_time_s,
         latency_p50_us=latencies[0],
         latency_p99_us=latencies[1],
         bandwidth_mib_s=Change.between(*bandwidth) if all(bandwidth) else None,
         elapsed_s=None if whole_run is None else Change.between(whole_run.source_elapsed_s, whole_run.replay_elapsed_s),
         resident_before_pct=None if record is None or record.cache is None else record.cache.resident_before_pct,
+        from_page_cache=record is not None and record.cache is not None and record.cache.from_page_cache,
     )
 
 

@@ -16,7 +16,8 @@ class LatenessCollector(Sums):
     """Collects lags from rows of one rank after another, in start order, or of all of several ranks.
 
     The lag is begin - due. The replayer's own part of it counts from when the operation was due and its thread was
-    free: while the operation before it still runs, slow storage delays it and not the replayer.
+    free: while the operation before it still runs, slow storage delays it and not the replayer. `waited_ns`: the
+    longest such delay.
     """
 
     STAY = ("_free_ns", "_rank")
@@ -24,6 +25,7 @@ class LatenessCollector(Sums):
     def __init__(self) -> None:
         self._lag = DistributionCollector()
         self._own = DistributionCollector()
+        self.waited_ns = 0
         self._rank: int | None = None
         self._free_ns: dict[int, int] = {}
 
@@ -34,13 +36,16 @@ class LatenessCollector(Sums):
         if not due.any():
             return
         start_ns, due_ns = part.rows.start_ns[due], part.due_ns[due]
-        self._lag.add(start_ns - due_ns)
-        self._own.add(np.maximum(start_ns - np.maximum(due_ns, self._thread_free(part)[due]), 0))
+        lag_ns, own_ns = start_ns - due_ns, np.maximum(start_ns - np.maximum(due_ns, self._thread_free(part)[due]), 0)
+        self._lag.add(lag_ns)
+        self._own.add(own_ns)
+        self.waited_ns = max(self.waited_ns, int((lag_ns - own_ns).max()))
 
     def merge(self, later: LatenessCollector) -> None:
         """As `Sums.merge`."""
         self._lag.merge(later._lag)
         self._own.merge(later._own)
+        self.waited_ns = max(self.waited_ns, later.waited_ns)
 
     def lag_ns(self) -> Distribution:
         """Begin - due."""

@@ -40,7 +40,7 @@ class Measures(Sums):
     """Collects the measures of one capture, rank by rank. `numbers`: by file_id, the file numbers that both captures
     share, below `files`.
 
-    `operations`: of any kind; `failed`: those that returned an error.
+    `operations`: of any kind; `failed`: those that returned an error; `in_calls_ns`: the sum of their durations.
     `transfers`: reads and writes; `reconstructed`, `reconstructed_bytes`: those of them that no trace holds.
     """
 
@@ -61,6 +61,7 @@ class Measures(Sums):
         self.curves = CurveCollector(start.origin_ns)
         self.failed = 0
         self.operations = 0
+        self.in_calls_ns = 0
         self.transfers = 0
         self.reconstructed = 0
         self.reconstructed_bytes = 0
@@ -88,12 +89,14 @@ class Measures(Sums):
         rows = part.rows
         self.failed += int(part.others_failed.sum())
         self.operations += len(part.others)
+        self.in_calls_ns += int(part.others.duration_ns.sum())
         if not len(rows):
             return
         duration_ns = rows.duration_ns
         self._io.add(rows)
         self._pattern.add(rows)
         self._latency.add(duration_ns)
+        self.in_calls_ns += int(duration_ns.sum())
         self.lanes.add(rows)
         self.curves.add(rows)
         self.lateness.add(part)
@@ -113,7 +116,7 @@ class Measures(Sums):
         self.lanes.merge(later.lanes)
         self.lateness.merge(later.lateness)
         self.curves.merge(later.curves)
-        for name in ("failed", "operations", "transfers", "reconstructed", "reconstructed_bytes"):
+        for name in ("failed", "operations", "in_calls_ns", "transfers", "reconstructed", "reconstructed_bytes"):
             setattr(self, name, getattr(self, name) + getattr(later, name))
         if later._limits_ns is not None:
             self._widen(later._limits_ns)

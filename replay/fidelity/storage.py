@@ -31,6 +31,7 @@ class Storage:
     `bandwidth_mib_s`: while any rank had an operation in flight.
     `elapsed_s`: first to last event; None where the pace decides it and not the storage.
     `resident_before_pct`: data in the page cache before the replay; for the recorded run it is not known.
+    `from_page_cache`: whether reads of the replay may have come from it.
     """
 
     verdict: str
@@ -40,6 +41,7 @@ class Storage:
     bandwidth_mib_s: Change | None
     elapsed_s: Change | None
     resident_before_pct: float | None
+    from_page_cache: bool = False
 
 
 def storage_verdict(io_time_s: Change, threshold_pct: float) -> str:

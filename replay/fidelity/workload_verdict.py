@@ -13,7 +13,7 @@ from dxt_replay.replay.fidelity.similarity import Similarity
 from dxt_replay.replay.fidelity.storage import FASTER, SAME, SLOWER, Storage
 from dxt_replay.replay.options.looking import ThresholdChoices
 from dxt_replay.replay.options.option import filled
-from dxt_replay.traces.lateness import allowed_lag_us, kept_times_limit_us
+from dxt_replay.traces.lateness import LATE_US, allowed_lag_us, kept_times_limit_us
 from dxt_replay.traces.paces import Pace
 from dxt_replay.traces.store.relation import Relation
 from dxt_replay.traces.units import NS_PER_S, NS_PER_US, format_count, format_counted, format_duration, format_slowdown
@@ -23,6 +23,8 @@ KEEPS_TIMES = "timed"
 """The pace that is judged by the recorded times; under the others the storage decides the times."""
 CLOSED_LOOP = tuple(pace.value for pace in Pace if pace.is_closed_loop)
 """Paces under which the storage decides how long the whole run takes."""
+
+NOT_KEPT = "the storage could not keep the recorded times"
 
 LEAST_RECONSTRUCTED_PCT = 1.0
 """Share of the reads and writes rebuilt from counters, in per cent, from which on the result mentions it."""
@@ -87,7 +89,12 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """The times that the verdict needs; the fields are those of `replay.fidelity.compare.Timing`."""
+    """The times that the verdict needs; the fields are those of `replay.fidelity.compare.Timing`.
+
+    `in_calls_us`: the sum of the durations of all calls of the replay, the most that storage can have delayed it.
+    `waited_us`: the longest that an operation waited for the one before it on its thread.
+    `disturbed`: a sentence where the machine stood still for too long to judge the times.
+    """
 
     pace: str | None
     other_speed: str | None
@@ -98,11 +105,19 @@ class Times:
     lag_p99_us: float | None
     own_lag_p99_us: float | None
     jitter_us: Mapping[str, float] | None
+    in_calls_us: float
+    waited_us: float
+    disturbed: str | None
 
     @property
     def held_to_recorded_times(self) -> bool:
         """Whether elapsed time and drift are judged; a capture without a pace stands for a timed replay."""
         return self.pace in (None, KEEPS_TIMES) and self.other_speed is None
+
+    def delayed_by_storage(self, late_us: float) -> bool:
+        """Whether calls that lasted long made the replay so late, and not the replayer."""
+        on_time = (self.own_lag_p99_us or 0.0) <= allowed_lag_us(self.jitter_us)
+        return on_time and max(late_us / 2, LATE_US) <= self.waited_us <= self.in_calls_us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +193,8 @@ def _judge_exactness(exact: Exactness, excused: Sequence[str]) -> tuple[str, lis
 def _judge_timing(times: Times, thresholds: Thresholds) -> tuple[str, list[str]]:
     """Judge whether operations were issued when they were due; under `timed` also elapsed time and drift."""
     reasons, notes = [], []
+    if times.disturbed is not None:
+        return SKIPPED, [f"timing: not judged, {times.disturbed}"]
     allowed = allowed_lag_us(times.jitter_us)
     if times.own_lag_p99_us is not None and times.own_lag_p99_us > allowed:
         late, limit = (format_duration(value * NS_PER_US) for value in (times.own_lag_p99_us, allowed))
@@ -197,8 +214,8 @@ def _judge_timing(times: Times, thresholds: Thresholds) -> tuple[str, list[str]]
 
 
 def _judge_recorded_times(times: Times, thresholds: Thresholds) -> tuple[list[str], list[str]]:
-    """Failed checks, and checks that could not be judged."""
-    reasons, notes = [], []
+    """Failed checks, and checks that could not be judged or that the storage decided."""
+    reasons, notes, late_us = [], [], [times.lag_p99_us or 0.0]
     if times.elapsed_error_pct is None and times.lag_p99_us is None:
         return [], ["timing: the source has no events"]
     if times.elapsed_error_pct is None:
@@ -206,6 +223,7 @@ def _judge_recorded_times(times: Times, thresholds: Thresholds) -> tuple[list[st
     elif abs(times.elapsed_error_pct) > thresholds.elapsed_error_pct:
         allowed = thresholds.elapsed_error_pct
         reasons.append(f"elapsed time is off by {times.elapsed_error_pct:+.2f} %, more than {allowed:g} %")
+        late_us.append(times.elapsed_error_pct / 100 * times.recorded_elapsed_s * NS_PER_S / NS_PER_US)
     limit_us = kept_times_limit_us(
         times.recorded_elapsed_s, thresholds.elapsed_error_pct, allowed_lag_us(times.jitter_us)
     )
@@ -213,22 +231,30 @@ def _judge_recorded_times(times: Times, thresholds: Thresholds) -> tuple[list[st
         late, limit = (format_duration(value * NS_PER_US) for value in (times.lag_p99_us or 0.0, limit_us))
         reasons.append(
             f"the recorded times were not kept: 1 % of the operations began {late} late or more, over the limit of "
-            f"{limit}. {_cause(times)}"
+            f"{limit}"
         )
     if times.drift_interval_ppm is None:
-        return reasons, [*notes, "timing: drift is not judged, too few operations on equal threads to measure it"]
-    low, high = times.drift_interval_ppm
-    # A short run cannot resolve a slope of 20 ppm: it fails only if the whole interval is beyond.
-    if low > thresholds.drift_ppm or high < -thresholds.drift_ppm:
-        reasons.append(f"start times drift by {times.drift_ppm:+.1f} us a second, more than {thresholds.drift_ppm:g}")
+        notes.append("timing: drift is not judged, too few operations on equal threads to measure it")
+    else:
+        low, high = times.drift_interval_ppm
+        # A short run cannot resolve a slope of 20 ppm: it fails only if the whole interval is beyond.
+        if low > thresholds.drift_ppm or high < -thresholds.drift_ppm:
+            reasons.append(
+                f"start times drift by {drift_text(times.drift_ppm)}, more than {thresholds.drift_ppm:g} us/s"
+            )
+    if reasons and min(late_us) >= 0 and times.delayed_by_storage(max(late_us)):
+        return [], [f"{NOT_KEPT}: {'; '.join(reasons)}", *notes]
+    if reasons and times.waited_us > times.in_calls_us:
+        in_calls = format_duration(times.in_calls_us * NS_PER_US)
+        reasons.append(
+            f"all calls together took {in_calls}, so this machine or the replayer was late and not the storage"
+        )
     return reasons, notes
 
 
-def _cause(times: Times) -> str:
-    """The reason why operations began after their recorded times."""
-    if (times.own_lag_p99_us or 0.0) > allowed_lag_us(times.jitter_us):
-        return "The replayer itself was late"
-    return "They waited for the operation before on their thread: the storage is too slow for this load"
+def drift_text(ppm: float | None) -> str:
+    """`1000.0` -> `+1.00 ms/s`: us a second."""
+    return f"{'-' if (ppm or 0.0) < 0 else '+'}{format_duration(abs(ppm or 0.0) * NS_PER_US)}/s"
 
 
 def headline(
@@ -242,13 +268,14 @@ def headline(
     excused: Sequence[str] = (),
     stopped: bool,
     tracer: str | None = None,
+    disturbed: str | None = None,
 ) -> str:
     """The result in plain sentences.
 
     `excused`: as for `judge`. `stopped`: whether the replay was stopped before its end. `tracer`: what recorded the
-    source, where that made each call much slower.
+    source, where that made each call much slower. `disturbed`: as of `Times`.
     """
-    measured = _storage_sentence(storage, thresholds)
+    measured = _storage_sentence(storage, thresholds, disturbed)
     if relation is Relation.SAME:
         return "Both captures are the same recording, so the comparison says nothing about a replay."
     if relation is Relation.DIFFERENT:
@@ -266,8 +293,10 @@ def headline(
     if excused:
         work = f"he replay did {counts} operations; {', '.join(excused)} differ, but no more than between two runs"
     basis = _basis(workload.reconstructed["pct"]) + _steps_basis(workload.extended_steps_pct) + _cost_basis(tracer)
+    work += "".join(f"; {reason}" for reason in verdict.reasons if reason.startswith(NOT_KEPT))
+    first = "" if disturbed is None else f"D{disturbed[1:]}, so times are not judged. "
     if verdict.passed:
-        return f"T{work}. {measured}{basis}"
+        return f"{first}T{work}. {measured}{basis}"
     return f"FAILED: t{work}; but {'; '.join(verdict.reasons)}. {measured}{basis}"
 
 
@@ -301,7 +330,7 @@ def _cost_basis(tracer: str | None) -> str:
     )
 
 
-def _storage_sentence(storage: Storage, thresholds: Thresholds) -> str:
+def _storage_sentence(storage: Storage, thresholds: Thresholds, disturbed: str | None = None) -> str:
     """A sentence on the speed of the storage, with the figures."""
     here, recorded = (format_duration(side * NS_PER_S) for side in (storage.io_time_s.replay, storage.io_time_s.source))
     whole = ""
@@ -312,8 +341,10 @@ def _storage_sentence(storage: Storage, thresholds: Thresholds) -> str:
         change = format_slowdown(storage.elapsed_s.ratio, 0.5)
         whole = f"; the whole run {change}, {there} instead of {before}"
     figures = f"(I/O time {here} instead of {recorded} per rank{whole})"
+    was = "Storage here, from the page cache, was" if storage.from_page_cache else "Storage here was"
     if storage.verdict in (FASTER, SLOWER):
-        return f"Storage here was {format_slowdown(storage.io_time_s.ratio)} {figures}."
+        return f"{was} {format_slowdown(storage.io_time_s.ratio)} {figures}."
     if storage.verdict == SAME:
-        return f"Storage here was as fast, within {thresholds.storage_pct:.3g} % {figures}."
-    return "How fast the storage was is unknown: the reads and writes have no measured duration."
+        return f"{was} as fast, within {thresholds.storage_pct:.3g} % {figures}."
+    why = "the reads and writes have no measured duration" if disturbed is None else "calls were in flight meanwhile"
+    return f"How fast the storage was is unknown: {why}."

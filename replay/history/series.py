@@ -46,7 +46,8 @@ class Change:
     """A change point.
 
     at: number of the first record after it, from 0. ratio: of the runs after it to those before it, with its interval.
-    p_value: corrected for all tests of this metric. verdict: regression or improvement.
+    p_value: corrected for all tests of this metric. verdict: regression or improvement, of a
+        metric that does not decide slower or faster.
     """
 
     at: int
@@ -82,6 +83,12 @@ class Series:
     primary: str
     metrics: Mapping[str, MetricSeries]
     warnings: tuple[str, ...]
+
+    @property
+    def regressed(self) -> bool:
+        """Whether the last change of the metric that decides is a regression, and not the machine's."""
+        last = self.metrics[self.primary].changes[-1:]
+        return any(change.verdict == "regression" and not self.other_machine[change.at] for change in last)
 
     def as_json(self) -> dict[str, Any]:
         """One of `series` in the JSON of `dxt-replay history`."""
@@ -143,7 +150,7 @@ def _series(records: Sequence[ExperimentRecord], rule: Rule) -> Series:
     for name in names:
         values = tuple(tuple(run.metrics[name] for run in counted if name in run.metrics) for counted in runs)
         alpha = rule.alpha if name == primary else rule.alpha / others
-        metrics[name] = _metric_series(name, values, rule, alpha)
+        metrics[name] = _metric_series(name, values, rule, alpha, decides=name == primary)
     last = records[-1]
     health = examine(
         [run for counted in runs for run in counted],
@@ -177,7 +184,9 @@ def _other_machine(before: ExperimentRecord | None, record: ExperimentRecord) ->
     return busier is not None or hardware_changed(before.machine, record.machine)
 
 
-def _metric_series(name: str, values: tuple[tuple[float, ...], ...], rule: Rule, alpha: float) -> MetricSeries:
+def _metric_series(
+    name: str, values: tuple[tuple[float, ...], ...], rule: Rule, alpha: float, *, decides: bool
+) -> MetricSeries:
     """Records without the metric are passed over."""
     places = [place for place, found in enumerate(values) if found]
     samples = [np.log(values[place]) for place in places]
@@ -201,7 +210,7 @@ def _metric_series(name: str, values: tuple[tuple[float, ...], ...], rule: Rule,
                 low=found.low,
                 high=found.high,
                 p_value=point.p_value,
-                verdict="regression" if worse else "improvement",
+                verdict=("regression", "improvement", "slower", "faster")[2 * (not decides) + (not worse)],
             )
         )
     return MetricSeries(levels=tuple(levels), changes=tuple(changes), values=values)

@@ -33,11 +33,13 @@ def replayed_ns(part: Capture, target: str | Path, choices: Mapping[str, Any]) -
         if not _is_staged(part, target):
             twin = place
             stage(part, twin)
-        result = run(part, twin, output, cold=True, **choices)
+        result = run(part, twin, output, **choices)
     if not result.succeeded:
         raise ReplayError(
             f"the replay for --check below {target} did not do the recorded work: {'; '.join(result.warnings)}"
         )
+    if result.disturbed:
+        raise ReplayError(f"the replay for --check below {target} was {result.disturbed}: check again")
     return result.tally.last_end_ns
 
 

@@ -52,7 +52,9 @@ class Staged:
         from dxt_replay.replay.ranks.time_limit import TimeLimit
         from dxt_replay.replay.run.options import check_timeout
         from dxt_replay.replay.target.stage import stage as carry_out
+        from dxt_replay.replay.target.targets import check_there
 
+        check_there(self.plan.target)
         with TimeLimit(check_timeout(timeout_s), doing="staging") as limit:
             carry_out(self.plan, workers=workers, progress=on_progress, limit=limit)
         return Staged(plan=self.plan, written=True)
@@ -66,14 +68,15 @@ def stage(
     on_progress: Callable[[int, int], None] | None = None,
     **choices: Unpack[StageChoices],
 ) -> Staged:
-    """Build the twin data set of a capture in the directory `target`. Keeps files that were staged before.
+    """Build the twin data set of a capture in the directory `target`, which exists. Keeps what was staged before.
 
     When `timeout_s` ends the call, complete files stay, and the next call continues. `on_progress` gets the bytes done
     and the bytes in all.
 
         dxt_replay.stage("run.capture", "/lustre/me/twin", dry_run=True).plan.bytes_to_write
 
-    Raises: TargetError when the twin does not fit, or a file that was not staged is in the way.
+    Raises: TargetError when `target` does not exist, the twin does not fit, or a file that was not staged is in the
+    way.
     """
     from dxt_replay.replay.target.stage_plan import plan_stage
 
@@ -113,7 +116,7 @@ def run(
     `force`: replace an earlier capture. `choices`: see `RunChoices`.
     In a program that mpiexec started, each process calls `run` and replays its share of the ranks; all get the result.
 
-        result = dxt_replay.run("run.capture", "/lustre/me/twin", "replay.capture", pace="steps", cold=True)
+        result = dxt_replay.run("run.capture", "/lustre/me/twin", "replay.capture", pace="steps")
         result.as_json()["elapsed_s"]
 
     Raises: UsageError for choices that do not fit; TargetError when the twin is not staged; ReplayError.

@@ -45,8 +45,8 @@ MAX_RANKS = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Simulated:
-    """What `simulate` found. `recording_wait_ns`: as of `traces.measures.log_waits`. `scaling`: a prediction for each
-    number of ranks that was asked for."""
+    """What `simulate` found. `generated`: as of `traces.replay_record`. `recording_wait_ns`: as of
+    `traces.measures.log_waits`. `scaling`: a prediction for each number of ranks that was asked for."""
 
     capture: Path
     storage: StorageModel
@@ -56,6 +56,7 @@ class Simulated:
     recorded_training_ns: int
     recording_wait_ns: int | None
     warnings: tuple[str, ...]
+    generated: str | None = None
 
     @property
     def change_pct(self) -> float | None:
@@ -111,6 +112,7 @@ def simulate(
     from dxt_replay.replay.simulation.storage_model import StorageModel
     from dxt_replay.traces.measures.log_waits import longest_log_wait_ns
     from dxt_replay.traces.measures.span_times import copies_alike, training_ns
+    from dxt_replay.traces.replay_record import generated
 
     chosen = filled(SimulateChoices, choices)
     runs, ranks, strong, seconds = chosen["runs"], chosen["ranks"], chosen["strong"], chosen["check_seconds"]
@@ -138,6 +140,7 @@ def simulate(
             found = _checked(source, model, predicted, chosen, derive)
             predicted = replace(predicted, checked=found)
         return Simulated(
+            generated=generated(source.info),
             capture=source.named,
             storage=model,
             prediction=predicted,

@@ -86,10 +86,20 @@ class RunChoices(TypedDict, total=False):
     ]
 
 
+_Cold = Annotated[
+    bool,
+    Option(
+        "Drop the twin's pages before each run (cold) or keep them (warm); each run measures the page cache first.",
+        True,
+        flags=("--cold/--warm",),
+    ),
+]
+
+
 class ReplayChoices(RunChoices, total=False):
     """Options of `run` and `run_repeatedly`."""
 
-    cold: Annotated[bool, Option("Drop the twin from the page cache first.", False)]
+    cold: _Cold
     maps: Annotated[PathMaps | None, maps_option("As for stage")]
 
 
@@ -204,14 +214,7 @@ class RegressChoices(RunChoices, total=False):
         int, Option("Pairs of runs, a baseline and a candidate each.", 10, least=1, most=1000, metavar="N")
     ]
     threshold_pct: _ThresholdPct
-    cold: Annotated[
-        bool,
-        Option(
-            "Drop the twin's pages before each run (cold) or keep them (warm); each run measures the page cache first.",
-            True,
-            flags=("--cold/--warm",),
-        ),
-    ]
+    cold: _Cold
     baseline_maps: Annotated[PathMaps | None, maps_option("Real data on the baseline", "--baseline-map")]
     candidate_maps: Annotated[PathMaps | None, maps_option("Real data on the candidate", "--candidate-map")]
     output: Annotated[PathLike | None, kept_option("the replays")]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dxt_replay.traces.errors import TargetError
+from dxt_replay.traces.errors import TargetError, exhausted
 
 CHUNK_ROWS = 1 << 14
 """Rows that readers of a queue take at a time."""
@@ -91,10 +91,8 @@ class SpillFile:
 
     def _refusal(self, error: OSError) -> TargetError:
         place = self._folder or tempfile.gettempdir()
-        return TargetError(
-            f"cannot keep rows that exceed memory in {place}: {error.strerror or error}; write the replay (-o) where "
-            "there is room and fewer files are open"
-        )
+        remedy = exhausted(error) or "write the replay (-o) where there is room"
+        return TargetError(f"cannot keep rows that exceed memory in {place}: {error.strerror or error}; {remedy}")
 
 
 class RowQueue:

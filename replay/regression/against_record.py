@@ -65,7 +65,7 @@ def environment_differences(
 
 def session_warnings(recorded: Sequence[MeasuredRun], runs: Sequence[MeasuredRun], primary: str) -> list[str]:
     """Sentences on what two sessions cannot show, and on a session that drifted while it was measured."""
-    counted = [run for run in runs if run.pair and not run.stopped]
+    counted = [run for run in runs if run.counts]
     found = [
         "the runs of the record were made in another session: whatever differed between both, such as other users, is "
         "part of the change; --baseline and --candidate measure both sides in turn and exclude it"

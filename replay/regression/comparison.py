@@ -10,7 +10,7 @@ from typing import Any, Literal
 from dxt_replay.replay.regression.conditions import Conditions
 from dxt_replay.replay.regression.experiment_record import ExperimentRecord, RecordedMetric, RecordedVerdict
 from dxt_replay.replay.regression.health import Health
-from dxt_replay.replay.regression.interval_verdict import Judgement, Rule, Verdict, headline, judge
+from dxt_replay.replay.regression.interval_verdict import Judgement, Rule, Verdict, headline, judge, storage_sentence
 from dxt_replay.replay.regression.rank_sum import least_runs, unpaired_ratio
 from dxt_replay.replay.regression.ratio import Ratio, holm
 from dxt_replay.replay.regression.run_metrics import METRICS, MeasuredRun
@@ -20,6 +20,15 @@ from dxt_replay.traces.text import unit_of
 
 BASELINE: Literal["baseline"] = "baseline"
 CANDIDATE: Literal["candidate"] = "candidate"
+
+NOISE = "The same directory twice: this is noise"
+
+_APPLICATION = {"steps": "This training", "think": "This application"}
+"""Pace -> whose time the deciding metric is."""
+
+_OF_THE_WHOLE = ("elapsed_s", "total_s")
+_STORAGE = ("io_time_s", "metadata_time_s")
+"""Deciding metrics that hold more than the storage's time, and the metrics of the storage, the first that was found."""
 
 _PAIRED = "Wilcoxon signed-rank on log ratios of pairs, exact"
 _UNPAIRED = "Mann-Whitney on the logarithms of two independent samples, exact for up to 60 runs"
@@ -71,6 +80,7 @@ class Setting:
     capture: path of the replayed capture. baseline, candidate: directories. pace, api: as requested.
     speed, compute_speed, io_speed: multiples of the recorded ones. direct: whether O_DIRECT was asked for.
     repeats: pairs of runs. warmup: runs of a side before them. seed: of their order. cache: "cold" or "as found".
+    same_place: whether both sides are one directory.
     """
 
     capture: str
@@ -86,6 +96,7 @@ class Setting:
     warmup: int
     seed: int
     cache: str
+    same_place: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """A part of the object that `dxt-replay regress --json` prints."""
@@ -96,7 +107,8 @@ class Setting:
 class Regression:
     """The result of an experiment.
 
-    `headline`: the verdict in one sentence.
+    `headline`: the verdict in one sentence, on what the application notices.
+    `storage`: a sentence on what the storage itself did; empty where that decides already.
     `primary`: the metric that decides.
     `secondary_pairs_needed`: the fewest pairs that could judge the other metrics; None where there were as many.
     `test`: the statistical test, in words.
@@ -104,6 +116,7 @@ class Regression:
     """
 
     headline: str
+    storage: str
     verdict: Verdict
     reason: str
     primary: str
@@ -145,6 +158,7 @@ class Regression:
         """The object that `dxt-replay regress --json` prints."""
         return {
             "headline": self.headline,
+            "storage": self.storage,
             "verdict": self.verdict.value,
             "reason": self.reason,
             "primary": self.primary,
@@ -190,7 +204,7 @@ def compare_sides(
         test = _Test(ratio=paired_ratio, least=least_pairs, text=f"{_PAIRED}; {_HOLM}")
     else:
         baseline = [replace(run, side=BASELINE, pair=number, capture=None) for number, run in enumerate(recorded, 1)]
-        counted = baseline, [run for run in runs if run.pair and not run.stopped]
+        counted = baseline, [run for run in runs if run.counts]
         runs = [*baseline, *runs]
         test = _Test(ratio=unpaired_ratio, least=partial(least_runs, len(baseline)), text=f"{_UNPAIRED}; {_HOLM}")
     sides = {
@@ -203,10 +217,15 @@ def compare_sides(
     health = health.settled(None if deciding is None else deciding.judgement.verdict)
     verdict, reason = _verdict(deciding, primary, runs, health, min(map(len, counted)))
     found = metrics[primary].found if primary in metrics else None
+    said = headline(verdict, reason, found, more_is_better=primary in METRICS and METRICS[primary].more_is_better)
+    if setting.pace in _APPLICATION and verdict is not Verdict.INCONCLUSIVE:
+        notices = "would not notice" if verdict is Verdict.NO_CHANGE else "would notice"
+        said = f"{_APPLICATION[setting.pace]} {notices}: t{said[1:]}"
+    itself = next((metrics[name].found for name in _STORAGE if name in metrics), None)
+    tells = itself is not None and primary in _OF_THE_WHOLE and not setting.same_place
     return Regression(
-        headline=headline(
-            verdict, reason, found, more_is_better=primary in METRICS and METRICS[primary].more_is_better
-        ),
+        headline=f"{NOISE}. {said}" if setting.same_place else said,
+        storage=storage_sentence(itself, rule) if itself is not None and tells else "",
         verdict=verdict,
         reason=reason,
         primary=primary,
@@ -261,7 +280,7 @@ def _secondary_pairs_needed(count: int, metrics: int, test: _Test, rule: Rule) -
 
 
 def _whole_pairs(runs: Sequence[MeasuredRun]) -> list[tuple[MeasuredRun, MeasuredRun]]:
-    by_place = {(run.pair, run.side): run for run in runs if run.pair and not run.stopped}
+    by_place = {(run.pair, run.side): run for run in runs if run.counts}
     pairs = sorted({pair for pair, _ in by_place})
     return [
         (by_place[pair, BASELINE], by_place[pair, CANDIDATE])
@@ -302,6 +321,7 @@ def record_of(result: Regression) -> ExperimentRecord:
         runs=runs,
         result=RecordedVerdict(
             headline=result.headline,
+            storage=result.storage,
             verdict=result.verdict.value,
             reason=result.reason,
             threshold_pct=result.rule.threshold_pct,

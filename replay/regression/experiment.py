@@ -24,7 +24,7 @@ from dxt_replay.replay.regression.comparison import BASELINE, CANDIDATE, Regress
 from dxt_replay.replay.regression.conditions import Conditions, observe
 from dxt_replay.replay.regression.experiment_record import ExperimentRecord, Side
 from dxt_replay.replay.regression.health import examine
-from dxt_replay.replay.regression.interval_verdict import Rule
+from dxt_replay.replay.regression.interval_verdict import Rule, Verdict
 from dxt_replay.replay.regression.run_metrics import MeasuredRun, measure_run, primary_metric
 from dxt_replay.replay.run.context import choose_layers_together, derive_context
 from dxt_replay.replay.run.options import RunOptions
@@ -33,7 +33,7 @@ from dxt_replay.replay.run.result import RunResult
 from dxt_replay.replay.run.runner import run_replay
 from dxt_replay.replay.target.stage import check_staged, stage
 from dxt_replay.replay.target.stage_plan import StagePlan, plan_stage
-from dxt_replay.replay.target.targets import open_target, same_place
+from dxt_replay.replay.target.targets import check_there, open_target, same_place
 from dxt_replay.traces.errors import TargetError, UsageError
 from dxt_replay.traces.output import check_output
 from dxt_replay.traces.schema import SPAN_KINDS, codes
@@ -171,10 +171,11 @@ def default_pace(capture: Capture) -> Pace:
 def plan_staging(capture: Capture, experiment: Experiment) -> list[StagePlan]:
     """A plan of staging for each target that lacks files of the twin.
 
-    Raises: TargetError when it does not fit, both targets together where they share a file system.
+    Raises: TargetError when a target does not exist, or lacks room, both together where they share a file system.
     """
     plans: dict[str | Path, StagePlan] = {}
     for options in experiment.sides.values():
+        check_there(options.target)
         target = same_place(options.target)
         if target not in plans and not _is_staged(capture, options):
             plans[target] = plan_stage(capture, options.target, maps=options.maps)
@@ -277,20 +278,31 @@ def _result(
     options, record = experiment.candidate, experiment.against
     pacing = options.pacing
     recorded = () if record is None else record.counted_runs()
+    counted = [run for run in runs if run.counts]
+    left_out = [
+        f"{'pair' if record is None else 'run'} {run.pair} is left out: its run on the {run.side} was {run.disturbed}"
+        for run in runs
+        if run.pair and run.disturbed
+    ]
     health = examine(
-        [*recorded, *(run for run in runs if run.pair and not run.stopped)],
+        [*recorded, *counted],
         threshold_pct=experiment.rule.threshold_pct,
         closed_loop=pacing.pace is not Pace.TIMED,
         direct=options.io.direct,
     )
-    counted = [run for run in runs if run.pair]
-    health = replace(health, warnings=(*busy_warning(counted), *health.warnings))
+    health = replace(health, warnings=(*left_out, *busy_warning(counted), *health.warnings))
     if record is not None:
         health = replace(
             health,
             warnings=(*session_warnings(recorded, runs, primary), *health.warnings),
             doubts=jitter_doubt(recorded, counted),
         )
+    baseline = experiment.baseline
+    same = baseline is not None and baseline.maps == options.maps
+    same = same and same_place(baseline.target) == same_place(options.target)
+    if same:
+        doubt = "both sides are the same directory, so the difference is noise"
+        health = replace(health, doubts={Verdict.REGRESSION: doubt, Verdict.IMPROVEMENT: doubt})
     targets = conditions.targets if record is None else record.targets
     setting = Setting(
         capture=str(capture.path),
@@ -306,6 +318,7 @@ def _result(
         warmup=WARM_UPS,
         seed=SEED,
         cache="cold" if options.cold else "as found",
+        same_place=same,
     )
     return compare_sides(
         runs,

@@ -28,7 +28,8 @@ from dxt_replay.traces.text import listed, printable
 FORMAT = "dxt-replay regress record"
 """Value of the key `format`, by which a record is known."""
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""Before version 2 metrics that do not decide had `regression` and `improvement` for `slower` and `faster`."""
 
 MOST_BYTES = 64 << 20
 """Largest record that is read; 2,000 runs take less than 4 MiB."""
@@ -88,12 +89,13 @@ class RecordedMetric:
     low: float | None
     high: float | None
     p_value: float
-    verdict: Literal["regression", "improvement", "no change", "inconclusive"]
+    verdict: Literal["regression", "improvement", "no change", "inconclusive", "slower", "faster"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedVerdict:
-    """The verdict of the experiment. `against`: start of the record of the comparison, ns; None for pairs."""
+    """The verdict of the experiment. `against`: start of the record of the comparison, ns; None for pairs. `storage`:
+    what the storage itself did; from version 2 on."""
 
     headline: str
     verdict: Literal["regression", "improvement", "no change", "inconclusive"]
@@ -104,6 +106,7 @@ class RecordedVerdict:
     obstacles: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     against: int | None = None
+    storage: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +156,7 @@ class ExperimentRecord:
         """The runs of a side that count; those of both sides where both were the same target."""
         targets = set(map(_place, self.targets.values()))
         sides = set(self.targets) if len(targets) == 1 else {side}
-        return tuple(run for run in self.runs if run.pair and not run.stopped and run.side in sides)
+        return tuple(run for run in self.runs if run.counts and run.side in sides)
 
     def encoded(self) -> bytes:
         """The bytes of the file."""
@@ -276,7 +279,7 @@ def _problems_of_run(run: MeasuredRun) -> Iterator[str]:
     counts = (run.pair, run.operations, run.failed, run.short, run.left_out, run.bytes_read, run.bytes_written)
     if not all(0 <= count < _MOST_NUMBER for count in (*counts, run.failed_closes, run.start_ns)):
         yield "a number out of range"
-    times = (run.whole_s, run.starved_s, run.overhead_pct or 0.0, run.resident_pct or 0.0)
+    times = (run.whole_s, run.starved_s, run.overhead_pct or 0.0, run.resident_pct or 0.0, run.stood_still_s)
     shares = [value for found in (run.lag_us, run.jitter_us) for value in (found or {}).values()]
     if not all(math.isfinite(value) for value in (*times, *shares)) or not 0 <= run.whole_s < 1e9:
         yield "a time that is not a number"

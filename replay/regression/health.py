@@ -31,7 +31,7 @@ class Health:
     def settled(self, verdict: Verdict | None) -> Health:
         """With the doubts as an obstacle to this verdict, or as warnings beside any other."""
         against = tuple(text for doubted, text in self.doubts.items() if doubted is verdict)
-        beside = tuple(text for doubted, text in self.doubts.items() if doubted is not verdict)
+        beside = tuple(dict.fromkeys(text for text in self.doubts.values() if text not in against))
         return Health(obstacles=(*self.obstacles, *against), warnings=(*beside, *self.warnings))
 
 

@@ -28,6 +28,9 @@ class Verdict(Enum):
     IMPROVEMENT = "improvement"
     NO_CHANGE = "no change"
     INCONCLUSIVE = "inconclusive"
+    SLOWER = "slower"
+    """A regression of a metric that does not decide, as `FASTER` is an improvement of it."""
+    FASTER = "faster"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +81,8 @@ MAX_PAIRS_NAMED = 100_000
 
 
 def judge(found: Ratio, rule: Rule, *, more_is_better: bool = False, p_value: float | None = None) -> Judgement:
-    """The verdict on one metric. `p_value`: where given, one adjusted for the number of metrics, which must be at most
-    alpha for a verdict of regression or improvement."""
+    """The verdict on one metric. `p_value`: of a metric that does not decide, adjusted for the number of metrics; it
+    must be at most alpha for a verdict of slower or faster."""
     if found.low is None or found.high is None or found.minimum_detectable is None:
         few = f"{found.count} {found.counted} are too few"
         return Judgement(
@@ -101,8 +104,9 @@ def judge(found: Ratio, rule: Rule, *, more_is_better: bool = False, p_value: fl
         )
     if told_apart and abs(estimate) >= rule.margin:
         worse = (estimate > 0) != more_is_better
+        decides = Verdict.REGRESSION if worse else Verdict.IMPROVEMENT
         return Judgement(
-            verdict=Verdict.REGRESSION if worse else Verdict.IMPROVEMENT,
+            verdict=decides if p_value is None else Verdict.SLOWER if worse else Verdict.FASTER,
             reason=f"{change}, between {_change(found.low)} and {_change(found.high)}",
         )
     if -rule.margin <= low and high <= rule.margin:
@@ -169,16 +173,33 @@ def headline(verdict: Verdict, reason: str, found: Ratio | None, *, more_is_bett
         return f"No verdict, {verdict.value}: {reason}."
     ratio, low, high = (1 / value if more_is_better else value for value in (found.ratio, found.low, found.high))
     if verdict is Verdict.NO_CHANGE:
-        most = 100 * (max(low, high, 1 / low, 1 / high) - 1)
-        return f"The candidate is as fast as the baseline, within {most:.1f} %: no change."
+        return f"The candidate is as fast as the baseline, within {_most_pct(low, high):.1f} %: no change."
+    return f"The candidate is {_size(ratio, low, high)}: {verdict.value}."
+
+
+def storage_sentence(found: Ratio, rule: Rule) -> str:
+    """`The storage itself is 3.8 times slower (3.6 to 3.9).` `found`: of the time in I/O or in metadata."""
+    if found.low is None or found.high is None:
+        return f"What the storage did is not known: {found.count} {found.counted} are too few."
+    if found.low > 1 or found.high < 1:
+        return f"The storage itself is {_size(found.ratio, found.low, found.high)}."
+    if (most := _most_pct(found.low, found.high)) <= rule.threshold_pct:
+        return f"The storage itself is as fast, within {most:.1f} %."
+    return f"Whether the storage itself differs is not certain: {interval_text(found.low, found.high)}."
+
+
+def _most_pct(low: float, high: float) -> float:
+    return 100 * (max(low, high, 1 / low, 1 / high) - 1)
+
+
+def _size(ratio: float, low: float, high: float) -> str:
+    """`38.0 % slower (34.0 to 42.0 %)`, of a ratio of times."""
     word = "slower" if ratio > 1 else "faster"
     if ratio >= MANY or ratio <= 1 / MANY:
         times = sorted(max(value, 1 / value) for value in (low, high))
-        size = f"{max(ratio, 1 / ratio):.1f} times {word} ({times[0]:.1f} to {times[1]:.1f})"
-    else:
-        shares = sorted(abs(100 * (value - 1)) for value in (low, high))
-        size = f"{abs(100 * (ratio - 1)):.1f} % {word} ({shares[0]:.1f} to {shares[1]:.1f} %)"
-    return f"The candidate is {size}: {verdict.value}."
+        return f"{max(ratio, 1 / ratio):.1f} times {word} ({times[0]:.1f} to {times[1]:.1f})"
+    shares = sorted(abs(100 * (value - 1)) for value in (low, high))
+    return f"{abs(100 * (ratio - 1)):.1f} % {word} ({shares[0]:.1f} to {shares[1]:.1f} %)"
 
 
 def interval_text(low: float | None, high: float | None) -> str:

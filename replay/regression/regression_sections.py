@@ -26,7 +26,7 @@ def metric_text(name: str) -> Callable[[float], str]:
 
 def regression_sections(result: Regression) -> list[Section]:
     """The verdict in one sentence, then the figures, how they were measured, and warnings."""
-    first = (result.headline, *_basis(result))
+    first = filter(None, (result.headline, " ".join((result.storage, *_on_root(result))).strip(), *_basis(result)))
     sections = [prose("", first), _metrics(result)]
     notes = [*(f"not valid: {text}" for text in result.health.obstacles), *result.health.warnings]
     if notes:
@@ -90,6 +90,16 @@ def _differences(result: Regression) -> list[str]:
     if not found:
         return ["The environment is that of the record: kernel, machine, versions, mount and device are the same."]
     return [f"Not as it was for the record: {'; '.join(found)}."]
+
+
+def _on_root(result: Regression) -> list[str]:
+    """A sentence on sides on the file system of the system itself, as of a mount that is not there."""
+    targets = result.conditions.targets if result.conditions else {}
+    sides = [side for side, target in targets.items() if target.mount_point == "/"]
+    if not sides:
+        return []
+    who = f"The {sides[0]} lies" if len(sides) == 1 else "Both sides lie"
+    return [f"{who} on the root file system ({targets[sides[0]].file_system}): is nothing to be mounted there?"]
 
 
 def _sides_differ(result: Regression) -> Section:

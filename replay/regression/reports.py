@@ -61,7 +61,8 @@ def junit_document(result: Regression, *, inconclusive_fails: bool) -> bytes:
     name = f"{setting.capture}: {setting.candidate} against {result.compared_with}"
     suite = xml.SubElement(root, "testsuite", {"name": _text(name), **counts, "skipped": skipped})
     properties = xml.SubElement(suite, "properties")
-    said = {"verdict": result.verdict.value, "reason": result.reason}
+    said = {"headline": result.headline, "storage": result.storage}
+    said |= {"verdict": result.verdict.value, "reason": result.reason}
     said |= {key: str(getattr(setting, key)) for key in _PROPERTIES}
     for key, value in said.items():
         xml.SubElement(properties, "property", {"name": key, "value": _text(value)})

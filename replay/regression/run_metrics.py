@@ -10,7 +10,7 @@ from typing import Any
 from dxt_replay.replay.plan.pacing import Pace
 from dxt_replay.replay.run.recording import Tally
 from dxt_replay.replay.run.result import RunResult
-from dxt_replay.traces.lateness import percentiles_us
+from dxt_replay.traces.lateness import disturbed, percentiles_us
 from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
 from dxt_replay.traces.measures.intervals import StreamingUnion
 from dxt_replay.traces.measures.io_totals import IoCollector
@@ -56,7 +56,7 @@ class MeasuredRun:
     unknown; `whole_s`: until its last operation ended; `starved_s`: a lane's mean wait for the replayer.
     `warnings`: those of the run, without the count of failed operations. `keeps_pages`: as of `CacheState`.
     `failed_closes`: files whose close reported an error, so that what was written may not be stored. `start_ns`: when
-    the run began, CLOCK_REALTIME; 0 where unknown."""
+    the run began, CLOCK_REALTIME; 0 where unknown. `stood_still_s`: for how long the machine stood still."""
 
     side: str
     pair: int
@@ -79,7 +79,18 @@ class MeasuredRun:
     failed_closes: int = 0
     keeps_pages: bool = False
     start_ns: int = 0
+    stood_still_s: float = 0.0
     capture: Path | None = None
+
+    @property
+    def disturbed(self) -> str | None:
+        """A sentence where the machine stood still for too much of the run to judge it; else None."""
+        return disturbed(self.stood_still_s, self.whole_s)
+
+    @property
+    def counts(self) -> bool:
+        """Whether the verdict may rest on it."""
+        return bool(self.pair) and not self.stopped and self.disturbed is None
 
     def as_json(self) -> dict[str, Any]:
         """One of `runs` in the JSON of `dxt-replay regress`."""
@@ -102,6 +113,7 @@ class MeasuredRun:
             "jitter_us": None if self.jitter_us is None else dict(self.jitter_us),
             "cache": {"policy": self.cache_policy, "resident_before_pct": self.resident_pct},
             "stopped": self.stopped,
+            "stood_still_s": self.stood_still_s,
             "warnings": list(self.warnings),
         }
 
@@ -134,6 +146,7 @@ def measure_run(replay: Capture, result: RunResult, *, side: str, pair: int, kep
         warnings=result.conditions,
         keeps_pages=result.cache.keeps_pages,
         start_ns=replay.info.job.start_ns,
+        stood_still_s=result.stood_still_s,
     )
 
 

@@ -35,7 +35,7 @@ class RunOptions:
     pacing: Pacing = field(default_factory=Pacing)
     compute: str = "sleep"
     maps: tuple[PathMap, ...] = ()
-    cold: bool = False
+    cold: bool = True
     api: str = "auto"
     io: IoOptions = field(default_factory=IoOptions)
     sources: tuple[Source, ...] = ()

@@ -40,8 +40,9 @@ class Repeats:
 
     @property
     def elapsed_s(self) -> ElapsedTimes:
-        """Of the runs that were not stopped; of the only run if that was stopped."""
-        found = [run.elapsed_s for run in self.runs if not run.stopped] or [run.elapsed_s for run in self.runs]
+        """Of the runs that were neither stopped nor disturbed; of all runs without such a run."""
+        whole = [run.elapsed_s for run in self.runs if not run.stopped and not run.disturbed]
+        found = whole or [run.elapsed_s for run in self.runs]
         return ElapsedTimes(median=statistics.median(found), min=min(found), max=max(found))
 
     def as_json(self) -> dict[str, Any]:

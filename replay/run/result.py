@@ -10,7 +10,7 @@ from typing import Any
 from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.run.recording import Failure, Tally
 from dxt_replay.traces.doubt import NO_DOUBT, Doubt
-from dxt_replay.traces.lateness import percentiles_us
+from dxt_replay.traces.lateness import disturbed, percentiles_us
 from dxt_replay.traces.measures.span_times import TrainingTime
 from dxt_replay.traces.replay_record import ReplayRecord
 from dxt_replay.traces.results import by_error_name, error_name
@@ -117,9 +117,11 @@ class RunResult:
     `models`: rank -> causal model in numbers (`replay.causal.explain`); None for a pace without a model.
     `jitter_before_us`: as `jitter_us`, before the run; None if it was not measured.
     `processors_pct`: share of the machine's processor time that the replay took.
+    `stood_still_s`: for how long some process got no processor, as on a machine that was suspended.
     `training`: from the first step's begin to the last one's end; None for a pace without steps, and for a stopped run.
     `failures`: the first operations that failed or moved too little.
     `doubt`: how far `training` may be believed.
+    `generated`: as of `traces.replay_record`, of the replayed capture.
     """
 
     capture: Path
@@ -141,7 +143,9 @@ class RunResult:
     failures: tuple[NamedFailure, ...] = ()
     jitter_before_us: Mapping[str, float] | None = None
     processors_pct: float | None = None
+    stood_still_s: float = 0.0
     doubt: Doubt = NO_DOUBT
+    generated: str | None = None
 
     @property
     def elapsed_s(self) -> float:
@@ -176,6 +180,19 @@ class RunResult:
         return pacing.recorded_ns(self.recorded_ns) if pacing.is_uniform and pacing.pace.follows_recording else None
 
     @property
+    def from_page_cache(self) -> bool:
+        """Whether reads may have come from the page cache, so that the times say little of the storage."""
+        if self.io.api == "null" or not self.tally.bytes_read:
+            return False
+        warm = not self.io.direct and (self.cache.resident_before_pct or 0.0) > WARM_PCT
+        return warm or self.cache.keeps_pages
+
+    @property
+    def disturbed(self) -> str | None:
+        """A sentence where the machine stood still for a part of the run that decides its times; else None."""
+        return disturbed(self.stood_still_s, self.elapsed_s)
+
+    @property
     def succeeded(self) -> bool:
         """Whether the run reached its end, no operation or close failed, and all operations moved their bytes."""
         return not (self.stopped or self.tally.failed or self.tally.short or self.tally.close_errors)
@@ -189,7 +206,7 @@ class RunResult:
     @property
     def conditions(self) -> tuple[str, ...]:
         """All warnings except the number of operations that failed."""
-        found = [*self.cache.warnings, *self.io.warnings]
+        found = [*([self.disturbed] if self.disturbed else []), *self.cache.warnings, *self.io.warnings]
         if self.io.not_direct:
             found.append(f"{self.io.not_direct} writes went through the page cache, because they are not whole blocks")
         if self.idle_processes:
@@ -247,11 +264,16 @@ class RunResult:
             "jitter_us": dict(self.jitter_us) if self.jitter_us is not None else None,
             "jitter_before_us": dict(self.jitter_before_us) if self.jitter_before_us is not None else None,
             "processors_pct": self.processors_pct,
+            "stood_still_s": self.stood_still_s,
             "latency_us": self.latency_us,
             "latency_by_operation_us": self.latency_by_operation_us,
             "response_us": self.response_us,
             "bytes": {"read": tally.bytes_read, "written": tally.bytes_written},
-            "cache": {"policy": self.cache.policy, "resident_before_pct": self.cache.resident_before_pct},
+            "cache": {
+                "policy": self.cache.policy,
+                "resident_before_pct": self.cache.resident_before_pct,
+                "from_page_cache": self.from_page_cache,
+            },
             "warnings": list(self.warnings),
             "starved_ms": tally.starved_ns / NS_PER_MS,
             "processes": self.processes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,12 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from dxt_replay.replay.causal.paced_ranks import PacedRanks, paced_ranks
 from dxt_replay.replay.causal.storage_limit import doubt_of_capture
 from dxt_replay.replay.engine.clock import StopFlag, share_processors
-from dxt_replay.replay.engine.jitter import JitterProbe
+from dxt_replay.replay.engine.jitter import DEFAULT_RATE_PER_S, STALL_RATE_PER_S, JitterProbe
 from dxt_replay.replay.plan.pacing import Pace
 from dxt_replay.replay.ranks.comm import WAIT_PERIOD_S, Communicator, together
 from dxt_replay.replay.ranks.mpi_world import node_id
@@ -32,8 +34,10 @@ from dxt_replay.replay.target.targets import locked_target
 from dxt_replay.traces.errors import ReplayError
 from dxt_replay.traces.lateness import percentiles_us
 from dxt_replay.traces.measures.distribution import Distribution
+from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.measures.log_waits import longest_log_wait_ns
-from dxt_replay.traces.measures.span_times import TrainingTime
+from dxt_replay.traces.measures.span_times import TrainingTime, training_limits_ns
+from dxt_replay.traces.replay_record import generated
 from dxt_replay.traces.schema import COUNTERS, FILES_SCHEMA
 from dxt_replay.traces.store.lanes import with_facts, write_lanes
 from dxt_replay.traces.store.reader import Capture
@@ -44,7 +48,7 @@ from dxt_replay.traces.store.writer import (
     write_files,
     write_spans,
 )
-from dxt_replay.traces.units import NS_PER_MS, NS_PER_S, NS_PER_US
+from dxt_replay.traces.units import NS_PER_MS, NS_PER_S, NS_PER_US, ns_to_seconds
 
 START_MARGIN_NS, LANE_MARGIN_NS = 50 * NS_PER_MS, 100 * NS_PER_US
 """How far ahead the start is set: a constant, and for each lane of the process the time to wake it."""
@@ -143,7 +147,8 @@ class _Run:
         with doing("measuring the page cache"):
             residency = together(comm, process.residency)
         before_ns = self._jitter_before()
-        probe = JitterProbe() if comm.first_on_node() else None
+        first, processors = comm.first_on_node(), len(os.sched_getaffinity(0)) / comm.processes_on_node()
+        probe = JitterProbe(rate_per_s=DEFAULT_RATE_PER_S if first else STALL_RATE_PER_S, processors=processors)
         share_processors(comm.processes_on_node(), process.lane_count)
         together(comm, lambda: process.open_together(collectives))
         with stop_on_signals(process.stop):
@@ -153,7 +158,7 @@ class _Run:
             # The probe runs until all processes are done, because its own process may finish first on its node.
             began, began_cpu = time.monotonic_ns(), time.process_time_ns()
             with doing("replaying, or waiting for the other processes"):
-                with probe.running() if probe is not None else nullcontext():
+                with probe.running():
                     self._issue(process, paced, start_ns)
                 self._end_hung(process)
             load = Load(
@@ -181,9 +186,10 @@ class _Run:
             python_lanes=process.python_lanes,
             overhead=process.overhead,
             models=process.models,
-            jitter_ns=Distribution() if probe is None else probe.lateness_ns(),
+            jitter_ns=probe.lateness_ns() if first else Distribution(),
             jitter_before_ns=before_ns,
             load=load,
+            stalls=probe.stalls(start_ns),
         )
         return part, wall_zero_ns + start_ns
 
@@ -232,12 +238,20 @@ class _Run:
         """Write the files that cover the whole replay, and move the output to its place. `zero_ns`: see `_part`."""
         capture, working, options = self.context.capture, self.prepared.working, self.options
         spans = pa.concat_tables([part.spans for part in parts])
-        result = self._result(parts, process)
+        stalls = functools.reduce(Intervals.union, (part.stalls for part in parts))
+        result = self._result(parts, process, stalls)
         if options.pacing.pace is Pace.STEPS and not result.stopped:
+            limits = training_limits_ns(spans)
+            stood_still_ns = int(stalls.covered_within(limits[:1], limits[1:]).sum())
             reasons = (model["evidence"]["doubt"] or "" for model in (result.models or {}).values())
             result = replace(
                 result,
-                training=TrainingTime.of(capture.spans, spans, longest_log_wait_ns(capture.info, capture.spans)),
+                training=TrainingTime.of(
+                    capture.spans,
+                    spans,
+                    longest_log_wait_ns(capture.info, capture.spans),
+                    stood_still_ns=stood_still_ns,
+                ),
                 doubt=doubt_of_capture(capture, self.context.steps if len(parts) == 1 else None, reasons),
             )
         write_spans(working, spans)
@@ -248,7 +262,7 @@ class _Run:
         publish_capture(working, self.output, force=options.force)
         return result
 
-    def _result(self, parts: Sequence[_Part], process: ReplayProcess) -> RunResult:
+    def _result(self, parts: Sequence[_Part], process: ReplayProcess, stalls: Intervals) -> RunResult:
         options = self.options
         drops = [part.dropped for part in parts if part.dropped is not None]
         tally = sum((part.tally for part in parts), Tally())
@@ -262,6 +276,7 @@ class _Run:
             jitter_us=percentiles_us(sum((part.jitter_ns for part in parts), Distribution())),
             jitter_before_us=percentiles_us(sum((part.jitter_before_ns for part in parts), Distribution())),
             processors_pct=processors_pct([part.load for part in parts]),
+            stood_still_s=ns_to_seconds(int(stalls.covered_before(np.array([tally.last_end_ns]))[0])),
             cache=CacheState(
                 policy="cold" if options.cold else "as found",
                 resident_before_pct=sum((part.residency for part in parts), page_cache.Residency()).percent,
@@ -285,6 +300,7 @@ class _Run:
             else {rank: model for part in parts for rank, model in (part.models or {}).items()},
             left_out=sum(part.left_out for part in parts),
             stopped=any(part.stopped for part in parts),
+            generated=generated(self.context.capture.info),
         )
 
 
@@ -330,6 +346,7 @@ class _Part:
     jitter_ns: Distribution
     jitter_before_ns: Distribution
     load: Load
+    stalls: Intervals
 
 
 def _replayed_files(files: pa.Table) -> pa.Table:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from dxt_replay.replay.fidelity.workload_verdict import drift_text
 from dxt_replay.replay.show.cells import microseconds, or_dash, percent, seconds
 from dxt_replay.replay.show.noise_sections import COSINES, FACTORS, STORAGE, noise_section, relaxed_limits
-from dxt_replay.replay.show.run_sections import training_sentence
-from dxt_replay.replay.show.section import Section, prose
+from dxt_replay.replay.show.run_sections import from_page_cache, training_sentence
+from dxt_replay.replay.show.section import Section, of_generated, prose
 from dxt_replay.traces.lateness import kept_times_limit_us
 from dxt_replay.traces.units import (
     format_bytes,
@@ -40,7 +41,7 @@ def comparison_sections(comparison: Comparison, *, details: bool = True) -> list
         sections.append(noise_section(comparison.floor, details=details))
     if details:
         sections += _details(comparison)
-    return [section for section in sections if section.rows]
+    return of_generated(sections, comparison.generated)
 
 
 def _result(comparison: Comparison) -> list[str]:
@@ -48,7 +49,14 @@ def _result(comparison: Comparison) -> list[str]:
     headline = comparison.headline
     relaxed = [] if comparison.floor is None else relaxed_limits(comparison.floor)
     training = training_sentence(comparison.training)
-    return [*training, headline, *(text for text in comparison.verdict.reasons if text not in headline), *relaxed]
+    cached = from_page_cache(comparison.storage.from_page_cache, comparison.storage.resident_before_pct)
+    return [
+        *cached,
+        *training,
+        headline,
+        *(text for text in comparison.verdict.reasons if text not in headline),
+        *relaxed,
+    ]
 
 
 def _workload(comparison: Comparison) -> Section:
@@ -105,7 +113,7 @@ def _recorded_times(comparison: Comparison) -> Iterable[tuple[str, ...]]:
     yield "elapsed time", *times, f"{format_signed(timing.elapsed_error_pct, 2)} %, limit {limit_pct:.3g} %"
     if timing.drift_ppm is not None:
         limit = f"limit {thresholds.drift_ppm:.4g} us/s"
-        yield "drift of the start times", "", f"{format_signed(timing.drift_ppm, 1)} us/s", limit
+        yield "drift of the start times", "", drift_text(timing.drift_ppm), limit
 
 
 def _storage(comparison: Comparison) -> Section:
@@ -221,8 +229,8 @@ def _times(comparison: Comparison) -> Section:
         ("elapsed, replayed", f"{seconds(timing.replay_elapsed_s)} ({error})"),
     ]
     if timing.drift_ppm is not None and timing.drift_interval_ppm is not None:
-        drift, low, high = (format_signed(ppm, 1) for ppm in (timing.drift_ppm, *timing.drift_interval_ppm))
-        drift = f"{drift} us/s (95 % interval: {low} to {high}); above 0 the replay falls behind"
+        drift, low, high = map(drift_text, (timing.drift_ppm, *timing.drift_interval_ppm))
+        drift = f"{drift} (95 % interval: {low} to {high}); above 0 the replay falls behind"
         rows.append(("drift of the start times", drift))
     if timing.step_error_pct is not None:
         step = timing.step_error_pct

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dxt_replay.replay.show.cells import microseconds, or_dash, percent, recorded_training, seconds
-from dxt_replay.replay.show.section import Section, facts, prose
+from dxt_replay.replay.show.section import Section, facts, of_generated, prose
 from dxt_replay.traces.lateness import allowed_lag_us, machine_jitter_us
 from dxt_replay.traces.replay_record import PERCENTILES
 from dxt_replay.traces.results import by_error_name
@@ -48,7 +48,9 @@ def run_sections(run: RunResult) -> list[Section]:
     times = {name: found for name in _TIMES if (found := getattr(run, name)) is not None}
     explained = " ".join(_TIMES[name][1] for name in times)
     by_operation = run.latency_by_operation_us
-    training = [*(run.doubt.sentences if run.training else []), *training_sentence(run.training)]
+    training = [*_disturbed(run.disturbed), *from_page_cache(run.from_page_cache, cache.resident_before_pct)]
+    training += [*(run.doubt.sentences if run.training else [])]
+    training += training_sentence(run.training)
     sections = [
         prose(STOPPED if run.stopped else "", [*training, run_headline(run)]),
         _failures(run),
@@ -57,7 +59,7 @@ def run_sections(run: RunResult) -> list[Section]:
         _percentiles("Latency by operation", by_operation if len(by_operation) > 1 else {}),
         prose("Warnings", run.warnings),
     ]
-    return [section for section in sections if section.rows]
+    return of_generated(sections, run.generated)
 
 
 def training_sentence(training: TrainingTime | None) -> list[str]:
@@ -65,7 +67,19 @@ def training_sentence(training: TrainingTime | None) -> list[str]:
     if training is None or training.ratio is None:
         return []
     recorded = recorded_training(training.recorded_s, training.recording_wait_s, training.ratio)
-    return [f"Training takes {seconds(training.replayed_s)} here; {recorded}."]
+    still = training.stood_still_s
+    without = f" without the {seconds(still)} in which this machine stood still" if still else ""
+    return [f"Training takes {seconds(training.replayed_s)} here{without}; {recorded}."]
+
+
+def from_page_cache(warm: bool, resident_pct: float | None) -> list[str]:
+    """One sentence where the times say little of the storage, else none."""
+    held = f": {resident_pct:.0f} % of the data was in it before" if resident_pct else ""
+    return [f"Read from the page cache{held}."] if warm else []
+
+
+def _disturbed(text: str | None) -> list[str]:
+    return [] if text is None else [f"D{text[1:]}, so the times below are not those of the storage."]
 
 
 def run_headline(run: RunResult) -> str:
@@ -120,7 +134,7 @@ def _by_name(errors: Mapping[int, int]) -> str:
 def _punctuality(run: RunResult) -> str:
     """Lag of the operations, against the limit on this machine; empty if no operation had a due time."""
     lag_us, limit_us = run.lag_us, _allowed_lag_us(run)
-    if lag_us is None:
+    if lag_us is None or run.disturbed:
         return ""
     lag = f"; lag p99 {microseconds(lag_us['p99'])}"
     if lag_us["p99"] <= limit_us:
@@ -144,7 +158,7 @@ def _allowed_lag_us(run: RunResult) -> float:
 def _is_late(run: RunResult) -> bool:
     """Whether 1 % of the operations began later than this machine explains; False if none had a due time."""
     lag_us = run.lag_us
-    return lag_us is not None and lag_us["p99"] > _allowed_lag_us(run)
+    return lag_us is not None and not run.disturbed and lag_us["p99"] > _allowed_lag_us(run)
 
 
 def _recorded(run: RunResult) -> str:
@@ -182,6 +196,8 @@ def repeat_sections(repeats: Repeats) -> list[Section]:
     ]
     stopped = any(run.stopped for run in runs)
     doubt = next((run.doubt.sentences for run in runs if run.training), [])
+    warm = max(runs, key=lambda run: (run.from_page_cache, run.cache.resident_before_pct or 0.0))
+    doubt = [*from_page_cache(warm.from_page_cache, warm.cache.resident_before_pct), *doubt]
     sections = [
         prose(
             f"STOPPED in run {len(rows)}: its figures end there" if stopped else "", [*doubt, repeat_headline(repeats)]
@@ -194,13 +210,14 @@ def repeat_sections(repeats: Repeats) -> list[Section]:
         ),
         prose("Warnings", dict.fromkeys(text for run in runs for text in run.warnings)),
     ]
-    return [section for section in sections if section.rows]
+    return of_generated(sections, runs[0].generated)
 
 
 def repeat_headline(repeats: Repeats) -> str:
     """One line: the number of finished runs and their time, and whether any failed or was late."""
     elapsed, runs = repeats.elapsed_s, repeats.runs
     whole = [run for run in runs if not run.stopped]
+    disturbed = [run.disturbed for run in whole if run.disturbed]
     if not whole:
         return run_headline(runs[0])
     times = "once" if len(whole) == 1 else f"{len(whole)} times"
@@ -215,6 +232,8 @@ def repeat_headline(repeats: Repeats) -> str:
         return (
             f"R{done}, none failed, {late} {of_runs} LATE: `dxt-replay compare` says whether the storage was the cause."
         )
+    if disturbed:
+        return f"R{done}, none failed, {len(disturbed)} {of_runs} left out of these times ({', '.join(disturbed)})."
     known = all(run.lag_us is not None for run in whole)
     return f"R{done}, none failed{', all on time for this machine' if known else ''}."
 
@@ -223,6 +242,8 @@ def _from_median(run: RunResult, median_s: float) -> str:
     """Excess of a run over the median of the finished runs."""
     if run.stopped:
         return "stopped"
+    if run.disturbed:
+        return "disturbed"
     return f"{format_signed(100 * (run.elapsed_s / median_s - 1), 2)} %" if median_s else "-"
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from enum import Enum, auto
+from typing import Any
+
+_RECORDED = re.compile(r"(?<![\w./-])[Rr]ecorded(?![\w/-]|\.\w)")
+"""The word, and no part of a path."""
 
 MAX_GROUPS = 40
 """Rows of a long table that the terminal shows; `--json` and `--csv` have all of them."""
@@ -74,6 +79,31 @@ def facts(title: str, rows: Iterable[tuple[str, str]]) -> Section:
 def prose(title: str, lines: Iterable[str]) -> Section:
     """Lines of text below a title."""
     return Section(title=title, rows=tuple((line,) for line in lines), prose=True)
+
+
+def of_generated(sections: Iterable[Section], generated: str | None) -> list[Section]:
+    """The sections of a result, which begin with `generated` and call nothing recorded if that is given.
+
+    `generated`: as of `traces.replay_record`.
+    """
+    shown = [section for section in sections if section.rows]
+    if generated is None or not shown:
+        return shown
+    if shown[0].title or shown[0].columns:
+        shown.insert(0, prose("", []))
+    shown = [_renamed(section) for section in shown]
+    shown[0] = replace(shown[0], rows=((generated,), *shown[0].rows))
+    return shown
+
+
+def _renamed(part: Any) -> Any:
+    if isinstance(part, str):
+        return _RECORDED.sub(lambda found: "Generated" if found[0] == "Recorded" else "generated", part)
+    if isinstance(part, tuple):
+        return tuple(map(_renamed, part))
+    if isinstance(part, (Section, Column)):
+        return replace(part, **{each.name: _renamed(getattr(part, each.name)) for each in fields(part)})
+    return part
 
 
 class Tone(Enum):

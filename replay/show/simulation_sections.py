@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dxt_replay.replay.show.cells import microseconds, or_dash, recorded_training, seconds
-from dxt_replay.replay.show.section import BAR, Column, Kind, Section, bar, facts, prose
+from dxt_replay.replay.show.section import BAR, Column, Kind, Section, bar, facts, of_generated, prose
 from dxt_replay.traces.units import format_bytes, format_count, format_counted, format_duration, format_signed
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def simulation_sections(found: Simulated) -> list[Section]:
         _scaling(found.scaling),
         prose("Warnings", found.warnings),
     ]
-    return [section for section in sections if section.rows]
+    return of_generated(sections, found.generated)
 
 
 def simulation_headline(found: Simulated) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dxt_replay.profiler_merge.analysis.thresholds import LEAST_UTILISATION_PCT, MATERIAL_PCT, SERIOUS_PCT
 from dxt_replay.replay.show.cells import mib_s, or_dash, percent, run_time, seconds, share
-from dxt_replay.replay.show.section import BAR, MAX_GROUPS, Column, Kind, Section, bar, facts, prose
+from dxt_replay.replay.show.section import BAR, MAX_GROUPS, Column, Kind, Section, bar, facts, of_generated, prose
 from dxt_replay.traces.doubt import UNKNOWN, Doubt
 from dxt_replay.traces.layers import OBJECT_STORES, called, lowest
 from dxt_replay.traces.storage_limit import Limit, StorageLimit
@@ -66,7 +66,7 @@ def summary_sections(summary: Summary, limit: Limit | None = None) -> list[Secti
         sections.append(_breakdown(summary.groups, summary.by or ""))
     if summary.warnings:
         sections.append(prose("Warnings", summary.warnings))
-    return [section for section in sections if section.rows]
+    return of_generated(sections, summary.generated)
 
 
 def has_trace(summary: Summary) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dxt_replay.replay.show.section import Section, prose
+from dxt_replay.replay.show.section import Section, of_generated, prose
 from dxt_replay.traces.units import format_bytes, format_count, format_counted, format_duration
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def transform_sections(transformed: Transformed) -> list[Section]:
         Section(title=_headline(transformed), columns=("", "before", "after"), rows=tuple(rows)),
         prose("Assumed", transformed.assumptions),
     ]
-    return [section for section in sections if section.rows]
+    return of_generated(sections, transformed.generated)
 
 
 def _headline(transformed: Transformed) -> str:

@@ -16,6 +16,7 @@ import os
 import stat
 import threading
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,7 @@ from dxt_replay.replay.target.content import noise_block
 from dxt_replay.replay.target.path_columns import DirectoryBatch, by_directory, directory_batches
 from dxt_replay.replay.target.placement import is_twin_root
 from dxt_replay.replay.target.protocol import Found, Reader, Room, foreign, refusal
+from dxt_replay.replay.target.writing import default_workers
 from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.text import printable
 
@@ -228,17 +230,20 @@ class PosixTarget(OpenDirectory):
                 pass
 
     def remove(self, paths: pa.LargeStringArray) -> int:
+        with ThreadPoolExecutor(default_workers(), thread_name_prefix="remove") as pool:
+            return sum(pool.map(self._remove_of_directory, directory_batches(paths, len(paths))))
+
+    def _remove_of_directory(self, batch: DirectoryBatch) -> int:
         removed = 0
-        for batch in directory_batches(paths, len(paths)):
-            with self.directory(batch.directory) as fd:
-                if fd is None:
-                    continue
-                for begin in range(0, len(batch.rows), REMOVED_FILES):
-                    some, done = batch.part(slice(begin, begin + REMOVED_FILES)), np.zeros(2, dtype=np.int64)
-                    code = _small_files.remove(fd, some.text, some.begins, some.ends, done)
-                    removed += int(done[1])
-                    self._check(code, "remove", some, int(done[0]))
-                self._remove_begun(fd, batch)
+        with self.directory(batch.directory) as fd:
+            if fd is None:
+                return 0
+            for begin in range(0, len(batch.rows), REMOVED_FILES):
+                some, done = batch.part(slice(begin, begin + REMOVED_FILES)), np.zeros(2, dtype=np.int64)
+                code = _small_files.remove(fd, some.text, some.begins, some.ends, done)
+                removed += int(done[1])
+                self._check(code, "remove", some, int(done[0]))
+            self._remove_begun(fd, batch)
         return removed
 
     def _remove_begun(self, fd: int, batch: DirectoryBatch) -> None:

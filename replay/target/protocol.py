@@ -153,7 +153,7 @@ class Target(Protocol):
 
 def refusal(error: OSError, doing: str) -> TargetError:
     """The error for a call that the operating system refused, with the remedy. `doing`: "write /a/b"."""
-    remedy = exhausted(error) or _REMEDIES.get(error.errno or 0, "choose another --target")
+    remedy = _REMEDIES.get(error.errno or 0) or exhausted(error) or "choose another --target"
     return TargetError(f"cannot {doing}: {os.strerror(error.errno) if error.errno else error}; {remedy}")
 
 

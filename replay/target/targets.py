@@ -11,7 +11,7 @@ from dxt_replay.replay.objects.place import SCHEME, parse_object_url
 from dxt_replay.replay.target.objects import open_objects
 from dxt_replay.replay.target.posix import open_directory
 from dxt_replay.replay.target.protocol import Target
-from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.errors import TargetError, UsageError
 
 TARGETS: dict[str, Callable[[str | Path, bool], AbstractContextManager[Target]]] = {
     "": open_directory,
@@ -37,6 +37,13 @@ def target_named(where: str | PathLike[str]) -> str | Path:
     """A target as the user gives it: a path, or the text of a URL, which a path would change."""
     text = fspath(where)
     return text if _scheme(text) else Path(text)
+
+
+def check_there(where: str | Path) -> None:
+    """Raises: TargetError for a directory that does not exist, such as a mount that is not there."""
+    with open_target(where) as target:
+        if isinstance(target.where, Path) and not target.exists:
+            raise TargetError(f"the target {target.shown('')} does not exist: make it, or is it not mounted?")
 
 
 def place_below(where: str | Path, name: str) -> str | Path:

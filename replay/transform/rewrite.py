@@ -42,6 +42,7 @@ from dxt_replay.traces.benchmark_run import BENCHMARK
 from dxt_replay.traces.doubt import NO_DOUBT, UNKNOWN, Doubt
 from dxt_replay.traces.measures.span_times import copies_alike
 from dxt_replay.traces.memory import available_bytes
+from dxt_replay.traces.replay_record import generated
 from dxt_replay.traces.schema import (
     COUNTERS,
     FILES_SCHEMA,
@@ -106,7 +107,7 @@ class Transformed:
 
     path: its folder. changes: by name, in the order in which they were applied. assumptions: sentences.
     before, after: totals of the source and of the result. same: whether nothing changed.
-    doubt: how far `after` may be believed.
+    doubt: how far `after` may be believed. generated: as of `traces.replay_record`; not in the JSON.
     """
 
     path: Path
@@ -116,10 +117,13 @@ class Transformed:
     after: Totals
     same: bool
     doubt: Doubt = NO_DOUBT
+    generated: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The object that `dxt-replay transform --json` prints."""
-        return {**dataclasses.asdict(self), "path": str(self.path), "assumptions": list(self.assumptions)}
+        result = {**dataclasses.asdict(self), "path": str(self.path), "assumptions": list(self.assumptions)}
+        del result["generated"]
+        return result
 
 
 def _files(files: pa.Table, ranks: Iterable[RankState]) -> pa.Table:
@@ -198,6 +202,7 @@ def transform_capture(capture: Capture, changes: Changes, output: Path, *, force
         after=Totals.sum_of((after[rank] for rank in sources), written.elapsed_ns),
         same=same,
         doubt=doubt,
+        generated=generated(capture.info),
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from dxt_replay.replay.verifying.checked import CheckedPart, Difference, in_threads
-from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.errors import CaptureError, UnreadableError
 from dxt_replay.traces.few_together import few_together
 from dxt_replay.traces.row_order import distinct
 from dxt_replay.traces.schema import READ, USAGE_SCHEMA, WRITE, codes
@@ -76,6 +76,8 @@ def _table(capture: Capture, name: str) -> CheckedPart:
     part = CheckedPart(part=name, unit="row")
     try:
         part.checked = getattr(capture, name).num_rows
+    except UnreadableError:
+        raise
     except CaptureError as error:
         part.differs(f"{name}.parquet", "contents", "rows as the schema describes them", printable(str(error)))
     return part
@@ -107,6 +109,8 @@ def _rank_rows(capture: Capture, counts: _Counts | None, ranks: Sequence[int]) -
             counter.add(rows)
             found.replayed += _replayed(rows)
             found.differences += lanes.add(rows)
+    except UnreadableError:
+        raise
     except CaptureError as error:
         what = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
         found.differences.append(

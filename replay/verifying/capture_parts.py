@@ -15,7 +15,7 @@ from typing import Any
 
 from dxt_replay.replay.verifying.capture_contents import content_parts
 from dxt_replay.replay.verifying.checked import CheckedPart, in_threads
-from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.errors import CaptureError, UnreadableError, exhausted, unreadable
 from dxt_replay.traces.schema import CaptureInfo, Source
 from dxt_replay.traces.store.digests import DOCUMENT, file_digest, own_digests
 from dxt_replay.traces.store.index import part_digests
@@ -71,7 +71,11 @@ def _check_document(path: Path, part: CheckedPart) -> CaptureInfo | None:
     except FileNotFoundError:
         part.differs(DOCUMENT, "file", "a file", _ABSENT)
     except OSError as error:
+        if exhausted(error) is not None:
+            raise unreadable(error, path / DOCUMENT) from error
         part.differs(DOCUMENT, "file", "a file that can be read", error.strerror or error)
+    except UnreadableError:
+        raise
     except CaptureError as error:
         part.differs(DOCUMENT, "contents", "what docs/capture-format.md describes", printable(str(error)))
     return None
@@ -91,12 +95,14 @@ def _check_digests(path: Path, expected: Mapping[str, str], part: CheckedPart) -
 
 
 def _digest(file: Path) -> tuple[str, int]:
-    """(digest, bytes) of a file; why there is no digest in its place."""
+    """(digest, bytes) of a file; why there is no digest in its place. Raises: UnreadableError."""
     try:
         if file.is_symlink() or not file.is_file():
             return (_ABSENT if not file.is_symlink() else "a symbolic link"), 0
         return file_digest(file), file.stat().st_size
     except OSError as error:
+        if exhausted(error) is not None:
+            raise unreadable(error, file) from error
         return error.strerror or str(error), 0
 
 
@@ -106,8 +112,7 @@ def _check_names(path: Path, expected: Mapping[str, str], part: CheckedPart) -> 
         there = {file.relative_to(path).as_posix() for file in path.rglob("*") if not file.is_dir()}
         foreign = foreign_name(path)
     except OSError as error:
-        part.differs(".", "directory", "one that can be listed", error.strerror or error)
-        return
+        raise unreadable(error, path) from error
     added = there - expected.keys() - {DOCUMENT} if expected else set()
     for name in sorted(added | ({foreign} if foreign is not None else set())):
         part.differs(printable(name), "file", _ABSENT, "there, and not part of the capture")
@@ -120,6 +125,8 @@ def _contents(path: Path, digests: CheckedPart) -> list[CheckedPart]:
     tables = CheckedPart(part="tables", unit="row")
     try:
         capture = open_capture(path)
+    except UnreadableError:
+        raise
     except CaptureError as error:
         tables.differs(".", "contents", "tables that can be read", printable(str(error)))
         return [tables]

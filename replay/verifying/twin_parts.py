@@ -16,7 +16,7 @@ from dxt_replay.replay.target.path_columns import ancestors, column, directory_b
 from dxt_replay.replay.target.posix import LOCK_NAME
 from dxt_replay.replay.target.protocol import Target
 from dxt_replay.replay.verifying.checked import CheckedPart, Difference, in_threads
-from dxt_replay.traces.errors import TargetError
+from dxt_replay.traces.errors import TargetError, exhausted
 from dxt_replay.traces.text import printable
 from dxt_replay.traces.units import MIB
 
@@ -25,6 +25,9 @@ RANGE_BYTES = 64 * MIB
 
 BATCH_FILES = 256
 """Most files of one directory that a thread looks at in one call."""
+
+COMPARED_FILES = 1 << 14
+"""Files whose rows of the manifest, some 2 kB each, are in memory at a time."""
 
 Layouts = Mapping[str, Hdf5Layout]
 """Digest of a layout -> the layout: the manifest has digests alone, captures have the layouts."""
@@ -65,6 +68,8 @@ def _look(target: Target, files: pa.Table) -> list[Difference]:
     try:
         found = target.stat(paths)
     except TargetError as error:
+        if exhausted(error.__cause__ or error) is not None:
+            raise
         directory = paths[0].as_py().rpartition("/")[0]
         return [_differs(directory, "directory", "one that can be used", error)]
     numbers = zip(found.mode.tolist(), found.size.tolist(), found.links.tolist(), strict=True)
@@ -74,23 +79,27 @@ def _look(target: Target, files: pa.Table) -> list[Difference]:
 
 def _compare_all(target: Target, manifest: Manifest, layouts: Layouts, unfit: set[str], part: CheckedPart) -> None:
     """Compare the bytes of the files that a staging made; `unfit` are named already."""
-    made = manifest.files.filter(pa.array(in_state(manifest.files, WHOLE))).to_pylist()
-    fit = [entry for entry in made if printable(entry["path"]) not in unfit]
-    known = [entry for entry in fit if entry["layout"] is None or _layout(entry, layouts) is not None]
+    made = manifest.files.filter(pa.array(in_state(manifest.files, WHOLE)))
     overwritten: set[str] = set()
-    ranges = [some for entry in known for some in _ranges(entry)]
-    found = in_threads(lambda some: _compare(target, some, layouts), ranges)
-    for (entry, begin, end), difference in zip(ranges, found, strict=True):
-        what = None if difference is None else difference.what
-        part.bytes += end - begin if what in (None, "bytes") else 0
-        if what == "bytes" and entry["written"]:
-            overwritten.add(entry["path"])
-        elif difference is not None and not (what == "file" and entry["written"]):
-            part.count([difference])
-    part.checked = len(known)
+    by_size = 0
+    for first in range(0, made.num_rows, COMPARED_FILES):
+        some_made = made.slice(first, COMPARED_FILES).to_pylist()
+        fit = [entry for entry in some_made if printable(entry["path"]) not in unfit]
+        known = [entry for entry in fit if entry["layout"] is None or _layout(entry, layouts) is not None]
+        ranges = [some for entry in known for some in _ranges(entry)]
+        found = in_threads(lambda some: _compare(target, some, layouts), ranges)
+        for (entry, begin, end), difference in zip(ranges, found, strict=True):
+            what = None if difference is None else difference.what
+            part.bytes += end - begin if what in (None, "bytes") else 0
+            if what == "bytes" and entry["written"]:
+                overwritten.add(entry["path"])
+            elif difference is not None and not (what == "file" and entry["written"]):
+                part.count([difference])
+        part.checked += len(known)
+        by_size += len(fit) - len(known)
     notes = []
-    if len(known) < len(fit):
-        notes.append(f"{len(fit) - len(known)} HDF5 by size alone: give their capture too, which has the chunks")
+    if by_size:
+        notes.append(f"{by_size} HDF5 by size alone: give their capture too, which has the chunks")
     if overwritten:
         notes.append(f"{len(overwritten)} hold what replays wrote into them")
     part.note = "; ".join(notes)
@@ -119,6 +128,8 @@ def _compare(target: Target, some: Range, layouts: Layouts) -> Difference | None
                 return _differs(path, "file", f"{size} bytes", "not there")
             found = content.first_difference(file, begin, end)
     except TargetError as error:
+        if exhausted(error.__cause__ or error) is not None:
+            raise
         return _differs(path, "contents", "a file that can be read", error)
     if found is None:
         return None

@@ -32,6 +32,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     folder = tmp_path_factory.mktemp("keys")
     sources, capture, twin = dxt_replay.sample("imagenet"), folder / "i.capture", folder / "twin"
     merged = dxt_replay.merge(sources.log, capture, profiles=sources.profiles)
+    twin.mkdir(exist_ok=True)
     dxt_replay.stage(capture, twin)
     run = dxt_replay.run(capture, twin, folder / "r.capture", pace="none")
     part = dxt_replay.part(capture, steps="0-2")

@@ -45,6 +45,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
 
 
 def _staged(capture: Path, twin: Path) -> Path:
+    twin.mkdir(exist_ok=True)
     dxt_replay.stage(capture, twin, sparse=True)
     return twin
 

@@ -174,6 +174,7 @@ def _capture(scratch: Path) -> list[Files]:
 
 def _manifest(scratch: Path) -> list[Files]:
     capture = small_capture(scratch)
+    (scratch / "t").mkdir(exist_ok=True)
     stage(capture, target=scratch / "t")
     return [files_in(scratch)]
 

@@ -127,6 +127,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     job = sample("imagenet")
     profiles = [argument for path in job.profiles for argument in ("--profile", str(path))]
     assert main(["-q", "merge", str(job.log), *profiles, "-o", str(place / "run.capture")]) == 0
+    (place / "twin").mkdir()
     assert main(["-q", "stage", str(place / "run.capture"), "--target", str(place / "twin")]) == 0
     source = build_capture(place, files=["/data/train.bin"], ops=recorded(), spans=spans(), name="source")
     for name, latency_ns in (("as-fast", 5 * MS), ("slower", 9 * MS)):

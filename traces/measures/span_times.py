@@ -62,10 +62,15 @@ def whole_steps(spans: pa.Table) -> pa.Table:
 def training_ns(spans: pa.Table) -> int | None:
     """Duration of the training, ns: from the begin of the first step of any rank to the end of the last; None without
     steps."""
+    limits = training_limits_ns(spans)
+    return int(limits[1] - limits[0]) if len(limits) else None
+
+
+def training_limits_ns(spans: pa.Table) -> np.ndarray:
+    """int64 (2,): begin of the first step of any rank and end of the last, ns; (0,) without steps."""
     steps = whole_steps(spans)
-    if not steps.num_rows:
-        return None
-    return int(steps["end_ns"].to_numpy().max() - steps["start_ns"].to_numpy().min())
+    ends = [steps["start_ns"].to_numpy().min(), steps["end_ns"].to_numpy().max()] if steps.num_rows else []
+    return np.array(ends, dtype=np.int64)
 
 
 def computed_in_loops(spans: pa.Table) -> tuple[int, int]:
@@ -168,6 +173,7 @@ class TrainingTime:
 
     recording_wait_s: seconds of recorded_s that the recording itself caused (`log_waits`); None where that is not
     known.
+    replayed_s: without the time in which the machine stood still, which is `stood_still_s`.
     ratio: replayed_s / (recorded_s - recording_wait_s); None where that is 0.
     """
 
@@ -175,19 +181,24 @@ class TrainingTime:
     recording_wait_s: float | None
     replayed_s: float
     ratio: float | None
+    stood_still_s: float = 0.0
 
     @classmethod
-    def of(cls, source: pa.Table, replay: pa.Table, recording_wait_ns: int | None = None) -> TrainingTime | None:
+    def of(
+        cls, source: pa.Table, replay: pa.Table, recording_wait_ns: int | None = None, *, stood_still_ns: int = 0
+    ) -> TrainingTime | None:
         """From the spans of both captures; None if one has no steps."""
         recorded, replayed = training_ns(source), training_ns(replay)
         if recorded is None or replayed is None:
             return None
+        replayed -= stood_still_ns
         rest = recorded - (recording_wait_ns or 0)
         return cls(
             recorded_s=ns_to_seconds(recorded),
             recording_wait_s=None if recording_wait_ns is None else ns_to_seconds(recording_wait_ns),
             replayed_s=ns_to_seconds(replayed),
             ratio=replayed / rest if rest else None,
+            stood_still_s=ns_to_seconds(stood_still_ns),
         )
 
 

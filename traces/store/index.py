@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dxt_replay.traces.errors import CaptureError, DamagedCaptureError
+from dxt_replay.traces.errors import CaptureError, DamagedCaptureError, unreadable
 from dxt_replay.traces.few_together import few_together
 from dxt_replay.traces.schema import INDEX_SCHEMA, OPS_SCHEMA, CaptureInfo
 from dxt_replay.traces.store.checks import MOST_ROWS, check_columns, conforming
@@ -321,7 +321,7 @@ def _scanned(file: pq.ParquetFile, path: Path, groups: Sequence[int], counts: Se
     try:
         table = file.read_row_groups(groups, columns=_SCANNED, use_threads=False)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise DamagedCaptureError(f"{place} is damaged: {error}") from error
+        raise unreadable(error, place) from error
     rank, start, end = (column.to_numpy() for column in conforming(table, OPS_SCHEMA, place, _SCANNED))
     ends = np.cumsum([counts[group] for group in groups])
     if len(rank) != ends[-1]:

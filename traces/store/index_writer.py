@@ -4,6 +4,7 @@ joins them."""
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -36,6 +37,7 @@ class IndexWriter:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._sink: pa.OSFile | None = None
         self._writer: pq.ParquetWriter | None = None
         self._waiting: list[pa.Table] = []
         self._size = 0
@@ -71,11 +73,12 @@ class IndexWriter:
         """Write the pending notes, and the footer."""
         try:
             self._flush()
+            if self._writer is not None:
+                self._writer.add_key_value_metadata(self._digests)
+                self._writer.close()
         finally:
-            writer, self._writer = self._writer, None
-            if writer is not None:
-                writer.add_key_value_metadata(self._digests)
-                writer.close()
+            if self._sink is not None:
+                self._sink.close()  # pyarrow leaves open what it cannot write
 
     def _flush(self) -> None:
         if not self._waiting:
@@ -83,7 +86,8 @@ class IndexWriter:
         noted = pa.concat_tables(self._waiting)
         if self._writer is None:
             self.file = self._folder / NOTES.replace("*.parquet", noted["part"][0].as_py())
-            self._writer = pq.ParquetWriter(self.file, _NOTED, compression="zstd", write_page_checksum=True)
+            self._sink = pa.OSFile(os.fspath(self.file), "wb")
+            self._writer = pq.ParquetWriter(self._sink, _NOTED, compression="zstd", write_page_checksum=True)
         self._writer.write_table(noted)
         self._waiting, self._size = [], 0
 

@@ -69,6 +69,9 @@ def _problems(info: CaptureInfo) -> Iterator[str]:
         yield f"its job has {job.nprocs} processes"
     if not 0 <= job.run_time_s <= MOST_NS / 1e9:
         yield f"its job has a run time of {job.run_time_s} s"
+    for name in ("start_ns", "end_ns", "zero_ns", "job_id"):
+        if not -(1 << 63) <= getattr(job, name) < 1 << 63:
+            yield f"its job has a {name} of {getattr(job, name)}"
     ranks = list(info.ranks)
     if ranks != sorted(set(ranks)) or (ranks and not 0 <= ranks[0] <= ranks[-1] <= MOST_RANK):
         yield "its ranks are not ascending numbers from 0 to 2147483647"

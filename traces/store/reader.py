@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dxt_replay.traces.errors import CaptureError, DamagedCaptureError, exhausted
+from dxt_replay.traces.errors import CaptureError, DamagedCaptureError, UnreadableError, exhausted, unreadable
 from dxt_replay.traces.few_together import few_together
 from dxt_replay.traces.part import Part
 from dxt_replay.traces.schema import APIS, HDF5_SCHEMA, LANES_SCHEMA, SPANS_SCHEMA, USAGE_SCHEMA, CaptureInfo
@@ -229,7 +229,7 @@ class Capture:
             names = None if columns is None else columns_to_read(columns, stored)
             table = file.read_row_groups(groups.tolist(), columns=names, use_threads=False)
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise DamagedCaptureError(f"{place} is damaged: {error}") from error
+            raise unreadable(error, place) from error
         rank = np.repeat(index.rank[stretches], rows)
         found = operations(
             table, place, rank=rank, files=self.files.num_rows, columns=columns, stored=stored, begins=begins[1:]
@@ -392,7 +392,7 @@ def open_capture(path: Path | str, *, named: Path | None = None, is_checked: boo
         index = ops_index(path, info, is_checked=is_checked)
     except OSError as error:
         remedy = exhausted(error) or "check who may read it and the directories above it"
-        raise CaptureError(f"cannot read {path}: {error.strerror or error}; {remedy}") from error
+        raise UnreadableError(f"cannot read {path}: {error.strerror or error}; {remedy}") from error
     return Capture(path, info, files, index, named)
 
 

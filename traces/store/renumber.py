@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dxt_replay.traces.errors import TargetError
+from dxt_replay.traces.errors import TargetError, exhausted
 from dxt_replay.traces.schema import OPS_SCHEMA
 from dxt_replay.traces.store.index import OPS_FOLDER
 from dxt_replay.traces.store.writer import OpsWriter
@@ -49,7 +49,8 @@ def renumber(directory: Path, change: RenumberedParts) -> None:
             os.replace(file, directory / OPS_FOLDER / file.name)
         shutil.rmtree(again)
     except (OSError, pa.ArrowException) as error:
-        raise TargetError(f"cannot write {directory}: {error}; free space or choose another --output") from error
+        remedy = exhausted(error) or "free space or choose another --output"
+        raise TargetError(f"cannot write {directory}: {error}; {remedy}") from error
 
 
 def _renumbered(rows: pa.Table, number: np.ndarray) -> pa.Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dxt_replay.traces.errors import TargetError
+from dxt_replay.traces.errors import TargetError, exhausted
 from dxt_replay.traces.schema import BY_RANK_AND_START, FILE_METADATA, SPANS_SCHEMA
 
 
@@ -21,6 +22,7 @@ class SpansWriter:
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "spans.parquet"
+        self._sink: pa.OSFile | None = None
         self._writer: pq.ParquetWriter | None = None
         self.rows = 0
 
@@ -30,7 +32,8 @@ class SpansWriter:
             if self._writer is None:
                 sorting = pq.SortingColumn.from_ordering(SPANS_SCHEMA, BY_RANK_AND_START)
                 options: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True}
-                self._writer = pq.ParquetWriter(self._path, SPANS_SCHEMA, sorting_columns=sorting, **options)
+                self._sink = pa.OSFile(os.fspath(self._path), "wb")
+                self._writer = pq.ParquetWriter(self._sink, SPANS_SCHEMA, sorting_columns=sorting, **options)
                 self._writer.add_key_value_metadata(FILE_METADATA)
             self._writer.write_table(spans.cast(SPANS_SCHEMA))
         except (OSError, pa.ArrowException) as error:
@@ -38,7 +41,10 @@ class SpansWriter:
         self.rows += spans.num_rows
 
     def _refusal(self, error: Exception) -> TargetError:
-        return TargetError(f"cannot write {self._path}: {error}; free space there, or choose another place")
+        if self._sink is not None:
+            self._sink.close()  # pyarrow leaves open what it cannot write
+        remedy = exhausted(error) or "free space there, or choose another place"
+        return TargetError(f"cannot write {self._path}: {error}; {remedy}")
 
     def __enter__(self) -> SpansWriter:
         self.write(SPANS_SCHEMA.empty_table())
@@ -52,6 +58,8 @@ class SpansWriter:
             return
         try:
             writer.close()
+            assert self._sink is not None
+            self._sink.close()
         except (OSError, pa.ArrowException) as refused:
             if kind is None:
                 raise self._refusal(refused) from refused

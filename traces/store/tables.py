@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dxt_replay.traces.errors import CaptureError, DamagedCaptureError, exhausted
+from dxt_replay.traces.errors import DamagedCaptureError, exhausted, unreadable
 from dxt_replay.traces.gzip_blocks import FREE_BYTES, MOST_EXPANSION
 from dxt_replay.traces.units import format_bytes
 
@@ -31,7 +31,8 @@ _TEXTS = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary(), pa.str
 def open_parquet(path: Path, footer: pq.FileMetaData | None = None, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
     """Open a Parquet file. `footer`: its metadata if they are known. `dictionaries`: columns to be read as such.
 
-    Never ask pyarrow for the statistics of a footer: it aborts the program at those that it cannot decode.
+    Never ask pyarrow for the statistics of a footer, nor for a column of a row group that was not read before: it
+    aborts the program at those that it cannot decode.
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # opening a FIFO would block
@@ -42,8 +43,8 @@ def open_parquet(path: Path, footer: pq.FileMetaData | None = None, dictionaries
         )
         names = file.schema_arrow.names if footer is None else ()
     except (pa.ArrowException, OSError, ValueError) as error:
-        if (remedy := exhausted(error)) is not None:
-            raise CaptureError(f"cannot open {path}: {error}: {remedy}") from error
+        if exhausted(error) is not None:
+            raise unreadable(error, path) from error
         raise DamagedCaptureError(f"{path} is missing, truncated or not Parquet ({error})") from error
     twice = [name for name in names if names.count(name) > 1]
     if twice:
@@ -60,9 +61,9 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     rows, stored = file.metadata.num_rows, path.stat().st_size
     if rows > max(stored, MOST_REPEATED_ROWS):
         raise DamagedCaptureError(f"{path} is damaged: it claims {rows} rows in {stored} bytes")
-    unpacked = _unpacked_text_bytes(file)
+    unpacked = sum(file.metadata.row_group(group).total_byte_size for group in range(file.metadata.num_row_groups))
     if unpacked > max(FREE_BYTES, MOST_EXPANSION * stored):
-        raise DamagedCaptureError(f"{path} is damaged: it claims {format_bytes(unpacked)} of text in {stored} bytes")
+        raise DamagedCaptureError(f"{path} is damaged: it claims {format_bytes(unpacked)} in {stored} bytes")
     try:
         # pyarrow takes dictionaries only when it opens a file; the footer is parsed once.
         whole = open_parquet(path, file.metadata, _texts(file.schema_arrow))
@@ -85,22 +86,12 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
         pa.default_memory_pool().release_unused()  # the allocator keeps the memory of decoding
         return pa.table(found)
     except (pa.ArrowException, OSError, ValueError) as error:
-        if (remedy := exhausted(error)) is not None:
-            raise CaptureError(f"cannot open {path}: {error}: {remedy}") from error
-        raise DamagedCaptureError(f"{path} is damaged: {error}") from error
+        raise unreadable(error, path) from error
 
 
 def _texts(schema: pa.Schema) -> list[str]:
     """The text columns, to be read as dictionaries: a long text in millions of rows is then held once."""
     return [column.name for column in schema if column.type in _TEXTS]
-
-
-def _unpacked_text_bytes(file: pq.ParquetFile) -> int:
-    """Size of the encoded text columns according to the footer: reading them allocates as much."""
-    footer = file.metadata
-    texts = [at for at in range(footer.num_columns) if footer.schema.column(at).physical_type == "BYTE_ARRAY"]
-    groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
-    return sum(group.column(at).total_uncompressed_size for group in groups for at in texts)
 
 
 def _text_bytes(column: pa.ChunkedArray) -> int:

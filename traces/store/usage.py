@@ -93,6 +93,8 @@ class StoredUsage:
         self._read: tuple[int, pa.Table] | None = None
         try:
             self._file = open_parquet(index)
+            # In little memory, and it refuses a column whose numbers would abort the program (`open_parquet`).
+            self._file.scan_contents()
             footer = self._file.metadata
             ends = np.cumsum([footer.row_group(group).num_rows for group in range(footer.num_row_groups)])
             rank = self._file.read(columns=["rank"], use_threads=False)["rank"].to_numpy()

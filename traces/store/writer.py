@@ -242,7 +242,11 @@ def begin_capture(path: Path, *, force: bool = False) -> Path:
     Raises: TargetError when `path` may not be replaced, or the directory cannot be made.
     """
     working = begin_directory(path, CAPTURE, force=force)
-    create_capture(working)
+    try:
+        create_capture(working)
+    except BaseException:
+        discard_directory(working)
+        raise
     return working
 
 
@@ -334,13 +338,13 @@ def write_table(path: Path, table: pa.Table, order: Sequence[tuple[str, str]] = 
     sorting = pq.SortingColumn.from_ordering(table.schema, order) if order else None
     options: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True, "sorting_columns": sorting}
     try:
-        with pq.ParquetWriter(path, table.schema, **options) as writer:
+        # pyarrow would leave a file open that it cannot write
+        with pa.OSFile(os.fspath(path), "wb") as sink, pq.ParquetWriter(sink, table.schema, **options) as writer:
             writer.add_key_value_metadata(FILE_METADATA)
             writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
     except (OSError, pa.ArrowException) as error:
-        raise TargetError(
-            f"cannot write {path}: {error}; free space there, or choose another place for the output"
-        ) from error
+        remedy = exhausted(error) or "free space there, or choose another place for the output"
+        raise TargetError(f"cannot write {path}: {error}; {remedy}") from error
 
 
 def _make_directory(path: Path) -> None:

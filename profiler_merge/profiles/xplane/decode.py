@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import stat
@@ -102,8 +103,14 @@ def _opened(path: Path) -> Iterator[memoryview]:
             if file.read(2) == b"\x1f\x8b":
                 yield memoryview(_unpacked(path))
                 return
-            # Left to the garbage collector: an error's traceback may still hold parts of the view.
-            yield memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            try:
+                # Left to the garbage collector: an error's traceback may still hold parts of the view.
+                data: bytes | mmap.mmap = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            except OSError as error:
+                if error.errno != errno.ENODEV:  # FUSE without a page cache maps no file
+                    raise
+                data = path.read_bytes()
+            yield memoryview(data)
     except OSError as error:
         raise ProfileError(f"{path} cannot be read: {error.strerror or error}") from error
 

@@ -45,6 +45,7 @@ def what_ran(overview: Overview) -> str:
     record = replay_record(info)
     program = program_of(info.job.exe).rsplit("/", 1)[-1] or "a job"
     words = f"A run of {program}" if record is None else f"A replay of {program} at pace {record.pace}"
+    words = f"{summary.generated} {words}" if summary.generated else words
     words += f" on {format_counted(summary.job.nprocs, 'rank')}"
     if summary.job.run_time_s is not None:
         words += f" for {seconds(summary.job.run_time_s)}"

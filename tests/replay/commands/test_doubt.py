@@ -86,6 +86,7 @@ def test_all_commands_begin_with_the_same_doubt(tmp_path: Path, capsys: pytest.C
     capture = job(tmp_path, **given)
     twin = tmp_path / "twin"
     twin.mkdir()
+    twin.mkdir(exist_ok=True)
     assert main(["stage", str(capture), "--target", str(twin), "--quiet"]) == 0
     commands = {
         "summary": ["summary", str(capture)],

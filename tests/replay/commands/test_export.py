@@ -73,6 +73,7 @@ def test_fio_finds_the_files_where_stage_puts_them(
     capture: Capture, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target, output = tmp_path / "target", tmp_path / "out"
+    target.mkdir(exist_ok=True)
     assert main(["stage", str(capture.path), "--target", str(target)]) == 0
     capsys.readouterr()
     status, out, _ = export(capsys, capture.path, "--to", "fio", "-o", output, "--target", target, "--json")

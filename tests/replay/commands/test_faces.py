@@ -30,6 +30,8 @@ def folder(tmp_path: Path) -> Path:
         ],
         spans=[Span("step", 0, 2_000_000, step=0, rank=rank) for rank in (0, 1)],
     )
+    for name in ("twin", "twin3"):
+        (tmp_path / name).mkdir()
     dxt_replay.stage(source, tmp_path / "twin")
     for name in ("replay", "again"):
         dxt_replay.run(source, tmp_path / "twin", tmp_path / f"{name}.capture")
@@ -149,18 +151,18 @@ def test_the_list_of_workloads_is_that_of_its_program(capsys: pytest.CaptureFixt
             ),
         ),
         (
-            "regress source.capture --baseline twin --candidate twin --repeats 2 --threshold 7 --record A.json",
+            "regress source.capture --baseline twin --candidate twin --repeats 6 --threshold 7 --record A.json",
             lambda at: dxt_replay.regress(
                 at / "source.capture", at / "twin", at / "twin",
-                repeats=2, threshold_pct=7.0, record=at / "a.json",
+                repeats=6, threshold_pct=7.0, record=at / "a.json",
             ),
         ),
         (
-            "regress source.capture --baseline twin --candidate twin3 --repeats 1 --warm --pace none "
+            "regress source.capture --baseline twin --candidate twin3 --repeats 6 --warm --pace none "
             "--ranks 0 -o A.kept",
             lambda at: dxt_replay.regress(
                 dxt_replay.part(at / "source.capture", ranks="0"), at / "twin", at / "twin3",
-                repeats=1, cold=False, pace="none", output=at / "a.kept",
+                repeats=6, cold=False, pace="none", output=at / "a.kept",
             ),
         ),
     ],

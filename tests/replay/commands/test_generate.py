@@ -22,6 +22,7 @@ def test_a_workload_is_generated_staged_replayed_and_equal(tmp_path: Path, capsy
     printed = capsys.readouterr().out
     assert printed.startswith("Generated 2 ranks, ")
     assert printed.endswith(f"next: dxt-replay stage {source} --target twin\n")
+    Path(twin).mkdir()
     assert main(["stage", source, "--target", twin]) == 0
     assert main(["run", source, "--target", twin, "-o", replay, "--pace", "steps"]) == 0
     assert main(["compare", source, replay]) == 0

@@ -91,6 +91,7 @@ def test_a_report_loads_what_it_needs(capture: Path, tmp_path: Path) -> None:
 def test_a_training_is_merged_replayed_and_reported_without_the_optional_packages(tmp_path: Path) -> None:
     files, made, twin, again = sample("imagenet"), tmp_path / "c.capture", tmp_path / "twin", tmp_path / "r.capture"
     profiles = [word for path in files.profiles for word in ("--profile", path)]
+    twin.mkdir()
     for words in (
         ["merge", files.log, *profiles, "-o", made],
         ["summary", made],
@@ -117,6 +118,7 @@ def test_the_error_without_an_optional_package_says_how_to_install_it(
     capture: Path, tmp_path: Path, words: list[str], variables: dict[str, str], remedy: str
 ) -> None:
     twin = tmp_path / "twin"
+    twin.mkdir(exist_ok=True)
     assert ended(WITHOUT, "stage", capture, "--target", twin, "--sparse").returncode == 0
     said = [word.format(capture=capture, twin=twin, new=tmp_path / "new.capture") for word in words]
     done = ended(WITHOUT, *said, **variables)

@@ -89,6 +89,7 @@ def assert_same_twin_and_replay(log: Path, folder: Path, capsys: pytest.CaptureF
     for staged, replayed in ((log, merged), (merged, log)):
         side = folder / f"staged-from-{staged.suffix[1:]}"
         side.mkdir()
+        (side / "twin").mkdir(exist_ok=True)
         assert main(["stage", str(staged), "--target", str(side / "twin")]) == 0
         sides[staged] = contents(side / "twin")
         assert main(run_command(replayed, side / "replay.capture")) == 0
@@ -134,6 +135,7 @@ def test_real_logs_and_their_captures_share_their_twins(
 
 
 def test_a_replay_names_the_log_as_its_source(log: Path, tmp_path: Path) -> None:
+    (tmp_path / "twin").mkdir(exist_ok=True)
     assert main(["stage", str(log), "--target", str(tmp_path / "twin")]) == 0
     (tmp_path / "new").mkdir()
     assert main(run_command(log, tmp_path / "new" / "r.capture", "--target", str(tmp_path / "twin"))) == 0
@@ -145,6 +147,7 @@ def test_a_replay_names_the_log_as_its_source(log: Path, tmp_path: Path) -> None
 
 
 def test_several_runs_share_one_merge(log: Path, tmp_path: Path) -> None:
+    (tmp_path / "twin").mkdir(exist_ok=True)
     assert main(["stage", str(log), "--target", str(tmp_path / "twin")]) == 0
     with captures_made() as made:
         assert main(run_command(log, tmp_path / "r.capture", "--repeat", "2")) == 0
@@ -190,6 +193,7 @@ def test_an_error_names_the_log_and_leaves_nothing(
 ) -> None:
     (tmp_path / "cut.darshan").write_bytes(log.read_bytes()[:JOB_RECORD_AT])
     monkeypatch.chdir(tmp_path)
+    Path("t").mkdir(exist_ok=True)
     assert main(["stage", str(log), "--target", "t"]) == 0
     before = sorted(tmp_path.iterdir())
     capsys.readouterr()
@@ -216,6 +220,7 @@ def test_a_replay_in_the_place_of_its_source_is_told(
     if recorded == "capture":
         source = tmp_path / "job.capture"
         assert main(["merge", str(log), "-o", str(source)]) == 0
+    (tmp_path / "twin").mkdir(exist_ok=True)
     assert main(["stage", str(source), "--target", str(tmp_path / "twin")]) == 0
     assert main(run_command(source, replay)) == 0
     capsys.readouterr()
@@ -243,7 +248,7 @@ def test_a_signal_while_merging_leaves_nothing(
 ) -> None:
     arguments = {
         "run": run_command(log, tmp_path / "r.capture"),
-        "stage": ["stage", str(log), "--target", str(tmp_path / "twin")],
+        "stage": ["stage", str(log), "--target", str(system_temporary)],
         "summary": ["summary", str(log)],
     }[command]
     working: list[Path] = []
@@ -266,6 +271,7 @@ def test_a_stopped_run_keeps_its_part_and_leaves_nothing_else(tmp_path: Path) ->
     job = JobSpec(nprocs=1, start_s=1000, end_s=1100)
     records = [DxtRecord(record_id=1, reads=reads)]
     slow = write_dxt_log(tmp_path / "slow.darshan", records, names={1: b"/a"}, job=job)
+    (tmp_path / "twin").mkdir(exist_ok=True)
     assert main(["stage", str(slow), "--target", str(tmp_path / "twin")]) == 0
     result = dxt_replay.run(
         slow, tmp_path / "twin", tmp_path / "r.capture", on_progress=lambda _: signal.raise_signal(signal.SIGTERM)
@@ -296,6 +302,7 @@ sys.exit(main({arguments!r}))
 
 @needs_mpi
 def test_one_process_merges_for_all(log: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    (tmp_path / "twin").mkdir(exist_ok=True)
     assert main(["stage", str(log), "--target", str(tmp_path / "twin")]) == 0
     nodes = tmp_path_factory.mktemp("nodes")
     # Each process has a temporary directory of its own, as on nodes of their own.
@@ -365,6 +372,7 @@ if rank == {receiver}:
 @needs_mpi
 @pytest.mark.parametrize("broken", [0, 1])
 def test_under_mpiexec_a_bug_leaves_nothing(log: Path, tmp_path: Path, broken: int) -> None:
+    (tmp_path / "twin").mkdir(exist_ok=True)
     assert main(["stage", str(log), "--target", str(tmp_path / "twin")]) == 0
     first = f"""
 if rank == {broken}:
@@ -383,6 +391,7 @@ if rank == {broken}:
 
 def test_a_process_that_ignores_hangups_goes_on_ignoring_them(log: Path, tmp_path: Path) -> None:
     """As under nohup."""
+    (tmp_path / "twin").mkdir(exist_ok=True)
     assert main(["stage", str(log), "--target", str(tmp_path / "twin")]) == 0
     program = f"""
 import signal, sys

@@ -64,6 +64,7 @@ def test_no_command_prints_a_control_character(tmp_path: Path, capsys: pytest.Ca
     expected, line = COMMANDS[case]
     folder = tmp_path / HOSTILE
     folder.mkdir()
+    (folder / "t").mkdir()
     capture = hostile_capture(folder).path
     if case == "run":
         assert main(["stage", str(capture), "--target", str(folder / "t")]) == 0

@@ -134,6 +134,7 @@ def test_a_check_replays_below_the_target_and_leaves_nothing(tmp_path: Path, sta
     target = tmp_path / "target"
     target.mkdir()
     if staged:
+        target.mkdir(exist_ok=True)
         assert main(["stage", str(capture.path), "--target", str(target), "-q"]) == 0
     before = sorted(target.rglob("*"))
     assert checking.replayed_ns(dxt_replay.part(capture.path, steps="0-3"), target, {"pace": "steps"}) > 0

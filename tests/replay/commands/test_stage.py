@@ -25,6 +25,7 @@ def test_a_dry_run_says_what_it_would_do_and_a_run_what_it_did(
     assert printed.startswith(f"Would write 2 files under {target}: 8.00 KiB")
     assert "staged" not in printed
     assert not target.exists()
+    target.mkdir()
     assert main(options) == 0
     *_, last, empty, following = capsys.readouterr().out.splitlines()
     assert last.startswith(f"Staged 2 files under {target}: 8.00 KiB in ")
@@ -45,6 +46,7 @@ def test_the_next_command_has_the_same_options(
     real.mkdir()
     (real / "b").write_bytes(bytes(4096))
     chosen = ["--map", f"/d/b={real / 'b'}", "--ranks", "0"]
+    target.mkdir(exist_ok=True)
     assert main(["stage", str(capture.path), "--target", str(target), *chosen]) == 0
     following = capsys.readouterr().out.splitlines()[-1].removeprefix("next: dxt-replay ")
     argv = shlex.split(following)
@@ -54,5 +56,6 @@ def test_the_next_command_has_the_same_options(
 
 
 def test_quiet_names_no_next_command(capture: Capture, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "target").mkdir(exist_ok=True)
     assert main(["stage", str(capture.path), "--target", str(tmp_path / "target"), "--quiet"]) == 0
     assert "next:" not in capsys.readouterr().out

@@ -95,6 +95,7 @@ def _content(place: Path) -> dict[str, bytes]:
     ],
 )
 def test_a_staging_that_failed_goes_on(commands: Commands, folder: Path, call: str, number: int, skip: int) -> None:
+    (folder / "new").mkdir(exist_ok=True)
     stage = ["stage", folder / "source.capture", "--target", folder / "new"]
     ended = commands.run(stage, Rule(call=call, action="fail", number=number, path="/new", skip=skip, count=1))
     assert ended.status in (0, 2), ended.err

@@ -49,6 +49,7 @@ def test_an_hdf5_file(commands: Commands, tmp_path: Path, call: str, skip: int) 
     captured_application(tmp_path, source, [("x", slice(row, row + 1)) for row in range(64)]).path.rename(
         tmp_path / "source.capture"
     )
+    (tmp_path / "twin").mkdir(exist_ok=True)
     stage = ["stage", tmp_path / "source.capture", "--target", tmp_path / "twin"]
     assert commands.run(stage).status == 0
     words = [*run(tmp_path, "--json", "--api", "hdf5", "--pace", "none")]

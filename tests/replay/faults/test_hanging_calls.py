@@ -42,7 +42,7 @@ def test_a_run_whose_read_hangs_ends_and_names_it(commands: Commands, folder: Pa
 
 
 def test_an_open_that_hangs_is_named_and_not_the_lanes_that_wait_for_it(commands: Commands, folder: Path) -> None:
-    hanging = Rule(call="open", action="stall", number=FOR_EVER_MS, path="-twin/data/a.bin", skip=1, count=1)
+    hanging = Rule(call="open", action="stall", number=FOR_EVER_MS, path="-twin/data/a.bin", skip=2, count=1)
     ended = commands.run(run(folder, "--timeout", "1s"), hanging)
     assert ended.status == 2
     assert re.fullmatch(
@@ -79,6 +79,7 @@ def test_a_run_that_is_only_slow_is_not_said_to_hang(commands: Commands, folder:
 
 
 def test_a_staging_that_hangs_names_its_file_and_goes_on_the_next_time(commands: Commands, folder: Path) -> None:
+    (folder / "new").mkdir(exist_ok=True)
     stage = ["stage", folder / "source.capture", "--target", folder / "new"]
     hanging = Rule(call="write", action="stall", number=FOR_EVER_MS, path="new/dxt-replay-twin/data/", skip=1)
     ended = commands.run([*stage, "--timeout", "1"], hanging)

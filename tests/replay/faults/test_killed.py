@@ -34,6 +34,7 @@ def test_what_a_killed_command_left_is_never_a_capture(
 @pytest.mark.parametrize("moment", [0.05, *(pytest.param(at, marks=pytest.mark.slow) for at in (0.01, 0.1, 0.2, 0.4))])
 def test_a_staging_that_was_killed_goes_on(commands: Commands, folder: Path, moment: float) -> None:
     slow = Rule(call="write", action="stall", number=20, path="/new/")
+    (folder / "new").mkdir(exist_ok=True)
     stage = ["stage", folder / "source.capture", "--target", folder / "new"]
     commands.run(stage, slow, killed_at=(moment, "SIGKILL"))
     assert commands.run(stage).status == 0

@@ -19,6 +19,8 @@ def test_a_slower_candidate_is_a_regression_and_a_faster_one_is_not(commands: Co
     outputs = ["--report", junit, "--report", table, "--report", page, "--force"]
     given = ["--pace", "none", "--repeats", "6", *outputs]
     quick, slow = tmp_path / "quick", tmp_path / "slow"
+    quick.mkdir()
+    slow.mkdir()
     # 200 ms a run: far above what a busy machine adds to ten small writes.
     slower = Rule(call="sync", action="stall", number=20, path="/slow/")
 

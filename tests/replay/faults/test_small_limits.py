@@ -40,6 +40,7 @@ def check(ended: Ended, limit: str) -> None:
 )
 def test_open_files(commands: Commands, folder: Path, name: str, limit: int) -> None:
     source = folder / "source.capture"
+    (folder / "new").mkdir(exist_ok=True)
     words = ["stage", source, "--target", folder / "new"]
     if name != "stage":
         words = OUTPUT_COMMANDS[name].line(source, folder / OUTPUT_COMMANDS[name].name)

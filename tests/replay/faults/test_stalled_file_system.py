@@ -51,6 +51,7 @@ def test_a_run_on_it_ends_and_says_where_it_hung(
     commands: Commands, tmp_path: Path, mount: Path, stopped_by: str
 ) -> None:
     capture, server = short_capture(tmp_path).path, server_of(mount)
+    mount.mkdir(exist_ok=True)
     assert commands.run(["stage", capture, "--target", mount]).status == 0
     over = threading.Event()
 

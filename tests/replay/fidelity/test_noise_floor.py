@@ -202,6 +202,7 @@ def sampled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]
     sources = dxt_replay.sample("imagenet")
     capture = folder / "run.capture"
     dxt_replay.merge(sources.log, capture, profiles=sources.profiles)
+    (folder / "twin").mkdir(exist_ok=True)
     dxt_replay.stage(capture, folder / "twin")
     replays = folder / "one.capture", folder / "other.capture"
     for replay in replays:

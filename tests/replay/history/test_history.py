@@ -53,6 +53,8 @@ def test_the_change_is_found_with_what_changed_besides(tmp_path: Path, capsys: p
 
     assert main(["history", str(place)]) == 0
     shown = capsys.readouterr().out
+    assert main(["history", str(place), "--fail-regression", "-q"]) == 1
+    assert capsys.readouterr().out
     assert "The elapsed time changed once in 8 records of run.capture: by +" in shown.replace("\n", " ")
     assert "with 45.json: kernel 6.1.0 -> 6.8.0." in " ".join(shown.split())
 
@@ -81,7 +83,7 @@ def test_a_change_with_the_machine_is_not_called_a_regression(
     series = found["series"][0]
     assert [one["machine_changed"] for one in series["records"]] == [day == CHANGED for day in range(8)]
     assert [one["machine_changed"] for one in series["metrics"]["elapsed_s"]["changes"]] == [True]
-    assert main(["history", str(place)]) == 0
+    assert main(["history", str(place), "--fail-regression"]) == 0
     shown = capsys.readouterr().out
     assert "regression" not in shown
     assert shown.lower().count("machine changed") >= 3

@@ -34,6 +34,7 @@ train: {epochs: 1, computation_time: 0.02}
 def workload(tmp_path: Path) -> Path:
     path = tmp_path / "small.yaml"
     path.write_text(WORKLOAD)
+    (tmp_path / "target").mkdir()
     return path
 
 
@@ -95,6 +96,7 @@ def test_files_that_another_process_keeps_in_memory_give_no_answer(
     held = []
 
     def staged(load: Path, place: Path) -> None:
+        place.mkdir(exist_ok=True)
         dxt_replay.stage(load, place)
         for path in place.rglob("*.npz"):
             with path.open("rb") as file:

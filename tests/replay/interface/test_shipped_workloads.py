@@ -28,6 +28,7 @@ NAMES = [listed.name for listed in dxt_replay.workloads()]
 def test_a_replay_does_what_was_generated(name: str, tmp_path: Path) -> None:
     source, replay = tmp_path / "source.capture", tmp_path / "replay.capture"
     made = dxt_replay.generate(name, RANKS, source, overrides=small_overrides(name)).generated
+    (tmp_path / "twin").mkdir(exist_ok=True)
     dxt_replay.stage(source, tmp_path / "twin")
     dxt_replay.run(source, tmp_path / "twin", replay, pace="steps")
     comparison = dxt_replay.compare(source, replay)

@@ -69,7 +69,7 @@ def test_differences_of_the_environment_stand_beside_the_verdict() -> None:
     assert "6 runs and of 6" in first
     assert found.compared_with == "the record day-0.json"
     markdown = regression_markdown(found)
-    assert markdown.startswith("**The candidate is 30")
+    assert markdown.startswith("**This training would notice: the candidate is 30")
     assert "kernel 6.1.0 -\\> 6.8.0" in markdown.split("\n\n")[1]
     assert "record: day-0.json, 6 runs of 2025-10-09 08:53 UTC" in markdown
 

@@ -43,14 +43,25 @@ def test_the_primary_metric_decides() -> None:
     beside = merged(slower(1.0), slower(3.0, "io_time_s"))
     found = compared(beside)
     assert found.verdict is Verdict.NO_CHANGE
-    assert found.metrics["io_time_s"].judgement.verdict is Verdict.REGRESSION
+    assert found.metrics["io_time_s"].judgement.verdict is Verdict.SLOWER
+    assert found.headline.startswith("This training would not notice: the candidate is as fast as the baseline, within")
+    assert found.storage.startswith("The storage itself is 3.0 times slower (")
+    assert regression_sections(found)[0].rows[1] == (found.storage,)
     assert list(found.metrics) == ["elapsed_s", "io_time_s"]
     assert compared(beside, primary="io_time_s").verdict is Verdict.REGRESSION
 
 
 def test_less_bandwidth_is_worse() -> None:
     found = compared(merged(slower(1.0), slower(0.5, "bandwidth_mib_s")))
-    assert found.metrics["bandwidth_mib_s"].judgement.verdict is Verdict.REGRESSION
+    assert found.metrics["bandwidth_mib_s"].judgement.verdict is Verdict.SLOWER
+
+
+def test_a_pair_in_which_the_machine_stood_still_does_not_count() -> None:
+    runs = slower(1.0)
+    runs[4] = replace(runs[4], metrics={"elapsed_s": 4.0}, whole_s=4.0, stood_still_s=3.0)
+    found = compared(runs)
+    assert found.verdict is Verdict.NO_CHANGE
+    assert len(found.metrics["elapsed_s"].baseline) == 9
 
 
 def test_metrics_that_do_not_decide_share_their_probability_of_an_error() -> None:
@@ -67,7 +78,7 @@ def test_metrics_that_do_not_decide_share_their_probability_of_an_error() -> Non
     assert found.metrics["elapsed_s"].p_adjusted == found.metrics["elapsed_s"].found.p_value
     assert (
         compared(merged(slower(1.0), pairs([1.0] * 10, doubtful, "io_time_s"))).metrics["io_time_s"].judgement.verdict
-        is Verdict.REGRESSION
+        is Verdict.SLOWER
     )
 
 
@@ -152,8 +163,10 @@ def test_the_json_object_has_the_fixed_keys() -> None:
 def test_what_a_person_reads() -> None:
     found = compared(merged(slower(1.2), slower(1.0, "io_time_s")), Health(warnings=("mind this",)))
     verdict, medians, warnings, runs, rule = regression_sections(found)
-    assert verdict.rows[0][0].startswith("The candidate is 19.7 % slower (19.0 to 20.4 %): regression.")
-    assert "in 8 of 10 experiments" in verdict.rows[2][0]
+    assert verdict.rows[0][0] == (
+        "This training would notice: the candidate is 19.7 % slower (19.0 to 20.4 %): regression."
+    )
+    assert "in 8 of 10 experiments" in verdict.rows[3][0]
     assert medians.rows[0][0] == "elapsed time *"
     assert medians.rows[0][-1] == "regression"
     facts = dict(runs.rows)
@@ -177,14 +190,14 @@ def test_metrics_beside_the_deciding_one_that_so_few_pairs_cannot_judge_are_name
     assert any("7 pairs are the least" in note for note in figures.notes)
     many = compared(runs).as_json()
     assert many["secondary_pairs_needed"] is None
-    assert many["metrics"]["io_time_s"]["verdict"] == "regression"
+    assert many["metrics"]["io_time_s"]["verdict"] == "slower"
 
 
 def test_the_result_as_markdown() -> None:
     health = Health(warnings=("odd | <b>`name`</b>",))
     text = regression_markdown(compared(merged(slower(1.2), slower(1.0, "io_time_s")), health))
     first, *lines = text.splitlines()
-    assert first.startswith("**The candidate is 19.7 % slower")
+    assert first.startswith("**This training would notice: the candidate is 19.7 % slower")
     table = [line for line in lines if line.startswith("|")]
     assert table[0].split(" | ")[1:3] == ["baseline", "candidate"]
     assert table[1] == "| --- | ---: | ---: | ---: | ---: | ---: |"

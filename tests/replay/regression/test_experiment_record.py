@@ -48,7 +48,7 @@ def _change(*path: Any, to: Any) -> Callable[[Any], None]:
     ("change", "words"),
     [
         (_change("format", to="something else"), "is not a record of an experiment: give a file"),
-        (_change("schema_version", to=2), "this release reads up to 1: update dxt-replay"),
+        (_change("schema_version", to=3), "this release reads up to 2: update dxt-replay"),
         (_change("schema_version", to="1"), "is damaged: its schema_version"),
         (_change("schema_version", to=True), "is damaged: its schema_version"),
         (_change("runs", to=[]), "it has 0 runs instead of 1 to 10,000"),

@@ -100,6 +100,7 @@ def watched(capture: Path, folder: Path, *options: str) -> Counts:
     assert LIBRARY is not None
     program = Path(sys.executable).with_name("dxt-replay")
     target = folder / "target"
+    target.mkdir(exist_ok=True)
     dxt_replay.stage(capture, target)
     run = [program, "run", capture, "--target", target, "-o", folder / "replay.capture", "--pace", "none", *options]
     record = ["record", "--library", LIBRARY.path, "-o", folder / "watched.capture", "--", *run]

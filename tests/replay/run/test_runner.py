@@ -284,7 +284,7 @@ def test_cold_drops_the_files_of_all_processes(tmp_path):
     document = json.loads(done.stdout)
     if document["warnings"]:
         pytest.skip(document["warnings"][0])
-    assert document["cache"] == {"policy": "cold", "resident_before_pct": 0.0}
+    assert document["cache"] == {"policy": "cold", "resident_before_pct": 0.0, "from_page_cache": False}
 
 
 @pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")

@@ -175,6 +175,7 @@ def test_a_key_gives_the_same_names_again(capture: Capture, tmp_path: Path) -> N
 def test_a_replay_is_still_known_as_the_replay_of_its_recording(capture: Capture, tmp_path: Path) -> None:
     """Anonymized under one key, both; the part that was replayed is found by its paths."""
     part = dxt_replay.part(capture, paths=["*/messung-*"])
+    (tmp_path / "twin_of_annabel").mkdir(exist_ok=True)
     dxt_replay.stage(capture, tmp_path / "twin_of_annabel")
     dxt_replay.run(part, tmp_path / "twin_of_annabel", tmp_path / "geheim_replay.capture", pace="none")
     replay = open_capture(tmp_path / "geheim_replay.capture")

@@ -170,6 +170,8 @@ class TargetContract:
 
     def test_the_function_and_the_command_take_what_opens_it(self, where: str | Path, tmp_path: Path) -> None:
         capture = build_capture(tmp_path, files=["/d/a"], ops=[read(0, length=9)])
+        if isinstance(where, Path):
+            where.mkdir(parents=True)
         assert dxt_replay.stage(capture.path, where).plan.bytes_to_write == 9
         with open_target(where) as target:
             assert len(held(target, f"{TWIN_ROOT}/d/a") or b"") == 9

@@ -232,6 +232,7 @@ def _pairs(capture: Capture, *names: str) -> set[tuple[Any, ...]]:
 def test_the_result_is_staged_replayed_and_compared_like_any_capture(tmp_path: Path, changes: dict[str, Any]) -> None:
     application = dataclasses.replace(AHEAD, ranks=2, steps=12, compute_ns=1 * MS, collective_ns=100 * US)
     _, capture = changed(recorded(tmp_path, application), compute_speed=2, **changes)
+    (tmp_path / "twin").mkdir(exist_ok=True)
     stage(capture, tmp_path / "twin")
     run(capture, tmp_path / "twin", tmp_path / "replay.capture", pace="steps")
     found = compare(capture, open_capture(tmp_path / "replay.capture"))

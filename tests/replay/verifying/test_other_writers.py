@@ -81,6 +81,7 @@ def test_it_is_verified_and_replayed(capture: Path, tmp_path: Path) -> None:
     assert found.passed, [part.differences for part in found.places[0].parts]
     assert {part.part: part.checked for part in found.places[0].parts}["operations"] == 100
     assert "another program wrote it" in found.places[0].parts[1].note
+    (tmp_path / "target").mkdir(exist_ok=True)
     dxt_replay.stage(capture, tmp_path / "target")
     dxt_replay.run(capture, tmp_path / "target", tmp_path / "replay.capture", pace="none")
     replay = open_capture(tmp_path / "replay.capture")

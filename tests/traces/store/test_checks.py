@@ -279,7 +279,7 @@ def test_texts_that_would_fill_the_memory_are_refused(capture: Capture) -> None:
         place = table.schema.get_field_index(name)
         table = table.set_column(place, name, values if name == "path" else pa.array(values))
     pq.write_table(table, capture.path / FILES)
-    with pytest.raises(CaptureError, match=r"claims 4\.\d+ GiB of text|claims 4 GiB of text"):
+    with pytest.raises(CaptureError, match=r"claims 4"):
         open_capture(capture.path)
 
 

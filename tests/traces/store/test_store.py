@@ -287,5 +287,5 @@ def test_a_name_that_fills_the_memory_is_damage(tmp_path: Path, length: int) -> 
     place = table.schema.get_field_index("path")
     long = pa.array([b"x" * length], table.schema.field(place).type)
     pq.write_table(table.set_column(place, table.schema.field(place), long), path, compression="zstd")
-    with pytest.raises(CaptureError, match=r"is damaged: (a|it claims .* of) text"):
+    with pytest.raises(CaptureError, match=r"is damaged: (a text|it claims)"):
         open_capture(capture.path)

@@ -41,6 +41,7 @@ def test_blocks_end_at_checkpoints_and_epochs(capture: Capture) -> None:
 
 
 def test_a_replay_has_the_figures_too(capture: Capture, tmp_path: Path) -> None:
+    (tmp_path / "twin").mkdir(exist_ok=True)
     dxt_replay.stage(capture, tmp_path / "twin")
     dxt_replay.run(capture, tmp_path / "twin", tmp_path / "r.capture", pace="steps")
     replay = open_capture(tmp_path / "r.capture")

@@ -226,6 +226,7 @@ for key in ("data/1.bin", "data/2.bin", "data/none.bin"):
         ("read", 200, 1), ("read", 403, 1), ("read", 404, 1),
     ]  # fmt: skip
     target = server.url(more="")
+    target.mkdir(exist_ok=True)
     assert main(["stage", "run.capture", "--target", target]) == 0
     server.log.clear()
     capsys.readouterr()
@@ -367,6 +368,7 @@ def test_a_replay_on_objects_sends_the_recorded_requests_again(server, work) -> 
     capture = recorded(work, WORKERS + textwrap.indent(CHANGES, "    "), server.endpoint)
     recorded_reads = Counter((row["offset"], row["length"]) for row in rows_of(capture) if row["op"] == "read")
     target = server.url("twin")
+    target.mkdir(exist_ok=True)
     assert main(["stage", "run.capture", "--target", target]) == 0
     assert main(["run", "run.capture", "--target", target, "-o", "replay.capture", "--pace", "none"]) == 0
     reads = Counter(
@@ -386,6 +388,7 @@ def test_a_replay_on_objects_sends_the_recorded_requests_again(server, work) -> 
 
 def test_a_replay_on_a_directory_makes_calls_on_files(server, work) -> None:
     capture = recorded(work, WORKERS + textwrap.indent(CHANGES, "    "), server.endpoint)
+    Path("twin").mkdir(exist_ok=True)
     assert main(["stage", "run.capture", "--target", "twin"]) == 0
     assert main(["run", "run.capture", "--target", "twin", "-o", "replay.capture", "--pace", "none"]) == 0
     left = {path.name for path in (work / "twin").rglob("*.bin")}
