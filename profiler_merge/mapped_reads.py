@@ -114,11 +114,10 @@ class MappedReads:
         known = {name: most for name, most in known.items() if self.complete and name not in self._shown(elsewhere)}
         for each in unseen:
             most = known.get(each.name) if each.kind == "mapped" else None
-            if most and each.name in unsure:
-                each = replace(each, bytes=None)
-            elif most:  # without any fault the kernel filled the mapping itself (MAP_POPULATE), or nobody read it
+            if most:  # without any fault the kernel filled the mapping itself (MAP_POPULATE), or nobody read it
                 rest = 0 if each.bytes is None else max(each.bytes - most, 0)
-                each = replace(each, bytes=rest if rest > _OVERLOOKED * (each.bytes or 0) else 0)
+                rest = rest if rest > _OVERLOOKED * (each.bytes or 0) else 0
+                each = replace(each, bytes=rest or (None if each.name in unsure else 0))
             left.append(each)
         return tuple(left)
 

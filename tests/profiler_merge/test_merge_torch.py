@@ -181,7 +181,7 @@ def test_a_mapped_file_of_a_real_job_is_named_and_nothing_is_claimed(tmp_path):
     ((kind, name, moved),) = [(each.kind, each.name, each.bytes) for each in result.info.coverage.unseen]
     assert (kind, name.rpartition("/")[2], moved) == ("mapped", "train.bin", None)
     assert result.info.coverage.bytes is None
-    assert "1 file was opened but never read through a call" in summarise(capture).not_judged
+    assert "1 file was opened and never read by a call" in summarise(capture).not_judged
 
 
 def test_the_evaluations_of_a_real_job_are_counted_apart(tmp_path):

@@ -75,7 +75,7 @@ CASES = {
     "page faults were not traced": (
         {"wait_ms": 60, "read_ms": (0, 60), "coverage": MAPPED},
         "not known",
-        "on other storage is not known: 1 file was opened but never read through a call",
+        "on other storage is not known: 1 file was opened and never read by a call",
     ),
 }
 
