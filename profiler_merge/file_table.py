@@ -238,8 +238,9 @@ class FileTable:
             }
         dups, fdopens, modes = (sums.pop(name) for name in ("posix_dups", "stdio_fdopens", "posix_mode"))
         # Darshan may give a stream that was made of a duplicated descriptor to a file which had that number before.
-        without = {file for file, number in dups.items() if number and not sums["stdio_reads"].get(file)}
-        missing = sum(dups[file] for file in without if not sums["posix_reads"][file])
+        read = {file for name in ("posix_reads", "stdio_reads") for file, number in sums[name].items() if number}
+        without = {file for file, number in dups.items() if number and sums["posix_seeks"][file] and file not in read}
+        missing = sum(dups[file] for file in without)
         strays = sum(max(fdopens.get(file, 0) - number, 0) for file, number in dups.items() if number)
         created = {file for file, mode in modes.items() if mode}
         self.never_mapped = created | (dups.keys() - self._mappable) | (without if strays >= missing else set())

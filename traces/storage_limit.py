@@ -67,7 +67,7 @@ class StorageLimit:
             "elapsed_s": ns_to_seconds(self.recorded_ns),
             "fastest_s": ns_to_seconds(self.recorded_ns - self.saved_ns),
             "saved_s": self.saved_s,
-            "saved_between_s": [ns_to_seconds(bound) for bound in self.saved_between_ns],
+            "saved_between_s": list(self.saved_between_s),
             "model_s": ns_to_seconds(self.model_ns),
             "utilisation_pct": self.utilisation_pct,
             "fastest_utilisation_pct": self.fastest_utilisation_pct,
@@ -96,9 +96,10 @@ class StorageLimit:
         return ns_to_seconds(self.saved_ns)
 
     @property
-    def most_saved_s(self) -> float:
-        """The most that such storage would save, in seconds."""
-        return ns_to_seconds(self.saved_between_ns[1])
+    def saved_between_s(self) -> tuple[float, float]:
+        """`saved_between_ns` in seconds."""
+        least_ns, most_ns = self.saved_between_ns
+        return ns_to_seconds(least_ns), ns_to_seconds(most_ns)
 
     @property
     def limit_pct(self) -> float:
@@ -109,7 +110,7 @@ class StorageLimit:
 class NoStorageLimitError(ReplayError):
     """The storage limit of a training is unknown. The message is the reason, a clause for use after a colon."""
 
-    most_saved_s: None = None
+    saved_between_s: None = None
     points: tuple[LimitPoint, ...] = ()
 
     @property

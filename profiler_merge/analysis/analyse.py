@@ -21,8 +21,8 @@ from dxt_replay.traces.workers.workers import ALONE, Workers
 class Analysis:
     """The results of `summarise`, `request_sizes`, `overlap`, `patterns` and `setting_of` for one capture.
 
-    saved_s: time that infinitely fast storage would save the training, by its causal model; None where that is not
-    known.
+    saved_s: least and most time that infinitely fast storage would save the training, by its causal model; None where
+    that is not known.
     """
 
     summary: Summary
@@ -30,7 +30,7 @@ class Analysis:
     overlap: Overlap
     patterns: Patterns
     setting: Setting
-    saved_s: float | None = None
+    saved_s: tuple[float, float] | None = None
 
 
 def analyse(
@@ -39,7 +39,7 @@ def analyse(
     by: str | None = None,
     on_rows: Callable[[int], None] = lambda rows: None,
     workers: Workers = ALONE,
-    saved_s: float | None = None,
+    saved_s: tuple[float, float] | None = None,
 ) -> Analysis:
     """All analyses but the timeline, which needs a choice of bins. Arguments as of `summarise`; `saved_s` as of
     `Analysis`.
@@ -62,7 +62,7 @@ class AnalysisCollector(Together):
         self.takes_several_ranks = self.summary.takes_several_ranks
         self.parts = (self.summary, self.sizes, self.overlap, self.patterns)
 
-    def analysis(self, capture: Capture, saved_s: float | None) -> Analysis:
+    def analysis(self, capture: Capture, saved_s: tuple[float, float] | None) -> Analysis:
         """All analyses; `capture`: that of all ranks, `saved_s` as of `Analysis`."""
         overlap = self.overlap.overlap()
         return Analysis(

@@ -22,7 +22,9 @@ SCHEMA = TABLES["findings"].schema
 """One row per finding; `values` is a JSON object, `files` has one path per line."""
 
 
-def findings(capture: Capture, workers: Workers = ALONE, saved_s: float | None = None) -> tuple[Finding, ...]:
+def findings(
+    capture: Capture, workers: Workers = ALONE, saved_s: tuple[float, float] | None = None
+) -> tuple[Finding, ...]:
     """Findings about a capture, worst first. `saved_s`: as of `Analysis`.
 
     Raises: CaptureError when it is damaged.
@@ -48,7 +50,7 @@ def most_saved_s(analysis: Analysis, of: str) -> float:
         by_counters = called(summary.counted_times, summary.job.nprocs)
         counted_s = 0.0 if by_counters is None else by_counters[1]["slowest_s"] or run_s
         return min(max(summary.in_flight_s + summary.other_io_s, counted_s), run_s)
-    saved_s = loop.storage_gain_s if analysis.saved_s is None else analysis.saved_s
+    saved_s = loop.storage_gain_s if analysis.saved_s is None else analysis.saved_s[1]
     return saved_s if of == LOOP else saved_s + max(run_s - loop.loop_s, 0.0)
 
 

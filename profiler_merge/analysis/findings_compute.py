@@ -40,13 +40,15 @@ def input_bound(found: Analysis) -> Iterator[Finding]:
     if share is not None:
         storage = f"storage is busy in {percent(share)} of the wait."
         values["io_in_wait_pct"] = share
-    elif found.saved_s is not None:
-        share = min(100 * found.saved_s / loop.input_wait_s, 100.0)
-        storage = f"infinitely fast storage would save {percent(share)} of the wait."
-        values["saved_of_wait_pct"] = share
     else:
-        unknown = unknown or "much of the I/O is rebuilt from counters, and its times are estimates"
-    by_storage = share is not None and share >= MOSTLY_STORAGE_PCT
+        share, most = (min(100 * each / loop.input_wait_s, 100.0) for each in found.saved_s or (0.0, loop.input_wait_s))
+        storage = f"infinitely fast storage would save at least {percent(share)} of the wait."
+        if share < MOSTLY_STORAGE_PCT <= most:
+            unknown = unknown or "much of the I/O is rebuilt from counters, and its times are estimates"
+        elif share < MOSTLY_STORAGE_PCT:
+            storage = f"infinitely fast storage would save at most {percent(most)} of the wait."
+        values["saved_of_wait_pct"] = share
+    by_storage = share >= MOSTLY_STORAGE_PCT
     cause, name = ("for storage", "read ahead") if by_storage else ("without recorded I/O", "prepare faster")
     known = by_storage or unknown is None
     if not known:

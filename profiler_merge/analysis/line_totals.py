@@ -41,6 +41,7 @@ class LineTotals(Sums):
         self._io_ns = {traced: np.zeros(count, dtype=np.int64) for traced in (True, False)}
         self._inside = {name: np.zeros(count, dtype=np.int64) for name in _INSIDE}
         self._in_loop = np.zeros(count, dtype=np.int64)
+        self.rebuilt_in_loop_ns = 0
         self._first, self._last, self._steps_of = _loop_bounds(self._loops, line)
         self._steps = StepTotals(line, self._loops)
 
@@ -60,6 +61,7 @@ class LineTotals(Sums):
         for name, column in later._inside.items():
             self._inside[name] += column
         self._in_loop += later._in_loop
+        self.rebuilt_in_loop_ns += later.rebuilt_in_loop_ns
         self._steps.merge(later._steps)
 
     def add(self, rows: OperationRows, *, traced: bool) -> None:
@@ -76,14 +78,15 @@ class LineTotals(Sums):
         starts, ends = self._union[traced].add(operations.start_ns, operations.end_ns)
         place = self._line.places_at(starts)
         add_at(self._io_ns[traced], place, ends - starts)
+        first, last = self._first[place], self._last[place]
         if not traced:
+            self.rebuilt_in_loop_ns += int(np.maximum(np.minimum(ends, last) - np.maximum(starts, first), 0).sum())
             return
         for name, sums in self._inside.items():
             times = getattr(self._loops, name)
             if len(times):
                 add_at(sums, place, times.covered_within(starts, ends))
         if len(self._loops.step):
-            first, last = self._first[place], self._last[place]
             starts_in, ends_in = np.clip(starts, first, last), np.clip(ends, first, last)
             trained = ends_in - starts_in - self._loops.apart.covered_within(starts_in, ends_in)
             add_at(self._in_loop, place, trained)

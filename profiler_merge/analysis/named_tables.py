@@ -124,7 +124,7 @@ def views(
     if any(name == "findings" or name in _FROM_ANALYSIS for name in names):
         from dxt_replay.profiler_merge.analysis.analyse import analyse
 
-        found = analyse(capture, by=by, workers=workers, saved_s=None if limit is None else limit.most_saved_s)
+        found = analyse(capture, by=by, workers=workers, saved_s=None if limit is None else limit.saved_between_s)
         summary, shares = found.summary, found.overlap.shares()
     else:
         summary = summarise(capture, by=by, workers=workers)

@@ -28,12 +28,13 @@ from dxt_replay.traces.units import ns_to_seconds
 class Overlap:
     """`ranks`: `RANKS_SCHEMA`, of all ranks examined; `steps`: `STEPS_SCHEMA`, by rank and time.
 
-    `run_time_s`: of the job.
+    `run_time_s`: of the job. `rebuilt_in_loop_ns`: time of I/O from counters in the loops, sum of the ranks.
 
     Shares are in per cent of sums over ranks. Those that need spans cover the profiled ranks; None without any.
     """
 
     run_time_s: float
+    rebuilt_in_loop_ns: int
     ranks: pa.Table
     steps: pa.Table
 
@@ -124,6 +125,7 @@ class OverlapCollector(Collector):
         self._run_time_s = capture.info.job.run_time_s
         self._lines: list[LineTotals] | None = None
         self._stretch_of: int | None = None
+        self._rebuilt_in_loop_ns = 0
         self._ranks: list[pa.Table] = []
         self._steps: list[pa.Table] = []
 
@@ -161,6 +163,7 @@ class OverlapCollector(Collector):
             self._lines = lines_of(self._capture)
         for line in self._lines or ():
             self._ranks.append(line.totals())
+            self._rebuilt_in_loop_ns += line.rebuilt_in_loop_ns
             self._steps.append(line.steps())
         self._lines = []
 
@@ -176,6 +179,7 @@ class OverlapCollector(Collector):
             return
         later._finish()
         self._ranks += later._ranks
+        self._rebuilt_in_loop_ns += later._rebuilt_in_loop_ns
         self._steps += later._steps
 
     def __getstate__(self) -> dict[str, Any]:
@@ -188,6 +192,7 @@ class OverlapCollector(Collector):
         self._finish()
         return Overlap(
             run_time_s=self._run_time_s,
+            rebuilt_in_loop_ns=self._rebuilt_in_loop_ns,
             ranks=pa.concat_tables([RANKS_SCHEMA.empty_table(), *self._ranks]).combine_chunks(),
             steps=pa.concat_tables([STEPS_SCHEMA.empty_table(), *self._steps]),
         )

@@ -92,7 +92,7 @@ def overview(
     `on_rows` receives how many rows of the first pass are done. `limit`: the storage limit, from the causal model.
     Raises: CaptureError when the capture is damaged.
     """
-    saved_s = None if limit is None else limit.most_saved_s
+    saved_s = None if limit is None else limit.saved_between_s
     few_ranks = len(capture.ranks) <= MOST_SHOWN_RANKS
     begin = partial(
         _FirstPass,

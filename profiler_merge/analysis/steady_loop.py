@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dxt_replay.profiler_merge.analysis.thresholds import NOTICEABLE_PCT, WARM_UP
+from dxt_replay.profiler_merge.analysis.thresholds import MATERIAL_PCT, WARM_UP
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.measures.span_times import computed_in_loops, gpu_busy_in_profile, gpu_steps
 from dxt_replay.traces.paces import Pace
@@ -118,7 +118,7 @@ def steady_loop(
         warm_up_s=warm_up_ns / len(ranks) / NS_PER_S,
         input_wait_s=wait_ns / len(ranks) / NS_PER_S,
         input_wait_pct=100 * wait_ns / loop_ns,
-        io_in_wait_pct=_share(in_wait_ns, wait_ns, sum(ranks["reconstructed_io_ns"].to_pylist())),
+        io_in_wait_pct=_share(in_wait_ns, wait_ns, overlap.rebuilt_in_loop_ns),
         compute_pct=100 * compute_ns / loops_ns if compute_ns else None,
         io_pct=100 * io_ns / loop_ns,
         io_exposed_pct=100 * exposed_ns / loop_ns,
@@ -139,7 +139,7 @@ def steady_loop(
 
 def _share(in_wait_ns: int, wait_ns: int, rebuilt_ns: int) -> float | None:
     """Per cent of the wait with I/O; None if I/O whose times are estimates could change it."""
-    if 100 * min(rebuilt_ns, wait_ns - in_wait_ns) > NOTICEABLE_PCT * wait_ns:
+    if 100 * min(rebuilt_ns, wait_ns - in_wait_ns) > MATERIAL_PCT * wait_ns:
         return None
     return 100 * in_wait_ns / wait_ns if wait_ns else 0.0
 

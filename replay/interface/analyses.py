@@ -205,7 +205,7 @@ def findings(capture: CaptureOrPath, *, executor: Work = None) -> tuple[Finding,
 
     with opened(capture) as source:
         limit = limit_of(source, curve=False)
-        return find(source, workers_of(executor), None if limit is None else limit.most_saved_s)
+        return find(source, workers_of(executor), None if limit is None else limit.saved_between_s)
 
 
 def timeline(

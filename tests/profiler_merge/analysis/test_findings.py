@@ -373,14 +373,14 @@ def test_no_more_is_at_stake_than_storage_costs(tmp_path: Path) -> None:
     spans = steps(10, S, input_wait=(0, S))
     capture = build_capture(tmp_path, files=["/a"], ops=ops, spans=spans, info=info(run_s=10))
     before = {finding.code: finding for finding in findings(capture)}
-    after = {finding.code: finding for finding in findings(capture, saved_s=0.3)}
+    after = {finding.code: finding for finding in findings(capture, saved_s=(0.3, 0.3))}
     assert {"input-bound", "small-reads"} <= set(after)
     for code, finding in after.items():
         assert (before[code].at_stake_s or 0) > 3
         assert (finding.at_stake_s, finding.at_stake_pct) == (0.3, pytest.approx(3.0))
         assert finding.severity == "info"
         assert "Infinitely fast storage would save at most 300 ms of the training loop." in finding.evidence
-    nothing = findings(capture, saved_s=0.0)
+    nothing = findings(capture, saved_s=(0.0, 0.0))
     assert [(finding.code, finding.at_stake_s) for finding in nothing] == [("input-bound", 0.0)]
 
 
