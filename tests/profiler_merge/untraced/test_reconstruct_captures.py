@@ -12,6 +12,7 @@ from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.merge import MergeOptions, merge
 from dxt_replay.profiler_merge.profiles.xplane.decode import find_profiles, read_profile
 from dxt_replay.profiler_merge.untraced.rank_counters import is_application_file
+from dxt_replay.traces.record_id import STREAM_RECORDS
 from dxt_replay.traces.samples import sample
 from dxt_replay.traces.store.reader import open_capture
 from tests.places import SHARED
@@ -49,7 +50,7 @@ def counted(log, module):
     found = {}
     for row in range(len(table.ranks)) if table is not None else ():
         record = int(table.record_ids[row])
-        if is_application_file(log.names.get(record, b"")):
+        if record not in STREAM_RECORDS and is_application_file(log.names.get(record, b"")):
             values = {name.split("_", 1)[1]: max(int(column[row]), 0) for name, column in table.counters.items()}
             stamps = {name.split("_", 1)[1]: float(column[row]) for name, column in table.fcounters.items()}
             found[int(table.ranks[row]), record] = values | stamps
