@@ -25,9 +25,9 @@ print(f"{len(chart.data)} traces from {min(chart.data[0].base):.2f} s on")
 
 # %% Build the twin data set of the first 30 steps here, and replay them four times as fast
 part = dxt_replay.part(capture, steps="0-29")
-staged = dxt_replay.stage(part, f"{folder.name}/twin")
+staged = dxt_replay.stage(part, folder.name)
 print(f"staged {len(staged.plan.to_write)} files")
-result = dxt_replay.run(part, f"{folder.name}/twin", f"{folder.name}/replay.capture", speed=4)
+result = dxt_replay.run(part, folder.name, f"{folder.name}/replay.capture", speed=4)
 print(f"replayed {result.as_json()['operations']} operations in {result.as_json()['elapsed_s']:.2f} s")
 
 # %% Compare the replay with its source

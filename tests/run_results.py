@@ -50,7 +50,7 @@ def run_result(document: Mapping[str, Any]) -> RunResult:
         jitter_us=document["jitter_us"],
         jitter_before_us=document["jitter_before_us"],
         processors_pct=document["processors_pct"],
-        cache=CacheState(**document["cache"]),
+        cache=CacheState(**{key: value for key, value in document["cache"].items() if key != "from_page_cache"}),
         processes=document["processes"],
         lanes=document["lanes"],
         left_out=document["left_out"],

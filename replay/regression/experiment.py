@@ -297,9 +297,9 @@ def _result(
             warnings=(*session_warnings(recorded, runs, primary), *health.warnings),
             doubts=jitter_doubt(recorded, counted),
         )
-    baseline = experiment.baseline
-    same = baseline is not None and baseline.maps == options.maps
-    same = same and same_place(baseline.target) == same_place(options.target)
+    baseline = experiment.baseline or experiment.candidate
+    places = {(same_place(each.target), each.maps) for each in (baseline, options)}
+    same = record is None and len(places) == 1
     if same:
         doubt = "both sides are the same directory, so the difference is noise"
         health = replace(health, doubts={Verdict.REGRESSION: doubt, Verdict.IMPROVEMENT: doubt})

@@ -98,7 +98,7 @@ class RecordedVerdict:
     what the storage itself did; from version 2 on."""
 
     headline: str
-    verdict: Literal["regression", "improvement", "no change", "inconclusive"]
+    verdict: Literal["regression", "improvement", "no change", "inconclusive", "slower", "faster"]
     reason: str
     threshold_pct: float
     alpha: float

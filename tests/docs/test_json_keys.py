@@ -40,6 +40,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     regression = dxt_replay.regress(part, twin, twin, repeats=1, pace="none", cold=False, record=folder / "r.json")
     target = folder / "target"
     target.mkdir()
+    (folder / "loads").mkdir()
     results = {
         "fit": dxt_replay.fit(capture, folder / "fitted.yaml"),
         "generate": dxt_replay.generate("default", 1, folder / "w.capture", overrides=["reader.x=1"]),
