@@ -75,7 +75,8 @@ class InterfaceCollector(Sums):
             from_counters = None if counted is None or prefix is None else _from_counters(counted, prefix)
             if from_counters is None:
                 reads, writes = self._traced.reshape(-1, 2)[index].sum(axis=0).tolist()
-                moved, source = int(self._bytes[index].sum()), "operations"
+                moved: int | None = int(self._bytes[index].sum())
+                source = "operations"
             else:
                 (reads, writes, moved), source = from_counters, "counters"
             if reads or writes or moved or reconstructed:
