@@ -119,8 +119,8 @@ def _cold_reads(times: Sequence[Measured], title: str = "Cold reads") -> Section
         columns=("size", "mean", "interval", *(f"{count} in flight" for count in shown), "most in all"),
         rows=tuple(rows),
         notes=(
-            "Mean time of a read: the median of the trials, with one in flight and with more; the interval of the "
-            "median at one in flight; and the highest bandwidth of any number in flight.",
+            "Mean time of a read: the median of the trials, at most what 95 % take, with one in flight and with more; "
+            "the interval of the median at one in flight; and the highest bandwidth of any number in flight.",
         ),
     )
 

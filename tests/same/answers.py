@@ -112,10 +112,10 @@ COMMANDS: Mapping[str, str] = {
     "stage": "stage CAPTURE --sparse --target TWIN",
     "export fio": "export CAPTURE --to fio --target TWIN -o OUT",
     "verify the twin": "verify TWIN",
-    "run timed": "run CAPTURE --target TWIN --pace timed --api null --speed SPEED -o OUT.capture",
-    "run think": "run CAPTURE --target TWIN --pace think --api null --speed SPEED -o OUT.capture",
-    "run steps": "run CAPTURE --target TWIN --pace steps --api null --speed SPEED -o OUT.capture",
-    "run none": "run CAPTURE --target TWIN --pace none -o OUT.capture",
+    "run timed": "run CAPTURE --warm --target TWIN --pace timed --api null --speed SPEED -o OUT.capture",
+    "run think": "run CAPTURE --warm --target TWIN --pace think --api null --speed SPEED -o OUT.capture",
+    "run steps": "run CAPTURE --warm --target TWIN --pace steps --api null --speed SPEED -o OUT.capture",
+    "run none": "run CAPTURE --warm --target TWIN --pace none -o OUT.capture",
 }
 """Name of a command -> its words, beside `--json`."""
 

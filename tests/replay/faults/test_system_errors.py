@@ -118,8 +118,9 @@ def test_the_next_calibration_removes_what_a_killed_one_left(tmp_path: Path) -> 
         dxt_replay.calibrate(tmp_path, minutes=0.02)
         assert len(list(tmp_path.glob(f"{NAME}*"))) == 1, "that of a calibration that still runs stays"
         killed.kill()
-    dxt_replay.calibrate(tmp_path, minutes=0.02)
+    found = dxt_replay.calibrate(tmp_path, minutes=0.02)
     assert os.listdir(tmp_path) == []
+    assert [each for each in found.measured if each.time_ns.value > each.p95_ns] == [], "a mean above its own 95 %"
 
 
 @pytest.mark.mpi
