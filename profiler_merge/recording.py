@@ -868,7 +868,7 @@ def _mark_distributed_rank():
 
 
 _got = itertools.count(1)
-_queues = weakref.WeakKeyDictionary()
+_queues: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 def _marks_nothing():

@@ -687,16 +687,17 @@ def batches_of(
         fetch_of = np.append(task["fetch"], NO_FETCH)
         fetch = fetch_of[pool.batch]
         feeds[pool.rows] = np.where(fetch >= 0, number[fetch], NO_FETCH)
-        of_worker = bool(task["pid"][0] != marks.own.pid)
-        after = task["follows"][np.maximum(pool.after, 0)] if of_worker else fetch_of[pool.after]
+        made_by_worker = task["pid"][0] != marks.own.pid
+        after = task["follows"][np.maximum(pool.after, 0)] if made_by_worker else fetch_of[pool.after]
         follows[pool.rows] = np.where(after >= 0, number[after], NO_FETCH)
-        follows_end[pool.rows] = of_worker & (after >= 0)
+        follows_end[pool.rows] = made_by_worker & (after >= 0)
         ready[pool.rows] = NO_FETCH
         order = np.argsort(end_ns[pool.rows], kind="stable")
         last = np.full(len(task) + 1, -1)
         last[pool.batch[order]] = pool.rows[order]
-        some = np.flatnonzero((last[:-1] >= 0) & of_worker)
-        ready[last[some]] = np.maximum(task["end"][some] - np.maximum(end_ns[last[some]], task["begin"][some]), 0)
+        some = (last[:-1] >= 0) & made_by_worker
+        begun_ns = np.maximum(end_ns[last[:-1][some]], task["begin"][some])
+        ready[last[:-1][some]] = np.maximum(task["end"][some] - begun_ns, 0)
     reads, writes = (operations.file_id[operations.op == each] for each in (READ, WRITE))
     output = np.isin(operations.file_id, np.setdiff1d(writes, reads)) | np.isin(operations.op, (SYNC, WRITE))
     during = (start_ns < ends.max()) & (end_ns > begins[0]) & ~output
