@@ -85,9 +85,6 @@ class Progress:
     lag_ns: int | None = None
 
 
-_SERVER_CACHE = "objects are cached by their server, if at all, and a client cannot drop that cache"
-
-
 class _Rest:
     """The sleeps of the feeder in and after one round, MOST_FEED_PERIOD_S at most: FEED_PERIOD_S, or what FEEDER_SHARE
     leaves to others."""
@@ -241,8 +238,8 @@ class ReplayProcess:
 
     def drop_pages(self) -> page_cache.DropResult:
         """Drop the pages of the files that this process reads, and return which could not be dropped."""
-        if self._options.on_objects:
-            return page_cache.DropResult(files=0, bytes=0, skipped={_SERVER_CACHE: self._read})
+        if self._options.on_objects:  # a client has no pages of them
+            return page_cache.DropResult(files=0, bytes=0, skipped={})
         return page_cache.drop(self._paths())
 
     def residency(self) -> page_cache.Residency:

@@ -124,6 +124,7 @@ def test_the_commands_say_what_they_were_given(tmp_path, capfd, kind, said):
     path = tmp_path / "given"
     path.write_bytes(FILES[kind])
     output = tmp_path / "a.capture"
+    (tmp_path / "target").mkdir()
     for arguments in (
         *([] if kind in PROFILES else [["merge", path, "-o", output]]),  # profiles alone make a capture
         ["summary", path],

@@ -260,7 +260,7 @@ def lateness(clock, *, period_ns, on_sleep):
     """Middles of the buckets of what a probe finds until it is stopped, their counts, and the largest lateness."""
     stop, counts = StopFlag(), np.zeros(BUCKETS, dtype=np.int64)
     clock.on_sleep = lambda deadline_ns: on_sleep(stop)
-    latest_ns = record_lateness(counts, stop, period_ns)
+    latest_ns = record_lateness(counts, np.zeros((0, 2), dtype=np.int64), stop, period_ns, 1.0)
     found = np.flatnonzero(counts)
     return bucket_middle_ns(found), counts[found].tolist(), latest_ns
 

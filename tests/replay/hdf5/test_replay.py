@@ -286,6 +286,7 @@ def test_one_twin_serves_the_library_and_requests_past_it(
     capture = captured_application(tmp_path, source, ACCESSES)
     recorded = source_requests(capture, 0, [0])
     target, output = str(tmp_path / "target"), tmp_path / "replay.capture"
+    Path(target).mkdir()
     for arguments in (
         ["stage", str(capture.path), "--target", target],
         ["run", str(capture.path), "--target", target, "-o", str(output), "--pace", "none", "--api", api],

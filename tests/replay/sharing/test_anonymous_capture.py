@@ -191,6 +191,7 @@ def test_a_replay_is_still_known_as_the_replay_of_its_recording(capture: Capture
 
 def test_the_result_is_staged_replayed_and_compared(capture: Capture, tmp_path: Path) -> None:
     shared, twin, replay = tmp_path / "shared.capture", tmp_path / "twin", tmp_path / "r.capture"
+    twin.mkdir()
     dxt_replay.anonymize(capture, shared)
     dxt_replay.stage(shared, twin)
     assert dxt_replay.run(shared, twin, replay, pace="none").succeeded

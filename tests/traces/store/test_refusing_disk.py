@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dxt_replay.replay.target.stage_plan import plan_stage
-from dxt_replay.traces.errors import CaptureError, DxtReplayError, TargetError
+from dxt_replay.traces.errors import DxtReplayError, TargetError, UnreadableError
 from dxt_replay.traces.output import check_output
 from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.traces.store.writer import OpsWriter, begin_capture, write_files, write_spans
@@ -125,8 +125,8 @@ def test_a_directory_that_may_not_be_read_is_one_error(public: Path) -> None:
     for work, arguments, kind in (
         (begin_capture, (closed / "new.capture",), TargetError),
         (check_output, (closed / "new.csv",), TargetError),
-        (open_capture, (closed / "test.capture",), CaptureError),
-        (open_capture, (hidden_ops.path,), CaptureError),
+        (open_capture, (closed / "test.capture",), UnreadableError),
+        (open_capture, (hidden_ops.path,), UnreadableError),
         (_plan, (public / "open.capture", closed / "target"), TargetError),
     ):
         raised, message = elsewhere(_as_nobody, work, *arguments)

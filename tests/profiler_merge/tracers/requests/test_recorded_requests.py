@@ -226,7 +226,6 @@ for key in ("data/1.bin", "data/2.bin", "data/none.bin"):
         ("read", 200, 1), ("read", 403, 1), ("read", 404, 1),
     ]  # fmt: skip
     target = server.url(more="")
-    target.mkdir(exist_ok=True)
     assert main(["stage", "run.capture", "--target", target]) == 0
     server.log.clear()
     capsys.readouterr()
@@ -368,7 +367,6 @@ def test_a_replay_on_objects_sends_the_recorded_requests_again(server, work) -> 
     capture = recorded(work, WORKERS + textwrap.indent(CHANGES, "    "), server.endpoint)
     recorded_reads = Counter((row["offset"], row["length"]) for row in rows_of(capture) if row["op"] == "read")
     target = server.url("twin")
-    target.mkdir(exist_ok=True)
     assert main(["stage", "run.capture", "--target", target]) == 0
     assert main(["run", "run.capture", "--target", target, "-o", "replay.capture", "--pace", "none"]) == 0
     reads = Counter(
