@@ -210,13 +210,6 @@ def test_refused_requests_are_results(server: ObjectServer, tmp_path: Path) -> N
     assert sum(each.status == 503 for each in server.log) == 20, "no request is repeated"
 
 
-def test_a_cold_run_says_that_a_servers_cache_stays(server: ObjectServer, tmp_path: Path) -> None:
-    source, url = reading(tmp_path, reads=30), server.url()
-    dxt_replay.stage(source, url)
-    result = dxt_replay.run(source, url, tmp_path / "replay.capture", cold=True)
-    assert any("a client cannot drop that cache" in text for text in result.warnings)
-
-
 def test_credentials_are_nowhere(
     server: ObjectServer,
     tmp_path: Path,
