@@ -22,9 +22,8 @@ from dxt_replay.profiler_merge.merge_options import MergeOptions
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
 from dxt_replay.profiler_merge.recorded_job import AllSpans, Finished, ProcessIds, Recording, WrittenRanks
 from dxt_replay.profiler_merge.traced_recording import TracedRecording
-from dxt_replay.profiler_merge.tracers.requests.request_rows import UNKNOWN, RecordedRequests, is_refused
-from dxt_replay.profiler_merge.tracers.traced_job import TracedJob, TracedProcess, TracedRank
-from dxt_replay.profiler_merge.tracers.traced_rows import TracedRows
+from dxt_replay.profiler_merge.tracers.requests import UNKNOWN, RecordedRequests, is_refused
+from dxt_replay.profiler_merge.tracers.traced_job import TracedJob, TracedProcess, TracedRank, TracedRows
 from dxt_replay.traces.errors import LogError, TargetError
 from dxt_replay.traces.record_id import record_id
 from dxt_replay.traces.schema import APIS, OPS_SCHEMA, READ, REFUSED, TRACED, WRITE, Job, table_from_columns

@@ -26,7 +26,7 @@ class Source:
     made of files and `MergeOptions`.
     profile: whether it holds the events of one rank.
     spans: "module:name" of a function of files and the process ids of each rank to loops by rank.
-    requests: "module:name" of a function of files to `tracers.requests.request_rows.RecordedRequests`, which may stand
+    requests: "module:name" of a function of files to `tracers.requests.RecordedRequests`, which may stand
     beside another recording of the same job.
     belongs: "module:name" of a function that tells whether an unknown file belongs to given files of this kind.
     """
@@ -78,8 +78,8 @@ SOURCES = (
         pattern=rb'\A[\s\[]*\{"(id|name)".*"cat": ?"(dftracer|POSIX|STDIO|ai_framework)"',
         what="a DFTracer trace",
         tool="DFTracer",
-        trace="tracers.dftracer.dftracer_job:read_dftracer",
-        spans="tracers.dftracer.dftracer_job:read_annotations",
+        trace="tracers.dftracer:read_dftracer",
+        spans="tracers.dftracer:read_annotations",
     ),
     Source(
         kind="kineto",
@@ -98,22 +98,22 @@ SOURCES = (
         rb"(\d\d:\d\d:\d\d(\.\d+)? )?(execve|openat|open|read|close|brk|mmap|newfstatat|fstat|access)\([^\n]*\) += )",
         what="the output of strace",
         tool="strace",
-        trace="tracers.strace.strace_job:read_strace",
-        belongs="tracers.strace.strace_job:is_thread_file",
+        trace="tracers.strace:read_strace",
+        belongs="tracers.strace:is_thread_file",
     ),
     Source(
         kind="requests",
         pattern=rb"\A# dxt-replay requests \d",
         what="a log of requests to object stores",
         tool="dxt-replay",
-        requests="tracers.requests.request_log:read_request_logs",
+        requests="tracers.requests:read_request_logs",
     ),
     Source(
         kind="s3dlio",
         pattern=rb"\A(#[^\n]*\n)*idx\tthread\top\tclient_id\t",
         what="an operation log of s3dlio or warp",
         tool="s3dlio",
-        requests="tracers.requests.op_log:read_op_logs",
+        requests="tracers.requests:read_op_logs",
     ),
 )
 """The kinds in order: the first one whose pattern matches names the file."""

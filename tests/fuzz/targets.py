@@ -21,8 +21,8 @@ from dxt_replay.profiler_merge.darshan.heatmap import read_heatmap
 from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.profiles.reading import read_profile
 from dxt_replay.profiler_merge.profiles.spans import profile_spans
-from dxt_replay.profiler_merge.tracers.dftracer.dftracer_job import read_dftracer
-from dxt_replay.profiler_merge.tracers.strace.strace_job import read_strace
+from dxt_replay.profiler_merge.tracers.dftracer import read_dftracer
+from dxt_replay.profiler_merge.tracers.strace import read_strace
 from dxt_replay.replay.regression.experiment_record import read_record
 from dxt_replay.replay.simulation.model_file import read_storage_model
 from dxt_replay.traces.store.reader import open_capture

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dxt_replay.profiler_merge.tracers.dftracer.dftracer_job import read_dftracer
-from dxt_replay.profiler_merge.tracers.strace.strace_job import read_strace
+from dxt_replay.profiler_merge.tracers.dftracer import read_dftracer
+from dxt_replay.profiler_merge.tracers.strace import read_strace
 from dxt_replay.traces.errors import DxtReplayError
 from tests.examples import examples
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dxt_replay.profiler_merge.tracers.path_numbers import NOT_KEPT, PathNumbers
+from dxt_replay.profiler_merge.tracers.calls import NOT_KEPT, PathNumbers
 
 DATA = [
     "/dev/shm/x/a.bin",

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dxt_replay.profiler_merge.merge import MergeOptions, merge
-from dxt_replay.profiler_merge.tracers.dftracer.dftracer_job import read_dftracer
+from dxt_replay.profiler_merge.tracers.dftracer import read_dftracer
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.schema import APIS, OPS, SPAN_KINDS, codes
 from dxt_replay.traces.store.reader import open_capture

@@ -97,3 +97,23 @@ def test_requests_that_an_earlier_release_inferred_are_left_out(logs, tmp_path):
     rows = [row for batch in opened.operations() for row in batch.to_pylist()]
     assert sum(row["api"] in ("S3", "S3_REFUSED") for row in rows) == REQUESTS - 1
     assert any("1 request left out: dxt-replay 0.2.0 inferred" in text for text in opened.info.warnings)
+
+
+@pytest.mark.parametrize(
+    ("call", "status", "received", "length", "api"),
+    [
+        ("GetObject", "206", 700, 700, "S3"),
+        ("GetObject", "", 700, 700, "S3"),
+        ("GetObject", "0", 700, 700, "S3"),  # it broke off after 700 bytes, which the job did receive
+        ("GetObject", "0", 0, 0, "S3_REFUSED"),
+        ("GetObject", "403", 250, 0, "S3_REFUSED"),  # the bytes of the error's own text are no data
+        ("HeadObject", "404", 0, 0, "S3"),
+    ],
+)
+def test_a_read_that_broke_off_keeps_its_bytes(call, status, received, length, api, logs, tmp_path):
+    (log,) = logs.glob("*.requests")
+    row = ("R", call, "b/k", 0, received, received, "", 1_020_000_000, "", 1_030_000_000, status, 1, PID, "", "", "")
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:3]) + "\t".join(map(str, row)) + "\n")
+    assert main(["merge", str(log), "-o", str(tmp_path / "a.capture")]) == 0
+    (batch,) = open_capture(tmp_path / "a.capture").operations()
+    assert [(row["length"], row["api"]) for row in batch.to_pylist()] == [(length, api)]

@@ -11,8 +11,7 @@ from socket import create_server
 import pytest
 
 from dxt_replay.profiler_merge.merge import MergeOptions, merge
-from dxt_replay.profiler_merge.tracers.strace.sockets import Sockets
-from dxt_replay.profiler_merge.tracers.strace.strace_job import read_strace
+from dxt_replay.profiler_merge.tracers.strace import read_strace
 from dxt_replay.traces.schema import Unseen
 from tests.replay.commands.test_record import can_strace
 
@@ -78,13 +77,16 @@ def test_without_peers_how_much_came_from_outside_is_not_known(tmp_path: Path) -
     assert [(each.kind, each.bytes) for each in coverage.unseen] == [("socket", None)]
 
 
-def test_both_ends_of_a_connection_are_known_in_either_family() -> None:
-    sockets = Sockets()
-    sockets.note(b'3<TCPv6:[[::ffff:10.0.0.1]:5000->[::ffff:10.0.0.2]:6000]>, ""..., 9', 9)
-    sockets.note(b"4<TCP:[10.0.0.2:6000->10.0.0.1:5000]>", 0)
-    sockets.note(b'5<TCPv6:[[2001:db8::1]:5000->[2001:db8::2]:443]>, ""..., 9', 7)
-    sockets.note(b'6<TCPv6:[[2001:db8::1]:5001->[2001:db8::2]:443]>, ""..., 9', 1)
-    sockets.note(b'7<UNIX-STREAM:[1->2]>, ""..., 9', 9)
-    sockets.note(b'8</data/TCP:[1]>, ""..., 9', 9)
-    assert sockets.by_peer() == {"2001:db8::2:443": 8}
-    assert sockets.of_unknown_peers() == 0
+def test_both_ends_of_a_connection_are_known_in_either_family(tmp_path: Path) -> None:
+    calls = [
+        ('read(3<TCPv6:[[::ffff:10.0.0.1]:5000->[::ffff:10.0.0.2]:6000]>, ""..., 9)', 9),
+        ("close(4<TCP:[10.0.0.2:6000->10.0.0.1:5000]>)", 0),
+        ('recvfrom(5<TCPv6:[[2001:db8::1]:5000->[2001:db8::2]:443]>, ""..., 9)', 7),
+        ('read(6<TCPv6:[[2001:db8::1]:5001->[2001:db8::2]:443]>, ""..., 9)', 1),
+        ('read(7<UNIX-STREAM:[1->2]>, ""..., 9)', 9),
+        ('read(8</data/TCP:[1]>, ""..., 9)', 9),
+    ]
+    log = tmp_path / "a.strace"
+    log.write_text("".join(f"7 1795306000.100 {call} = {result} <0.1>\n" for call, result in calls))
+    job = read_strace([log])
+    assert (job.received, job.received_of_unknown) == ({"2001:db8::2:443": 8}, 0)

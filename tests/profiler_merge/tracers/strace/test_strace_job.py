@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dxt_replay.profiler_merge.merge import MergeOptions, merge
-from dxt_replay.profiler_merge.tracers.strace.strace_job import read_strace
+from dxt_replay.profiler_merge.tracers.strace import read_strace
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.file_rows import exact_paths
 from dxt_replay.traces.schema import OPS, codes
@@ -83,6 +83,40 @@ def test_the_reads_of_a_job_are_where_they_were(form, tmp_path):
     paths = exact_paths(capture.files)
     assert b"/scratch/train/data/ck11.pkl" in paths
     assert b"/scratch/train/out.txt" not in paths, "the shell had redirected standard output to it"
+
+
+OPENED = b'5 1795306000.100 openat(AT_FDCWD</d>, "a", O_RDONLY) = 3</d/a>'
+READ = ("read", "/d/a", 0, 4)
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        ([OPENED, b'5 1795306000.500 read(3</d/a>, ""..., 10) = 4 <0.000012>'], [READ]),
+        ([OPENED, b'5  1795306000.500000 read(3</d/a>, ""..., 10)    = 4'], [READ]),
+        ([OPENED, b'[pid     5] 1795306000.500000000 read(3</d/a>, "a) = 9", 10) = 4 <0.000012000>'], [READ]),
+        ([OPENED[2:], b'1795306000.500 read(3</d/a>, "(", 10) = 4 <0.000012>'], [READ]),
+        ([OPENED, b'5 1795306000.500 read(3</d/a>, "", 10) = -1 EIO (Input/output error) <0.1>'], []),
+        ([b'1795306000.500 open("/d/a) = 3", 0) = -1 ENOENT (No such file) <0.1>', OPENED[2:]], []),
+        ([OPENED.replace(b"</d/a>", rb"</d/\303\251\74\76\n\\>")], [("open", "/d/\xe9<>\n\\", -1, 0)]),
+        (
+            [
+                *(OPENED, b"5 1795306000.300 read(3</d/a>,  <unfinished ...>", b"8 1795306000.4 rubbish"),
+                *(b"8 1795306000.400 fsync(3</d/a>) = 0", b'5 1795306000.500 <... read resumed>""..., 99) = 4 <0.2>'),
+                *(b'9 1795306000.600 <... read resumed>""..., 99) = 9 <0.2>', b"5 1795306000.700 exit_group(0) = ?"),
+                *(b"5 1795306000.800 --- SIGCHLD {si_signo=SIGCHLD} ---", b"strace: Process 18 attached", b""),
+            ],
+            [READ, ("sync", "/d/a", -1, 0)],
+        ),
+    ],
+)
+def test_lines_in_all_their_forms(lines, found, tmp_path):
+    path = tmp_path / "a.strace"
+    path.write_bytes(b"\n".join([*lines, b""]))
+    first = [("open", "/d/a", -1, 0)] if OPENED in lines or OPENED[2:] in lines else []
+    assert operations(path) == first + found
+    damaged = [text for text in read_strace([path]).warnings if "damaged" in text]
+    assert damaged == ["1 damaged line left out"] * any(b"rubbish" in line for line in lines)
 
 
 def test_a_position_belongs_to_the_open_file(tmp_path):

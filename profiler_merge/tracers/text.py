@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.gzip_blocks import ExpansionError, unpacked_blocks
 
 _BLOCK_BYTES = 1 << 20
-LONGEST_LINE = 1 << 20
+_LONGEST_LINE = 1 << 20
 
 
 @dataclass(slots=True)
@@ -25,10 +24,6 @@ class Damage:
     lines: int = 0
     cut: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
-
-    def __bool__(self) -> bool:
-        """Whether anything is damaged."""
-        return bool(self.lines or self.cut or self.damaged)
 
     def warnings(self) -> list[str]:
         """One sentence for each kind of damage."""
@@ -46,38 +41,28 @@ class Damage:
 
 
 def text_lines(path: Path, damage: Damage) -> Iterator[bytes]:
-    """Each line without its end.
+    """Each line without its end. What is cut off, or damaged in a gzip member, is noted in `damage` instead of raised.
 
-    An incomplete last line, and a gzip member that is cut or damaged, are noted in `damage` instead of raised.
-    """
+    Raises: LogError for a file that cannot be read, or expands beyond all measure."""
+    rest = b""
     try:
         with path.open("rb") as file:
-            yield from _split(_readable(file, path, damage), damage)
+            try:
+                for block in unpacked_blocks(file, _BLOCK_BYTES):
+                    lines = (rest + block).split(b"\n")
+                    rest = lines.pop()
+                    yield from lines
+                    if len(rest) > _LONGEST_LINE:
+                        damage.lines += 1
+                        rest = b""
+            except EOFError as error:
+                if isinstance(error.__cause__, zlib.error):
+                    damage.damaged = (*damage.damaged, path.name)
+                else:
+                    damage.cut = (*damage.cut, path.name)
+            if rest:
+                yield rest
     except ExpansionError as error:
         raise LogError(f"{path} is not a trace: {error}") from error
     except OSError as error:
         raise LogError(f"{path} cannot be read: {error.strerror or error}") from error
-
-
-def _readable(file: BinaryIO, path: Path, damage: Damage) -> Iterator[bytes]:
-    """The bytes in blocks; for a gzip file that is cut off or damaged, those before that."""
-    try:
-        yield from unpacked_blocks(file, _BLOCK_BYTES)
-    except EOFError as error:
-        if isinstance(error.__cause__, zlib.error):
-            damage.damaged = (*damage.damaged, path.name)
-        else:
-            damage.cut = (*damage.cut, path.name)
-
-
-def _split(blocks: Iterable[bytes], damage: Damage) -> Iterator[bytes]:
-    rest = b""
-    for block in blocks:
-        lines = (rest + block).split(b"\n")
-        rest = lines.pop()
-        yield from lines
-        if len(rest) > LONGEST_LINE:
-            damage.lines += 1
-            rest = b""
-    if rest:
-        yield rest

@@ -25,7 +25,6 @@ from dxt_replay.profiler_merge.profiles.span_parts import (
     span_columns,
     union_part,
 )
-from dxt_replay.profiler_merge.tracers.dftracer.pfw_events import PfwEvent
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.schema import READING_WAITS
 
@@ -55,9 +54,8 @@ class Annotations:
         self._counts: Counter[int] = Counter()
         self._columns = tuple(array("q") for _ in range(5))
 
-    def add(self, event: PfwEvent, process: int, tid: int, start_ns: int, end_ns: int) -> None:
-        """Keep one event."""
-        name = f"{event.cat}/{event.name}"
+    def add(self, name: str, process: int, tid: int, start_ns: int, end_ns: int) -> None:
+        """Keep one event. `name`: category/name."""
         number = self._numbers.get(name)
         if number is None:
             number = self._numbers[name] = len(self.names)

@@ -1,1 +1,0 @@
-"""DFTracer's traces as a source of operations and of spans."""

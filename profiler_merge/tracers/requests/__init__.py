@@ -1,1 +1,0 @@
-"""Requests to object stores, which clients or their recorders logged, as operations of a capture."""

@@ -1,1 +1,0 @@
-"""Reads the output of strace as a source of operations."""
