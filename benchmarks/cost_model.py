@@ -30,7 +30,7 @@ import numpy as np
 from benchmarks.scale_table.captures import RANKS as RANKS_OF_JOB
 from benchmarks.scale_table.inputs import READS_OF_RANK
 from dxt_replay.traces.units import format_bytes, format_count
-from dxt_replay.traces.workers.workers import AHEAD, PIECE_OPERATIONS
+from dxt_replay.traces.workers import AHEAD, PIECE_OPERATIONS
 
 OPERATIONS, RANKS, WORKERS = (10**9, 10**11), 10_000, (1, 2, 64, 1024)
 """Predicted cases: numbers of operations, of ranks, and of workers."""

@@ -21,13 +21,13 @@ from typing import Any
 
 from benchmarks.scale_table.captures import mixed_capture
 from benchmarks.scale_table.measuring import OTHER_WORKERS, PROGRAM, available, mpiexec
-from dxt_replay.traces.workers.workers import OPERATIONS_PER_WORKER
+from dxt_replay.traces.workers import OPERATIONS_PER_WORKER
 
 OPERATIONS = 3 * OPERATIONS_PER_WORKER // 2
 STARTS = 5
 _IMPORTS = """
 import time
-import dxt_replay.traces.workers.local_processes, dxt_replay.traces.workers.workers
+import concurrent.futures.process, dxt_replay.traces.workers
 import dxt_replay.profiler_merge.analysis.analyse
 print(time.process_time())
 """

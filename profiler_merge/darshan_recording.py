@@ -63,7 +63,7 @@ from dxt_replay.traces.unseen import (
     with_mapped,
     with_unseen,
 )
-from dxt_replay.traces.workers.workers import ALONE, Workers
+from dxt_replay.traces.workers import ALONE, Workers
 
 
 class DarshanRecording:

@@ -20,7 +20,7 @@ from dxt_replay.profiler_merge.merge_options import MergeOptions
 from dxt_replay.profiler_merge.process_rows import LogCounters
 from dxt_replay.profiler_merge.recorded_job import MAX_RANKS
 from dxt_replay.traces.store.rank_pieces import RANK_OPERATIONS
-from dxt_replay.traces.workers.workers import Workers
+from dxt_replay.traces.workers import Workers
 
 _OPERATION_BYTES = 8
 """Approximate bytes of an operation in a compressed log."""

@@ -38,7 +38,7 @@ from dxt_replay.traces.store.writer import (
 )
 from dxt_replay.traces.unseen import coverage_json, nothing_recorded, recorder_notes
 from dxt_replay.traces.version import VERSION
-from dxt_replay.traces.workers.workers import ALONE, Workers
+from dxt_replay.traces.workers import ALONE, Workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from dxt_replay.traces.schema import Job
 from dxt_replay.traces.text import listed
 from dxt_replay.traces.units import format_counted
 from dxt_replay.traces.unseen import NOTHING_RECORDED
-from dxt_replay.traces.workers.workers import Workers
+from dxt_replay.traces.workers import Workers
 
 
 class ProfilesAlone:

@@ -32,7 +32,7 @@ from dxt_replay.traces.schema import (
     table_from_columns,
 )
 from dxt_replay.traces.store.writer import ROW_GROUP_ROWS, OpsWriter
-from dxt_replay.traces.workers.workers import Workers
+from dxt_replay.traces.workers import Workers
 
 MAX_RANKS = 1 << 20
 """Most ranks of a job: a record that claims more is damaged, and then only ranks with operations count."""

@@ -32,7 +32,7 @@ from dxt_replay.traces.store.lanes import written_lanes
 from dxt_replay.traces.store.writer import OpsWriter
 from dxt_replay.traces.units import format_counted
 from dxt_replay.traces.unseen import received, unseen_warnings, with_requests, without_requests
-from dxt_replay.traces.workers.workers import Workers
+from dxt_replay.traces.workers import Workers
 
 _NULLABLE = ("other_file_id", "first_byte_ns", "status", "connection")
 _BATCH_ROWS = 1 << 16

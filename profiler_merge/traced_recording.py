@@ -53,7 +53,7 @@ from dxt_replay.traces.unseen import (
     watched,
     with_unseen,
 )
-from dxt_replay.traces.workers.workers import Workers
+from dxt_replay.traces.workers import Workers
 
 _RENAME = OPS.index("rename")
 _DIRECT = 1 << OPEN_FLAGS.index("direct")

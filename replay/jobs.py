@@ -32,7 +32,7 @@ from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.text import program_of
 from dxt_replay.traces.units import NS_PER_S
 from dxt_replay.traces.unseen import nothing_recorded
-from dxt_replay.traces.workers.workers import Workers
+from dxt_replay.traces.workers import Workers
 
 CAPTURE_SUFFIX = ".capture"
 MERGED, PRESENT, FAILED = "merged", "present", "failed"

@@ -83,7 +83,7 @@ GROUPS = {
         "same",
         "traces/store/test_checks.py",
         "traces/store/test_index.py",
-        "traces/workers",
+        "traces/test_workers.py",
         "workloads/fit",
         "workloads/generate/test_benchmark_facts.py",
         "workloads/generate/test_generation.py",

@@ -27,7 +27,7 @@ from benchmarks.scale_table.measuring import WORKERS, measured
 from benchmarks.scale_table.rows import ROWS, SHORT
 from dxt_replay.traces.units import format_bytes, format_count
 from dxt_replay.traces.version import VERSION
-from dxt_replay.traces.workers.workers import processors
+from dxt_replay.traces.workers import processors
 
 Run = dict[str, Any]
 

@@ -12,33 +12,30 @@ import json
 import pickle
 import sys
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from typing import Any
 
 from dxt_replay.__main__ import main
-from dxt_replay.traces.workers import local_processes
+from dxt_replay.traces import workers
 
 COUNTED = ("pieces", "pieces_s", "returned_bytes")
 
 
-class Pickled:
-    """As of `traces.workers.workers.Pool`: does a piece when it is submitted, and counts what that took."""
+class Pickled(Executor):
+    """Does a piece when it is submitted, and counts what that took."""
 
-    deaths: tuple[type[BaseException], ...] = ()
-    includes_caller = False
     pieces, pieces_s, returned_bytes = 0, 0.0, 0
 
     def __init__(self, count: int) -> None:
-        self.count = count
+        self._max_workers = count
 
-    def submit(self, work: Callable[[Any], Any], piece: Any) -> Future[Any]:
+    def submit(self, work: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
         """Do the piece."""
         done: Future[Any] = Future()
-        sent, began = pickle.dumps((work, piece)), time.process_time()
+        began = time.process_time()
         try:
-            function, received = pickle.loads(sent)
-            result = pickle.dumps(function(received))
+            result = pickle.dumps(work(*given, **named))
         except Exception as error:
             done.set_exception(error)
             return done
@@ -47,16 +44,6 @@ class Pickled:
         Pickled.returned_bytes += len(result)
         done.set_result(pickle.loads(result))
         return done
-
-    def restart(self) -> bool:
-        """False: this process has not died."""
-        return False
-
-    def abandon(self, futures: Sequence[Future[Any]]) -> None:
-        """Nothing is in work."""
-
-    def close(self) -> None:
-        """Nothing was started."""
 
 
 def _command(words: list[str]) -> int:
@@ -71,7 +58,7 @@ def run(kind: str, count: int, words: list[str]) -> int:
 
         with LocalCluster(n_workers=count, threads_per_worker=1, dashboard_address=None) as cluster:
             return _command([*words, "--dask", cluster.scheduler_address])
-    local_processes.LocalProcesses = Pickled  # type: ignore[assignment,misc]
+    workers.local_processes = Pickled  # type: ignore[assignment]
     status = _command([*words, "--workers", str(count)])
     print(json.dumps({name: getattr(Pickled, name) for name in COUNTED}), file=sys.stderr)
     return status

@@ -14,7 +14,7 @@ from dxt_replay.profiler_merge.analysis.sizes import RequestSizes, SizeCollector
 from dxt_replay.profiler_merge.analysis.summary import Summary, SummaryCollector, with_loop
 from dxt_replay.traces.layers import FileLayers
 from dxt_replay.traces.store.reader import Capture
-from dxt_replay.traces.workers.workers import ALONE, Workers
+from dxt_replay.traces.workers import ALONE, Workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -12,7 +12,7 @@ from dxt_replay.traces.schema import RECONSTRUCTED
 from dxt_replay.traces.store.rank_pieces import Piece, only_ranks, pieces_of, work_of
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.sums import Sums
-from dxt_replay.traces.workers.workers import ALONE, Workers
+from dxt_replay.traces.workers import ALONE, Workers
 
 
 class Collector(Sums):

@@ -16,7 +16,7 @@ from dxt_replay.profiler_merge.analysis.tables import TABLES
 from dxt_replay.traces.layers import called
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import NS_PER_S, format_duration
-from dxt_replay.traces.workers.workers import ALONE, Workers
+from dxt_replay.traces.workers import ALONE, Workers
 
 SCHEMA = TABLES["findings"].schema
 """One row per finding; `values` is a JSON object, `files` has one path per line."""

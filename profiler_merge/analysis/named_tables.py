@@ -17,7 +17,7 @@ from dxt_replay.profiler_merge.analysis.table_formats import flat_table, table_o
 from dxt_replay.profiler_merge.analysis.tables import GROUPS, OF_IO, TABLES
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.unseen import nothing_recorded
-from dxt_replay.traces.workers.workers import ALONE, Workers
+from dxt_replay.traces.workers import ALONE, Workers
 
 if TYPE_CHECKING:
     from dxt_replay.profiler_merge.analysis.analyse import Analysis

@@ -15,7 +15,7 @@ from dxt_replay.traces.measures.operation_rows import OperationRows
 from dxt_replay.traces.schema import RECONSTRUCTED, WRITE
 from dxt_replay.traces.stable_order import runs, stable_order
 from dxt_replay.traces.store.reader import Capture
-from dxt_replay.traces.workers.workers import ALONE, Workers
+from dxt_replay.traces.workers import ALONE, Workers
 
 MOST_FILES = 16
 MOST_POINTS = 4_000

@@ -27,7 +27,7 @@ from dxt_replay.traces.schema import CaptureInfo
 from dxt_replay.traces.storage_limit import Limit
 from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.store.reader import Capture
-from dxt_replay.traces.workers.workers import ALONE, Workers
+from dxt_replay.traces.workers import ALONE, Workers
 
 COURSE_BINS = 400
 HEAT_BINS = 240

@@ -18,7 +18,7 @@ from dxt_replay.traces.layers import FileLayers
 from dxt_replay.traces.measures.operation_rows import TIME_COLUMNS, OperationRows, rows_of_batch
 from dxt_replay.traces.schema import RECONSTRUCTED
 from dxt_replay.traces.store.reader import Capture
-from dxt_replay.traces.workers.workers import Workers
+from dxt_replay.traces.workers import Workers
 
 _ROW_GROUPS = 4
 """Row groups of a rank in a stretch of time, at least on average: those at its ends are read twice."""

@@ -42,7 +42,7 @@ from dxt_replay.traces.schema import BETWEEN_STEPS, OPS, RECONSTRUCTED, SPAN_KIN
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import NS_PER_S, format_duration, ns_to_seconds
 from dxt_replay.traces.unseen import LEAST_COVERAGE, nothing_recorded, unseen_of, why_not_judged
-from dxt_replay.traces.workers.workers import ALONE, Workers
+from dxt_replay.traces.workers import ALONE, Workers
 
 if TYPE_CHECKING:
     from dxt_replay.profiler_merge.analysis.overlap import Overlap, OverlapCollector

@@ -23,7 +23,7 @@ from dxt_replay.traces.measures.span_times import union_by_rank
 from dxt_replay.traces.schema import RECONSTRUCTED, WRITE
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import MIB, NS_PER_S, format_count
-from dxt_replay.traces.workers.workers import ALONE, Workers
+from dxt_replay.traces.workers import ALONE, Workers
 
 ALL_RANKS = -1
 """Rank of the rows over all ranks."""

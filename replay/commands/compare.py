@@ -17,7 +17,7 @@ from dxt_replay.replay.commands.shared_options import (
 from dxt_replay.replay.options.looking import PairChoices, ThresholdChoices
 
 if TYPE_CHECKING:
-    from dxt_replay.traces.workers.workers import Workers
+    from dxt_replay.traces.workers import Workers
 
 
 @click.command()

@@ -13,7 +13,7 @@ from dxt_replay.replay.commands.shared_options import PATH, force_option, json_o
 from dxt_replay.replay.options.making import GenerateChoices
 
 if TYPE_CHECKING:
-    from dxt_replay.traces.workers.workers import Workers
+    from dxt_replay.traces.workers import Workers
 
 
 @click.command()

@@ -14,7 +14,7 @@ from dxt_replay.replay.options.option import options_of
 from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
-    from dxt_replay.traces.workers.workers import Workers
+    from dxt_replay.traces.workers import Workers
 
 _OPTIONS = ("align", "exclude", "reconstruct", "inspect", "maps")
 """Keywords of the options in the order of --help, below --each."""

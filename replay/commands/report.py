@@ -21,7 +21,7 @@ from dxt_replay.replay.options.looking import PairChoices
 
 if TYPE_CHECKING:
     from dxt_replay.replay.interface.captures import NamedPart
-    from dxt_replay.traces.workers.workers import Workers
+    from dxt_replay.traces.workers import Workers
 
 
 @click.command()

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dxt_replay.replay.commands.family_options import Decorator, family_options
-from dxt_replay.replay.commands.session import note, set_json, warn
+from dxt_replay.replay.commands.session import note, set_json
 from dxt_replay.replay.options.looking import FilterChoices, PartChoices
 
 if TYPE_CHECKING:
     from dxt_replay.replay.interface.captures import NamedPart
     from dxt_replay.traces.part import Part
-    from dxt_replay.traces.workers.workers import Workers
+    from dxt_replay.traces.workers import Workers
 
 PATH = click.Path(path_type=Path)
 
@@ -93,7 +93,7 @@ def worker_options(command: Callable[..., Any]) -> Callable[..., Any]:
         with _chosen_workers(workers, dask) as chosen:
             if chosen is None:
                 return None
-            chosen.on_death, chosen.on_choice = warn, note
+            chosen.on_choice = note
             with piece_progress() as chosen.on_progress:
                 return command(workers=chosen, **given)
 
@@ -123,7 +123,7 @@ def _chosen_workers(count: int | None, dask: str | None) -> Iterator[Workers | N
         return
     if count is not None:
         raise click.UsageError("--workers and --dask exclude each other: the cluster has its own number of workers")
-    from dxt_replay.traces.workers.dask_cluster import dask_workers
+    from dxt_replay.traces.workers import dask_workers
 
     with dask_workers(dask) as cluster:
         yield cluster

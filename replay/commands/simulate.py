@@ -13,7 +13,7 @@ from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
     from dxt_replay.replay.interface.captures import NamedPart
-    from dxt_replay.traces.workers.workers import Workers
+    from dxt_replay.traces.workers import Workers
 
 MOST_COUNTS = 64
 """Most numbers of ranks in one scaling table."""

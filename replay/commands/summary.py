@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dxt_replay.replay.commands.json_output import StreamedRows
     from dxt_replay.replay.commands.table_output import TableOutput
     from dxt_replay.replay.interface.captures import NamedPart
-    from dxt_replay.traces.workers.workers import Workers
+    from dxt_replay.traces.workers import Workers
 
 TERMINAL_BINS = 40
 _OF_ONE_JOB = (

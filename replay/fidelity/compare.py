@@ -49,7 +49,7 @@ from dxt_replay.traces.store.part_capture import part_replayed
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.store.relation import Relation
 from dxt_replay.traces.units import NS_PER_S, NS_PER_US
-from dxt_replay.traces.workers.workers import ALONE, Workers
+from dxt_replay.traces.workers import ALONE, Workers
 
 SLOW_TRACERS = {"strace": "strace", "dftracer": "DFTracer"}
 """`Source.kind` -> name of a tracer that takes tens of microseconds for each call; Darshan takes some three."""

@@ -13,7 +13,7 @@ from dxt_replay.replay.fidelity.side_measures import Measures, Start
 from dxt_replay.traces.store.rank_pieces import pieces_of_both, work_of
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.sums import Sums
-from dxt_replay.traces.workers.workers import Workers
+from dxt_replay.traces.workers import Workers
 
 ROWS_TOGETHER = 1 << 17
 """Rows of both captures that are measured at once: of a rank with more, a row group at a time."""

@@ -14,7 +14,7 @@ from dxt_replay.replay.options.looking import TableChoices
 from dxt_replay.replay.options.option import filled, takes
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.store.reader import Capture
-from dxt_replay.traces.workers.workers import Work, workers_of
+from dxt_replay.traces.workers import Work, workers_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from dxt_replay.replay.options.looking import PairChoices
 from dxt_replay.replay.options.option import filled, takes
 from dxt_replay.traces.output import check_output, new_file
 from dxt_replay.traces.paces import Pace
-from dxt_replay.traces.workers.workers import Work, workers_of
+from dxt_replay.traces.workers import Work, workers_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

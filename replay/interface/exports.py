@@ -15,7 +15,7 @@ from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.part import Part
 from dxt_replay.traces.store.part_capture import part_of, part_replayed
 from dxt_replay.traces.store.relation import Relation, check_pair
-from dxt_replay.traces.workers.workers import Work, Workers, workers_of
+from dxt_replay.traces.workers import Work, Workers, workers_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -10,7 +10,7 @@ from dxt_replay.replay.interface.merging import several
 from dxt_replay.replay.options.choices import PathLike
 from dxt_replay.replay.options.making import MergeEachChoices
 from dxt_replay.replay.options.option import filled, takes
-from dxt_replay.traces.workers.workers import Work, workers_of
+from dxt_replay.traces.workers import Work, workers_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

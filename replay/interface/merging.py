@@ -11,7 +11,7 @@ from dxt_replay.replay.options.choices import PathLike, PathMaps
 from dxt_replay.replay.options.making import MergeChoices
 from dxt_replay.replay.options.option import filled, takes
 from dxt_replay.traces.errors import ProfileError, UsageError
-from dxt_replay.traces.workers.workers import Work, Workers, workers_of
+from dxt_replay.traces.workers import Work, Workers, workers_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

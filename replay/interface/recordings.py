@@ -145,7 +145,7 @@ def _merged(
     """Merge the recording of a job that has run. A failure becomes the `problem` of the result."""
     from dxt_replay.profiler_merge.merge_options import MergeOptions
     from dxt_replay.profiler_merge.recognise import find_profiles
-    from dxt_replay.traces.workers.workers import ALONE
+    from dxt_replay.traces.workers import ALONE
 
     new = {place: _written_since(place, began_s) for place in given}
     profiles = [file for files in new.values() for file in files]

@@ -18,7 +18,7 @@ from dxt_replay.traces.paces import Pace
 from dxt_replay.traces.part import Part
 from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.units import ns_to_seconds
-from dxt_replay.traces.workers.workers import Work, Workers, workers_of
+from dxt_replay.traces.workers import Work, Workers, workers_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from dxt_replay.replay.ranks.launcher import is_launched
 from dxt_replay.traces.errors import UsageError
-from dxt_replay.traces.workers.workers import Workers
+from dxt_replay.traces.workers import Workers
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from benchmarks import cost_model
 from benchmarks.cost_model import Cost, Work, collected_s, fit, fit_work, predicted_s, started_s, table
 from benchmarks.scale_table.captures import RANKS
 from benchmarks.scale_table.inputs import READS_OF_RANK
-from dxt_replay.traces.workers.workers import AHEAD, PIECE_OPERATIONS
+from dxt_replay.traces.workers import AHEAD, PIECE_OPERATIONS
 
 ALONE = Work(once_s=1.0, operation_s=1e-7, rank_s=2e-3)
 FIRST = Work(once_s=0.8, operation_s=1e-9, rank_s=1e-3)

@@ -20,7 +20,7 @@ from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.traces.record_id import record_id
 from dxt_replay.traces.store.rank_pieces import RANK_OPERATIONS
 from dxt_replay.traces.store.reader import open_capture
-from dxt_replay.traces.workers.workers import Workers
+from dxt_replay.traces.workers import Workers
 from tests.darshan_writer import encode_dxt
 from tests.log_of_ranks import RANKS, rank_of_log, rows_by_rank, write_ranks
 from tests.places import ROOT

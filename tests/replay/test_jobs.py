@@ -14,7 +14,7 @@ from dxt_replay.replay import jobs as jobs_module
 from dxt_replay.traces import output as output_module
 from dxt_replay.traces.errors import LogError, UsageError
 from dxt_replay.traces.store import writer
-from dxt_replay.traces.workers.workers import Workers
+from dxt_replay.traces.workers import Workers
 from tests.capture_builder import Span, build_capture, read, write
 from tests.darshan_writer import DxtRecord, JobSpec, write_dxt_log
 

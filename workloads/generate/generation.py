@@ -38,7 +38,7 @@ from dxt_replay.traces.store.writer import (
 )
 from dxt_replay.traces.units import ns_to_seconds
 from dxt_replay.traces.version import VERSION
-from dxt_replay.traces.workers.workers import ALONE, Workers
+from dxt_replay.traces.workers import ALONE, Workers
 from dxt_replay.workloads.description import Workload
 from dxt_replay.workloads.generate.assumed_device import DEFAULT_DEVICE, AssumedDevice, parse_device
 from dxt_replay.workloads.generate.benchmark_facts import benchmark_facts

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dxt_replay.profiler_merge.analysis.peak_over_ranks import PeaksOverRanks
 from dxt_replay.traces.layers import file_layers
-from dxt_replay.traces.workers.workers import Workers
+from dxt_replay.traces.workers import Workers
 from tests.capture_builder import build_capture, read
 
 LAST_NS = 200

@@ -18,7 +18,7 @@ from dxt_replay.profiler_merge.analysis.overview import overview
 from dxt_replay.profiler_merge.analysis.summary import Summary
 from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.traces.store.reader import Capture, open_capture
-from dxt_replay.traces.workers.workers import ALONE, Workers
+from dxt_replay.traces.workers import ALONE, Workers
 from tests.capture_builder import Op, build_capture
 from tests.examples import examples
 from tests.places import CAPTURES

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dxt_replay.replay.fidelity.compare import compare
 from dxt_replay.traces.store.reader import Capture
-from dxt_replay.traces.workers.workers import ALONE, Workers
+from dxt_replay.traces.workers import ALONE, Workers
 from tests.capture_builder import Op, build_capture
 from tests.examples import examples
 from tests.workers_equality import OPERATIONS, SPANS, plain

@@ -17,12 +17,11 @@ import dxt_replay
 from dxt_replay.replay.commands.main import main
 from dxt_replay.traces.errors import WorkerError
 from dxt_replay.traces.store.reader import Capture
-from dxt_replay.traces.workers.dask_cluster import dask_workers
-from dxt_replay.traces.workers.workers import Workers
+from dxt_replay.traces.workers import Workers, dask_workers
 from tests.capture_builder import Op, build_capture
 from tests.log_of_ranks import rank_of_log, write_ranks
 from tests.places import ROOT
-from tests.traces.workers.test_workers import Dying, wait_until
+from tests.traces.test_workers import wait_until
 
 RANKS = 5
 
@@ -117,35 +116,17 @@ def test_a_dask_cluster_comes_to_the_same_bits(capture: Capture, log: Path, caps
 def test_workers_that_join_later_count_and_a_scheduler_that_has_gone_is_named(capture: Capture) -> None:
     distributed = pytest.importorskip("distributed", reason="the extra [dask] is not installed")
     local = {"processes": False, "protocol": "tcp://", "dashboard_address": None, "worker_dashboard_address": None}
-    with ExitStack() as stack:
-        cluster = distributed.LocalCluster(n_workers=1, threads_per_worker=1, **local)
-        workers = stack.enter_context(dask_workers(cluster.scheduler_address))
-        pool = workers._pool
-        assert pool is not None
-        assert pool.count == 1
+    gone = pytest.raises(WorkerError, match=r"--dask tcp://.*: the scheduler has gone")
+    cluster = distributed.LocalCluster(n_workers=1, threads_per_worker=1, **local)
+    with gone, dask_workers(cluster.scheduler_address) as workers:
+        said: list[str] = []
+        workers.on_choice = said.append
         cluster.scale(3)
         cluster.wait_for_workers(3)
-        assert pool.count == 3
-        workers.piece_operations = 1
+        sums(capture, workers)
+        assert "3 at a time" in said[-1]
         cluster.close()
-        with pytest.raises(WorkerError, match=r"--dask tcp://.*: the scheduler has gone"):
-            sums(capture, workers)
-
-
-def test_a_worker_of_dask_that_died_and_was_replaced_is_said(tmp_path: Path) -> None:
-    distributed = pytest.importorskip("distributed", reason="the extra [dask] is not installed")
-    said: list[str] = []
-    options = {"threads_per_worker": 1, "dashboard_address": None, "worker_dashboard_address": None}
-    with ExitStack() as stack:
-        cluster = distributed.LocalCluster(n_workers=2, processes=True, protocol="tcp://", **options)
-        workers = stack.enter_context(dask_workers(stack.enter_context(cluster).scheduler_address))
-        workers.on_death = said.append
-        results = stack.enter_context(workers.results(Dying(tmp_path, once=True), range(6)))
-        assert list(results) == list(range(6))
-        wait_until(lambda: bool(said))
-    assert len(list(tmp_path.glob("1-*"))) == 2
-    assert len(said) == 1
-    assert "a worker of Dask died (tcp://127.0.0.1:" in said[0]
+        sums(capture, workers)
 
 
 def test_ctrl_c_of_an_mpi_job_leaves_no_files(tmp_path: Path) -> None:
@@ -161,7 +142,7 @@ def test_ctrl_c_of_an_mpi_job_leaves_no_files(tmp_path: Path) -> None:
 
 def test_where_no_scheduler_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed", reason="the extra [dask] is not installed")
-    monkeypatch.setattr("dxt_replay.traces.workers.dask_cluster.ANSWER_S", 0.1)
+    monkeypatch.setattr("dxt_replay.traces.workers.ANSWER_S", 0.1)
     with ExitStack() as stack, pytest.raises(WorkerError, match=r"--dask tcp://127.0.0.1:1: no scheduler of Dask"):
         stack.enter_context(dask_workers("tcp://127.0.0.1:1"))
 

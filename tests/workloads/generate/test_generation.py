@@ -14,7 +14,7 @@ from dxt_replay.replay.causal.paced_ranks import Steps, expected_elapsed_ns, ste
 from dxt_replay.traces.errors import TargetError, UsageError
 from dxt_replay.traces.schema import OPS, READ, SPAN_KINDS, codes
 from dxt_replay.traces.store.reader import Capture, open_capture
-from dxt_replay.traces.workers.workers import ALONE, Workers
+from dxt_replay.traces.workers import ALONE, Workers
 from dxt_replay.workloads.generate.assumed_device import AssumedDevice, parse_device
 from dxt_replay.workloads.generate.generation import generate
 from dxt_replay.workloads.times import Distribution

@@ -1,1 +1,0 @@
-"""The work of one command on several processors or machines, through `concurrent.futures`."""
