@@ -121,7 +121,6 @@ class DarshanRecording:
         found = map_profiles(
             profiles,
             self._job,
-            gather=bool(profiles) and not self._in_order(),
             offset_ns=seconds_to_ns(self._method) if isinstance(self._method, float) else 0,
         )
         self._exports = frozenset(found.exports)

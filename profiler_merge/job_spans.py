@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dxt_replay.profiler_merge.clocks.anchors import anchor_numbers, anchor_pid
+from dxt_replay.profiler_merge.clocks.alignment import anchor_numbers, anchor_pid
 from dxt_replay.profiler_merge.profiles.event_table import Profile
 from dxt_replay.profiler_merge.profiles.marks import (
     RankMarks,
@@ -34,7 +34,7 @@ from dxt_replay.traces.schema import NO_STEP, SPAN_KINDS, SPANS_SCHEMA, WRITE, c
 from dxt_replay.traces.steps import step_at
 
 if TYPE_CHECKING:
-    from dxt_replay.profiler_merge.unprofiled.extend import Extended
+    from dxt_replay.profiler_merge.unprofiled import Extended
 
 MAX_COPIED_SPANS = 1 << 25
 
@@ -125,7 +125,7 @@ class JobSpans:
         if profile.marks is not None:
             profile = replace(profile, marks=self._with_own_io(rows, profile.marks, path))
             return self._add(rank, profile, rows.undated_offset_ns)
-        from dxt_replay.profiler_merge.unprofiled.extend import extended_spans  # most jobs have no profile
+        from dxt_replay.profiler_merge.unprofiled import extended_spans  # most jobs have no profile
 
         warnings = self._add(rank, profile, rows.undated_offset_ns)
         limits = next(((each.first, each.last) for each in self._extended.values()), None)
@@ -192,7 +192,7 @@ class JobSpans:
     def extension_warnings(self) -> list[str]:
         """Warnings about the steps that were not profiled."""
         if self._extended:
-            from dxt_replay.profiler_merge.unprofiled.extend import text_of
+            from dxt_replay.profiler_merge.unprofiled import text_of
 
             rank, most = self._most_extended()
             return [f"rank {rank}: {text_of(most)}" if len(self._extended) == 1 < len(self.ranks) else text_of(most)]

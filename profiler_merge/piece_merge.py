@@ -12,9 +12,8 @@ from types import MappingProxyType
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.profiler_merge.clocks.alignment import WALL, align_rank
+from dxt_replay.profiler_merge.clocks.alignment import WALL, align_rank, align_worker
 from dxt_replay.profiler_merge.clocks.offsets import Alignment, align_seconds, align_wall
-from dxt_replay.profiler_merge.clocks.worker_clock import align_worker
 from dxt_replay.profiler_merge.darshan.job_logs import ProcessLog, process_id
 from dxt_replay.profiler_merge.darshan.log import DarshanLog
 from dxt_replay.profiler_merge.darshan.rank_segments import RankSegments, SegmentBatch

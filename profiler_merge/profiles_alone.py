@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.profiler_merge.clocks.alignment import AUTO
-from dxt_replay.profiler_merge.clocks.anchors import anchor_rank
+from dxt_replay.profiler_merge.clocks.alignment import AUTO, anchor_rank
 from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks, ProfilesByRank, own_number, rank_in_path
 from dxt_replay.profiler_merge.merge_options import MergeOptions
 from dxt_replay.profiler_merge.profiles.event_table import Profile

@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from dxt_replay.profiler_merge.clocks.alignment import AUTO, WALL, align_rank, parse_method
 from dxt_replay.profiler_merge.clocks.offsets import Alignment, align_seconds
-from dxt_replay.profiler_merge.clocks.process_profiles import profiles_of_processes
-from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks
+from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks, profiles_of_processes
 from dxt_replay.profiler_merge.darshan.rank_segments import RankSegments
 from dxt_replay.profiler_merge.file_notes import NO_FILE
 from dxt_replay.profiler_merge.lane_facts import MAIN, THREAD, WORKER, LaneFacts, lane_rows

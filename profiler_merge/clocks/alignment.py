@@ -1,29 +1,53 @@
-"""Chooses the evidence that relates a rank's log to its profile: anchors, nesting, the wall clock, or a given
-offset."""
+"""The offset of a log's clock, by the evidence of a profile, of marks, or of the reads of a DataLoader's worker.
+
+Anchors are instants that a tracer shows as writes, and a profile or marks as events. `recording` writes them into its
+files of marks; releases up to 0.2 wrote them into files of their own.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Protocol
 
 import numpy as np
 
-from dxt_replay.profiler_merge.clocks.anchors import AnchorMarks, anchor_numbers, anchor_pid, profile_anchors
-from dxt_replay.profiler_merge.clocks.nesting import WINDOW_NS, NestingEvents, align_nesting, nesting_events
+from dxt_replay.profiler_merge.clocks.nesting import WINDOW_NS, align_nesting, nesting_events
 from dxt_replay.profiler_merge.clocks.offsets import (
+    WALL_NS,
     Alignment,
     align_anchors,
     align_seconds,
     align_wall,
     line_ids_of_threads,
 )
+from dxt_replay.profiler_merge.darshan.log import DarshanLog
 from dxt_replay.profiler_merge.darshan.rank_segments import RankSegments
 from dxt_replay.profiler_merge.profiles.event_table import Profile
+from dxt_replay.profiler_merge.profiles.marks import MARKS_FILE, ProcessMarks
+from dxt_replay.profiler_merge.profiles.spans import main_line
+from dxt_replay.profiler_merge.recording import ANNOTATION, HEADER_BYTES, RECORD
 from dxt_replay.traces.errors import AlignmentError, UsageError
+from dxt_replay.traces.units import NS_PER_MS, NS_PER_S
 
 AUTO, ANCHORS, NESTING, WALL = "auto", "anchors", "nesting", "wall"
 _LONGEST_S = 1e9
+
+_OLD_FILE = re.compile(r"(?:.*/)?dxt-anchor\.(?P<host>.+)\.(?P<pid>\d+)\.bin", re.DOTALL)
+_OLD_RECORD_BYTES = 64
+ANCHOR = np.dtype([(name, "i8") for name in ("i", "rank", "pid", "start_ns", "end_ns")])
+
+_NEXT = r"enumerate\(DataLoader\)#.*MultiProcessing.*__next__"
+_WAKES_NS = NS_PER_MS
+"""Longest time from the request to the begin of a worker's read."""
+_SLOWEST_NS = 2 * NS_PER_MS
+"""Time by which a worker may have begun later without being counted; it widens the interval."""
+_LEAST_PAUSE_NS = 4 * NS_PER_MS
+_LEAST_PAUSES = 8
+_LEAST = (1.35, 0.8)
+"""Least ratio of pauses that end in requests to those at any other offset, and least share of all pauses."""
 
 
 class _StartTime(Protocol):
@@ -72,20 +96,20 @@ def align_rank(
     if isinstance(method, float):
         return align_seconds(method), []
     start_ns, has_nsec = log.job.start_ns, log.job.has_nsec
-    if profile is None:
-        if method in (ANCHORS, NESTING):
-            raise AlignmentError(
-                f"rank {segments.rank} has no profile, which --align {method} needs: use --align auto or wall"
-            )
-        return align_wall(start_ns, has_nsec), []
-    if method == WALL:
+    if profile is None and method in (ANCHORS, NESTING):
+        raise AlignmentError(
+            f"rank {segments.rank} has no profile, which --align {method} needs: use --align auto or wall"
+        )
+    if profile is None or method == WALL:
         return align_wall(start_ns, has_nsec), []
     reasons = []
-    for name, attempt in ((ANCHORS, _by_anchors), (NESTING, _by_nesting)):
+    for name in (ANCHORS, NESTING):
         if method not in (AUTO, name):
             continue
         try:
-            return attempt(segments, log, profile), []
+            if name == ANCHORS:
+                return align_to_anchors(segments, log, profile_anchors(profile)), []
+            return _by_nesting(segments, log, profile), []
         except AlignmentError as error:
             if method == name:
                 raise AlignmentError(f"rank {segments.rank}: {error}") from error
@@ -95,8 +119,88 @@ def align_rank(
     return align_wall(start_ns, has_nsec), [f"clocks are related by the wall clock alone: {'; '.join(reasons)}"]
 
 
-def anchor_segments(segments: RankSegments, log: RecordingClock) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of the segments that are writes of an anchor, and the numbers of the anchors."""
+def _by_nesting(segments: RankSegments, log: RecordingClock, profile: Profile) -> Alignment:
+    """From the class of events with the narrowest interval. Raises: AlignmentError when the evidence is weak."""
+    if profile.marks is not None:
+        raise AlignmentError("marks have no events of reads")
+    reads, threads, window = ~segments.is_write, None, None
+    if segments.thread is not None and profile.torch is None:  # PyTorch's thread ids are the operating system's
+        threads = line_ids_of_threads(segments.thread[reads], profile.line_ids)
+    if profile.epoch_start_ns is not None:
+        # A log with whole seconds may have started up to a second later than it states.
+        window = WINDOW_NS[0], WINDOW_NS[1] + (0 if log.job.has_nsec else NS_PER_S)
+    answers, reasons = [], []
+    for events in nesting_events(profile):
+        try:
+            found = align_nesting(
+                segments.start_ns[reads] + log.job.start_ns,
+                segments.end_ns[reads] + log.job.start_ns,
+                events.start_ns,
+                events.end_ns,
+                segment_thread=threads,
+                event_thread=events.line_id,
+                window_ns=window,
+                least=events.least,
+            )
+            answers.append(found)
+        except AlignmentError as error:
+            reasons.append(str(error))
+    if not answers:
+        raise AlignmentError(reasons[0] if reasons else "no event of the profile reads files: use --align wall")
+    return min(answers, key=lambda answer: answer.residual_ns)
+
+
+# Anchors.
+
+
+def anchor_pid(path: bytes) -> int | None:
+    """The process whose anchors are in a file of this recorded path; None for another file."""
+    text = path.decode("utf-8", "replace")
+    found = _OLD_FILE.fullmatch(text) or MARKS_FILE.fullmatch(text)
+    return None if found is None else int(found["pid"])
+
+
+def anchor_numbers(path: bytes, offset: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """int64: the number of the anchor that each write to such a file is, -1 for another write."""
+    begin, size = (0, _OLD_RECORD_BYTES) if path.endswith(b".bin") else (HEADER_BYTES, RECORD.size)
+    number, rest = np.divmod(offset - begin, size)
+    found: np.ndarray = np.where((length == size) & (rest == 0) & (number >= 0), number, -1)
+    return found
+
+
+def profile_anchors(profile: Profile) -> np.ndarray:
+    """ANCHOR (a,): the anchors of a profile or its marks, in order of time; rank and pid are -1 if not given."""
+    if profile.marks is not None:
+        return _anchors_of(profile.marks.own)
+    rows, numbers = profile.stat("i")
+    is_anchor = profile.names_matching(ANNOTATION)[profile.name[rows]]
+    rows, numbers = rows[is_anchor], numbers[is_anchor]
+    order = np.argsort(profile.start_ns[rows], kind="stable")
+    found = np.empty(len(rows), ANCHOR)
+    found["i"], rows = numbers[order], rows[order]
+    for name in ("rank", "pid"):
+        found[name] = profile.stat_column(name, missing=-1)[rows]
+    found["start_ns"], found["end_ns"] = profile.start_ns[rows], profile.end_ns[rows]
+    return found
+
+
+def _anchors_of(process: ProcessMarks) -> np.ndarray:
+    found = np.empty(len(process.anchors), ANCHOR)
+    found["i"], found["start_ns"], found["end_ns"], _ = process.anchors.T
+    found["rank"], found["pid"] = process.rank, process.pid
+    return found
+
+
+def anchor_rank(profile: Profile) -> tuple[int, int] | None:
+    """(rank, pid) that the profile's anchors name; either is -1 if not given. None without anchors, or when they
+    contradict each other (two processes in one profile)."""
+    anchors = profile_anchors(profile)
+    pairs = set(zip(anchors["rank"].tolist(), anchors["pid"].tolist(), strict=True))
+    return pairs.pop() if len(pairs) == 1 else None
+
+
+def align_to_anchors(segments: RankSegments, log: RecordingClock, anchors: np.ndarray) -> Alignment:
+    """The offset of the log of one process from its anchors (ANCHOR). Raises: AlignmentError without common ones."""
     rows, numbers = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
     for record in np.unique(segments.record_id).tolist():
         path = log.names.get(record, b"")
@@ -105,61 +209,66 @@ def anchor_segments(segments: RankSegments, log: RecordingClock) -> tuple[np.nda
             number = anchor_numbers(path, segments.offset[mine], segments.length[mine])
             rows.append(mine[number >= 0])
             numbers.append(number[number >= 0])
-    return np.concatenate(rows), np.concatenate(numbers)
-
-
-def _by_anchors(segments: RankSegments, log: RecordingClock, profile: Profile) -> Alignment:
-    return align_to_marks(segments, log, profile_anchors(profile))
-
-
-def align_to_marks(segments: RankSegments, log: RecordingClock, anchors: AnchorMarks) -> Alignment:
-    """The offset of the log of one process from its anchors. Raises: AlignmentError without common ones."""
-    rows, numbers = anchor_segments(segments, log)
+    wrote = np.concatenate(rows)
     return align_anchors(
-        numbers,
-        segments.start_ns[rows] + log.job.start_ns,
-        segments.end_ns[rows] + log.job.start_ns,
-        anchors.i,
-        anchors.start_ns,
-        anchors.end_ns,
+        np.concatenate(numbers),
+        segments.start_ns[wrote] + log.job.start_ns,
+        segments.end_ns[wrote] + log.job.start_ns,
+        anchors["i"],
+        anchors["start_ns"],
+        anchors["end_ns"],
     )
 
 
-def _by_nesting(segments: RankSegments, log: RecordingClock, profile: Profile) -> Alignment:
-    """The offset from the class of events with the narrowest interval; uses reads only."""
-    if profile.marks is not None:
-        raise AlignmentError("marks have no events of reads")
-    answers, reasons = [], []
-    for events in nesting_events(profile):
-        try:
-            answers.append(nest(segments, log, profile, events))
-        except AlignmentError as error:
-            reasons.append(str(error))
-    if not answers:
-        raise AlignmentError(reasons[0] if reasons else "no event of the profile reads files: use --align wall")
-    return min(answers, key=lambda answer: answer.residual_ns)
+# The clock of a DataLoader's worker. No profile shows it, so the batch requests of the training thread of its rank do.
+# A worker that is far enough ahead sleeps until the training thread takes a batch and sends it the number of another.
+# The thread does that inside the loader's `__next__`, so each long pause between two reads of a worker ends inside a
+# `__next__`, or a moment later. The worker's offset is the one at which most pauses do.
 
 
-def nest(segments: RankSegments, log: RecordingClock, profile: Profile, events: NestingEvents) -> Alignment:
-    """The offset at which the reads of one rank lie inside the events of one class. Raises: AlignmentError when the
-    evidence is weak."""
-    reads = ~segments.is_write
-    threads = None
-    if segments.thread is not None and profile.torch is None:  # PyTorch's thread ids are the operating system's
-        threads = line_ids_of_threads(segments.thread[reads], profile.line_ids)
-    return align_nesting(
+def align_worker(segments: RankSegments, log: DarshanLog, profile: Profile | None) -> Alignment | None:
+    """The offset of a worker's log; None if its rank's profile, or its reads, do not show it.
+
+    `profile`: of the rank's own process.
+    """
+    if profile is not None and profile.marks is not None:
+        processes = profile.marks.processes
+        for pid in {anchor_pid(name) for name in log.names.values()} & processes.keys():
+            with suppress(AlignmentError):
+                return align_to_anchors(segments, log, _anchors_of(processes[pid]))
+        return None
+    if profile is None or profile.torch is None or profile.epoch_start_ns is None or not log.job.has_nsec:
+        return None
+    asked = profile.names_matching(_NEXT)[profile.name] & (profile.line == main_line(profile))
+    reads = ~segments.is_write & (segments.length > 0)
+    return worker_offset(
         segments.start_ns[reads] + log.job.start_ns,
         segments.end_ns[reads] + log.job.start_ns,
-        events.start_ns,
-        events.end_ns,
-        segment_thread=threads,
-        event_thread=events.line_id,
-        window_ns=None if profile.epoch_start_ns is None else _window(log),
-        least=events.least,
+        profile.start_ns[asked],
+        profile.end_ns[asked],
     )
 
 
-def _window(log: RecordingClock) -> tuple[int, int]:
-    """Range of offsets to search: a log with whole seconds may have started up to a second later than it states."""
-    low, high = WINDOW_NS
-    return (low, high) if log.job.has_nsec else (low, high + 1_000_000_000)
+def worker_offset(
+    start_ns: np.ndarray, end_ns: np.ndarray, asked_ns: np.ndarray, answered_ns: np.ndarray
+) -> Alignment | None:
+    """The offset from a worker's reads (log clock) and the batch requests (CLOCK_REALTIME), all int64, in any order.
+
+    None if too few pauses of the worker end in requests."""
+    order = np.argsort(start_ns, kind="stable")
+    start_ns, reach = start_ns[order], np.maximum.accumulate(end_ns[order])
+    woke = start_ns[1:][start_ns[1:] - reach[:-1] > _LEAST_PAUSE_NS]
+    if len(woke) < _LEAST_PAUSES or not len(asked_ns):
+        return None
+    try:
+        found = align_nesting(woke, woke, asked_ns, answered_ns + _WAKES_NS, window_ns=WALL_NS, least=_LEAST)
+    except AlignmentError:
+        return None
+    low, high = found.interval_ns[0], min(found.interval_ns[1] + _SLOWEST_NS, WALL_NS[1])
+    return Alignment(
+        method="nesting",
+        offset_ns=found.offset_ns,
+        residual_ns=max(high - found.offset_ns, found.offset_ns - low),
+        interval_ns=(low, high),
+        evidence=found.evidence,
+    )

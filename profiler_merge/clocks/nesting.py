@@ -6,8 +6,8 @@ counts once at each offset, however many events could hold it; else a crowd of o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -158,14 +158,17 @@ def align_nesting(
             np.zeros(len(segment_start_ns), np.int64),
             np.zeros(len(event_start_ns), np.int64),
         )
-    search = _Search.prepare(
-        (segment_start_ns, segment_end_ns), (event_start_ns, event_end_ns), segment_thread, event_thread
-    )
-    coarse = search.allowed(window_ns, search.stride(window_ns))
+    events = event_start_ns, event_end_ns, event_thread
+    search = _Search.prepare(segment_start_ns, segment_end_ns, segment_thread, events)
+    coarse = search.allowed(window_ns, sampled=True)
     peak_start, peak_end, peak = _deepest(*coarse)
-    second = _deepest(*_elsewhere(coarse, (peak_start + peak_end) // 2))[2]
+    # The second peak is that of the pairs that do not allow the first: a segment that moves within its own event would
+    # otherwise make the flanks of the first peak look like a second one.
+    middle = (peak_start + peak_end) // 2
+    elsewhere = (middle < coarse[0]) | (middle >= coarse[1])
+    second = _deepest(coarse[0][elsewhere], coarse[1][elsewhere])[2]
     near = (max(window_ns[0], peak_start - _REFINE_NS), min(window_ns[1], peak_end + _REFINE_NS))
-    low, stop, nested = _deepest(*search.allowed(near))
+    low, stop, nested = _deepest(*search.allowed(near, sampled=False))
     high = stop - 1
     offset = (low + high) // 2
     inside = (segment_start_ns + offset >= event_start_ns.min()) & (segment_end_ns + offset <= event_end_ns.max())
@@ -177,7 +180,17 @@ def align_nesting(
         "ratio": peak / max(second, 1),
         "threads": int(threaded),
     }
-    _refuse_weak(evidence, high - low, *least)
+    reason = None
+    if nested < MIN_SEGMENTS:
+        reason = f"only {nested} of {len(segment_start_ns)} reads lie in an event at any one offset"
+    elif evidence["ratio"] < least[0]:
+        reason = f"the best offset fits only {evidence['ratio']:.2f} times as many reads as the second best"
+    elif evidence["share"] < least[1]:
+        reason = f"only {evidence['share']:.0%} of the reads during the profile lie in an event"
+    elif high - low > MAX_WIDTH_NS:
+        reason = f"the reads fix the offset only to within {format_duration(high - low)}"
+    if reason:
+        raise AlignmentError(f"nesting cannot relate the clocks: {reason}; use anchors, or --align wall")
     return Alignment(
         method="nesting",
         offset_ns=offset,
@@ -185,20 +198,6 @@ def align_nesting(
         interval_ns=(low, high),
         evidence=evidence,
     )
-
-
-def _refuse_weak(evidence: dict[str, float | int], width_ns: int, least_ratio: float, least_share: float) -> None:
-    reason = None
-    if evidence["nested"] < MIN_SEGMENTS:
-        reason = f"only {evidence['nested']} of {evidence['segments']} reads lie in an event at any one offset"
-    elif evidence["ratio"] < least_ratio:
-        reason = f"the best offset fits only {evidence['ratio']:.2f} times as many reads as the second best"
-    elif evidence["share"] < least_share:
-        reason = f"only {evidence['share']:.0%} of the reads during the profile lie in an event"
-    elif width_ns > MAX_WIDTH_NS:
-        reason = f"the reads fix the offset only to within {format_duration(width_ns)}"
-    if reason:
-        raise AlignmentError(f"nesting cannot relate the clocks: {reason}; use anchors, or --align wall")
 
 
 def _deepest(start: np.ndarray, end: np.ndarray) -> tuple[int, int, int]:
@@ -213,105 +212,66 @@ def _deepest(start: np.ndarray, end: np.ndarray) -> tuple[int, int, int]:
     return int(points[deepest[0]]), int(points[deepest[-1] + 1]), int(depth.max())
 
 
-def _elsewhere(allowed: Allowed, offset: int) -> Allowed:
-    """The intervals of the pairs that do not allow `offset`, for the height of the second peak.
-
-    A segment that moves within its own event would otherwise make the flanks of the first peak look like a second one.
-    """
-    start, end = allowed
-    other = (offset < start) | (offset >= end)
-    return start[other], end[other]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Thread:
-    """One thread: rows of its segments, and its events in order of start. `reach`: running maximum of end."""
-
-    segments: np.ndarray
-    event_start: np.ndarray
-    event_end: np.ndarray
-    reach: np.ndarray
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Search:
-    """Segments against the events of their thread, or against all events if the threads are not known."""
+    """Segments against the events of their thread, or against all events if the threads are not known.
+
+    threads: rows of each thread's segments; its events' starts in order, ends, and the running maximum of the ends.
+    """
 
     start: np.ndarray
     end: np.ndarray
-    threads: tuple[_Thread, ...]
+    threads: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]
 
     @classmethod
-    def prepare(
-        cls,
-        segments: tuple[np.ndarray, np.ndarray],
-        events: tuple[np.ndarray, np.ndarray],
-        segment_thread: np.ndarray,
-        event_thread: np.ndarray,
-    ) -> _Search:
-        order = np.lexsort((events[0], event_thread))
-        event_start, event_end, event_thread = events[0][order], events[1][order], event_thread[order]
-        by_thread = np.argsort(segment_thread, kind="stable")
-        found, first = np.unique(segment_thread[by_thread], return_index=True)
+    def prepare(cls, start: np.ndarray, end: np.ndarray, thread: np.ndarray, events: Sequence[np.ndarray]) -> _Search:
+        """`events`: starts, ends and threads."""
+        order = np.lexsort((events[0], events[2]))
+        event_start, event_end, event_thread = (column[order] for column in events)
+        by_thread = np.argsort(thread, kind="stable")
+        found, first = np.unique(thread[by_thread], return_index=True)
         threads = []
-        for thread, rows in zip(found, np.split(by_thread, first[1:]), strict=True):
-            own = slice(*(int(np.searchsorted(event_thread, thread, side=side)) for side in ("left", "right")))
+        for each, rows in zip(found, np.split(by_thread, first[1:]), strict=True):
+            own = slice(*(int(np.searchsorted(event_thread, each, side=side)) for side in ("left", "right")))
             if own.start < own.stop:
                 reach = np.maximum.accumulate(event_end[own])
-                threads.append(
-                    _Thread(segments=rows, event_start=event_start[own], event_end=event_end[own], reach=reach)
-                )
+                threads.append((rows, event_start[own], event_end[own], reach))
         # A log time may be off by half a quantum, so the part surely inside is shorter by that much.
-        return cls(start=segments[0] + _SLACK_NS, end=segments[1] - _SLACK_NS, threads=tuple(threads))
+        return cls(start=start + _SLACK_NS, end=end - _SLACK_NS, threads=threads)
 
-    def _candidates(self, thread: _Thread, window: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-        """Per segment of the thread: the range of events that can hold it at an offset in the window."""
-        first = np.searchsorted(thread.reach, self.end[thread.segments] + window[0], side="left")
-        stop = np.searchsorted(thread.event_start, self.start[thread.segments] + window[1], side="right")
-        return first, np.maximum(first, stop)
+    def allowed(self, window: tuple[int, int], *, sampled: bool) -> Allowed:
+        """Half-open offsets, within the window, at which each segment nests: disjoint per segment, in any order.
 
-    def stride(self, window: tuple[int, int]) -> int:
-        """Take every n-th segment, so that there are _MAX_PAIRS pairs in total."""
-        pairs = 0
-        for thread in self.threads:
-            first, stop = self._candidates(thread, window)
-            pairs += int((stop - first).sum())
-        return max(1, -(-pairs // _MAX_PAIRS))
-
-    def allowed(self, window: tuple[int, int], stride: int = 1) -> Allowed:
-        """Half-open offsets, within the window, at which each segment nests: disjoint per segment, in any order."""
-        parts = [(np.empty(0, np.int64), np.empty(0, np.int64))]
-        for thread in self.threads:
-            first, stop = self._candidates(thread, window)
-            first, stop, rows = first[::stride], stop[::stride], thread.segments[::stride]
-            parts += [
-                self._allowed(thread, rows[chunk], first[chunk], stop[chunk], window)
-                for chunk in _chunks(stop - first, window)
-            ]
-        return np.concatenate([start for start, _ in parts]), np.concatenate([end for _, end in parts])
-
-    def _allowed(
-        self, thread: _Thread, rows: np.ndarray, first: np.ndarray, stop: np.ndarray, window: tuple[int, int]
-    ) -> Allowed:
-        count = stop - first
-        segment = np.repeat(np.arange(len(rows)), count)
-        event = np.arange(len(segment)) - np.repeat(np.cumsum(count) - count, count) + np.repeat(first, count)
-        low = np.maximum(thread.event_start[event] - self.start[rows][segment], window[0])
-        high = np.minimum(thread.event_end[event] - self.end[rows][segment], window[1]) + 1
-        fits = np.flatnonzero(high > low)
-        # Each segment gets a stretch of its own, so that one union serves all.
-        shift = segment[fits] * (window[1] - window[0] + 2) - window[0]
-        merged = Intervals.union_of(low[fits] + shift, high[fits] + shift)
-        back = merged.starts // (window[1] - window[0] + 2) * (window[1] - window[0] + 2) - window[0]
-        return merged.starts - back, merged.ends - back
-
-
-def _chunks(pairs: np.ndarray, window: tuple[int, int]) -> list[slice]:
-    """Ranges of segments with about _MAX_PAIRS pairs each, few enough that `_allowed` can number them in 64 bits."""
-    most = max(1, (1 << 61) // (window[1] - window[0] + 2))
-    bounds, total = [0], np.cumsum(pairs)
-    while bounds[-1] < len(pairs):
-        done = int(total[bounds[-1] - 1]) if bounds[-1] else 0
-        stop = int(np.searchsorted(total, done + _MAX_PAIRS, side="right"))
-        bounds.append(min(max(stop, bounds[-1] + 1), bounds[-1] + most, len(pairs)))
-    return [slice(begin, end) for begin, end in pairwise(bounds)]
+        sampled: of every n-th segment alone, so that there are _MAX_PAIRS pairs of segments and events in total."""
+        candidates = []
+        for rows, event_start, _, reach in self.threads:
+            first = np.searchsorted(reach, self.end[rows] + window[0], side="left")
+            stop = np.searchsorted(event_start, self.start[rows] + window[1], side="right")
+            candidates.append((first, np.maximum(first, stop)))
+        pairs = sum(int((stop - first).sum()) for first, stop in candidates)
+        stride = max(1, -(-pairs // _MAX_PAIRS)) if sampled else 1
+        # About _MAX_PAIRS pairs at a time, of few enough segments that they can be numbered in 64 bits.
+        width = window[1] - window[0] + 2
+        most = max(1, (1 << 61) // width)
+        starts, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for (rows, event_start, event_end, _), bounds in zip(self.threads, candidates, strict=True):
+            segments, first, stop = rows[::stride], *(each[::stride] for each in bounds)
+            total, done = np.append(0, np.cumsum(stop - first)), 0
+            while done < len(segments):
+                until = int(np.searchsorted(total, total[done] + _MAX_PAIRS, side="right")) - 1
+                part = slice(done, min(max(until, done + 1), done + most))
+                done = part.stop
+                count = stop[part] - first[part]
+                segment = np.repeat(np.arange(len(count)), count)
+                event = np.arange(len(segment)) - np.repeat(np.cumsum(count) - count, count)
+                event += np.repeat(first[part], count)
+                low = np.maximum(event_start[event] - self.start[segments[part]][segment], window[0])
+                high = np.minimum(event_end[event] - self.end[segments[part]][segment], window[1]) + 1
+                fits = np.flatnonzero(high > low)
+                # Each segment gets a stretch of its own, so that one union serves all.
+                shift = segment[fits] * width - window[0]
+                merged = Intervals.union_of(low[fits] + shift, high[fits] + shift)
+                back = merged.starts // width * width - window[0]
+                starts.append(merged.starts - back)
+                ends.append(merged.ends - back)
+        return np.concatenate(starts), np.concatenate(ends)

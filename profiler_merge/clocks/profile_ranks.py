@@ -1,38 +1,34 @@
-"""Finds the rank of each profile: an XSpace holds host names, but neither rank nor pid.
+"""The rank of each profile: by process id, else by the rank that the profile names, else by its path.
 
-Rules in the order of their trust: anchors, the process ids of PyTorch's events, thread ids, the STDIO record of the
-profile's own file, the rank that torch.distributed knows, the path, nesting. Each profile gets at most one rank and
-each rank at most one profile.
+Process ids are in anchors, marks and PyTorch's events; of TensorFlow's profiles without anchors only the path tells. A
+profile of another run is refused: its anchors, its time and its host say so.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path, PurePosixPath
+from datetime import datetime, timezone
+from pathlib import Path
 
-import numpy as np
-
-from dxt_replay.profiler_merge.clocks.alignment import anchor_segments, nest
-from dxt_replay.profiler_merge.clocks.anchors import anchor_pid, anchor_rank
-from dxt_replay.profiler_merge.clocks.nesting import nesting_events
-from dxt_replay.profiler_merge.clocks.offsets import line_ids_of_threads
-from dxt_replay.profiler_merge.clocks.other_runs import contradictions, refuse_other_run
-from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK, read_counters
+from dxt_replay.profiler_merge.clocks.alignment import anchor_pid, anchor_rank, profile_anchors
+from dxt_replay.profiler_merge.darshan.counters import read_counters
 from dxt_replay.profiler_merge.darshan.job_groups import ProcessFacts, host_of
-from dxt_replay.profiler_merge.darshan.job_logs import JobLogs, ProcessLog
-from dxt_replay.profiler_merge.darshan.log import DarshanLog
-from dxt_replay.profiler_merge.darshan.rank_segments import RankSegments, read_rank_segments
+from dxt_replay.profiler_merge.darshan.job_logs import JobLogs
 from dxt_replay.profiler_merge.profiles.event_table import Profile
 from dxt_replay.profiler_merge.profiles.reading import read_profile
-from dxt_replay.traces.errors import AlignmentError, ProfileError
+from dxt_replay.traces.errors import ProfileError
 from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.traces.text import listed
+from dxt_replay.traces.units import NS_PER_S
 
 _RANK_IN_PATH = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
-_PATH_TAIL = 4
-"""Components of `<run>/.../<host>.xplane.pb` that must agree: plugins/profile/<run>/<host>."""
+_SLACK_NS = 60 * NS_PER_S
+"""Tolerance: the clocks of hosts may differ, and old logs have whole seconds."""
+_MOST_SHOWN = 4
+_ADDRESS = re.compile(r"localhost|[\d.:]+|.*:\d+")
+"""Host names in a profile that do not identify the host: a request from another host may have named it so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,66 +64,122 @@ class ProfilesByRank:
             self._marked.add(rank)
             self.files[rank] = (*files, *self.files.get(rank, ()))
             return
-        of_torch = profile.torch is not None
-        if rank in self._times and (self._of_torch[rank] != of_torch or _overlaps(self._times[rank], profile)):
-            raise ProfileError(
-                f"{self.files[rank][0]} and {files[0]} are both of rank {rank}: give the profiles of one run"
-            )
+        of_torch, time = profile.torch is not None, Intervals()
+        if len(profile):
+            time = Intervals.union_of(profile.start_ns.min(keepdims=True), profile.end_ns.max(keepdims=True))
+        if rank in self._times:
+            overlaps = profile.epoch_start_ns is None or time.minus(self._times[rank]).length_ns < time.length_ns
+            if self._of_torch[rank] != of_torch or overlaps:
+                raise ProfileError(
+                    f"{self.files[rank][0]} and {files[0]} are both of rank {rank}: give the profiles of one run"
+                )
         self.files[rank] = (*self.files.get(rank, ()), *files)
-        self._times[rank] = self._times.get(rank, Intervals()).union(_time_of(profile))
+        self._times[rank] = self._times.get(rank, Intervals()).union(time)
         self._of_torch[rank] = of_torch
 
 
-def map_profiles(
-    profiles: Sequence[tuple[Path, ...]],
-    job: JobLogs,
-    *,
-    gather: bool = False,
-    offset_ns: int = 0,
-) -> ProfileRanks:
-    """Give each profile its rank. A profile that no rule places is left out and named in the warnings.
+def map_profiles(profiles: Sequence[tuple[Path, ...]], job: JobLogs, *, offset_ns: int = 0) -> ProfileRanks:
+    """Give each profile the rank of Darshan logs, as `reading.profile_files` groups them.
 
-    `profiles`: as `reading.profile_files` groups them. `gather`: as for `rank_segments.read_rank_segments`.
-    `offset_ns`: the offset that the user adds to the log's times.
-
+    `offset_ns`: what the user adds to the log's times. A profile that cannot be placed is left out, with a warning.
     Raises: ProfileError when a profile cannot be read, is of another run, or several are of the same rank.
     """
-    mapper = _Mapper(job, gather)
-    warnings: list[str] = []
-    by_rank = ProfilesByRank()
-    exports: set[str] = set()
-    numbers: dict[int, int] = {}
+    in_one_log = job.processes[0].rank is None  # then the ranks are those of MPI
+    pids: list[set[int]] = [set() for _ in range(job.nprocs)]
+    anchored: set[int] = set()
+    for process in job.processes if profiles else ():
+        files = {record: pid for record, name in process.log.names.items() if (pid := anchor_pid(name)) is not None}
+        anchored.update(files.values())
+        if process.rank is not None:
+            own = ProcessFacts(process.log).pid
+            pids[process.rank].update(() if own is None else (own,), () if process.worker else files.values())
+        elif files and (counted := read_counters(process.log, "POSIX")) is not None:
+            for record, rank in zip(counted.record_ids.tolist(), counted.ranks.tolist(), strict=True):
+                if record in files and 0 <= rank < len(pids):
+                    pids[rank].add(files[record])
+    # In one log of several ranks, only those that were traced have a host.
+    hosts = {"" if in_one_log and job.nprocs > 1 else host_of(process.log) for process in job.processes}
+    times_ns = (job.start_ns + offset_ns, job.end_ns + offset_ns) if job.start_ns > 0 else (0, 0)
+
+    def contradictions(profile: Profile) -> Iterator[str]:
+        anchors = profile_anchors(profile)
+        theirs, ranks = {pid for pid in anchors["pid"].tolist() if pid > 0}, set(anchors["rank"].tolist())
+        if theirs & anchored:
+            return
+        if theirs and anchored:
+            yield f"its anchors are of process {_shown(theirs)}, those in the log of {_shown(anchored)}"
+        if ranks and min(ranks) >= job.nprocs > 0:
+            yield f"its anchors are of rank {_shown(ranks)}, and the job has {job.nprocs} ranks"
+        yield from _other_time(profile, *times_ns)
+        mine = [host for host in profile.hostnames if host and not _ADDRESS.fullmatch(host)]
+        short, shorts = ({host.lower().partition(".")[0] for host in each} for each in (mine, hosts))
+        if mine and "" not in hosts and not short & shorts:
+            yield f"it is of host {mine[0]}, and the job ran on {_shown(hosts)}"
+
+    return _placed(profiles, pids, contradictions, numbered=in_one_log)
+
+
+def profiles_of_processes(
+    profiles: Sequence[tuple[Path, ...]], pids: Sequence[Collection[int]], times_ns: tuple[int, int]
+) -> ProfileRanks:
+    """The same for a trace that holds the process ids `pids` of each rank.
+
+    `times_ns`: CLOCK_REALTIME of the trace's first and last instant.
+    """
+    return _placed(profiles, pids, lambda profile: _other_time(profile, *times_ns), numbered=True)
+
+
+def _placed(
+    profiles: Sequence[tuple[Path, ...]],
+    pids: Sequence[Collection[int]],
+    contradictions: Callable[[Profile], Iterator[str]],
+    *,
+    numbered: bool,
+) -> ProfileRanks:
+    """`numbered`: whether the ranks are those of the application, so that a number in a profile is one of them."""
+    by_rank, numbers, warnings, exports = ProfilesByRank(), dict[int, int](), [], set[str]()
     for files in profiles:
         profile = read_profile(files)
-        refuse_other_run(files[0], contradictions(profile, job, mapper.hosts, offset_ns))
+        if found := list(contradictions(profile)):
+            raise ProfileError(
+                f"{files[0]} is the profile of another run: {'; '.join(found)}. Give the profile of this run, or leave "
+                "--profile out"
+            )
         if profile.torch is not None:
             exports.update((*profile.torch.exports, *(path.name for path in files)))
-        alone = job.nprocs == 1 and (len(profiles) == 1 or profile.torch is not None)
-        rank = 0 if alone else mapper.rank_of(files[0], profile, frozenset(by_rank.files))
+        named = anchor_rank(profile) or (-1, -1)
+        known = profile_pids(profile)
+        ranks = [rank for rank, own in enumerate(pids) if known & set(own)]
+        rank: int | None
+        if len(pids) == 1 and (len(profiles) == 1 or profile.torch is not None):
+            rank = 0
+        elif len(ranks) == 1:
+            rank = ranks[0]
+        elif 0 <= named[0] < len(pids):
+            rank = named[0]
+        else:
+            of_torch = profile.torch.rank if profile.torch is not None and numbered else None
+            rank = of_torch if of_torch is not None and of_torch < len(pids) else rank_in_path(files[0], len(pids))
         if rank is None:
             warnings.append(
                 f"no rank was found for the profile {files[0]}: it is left out; name its folder rank0, rank1 ..."
             )
-        else:
-            by_rank.add(rank, files, profile)
-            if (number := own_number(profile)) is not None and not mapper.in_one_log:
-                numbers[rank] = number
-    warnings += mapper.warnings
+            continue
+        by_rank.add(rank, files, profile)
+        if not numbered and (number := own_number(profile)) is not None:
+            numbers[rank] = number
     return ProfileRanks(
         by_rank=by_rank.files, warnings=tuple(warnings), exports=tuple(sorted(exports)), numbers=numbers
     )
 
 
-def _time_of(profile: Profile) -> Intervals:
-    if not len(profile):
-        return Intervals()
-    return Intervals.union_of(profile.start_ns.min(keepdims=True), profile.end_ns.max(keepdims=True))
-
-
-def _overlaps(times: Intervals, profile: Profile) -> bool:
-    """Whether a dated profile was recorded at one of these times; True without a date."""
-    own = _time_of(profile)
-    return profile.epoch_start_ns is None or own.minus(times).length_ns < own.length_ns
+def profile_pids(profile: Profile) -> frozenset[int]:
+    """The process ids in a profile's marks, events or anchors; those of marks include the workers'."""
+    named = anchor_rank(profile)
+    found = set() if named is None or named[1] < 0 else {named[1]}
+    if profile.marks is not None:
+        found |= profile.marks.processes.keys()
+    return frozenset(found if profile.torch is None else found | profile.torch.pids)
 
 
 def own_number(profile: Profile) -> int | None:
@@ -148,167 +200,20 @@ def rank_in_path(path: Path, ranks: int) -> int | None:
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Traits:
-    """The marks by which a rank is recognised.
-
-    anchor_pids: process ids whose anchor files it wrote.
-    host: as Darshan recorded it.
-    threads: uint64 pthread ids; None where they are not logged.
-    """
-
-    anchor_pids: frozenset[int]
-    host: str
-    threads: np.ndarray | None
+def _other_time(profile: Profile, job_start: int, ended: int) -> Iterator[str]:
+    """The sentence for a profile whose time does not match a job between these times; 0 for an unknown start."""
+    if profile.epoch_start_ns is None or job_start <= 0 or not len(profile):
+        return
+    start, end = int(profile.start_ns.min()), int(profile.end_ns.max())
+    job_end = ended if ended >= job_start else None  # a killed process has no end time
+    if end < job_start - _SLACK_NS or (job_end is not None and start > job_end + _SLACK_NS):
+        until = "" if job_end is None else f" to {_clock(job_end)}"
+        yield f"it was recorded from {_clock(start)} to {_clock(end)}, and the job ran from {_clock(job_start)}{until}"
 
 
-@dataclass
-class _Mapper:
-    """The rules over one job. The log is read when the first rule needs it."""
+def _shown(values: Iterable[int | str]) -> str:
+    return listed(sorted(map(str, values)), _MOST_SHOWN)
 
-    job: JobLogs
-    gather: bool = False
-    warnings: list[str] = field(default_factory=list)
-    _traits: dict[int, _Traits] | None = None
 
-    @cached_property
-    def hosts(self) -> frozenset[str]:
-        """The hosts of the job; empty if a rank was not traced, since its host is not known then."""
-        if self.job.nprocs == 1 or self.job.processes[0].rank is not None:
-            hosts = [host_of(process.log) for process in self.job.processes]
-            return frozenset(hosts) if all(hosts) else frozenset()
-        traits = self._ranks()
-        return frozenset(each.host for each in traits.values()) if len(traits) >= self.job.nprocs else frozenset()
-
-    @property
-    def in_one_log(self) -> bool:
-        """Whether the job has one log, whose ranks are those of MPI."""
-        return self.job.processes[0].rank is None
-
-    def rank_of(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
-        rules: tuple[Callable[[Path, Profile, frozenset[int]], int | None], ...] = (
-            self._by_anchor,
-            self._by_process,
-            self._by_threads,
-            self._by_stdio_record,
-            self._by_torch_rank,
-            self._by_path,
-            self._by_nesting,
-        )
-        for rule in rules:
-            rank = rule(path, profile, taken)
-            if rank is not None:
-                return rank
-        return None
-
-    def _by_anchor(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
-        """The rank whose trace wrote the anchor file of the profile's pid, else the rank in the anchors."""
-        found = anchor_rank(profile)
-        if found is None:
-            return None
-        rank, pid = found
-        wrote = [candidate for candidate, traits in self._ranks().items() if pid in traits.anchor_pids]
-        if wrote:
-            return wrote[0]
-        return rank if 0 <= rank < self.job.nprocs else None
-
-    def _by_process(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
-        """The rank whose log has the process id of PyTorch's events, or one of the processes with marks."""
-        pids = profile.torch.pids if profile.torch is not None else frozenset()
-        if profile.marks is not None:
-            pids |= profile.marks.processes.keys()
-        found = {
-            process.rank
-            for process in self.job.processes
-            if (not process.worker or profile.marks is not None)
-            and process.rank is not None
-            and ProcessFacts(process.log).pid in pids
-        }
-        return found.pop() if len(found) == 1 else None
-
-    def _by_torch_rank(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
-        """The rank from torch.distributed, if the log has the ranks of MPI."""
-        rank = None if profile.torch is None else profile.torch.rank
-        return rank if rank is not None and self.in_one_log and rank < self.job.nprocs else None
-
-    def _by_threads(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
-        """The rank with the most of its threads in the profile. 64-bit hashes of threads do not agree by chance."""
-        overlaps = {}
-        for rank, traits in self._ranks().items():
-            if traits.threads is not None:
-                hashes = line_ids_of_threads(traits.threads, profile.line_ids)
-                overlaps[rank] = int(np.isin(hashes, profile.line_ids).sum())
-        best = max(overlaps, key=overlaps.__getitem__, default=None)
-        return best if best is not None and overlaps[best] else None
-
-    def _by_stdio_record(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
-        """The rank that wrote the profile according to Darshan's STDIO module."""
-        tail = path.resolve().parts[-_PATH_TAIL:]
-        for process in self.job.processes:
-            records = read_counters(process.log, "STDIO")
-            if records is None:
-                continue
-            for record, rank in zip(records.record_ids.tolist(), records.ranks.tolist(), strict=True):
-                name = PurePosixPath(process.log.names.get(record, b"").decode("utf-8", "replace"))
-                if name.parts[-_PATH_TAIL:] != tail:
-                    continue
-                if rank == SHARED_RANK:
-                    self.warnings.append(
-                        f"all ranks wrote {name}, so only one of their profiles is left: give each rank a folder of "
-                        "its own"
-                    )
-                    return None
-                return rank if process.rank is None else process.rank
-        return None
-
-    def _by_path(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
-        return rank_in_path(path, self.job.nprocs)
-
-    def _by_nesting(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
-        """The free rank whose reads nest in the profile's events, if no other free rank does, or only a third as
-        well."""
-        scores: dict[int, int] = {}
-        classes = nesting_events(profile) if len(profile) else []
-        for process, segments in self._segments() if classes else ():
-            rank = self._rank(process, segments)
-            if rank in taken:
-                continue
-            for events in classes:
-                try:
-                    nested = int(nest(segments, process.log, profile, events).evidence["nested"])
-                except AlignmentError:
-                    continue
-                scores[rank] = max(scores.get(rank, 0), nested)
-        ordered = sorted(scores.values(), reverse=True)
-        if not ordered or (len(ordered) > 1 and ordered[0] < 3 * ordered[1]):
-            return None
-        return max(scores, key=scores.__getitem__)
-
-    def _ranks(self) -> dict[int, _Traits]:
-        """The marks of each rank; the log is read once for all profiles, a rank at a time."""
-        if self._traits is None:
-            self._traits = {}
-            for process, segments in self._segments():
-                names = (process.log.names.get(record, b"") for record in self._anchor_files(process.log, segments))
-                pids = map(anchor_pid, names)
-                self._traits[self._rank(process, segments)] = _Traits(
-                    host=segments.hostname,
-                    anchor_pids=frozenset(pid for pid in pids if pid is not None),
-                    threads=None if segments.thread is None else np.unique(segments.thread),
-                )
-        return self._traits
-
-    def _segments(self) -> Iterator[tuple[ProcessLog, RankSegments]]:
-        for process in self.job.processes:
-            if not process.worker:
-                for segments in read_rank_segments(process.log, gather=self.gather):
-                    yield process, segments
-
-    @staticmethod
-    def _anchor_files(log: DarshanLog, segments: RankSegments) -> list[int]:
-        found: list[int] = np.unique(segments.record_id[anchor_segments(segments, log)[0]]).tolist()
-        return found
-
-    @staticmethod
-    def _rank(process: ProcessLog, segments: RankSegments) -> int:
-        return segments.rank if process.rank is None else process.rank
+def _clock(time_ns: int) -> str:
+    return f"{datetime.fromtimestamp(time_ns / NS_PER_S, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"

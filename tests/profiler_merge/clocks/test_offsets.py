@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dxt_replay.profiler_merge.clocks.anchors import anchor_pid, profile_anchors
+from dxt_replay.profiler_merge.clocks.alignment import anchor_pid, profile_anchors
 from dxt_replay.profiler_merge.clocks.nesting import align_nesting, nesting_events
 from dxt_replay.profiler_merge.clocks.offsets import (
     QUANTUM_NS,
@@ -184,9 +184,9 @@ def _by_anchors(log, segments, profile, rows):
         segments.offset[rows] // 64,
         segments.start_ns[rows] + start,
         segments.end_ns[rows] + start,
-        marks.i,
-        marks.start_ns,
-        marks.end_ns,
+        marks["i"],
+        marks["start_ns"],
+        marks["end_ns"],
     )
 
 

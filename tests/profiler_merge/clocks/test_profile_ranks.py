@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from dxt_replay.profiler_merge.clocks.alignment import align_rank, parse_method
-from dxt_replay.profiler_merge.clocks.offsets import thread_hash
 from dxt_replay.profiler_merge.clocks.profile_ranks import map_profiles
 from dxt_replay.profiler_merge.darshan.job_logs import open_job
 from dxt_replay.profiler_merge.darshan.rank_segments import read_rank_segments
@@ -18,31 +17,28 @@ READS_AT_S = {rank: np.sort(np.random.default_rng(rank).uniform(1, 7, 25)) for r
 DELTA_NS = 7_000_000
 
 
-def reads(rank, thread=None):
-    return [(4096 * i, 4096, at, at + 0.0005, *([thread] if thread else [])) for i, at in enumerate(READS_AT_S[rank])]
+def reads(rank):
+    return [(4096 * i, 4096, at, at + 0.0005) for i, at in enumerate(READS_AT_S[rank])]
 
 
-def job_log(folder, *, anchors=False, threads=None, stdio=None):
-    """Two ranks with six reads each, and what the rule under test looks at."""
+def job_log(folder, *, anchors=False):
+    """Two ranks with 25 reads each, and their anchors in files of their own, as DXT and POSIX have them."""
     records, names = [], {1: b"/data/a.tfrecord"}
     for rank in (0, 1):
-        records.append(
-            DxtRecord(record_id=1, rank=rank, reads=reads(rank, threads[rank] if threads else None), hostname=b"node1")
-        )
+        records.append(DxtRecord(record_id=1, rank=rank, reads=reads(rank), hostname=b"node1"))
         if anchors:
             pid = 500 + rank
             names[pid] = b"/run/dxt-anchor.node.%d.bin" % pid
             writes = [(64 * i, 64, 0.5 + i, 0.500002 + i) for i in range(3)]
             records.append(DxtRecord(record_id=pid, rank=rank, writes=writes, hostname=b"node1"))
     extra = {}
-    if stdio:
-        names |= dict(enumerate(stdio, start=900))
-        rows = [{"record_id": 900 + rank, "rank": rank, "STDIO_WRITES": 1} for rank in range(len(stdio))]
-        extra["STDIO"] = ModuleSpec(version=2, streams=[encode_counters("STDIO", rows, 2)])
+    if anchors:
+        rows = [{"record_id": 500 + rank, "rank": rank, "POSIX_WRITES": 3} for rank in (0, 1)]
+        extra["POSIX"] = ModuleSpec(version=4, streams=[encode_counters("POSIX", rows, 4)])
     path = write_dxt_log(
         folder / "job.darshan",
         records,
-        dxt_version=2 if threads else 1,
+        dxt_version=1,
         names=names,
         job=JobSpec(nprocs=2, start_s=START_S, start_ns=0, end_s=START_S + 10, end_ns=0),
         extra_modules=extra,
@@ -89,30 +85,9 @@ def test_the_anchor_file_of_the_pid_decides(tmp_path):
     assert map_profiles([(path,)], job).by_rank == {1: (path,)}
 
 
-def test_threads_decide_where_the_log_has_them(tmp_path):
-    threads = {0: 140_447_194_946_432, 1: 139_876_543_210_112}
-    job = job_log(tmp_path, threads=threads)
-    own = int(thread_hash(np.array([threads[1]], dtype=np.uint64))[0])
-    path = profile_file(tmp_path / "rank0/vm.xplane.pb", lines=[step_line(), reading_line(1, id=own)])
-    assert map_profiles([(path,)], job).by_rank == {1: (path,)}
-
-
-def test_the_rank_that_wrote_the_profile_decides(tmp_path):
-    name = "plugins/profile/2026_01_01/vm.xplane.pb"
-    job = job_log(tmp_path, stdio=[b"/other/plugins/profile/2026_01_02/vm.xplane.pb", b"/logs/" + name.encode()])
-    path = profile_file(tmp_path / "rank0" / name, lines=[step_line()])
-    assert map_profiles([(path,)], job).by_rank == {1: (path,)}
-
-
 def test_the_path_decides_when_nothing_else_does(tmp_path):
     job = job_log(tmp_path)
     path = profile_file(tmp_path / "rank_1/plugins/vm.xplane.pb", lines=[step_line()])
-    assert map_profiles([(path,)], job).by_rank == {1: (path,)}
-
-
-def test_nesting_decides_at_last(tmp_path):
-    job = job_log(tmp_path)
-    path = profile_file(tmp_path / "somewhere/vm.xplane.pb", lines=[step_line(), reading_line(1)])
     assert map_profiles([(path,)], job).by_rank == {1: (path,)}
 
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from dxt_replay.profiler_merge.clocks.alignment import align_rank
-from dxt_replay.profiler_merge.clocks.worker_clock import align_worker, worker_offset
+from dxt_replay.profiler_merge.clocks.alignment import align_rank, align_worker, worker_offset
 from dxt_replay.profiler_merge.darshan.job_logs import open_job
 from dxt_replay.profiler_merge.darshan.rank_segments import read_rank_segments
 from dxt_replay.profiler_merge.profiles.reading import read_profile
