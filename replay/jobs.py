@@ -26,8 +26,8 @@ from dxt_replay.replay.causal.storage_limit import NoStorageLimitError, storage_
 from dxt_replay.traces.errors import CaptureError, DxtReplayError, LogError, TargetError, UsageError
 from dxt_replay.traces.output import remove_kept
 from dxt_replay.traces.plain import plain
+from dxt_replay.traces.store.checks import read_info
 from dxt_replay.traces.store.digests import file_digest
-from dxt_replay.traces.store.info import read_info
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.text import program_of
 from dxt_replay.traces.units import NS_PER_S

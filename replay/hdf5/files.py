@@ -12,8 +12,8 @@ import pyarrow as pa
 from dxt_replay.replay.hdf5.file_metadata import can_be_made
 from dxt_replay.replay.hdf5.layout import Hdf5Layout, KnownDataset, NoLayout, layout_of
 from dxt_replay.traces.schema import APIS, FORMATS, READ, WRITE, codes
+from dxt_replay.traces.store.index import USAGE_COLUMNS, UsageCounter
 from dxt_replay.traces.store.reader import Capture
-from dxt_replay.traces.store.usage import USAGE_COLUMNS, UsageCounter
 
 MAX_REQUESTS = 1 << 24
 """Distinct requests of a file beyond which its layout is not looked for: it would be larger than the rest of a plan."""

@@ -15,9 +15,8 @@ from dxt_replay.traces.few_together import few_together
 from dxt_replay.traces.row_order import distinct
 from dxt_replay.traces.schema import READ, USAGE_SCHEMA, WRITE, codes
 from dxt_replay.traces.stable_order import stable_order
-from dxt_replay.traces.store.index import INDEX_NAME
+from dxt_replay.traces.store.index import INDEX_NAME, StoredUsage, UsageCounter
 from dxt_replay.traces.store.reader import Capture
-from dxt_replay.traces.store.usage import StoredUsage, UsageCounter
 from dxt_replay.traces.text import printable
 
 _ADDED_UP = {"operations": "sum", "least_length": "min", "reach": "max"}

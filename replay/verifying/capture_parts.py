@@ -17,9 +17,9 @@ from dxt_replay.replay.verifying.capture_contents import content_parts
 from dxt_replay.replay.verifying.checked import CheckedPart, in_threads
 from dxt_replay.traces.errors import CaptureError, UnreadableError, exhausted, unreadable
 from dxt_replay.traces.schema import CaptureInfo, Source
+from dxt_replay.traces.store.checks import is_ours, read_info
 from dxt_replay.traces.store.digests import DOCUMENT, file_digest, own_digests
 from dxt_replay.traces.store.index import part_digests
-from dxt_replay.traces.store.info import is_ours, read_info
 from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.traces.store.writer import foreign_name
 from dxt_replay.traces.text import printable

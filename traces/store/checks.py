@@ -1,4 +1,5 @@
-"""Checks of a capture's tables against the contract, made as they are read. Pure.
+"""What a capture on disk claims, held against the contract once, as it is read; earlier versions are translated. Pure
+but for `read_info`.
 
 A capture may be damaged or malicious. Whoever reads one through `traces.store` may rely on the types of
 `traces.schema`, on values where the schema requires them, and on the checks here.
@@ -6,9 +7,13 @@ A capture may be damaged or malicious. Whoever reads one through `traces.store` 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,12 +30,18 @@ from dxt_replay.traces.schema import (
     OPEN_FLAGS,
     OPS,
     OPS_SCHEMA,
+    SCHEMA_VERSION,
     SPANS_SCHEMA,
     VOCABULARY,
+    CaptureInfo,
     codes,
 )
-from dxt_replay.traces.store.info import MOST_NS
-from dxt_replay.traces.store.older import columns_to_read, translated
+
+MOST_RANK = (1 << 31) - 1
+"""Ranks are int32 in every table."""
+
+MOST_NS = 1 << 61
+"""Times of a capture lie within +-73 years of its zero, so that sums and differences of two fit into int64."""
 
 MOST_ROWS = 1 << 22
 """Largest row group of the op stream, in rows: a reader holds it in memory as a whole (300 MB). dxt-replay writes
@@ -47,6 +58,71 @@ _MOST_WHERE_KNOWN = {
     "ready_ns": MOST_NS,
     "open_flags": (1 << len(OPEN_FLAGS)) - 1,
 }
+
+_OTHERS_VERSION = 5
+"""Schema version since which other programs may write captures."""
+
+
+def read_info(path: Path) -> CaptureInfo:
+    """The contents of `capture.json` in the directory `path`.
+
+    Raises: CaptureError when it is not there, was written by a newer release, or contradicts the contract; OSError
+    when it cannot be read.
+    """
+    file = path / "capture.json"
+    if not path.is_dir() or not file.is_file():
+        what = "does not exist" if not path.exists() else "is not a capture (no capture.json)"
+        raise CaptureError(
+            f"{path} {what}: give a capture, which `dxt-replay merge` or `run` writes, or a .darshan log"
+        )
+    text = file.read_bytes()
+    try:
+        version = json.loads(text)["schema_version"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DamagedCaptureError(f"{file} is damaged ({error!r})") from error
+    if not isinstance(version, int) or version > SCHEMA_VERSION:
+        raise CaptureError(
+            f"{path} has schema version {version!r}; this release reads up to {SCHEMA_VERSION}: update dxt-replay"
+        )
+    try:
+        info = msgspec.json.decode(text, type=CaptureInfo)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise DamagedCaptureError(f"{file} is damaged ({error})") from error
+    for problem in _problems(info):
+        raise DamagedCaptureError(f"{file} is damaged: {problem}")
+    return info
+
+
+def is_ours(path: Path, info: CaptureInfo) -> bool:
+    """Whether dxt-replay wrote the capture in `path`, not another program that follows docs/capture-format.md.
+
+    Such a capture is complete only with all its tables and, from schema version 4 on, with digests.
+    """
+    told = info.digests or info.made_by.get("program") == "dxt-replay"
+    return bool(told) or info.schema_version < _OTHERS_VERSION or (path / "index.parquet").exists()
+
+
+def _problems(info: CaptureInfo) -> Iterator[str]:
+    job, coverage = info.job, info.coverage
+    if not 0 <= job.nprocs <= MOST_RANK:
+        yield f"its job has {job.nprocs} processes"
+    if not 0 <= job.run_time_s <= MOST_NS / 1e9:
+        yield f"its job has a run time of {job.run_time_s} s"
+    for name in ("start_ns", "end_ns", "zero_ns", "job_id"):
+        if not -(1 << 63) <= getattr(job, name) < 1 << 63:
+            yield f"its job has a {name} of {getattr(job, name)}"
+    ranks = list(info.ranks)
+    if ranks != sorted(set(ranks)) or (ranks and not 0 <= ranks[0] <= ranks[-1] <= MOST_RANK):
+        yield "its ranks are not ascending numbers from 0 to 2147483647"
+    for clock in info.clock:
+        low, high = clock.interval_ns
+        # The offset moves a log's own time, which may count from 1970, to the capture's.
+        if clock.worker < 0 or low > high or max(abs(low), abs(high), abs(clock.offset_ns)) > 2 * MOST_NS:
+            yield f"the clock of rank {clock.rank} is impossible"
+    pairs = [(coverage.bytes, coverage.operations), coverage.traceable, *coverage.ranks.values()]
+    shares = [share for pair in pairs for share in pair]
+    if any(share is not None and (share < 0 or not math.isfinite(share)) for share in shares):
+        yield "it has a trace coverage below 0, or an infinite one"
 
 
 def check_columns(names: Sequence[str], schema: pa.Schema, place: object) -> None:
@@ -130,7 +206,7 @@ def operations(
     """
     stored = table.column_names if stored is None else stored
     needed = None if columns is None else columns_to_read(columns, stored)
-    found = translated(conforming(table, OPS_SCHEMA, place, needed), stored)
+    found = _translated(conforming(table, OPS_SCHEMA, place, needed), stored)
     if not found.num_rows:
         return found if columns is None else _selected(found, columns)
     values = {name: found[name].to_numpy() for name in found.column_names if name in _LEAST or name == "end_ns"}
@@ -249,3 +325,41 @@ def _dataset_problem(row: Mapping[str, Any], files: int) -> str | None:
     if row["shape"] and row["chunk_shape"] and len(row["shape"]) != len(row["chunk_shape"]):
         return "the shape of the chunks"
     return None
+
+
+def columns_to_read(requested: Sequence[str], stored: Collection[str]) -> list[str]:
+    """The columns to read of a part with the columns `stored`, so that `_translated` can make the requested ones."""
+    needed = dict.fromkeys(requested)
+    if "other_file_id" not in stored and not needed.keys().isdisjoint(("offset", "other_file_id")):
+        needed |= dict.fromkeys(("op", "offset"))
+    if "follows_end" not in stored and "follows_end" in needed:
+        needed["follows"] = None
+    return list(needed)
+
+
+def _translated(rows: pa.Table, stored: Collection[str]) -> pa.Table:
+    """Rows of a part with the columns `stored`, in the types of `OPS_SCHEMA`, with the meaning that they have there.
+
+    Earlier versions held two facts in one column. Without `other_file_id`, the `offset` of a rename is the file_id of
+    the new name; one that cannot be a file_id becomes null. Without `follows_end`, `follows` is 2 n for the begin of
+    batch fetch n, and 2 n + 1 for its end.
+    """
+    if "other_file_id" not in stored and {"op", "offset"} <= set(rows.column_names):
+        renames = codes(rows, "op") == _RENAME
+        if renames.any():
+            offset = rows["offset"].to_numpy()
+            named = renames & (offset >= 0) & (offset <= np.iinfo(np.int32).max)
+            new_name = pa.array(np.where(named, offset, 0).astype(np.int32), mask=~named)
+            rows = _replaced(rows, offset=pa.array(np.where(renames, -1, offset)), other_file_id=new_name)
+    if "follows_end" not in stored and "follows" in rows.column_names and rows["follows"].null_count < rows.num_rows:
+        moment = rows["follows"]
+        is_end = pc.equal(pc.bit_wise_and(moment, pa.scalar(1, pa.int32())), 1)
+        rows = _replaced(rows, follows=pc.shift_right(moment, pa.scalar(1, pa.int32())), follows_end=is_end)
+    return rows
+
+
+def _replaced(rows: pa.Table, **columns: pa.Array | pa.ChunkedArray) -> pa.Table:
+    for name, column in columns.items():
+        if name in rows.column_names:
+            rows = rows.set_column(rows.schema.get_field_index(name), OPS_SCHEMA.field(name), column)
+    return rows

@@ -17,8 +17,7 @@ import pyarrow.parquet as pq
 from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.row_order import distinct_rows
 from dxt_replay.traces.schema import LANES_SCHEMA
-from dxt_replay.traces.store.index import OPS_FOLDER
-from dxt_replay.traces.store.index_writer import NOTES
+from dxt_replay.traces.store.index import NOTES, OPS_FOLDER
 from dxt_replay.traces.store.writer import write_table
 
 LANES_NAME = "lanes.parquet"

@@ -180,20 +180,13 @@ class PartCapture(Capture):
             found[rank] = (int(inside[0]), len(inside)) if len(inside) else (0, 0)
         return found
 
-    def usage(self, rank: int) -> pa.Table:
-        """As `Capture.usage`, of the operations in the part."""
-        if self._windows is None:
-            return _masked(self._inner.usage(rank), self._row_masks)
-        return super().usage(rank)
-
     def _usage_of(self, ranks: Sequence[int]) -> pa.Table:
-        if self._windows is None:
-            return _masked(self._inner._usage_of(ranks), self._row_masks)
-        return super()._usage_of(ranks)
-
-    def _stored(self, ranks: Sequence[int]) -> pa.Table | None:
-        """Nobody stores the counts of a window."""
-        return None
+        # Nobody stores the counts of a window.
+        return (
+            self._counted(ranks)
+            if self._windows is not None
+            else _masked(self._inner._usage_of(ranks), self._row_masks)
+        )
 
     @cached_property
     def spans(self) -> pa.Table:

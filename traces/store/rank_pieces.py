@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from dxt_replay.traces.part import Part
-from dxt_replay.traces.store.info import MOST_NS
+from dxt_replay.traces.store.checks import MOST_NS
 from dxt_replay.traces.store.part_capture import PartCapture
 from dxt_replay.traces.store.reader import Capture
 

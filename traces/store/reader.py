@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from html import escape
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +28,27 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dxt_replay.traces.errors import CaptureError, DamagedCaptureError, UnreadableError, exhausted, unreadable
-from dxt_replay.traces.few_together import few_together
 from dxt_replay.traces.part import Part
 from dxt_replay.traces.schema import APIS, HDF5_SCHEMA, LANES_SCHEMA, SPANS_SCHEMA, USAGE_SCHEMA, CaptureInfo
-from dxt_replay.traces.store.checks import files_table, hdf5_table, lanes_table, operations, spans_table
-from dxt_replay.traces.store.index import INDEX_NAME, OpsIndex, ops_index
-from dxt_replay.traces.store.info import is_ours, read_info
-from dxt_replay.traces.store.older import columns_to_read
+from dxt_replay.traces.store.checks import (
+    columns_to_read,
+    files_table,
+    hdf5_table,
+    is_ours,
+    lanes_table,
+    operations,
+    read_info,
+    spans_table,
+)
+from dxt_replay.traces.store.index import (
+    INDEX_NAME,
+    USAGE_COLUMNS,
+    OpsIndex,
+    StoredUsage,
+    UsageCounter,
+    ops_index,
+)
 from dxt_replay.traces.store.tables import open_parquet, read_table
-from dxt_replay.traces.store.usage import USAGE_COLUMNS, StoredUsage, UsageCheck, UsageCounter
 from dxt_replay.traces.units import format_count
 
 KEPT_USAGE_ROWS = 1 << 20
@@ -72,8 +83,6 @@ class Capture:
         self._shared: tuple[tuple[int, Sequence[str] | None], pa.RecordBatch] | None = None
         self._usage: dict[int, pa.Table] = {}
         self._kept_usage_rows = 0
-        self._counts: tuple[frozenset[int], pa.Table] | None = None
-        self._stored_counts: dict[int, pa.Table] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the path: another process opens the capture there, once."""
@@ -170,15 +179,8 @@ class Capture:
                 parts = {self.index.parts[self.index.part[each]] for each in stretches}
                 # A replay that has used up its descriptors must still be able to read the next part.
                 opened = {part: opened.get(part) or self._opened(part) for part in parts}
-            check = self._usage_check(rank, names)
             for stretch in stretches:
                 batch = self._rows(stretch, opened, names)
-                if check is not None and not check.takes(batch):
-                    raise CaptureError(
-                        f"{self.named} is damaged: the operations of rank {rank} differ from the counts in "
-                        f"{INDEX_NAME}. "
-                        "Copy or make the capture again, or delete that file: the operations are then counted again"
-                    )
                 yield rank, batch
                 del batch  # else it would stay in memory until the next is read; there may be many streams
 
@@ -190,82 +192,72 @@ class Capture:
         return file
 
     def _is_shared(self, stretch: int, columns: list[str] | None) -> bool:
-        """Whether what is read at once with a stretch was read last, with these columns."""
+        """Whether the row group of a stretch was read last, with these columns."""
         return self._shared is not None and self._shared[0] == (int(self.index.together(stretch)[0]), columns)
 
     def _rows(self, stretch: int, opened: Mapping[Path, pq.ParquetFile], columns: list[str] | None) -> pa.RecordBatch:
-        """The operations of a stretch; where others are read at once, they are kept for their ranks."""
-        index = self.index
-        together = index.together(stretch)
+        """The operations of a stretch; those of a row group of several ranks are kept for the other ranks."""
+        together = self.index.together(stretch)
         if len(together) == 1:
             return self._read(together, opened, columns)
-        shared, key = self._shared, (int(together[0]), columns)
-        if shared is None or shared[0] != key:
-            try:
-                shared = key, self._read(together, opened, columns)
-            except CaptureError:
-                own = together[index.row_group[together] == index.row_group[stretch]]
-                if len(own) == len(together):
-                    raise
-                # Damage in another row group is no damage of this one, and an error names the one that has it.
-                return self._read(own, opened, columns).slice(index.begin[stretch], index.rows[stretch])
-            self._shared = shared
-        return shared[1].slice(index.row_in_read(stretch), index.rows[stretch])
+        if self._shared is None or not self._is_shared(stretch, columns):
+            self._shared = (int(together[0]), columns), self._read(together, opened, columns)
+        begin = self.index.begin[stretch] - self.index.begin[together[0]]
+        return self._shared[1].slice(begin, self.index.rows[stretch])
 
     def _read(
         self, stretches: np.ndarray, opened: Mapping[Path, pq.ParquetFile], columns: list[str] | None
     ) -> pa.RecordBatch:
-        """The row groups of a part that hold these stretches and no others, held against what the index says."""
+        """The row group that consists of these stretches, held against what the index says."""
         index, place = self.index, self.index.place(stretches[0])
-        file = opened[index.parts[index.part[stretches[0]]]]
+        file, group = opened[index.parts[index.part[stretches[0]]]], int(index.row_group[stretches[0]])
         rows = index.rows[stretches]
-        begins = np.cumsum(rows) - rows
-        groups, first = np.unique(index.row_group[stretches], return_index=True)
-        for number, count in zip(groups.tolist(), np.add.reduceat(rows, first).tolist(), strict=True):
-            if number >= file.num_row_groups or file.metadata.row_group(number).num_rows != count:
-                raise DamagedCaptureError(f"{place} is damaged: it contradicts {INDEX_NAME}")
+        begins = index.begin[stretches] - index.begin[stretches[0]]
+        contradicted = DamagedCaptureError(f"{place} is damaged: it contradicts {INDEX_NAME}")
+        if group >= file.num_row_groups or file.metadata.row_group(group).num_rows != rows.sum():
+            raise contradicted
         try:
             stored = file.schema_arrow.names
             names = None if columns is None else columns_to_read(columns, stored)
-            table = file.read_row_groups(groups.tolist(), columns=names, use_threads=False)
+            table = file.read_row_group(group, columns=names, use_threads=False)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise unreadable(error, place) from error
         rank = np.repeat(index.rank[stretches], rows)
         found = operations(
             table, place, rank=rank, files=self.files.num_rows, columns=columns, stored=stored, begins=begins[1:]
         )
-        agree = found.num_rows == rows.sum() or not found.num_columns
+        if found.num_columns and found.num_rows != rows.sum():
+            raise contradicted
         for name, function, said in (
             ("start_ns", np.minimum, index.first_ns),
             ("start_ns", np.maximum, index.last_start_ns),
             ("end_ns", np.maximum, index.last_ns),
         ):
-            if agree and name in found.column_names:
-                agree = np.array_equal(function.reduceat(found[name].to_numpy(), begins), said[stretches])
-        if not agree:
-            raise DamagedCaptureError(f"{place} is damaged: it contradicts {INDEX_NAME}")
+            if name in found.column_names and not np.array_equal(
+                function.reduceat(found[name].to_numpy(), begins), said[stretches]
+            ):
+                raise contradicted
         (batch,) = found.to_batches()
         return batch
 
-    def _usage_check(self, rank: int, columns: list[str] | None) -> UsageCheck | None:
-        """Check of the rows that a caller reads after it took the rank's stored counts: it relies on both."""
-        checkable = columns is None or UsageCheck.COLUMNS.issubset(columns)
-        return UsageCheck(self._usage[rank]) if checkable and rank in self._usage else None
-
     def usage(self, rank: int) -> pa.Table:
-        """Usage of each file by each lane of a rank (`usage.USAGE_SCHEMA`): the stored counts, or counted now.
+        """Usage of each file by each lane of a rank (`schema.USAGE_SCHEMA`): the stored counts, or counted now.
 
         Raises: CaptureError when a part cannot be read.
         """
-        if rank in self._usage:
-            return self._usage[rank]
-        used = self._stored_beside(rank)
-        if used is None:
-            used = self._counted_beside(rank)
-        if self._kept_usage_rows + used.num_rows <= KEPT_USAGE_ROWS:
-            self._usage[rank] = used
+        if rank not in self._usage:
+            stretches = self.index.of(rank)
+            if not len(stretches):
+                return USAGE_SCHEMA.empty_table()
+            beside = self.index.rank[self.index.together(stretches[0])].tolist() if len(stretches) == 1 else [rank]
+            used = self._usage_of(beside)
+            if self._kept_usage_rows + used.num_rows > KEPT_USAGE_ROWS:
+                self._usage, self._kept_usage_rows = {}, 0
+            of_row = used["rank"].to_numpy()
+            for each in beside:
+                self._usage[each] = used.slice(*_stretch(of_row, each))
             self._kept_usage_rows += used.num_rows
-        return used
+        return self._usage[rank]
 
     def usages(self) -> Iterator[pa.Table]:
         """`usage` of all ranks with operations, of many small ones in one table.
@@ -275,64 +267,31 @@ class Capture:
         return map(self._usage_of, self.index.ranks_together(COUNTED_TOGETHER))
 
     def _usage_of(self, ranks: Sequence[int]) -> pa.Table:
-        """`usage` of several ranks, which ascend, in one pass over them."""
-        used = self._stored(ranks)
-        return self._counted(ranks) if used is None else used
-
-    def _stored(self, ranks: Sequence[int]) -> pa.Table | None:
-        """The stored counts; None unless each rank has as many operations there as the index says."""
+        """`usage` of several ranks, which ascend, by rank: the stored counts if each rank has as many operations there
+        as the index says, else counts of the rows."""
         used = self._stored_usage.of(ranks)
         if used is None:
-            return None
-        counted = np.zeros(len(ranks), dtype=np.int64)
-        np.add.at(counted, np.searchsorted(ranks, used["rank"].to_numpy()), used["operations"].to_numpy())
-        return used if np.array_equal(counted, self.index.row_counts(ranks)) else None
-
-    def _stored_beside(self, rank: int) -> pa.Table | None:
-        """The stored counts of a rank, looked up with those of the ranks that are read at once with it."""
-        if rank not in self._stored_counts:
-            self._stored_counts = {}
-            ranks = self.index.ranks_beside(rank) or (rank,)
-            used = self._stored(ranks)
-            of_row = np.empty(0) if used is None else used["rank"].to_numpy()
-            if used is None or (np.diff(of_row) < 0).any():
-                return self._stored((rank,)) if len(ranks) > 1 else used
-            limits = np.searchsorted(of_row, [*ranks, ranks[-1] + 1]).tolist()
-            self._stored_counts = {
-                each: used.slice(begin, until - begin)
-                for each, (begin, until) in zip(ranks, pairwise(limits), strict=True)
-            }
-        return self._stored_counts[rank]
-
-    def _counted_beside(self, rank: int) -> pa.Table:
-        """The rank is counted with those that are read at once with it, whose counts are kept for their calls."""
-        ranks = self.index.ranks_beside(rank)
-        if self._counts is not None and rank in self._counts[0]:
-            counted = self._counts[1]
-        elif not ranks:
-            return USAGE_SCHEMA.empty_table()
-        else:
-            try:
-                counted = self._counted(ranks)
-            except CaptureError:
-                if len(ranks) == 1:
-                    raise
-                counted = self._counted((rank,))  # damage in the rows of another rank is no damage of its own
-        begin, end = np.searchsorted(counted["rank"].to_numpy(), (rank, rank + 1)).tolist()
-        return counted.slice(begin, end - begin)
+            return self._counted(ranks)
+        counted, of_row = np.zeros(len(ranks), dtype=np.int64), used["rank"].to_numpy()
+        np.add.at(counted, np.searchsorted(ranks, of_row), used["operations"].to_numpy())
+        if not np.array_equal(counted, self.index.row_counts(ranks)):
+            return self._counted(ranks)
+        # Several processes may have written ranks in turn.
+        return used if np.all(np.diff(of_row) >= 0) else used.take(np.argsort(of_row, kind="stable"))
 
     def _counted(self, ranks: Sequence[int]) -> pa.Table:
-        """The counts of some ranks, from their rows; kept until others are counted."""
-        asked = frozenset(ranks)
-        if self._counts is not None and self._counts[0] == asked:
-            return self._counts[1]
         counter = UsageCounter()
-        batches = self.operations(ranks, columns=USAGE_COLUMNS)
-        for some in few_together(batches, len, _COUNTED_ROWS):
+        some: list[pa.RecordBatch] = []
+        rows = 0
+        for batch in self.operations(ranks, columns=USAGE_COLUMNS):
+            some.append(batch)
+            rows += len(batch)
+            if rows >= _COUNTED_ROWS:
+                counter.add(pa.Table.from_batches(some).combine_chunks())
+                some, rows = [], 0
+        if some:
             counter.add(pa.Table.from_batches(some).combine_chunks())
-        counted = counter.table()
-        self._counts = (asked, counted) if counted.num_rows <= KEPT_USAGE_ROWS else None
-        return counted
+        return counter.table()
 
     @cached_property
     def _stored_usage(self) -> StoredUsage:
@@ -394,6 +353,12 @@ def open_capture(path: Path | str, *, named: Path | None = None, is_checked: boo
         remedy = exhausted(error) or "check who may read it and the directories above it"
         raise UnreadableError(f"cannot read {path}: {error.strerror or error}; {remedy}") from error
     return Capture(path, info, files, index, named)
+
+
+def _stretch(of_row: np.ndarray, rank: int) -> tuple[int, int]:
+    """Begin and number of the rows of a rank, in rows sorted by rank."""
+    begin, end = np.searchsorted(of_row, (rank, rank + 1)).tolist()
+    return begin, end - begin
 
 
 def _written_ns(path: Path) -> int:

@@ -30,8 +30,7 @@ from dxt_replay.traces.schema import (
     CaptureInfo,
 )
 from dxt_replay.traces.store.digests import DOCUMENT, DigestedParquet, gathered_digests, sealed
-from dxt_replay.traces.store.index import INDEX_NAME, OPS_FOLDER
-from dxt_replay.traces.store.index_writer import IndexWriter, write_index
+from dxt_replay.traces.store.index import INDEX_NAME, OPS_FOLDER, IndexWriter, write_index
 
 ROW_GROUP_ROWS = 1 << 16
 """Operations per row group: the unit of streaming. 64 Ki rows are about 5 MB in memory."""
@@ -179,7 +178,7 @@ class OpsWriter:
         """Write the footer of the part. If that fails, the writer must not be used again."""
         writer, self._writer = self._writer, None
         if writer is not None:
-            self._index.part_closed(self._parts[-1].name, writer.close())
+            self._index.digests[self._parts[-1].name] = writer.close()
 
     @contextmanager
     def _refusals(self) -> Iterator[None]:

@@ -24,9 +24,8 @@ from dxt_replay.replay.verifying.checked import Difference, Verified
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.schema import HDF5_SCHEMA, INDEX_SCHEMA, CaptureInfo, Job, Source, table_from_columns
 from dxt_replay.traces.store.digests import file_digest
-from dxt_replay.traces.store.index import INDEX_NAME
+from dxt_replay.traces.store.index import INDEX_NAME, StoredUsage
 from dxt_replay.traces.store.reader import open_capture
-from dxt_replay.traces.store.usage import StoredUsage
 from dxt_replay.traces.store.writer import write_capture_info, write_hdf5
 from tests.capture_builder import Span, build_capture, lanes_table, read, write
 from tests.examples import examples

@@ -10,7 +10,7 @@ from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.measures import operation_rows as operation_rows_home
 from dxt_replay.traces.measures.operation_rows import ROW_COLUMNS, operation_rows, read_ahead, rows_together
 from dxt_replay.traces.schema import OPS
-from dxt_replay.traces.store.info import read_info
+from dxt_replay.traces.store.checks import read_info
 from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.traces.store.writer import OpsWriter, write_capture_info
 from tests.capture_builder import Op, build_capture, ops_table, read, write

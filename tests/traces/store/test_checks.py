@@ -18,9 +18,8 @@ import pytest
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.store.reader import Capture, open_capture
 from tests.capture_builder import File, Op, Span, build_capture, read, write
-from tests.places import ROOT, SHARED
+from tests.places import ROOT
 
-CONTRADICTORY = SHARED / "trials" / "repro" / "captures" / "cap-15726.capture"
 OPS, FILES, SPANS, HDF5 = "ops/part-0000000-0000.parquet", "files.parquet", "spans.parquet", "hdf5.parquet"
 INDEX = "index.parquet"
 
@@ -281,14 +280,6 @@ def test_texts_that_would_fill_the_memory_are_refused(capture: Capture) -> None:
     pq.write_table(table, capture.path / FILES)
     with pytest.raises(CaptureError, match=r"claims 4"):
         open_capture(capture.path)
-
-
-@pytest.mark.skipif(not CONTRADICTORY.exists(), reason="the captures of the trials are not here")
-def test_the_type_of_a_column_is_that_of_the_schema_where_a_row_group_says_another() -> None:
-    """pyarrow refuses such a row group by itself, and reads it as the schema says beside the small one before it."""
-    capture = open_capture(CONTRADICTORY)
-    for ranks, rows in ((None, 84), (1, 42)):
-        assert sum(batch.num_rows for batch in capture.operations(ranks)) == rows
 
 
 def rewritten_footer(file: Path, changed: Callable[[bytes], bytes]) -> None:

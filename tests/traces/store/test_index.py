@@ -16,12 +16,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dxt_replay.traces.errors import CaptureError
-from dxt_replay.traces.schema import OPS_SCHEMA
-from dxt_replay.traces.store import index as index_home
 from dxt_replay.traces.store import writer as writer_home
+from dxt_replay.traces.store.checks import read_info
 from dxt_replay.traces.store.digests import file_digest
 from dxt_replay.traces.store.index import INDEX_NAME
-from dxt_replay.traces.store.info import read_info
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.store.writer import OpsWriter, write_capture_info
 from tests.capture_builder import Op, Span, build_capture, ops_table, read
@@ -56,25 +54,23 @@ def stored(capture: Path) -> list[Stretch]:
 
 
 @settings(max_examples=examples(40), deadline=None)
-@example(sizes=[20, 20, 20], group=20, cut=100, shared=1 << 13, at_once=1 << 13)
-@example(sizes=[3, 41, 0, 19, 1], group=20, cut=7, shared=1 << 13, at_once=1 << 13)
-@example(sizes=[3, 41, 0, 19, 1, 0, 2, 2], group=20, cut=7, shared=1, at_once=1 << 13)
+@example(sizes=[20, 20, 20], group=20, cut=100, shared=1 << 13)
+@example(sizes=[3, 41, 0, 19, 1], group=20, cut=7, shared=1 << 13)
+@example(sizes=[3, 41, 0, 19, 1, 0, 2, 2], group=20, cut=7, shared=1)
 @given(
     sizes=st.lists(st.integers(0, 45), min_size=1, max_size=8),
     group=st.integers(1, 30),
     cut=st.integers(1, 60),
     shared=st.sampled_from([1, 1 << 13]),
-    at_once=st.sampled_from([300, 1 << 13]),
 )
 def test_every_rank_is_where_the_index_says(
-    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], group: int, cut: int, shared: int, at_once: int
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], group: int, cut: int, shared: int
 ) -> None:
     """However its rows come to the writer and whatever is read at once, with the index and without it."""
     ops = rows_of(sizes)
     path = build_capture(tmp_path_factory.mktemp("index"), files=["/a", "/b", "/c"], ranks=range(len(sizes))).path
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writer_home, "SHARED_ROWS", shared)
-        patch.setattr(index_home, "_READ_ROWS", at_once)
         with OpsWriter(path, row_group_rows=group) as writer:
             for begin in range(0, len(ops), cut):
                 writer.write(ops_table(ops[begin : begin + cut]))
@@ -176,70 +172,19 @@ def test_parts_that_are_not_those_of_the_index_are_named(tmp_path: Path, change:
         open_capture(path)
 
 
-def one_row_group_each(directory: Path, sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A capture as of schema version 4: each rank has its own row group, and there is no index."""
-    monkeypatch.setattr(writer_home, "SHARED_ROWS", 1)
-    path = build_capture(directory, files=["/a", "/b", "/c"], ops=rows_of(sizes)).path
-    (path / INDEX_NAME).unlink()
-    return path
+def test_a_row_group_of_many_ranks_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    capture = build_capture(tmp_path, files=["/a", "/b", "/c"], ops=rows_of([4] * 50))
+    reads: list[int] = []
+    read_row_group = pq.ParquetFile.read_row_group
 
+    def counted(self: pq.ParquetFile, number: int, **options: object) -> object:
+        reads.append(number)
+        return read_row_group(self, number, **options)
 
-@pytest.mark.parametrize(("shared", "expected"), [(True, [[0]]), (False, [list(range(50))])])
-def test_row_groups_of_many_ranks_are_read_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool, expected: list[list[int]]
-) -> None:
-    """Rank by rank: those of a row group, or of small row groups beside each other."""
-    if shared:
-        path = build_capture(tmp_path, files=["/a", "/b", "/c"], ops=rows_of([4] * 50)).path
-    else:
-        path = one_row_group_each(tmp_path, [4] * 50, monkeypatch)
-    capture = open_capture(path)
-    reads: list[list[int]] = []
-    read_row_groups = pq.ParquetFile.read_row_groups
-
-    def counted(self: pq.ParquetFile, numbers: list[int], **options: object) -> object:
-        reads.append(numbers)
-        return read_row_groups(self, numbers, **options)
-
-    monkeypatch.setattr(pq.ParquetFile, "read_row_groups", counted)
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", counted)
     for rank in capture.ranks:
         assert [batch.num_rows for batch in capture.operations(rank)] == [4]
-    assert reads == expected
-    reads.clear()
-    for rank in capture.ranks:
-        assert sum(capture.usage(rank)["operations"].to_pylist()) == 4
-    assert reads == ([] if shared else expected)
-
-
-def test_row_groups_are_read_at_once_up_to_a_bound_and_only_of_whole_ranks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A rank with several row groups is read one after the other: a window leaves out those that it does not touch."""
-    monkeypatch.setattr(index_home, "_READ_ROWS", 300)
-    monkeypatch.setattr(writer_home, "SHARED_ROWS", 1)
-    path = build_capture(tmp_path, files=["/a", "/b", "/c"], ops=rows_of([2] * 5 + [25, 9]), row_group_rows=10).path
-    index = open_capture(path).index
-    together = {tuple(index.row_group[index.together(stretch)].tolist()) for stretch in range(len(index.rank))}
-    assert together == {(0, 1), (2, 3), (4,), (5,), (6,), (7,), (8,)}
-    assert [index.ranks_beside(rank) for rank in range(8)] == [(0, 1)] * 2 + [(2, 3)] * 2 + [(4,), (5,), (6,), ()]
-
-
-def test_damage_of_a_rank_is_none_of_the_ranks_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = one_row_group_each(tmp_path, [4] * 6, monkeypatch)
-    (part,) = (path / "ops").iterdir()
-    place = OPS_SCHEMA.get_field_index("length")
-    begin = pq.read_metadata(part).row_group(3).column(place).data_page_offset
-    whole = part.read_bytes()
-    part.write_bytes(whole[:begin] + bytes(8) + whole[begin + 8 :])
-    capture = open_capture(path)
-    for rank in (0, 1, 2, 4, 5):
-        assert [batch["offset"].to_pylist() for batch in capture.operations(rank)] == [[0, 1, 2, 3]]
-        assert sum(capture.usage(rank)["operations"].to_pylist()) == 4
-    for read_it in (capture.usage, lambda rank: list(capture.operations(rank))):
-        with pytest.raises(CaptureError, match=r"row group 3\) is damaged"):
-            read_it(3)
-    with pytest.raises(CaptureError, match=r"row group 3\) is damaged"):
-        list(capture.usages())
+    assert reads == [0]
 
 
 def test_other_readers_learn_units_version_order_and_identity(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from dxt_replay.traces.schema import (
     codes,
     table_from_columns,
 )
-from dxt_replay.traces.store.info import read_info
+from dxt_replay.traces.store.checks import read_info
 from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.traces.store.writer import (
     ROW_GROUP_ROWS,

@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.schema import OPS, USAGE_SCHEMA
-from dxt_replay.traces.store.index import INDEX_NAME
+from dxt_replay.traces.store.index import INDEX_NAME, StoredUsage, UsageCounter
 from dxt_replay.traces.store.reader import Capture, open_capture
-from dxt_replay.traces.store.usage import StoredUsage, UsageCounter
 from tests.capture_builder import Op, build_capture, ops_table, with_counts_of
 
 ROWS = st.builds(
@@ -97,36 +95,6 @@ def test_counts_that_do_not_add_up_are_counted_anew(tmp_path: Path) -> None:
     ops = [Op("read", 0, length=1), Op("read", 0, rank=3, length=1)]
     again = with_counts_of(capture, build_capture(tmp_path, ops=ops, files=["/a"], name="other"))
     assert [sum(again.usage(rank)["operations"].to_pylist()) for rank in (0, 3)] == [10, 10]
-
-
-@pytest.mark.parametrize(
-    "counted",
-    [
-        [Op("read", 0, lane=1), Op("read", 0, lane=1, start_ns=1)],  # a lane that nothing counts
-        [Op("read", 0), Op("read", 1, start_ns=1)],  # one file too often, another not at all
-        [Op("read", 0), Op("write", 0, start_ns=1)],
-    ],
-)
-def test_rows_that_the_stored_counts_contradict_are_damage(tmp_path: Path, counted: list[Op]) -> None:
-    """Counts add up, so that they are believed; a replay met a lane or a file that it had not planned for."""
-    ops = [Op("read", 0), Op("read", 0, start_ns=1)]
-    files = ["/a", "/b"]
-    capture = build_capture(tmp_path, ops=ops, files=files)
-    other = build_capture(tmp_path, ops=counted, files=files, name="other")
-    again = with_counts_of(capture, other)
-    assert len(list(again.operations())) == 1, "who does not rely on the counts reads the rows"
-    again.usage(0)
-    with pytest.raises(CaptureError, match=r"rank 0 differ from the counts in index\.parquet"):
-        list(again.operations(0))
-    assert list(again.operations(0, columns=["start_ns"]))
-
-
-def test_rows_that_agree_with_the_stored_counts_are_read_again_and_again(tmp_path: Path) -> None:
-    capture = open_capture(two_ranks(tmp_path).path)
-    for rank in (0, 3):
-        capture.usage(rank)
-    for _ in range(2):
-        assert sum(batch.num_rows for batch in capture.operations()) == 20
 
 
 def test_stale_counts_of_many_ranks_at_once_are_counted_again(tmp_path: Path) -> None:
