@@ -23,6 +23,7 @@ COMMON = {"numpy", "pyarrow", "click", "msgspec", "yaml"}
 
 HEAVY = {
     "darshan": {"profiler_merge.darshan"},
+    "duckdb": {"profiler_merge.analysis"},
     "distributed": {"traces.workers"},
     "h5py": {"profiler_merge.analysis", "profiler_merge.hdf5", "replay.engine.backends"},
     "mpi4py": {"replay.ranks", "replay.engine.backends"},

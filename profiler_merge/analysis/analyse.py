@@ -10,7 +10,6 @@ from dxt_replay.profiler_merge.analysis.collect import Together, collect
 from dxt_replay.profiler_merge.analysis.overlap import Overlap, OverlapCollector
 from dxt_replay.profiler_merge.analysis.patterns import PatternCollector, Patterns
 from dxt_replay.profiler_merge.analysis.setting import Setting, setting_of
-from dxt_replay.profiler_merge.analysis.sizes import RequestSizes, SizeCollector
 from dxt_replay.profiler_merge.analysis.summary import Summary, SummaryCollector, with_loop
 from dxt_replay.traces.layers import FileLayers
 from dxt_replay.traces.store.reader import Capture
@@ -19,14 +18,13 @@ from dxt_replay.traces.workers import ALONE, Workers
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Analysis:
-    """The results of `summarise`, `request_sizes`, `overlap`, `patterns` and `setting_of` for one capture.
+    """The results of `summarise`, `overlap`, `patterns` and `setting_of` for one capture.
 
     saved_s: least and most time that infinitely fast storage would save the training, by its causal model; None where
     that is not known.
     """
 
     summary: Summary
-    sizes: RequestSizes
     overlap: Overlap
     patterns: Patterns
     setting: Setting
@@ -46,8 +44,9 @@ def analyse(
 
     Raises: CaptureError when the capture is damaged.
     """
-    without = ("lane",) if by == "step" else ("lane", "step")
-    found = collect(capture, partial(AnalysisCollector, by=by), without=without, on_rows=on_rows, workers=workers)
+    found = collect(
+        capture, partial(AnalysisCollector, by=by), without=("lane", "step"), on_rows=on_rows, workers=workers
+    )
     return found.analysis(capture, saved_s)
 
 
@@ -56,18 +55,15 @@ class AnalysisCollector(Together):
 
     def __init__(self, capture: Capture, layers: FileLayers, *, by: str | None = None) -> None:
         self.summary = SummaryCollector(capture, layers, by=by)
-        self.sizes = SizeCollector()
         self.overlap = OverlapCollector(capture, layers)
         self.patterns = PatternCollector(capture, layers)
-        self.takes_several_ranks = self.summary.takes_several_ranks
-        self.parts = (self.summary, self.sizes, self.overlap, self.patterns)
+        self.parts = (self.summary, self.overlap, self.patterns)
 
     def analysis(self, capture: Capture, saved_s: tuple[float, float] | None) -> Analysis:
         """All analyses; `capture`: that of all ranks, `saved_s` as of `Analysis`."""
         overlap = self.overlap.overlap()
         return Analysis(
             summary=with_loop(self.summary.summary(), overlap, capture),
-            sizes=self.sizes.sizes(),
             overlap=overlap,
             patterns=self.patterns.patterns(),
             setting=setting_of(capture),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from dxt_replay.traces.layers import FileLayers, file_layers
-from dxt_replay.traces.measures.operation_rows import OperationRows, operation_rows, rows_in_flight, rows_together
+from dxt_replay.traces.measures.operation_rows import OperationRows, operation_rows, rows_together
 from dxt_replay.traces.schema import RECONSTRUCTED
-from dxt_replay.traces.store.rank_pieces import Piece, only_ranks, pieces_of, work_of
+from dxt_replay.traces.store.rank_pieces import only_ranks, rank_pieces, work_of
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.sums import Sums
 from dxt_replay.traces.workers import ALONE, Workers
@@ -24,10 +24,6 @@ class Collector(Sums):
 
     takes_several_ranks = False
 
-    def begin_stretch(self, before: OperationRows) -> None:
-        """The rows to come are a stretch of the rank of `before`, which has TIME_COLUMNS of the operations that are in
-        flight as it begins. Called before `add`; sums that need nothing from the rank's earlier rows ignore it."""
-
     def add(self, rows: OperationRows) -> None:
         """Add rows of one rank that follow its earlier ones."""
         raise NotImplementedError
@@ -38,11 +34,6 @@ class Together(Collector):
 
     takes_several_ranks = True
     parts: tuple[Collector, ...]
-
-    def begin_stretch(self, before: OperationRows) -> None:
-        """Tell all collectors."""
-        for part in self.parts:
-            part.begin_stretch(before)
 
     def add(self, rows: OperationRows) -> None:
         """Hand rows to all collectors."""
@@ -72,51 +63,38 @@ def collect(
 ) -> C:
     """Feed a collector with every row.
 
-    `begin`: makes a collector for some or all ranks of the capture, from the layers at which files count. It is pickled
-    if several `workers` share the ranks.
-
-    `without`: columns among lane and step that the collector does not need; `on_rows` gets numbers of rows as they are
-    done. Raises: CaptureError when a part is damaged.
+    `begin`: is pickled if several `workers` share the ranks. `without`: columns among lane and step that the collector
+    does not need; `on_rows` gets numbers of rows as they are done. Raises: CaptureError when a part is damaged.
     """
-    layers = file_layers(capture)
-    whole = begin(capture, layers)
-    pieces = pieces_of(capture, workers.piece_operations)
+    work = _Collected(capture=capture, layers=file_layers(capture), begin=begin, without=tuple(without))
+    pieces = rank_pieces(capture, workers.piece_operations)
     if len(pieces) == 1:
-        return _fed(whole, capture, without, on_rows)
-    work = _Collected(capture=capture, layers=layers, begin=begin, without=tuple(without))
+        return work(None, on_rows)
+    whole = begin(capture, work.layers)
     with workers.results(work, pieces, operations=work_of(capture)) as results:
-        for piece, part in zip(pieces, results, strict=True):
+        for ranks, part in zip(pieces, results, strict=True):
             whole.merge(part)
-            on_rows(piece.rows)
+            on_rows(sum(map(capture.stored_rows, ranks)))
     return whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Collected(Generic[C]):
-    """A collector fed with some ranks of a capture."""
+    """A collector fed with some ranks of a capture, or with all."""
 
     capture: Capture
     layers: FileLayers
     begin: Begin[C]
     without: tuple[str, ...]
 
-    def __call__(self, piece: Piece) -> C:
-        part = only_ranks(self.capture, piece.ranks)
+    def __call__(self, ranks: tuple[int, ...] | None, on_rows: Callable[[int], None] = lambda rows: None) -> C:
+        part = self.capture if ranks is None else only_ranks(self.capture, ranks)
         collector = self.begin(part, self.layers)
-        if piece.starts_ns is None:
-            return _fed(collector, part, self.without, lambda rows: None)
-        collector.begin_stretch(rows_in_flight(part, piece.ranks[0], piece.starts_ns[0]))
-        for rows in operation_rows(part, without=self.without, starts_ns=piece.starts_ns):
+        stream = rows_together if collector.takes_several_ranks else operation_rows
+        for rows in stream(part, without=self.without):
             collector.add(rows)
+            on_rows(len(rows))
         return collector
-
-
-def _fed(collector: C, capture: Capture, without: Collection[str], on_rows: Callable[[int], Any]) -> C:
-    stream = rows_together if collector.takes_several_ranks else operation_rows
-    for rows in stream(capture, without=without):
-        collector.add(rows)
-        on_rows(len(rows))
-    return collector
 
 
 def at_one_layer(rows: OperationRows, layers: FileLayers) -> OperationRows:

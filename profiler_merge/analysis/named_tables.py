@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dxt_replay.profiler_merge.analysis.rank_files import RankFiles
-from dxt_replay.profiler_merge.analysis.request_table import request_table
+from dxt_replay.profiler_merge.analysis.patterns import RankFiles
+from dxt_replay.profiler_merge.analysis.queries import made_by_query
 from dxt_replay.profiler_merge.analysis.summary import Summary, summarise
 from dxt_replay.profiler_merge.analysis.table_formats import flat_table, table_of
 from dxt_replay.profiler_merge.analysis.tables import GROUPS, OF_IO, TABLES
@@ -36,13 +36,12 @@ MODEL = "model"
 _FROM_ANALYSIS: dict[str, Callable[[Analysis], pa.Table | RankFiles]] = {
     "overlap": lambda found: found.overlap.ranks,
     "steps": lambda found: found.overlap.steps,
-    "sizes": lambda found: found.sizes.powers(),
-    "darshan-sizes": lambda found: found.sizes.darshan_bins(),
-    "exact-sizes": lambda found: found.sizes.exact(),
     "files": lambda found: found.patterns.files,
     "ranks": lambda found: found.patterns.ranks,
     "rank-files": lambda found: found.patterns.rank_files,
 }
+_WITH_SHARES = (*_FROM_ANALYSIS, "findings", "sizes", "darshan-sizes", "exact-sizes")
+"""Tables beside which the shares of compute, input wait and I/O are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -121,7 +120,7 @@ def views(
     """
     found, shares, inside, causal = None, None, None, None
     problems: tuple[Finding, ...] = ()
-    if any(name == "findings" or name in _FROM_ANALYSIS for name in names):
+    if any(name in _WITH_SHARES for name in names):
         from dxt_replay.profiler_merge.analysis.analyse import analyse
 
         found = analyse(capture, by=by, workers=workers, saved_s=None if limit is None else limit.saved_between_s)
@@ -146,12 +145,8 @@ def views(
         elif name == MODEL:
             causal = model()
             tables[name] = flat_table(causal or {})
-        elif name == "lanes":
-            from dxt_replay.profiler_merge.analysis.lane_table import lane_table
-
-            tables[name] = lane_table(capture)
-        elif name == "requests":
-            tables[name] = request_table(capture)
+        elif TABLES[name].query:
+            tables[name] = made_by_query(capture, TABLES[name])
         elif name in CONTENTS:
             tables[name] = getattr(inside, name)
         elif name == "findings" and found is not None:

@@ -17,9 +17,11 @@ from dxt_replay.profiler_merge.analysis.finding import Finding
 from dxt_replay.profiler_merge.analysis.findings import findings_of
 from dxt_replay.profiler_merge.analysis.lane_bars import MOST_BARS, BarCollector, KeyCollector, LaneBars, bar_collector
 from dxt_replay.profiler_merge.analysis.loop_bars import LoopBars, loop_bars
-from dxt_replay.profiler_merge.analysis.mounts import MountTotals, mount_totals
 from dxt_replay.profiler_merge.analysis.offset_samples import FileOffsets, OffsetCollector, offset_collector
+from dxt_replay.profiler_merge.analysis.patterns import MountTotals, mount_totals
+from dxt_replay.profiler_merge.analysis.queries import made_by_query
 from dxt_replay.profiler_merge.analysis.steady_loop import waits_are_real
+from dxt_replay.profiler_merge.analysis.tables import TABLES
 from dxt_replay.profiler_merge.analysis.timeline import Timeline, TimelineCollector, timeline_collector
 from dxt_replay.traces.layers import FileLayers
 from dxt_replay.traces.part import Part
@@ -46,7 +48,8 @@ class Overview:
     `course`: over all ranks; `by_rank`: per rank, in wider bins.
     `lanes`, `loops`: of `shown_ranks` only: all ranks if there are few. `roles`: of their lanes, by (rank, lane), as
     far as they are known.
-    `offsets`: operations of the busiest files; `mounts`: file systems, the busiest first.
+    `offsets`: operations of the busiest files; `mounts`: file systems, the busiest first. `sizes`: the
+    table of that name.
     `quiet_until_ns`: end of a start-up with almost no I/O and compute; else the beginning of `course`.
     `paths`: of the files by file_id.
     `storage_limit`: of the training; None if it has no meaning.
@@ -64,6 +67,7 @@ class Overview:
     shown_ranks: tuple[int, ...]
     offsets: tuple[FileOffsets, ...]
     mounts: tuple[MountTotals, ...]
+    sizes: pa.Table
     quiet_until_ns: int
     paths: list[str]
     storage_limit: Limit | None = None
@@ -133,6 +137,7 @@ def overview(
         shown_ranks=shown,
         offsets=samples.offsets(),
         mounts=mount_totals(capture.files, found.patterns.files),
+        sizes=made_by_query(capture, TABLES["sizes"]),
         quiet_until_ns=quiet_until_ns(course, found),
         paths=capture.paths(),
         storage_limit=limit,

@@ -1,208 +1,291 @@
-"""The access of each rank to each file: order of the requests, repeated reads, and time in metadata."""
+"""What ranks do to files: order of the accesses, repeated reads, small requests, time in metadata; by rank and file.
+
+Each access is compared with the previous one of the same rank, file and direction. In Darshan's sense it is
+*sequential* if it begins beyond that one's last byte, and *consecutive* if it begins directly behind it. It has at most
+one further class:
+- *strided*: not consecutive, and at the same distance from the previous access as that one from its own predecessor;
+- *restart*: at offset 0 again, as a new pass over the file begins;
+- *random*: none of consecutive, strided and restart.
+A jump ahead of any size is sequential for Darshan and random here, because its place cannot be predicted. Reads of 0
+bytes, at the end of a file, have no class.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from dxt_replay.profiler_merge.analysis.collect import Collector, at_one_layer, collect
-from dxt_replay.profiler_merge.analysis.rank_files import (
-    FileCounts,
-    FileTexts,
-    RankAccesses,
-    RankFiles,
-    pattern_names,
-)
-from dxt_replay.profiler_merge.analysis.reread import UniqueBytes
-from dxt_replay.profiler_merge.analysis.tables import SUMMED, TABLES
+from dxt_replay.profiler_merge.analysis.tables import COUNTS, SUMMED, TABLES
 from dxt_replay.traces.layers import FileLayers
-from dxt_replay.traces.measures.operation_rows import OperationRows
+from dxt_replay.traces.measures._passes import ORDER_STATE, add_at, count_accesses
+from dxt_replay.traces.measures.intervals import BoundedUnion, Intervals
+from dxt_replay.traces.measures.operation_rows import OperationRows, operation_rows
+from dxt_replay.traces.schema import RECONSTRUCTED, WRITE
 from dxt_replay.traces.store.reader import Capture
-from dxt_replay.traces.sums import Sums
 
-FILES_SCHEMA = TABLES["files"].schema
-"""`read_by_several_bytes`: first reads of the ranks minus `unique_bytes_read`, which is over all ranks."""
+_USUAL_STRIPE_BYTES = 1 << 20
+"""Lustre's default stripe (lfs-setstripe), and the size below which Drishti calls a request small."""
 
-RANKS_SCHEMA = TABLES["ranks"].schema
+_BETWEEN_FILES = 1 << 30
+"""Free space between two files on the line of bytes: gaps between files are closed after those within a file."""
+
+_BATCH_ROWS = 1 << 14
+"""Most rows of a batch of `RankFiles`: about 4 MB with paths of 100 characters."""
+
+_COLUMN = {name: place for place, name in enumerate(SUMMED)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Patterns:
-    """Access patterns of a capture.
+    """Access patterns of a capture: the tables "files", "ranks" and "rank-files", which is read when it is used.
 
-    rank_files: the rows of each rank and file. They are read again from the capture instead of kept in memory. files,
-    ranks: tables of FILES_SCHEMA and RANKS_SCHEMA.
-    reread_error_bytes: largest total error of `unique_bytes_read`, which may be too large: 0 while a rank's reads form
-    fewer than two million separate pieces.
+    In files, `unique_bytes_read` is over all ranks, and `read_by_several_bytes` the first reads of the ranks beyond it.
     """
 
     rank_files: RankFiles
     files: pa.Table
     ranks: pa.Table
-    reread_error_bytes: int
 
 
 def patterns(capture: Capture) -> Patterns:
-    """Access patterns of the counted reads and writes. Raises: CaptureError when a part is damaged."""
+    """Access patterns of the operations that count. Raises: CaptureError when a part is damaged."""
     return collect(capture, PatternCollector, without=("lane", "step")).patterns()
+
+
+class _RankAccesses:
+    """Counts what one rank does to each file, one rank after another.
+
+    Memory: 35 int64 per file of the capture, and the pieces of a union of byte ranges. All files lie on one line of
+    bytes, one after the other, so that one union serves all of them."""
+
+    def __init__(self, files: pa.Table) -> None:
+        sizes = files["size"].to_numpy()
+        stripes = files["stripe_size"].fill_null(0).to_numpy()
+        self._small = np.minimum(np.where(stripes > 0, stripes, _USUAL_STRIPE_BYTES), sizes)
+        room = np.maximum(sizes, 0) + _BETWEEN_FILES
+        self._begin = np.cumsum(room) - room
+        self._end = self._begin + np.maximum(sizes, 0)
+        self._clear()
+
+    def _clear(self) -> None:
+        files = len(self._small)
+        self._counts = np.zeros((files, len(COUNTS)), dtype=np.int64)
+        self._order = np.zeros((2 * files, ORDER_STATE), dtype=np.int64)
+        self._read = BoundedUnion()
+
+    def add(self, rows: OperationRows) -> None:
+        """Add rows that count, in start order."""
+        traced, data = rows.origin != RECONSTRUCTED, rows.data
+        if not (traced & data).all():
+            self._add("reconstructed_operations", rows.where(~traced))
+            metadata = rows.where(~traced & ~data)
+            self._add("reconstructed_metadata_ns", metadata, metadata.duration_ns)
+            rebuilt = rows.where(~traced & data)
+            self._add("reconstructed_bytes", rebuilt, rebuilt.length)
+            other = rows.where(traced & ~data)
+            self._add("other_operations", other)
+            self._add("metadata_ns", other, other.duration_ns)
+            rows = rows.where(traced & data)
+        written = rows.op == WRITE
+        count_accesses(
+            self._counts, self._order, written, rows.file_id, rows.offset, rows.length, rows.duration_ns, self._small
+        )
+        read = rows.where(~written & (rows.offset >= 0) & (rows.length > 0))
+        begin, limit = self._begin[read.file_id] + read.offset, self._end[read.file_id]
+        self._read.add(np.minimum(begin, limit), np.minimum(begin + read.length, limit))
+
+    def _add(self, name: str, rows: OperationRows, amounts: np.ndarray | None = None) -> None:
+        ones = np.ones(len(rows), dtype=np.int64)
+        add_at(self._counts[:, _COLUMN[name]], rows.file_id, ones if amounts is None else amounts)
+
+    def finish(self) -> tuple[np.ndarray, np.ndarray, Intervals]:
+        """The files that the rank used, their counts int64 (files used, SUMMED), and the bytes of the line that it
+        read. The next row belongs to another rank."""
+        used = np.flatnonzero(self._counts.any(axis=1))
+        read, counts = self._read.intervals(), self._counts[used]
+        unique = self.bytes_of_files(read)[used]
+        again = np.maximum(counts[:, _COLUMN["bytes_read"]] - unique, 0)
+        self._clear()
+        return used, np.column_stack((counts, unique, again)), read
+
+    def bytes_of_files(self, read: Intervals) -> np.ndarray:
+        """int64 (files,): how much of each file a union on the line covers."""
+        return read.covered_within(self._begin, self._end)
+
+
+class RankFiles:
+    """The table "rank-files", by rank and file_id. It keeps no rows: each use is a pass over the op stream, so the
+    capture must still exist. `num_rows`: number of rows."""
+
+    schema = TABLES["rank-files"].schema
+
+    def __init__(self, capture: Capture, layers: FileLayers, num_rows: int) -> None:
+        self._capture = capture
+        self._layers = layers
+        self.num_rows = num_rows
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All rows, some thousand at a time. Raises: CaptureError when a part is damaged."""
+        accesses = _RankAccesses(self._capture.files)
+        stream = operation_rows(self._capture, without=("lane", "step"))
+        for rank, batches in groupby(stream, key=lambda rows: rows.rank):
+            for rows in batches:
+                accesses.add(at_one_layer(rows, self._layers))
+            file_id, counts, _ = accesses.finish()
+            for begin in range(0, len(file_id), _BATCH_ROWS):
+                some = slice(begin, begin + _BATCH_ROWS)
+                columns = _columns(self._capture, file_id[some], counts[some])
+                columns["rank"] = np.full(len(file_id[some]), rank)
+                yield from pa.table(columns).select(self.schema.names).cast(self.schema).combine_chunks().to_batches()
+
+    def table(self) -> pa.Table:
+        """All rows at once; about 250 bytes of memory each. Raises: CaptureError when a part is damaged."""
+        return pa.Table.from_batches(self.batches(), schema=self.schema).combine_chunks()
+
+    def largest(self, count: int) -> pa.Table:
+        """The `count` rows with the most traced bytes, largest first; equal ones in the order of the table.
+
+        Raises: CaptureError when a part is damaged.
+        """
+        kept = self.schema.empty_table()
+        for batch in self.batches():
+            both = pa.concat_tables([kept, pa.Table.from_batches([batch])])
+            moved = both["bytes_read"].to_numpy() + both["bytes_written"].to_numpy()
+            kept = both.take(pa.array(np.argsort(-moved, kind="stable")[:count]))
+        return kept.combine_chunks()
 
 
 class PatternCollector(Collector):
     """Collects `Patterns` from rows of one rank after another.
 
     A rank is added to the totals of its files, and to its own, as soon as the next one begins. Memory: about 50 int64
-    per file of the capture, 21 per rank, and the pieces of two `UniqueBytes`; none per operation or pair of rank and
-    file.
+    per file of the capture, 21 per rank, and the pieces of two unions; none per operation or pair of rank and file.
     """
 
-    STAY = ("_capture", "_layers")
+    STAY = ("_capture", "_layers", "_accesses")
 
     def __init__(self, capture: Capture, layers: FileLayers) -> None:
+        files = capture.files.num_rows
         self._capture = capture
         self._layers = layers
-        self._accesses = RankAccesses(capture.files)
+        self._accesses = _RankAccesses(capture.files)
         self._rank: int | None = None
-        self._is_stretch = False
-        self._by_file = _FileTotals(capture.files.num_rows)
-        self._by_rank = _RankTotals(capture.ranks, capture.files.num_rows)
-        self._unique_over_ranks = UniqueBytes(self._accesses.line)
+        self._of_file = np.zeros((files, len(SUMMED)), dtype=np.int64)
+        # Ranks that read or wrote each file, and the last of them.
+        self._ranks_of_file = np.zeros(files, dtype=np.int64)
+        self._last_rank = np.zeros(files, dtype=np.int64)
+        self._of_rank: dict[int, np.ndarray] = {}  # number of files, then as SUMMED
+        self._read_by_any = BoundedUnion()
         self._pairs = 0
-        self._error = 0
-
-    def begin_stretch(self, before: OperationRows) -> None:
-        """As `Collector.begin_stretch`."""
-        self._rank, self._is_stretch = before.rank, True
 
     def add(self, rows: OperationRows) -> None:
         """Add rows, in start order."""
-        self._begin_rank(rows.rank)
+        if rows.rank != self._rank:
+            self._end_rank()
+            self._rank = rows.rank
         self._accesses.add(at_one_layer(rows, self._layers))
 
-    def _begin_rank(self, rank: int | None) -> None:
-        if self._rank is not None and self._rank != rank:
-            self._unique_over_ranks.add(self._accesses.unique.ranges())
-            found = self._accesses.finish()
-            self._pairs += len(found.file_id)
-            self._error += found.error_bytes
-            self._by_file.add(found)
-            self._by_rank.add(self._rank, found)
-        self._rank = rank
+    def _end_rank(self) -> None:
+        if self._rank is None:
+            return
+        used, counts, read = self._accesses.finish()
+        moved = counts[:, [_COLUMN["reads"], _COLUMN["writes"], _COLUMN["reconstructed_bytes"]]].any(axis=1)
+        self._of_file[used] += counts
+        self._ranks_of_file[used[moved]] += 1
+        self._last_rank[used[moved]] = self._rank
+        self._of_rank[self._rank] = np.concatenate(([moved.sum()], counts.sum(axis=0)))
+        self._read_by_any.add_union(read)
+        self._pairs += len(used)
+        self._rank = None
 
     def merge(self, later: PatternCollector) -> None:
         """As `Sums.merge`."""
-        if later._is_stretch:
-            self._begin_rank(later._rank)
-            self._accesses.merge(later._accesses)
-            return
-        self._begin_rank(None)
-        later._begin_rank(None)
-        self._by_file.merge(later._by_file)
-        self._by_rank.merge(later._by_rank)
-        self._unique_over_ranks.merge(later._unique_over_ranks)
+        self._end_rank()
+        later._end_rank()
+        self._of_file += later._of_file
+        self._ranks_of_file += later._ranks_of_file
+        self._last_rank = np.where(later._ranks_of_file > 0, later._last_rank, self._last_rank)
+        self._of_rank |= later._of_rank
+        self._read_by_any.merge(later._read_by_any)
         self._pairs += later._pairs
-        self._error += later._error
 
     def __getstate__(self) -> dict[str, Any]:
-        """A stretch sends what it found of its rank, others only the sums over their ranks."""
-        if not self._is_stretch:
-            self._begin_rank(None)
-        state = super().__getstate__()
-        return state if self._is_stretch else {**state, "_accesses": None}
+        self._end_rank()
+        return super().__getstate__()
 
     def patterns(self) -> Patterns:
         """Patterns of all that was added."""
-        self._begin_rank(None)
-        return Patterns(
-            rank_files=RankFiles(self._capture, self._layers, self._pairs),
-            files=self._by_file.table(self._capture.files, self._unique_over_ranks),
-            ranks=self._by_rank.table(),
-            reread_error_bytes=self._error,
-        )
+        self._end_rank()
+        used = np.flatnonzero(self._of_file.any(axis=1))
+        columns = _columns(self._capture, used, self._of_file[used])
+        different = self._accesses.bytes_of_files(self._read_by_any.intervals())[used]
+        columns |= {
+            "size_bytes": self._capture.files["size"].to_numpy()[used],
+            "ranks": self._ranks_of_file[used],
+            "read_by_several_bytes": np.maximum(columns["unique_bytes_read"] - different, 0),
+            "unique_bytes_read": different,
+        }
+        ranks = np.array(self._capture.ranks, dtype=np.int64)
+        none = np.zeros(1 + len(SUMMED), dtype=np.int64)
+        sums = np.array([self._of_rank.get(rank, none) for rank in self._capture.ranks]).reshape(-1, len(none))
+        own = np.bincount(np.searchsorted(ranks, self._last_rank[self._ranks_of_file == 1]), minlength=len(ranks))
+        by_rank = {"rank": ranks, "files": sums[:, 0], "shared_files": sums[:, 0] - own}
+        by_rank |= {name: sums[:, 1 + place] for name, place in _COLUMN.items()}
+        found = {
+            name: pa.table(each).select(TABLES[name].columns).cast(TABLES[name].schema)
+            for name, each in (("files", columns), ("ranks", by_rank))
+        }
+        return Patterns(rank_files=RankFiles(self._capture, self._layers, self._pairs), **found)
 
 
-class _FileTotals(Sums):
-    """Sums over the ranks, per file."""
-
-    def __init__(self, files: int) -> None:
-        self._used = np.zeros(files, dtype=bool)
-        self._ranks = np.zeros(files, dtype=np.int64)
-        self._sums = {name: np.zeros(files, dtype=np.int64) for name in SUMMED}
-
-    def add(self, found: FileCounts) -> None:
-        """Add the counts of one rank."""
-        self._used[found.file_id] = True
-        self._ranks[found.file_id] += found.accessed
-        for name, column in found.counts.items():
-            self._sums[name][found.file_id] += column
-
-    def merge(self, later: _FileTotals) -> None:
-        """As `Sums.merge`."""
-        self._used |= later._used
-        self._ranks += later._ranks
-        for name, column in later._sums.items():
-            self._sums[name] += column
-
-    def table(self, files: pa.Table, unique: UniqueBytes) -> pa.Table:
-        """`FILES_SCHEMA`; `unique`: bytes that the ranks together read at least once."""
-        used = np.flatnonzero(self._used)
-        sums = {name: column[used] for name, column in self._sums.items()}
-        different = unique.per_file()[used]
-        return pa.table(
-            {
-                "file_id": used.astype(np.int32),
-                **FileTexts(files).columns(used),
-                "size_bytes": files["size"].to_numpy()[used],
-                "ranks": self._ranks[used],
-                **sums,
-                "unique_bytes_read": different,
-                "read_by_several_bytes": np.maximum(sums["unique_bytes_read"] - different, 0),
-                "pattern": pattern_names(sums),
-            },
-            schema=FILES_SCHEMA,
-        )
+def _columns(capture: Capture, file_id: np.ndarray, counts: np.ndarray) -> dict[str, Any]:
+    """`file_id`, `path`, `format`, SUMMED and `pattern` of some files: the kind of most accesses of each; the first
+    access of a file has no kind."""
+    named = {name: counts[:, place] for name, place in _COLUMN.items()}
+    forward = named["sequential"] - named["consecutive"] - named["strided"]
+    kinds = ("consecutive", "strided", "random", "sequential")
+    amounts = np.stack([*(named[kind] for kind in kinds[:3]), np.maximum(forward, 0)])
+    most = np.where(amounts.any(axis=0), amounts.argmax(axis=0) + 1, 0)
+    texts = capture.files.select(["path", "format"]).take(pa.array(file_id))
+    return {
+        "file_id": file_id,
+        "path": texts["path"],
+        "format": texts["format"].cast(pa.string()),
+        **named,
+        "pattern": pa.array(np.array([None, *kinds], dtype=object)[most], pa.string()),
+    }
 
 
-class _RankTotals(Sums):
-    """Sums over the files, per rank.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MountTotals:
+    """Files of one mount, and bytes of their traced reads and writes. `mount`: its directory; empty where unknown."""
 
-    `_first`: by file, the index of the only rank so far that accessed it, which must count the file as shared when a
-    second rank does; _NOBODY, or _SEVERAL."""
-
-    def __init__(self, ranks: tuple[int, ...], files: int) -> None:
-        self._place = {rank: place for place, rank in enumerate(ranks)}
-        self._first = np.full(files, _NOBODY, dtype=np.int32)
-        self._sums = {name: np.zeros(len(ranks), dtype=np.int64) for name in ("files", "shared_files", *SUMMED)}
-
-    def add(self, rank: int, found: FileCounts) -> None:
-        """Add the counts of one rank; called once per rank."""
-        place = self._place[rank]
-        accessed = found.file_id[found.accessed]
-        first = self._first[accessed]
-        met = first[first >= 0]
-        self._sums["files"][place] = len(accessed)
-        self._sums["shared_files"] += np.bincount(met, minlength=len(self._place))
-        self._sums["shared_files"][place] += np.count_nonzero(first != _NOBODY)
-        self._first[accessed] = np.where(first == _NOBODY, place, _SEVERAL)
-        for name, column in found.counts.items():
-            self._sums[name][place] = column.sum()
-
-    def merge(self, later: _RankTotals) -> None:
-        """As `Sums.merge`. A file that both sides accessed is shared, also for the only rank of either side."""
-        place = np.array([self._place[rank] for rank in later._place], dtype=np.int32)
-        for name, column in later._sums.items():
-            self._sums[name][place] += column
-        theirs = np.where(later._first >= 0, place[later._first], later._first)
-        both = (self._first != _NOBODY) & (theirs != _NOBODY)
-        only = np.concatenate((self._first[both], theirs[both]))
-        self._sums["shared_files"] += np.bincount(only[only >= 0], minlength=len(self._place))
-        self._first = np.where(both, _SEVERAL, np.where(theirs == _NOBODY, self._first, theirs)).astype(np.int32)
-
-    def table(self) -> pa.Table:
-        """`RANKS_SCHEMA`."""
-        return pa.table({"rank": np.array(list(self._place), dtype=np.int32), **self._sums}, schema=RANKS_SCHEMA)
+    mount: str
+    fs_type: str
+    files: int
+    bytes_read: int
+    bytes_written: int
 
 
-_NOBODY, _SEVERAL = -1, -2
+def mount_totals(recorded: pa.Table, accessed: pa.Table) -> tuple[MountTotals, ...]:
+    """Totals of each mount, the one that moved the most first.
+
+    `recorded`: the files of the capture; `accessed`: the table "files".
+    """
+    used = recorded.take(accessed["file_id"])
+    columns = (used["mount"], used["fs_type"], accessed["bytes_read"], accessed["bytes_written"])
+    sums: dict[tuple[str, str], tuple[int, int, int]] = {}
+    for mount, kind, read, written in zip(*(column.to_pylist() for column in columns), strict=True):
+        files, before, wrote = sums.get((mount, kind), (0, 0, 0))
+        sums[mount, kind] = files + 1, before + read, wrote + written
+    found = [
+        MountTotals(mount=mount, fs_type=kind, files=files, bytes_read=read, bytes_written=written)
+        for (mount, kind), (files, read, written) in sums.items()
+    ]
+    return tuple(sorted(found, key=lambda total: (-total.bytes_read - total.bytes_written, total.mount)))

@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 
 from dxt_replay.profiler_merge.analysis.benchmark_figures import benchmark_figures
-from dxt_replay.profiler_merge.analysis.breakdown import BreakdownCollector, GroupTotals
 from dxt_replay.profiler_merge.analysis.collect import Collector, at_one_layer, collect, counted
 from dxt_replay.profiler_merge.analysis.interfaces import (
     InterfaceCollector,
@@ -27,6 +26,7 @@ from dxt_replay.profiler_merge.analysis.interfaces import (
     totals_alone,
 )
 from dxt_replay.profiler_merge.analysis.phases import Phases, Steps, phases, steps
+from dxt_replay.profiler_merge.analysis.queries import GroupTotals, group_totals
 from dxt_replay.profiler_merge.analysis.spread import Spread
 from dxt_replay.profiler_merge.analysis.steady_loop import SteadyLoop, steady_loop, waits_are_real
 from dxt_replay.profiler_merge.analysis.table_formats import without_io
@@ -208,8 +208,7 @@ def summarise(
     Raises: CaptureError when the capture is damaged.
     """
     begin = partial(_SummaryAndLoop, by=by, steps=_STEP in codes(capture.spans, "kind"))
-    without = ("lane",) if by == "step" else ("lane", "step")
-    tally = collect(capture, begin, without=without, on_rows=on_rows, workers=workers)
+    tally = collect(capture, begin, without=("lane", "step"), on_rows=on_rows, workers=workers)
     if tally.overlap is None:
         return tally.summary.summary()
     return with_loop(tally.summary.summary(), tally.overlap.overlap(), capture)
@@ -237,6 +236,8 @@ def with_loop(summary: Summary, overlap: Overlap, capture: Capture) -> Summary:
 class _SummaryAndLoop(Collector):
     """The summary and, if there are `steps`, their times."""
 
+    takes_several_ranks = True
+
     def __init__(self, capture: Capture, layers: FileLayers, *, by: str | None, steps: bool) -> None:
         self.summary = SummaryCollector(capture, layers, by=by)
         self.overlap: OverlapCollector | None = None
@@ -244,7 +245,6 @@ class _SummaryAndLoop(Collector):
             from dxt_replay.profiler_merge.analysis.overlap import OverlapCollector
 
             self.overlap = OverlapCollector(capture, layers)
-        self.takes_several_ranks = self.summary.takes_several_ranks
 
     def begin_stretch(self, before: OperationRows) -> None:
         """As `Collector.begin_stretch`."""
@@ -282,6 +282,8 @@ def _why_not_judged(info: CaptureInfo, unseen: Sequence[Unseen]) -> str | None:
 class SummaryCollector(Collector):
     """Collects all totals of a summary in one pass over the op stream."""
 
+    takes_several_ranks = True
+
     STAY = ("_capture", "_layers", "_spans", "_phase")
 
     def __init__(self, capture: Capture, layers: FileLayers, *, by: str | None = None) -> None:
@@ -294,8 +296,6 @@ class SummaryCollector(Collector):
         self._pattern = AccessPattern(files)
         self._interfaces = InterfaceCollector()
         self._by = by
-        self._breakdown = None if by is None else BreakdownCollector(by, capture.files)
-        self.takes_several_ranks = by is None
         self._other = 0
         self._reconstructed = np.zeros(5, dtype=np.int64)
         self._other_ns: Counter[int] = Counter()
@@ -312,8 +312,6 @@ class SummaryCollector(Collector):
         traced, data = rows.origin != RECONSTRUCTED, rows.data
         moved = rows.where(traced & data)
         self._io.add(moved)
-        if self._breakdown is not None:
-            self._breakdown.add(moved)
         if len(moved) == len(rows):
             self._pattern.add(rows)
             return
@@ -339,8 +337,6 @@ class SummaryCollector(Collector):
         self._io.merge(later._io)
         self._pattern.merge(later._pattern)
         self._interfaces.merge(later._interfaces)
-        if self._breakdown is not None and later._breakdown is not None:
-            self._breakdown.merge(later._breakdown)
         self._other += later._other
         self._reconstructed += later._reconstructed
         self._other_ns += later._other_ns
@@ -385,7 +381,7 @@ class SummaryCollector(Collector):
             not_judged=_why_not_judged(info, unseen),
             counted_times=counted,
             warnings=(*info.warnings, *_warnings(info, io)),
-            groups=None if self._breakdown is None else self._breakdown.groups(),
+            groups=None if self._by is None else group_totals(self._capture, self._by),
             by=self._by,
         )
 

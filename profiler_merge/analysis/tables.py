@@ -1,12 +1,14 @@
 """The tables of the analysis: the subject of each, its columns, and each column's type, unit, head and meaning.
 
 Schemas, `--show`, `--help`, the tables for people and the reference of the site are derived from these descriptions.
+A table with a `query` is made by it (`analysis.queries` has the relations that it may use): a new one needs nothing
+else but its new columns.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -208,12 +210,13 @@ OF_IO = frozenset(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """`about`: a line for --help; `row`: what a row stands for. `texts`: columns that hold text here and numbers
-    elsewhere."""
+    elsewhere. `query`: SQL whose result has the columns; empty where Python makes the table."""
 
     about: str
     row: str
     columns: tuple[str, ...]
     texts: tuple[str, ...] = ()
+    query: str = ""
 
     @property
     def schema(self) -> pa.Schema:
@@ -224,8 +227,43 @@ class Table:
         return pa.schema([(name, pa.type_for_alias(type_)) for name, type_ in types.items()])
 
 
+_DARSHAN_LIMITS = (
+    (100, "0_100"), (1 << 10, "100_1K"), (10 << 10, "1K_10K"), (100 << 10, "10K_100K"), (1 << 20, "100K_1M"),
+    (4 << 20, "1M_4M"), (10 << 20, "4M_10M"), (100 << 20, "10M_100M"), (1 << 30, "100M_1G"), (None, "1G_PLUS"),
+)  # fmt: skip
+"""Largest size of each of Darshan's classes, inclusive (DARSHAN_BUCKET_INC in darshan-common.h), and its name as in
+POSIX_SIZE_READ_0_100."""
+
+_POWER_LIMITS = ((0, "0"), *(((2 << power) - 1, f"2^{power}") for power in range(63)))
+
 _CLASS = ("interface", "op", "origin")
 _BINS = (*_CLASS, "bin", "least_bytes", "most_bytes", "operations", "bytes")
+
+
+def _sizes_query(limits: Sequence[tuple[int | None, str]]) -> str:
+    """Requests of each class of sizes. `limits`: the largest size of each, ascending, and its name."""
+    least = [0, *(most + 1 for most, _ in limits if most is not None)]
+    bins = ", ".join(
+        f"({first}, {'NULL' if most is None else most}, '{name}')"
+        for first, (most, name) in zip(least, limits, strict=False)
+    )
+    return f"""SELECT interface, op, origin, bin, least_bytes, most_bytes, sum(times)::BIGINT AS operations,
+        sum(times * length)::BIGINT AS bytes
+        FROM (SELECT interface, op, origin, length, count(*) AS times FROM ops WHERE data GROUP BY ALL)
+        JOIN (VALUES {bins}) AS bins (least_bytes, most_bytes, bin)
+        ON length >= least_bytes AND length <= coalesce(most_bytes, length)
+        GROUP BY ALL ORDER BY interface, op, origin, least_bytes"""
+
+
+def _percentile(time: str, share: float) -> str:
+    """The smallest value that this share of those that are known does not exceed."""
+    known = f"({time}) FILTER ({time} >= 0)"
+    return f"list({time} ORDER BY {time}) FILTER ({time} >= 0)[greatest(ceil(count{known} * {share}), 1)::BIGINT]"
+
+
+TRANSFER_TOTALS = """count(*) FILTER (op = 'read') AS reads, count(*) FILTER (op = 'write') AS writes,
+    coalesce(sum(length) FILTER (op = 'read'), 0)::BIGINT AS bytes_read,
+    coalesce(sum(length) FILTER (op = 'write'), 0)::BIGINT AS bytes_written, sum(end_ns - start_ns)::BIGINT AS io_ns"""
 _TOTALS = ("reads", "writes", "bytes_read", "bytes_written")
 
 TABLES: Mapping[str, Table] = {
@@ -260,16 +298,27 @@ TABLES: Mapping[str, Table] = {
         about="how large requests are, in powers of two",
         row="One row per power of two that holds any request.",
         columns=_BINS,
+        query=_sizes_query(_POWER_LIMITS),
     ),
     "darshan-sizes": Table(
         about="how large requests are, in Darshan's ten classes",
         row="One row per class of Darshan's that holds any request.",
         columns=_BINS,
+        query=_sizes_query(_DARSHAN_LIMITS),
     ),
     "exact-sizes": Table(
         about="the most frequent request sizes",
         row="The most frequent request sizes; a row with an empty size is all others.",
         columns=(*_CLASS, "size_bytes", "operations", "bytes", "share"),
+        query="""WITH every AS (SELECT interface, op, origin, length, count(*) AS times
+                FROM ops WHERE data GROUP BY ALL),
+            ordered AS (SELECT *, row_number() OVER (
+                PARTITION BY interface, op, origin ORDER BY times DESC, length) AS place, sum(times) OVER same AS whole
+                FROM every WINDOW same AS (PARTITION BY interface, op, origin))
+            SELECT interface, op, origin, least(place, 21) AS shown, min(length) FILTER (place <= 20) AS size_bytes,
+            sum(times)::BIGINT AS operations, sum(times * length)::BIGINT AS bytes,
+            sum(times) / first(whole) AS share
+            FROM ordered GROUP BY interface, op, origin, shown ORDER BY interface, op, origin, shown""",
     ),
     "files": Table(
         about="files by the I/O time that they cost",
@@ -292,6 +341,9 @@ TABLES: Mapping[str, Table] = {
         about="lanes with their host, process, thread and role",
         row="One row per lane with operations; a fact that the source does not tell is empty.",
         columns=("rank", "lane", "role", "host", "pid", "thread", "calls"),
+        query="""SELECT rank, lane, role, host, pid, thread, calls
+            FROM (SELECT rank, lane, count(*) AS calls FROM ops GROUP BY ALL) LEFT JOIN lanes USING (rank, lane)
+            ORDER BY rank, lane""",
     ),
     "requests": Table(
         about="requests to object stores: errors, and times to the first byte",
@@ -300,6 +352,14 @@ TABLES: Mapping[str, Table] = {
             "op", "status", "answer", "requests", "bytes", "first_byte_p50_ns", "first_byte_p99_ns", "time_p50_ns",
             "time_p99_ns",
         ),
+        query=f"""SELECT op, status, count(*) AS requests, sum(greatest(length, 0))::BIGINT AS bytes,
+            CASE WHEN status = 0 THEN 'failed' WHEN status >= 400 THEN 'error'
+                WHEN status IS NOT NULL THEN 'done' END AS answer,
+            {_percentile("first_byte_ns", 0.5)} AS first_byte_p50_ns,
+            {_percentile("first_byte_ns", 0.99)} AS first_byte_p99_ns,
+            {_percentile("(end_ns - start_ns)", 0.5)} AS time_p50_ns,
+            {_percentile("(end_ns - start_ns)", 0.99)} AS time_p99_ns
+            FROM ops WHERE interface = 'S3' GROUP BY op, status ORDER BY op, status NULLS FIRST""",
     ),
     "dependencies": Table(
         about="the causal model: what reads wait for, and what waits for them",
@@ -351,7 +411,14 @@ GROUPS = Table(
 )
 """The table of `dxt-replay summary --by`, one of GROUPINGS."""
 
-GROUPINGS = ("rank", "file", "format", "step", "size")
+GROUPINGS: Mapping[str, tuple[str, str]] = {
+    "rank": ("rank", "rank"),
+    "file": ("file_id", "path"),
+    "format": ("format::format_name", "format"),
+    "step": ("greatest(step, -1)", "greatest(step, -1)"),
+    "size": ("if(length = 0, 0, length(bin(length)))", "NULL"),
+}
+"""What the columns are grouped by, and the name of a group, in SQL."""
 
 
 def head_of(column: str) -> str:

@@ -22,7 +22,7 @@ from dxt_replay.traces.errors import DxtReplayError, UsageError
 
 if TYPE_CHECKING:
     from dxt_replay.profiler_merge.analysis.named_tables import Views
-    from dxt_replay.profiler_merge.analysis.rank_files import RankFiles
+    from dxt_replay.profiler_merge.analysis.patterns import RankFiles
     from dxt_replay.replay.commands.json_output import StreamedRows
     from dxt_replay.replay.commands.table_output import TableOutput
     from dxt_replay.replay.interface.captures import NamedPart

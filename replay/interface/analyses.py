@@ -84,7 +84,7 @@ def table(capture: CaptureOrPath, name: str, *, maps: PathMaps | None = None, ex
     Raises: UsageError for another name; CaptureError when the capture is damaged.
     """
     from dxt_replay.profiler_merge.analysis.named_tables import summary_table
-    from dxt_replay.profiler_merge.analysis.rank_files import RankFiles
+    from dxt_replay.profiler_merge.analysis.patterns import RankFiles
     from dxt_replay.profiler_merge.analysis.table_formats import to_pandas
 
     check_tables([name], TABLES)

@@ -57,10 +57,11 @@ def _heat(capture: Capture) -> Drawing:
 
 
 def _sizes(capture: Capture) -> Drawing:
-    from dxt_replay.profiler_merge.analysis.sizes import request_sizes
+    from dxt_replay.profiler_merge.analysis.queries import made_by_query
+    from dxt_replay.profiler_merge.analysis.tables import TABLES
     from dxt_replay.replay.show.page.figures import sizes_figure
 
-    return sizes_figure(request_sizes(capture).powers())
+    return sizes_figure(made_by_query(capture, TABLES["sizes"]))
 
 
 def _steps(capture: Capture) -> Drawing:

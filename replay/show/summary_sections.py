@@ -16,8 +16,8 @@ from dxt_replay.traces.units import format_bytes, format_count, format_counted, 
 from dxt_replay.traces.unseen import nothing_recorded
 
 if TYPE_CHECKING:
-    from dxt_replay.profiler_merge.analysis.breakdown import GroupTotals
     from dxt_replay.profiler_merge.analysis.interfaces import InterfaceTotals
+    from dxt_replay.profiler_merge.analysis.queries import GroupTotals
     from dxt_replay.profiler_merge.analysis.spread import Spread
     from dxt_replay.profiler_merge.analysis.steady_loop import SteadyLoop
     from dxt_replay.profiler_merge.analysis.summary import Summary

@@ -85,8 +85,8 @@ def figures_of(
         if side.io:
             found[f"course-{side.key}"] = figures.course_figure(overview.course, origin)
             found[f"heat-{side.key}"] = figures.heat_figure(overview.by_rank, origin)
-        if overview.analysis.sizes.classes:
-            found[f"sizes-{side.key}"] = figures.sizes_figure(overview.analysis.sizes.powers())
+        if overview.sizes.num_rows:
+            found[f"sizes-{side.key}"] = figures.sizes_figure(overview.sizes)
         if side.steps:
             found[f"steps-{side.key}"] = figures.steps_figure(overview.analysis.overlap.steps)
         if overview.storage_limit is not None and overview.storage_limit.points:

@@ -92,7 +92,7 @@ def _legend(top: float) -> Figure:
 
 
 def sizes_figure(powers: pa.Table) -> Figure:
-    """Requests, and the bytes that they moved, by power of two of their size (`sizes.BINS_SCHEMA`), read and write side
+    """Requests, and the bytes that they moved, by power of two of their size (the table sizes), read and write side
     by side, by interface; logarithmic, so that a few small requests show beside many large ones."""
     rows = powers.to_pylist()
     bins = _all_between({(row["least_bytes"], row["most_bytes"]) for row in rows})

@@ -21,8 +21,8 @@ from dxt_replay.traces.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
     from dxt_replay.profiler_merge.analysis.finding import Finding
-    from dxt_replay.profiler_merge.analysis.mounts import MountTotals
     from dxt_replay.profiler_merge.analysis.overview import Overview
+    from dxt_replay.profiler_merge.analysis.patterns import MountTotals
 
 Check = tuple[str, str]
 """State (ok, warn, bad or info) and sentence."""

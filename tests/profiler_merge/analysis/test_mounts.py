@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dxt_replay.profiler_merge.analysis.mounts import MountTotals, mount_totals
-from dxt_replay.profiler_merge.analysis.patterns import patterns
+from dxt_replay.profiler_merge.analysis.patterns import MountTotals, mount_totals, patterns
 from tests.capture_builder import build_capture, read, write
 
 

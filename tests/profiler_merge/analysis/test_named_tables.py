@@ -10,7 +10,6 @@ from dxt_replay.profiler_merge.analysis.findings import findings
 from dxt_replay.profiler_merge.analysis.named_tables import CONTENTS, summary_table, views
 from dxt_replay.profiler_merge.analysis.overlap import overlap
 from dxt_replay.profiler_merge.analysis.patterns import patterns
-from dxt_replay.profiler_merge.analysis.sizes import request_sizes
 from dxt_replay.profiler_merge.analysis.summary import summarise
 from dxt_replay.profiler_merge.analysis.tables import TABLES
 from dxt_replay.profiler_merge.analysis.timeline import timeline
@@ -43,7 +42,6 @@ def test_one_pass_gives_what_each_analysis_gives(capture: Capture, part: Part) -
     capture = part_of(capture, part)
     found = analyse(capture, by="file")
     assert found.summary == summarise(capture, by="file")
-    assert found.sizes.powers() == request_sizes(capture).powers()
     assert found.overlap.ranks == overlap(capture).ranks
     assert found.overlap.steps == overlap(capture).steps
     assert found.patterns.rank_files.table() == patterns(capture).rank_files.table()

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dxt_replay.profiler_merge.analysis.sizes import request_sizes
 from dxt_replay.profiler_merge.analysis.summary import summarise
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.part import Part
@@ -86,5 +85,5 @@ def test_adjacent_windows_add_up(tmp_path: Path, starts: list[int], cuts: list[i
             part = part_of(source, Part(from_ns=begin, until_ns=end))
         except UsageError:  # the window is empty
             continue
-        moved += sum(found.bytes for found in request_sizes(part).classes)
+        moved += summarise(part).bytes.read
     assert moved == sum(op.length for op in ops)

@@ -68,7 +68,6 @@ def test_bytes_read_again_by_the_rank_and_by_others(tmp_path: Path) -> None:
     assert (second["reread_bytes"], second["read_by_several_bytes"], second["ranks"]) == (0, 0, 1)
     ranks = found.ranks.to_pylist()
     assert [(row["files"], row["shared_files"], row["reread_bytes"]) for row in ranks] == [(1, 1, 150), (2, 1, 0)]
-    assert found.reread_error_bytes == 0
 
 
 def test_metadata_and_reconstructed_rows_stand_apart(tmp_path: Path) -> None:

@@ -15,10 +15,9 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from dxt_replay.profiler_merge.analysis import reread
-from dxt_replay.profiler_merge.analysis.patterns import FILES_SCHEMA, RANKS_SCHEMA, patterns
-from dxt_replay.profiler_merge.analysis.rank_files import RANK_FILES_SCHEMA
-from dxt_replay.profiler_merge.analysis.tables import COUNTS, SUMMED
+from dxt_replay.profiler_merge.analysis import patterns as module
+from dxt_replay.profiler_merge.analysis.patterns import patterns
+from dxt_replay.profiler_merge.analysis.tables import COUNTS, SUMMED, TABLES
 from dxt_replay.traces.measures import operation_rows
 from dxt_replay.traces.measures.intervals import BoundedUnion
 from dxt_replay.traces.part import Part
@@ -188,9 +187,9 @@ def plain_ranks(rows: dict[tuple[int, int], dict[str, Any]], ranks: Iterable[int
 
 
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(OPS, st.integers(1, 9), st.integers(1, 4), st.sampled_from([(), (1,), (0, 3)]))
+@given(OPS, st.integers(1, 9), st.sampled_from([(), (1,), (0, 3)]))
 def test_all_three_tables_against_a_plain_count(
-    tmp_path: Path, ops: list[Op], group: int, batch: int, ranks: tuple[int, ...]
+    tmp_path: Path, ops: list[Op], group: int, ranks: tuple[int, ...]
 ) -> None:
     capture, ops = random_capture(tmp_path, ops, row_group_rows=group)
     assume(not ranks or any(op.rank in ranks for op in ops))
@@ -201,17 +200,18 @@ def test_all_three_tables_against_a_plain_count(
         {**row, "rank": rank, "file_id": file, "path": f"/data/{file}", "format": "other"}
         for (rank, file), row in rows.items()
     ]
-    batches = list(found.rank_files.batches(batch))
-    assert pa.Table.from_batches(batches, schema=RANK_FILES_SCHEMA).to_pylist() == [
-        {name: plain_pattern(row) if name == "pattern" else row[name] for name in RANK_FILES_SCHEMA.names}
+    batches = list(found.rank_files.batches())
+    assert pa.Table.from_batches(batches, schema=TABLES["rank-files"].schema).to_pylist() == [
+        {name: plain_pattern(row) if name == "pattern" else row[name] for name in TABLES["rank-files"].columns}
         for row in expected
     ]
     assert found.rank_files.num_rows == len(expected)
-    assert all(part.num_rows <= batch for part in batches)
     assert found.rank_files.table().num_rows == len(expected)
-    assert found.files.to_pylist() == [{name: row[name] for name in FILES_SCHEMA.names} for row in plain_files(rows)]
+    assert found.files.to_pylist() == [
+        {name: row[name] for name in TABLES["files"].columns} for row in plain_files(rows)
+    ]
     assert found.ranks.to_pylist() == [
-        {name: row[name] for name in RANKS_SCHEMA.names} for row in plain_ranks(rows, ranks or range(RANKS))
+        {name: row[name] for name in TABLES["ranks"].columns} for row in plain_ranks(rows, ranks or range(RANKS))
     ]
 
 
@@ -263,10 +263,10 @@ def peak_bytes(capture: Capture) -> int:
 
 
 def test_memory_does_not_grow_with_pairs_of_rank_and_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for the pieces of `UniqueBytes` and the rows that are read at once, which are bounded, and here by less than
+    """But for the pieces of the unions and the rows that are read at once, which are bounded, and here by less than
     a test can make."""
     files, few, many = 2_000, 2, 42
-    monkeypatch.setattr(reread, "BoundedUnion", partial(BoundedUnion, limit=2 * files))
+    monkeypatch.setattr(module, "BoundedUnion", partial(BoundedUnion, limit=2 * files))
     monkeypatch.setattr(writer, "SHARED_ROWS", 1)
     monkeypatch.setattr(operation_rows, "FEW_ROWS", files)
     monkeypatch.setattr(reader, "COUNTED_TOGETHER", files)
