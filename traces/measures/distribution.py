@@ -7,13 +7,12 @@ rounded to 12 bits of mantissa: relative error at most 2**-13, and about 4096 di
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from dxt_replay.traces.measures._passes import count_rounded, count_whole, has_more_hashes
-from dxt_replay.traces.measures.byte_planes import from_planes, from_step_planes, planes, step_planes
+from dxt_replay.traces.measures._passes import count_rounded, count_whole
 from dxt_replay.traces.stable_order import runs
 from dxt_replay.traces.sums import Sums
 
@@ -27,11 +26,7 @@ _FIRST_PLACE = (1023 - 20) << _KEPT_BITS
 """Exponent of the smallest rounded value: the first element counts 2**-20."""
 
 _MOST_PLACES = 1 << 20
-_PLACES_PER_VALUE = 4
-"""Elements of an array of counts: at most 8 MiB, and at most this many per value of the sample."""
-
-_ORDER = 2
-"""Differences of values that are sent: bandwidths of one size are 1/n, 1/(n+1) and so on, of which these are small."""
+"""Elements of an array of counts: 8 MiB."""
 
 _NO_VALUES = np.empty(0, dtype=np.float64)
 _NO_COUNTS = np.empty(0, dtype=np.int64)
@@ -118,33 +113,25 @@ class Distribution:
         values, counts = _tally(
             np.concatenate((self.values, other.values)), np.concatenate((self.counts, other.counts))
         )
-        return Distribution(
+        found = Distribution(
             values=values,
             counts=counts,
             total=self.total + other.total,
             minimum=min(self.minimum, other.minimum),
             maximum=max(self.maximum, other.maximum),
-            exact=self.exact and other.exact,
-        )._within(EXACT_VALUES)
-
-    def _within(self, limit: int) -> Distribution:
-        """This distribution, rounded when it holds more than `limit` values or was rounded in part."""
-        if self.exact and len(self.values) <= limit:
-            return self
-        return self._rounded()
+        )
+        return found if self.exact and other.exact and len(values) <= EXACT_VALUES else found._rounded()
 
     def _rounded(self) -> Distribution:
-        values, counts = _tally(_round_mantissa(self.values), self.counts)
-        return Distribution(
-            values=values, counts=counts, total=self.total, minimum=self.minimum, maximum=self.maximum, exact=False
-        )
+        values, counts = _tally(_value_of(_places_of(self.values)), self.counts)
+        return replace(self, values=values, counts=counts, exact=False)
 
 
 class DistributionCollector(Sums):
     """Collects a distribution batch by batch; keeps at most `limit` distinct values, plus `pending` new ones.
 
-    An array indexed by value counts small whole numbers, and all numbers once they are rounded; it needs no sorting.
-    Other values are kept in ascending order with their counts.
+    An array counts small whole numbers, and most numbers once they are rounded; it needs no sorting. Other values are
+    kept in ascending order with their counts.
     """
 
     def __init__(self, limit: int = EXACT_VALUES, pending: int = _PENDING_VALUES) -> None:
@@ -152,9 +139,7 @@ class DistributionCollector(Sums):
         self._most_pending = pending
         self._pending: list[np.ndarray] = []
         self._pending_size = 0
-        # Numbers that are added up but not counted yet: of enough floats it can be seen that they are too many.
-        self._uncounted: list[np.ndarray] = []
-        self._exact, self._whole = True, 0
+        self._exact = True
         self._total: float = 0
         self._minimum = self._maximum = math.nan
         # Element i counts the value i, or, once values are rounded, the value `_value_of(i)`.
@@ -164,52 +149,50 @@ class DistributionCollector(Sums):
     def add(self, values: np.ndarray) -> None:
         """Add an array of finite numbers."""
         values = values.ravel()
-        if self._exact and values.size and values.dtype.kind in "iub":
-            values = self._count_small(values)
-        if values.size:
+        if not values.size:
+            return
+        least, most = values.min(), values.max()
+        self._minimum, self._maximum = float(np.fmin(self._minimum, least)), float(np.fmax(self._maximum, most))
+        if self._exact and values.dtype.kind in "iub":
+            self._reach(int(most) + 1)
+            found, counted = count_whole(self._counts, values)
+            values = values if not found else values[~self._fits(values)[1]] if found < len(values) else values[:0]
+            self._total += counted + _sum(values)
+        else:
+            self._total += _sum(values)
+            if not self._exact:
+                values = values.astype(np.float64, copy=False)
+                self._reach(int(_places_of(np.float64([most]))[0]) + 1)
+                found = count_rounded(self._counts, values, _DROPPED_BITS, _FIRST_PLACE)
+                values = values[~self._fits(values)[1]] if found < len(values) else values[:0]
+        if len(values):
             self._pending.append(values)
-            self._pending_size += values.size
+            self._pending_size += len(values)
         if self._pending_size >= self._most_pending:
-            self._add_pending()
-            if not self._exact or values.dtype.kind != "f" or sum(map(len, self._uncounted)) * 4 >= self._limit * 5:
-                self._merge()
+            self._settle()
 
     def merge(self, later: DistributionCollector) -> None:
         """As `Sums.merge`."""
-        self._merge()
-        later._merge()
-        if self._exact and not later._exact:
+        self._settle()
+        found = later.distribution()
+        if not found.count:
+            return
+        if not found.exact and self._exact:
             self._round()
-        elif later._exact and not self._exact:
-            later._round()
-        self._add_up(later._total, later._minimum, later._maximum)
-        self._add_counts(later._counts)
-        self._add_others(*later._others)
-        self._keep_to_limit()
+        self._total += found.total
+        self._minimum = float(np.fmin(self._minimum, found.minimum))
+        self._maximum = float(np.fmax(self._maximum, found.maximum))
+        self._count(found.values, found.counts)
+        self._settle()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the counts, and the differences of the differences of the values, as planes of bytes."""
-        self._merge()
-        state = super().__getstate__()
-        if len(used := np.flatnonzero(self._counts)) * _PLACES_PER_VALUE < len(self._counts):
-            state["_others"] = _joined(self._others, (self._values_at(used), self._counts[used]))
-            state["_counts"] = _NO_COUNTS
-        values, counts = state["_others"]
-        steps = step_planes(values.view(np.int64), _ORDER)
-        return state | {"_counts": planes(state["_counts"]), "_others": (steps, planes(counts))}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        steps, counts = state["_others"]
-        others = from_step_planes(steps, _ORDER).view(np.float64), from_planes(counts)
-        super().__setstate__(state | {"_counts": from_planes(state["_counts"]), "_others": others})
+        self._settle()
+        return super().__getstate__() | {"_counts": _NO_COUNTS, "_others": self._all()}
 
     def distribution(self) -> Distribution:
         """Distribution of all that was added."""
-        self._merge()
-        if math.isnan(self._minimum):
-            return Distribution()
-        used = np.flatnonzero(self._counts)
-        values, counts = _joined(self._others, (self._values_at(used), self._counts[used]))
+        self._settle()
+        values, counts = self._all()
         return Distribution(
             values=values,
             counts=counts,
@@ -219,129 +202,48 @@ class DistributionCollector(Sums):
             exact=self._exact,
         )
 
-    def _merge(self) -> None:
-        self._add_pending()
-        if self._uncounted:
-            sample = np.concatenate(self._uncounted)
-            self._uncounted = []
-            self._count(sample)
-        self._keep_to_limit()
+    def _all(self) -> tuple[np.ndarray, np.ndarray]:
+        used = np.flatnonzero(self._counts)
+        values = used.astype(np.float64) if self._exact else _value_of(used)
+        return _joined(self._others, (values, self._counts[used]))
 
-    def _add_pending(self) -> None:
-        if not self._pending:
-            return
-        sample = np.concatenate(self._pending)
-        self._pending, self._pending_size = [], 0
-        self._add_up(_sum(sample), float(sample.min()), float(sample.max()))
-        self._uncounted.append(sample)
-
-    def _add_up(self, total: float, minimum: float, maximum: float) -> None:
-        self._total += total
-        self._minimum = float(np.fmin(self._minimum, minimum))
-        self._maximum = float(np.fmax(self._maximum, maximum))
-
-    def _count(self, sample: np.ndarray) -> None:
-        """Count values one by one; whole numbers have had their chance of a place in the array."""
-        if not self._exact:
-            sample = sample.astype(np.float64, copy=False)
-            self._reach(int(_places_of(sample.max(keepdims=True))[0]) + 1)
-            if count_rounded(self._counts, sample, _DROPPED_BITS, _FIRST_PLACE) == len(sample):
-                return
-            sample = sample[~self._in_array(sample)]
-        if self._exact and not len(self._counts) and _surely_more(sample, self._limit):
-            self._round()
-            self._count(sample)
-            return
-        ordered = np.sort(sample).astype(np.float64)
-        if not self._exact:
-            ordered = _round_mantissa(ordered)
-        first = runs(ordered)
-        found = ordered[first], np.diff(first, append=len(ordered))
-        if self._exact and not len(self._counts) and self._is_too_many(found[0]):
-            self._round()  # counts of equal values are added later, by their places: that is cheaper than by sorting
-            self._add_rounded(found)
-        else:
-            self._add_others(*found)
-
-    def _count_small(self, values: np.ndarray) -> np.ndarray:
-        """Count the whole numbers for which the array has a place, and return the others."""
-        self._whole += len(values)
-        least, most = int(values.min()), int(values.max())
-        self._reach(min(most + 1, _PLACES_PER_VALUE * self._whole))
-        found, total = count_whole(self._counts, values)
-        self._add_up(total, least, most)
-        return values[:0] if found == len(values) else values[~self._in_array(values)]
-
-    def _reach(self, places: int) -> None:
-        """Make room for so many counts, at most _MOST_PLACES."""
-        known = len(self._counts)
-        if known < min(places, _MOST_PLACES):
-            self._add_counts(np.zeros(min(max(places, 2 * known), _MOST_PLACES), dtype=np.int64))
-
-    def _add_counts(self, counts: np.ndarray) -> None:
-        """Add a dense histogram. If it is longer than ours, grow ours and move sparse values into it that now fit."""
-        if len(counts) <= len(self._counts):
-            self._counts[: len(counts)] += counts
-            return
-        grown = counts.astype(np.int64)
-        grown[: len(self._counts)] += self._counts
-        self._counts = grown
-        others, self._others = self._others, (_NO_VALUES, _NO_COUNTS)
-        self._add_others(*others)
-
-    def _add_others(self, values: np.ndarray, counts: np.ndarray) -> None:
-        """Add ascending distinct values and their counts: to the array those that fit there, the others to the sparse
-        list."""
-        if len(values) and len(self._counts):
-            fits = self._in_array(values)
-            self._counts[_places_of(values[fits]) if not self._exact else values[fits].astype(np.int64)] += counts[fits]
-            values, counts = values[~fits], counts[~fits]
-        if len(values):
-            self._others = _joined(self._others, (values, counts.astype(np.int64, copy=False)))
-
-    def _is_too_many(self, values: np.ndarray) -> bool:
-        """Whether these ascending distinct values and the sparse list have more distinct ones than the limit."""
-        if len(self._others[0]) + len(values) <= self._limit:
-            return False
-        both = np.sort(np.concatenate((self._others[0], values)), kind="stable")  # merges both in linear time
-        return bool(np.count_nonzero(both[1:] != both[:-1]) >= self._limit)
-
-    def _in_array(self, values: np.ndarray) -> np.ndarray:
-        if not self._exact:
-            return _places_of(values).view(np.uint64) < len(self._counts)
-        found: np.ndarray = (values >= 0) & (values < len(self._counts)) & (values == np.floor(values))
-        return found
-
-    def _values_at(self, places: np.ndarray) -> np.ndarray:
-        return places.astype(np.float64) if self._exact else _value_of(places)
-
-    def _keep_to_limit(self) -> None:
+    def _settle(self) -> None:
+        """Count what is pending, and round if that makes too many distinct values."""
+        if self._pending:
+            sample = np.concatenate(self._pending).astype(np.float64, copy=False)
+            self._pending, self._pending_size = [], 0
+            self._count(*np.unique(sample, return_counts=True))
         if self._exact and np.count_nonzero(self._counts) + len(self._others[0]) > self._limit:
             self._round()
 
+    def _count(self, values: np.ndarray, counts: np.ndarray) -> None:
+        """Count ascending distinct values, in the array where they have a place."""
+        if not self._exact:
+            values, counts = _tally(_value_of(_places_of(values)), counts)
+        places, fits = self._fits(values)
+        self._reach(int(places.max(where=fits, initial=-1)) + 1)
+        np.add.at(self._counts, places[fits], counts[fits])
+        self._others = _joined(self._others, (values[~fits], counts[~fits]))
+
     def _round(self) -> None:
-        used = np.flatnonzero(self._counts)
-        found = (self._values_at(used), self._counts[used]), self._others
+        found = self._all()
         self._exact, self._counts, self._others = False, _NO_COUNTS, (_NO_VALUES, _NO_COUNTS)
-        for each in found:
-            self._add_rounded(each)
+        self._count(*found)
 
-    def _add_rounded(self, exact: tuple[np.ndarray, np.ndarray]) -> None:
-        """Add exact values and their counts after values are rounded."""
-        values, counts = exact
-        places = _places_of(values)
-        fits = places.view(np.uint64) < _MOST_PLACES
-        self._add_counts(np.bincount(places[fits], weights=counts[fits]).astype(np.int64))
-        if not fits.all():
-            self._add_others(*_tally(_round_mantissa(values[~fits]), counts[~fits]))
+    def _fits(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The place of each value in the array, and whether it has one."""
+        if not self._exact:
+            places = _places_of(values)
+            return places, (places >= 0) & (places < _MOST_PLACES)
+        fits = (values >= 0) & (values < _MOST_PLACES)
+        places = np.where(fits, values, 0).astype(np.int64)
+        return places, fits & (places == values)
 
-
-def _surely_more(sample: np.ndarray, limit: int) -> bool:
-    """Whether hashes show that the sample has more than `limit` distinct values, which spares sorting them.
-
-    Different hashes are of different values. Some values share a hash, so of slightly more values this is False.
-    """
-    return len(sample) > limit and has_more_hashes((sample + 0.0).view(np.uint64), limit)  # the sum makes -0.0 into 0.0
+    def _reach(self, places: int) -> None:
+        """Make room for so many counts, at most _MOST_PLACES."""
+        if len(self._counts) < min(places, _MOST_PLACES):
+            room = min(max(places, 2 * len(self._counts)), _MOST_PLACES)
+            self._counts = np.concatenate((self._counts, np.zeros(room - len(self._counts), dtype=np.int64)))
 
 
 def _sum(sample: np.ndarray) -> float:
@@ -352,16 +254,10 @@ def _sum(sample: np.ndarray) -> float:
     return float(sample.sum())
 
 
-def _round_mantissa(values: np.ndarray) -> np.ndarray:
-    """Nearest float64 with `_KEPT_BITS` bits after the leading one; a carry runs into the exponent, as it should."""
-    bits = values.view(np.int64) + (1 << (_DROPPED_BITS - 1))
-    rounded: np.ndarray = (bits & ~((1 << _DROPPED_BITS) - 1)).view(np.float64)
-    return rounded
-
-
 def _places_of(values: np.ndarray) -> np.ndarray:
-    """Array index (int64) at which each rounded value (float64) is counted. It ascends with positive values, is
-    negative for tiny ones, and lies outside of the array for all others."""
+    """Array index (int64) at which each value (float64) is counted once values are rounded to `_KEPT_BITS` bits after
+    the leading one; a carry runs into the exponent, as it should. It ascends with positive values, is negative for tiny
+    ones, and lies outside of the array for all others."""
     places: np.ndarray = ((values.view(np.int64) + (1 << (_DROPPED_BITS - 1))) >> _DROPPED_BITS) - _FIRST_PLACE
     return places
 

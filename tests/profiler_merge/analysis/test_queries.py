@@ -94,7 +94,7 @@ OPS = [
     [
         ("rank", {0: (4, 0), 2: (0, 1)}),
         ("file", {"/a": (2, 0), "/b": (2, 1)}),
-        ("format", {"csv": (2, 0), "hdf5": (2, 1)}),
+        ("format", {"hdf5": (2, 1), "csv": (2, 0)}),
         ("step", {-1: (1, 0), 0: (2, 0), 7: (1, 1)}),
         ("size", {"0 B": (1, 0), "1 B": (1, 0), "4.00 KiB to < 8.00 KiB": (2, 0), "8.00 KiB to < 16.0 KiB": (0, 1)}),
     ],
@@ -124,7 +124,7 @@ def test_users_may_ask_for_what_they_like(tmp_path: Path) -> None:
 
 
 def test_damage_is_the_error_of_the_reader(tmp_path: Path) -> None:
-    capture = build_capture(tmp_path, files=["/a"], ops=OPS)
+    capture = build_capture(tmp_path, files=["/a", "/b"], ops=OPS)
     part = next((capture.path / "ops").iterdir())
     part.write_bytes(part.read_bytes()[:-200] + bytes(200))
     with pytest.raises(CaptureError):

@@ -96,10 +96,10 @@ def test_totals_are_those_of_the_summary(drawn: tuple) -> None:
     )
     sizes = data["figures"]["sizes-source"]["data"]
     traced = [trace for trace in sizes if "reconstructed" not in trace["name"]]
-    classes = [part for part in found.analysis.sizes.classes if part.origin == "traced"]
+    classes = [row for row in found.sizes.to_pylist() if row["origin"] == "traced"]
     for axis, quantity in (("y", "operations"), ("y2", "bytes")):
         shown = sum(value or 0 for trace in traced if trace["yaxis"] == axis for value in trace["y"])
-        assert shown == sum(getattr(part, quantity) for part in classes)
+        assert shown == sum(row[quantity] for row in classes)
 
 
 def test_the_area_under_the_bandwidth_is_what_was_moved(drawn: tuple) -> None:
