@@ -39,34 +39,6 @@ if TYPE_CHECKING:
 MAX_COPIED_SPANS = 1 << 25
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SharedSteps:
-    """Steps lent to ranks without spans of their own.
-
-    Start, end (int64 ns) and number (int32) of the steps (n,) that all of them get; None if they get none. Small enough
-    to be sent."""
-
-    steps: tuple[np.ndarray, np.ndarray, np.ndarray] | None
-
-    def have_own(self, ranks: np.ndarray) -> np.ndarray:
-        """As of `JobSpans`: no rank has spans of its own."""
-        return np.zeros(len(ranks), dtype=bool)
-
-    def profile(self, rank: int) -> Profile | None:
-        """As of `JobSpans`: no rank has a profile."""
-        return None
-
-    def add_profiled(self, rows: RankRows, path: Callable[[int], str]) -> list[str]:
-        """As of `JobSpans`: there is no profile to add."""
-        return []
-
-    def step_of(self, rank: int, times: np.ndarray) -> np.ndarray:
-        """As of `JobSpans`."""
-        if self.steps is None:
-            return np.full(len(times), NO_STEP, dtype=np.int32)
-        return step_at(times, *self.steps)
-
-
 @dataclass(slots=True)
 class JobSpans:
     """Reads the profiles of a job, one at a time, and gathers their spans on the capture's clock.
@@ -92,21 +64,8 @@ class JobSpans:
     _template_known: bool = False
 
     def __post_init__(self) -> None:
-        self._add_loops()
-
-    def forget(self) -> None:
-        """As of `recorded_job.AllSpans`."""
-        self._extended, self._not_extended, self._tables = {}, {}, {}
-        self._template, self._template_known = None, False
-        self._add_loops()
-
-    def _add_loops(self) -> None:
         for rank in self.loops.keys() - self.profiles.keys():
             self._tables[rank] = _spans_table(rank, self.loops[rank], -self.start_ns)
-
-    def have_own(self, ranks: np.ndarray) -> np.ndarray:
-        """bool (r,): which of these ranks have a profile, or spans of their own from another file."""
-        return np.isin(ranks, self.own_ranks)
 
     def profile(self, rank: int) -> Profile | None:
         """The profile of a rank, None where it has none. Raises: ProfileError when it is damaged."""
@@ -223,14 +182,9 @@ class JobSpans:
 
         A rank without a profile has the steps of the only profiled rank, if that profile has a date.
         """
-        own = self._tables.get(rank)
-        shared = self.shared() if own is None else SharedSteps(steps=_steps(own))
-        return shared.step_of(rank, times)
-
-    def shared(self) -> SharedSteps:
-        """Steps lent to ranks without a profile."""
-        template = self._of_profiled()
-        return SharedSteps(steps=None if template is None else _steps(template))
+        spans = self._tables.get(rank)
+        spans = self._of_profiled() if spans is None else spans
+        return np.full(len(times), NO_STEP, dtype=np.int32) if spans is None else step_at(times, *_steps(spans))
 
     @property
     def own_ranks(self) -> list[int]:

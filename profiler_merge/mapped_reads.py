@@ -21,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dxt_replay.profiler_merge.lane_facts import MAIN, THREAD, LaneFacts
-from dxt_replay.profiler_merge.left_out import shown
+from dxt_replay.profiler_merge.files import shown
+from dxt_replay.profiler_merge.recorded_job import MAIN, THREAD, LaneFacts
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.recorder_files import PAGE_FAULTS
 from dxt_replay.traces.row_order import distinct_rows

@@ -38,7 +38,6 @@ from dxt_replay.traces.store.writer import (
 )
 from dxt_replay.traces.unseen import coverage_json, nothing_recorded, recorder_notes
 from dxt_replay.traces.version import VERSION
-from dxt_replay.traces.workers import ALONE, Workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +95,9 @@ def merge(
     profiles: Sequence[Path],
     output: Path,
     options: MergeOptions = DEFAULTS,
-    workers: Workers = ALONE,
 ) -> MergeResult:
     """Write the capture `output` from the logs or traces of one job and the profiles of its ranks, or from these alone.
 
-    workers: the processes that merge the ranks of Darshan logs; the capture does not depend on them.
     Raises: LogError, ProfileError, AlignmentError for sources that cannot be used; TargetError for `output`.
     """
     given = given_files(logs, profiles)
@@ -109,7 +106,7 @@ def merge(
     recording = open_recording(given, options)
     working = begin_capture(output, force=options.force)
     try:
-        made = _Merger(recording, given, options, working).run(workers)
+        made = _Merger(recording, given, options, working).run()
         publish_capture(working, output, force=options.force)
     except BaseException:
         discard_capture(working)
@@ -190,9 +187,9 @@ class _Merger:
         ]
         self._digest = digests_beside([path for path, _ in self._sources])
 
-    def run(self, workers: Workers) -> tuple[CaptureInfo, pa.Table, int]:
+    def run(self) -> tuple[CaptureInfo, pa.Table, int]:
         """Write everything. Returns the contents of capture.json, the files table, and the number of spans."""
-        written = self._recording.write(self._folder, self._spans, workers)
+        written = self._recording.write(self._folder, self._spans)
         written.warnings += [*self._spans.add_rest(), *self._spans.extension_warnings()]
         spans = self._spans.table()
         found = self._recording.finish(written, spans)

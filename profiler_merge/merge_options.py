@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dxt_replay.profiler_merge.darshan.rank_segments import SPILLED_SEGMENTS
-from dxt_replay.profiler_merge.large_rank import STRETCH_ROWS
+from dxt_replay.profiler_merge.rows import BLOCK_ROWS, MOST_ROWS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +19,8 @@ class MergeOptions:
     inspect: open the recorded HDF5 files and store where their chunks lie.
     inspect_maps: (recorded prefix, directory) pairs that say where those files are now.
     force: replace an earlier capture.
-    rank_segments: a rank with more is kept in files and merged in stretches of about `stretch_rows` rows. The rows do
-    not depend on either.
+    memory_rows: a rank with more traced operations is kept in a file and merged in blocks of about `block_rows` rows.
+    The rows do not depend on either.
     """
 
     align: str = "auto"
@@ -31,8 +30,8 @@ class MergeOptions:
     inspect: bool = False
     inspect_maps: tuple[tuple[bytes, bytes], ...] = ()
     force: bool = False
-    rank_segments: int = SPILLED_SEGMENTS
-    stretch_rows: int = STRETCH_ROWS
+    memory_rows: int = MOST_ROWS
+    block_rows: int = BLOCK_ROWS
 
     def repeated(self) -> dict[str, Any]:
         """The options that capture.json repeats."""

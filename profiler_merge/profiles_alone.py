@@ -10,17 +10,17 @@ import pyarrow as pa
 
 from dxt_replay.profiler_merge.clocks.alignment import AUTO, anchor_rank
 from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks, ProfilesByRank, own_number, rank_in_path
+from dxt_replay.profiler_merge.job_spans import JobSpans
 from dxt_replay.profiler_merge.merge_options import MergeOptions
 from dxt_replay.profiler_merge.profiles.event_table import Profile
 from dxt_replay.profiler_merge.profiles.reading import read_profile
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
-from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, AllSpans, Finished, ProcessIds, WrittenRanks
+from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, Finished, ProcessIds, WrittenRanks
 from dxt_replay.traces.errors import AlignmentError, ProfileError, UsageError
 from dxt_replay.traces.schema import Job
 from dxt_replay.traces.text import listed
 from dxt_replay.traces.units import format_counted
 from dxt_replay.traces.unseen import NOTHING_RECORDED
-from dxt_replay.traces.workers import Workers
 
 
 class ProfilesAlone:
@@ -99,7 +99,7 @@ class ProfilesAlone:
         """As of `Recording`: none is known."""
         return [()] * (max(self._by_rank) + 1)
 
-    def write(self, folder: Path, spans: AllSpans, workers: Workers) -> WrittenRanks:
+    def write(self, folder: Path, spans: JobSpans) -> WrittenRanks:
         """As of `Recording`: there is nothing to write."""
         return WrittenRanks()
 

@@ -9,30 +9,33 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from dxt_replay.profiler_merge.clocks.offsets import Alignment
 from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks
-from dxt_replay.profiler_merge.file_notes import NO_FILE
 from dxt_replay.profiler_merge.profiles.event_table import Profile
 from dxt_replay.profiler_merge.profiles.marks import NO_FETCH
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
+from dxt_replay.profiler_merge.rows import NO_FILE
 from dxt_replay.profiler_merge.untraced.rebuilt import Rebuilt
 from dxt_replay.traces.schema import (
     FILES_SCHEMA,
     HDF5_SCHEMA,
     LANES_SCHEMA,
     OPS_SCHEMA,
+    ROLES,
     Coverage,
     Job,
     RankClock,
     table_from_columns,
 )
 from dxt_replay.traces.store.writer import ROW_GROUP_ROWS, OpsWriter
-from dxt_replay.traces.workers import Workers
+
+if TYPE_CHECKING:
+    from dxt_replay.profiler_merge.job_spans import JobSpans
 
 MAX_RANKS = 1 << 20
 """Most ranks of a job: a record that claims more is damaged, and then only ranks with operations count."""
@@ -41,37 +44,29 @@ ProcessIds = Sequence[Collection[int]]
 """The process ids of each rank of a job, empty if they are not known."""
 
 
-class RankSpans(Protocol):
-    """The spans of the ranks: `JobSpans` in the first process, `SharedSteps` elsewhere."""
-
-    def have_own(self, ranks: np.ndarray) -> np.ndarray:
-        """bool (r,): which of some ranks have spans of their own."""
-
-    def profile(self, rank: int) -> Profile | None:
-        """The profile of a rank, None if it has none. Raises: ProfileError when it is damaged."""
-
-    def add_profiled(self, rows: RankRows, path: Callable[[int], str]) -> list[str]:
-        """Note the spans in the profile of a rank, and extend them over its reads outside of it. Returns warnings.
-
-        `path`: of a file_id.
-        """
-
-    def step_of(self, rank: int, times: np.ndarray) -> np.ndarray:
-        """int32: the training step in which each time (ns) of a rank lies; NO_STEP outside the steps."""
+MAIN, THREAD, WORKER = (ROLES.index(name) for name in ("main", "thread", "worker"))
 
 
-class AllSpans(RankSpans, Protocol):
-    """The spans of all ranks, in the first process."""
+@dataclass(frozen=True, slots=True)
+class LaneFacts:
+    """Facts of one lane; None where they are not known. `role`: code of ROLES."""
 
-    @property
-    def own_ranks(self) -> list[int]:
-        """The ranks that have spans of their own."""
+    host: str | None = None
+    pid: int | None = None
+    thread: int | None = None
+    role: int | None = None
 
-    def forget(self) -> None:
-        """Forget what the rows of the ranks showed, because they are merged once more."""
 
-    def shared(self) -> RankSpans:
-        """Steps lent to ranks without spans of their own; small enough to be sent."""
+def lane_rows(rank: np.ndarray, lane: np.ndarray, facts: Sequence[LaneFacts]) -> pa.Table:
+    """`LANES_SCHEMA` of the lanes, int (n,) each, with their facts."""
+    role = [-1 if each.role is None else each.role for each in facts]
+    columns = {
+        "rank": rank,
+        "lane": lane,
+        **{name: [getattr(each, name) for each in facts] for name in ("host", "pid", "thread")},
+        "role": np.ma.masked_less(np.array(role, dtype=np.int8), 0),
+    }
+    return table_from_columns(columns, LANES_SCHEMA)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -101,24 +96,15 @@ class RankRows:
 class WrittenRanks:
     """The results of some ranks, apart from their rows.
 
-    ranks: those that were traced or counted. stored: rows in `parts`, the names of files in the capture's folder of
-    operations. lanes: what is known of the lanes (`LANES_SCHEMA`); a lane may come again.
+    ranks: those that were traced or counted. stored: number of rows. lanes: what is known of the lanes
+    (`LANES_SCHEMA`); a lane may come again.
     """
 
     ranks: set[int] = field(default_factory=set)
     stored: int = 0
-    parts: tuple[str, ...] = ()
     clock: list[RankClock] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     lanes: pa.Table = field(default_factory=LANES_SCHEMA.empty_table)
-
-    def add(self, other: WrittenRanks) -> None:
-        """Add the results of the next ranks, except the names of their parts."""
-        self.ranks |= other.ranks
-        self.stored += other.stored
-        self.clock += other.clock
-        self.warnings += other.warnings
-        self.lanes = pa.concat_tables([self.lanes, other.lanes])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +158,7 @@ class Recording(Protocol):
     def process_ids(self) -> ProcessIds:
         """Process ids of each rank."""
 
-    def write(self, folder: Path, spans: AllSpans, workers: Workers) -> WrittenRanks:
+    def write(self, folder: Path, spans: JobSpans) -> WrittenRanks:
         """Write the operations of all ranks into a capture, and note the spans of ranks with operations.
 
         Raises: LogError for damage; AlignmentError if a profile's clock is not found; TargetError for `folder`.
@@ -194,7 +180,7 @@ def rank_clock(rank: int, alignment: Alignment, worker: int = 0) -> RankClock:
     )
 
 
-def write_ranks(folder: Path, rows: Iterable[RankRows], spans: RankSpans, path: Callable[[int], str]) -> WrittenRanks:
+def write_ranks(folder: Path, rows: Iterable[RankRows], spans: JobSpans, path: Callable[[int], str]) -> WrittenRanks:
     """Write the rows of some ranks as parts of the capture `folder`, with their steps. `path`: of a file_id.
 
     Raises: TargetError where the disk refuses.
@@ -204,13 +190,13 @@ def write_ranks(folder: Path, rows: Iterable[RankRows], spans: RankSpans, path: 
     with OpsWriter(folder) as writer:
         for table in _tables(_with_steps(each, spans, path, found, lanes) for each in rows):
             writer.write(table)
-    found.stored, found.parts = writer.rows, writer.parts
+    found.stored = writer.rows
     found.lanes = pa.concat_tables(lanes)
     return found
 
 
 def _with_steps(
-    rows: RankRows, spans: RankSpans, path: Callable[[int], str], found: WrittenRanks, lanes: list[pa.Table]
+    rows: RankRows, spans: JobSpans, path: Callable[[int], str], found: WrittenRanks, lanes: list[pa.Table]
 ) -> dict[str, np.ndarray]:
     """The columns of `OPS_SCHEMA`; adds the rest to `found`, and the lanes to `lanes`."""
     rank = int(rows.ranks[0])

@@ -15,12 +15,22 @@ import pyarrow.parquet as pq
 
 from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks
 from dxt_replay.profiler_merge.darshan.lanes import lanes_from_overlap
-from dxt_replay.profiler_merge.file_notes import AS_RECORDED, NO_FILE
-from dxt_replay.profiler_merge.file_table import files_table, moved_bytes
-from dxt_replay.profiler_merge.lane_facts import MAIN, THREAD, WORKER, LaneFacts, lane_rows
+from dxt_replay.profiler_merge.files import AS_RECORDED, files_table, moved_bytes
+from dxt_replay.profiler_merge.job_spans import JobSpans
 from dxt_replay.profiler_merge.merge_options import MergeOptions
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
-from dxt_replay.profiler_merge.recorded_job import AllSpans, Finished, ProcessIds, Recording, WrittenRanks
+from dxt_replay.profiler_merge.recorded_job import (
+    MAIN,
+    THREAD,
+    WORKER,
+    Finished,
+    LaneFacts,
+    ProcessIds,
+    Recording,
+    WrittenRanks,
+    lane_rows,
+)
+from dxt_replay.profiler_merge.rows import NO_FILE
 from dxt_replay.profiler_merge.traced_recording import TracedRecording
 from dxt_replay.profiler_merge.tracers.requests import UNKNOWN, RecordedRequests, is_refused
 from dxt_replay.profiler_merge.tracers.traced_job import TracedJob, TracedProcess, TracedRank, TracedRows
@@ -32,7 +42,6 @@ from dxt_replay.traces.store.lanes import written_lanes
 from dxt_replay.traces.store.writer import OpsWriter
 from dxt_replay.traces.units import format_counted
 from dxt_replay.traces.unseen import received, unseen_warnings, with_requests, without_requests
-from dxt_replay.traces.workers import Workers
 
 _NULLABLE = ("other_file_id", "first_byte_ns", "status", "connection")
 _BATCH_ROWS = 1 << 16
@@ -104,7 +113,7 @@ class RequestRecording:
     requests: RecordedRequests
     rank_of: np.ndarray
     _folder: Path = Path()
-    _spans: AllSpans | None = None
+    _spans: JobSpans | None = None
 
     @property
     def files(self) -> Sequence[tuple[Path, str]]:
@@ -145,10 +154,10 @@ class RequestRecording:
         """As of `Recording`."""
         return self.inner.process_ids()
 
-    def write(self, folder: Path, spans: AllSpans, workers: Workers) -> WrittenRanks:
+    def write(self, folder: Path, spans: JobSpans) -> WrittenRanks:
         """As of `Recording`; the requests follow in `finish`, which knows the numbers of the files."""
         self._folder, self._spans = folder, spans
-        return self.inner.write(folder, spans, workers)
+        return self.inner.write(folder, spans)
 
     def finish(self, written: WrittenRanks, spans: pa.Table) -> Finished:
         """As of `Recording`."""
@@ -237,7 +246,6 @@ class RequestRecording:
             ),
             mount=[""] * len(paths),
             fs_type=["s3"] * len(paths),
-            by_file={},
         )
         numbers = pa.array(np.arange(before, before + len(paths), dtype=np.int32))
         return made.set_column(0, made.schema.field(0), numbers)

@@ -8,38 +8,39 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.profiler_merge.clocks.alignment import AUTO, WALL, align_rank, parse_method
+from dxt_replay.profiler_merge.clocks.alignment import AUTO, WALL, LogClock, align_rank, parse_method
 from dxt_replay.profiler_merge.clocks.offsets import Alignment, align_seconds
 from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks, profiles_of_processes
-from dxt_replay.profiler_merge.darshan.rank_segments import RankSegments
-from dxt_replay.profiler_merge.file_notes import NO_FILE
-from dxt_replay.profiler_merge.lane_facts import MAIN, THREAD, WORKER, LaneFacts, lane_rows
-from dxt_replay.profiler_merge.left_out import exports_warnings, is_export, shown
+from dxt_replay.profiler_merge.files import TracedFiles, exports_warnings, is_export, shown
+from dxt_replay.profiler_merge.job_spans import JobSpans
 from dxt_replay.profiler_merge.mapped_reads import mapped_columns, mapped_reads
 from dxt_replay.profiler_merge.merge_options import MergeOptions
 from dxt_replay.profiler_merge.process_accounts import Account, unaccounted
 from dxt_replay.profiler_merge.profiles.event_table import Profile
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
 from dxt_replay.profiler_merge.recorded_job import (
-    AllSpans,
+    MAIN,
+    THREAD,
+    WORKER,
     Finished,
+    LaneFacts,
     ProcessIds,
     RankRows,
     WrittenRanks,
+    lane_rows,
     rank_clock,
     write_ranks,
 )
-from dxt_replay.profiler_merge.traced_files import TracedFiles
+from dxt_replay.profiler_merge.rows import columns_of, in_order, rows_of
 from dxt_replay.profiler_merge.tracers.traced_job import TracedJob, TracedProcess
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.recorder_files import is_recorder_file, is_request_log
-from dxt_replay.traces.row_order import order_by_start
 from dxt_replay.traces.schema import OPEN_FLAGS, OPS, READ, TRACED, WRITE, Coverage, Job
 from dxt_replay.traces.units import format_counted, ns_to_seconds
 from dxt_replay.traces.unseen import (
@@ -52,28 +53,11 @@ from dxt_replay.traces.unseen import (
     watched,
     with_unseen,
 )
-from dxt_replay.traces.workers import Workers
 
 _RENAME = OPS.index("rename")
 _DIRECT = 1 << OPEN_FLAGS.index("direct")
 _MOST_ID = 1 << 31
 """Ids of processes and threads are below it (pid_t)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LogTime:
-    """The zero of a trace's times, in the form of a Darshan log's job record."""
-
-    start_ns: int
-    has_nsec: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TraceClock:
-    """A trace in the form that `clocks.alignment` expects of a log. `names`: path by number of the file."""
-
-    job: _LogTime
-    names: Mapping[int, bytes]
 
 
 class TracedRecording:
@@ -102,7 +86,6 @@ class TracedRecording:
 
     @property
     def job(self) -> Job:
-        """As of `Recording`."""
         job = self._job
         return Job(
             nprocs=job.nprocs,
@@ -114,11 +97,9 @@ class TracedRecording:
         )
 
     def process_ids(self) -> ProcessIds:
-        """As of `Recording`."""
         return [frozenset(process.pid for process in rank.processes) for rank in self._job.ranks]
 
     def place(self, profiles: Sequence[tuple[Path, ...]]) -> ProfileRanks:
-        """As of `Recording`."""
         job = self._job
         times_ns = (job.start_ns, job.end_ns)
         found = profiles_of_processes(profiles, self.process_ids(), times_ns)
@@ -128,12 +109,10 @@ class TracedRecording:
         self.warnings = [*exports_warnings(exported.values()), *job.warnings]
         return found
 
-    def write(self, folder: Path, spans: AllSpans, workers: Workers) -> WrittenRanks:
-        """As of `Recording`; uses only this process."""
+    def write(self, folder: Path, spans: JobSpans) -> WrittenRanks:
         return write_ranks(folder, self._rank_rows(spans), spans, self._table.name)
 
     def finish(self, written: WrittenRanks, spans: pa.Table) -> Finished:
-        """As of `Recording`."""
         job = self._job
         if not written.stored:
             why = "; ".join(job.warnings) or "nothing was opened"
@@ -169,7 +148,7 @@ class TracedRecording:
             "cache: replay with `run --direct`"
         ]
 
-    def _rank_rows(self, spans: AllSpans) -> Iterator[RankRows]:
+    def _rank_rows(self, spans: JobSpans) -> Iterator[RankRows]:
         for rank, processes in enumerate(self._job.ranks):
             rows, threads = self._job.of_rank(rank)
             profile = spans.profile(rank)
@@ -185,11 +164,11 @@ class TracedRecording:
             lanes = [_lane_facts(thread, each, processes.own) for each, thread in threads]
             self._read += int(rows["length"][rows["op"] == READ].sum())
             self._written += int(rows["length"][rows["op"] == WRITE].sum())
-            columns, process = self._with_mapped(rank, self._columns(rank, rows, alignment), process, lanes, alignment)
-            self._table.note(columns)
+            found, process = self._with_mapped(rank, self._rows(rank, rows, alignment), process, lanes, alignment)
+            self._table.note(found)
             yield RankRows(
                 ranks=np.array([rank]),
-                columns=columns,
+                columns=columns_of(found),
                 process=process,
                 clock=[rank_clock(rank, alignment)],
                 warnings=[f"rank {rank}: {note}" for note in notes],
@@ -198,47 +177,32 @@ class TracedRecording:
                 undated_offset_ns=undated_offset_ns,
             )
 
-    def _columns(self, rank: int, rows: np.ndarray, alignment: Alignment) -> dict[str, np.ndarray]:
-        """The rank's operations as columns of `OPS_SCHEMA`."""
+    def _rows(self, rank: int, rows: np.ndarray, alignment: Alignment) -> np.ndarray:
+        """The rank's operations on the capture's clock, with the numbers of their files."""
+        columns = {name: rows[name] for name in ("op", "api", "offset", "length", "open_flags")}
+        for name in ("start_ns", "end_ns"):
+            columns[name] = alignment.realtime_ns(rows[name]) - self.start_ns
+        columns |= {"lane": rows["thread"], "file": self._table.number(rows["file"])}
+        found = rows_of(columns, len(rows), rank=rank, origin=TRACED)
         renamed = rows["op"] == _RENAME
-        columns = {
-            "rank": np.full(len(rows), rank, dtype=np.int32),
-            "lane": rows["thread"],
-            "op": rows["op"],
-            "api": rows["api"],
-            "file_id": self._table.number(rows["file"]),
-            "offset": rows["offset"],
-            "length": rows["length"],
-            "start_ns": alignment.realtime_ns(rows["start_ns"]) - self.start_ns,
-            "end_ns": alignment.realtime_ns(rows["end_ns"]) - self.start_ns,
-            "origin": np.full(len(rows), TRACED, dtype=np.int8),
-            "other_file_id": np.full(len(rows), NO_FILE, dtype=np.int32),
-            "open_flags": rows["open_flags"],
-        }
-        columns["other_file_id"][renamed] = self._table.number(rows["other_file"][renamed])
+        found["other_file"][renamed] = self._table.number(rows["other_file"][renamed])
         self._direct_opens += int(np.count_nonzero((rows["open_flags"] > 0) & (rows["open_flags"] & _DIRECT > 0)))
-        return columns
+        return found
 
     def _with_mapped(
-        self,
-        rank: int,
-        columns: dict[str, np.ndarray],
-        process: np.ndarray,
-        lanes: list[LaneFacts],
-        alignment: Alignment,
-    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """The columns and processes with the rank's mapped reads; adds the facts of lanes that have no other row."""
-        parts, processes = [columns], [process]
-        known = list(lanes)
+        self, rank: int, rows: np.ndarray, process: np.ndarray, lanes: list[LaneFacts], alignment: Alignment
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The rows and processes with the rank's mapped reads; adds the facts of lanes that have no other row."""
+        parts, processes, known = [rows], [process], list(lanes)
         for place, each in enumerate(self._job.ranks[rank].processes):
-            rows = self._mapped.of_process(each.pid)
-            if not len(rows):
+            faults = self._mapped.of_process(each.pid)
+            if not len(faults):
                 continue
             for name in ("start_ns", "end_ns"):
-                rows[name] = alignment.realtime_ns(rows[name])
+                faults[name] = alignment.realtime_ns(faults[name])
             found = mapped_columns(
+                faults,
                 rows,
-                columns,
                 rank=rank,
                 lanes={one.thread: lane for lane, one in enumerate(known) if one.pid == each.pid and one.thread},
                 next_lane=len(lanes),
@@ -247,21 +211,19 @@ class TracedRecording:
                 zero_ns=self.start_ns,
             )
             lanes += found.added
-            self._mapped_bytes += int(found.columns["length"].sum())
-            parts.append(
-                {
-                    **found.columns,
-                    "other_file_id": np.full(len(rows), NO_FILE, dtype=np.int32),
-                    # strace saw what the program announced; the faults only tell how it mapped the file.
-                    "open_flags": np.where(self._strace, np.int16(-1), found.columns["open_flags"]),
-                }
-            )
-            processes.append(np.full(len(rows), place))
-        if len(parts) == 1:
-            return columns, process
-        joined = {name: np.concatenate([part[name] for part in parts]) for name in columns}
-        order = order_by_start(joined["start_ns"], [-joined["end_ns"]])
-        return {name: values[order] for name, values in joined.items()}, np.concatenate(processes)[order]
+            columns = dict(found.columns)
+            columns["file"] = columns.pop("file_id")
+            mapped = rows_of(columns, len(faults), origin=TRACED)
+            if self._strace:
+                # strace saw what the program announced; the faults only tell how it mapped the file.
+                mapped["open_flags"] = -1
+            self._mapped_bytes += int(mapped["length"].sum())
+            parts.append(mapped)
+            processes.append(np.full(len(faults), place))
+        joined = np.concatenate(parts)
+        joined["tie"] = np.arange(len(joined))
+        joined = in_order(joined)
+        return joined, np.concatenate(processes)[joined["tie"]]
 
     def _aligned(self, rank: int, rows: np.ndarray, profile: Profile | None) -> tuple[Alignment, list[str]]:
         """The offset of the trace's clock: that of the profile unless it is undated or a method was requested."""
@@ -272,25 +234,11 @@ class TracedRecording:
         marked = profile is not None and profile.marks is not None and len(profile.marks.own.anchors) > 0
         if dated and self._method in (AUTO, WALL) and not (marked and self._method == AUTO):
             return Alignment(method="wall", offset_ns=0, residual_ns=max(-low, high), interval_ns=(low, high)), []
-        clock = _TraceClock(job=_LogTime(start_ns=self.start_ns), names=dict(enumerate(self._job.paths)))
-        return align_rank(self._segments(rank, rows), clock, profile, self._method)
-
-    def _segments(self, rank: int, rows: np.ndarray) -> RankSegments:
-        """The reads and writes of the rank's own process in the form of a log's segments."""
-        data = rows[((rows["op"] == READ) | (rows["op"] == WRITE))]
-        data = data[data["process"] == self._job.ranks[rank].own.number]
-        return RankSegments(
-            rank=rank,
-            hostname="",
-            record_id=data["file"].astype(np.uint64),
-            api=data["api"],
-            is_write=data["op"] == WRITE,
-            offset=data["offset"],
-            length=data["length"],
-            start_ns=data["start_ns"] - self.start_ns,
-            end_ns=data["end_ns"] - self.start_ns,
-            thread=None,
-        )
+        own = rows[np.isin(rows["op"], (READ, WRITE)) & (rows["process"] == self._job.ranks[rank].own.number)]
+        columns = {name: own[name] for name in ("op", "file", "offset", "length")}
+        columns |= {name: own[name] - self.start_ns for name in ("start_ns", "end_ns")}
+        clock = LogClock(start_ns=self.start_ns, names=dict(enumerate(self._job.paths)))
+        return align_rank(rows_of(columns, len(own)), clock, profile, self._method, rank)
 
 
 def _lane_facts(tid: int, process: TracedProcess, own: TracedProcess) -> LaneFacts:

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Protocol
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,13 +23,12 @@ from dxt_replay.profiler_merge.clocks.offsets import (
     align_wall,
     line_ids_of_threads,
 )
-from dxt_replay.profiler_merge.darshan.log import DarshanLog
-from dxt_replay.profiler_merge.darshan.rank_segments import RankSegments
 from dxt_replay.profiler_merge.profiles.event_table import Profile
 from dxt_replay.profiler_merge.profiles.marks import MARKS_FILE, ProcessMarks
 from dxt_replay.profiler_merge.profiles.spans import main_line
 from dxt_replay.profiler_merge.recording import ANNOTATION, HEADER_BYTES, RECORD
 from dxt_replay.traces.errors import AlignmentError, UsageError
+from dxt_replay.traces.schema import READ, WRITE
 from dxt_replay.traces.units import NS_PER_MS, NS_PER_S
 
 AUTO, ANCHORS, NESTING, WALL = "auto", "anchors", "nesting", "wall"
@@ -50,22 +49,13 @@ _LEAST = (1.35, 0.8)
 """Least ratio of pauses that end in requests to those at any other offset, and least share of all pauses."""
 
 
-class _StartTime(Protocol):
-    @property
-    def start_ns(self) -> int: ...
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogClock:
+    """The zero of the times of a log or another trace (CLOCK_REALTIME), and the path of each file by number."""
 
-    @property
-    def has_nsec(self) -> bool: ...
-
-
-class RecordingClock(Protocol):
-    """What alignment needs of a log or another trace: the zero of its times, and the path of each record id."""
-
-    @property
-    def job(self) -> _StartTime: ...
-
-    @property
-    def names(self) -> Mapping[int, bytes]: ...
+    start_ns: int
+    has_nsec: bool = True
+    names: Mapping[int, bytes]
 
 
 def parse_method(text: str) -> str | float:
@@ -85,7 +75,7 @@ def parse_method(text: str) -> str | float:
 
 
 def align_rank(
-    segments: RankSegments, log: RecordingClock, profile: Profile | None, method: str | float
+    rows: np.ndarray, clock: LogClock, profile: Profile | None, method: str | float, rank: int
 ) -> tuple[Alignment, list[str]]:
     """The offset of one rank's log, and warnings about it.
 
@@ -95,11 +85,9 @@ def align_rank(
     """
     if isinstance(method, float):
         return align_seconds(method), []
-    start_ns, has_nsec = log.job.start_ns, log.job.has_nsec
+    start_ns, has_nsec = clock.start_ns, clock.has_nsec
     if profile is None and method in (ANCHORS, NESTING):
-        raise AlignmentError(
-            f"rank {segments.rank} has no profile, which --align {method} needs: use --align auto or wall"
-        )
+        raise AlignmentError(f"rank {rank} has no profile, which --align {method} needs: use --align auto or wall")
     if profile is None or method == WALL:
         return align_wall(start_ns, has_nsec), []
     reasons = []
@@ -108,33 +96,33 @@ def align_rank(
             continue
         try:
             if name == ANCHORS:
-                return align_to_anchors(segments, log, profile_anchors(profile)), []
-            return _by_nesting(segments, log, profile), []
+                return align_to_anchors(rows, clock, profile_anchors(profile)), []
+            return _by_nesting(rows, clock, profile), []
         except AlignmentError as error:
             if method == name:
-                raise AlignmentError(f"rank {segments.rank}: {error}") from error
+                raise AlignmentError(f"rank {rank}: {error}") from error
             reasons.append(str(error))
     if profile.epoch_start_ns is None:
-        raise AlignmentError(f"rank {segments.rank}: the profile has no date for --align wall, and {reasons[-1]}")
+        raise AlignmentError(f"rank {rank}: the profile has no date for --align wall, and {reasons[-1]}")
     return align_wall(start_ns, has_nsec), [f"clocks are related by the wall clock alone: {'; '.join(reasons)}"]
 
 
-def _by_nesting(segments: RankSegments, log: RecordingClock, profile: Profile) -> Alignment:
+def _by_nesting(rows: np.ndarray, clock: LogClock, profile: Profile) -> Alignment:
     """From the class of events with the narrowest interval. Raises: AlignmentError when the evidence is weak."""
     if profile.marks is not None:
         raise AlignmentError("marks have no events of reads")
-    reads, threads, window = ~segments.is_write, None, None
-    if segments.thread is not None and profile.torch is None:  # PyTorch's thread ids are the operating system's
-        threads = line_ids_of_threads(segments.thread[reads], profile.line_ids)
+    reads, threads, window = rows[rows["op"] == READ], None, None
+    if rows["thread"].all() and profile.torch is None:  # PyTorch's thread ids are the operating system's
+        threads = line_ids_of_threads(reads["thread"], profile.line_ids)
     if profile.epoch_start_ns is not None:
         # A log with whole seconds may have started up to a second later than it states.
-        window = WINDOW_NS[0], WINDOW_NS[1] + (0 if log.job.has_nsec else NS_PER_S)
+        window = WINDOW_NS[0], WINDOW_NS[1] + (0 if clock.has_nsec else NS_PER_S)
     answers, reasons = [], []
     for events in nesting_events(profile):
         try:
             found = align_nesting(
-                segments.start_ns[reads] + log.job.start_ns,
-                segments.end_ns[reads] + log.job.start_ns,
+                reads["start_ns"] + clock.start_ns,
+                reads["end_ns"] + clock.start_ns,
                 events.start_ns,
                 events.end_ns,
                 segment_thread=threads,
@@ -199,21 +187,22 @@ def anchor_rank(profile: Profile) -> tuple[int, int] | None:
     return pairs.pop() if len(pairs) == 1 else None
 
 
-def align_to_anchors(segments: RankSegments, log: RecordingClock, anchors: np.ndarray) -> Alignment:
+def align_to_anchors(rows: np.ndarray, clock: LogClock, anchors: np.ndarray) -> Alignment:
     """The offset of the log of one process from its anchors (ANCHOR). Raises: AlignmentError without common ones."""
-    rows, numbers = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
-    for record in np.unique(segments.record_id).tolist():
-        path = log.names.get(record, b"")
+    writes = rows[rows["op"] == WRITE]
+    found, numbers = [writes[:0]], [np.empty(0, dtype=np.int64)]
+    for file in np.unique(writes["file"]).tolist():
+        path = clock.names.get(file, b"")
         if anchor_pid(path) is not None:
-            mine = np.flatnonzero((segments.record_id == np.uint64(record)) & segments.is_write)
-            number = anchor_numbers(path, segments.offset[mine], segments.length[mine])
-            rows.append(mine[number >= 0])
+            mine = writes[writes["file"] == file]
+            number = anchor_numbers(path, mine["offset"], mine["length"])
+            found.append(mine[number >= 0])
             numbers.append(number[number >= 0])
-    wrote = np.concatenate(rows)
+    wrote = np.concatenate(found)
     return align_anchors(
         np.concatenate(numbers),
-        segments.start_ns[wrote] + log.job.start_ns,
-        segments.end_ns[wrote] + log.job.start_ns,
+        wrote["start_ns"] + clock.start_ns,
+        wrote["end_ns"] + clock.start_ns,
         anchors["i"],
         anchors["start_ns"],
         anchors["end_ns"],
@@ -226,24 +215,24 @@ def align_to_anchors(segments: RankSegments, log: RecordingClock, anchors: np.nd
 # `__next__`, or a moment later. The worker's offset is the one at which most pauses do.
 
 
-def align_worker(segments: RankSegments, log: DarshanLog, profile: Profile | None) -> Alignment | None:
+def align_worker(rows: np.ndarray, clock: LogClock, profile: Profile | None) -> Alignment | None:
     """The offset of a worker's log; None if its rank's profile, or its reads, do not show it.
 
     `profile`: of the rank's own process.
     """
     if profile is not None and profile.marks is not None:
         processes = profile.marks.processes
-        for pid in {anchor_pid(name) for name in log.names.values()} & processes.keys():
+        for pid in {anchor_pid(name) for name in clock.names.values()} & processes.keys():
             with suppress(AlignmentError):
-                return align_to_anchors(segments, log, _anchors_of(processes[pid]))
+                return align_to_anchors(rows, clock, _anchors_of(processes[pid]))
         return None
-    if profile is None or profile.torch is None or profile.epoch_start_ns is None or not log.job.has_nsec:
+    if profile is None or profile.torch is None or profile.epoch_start_ns is None or not clock.has_nsec:
         return None
     asked = profile.names_matching(_NEXT)[profile.name] & (profile.line == main_line(profile))
-    reads = ~segments.is_write & (segments.length > 0)
+    reads = rows[(rows["op"] == READ) & (rows["length"] > 0)]
     return worker_offset(
-        segments.start_ns[reads] + log.job.start_ns,
-        segments.end_ns[reads] + log.job.start_ns,
+        reads["start_ns"] + clock.start_ns,
+        reads["end_ns"] + clock.start_ns,
         profile.start_ns[asked],
         profile.end_ns[asked],
     )

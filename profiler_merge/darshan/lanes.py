@@ -1,4 +1,4 @@
-"""The thread of its rank that issued each operation: from thread ids if logged, else from overlap. Pure.
+"""The lane of each operation if the log does not name threads: from overlap. Pure.
 
 All functions take the operations of one rank, or of several ranks one after the other. `rank` (n,) is the index of each
 operation's rank among them, ascending from 0. Lanes are numbered from 0 in each rank.
@@ -12,28 +12,10 @@ from typing import Protocol
 import numpy as np
 
 from dxt_replay.profiler_merge.darshan._overlap_lanes import OverlapLanes
-from dxt_replay.traces.row_order import distinct
 from dxt_replay.traces.stable_order import stable_order
 
 NEVER = int(np.iinfo(np.int64).min)
 """A time before all others."""
-
-
-def lanes_from_threads(thread_ids: np.ndarray, rank: np.ndarray | None = None) -> np.ndarray:
-    """int32 lane of each operation, given in start order: lanes are numbered by first appearance.
-
-    `thread_ids`: any integers, equal for operations of one thread. An id that a later thread reuses stays one lane,
-    because the log cannot tell the two threads apart.
-    """
-    found, first, inverse = distinct(thread_ids)
-    lanes_before: np.ndarray | int = 0
-    if rank is not None and len(rank) and rank[-1] != rank[0]:
-        _, first, inverse = distinct(rank * len(found) + inverse)
-        lanes_before = np.searchsorted(rank[first], rank[first])
-    order = np.empty(len(first), dtype=np.int32)
-    order[np.argsort(first, kind="stable")] = np.arange(len(first), dtype=np.int32)
-    lanes: np.ndarray = (order - lanes_before).astype(np.int32)[inverse]
-    return lanes
 
 
 def lanes_from_overlap(start_ns: np.ndarray, end_ns: np.ndarray, rank: np.ndarray | None = None) -> np.ndarray:

@@ -50,7 +50,7 @@ def command(
 
     if not each:
         with unwind_on_signals(), status("merging"):
-            result = dxt_replay.merge(logs, output, executor=workers, **choices)
+            result = dxt_replay.merge(logs, output, **choices)
         answer(result, merge_sections, "summary", output)
         return 0
     from dxt_replay.replay.show.job_sections import merged_job_sections

@@ -11,7 +11,6 @@ from dxt_replay.replay.options.choices import PathLike, PathMaps
 from dxt_replay.replay.options.making import MergeChoices
 from dxt_replay.replay.options.option import filled, takes
 from dxt_replay.traces.errors import ProfileError, UsageError
-from dxt_replay.traces.workers import Work, Workers, workers_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -27,7 +26,6 @@ def merge(
     output: PathLike,
     *,
     force: bool = False,
-    executor: Work = None,
     **choices: Unpack[MergeChoices],
 ) -> MergeResult:
     """Merge the Darshan logs of one job, and the profiles of its ranks, into the capture `output`.
@@ -35,7 +33,7 @@ def merge(
     `logs` can also be traces of strace or DFTracer, profiles alone (for a capture without I/O), or a folder of
     logs. `profiles` are log directories, or single files: `.xplane.pb` of TensorFlow and JAX, `.pt.trace.json` of
     PyTorch. `exclude` has globs over recorded paths. `reconstruct=False` leaves out operations rebuilt from counters.
-    `force` replaces an earlier capture. `executor` (`concurrent.futures`, or a `Workers`) shares the ranks.
+    `force` replaces an earlier capture.
 
         merged = dxt_replay.merge("logs", "run.capture", profiles="profile")
 
@@ -50,12 +48,10 @@ def merge(
     rules = tuple((b"/" + b"/".join(rule.prefix), rule.directory) for rule in path_maps(maps))
     chosen["exclude"] = tuple(chosen["exclude"])
     options = MergeOptions(**chosen, inspect_maps=rules, force=force)
-    return merge_found(several(logs), several(profiles), Path(output), options, workers_of(executor))
+    return merge_found(several(logs), several(profiles), Path(output), options)
 
 
-def merge_found(
-    logs: Sequence[Path], profiles: Sequence[Path], output: Path, options: MergeOptions, workers: Workers
-) -> MergeResult:
+def merge_found(logs: Sequence[Path], profiles: Sequence[Path], output: Path, options: MergeOptions) -> MergeResult:
     """As `merge`, with any options."""
     from dxt_replay.profiler_merge.merge import merge as merge_sources
 
@@ -64,7 +60,6 @@ def merge_found(
         [file for path in profiles for file in _profiles_of(path)],
         output,
         options,
-        workers,
     )
 
 

@@ -145,7 +145,6 @@ def _merged(
     """Merge the recording of a job that has run. A failure becomes the `problem` of the result."""
     from dxt_replay.profiler_merge.merge_options import MergeOptions
     from dxt_replay.profiler_merge.recognise import find_profiles
-    from dxt_replay.traces.workers import ALONE
 
     new = {place: _written_since(place, began_s) for place in given}
     profiles = [file for files in new.values() for file in files]
@@ -155,7 +154,7 @@ def _merged(
         if not job.logs and not (job.tracer.name == "marks" and profiles):
             raise RecordingError(_no_log(job))
         kept = tuple(f"{folder.rstrip('/')}/*" for folder in include)
-        merged = merge_found(job.logs, profiles, capture, MergeOptions(include=kept, force=force), ALONE)
+        merged = merge_found(job.logs, profiles, capture, MergeOptions(include=kept, force=force))
     except DxtReplayError as error:
         problem = str(error)
     return Recorded(

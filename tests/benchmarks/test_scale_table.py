@@ -16,7 +16,7 @@ from benchmarks.scale_table.captures import even_capture, files_capture, mixed_c
 from benchmarks.scale_table.inputs import INPUTS
 from benchmarks.scale_table.rows import ROWS, SHORT
 from dxt_replay.profiler_merge.darshan.log import open_log
-from dxt_replay.profiler_merge.darshan.rank_segments import read_rank_segments
+from dxt_replay.profiler_merge.darshan.log_rows import read_log_rows
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -24,14 +24,15 @@ def test_a_large_log_has_the_segments_of_each_rank(tmp_path: Path, version: int)
     ranks, each = PATTERNS + 2, FILES_PER_RANK * 5
     assert write_large_log(tmp_path / "job.darshan", ranks * each + 3, ranks, version) == ranks * each
     log = open_log(tmp_path / "job.darshan")
-    found = list(read_rank_segments(log))
-    assert [segments.rank for segments in found] == list(range(ranks))
-    assert {len(segments) for segments in found} == {each}
+    found = read_log_rows(log)
+    assert found.ranks.tolist() == list(range(ranks))
+    assert set(np.diff(found.first).tolist()) == {each}
     assert len(log.names) == ranks * FILES_PER_RANK
-    of_rank = [{log.names[record] for record in np.unique(segments.record_id).tolist()} for segments in found]
+    files = [np.unique(found.of_rank(rank)["file"]).tolist() for rank in range(ranks)]
+    of_rank = [{found.clock.names[file] for file in used} for used in files]
     assert b"/scratch/data/00003-1.bin" in of_rank[3]
     assert sum(map(len, of_rank)) == len(set().union(*of_rank))
-    assert all((segments.thread is None) == (version == 1) for segments in found)
+    assert found.unthreaded == (set(range(ranks)) if version == 1 else set())
 
 
 def test_operations_of_a_lane_never_overlap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

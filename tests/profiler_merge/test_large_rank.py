@@ -103,7 +103,7 @@ def merged(log, **options):
 @pytest.mark.parametrize("seed", range(12))
 def test_stretches_make_the_rows_that_memory_does(tmp_path, seed):
     log = large_log(tmp_path / "a.darshan", seed)
-    whole, parts = merged(log), merged(log, rank_segments=50, stretch_rows=40)
+    whole, parts = merged(log), merged(log, memory_rows=50, block_rows=40)
     assert len(whole[0]) > sum(SEGMENTS.values())
     for one, other in zip(whole, parts, strict=True):
         assert one == other
@@ -112,7 +112,7 @@ def test_stretches_make_the_rows_that_memory_does(tmp_path, seed):
 def test_excluded_files_of_a_large_rank_are_left_out(tmp_path):
     log = large_log(tmp_path / "a.darshan", 1)
     options = {"exclude": ("*-0.bin",)}
-    whole, parts = merged(log, **options), merged(log, rank_segments=50, stretch_rows=40, **options)
+    whole, parts = merged(log, **options), merged(log, memory_rows=50, block_rows=40, **options)
     assert whole == parts
     assert 0 < len(whole[0]) < len(merged(log)[0])
 
@@ -163,7 +163,7 @@ def log_of_a_file_opened_twice(path, *, threads):
 @pytest.mark.parametrize("threads", [False, True])
 def test_offsets_of_a_file_opened_twice_at_once_are_repaired(tmp_path, threads):
     log, true = log_of_a_file_opened_twice(tmp_path / "a.darshan", threads=threads)
-    whole, parts = merged(log), merged(log, rank_segments=50, stretch_rows=40)
+    whole, parts = merged(log), merged(log, memory_rows=50, block_rows=40)
     rows, files, _ = parts
     twice = next(file["file_id"] for file in files if file["path"].endswith("twice.bin"))
     assert [row["offset"] for row in rows if row["file_id"] == twice and row["op"] == "read"] == true

@@ -10,7 +10,7 @@ import pytest
 from dxt_replay.profiler_merge.analysis import thresholds
 from dxt_replay.profiler_merge.analysis.finding import SEVERITIES, Finding
 from dxt_replay.profiler_merge.analysis.findings import SCHEMA, findings, findings_table
-from dxt_replay.profiler_merge.file_table import classify
+from dxt_replay.profiler_merge.files import classify
 from dxt_replay.traces.schema import FORMATS, CaptureInfo, Coverage, Job
 from tests.capture_builder import File, Op, Span, build_capture, read, write
 

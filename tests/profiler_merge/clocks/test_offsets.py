@@ -16,9 +16,10 @@ from dxt_replay.profiler_merge.clocks.offsets import (
     thread_hash,
 )
 from dxt_replay.profiler_merge.darshan.log import open_log
-from dxt_replay.profiler_merge.darshan.rank_segments import read_rank_segments
+from dxt_replay.profiler_merge.darshan.log_rows import read_log_rows
 from dxt_replay.profiler_merge.profiles.xplane.decode import find_profiles, read_profile
 from dxt_replay.traces.errors import AlignmentError
+from dxt_replay.traces.schema import READ
 from tests.places import CAPTURES
 
 EPOCH = 1_795_000_000_000_000_000
@@ -171,19 +172,21 @@ def _ranks(folder):
     """(log, segments, profile, rows of the anchor writes) of every rank."""
     log = open_log(folder / "job.darshan")
     names = {key: name.decode("utf-8", "replace") for key, name in log.names.items()}
-    for segments in read_rank_segments(log):
-        (path,) = find_profiles(folder / "profile" / f"rank{segments.rank}")
-        is_anchor = np.array([anchor_pid(names[key].encode()) is not None for key in segments.record_id.tolist()])
-        yield log, segments, read_profile(path), np.flatnonzero(is_anchor)
+    found = read_log_rows(log)
+    anchors = [file for file, key in enumerate(found.numbers.keys) if anchor_pid(names[key].encode()) is not None]
+    for place, rank in enumerate(found.ranks.tolist()):
+        (path,) = find_profiles(folder / "profile" / f"rank{rank}")
+        rows = found.of_rank(place)
+        yield log, rows, read_profile(path), np.flatnonzero(np.isin(rows["file"], anchors))
 
 
 def _by_anchors(log, segments, profile, rows):
     marks = profile_anchors(profile)
     start = log.job.start_ns
     return align_anchors(
-        segments.offset[rows] // 64,
-        segments.start_ns[rows] + start,
-        segments.end_ns[rows] + start,
+        segments["offset"][rows] // 64,
+        segments["start_ns"][rows] + start,
+        segments["end_ns"][rows] + start,
         marks["i"],
         marks["start_ns"],
         marks["end_ns"],
@@ -206,13 +209,14 @@ def test_anchors_of_real_captures(folder):
 def test_nesting_alone_agrees_with_the_anchors(folder, with_epoch):
     for log, segments, profile, rows in _ranks(folder):
         truth = _by_anchors(log, segments, profile, rows)
-        reads = ~segments.is_write
-        threads = None if segments.thread is None else line_ids_of_threads(segments.thread[reads], profile.line_ids)
+        reads = segments["op"] == READ
+        threads = line_ids_of_threads(segments["thread"][reads], profile.line_ids)
+        threads = threads if segments["thread"].all() else None
         (events,) = nesting_events(profile)
         assert events.event_class == "dataset"
         found = align_nesting(
-            segments.start_ns[reads] + log.job.start_ns,
-            segments.end_ns[reads] + log.job.start_ns,
+            segments["start_ns"][reads] + log.job.start_ns,
+            segments["end_ns"][reads] + log.job.start_ns,
             events.start_ns,
             events.end_ns,
             segment_thread=threads,
@@ -231,12 +235,12 @@ def test_nesting_is_right_or_refuses(folder):
     """Nine applications, most of which read in the training thread: an answer must hold the truth."""
     for log, segments, profile, rows in _ranks(folder):
         truth = _by_anchors(log, segments, profile, rows)
-        reads = ~segments.is_write
+        reads = segments["op"] == READ
         for events in nesting_events(profile):
             try:
                 found = align_nesting(
-                    segments.start_ns[reads] + log.job.start_ns,
-                    segments.end_ns[reads] + log.job.start_ns,
+                    segments["start_ns"][reads] + log.job.start_ns,
+                    segments["end_ns"][reads] + log.job.start_ns,
                     events.start_ns,
                     events.end_ns,
                 )
@@ -248,10 +252,10 @@ def test_nesting_is_right_or_refuses(folder):
 
 @pytest.mark.parametrize("folder", _cases("cosmoflow_threads"))
 def test_threads_join_exactly(folder):
-    profiles = {segments.rank: profile for _, segments, profile, _ in _ranks(folder)}
+    profiles = {int(segments["rank"][0]): profile for _, segments, profile, _ in _ranks(folder)}
     for _, segments, _, _ in _ranks(folder):
-        inside = segments.record_id[~segments.is_write]
-        threads = np.unique(segments.thread[np.isin(segments.record_id, inside)])
+        inside = segments["file"][segments["op"] == READ]
+        threads = np.unique(segments["thread"][np.isin(segments["file"], inside)])
         for rank, profile in profiles.items():
             hits = np.isin(line_ids_of_threads(threads, profile.line_ids), profile.line_ids)
-            assert hits.all() if rank == segments.rank else not hits.any()
+            assert hits.all() if rank == segments["rank"][0] else not hits.any()

@@ -6,7 +6,7 @@ import pytest
 from dxt_replay.profiler_merge.clocks.alignment import align_rank, parse_method
 from dxt_replay.profiler_merge.clocks.profile_ranks import map_profiles
 from dxt_replay.profiler_merge.darshan.job_logs import open_job
-from dxt_replay.profiler_merge.darshan.rank_segments import read_rank_segments
+from dxt_replay.profiler_merge.darshan.log_rows import read_log_rows
 from dxt_replay.profiler_merge.profiles.xplane.decode import read_profile
 from dxt_replay.traces.errors import AlignmentError, ProfileError
 from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_counters, write_dxt_log
@@ -105,14 +105,15 @@ def test_two_profiles_of_one_rank_are_refused(tmp_path):
 
 
 def first_rank(job):
-    return next(read_rank_segments(job.first))
+    found = read_log_rows(job.first)
+    return found.of_rank(0), found.clock
 
 
 @pytest.mark.parametrize(("method", "used"), [("auto", "anchors"), ("nesting", "nesting"), ("wall", "wall")])
 def test_each_method_finds_the_offset_it_can(tmp_path, method, used):
     job = job_log(tmp_path, anchors=True)
     path = profile_file(tmp_path / "p/vm.xplane.pb", lines=[step_line(*anchor_marks(0, 500)), reading_line(0)])
-    alignment, notes = align_rank(first_rank(job), job.first, read_profile(path), parse_method(method))
+    alignment, notes = align_rank(*first_rank(job), read_profile(path), parse_method(method), 0)
     assert alignment.method == used
     assert not notes
     low, high = alignment.interval_ns
@@ -122,8 +123,8 @@ def test_each_method_finds_the_offset_it_can(tmp_path, method, used):
 def test_auto_says_why_it_fell_back_to_the_wall_clock(tmp_path):
     path = profile_file(tmp_path / "p/vm.xplane.pb", lines=[step_line()])
     job = job_log(tmp_path)
-    alignment, notes = align_rank(first_rank(job), job.first, read_profile(path), "auto")
+    alignment, notes = align_rank(*first_rank(job), read_profile(path), "auto", 0)
     assert alignment.method == "wall"
     assert "anchor" in notes[0]
     with pytest.raises(AlignmentError, match="rank 0"):
-        align_rank(first_rank(job), job.first, read_profile(path), "anchors")
+        align_rank(*first_rank(job), read_profile(path), "anchors", 0)

@@ -9,7 +9,7 @@ import pytest
 from dxt_replay.profiler_merge.clocks.alignment import align_rank
 from dxt_replay.profiler_merge.clocks.nesting import align_nesting, nesting_events
 from dxt_replay.profiler_merge.darshan.job_logs import open_job
-from dxt_replay.profiler_merge.darshan.rank_segments import read_rank_segments
+from dxt_replay.profiler_merge.darshan.log_rows import read_log_rows
 from dxt_replay.profiler_merge.profiles.reading import read_profile
 from dxt_replay.profiler_merge.recognise import find_profiles
 from dxt_replay.traces.errors import AlignmentError
@@ -71,11 +71,12 @@ def test_recorded_jobs_without_their_anchors_agree_with_the_anchors(tmp_path, na
     folder = recorded(f"captures/{name}")
     logs = open_job(sorted((folder / "logs").glob("*.darshan")))
     profiles = find_profiles(folder / "profile")
-    for segments in read_rank_segments(logs.processes[0].log):
-        profile = read_profile([profiles[segments.rank]])
-        truth, _ = align_rank(segments, logs.processes[0].log, profile, "anchors")
-        bare = read_profile([without_anchors(profiles[segments.rank], tmp_path)])
-        found, notes = align_rank(segments, logs.processes[0].log, bare, "auto")
+    log = read_log_rows(logs.processes[0].log)
+    for place, rank in enumerate(log.ranks.tolist()):
+        rows, profile = log.of_rank(place), read_profile([profiles[rank]])
+        truth, _ = align_rank(rows, log.clock, profile, "anchors", rank)
+        bare = read_profile([without_anchors(profiles[rank], tmp_path)])
+        found, notes = align_rank(rows, log.clock, bare, "auto", rank)
         assert (found.method, notes) == ("nesting", [])
         assert found.interval_ns[0] <= truth.offset_ns <= found.interval_ns[1]
         assert found.residual_ns < 200_000

@@ -5,7 +5,7 @@ import pytest
 
 from dxt_replay.profiler_merge.clocks.alignment import align_rank, align_worker, worker_offset
 from dxt_replay.profiler_merge.darshan.job_logs import open_job
-from dxt_replay.profiler_merge.darshan.rank_segments import read_rank_segments
+from dxt_replay.profiler_merge.darshan.log_rows import read_log_rows
 from dxt_replay.profiler_merge.profiles.reading import read_profile
 from dxt_replay.profiler_merge.recognise import find_profiles
 from tests.places import CAPTURES, recorded
@@ -60,15 +60,16 @@ def test_no_recorded_batch_is_read_after_it_was_fetched_or_before_it_was_asked_f
     asked, answered = np.sort(profile.start_ns[rows]), np.sort(profile.end_ns[rows])
     placed = 0
     for process in job.processes[1:]:
-        (segments,) = read_rank_segments(process.log)
-        found = align_worker(segments, process.log, profile)
+        log = read_log_rows(process.log)
+        rows = log.rows
+        found = align_worker(rows, log.clock, profile)
         if found is None:
             continue
         placed += 1
         epoch, turn = divmod(process.worker - 1, 2)
-        first = (segments.offset == 0) & (segments.length > 0)
-        begin = segments.start_ns[first][::BATCH] + process.log.job.start_ns
-        last = np.maximum.reduceat(segments.end_ns[segments.length > 0], np.arange(0, first.sum(), BATCH))
+        first = (rows["offset"] == 0) & (rows["length"] > 0)
+        begin = rows["start_ns"][first][::BATCH] + process.log.job.start_ns
+        last = np.maximum.reduceat(rows["end_ns"][rows["length"] > 0], np.arange(0, first.sum(), BATCH))
         fetch = epoch * 26 + 2 * np.arange(len(begin)) + turn
         at_most = (answered[fetch] - last - process.log.job.start_ns).min()
         at_least = (asked[fetch[2:] - 4] - begin[2:]).max()
@@ -81,6 +82,6 @@ def test_no_recorded_batch_is_read_after_it_was_fetched_or_before_it_was_asked_f
 def test_a_rank_without_a_profile_leaves_its_workers_on_the_wall_clock():
     folder = recorded("captures/torch_eval")
     job = open_job(sorted((folder / "logs").glob("*.darshan")))
-    (segments,) = read_rank_segments(job.processes[1].log)
-    assert align_worker(segments, job.processes[1].log, None) is None
-    assert align_rank(segments, job.processes[1].log, None, "auto")[0].method == "wall"
+    log = read_log_rows(job.processes[1].log)
+    assert align_worker(log.rows, log.clock, None) is None
+    assert align_rank(log.rows, log.clock, None, "auto", 0)[0].method == "wall"

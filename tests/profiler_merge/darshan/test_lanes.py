@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from dxt_replay.profiler_merge.darshan.lanes import (
     lanes_from_overlap,
-    lanes_from_threads,
     lanes_where_clear,
     latest_on_lanes,
 )
@@ -49,13 +48,6 @@ def test_no_more_lanes_than_operations_in_flight(intervals):
     start, end = columns([(begin, length + 1) for begin, length in intervals])
     lanes = lanes_from_overlap(start, end)
     assert len(np.unique(lanes)) == greatest_overlap(start, end)
-
-
-@given(st.lists(st.integers(0, 2**63 - 1), max_size=40))
-def test_threads_become_lanes_in_order_of_appearance(threads):
-    lanes = lanes_from_threads(np.array(threads, dtype=np.uint64))
-    seen = list(dict.fromkeys(threads))
-    assert lanes.tolist() == [seen.index(thread) for thread in threads]
 
 
 def lanes_beside(wanted, start, end, lane, lane_start, lane_end, ranks=None):
@@ -103,18 +95,16 @@ def several(ranks):
     return start, end, np.repeat(np.arange(len(ranks)), [len(pair[0]) for pair in found])
 
 
-@given(st.lists(INTERVALS, min_size=1, max_size=5), st.integers(0, 1 << 61), st.data())
-def test_several_ranks_have_the_lanes_that_each_has_alone(ranks, far, data):
+@given(st.lists(INTERVALS, min_size=1, max_size=5), st.integers(0, 1 << 61))
+def test_several_ranks_have_the_lanes_that_each_has_alone(ranks, far):
     """`far`: times so far apart that ranks cannot be told from each other by a shift in 64 bits."""
     start, end, rank = several(ranks)
     moved = np.where(rank % 2, far, 0)
     start, end = start + moved, end + moved
-    thread = np.array(data.draw(st.lists(st.integers(0, 3), min_size=len(rank), max_size=len(rank))), dtype=np.uint64)
-    by_overlap, by_thread = lanes_from_overlap(start, end, rank), lanes_from_threads(thread, rank)
+    by_overlap = lanes_from_overlap(start, end, rank)
     for each in range(len(ranks)):
         mine = rank == each
         assert by_overlap[mine].tolist() == lanes_from_overlap(start[mine], end[mine]).tolist()
-        assert by_thread[mine].tolist() == lanes_from_threads(thread[mine]).tolist()
 
 
 @given(st.lists(st.tuples(INTERVALS, INTERVALS), min_size=1, max_size=4), st.data())

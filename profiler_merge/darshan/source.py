@@ -1,19 +1,10 @@
-"""Reads the Darshan logs of one job as a recording.
-
-The ranks are merged in pieces, on any number of worker processes. Within a piece they are merged rank by rank, or many
-small ranks at once: the DXT segments, the rank's profile, the offset between their clocks, then lanes and rows. A
-process holds at most one large rank's segments, or some MB of small ranks', and one profile in memory. Notes on files
-are added up in the order of the pieces, so the capture does not depend on the workers.
-"""
+"""The Darshan logs of one job as a recording."""
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -26,32 +17,26 @@ from dxt_replay.profiler_merge.counted_requests import counted_requests
 from dxt_replay.profiler_merge.counted_times import TRACEABLE, counted_times, past_trace
 from dxt_replay.profiler_merge.darshan.counters import read_counters
 from dxt_replay.profiler_merge.darshan.job_groups import ProcessFacts
-from dxt_replay.profiler_merge.darshan.job_logs import numbered, open_job, process_id, process_ids
+from dxt_replay.profiler_merge.darshan.job_logs import JobLogs, numbered, open_job, process_id, process_ids
 from dxt_replay.profiler_merge.darshan.log import DarshanLog
-from dxt_replay.profiler_merge.darshan.rank_segments import ranks_in_order
-from dxt_replay.profiler_merge.file_notes import KnownFiles
-from dxt_replay.profiler_merge.file_table import FileTable, moved_bytes
-from dxt_replay.profiler_merge.gaps import gap_warnings, refuse_rubbish
+from dxt_replay.profiler_merge.darshan.rank_rows import RankRowsOfLogs, RowTotals
+from dxt_replay.profiler_merge.files import LogFiles, exports_warnings, is_export, moved_bytes, shown
 from dxt_replay.profiler_merge.hdf5.datasets import hdf5_facts
-from dxt_replay.profiler_merge.job_pieces import DividedJob, JobSetting, divided, whole_job
-from dxt_replay.profiler_merge.left_out import exports_warnings, is_export, shown
-from dxt_replay.profiler_merge.log_writing import log_writing
+from dxt_replay.profiler_merge.job_spans import JobSpans
 from dxt_replay.profiler_merge.mapped_reads import mapped_reads
 from dxt_replay.profiler_merge.merge_options import MergeOptions
-from dxt_replay.profiler_merge.piece_merge import MergedPiece, PieceMerge, let_go, opened
 from dxt_replay.profiler_merge.process_accounts import unaccounted
-from dxt_replay.profiler_merge.process_rows import RowTotals
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
-from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, AllSpans, Finished, ProcessIds, WrittenRanks
+from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, Finished, ProcessIds, WrittenRanks, write_ranks
+from dxt_replay.profiler_merge.rows import keep_freed_memory
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.file_rows import STANDARD_STREAMS, probably_mapped
 from dxt_replay.traces.record_id import STREAM_RECORDS
 from dxt_replay.traces.recorder_files import is_recorder_file, is_request_log
-from dxt_replay.traces.schema import Job
-from dxt_replay.traces.store.renumber import RenumberedParts, renumber
-from dxt_replay.traces.store.writer import create_capture
-from dxt_replay.traces.units import ns_to_seconds, seconds_to_ns
+from dxt_replay.traces.schema import Coverage, Job, Unseen
+from dxt_replay.traces.units import NS_PER_S, ns_to_seconds, seconds_to_ns
 from dxt_replay.traces.unseen import (
+    OBJECTS,
     WRITTEN,
     all_unseen,
     hidden_reads,
@@ -63,7 +48,15 @@ from dxt_replay.traces.unseen import (
     with_mapped,
     with_unseen,
 )
-from dxt_replay.traces.workers import ALONE, Workers
+
+_MOST_TRACED = 2.0
+"""Factor by which the operations of a damaged trace may exceed the counters, which can be incomplete too."""
+
+_LONGEST_NS = 60 * NS_PER_S
+"""Largest delay of a file's last change after the end in the log; a later change shows that the file is a copy."""
+
+_TICK_NS = 10_000_000
+"""Tolerance: file times are those of the kernel's last tick."""
 
 
 class DarshanRecording:
@@ -80,17 +73,14 @@ class DarshanRecording:
 
     @property
     def files(self) -> list[tuple[Path, str]]:
-        """As of `Recording`."""
         return [(process.log.path, "darshan") for process in self._job.processes]
 
     @property
     def start_ns(self) -> int:
-        """As of `Recording`."""
         return self._job.start_ns
 
     @property
     def ranks(self) -> range:
-        """As of `Recording`."""
         return range(self._job.nprocs if self._job.nprocs <= MAX_RANKS else 0)
 
     @property
@@ -100,7 +90,6 @@ class DarshanRecording:
 
     @property
     def job(self) -> Job:
-        """As of `Recording`."""
         job, record = self._job, self._job.first.job
         run_time_s = record.run_time_s if len(job.processes) == 1 else None
         if run_time_s is None:
@@ -117,7 +106,6 @@ class DarshanRecording:
         )
 
     def place(self, profiles: Sequence[tuple[Path, ...]]) -> ProfileRanks:
-        """As of `Recording`."""
         found = map_profiles(
             profiles,
             self._job,
@@ -130,59 +118,25 @@ class DarshanRecording:
         return replace(found, by_rank={new[rank]: files for rank, files in found.by_rank.items()})
 
     def process_ids(self) -> ProcessIds:
-        """As of `Recording`."""
         return process_ids(self._job)
 
-    def write(self, folder: Path, spans: AllSpans, workers: Workers) -> WrittenRanks:
-        """As of `Recording`."""
-        left_out = self._records_left_out()
-        files = self._begin(left_out)
-        setting = JobSetting(
-            token=secrets.token_hex(8),
-            working=folder,
-            job_start_ns=self._job.start_ns,
-            ranks=self._job.nprocs,
+    def write(self, folder: Path, spans: JobSpans) -> WrittenRanks:
+        """As of `Recording`. The ranks follow each other in this process."""
+        keep_freed_memory()
+        logs = [process.log for process in self._job.processes]
+        self._table = LogFiles(logs, self._records_left_out())
+        self._mapped = mapped_reads({recording_of(log.path): log.path for log in logs}.values())
+        rows = RankRowsOfLogs(
+            job=self._job,
+            files=self._table,
+            mapped=self._mapped,
+            spans=spans,
             method=self._method,
-            left_out=frozenset(self._table.excluded),
             options=self._options,
-            files=files,
-            logs=tuple({recording_of(path): path for path, _ in self.files}.values()),
+            folder=folder,
         )
-        self._mapped = mapped_reads(setting.logs)
-        try:
-            with opened(setting) as logs:
-                job = divided(self._job, logs.known, spans.own_ranks, workers)
-                traced = logs.known.traced_segments()
-            if len(job.pieces) > 1:
-                try:
-                    return self._merged(replace(setting, traced=traced), job, spans, workers)
-                except LogError:  # a wrong guess of the pieces, or damage: reading the whole log shows which
-                    self._begin_again(folder, spans, left_out)
-            whole = whole_job(self._job, spans.own_ranks)
-            setting = replace(setting, gather=not self._in_order())
-            known = self._job.damage
-            written = self._merged(setting, whole, spans, ALONE)
-            if self._job.damage != known:
-                # The operations behind a damaged segment were taken for traced ones: they are to be rebuilt.
-                self._begin_again(folder, spans, left_out)
-                written = self._merged(setting, whole, spans, ALONE)
-            return written
-        finally:
-            let_go()
-
-    def _begin_again(self, folder: Path, spans: AllSpans, left_out: frozenset[int]) -> None:
-        """Drop all rows written so far, and the counters read."""
-        let_go()
-        create_capture(folder)
-        spans.forget()
-        self._begin(left_out)
-
-    def _begin(self, left_out: frozenset[int]) -> KnownFiles:
-        """Forget the ranks merged so far. Returns the files in the counters."""
-        self._table = FileTable([process.log for process in self._job.processes], left_out)
-        self._made = RowTotals()
-        self._renumbered: list[RenumberedParts] = []
-        return self._table.known()
+        self._made = rows.totals
+        return write_ranks(folder, rows, spans, self._table.path)
 
     def finish(self, written: WrittenRanks, spans: pa.Table) -> Finished:
         """As of `Recording`. Raises: LogError if the rest of a damaged log contradicts its counters."""
@@ -190,7 +144,7 @@ class DarshanRecording:
         self._made.rebuilt.finish({str(log.path): log.names for log in logs})
         files, coverage = self._table.finish([process.rank for process in self._job.processes])
         if self._job.damage:
-            refuse_rubbish(self._job, coverage, files)
+            _refuse_rubbish(self._job, coverage, files)
         traced = written.stored - self._made.reconstructed
         counted = self._counted_times(traced)
         job_ns = (self._job.start_ns, self._job.end_ns)
@@ -202,7 +156,6 @@ class DarshanRecording:
         unseen += (*past_trace(counted, posix_bytes=moved_bytes(files, "posix_bytes_")), *self._unaccounted)
         unseen += hidden_reads(through_rings([log.path for log in logs]), files, job_ns)
         hdf5 = hdf5_facts(logs, files, inspect=self._options.inspect, maps=self._options.inspect_maps)
-        threads = self._made.threads_known
         moved = moved_bytes(files, "posix_bytes_", "stdio_bytes_")
         coverage = with_unseen(*with_mapped(coverage, moved, self._made.mapped_bytes), unseen)
         if any(log.damage.keys() & {"POSIX", "STDIO"} for log in logs):
@@ -212,12 +165,12 @@ class DarshanRecording:
             files=files,
             hdf5=hdf5.table,
             coverage=coverage,
-            lanes="pthread_id" if threads and all(threads) else "overlap",
+            lanes="pthread_id" if self._made.threads_known else "overlap",
             warnings=[
                 *self._table.offset_warnings(files["path"].to_pylist()),
                 *self._table.streams.warnings(),
                 *unseen_warnings(unseen),
-                *gap_warnings(self._job, self._made, coverage, unseen, traced=traced),
+                *_gap_warnings(self._job, self._made, coverage, unseen, traced=traced),
                 *hdf5.warnings,
             ],
             reconstructed=self._made.reconstructed,
@@ -251,12 +204,6 @@ class DarshanRecording:
         late = {path for path, record in names if opened.get(record, 0.0) > begun_ns}
         return [path for path in mapped if path not in late]
 
-    def _in_order(self) -> bool:
-        """Whether the logs can be read one rank after the other."""
-        return self._job.nprocs == 1 or all(
-            ranks_in_order(process.log) for process in self._job.processes if process.rank is None
-        )
-
     def _records_left_out(self) -> frozenset[int]:
         """The files that a glob matches, those that the profiler wrote, and the standard streams.
 
@@ -282,33 +229,6 @@ class DarshanRecording:
         )
         return frozenset((*exported, *matched, *STREAM_RECORDS))  # these by number too: names may be anonymised
 
-    def _merged(self, setting: JobSetting, job: DividedJob, spans: AllSpans, workers: Workers) -> WrittenRanks:
-        """The rows of all ranks. Ranks with spans of their own are merged in this process, because they follow from
-        each other."""
-        written = WrittenRanks()
-        for own, pieces in groupby(job.pieces, key=lambda piece: piece.own):
-            work = PieceMerge(setting=setting, spans=spans if own else spans.shared())
-            with (ALONE if own else workers).results(work, list(pieces), operations=job.operations) as results:
-                for found in results:
-                    self._add(found)
-                    written.add(found.written)
-        with workers.results(
-            partial(renumber, setting.working), self._renumbered, operations=job.operations, named=_named
-        ) as done:
-            for _ in done:
-                pass
-        return written
-
-    def _add(self, found: MergedPiece) -> None:
-        """Add the result of the next ranks."""
-        changed = self._table.add(found.files)
-        if changed:
-            self._renumbered.append(RenumberedParts(parts=found.written.parts, numbers=changed))
-        self._made.add(found.made)
-        for process in self._job.processes:
-            for text in found.log_notes.get(str(process.log.path), ()):
-                process.log.add_warning(text)
-
     def _counted_times(self, traced: int) -> dict[str, dict[str, Any]]:
         """Darshan's counters of the I/O that no trace holds."""
         known = not any(process.dealt for process in self._job.processes)
@@ -317,11 +237,79 @@ class DarshanRecording:
 
     def _counted_requests(self) -> dict[str, Any]:
         """Darshan's counters of the requests, of a job without a trace."""
-        return counted_requests(self._logs(), self._table.number, self._table.excluded, self._job.nprocs)
+        return counted_requests(self._logs(), self._table.number_of, self._table.excluded, self._job.nprocs)
 
     def _logs(self) -> list[tuple[DarshanLog, int | None]]:
         return [(process.log, process.rank) for process in self._job.processes]
 
 
-def _named(parts: RenumberedParts) -> str:
-    return parts.parts[0]
+def _refuse_rubbish(job: JobLogs, coverage: Coverage, files: pa.Table) -> None:
+    """Raises: LogError if what is left of a damaged log contradicts its counters, in total or for one of `files`."""
+    most = max(coverage.bytes or 0.0, coverage.operations or 0.0)
+    of_file = pc.max(files["coverage"]).as_py() or 0.0
+    if max(most, of_file) <= _MOST_TRACED:
+        return
+    where = ""
+    if most <= _MOST_TRACED:
+        where = f" of {files['path'][pc.index(files['coverage'], of_file).as_py()].as_py()}"
+        most = of_file
+    raise LogError(
+        f"{job.first.path} is damaged beyond use: its trace holds {most:.3g} times what its counters saw{where}; "
+        "merge an undamaged copy of the log"
+    )
+
+
+def _gap_warnings(
+    job: JobLogs, rows: RowTotals, coverage: Coverage, unseen: Sequence[Unseen], *, traced: int
+) -> list[str]:
+    """Warnings about operations that are rebuilt or missing. `traced`: number of operations in the trace."""
+    warnings = []
+    if rows.left_out:
+        ((path, _),) = rows.left_out.most_common(1)
+        others = f" and {len(rows.left_out) - 1} more files" if len(rows.left_out) > 1 else ""
+        warnings.append(
+            f"{rows.left_out.total():,} opens, closes, stats and syncs of {path}{others} are too many to "
+            "rebuild: the capture has the reads and writes, and a replay omits the rest"
+        )
+    warnings += rows.rebuilt.warnings()
+    if not traced:
+        if any("DXT_POSIX" in process.log.damage for process in job.processes):
+            return warnings
+        if any(each.kind == OBJECTS for each in unseen):
+            return warnings  # `unseen_warnings` names what DXT would not trace either
+        if coverage.operations is None and recording_of(job.first.path) is not None and not job.damage:
+            # `record` tries DXT before it starts the job, so DXT was on
+            return [*warnings, "the job read and wrote no file through calls: a replay has nothing to read or write"]
+        rest = "rests on counters alone" if rows.rebuilt.operations else "has no reads and writes at POSIX"
+        warnings.append(
+            f"no DXT in this log: a replay {rest}; record with DXT_ENABLE_IO_TRACE=1 in the environment of every "
+            "process"
+        )
+        return warnings
+    for share, what in zip(coverage.traceable, ("bytes", "operations"), strict=True):
+        if share is not None and share < 1:
+            warnings.append(f"the trace is partial: it holds {share:.1%} of the {what} that the counters saw")
+            break
+    return warnings
+
+
+def log_writing(job: JobLogs) -> list[list[int]]:
+    """[rank, begin_ns, end_ns] on the capture's clock, ascending, of the time in which Darshan wrote the log of each
+    process that ended before the job, such as a DataLoader's worker, where that is known.
+
+    Darshan then clears as much memory as the trace may take (1.3 ms a MiB) and writes the log. If training waits for
+    the process, the recording causes that wait. Writing begins at the end stated in the log and lasts until the last
+    change of the file, by both clocks.
+    """
+    written = [
+        (process.rank or 0, process.log.job.end_ns, process.log.path.stat().st_mtime_ns)
+        for process in job.processes
+        if process.log.job.end_ns > 0
+    ]
+    if any(end_ns < begin_ns - _TICK_NS for _, begin_ns, end_ns in written):
+        return []  # files that changed before their processes ended: the file system has another clock
+    return sorted(
+        [rank, begin_ns - job.start_ns, end_ns - job.start_ns]
+        for rank, begin_ns, end_ns in written
+        if 0 < end_ns - begin_ns < _LONGEST_NS and end_ns < job.end_ns
+    )

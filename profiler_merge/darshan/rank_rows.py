@@ -1,0 +1,411 @@
+"""The op stream of a job's ranks from its Darshan logs: traced, rebuilt and mapped operations with their lanes.
+
+Small ranks of one log are worked on together, a rank with logs of its own (of its process and of its workers) alone. Of
+a rank with more traced operations than memory should hold, the traced rows stay in a file and come out in stretches of
+time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from dxt_replay.profiler_merge.clocks.alignment import WALL, align_rank, align_worker
+from dxt_replay.profiler_merge.clocks.offsets import Alignment, align_seconds, align_wall
+from dxt_replay.profiler_merge.darshan.job_logs import JobLogs, ProcessLog, process_id
+from dxt_replay.profiler_merge.darshan.log_rows import LogRows, read_log_rows
+from dxt_replay.profiler_merge.files import REPAIRED, SUSPECT, LogFiles, shown
+from dxt_replay.profiler_merge.job_spans import JobSpans
+from dxt_replay.profiler_merge.mapped_reads import MappedReads, mapped_columns
+from dxt_replay.profiler_merge.merge_options import MergeOptions
+from dxt_replay.profiler_merge.profiles.event_table import Profile
+from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, WORKER, LaneFacts, RankRows, lane_rows, rank_clock
+from dxt_replay.profiler_merge.rows import blocks, columns_of, in_file, in_order, number_lanes, rows_of
+from dxt_replay.profiler_merge.untraced.offset_repair import examine_offsets, opened_together
+from dxt_replay.profiler_merge.untraced.rank_counters import (
+    COUNTED_TIMES,
+    MODULES,
+    NOT_SEEN,
+    CountedFiles,
+    RankCounters,
+)
+from dxt_replay.profiler_merge.untraced.rank_data import RankData
+from dxt_replay.profiler_merge.untraced.rebuilt import Rebuilt
+from dxt_replay.profiler_merge.untraced.reconstruct import CountedModule, reconstruct
+from dxt_replay.profiler_merge.untraced.renamed_files import LogNames
+from dxt_replay.profiler_merge.untraced.traced_operations import FilePlaces, TracedRows, operations_of
+from dxt_replay.traces.record_id import record_id
+from dxt_replay.traces.schema import APIS, OPS, RECONSTRUCTED, TRACED, WRITE, RankClock
+from dxt_replay.traces.store.lanes import lanes_in
+
+_MOST_RANKS = 1 << 12
+_MOST_SHARES = 1 << 17
+_MOST_OPERATIONS = 1 << 20
+"""Limits of ranks that are worked on together: ranks, shares of ranks in reduced records, counted and traced
+operations."""
+
+_POSIX, _RENAME = APIS.index("POSIX"), OPS.index("rename")
+
+
+@dataclass(slots=True)
+class RowTotals:
+    """Totals of the rows of all ranks.
+
+    reconstructed: rows made. left_out: by path, opens, stats and syncs that were not made because there are too many.
+    threads_known: whether all traced operations name their thread, None without any.
+    rebuilt: how well the made operations meet the counters.
+    mapped_bytes: of mapped reads. mapped_left_out: ids of processes whose mapped reads have no rows.
+    """
+
+    reconstructed: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+    threads_known: bool | None = None
+    rebuilt: Rebuilt = field(default_factory=Rebuilt)
+    mapped_bytes: int = 0
+    mapped_left_out: set[int] = field(default_factory=set)
+
+
+@dataclass(kw_only=True, eq=False)
+class _Log:
+    """The log of a process, or of all ranks of a job, its traced rows and its counters."""
+
+    process: ProcessLog
+    found: LogRows
+    counters: RankCounters
+    data: Mapping[str, RankData]
+    names: LogNames
+
+
+@dataclass(kw_only=True, eq=False)
+class RankRowsOfLogs:
+    """Makes the rows of the ranks of a job; notes facts in `files` and `totals`.
+
+    method: as `clocks.parse_method` returns it. folder: for files of large ranks.
+    """
+
+    job: JobLogs
+    files: LogFiles
+    mapped: MappedReads
+    spans: JobSpans
+    method: str | float
+    options: MergeOptions
+    folder: Path
+    totals: RowTotals = field(default_factory=RowTotals)
+
+    def __iter__(self) -> Iterator[RankRows]:
+        """Each rank that was traced or counted, ascending. Raises: LogError; TargetError when the disk refuses."""
+        if self.job.processes[0].rank is None:
+            log = self._opened(self.job.processes[0])
+            for ranks, rows in self._groups(log):
+                yield from self._rows_of(ranks, [(log, rows)])
+            return
+        for rank in sorted({process.rank or 0 for process in self.job.processes}):
+            logs = [self._opened(process) for process in self.job.processes if process.rank == rank]
+            parts = [
+                (log, log.found.rows) for log in logs if len(log.found.rows) or rank in log.counters.ranks_of_records
+            ]
+            if parts:
+                yield from self._rows_of(np.array([rank]), parts)
+
+    def _opened(self, process: ProcessLog) -> _Log:
+        log, ranks, excluded = process.log, self.job.nprocs, self.files.excluded
+        found = read_log_rows(
+            log, self.files, rank=process.rank, without=excluded, folder=self.folder, most=self.options.memory_rows
+        )
+        counters = RankCounters(log, ranks, fixed_rank=process.rank, excluded=excluded)
+        data = {
+            module: RankData(
+                log,
+                ranks,
+                module,
+                traced=counters.traced.get(module, ()),
+                fixed_rank=process.rank,
+                excluded=excluded,
+            )
+            for module in MODULES
+            if self.options.reconstruct
+        }
+        return _Log(process=process, found=found, counters=counters, data=data, names=LogNames(by_record=log.names))
+
+    def _groups(self, log: _Log) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """The ranks in one log that were traced or counted, some at a time, and their traced rows.
+
+        A reduced record is divided among all ranks in this order. A rank with spans of its own is alone, and so is a
+        large one; of ranks that are together all, or none, name the threads of their operations.
+        """
+        found, counters = log.found, log.counters
+        counted = counters.ranks_of_records
+        if counters.shared_files and self.job.nprocs <= MAX_RANKS:
+            counted = np.arange(self.job.nprocs)
+        ranks = np.union1d(counted, found.ranks)
+        if not len(ranks):
+            return
+        counts = np.zeros(len(ranks), dtype=np.int64)
+        counts[np.searchsorted(ranks, found.ranks)] = np.diff(found.first)
+        work = np.cumsum(counts + counters.operations(ranks)) // _MOST_OPERATIONS
+        most = max(1, min(_MOST_RANKS, _MOST_SHARES // max(counters.shared_files, 1)))
+        alone = np.isin(ranks, self.spans.own_ranks) | (counts > self.options.memory_rows)
+        cut = (np.diff(work) > 0) | (np.arange(1, len(ranks)) % most == 0) | alone[1:] | alone[:-1]
+        traced = np.flatnonzero(counts)
+        unthreaded = np.isin(ranks[traced], list(found.unthreaded))
+        cut[traced[1:][unthreaded[1:] != unthreaded[:-1]] - 1] = True
+        first = np.append(0, np.cumsum(counts))
+        for begin, end in pairwise([0, *(np.flatnonzero(cut) + 1).tolist(), len(ranks)]):
+            yield ranks[begin:end], found.rows[first[begin] : first[end]]
+
+    def _rows_of(self, ranks: np.ndarray, parts: Sequence[tuple[_Log, np.ndarray]]) -> Iterator[RankRows]:
+        """The rows of a rank, or of several of one log, in order. `parts`: traced rows by log."""
+        rank = int(ranks[0])
+        profile = self.spans.profile(rank)
+        large = len(parts) == len(ranks) == 1 and len(parts[0][1]) > self.options.memory_rows
+        large &= rank not in self.spans.own_ranks
+        done, clock, warnings = [], list[RankClock](), list[str]()
+        lanes = undated_offset_ns = 0
+        log_of_lane, threads = list[_Log](), dict[int, int]()
+        for log, traced in parts:
+            traced = traced if large or not in_file(traced) else np.array(traced)
+            alignment, notes = self._aligned(log, traced, profile, rank)
+            warnings += notes
+            if len(traced) and log.process.worker == 0 and profile is not None and profile.epoch_start_ns is None:
+                # The profile has no date, so it is moved to the log's clock instead.
+                undated_offset_ns = -alignment.offset_ns
+                alignment = replace(alignment, offset_ns=0)
+            made, counted = self._place(log, ranks, traced, alignment)
+            pid = process_id(log.process)
+            if large:
+                if len(self.mapped.of_process(pid)):
+                    assert pid is not None
+                    self.totals.mapped_left_out.add(pid)
+                    warnings.append(f"rank {rank}: its mapped reads are left out, beside so many traced operations")
+                clock = [rank_clock(rank, alignment, log.process.worker)]
+                stretches = self._stretches(log, ranks, traced, made, counted)
+                for number, rows in enumerate(stretches):
+                    used = [log] * (1 + int(rows["lane"].max(initial=-1)))
+                    yield _rank_rows(ranks, rows, used, {}, clock * (not number), warnings * (not number))
+                return
+            rows = np.concatenate([traced[~_stale(log, ranks, traced, counted)], made])
+            rows, of_lanes = self._with_mapped(pid, rank, log, rows)
+            threads |= {lanes + lane: thread for lane, thread in of_lanes.items()}
+            if len(rows):
+                clock += [rank_clock(each, alignment, log.process.worker) for each in np.unique(rows["rank"]).tolist()]
+                rows["lane"] += lanes
+                lanes = int(rows["lane"].max()) + 1
+            log_of_lane += [log] * (lanes - len(log_of_lane))
+            done.append(rows)
+        rows = in_order(np.concatenate(done))
+        yield replace(
+            _rank_rows(ranks, rows, log_of_lane, threads, clock, warnings),
+            profile=profile,
+            undated_offset_ns=undated_offset_ns,
+        )
+
+    def _aligned(self, log: _Log, rows: np.ndarray, profile: Profile | None, rank: int) -> tuple[Alignment, list[str]]:
+        """The offset of a log, and warnings. The profile covers only the rank's own process.
+
+        A worker's offset follows from its rank's training thread; without traced operations it is the wall clock's.
+        """
+        job, worker = log.process.log.job, log.process.worker
+        if len(rows) and worker == 0:
+            alignment, notes = align_rank(rows, log.found.clock, profile, self.method, rank)
+            return alignment, [f"rank {rank}: {note}" for note in notes]
+        if isinstance(self.method, float):
+            return align_seconds(self.method), []
+        found = align_worker(rows, log.found.clock, profile) if worker and self.method != WALL else None
+        if found is None and not len(rows) and job.start_ns <= 0:
+            found = align_seconds(0.0)
+        return found or align_wall(job.start_ns, job.has_nsec), []
+
+    def _place(
+        self, log: _Log, ranks: np.ndarray, traced: np.ndarray, alignment: Alignment
+    ) -> tuple[np.ndarray, Mapping[str, CountedFiles]]:
+        """Bring the traced rows to the capture's clock, repair their offsets and give them lanes, all in place.
+
+        Returns the rows made of what the trace does not hold, in order, and the counters of the ranks. Notes the files.
+        """
+        for part in blocks(traced):
+            for name in ("start_ns", "end_ns"):
+                traced[name][part] = self._capture_ns(log, alignment, traced[name][part])
+        if not in_file(traced) and (ordered := in_order(traced)) is not traced:
+            traced[:] = ordered  # with drift, others start together than before
+        counted = self._counted(log, ranks, alignment)
+        threaded = log.found.unthreaded.isdisjoint(ranks.tolist())
+        if len(traced):
+            self.totals.threads_known = threaded and self.totals.threads_known is not False
+        self._repair(log, ranks, traced, counted["POSIX"], threaded=threaded)
+        number_lanes(traced, threaded=threaded, most=self.options.block_rows)
+        made = self._made(log, ranks, traced, counted) if self.options.reconstruct else traced[:0].copy()
+        for part in blocks(traced):
+            self.files.note_traced(traced[part])
+            self.files.note_ends(traced[part][~_stale(log, ranks, traced[part], counted)])
+        self.files.note_ends(made)
+        renamed = made[made["op"] == _RENAME]
+        self.files.note_renamed(renamed["file"], renamed["other_file"])
+        return made, counted
+
+    def _capture_ns(self, log: _Log, alignment: Alignment, times_ns: np.ndarray) -> np.ndarray:
+        # Drift is known on the log's own clock, so the job's start is subtracted again afterwards.
+        return alignment.realtime_ns(times_ns + log.process.log.job.start_ns) - self.job.start_ns
+
+    def _counted(self, log: _Log, ranks: np.ndarray, alignment: Alignment) -> dict[str, CountedFiles]:
+        """The files of some ranks at each module, their times on the capture's clock."""
+        found = {}
+        for module in MODULES:
+            files = log.counters.of_ranks(ranks, module)
+            times = np.stack([getattr(files, name) for name in COUNTED_TIMES])
+            seen = times != NOT_SEEN
+            moved = np.where(seen, self._capture_ns(log, alignment, np.where(seen, times, 0)), NOT_SEEN)
+            found[module] = replace(files, **dict(zip(COUNTED_TIMES, moved, strict=True)))
+        return found
+
+    def _repair(self, log: _Log, ranks: np.ndarray, traced: np.ndarray, posix: CountedFiles, *, threaded: bool) -> None:
+        """Repair offsets of files with several descriptors open at a time. Memory: the rows of these files."""
+        together = posix.record_id[opened_together(posix)]
+        if not len(together):
+            return
+        of_file = np.isin(self.files.record_ids, together)
+        places = [part.start + np.flatnonzero(of_file[traced["file"][part]]) for part in blocks(traced)]
+        rows = traced[np.concatenate([np.empty(0, dtype=np.int64), *places])]
+        operations, at = operations_of(_as_traced(rows, ranks, self.files), posix)
+        found = examine_offsets(posix, operations, rows["thread"][at] if threaded else None)
+        rows["offset"][at] = found.offset
+        done = 0
+        for part in places:
+            traced["offset"][part] = rows["offset"][done : done + len(part)]
+            done += len(part)
+        counts = np.bincount(operations.file, minlength=len(posix))
+        for state, mask in ((REPAIRED, found.repaired), (SUSPECT, found.suspect)):
+            self.files.note_offsets(state, posix.record_id[mask], counts[mask])
+
+    def _made(
+        self, log: _Log, ranks: np.ndarray, traced: np.ndarray, counted: Mapping[str, CountedFiles]
+    ) -> np.ndarray:
+        """Operations that no trace holds, in order."""
+        modules = [
+            CountedModule(module=module, files=files, data=partial(log.data[module].untraced, files, ranks))
+            for module, files in counted.items()
+        ]
+        opened, totals = log.process.log, self.totals
+        found = reconstruct(_as_traced(traced, ranks, self.files), modules, log.names, len(ranks))
+        for each in found.rebuilt:
+            totals.rebuilt.note(str(opened.path), ranks, each, opened.names)
+        totals.reconstructed += len(found)
+        for record, count in found.left_out.items():
+            totals.left_out[shown(opened.names.get(record, b"%d" % record))] += count
+        self.files.names |= found.names
+        renamed = found.op == _RENAME
+        columns = {name: getattr(found, name) for name in ("op", "api", "offset", "length", "start_ns", "end_ns")}
+        columns |= {"tie": found.tie, "lane": found.lane, "rank": ranks[found.process]}
+        rows = rows_of(columns, len(found), origin=RECONSTRUCTED)
+        rows["file"] = self.files.number(found.record_id)
+        rows["other_file"][renamed] = self.files.number(found.target_id[renamed])
+        return rows
+
+    def _stretches(
+        self,
+        log: _Log,
+        ranks: np.ndarray,
+        traced: np.ndarray,
+        made: np.ndarray,
+        counted: Mapping[str, CountedFiles],
+    ) -> Iterator[np.ndarray]:
+        """All rows of one rank in order, one block of the traced ones at a time."""
+        begin = 0
+        for part in blocks(traced, self.options.block_rows):
+            end = len(made)
+            if part.stop < len(traced):
+                end = int(np.searchsorted(made["start_ns"], traced["start_ns"][part.stop]))
+            kept = traced[part][~_stale(log, ranks, traced[part], counted)]
+            yield in_order(np.concatenate([kept, made[begin:end]]))
+            begin = end
+
+    def _with_mapped(
+        self, pid: int | None, rank: int, log: _Log, rows: np.ndarray
+    ) -> tuple[np.ndarray, dict[int, int]]:
+        """The rows of a process with its mapped reads, those of its main thread in its first lane; and the threads of
+        the lanes that they add."""
+        found = self.mapped.of_process(pid)
+        if pid is None or not len(found):
+            return rows, {}
+        names, paths = log.process.log.names, self.mapped.paths
+        records = list(names)
+        known = [
+            records[place] if place >= 0 else record_id(path)
+            for place, path in zip(self.mapped.found_among(list(names.values())), paths, strict=True)
+        ]
+        self.files.names |= {each: path for each, path in zip(known, paths, strict=True) if each not in names}
+        files = self.files.number(np.array(known, dtype=np.uint64)[found["file"]])
+        np.maximum.at(self.files.sizes, files, np.array(self.mapped.sizes)[found["file"]])
+        mapped = mapped_columns(
+            found,
+            rows,
+            rank=rank,
+            lanes={pid: 0} if len(rows) else {},
+            next_lane=(first := int(rows["lane"].max(initial=-1)) + 1),
+            facts=LaneFacts(pid=pid),
+            number=lambda file: files,
+            zero_ns=self.job.start_ns,
+        )
+        columns = dict(mapped.columns)
+        columns["file"] = columns.pop("file_id")
+        self.totals.mapped_bytes += int(columns["length"].sum())
+        threads = {lane: each.thread for lane, each in enumerate(mapped.added, first) if each.thread is not None}
+        return np.concatenate([rows, rows_of(columns, len(found), origin=TRACED)]), threads
+
+
+def _as_traced(rows: np.ndarray, ranks: np.ndarray, files: LogFiles) -> TracedRows:
+    same = {name: rows[name].copy() for name in ("api", "offset", "length", "start_ns", "end_ns", "lane")}
+    return TracedRows(
+        **same,
+        process=np.searchsorted(ranks, rows["rank"]),
+        record_id=files.record_ids[rows["file"]],
+        is_write=rows["op"] == WRITE,
+    )
+
+
+def _stale(log: _Log, ranks: np.ndarray, rows: np.ndarray, counted: Mapping[str, CountedFiles]) -> np.ndarray:
+    """bool (n,): calls on a descriptor that Darshan takes for a file which was closed.
+
+    Darshan learns of the descriptor of a C or C++ stream by fileno(), and does not see fclose() close it. Whatever has
+    its number next, such as the pipe of a DataLoader's worker after `torch.save`, is counted as the file.
+    """
+    posix, stdio = counted["POSIX"], counted["STDIO"]
+    closed = stdio.select((stdio.close_end != NOT_SEEN) & (stdio.open_end <= stdio.close_end) & stdio.own)
+    unopened = posix.select(posix.opens == 0)
+    if not len(closed) or not len(unopened):
+        return np.zeros(len(rows), dtype=bool)
+    process, record = np.searchsorted(ranks, rows["rank"]), log.found.numbers.record_ids[rows["file"]]
+    at, has = FilePlaces(closed).find(process, record)
+    _, only_stream = FilePlaces(unopened).find(process, record)
+    return (rows["api"] == _POSIX) & has & only_stream & (rows["start_ns"] >= closed.close_end[at])
+
+
+def _rank_rows(
+    ranks: np.ndarray,
+    rows: np.ndarray,
+    log_of_lane: Sequence[_Log],
+    threads: Mapping[int, int],
+    clock: Sequence[RankClock],
+    warnings: Sequence[str],
+) -> RankRows:
+    """Rows in order, with what the logs know of their lanes. `threads`: of lanes of page faults."""
+    known = []
+    of_rank, lanes = lanes_in(rows["rank"], rows["lane"])
+    for rank, lane in zip(of_rank.tolist(), lanes.tolist(), strict=True):
+        log = log_of_lane[lane]
+        host, role = log.found.hosts.get(rank), WORKER if log.process.worker else None
+        known.append(LaneFacts(host=host or None, pid=process_id(log.process), thread=threads.get(lane), role=role))
+    workers = np.array([log.process.worker for log in log_of_lane], dtype=np.int64)
+    return RankRows(
+        ranks=ranks,
+        columns=columns_of(rows),
+        process=workers[rows["lane"]],
+        clock=clock,
+        warnings=warnings,
+        lanes=lane_rows(of_rank, lanes, known),
+    )
