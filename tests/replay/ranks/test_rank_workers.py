@@ -7,10 +7,8 @@ import sys
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import Thread
 
-import numpy as np
 import pytest
 
 import dxt_replay
@@ -19,7 +17,6 @@ from dxt_replay.traces.errors import WorkerError
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.workers import Workers, dask_workers
 from tests.capture_builder import Op, build_capture
-from tests.log_of_ranks import rank_of_log, write_ranks
 from tests.places import ROOT
 from tests.traces.test_workers import wait_until
 
@@ -40,26 +37,10 @@ def sums(capture: Capture, workers: Workers) -> str:
     return repr(dxt_replay.tables(capture, ["files", "sizes"], by="rank", executor=workers).as_json())
 
 
-def merged(log: Path, workers: Workers) -> str:
-    """What `capture.json` says of the merged log, which has the digests of all other files."""
-    workers.piece_operations = 1
-    with TemporaryDirectory() as folder:
-        result = dxt_replay.merge(log, Path(folder, "job.capture"), executor=workers)
-        return (result.capture / "capture.json").read_text()
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    rng = np.random.default_rng(3)
-    parts = [rank_of_log(rank, rng, threads=True) for rank in range(RANKS)]
-    return write_ranks(tmp_path / "job.darshan", parts, threads=True)
-
-
 SCRIPT = """
 import sys
 from dxt_replay.replay.ranks.rank_workers import rank_workers
-from pathlib import Path
-from tests.replay.ranks.test_rank_workers import merged, sums
+from tests.replay.ranks.test_rank_workers import sums
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.store.reader import open_capture
 try:
@@ -72,7 +53,6 @@ else:
 with rank_workers(None) as workers:
     if workers is not None:
         sys.stdout.write(sums(open_capture(sys.argv[1]), workers))
-        sys.stdout.write(merged(Path(sys.argv[2]), workers))
 """
 
 
@@ -83,9 +63,9 @@ def under_mpi(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_an_mpi_job_comes_to_the_same_bits(capture: Capture, log: Path) -> None:
-    done = under_mpi("-c", SCRIPT, str(capture.path), str(log))
-    expected = sums(capture, Workers(1)) + merged(log, Workers(1))
+def test_an_mpi_job_comes_to_the_same_bits(capture: Capture) -> None:
+    done = under_mpi("-c", SCRIPT, str(capture.path))
+    expected = sums(capture, Workers(1))
     assert (done.returncode, done.stderr, done.stdout) == (0, "", expected)
 
 
@@ -96,7 +76,7 @@ def test_the_first_process_of_an_mpi_job_prints(capture: Capture, capsys: pytest
     assert (done.returncode, done.stderr, done.stdout) == (0, "", capsys.readouterr().out)
 
 
-def test_a_dask_cluster_comes_to_the_same_bits(capture: Capture, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dask_cluster_comes_to_the_same_bits(capture: Capture, capsys: pytest.CaptureFixture[str]) -> None:
     distributed = pytest.importorskip("distributed", reason="the extra [dask] is not installed")
     with distributed.LocalCluster(
         n_workers=2,
@@ -108,7 +88,6 @@ def test_a_dask_cluster_comes_to_the_same_bits(capture: Capture, log: Path, caps
     ) as cluster:
         with dask_workers(cluster.scheduler_address) as workers:
             assert sums(capture, workers) == sums(capture, Workers(1))
-            assert merged(log, workers) == merged(log, Workers(1))
         assert main(["summary", str(capture.path), "--dask", cluster.scheduler_address]) == 0
     assert "operations" in capsys.readouterr().out
 
