@@ -63,7 +63,7 @@ SOURCES = (
         pattern=rb"\A\d\.\d\d\0{4}(75d\0{5}|\0{5}d57)",
         what="a Darshan log",
         tool="Darshan",
-        recording="darshan.source:DarshanRecording",
+        recording="darshan_recording:DarshanRecording",
     ),
     Source(
         kind="xplane",

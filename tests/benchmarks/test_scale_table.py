@@ -16,7 +16,7 @@ from benchmarks.scale_table.captures import even_capture, files_capture, mixed_c
 from benchmarks.scale_table.inputs import INPUTS
 from benchmarks.scale_table.rows import ROWS, SHORT
 from dxt_replay.profiler_merge.darshan.log import open_log
-from dxt_replay.profiler_merge.darshan.log_rows import read_log_rows
+from dxt_replay.profiler_merge.log_rows import read_log_rows
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -16,7 +16,7 @@ from dxt_replay.profiler_merge.clocks.offsets import (
     thread_hash,
 )
 from dxt_replay.profiler_merge.darshan.log import open_log
-from dxt_replay.profiler_merge.darshan.log_rows import read_log_rows
+from dxt_replay.profiler_merge.log_rows import read_log_rows
 from dxt_replay.profiler_merge.profiles.xplane.decode import find_profiles, read_profile
 from dxt_replay.traces.errors import AlignmentError
 from dxt_replay.traces.schema import READ
@@ -173,7 +173,7 @@ def _ranks(folder):
     log = open_log(folder / "job.darshan")
     names = {key: name.decode("utf-8", "replace") for key, name in log.names.items()}
     found = read_log_rows(log)
-    anchors = [file for file, key in enumerate(found.numbers.keys) if anchor_pid(names[key].encode()) is not None]
+    anchors = [file for file, key in enumerate(found.records.tolist()) if anchor_pid(names[key].encode()) is not None]
     for place, rank in enumerate(found.ranks.tolist()):
         (path,) = find_profiles(folder / "profile" / f"rank{rank}")
         rows = found.of_rank(place)

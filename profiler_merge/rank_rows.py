@@ -19,9 +19,9 @@ import numpy as np
 from dxt_replay.profiler_merge.clocks.alignment import WALL, align_rank, align_worker
 from dxt_replay.profiler_merge.clocks.offsets import Alignment, align_seconds, align_wall
 from dxt_replay.profiler_merge.darshan.job_logs import JobLogs, ProcessLog, process_id
-from dxt_replay.profiler_merge.darshan.log_rows import LogRows, read_log_rows
 from dxt_replay.profiler_merge.files import REPAIRED, SUSPECT, LogFiles, shown
 from dxt_replay.profiler_merge.job_spans import JobSpans
+from dxt_replay.profiler_merge.log_rows import LogRows, read_log_rows
 from dxt_replay.profiler_merge.mapped_reads import MappedReads, mapped_columns
 from dxt_replay.profiler_merge.merge_options import MergeOptions
 from dxt_replay.profiler_merge.profiles.event_table import Profile
@@ -49,6 +49,9 @@ _MOST_SHARES = 1 << 17
 _MOST_OPERATIONS = 1 << 20
 """Limits of ranks that are worked on together: ranks, shares of ranks in reduced records, counted and traced
 operations."""
+
+_STALE = -2
+"""File of a traced call on a descriptor that Darshan takes for another file's."""
 
 _POSIX, _RENAME = APIS.index("POSIX"), OPS.index("rename")
 
@@ -116,7 +119,7 @@ class RankRowsOfLogs:
     def _opened(self, process: ProcessLog) -> _Log:
         log, ranks, excluded = process.log, self.job.nprocs, self.files.excluded
         found = read_log_rows(
-            log, self.files, rank=process.rank, without=excluded, folder=self.folder, most=self.options.memory_rows
+            log, rank=process.rank, without=excluded, folder=self.folder, most=self.options.memory_rows
         )
         counters = RankCounters(log, ranks, fixed_rank=process.rank, excluded=excluded)
         data = {
@@ -176,7 +179,7 @@ class RankRowsOfLogs:
                 # The profile has no date, so it is moved to the log's clock instead.
                 undated_offset_ns = -alignment.offset_ns
                 alignment = replace(alignment, offset_ns=0)
-            made, counted = self._place(log, ranks, traced, alignment)
+            made = self._place(log, ranks, traced, alignment)
             pid = process_id(log.process)
             if large:
                 if len(self.mapped.of_process(pid)):
@@ -184,12 +187,12 @@ class RankRowsOfLogs:
                     self.totals.mapped_left_out.add(pid)
                     warnings.append(f"rank {rank}: its mapped reads are left out, beside so many traced operations")
                 clock = [rank_clock(rank, alignment, log.process.worker)]
-                stretches = self._stretches(log, ranks, traced, made, counted)
+                stretches = self._stretches(traced, made)
                 for number, rows in enumerate(stretches):
                     used = [log] * (1 + int(rows["lane"].max(initial=-1)))
                     yield _rank_rows(ranks, rows, used, {}, clock * (not number), warnings * (not number))
                 return
-            rows = np.concatenate([traced[~_stale(log, ranks, traced, counted)], made])
+            rows = np.concatenate([traced[traced["file"] != _STALE], made])
             rows, of_lanes = self._with_mapped(pid, rank, log, rows)
             threads |= {lanes + lane: thread for lane, thread in of_lanes.items()}
             if len(rows):
@@ -221,12 +224,11 @@ class RankRowsOfLogs:
             found = align_seconds(0.0)
         return found or align_wall(job.start_ns, job.has_nsec), []
 
-    def _place(
-        self, log: _Log, ranks: np.ndarray, traced: np.ndarray, alignment: Alignment
-    ) -> tuple[np.ndarray, Mapping[str, CountedFiles]]:
+    def _place(self, log: _Log, ranks: np.ndarray, traced: np.ndarray, alignment: Alignment) -> np.ndarray:
         """Bring the traced rows to the capture's clock, repair their offsets and give them lanes, all in place.
 
-        Returns the rows made of what the trace does not hold, in order, and the counters of the ranks. Notes the files.
+        Returns the rows made of what the trace does not hold, in order. Numbers the files, and notes what the rows show
+        of them; calls on a stale descriptor have the file _STALE.
         """
         for part in blocks(traced):
             for name in ("start_ns", "end_ns"):
@@ -240,13 +242,18 @@ class RankRowsOfLogs:
         self._repair(log, ranks, traced, counted["POSIX"], threaded=threaded)
         number_lanes(traced, threaded=threaded, most=self.options.block_rows)
         made = self._made(log, ranks, traced, counted) if self.options.reconstruct else traced[:0].copy()
+        numbers = self.files.number(log.found.records)
         for part in blocks(traced):
-            self.files.note_traced(traced[part])
-            self.files.note_ends(traced[part][~_stale(log, ranks, traced[part], counted)])
+            block = traced[part]
+            stale = _stale(log, ranks, block, counted)
+            block["file"] = numbers[block["file"]]
+            self.files.note_traced(block)
+            self.files.note_ends(block[~stale])
+            block["file"][stale] = _STALE
         self.files.note_ends(made)
         renamed = made[made["op"] == _RENAME]
         self.files.note_renamed(renamed["file"], renamed["other_file"])
-        return made, counted
+        return made
 
     def _capture_ns(self, log: _Log, alignment: Alignment, times_ns: np.ndarray) -> np.ndarray:
         # Drift is known on the log's own clock, so the job's start is subtracted again afterwards.
@@ -268,10 +275,10 @@ class RankRowsOfLogs:
         together = posix.record_id[opened_together(posix)]
         if not len(together):
             return
-        of_file = np.isin(self.files.record_ids, together)
+        of_file = np.isin(log.found.records, together)
         places = [part.start + np.flatnonzero(of_file[traced["file"][part]]) for part in blocks(traced)]
         rows = traced[np.concatenate([np.empty(0, dtype=np.int64), *places])]
-        operations, at = operations_of(_as_traced(rows, ranks, self.files), posix)
+        operations, at = operations_of(_as_traced(rows, ranks, log), posix)
         found = examine_offsets(posix, operations, rows["thread"][at] if threaded else None)
         rows["offset"][at] = found.offset
         done = 0
@@ -291,7 +298,7 @@ class RankRowsOfLogs:
             for module, files in counted.items()
         ]
         opened, totals = log.process.log, self.totals
-        found = reconstruct(_as_traced(traced, ranks, self.files), modules, log.names, len(ranks))
+        found = reconstruct(_as_traced(traced, ranks, log), modules, log.names, len(ranks))
         for each in found.rebuilt:
             totals.rebuilt.note(str(opened.path), ranks, each, opened.names)
         totals.reconstructed += len(found)
@@ -306,21 +313,14 @@ class RankRowsOfLogs:
         rows["other_file"][renamed] = self.files.number(found.target_id[renamed])
         return rows
 
-    def _stretches(
-        self,
-        log: _Log,
-        ranks: np.ndarray,
-        traced: np.ndarray,
-        made: np.ndarray,
-        counted: Mapping[str, CountedFiles],
-    ) -> Iterator[np.ndarray]:
+    def _stretches(self, traced: np.ndarray, made: np.ndarray) -> Iterator[np.ndarray]:
         """All rows of one rank in order, one block of the traced ones at a time."""
         begin = 0
         for part in blocks(traced, self.options.block_rows):
             end = len(made)
             if part.stop < len(traced):
                 end = int(np.searchsorted(made["start_ns"], traced["start_ns"][part.stop]))
-            kept = traced[part][~_stale(log, ranks, traced[part], counted)]
+            kept = traced[part][traced["file"][part] != _STALE]
             yield in_order(np.concatenate([kept, made[begin:end]]))
             begin = end
 
@@ -358,12 +358,12 @@ class RankRowsOfLogs:
         return np.concatenate([rows, rows_of(columns, len(found), origin=TRACED)]), threads
 
 
-def _as_traced(rows: np.ndarray, ranks: np.ndarray, files: LogFiles) -> TracedRows:
+def _as_traced(rows: np.ndarray, ranks: np.ndarray, log: _Log) -> TracedRows:
     same = {name: rows[name].copy() for name in ("api", "offset", "length", "start_ns", "end_ns", "lane")}
     return TracedRows(
         **same,
         process=np.searchsorted(ranks, rows["rank"]),
-        record_id=files.record_ids[rows["file"]],
+        record_id=log.found.records[rows["file"]],
         is_write=rows["op"] == WRITE,
     )
 
@@ -379,7 +379,7 @@ def _stale(log: _Log, ranks: np.ndarray, rows: np.ndarray, counted: Mapping[str,
     unopened = posix.select(posix.opens == 0)
     if not len(closed) or not len(unopened):
         return np.zeros(len(rows), dtype=bool)
-    process, record = np.searchsorted(ranks, rows["rank"]), log.found.numbers.record_ids[rows["file"]]
+    process, record = np.searchsorted(ranks, rows["rank"]), log.found.records[rows["file"]]
     at, has = FilePlaces(closed).find(process, record)
     _, only_stream = FilePlaces(unopened).find(process, record)
     return (rows["api"] == _POSIX) & has & only_stream & (rows["start_ns"] >= closed.close_end[at])

@@ -26,13 +26,14 @@ class LogRows:
     """The traced operations of a log.
 
     rows: `ROW` by rank and start (of operations that start together the longest first), in a file if they are many.
-    Times count from the job's start in the log; `numbers` has the files.
+    Times count from the job's start in the log.
+    records: uint64, record id of each `file`.
     ranks: int64 (r,), those with operations, ascending. first: int64 (r + 1,), place of the first row of each.
     hosts: of the first operation of each rank. unthreaded: ranks of whose operations some do not name their thread.
     """
 
     log: DarshanLog
-    numbers: Numbers
+    records: np.ndarray
     rows: np.ndarray
     ranks: np.ndarray
     first: np.ndarray
@@ -46,13 +47,12 @@ class LogRows:
     @cached_property
     def clock(self) -> LogClock:
         """The clock of the rows, and the names of their files."""
-        names = {file: self.log.names.get(record, b"") for file, record in enumerate(self.numbers.keys)}
+        names = {file: self.log.names.get(record, b"") for file, record in enumerate(self.records.tolist())}
         return LogClock(start_ns=self.log.job.start_ns, has_nsec=self.log.job.has_nsec, names=names)
 
 
 def read_log_rows(
     log: DarshanLog,
-    numbers: Numbers | None = None,
     *,
     rank: int | None = None,
     without: Collection[int] = (),
@@ -61,12 +61,11 @@ def read_log_rows(
 ) -> LogRows:
     """The operations of both DXT modules, in any order of the log.
 
-    numbers: of the files; new ones if they are not given. rank: of all rows, if the log is of one process.
+    rank: of all rows, if the log is of one process.
     without: record ids to leave out. More than `most` rows are in a file in `folder`.
     Raises: LogError as `read_dxt`; TargetError when the disk refuses.
     """
-    numbers = Numbers() if numbers is None else numbers
-    spool, hosts, unthreaded = Spool(folder, most), dict[int, str](), set[int]()
+    numbers, spool, hosts, unthreaded = Numbers(), Spool(folder, most), dict[int, str](), set[int]()
     dropped = np.fromiter(without, dtype=np.uint64, count=len(without))
     for module in DXT_MODULES:
         for block in read_dxt(log, module):
@@ -101,7 +100,7 @@ def read_log_rows(
             counts[each] = counts.get(each, 0) + number
     return LogRows(
         log=log,
-        numbers=numbers,
+        records=numbers.record_ids,
         rows=rows,
         ranks=np.array(list(counts), dtype=np.int64),
         first=np.cumsum([0, *counts.values()]),

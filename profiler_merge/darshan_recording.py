@@ -19,7 +19,6 @@ from dxt_replay.profiler_merge.darshan.counters import read_counters
 from dxt_replay.profiler_merge.darshan.job_groups import ProcessFacts
 from dxt_replay.profiler_merge.darshan.job_logs import JobLogs, numbered, open_job, process_id, process_ids
 from dxt_replay.profiler_merge.darshan.log import DarshanLog
-from dxt_replay.profiler_merge.darshan.rank_rows import RankRowsOfLogs, RowTotals
 from dxt_replay.profiler_merge.files import LogFiles, exports_warnings, is_export, moved_bytes, shown
 from dxt_replay.profiler_merge.hdf5.datasets import hdf5_facts
 from dxt_replay.profiler_merge.job_spans import JobSpans
@@ -27,6 +26,7 @@ from dxt_replay.profiler_merge.mapped_reads import mapped_reads
 from dxt_replay.profiler_merge.merge_options import MergeOptions
 from dxt_replay.profiler_merge.process_accounts import unaccounted
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
+from dxt_replay.profiler_merge.rank_rows import RankRowsOfLogs, RowTotals
 from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, Finished, ProcessIds, WrittenRanks, write_ranks
 from dxt_replay.profiler_merge.rows import keep_freed_memory
 from dxt_replay.traces.errors import LogError
