@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
-from dxt_replay.profiler_merge.analysis.thresholds import LEAST_UTILISATION_PCT, MATERIAL_PCT, SERIOUS_PCT
+from dxt_replay.profiler_merge.analysis.finding import LEAST_UTILISATION_PCT, MATERIAL_PCT, SERIOUS_PCT
 from dxt_replay.replay.show.cells import mib_s, or_dash, percent, run_time, seconds, share
 from dxt_replay.replay.show.section import BAR, MAX_GROUPS, Column, Kind, Section, bar, facts, of_generated, prose
 from dxt_replay.traces.doubt import UNKNOWN, Doubt

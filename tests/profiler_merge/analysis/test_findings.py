@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dxt_replay.profiler_merge.analysis import thresholds
+from dxt_replay.profiler_merge.analysis import finding as thresholds
 from dxt_replay.profiler_merge.analysis.finding import SEVERITIES, Finding
 from dxt_replay.profiler_merge.analysis.findings import SCHEMA, findings, findings_table
 from dxt_replay.profiler_merge.files import classify
