@@ -1,4 +1,7 @@
-"""One row per operation as comma-separated values (RFC 4180: CRLF, quotes doubled inside quotes), UTF-8."""
+"""One row per operation as comma-separated values (RFC 4180: CRLF, quotes doubled inside quotes), UTF-8.
+
+Not by `pyarrow.csv`, which quotes every text, decimals among them, and writes a nanosecond as 1E-9.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,16 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dxt_replay.profiler_merge.export.exported import Exported, ExportedFile
-from dxt_replay.profiler_merge.export.row_text import SLICE_ROWS, bytes_of, decimals, joined, known, names
+from dxt_replay.profiler_merge.export.exported import (
+    SLICE_ROWS,
+    Exported,
+    ExportedFile,
+    bytes_of,
+    decimals,
+    joined,
+    known,
+    names_of,
+)
 from dxt_replay.traces.csv_text import as_plain_text
 from dxt_replay.traces.output import new_file
 from dxt_replay.traces.schema import NO_STEP
@@ -23,9 +34,6 @@ COLUMNS = (
 outside of replays, new_path except for renames. Paths are those of the files table; one that a spreadsheet would run as
 a formula has an apostrophe before it (`traces.csv_text`). If the dependencies of the operations are known, `feeds`,
 `follows`, `follows_end` (true or false) and `ready_s` follow."""
-
-_DEPENDENCIES = ("feeds", "follows", "follows_end", "ready_s")
-_SECONDS = 9
 
 
 def write_csv(capture: Capture, output: Path, *, force: bool = False) -> Exported:
@@ -41,42 +49,25 @@ def write_csv(capture: Capture, output: Path, *, force: bool = False) -> Exporte
 
 def stream_csv(capture: Capture, stream: IO[bytes]) -> int:
     """`write_csv` to an open stream, whose errors are the caller's; returns the number of rows without the header."""
-    dependencies = capture.info.dependencies == "known"
-    stream.write(",".join(COLUMNS + _DEPENDENCIES if dependencies else COLUMNS).encode() + b"\r\n")
-    paths = _quoted(as_plain_text(pa.array(capture.paths(), type=pa.string())))
+    dependencies = ("feeds", "follows", "follows_end") if capture.info.dependencies == "known" else ()
+    stream.write(",".join((*COLUMNS, *dependencies, *(["ready_s"] if dependencies else []))).encode() + b"\r\n")
+    texts = as_plain_text(pa.array(capture.paths(), type=pa.string()))
+    quoted = pc.binary_join_element_wise('"', pc.replace_substring(texts, '"', '""'), '"', "")
+    paths = pc.if_else(pc.match_substring_regex(texts, '[",\r\n]'), quoted, texts)
     rows = 0
     for batch in capture.operations():
         for begin in range(0, batch.num_rows, SLICE_ROWS):
             part = batch.slice(begin, SLICE_ROWS)
-            stream.write(bytes_of(_lines(part, paths, dependencies)))
+            column = {name: part.column(name) for name in part.schema.names}
+            offset, step = column["offset"].to_numpy(), column["step"].to_numpy()
+            line = joined(
+                column["rank"], column["lane"], names_of(part, "op"), names_of(part, "api"),
+                paths.take(column["file_id"]), known(offset, offset != -1), column["length"],
+                decimals(column["start_ns"], 9), decimals(column["end_ns"], 9), known(step, step != NO_STEP),
+                names_of(part, "origin"), decimals(column["due_ns"], 9), column["result"],
+                paths.take(column["other_file_id"]), *(column[name] for name in dependencies),
+                *([decimals(column["ready_ns"], 9)] if dependencies else []), separator=",",
+            )  # fmt: skip
+            stream.write(bytes_of(joined(line, "\r\n")))
             rows += part.num_rows
     return rows
-
-
-def _quoted(texts: pa.StringArray) -> pa.StringArray:
-    inside = pc.binary_join_element_wise('"', pc.replace_substring(texts, '"', '""'), '"', "")
-    return pc.if_else(pc.match_substring_regex(texts, '[",\r\n]'), inside, texts)
-
-
-def _lines(batch: pa.RecordBatch, paths: pa.StringArray, dependencies: bool) -> pa.StringArray:
-    offset, step = (batch.column(name).to_numpy() for name in ("offset", "step"))
-    columns: list[pa.Array | str] = [
-        str(batch.column("rank")[0]),  # a batch holds one rank
-        batch.column("lane"),
-        names(batch, "op"),
-        names(batch, "api"),
-        paths.take(batch.column("file_id")),
-        known(offset, offset != -1),
-        batch.column("length"),
-        decimals(batch.column("start_ns"), _SECONDS),
-        decimals(batch.column("end_ns"), _SECONDS),
-        known(step, step != NO_STEP),
-        names(batch, "origin"),
-        decimals(batch.column("due_ns"), _SECONDS),
-        batch.column("result"),
-        paths.take(batch.column("other_file_id")),
-    ]
-    if dependencies:
-        columns += [batch.column(name) for name in ("feeds", "follows", "follows_end")]
-        columns.append(decimals(batch.column("ready_ns"), _SECONDS))
-    return joined(joined(*columns, separator=","), "\r\n")

@@ -12,15 +12,20 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dxt_replay.profiler_merge.export.exported import Exported, ExportedFile
-from dxt_replay.profiler_merge.export.row_text import SLICE_ROWS, bytes_of, if_known, joined
+from dxt_replay.profiler_merge.export.exported import (
+    SLICE_ROWS,
+    Exported,
+    ExportedFile,
+    bytes_of,
+    if_known,
+    joined,
+)
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.output import DirectoryKind, new_directory, refusal
 from dxt_replay.traces.schema import OPS, READ, WRITE, codes
@@ -70,18 +75,6 @@ exec fio "$@" {JOB_FILE}
 """
 
 Mask = Callable[[pa.RecordBatch], np.ndarray]
-Columns = dict[str, np.ndarray]
-"""`op`, `lane`, `file_id`, `offset`, `length` and `start_ns` (n,) of the operations of a batch, in start order."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _Lane:
-    """An iolog being written. `last_use` maps file_id to the place of its last row among those of the rank."""
-
-    path: Path
-    last_use: dict[int, int] = field(default_factory=dict)
-    open_files: set[int] = field(default_factory=set)
-    actions: int = 0
 
 
 def write_fio(
@@ -92,154 +85,126 @@ def write_fio(
     `paths`: by file_id, the path at which fio finds the file (from `replay.target.placement`).
     `replayed`: boolean mask of the rows of a batch that a replay issues, one layer of each file (from
     `replay.plan.chosen_layers`). A lane opens a file before its first operation on it and closes it after the last.
-    Memory: a row group, and a number per lane and file.
+    Memory: 40 bytes an operation of the largest rank.
     Raises: CaptureError when the capture is damaged or has nothing for fio; TargetError when `folder` exists and not
     `force`, holds something else, or cannot be written.
     """
+    left_out: Counter[str] = Counter()
+    written: set[int] = set()
+    files = []
+    zero_ns, last_name = capture.time_span_ns[0], _last_names(capture)
     try:
         with new_directory(folder, FIO_EXPORT, force=force) as working:
-            writer = _Writer(capture, working, paths, replayed)
-            lanes = [lane for rank in capture.ranks for lane in writer.write_rank(rank)]
-            if not lanes:
+            names = _Names(working, paths)
+            for rank in capture.ranks:
+                rows = _rank_rows(capture, rank, last_name, replayed, left_out)
+                written.update(np.unique(rows["file_id"][rows["op"] == WRITE]).tolist())
+                order = stable_order(rows["lane"])
+                for mine in np.split(order, runs(rows["lane"][order])[1:]):
+                    if len(mine):
+                        iolog = f"rank-{rank}-lane-{rows['lane'][mine[0]]}.iolog"
+                        lane = {name: column[mine] for name, column in rows.items()}
+                        with open(working / iolog, "wb") as stream:
+                            actions = 0
+                            for count, text in _actions(lane, names, zero_ns):
+                                stream.write(text)
+                                actions += count
+                        size = (working / iolog).stat().st_size
+                        files.append(ExportedFile(path=str(folder / iolog), entries=actions, bytes=size))
+            if not files:
                 raise CaptureError(
                     f"{capture.named} has no read or write that moved a byte, so fio has nothing to replay"
                 )
-            jobs = (f"\n[{lane.path.stem}]\nread_iolog={lane.path.name}\n" for lane in lanes)
-            directories = sorted({os.path.dirname(paths[file_id]) for file_id in writer.written})
+            iologs = [Path(file.path) for file in files]
+            jobs = (f"\n[{iolog.stem}]\nread_iolog={iolog.name}\n" for iolog in iologs)
+            directories = sorted({os.path.dirname(paths[file_id]) for file_id in written})
             (working / DIRECTORIES).write_bytes(b"".join(name + b"\0" for name in directories))
             (working / SCRIPT).write_text(_SCRIPT)
             (working / SCRIPT).chmod(0o755)
             (working / JOB_FILE).write_text(_JOB_HEAD + "".join(jobs))
-            files = [
-                ExportedFile(path=str(folder / lane.path.name), entries=lane.actions, bytes=lane.path.stat().st_size)
-                for lane in lanes
-            ]
     except OSError as error:
         raise refusal(error, folder) from error
-    left_out = writer.left_out
     return Exported(
         format="fio",
         output=str(folder),
         operations=capture.operation_count() - sum(left_out.values()),
         files=tuple(files),
         left_out={reason: count for reason, count in sorted(left_out.items()) if count},
-        notes=_notes(folder, len(lanes), left_out),
+        notes=_notes(folder, len(files), left_out),
     )
 
 
-class _Writer:
-    """Writes the iologs of one rank after the other.
+def _rank_rows(
+    capture: Capture, rank: int, last_name: np.ndarray, replayed: Mask, left_out: Counter[str]
+) -> dict[str, np.ndarray]:
+    """`op`, `lane`, `file_id`, `offset`, `length` and `start_ns` of the operations of a rank for fio, in start order;
+    others are counted by reason."""
+    numbers = ("lane", "file_id", "offset", "length", "start_ns")
+    parts = []
+    for batch in capture.operations(rank, columns=["op", "api", "origin", *numbers]):
+        rows = {"op": codes(batch, "op")} | {name: batch.column(name).to_numpy() for name in numbers}
+        rows["file_id"] = last_name[rows["file_id"]]
+        chosen = replayed(batch)
+        empty = chosen & ((rows["length"] == 0) | ~np.isin(rows["op"], (READ, WRITE)))
+        lost = chosen & ~empty & (rows["offset"] < 0)
+        for reason, mask in ((NOT_REPLAYED, ~chosen), (ZERO_LENGTH, empty), (OFFSET_NOT_KNOWN, lost)):
+            left_out[reason] += int(mask.sum())
+        kept = chosen & ~empty & ~lost
+        parts.append({name: column[kept] for name, column in rows.items()})
+    none = np.zeros(0, dtype=np.int64)
+    return {name: np.concatenate([none, *(part[name] for part in parts)]) for name in ("op", *numbers)}
 
-    left_out: operations by reason.
-    written: file_ids of the files that are written, whose directories must exist.
-    """
 
-    def __init__(self, capture: Capture, folder: Path, paths: Sequence[bytes], replayed: Mask) -> None:
-        self.left_out: Counter[str] = Counter()
-        self.written: set[int] = set()
-        self._capture, self._folder, self._paths, self._replayed = capture, folder, paths, replayed
-        self._last_name = _last_names(capture)
-        self._zero_ns = capture.time_span_ns[0]
-        self._names: dict[int, str] = {}
+class _Names(dict[int, str]):
+    """The path of each file, or a link to it: fio's names hold no white space and no more than 256 bytes."""
 
-    def write_rank(self, rank: int) -> list[_Lane]:
-        """The lanes of a rank that transfer data, ascending. Reads the rank twice, because fio adds all files first."""
-        lanes: dict[int, _Lane] = {}
-        before = 0
-        for rows in self._rows(rank, self.left_out):
-            for number, places in _by_lane(rows["lane"]):
-                lane = lanes.setdefault(number, _Lane(path=self._folder / f"rank-{rank}-lane-{number}.iolog"))
-                lane.last_use.update(zip(rows["file_id"][places].tolist(), (before + places).tolist(), strict=True))
-            self.written.update(rows["file_id"][rows["op"] == WRITE].tolist())
-            before += len(rows["op"])
-        for lane in lanes.values():
-            head = [f"1 {self._name(file_id)} add\n" for file_id in lane.last_use]
-            lane.path.write_text(_HEADER + "".join(head), encoding="ascii")
-            lane.actions = len(head)
-        before = 0
-        for rows in self._rows(rank, Counter()):
-            for number, places in _by_lane(rows["lane"]):
-                with open(lanes[number].path, "ab") as file:
-                    for begin in range(0, len(places), SLICE_ROWS):
-                        some = places[begin : begin + SLICE_ROWS]
-                        file.write(
-                            self._actions({name: rows[name][some] for name in rows}, before + some, lanes[number])
-                        )
-            before += len(rows["op"])
-        return [lane for _, lane in sorted(lanes.items())]
+    def __init__(self, folder: Path, paths: Sequence[bytes]) -> None:
+        self._folder, self._paths = folder, paths
 
-    def _rows(self, rank: int, left_out: Counter[str]) -> Iterator[Columns]:
-        """The operations of a rank for fio, a batch at a time; operations left out are counted by reason."""
-        numbers = ("lane", "file_id", "offset", "length", "start_ns")
-        for batch in self._capture.operations(rank, columns=["op", "api", "origin", *numbers]):
-            rows = {"op": codes(batch, "op")} | {name: batch.column(name).to_numpy() for name in numbers}
-            rows["file_id"] = self._last_name[rows["file_id"]]
-            chosen = self._replayed(batch)
-            empty = chosen & ((rows["length"] == 0) | ~np.isin(rows["op"], (READ, WRITE)))
-            lost = chosen & ~empty & (rows["offset"] < 0)
-            for reason, mask in ((NOT_REPLAYED, ~chosen), (ZERO_LENGTH, empty), (OFFSET_NOT_KNOWN, lost)):
-                left_out[reason] += int(mask.sum())
-            kept = chosen & ~empty & ~lost
-            yield {name: column[kept] for name, column in rows.items()}
+    def __missing__(self, file_id: int) -> str:
+        path = self._paths[file_id]
+        if _READABLE_NAME.fullmatch(path):
+            self[file_id] = path.decode("ascii")
+        else:
+            self[file_id] = f"{NAMES}/{file_id}"
+            (self._folder / NAMES).mkdir(exist_ok=True)
+            os.symlink(path, self._folder / NAMES / str(file_id))
+        return self[file_id]
 
-    def _name(self, file_id: int) -> str:
-        """The file's path, or a link to it: fio's names hold no white space and no more than 256 bytes."""
-        if file_id not in self._names:
-            path = self._paths[file_id]
-            if _READABLE_NAME.fullmatch(path):
-                self._names[file_id] = path.decode("ascii")
-            else:
-                self._names[file_id] = f"{NAMES}/{file_id}"
-                (self._folder / NAMES).mkdir(exist_ok=True)
-                os.symlink(path, self._folder / NAMES / str(file_id))
-        return self._names[file_id]
 
-    def _actions(self, rows: Columns, places: np.ndarray, lane: _Lane) -> memoryview:
-        """The text of the actions of rows of one lane, which are at `places` among those of the rank."""
-        files, first, which = np.unique(rows["file_id"], return_index=True, return_inverse=True)
-        opens, closes = np.zeros((2, len(places)), dtype=bool)
-        opens[first] = [file not in lane.open_files for file in files.tolist()]
-        closes = np.array([lane.last_use[file] for file in files.tolist()])[which] == places
-        lane.open_files.update(files.tolist())
-        lane.open_files.difference_update(rows["file_id"][closes].tolist())
-
-        # a long transfer is several calls
-        calls = -(-rows["length"] // LONGEST_CALL)
-        row, number = np.repeat(np.arange(len(places)), calls), places_in_groups(calls)
-        done = number * LONGEST_CALL
-        opens, closes = opens[row] & (number == 0), closes[row] & (number == calls[row] - 1)
-        lane.actions += len(row) + int(opens.sum() + closes.sum())
-        time_us = pa.array((rows["start_ns"][row] - self._zero_ns) // NS_PER_US + 1).cast(pa.string())
-        name = pa.array([self._name(file) for file in files.tolist()]).take(pa.array(which.reshape(-1)[row]))
-        begin = pc.binary_join_element_wise(time_us, name, " ")
-        length = np.minimum(LONGEST_CALL, rows["length"][row] - done)
-        return bytes_of(
-            joined(
-                *if_known("", pc.if_else(pa.array(opens), begin, None), " open\n"),
-                begin, " ", pa.array(OPS).take(pa.array(rows["op"][row])),
-                " ", pa.array(rows["offset"][row] + done), " ", pa.array(length), "\n",
-                *if_known("", pc.if_else(pa.array(closes), begin, None), " close\n"),
-            )
+def _actions(rows: dict[str, np.ndarray], names: _Names, zero_ns: int) -> Iterator[tuple[int, bytes | memoryview]]:
+    """The text of the actions of a lane, and their number, in pieces."""
+    files, first, which = np.unique(rows["file_id"], return_index=True, return_inverse=True)
+    last = len(which) - 1 - np.unique(rows["file_id"][::-1], return_index=True)[1]
+    by_use = [names[file] for file in files[np.argsort(first)].tolist()]
+    yield len(files), (_HEADER + "".join(f"1 {name} add\n" for name in by_use)).encode("ascii")
+    texts = pa.array([names[file] for file in files.tolist()])
+    # a long transfer is several calls
+    calls = -(-rows["length"] // LONGEST_CALL)
+    row, number = np.repeat(np.arange(len(which)), calls), places_in_groups(calls)
+    opens = (row == first[which][row]) & (number == 0)
+    closes = (row == last[which][row]) & (number == calls[row] - 1)
+    for begin in range(0, len(row), SLICE_ROWS):
+        some = slice(begin, begin + SLICE_ROWS)
+        mine, done, opened, closed = row[some], number[some] * LONGEST_CALL, opens[some], closes[some]
+        time_us = pa.array((rows["start_ns"][mine] - zero_ns) // NS_PER_US + 1).cast(pa.string())
+        head = pc.binary_join_element_wise(time_us, texts.take(pa.array(which.reshape(-1)[mine])), " ")
+        text = joined(
+            *if_known("", pc.if_else(pa.array(opened), head, None), " open\n"),
+            head, " ", pa.array(OPS).take(pa.array(rows["op"][mine])), " ", pa.array(rows["offset"][mine] + done),
+            " ", pa.array(np.minimum(LONGEST_CALL, rows["length"][mine] - done)), "\n",
+            *if_known("", pc.if_else(pa.array(closed), head, None), " close\n"),
         )  # fmt: skip
-
-
-def _by_lane(lane: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """(lane, places of its rows), ascending."""
-    order = stable_order(lane)
-    for places in np.split(order, runs(lane[order])[1:]):
-        if len(places):
-            yield int(lane[places[0]]), places
+        yield len(mine) + int(opened.sum() + closed.sum()), bytes_of(text)
 
 
 def _last_names(capture: Capture) -> np.ndarray:
     """fio has no rename, so a file has its last name from the start: reads then find what was written."""
     last: np.ndarray = np.arange(capture.files.num_rows, dtype=np.int32)
     following: dict[int, int] = {}
-    for rank in capture.ranks:
-        used = capture.usage(rank)
-        renames = codes(used, "op") == OPS.index("rename")
-        pairs = zip(used["file_id"].to_numpy()[renames], used["other_file_id"].to_numpy()[renames], strict=True)
-        following |= {int(old): int(new) for old, new in pairs}
+    for batch in capture.operations(columns=["op", "file_id", "other_file_id"]):
+        renames = batch.filter(pa.array(codes(batch, "op") == OPS.index("rename")))
+        following |= dict(zip(renames["file_id"].to_pylist(), renames["other_file_id"].to_pylist(), strict=True))
     for file_id in following:
         seen = {file_id}
         while (new := following.get(int(last[file_id]), -1)) not in seen and 0 <= new < len(last):

@@ -40,11 +40,10 @@ def command(
 ) -> None:
     """Export a capture (or a .darshan log) for other tools.
 
-    darshan: a log with DXT segments and the counters of the operations, for pydarshan, darshan-parser and the tools
-    above them.
+    darshan: a log with DXT segments and the POSIX counters of the operations, for pydarshan, darshan-parser and the
+    tools above them.
 
-    chrome: a trace for ui.perfetto.dev, with operations, spans and the due times of a replay. Above about 1,000,000
-    events it is split by time.
+    chrome: a trace for ui.perfetto.dev, with operations, spans and the due times of a replay.
 
     csv: one row per operation, times in seconds with nine digits.
 

@@ -4,7 +4,6 @@ import gzip
 import json
 from collections import defaultdict
 from decimal import Decimal
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -144,35 +143,21 @@ def test_odd_names_are_valid_json(tmp_path: Path) -> None:
     assert found[0]["name"] == '</script>"\\ \x07 é'
 
 
-@pytest.mark.parametrize("slice_rows", [7, 1 << 13])
-def test_more_events_than_a_file_holds_are_split_by_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slice_rows: int
-) -> None:
-    monkeypatch.setattr(chrome, "SLICE_ROWS", slice_rows)
+def test_slices_lose_nothing_and_many_events_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chrome, "SLICE_ROWS", 7)
+    monkeypatch.setattr(chrome, "EASY_EVENTS", 629)
     ops = [
         read(0, offset=i, length=1, start_ns=i * 10_000, rank=i % 3, lane=i % 2, due_ns=i * 10_000 - 1)
         for i in range(300)
     ]
     spans = [Span("step", i * 100_000, i * 100_000 + 100_000, step=i, rank=1) for i in range(30)]
     capture = build_capture(tmp_path, files=["/a"], ops=ops, spans=spans)
-    result = write_chrome(capture, tmp_path / "out.json.gz", events_per_file=100)
-    parts = [events_of(file.path) for file in result.files]
-    assert len(parts) == 7
-    assert [file.entries for file in result.files] == [len(events) for events in parts]
-    assert all(0 < len(events) <= 100 for events in parts)
-    assert sorted(event["args"]["offset"] for events in parts for event in events if event["cat"] == "io") == [
-        *range(300)
-    ]
-    assert sum(event["ph"] == "i" for events in parts for event in events) == 300
-    assert sum(event["cat"] == "step" for events in parts for event in events) == 30
-    starts = [[event["ts"] for event in events if event["ph"] == "X"] for events in parts]
-    assert all(max(before) < min(after) for before, after in pairwise(starts))
-    for file, events in zip(result.files, parts, strict=True):
-        named = names_of(load(file.path)["traceEvents"])
-        assert {(event["pid"], event["tid"]) for event in events} <= named.keys()
-    assert f"split by time into {len(parts)} files" in result.notes[0]
-    assert all(Path(file.path).name in note for file, note in zip(result.files, result.notes[1:], strict=True))
-    assert not (tmp_path / "out.json.gz").exists()
+    result = write_chrome(capture, tmp_path / "out.json.gz")
+    events = events_of(tmp_path / "out.json.gz")
+    assert sorted(event["args"]["offset"] for event in events if event["cat"] == "io") == [*range(300)]
+    assert [sum(event["cat"] == cat for event in events) for cat in ("due", "step")] == [300, 30]
+    assert result.files[0].entries == len(events) == 630
+    assert "630 events" in result.notes[0]
 
 
 interval = st.tuples(st.integers(0, 3), st.integers(0, 6), st.sampled_from([0, 1, 2, LANE_THREADS]), st.booleans())
@@ -214,14 +199,6 @@ def test_events_of_a_line_are_in_time_order_and_apart_or_nested(
         assert line == sorted(line, key=lambda interval: (interval[0], -interval[1]))
         for place, (start, end) in enumerate(line):
             assert all(other_end <= start or end <= other_end for _, other_end in line[:place])
-
-
-def test_a_long_trace_is_cut_by_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chrome, "_SAMPLES", 50)
-    ops = [read(0, offset=i, start_ns=i**2, rank=i % 3) for i in range(1000)]
-    result = write_chrome(build_capture(tmp_path, files=["/a"], ops=ops), tmp_path / "o.json.gz", events_per_file=250)
-    assert sum(file.entries for file in result.files) == 1000
-    assert all(abs(file.entries - 250) <= 60 for file in result.files)
 
 
 def test_the_same_capture_gives_the_same_bytes(tmp_path: Path) -> None:
