@@ -62,7 +62,7 @@ setup(
             core("dxt_replay.traces._memoryview"),
             core("dxt_replay.traces.measures._passes"),
             core("dxt_replay.profiler_merge.darshan._overlap_lanes"),
-            core("dxt_replay.profiler_merge.profiles.xplane._xplane"),
+            core("dxt_replay.profiler_merge.profiles._xplane"),
             core("dxt_replay.profiler_merge.recorder._page_faults"),
         ],
         shared_utility_qualified_name=MEMORYVIEW,

@@ -14,7 +14,7 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
-from dxt_replay.profiler_merge.profiles.xplane import decode as xplane
+from dxt_replay.profiler_merge.profiles import xplane
 from tests import xplane_oracle
 from tests import xplane_writer as writer
 

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from dxt_replay.profiler_merge.profiles.reading import first_bytes
-from dxt_replay.profiler_merge.profiles.xplane.decode import find_profiles as find_xplane
+from dxt_replay.profiler_merge.profiles.xplane import find_profiles as find_xplane
 from dxt_replay.profiler_merge.sources import SOURCES, Source
 
 _MOST_FILES = 1000

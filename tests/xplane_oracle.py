@@ -17,18 +17,16 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from dxt_replay.profiler_merge.profiles.xplane.wire_format import (
+from dxt_replay.profiler_merge.profiles.event_table import DamageError
+from dxt_replay.profiler_merge.profiles.xplane import (
     BYTES,
     DOUBLE,
     FIELDS,
     REF,
     STR,
     UNTIMED,
-    DamageError,
-    RawEvents,
     RawPlane,
     check_single,
-    read_varint,
     stat_classes,
 )
 
@@ -72,7 +70,7 @@ def space_class() -> Any:
 def decode(
     buffer: memoryview, keep: Callable[[bytes], bool], wanted: tuple[bytes, ...]
 ) -> tuple[list[RawPlane], list[bytes], dict[str, int]]:
-    """See `profiler_merge.profiles.xplane.wire_format.Decoder`."""
+    """See `profiler_merge.profiles.xplane.Decoder`."""
     cls = space_class()
     space = cls()
     try:
@@ -112,6 +110,18 @@ def _count_unknown(
                 _count_unknown(part, kind, keep, skipped, events=events)
 
 
+def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """(value, position after it) of a base-128 number. Raises: DamageError when it is cut off."""
+    value = shift = 0
+    while at < len(data) and shift < 70:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+    raise DamageError("a number is cut off")
+
+
 def _check_layer(data: memoryview, message: str) -> None:
     """`check_single` for a message that parsed, and for the parts above the events, which are too many."""
     counts = [0] * (max(FIELDS[message]) + 1)
@@ -144,7 +154,7 @@ def _plane(plane: Any, keep: Callable[[bytes], bool], wanted: tuple[bytes, ...])
     return RawPlane(
         name=plane.name,
         lines=[(line.id, line.name, line.timestamp_ns) for line in plane.lines],
-        event_names={entry.key: (entry.value.name, entry.value.display_name) for entry in plane.event_metadata},
+        event_names={entry.key: entry.value.name for entry in plane.event_metadata},
         stat_names=stat_names,
         stats=stats,
         events=_events(plane, classes) if keep(plane.name) else None,
@@ -166,10 +176,9 @@ def _value(stat: Any) -> tuple[int, int | bytes]:
 _KINDS = {name: number for number, (name, _, _) in FIELDS["XStat"].items() if number > 1}
 
 
-def _events(plane: Any, classes: np.ndarray) -> RawEvents:
+def _events(plane: Any, classes: np.ndarray) -> dict[str, np.ndarray]:
     rows: list[tuple[int, int, int, int]] = []
     stats: list[tuple[int, int, int, int]] = []
-    texts: list[bytes] = []
     for index, line in enumerate(plane.lines):
         for event in line.events:
             for stat in event.stats:
@@ -181,24 +190,22 @@ def _events(plane: Any, classes: np.ndarray) -> RawEvents:
                 if classes[key] < 2 or kind == 0:
                     continue
                 if isinstance(value, bytes):
-                    texts.append(value)
-                    value = len(texts) - 1
+                    value = 0
                 stats.append((len(rows), int(classes[key]) - 2, kind, value))
             offset = UNTIMED if event.WhichOneof("data") == "num_occurrences" else event.offset_ps
             rows.append((index, event.metadata_id, offset, event.duration_ps))
     line_column, metadata_id, offset_ps, duration_ps = _columns(rows, (np.int32, np.int64, np.int64, np.int64))
     stat_event, stat_key, stat_kind, stat_value = _columns(stats, (np.int32, np.uint8, np.uint8, np.uint64))
-    return RawEvents(
-        line=line_column,
-        metadata_id=metadata_id,
-        offset_ps=offset_ps,
-        duration_ps=duration_ps,
-        stat_event=stat_event,
-        stat_key=stat_key,
-        stat_kind=stat_kind,
-        stat_value=stat_value,
-        texts=texts,
-    )
+    return {
+        "line": line_column,
+        "metadata_id": metadata_id,
+        "offset_ps": offset_ps,
+        "duration_ps": duration_ps,
+        "stat_event": stat_event,
+        "stat_key": stat_key,
+        "stat_kind": stat_kind,
+        "stat_value": stat_value,
+    }
 
 
 def _columns(rows: list[tuple[int, int, int, int]], dtypes: tuple[Any, ...]) -> list[np.ndarray]:

@@ -117,14 +117,14 @@ def run(path):
 """
 _KINETO = """
 from pathlib import Path
-from dxt_replay.profiler_merge.profiles.kineto.decode import read_profile
+from dxt_replay.profiler_merge.profiles.kineto import read_profile
 def run(path):
     return len(read_profile([Path(path, "job.pt.trace.json")]))
 """
 _MSGSPEC = """
 from pathlib import Path
 import msgspec
-from dxt_replay.profiler_merge.profiles.kineto.events import Event
+from dxt_replay.profiler_merge.profiles.kineto import Event
 class Document(msgspec.Struct, gc=False):
     traceEvents: list[Event]
 decoder = msgspec.json.Decoder(Document)

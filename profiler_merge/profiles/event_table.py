@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,14 +16,11 @@ from dxt_replay.traces.errors import ProfileError
 if TYPE_CHECKING:
     from dxt_replay.profiler_merge.profiles.marks import RankMarks
 
-NUMBER_STATS = (
-    "step_num", "element_id", "input_element_id", "id", "parent_id", "iter_num", "element_size",
-    "buffer_limit", "buffered_elements", "batch_size", "max_batch_results", "parallelism",
-    "_r", "i", "rank", "pid", "step",
-)  # fmt: skip
-TEXT_STATS = ("filename", "name", "tf_function_call")
-STATS = (*NUMBER_STATS, *TEXT_STATS)
+STATS = ("step_num", "element_id", "id", "i", "rank", "pid", "tf_function_call")
 """The stats that are kept. An event has two or three on average, most of which describe memory or shapes."""
+
+TEXT_STATS = ("tf_function_call",)
+"""Those of text, of which only the events that have them are kept."""
 
 ACCELERATOR = re.compile(r"/device:(GPU|TPU):(\d+)")
 """Name of the plane of an accelerator in profiles of TensorFlow and JAX."""
@@ -31,6 +29,10 @@ GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset", 
 """Categories of PyTorch's events that are work on a GPU; capitalised ones are from 2021 and 2022."""
 GPU_LAUNCH = ("cuda_runtime", "cuda_driver", "Runtime", "mtia_runtime")
 """Categories of the calls that launch such work, or wait for it."""
+
+
+class DamageError(ValueError):
+    """Bytes that no profiler writes. The message says where; the reader adds the file and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +82,11 @@ class TorchFacts:
 class Profile:
     """Events of one profile, sorted by (line, start), the outer event first where two start together.
 
-    `line` (int32) is a row of `lines`, `name` (int32) a row of `names` and `display_names`. `start_ns` (int64) is
-    CLOCK_REALTIME when `epoch_start_ns`, the instant at which the profiler started, is known, else relative to it.
-    `epoch_source`: `profile_start_time` (exact), `element_id` (about 1 us early, TF 2.5 to 2.15), `ts` (PyTorch)
-    or "".
-    Names that are not UTF-8 are decoded with surrogate escapes. `options` is empty before TF 2.21.
-    `stats`: key -> (event rows, values), ascending; see `stat`. `skipped_fields`: message -> number of fields in the
-    file that this release does not know. `torch`: of a PyTorch profile only. `warnings`: damage that was skipped.
+    `line` (int32) is a row of `lines`, `name` (int32) a row of `names`. `start_ns` (int64) is CLOCK_REALTIME when
+    `epoch_start_ns`, the instant at which the profiler started, is known, else relative to it.
+    Names that are not UTF-8 are decoded with surrogate escapes. `stats`: key -> (event rows, values); see `stat`.
+    `skipped_fields`: message -> number of fields in the file that this release does not know. `torch`: of a PyTorch
+    profile only. `warnings`: damage that was skipped.
     `marks`: of `recording`, which know the steps better than any events.
     `phases`: if the process was profiled several times, the profile of each time; else empty.
     """
@@ -94,19 +94,15 @@ class Profile:
     path: Path
     hostnames: tuple[str, ...]
     epoch_start_ns: int | None
-    epoch_source: str
-    options: Mapping[str, int | str]
     planes: tuple[str, ...]
     lines: tuple[ProfileLine, ...]
     names: tuple[str, ...]
-    display_names: tuple[str, ...]
     line: np.ndarray
     name: np.ndarray
     start_ns: np.ndarray
     duration_ns: np.ndarray
     stats: Mapping[str, tuple[np.ndarray, np.ndarray]]
-    texts: tuple[str, ...]
-    skipped_fields: Mapping[str, int]
+    skipped_fields: Mapping[str, int] = field(default_factory=dict)
     torch: TorchFacts | None = None
     warnings: tuple[str, ...] = ()
     phases: tuple[Profile, ...] = ()
@@ -122,20 +118,16 @@ class Profile:
         return self.start_ns + self.duration_ns
 
     def stat(self, key: str) -> tuple[np.ndarray, np.ndarray]:
-        """Events that carry the stat: (rows int64, ascending; values). Both empty when none does.
+        """Events that carry the stat: (rows, values), int64, ascending. Both empty when none does.
 
-        Values are int64 for a key of NUMBER_STATS (ids from 2**63 wrap, as they do in the file), str objects for
-        one of TEXT_STATS. Raises: KeyError for a key that is not kept.
+        Ids from 2**63 wrap, as they do in the file. Raises: KeyError for a key that is not kept.
         """
-        if key in TEXT_STATS:
-            rows, texts = self.stats.get(key, (np.empty(0, np.int64), np.empty(0, np.int64)))
-            return rows, np.array(self.texts, dtype=object)[texts]
-        if key not in NUMBER_STATS:
+        if key not in STATS:
             raise KeyError(key)
         return self.stats.get(key, (np.empty(0, np.int64), np.empty(0, np.int64)))
 
     def stat_column(self, key: str, missing: int) -> np.ndarray:
-        """int64 per event: the stat of NUMBER_STATS, or `missing`."""
+        """int64 per event: the stat, or `missing`."""
         column = np.full(len(self), missing, np.int64)
         rows, values = self.stat(key)
         column[rows] = values
@@ -160,40 +152,26 @@ class Profile:
 def beside(first: Profile, second: Profile) -> Profile:
     """The merged events of two profilers that ran in one process, such as JAX's and TensorFlow's at the same time.
 
-    The facts of the file (`path`, `hostnames`, `options`) are those of the first.
+    The facts of the file (`path`, `hostnames`) are those of the first.
     Raises: ProfileError if one of them has no date.
     """
     if first.epoch_start_ns is None or second.epoch_start_ns is None:
         undated = first if first.epoch_start_ns is None else second
         raise ProfileError(f"{undated.path} has no date, so its events cannot be put beside those of another profile")
-    shift = {
-        "line": len(first.lines),
-        "name": len(first.names),
-        "plane": len(first.planes),
-        "text": len(first.texts),
-        "row": len(first),
-    }
     stats = dict(first.stats)
     for key, (rows, values) in second.stats.items():
-        values = values + shift["text"] if key in TEXT_STATS else values
-        before = stats.get(key, (np.empty(0, np.int64), np.empty(0, values.dtype)))
-        stats[key] = np.concatenate((before[0], rows + shift["row"])), np.concatenate((before[1], values))
-    lines = tuple(replace(line, plane=line.plane + shift["plane"]) for line in second.lines)
+        before = first.stat(key)
+        stats[key] = np.concatenate((before[0], rows + len(first))), np.concatenate((before[1], values))
     return replace(
         first,
         planes=(*first.planes, *second.planes),
-        lines=(*first.lines, *lines),
+        lines=(*first.lines, *(replace(line, plane=line.plane + len(first.planes)) for line in second.lines)),
         names=(*first.names, *second.names),
-        display_names=(*first.display_names, *second.display_names),
-        line=np.concatenate((first.line, second.line + np.int32(shift["line"]))),
-        name=np.concatenate((first.name, second.name + np.int32(shift["name"]))),
+        line=np.concatenate((first.line, second.line + np.int32(len(first.lines)))),
+        name=np.concatenate((first.name, second.name + np.int32(len(first.names)))),
         start_ns=np.concatenate((first.start_ns, second.start_ns)),
         duration_ns=np.concatenate((first.duration_ns, second.duration_ns)),
         stats=stats,
-        texts=(*first.texts, *second.texts),
-        skipped_fields={
-            message: first.skipped_fields.get(message, 0) + second.skipped_fields.get(message, 0)
-            for message in (*first.skipped_fields, *second.skipped_fields)
-        },
+        skipped_fields=dict(Counter(first.skipped_fields) + Counter(second.skipped_fields)),
         warnings=(*first.warnings, *second.warnings),
     )

@@ -15,10 +15,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from dxt_replay.profiler_merge.profiles import xplane
 from dxt_replay.profiler_merge.profiles.event_table import Profile, beside
-from dxt_replay.profiler_merge.profiles.kineto.names import cycles_of
 from dxt_replay.profiler_merge.profiles.marks import ranks_of, read_rank
-from dxt_replay.profiler_merge.profiles.xplane import decode as xplane
 from dxt_replay.profiler_merge.recording import MAGIC
 
 INPUT_FOLDER = "tf.data"
@@ -69,7 +68,12 @@ def profile_files(paths: Sequence[Path]) -> list[tuple[Path, ...]]:
     inputs = {_recorded_in(path): path for path in others if INPUT_FOLDER in path.parts}
     loops = [path for path in others if path not in inputs.values()]
     found = [(path, inputs.pop(_recorded_in(path))) if _recorded_in(path) in inputs else (path,) for path in loops]
-    return [*marks, *found, *((path,) for path in inputs.values()), *cycles_of(kineto)]
+    cycles = []
+    if kineto:
+        from dxt_replay.profiler_merge.profiles.kineto import cycles_of  # msgspec takes 20 ms to import
+
+        cycles = cycles_of(kineto)
+    return [*marks, *found, *((path,) for path in inputs.values()), *cycles]
 
 
 def _recorded_in(path: Path) -> Path:
@@ -88,7 +92,7 @@ def read_profile(files: Sequence[Path]) -> Profile:
     marks = tuple(path for path in files if profile_kind(path) == "marks")
     if marks:
         files = [path for path in files if path not in marks]
-        profile = read_profile(files) if files else marks_alone(marks[0])
+        profile = read_profile(files) if files else _nothing(marks[0])
         return replace(profile, marks=read_rank(marks))
     kinds = {profile_kind(path) for path in files}
     groups: list[tuple[Path, ...]] = profile_files(files)
@@ -102,33 +106,17 @@ def read_profile(files: Sequence[Path]) -> Profile:
     return replace(whole, phases=tuple(phases))
 
 
-def marks_alone(path: Path) -> Profile:
+def _nothing(path: Path) -> Profile:
     """A profile without events, for a rank that has marks and no profile."""
     none = np.empty(0, dtype=np.int64)
-    return Profile(
-        path=path,
-        hostnames=(),
-        epoch_start_ns=0,
-        epoch_source="ts",
-        options={},
-        planes=(),
-        lines=(),
-        names=(),
-        display_names=(),
-        line=none,
-        name=none,
-        start_ns=none,
-        duration_ns=none,
-        stats={},
-        texts=(),
-        skipped_fields={},
-    )
+    columns = dict.fromkeys(("line", "name", "start_ns", "duration_ns"), none)
+    return Profile(path=path, hostnames=(), epoch_start_ns=0, planes=(), lines=(), names=(), stats={}, **columns)
 
 
 def _read(files: Sequence[Path]) -> Profile:
     """The profile of one group."""
     if profile_kind(files[0]) == "kineto":
-        from dxt_replay.profiler_merge.profiles.kineto.decode import read_profile as read_kineto
+        from dxt_replay.profiler_merge.profiles import kineto
 
-        return read_kineto(files)
+        return kineto.read_profile(files)
     return reduce(beside, [xplane.read_profile(each) for each in files])

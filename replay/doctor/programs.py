@@ -33,7 +33,7 @@ CORES = (
     "dxt_replay.traces._memoryview",
     "dxt_replay.traces.measures._passes",
     "dxt_replay.profiler_merge.darshan._overlap_lanes",
-    "dxt_replay.profiler_merge.profiles.xplane._xplane",
+    "dxt_replay.profiler_merge.profiles._xplane",
     "dxt_replay.profiler_merge.recorder._page_faults",
 )
 """The compiled modules of setup.py."""

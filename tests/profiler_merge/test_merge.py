@@ -8,7 +8,7 @@ import pytest
 from dxt_replay.profiler_merge.darshan.dxt import read_dxt
 from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.merge import MergeOptions, merge
-from dxt_replay.profiler_merge.profiles.xplane.decode import find_profiles
+from dxt_replay.profiler_merge.profiles.xplane import find_profiles
 from dxt_replay.traces.errors import AlignmentError, LogError, UsageError
 from dxt_replay.traces.recorder_files import is_recorder_file
 from dxt_replay.traces.samples import NAMES, sample

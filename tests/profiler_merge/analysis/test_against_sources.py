@@ -15,7 +15,7 @@ import pytest
 from dxt_replay.profiler_merge.analysis.overlap import Overlap, overlap
 from dxt_replay.profiler_merge.analysis.summary import summarise
 from dxt_replay.profiler_merge.merge import merge
-from dxt_replay.profiler_merge.profiles.xplane.decode import find_profiles
+from dxt_replay.profiler_merge.profiles.xplane import find_profiles
 from dxt_replay.traces.store.reader import Capture, open_capture
 from tests import darshan_oracle
 

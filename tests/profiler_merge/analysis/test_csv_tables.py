@@ -15,7 +15,7 @@ from dxt_replay.profiler_merge.analysis.named_tables import summary_table, views
 from dxt_replay.profiler_merge.analysis.table_formats import write_csv
 from dxt_replay.profiler_merge.analysis.tables import GROUPINGS, TABLES
 from dxt_replay.profiler_merge.merge import merge
-from dxt_replay.profiler_merge.profiles.xplane.decode import find_profiles
+from dxt_replay.profiler_merge.profiles.xplane import find_profiles
 from dxt_replay.traces.samples import NAMES, sample
 from dxt_replay.traces.store.reader import Capture, open_capture
 from tests.places import CAPTURES

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dxt_replay.profiler_merge.clocks import nesting
 from dxt_replay.profiler_merge.clocks.nesting import align_nesting, nesting_events
-from dxt_replay.profiler_merge.profiles.xplane.decode import read_profile
+from dxt_replay.profiler_merge.profiles.xplane import read_profile
 from dxt_replay.traces.errors import AlignmentError
 from tests import xplane_writer as writer
 from tests.examples import examples

@@ -17,7 +17,7 @@ from dxt_replay.profiler_merge.clocks.offsets import (
 )
 from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.log_rows import read_log_rows
-from dxt_replay.profiler_merge.profiles.xplane.decode import find_profiles, read_profile
+from dxt_replay.profiler_merge.profiles.xplane import find_profiles, read_profile
 from dxt_replay.traces.errors import AlignmentError
 from dxt_replay.traces.schema import READ
 from tests.places import CAPTURES

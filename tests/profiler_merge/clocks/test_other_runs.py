@@ -3,7 +3,7 @@
 import pytest
 
 from dxt_replay.profiler_merge.merge import MergeOptions, merge
-from dxt_replay.profiler_merge.profiles.xplane.decode import find_profiles
+from dxt_replay.profiler_merge.profiles.xplane import find_profiles
 from dxt_replay.traces.errors import ProfileError
 from tests import kineto_writer as kineto
 from tests.darshan_writer import DxtRecord, JobSpec, write_dxt_log

@@ -7,7 +7,7 @@ from dxt_replay.profiler_merge.clocks.alignment import align_rank, parse_method
 from dxt_replay.profiler_merge.clocks.profile_ranks import map_profiles
 from dxt_replay.profiler_merge.darshan.job_logs import open_job
 from dxt_replay.profiler_merge.log_rows import read_log_rows
-from dxt_replay.profiler_merge.profiles.xplane.decode import read_profile
+from dxt_replay.profiler_merge.profiles.xplane import read_profile
 from dxt_replay.traces.errors import AlignmentError, ProfileError
 from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_counters, write_dxt_log
 from tests.xplane_writer import START_NS, Event, Line, profile

@@ -10,7 +10,7 @@ import pytest
 from dxt_replay.profiler_merge.profiles.event_table import Profile
 from dxt_replay.profiler_merge.profiles.span_parts import NOT_FETCHED
 from dxt_replay.profiler_merge.profiles.spans import profile_spans
-from dxt_replay.profiler_merge.profiles.xplane.decode import find_profiles, read_profile
+from dxt_replay.profiler_merge.profiles.xplane import find_profiles, read_profile
 from dxt_replay.traces.schema import SPAN_KINDS
 from tests import xplane_writer as writer
 from tests.places import CAPTURES

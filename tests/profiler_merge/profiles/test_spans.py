@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dxt_replay.profiler_merge.profiles.spans import main_line, profile_spans
-from dxt_replay.profiler_merge.profiles.xplane.decode import find_profiles, read_profile
+from dxt_replay.profiler_merge.profiles.xplane import find_profiles, read_profile
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.schema import NO_STEP, SPAN_KINDS, SPANS_SCHEMA, UNION_THREAD, table_from_columns
 from tests import xplane_writer as writer

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dxt_replay.profiler_merge.merge import merge
-from dxt_replay.profiler_merge.profiles.xplane.decode import find_profiles
+from dxt_replay.profiler_merge.profiles.xplane import find_profiles
 from dxt_replay.replay.commands import demo
 from dxt_replay.replay.commands.main import main
 from dxt_replay.replay.fidelity.compare import compare

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dxt_replay.profiler_merge.profiles.kineto.chunks import EventChunks
-from dxt_replay.profiler_merge.profiles.kineto.decode import read_profile
-from dxt_replay.profiler_merge.profiles.kineto.names import cycles_of
+from dxt_replay.profiler_merge.profiles.kineto import EventChunks, exact_ns, read_profile
+from dxt_replay.profiler_merge.profiles.reading import profile_files
 from dxt_replay.profiler_merge.profiles.reading import read_profile as read_any
 from dxt_replay.profiler_merge.profiles.spans import profile_spans
 from dxt_replay.profiler_merge.recognise import find_profiles
@@ -95,8 +94,6 @@ def test_times_since_program_load_have_no_date(tmp_path):
 @given(st.integers(0, 7_889_238 * 10**9 - 1))
 def test_no_digit_of_a_time_is_lost(ns):
     text = f"{ns // 1000}.{ns % 1000:03}"
-    from dxt_replay.profiler_merge.profiles.kineto.columns import exact_ns
-
     assert exact_ns(np.array([float(text)])).tolist() == [ns]
 
 
@@ -106,7 +103,7 @@ def test_cycles_of_one_process_are_one_profile_whatever_their_base(tmp_path):
         tmp_path / f"node7_{PID}.1795309201260993922.pt.trace.json.gz", EVENTS, start_ns=START_NS + 10**11, generation=1
     )
     other = writer.write(tmp_path / f"node7_{PID + 1}.1795309101260993922.pt.trace.json", EVENTS)
-    groups = cycles_of([second, other, first])
+    groups = profile_files([second, other, first])
     assert sorted(groups) == [(first, second), (other,)]
     profile = read_profile(groups[0])
     assert profile.hostnames == ("node7",)

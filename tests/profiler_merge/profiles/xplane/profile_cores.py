@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 
 from dxt_replay.profiler_merge.profiles.event_table import Profile
-from dxt_replay.profiler_merge.profiles.xplane import compiled
-from dxt_replay.profiler_merge.profiles.xplane.decode import read_profile
-from dxt_replay.profiler_merge.profiles.xplane.wire_format import Decoder
+from dxt_replay.profiler_merge.profiles.xplane import Decoder, decode, read_profile
 from dxt_replay.traces.errors import ProfileError
 from tests import xplane_oracle
 from tests import xplane_writer as writer
@@ -32,7 +30,7 @@ class Core:
             return "error"
 
 
-COMPILED = Core("compiled", compiled.decode)
+COMPILED = Core("compiled", decode)
 ORACLE = Core("oracle", xplane_oracle.decode)
 both_cores = pytest.mark.parametrize("core", [COMPILED, ORACLE], ids=lambda core: core.name)
 
@@ -50,10 +48,9 @@ def write_fixture(tmp_path):
 def fingerprint(profile: Profile) -> dict:
     """Everything a profile holds, in a form that `==` compares."""
     columns = {key: getattr(profile, key).tolist() for key in ("line", "name", "start_ns", "duration_ns")}
-    fields = ("hostnames", "epoch_start_ns", "epoch_source", "options", "planes", "lines", "names", "display_names")
-    fields += ("skipped_fields",)
+    fields = ("hostnames", "epoch_start_ns", "planes", "lines", "names", "skipped_fields")
     stats = {key: (rows.tolist(), values.tolist()) for key, (rows, values) in profile.stats.items()}
-    return columns | {key: getattr(profile, key) for key in fields} | {"stats": stats, "texts": profile.texts}
+    return columns | {key: getattr(profile, key) for key in fields} | {"stats": stats}
 
 
 def small_profile() -> bytes:

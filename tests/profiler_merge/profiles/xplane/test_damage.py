@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from dxt_replay.profiler_merge.profiles.xplane.decode import read_profile
+from dxt_replay.profiler_merge.profiles.xplane import read_profile
 from dxt_replay.traces.errors import ProfileError
 from tests import xplane_writer as writer
 from tests.profiler_merge.profiles.xplane.profile_cores import (  # noqa: F401

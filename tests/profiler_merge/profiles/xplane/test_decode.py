@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dxt_replay.profiler_merge.profiles.xplane.decode import find_profiles
+from dxt_replay.profiler_merge.profiles.xplane import find_profiles
 from dxt_replay.traces.errors import ProfileError
 from tests import xplane_writer as writer
 from tests.profiler_merge.profiles.xplane.profile_cores import (  # noqa: F401
@@ -41,7 +41,7 @@ def test_columns(core, write):
     assert [line.id for line in profile.lines] == [-8, 9]
     assert [line.thread_class for line in profile.lines] == ["python", "tf_Compute"]
     assert profile.hostnames == ("node1",)
-    assert (profile.epoch_start_ns, profile.epoch_source) == (START_NS, "profile_start_time")
+    assert profile.epoch_start_ns == START_NS
     rows, values = profile.stat("step_num")
     assert (rows.tolist(), values.tolist()) == ([0], [4])
     assert profile.stat_column("step_num", missing=-1).tolist() == [4, -1, -1]
@@ -60,30 +60,27 @@ def test_stats_of_every_kind(core, write):
         {"id": float("nan")},
         {"id": float("inf")},
         {"id": "text"},
-        {"filename": "/a/by/reference"},
-        {"filename": b"/inline/\xff"},
-        {"filename": 7},
+        {"tf_function_call": "by reference"},
+        {"tf_function_call": b"inline \xff"},
+        {"tf_function_call": 7},
         {"unwanted": 1},
     ]
     events = tuple(Event(name="e", start_ns=i, stats=each) for i, each in enumerate(stats))
     profile = core.read(write(writer.profile([Line(id=1, name="python", events=events)])))
     rows, values = profile.stat("id")
     assert (rows.tolist(), values.tolist()) == ([0, 1, 2, 3], [5, -5, -5, 100_000])
-    rows, values = profile.stat("filename")
-    assert (rows.tolist(), values.tolist()) == ([8, 9], ["/a/by/reference", "/inline/\udcff"])
+    assert profile.stat("tf_function_call")[0].tolist() == [8, 9]
     assert [len(column) for column in profile.stat("element_id")] == [0, 0]
-    assert [len(column) for column in profile.stat("name")] == [0, 0]
     with pytest.raises(KeyError):
         profile.stat("unwanted")
 
 
 @both_cores
 def test_names_that_are_not_utf8_are_kept_exactly(core, write):
-    event = Event(name="Iterator::\udcff\udc80", stats={"filename": "/d\udce9j\u00e0"})
+    event = Event(name="Iterator::\udcff\udc80")
     profile = core.read(write(writer.profile([Line(id=1, name="python\udcfe", events=(event,))])))
     assert profile.names == ("Iterator::\udcff\udc80",)
     assert profile.lines[0].name == "python\udcfe"
-    assert profile.stat("filename")[1].tolist() == ["/d\udce9j\u00e0"]
 
 
 @both_cores
@@ -168,7 +165,7 @@ def test_epoch_of_old_versions_comes_from_prefetch_produce(core, write):
         Event(name="MapAndBatchProduce", start_ns=9_500, stats={"element_id": START_NS + 20_000}),
     )
     profile = core.read(write(writer.profile([Line(id=1, name="t", events=events)], start_ns=None)))
-    assert (profile.epoch_start_ns, profile.epoch_source) == (START_NS - 700, "element_id")
+    assert profile.epoch_start_ns == START_NS - 700
     assert profile.start_ns.tolist() == [START_NS - 700 + at for at in (1_000, 9_000, 9_500)]
 
 
@@ -176,21 +173,8 @@ def test_epoch_of_old_versions_comes_from_prefetch_produce(core, write):
 def test_without_any_epoch_times_are_relative(core, write):
     events = (Event(name="PrefetchProduce", start_ns=5, stats={"element_id": 17}),)
     profile = core.read(write(writer.profile([Line(id=1, name="t", events=events)], start_ns=None)))
-    assert (profile.epoch_start_ns, profile.epoch_source) == (None, "")
+    assert profile.epoch_start_ns is None
     assert profile.start_ns.tolist() == [5]
-
-
-@both_cores
-def test_profile_options(core, write):
-    options = b"".join([writer.number(2, 3), writer.number(4, 1), writer.part(10, b"/log/rank3"), writer.number(99, 5)])
-    stats = {"profile_start_time": START_NS, "profile_stop_time": START_NS + 1, "profile_options": b""}
-    environment = writer.plane("Task Environment", stats=stats).replace(
-        writer.part(6, writer.number(1, 3) + writer.part(5, b"")),
-        writer.part(6, writer.number(1, 3) + writer.part(6, options)),
-    )
-    host = writer.plane("/host:CPU", [Line(id=1, name="t", events=(Event(name="e"),))])
-    profile = core.read(write(writer.space([host, environment])))
-    assert profile.options == {"host_tracer_level": 3, "python_tracer_level": 1, "repository_path": "/log/rank3"}
 
 
 @both_cores
@@ -222,7 +206,7 @@ def test_reading_imports_neither_tensorflow_nor_protobuf(write):
     path = write(small_profile())
     code = (
         "import sys; from pathlib import Path\n"
-        "from dxt_replay.profiler_merge.profiles.xplane.decode import read_profile\n"
+        "from dxt_replay.profiler_merge.profiles.xplane import read_profile\n"
         f"read_profile(Path({str(path)!r}))\n"
         "print(sorted({'tensorflow', 'google', 'jax', 'xprof'} & {name.split('.')[0] for name in sys.modules}))"
     )
@@ -233,8 +217,8 @@ def test_reading_imports_neither_tensorflow_nor_protobuf(write):
 def test_without_the_compiled_core_a_profile_is_refused_with_the_way_to_install_it(write):
     code = (
         "import sys; from pathlib import Path\n"
-        "sys.modules['dxt_replay.profiler_merge.profiles.xplane._xplane'] = None\n"
-        "from dxt_replay.profiler_merge.profiles.xplane.decode import read_profile\n"
+        "sys.modules['dxt_replay.profiler_merge.profiles._xplane'] = None\n"
+        "from dxt_replay.profiler_merge.profiles.xplane import read_profile\n"
         "from dxt_replay.traces.errors import MissingDependencyError\n"
         "try:\n"
         f"    read_profile(Path({str(write(small_profile()))!r}))\n"

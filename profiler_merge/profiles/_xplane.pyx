@@ -6,7 +6,7 @@
 Every read is checked against the end of the enclosing message, so damaged bytes end in DamageError("... at byte N").
 A field whose number is beyond those of its message is one of a later version: it is skipped and counted. Any other
 field that the format lacks is damage: a flipped tag must not silently drop an event. Field numbers are those of
-`format.FIELDS`; here they appear as whole tags, number << 3 | wire type.
+`xplane.FIELDS`; here they appear as whole tags, number << 3 | wire type.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
@@ -14,7 +14,7 @@ from libc.string cimport memcpy
 
 import numpy as np
 
-from dxt_replay.profiler_merge.profiles.xplane.wire_format import DamageError
+from dxt_replay.profiler_merge.profiles.event_table import DamageError
 
 cdef extern from "<endian.h>" nogil:
     uint64_t le64toh(uint64_t value)

@@ -1,1 +1,0 @@
-"""PyTorch's profiles (Kineto, Chrome's JSON format) as the event table."""

@@ -1,1 +1,0 @@
-"""XPlane, the profiles of TensorFlow and JAX."""
