@@ -15,9 +15,9 @@ from dxt_replay.profiler_merge.analysis.analyse import Analysis, AnalysisCollect
 from dxt_replay.profiler_merge.analysis.collect import Begin, Together, collect
 from dxt_replay.profiler_merge.analysis.finding import Finding
 from dxt_replay.profiler_merge.analysis.findings import findings_of
-from dxt_replay.profiler_merge.analysis.lane_bars import MOST_BARS, BarCollector, KeyCollector, LaneBars, bar_collector
+from dxt_replay.profiler_merge.analysis.lane_bars import MOST_BARS, KeyCollector, LaneBars, bar_collector
 from dxt_replay.profiler_merge.analysis.loop_bars import LoopBars, loop_bars
-from dxt_replay.profiler_merge.analysis.offset_samples import FileOffsets, OffsetCollector, offset_collector
+from dxt_replay.profiler_merge.analysis.offset_samples import FileOffsets, file_offsets
 from dxt_replay.profiler_merge.analysis.patterns import MountTotals, mount_totals
 from dxt_replay.profiler_merge.analysis.queries import made_by_query
 from dxt_replay.profiler_merge.analysis.steady_loop import waits_are_real
@@ -106,7 +106,7 @@ def overview(
     )
     without = ("step",) if few_ranks else ("lane", "step")
     first = collect(capture, begin, without=without, on_rows=on_rows, workers=workers)
-    found, course = first.analyses.analysis(capture, saved_s), first.course.timeline(workers)
+    found, course = first.analyses.analysis(capture, saved_s), first.course.timeline()
     shown = shown_ranks(found)
     few = capture if shown == capture.ranks or not capture.operation_count() else part_of(capture, Part(ranks=shown))
     keys = first.keys if few is capture else None
@@ -117,13 +117,6 @@ def overview(
         centres_ns=moments(found, course),
         window_operations=most_bars * 3 // 16,
     )
-    offsets = offset_collector(found.patterns.files, most_points=most_bars // 4)
-    if few is capture:
-        second = collect(capture, partial(_SecondPass, bars=bars, offsets=offsets), without=("step",), workers=workers)
-        lanes, samples = second.bars, second.offsets
-    else:
-        lanes = collect(few, bars, without=("step",), workers=workers)
-        samples = collect(capture, offsets, without=("lane", "step"), workers=workers)
     return Overview(
         name=capture.path.name,
         info=capture.info,
@@ -131,11 +124,11 @@ def overview(
         findings=findings_of(found),
         course=course,
         by_rank=first.by_rank.timeline(),
-        lanes=lanes.lane_bars(),
+        lanes=collect(few, bars, without=("step",), workers=workers).lane_bars(),
         loops=loop_bars(capture.spans, shown, most_bars * 3 // 4),
         roles=roles_of(capture, shown),
         shown_ranks=shown,
-        offsets=samples.offsets(),
+        offsets=file_offsets(capture, found.patterns.files, most_points=most_bars // 4),
         mounts=mount_totals(capture.files, found.patterns.files),
         sizes=made_by_query(capture, TABLES["sizes"]),
         quiet_until_ns=quiet_until_ns(course, found),
@@ -160,16 +153,6 @@ class _FirstPass(Together):
         self.course, self.by_rank = course(capture, layers), by_rank(capture, layers)
         self.keys = KeyCollector(capture, layers) if with_keys else None
         self.parts = (self.analyses, self.course, self.by_rank, *([self.keys] if self.keys else []))
-
-
-class _SecondPass(Together):
-    """What depends on the first pass: bars, and samples of offsets."""
-
-    def __init__(
-        self, capture: Capture, layers: FileLayers, *, bars: Begin[BarCollector], offsets: Begin[OffsetCollector]
-    ) -> None:
-        self.bars, self.offsets = bars(capture, layers), offsets(capture, layers)
-        self.parts = (self.bars, self.offsets)
 
 
 def quiet_until_ns(course: Timeline, analysis: Analysis) -> int:

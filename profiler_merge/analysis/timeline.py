@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.profiler_merge.analysis.collect import Begin, Collector, at_one_layer, collect, counted
-from dxt_replay.profiler_merge.analysis.concurrency import PeaksPerBin
-from dxt_replay.profiler_merge.analysis.peak_over_ranks import PeaksOverRanks
-from dxt_replay.profiler_merge.analysis.spreading import pieces, shares
+from dxt_replay.profiler_merge.analysis.collect import Begin, Collector, at_one_layer, collect
+from dxt_replay.profiler_merge.analysis.in_flight import PeaksPerBin, peaks_over_ranks, pieces, shares
 from dxt_replay.profiler_merge.analysis.tables import TABLES
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.layers import FileLayers
@@ -99,7 +97,7 @@ def timeline(
     Raises: UsageError for more than MOST_CELLS bins; CaptureError when a part is damaged.
     """
     begin = timeline_collector(capture, bin_ns=bin_ns, bins=bins, per_rank=per_rank)
-    return collect(capture, begin, without=("lane", "step"), workers=workers).timeline(workers)
+    return collect(capture, begin, without=("lane", "step"), workers=workers).timeline()
 
 
 def timeline_collector(
@@ -154,7 +152,7 @@ class TimelineCollector(Collector):
     """
 
     takes_several_ranks = True
-    STAY = ("_capture", "_layers", "_union", "_line", "_rank_peaks", "_stretched")
+    STAY = ("_capture", "_layers", "_union", "_line", "_rank_peaks")
 
     def __init__(
         self,
@@ -183,19 +181,6 @@ class TimelineCollector(Collector):
         self._union = StreamingUnion()
         self._line = _Line(row=0, count=1, places=_NO_PLACES)
         self._rank_peaks = PeaksPerBin(bin_ns)
-        self._stretch_of: int | None = None
-        # A rank and its peaks in its stretches so far.
-        self._stretched: tuple[int | None, np.ndarray] = None, self._peaks[:1]
-
-    def begin_stretch(self, before: OperationRows) -> None:
-        """As `Collector.begin_stretch`."""
-        before = counted(before, self._layers)
-        before = before.where(before.end_ns > before.start_ns)
-        starts, ends = before.start_ns - self._start_ns, before.end_ns - self._start_ns
-        self._stretch_of = self._rank = before.rank
-        self._line = _Line(row=self._row[before.rank], count=1, places=_NO_PLACES)
-        self._union.add(starts, ends)
-        self._rank_peaks.add(starts, ends)
 
     def add(self, rows: OperationRows) -> None:
         """Add rows, in start order."""
@@ -330,30 +315,21 @@ class TimelineCollector(Collector):
         for name, cells in later._cells.items():
             self._cells[name][rows, : later._bins] += cells
         peaks = later._peaks
-        if later._stretch_of is not None:
-            # The operations of one rank: where stretches share a bin, the larger peak is that of the bin.
-            rank, before = self._stretched
-            before = np.zeros_like(peaks) if rank != later._stretch_of else before
-            before, peaks = (np.pad(each, ((0, 0), (0, self._bins - each.shape[1]))) for each in (before, peaks))
-            self._stretched = later._stretch_of, np.maximum(before, peaks)
-            peaks = self._stretched[1] - before
         self._peaks[rows, : peaks.shape[1]] += peaks
 
     def __getstate__(self) -> dict[str, Any]:
         self._finish_rank()
         return super().__getstate__()
 
-    def timeline(self, workers: Workers = ALONE) -> Timeline:
-        """Timeline of all that was added. Where the peak over all ranks needs another pass, `workers` share it.
+    def timeline(self) -> Timeline:
+        """Timeline of all that was added. The peak over all ranks needs another pass.
 
         Raises: CaptureError when a part is damaged.
         """
         self._finish_rank()
         if not self._wants_peaks:
-            over_ranks = PeaksOverRanks(
-                capture=self._capture, layers=self._layers, start_ns=self._start_ns, bin_ns=self._bin_ns
-            )
-            self._peaks[0] = over_ranks.peaks(self._bins, workers)
+            bins = {"start_ns": self._start_ns, "bin_ns": self._bin_ns, "bins": self._bins}
+            self._peaks[0] = peaks_over_ranks(self._capture, self._layers, **bins)
         return Timeline(
             bin_ns=self._bin_ns,
             start_ns=self._start_ns,

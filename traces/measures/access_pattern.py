@@ -7,8 +7,7 @@ opened or closed (darshan-posix.c, POSIX_RECORD_READ and POSIX_RECORD_OPEN), so 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import astuple, dataclass
 
 import numpy as np
 
@@ -22,10 +21,8 @@ _KINDS = np.full(len(OPS), -1, dtype=np.int8)
 _KINDS[[READ, WRITE]] = 0, 1
 _KINDS[[OPS.index("open"), OPS.index("close")]] = 2
 
-_NOBODY = -1
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class AccessCounts:
     """Accesses with a known offset, and how many of them were sequential and consecutive. Counts add."""
 
@@ -34,11 +31,7 @@ class AccessCounts:
     consecutive: int = 0
 
     def __add__(self, other: AccessCounts) -> AccessCounts:
-        return AccessCounts(
-            accesses=self.accesses + other.accesses,
-            sequential=self.sequential + other.sequential,
-            consecutive=self.consecutive + other.consecutive,
-        )
+        return AccessCounts(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
     @property
     def sequential_pct(self) -> float | None:
@@ -54,15 +47,11 @@ class AccessCounts:
 class AccessPattern(Sums):
     """Counts the accesses of one rank after another. Its state is the last byte per file and direction of one rank."""
 
-    def __init__(self, files: int) -> None:
-        self._state = np.zeros((2 * files, 3), dtype=np.int64)  # as of `follow_last_bytes`
-        self._state[:, 0] = _NOBODY
-        self._stretch_of: int | None = None
-        self.counts = AccessCounts()
+    STAY = ("_state",)
 
-    def begin_stretch(self, rank: int) -> None:
-        """The rows to come follow others of their rank."""
-        self._stretch_of = rank
+    def __init__(self, files: int) -> None:
+        self._state = np.full((2 * files, 3), (-1, 0, 0), dtype=np.int64)  # as of `follow_last_bytes`: of no rank
+        self.counts = AccessCounts()
 
     def add(self, rows: OperationRows) -> None:
         """Operations of one rank, which continue its earlier ones, or all operations of several ranks.
@@ -71,23 +60,9 @@ class AccessPattern(Sums):
         other operations are ignored.
         """
         ranks = rows.ranks if len(rows.ranks) else np.array([rows.rank])
-        counts = follow_last_bytes(self._state, ranks, _KINDS[rows.op], rows.file_id, rows.offset, rows.length)
-        self.counts += AccessCounts(**dict(zip(AccessCounts.__slots__, counts, strict=True)))
+        found = follow_last_bytes(self._state, ranks, _KINDS[rows.op], rows.file_id, rows.offset, rows.length)
+        self.counts += AccessCounts(*found)
 
     def merge(self, later: AccessPattern) -> None:
-        """As `Sums.merge`. A stretch took 0 for the last bytes before it."""
+        """As `Sums.merge`."""
         self.counts += later.counts
-        if later._stretch_of is None:
-            return
-        seen = np.flatnonzero(later._state[:, 0] == later._stretch_of)
-        known = self._state[seen, 0] == later._stretch_of
-        first, before = later._state[seen[known], 1], self._state[seen[known], 2]
-        self.counts += AccessCounts(
-            sequential=int(np.sum(first > before) - np.sum(first > 0)),
-            consecutive=int(np.sum(first == before + 1) - np.sum(first == 1)),
-        )
-        self._state[seen] = later._state[seen]
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Only a stretch sends its state."""
-        return {**self.__dict__, "_state": None} if self._stretch_of is None else self.__dict__

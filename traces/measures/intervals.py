@@ -6,12 +6,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from dxt_replay.traces.measures._passes import covered_before, joined, newly_covered
-from dxt_replay.traces.measures.byte_planes import from_planes, planes
 from dxt_replay.traces.sums import Sums
 
 _NEVER = np.iinfo(np.int64).min
@@ -155,14 +153,6 @@ class BoundedUnion(Sums):
         self.add_union(later.intervals())
         self.closed_ns += later.closed_ns
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Pickle the lengths and the gaps instead of the edges."""
-        self._merge()
-        return super().__getstate__() | {"_union": _packed(self._union)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state | {"_union": _unpacked(*state["_union"])})
-
     def intervals(self) -> Intervals:
         """The union of all that was added."""
         self._merge()
@@ -194,20 +184,3 @@ class BoundedUnion(Sums):
 
 def _times(part: Intervals) -> tuple[np.ndarray, np.ndarray]:
     return part.starts, part.ends
-
-
-def _packed(union: Intervals) -> tuple[int, int, np.ndarray, np.ndarray]:
-    """The first start, the bits by which lengths and gaps were shifted as all end in zeros, and the planes of both."""
-    if not len(union):
-        return 0, 0, planes(_NO_TIMES), planes(_NO_TIMES)
-    lengths, gaps = union.ends - union.starts, union.starts[1:] - union.ends[:-1]
-    used = int(np.bitwise_or.reduce(lengths) | np.bitwise_or.reduce(gaps))
-    shift = (used & -used).bit_length() - 1
-    return int(union.starts[0]), shift, planes(lengths >> shift), planes(gaps >> shift)
-
-
-def _unpacked(first: int, shift: int, lengths: np.ndarray, gaps: np.ndarray) -> Intervals:
-    """Inverse of `_packed`."""
-    length, gap = from_planes(lengths) << shift, from_planes(gaps) << shift
-    starts = np.cumsum(np.concatenate((np.full(min(len(length), 1), first), length[:-1] + gap)))
-    return Intervals(starts=starts, ends=starts + length)

@@ -98,11 +98,6 @@ class IoCollector(Sums):
         self._bandwidth = DistributionCollector()
         self._unmeasured = 0
 
-    def begin_stretch(self, before: OperationRows) -> None:
-        """The rows to come follow others of their rank, of which those of `before` are still in flight."""
-        self._rank = before.rank
-        self._union.add(before.start_ns, before.end_ns)
-
     def add(self, rows: OperationRows) -> None:
         """Add reads and writes, in start order."""
         if not len(rows):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Sequence, Sized
+from collections.abc import Collection, Iterable, Iterator, Sized
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.traces.schema import OPS_SCHEMA, READ, REFUSED, WRITE, codes
+from dxt_replay.traces.schema import READ, REFUSED, WRITE, codes
 from dxt_replay.traces.stable_order import runs
 from dxt_replay.traces.store.reader import Capture
 
@@ -124,44 +124,16 @@ def operation_rows(
     ranks: Iterable[int] | None = None,
     *,
     without: Collection[str] = (),
-    starts_ns: tuple[int, int] | None = None,
 ) -> Iterator[OperationRows]:
     """The op stream of `ranks` (all when None), rank by rank, a batch at a time; a thread reads the next batch
     meanwhile.
 
-    `without`: columns not to read, of `lane` and `step`. `starts_ns`: only operations that start in [begin, end).
-    Memory: three row groups. Raises: CaptureError when a part is damaged.
+    `without`: columns not to read, of `lane` and `step`. Memory: three row groups.
+    Raises: CaptureError when a part is damaged.
     """
     names = [name for name in ROW_COLUMNS if name not in without]
-    return read_ahead(_rows(capture, ranks, names, starts_ns))
-
-
-def rows_in_flight(capture: Capture, rank: int, at_ns: int) -> OperationRows:
-    """TIME_COLUMNS of the operations of a rank that start before a time and end after it, in start order.
-
-    It reads the row groups that have any. Raises: CaptureError when a part is damaged.
-    """
-    index, read_until = capture.index, None
-    groups = index.of(rank)
-    found = [rows_of_batch(OPS_SCHEMA.empty_table(), rank, TIME_COLUMNS)]
-    for group in groups[(index.first_ns[groups] < at_ns) & (index.last_ns[groups] > at_ns)].tolist():
-        first, last = int(index.first_ns[group]), int(index.last_start_ns[group])
-        window = first if read_until is None else max(first, read_until), min(last + 1, at_ns)
-        found += [rows.where(rows.end_ns > at_ns) for rows in _rows(capture, [rank], TIME_COLUMNS, window)]
-        read_until = window[1]
-    columns = {name: np.concatenate([getattr(rows, name) for rows in found]) for name in TIME_COLUMNS}
-    return OperationRows(rank=rank, **columns)
-
-
-def _rows(
-    capture: Capture, ranks: Iterable[int] | None, names: Sequence[str], starts_ns: tuple[int, int] | None
-) -> Iterator[OperationRows]:
-    for rank, batch in capture.rank_operations(ranks, names, starts_ns):
-        if starts_ns is not None:
-            begin, end = np.searchsorted(batch.column("start_ns").to_numpy(), starts_ns).tolist()
-            batch = batch.slice(begin, end - begin)
-        if len(batch):
-            yield rows_of_batch(batch, rank, names)
+    batches = capture.rank_operations(ranks, names)
+    return read_ahead(rows_of_batch(batch, rank, names) for rank, batch in batches if len(batch))
 
 
 def rows_together(capture: Capture, *, without: Collection[str] = ()) -> Iterator[OperationRows]:

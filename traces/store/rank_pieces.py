@@ -4,13 +4,11 @@ on."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from dxt_replay.traces.part import Part
-from dxt_replay.traces.store.checks import MOST_NS
 from dxt_replay.traces.store.part_capture import PartCapture
 from dxt_replay.traces.store.reader import Capture
 
@@ -25,40 +23,6 @@ RANK_OPERATIONS = 1 << 12
 def work_of(capture: Capture) -> int:
     """Amount of work of a pass over a capture, in operations."""
     return capture.stored_rows() + RANK_OPERATIONS * len(capture.index.ranks)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """Some ranks of a capture, or the operations of one rank that start within `starts_ns`, [begin, end).
-
-    rows: their number, without reading them."""
-
-    ranks: tuple[int, ...]
-    rows: int
-    starts_ns: tuple[int, int] | None = None
-
-    def __str__(self) -> str:
-        first, last = self.ranks[0], self.ranks[-1]
-        named = f"rank {first}" if first == last else f"ranks {first} to {last}"
-        return named if self.starts_ns is None else f"a stretch of {named}"
-
-
-def pieces_of(capture: Capture, operations: int) -> list[Piece]:
-    """As `rank_pieces`, but a rank with twice as many operations or more is cut into stretches of time, where row
-    groups begin."""
-    return [piece for ranks in rank_pieces(capture, operations) for piece in _stretches(capture, ranks, operations)]
-
-
-def _stretches(capture: Capture, ranks: tuple[int, ...], operations: int) -> list[Piece]:
-    index, rows = capture.index, sum(map(capture.stored_rows, ranks))
-    count = rows // _piece_size((capture,), operations)
-    if len(ranks) != 1 or count < 2:
-        return [Piece(ranks=ranks, rows=rows)]
-    groups = index.of(ranks[0])
-    places = np.searchsorted(np.cumsum(index.rows[groups]), rows * np.arange(1, count) // count)
-    cuts = np.unique(index.first_ns[groups][places])
-    edges = [-MOST_NS, *cuts[cuts > index.first_ns[groups[0]]].tolist(), MOST_NS]
-    return [Piece(ranks=ranks, rows=rows // (len(edges) - 1), starts_ns=edge) for edge in pairwise(edges)]
 
 
 def rank_pieces(capture: Capture, operations: int) -> list[tuple[int, ...]]:

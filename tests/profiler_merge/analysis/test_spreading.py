@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dxt_replay.profiler_merge.analysis import spreading
-from dxt_replay.profiler_merge.analysis.spreading import Pieces, pieces, shares
+from dxt_replay.profiler_merge.analysis import in_flight
+from dxt_replay.profiler_merge.analysis.in_flight import Pieces, pieces, shares
 
 TIMES = st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 2000), st.integers(0, 1 << 45)), max_size=30)
 
@@ -52,7 +52,7 @@ def test_shares_add_up_exactly_and_are_in_proportion(operations: list[tuple[int,
 
 
 def test_pieces_come_in_bounded_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spreading, "PIECES_AT_A_TIME", 10)
+    monkeypatch.setattr(in_flight, "PIECES_AT_A_TIME", 10)
     starts = np.arange(8, dtype=np.int64) * 3
     ends = starts + np.array([1, 50, 2, 3, 9, 9, 9, 1])
     found = all_pieces(starts, ends, 1)

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import pickle
-
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -132,26 +129,3 @@ def test_unions_of_groups_are_those_of_each_group(events: list[tuple[int, int, i
         assert union.starts[found == number].tolist() == expected.starts.tolist()
         assert union.ends[found == number].tolist() == expected.ends.tolist()
     assert len(found) == len(union)
-
-
-EDGES = st.lists(st.integers(-(1 << 61), 1 << 61) | st.integers(-40, 40) | st.integers(1 << 32, 1 << 34), max_size=20)
-
-
-@given(EDGES.map(lambda edges: sorted(set(edges))))
-def test_a_bounded_union_is_pickled_exactly(edges: list[int]) -> None:
-    edges = edges[: len(edges) // 2 * 2]
-    union = BoundedUnion()
-    union.add(np.array(edges[::2], dtype=np.int64), np.array(edges[1::2], dtype=np.int64))
-    found = pickle.loads(pickle.dumps(union)).intervals()
-    assert np.stack((found.starts, found.ends), axis=1).ravel().tolist() == edges
-    assert_canonical(found)
-
-
-@pytest.mark.parametrize(("unit", "size"), [(1, 5), (4096, 2)])
-def test_a_pickled_union_takes_the_bytes_of_its_lengths_and_gaps(unit: int, size: int) -> None:
-    """A gap of 70,000 takes 4 bytes; counts of a unit of which all edges are multiples take 1."""
-    gap = 70_000 if unit == 1 else 250
-    edges = np.cumsum(np.tile([gap, 250], 50_000)) * unit
-    union = BoundedUnion()
-    union.add(edges[::2], edges[1::2])
-    assert len(pickle.dumps(union)) < (size + 0.1) * len(edges) // 2

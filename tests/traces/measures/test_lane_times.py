@@ -36,7 +36,7 @@ def rows_of(rank: int, lane: np.ndarray, start: np.ndarray, ranks: np.ndarray | 
 
 def samples_of(starts: LaneStarts) -> dict[tuple[int, int], list[int]]:
     parts = np.split(starts.start_ns, np.cumsum(starts.samples)[:-1]) if len(starts) else []
-    keys = zip(starts.rank.tolist(), starts.lane.tolist(), strict=True)
+    keys = zip((starts.key >> 32).tolist(), (starts.key & 0xFFFF_FFFF).tolist(), strict=True)
     return {key: part.tolist() for key, part in zip(keys, parts, strict=True)}
 
 
@@ -64,7 +64,7 @@ def test_samples_are_every_strideth_start(events: list[tuple[int, int, int]], ba
     found = collected(events, batch, max_samples=room).starts()
     assert len(found.start_ns) <= max(room, len(found))
     assert samples_of(found) == {key: starts[:: found.stride] for key, starts in by_lane(events).items()}
-    counts = dict(zip(zip(found.rank.tolist(), found.lane.tolist(), strict=True), found.operations, strict=True))
+    counts = dict(zip(samples_of(found), found.operations, strict=True))
     assert counts == {key: len(starts) for key, starts in by_lane(events).items()}
 
 

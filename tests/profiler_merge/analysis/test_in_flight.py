@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dxt_replay.profiler_merge.analysis.concurrency import PeakCounter, PeaksPerBin, in_time_order
+from dxt_replay.profiler_merge.analysis.in_flight import PeaksPerBin, in_time_order
 from dxt_replay.traces.measures.operation_rows import OperationRows
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 25)), min_size=1, max_size=40)
@@ -36,16 +36,6 @@ def test_peaks_per_bin_are_those_of_every_nanosecond(intervals: list[tuple[int, 
     bins = -(-100 // bin_ns)
     count = np.pad(in_flight(starts, ends), (0, bins * bin_ns - 100))
     assert peaks.peaks(bins).tolist() == count.reshape(bins, bin_ns).max(axis=1).tolist()
-
-
-@given(INTERVALS, st.integers(1, 12))
-def test_the_peak_does_not_depend_on_batches(intervals: list[tuple[int, int]], batch: int) -> None:
-    starts, ends = arrays(intervals)
-    starts, ends = starts[ends > starts], ends[ends > starts]
-    counter = PeakCounter()
-    for begin in range(0, len(starts), batch):
-        counter.add(starts[begin : begin + batch], ends[begin : begin + batch])
-    assert counter.peak == in_flight(starts, ends).max()
 
 
 @given(st.lists(st.tuples(INTERVALS, st.integers(1, 9)), max_size=5))
