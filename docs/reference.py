@@ -23,7 +23,7 @@ from dxt_replay.profiler_merge.analysis.tables import COLUMNS, GROUPS, TABLES
 from dxt_replay.replay.commands.main import COMMANDS, cli
 from dxt_replay.replay.show.glossary import WORDS
 from dxt_replay.traces.text import unit_of
-from dxt_replay.workloads.keys import KEYS, NOT_FOLLOWED, SPELLINGS
+from dxt_replay.workloads.values import KEYS, NOT_FOLLOWED, SPELLINGS
 
 SCHEMAS = Path(__file__).resolve().parent.parent / "src" / "dxt_replay" / "schemas"
 MADE_BY_CALLERS = {"Thresholds", "Workers"}
@@ -87,7 +87,7 @@ def dlio() -> Iterator[str]:
     yield "\n| key | takes | default | no effect under |\n|---|---|---|---|"
     for key in KEYS.values():
         default = "" if key.default in (None, "", ()) else f"`{key.default}`"
-        yield _row(f"`{key.name}`", key.takes.wanted, default, ", ".join(key.dead))
+        yield _row(f"`{key.name}`", key.wanted, default, ", ".join(key.dead))
     yield "\n| other key | | why |\n|---|---|---|"
     yield from (_row(f"`{name}`", kind, why) for name, (kind, why) in NOT_FOLLOWED.items())
     yield "\n| other spelling | followed under `documented` as |\n|---|---|"

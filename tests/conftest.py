@@ -85,9 +85,9 @@ GROUPS = {
         "traces/store/test_index.py",
         "traces/test_workers.py",
         "workloads/fit",
-        "workloads/generate/test_benchmark_facts.py",
+        "workloads/generate/test_orders.py",
         "workloads/generate/test_generation.py",
-        "workloads/generate/test_hdf5_reads.py::test_a_sample_is_read_as_strace_shows",
+        "workloads/generate/test_requests.py::test_a_sample_of_a_contiguous_dataset_is_read_as_strace_shows",
     ),
 }
 """Mark -> the folders, files and tests (FILE::NAME) that have it. mpi: jobs under mpiexec. faults: full disks, limits,

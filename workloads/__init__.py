@@ -11,13 +11,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dxt_replay.workloads.listing import ListedWorkload
+    from dxt_replay.workloads.source import ListedWorkload
 
 
 class _CalledAsFunction(ModuleType):
     def __call__(self) -> tuple[ListedWorkload, ...]:
         """The shipped workloads: see `dxt_replay.replay.interface.generating.workloads`."""
-        from dxt_replay.workloads.listing import shipped_workloads
+        from dxt_replay.workloads.source import shipped_workloads
 
         return shipped_workloads()
 

@@ -1,19 +1,19 @@
-"""The table of DLIO's keys: one typed value for each key of its YAML that has an effect on the I/O.
+"""A workload: one typed value for each key of DLIO's YAML that has an effect on the I/O.
 
 Classes are the sections of the YAML and fields are its keys, by DLIO's names (commit e1919d7 of June 2026, and its
-branch mlperf_storage_v2.0), with type, default, bounds, and the readings that do not look at them. Reading a file,
-overrides, errors and what `fit` may write all follow from the fields: a new key is a new field here.
+branch mlperf_storage_v2.0). The annotation of a field is its whole rule: type, bounds, and the readings that do not
+look at it. Reading a file, overrides, errors and what `fit` may write follow from the fields: a new key is a field.
 Values are the effective ones under `Workload.reading`: a key without effect has its default, whatever the YAML says.
 """
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from dxt_replay.workloads.times import NO_TIME, Distribution
-from dxt_replay.workloads.value_types import NAME_PART, SHUFFLE, ValueType, optional_whole
+from msgspec import Meta
 
 Reading = Literal["documented", "head", "v2.0", "v3.0"]
 """documented: follow DLIO's documentation.
@@ -23,53 +23,112 @@ v3.0: follow MLPerf Storage v3.0's own line of the code (the repository DLIO_loc
 READINGS: tuple[Reading, ...] = ("documented", "head", "v2.0", "v3.0")
 
 Framework = Literal["tensorflow", "pytorch"]
-StorageType = Literal["local_fs", "parallel_fs", "s3", "aistore", "direct_fs"]
-Loader = Literal["tensorflow", "pytorch", "dali", "native_dali", "synthetic"]
 Format = Literal[
     "tfrecord", "hdf5", "csv", "npz", "npy", "jpeg", "png", "indexed_binary", "mmap_indexed_binary", "synthetic"
 ]
 WHOLE_FILES = ("npz", "npy", "jpeg", "png")
 """Formats whose files MLPerf Storage v3.0 reads whole for each sample, without decoding."""
 
-Compression = Literal["none", "gzip", "lzf", "bz2", "zip", "xz"]
 Shuffle = Literal["off", "seed", "random"]
-ReadType = Literal["on_demand", "memory"]
-Sampler = Literal["iterative", "index"]
-CheckpointMode = Literal["default", "subset"]
-ElementType = Literal[
-    "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64",
-]  # fmt: skip
-DataType = Literal["fp16", "bf16", "fp32", "fp64", "int8", "uint8"]
-Dead = Mapping[Reading, str]
-"""Reading -> why a key has no effect under it."""
+
+NoteKind = Literal["unknown", "without effect", "read as", "not expressed", "not I/O"]
+"""unknown: not a key of DLIO.
+without effect: DLIO ignores it.
+read as: DLIO takes it for something else than its text says.
+not expressed: a capture cannot hold it.
+not I/O: it changes no request."""
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 60
+_SHORT.maxlevel = 2
 
 
-def _code(why: str) -> Dead:
-    return {"head": why, "v2.0": why, "v3.0": why}
-
-
-_ABSENT_IN_V2: Dead = {"v2.0": "this version does not know it"}
-_NO_CHUNK_SIZE: Dead = dict.fromkeys(
-    ("head", "v3.0"), "DLIO stores it and nothing reads it: use dataset.hdf5.chunk_dims"
-)
-_V3_ALONE: Dead = dict.fromkeys(("documented", "head", "v2.0"), "MLPerf Storage v3.0 alone knows it (--reading v3.0)")
-_NEVER_READ = _code("DLIO stores it under a name that nothing reads")
+def shown(value: Any) -> str:
+    """A value for a message, cut to a readable length, on one line."""
+    return _SHORT.repr(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """What the annotation of a key adds to its type.
+class Note:
+    """A part of a description that a capture does not follow. `value` is written as `shown`; `why` completes a
+    sentence."""
 
-    Bounds; `takes`, a value type that Python's type does not express; `dead`, the readings under which the key has no
-    effect."""
+    key: str
+    value: str
+    kind: NoteKind
+    why: str
 
-    least: int | None = None
-    most: int | None = None
-    takes: ValueType | None = None
-    dead: Dead = field(default_factory=dict)
+    @property
+    def line(self) -> str:
+        """The note on one line, such as `reader.file_access 'shared' is without effect: ...`."""
+        return f"{self.key} {self.value}{'' if self.kind == 'read as' else f' is {self.kind}'}: {self.why}"
 
 
-Count = Annotated[int, Rule(least=1)]
+Family = Literal["constant", "normal", "uniform", "gamma", "exponential", "poisson"]
+
+FAMILY_PARAMETERS: Mapping[Family, tuple[str, ...]] = {
+    "constant": ("mean",),
+    "normal": ("mean", "stdev"),
+    "uniform": ("min", "max"),
+    "gamma": ("shape", "scale"),
+    "exponential": ("scale",),
+    "poisson": ("lam",),
+}
+"""Family of distributions -> its parameters, as DLIO names them and in the order of `Distribution.parameters`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """Times in seconds: the absolute value of a draw from `family`. `parameters`: see FAMILY_PARAMETERS."""
+
+    family: Family = "constant"
+    parameters: tuple[float, ...] = (0.0,)
+
+    @property
+    def mean_s(self) -> float:
+        """Expectation of the family in seconds, before the absolute value is taken."""
+        first, last = self.parameters[0], self.parameters[-1]
+        if self.family == "uniform":
+            return (first + last) / 2
+        return first * last if self.family == "gamma" else first
+
+
+NO_TIME = Distribution()
+"""The distribution of a time that is always 0."""
+
+
+def _dead(why: str, *readings: Reading) -> Meta:
+    """What the annotation of a key has if these readings do not look at it."""
+    return Meta(extra={"dead": dict.fromkeys(readings, why)})
+
+
+_ABSENT_IN_V2 = _dead("this version does not know it", "v2.0")
+_NO_CHUNK_SIZE = _dead("DLIO stores it and nothing reads it: use dataset.hdf5.chunk_dims", "head", "v3.0")
+_V3_ALONE = _dead("MLPerf Storage v3.0 alone knows it (--reading v3.0)", "documented", "head", "v2.0")
+_NEVER_READ = _dead("DLIO stores it under a name that nothing reads", "head", "v2.0", "v3.0")
+
+MOST = 1 << 62
+"""Largest whole number: byte offsets and products of a few counts stay below 64 bits."""
+
+_SECONDS = 1_000_000_000
+Size = Annotated[int, Meta(ge=0, le=MOST)]
+Count = Annotated[int, Meta(ge=1, le=MOST)]
+Limit = Annotated[int, Meta(ge=1, le=MOST)] | None
+"""None, or -1 in the YAML, for no limit."""
+
+Number = Annotated[float, Meta(ge=0, le=float(MOST))]
+Sizes = Annotated[tuple[Size, ...], Meta(max_length=10_000)]
+Dims = Annotated[tuple[Count, ...], Meta(max_length=10_000)]
+"""Dimensions, whose product is MOST at most."""
+
+Files = Annotated[int, Meta(ge=0, le=20_000_000)]
+Folders = Annotated[int, Meta(ge=0, le=1_000_000)]
+Threads = Annotated[int, Meta(ge=0, le=100_000)]
+Ranks = Annotated[int, Meta(ge=1, le=1_000_000)]
+ElementType = Literal[
+    "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"
+]
+DataType = Literal["fp16", "bf16", "fp32", "fp64", "int8", "uint8"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +145,7 @@ class Workflow:
 class Storage:
     """The root of all folders. Objects of s3 and aistore are treated as files."""
 
-    storage_type: StorageType = "local_fs"
+    storage_type: Literal["local_fs", "parallel_fs", "s3", "aistore", "direct_fs"] = "local_fs"
     storage_root: str = "./"
 
 
@@ -98,14 +157,14 @@ class Hdf5:
     max_shape: largest dimensions of a record in a dataset that can grow; empty for one that cannot.
     """
 
-    chunk_dims: Annotated[tuple[int, ...], Rule(dead=_ABSENT_IN_V2)] = ()
-    num_dset_per_record: Annotated[int, Rule(least=1, most=10_000, dead=_ABSENT_IN_V2)] = 1
-    max_shape: Annotated[tuple[int, ...], Rule(dead=_ABSENT_IN_V2)] = ()
+    chunk_dims: Annotated[Dims, _ABSENT_IN_V2] = ()
+    num_dset_per_record: Annotated[int, Meta(ge=1, le=10_000), _ABSENT_IN_V2] = 1
+    max_shape: Annotated[Dims, _ABSENT_IN_V2] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """The files. `record_dims`, where not empty, replaces `record_length_bytes` (`data_set_files.py` has exact sizes).
+    """The files. `record_dims`, where not empty, replaces `record_length_bytes` (`files.py` has exact sizes).
 
     chunk_size: of HDF5 files, bytes of a square chunk of one sample, where `hdf5.chunk_dims` is empty; 0: none.
     generation_buffer_size: bytes that the generator of indexed binary files holds; offsets restart with each buffer.
@@ -115,25 +174,25 @@ class Dataset:
 
     format: Format = "tfrecord"
     data_folder: str = "./data/"
-    num_files_train: Annotated[int, Rule(most=20_000_000)] = 8
-    num_files_eval: Annotated[int, Rule(most=20_000_000)] = 0
+    num_files_train: Files = 8
+    num_files_eval: Files = 0
     num_samples_per_file: Count = 1
-    record_length_bytes: Annotated[float, Rule(least=1)] = 65536
-    record_length_bytes_stdev: float = 0
-    record_length_bytes_resize: float = 0
-    record_dims: Annotated[tuple[int, ...], Rule(dead=_ABSENT_IN_V2)] = ()
-    record_element_type: Annotated[ElementType, Rule(dead=_ABSENT_IN_V2)] = "uint8"
-    enable_chunking: Annotated[bool, Rule(dead=_NO_CHUNK_SIZE)] = False
-    chunk_size: Annotated[int, Rule(dead=_NO_CHUNK_SIZE)] = 0
+    record_length_bytes: Annotated[float, Meta(ge=1, le=float(MOST))] = 65536
+    record_length_bytes_stdev: Number = 0
+    record_length_bytes_resize: Number = 0
+    record_dims: Annotated[Dims, _ABSENT_IN_V2] = ()
+    record_element_type: Annotated[ElementType, _ABSENT_IN_V2] = "uint8"
+    enable_chunking: Annotated[bool, _NO_CHUNK_SIZE] = False
+    chunk_size: Annotated[Size, _NO_CHUNK_SIZE] = 0
     hdf5: Hdf5 = field(default_factory=Hdf5)
-    compression: Compression = "none"
-    compression_level: Annotated[int, Rule(most=9)] = 4
-    num_subfolders_train: Annotated[int, Rule(most=1_000_000)] = 0
-    num_subfolders_eval: Annotated[int, Rule(most=1_000_000)] = 0
-    file_prefix: Annotated[str, Rule(takes=NAME_PART)] = "img"
+    compression: Literal["none", "gzip", "lzf", "bz2", "zip", "xz"] = "none"
+    compression_level: Annotated[int, Meta(ge=0, le=9)] = 4
+    num_subfolders_train: Folders = 0
+    num_subfolders_eval: Folders = 0
+    file_prefix: Annotated[str, Meta(pattern="^[^/]*$", max_length=200)] = "img"
     generation_buffer_size: Count = 2 << 30
-    skip_listing: Annotated[bool, Rule(dead=_V3_ALONE)] = False
-    listing_validation_interval: Annotated[int, Rule(dead=_V3_ALONE)] = 1000
+    skip_listing: Annotated[bool, _V3_ALONE] = False
+    listing_validation_interval: Annotated[Size, _V3_ALONE] = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,18 +205,18 @@ class Reader:
     preprocess_time: per sample, in the reader.
     """
 
-    data_loader: Loader = "tensorflow"
-    data_loader_sampler: Sampler | None = None
+    data_loader: Literal["tensorflow", "pytorch", "dali", "native_dali", "synthetic"] = "tensorflow"
+    data_loader_sampler: Literal["iterative", "index"] | None = None
     batch_size: Count = 1
     batch_size_eval: Count = 1
-    read_threads: Annotated[int, Rule(most=100_000)] = 1
-    computation_threads: Annotated[int, Rule(most=100_000)] = 1
-    prefetch_size: Annotated[int, Rule(most=1_000_000)] = 2
-    shuffle_size: int = 1024
-    file_shuffle: Annotated[Shuffle, Rule(takes=SHUFFLE)] = "off"
-    sample_shuffle: Annotated[Shuffle, Rule(takes=SHUFFLE)] = "off"
-    read_type: ReadType = "on_demand"
-    transfer_size: Annotated[int | None, Rule(least=0)] = None
+    read_threads: Threads = 1
+    computation_threads: Threads = 1
+    prefetch_size: Annotated[int, Meta(ge=0, le=1_000_000)] = 2
+    shuffle_size: Size = 1024
+    file_shuffle: Shuffle = "off"
+    sample_shuffle: Shuffle = "off"
+    read_type: Literal["on_demand", "memory"] = "on_demand"
+    transfer_size: Size | None = None
     preprocess_time: Distribution = NO_TIME
     odirect: bool = False
     dont_use_mmap: bool = False
@@ -169,10 +228,10 @@ class Train:
 
     computation_time: per step, whatever the batch size."""
 
-    epochs: Annotated[int, Rule(least=1, most=1_000_000)] = 1
-    total_training_steps: int | None = None
+    epochs: Ranks = 1
+    total_training_steps: Limit = None
     computation_time: Distribution = NO_TIME
-    seed: Annotated[int, Rule(most=(1 << 32) - 1)] = 123
+    seed: Annotated[int, Meta(ge=0, le=(1 << 32) - 1)] = 123
     seed_change_epoch: bool = True
 
 
@@ -196,24 +255,24 @@ class Checkpoint:
     checkpoint_folder: str = "./checkpoints/"
     checkpoint_after_epoch: Count = 1
     epochs_between_checkpoints: Count = 1
-    steps_between_checkpoints: int | None = None
-    mode: CheckpointMode = "default"
-    fsync: Annotated[bool, Rule(dead={**_NEVER_READ, "v3.0": "MLPerf's writer syncs every checkpoint"})] = False
-    recovery_rank_shift: Annotated[bool, Rule(dead=_NEVER_READ)] = False
+    steps_between_checkpoints: Limit = None
+    mode: Literal["default", "subset"] = "default"
+    fsync: Annotated[bool, _NEVER_READ, _dead("MLPerf's writer syncs every checkpoint", "v3.0")] = False
+    recovery_rank_shift: Annotated[bool, _NEVER_READ] = False
     rank_sync: bool = False
-    time_between_checkpoints: Annotated[float, Rule(least=-1_000_000_000, most=1_000_000_000)] = 0.0
-    num_checkpoints_write: Annotated[int, Rule(takes=optional_whole(0))] = 0
-    num_checkpoints_read: Annotated[int, Rule(takes=optional_whole(0))] = 0
+    time_between_checkpoints: Annotated[float, Meta(ge=-_SECONDS, le=_SECONDS)] = 0.0
+    num_checkpoints_write: Annotated[int, Meta(ge=-1, le=MOST)] = 0
+    num_checkpoints_read: Annotated[int, Meta(ge=-1, le=MOST)] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallelism:
     """The division of a model over ranks. `data` None: R / (tensor * pipeline) with R ranks."""
 
-    tensor: Annotated[int, Rule(least=1, most=1_000_000)] = 1
-    pipeline: Annotated[int, Rule(least=1, most=1_000_000)] = 1
-    data: int | None = None
-    zero_stage: Annotated[int, Rule(most=3)] = 0
+    tensor: Ranks = 1
+    pipeline: Ranks = 1
+    data: Limit = None
+    zero_stage: Annotated[int, Meta(ge=0, le=3)] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,12 +295,12 @@ class Model:
 
     name: str = "default"
     type: str | None = None
-    model_size_bytes: int = 10240
+    model_size_bytes: Size = 10240
     model_datatype: DataType = "fp16"
     optimizer_datatype: DataType = "fp32"
-    optimization_groups: Annotated[tuple[int, ...], Rule(least=0)] = ()
-    num_layers: int | None = None
-    layer_parameters: Annotated[tuple[int, ...], Rule(least=0)] = ()
+    optimization_groups: Sizes = ()
+    num_layers: Limit = None
+    layer_parameters: Sizes = ()
     parallelism: Parallelism = field(default_factory=Parallelism)
     transformer: Transformer = field(default_factory=Transformer)
 
@@ -251,9 +310,9 @@ class Metric:
     """How accelerator utilisation is counted: steps to leave out at both ends of a block, and the least share that
     passes."""
 
-    exclude_start_steps: int = 1
-    exclude_end_steps: int = 0
-    au: Annotated[float, Rule(most=1)] = 0.90
+    exclude_start_steps: Size = 1
+    exclude_end_steps: Size = 0
+    au: Annotated[float, Meta(ge=0, le=1)] = 0.90
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.paper_figures.sweeps import Sweep
-from dxt_replay.workloads.workload_source import read_workload
+from dxt_replay.workloads.source import read_workload
 
 HEAD = (
     "figure",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from dxt_replay.traces.store.reader import Capture
     from dxt_replay.workloads.description import Workload
-    from dxt_replay.workloads.fit.workload_text import Estimates
+    from dxt_replay.workloads.fit.fitted import Estimates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +67,8 @@ def fit(
     """
     from dxt_replay.traces.output import check_output, new_file
     from dxt_replay.workloads.fit.fitted import fit as fit_observed
-    from dxt_replay.workloads.fit.fitted import workload_of
+    from dxt_replay.workloads.fit.fitted import workload_of, workload_text
     from dxt_replay.workloads.fit.observation import observe
-    from dxt_replay.workloads.fit.workload_text import workload_text
 
     batch, place = filled(FitChoices, choices)["batch"], Path(output)
     check_output(place, force=force)

@@ -16,10 +16,9 @@ from dxt_replay.traces.workers import Work, Workers, workers_of
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from dxt_replay.workloads.description import Workload
+    from dxt_replay.workloads.description import Note, Workload
     from dxt_replay.workloads.generate.generation import Generated
-    from dxt_replay.workloads.listing import ListedWorkload
-    from dxt_replay.workloads.note import Note
+    from dxt_replay.workloads.source import ListedWorkload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +65,10 @@ def generate(
 
     Raises: UsageError for a description that is not one, or contradicts itself; TargetError for `output`.
     """
-    from dxt_replay.workloads.consistency import check_ranks
-    from dxt_replay.workloads.generate.assumed_device import DEFAULT_DEVICE
+    from dxt_replay.workloads.generate.clock import DEFAULT_DEVICE
     from dxt_replay.workloads.generate.generation import generate as write_capture
-    from dxt_replay.workloads.override_text import override_text
-    from dxt_replay.workloads.workload_source import read_workload
+    from dxt_replay.workloads.source import override_text, read_workload
+    from dxt_replay.workloads.values import check_ranks
 
     chosen = filled(GenerateChoices, choices)
     if isinstance(overrides, Mapping):
@@ -99,6 +97,6 @@ def workloads() -> tuple[ListedWorkload, ...]:
 
         [listed.name for listed in dxt_replay.workloads() if listed.bytes < 10**9]
     """
-    from dxt_replay.workloads.listing import shipped_workloads
+    from dxt_replay.workloads.source import shipped_workloads
 
     return shipped_workloads()

@@ -10,8 +10,8 @@ from dxt_replay.traces.units import format_bytes, format_count, format_counted, 
 
 if TYPE_CHECKING:
     from dxt_replay.replay.interface.generating import GeneratedCapture
-    from dxt_replay.workloads.listing import ListedWorkload
-    from dxt_replay.workloads.note import Note
+    from dxt_replay.workloads.description import Note
+    from dxt_replay.workloads.source import ListedWorkload
 
 _TITLES = {
     "read as": "Read otherwise than it is written",

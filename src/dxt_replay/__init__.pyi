@@ -59,7 +59,7 @@ from .traces.storage_limit import NoStorageLimitError, StorageLimit
 from .traces.store.reader import Capture
 from .traces.version import VERSION
 from .traces.workers.workers import Workers
-from .workloads.listing import ListedWorkload
+from .workloads.source import ListedWorkload
 
 __all__ = [
     "FIGURES",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from dxt_replay.workloads.description import READINGS
-from dxt_replay.workloads.keys import KEYS, NOT_FOLLOWED, SPELLINGS
-from dxt_replay.workloads.workload_source import shipped_names
+from dxt_replay.workloads.source import shipped_names
+from dxt_replay.workloads.values import KEYS, NOT_FOLLOWED, SPELLINGS
 from tests.docs.reference import REFERENCE
 from tests.places import ROOT
 

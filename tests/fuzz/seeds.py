@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from dxt_replay import stage
 from dxt_replay.replay.simulation import model_file
 from dxt_replay.traces.schema import HDF5_SCHEMA
-from dxt_replay.workloads.workload_source import SHIPPED
+from dxt_replay.workloads.source import SHIPPED
 from tests import kineto_writer
 from tests.capture_builder import File, Op, Span, build_capture, read, write
 from tests.darshan_writer import JobSpec, ModuleSpec, encode_counters, encode_dxt, posix_rows, write_dxt_log, write_log

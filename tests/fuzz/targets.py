@@ -26,7 +26,7 @@ from dxt_replay.profiler_merge.tracers.strace import read_strace
 from dxt_replay.replay.regression.experiment_record import read_record
 from dxt_replay.replay.simulation.model_file import read_storage_model
 from dxt_replay.traces.store.reader import open_capture
-from dxt_replay.workloads.workload_source import read_workload
+from dxt_replay.workloads.source import read_workload
 from tests.profiler_merge.profiles.xplane.profile_cores import COMPILED, ORACLE
 from tests.replay.target.staging import manifest_of
 

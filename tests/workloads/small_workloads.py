@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from dxt_replay.workloads.workload_source import SHIPPED
+from dxt_replay.workloads.source import SHIPPED
 
 MOST: dict[str, float] = {
     "dataset.num_files_train": 8,

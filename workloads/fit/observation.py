@@ -29,7 +29,6 @@ from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.store.reader import Capture
 
 MOST_RANKS = 8
-"""Ranks whose training loops are examined."""
 
 READS = np.dtype([(name, np.int64) for name in ("lane", "file", "offset", "length", "start_ns", "end_ns", "fetch")])
 """A read of a rank; `fetch`: number of the batch fetch that waits for it, -1 where none does."""
@@ -38,13 +37,8 @@ USES = np.dtype([("read", np.int64), ("saved", np.int64), ("written", np.int64),
 """Bytes of a file over all ranks: read, written inside checkpoints of the loop, and written after the begin of the
 loop; `writers`: ranks that wrote the latter."""
 
-_EVALUATIONS = ("eval", "valid", "test")
-"""Prefixes of span names under which an application evaluates."""
-
 _EVALUATED = re.compile(r".*/(?:train|training|(val|valid|validation|eval|evaluation|test))/")
 """The last folder of a path that tells the purpose of its files; group 1 if only evaluations read them."""
-
-_OPEN, _OTHER = OPS.index("open"), SPAN_KINDS.index("other")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -176,7 +170,7 @@ def _rank_reads(capture: Capture, rank: int, steps: Steps, layers: LayerChoice) 
     loop, dependencies = model.loop, model.dependencies()
     number = np.where(loop.kind == FETCH, np.cumsum(loop.kind == FETCH) - 1, -1)
     other_ns, saved = np.zeros(len(loop.fetches)), np.zeros(len(loop.kind), dtype=np.int64)
-    reads, opens = [np.empty(0, dtype=READS)], [np.empty(0, dtype=np.int64)]
+    parts, opens = [np.empty(0, dtype=READS)], [np.empty(0, dtype=np.int64)]
     for batch, mine, batch_rows in rank_rows(capture, rank, layers):
         rows = steps.placed(rank, batch_rows)
         need = dependencies(rows)["need"]
@@ -185,26 +179,33 @@ def _rank_reads(capture: Capture, rank: int, steps: Steps, layers: LayerChoice) 
         read = of_loop & (rows.op == READ) & (rows.start_ns < loop.exit_ns)
         offset = batch.column("offset").to_numpy()[mine]
         columns = (rows.lane, rows.file_id, offset, rows.length, rows.start_ns, rows.end_ns, fetch)
-        reads.append(np.empty(int(read.sum()), dtype=READS))
+        parts.append(np.empty(int(read.sum()), dtype=READS))
         for name, column in zip(READS.names or (), columns, strict=True):
-            reads[-1][name] = column[read]
-        opens.append(rows.file_id[of_loop & (rows.op == _OPEN)])
+            parts[-1][name] = column[read]
+        opens.append(rows.file_id[of_loop & (rows.op == OPS.index("open"))])
         other = of_loop & (rows.op != READ) & (fetch >= 0)
         np.add.at(other_ns, fetch[other], (rows.end_ns - rows.start_ns)[other])
         save = containing(loop, loop.checkpoints, rows.start_ns)
         written = (save != NO_EVENT) & (rows.op == WRITE)
         np.add.at(saved, save[written], rows.length[written])
-    found = np.concatenate(reads)
-    is_training = _training(loop, spans) & ~_evaluating(capture.paths(), found, len(loop.fetches))
+    reads = np.concatenate(parts)
+    is_training = _training(loop, spans, capture.paths(), reads)
+    # A step is one of training if no evaluation fetch begins in it, unless a training fetch does too.
+    begin = loop.begin_ns[loop.fetches]
+    step = np.searchsorted(loop.step_begin_ns, begin, side="right") - 1
+    inside = (step >= 0) & (begin < loop.step_end_ns[step])
+    trains, evaluates = (
+        np.bincount(step[inside & each], minlength=len(loop.step_begin_ns)) > 0 for each in (is_training, ~is_training)
+    )
     met, collectives = steps.meetings.cost_ns, np.flatnonzero(loop.kind == COLLECTIVE)
     lasted = loop.end_ns[collectives] - loop.begin_ns[collectives]
     return RankReads(
         rank=rank,
         model=model,
         spans=spans,
-        reads=found,
+        reads=reads,
         is_training=is_training,
-        training_steps=_training_steps(loop, is_training),
+        training_steps=trains | ~evaluates,
         opens=np.concatenate(opens),
         other_ns=other_ns,
         saved=saved,
@@ -212,33 +213,19 @@ def _rank_reads(capture: Capture, rank: int, steps: Steps, layers: LayerChoice) 
     )
 
 
-def _evaluating(paths: list[str], reads: np.ndarray, fetches: int) -> np.ndarray:
-    """bool by fetch: those that only wait for reads of files in a folder for evaluations."""
+def _training(loop: TrainingLoop, spans: pa.Table, paths: list[str], reads: np.ndarray) -> np.ndarray:
+    """bool by batch fetch: those that begin inside a step and outside of every span whose name tells an evaluation, and
+    that wait for more than reads of files in a folder for evaluations."""
+    begin = loop.begin_ns[loop.fetches]
+    inside = loop.step_at(begin) >= 0
+    named = np.array([name.lower().startswith(("eval", "valid", "test")) for name in spans["name"].to_pylist()], bool)
+    of_evaluation = spans.filter(named & (codes(spans, "kind") == SPAN_KINDS.index("other")))
+    for start, end in zip(of_evaluation["start_ns"].to_numpy(), of_evaluation["end_ns"].to_numpy(), strict=True):
+        inside &= (begin < start) | (begin >= end)
     matches = [_EVALUATED.match(path) for path in paths]
     marked = np.array([match is not None and match[1] is not None for match in matches], dtype=bool)[reads["file"]]
     has, others = (
-        np.bincount(reads["fetch"][(reads["fetch"] >= 0) & mine], minlength=fetches) > 0 for mine in (marked, ~marked)
+        np.bincount(reads["fetch"][(reads["fetch"] >= 0) & mine], minlength=len(begin)) > 0
+        for mine in (marked, ~marked)
     )
-    return has & ~others
-
-
-def _training_steps(loop: TrainingLoop, is_training: np.ndarray) -> np.ndarray:
-    """bool by step: no evaluation fetch begins in it, unless a training fetch does too."""
-    begin = loop.begin_ns[loop.fetches]
-    step = np.searchsorted(loop.step_begin_ns, begin, side="right") - 1
-    inside = (step >= 0) & (begin < loop.step_end_ns[step])
-    trains, evaluates = (
-        np.bincount(step[inside & mine], minlength=len(loop.step_begin_ns)) > 0 for mine in (is_training, ~is_training)
-    )
-    return trains | ~evaluates
-
-
-def _training(loop: TrainingLoop, spans: pa.Table) -> np.ndarray:
-    """bool by batch fetch: those that begin inside a step and outside of every evaluation span."""
-    begin = loop.begin_ns[loop.fetches]
-    inside = loop.step_at(begin) >= 0
-    named = np.array([name.lower().startswith(_EVALUATIONS) for name in spans["name"].to_pylist()], dtype=bool)
-    of_evaluation = spans.filter(named & (codes(spans, "kind") == _OTHER))
-    for start, end in zip(of_evaluation["start_ns"].to_numpy(), of_evaluation["end_ns"].to_numpy(), strict=True):
-        inside &= (begin < start) | (begin >= end)
-    return inside
+    return inside & ~(has & ~others)

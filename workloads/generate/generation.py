@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dxt_replay.traces.benchmark_run import BenchmarkRun
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.schema import (
     LANES_SCHEMA,
@@ -40,13 +41,11 @@ from dxt_replay.traces.units import ns_to_seconds
 from dxt_replay.traces.version import VERSION
 from dxt_replay.traces.workers import ALONE, Workers
 from dxt_replay.workloads.description import Workload
-from dxt_replay.workloads.generate.assumed_device import DEFAULT_DEVICE, AssumedDevice, parse_device
-from dxt_replay.workloads.generate.benchmark_facts import benchmark_facts
-from dxt_replay.workloads.generate.loaders import Loaders
-from dxt_replay.workloads.generate.rank_rows import RankRows, timelines
-from dxt_replay.workloads.generate.run_clock import RunClock
-from dxt_replay.workloads.generate.run_files import run_files
-from dxt_replay.workloads.generate.run_plan import run_plan
+from dxt_replay.workloads.files import record_length
+from dxt_replay.workloads.generate.clock import DEFAULT_DEVICE, AssumedDevice, RunClock, Times, parse_device
+from dxt_replay.workloads.generate.plan import RunPlan
+from dxt_replay.workloads.generate.readers import Loaders
+from dxt_replay.workloads.generate.rows import RankRows
 
 BLOCK_BYTES = 4096
 """Assumed block size of the file system: that of ext4 and XFS."""
@@ -54,24 +53,8 @@ BLOCK_BYTES = 4096
 CHUNKS = 32
 """Parts into which many ranks are divided. It does not depend on the number of processes, so neither do the files."""
 
-_Counts = np.ndarray
-"""int64 (3,): operations, bytes read and bytes written of some ranks."""
-
 CHUNK_NUMBERS = 1 << 23
 """About the largest number of time values of the ranks of a part."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """Everything that determines a generated run.
-
-    workload; number of ranks; device; seed of the draws; block size of the file system in bytes."""
-
-    workload: Workload
-    ranks: int
-    device: AssumedDevice
-    seed: int
-    block_bytes: int = BLOCK_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +73,13 @@ class Generated:
     def as_json(self) -> dict[str, Any]:
         """Plain JSON types."""
         return {**asdict(self), "warnings": list(self.warnings)}
+
+
+_Setting = tuple[Workload, int, AssumedDevice, int, int]
+"""Everything that determines a generated run: workload, number of ranks, device, seed of the draws, block size."""
+
+_loaders_of: Callable[[_Setting], Loaders] = lru_cache(maxsize=1)(lambda setting: Loaders(*setting))
+"""The readers and files of a run, made once in each process."""
 
 
 def generate(
@@ -113,18 +103,35 @@ def generate(
     """
     if ranks < 1:
         raise UsageError(f"--ranks {ranks}: a run has at least 1 rank")
-    setting = Setting(workload=workload, ranks=ranks, device=parse_device(device), seed=seed)
+    setting = (workload, ranks, parse_device(device), seed, BLOCK_BYTES)
     check_capture_output(output, force=force)
-    loaders = loaders_of(setting)
-    meetings_ns, elapsed_ns = meeting_times(setting)
+    loaders = _loaders_of(setting)
+    # When the ranks leave each of their meetings: one rank stands for all that do everything at the same times.
+    clock = RunClock(loaders, np.unique(loaders.alike(np.arange(ranks)), return_index=True)[1])
+    elapsed_ns = clock.run()
+    meetings_ns = np.array(clock.meetings_ns, dtype=np.int64)
     working = begin_capture(output, force=force)
     try:
-        operations, bytes_read, bytes_written = _write(setting, meetings_ns, working, workers, on_progress).tolist()
+        pieces = sum(each.fetches * loaders.of(each).piece_count for each in loaders.plan.passes)
+        numbers = sum(each.fetches * (5 + 7 * loaders.of(each).piece_count) for each in loaders.plan.passes)
+        size = max(1, min(-(-ranks // CHUNKS), CHUNK_NUMBERS // max(numbers, 1)))
+        chunks = [(first, min(first + size, ranks)) for first in range(0, ranks, size)]
+        total, work = np.zeros(3, dtype=np.int64), partial(_write_ranks, setting, meetings_ns, working)
+        with SpansWriter(working) as spans, workers.results(work, chunks, operations=ranks * pieces) as parts:
+            for (_, last), (counts, spans_of_part) in zip(chunks, parts, strict=True):
+                spans.write(spans_of_part)
+                total += counts
+                if on_progress is not None:
+                    on_progress(last, ranks)
         write_files(working, loaders.files.table())
         write_hdf5(working, loaders.files.hdf5_table())
+        rank, lane = written_lanes(working)
+        role = np.where(lane == 0, ROLES.index("main"), ROLES.index("reader")).astype(np.int8)
+        write_lanes(working, table_from_columns({"rank": rank, "lane": lane, "role": role}, LANES_SCHEMA))
+        operations, bytes_read, bytes_written = total.tolist()
         generated = Generated(
             ranks=ranks,
-            steps=loaders.files.plan.steps,
+            steps=loaders.plan.steps,
             files=loaders.files.count,
             operations=operations,
             bytes_read=bytes_read,
@@ -132,8 +139,7 @@ def generate(
             elapsed_s=ns_to_seconds(elapsed_ns),
             warnings=(*_listing(workload, ranks), *_beside_mlperf(workload, ranks)),
         )
-        write_lanes(working, _lanes(working))
-        write_capture_info(working, _info(setting, generated, notes))
+        write_capture_info(working, _info(setting, loaders.plan, generated, notes))
         publish_capture(working, output, force=force)
     except BaseException:
         discard_capture(working)
@@ -141,78 +147,27 @@ def generate(
     return generated
 
 
-@lru_cache(maxsize=1)
-def loaders_of(setting: Setting) -> Loaders:
-    """The readers and files of a run, made once in each process. Raises: UsageError as `run_plan` and `run_files`."""
-    plan = run_plan(setting.workload, setting.ranks)
-    return Loaders(
-        workload=setting.workload,
-        files=run_files(setting.workload, plan, setting.ranks, setting.block_bytes),
-        device=setting.device,
-        seed=setting.seed,
-        block_bytes=setting.block_bytes,
-    )
-
-
-def meeting_times(setting: Setting) -> tuple[np.ndarray, int]:
-    """When the ranks left each of their meetings, int64 ns, and when the last rank ended.
-
-    One rank stands for all ranks that do everything at the same times.
-    """
-    loaders = loaders_of(setting)
-    _, first = np.unique(loaders.alike(np.arange(setting.ranks)), return_index=True)
-    clock = RunClock(loaders, first)
-    elapsed = clock.run()
-    return np.array(clock.meetings_ns, dtype=np.int64), elapsed
-
-
-def _lanes(working: Path) -> pa.Table:
-    """The lanes of the operations (`LANES_SCHEMA`): 0 is the training thread, all others read ahead of it."""
-    rank, lane = written_lanes(working)
-    role = np.where(lane == 0, ROLES.index("main"), ROLES.index("reader")).astype(np.int8)
-    return table_from_columns({"rank": rank, "lane": lane, "role": role}, LANES_SCHEMA)
-
-
-def _chunks(setting: Setting) -> list[tuple[int, int]]:
-    """First and last + 1 of the ranks of each part."""
-    loaders = loaders_of(setting)
-    numbers = sum(each.fetches * (5 + 7 * loaders.of(each).piece_count) for each in loaders.files.plan.passes)
-    size = max(1, min(-(-setting.ranks // CHUNKS), CHUNK_NUMBERS // max(numbers, 1)))
-    return [(first, min(first + size, setting.ranks)) for first in range(0, setting.ranks, size)]
-
-
-def _write(
-    setting: Setting,
-    meetings_ns: np.ndarray,
-    working: Path,
-    workers: Workers,
-    on_progress: Callable[[int, int], None] | None,
-) -> _Counts:
-    """Write operations and spans of all ranks; returns their totals."""
-    loaders, chunks = loaders_of(setting), _chunks(setting)
-    pieces = setting.ranks * sum(each.fetches * loaders.of(each).piece_count for each in loaders.files.plan.passes)
-    total, work = np.zeros(3, dtype=np.int64), partial(write_ranks, setting, meetings_ns, working)
-    with SpansWriter(working) as spans, workers.results(work, chunks, operations=pieces) as parts:
-        for (_, last), (counts, spans_of_part) in zip(chunks, parts, strict=True):
-            spans.write(spans_of_part)
-            total += counts
-            if on_progress is not None:
-                on_progress(last, setting.ranks)
-    return total
-
-
-def write_ranks(
-    setting: Setting, meetings_ns: np.ndarray, working: Path, ranks: tuple[int, int]
-) -> tuple[_Counts, pa.Table]:
+def _write_ranks(
+    setting: _Setting, meetings_ns: np.ndarray, working: Path, ranks: tuple[int, int]
+) -> tuple[np.ndarray, pa.Table]:
     """Write the operations of the ranks [first, last) into `working`, as separate parts.
 
-    Returns: their totals and spans."""
-    loaders, (first, last) = loaders_of(setting), ranks
-    times = list(RunClock(loaders, np.arange(first, last), meetings_ns=meetings_ns).segments())
+    Returns: their operations, bytes read and bytes written, and their spans."""
+    loaders, (first, last) = _loaders_of(setting), ranks
+    segments = list(RunClock(loaders, np.arange(first, last), meetings_ns=meetings_ns).segments())
+    by_rank = [np.argsort(each.pieces["row"], kind="stable") for each in segments]
+    ends = [
+        np.searchsorted(each.pieces["row"][order], np.arange(last - first + 1))
+        for each, order in zip(segments, by_rank, strict=True)
+    ]
     spans, moved = [], np.zeros(2, dtype=np.int64)
     with OpsWriter(working) as writer:
-        for rank, timeline in zip(range(first, last), timelines(times, last - first), strict=True):
-            rows = RankRows(loaders, rank, timeline)
+        for row in range(last - first):
+            timeline = [
+                Times(each.segment, each.moments[:, :, row], each.pieces[order[end[row] : end[row + 1]]])
+                for each, order, end in zip(segments, by_rank, ends, strict=True)
+            ]
+            rows = RankRows(loaders, first + row, timeline)
             for table in rows.operations():
                 op, length = codes(table, "op"), table["length"].to_numpy()
                 moved += [int(length[op == code].sum()) for code in (READ, WRITE)]
@@ -229,9 +184,10 @@ def _listing(workload: Workload, ranks: int) -> Iterator[str]:
     sets = [data.num_files_train, data.num_files_eval * workload.workflow.evaluation]
     who, files = f"each of {ranks:,} ranks lists", sum(sets)
     if workload.reading == "v3.0":
-        who = "rank 0 lists"
-        if data.skip_listing:
-            who, files = "rank 0 looks for", sum(_looked_at(each, data.listing_validation_interval) for each in sets)
+        who, every = "rank 0 lists", data.listing_validation_interval
+        if data.skip_listing:  # the first, the last and each `every`-th file are examined instead; none for 0
+            who = "rank 0 looks for"
+            files = sum(len({0, count - 1, *range(0, count, every)}) for count in sets if count and every)
     if files:
         yield f"the listing of the data folder is not part of the capture: {who} {files:,} files before the first step"
 
@@ -256,37 +212,45 @@ def _beside_mlperf(workload: Workload, ranks: int) -> Iterator[str]:
         )
 
 
-def _looked_at(files: int, interval: int) -> int:
-    """Files that are examined instead of a listing: the first, the last and each `interval`-th; none for 0."""
-    return len({0, files - 1, *range(0, files, interval)}) if files and interval else 0
-
-
-def _info(setting: Setting, generated: Generated, notes: Sequence[str]) -> CaptureInfo:
-    workload = setting.workload
-    source, facts = workload.source, benchmark_facts(workload, loaders_of(setting).files.plan)
+def _info(setting: _Setting, plan: RunPlan, generated: Generated, notes: Sequence[str]) -> CaptureInfo:
+    workload, ranks, device, seed, block_bytes = setting
+    source, blocks = workload.source, tuple(plan.blocks())
+    facts = BenchmarkRun(
+        workload=source.name,
+        overrides=source.overrides,
+        batch_size=workload.reader.batch_size,
+        record_bytes=record_length(workload.dataset),
+        files=workload.dataset.num_files_train,
+        samples_per_file=workload.dataset.num_samples_per_file,
+        exclude_start_steps=workload.metric.exclude_start_steps,
+        exclude_end_steps=workload.metric.exclude_end_steps,
+        blocks=blocks,
+    )
+    job = Job(
+        nprocs=ranks,
+        run_time_s=generated.elapsed_s,
+        exe="dlio_benchmark",
+        metadata=facts.as_metadata() if blocks else {},
+    )
+    made_by = {
+        "program": "dxt-replay",
+        "version": VERSION,
+        "command": "generate",
+        "operations_stored": generated.operations,
+        "workload": source.name,
+        "overrides": list(source.overrides),
+        "reading": workload.reading,
+        "seed": seed,
+        "device": str(device),
+        "block_bytes": block_bytes,
+    }
     return CaptureInfo(
-        job=Job(
-            nprocs=setting.ranks,
-            run_time_s=generated.elapsed_s,
-            exe="dlio_benchmark",
-            metadata={} if facts is None else facts.as_metadata(),
-        ),
-        ranks=tuple(range(setting.ranks)),
+        job=job,
+        ranks=tuple(range(ranks)),
         sources=(Source(name=source.name, sha256=source.sha256, kind="workload"),),
         coverage=Coverage(bytes=1.0, operations=1.0),
         lanes="recorded",
         dependencies="known",
         warnings=(*notes, *generated.warnings),
-        made_by={
-            "program": "dxt-replay",
-            "version": VERSION,
-            "command": "generate",
-            "operations_stored": generated.operations,
-            "workload": source.name,
-            "overrides": list(source.overrides),
-            "reading": workload.reading,
-            "seed": setting.seed,
-            "device": str(setting.device),
-            "block_bytes": setting.block_bytes,
-        },
+        made_by=made_by,
     )

@@ -11,7 +11,7 @@ import dxt_replay
 from dxt_replay.replay.commands.main import main
 from dxt_replay.replay.options import choices
 from dxt_replay.workloads.description import READINGS
-from dxt_replay.workloads.workload_source import shipped_names
+from dxt_replay.workloads.source import shipped_names
 
 SMALL = ("dataset.num_files_train=8", "dataset.num_files_eval=4", "train.epochs=1", "train.computation_time=0.001")
 

@@ -86,6 +86,6 @@ def test_packages_of_others_are_not_in_the_way(installed: Path, tmp_path: Path) 
 
 
 def test_the_function_workloads_is_still_one_when_the_package_of_its_name_is_imported() -> None:
-    import dxt_replay.workloads.listing as listing
+    import dxt_replay.workloads.source as listing
 
     assert dxt_replay.workloads() == listing.shipped_workloads()

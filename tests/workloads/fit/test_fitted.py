@@ -14,7 +14,7 @@ from dxt_replay.traces.errors import CaptureError, TargetError, UsageError
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.workloads.fit.fitted import fit
 from dxt_replay.workloads.fit.observation import observe
-from dxt_replay.workloads.workload_source import read_workload
+from dxt_replay.workloads.source import read_workload
 from tests.capture_builder import File, Span, build_capture, read, write
 from tests.workloads.fit.loops import STEP_NS, record_loop
 

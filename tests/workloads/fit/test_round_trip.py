@@ -10,7 +10,7 @@ from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.workloads.fit.fitted import fit, workload_of
 from dxt_replay.workloads.fit.observation import observe
 from dxt_replay.workloads.generate.generation import generate
-from dxt_replay.workloads.workload_source import read_workload
+from dxt_replay.workloads.source import read_workload
 
 EXACT = (
     "framework",

@@ -4,8 +4,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dxt_replay.workloads.fit.workload_text import scalar, workload_text
-from dxt_replay.workloads.yaml_text import read_yaml
+from dxt_replay.workloads.fit.fitted import scalar, workload_text
+from dxt_replay.workloads.source import read_yaml
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=30)
 NUMBERS = st.integers(-(10**15), 10**15) | st.floats(allow_nan=False, allow_infinity=False)

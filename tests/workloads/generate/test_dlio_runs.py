@@ -21,9 +21,9 @@ import pytest
 
 import dxt_replay
 from dxt_replay.traces.store.reader import open_capture
-from dxt_replay.workloads.data_set_files import FileSet, data_set_files
+from dxt_replay.workloads.files import FileSet, data_set_files
 from dxt_replay.workloads.generate.generation import generate
-from dxt_replay.workloads.workload_values import workload_from_values
+from dxt_replay.workloads.values import workload_from_values
 
 RUNS = {run["name"]: run for run in json.loads((Path(__file__).parent / "dlio_runs.json").read_text(encoding="utf-8"))}
 TFRECORD = [name for name in RUNS if ".tfrecord#" in str(RUNS[name]["lanes"])]
@@ -71,15 +71,15 @@ def recorded(run: dict[str, Any]) -> Iterator[tuple[int, list[list[Visit]]]]:
 @pytest.mark.parametrize("name", [name for name in RUNS if RUNS[name]["sizes"]])
 def test_the_files_have_the_names_and_sizes_of_dlios(name: str) -> None:
     workload, _ = workload_from_values(RUNS[name]["workload"], reading=RUNS[name]["reading"])
-    files = data_set_files(workload)
+    train, evaluation = data_set_files(workload)
 
-    assert _sizes(files.train) | _sizes(files.evaluation) == RUNS[name]["sizes"]
+    assert _sizes(train) | _sizes(evaluation) == RUNS[name]["sizes"]
 
 
 def _sizes(files: FileSet) -> dict[str, int]:
     found = {files.path(number): int(size) for number, size in enumerate(files.sizes)}
-    for side in files.sides:
-        found |= {files.side_path(side, number): int(size) for number, size in enumerate(side.sizes)}
+    for side, (_, _, sizes) in enumerate(files.sides):
+        found |= {files.side_path(side, number): int(size) for number, size in enumerate(sizes)}
     return {path.removeprefix("/data/"): size for path, size in found.items() if "/index/" not in path}
 
 

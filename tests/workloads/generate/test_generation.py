@@ -4,20 +4,24 @@ made."""
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+import dxt_replay
+from dxt_replay.profiler_merge.analysis.findings import findings
 from dxt_replay.replay.causal.paced_ranks import Steps, expected_elapsed_ns, steps_of
+from dxt_replay.traces.benchmark_run import benchmark_run
 from dxt_replay.traces.errors import TargetError, UsageError
 from dxt_replay.traces.schema import OPS, READ, SPAN_KINDS, codes
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.workers import ALONE, Workers
-from dxt_replay.workloads.generate.assumed_device import AssumedDevice, parse_device
+from dxt_replay.workloads.description import Distribution, Evaluation, Reader, Train, Workload
+from dxt_replay.workloads.generate.clock import AssumedDevice, compute_times_ns, parse_device, preprocess_times_ns
 from dxt_replay.workloads.generate.generation import generate
-from dxt_replay.workloads.times import Distribution
 from tests.planned_lanes import elapsed_ns, lanes_that_last
 from tests.workloads.generate.workload_cases import CASES, seconds, workload_of
 
@@ -177,12 +181,6 @@ def test_values_that_are_refused(values: dict[str, object], message: str, tmp_pa
     assert not (tmp_path / "run.capture").exists()
 
 
-def test_the_code_of_head_that_leaves_no_step_is_explained(tmp_path: Path) -> None:
-    workload = workload_of("npz", "pytorch", per_file=8, reading="head")
-    with pytest.raises(UsageError, match=r"multiples of samples per file x batch x ranks = 64.*--reading documented"):
-        generate(workload, 4, tmp_path / "run.capture")
-
-
 def test_what_exists_is_refused_without_force(tmp_path: Path) -> None:
     generate(workload_of("npz", "pytorch"), 2, tmp_path / "run.capture")
     with pytest.raises(TargetError):
@@ -203,3 +201,88 @@ def test_devices_as_text(text: str, latency_ns: int, bytes_per_s: float) -> None
     device = parse_device(text)
     assert (device.latency_ns, device.bytes_per_s) == (latency_ns, bytes_per_s)
     assert parse_device(str(device)) == device
+
+
+def test_the_facts_of_a_benchmark_are_kept_by_a_replay_and_not_by_a_change(tmp_path: Path) -> None:
+    """Blocks of steps end at checkpoints and epochs."""
+    small = {
+        "dataset.num_files_train": 8, "dataset.record_length_bytes": 100_000, "dataset.record_length_bytes_stdev": 0,
+        "reader.batch_size": 1, "train.epochs": 2, "train.computation_time": 0.01,
+        "checkpoint.steps_between_checkpoints": 3, "checkpoint.checkpoint_folder": "ckpt",
+    }  # fmt: skip
+    dxt_replay.generate("unet3d_h100", 2, tmp_path / "u.capture", overrides=small)
+    capture = open_capture(tmp_path / "u.capture")
+    run = benchmark_run(capture.info)
+    assert run is not None
+    assert (run.workload, run.batch_size, run.files, run.record_bytes) == ("unet3d_h100", 1, 8, 100_000)
+    assert run.blocks[0] == (1, 1, 3)
+    assert {epoch for epoch, _, _ in run.blocks} == {1, 2}
+    assert sum(last - first + 1 for _, first, last in run.blocks) == 8
+    (tmp_path / "twin").mkdir(exist_ok=True)
+    dxt_replay.stage(capture, tmp_path / "twin")
+    dxt_replay.run(capture, tmp_path / "twin", tmp_path / "r.capture", pace="steps")
+    replay = open_capture(tmp_path / "r.capture")
+    assert benchmark_run(replay.info) == run
+    (generated,), (replayed,) = (
+        [each for each in findings(found) if each.code == "mlperf-storage"] for found in (capture, replay)
+    )
+    assert replayed.values["counted_steps"] == generated.values["counted_steps"]
+    assert "replayed" in replayed.evidence
+    assert "may not change checkpoint.steps_between_checkpoints" in replayed.evidence
+    dxt_replay.transform(capture, tmp_path / "t.capture", compute_speed=2.0)
+    assert benchmark_run(open_capture(tmp_path / "t.capture").info) is None
+
+
+def drawn(
+    reading: str, *, shuffle: str = "off", family: str = "normal", parameters: tuple[float, ...] = (0.5, 0.1)
+) -> Workload:
+    times = Distribution(family=family, parameters=parameters)
+    return Workload(
+        reading=reading,
+        reader=Reader(data_loader="pytorch", sample_shuffle=shuffle, preprocess_time=times),
+        train=Train(computation_time=times),
+        evaluation=Evaluation(eval_time=Distribution(family="uniform", parameters=(0.1, 0.2))),
+    )
+
+
+@pytest.mark.parametrize("reading", ["head", "v2.0"])
+def test_a_shuffle_makes_the_draws_dlio_s_own_on_all_ranks(reading: str) -> None:
+    np.random.seed(123 + 2)
+    samples = np.arange(1000)
+    np.random.shuffle(samples)
+    expected = [round(abs(np.random.normal(0.5, 0.1)) * 1e9) for _ in range(5)]
+    evaluation = [round(np.random.uniform(0.1, 0.2) * 1e9) for _ in range(3)]
+    for rank in (0, 7):
+        times = partial(compute_times_ns, drawn(reading, shuffle="random"), rank, 2, seed=9, burn_in=[1000])
+        assert times(5).tolist() == expected
+        assert times(3, trained=5).tolist() == evaluation
+
+
+@pytest.mark.parametrize(("reading", "shuffle"), [("head", "off"), ("documented", "seed")])
+def test_else_ranks_epochs_and_seeds_differ(reading: str, shuffle: str) -> None:
+    plain = drawn(reading, shuffle=shuffle)
+    first = compute_times_ns(plain, 0, 1, 100, seed=1)
+    assert (compute_times_ns(plain, 0, 1, 200, seed=1)[:100] == first).all()
+    for rank, epoch, seed in ((1, 1, 1), (0, 2, 1), (0, 1, 2)):
+        assert (compute_times_ns(plain, rank, epoch, 100, seed=seed) != first).any()
+    for alike, workload in ((True, drawn("head")), (False, drawn("documented"))):  # workers of PyTorch
+        one, other = (preprocess_times_ns(workload, rank, 3, 9, seed=1) for rank in (0, 5))
+        assert (one == other).all() == alike
+
+
+@pytest.mark.parametrize(
+    ("family", "parameters", "mean"),
+    [
+        ("constant", (-0.25,), 0.25),
+        ("normal", (0.5, 0.1), 0.5),
+        ("normal", (0.0, 1.0), 0.797885),  # the absolute value of a standard normal draw
+        ("uniform", (0.2, 0.4), 0.3),
+        ("gamma", (2.0, 0.25), 0.5),
+        ("exponential", (0.5,), 0.5),
+        ("poisson", (3.0,), 3.0),
+    ],
+)
+def test_times_follow_their_distribution(family: str, parameters: tuple[float, ...], mean: float) -> None:
+    times = compute_times_ns(drawn("documented", family=family, parameters=parameters), 0, 1, 20_000, seed=1)
+    assert times.dtype == np.int64
+    assert times.mean() / 1e9 == pytest.approx(mean, rel=0.03)

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dxt_replay.traces.schema import OPS, READ
-from dxt_replay.workloads.generate.assumed_device import NULL_DEVICE
+from dxt_replay.workloads.generate.clock import parse_device
 from dxt_replay.workloads.generate.generation import generate
-from dxt_replay.workloads.generate.read_ahead import DataFiles
-from dxt_replay.workloads.generate.sample_order import Share
-from dxt_replay.workloads.generate.tfrecord_reads import TfrecordReads
+from dxt_replay.workloads.generate.plan import Share
+from dxt_replay.workloads.generate.requests import FILE, rows_of
+from dxt_replay.workloads.generate.tfrecord import TfrecordReads
 from tests.examples import examples
 from tests.workloads.generate.test_dlio_runs import visits
 from tests.workloads.generate.workload_cases import workload_of
@@ -37,19 +37,12 @@ def reads_of(
 ):
     """Readers of files of `per_file` records of RECORD bytes each."""
     steps = files * per_file // batch // ranks
-    nothing = np.zeros(files, dtype=np.int64)
     return TfrecordReads(
         share=Share(
             files=files, samples_per_file=per_file, ranks=ranks, batch=batch, steps=steps, per_rank=steps * batch
         ),
-        files=DataFiles(
-            file_id=np.arange(files, dtype=np.int32),
-            size=nothing + per_file * RECORD,
-            sample_bytes=nothing + RECORD,
-            row_chunks=nothing,
-            side_ids=np.empty((0, files), dtype=np.int32),
-        ),
-        device=NULL_DEVICE,
+        files=rows_of(FILE, file_id=np.arange(files), size=per_file * RECORD, sample_bytes=RECORD, row_chunks=0),
+        device=parse_device("null"),
         transfer_bytes=transfer,
         in_turn=in_turn,
         first_lane=1,
@@ -65,7 +58,7 @@ def reads_of(
 def rows(reads, rank, first, last):
     """(file, op, offset, length) of the operations of some fetches."""
     found = reads.operations(rank, first, last)
-    columns = (found.file_id, found.op, found.offset, found.length)
+    columns = (found["file_id"], found["op"], found["offset"], found["length"])
     return [
         (file, OPS[op], offset, length)
         for file, op, offset, length in zip(*(column.tolist() for column in columns), strict=True)
@@ -101,11 +94,11 @@ def test_what_a_second_pass_reads_is_what_strace_shows():
     """One file in turn, 4 files of 8 records of 99,915 bytes, 12 records taken in: 5 + 3 + 2 + 2 reads."""
     reads = reads_of(files=4, in_turn=1, transfer=262, again=(12,), extra=1)
     found = reads.operations(0, reads.fetches - 1, reads.fetches)
-    files = Counter(found.file_id[found.op == READ].tolist())
+    files = Counter(found["file_id"][found["op"] == READ].tolist())
     assert files == {0: 5, 1: 3, 2: 2, 3: 2}
-    assert np.count_nonzero(found.op == OPS.index("open")) == 4
+    assert np.count_nonzero(found["op"] == OPS.index("open")) == 4
     pieces = reads.pieces(np.array([0]), reads.fetches - 1, reads.fetches)
-    assert 0 < np.count_nonzero(pieces.needed) < len(pieces.needed)
+    assert 0 < np.count_nonzero(pieces["needed"]) < len(pieces["needed"])
 
 
 @settings(max_examples=examples(80))
@@ -142,12 +135,12 @@ def test_bytes_are_read_once_and_never_too_far_ahead(
                 covered[file, offset : offset + length] += 1
         pieces = reads.pieces(np.array([rank]), 0, reads.fetches)
         # A fetch waits for nothing that waits for its end.
-        assert np.all(pieces.follows <= 2 * pieces.fetch)
-        for lane in np.unique(pieces.lane).tolist():
-            mine = pieces.lane == lane
-            assert np.all(np.diff(pieces.fetch[mine]) >= 0)
-            assert np.all(np.diff(pieces.follows[mine]) >= 0)
-        assert pieces.lane.max(initial=1) <= 3 * in_turn
+        assert np.all(pieces["follows"] <= 2 * pieces["fetch"])
+        for lane in np.unique(pieces["lane"]).tolist():
+            mine = pieces["lane"] == lane
+            assert np.all(np.diff(pieces["fetch"][mine]) >= 0)
+            assert np.all(np.diff(pieces["follows"][mine]) >= 0)
+        assert pieces["lane"].max(initial=1) <= 3 * in_turn
     if by_file or ranks == 1:
         assert covered.max(initial=0) <= 1
     # What is left over where samples do not divide is not read; all others are, and neighbours share requests at most.

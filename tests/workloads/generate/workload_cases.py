@@ -6,9 +6,11 @@ import dataclasses
 from typing import Any
 
 from dxt_replay.workloads.description import (
+    NO_TIME,
     READINGS,
     Checkpoint,
     Dataset,
+    Distribution,
     Evaluation,
     Model,
     Parallelism,
@@ -18,7 +20,6 @@ from dxt_replay.workloads.description import (
     Workflow,
     Workload,
 )
-from dxt_replay.workloads.times import NO_TIME, Distribution
 
 
 def seconds(mean: float, stdev: float = 0.0) -> Distribution:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dxt_replay.traces.errors import UsageError
-from dxt_replay.workloads.consistency import check_ranks
-from dxt_replay.workloads.description import READINGS
-from dxt_replay.workloads.keys import KEYS, NOT_FOLLOWED, SPELLINGS
-from dxt_replay.workloads.times import Distribution
-from dxt_replay.workloads.workload_values import workload_from_values
+from dxt_replay.workloads.description import READINGS, Distribution
+from dxt_replay.workloads.values import KEYS, NOT_FOLLOWED, SPELLINGS, check_ranks, workload_from_values
 
 NPZ = {"framework": "pytorch", "dataset": {"format": "npz"}, "reader": {"data_loader": "pytorch"}}
 HDF5 = {"framework": "pytorch", "dataset": {"format": "hdf5"}, "reader": {"data_loader": "pytorch"}}

@@ -8,19 +8,18 @@ import h5py
 import numpy as np
 import pytest
 
-from dxt_replay.workloads.data_set_files import data_set_files, record_bytes, record_length
 from dxt_replay.workloads.description import Dataset, Hdf5, Workload
-from dxt_replay.workloads.hdf5_data_set import hdf5_layout
+from dxt_replay.workloads.files import data_set_files, hdf5_layout, record_bytes, record_length
 
 
 def files_of(reading="documented", **dataset):
-    return data_set_files(Workload(reading=reading, dataset=Dataset(**dataset)))
+    return data_set_files(Workload(reading=reading, dataset=Dataset(**dataset)))[0]
 
 
 def test_sizes_of_unet3d_are_those_of_dlio():
     files = files_of(
         format="npz", num_files_train=168, record_length_bytes=146600628, record_length_bytes_stdev=68341808
-    ).train
+    )
     assert files.sample_bytes[:3].tolist() == [224_093_125, 93_582_835, 139_625_640]
     assert (files.sample_bytes.min(), files.sample_bytes.max()) == (46_888_650, 301_601_979)
     assert files.sample_bytes.mean() == pytest.approx(150.5e6, rel=1e-3)
@@ -30,34 +29,36 @@ def test_sizes_of_unet3d_are_those_of_dlio():
 
 
 def test_sizes_of_cosmoflow_are_those_of_dlio():
-    files = files_of(num_files_train=524_288, record_length_bytes=2_828_486, record_length_bytes_stdev=71_311).train
+    files = files_of(num_files_train=524_288, record_length_bytes=2_828_486, record_length_bytes_stdev=71_311)
     assert round(files.sample_bytes.mean()) == 2_824_057
     assert round(files.sample_bytes.std()) == 50_374
 
 
 def test_without_deviation_the_side_is_cut():
-    assert files_of(record_length_bytes=114_660.07).train.sample_bytes.tolist() == [114_244] * 8
+    assert files_of(record_length_bytes=114_660.07).sample_bytes.tolist() == [114_244] * 8
 
 
 def test_evaluation_files_are_drawn_behind_the_training_files():
-    both = files_of(
+    data = Dataset(
         format="npy", num_files_train=5, num_files_eval=3, record_length_bytes=1e6, record_length_bytes_stdev=1e5
     )
+    train, evaluation = data_set_files(Workload(dataset=data))
     alone = files_of(format="npy", num_files_train=8, record_length_bytes=1e6, record_length_bytes_stdev=1e5)
-    assert [*both.train.sizes, *both.evaluation.sizes] == [*alone.train.sizes]
+    assert [*train.sizes, *evaluation.sizes] == [*alone.sizes]
 
 
 def test_names_and_subfolders():
-    files = files_of(format="npz", num_files_train=12, num_files_eval=1, num_subfolders_train=10, data_folder="d/x/")
-    assert files.train.path(3) == "/d/x/train/03/img_03_of_12.npz"
-    assert files.train.path(11) == "/d/x/train/01/img_11_of_12.npz"
-    assert files.evaluation.path(0) == "/d/x/valid/img_0_of_1.npz"
+    data = Dataset(format="npz", num_files_train=12, num_files_eval=1, num_subfolders_train=10, data_folder="d/x/")
+    train, evaluation = data_set_files(Workload(dataset=data))
+    assert train.path(3) == "/d/x/train/03/img_03_of_12.npz"
+    assert train.path(11) == "/d/x/train/01/img_11_of_12.npz"
+    assert evaluation.path(0) == "/d/x/valid/img_0_of_1.npz"
 
 
 @pytest.mark.parametrize("element", ["uint8", "int16", "float32", "float64"])
 def test_a_record_is_as_long_as_its_elements(element):
     files = files_of(format="npy", num_files_train=1, record_dims=(7, 5), record_element_type=element)
-    assert record_length(Dataset(record_dims=(7, 5), record_element_type=element)) == files.train.sizes[0] - 128
+    assert record_length(Dataset(record_dims=(7, 5), record_element_type=element)) == files.sizes[0] - 128
 
 
 def test_npz_and_npy_are_as_numpy_writes_them():
@@ -66,8 +67,8 @@ def test_npz_and_npy_are_as_numpy_writes_them():
     npz, npy = io.BytesIO(), io.BytesIO()
     np.savez(npz, x=values, y=[0] * 3)
     np.save(npy, values)
-    assert files_of(format="npz", **data).train.sizes.tolist() == [len(npz.getvalue())]
-    assert files_of(format="npy", **data).train.sizes.tolist() == [len(npy.getvalue())]
+    assert files_of(format="npz", **data).sizes.tolist() == [len(npz.getvalue())]
+    assert files_of(format="npy", **data).sizes.tolist() == [len(npy.getvalue())]
 
 
 def test_a_tfrecord_has_the_overhead_of_its_example():
@@ -78,35 +79,35 @@ def test_a_tfrecord_has_the_overhead_of_its_example():
 def test_v2_stores_the_side_of_a_record_beside_it():
     """799,320 bytes were measured on a file that DLIO v2.0 wrote."""
     data = {"num_files_train": 1, "num_samples_per_file": 8, "record_length_bytes": 316 * 316}
-    assert files_of("v2.0", **data).train.sizes.tolist() == [799_320]
-    assert files_of("head", **data).train.sizes.tolist() == [799_328]
+    assert files_of("v2.0", **data).sizes.tolist() == [799_320]
+    assert files_of("head", **data).sizes.tolist() == [799_328]
 
 
 def test_the_index_of_tfrecords_is_text():
-    files = files_of(num_files_train=1, num_samples_per_file=1251, record_length_bytes=114_660).train
+    files = files_of(num_files_train=1, num_samples_per_file=1251, record_length_bytes=114_660)
     record = int(record_bytes(files.sample_bytes, files.sample_bytes)[0])
     text = "".join(f"{number * record} {record}\n" for number in range(1251))
-    assert files.sides[0].sizes.tolist() == [len(text)]
-    assert files.side_path(files.sides[0], 0) == "/data/index/train/img_0_of_1.tfrecord.idx"
+    assert files.sides[0][2].tolist() == [len(text)]
+    assert files.side_path(0, 0) == "/data/index/train/img_0_of_1.tfrecord.idx"
 
 
 def test_indexed_binary_has_two_index_files():
-    files = files_of(format="indexed_binary", num_files_train=2, num_samples_per_file=10).train
-    assert [files.side_path(side, 1) for side in files.sides] == [
+    files = files_of(format="indexed_binary", num_files_train=2, num_samples_per_file=10)
+    assert [files.side_path(side, 1) for side in range(2)] == [
         "/data/train/img_1_of_2.indexed_binary.off.idx",
         "/data/train/img_1_of_2.indexed_binary.sz.idx",
     ]
-    assert files.sides[0].sizes.tolist() == [80, 80]
+    assert files.sides[0][2].tolist() == [80, 80]
 
 
 def test_csv_has_the_mean_size_of_its_numbers():
-    size = files_of(format="csv", num_files_train=1, record_length_bytes=10_000, num_samples_per_file=7).train.sizes[0]
+    size = files_of(format="csv", num_files_train=1, record_length_bytes=10_000, num_samples_per_file=7).sizes[0]
     row = ",".join(map(str, np.random.default_rng(1).integers(0, 255, 10_000))) + "\n"
     assert size == pytest.approx(7 * len(row), rel=0.01)
 
 
 def test_a_million_files_are_a_few_columns():
-    files = files_of(format="npz", num_files_train=1_000_000, record_length_bytes_stdev=1000).train
+    files = files_of(format="npz", num_files_train=1_000_000, record_length_bytes_stdev=1000)
     columns = (files.sizes, files.sample_bytes, files.dims)
     assert sum(column.nbytes for column in columns) <= 40_000_000
     assert files.name(999_999) == "img_0999999_of_1000000.npz"
@@ -147,7 +148,7 @@ def test_hdf5_files_are_laid_out_as_h5py_does(tmp_path, dataset, dims, reading):
         for number, name in enumerate(layout.names):
             stored = file[name]
             assert (stored.chunks or ()) == layout.chunk_shape
-            assert stored_offsets(stored) == layout.chunk_columns(number)[1].tolist()
+            assert stored_offsets(stored) == layout.chunk_offsets(number).tolist()
 
 
 def write_as_dlio(path, data, layout, version):
@@ -177,7 +178,7 @@ def test_files_of_many_chunks_are_as_large_as_h5py_makes_them(tmp_path, samples)
     assert layout.exact
     assert (tmp_path / "x.hdf5").stat().st_size == layout.file_bytes
     with h5py.File(tmp_path / "x.hdf5") as file:
-        assert samples < 40 or sorted(stored_offsets(file["records_0"]))[1:] == layout.chunk_columns(0)[1].tolist()[1:]
+        assert samples < 40 or sorted(stored_offsets(file["records_0"]))[1:] == layout.chunk_offsets(0).tolist()[1:]
 
 
 def test_many_chunks_are_estimated_and_said_to_be():
@@ -216,13 +217,12 @@ def test_compressed_hdf5_files_are_as_large_as_h5py_makes_them(tmp_path, element
     with h5py.File(tmp_path / "x.hdf5") as file:
         stored = file["records_0"].id.get_storage_size()
     assert layout.data_bytes == pytest.approx(stored, rel=0.02, abs=0.01 * values.nbytes)
-    assert layout.chunk_columns(0)[2].sum() == layout.data_bytes
 
 
 @pytest.mark.parametrize("element", ELEMENTS)
 def test_compressed_npz_files_are_as_large_as_numpy_makes_them(tmp_path, element):
     data = {"format": "npz", "record_dims": (120, 500), "record_element_type": element, "compression": "zip"}
-    files = files_of(num_files_train=2, **data).train
+    files = files_of(num_files_train=2, **data)
     values = values_of_dlio((120, 500, 1), element)
     np.savez_compressed(tmp_path / "x.npz", x=values, y=[0])
     assert not files.exact

@@ -1,0 +1,276 @@
+"""The course of a run, and who reads which sample: DLIO's orders by hand, and that all samples are read once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.workloads.description import Train, Workflow
+from dxt_replay.workloads.generate.order import sample_order, scattered
+from dxt_replay.workloads.generate.plan import Between, Pass, run_plan, share
+from tests.examples import examples
+from tests.workloads.generate.workload_cases import workload_of
+
+
+def order_of(workload, ranks, epoch=1):
+    shared = share(workload, ranks, evaluation=False)
+    readers = workload.reader.read_threads
+    return shared, sample_order(workload, shared, epoch=epoch, readers=readers, fetches=shared.steps, ahead=0)
+
+
+def read_by(workload, ranks, rank, epoch=1):
+    shared, order = order_of(workload, ranks, epoch)
+    found = order.samples(rank, 0, shared.steps)
+    return list(zip(found["file"].tolist(), found["index"].tolist(), strict=True))
+
+
+def test_pytorch_deals_batches_to_its_workers_in_turn():
+    workload = workload_of("npz", "pytorch", files=16, batch=2, readers=2, reading="v2.0")
+    shared, order = order_of(workload, 2)
+    found = order.samples(1, 0, shared.steps)
+    by_worker = {worker: found["file"][order.reader(found["fetch"]) == worker].tolist() for worker in range(2)}
+    assert by_worker == {0: [8, 9, 12, 13], 1: [10, 11, 14, 15]}
+
+
+def test_the_code_of_tf_data_closes_the_current_file_after_as_many_samples_as_a_file_has():
+    workload = workload_of("hdf5", "tensorflow", files=8, per_file=4, batch=4, readers=2, reading="v2.0")
+    _, order = order_of(workload, 2)
+    first = order.samples(1, 0, 1)
+    assert list(zip(first["file"].tolist(), first["index"].tolist(), strict=True)) == [(4, 0), (0, 1), (0, 2), (0, 3)]
+    assert first["opens"].tolist() == [True, True, False, False]
+    # DLIO's code leaves file 4 open until its reader ends; here it is closed after its only sample.
+    assert first["closes"].tolist() == [True, False, False, True]
+    second = order.samples(1, 1, 2)
+    assert set(second["file"].tolist()) == {2}
+    assert order.reader(np.arange(4)).tolist() == [0, 1, 0, 1]
+
+
+def test_readers_that_keep_files_open_each_once():
+    workload = workload_of("npz", "pytorch", files=4, per_file=4, reader={"read_type": "memory"})
+    shared, order = order_of(workload, 1)
+    found = order.samples(0, 0, shared.steps)
+    opened = zip(
+        found["file"][found["opens"]].tolist(), order.reader(found["fetch"][found["opens"]]).tolist(), strict=True
+    )
+    assert Counter(opened) == dict.fromkeys([(file, worker) for file in range(4) for worker in range(2)], 1)
+    assert not found["closes"].any()
+    _, later = order_of(workload, 1, epoch=2)
+    assert not later.samples(0, 0, shared.steps)["opens"].any()
+
+
+def test_the_list_of_files_is_shuffled_as_numpy_shuffles_lists():
+    workload = workload_of(
+        "npz", "tensorflow", files=8, batch=1, readers=1, reading="v2.0", reader={"file_shuffle": "seed"}
+    )
+    expected = list(range(8))
+    for epoch in (1, 2):
+        np.random.seed(123 + epoch)
+        np.random.shuffle(expected)
+        assert [file for file, _ in read_by(workload, 1, 0, epoch)] == expected
+
+
+@given(size=st.integers(1, 5000), seed=st.integers(0, 2**40))
+def test_scattering_is_a_permutation(size, seed):
+    assert sorted(scattered(np.arange(size), size, seed).tolist()) == list(range(size))
+
+
+@settings(max_examples=examples(60))
+@given(
+    loader=st.sampled_from(["pytorch", "dali", "tensorflow"]),
+    files=st.integers(1, 30),
+    per_file=st.integers(1, 5),
+    ranks=st.integers(1, 5),
+    batch=st.integers(1, 4),
+    readers=st.integers(1, 4),
+    file_shuffle=st.sampled_from(["off", "seed"]),
+    sample_shuffle=st.sampled_from(["off", "random"]),
+)
+def test_as_documented_no_sample_is_read_twice(
+    loader, files, per_file, ranks, batch, readers, file_shuffle, sample_shuffle
+):
+    workload = workload_of(
+        "hdf5",
+        loader,
+        files=files,
+        per_file=per_file,
+        batch=batch,
+        readers=readers,
+        reader={"file_shuffle": file_shuffle, "sample_shuffle": sample_shuffle},
+    )
+    found = [sample for rank in range(ranks) for sample in read_by(workload, ranks, rank)]
+    step_samples = batch * ranks
+    assert len(found) == len(set(found)) == files * per_file // step_samples * step_samples
+    assert all(file < files and index < per_file for file, index in found)
+
+
+@pytest.mark.parametrize("reading", ["documented", "head"])
+@given(first=st.integers(0, 11), count=st.integers(1, 12))
+def test_batches_are_the_same_whatever_is_asked_for_with_them(reading, first, count):
+    workload = workload_of("npz", "tensorflow", files=24, per_file=3, batch=4, readers=3, reading=reading)
+    shared, order = order_of(workload, 2)
+    first, last = min(first, shared.steps - 1), min(first + count, shared.steps)
+    every, some = order.samples(1, 0, shared.steps), order.samples(1, first, last)
+    mine = (every["fetch"] >= first) & (every["fetch"] < last)
+    assert np.array_equal(every[mine], some)
+
+
+def stream_by_hand(*, files, per_file, ranks, rank, streams, number):
+    """(file, index, opened for it) of a stream of DLIO's code, followed with a set of open files."""
+    samples = -(-files * per_file // ranks)
+    dealt = [sample for sample in range(samples) if sample // (samples // streams) % streams == number]
+    found, still_open = [], set()
+    for done, sample in enumerate(dealt, start=1):
+        file = sample // per_file % files if sample else rank * (files // ranks % files)
+        found.append((file, sample % per_file, file not in still_open))
+        still_open.add(file)
+        if done % per_file == 0:
+            still_open.remove(file)
+    return found
+
+
+@settings(max_examples=examples(150))
+@given(
+    files=st.integers(1, 9),
+    per_file=st.integers(1, 5),
+    ranks=st.integers(1, 3),
+    batch=st.integers(1, 4),
+    streams=st.integers(1, 5),
+)
+def test_the_streams_of_the_code_open_what_is_not_open(files, per_file, ranks, batch, streams):
+    if files * per_file % (ranks * batch) or files * per_file < ranks * streams:
+        return
+    workload = workload_of(
+        "hdf5", "tensorflow", files=files, per_file=per_file, batch=batch, readers=streams, reading="v2.0"
+    )
+    shared = share(workload, ranks, evaluation=False)
+    order = sample_order(workload, shared, epoch=1, readers=streams, fetches=shared.steps, ahead=10**6)
+    for rank in range(ranks):
+        found = order.samples(rank, 0, order.batches)
+        stream = order.reader(found["fetch"])
+        for number in range(streams):
+            mine = stream == number
+            rows = zip(
+                *(column[mine].tolist() for column in (found["file"], found["index"], found["opens"])), strict=True
+            )
+            assert list(rows) == stream_by_hand(
+                files=files, per_file=per_file, ranks=ranks, rank=rank, streams=streams, number=number
+            )
+            opened = np.cumsum(found["opens"][mine].astype(int) - np.append(0, found["closes"][mine][:-1]))
+            assert opened.min(initial=1) >= 1
+            assert found["opens"][mine].sum() == found["closes"][mine].sum()
+
+
+def test_files_are_dealt_in_turn_and_no_rank_has_more():
+    """As MLPerf's line of DLIO: in the order of the listing by sub-folders, unless names are made up."""
+    for files, more, expected in (
+        (14, {}, [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8, 11]]),
+        (10, {"num_subfolders_train": 4}, [[0, 1, 2], [4, 5, 6], [8, 9, 3]]),
+        (10, {"num_subfolders_train": 4, "skip_listing": True}, [[0, 3, 6], [1, 4, 7], [2, 5, 8]]),
+    ):
+        workload = workload_of("npz", "pytorch", reading="v3.0", files=files, batch=1, dataset=more)
+        assert [[file for file, _ in read_by(workload, 3, rank)] for rank in range(3)] == expected
+    workload = workload_of("hdf5", "pytorch", reading="v3.0", files=5, per_file=3, batch=2)
+    assert read_by(workload, 2, 1) == [(1, 0), (1, 1), (1, 2), (3, 0), (3, 1), (3, 2)]
+
+
+def dealt_by_mail(files, ranks, epochs, seed=123):
+    """Files of each rank after some epochs, with lists that are shuffled, dealt out and sent to all ranks in turn."""
+    shards = [list(range(rank, files, ranks))[: files // ranks] for rank in range(ranks)]
+    for epoch in range(1, epochs + 1):
+        sent = []
+        for rank, shard in enumerate(shards):
+            np.random.RandomState(seed + epoch).shuffle(shard)
+            buckets = defaultdict(list)
+            for place, file in enumerate(shard):
+                buckets[(place + rank) % ranks].append(file)
+            sent.append(buckets)
+        shards = [[file for buckets in sent for file in buckets[rank]] for rank in range(ranks)]
+        for rank, shard in enumerate(shards):
+            np.random.RandomState(seed + epoch + 31 * rank).shuffle(shard)
+    return shards
+
+
+@pytest.mark.parametrize(("files", "ranks", "epochs"), [(12, 3, 1), (26, 4, 3), (7, 1, 2), (15, 5, 4)])
+def test_a_shuffle_of_mlperf_deals_the_files_anew_in_each_epoch(files, ranks, epochs):
+    shuffled = {"file_shuffle": "seed", "sample_shuffle": "seed"}
+    workload = workload_of("npz", "pytorch", reading="v3.0", files=files, batch=1, reader=shuffled)
+    found = [[file for file, _ in read_by(workload, ranks, rank, epochs)] for rank in range(ranks)]
+    assert found == dealt_by_mail(files, ranks, epochs)
+    assert sorted(file for mine in found for file in mine) == list(range(files // ranks * ranks))
+
+
+def course(workload, ranks=2):
+    """A run in words: passes as (evaluation, epoch, fetches, steps, first fetch, first step, saves)."""
+    return [
+        dataclasses.astuple(each)
+        if isinstance(each, Pass)
+        else "meeting"
+        if each.saved is None
+        else f"save {each.saved}"
+        for each in run_plan(workload, ranks).segments
+    ]
+
+
+def test_epochs_with_evaluations_and_checkpoints():
+    workload = workload_of("npz", "pytorch", files=16, batch=2, evaluation_files=4, checkpoints=True)
+    assert course(workload) == [
+        (False, 1, 4, 4, 0, 1, ()), "save 0", (True, 1, 2, 2, 4, 5, ()), "meeting",
+        (False, 2, 4, 4, 6, 7, ()), "save 1", (True, 2, 2, 2, 10, 11, ()),
+    ]  # fmt: skip
+    assert run_plan(workload, 2).checkpoints == ((1, 5), (2, 5))
+
+
+@pytest.mark.parametrize(
+    ("reading", "every", "limit", "expected"),
+    [
+        ("documented", 3, None, [(8, 8, ((3, 0), (6, 1))), (8, 8, ((1, 2), (4, 3), (7, 4)))]),
+        ("v2.0", 3, None, [(8, 8, ((3, 0), (6, 1))), (8, 8, ((3, 2), (6, 3)))]),
+        ("documented", None, 10, [(8, 8, ()), (2, 2, ())]),
+        ("v2.0", None, 6, [(7, 6, ()), (7, 6, ())]),
+    ],
+)
+def test_the_code_counts_steps_anew_in_each_epoch(reading, every, limit, expected):
+    saving = {"steps_between_checkpoints": every}
+    workload = workload_of(
+        "npz", "pytorch", files=16, batch=1, checkpoints=bool(every), checkpoint=saving, reading=reading
+    )
+    workload = dataclasses.replace(workload, train=Train(epochs=2, total_training_steps=limit))
+    assert [(each.fetches, each.steps, each.saves) for each in run_plan(workload, 2).passes] == expected
+
+
+@pytest.mark.parametrize(("epochs", "extra"), [(1, 0), (2, 1)])
+def test_tf_data_fetches_a_batch_more_than_it_uses_in_several_epochs(epochs, extra):
+    workload = workload_of("tfrecord", "tensorflow", files=16, epochs=epochs, reading="v2.0")
+    assert [each.fetches - each.steps for each in run_plan(workload, 2).passes] == [extra] * epochs
+
+
+def test_checkpoints_are_written_and_then_read():
+    counts = {"num_checkpoints_write": 2, "num_checkpoints_read": 1, "rank_sync": True}
+    workload = workload_of("npz", "pytorch", checkpoints=True, checkpoint=counts)
+    plan = run_plan(dataclasses.replace(workload, workflow=Workflow(train=False, checkpoint=True)), 2)
+    saved = [
+        Between(saved=number, loads=loads, step=step)
+        for number, loads, step in ((0, False, 1), (1, False, 2), (0, True, 3))
+    ]
+    assert plan.segments == tuple(each for save in saved for each in (save, Between()))
+    assert plan.steps == 3
+
+
+@pytest.mark.parametrize(
+    ("workload", "ranks", "said"),
+    [
+        (workload_of("npz", "pytorch", reading="v3.0", files=2, per_file=90), 4, "at least as many files as ranks"),
+        (dataclasses.replace(workload_of("npz", "pytorch"), workflow=Workflow(train=False)), 2, "neither trains nor"),
+        (workload_of("npz", "pytorch", per_file=8, reading="head"), 4, r"x batch x ranks = 64.*--reading documented"),
+        (workload_of("npz", "pytorch"), 100, "a step of 100 ranks takes 200"),
+    ],
+)
+def test_a_run_without_a_step_is_refused_with_what_to_change(workload, ranks, said):
+    with pytest.raises(UsageError, match=said):
+        run_plan(workload, ranks)

@@ -1,0 +1,468 @@
+"""Descriptions by file and by name, as DLIO reads them with OmegaConf and Hydra; any text ends in a workload or in one
+clear error."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from contextlib import suppress
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.workloads.description import READINGS
+from dxt_replay.workloads.files import data_set_files
+from dxt_replay.workloads.source import (
+    DELETED,
+    MAX_CHARACTERS,
+    MAX_EVENTS,
+    SHIPPED,
+    read_override,
+    read_workload,
+    read_yaml,
+    resolved,
+    shipped_names,
+)
+from dxt_replay.workloads.values import KEYS, NOT_FOLLOWED, SPELLINGS, workload_from_values
+from tests.examples import examples
+
+TEXT = "framework: pytorch\ndataset: {format: npz}\nreader: {data_loader: pytorch, batch_size: 3}\n"
+
+
+def test_a_file_is_read_with_its_digest_and_overrides(tmp_path):
+    path = tmp_path / "w.yaml"
+    path.write_text(TEXT)
+    workload = read_workload(path, ["++workload.reader.batch_size=5", "train.epochs=2"]).workload
+    assert (workload.reader.batch_size, workload.train.epochs) == (5, 2)
+    assert workload.source.name == str(path)
+    assert workload.source.sha256 == hashlib.sha256(TEXT.encode()).hexdigest()
+    assert workload.source.overrides == ("++workload.reader.batch_size=5", "train.epochs=2")
+
+
+def test_maps_of_overrides_are_merged_and_keys_deleted(tmp_path):
+    path = tmp_path / "w.yaml"
+    path.write_text(TEXT + "train: {computation_time: {mean: 1, stdev: 0.5}}\n")
+    train = read_workload(path, ["train.computation_time={mean:2}"]).workload.train
+    assert train.computation_time.parameters == (2.0, 0.5)
+    assert read_workload(path, ["~train.computation_time"]).workload.train.computation_time.mean_s == 0
+
+
+@pytest.mark.parametrize(
+    "section", ["storage.storage_options.secret_access_key={}", "storage.storage_options={{k:{}}}"]
+)
+def test_access_keys_are_not_kept(tmp_path, section):
+    path = tmp_path / "w.yaml"
+    path.write_text(TEXT + "storage: {storage_options: {access_key_id: hush1}}\n")
+    for override in (
+        section.format("hush2"),
+        f"++workload.{section}".format("hush3"),
+        "storage={storage_options:{k:hush4}}",
+    ):
+        found = read_workload(path, [override])
+        assert "hush" not in repr(found)
+        assert "storage.storage_options" in {note.key for note in found.notes}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("unet3", None, "did you mean unet3d_"),
+        ("nothing_like_it", None, "--list"),
+        (".", None, "folder without"),
+        ("w.yaml", b"\xff\xfe\x00", "cannot be read as text"),
+        ("w.yaml", b"", "not a workload description"),
+        ("w.yaml", b"- a", "not a workload description"),
+        ("w.yaml", b"hydra: {run: {dir: x}}", "not a workload description"),
+        ("w.yaml", b"workload: unet3d_h100", "only names the workload"),
+        ("w.yaml", b"workload: {}\nreader: {}", "beside workload"),
+    ],
+)
+def test_what_is_not_a_description_is_refused(tmp_path, monkeypatch, name, text, said):
+    monkeypatch.chdir(tmp_path)
+    if text is not None:
+        (tmp_path / name).write_bytes(text)
+    with pytest.raises(UsageError) as caught:
+        read_workload(name)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_shipped_workloads_are_followed_whole(name):
+    found = read_workload(name)
+    said = {"model.model_size", "reader.sample_shuffle"}
+    if found.workload.framework == "tensorflow":
+        said.add("workflow.checkpoint")  # TensorFlow's checkpoints are approximate
+    assert {note.key for note in found.notes} <= said
+    assert found.workload.source.name == name
+    assert data_set_files(found.workload)[0].total_bytes >= 0
+
+
+@pytest.mark.parametrize("name", [name for name in shipped_names() if name.startswith("paper_")])
+def test_each_value_of_the_paper_says_where_it_is_from(name):
+    for line in (SHIPPED / f"{name}.yaml").read_text().splitlines():
+        if re.match(r"\s*\w+: \S", line) and not line.lstrip().startswith(("#", "workflow:")):
+            assert re.search(r"# (printed|derived|chosen)", line), line
+
+
+NAMES = sorted({*KEYS, *NOT_FOLLOWED, *SPELLINGS, "reader.x", "train.computation_time_stdev"})
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(0, 9)
+    | st.integers(0, 1 << 62)
+    | st.floats()
+    | st.sampled_from(["off", "seed", "npz", "hdf5", "pytorch", "tensorflow", "normal", "gzip", "default"])
+    | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["type", "mean", "stdev", "scale"]) | st.integers(), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+SECTIONS = st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=8)
+
+
+def nested(keys):
+    sections = {}
+    for name, value in keys.items():
+        *outer, last = name.split(".")
+        inner = sections
+        for part in outer:
+            inner = inner.setdefault(part, {})
+            if not isinstance(inner, dict):
+                return sections
+        inner[last] = value
+    return sections
+
+
+@given(SECTIONS, st.sampled_from(READINGS))
+def test_any_values_end_in_a_workload_or_an_error(keys, reading):
+    with suppress(UsageError):
+        data_set_files(workload_from_values(nested(keys), reading=reading)[0])
+
+
+@given(SECTIONS | VALUES | st.dictionaries(st.text(max_size=8), VALUES), st.sampled_from(READINGS))
+@settings(max_examples=examples(50))
+def test_any_yaml_ends_in_a_workload_or_an_error(tmp_path_factory, document, reading):
+    path = tmp_path_factory.mktemp("fuzz") / "w.yaml"
+    path.write_text(yaml.safe_dump(document, allow_unicode=True), errors="ignore")
+    ends_well(path, [], reading)
+
+
+@given(st.binary(max_size=200) | st.text("{}[]:,-&*!|>'\"#%@` \n\tab0.~?<=", max_size=60).map(str.encode))
+def test_any_bytes_end_in_a_workload_or_an_error(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("fuzz") / "w.yaml"
+    path.write_bytes(data)
+    ends_well(path, [], "documented")
+
+
+@given(st.sampled_from(NAMES), st.text(max_size=20) | st.text("{}[]:,'\"\\ a0._-e", max_size=9))
+def test_any_override_ends_in_a_workload_or_an_error(name, value):
+    ends_well("default", [f"{name}={value}"], "documented")
+
+
+def ends_well(source, overrides, reading):
+    with suppress(UsageError):
+        data_set_files(read_workload(source, overrides, reading).workload)
+
+
+def test_scalars_are_read_as_dlio_reads_them():
+    text = "a: 1e-3\nb: off\nc: 'off'\nd: 2024-01-01\ne: null\nf: 1_000\ng: .5\nh: [1, {x: 2}]\ni: 1.5e3\nj: 010"
+    assert read_yaml(text, "w.yaml") == {
+        "a": 0.001, "b": False, "c": "off", "d": "2024-01-01", "e": None, "f": 1000, "g": 0.5, "h": [1, {"x": 2}],
+        "i": 1500.0, "j": 8,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: 1\na: 2", "'a' is given twice"),
+        ("a: !!python/object:os.system x", "tags"),
+        ("a: !!set {x}", "tags"),
+        ("[" * 30 + "]" * 30, "more than 20 levels"),
+        ("x: {<<: {a: 1}}", "merge keys"),
+        ("a: *nowhere", "undefined alias"),
+        ("a: b: c", "line 1"),
+        ("? [a]\n: b", "unhashable"),
+        ("a: 0b_", "not YAML"),
+        ("a: \0", "not YAML"),
+        ("a: " + "9" * 5000, "not YAML"),
+        ("- 1\n" * MAX_EVENTS, "values"),
+        ("#" * (MAX_CHARACTERS + 1), "characters"),
+        ("--- a\n--- b", "not YAML"),
+    ],
+)
+def test_yaml_that_is_refused_is_named(text, said):
+    with pytest.raises(UsageError, match=r"^w\.yaml") as caught:
+        read_yaml(text, "w.yaml")
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_bomb_of_aliases_stays_small():
+    lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True):
+        lines.append(f"{name}: &{name} [{', '.join(['*' + before] * 9)}]")
+    assert set(read_yaml("\n".join(lines), "w.yaml")) == set("abcdefghi")
+
+
+V1 = """
+workload:
+  model: unet3d
+  framework: pytorch
+  workflow: {generate_data: false, train: true, checkpoint: true, profiling: false}
+  dataset:
+    data_folder: /mnt/store/unet3d
+    format: npz
+    num_files_train: 91000
+    num_samples_per_file: 1
+    record_length: 146600628
+    record_length_stdev: 68341808
+    record_length_resize: 2097152
+    num_subfolders_train: 1000
+  reader:
+    data_loader: pytorch
+    batch_size: 7
+    read_threads: 32
+    file_shuffle: seed
+    sample_shuffle: seed
+    prefetch_size: 0
+    transfer_size: 0
+  train: {epochs: 5, computation_time: 0.636}
+  checkpoint: {checkpoint_folder: checkpoints/unet3d, checkpoint_after_epoch: 5, epochs_between_checkpoints: 2,
+    model_size: 499153191}
+  metric: {au: 0.9}
+  profiling: {profiler: none}
+"""
+
+
+V2 = """
+workload:
+  model: {name: llama3_8b, type: transformer, num_layers: 32, parallelism: {tensor: 1, pipeline: 1, zero_stage: 3}}
+  framework: pytorch
+  workflow: {generate_data: false, train: false, checkpoint: true}
+  checkpoint: {checkpoint_folder: '/mnt/${workload.model.name}', num_checkpoints_write: 10,
+    num_checkpoints_read: '${.num_checkpoints_write}', time_between_checkpoints: 5, fsync: true, mode: default}
+  output: {folder: '${hydra:run.dir}'}
+"""
+
+
+V05 = """
+workload:
+  model: unet3d
+  framework: pytorch
+  workflow: {generate_data: false, train: true, checkpoint: true, profiling: false}
+  dataset: {data_folder: /mnt/store/client1, format: npz, num_files_train: 25000, num_samples_per_file: 1,
+    record_length: 146600628, record_length_stdev: 68341808, num_subfolders_train: 20}
+  reader: {data_loader: pytorch, batch_size: 4, read_threads: 4, file_shuffle: seed, sample_shuffle: seed,
+    shuffle_size: 4}
+  train: {seed_change_epoch: false, epochs: 5, computation_time: 1.3604}
+  checkpoint: {checkpoint_folder: /mnt/store/client1, checkpoint_after_epoch: 5, epochs_between_checkpoints: 2,
+    model_size: 499153191}
+  profiling: {profiler: none}
+"""
+
+V05_BERT = """
+workload:
+  model: bert
+  framework: tensorflow
+  workflow: {generate_data: false, train: true, debug: false, checkpoint: true, profiling: false}
+  dataset: {data_folder: /lustre/client/datagen_bert, format: tfrecord, num_files_train: 239,
+    num_samples_per_file: 313532, record_length: 2500, file_prefix: part}
+  train: {seed_change_epoch: false, computation_time: 0.968, total_training_steps: 1000}
+  reader: {data_loader: tensorflow, read_threads: 4, computation_threads: 8, transfer_size: 262144, batch_size: 48,
+    file_shuffle: seed, sample_shuffle: seed}
+  checkpoint: {checkpoint_folder: /lustre/client/checkpoint_bert, steps_between_checkpoints: 250,
+    model_size: 4034713312}
+  storage: {storage_type: local_fs, storage_root: /lustre/client}
+  profiling: {profiler: none}
+"""
+"""MLPerf Storage v0.5 has two workloads; these are as its submissions resolved them, with other folders."""
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (V05, "unet3d"),
+        (V05_BERT, "bert"),
+        (V1, "unet3d"),
+        (V1 + "hydra:\n  run: {dir: './results/${workload.model}/${now:%Y-%m-%d}'}\n", "unet3d"),
+        (V2, "llama3_8b"),
+    ],
+)
+def test_resolved_configurations_of_mlperf_are_read(tmp_path, text, name):
+    (tmp_path / "config.yaml").write_text(text)
+    for reading in ("documented", "v2.0"):
+        found = read_workload(tmp_path, reading=reading)
+        assert found.workload.model.name == name
+        assert not [note for note in found.notes if note.kind == "unknown" and note.key != "workflow.debug"]
+
+
+@pytest.mark.parametrize("folder", [".hydra", "configs", "dlio_config"])
+def test_the_folder_of_a_run_is_enough_whatever_its_release_calls_the_inner_one(tmp_path, folder):
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "config.yaml").write_text(V05)
+    assert read_workload(tmp_path).workload.model.name == "unet3d"
+
+
+@pytest.mark.parametrize(("text", "record", "model"), [(V05, 146600628, 499153191), (V05_BERT, 2500, 4034713312)])
+def test_sizes_stand_under_the_names_that_dlio_read_until_v1(tmp_path, text, record, model):
+    (tmp_path / "config.yaml").write_text(text)
+    found = read_workload(tmp_path)
+    assert found.workload.dataset.record_length_bytes == record
+    assert found.workload.model.model_size_bytes == model
+    assert "ignores it since MLPerf Storage v2.0" in " ".join(note.line for note in found.notes)
+
+
+def test_a_run_that_made_its_data_set_is_refused_though_it_has_a_rule_for_checkpoints(tmp_path):
+    """As the file-creation runs of v0.5: checkpoints are on, but follow steps of a training that is off."""
+    (tmp_path / "w.yaml").write_text(
+        V05_BERT.replace("generate_data: false, train: true", "generate_data: true, train: false")
+    )
+    for reading in ("documented", "head", "v2.0"):
+        with pytest.raises(UsageError, match=r"only writes its data set: .* made by dxt-replay stage"):
+            read_workload(tmp_path / "w.yaml", reading=reading)
+
+
+def test_references_stand_for_what_omegaconf_gives():
+    """The values are those of OmegaConf.to_container(c["workload"], resolve=True)."""
+    references = {
+        "model": {"name": "unet3d", "big": True},
+        "dataset": {
+            "num_files_train": 16,
+            "num_files_eval": "${.num_files_train}",
+            "data_folder": "data/${workload.model.name}/${..model.big}",
+            "l": [3, 4],
+        },
+        "reader": {
+            "batch_size": "${workload.dataset.l[1]}",
+            "read_threads": "${workload.dataset.l.0}",
+            "x": "${..model}",
+        },
+    }
+    assert resolved(references) == {
+        "model": {"name": "unet3d", "big": True},
+        "dataset": {"num_files_train": 16, "num_files_eval": 16, "data_folder": "data/unet3d/True", "l": [3, 4]},
+        "reader": {"batch_size": 4, "read_threads": 3, "x": {"name": "unet3d", "big": True}},
+    }
+
+
+def test_a_reference_follows_an_override_and_needs_no_leading_name(tmp_path):
+    (tmp_path / "w.yaml").write_text(
+        "dataset: {format: npz, num_files_train: 8, num_files_eval: '${dataset.num_files_train}'}\n"
+        "reader: {data_loader: tensorflow}\n"
+    )
+    found = read_workload(tmp_path / "w.yaml", ["dataset.num_files_train=24"]).workload.dataset
+    assert found.num_files_eval == 24
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["${oc.env:FILES}", "${hydra:job.num}", "${dataset.no_such_key}", "${.num_files_eval}", "${.....x}", "${a.${b}}"],
+)
+def test_what_the_file_does_not_hold_is_an_error_where_it_changes_the_run(tmp_path, value):
+    path = tmp_path / "w.yaml"
+    path.write_text(f"dataset: {{format: npz, num_files_eval: '{value}'}}\nreader: {{data_loader: tensorflow}}\n")
+    with pytest.raises(UsageError, match=r"dataset.num_files_eval: .* refers to what this file does not hold"):
+        read_workload(path)
+    path.write_text(f"dataset: {{format: npz}}\noutput: {{folder: '{value}'}}\nprofiling: {{profiler: '{value}'}}\n")
+    assert {note.kind for note in read_workload(path).notes} == {"not I/O"}
+
+
+def test_references_that_double_are_bounded():
+    levels = {f"k{level}": f"${{dataset.k{level + 1}}}${{dataset.k{level + 1}}}" for level in range(40)}
+    with pytest.raises(UsageError, match="more than 10000 values"):
+        resolved({"dataset": {**levels, "k40": "x"}})
+    nested = {
+        f"k{level}": {"a": f"${{dataset.k{level + 1}}}", "b": f"${{dataset.k{level + 1}}}"} for level in range(40)
+    }
+    with pytest.raises(UsageError, match="more than 10000 values"):
+        resolved({"dataset": {**nested, "k40": "x"}})
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("4", 4),
+        ("-4", -4),
+        ("1_000", 1000),
+        ("0.5", 0.5),
+        (".5", 0.5),
+        ("1e-3", 0.001),
+        ("1.", 1.0),
+        ("inf", math.inf),
+        ("true", True),
+        ("False", False),
+        ("NULL", None),
+        ("off", "off"),
+        ("", ""),
+        ("/data/unet3d", "/data/unet3d"),
+        ("s3://a:b=c", "s3://a:b=c"),
+        ("'a, b'", "a, b"),
+        ("'it\\'s'", "it's"),
+        ('"4"', "4"),
+        ("two words", "two words"),
+        ("007", "007"),
+        ("01.", "01."),
+        ("a\\,b\\ ", "a,b "),
+        ("[a\\,b,C:\\x]", ["a,b", "C:\\x"]),
+        ("[]", []),
+        ("[1,2.5, x ,[3]]", [1, 2.5, "x", [3]]),
+        ("{}", {}),
+        ("{mean:1,stdev:0.1}", {"mean": 1, "stdev": 0.1}),
+        ("{type: gamma, shape: 2, scale: 1}", {"type": "gamma", "shape": 2, "scale": 1}),
+        ("{'a b':[1]}", {"a b": [1]}),
+    ],
+)
+def test_values_of_the_command_line_are_hydra_s(text, value):
+    assert read_override(f"a.b={text}")[1] == value
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("reader.batch_size=1", ("reader", "batch_size")),
+        ("++workload.reader.batch_size=1", ("reader", "batch_size")),
+        ("+workload.dataset.hdf5.chunk_dims=1", ("dataset", "hdf5", "chunk_dims")),
+        ("framework=pytorch", ("framework",)),
+        ("hydra.run.dir=out", ("hydra", "run", "dir")),
+    ],
+)
+def test_keys_of_the_command_line(text, path):
+    assert read_override(text)[0] == list(path)
+
+
+def test_a_key_can_be_deleted():
+    assert read_override("~reader.read_type") == (["reader", "read_type"], DELETED)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("reader.batch_size", "is not KEY=VALUE"),
+        ("=4", "is not KEY=VALUE"),
+        ("a b=4", "is not KEY=VALUE"),
+        ("a..b=4", "is not KEY=VALUE"),
+        ("a.b=1,2", "sweep"),
+        ("a.b=choice(1,2)", "function"),
+        ("a.b=${x}", "interpolation"),
+        ("a.b=[1", "comma or ]"),
+        ("a.b={mean}", "needs one value"),
+        ("a.b={x:1,x:2}", "needs one value"),
+        ("a.b='x", "closing quote"),
+        ("a.b='x' y", "not understood"),
+        ("a.b=" + "[" * 50, "levels"),
+        ("a.b=" + "x" * 20_000, "is not KEY=VALUE"),
+    ],
+)
+def test_what_is_no_key_and_value_is_named(text, said):
+    with pytest.raises(UsageError) as caught:
+        read_override(text)
+    assert said in str(caught.value)
+    assert len(str(caught.value)) < 400
