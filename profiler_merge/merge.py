@@ -25,7 +25,6 @@ from dxt_replay.profiler_merge.sources import BY_KIND, reader
 from dxt_replay.traces.plain import plain
 from dxt_replay.traces.schema import CaptureInfo, Source
 from dxt_replay.traces.store.digests import digests_beside
-from dxt_replay.traces.store.lanes import write_lanes
 from dxt_replay.traces.store.writer import (
     begin_capture,
     check_capture_output,
@@ -34,6 +33,7 @@ from dxt_replay.traces.store.writer import (
     write_capture_info,
     write_files,
     write_hdf5,
+    write_lanes,
     write_spans,
 )
 from dxt_replay.traces.unseen import coverage_json, nothing_recorded, recorder_notes

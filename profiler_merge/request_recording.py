@@ -38,8 +38,7 @@ from dxt_replay.traces.errors import LogError, TargetError
 from dxt_replay.traces.record_id import record_id
 from dxt_replay.traces.schema import APIS, OPS_SCHEMA, READ, REFUSED, TRACED, WRITE, Job, table_from_columns
 from dxt_replay.traces.store.index import OPS_FOLDER
-from dxt_replay.traces.store.lanes import written_lanes
-from dxt_replay.traces.store.writer import OpsWriter
+from dxt_replay.traces.store.writer import OpsWriter, written_lanes
 from dxt_replay.traces.units import format_counted
 from dxt_replay.traces.unseen import received, unseen_warnings, with_requests, without_requests
 

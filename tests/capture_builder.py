@@ -41,7 +41,6 @@ from dxt_replay.traces.schema import (
     table_from_columns,
 )
 from dxt_replay.traces.store.index import INDEX_NAME
-from dxt_replay.traces.store.lanes import write_lanes
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.store.relation import as_source
 from dxt_replay.traces.store.writer import (
@@ -50,6 +49,7 @@ from dxt_replay.traces.store.writer import (
     create_capture,
     write_capture_info,
     write_files,
+    write_lanes,
     write_spans,
 )
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+
+import msgspec
 
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.schema import CaptureInfo
@@ -36,7 +36,7 @@ class BenchmarkRun:
 
     def as_metadata(self) -> dict[str, str]:
         """The run as it lies in `Job.metadata`."""
-        return {BENCHMARK: json.dumps(dataclasses.asdict(self))}
+        return {BENCHMARK: json.dumps(asdict(self))}
 
 
 def benchmark_run(info: CaptureInfo) -> BenchmarkRun | None:
@@ -44,30 +44,12 @@ def benchmark_run(info: CaptureInfo) -> BenchmarkRun | None:
     if BENCHMARK not in info.job.metadata:
         return None
     try:
-        found: dict[str, Any] = json.loads(info.job.metadata[BENCHMARK])
-        run = BenchmarkRun(**_typed(found))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        run = msgspec.json.decode(info.job.metadata[BENCHMARK], type=BenchmarkRun)
+        if min(run.batch_size, run.exclude_start_steps, run.exclude_end_steps, run.files, run.samples_per_file) < 0:
+            raise ValueError("a number below 0")
+        return run
+    except (ValueError, RecursionError) as error:
         raise CaptureError(
-            f"capture.json is damaged: the benchmark in its metadata cannot be read ({error!r}); copy or make the "
+            f"capture.json is damaged: the benchmark in its metadata cannot be read ({error}); copy or make the "
             "capture again"
         ) from error
-    if min(run.batch_size, run.exclude_start_steps, run.exclude_end_steps, run.files, run.samples_per_file) < 0:
-        raise CaptureError(
-            "capture.json is damaged: the benchmark in its metadata has a number below 0; copy or make the capture "
-            "again"
-        )
-    return run
-
-
-def _typed(found: dict[str, Any]) -> dict[str, Any]:
-    numbers = ("batch_size", "files", "samples_per_file", "exclude_start_steps", "exclude_end_steps")
-    overrides, blocks = found["overrides"], found["blocks"]
-    if not isinstance(overrides, list) or not isinstance(blocks, list):
-        raise TypeError("overrides and blocks are lists")
-    return {
-        "workload": str(found["workload"]),
-        "overrides": tuple(map(str, overrides)),
-        "record_bytes": float(found["record_bytes"]),
-        "blocks": tuple((int(epoch), int(first), int(last)) for epoch, first, last in blocks),
-        **{name: int(found[name]) for name in numbers},
-    }

@@ -6,11 +6,12 @@ comparison need no code for parts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from dxt_replay.traces.errors import CaptureError, UsageError
@@ -26,8 +27,6 @@ INTERFACES = {
     "S3": ("S3", "S3_REFUSED"),
 }
 """Interface -> the values of the `api` column that belong to it."""
-
-_TEXTS = ("paths", "exclude", "operations", "interfaces")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +61,11 @@ class Part:
             raise UsageError("the window is empty: give --until a later time than --from")
         if self.steps is not None and self.steps[1] < self.steps[0]:
             raise UsageError(f"--steps {self.steps[0]}-{self.steps[1]}: give the first step first")
-        for operation in self.operations:
-            if operation not in OPS:
-                raise UsageError(f"there is no operation {operation!r}: choose from {', '.join(OPS)}")
-        for interface in self.interfaces:
-            if interface not in INTERFACES:
-                raise UsageError(f"there is no interface {interface!r}: choose from {', '.join(INTERFACES)}")
+        given = (("operation", self.operations, OPS), ("interface", self.interfaces, tuple(INTERFACES)))
+        for noun, names, known in given:
+            for name in names:
+                if name not in known:
+                    raise UsageError(f"there is no {noun} {name!r}: choose from {', '.join(known)}")
 
     @classmethod
     def parse(
@@ -86,8 +84,14 @@ class Part:
 
         Names of operations and interfaces are read in either case. Raises: UsageError.
         """
+        numbers: set[int] = set()
+        for text in [] if ranks is None else ranks.split(","):
+            first, last = _range(text, "--ranks")
+            if last < first:
+                raise UsageError(f"--ranks {text}: give the first rank first")
+            numbers.update(range(first, last + 1))
         return cls(
-            ranks=None if ranks is None else _numbers(ranks),
+            ranks=None if ranks is None else tuple(sorted(numbers)),
             from_ns=None if begin is None else parse_duration_ns(begin, "--from"),
             until_ns=None if until is None else parse_duration_ns(until, "--until"),
             steps=None if steps is None else _range(steps, "--steps"),
@@ -115,11 +119,14 @@ class Part:
 
     def file_mask(self, paths: Sequence[str]) -> np.ndarray:
         """bool (files,): which of these paths are in the part."""
-        return np.array([self._has_path(path) for path in paths], dtype=bool)
-
-    def _has_path(self, path: str) -> bool:
-        wanted = not self.paths or any(fnmatchcase(path, pattern) for pattern in self.paths)
-        return wanted and not any(fnmatchcase(path, pattern) for pattern in self.exclude)
+        return np.array(
+            [
+                (not self.paths or any(fnmatchcase(path, pattern) for pattern in self.paths))
+                and not any(fnmatchcase(path, pattern) for pattern in self.exclude)
+                for path in paths
+            ],
+            dtype=bool,
+        )
 
     @property
     def op_mask(self) -> np.ndarray:
@@ -133,45 +140,18 @@ class Part:
 
     def as_json(self) -> dict[str, Any]:
         """Plain values from which `from_json` makes the same part; patterns and names only if some are given."""
-        return {
-            "ranks": None if self.ranks is None else list(self.ranks),
-            "from_ns": self.from_ns,
-            "until_ns": self.until_ns,
-            "steps": None if self.steps is None else list(self.steps),
-            **{name: list(getattr(self, name)) for name in _TEXTS if getattr(self, name)},
-        }
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        return {name: value for name, value in plain.items() if value != []}
 
     @classmethod
     def from_json(cls, document: object) -> Part:
-        """The part that `as_json` described; everything for None.
-
-        Raises: CaptureError for anything else.
-        """
-        if document is None:
-            return cls()
+        """The part that `as_json` described; everything for None. Raises: CaptureError for anything else."""
         try:
-            assert isinstance(document, Mapping)
-            ranks, steps = document["ranks"], document["steps"]
-            return cls(
-                ranks=None if ranks is None else tuple(int(rank) for rank in ranks),
-                from_ns=document["from_ns"],
-                until_ns=document["until_ns"],
-                steps=None if steps is None else (int(steps[0]), int(steps[1])),
-                **{name: tuple(str(text) for text in document.get(name, ())) for name in _TEXTS},
-            )
-        except (AssertionError, KeyError, IndexError, TypeError, ValueError, UsageError) as error:
-            raise CaptureError(f"the replay's selection {document!r} is damaged: run the replay again") from error
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    """`0-15,20` as ascending numbers."""
-    found: set[int] = set()
-    for numbers in text.split(","):
-        first, last = _range(numbers, "--ranks")
-        if last < first:
-            raise UsageError(f"--ranks {numbers}: give the first rank first")
-        found.update(range(first, last + 1))
-    return tuple(sorted(found))
+            return cls() if document is None else msgspec.convert(document, cls)
+        except (msgspec.ValidationError, UsageError) as error:
+            raise CaptureError(
+                f"the replay's selection {document!r} is damaged ({error}): run the replay again"
+            ) from error
 
 
 def _range(text: str, option: str) -> tuple[int, int]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.paces import API_CHOICES, PACE_CHOICES
@@ -18,7 +19,7 @@ PERCENTILES = ("p50", "p90", "p99", "max")
 
 _PROGRAM = ("program", "version", "command", "operations_stored", "anonymized")
 _OWN = ("pace", "speed", "compute_speed", "io_speed", "api", "reconstruct", "selection", "result")
-_REMEDY = "update dxt-replay if a newer release wrote it, else run the replay again"
+_OF_RESULT = ("cache", "lag_us", "jitter_us", "jitter_before_us", "processors_pct", "stood_still_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,7 @@ class CacheRecord:
     from_page_cache: whether reads may have come from it.
     """
 
-    policy: str
+    policy: Literal["cold", "as found"]
     resident_before_pct: float | None = None
     from_page_cache: bool = False
 
@@ -58,25 +59,20 @@ class ReplayRecord:
     io_speed: float = 1.0
     api: str = "auto"
     reconstruct: bool = True
-    selection: Mapping[str, Any] | None = None
+    selection: dict[str, Any] | None = None
     cache: CacheRecord | None = None
-    lag_us: Mapping[str, float] | None = None
-    jitter_us: Mapping[str, float] | None = None
-    jitter_before_us: Mapping[str, float] | None = None
+    lag_us: dict[str, float] | None = None
+    jitter_us: dict[str, float] | None = None
+    jitter_before_us: dict[str, float] | None = None
     processors_pct: float | None = None
     stood_still_s: float = 0.0
     training_stood_still_s: float = 0.0
-    result: Mapping[str, Any] = field(default_factory=dict)
+    result: dict[str, Any] = field(default_factory=dict)
 
     def as_made_by(self, operations_stored: int) -> dict[str, Any]:
         """The `made_by` of the replay's `capture.json`; `cache`, `lag_us` and `jitter_us` are part of the result."""
-        return {
-            "program": "dxt-replay",
-            "version": VERSION,
-            "command": "run",
-            "operations_stored": operations_stored,
-            **{name: getattr(self, name) for name in _OWN},
-        }
+        made = {"program": "dxt-replay", "version": VERSION, "command": "run", "operations_stored": operations_stored}
+        return {**made, **{name: getattr(self, name) for name in _OWN}}
 
 
 def is_replay(info: CaptureInfo) -> bool:
@@ -100,91 +96,25 @@ def replay_record(info: CaptureInfo, where: object = "capture.json") -> ReplayRe
     """
     if not is_replay(info):
         return None
-    made_by = info.made_by
-    unknown = [str(name) for name in made_by if name not in (*_PROGRAM, *_OWN)]
-    if unknown:
-        raise CaptureError(f"{where}: the replay's record has an unknown field {unknown[0]!r}: {_REMEDY}")
-    fields = _Fields(made_by, where)
-    speed = fields.speed("speed", 1.0)
-    result = fields.mapping("result") or {}
-    measured = _Fields(result, where)
-    return ReplayRecord(
-        pace=fields.choice("pace", PACE_CHOICES, None),
-        speed=speed,
-        compute_speed=fields.speed("compute_speed", speed),
-        io_speed=fields.speed("io_speed", speed),
-        api=fields.choice("api", API_CHOICES, "auto"),
-        reconstruct=fields.flag("reconstruct", default=True),
-        selection=fields.mapping("selection"),
-        cache=_cache(measured, where),
-        lag_us=measured.percentiles("lag_us"),
-        jitter_us=measured.percentiles("jitter_us"),
-        jitter_before_us=measured.percentiles("jitter_before_us"),
-        processors_pct=None if result.get("processors_pct") is None else measured.number("processors_pct"),
-        stood_still_s=measured.number("stood_still_s", 0.0),
-        training_stood_still_s=_Fields(measured.mapping("training") or {}, where).number("stood_still_s", 0.0),
-        result=result,
-    )
-
-
-def _cache(measured: _Fields, where: object) -> CacheRecord | None:
-    found = measured.mapping("cache")
-    if found is None:
-        return None
-    cache = _Fields(found, where)
-    return CacheRecord(
-        policy=cache.choice("policy", ("cold", "as found"), None),
-        resident_before_pct=None if found.get("resident_before_pct") is None else cache.number("resident_before_pct"),
-        from_page_cache=cache.flag("from_page_cache", default=False),
-    )
-
-
-class _Fields:
-    """Typed reading of a JSON object. Each method raises CaptureError for a value of another kind."""
-
-    def __init__(self, values: Mapping[str, Any], where: object) -> None:
-        self._values = values
-        self._where = where
-
-    def choice(self, name: str, choices: Sequence[str], default: str | None) -> str:
-        value = self._values.get(name, default)
-        if not isinstance(value, str) or value not in choices:
-            raise self._wrong(name, f"one of {', '.join(choices)}")
-        return value
-
-    def number(self, name: str, default: float | None = None) -> float:
-        value = self._values.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise self._wrong(name, "a number")
-        return float(value)
-
-    def speed(self, name: str, default: float) -> float:
-        if name not in self._values:
-            return default
-        value = self.number(name)
-        if value <= 0:
-            raise self._wrong(name, "a number above 0")
-        return value
-
-    def flag(self, name: str, *, default: bool) -> bool:
-        value = self._values.get(name, default)
-        if not isinstance(value, bool):
-            raise self._wrong(name, "true or false")
-        return value
-
-    def mapping(self, name: str) -> Mapping[str, Any] | None:
-        value = self._values.get(name)
-        if value is not None and not isinstance(value, Mapping):
-            raise self._wrong(name, "an object or null")
-        return value
-
-    def percentiles(self, name: str) -> Mapping[str, float] | None:
-        found = self.mapping(name)
-        if found is None:
-            return None
-        shares = _Fields(found, self._where)
-        return {share: shares.number(share) for share in PERCENTILES if share in found}
-
-    def _wrong(self, name: str, wanted: str) -> CaptureError:
-        value = self._values.get(name)
-        return CaptureError(f"{self._where}: the replay's record has {name} {value!r} instead of {wanted}: {_REMEDY}")
+    try:
+        given = {name: value for name, value in info.made_by.items() if name not in _PROGRAM}
+        unknown = sorted(given.keys() - set(_OWN))
+        if unknown:
+            raise ValueError(f"unknown field {unknown[0]!r}")
+        given["result"] = result = msgspec.convert(given.get("result") or {}, dict[str, Any])
+        given |= {"compute_speed": given.get("speed", 1.0), "io_speed": given.get("speed", 1.0)} | given
+        given |= {name: result[name] for name in _OF_RESULT if result.get(name) is not None}
+        training = msgspec.convert(result.get("training") or {}, dict[str, Any])
+        given["training_stood_still_s"] = training.get("stood_still_s", 0.0)
+        record = msgspec.convert(given, ReplayRecord)
+        if record.pace not in PACE_CHOICES or record.api not in API_CHOICES:
+            raise ValueError(f"pace {record.pace!r}, api {record.api!r}")
+        for speed in (record.speed, record.compute_speed, record.io_speed):
+            if not 0 < speed < math.inf:
+                raise ValueError(f"speed {speed}")
+        return record
+    except ValueError as error:  # msgspec's, too
+        raise CaptureError(
+            f"{where}: the replay's record cannot be read ({error}): update dxt-replay if a newer release wrote it, "
+            "else run the replay again"
+        ) from error

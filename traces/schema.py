@@ -21,7 +21,7 @@ SCHEMA_VERSION = 5
 reconstructed, and the column `offsets` of the files. 3: the counts of usage lie in `usage/`, no longer in `ops/`.
 4: the origins `generated`, `transformed` and `modelled`, the columns `feeds`, `follows` and `ready_ns` of the
 operations, and `dependencies` in `capture.json`. 5: `index.parquet` in place of `usage/`; a row group may hold several
-ranks; columns `other_file_id`, `follows_end` (`traces.store.older` has what they were before), `open_flags`,
+ranks; columns `other_file_id`, `follows_end` (`traces.store.checks` has what they were before), `open_flags`,
 `first_byte_ns`, `status` and `connection` of the operations; interfaces `MMAP`, `S3` and `S3_REFUSED`, operations
 `list` and `delete`; `lanes.parquet`."""
 

@@ -8,12 +8,6 @@ from typing import Any
 
 from dxt_replay.traces.doubt import BOUNDED, MODEL_ERROR_PCT, NO_DOUBT, UNKNOWN, Doubt
 from dxt_replay.traces.errors import ReplayError
-from dxt_replay.traces.units import ns_to_seconds
-
-_JSON_KEYS = (
-    "limit_pct", "elapsed_s", "fastest_s", "saved_s", "saved_between_s", "model_s", "utilisation_pct",
-    "fastest_utilisation_pct",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,26 +54,15 @@ class StorageLimit:
     points: tuple[LimitPoint, ...] = ()
     enough: Mapping[str, float | None]
 
-    def as_json(self) -> dict[str, Any]:
-        """The object `storage_limit` of `dxt-replay summary --json`."""
-        return {
-            "limit_pct": self.limit_pct,
-            "elapsed_s": ns_to_seconds(self.recorded_ns),
-            "fastest_s": ns_to_seconds(self.recorded_ns - self.saved_ns),
-            "saved_s": self.saved_s,
-            "saved_between_s": list(self.saved_between_s),
-            "model_s": ns_to_seconds(self.model_ns),
-            "utilisation_pct": self.utilisation_pct,
-            "fastest_utilisation_pct": self.fastest_utilisation_pct,
-            "enough": dict(self.enough),
-            "reason": None,
-            "doubt": asdict(self.doubt),
-        }
-
     @property
     def saved_ns(self) -> int:
         """Time that infinitely fast storage would save, ns."""
         return max(self.model_ns - self.fastest_ns, 0)
+
+    @property
+    def saved_s(self) -> float:
+        """`saved_ns` in seconds."""
+        return self.saved_ns / 1e9
 
     @property
     def saved_between_ns(self) -> tuple[int, int]:
@@ -91,20 +74,31 @@ class StorageLimit:
         return max(least_ns, 0), min(self.saved_ns + round(1e9 * self.doubt.unexplained_s), self.recorded_ns)
 
     @property
-    def saved_s(self) -> float:
-        """`saved_ns` in seconds."""
-        return ns_to_seconds(self.saved_ns)
-
-    @property
     def saved_between_s(self) -> tuple[float, float]:
         """`saved_between_ns` in seconds."""
         least_ns, most_ns = self.saved_between_ns
-        return ns_to_seconds(least_ns), ns_to_seconds(most_ns)
+        return least_ns / 1e9, most_ns / 1e9
 
     @property
     def limit_pct(self) -> float:
         """`saved_ns` in per cent of the training."""
         return 100.0 * self.saved_ns / self.model_ns if self.model_ns else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """The object `storage_limit` of `dxt-replay summary --json`."""
+        return {
+            "limit_pct": self.limit_pct,
+            "elapsed_s": self.recorded_ns / 1e9,
+            "fastest_s": (self.recorded_ns - self.saved_ns) / 1e9,
+            "saved_s": self.saved_s,
+            "saved_between_s": list(self.saved_between_s),
+            "model_s": self.model_ns / 1e9,
+            "utilisation_pct": self.utilisation_pct,
+            "fastest_utilisation_pct": self.fastest_utilisation_pct,
+            "enough": dict(self.enough),
+            "reason": None,
+            "doubt": asdict(self.doubt),
+        }
 
 
 class NoStorageLimitError(ReplayError):
@@ -120,7 +114,10 @@ class NoStorageLimitError(ReplayError):
 
     def as_json(self) -> dict[str, Any]:
         """`StorageLimit.as_json` with null for all values but the reason."""
-        return {**dict.fromkeys(_JSON_KEYS), "enough": {}, "reason": str(self), "doubt": asdict(self.doubt)}
+        none = StorageLimit(
+            recorded_ns=0, model_ns=0, fastest_ns=0, utilisation_pct=None, fastest_utilisation_pct=None, enough={}
+        )
+        return {**dict.fromkeys(none.as_json()), "enough": {}, "reason": str(self), "doubt": asdict(self.doubt)}
 
 
 class TooLargeError(NoStorageLimitError):

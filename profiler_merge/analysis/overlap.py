@@ -19,7 +19,7 @@ from dxt_replay.profiler_merge.analysis.step_times import STEPS_SCHEMA
 from dxt_replay.traces.layers import FileLayers
 from dxt_replay.traces.measures.operation_rows import OperationRows
 from dxt_replay.traces.schema import RECONSTRUCTED
-from dxt_replay.traces.store.rank_pieces import only_ranks
+from dxt_replay.traces.store.part_capture import only_ranks
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import ns_to_seconds
 

@@ -39,13 +39,14 @@ from dxt_replay.traces.measures.log_waits import longest_log_wait_ns
 from dxt_replay.traces.measures.span_times import TrainingTime, training_limits_ns
 from dxt_replay.traces.replay_record import generated
 from dxt_replay.traces.schema import COUNTERS, FILES_SCHEMA
-from dxt_replay.traces.store.lanes import with_facts, write_lanes
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.store.writer import (
     discard_capture,
+    lanes_with_facts,
     publish_capture,
     write_capture_info,
     write_files,
+    write_lanes,
     write_spans,
 )
 from dxt_replay.traces.units import NS_PER_MS, NS_PER_S, NS_PER_US, ns_to_seconds
@@ -257,7 +258,7 @@ class _Run:
         write_spans(working, spans)
         write_files(working, _replayed_files(capture.files))
         stored = sum(part.stored for part in parts)
-        write_lanes(working, with_facts(capture.lanes, ["role"]))
+        write_lanes(working, lanes_with_facts(capture.lanes, ["role"]))
         write_capture_info(working, replay_info(capture, result, zero_ns, stored, options.sources))
         publish_capture(working, self.output, force=options.force)
         return result

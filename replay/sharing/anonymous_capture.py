@@ -14,18 +14,19 @@ from dxt_replay.replay.sharing.anonymous_names import AnonymousNames
 from dxt_replay.replay.sharing.public_words import FILE_SYSTEMS, FILTERS
 from dxt_replay.traces.file_rows import exact_paths
 from dxt_replay.traces.schema import FILES_SCHEMA, HDF5_SCHEMA, LANES_SCHEMA, SPANS_SCHEMA, UNION_THREAD
-from dxt_replay.traces.store.lanes import with_facts, write_lanes
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.store.relation import as_source
-from dxt_replay.traces.store.spans_writer import SpansWriter
 from dxt_replay.traces.store.writer import (
     OpsWriter,
     begin_capture,
     discard_capture,
+    lanes_with_facts,
     publish_capture,
+    spans_writer,
     write_capture_info,
     write_files,
     write_hdf5,
+    write_lanes,
 )
 
 
@@ -66,8 +67,8 @@ def anonymize_capture(capture: Capture, output: Path, key: bytes, *, random_key:
             for batch in capture.operations():
                 writer.write(pa.Table.from_batches([batch]))
         write_files(working, anonymous_files(capture.files, names))
-        with SpansWriter(working) as spans_writer:
-            spans_writer.write(spans)
+        with spans_writer(working) as table:
+            table.write(spans)
         write_hdf5(working, anonymous_datasets(capture.hdf5, names))
         write_lanes(working, anonymous_lanes(capture.lanes, names))
         write_capture_info(working, anonymous_info(capture, names, as_source(capture), writer.rows))
@@ -116,7 +117,7 @@ def anonymous_spans(spans: pa.Table, names: AnonymousNames) -> tuple[pa.Table, i
 def anonymous_lanes(lanes: pa.Table, names: AnonymousNames) -> pa.Table:
     """The lanes (`LANES_SCHEMA`) with other names of hosts, and without the ids of processes and threads."""
     hosts = [None if host is None else names.word(host, frozenset()) for host in lanes["host"].to_pylist()]
-    return _replaced(with_facts(lanes, ["role"]), LANES_SCHEMA, host=pa.array(hosts, type=pa.string()))
+    return _replaced(lanes_with_facts(lanes, ["role"]), LANES_SCHEMA, host=pa.array(hosts, type=pa.string()))
 
 
 def anonymous_datasets(datasets: pa.Table, names: AnonymousNames) -> pa.Table:

@@ -55,7 +55,6 @@ from dxt_replay.traces.schema import (
     RankClock,
     table_from_columns,
 )
-from dxt_replay.traces.store.lanes import with_facts, write_lanes
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.store.relation import as_source
 from dxt_replay.traces.store.writer import (
@@ -63,10 +62,12 @@ from dxt_replay.traces.store.writer import (
     begin_capture,
     check_capture_output,
     discard_capture,
+    lanes_with_facts,
     publish_capture,
     write_capture_info,
     write_files,
     write_hdf5,
+    write_lanes,
     write_spans,
 )
 from dxt_replay.traces.units import format_bytes, format_duration, ns_to_seconds
@@ -179,7 +180,7 @@ def transform_capture(capture: Capture, changes: Changes, output: Path, *, force
     try:
         ranks, readers, before, notes, unchanged, same_lanes = _changed(capture, steps, layers, changes, data)
         after = {rank: Totals.of(state.work) for rank, state in ranks.items()}
-        lanes = with_facts(capture.lanes.slice(0, None if same_lanes else 0), ["role"])
+        lanes = lanes_with_facts(capture.lanes.slice(0, None if same_lanes else 0), ["role"])
         written = _as_recorded(capture) if unchanged else _as_scheduled(capture, ranks, readers, lanes, changes, data)
         copies = Copies.of(capture, changes.ranks) if changes.ranks is not None and changes.weak else None
         same = unchanged and copies is None

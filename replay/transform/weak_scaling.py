@@ -20,8 +20,8 @@ from dxt_replay.traces.schema import (
     codes,
     dictionary_array,
 )
-from dxt_replay.traces.store.lanes import with_facts
 from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.store.writer import lanes_with_facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -106,7 +106,7 @@ class Copies:
         tables = [LANES_SCHEMA.empty_table()]
         for rank, source in self.source_of.items():
             mine = lanes.filter(pc.equal(lanes["rank"], source))
-            mine = with_facts(mine, ["role"]) if rank in self.first_id else mine
+            mine = lanes_with_facts(mine, ["role"]) if rank in self.first_id else mine
             own = pa.array(np.full(mine.num_rows, rank, dtype=np.int32))
             tables.append(mine.set_column(0, LANES_SCHEMA.field("rank"), own))
         return pa.concat_tables(tables)

@@ -1,4 +1,4 @@
-"""A part of a capture, read as a capture: it copies nothing, and reads no row groups outside of its window."""
+"""A part of a capture, read as a capture: a filter of its rows, which reads no row groups outside of the window."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dxt_replay.traces.units import format_count, format_duration
 Window = tuple[int, int]
 """[begin, end) in ns of the capture's time."""
 
-_EARLIEST, _LATEST = -(1 << 62), 1 << 62
+_EVER: Window = (-(1 << 62), 1 << 62)
 _STEP, _FETCH = SPAN_KINDS.index("step"), SPAN_KINDS.index("input_wait")
 _MOST_NAMES = 5
 """Paths that an error lists as examples."""
@@ -37,11 +37,28 @@ def part_of(capture: Capture, part: Part) -> Capture:
     if part.is_everything:
         return capture
     files = _files(capture, part)
-    ranks = _ranks(capture, part)
-    windows = _windows(capture, part, ranks)
-    found = PartCapture(capture, part, ranks, windows, files)
-    _check_not_empty(capture, found)
-    return found
+    ranks = capture.ranks
+    if part.ranks is not None:
+        absent = sorted(set(part.ranks) - set(ranks))
+        if absent:
+            raise UsageError(f"{capture.named} has no rank {absent[0]}: it has {_shown(ranks)}")
+        ranks = tuple(rank for rank in ranks if rank in set(part.ranks))
+    found = PartCapture(capture, part, ranks, _windows(capture, part, ranks), files)
+    by_operation = part.paths or part.exclude or part.operations or part.interfaces
+    if any(map(found.operation_count, ranks)) or (not by_operation and found.spans.num_rows):
+        return found  # if no condition concerns operations, spans are enough
+    if not part.operations and not part.interfaces:
+        raise UsageError(f"{capture.named} has no operation{'' if by_operation else ' and no span'} in that part")
+    rest = part_of(capture, dataclasses.replace(part, operations=(), interfaces=()))
+    counted = pa.concat_tables([USAGE_SCHEMA.empty_table(), *rest.usages()])
+    operations = [OPS[code] for code in np.unique(codes(counted, "op")).tolist()]
+    apis = {APIS[code] for code in np.unique(codes(counted, "api")).tolist()}
+    there = [name for name, members in INTERFACES.items() if apis & set(members)]
+    asked = [*(f"--op {name}" for name in part.operations), *(f"--api {name}" for name in part.interfaces)]
+    raise UsageError(
+        f"{capture.named} has no operation with {' '.join(asked)}: there are {', '.join(operations)} "
+        f"of the interfaces {', '.join(there)}"
+    )
 
 
 def part_replayed(source: Capture, replay: Capture) -> Capture:
@@ -50,14 +67,16 @@ def part_replayed(source: Capture, replay: Capture) -> Capture:
     All of `source` if that is itself a replay of the same part: its times begin at the run's start.
     Raises: CaptureError when the record is damaged; UsageError when `source` lacks the part.
     """
-    chosen, of_source = (_recorded_part(capture) for capture in (replay, source))
+    records = [replay_record(capture.info, capture.path / "capture.json") for capture in (replay, source)]
+    chosen, of_source = (None if record is None else record.selection for record in records)
     return source if chosen == of_source else part_of(source, Part.from_json(chosen))
 
 
-def _recorded_part(capture: Capture) -> Mapping[str, Any] | None:
-    """The part that a replay's record names, as JSON; None for the whole, and for a capture that is not a replay."""
-    record = replay_record(capture.info, capture.path / "capture.json")
-    return None if record is None else record.selection
+def only_ranks(capture: Capture, ranks: Sequence[int]) -> Capture:
+    """The capture restricted to these ranks, for sums that are then merged with those of the others."""
+    chosen = set(ranks)
+    mine = tuple(rank for rank in capture.ranks if rank in chosen)
+    return PartCapture(capture, Part(ranks=mine), mine, None, None)
 
 
 class PartCapture(Capture):
@@ -80,15 +99,12 @@ class PartCapture(Capture):
         self._part = part
         self._windows = windows
         self._chosen_files = files
-        self._row_masks = _row_masks(part, files)
+        masks = {"file_id": files, "op": part.op_mask, "api": part.api_mask}
+        self._row_masks = {name: mask for name, mask in masks.items() if mask is not None and not mask.all()}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """As of `Capture`, with the choice of the part."""
         return PartCapture, (self._inner, self._part, self.ranks, self._windows, self._chosen_files)
-
-    @cached_property
-    def _own_ranks(self) -> frozenset[int]:
-        return frozenset(self.ranks)
 
     @property
     def whole(self) -> Capture:
@@ -117,6 +133,10 @@ class PartCapture(Capture):
         """As `Capture.takes_whole_files`."""
         return self._part.takes_whole_files and self._inner.takes_whole_files
 
+    @cached_property
+    def _own_ranks(self) -> frozenset[int]:
+        return frozenset(self.ranks)
+
     def operation_count(self, rank: int | None = None) -> int:
         """Operations in the part, of one rank or of all. Reads rows where there is a window."""
         if rank is not None and rank not in self._own_ranks:
@@ -138,30 +158,26 @@ class PartCapture(Capture):
         if self._windows is None and not self._row_masks:
             yield from self._inner.rank_operations(wanted, columns, starts_ns)
             return
-        windows: Mapping[int, Window | None] = self._windows or dict.fromkeys(wanted)
-        for window, same in groupby(wanted, windows.__getitem__):  # most often all ranks have the same
-            yield from self._rows_of(tuple(same), columns, window, starts_ns)
-
-    def _rows_of(
-        self, ranks: Sequence[int], columns: Sequence[str] | None, window: Window | None, starts_ns: Window | None
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Of ranks that have the same window."""
-        within = None if window is None else _intersection(window, starts_ns)
-        needed = {*self._row_masks, *(() if within is None else ("start_ns",))}
+        needed = {*self._row_masks, *(() if self._windows is None else ("start_ns",))}
         if self._fetches and columns is not None and "follows_end" in columns:
             needed.add("follows")
         read = None if columns is None else [*columns, *sorted(needed - set(columns))]
-        for rank, batch in self._inner.rank_operations(ranks, read, starts_ns if within is None else within):
-            if within is not None:
-                first, last = np.searchsorted(batch.column("start_ns").to_numpy(), within)
-                batch = batch.slice(first, max(last - first, 0))
-            batch = _masked(batch, self._row_masks)
-            if self._fetches:
-                batch = _renumbered(batch, self._fetches[rank])
-            if columns is not None:
-                batch = batch.select(list(columns))
-            if len(batch):
-                yield rank, batch
+        windows: Mapping[int, Window | None] = self._windows or dict.fromkeys(wanted)
+        for window, same in groupby(wanted, windows.__getitem__):  # most often all ranks have the same
+            starts = starts_ns
+            if window is not None and starts_ns is not None:
+                starts = max(window[0], starts_ns[0]), min(window[1], starts_ns[1])
+            elif window is not None:
+                starts = window
+            for rank, batch in self._inner.rank_operations(tuple(same), read, starts):
+                if window is not None and starts is not None:
+                    first, last = np.searchsorted(batch.column("start_ns").to_numpy(), starts)
+                    batch = batch.slice(first, max(last - first, 0))
+                batch = _masked(batch, self._row_masks)
+                if self._fetches:
+                    batch = _renumbered(batch, self._fetches[rank])
+                if len(batch):
+                    yield rank, batch if columns is None else batch.select(list(columns))
 
     @cached_property
     def _fetches(self) -> dict[int, tuple[int, int]]:
@@ -181,12 +197,9 @@ class PartCapture(Capture):
         return found
 
     def _usage_of(self, ranks: Sequence[int]) -> pa.Table:
-        # Nobody stores the counts of a window.
-        return (
-            self._counted(ranks)
-            if self._windows is not None
-            else _masked(self._inner._usage_of(ranks), self._row_masks)
-        )
+        if self._windows is not None:
+            return self._counted(ranks)  # nobody stores the counts of a window
+        return _masked(self._inner._usage_of(ranks), self._row_masks)
 
     @cached_property
     def spans(self) -> pa.Table:
@@ -251,25 +264,11 @@ def _renumbered(batch: pa.RecordBatch, fetches: tuple[int, int]) -> pa.RecordBat
     return batch
 
 
-def _row_masks(part: Part, files: np.ndarray | None) -> dict[str, np.ndarray]:
-    """By column of the op stream, a mask of the codes or numbers in the part; columns with all of them are absent."""
-    masks = {} if files is None else {"file_id": files}
-    if part.operations:
-        masks["op"] = part.op_mask
-    if part.interfaces:
-        masks["api"] = part.api_mask
-    return masks
-
-
 def _masked(rows: pa.Table | pa.RecordBatch, masks: Mapping[str, np.ndarray]) -> pa.Table | pa.RecordBatch:
     kept = np.ones(len(rows), dtype=bool)
     for name, mask in masks.items():
         kept &= mask[rows.column(name).to_numpy() if name == "file_id" else codes(rows, name)]
     return rows if kept.all() else rows.filter(pa.array(kept))
-
-
-def _intersection(window: Window, other: Window | None) -> Window:
-    return window if other is None else (max(window[0], other[0]), min(window[1], other[1]))
 
 
 def _files(capture: Capture, part: Part) -> np.ndarray | None:
@@ -278,8 +277,8 @@ def _files(capture: Capture, part: Part) -> np.ndarray | None:
         return None
     paths = capture.paths()
     chosen = part.file_mask(paths)
-    there = np.flatnonzero(capture.file_mask)
     if not (chosen & capture.file_mask).any():
+        there = np.flatnonzero(capture.file_mask)
         options = [f"--path {text!r}" for text in part.paths] + [f"--exclude {text!r}" for text in part.exclude]
         names = ", ".join(repr(paths[file_id]) for file_id in there[:_MOST_NAMES].tolist())
         more = " ..." if len(there) > _MOST_NAMES else ""
@@ -290,54 +289,39 @@ def _files(capture: Capture, part: Part) -> np.ndarray | None:
     return chosen
 
 
-def _ranks(capture: Capture, part: Part) -> tuple[int, ...]:
-    if part.ranks is None:
-        return capture.ranks
-    absent = sorted(set(part.ranks) - set(capture.ranks))
-    if absent:
-        raise UsageError(f"{capture.named} has no rank {absent[0]}: it has {_shown(capture.ranks)}")
-    return tuple(rank for rank in capture.ranks if rank in set(part.ranks))
-
-
 def _shown(ranks: Sequence[int]) -> str:
     if len(ranks) == 1:
         return f"only rank {ranks[0]}"
-    contiguous = ranks and tuple(ranks) == tuple(range(ranks[0], ranks[-1] + 1))
-    if contiguous:
+    if ranks and tuple(ranks) == tuple(range(ranks[0], ranks[-1] + 1)):
         return f"ranks {ranks[0]} to {ranks[-1]}"
-    names = ", ".join(str(rank) for rank in ranks[:_MOST_NAMES])
+    names = ", ".join(map(str, ranks[:_MOST_NAMES]))
     return f"{len(ranks)} ranks: {names}{' ...' if len(ranks) > _MOST_NAMES else ''}"
 
 
 def _windows(capture: Capture, part: Part, ranks: Sequence[int]) -> dict[int, Window] | None:
-    """By rank; None for all time. A rank without any of the steps has an empty window. Raises: UsageError."""
-    if part.steps is not None:
-        return _windows_of_steps(capture, ranks, part.steps)
-    if not part.is_window:
-        return None
-    begin, end = capture.time_span_ns
-    window = (
-        _EARLIEST if part.from_ns is None else part.from_ns,
-        _LATEST if part.until_ns is None else part.until_ns,
-    )
-    if window[0] > end or window[1] <= begin:
-        raise UsageError(
-            f"{capture.named} has nothing in that window: it lasts from {format_duration(begin)} to "
-            f"{format_duration(end)}"
-        )
-    return dict.fromkeys(ranks, window)
+    """By rank; None for all time. A rank without any of the steps has an empty window; else its window is from the
+    begin of the first chosen step to the end of the last.
 
-
-def _windows_of_steps(capture: Capture, ranks: Sequence[int], steps: tuple[int, int]) -> dict[int, Window]:
-    """From the begin of the first chosen step to the end of the last, on each rank.
-
-    Raises: UsageError when no rank of the part has one of them.
+    Raises: UsageError for a window without anything.
     """
+    if part.steps is None and not part.is_window:
+        return None
+    if part.steps is None:
+        begin, end = capture.time_span_ns
+        window = (
+            _EVER[0] if part.from_ns is None else part.from_ns,
+            _EVER[1] if part.until_ns is None else part.until_ns,
+        )
+        if window[0] > end or window[1] <= begin:
+            raise UsageError(
+                f"{capture.named} has nothing in that window: it lasts from {format_duration(begin)} to "
+                f"{format_duration(end)}"
+            )
+        return dict.fromkeys(ranks, window)
     spans = capture.spans
-    step, rank = spans["step"].to_numpy(), spans["rank"].to_numpy()
+    step, rank, start, end = (spans[name].to_numpy() for name in ("step", "rank", "start_ns", "end_ns"))
     is_step = (codes(spans, "kind") == _STEP) & (step >= 0)
-    start, end = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
-    chosen = is_step & (step >= steps[0]) & (step <= steps[1])
+    chosen = is_step & (step >= part.steps[0]) & (step <= part.steps[1])
     windows = {}
     for number in ranks:
         mine = slice(*np.searchsorted(rank, (number, number + 1)).tolist())
@@ -347,24 +331,4 @@ def _windows_of_steps(capture: Capture, ranks: Sequence[int], steps: tuple[int, 
         return windows
     known = step[is_step & np.isin(rank, ranks)]
     has = f"it has steps {known.min()} to {known.max()}" if len(known) else "it has no numbered steps"
-    raise UsageError(f"{capture.named} has no step of --steps {steps[0]}-{steps[1]}: {has}")
-
-
-def _check_not_empty(capture: Capture, found: PartCapture) -> None:
-    """Raises: UsageError without operations; if no condition concerns operations, spans are enough."""
-    part = found.part
-    by_operation = part.paths or part.exclude or part.operations or part.interfaces
-    if any(found.operation_count(rank) for rank in found.ranks) or (not by_operation and found.spans.num_rows):
-        return
-    if not part.operations and not part.interfaces:
-        raise UsageError(f"{capture.named} has no operation{'' if by_operation else ' and no span'} in that part")
-    rest = part_of(capture, dataclasses.replace(part, operations=(), interfaces=()))
-    counted = pa.concat_tables([USAGE_SCHEMA.empty_table(), *rest.usages()])
-    operations = [OPS[code] for code in np.unique(codes(counted, "op")).tolist()]
-    apis = {APIS[code] for code in np.unique(codes(counted, "api")).tolist()}
-    there = [name for name, members in INTERFACES.items() if apis & set(members)]
-    asked = [*(f"--op {name}" for name in part.operations), *(f"--api {name}" for name in part.interfaces)]
-    raise UsageError(
-        f"{capture.named} has no operation with {' '.join(asked)}: there are {', '.join(operations)} "
-        f"of the interfaces {', '.join(there)}"
-    )
+    raise UsageError(f"{capture.named} has no step of --steps {part.steps[0]}-{part.steps[1]}: {has}")

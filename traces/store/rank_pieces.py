@@ -1,5 +1,4 @@
-"""Cuts a capture into pieces of whole ranks, and large ranks into stretches of time, which several processes can work
-on."""
+"""Cuts a capture into pieces of whole ranks, which several processes can work on."""
 
 from __future__ import annotations
 
@@ -8,8 +7,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from dxt_replay.traces.part import Part
-from dxt_replay.traces.store.part_capture import PartCapture
 from dxt_replay.traces.store.reader import Capture
 
 OPERATIONS_PER_FILE = 8
@@ -52,10 +49,3 @@ def _piece_size(captures: Sequence[Capture], operations: int) -> int:
     """The least operations of a piece."""
     files = max(capture.files.num_rows for capture in captures)
     return max(operations, OPERATIONS_PER_FILE * files if operations > 1 else 1)
-
-
-def only_ranks(capture: Capture, ranks: Sequence[int]) -> Capture:
-    """The capture restricted to these ranks, for sums that are then merged with those of the others."""
-    chosen = set(ranks)
-    mine = tuple(rank for rank in capture.ranks if rank in chosen)
-    return PartCapture(capture, Part(ranks=mine), mine, None, None)

@@ -8,12 +8,13 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dxt_replay.traces.errors import CaptureError, TargetError, exhausted
@@ -24,13 +25,14 @@ from dxt_replay.traces.schema import (
     FILE_METADATA,
     FILES_SCHEMA,
     HDF5_SCHEMA,
+    LANES_SCHEMA,
     OPS_SCHEMA,
     SCHEMA_VERSION,
     SPANS_SCHEMA,
     CaptureInfo,
 )
-from dxt_replay.traces.store.digests import DOCUMENT, DigestedParquet, gathered_digests, sealed
-from dxt_replay.traces.store.index import INDEX_NAME, OPS_FOLDER, IndexWriter, write_index
+from dxt_replay.traces.store.digests import DOCUMENT, file_digest, gathered_digests, sealed
+from dxt_replay.traces.store.index import INDEX_NAME, NOTES, OPS_FOLDER, IndexWriter, write_index
 
 ROW_GROUP_ROWS = 1 << 16
 """Operations per row group: the unit of streaming. 64 Ki rows are about 5 MB in memory."""
@@ -52,19 +54,37 @@ _DELTAS = ("offset", "start_ns", "end_ns", "due_ns", "feeds", "follows", "other_
 """Columns whose values differ little from row to row: stored as differences, they are read 3 times as fast. So are
 nulls, which need no compression."""
 
-_COMPRESSION = {**dict.fromkeys(OPS_SCHEMA.names, "lz4"), **dict.fromkeys(_DELTAS, "none"), "length": "zstd"}
-"""LZ4 halves the time of reading. Only lengths are smaller with Zstandard: by up to 7 % of a capture."""
-
 _LAYOUT: Mapping[str, Any] = {
-    "compression": _COMPRESSION,
+    # LZ4 halves the time of reading. Only lengths are smaller with Zstandard: by up to 7 % of a capture.
+    "compression": {**dict.fromkeys(OPS_SCHEMA.names, "lz4"), **dict.fromkeys(_DELTAS, "none"), "length": "zstd"},
     # Least and greatest of a few names tell nothing, and take a fifth of the time of writing.
     "write_statistics": [field.name for field in OPS_SCHEMA if not pa.types.is_dictionary(field.type)],
     "use_dictionary": [name for name in OPS_SCHEMA.names if name not in _DELTAS],
     "column_encoding": dict.fromkeys(_DELTAS, "DELTA_BINARY_PACKED"),
-    "sorting_columns": pq.SortingColumn.from_ordering(OPS_SCHEMA, BY_RANK_AND_START),
-    "store_schema": True,
-    "write_page_checksum": True,
 }
+
+_FACTS = [name for name in LANES_SCHEMA.names if name not in ("rank", "lane")]
+
+
+class _ParquetFile:
+    """A Parquet file with what every file of a capture says of itself. Raises: OSError, ArrowException."""
+
+    def __init__(self, path: Path, schema: pa.Schema, order: Sequence[tuple[str, str]] = (), **options: Any) -> None:
+        sorting = pq.SortingColumn.from_ordering(schema, order) if order else None
+        self._sink = pa.OSFile(os.fspath(path), "wb")  # pyarrow would leave a file open that it cannot write
+        self._writer = pq.ParquetWriter(
+            self._sink, schema, sorting_columns=sorting, store_schema=True, write_page_checksum=True, **options
+        )
+        self._writer.add_key_value_metadata(FILE_METADATA)
+
+    def write(self, table: pa.Table, row_group_rows: int = ROW_GROUP_ROWS) -> None:
+        self._writer.write_table(table, row_group_size=row_group_rows)
+
+    def close(self) -> None:
+        try:
+            self._writer.close()
+        finally:
+            self._sink.close()
 
 
 class OpsWriter:
@@ -79,14 +99,15 @@ class OpsWriter:
     def __init__(self, directory: Path, *, row_group_rows: int = ROW_GROUP_ROWS) -> None:
         self._folder = directory / OPS_FOLDER
         self._row_group_rows = row_group_rows
-        self._shared_rows = min(SHARED_ROWS, row_group_rows)
-        self._writer: DigestedParquet | None = None
+        self._file: _ParquetFile | None = None
         self._groups_in_part = 0
         self._pending: list[pa.Table] = []
         self._pending_rows = 0
         self._whole_rows = 0
+        """Pending rows of the ranks before the current one."""
         self._rank: int | None = None
         self._begun = False
+        """Whether the current rank has row groups already."""
         self._last_start = 0
         self._seen: set[int] = set()
         self._parts: list[Path] = []
@@ -106,40 +127,37 @@ class OpsWriter:
         ranks, starts = table["rank"].to_numpy(), table["start_ns"].to_numpy()
         if not len(ranks):
             return
-        cuts = np.flatnonzero(np.diff(ranks)) + 1
         back = np.flatnonzero((starts[1:] < starts[:-1]) & (ranks[1:] == ranks[:-1]))
-        if len(back) or (ranks[0] == self._rank and starts[0] < self._last_start):
-            rank = ranks[0 if ranks[0] == self._rank and starts[0] < self._last_start else back[0]]
-            raise CaptureError(f"operations of rank {rank} are not in the order of their start")
-        for begin, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(ranks)], strict=True):
-            self._append(int(ranks[begin]), table.slice(begin, end - begin))
+        if ranks[0] == self._rank and starts[0] < self._last_start:
+            back = np.array([0])
+        if len(back):
+            raise CaptureError(f"operations of rank {ranks[back[0]]} are not in the order of their start")
+        cuts = [0, *(np.flatnonzero(np.diff(ranks)) + 1).tolist(), len(ranks)]
+        for begin, end in pairwise(cuts):
+            rank = int(ranks[begin])
+            if rank != self._rank:
+                if rank in self._seen:
+                    raise CaptureError(
+                        f"operations of rank {rank} come in two places: sort them by rank before writing"
+                    )
+                self._end_rank(rank)
+                self._seen.add(rank)
+            self._pending.append(table.slice(begin, end - begin))
+            self._pending_rows += end - begin
+            if self._pending_rows > self._row_group_rows:
+                # The ranks before this one, then full row groups of it; at least one row stays pending.
+                self._write_pending(self._whole_rows, whole=True)
+                while self._pending_rows > self._row_group_rows:
+                    self._write_pending(self._row_group_rows, whole=False)
         self._last_start = int(starts[-1])
-
-    def _append(self, rank: int, rows: pa.Table) -> None:
-        if rank != self._rank:
-            if rank in self._seen:
-                raise CaptureError(f"operations of rank {rank} come in two places: sort them by rank before writing")
-            self._end_rank(rank)
-            self._seen.add(rank)
-        self._pending.append(rows)
-        self._pending_rows += rows.num_rows
-        if self._pending_rows > self._row_group_rows:
-            self._write_full()
 
     def _end_rank(self, following: int | None) -> None:
         """End the current rank: write its rows, unless there are few and the next rank may share their row group."""
         self._whole_rows = self._pending_rows
         joins = following is not None and (self._rank is None or following > self._rank)
-        if self._begun or not joins or self._pending_rows >= self._shared_rows:
+        if self._begun or not joins or self._pending_rows >= min(SHARED_ROWS, self._row_group_rows):
             self._write_pending(self._pending_rows, whole=True)
         self._rank = following
-
-    def _write_full(self) -> None:
-        """Write the ranks before the current one, and full row groups of this one; at least one row stays pending."""
-        if self._whole_rows:
-            self._write_pending(self._whole_rows, whole=True)
-        while self._pending_rows > self._row_group_rows:
-            self._write_pending(self._row_group_rows, whole=False)
 
     def _write_pending(self, rows: int, *, whole: bool) -> None:
         """Write the first of the pending rows as a row group. `whole`: no more rows of its last rank follow."""
@@ -150,8 +168,12 @@ class OpsWriter:
         with self._refusals():
             if self._groups_in_part >= PART_ROW_GROUPS:
                 self._close_part()
-            writer = self._writer or self._begin_part(group["rank"][0].as_py())
-            writer.write_table(group, row_group_size=rows)
+            if self._file is None:
+                part = self._folder / f"part-{group['rank'][0].as_py():07d}-{len(self._parts):04d}.parquet"
+                self._file = _ParquetFile(part, OPS_SCHEMA, BY_RANK_AND_START, **_LAYOUT)
+                self._parts.append(part)
+                self._groups_in_part = 0
+            self._file.write(group, rows)
             self._index.add(self._parts[-1].name, self._groups_in_part, group, whole=whole)
         self._groups_in_part += 1
         self.rows += rows
@@ -159,13 +181,6 @@ class OpsWriter:
         self._pending_rows -= rows
         self._whole_rows = 0
         self._begun = not whole
-
-    def _begin_part(self, rank: int) -> DigestedParquet:
-        part = self._folder / f"part-{rank:07d}-{len(self._parts):04d}.parquet"
-        self._writer = DigestedParquet(part, OPS_SCHEMA, **_LAYOUT)
-        self._parts.append(part)
-        self._groups_in_part = 0
-        return self._writer
 
     def close(self) -> None:
         """Write the pending rows and the footers."""
@@ -176,9 +191,10 @@ class OpsWriter:
 
     def _close_part(self) -> None:
         """Write the footer of the part. If that fails, the writer must not be used again."""
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            self._index.digests[self._parts[-1].name] = writer.close()
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+            self._index.digests[self._parts[-1].name] = file_digest(self._parts[-1])
 
     @contextmanager
     def _refusals(self) -> Iterator[None]:
@@ -191,27 +207,167 @@ class OpsWriter:
     def __enter__(self) -> OpsWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None:
+    def __exit__(self, kind: type[BaseException] | None, *about: object) -> None:
+        if kind is None:
+            try:
                 self.close()
                 return
-        except TargetError:
-            self._take_back()
-            raise
+            except TargetError:
+                self._take_back()
+                raise
         self._take_back()
 
     def _take_back(self) -> None:
-        with suppress(OSError, pa.ArrowException):
-            self._close_part()
-        with suppress(OSError, pa.ArrowException):
-            self._index.close()
+        for close in (self._close_part, self._index.close):
+            with suppress(OSError, pa.ArrowException):
+                close()
         for part in (*self._parts, self._index.file):
             if part is not None:
                 with suppress(OSError):
                     part.unlink(missing_ok=True)
+
+
+class TableWriter:
+    """Writes a table of a capture in one call of `write` or several; a context manager.
+
+    order: the columns that the rows are sorted by. rows: their number so far.
+    Raises: TargetError when the disk refuses.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema, order: Sequence[tuple[str, str]] = ()) -> None:
+        self._path, self._schema, self._order = path, schema, order
+        self.rows = 0
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, pa.ArrowException) as error:
+            remedy = exhausted(error) or "free space there, or choose another place for the output"
+            raise TargetError(f"cannot write {self._path}: {error}; {remedy}") from error
+
+    def __enter__(self) -> TableWriter:
+        with self._refusals():
+            self._file = _ParquetFile(self._path, self._schema, self._order, compression="zstd")
+        return self
+
+    def write(self, rows: pa.Table) -> None:
+        """Append rows, which are cast to the schema."""
+        with self._refusals():
+            self._file.write(rows.cast(self._schema))
+        self.rows += rows.num_rows
+
+    def __exit__(self, kind: type[BaseException] | None, *about: object) -> None:
+        try:
+            with self._refusals():
+                if not self.rows:
+                    self._file.write(self._schema.empty_table())
+                self._file.close()
+        except TargetError:
+            if kind is None:
+                raise
+
+
+def spans_writer(directory: Path) -> TableWriter:
+    """A writer of `spans.parquet`; tables come sorted by (rank, start_ns), each after those before it."""
+    return TableWriter(directory / "spans.parquet", SPANS_SCHEMA, BY_RANK_AND_START)
+
+
+def write_spans(directory: Path, spans: pa.Table) -> None:
+    """Write `spans.parquet`, sorted by (rank, start_ns). Raises: TargetError when the disk refuses."""
+    with spans_writer(directory) as writer:
+        writer.write(spans.sort_by([*BY_RANK_AND_START, ("end_ns", "descending")]) if spans.num_rows else spans)
+
+
+def write_files(directory: Path, files: pa.Table) -> None:
+    """Write `files.parquet`. Raises: CaptureError when row i has not file_id i; TargetError when the disk refuses."""
+    if not np.array_equal(files["file_id"].to_numpy(), np.arange(files.num_rows)):
+        raise CaptureError("files are not numbered 0, 1, 2 ... in order")
+    with TableWriter(directory / "files.parquet", FILES_SCHEMA, (("file_id", "ascending"),)) as writer:
+        writer.write(files)
+
+
+def write_hdf5(directory: Path, datasets: pa.Table) -> None:
+    """Write `hdf5.parquet`, if there are any rows. Raises: TargetError when the disk refuses."""
+    if datasets.num_rows:
+        with TableWriter(directory / "hdf5.parquet", HDF5_SCHEMA) as writer:
+            writer.write(datasets)
+
+
+def lanes_in(rank: np.ndarray, lane: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """int32 (lanes,): rank and lane of each lane in some operations, by rank and lane."""
+    keys = np.sort(pc.unique(pa.array(_keys(rank, lane))).to_numpy())
+    return (keys >> 32).astype(np.int32), keys.astype(np.int32)
+
+
+def _keys(rank: np.ndarray, lane: np.ndarray) -> np.ndarray:
+    return (rank.astype(np.int64) << 32) | lane
+
+
+def written_lanes(directory: Path) -> tuple[np.ndarray, np.ndarray]:
+    """As `lanes_in`, of the operations that closed `OpsWriter`s wrote into a capture that is not complete yet.
+
+    Raises: TargetError where their notes cannot be read.
+    """
+    ranks, lanes = [np.empty(0, dtype=np.int32)], [np.empty(0, dtype=np.int32)]
+    try:
+        for path in sorted((directory / OPS_FOLDER).glob(NOTES)):
+            with pq.ParquetFile(path) as file:
+                for group in range(file.num_row_groups):
+                    noted = file.read_row_group(group, columns=["rank", "usage.list.element.lane"])
+                    usage = noted["usage"].combine_chunks()
+                    of_usage = noted["rank"].to_numpy()[pc.list_parent_indices(usage).to_numpy()]
+                    rank, lane = lanes_in(of_usage, usage.flatten().field("lane").to_numpy())
+                    ranks.append(rank)
+                    lanes.append(lane)
+    except (OSError, pa.ArrowException) as error:
+        raise TargetError(f"cannot read the index of {directory}: {error}") from error
+    return lanes_in(np.concatenate(ranks), np.concatenate(lanes))
+
+
+def write_lanes(directory: Path, facts: pa.Table) -> None:
+    """Write `lanes.parquet` for the operations that are in the capture; nothing where no fact is known of any lane.
+
+    facts: rows of `LANES_SCHEMA`; lanes without operations are left out, and of several rows of a lane the first
+    counts. So the table has one row for each lane with operations, whatever the source said of others.
+    Raises: TargetError when the disk refuses.
+    """
+    if all(facts[name].null_count == facts.num_rows for name in _FACTS):
+        return
+    rank, lane = written_lanes(directory)
+    keys, first = np.unique(_keys(facts["rank"].to_numpy(), facts["lane"].to_numpy()), return_index=True)
+    wanted = _keys(rank, lane)
+    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    known = facts.take(pa.array(first[place], mask=keys[place] != wanted))
+    columns = {"rank": pa.array(rank), "lane": pa.array(lane), **{name: known[name] for name in _FACTS}}
+    order = (("rank", "ascending"), ("lane", "ascending"))
+    with TableWriter(directory / "lanes.parquet", LANES_SCHEMA, order) as writer:
+        writer.write(pa.table([columns[name] for name in LANES_SCHEMA.names], schema=LANES_SCHEMA))
+
+
+def lanes_with_facts(lanes: pa.Table, names: Sequence[str]) -> pa.Table:
+    """The lanes (`LANES_SCHEMA`) with the facts `names` alone; the others are null."""
+    kept = {"rank", "lane", *names}
+    columns = [lanes[each.name] if each.name in kept else pa.nulls(lanes.num_rows, each.type) for each in LANES_SCHEMA]
+    return pa.table(columns, schema=LANES_SCHEMA)
+
+
+def write_capture_info(directory: Path, info: CaptureInfo) -> None:
+    """Write `index.parquet` and `capture.json` with the digests of all files. This last step makes the directory a
+    capture.
+
+    Raises: TargetError when the disk refuses.
+    """
+    temporary = directory / f".{DOCUMENT}.new"
+    try:
+        tables = gathered_digests(directory)
+        digests = {**tables, INDEX_NAME: write_index(directory, tables)}
+        whole = dataclasses.replace(info, digests=digests, schema_version=SCHEMA_VERSION)
+        text = json.dumps(plain(whole), indent=1, sort_keys=True, allow_nan=False)
+        temporary.write_text(sealed(text + "\n"), encoding="utf-8")
+        os.replace(temporary, directory / DOCUMENT)
+    except (OSError, pa.ArrowException) as error:
+        raise TargetError(f"cannot write {directory / DOCUMENT}: {error}") from error
 
 
 def create_capture(directory: Path) -> None:
@@ -228,6 +384,46 @@ def create_capture(directory: Path) -> None:
             part.unlink()
     for name in _TABLES:
         (directory / name).unlink(missing_ok=True)
+
+
+def _make_directory(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TargetError(f"cannot make {path}: {error.strerror or error}") from error
+
+
+def foreign_name(directory: Path) -> str | None:
+    """A name in a directory that does not belong to a capture; the directory's own if it is a link or a file."""
+    if directory.is_symlink() or not directory.is_dir():
+        return directory.name
+    for entry in directory.iterdir():
+        if entry.name in (OPS_FOLDER, _USAGE_FOLDER) and entry.is_dir() and not entry.is_symlink():
+            for part in entry.iterdir():
+                if not _PART_NAME.fullmatch(part.name) or part.is_dir():
+                    return f"{entry.name}/{part.name}"
+        elif entry.name not in _TABLES or entry.is_dir():
+            return entry.name
+    return None
+
+
+def _objection(directory: Path) -> str | None:
+    """Why a directory is not a whole capture of this product and nothing else; None if it is one. Raises: OSError."""
+    try:
+        info = json.loads((directory / DOCUMENT).read_bytes())
+        ours = isinstance(info, dict) and {"schema_version", "job", "ranks", "clock", "coverage"} <= info.keys()
+    except FileNotFoundError:
+        return "is not a capture (no capture.json)" if any(directory.iterdir()) else None
+    except (ValueError, RecursionError):
+        ours = False
+    if not ours:
+        return "is not a capture (capture.json is damaged or another program's)"
+    foreign = foreign_name(directory)
+    return None if foreign is None else f"holds {foreign}, which is not part of a capture"
+
+
+CAPTURE = DirectoryKind(name="a capture", objection=_objection)
+"""Captures as outputs: what --force may replace."""
 
 
 def check_capture_output(path: Path, *, force: bool = False) -> None:
@@ -254,100 +450,5 @@ def publish_capture(working: Path, path: Path, *, force: bool = False) -> None:
     place_directory(working, path, CAPTURE, force=force)
 
 
-def discard_capture(working: Path) -> None:
-    """Remove a working directory that will not be published."""
-    discard_directory(working)
-
-
-def _objection(directory: Path) -> str | None:
-    """Why a directory is not a whole capture of this product and nothing else; None if it is one. Raises: OSError."""
-    try:
-        info = json.loads((directory / "capture.json").read_bytes())
-        ours = isinstance(info, dict) and {"schema_version", "job", "ranks", "clock", "coverage"} <= info.keys()
-    except FileNotFoundError:
-        if not any(directory.iterdir()):
-            return None
-        return "is not a capture (no capture.json)"
-    except (ValueError, RecursionError):
-        ours = False
-    if not ours:
-        return "is not a capture (capture.json is damaged or another program's)"
-    foreign = foreign_name(directory)
-    return None if foreign is None else f"holds {foreign}, which is not part of a capture"
-
-
-def foreign_name(directory: Path) -> str | None:
-    """A name in a directory that does not belong to a capture; the directory's own if it is a link or a file."""
-    if directory.is_symlink() or not directory.is_dir():
-        return directory.name
-    for entry in directory.iterdir():
-        if entry.name in (OPS_FOLDER, _USAGE_FOLDER) and entry.is_dir() and not entry.is_symlink():
-            for part in entry.iterdir():
-                if not _PART_NAME.fullmatch(part.name) or part.is_dir():
-                    return f"{entry.name}/{part.name}"
-        elif entry.name not in _TABLES or entry.is_dir():
-            return entry.name
-    return None
-
-
-CAPTURE = DirectoryKind(name="a capture", objection=_objection)
-"""Captures as outputs: what --force may replace."""
-
-
-def write_files(directory: Path, files: pa.Table) -> None:
-    """Write `files.parquet`. Raises: CaptureError when row i has not file_id i; TargetError when the disk refuses."""
-    if not np.array_equal(files["file_id"].to_numpy(), np.arange(files.num_rows)):
-        raise CaptureError("files are not numbered 0, 1, 2 ... in order")
-    write_table(directory / "files.parquet", files.cast(FILES_SCHEMA), (("file_id", "ascending"),))
-
-
-def write_spans(directory: Path, spans: pa.Table) -> None:
-    """Write `spans.parquet`, sorted by (rank, start_ns). Raises: TargetError when the disk refuses."""
-    if spans.num_rows:
-        spans = spans.sort_by([*BY_RANK_AND_START, ("end_ns", "descending")])
-    write_table(directory / "spans.parquet", spans.cast(SPANS_SCHEMA), BY_RANK_AND_START)
-
-
-def write_hdf5(directory: Path, datasets: pa.Table) -> None:
-    """Write `hdf5.parquet`, if there are any rows. Raises: TargetError when the disk refuses."""
-    if datasets.num_rows:
-        write_table(directory / "hdf5.parquet", datasets.cast(HDF5_SCHEMA))
-
-
-def write_capture_info(directory: Path, info: CaptureInfo) -> None:
-    """Write `index.parquet` and `capture.json` with the digests of all files. This last step makes the directory a
-    capture.
-
-    Raises: TargetError when the disk refuses.
-    """
-    temporary = directory / f".{DOCUMENT}.new"
-    try:
-        tables = gathered_digests(directory)
-        digests = {**tables, INDEX_NAME: write_index(directory, tables)}
-        whole = dataclasses.replace(info, digests=digests, schema_version=SCHEMA_VERSION)
-        text = json.dumps(plain(whole), indent=1, sort_keys=True, allow_nan=False)
-        temporary.write_text(sealed(text + "\n"), encoding="utf-8")
-        os.replace(temporary, directory / DOCUMENT)
-    except (OSError, pa.ArrowException) as error:
-        raise TargetError(f"cannot write {directory / DOCUMENT}: {error}") from error
-
-
-def write_table(path: Path, table: pa.Table, order: Sequence[tuple[str, str]] = ()) -> None:
-    """Write a table. `order`: the columns that the rows are sorted by. Raises: TargetError when the disk refuses."""
-    sorting = pq.SortingColumn.from_ordering(table.schema, order) if order else None
-    options: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True, "sorting_columns": sorting}
-    try:
-        # pyarrow would leave a file open that it cannot write
-        with pa.OSFile(os.fspath(path), "wb") as sink, pq.ParquetWriter(sink, table.schema, **options) as writer:
-            writer.add_key_value_metadata(FILE_METADATA)
-            writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
-    except (OSError, pa.ArrowException) as error:
-        remedy = exhausted(error) or "free space there, or choose another place for the output"
-        raise TargetError(f"cannot write {path}: {error}; {remedy}") from error
-
-
-def _make_directory(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise TargetError(f"cannot make {path}: {error.strerror or error}") from error
+discard_capture = discard_directory
+"""Removes a working directory that will not be published."""

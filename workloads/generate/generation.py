@@ -25,17 +25,18 @@ from dxt_replay.traces.schema import (
     codes,
     table_from_columns,
 )
-from dxt_replay.traces.store.lanes import write_lanes, written_lanes
-from dxt_replay.traces.store.spans_writer import SpansWriter
 from dxt_replay.traces.store.writer import (
     OpsWriter,
     begin_capture,
     check_capture_output,
     discard_capture,
     publish_capture,
+    spans_writer,
     write_capture_info,
     write_files,
     write_hdf5,
+    write_lanes,
+    written_lanes,
 )
 from dxt_replay.traces.units import ns_to_seconds
 from dxt_replay.traces.version import VERSION
@@ -117,7 +118,7 @@ def generate(
         size = max(1, min(-(-ranks // CHUNKS), CHUNK_NUMBERS // max(numbers, 1)))
         chunks = [(first, min(first + size, ranks)) for first in range(0, ranks, size)]
         total, work = np.zeros(3, dtype=np.int64), partial(_write_ranks, setting, meetings_ns, working)
-        with SpansWriter(working) as spans, workers.results(work, chunks, operations=ranks * pieces) as parts:
+        with spans_writer(working) as spans, workers.results(work, chunks, operations=ranks * pieces) as parts:
             for (_, last), (counts, spans_of_part) in zip(chunks, parts, strict=True):
                 spans.write(spans_of_part)
                 total += counts

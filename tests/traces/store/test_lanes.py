@@ -11,10 +11,18 @@ import pytest
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.part import Part
 from dxt_replay.traces.schema import LANES_SCHEMA, CaptureInfo, Job
-from dxt_replay.traces.store.lanes import with_facts, write_lanes, written_lanes
 from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.store.reader import Capture, open_capture
-from dxt_replay.traces.store.writer import OpsWriter, create_capture, write_capture_info, write_files, write_spans
+from dxt_replay.traces.store.writer import (
+    OpsWriter,
+    create_capture,
+    lanes_with_facts,
+    write_capture_info,
+    write_files,
+    write_lanes,
+    write_spans,
+    written_lanes,
+)
 from tests.capture_builder import files_table, lanes_table, ops_table, read, spans_table
 
 OPS = [
@@ -50,7 +58,7 @@ def test_each_lane_with_operations_has_one_row_and_no_other(tmp_path: Path) -> N
     ]
     assert "lanes.parquet" in capture.info.digests
     assert part_of(capture, Part(ranks=(3,))).lanes["lane"].to_pylist() == [0, 2]
-    only = with_facts(capture.lanes, ["role"])
+    only = lanes_with_facts(capture.lanes, ["role"])
     assert only["host"].null_count == only["pid"].null_count == only.num_rows
     assert only["role"].to_pylist() == ["main", None, None, "worker"]
 
