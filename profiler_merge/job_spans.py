@@ -27,8 +27,8 @@ from dxt_replay.profiler_merge.profiles.marks import (
     training_loop,
 )
 from dxt_replay.profiler_merge.profiles.reading import read_profile
-from dxt_replay.profiler_merge.profiles.span_parts import NOT_FETCHED
-from dxt_replay.profiler_merge.profiles.spans import SpanColumns, profile_spans, profiled_work
+from dxt_replay.profiler_merge.profiles.span_parts import NOT_FETCHED, SpanColumns
+from dxt_replay.profiler_merge.profiles.spans import profile_spans, profiled_work
 from dxt_replay.profiler_merge.recorded_job import RankRows
 from dxt_replay.traces.schema import NO_STEP, SPAN_KINDS, SPANS_SCHEMA, WRITE, codes, table_from_columns
 from dxt_replay.traces.steps import step_at
@@ -254,14 +254,8 @@ def _table(rank: int, profile: Profile, shift_ns: int) -> pa.Table:
 
 
 def _spans_table(rank: int, spans: SpanColumns, shift_ns: int) -> pa.Table:
-    columns = {
-        "rank": np.full(len(spans.start_ns), rank, dtype=np.int32),
-        "thread": spans.thread,
-        "kind": spans.kind,
-        "name": spans.names,
-        "step": spans.step,
-        "start_ns": spans.start_ns + shift_ns,
-        "end_ns": spans.end_ns + shift_ns,
-        "fetched_ns": np.ma.masked_array(spans.fetched_ns + shift_ns, spans.fetched_ns == NOT_FETCHED),
-    }
+    columns = {name: spans[name] for name in ("thread", "kind", "name", "step")}
+    columns |= {"start_ns": spans.start_ns + shift_ns, "end_ns": spans.end_ns + shift_ns}
+    fetched = np.ma.masked_array(spans.fetched_ns + shift_ns, spans.fetched_ns == NOT_FETCHED)
+    columns |= {"rank": np.full(len(spans), rank, dtype=np.int32), "fetched_ns": fetched}
     return table_from_columns(columns, SPANS_SCHEMA)

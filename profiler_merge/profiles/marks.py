@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +24,9 @@ from dxt_replay.profiler_merge.profiles.span_parts import (
     OTHER,
     STEP,
     SpanColumns,
-    SpanPart,
-    span_columns,
+    in_order,
+    made_spans,
+    of_intervals,
 )
 from dxt_replay.traces.errors import ProfileError
 from dxt_replay.traces.gzip_blocks import ExpansionError, unpacked_blocks
@@ -39,7 +40,6 @@ from dxt_replay.traces.schema import (
     OPS,
     READ,
     RECONSTRUCTED,
-    UNION_THREAD,
     WRITE,
 )
 from dxt_replay.traces.steps import step_at
@@ -57,14 +57,8 @@ NO_FETCH = -1
 MARKS_FILE = re.compile(r"(?:.*/)?(?P<host>.+)\.(?P<pid>\d+)\.\d+\.marks", re.DOTALL)
 """Matches (`fullmatch`) the recorded path of a file of marks."""
 
-_WORKERS, _OWN = (f"enumerate(DataLoader)#_{kind}ProcessingDataLoaderIter.__next__" for kind in ("Multi", "Single"))
-_OWN = _OWN.replace("SingleProcessing", "SingleProcess")
-_TEXTS = (
-    "step", _WORKERS, _OWN, "fetch", "evaluation", "checkpoint", "restore", BACKGROUND_SAVE, BACKGROUND_WAIT, GPU_STEP,
-    "own I/O", "end of pass", BETWEEN_STEPS,
-)  # fmt: skip
-"""Names of spans. Batches of a DataLoader have the names that PyTorch's profiler gives them."""
-
+_BATCH_OF = "enumerate(DataLoader)#_{}Iter.__next__"
+"""Batches of a DataLoader have the names that PyTorch's profiler gives them."""
 
 _BLOCK_BYTES = 1 << 20
 
@@ -408,48 +402,54 @@ def marked_spans(marks: RankMarks) -> SpanColumns:
     """The spans of a rank in CLOCK_REALTIME: steps, waits for batches, evaluations, checkpoints and restores, and the
     times of a GPU for its steps. Nothing else is compute: marks do not show what a step does outside of these."""
     loop = training_loop(marks.own)
-    rows, numbers = marks.own.rows, np.arange(len(loop.steps), dtype=np.int32)
-    steps = _part(STEP, loop.steps[:, 0], loop.steps[:, 1], loop.thread, 0)
-    name = np.select([loop.workers > 0, loop.workers == 0, loop.workers == BETWEEN], [1, 2, 12], 3)
-    fetches = _part(INPUT_WAIT, loop.begin, loop.end, loop.thread, name)
-    others = [(marks.own_io, 10), (_pass_ends(marks.own, loop), 11)]
-    waits = [fetches, *(_part(INPUT_WAIT, each.starts, each.ends, loop.thread, text) for each, text in others)]
-    parts = [steps, *waits, _part(OTHER, loop.evaluations.starts, loop.evaluations.ends, loop.thread, 4)]
-    for text, kind in ((5, made.CHECKPOINT), (6, made.RESTORE), (7, made.CHECKPOINT_ASYNC), (8, made.CHECKPOINT_WAIT)):
+    rows = marks.own.rows
+    steps = made_spans(STEP, loop.steps[:, 0], loop.steps[:, 1], "step", loop.thread)
+    steps.step = np.arange(len(steps))
+    names = [_BATCH_OF.format("MultiProcessingDataLoader"), _BATCH_OF.format("SingleProcessDataLoader"), BETWEEN_STEPS]
+    of_loader = np.select([loop.workers > 0, loop.workers == 0, loop.workers == BETWEEN], [0, 1, 2], 3)
+    name = np.array([*names, "fetch"], dtype=object)[of_loader]
+    parts = [
+        steps,
+        made_spans(INPUT_WAIT, loop.begin, loop.end, name, loop.thread),
+        _of_thread(INPUT_WAIT, marks.own_io, loop.thread, "own I/O"),
+        _of_thread(INPUT_WAIT, _pass_ends(marks.own, loop), loop.thread, "end of pass"),
+        _of_thread(OTHER, loop.evaluations, loop.thread, "evaluation"),
+    ]
+    saves = ("checkpoint", made.CHECKPOINT), ("restore", made.RESTORE), (BACKGROUND_SAVE, made.CHECKPOINT_ASYNC)
+    for text, kind in (*saves, (BACKGROUND_WAIT, made.CHECKPOINT_WAIT)):
         for thread in np.unique(rows["thread"][rows["kind"] == kind]).tolist():
             starts, ends = _times(rows[rows["thread"] == thread], kind)
-            parts.append(_part(CHECKPOINT, starts, ends, thread, text))
+            parts.append(made_spans(CHECKPOINT, starts, ends, text, thread))
             parts += _in_background(rows, loop, thread) if kind == made.CHECKPOINT else []
     parts.append(_gpu_steps(rows[rows["thread"] == loop.thread], loop))
-    return span_columns(parts, _TEXTS, steps, numbers)
+    return in_order(parts, steps)
 
 
-def _in_background(rows: np.ndarray, loop: Loop, thread: int) -> list[SpanPart]:
+def _in_background(rows: np.ndarray, loop: Loop, thread: int) -> list[SpanColumns]:
     """When the loop's thread started a thread that saves, and waited for its end; none for its own saves."""
     own, found = rows[rows["thread"] == loop.thread], []
-    for kind, text in ((made.START, 7), (made.JOIN, 8)) if thread != loop.thread else ():
+    for kind, text in ((made.START, BACKGROUND_SAVE), (made.JOIN, BACKGROUND_WAIT)) if thread != loop.thread else ():
         begins, ends = _pairs(own, kind, kind + 1)
         mine = own["number"][ends] == thread
-        found.append(_part(CHECKPOINT, own["t"][begins[mine]], own["t"][ends[mine]], loop.thread, text))
+        found.append(made_spans(CHECKPOINT, own["t"][begins[mine]], own["t"][ends[mine]], text, loop.thread))
     return found
 
 
-def _part(kind: int, start: np.ndarray, end: np.ndarray, thread: int, name: int | np.ndarray) -> SpanPart:
-    return SpanPart(
-        kind=kind, start=start, end=end, thread=np.full(len(start), thread), name=np.broadcast_to(name, len(start))
-    )
+def _of_thread(kind: int, times: Intervals, thread: int, name: str) -> SpanColumns:
+    found = of_intervals(kind, times, name)
+    found.thread = thread
+    return found
 
 
-def _gpu_steps(rows: np.ndarray, loop: Loop) -> SpanPart:
+def _gpu_steps(rows: np.ndarray, loop: Loop) -> SpanColumns:
     """The time of a GPU for each batch, at most: gaps between its kernels are included, and a step whose timing events
     were not read counts whole. None where batches are known as sums alone, or without a GPU.
 
     A stream works in order, so it begins with a batch when the loop has it or when it is done with the one before. The
     time itself is measured; an idle stream bounds its end."""
     timed = rows[rows["kind"] == made.DEVICE]
-    none = np.empty(0, dtype=np.int64)
     if not len(timed) or (rows["kind"] == made.SUM).any():
-        return replace(_part(COMPUTE, none, none, UNION_THREAD, 9), step=none)
+        return of_intervals(COMPUTE, Intervals(), GPU_STEP)
     keys = zip((timed["group"] & (made.IDLE - 1)).tolist(), timed["number"].tolist(), strict=True)
     found = dict(zip(keys, zip(timed["cpu"].tolist(), (timed["group"] & made.IDLE).tolist(), strict=True), strict=True))
     asks = np.append(rows["t"][rows["kind"] == made.TAKE], rows["t"][-1])
@@ -463,9 +463,9 @@ def _gpu_steps(rows: np.ndarray, loop: Loop) -> SpanPart:
         done = max(min(done, ask), had) if idle else max(done, ask + 1) if lasts is not None else done
         starts.append(min(begin, done))
         ends.append(done)
-    numbers = step_at(loop.end, loop.steps[:, 0], loop.steps[:, 1], np.arange(len(loop.steps), dtype=np.int32))
-    start, end = np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64)
-    return replace(_part(COMPUTE, start, end, UNION_THREAD, 9), step=numbers)
+    found_spans = made_spans(COMPUTE, np.array(starts, np.int64), np.array(ends, np.int64), GPU_STEP)
+    found_spans.step = step_at(loop.end, loop.steps[:, 0], loop.steps[:, 1], np.arange(len(loop.steps), dtype=np.int32))
+    return found_spans
 
 
 def summed(marks: RankMarks) -> str | None:

@@ -13,8 +13,15 @@ import numpy as np
 from dxt_replay.profiler_merge.profiles import tensorflow_spans, torch_spans
 from dxt_replay.profiler_merge.profiles.event_table import Profile
 from dxt_replay.profiler_merge.profiles.marks import marked_spans
-from dxt_replay.profiler_merge.profiles.span_parts import CHECKPOINT, COMPUTE, INPUT_WAIT, OTHER, STEP, SpanColumns
-from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.profiler_merge.profiles.span_parts import (
+    CHECKPOINT,
+    COMPUTE,
+    INPUT_WAIT,
+    OTHER,
+    STEP,
+    SpanColumns,
+    covered,
+)
 from dxt_replay.traces.schema import GPU_COMPUTE, GPU_STEP, NO_STEP, TPU_COMPUTE
 from dxt_replay.traces.steps import step_at
 
@@ -22,8 +29,6 @@ NEARLY_ALL = 0.95
 """Share of the steps in a profile from which its work stands for the whole loop."""
 
 _WORK = ("compute", GPU_COMPUTE, TPU_COMPUTE)
-
-__all__ = ["SpanColumns", "main_line", "profile_spans", "profiled_work"]
 
 
 def main_line(profile: Profile) -> int:
@@ -34,76 +39,54 @@ def main_line(profile: Profile) -> int:
 def profile_spans(profile: Profile) -> SpanColumns:
     """All spans of one rank's profile. The framework's own module defines the kinds.
 
-    Marks say what the loop did; a profile beside them adds what they do not see.
+    Marks say what the loop did; a profile beside them adds what they do not see: collectives and work. Work is compute
+    if the profile shows nearly all steps, else it is no share of the loop, and its spans are of the kind `other`.
     If step numbers begin again in a later phase, they are continued.
     """
-    if profile.marks is not None:
-        marked = marked_spans(profile.marks)
-        profiled = profile_spans(replace(profile, marks=None)) if len(profile) else None
-        return _with_profile(marked, profiled) if profiled is not None and len(profiled) else marked
-    if profile.phases:
+    if profile.marks is None and profile.phases:
         return reduce(_continued, map(profile_spans, profile.phases))
-    return (tensorflow_spans if profile.torch is None else torch_spans).profile_spans(profile)
-
-
-def _with_profile(marked: SpanColumns, profiled: SpanColumns) -> SpanColumns:
-    """The spans of marks with a profile's collectives and work beside them.
-
-    Work is compute if the profile shows nearly all steps. Else it is no share of the loop, and its spans are of the
-    kind `other`."""
-    begin, end = profiled.start_ns.min(), profiled.end_ns.max()
-    step = np.flatnonzero(marked.kind == STEP)
-    number = step_at(profiled.start_ns, marked.start_ns[step], marked.end_ns[step], marked.step[step])
-    known = ~np.isin(profiled.kind, (STEP, INPUT_WAIT, CHECKPOINT))
-    seen = (marked.start_ns[step] >= begin) & (marked.end_ns[step] <= end)
+    if profile.marks is None:
+        return (tensorflow_spans if profile.torch is None else torch_spans).profile_spans(profile)
+    marked = marked_spans(profile.marks)
+    profiled = profile_spans(replace(profile, marks=None)) if len(profile) else marked[:0]
+    if not len(profiled):
+        return marked
+    steps = marked[marked.kind == STEP]
+    seen = (steps.start_ns >= profiled.start_ns.min()) & (steps.end_ns <= profiled.end_ns.max())
+    profiled = profiled[~np.isin(profiled.kind, (STEP, INPUT_WAIT, CHECKPOINT))]
+    profiled.step = step_at(profiled.start_ns, steps.start_ns, steps.end_ns, steps.step)
     if seen.mean() < NEARLY_ALL:
-        profiled = replace(profiled, kind=np.where(profiled.kind == COMPUTE, np.int8(OTHER), profiled.kind))
-    if ((profiled.kind == COMPUTE) & np.isin(profiled.names, _WORK[1:])).any():
-        marked = _select(marked, marked.names != GPU_STEP)
-    return _joined(marked, _select(replace(profiled, step=number), known))
+        profiled.kind[profiled.kind == COMPUTE] = OTHER
+    if ((profiled.kind == COMPUTE) & np.isin(profiled.name, _WORK[1:])).any():
+        marked = marked[marked.name != GPU_STEP]
+    return _joined(marked, profiled)
 
 
 def profiled_work(spans: SpanColumns) -> str | None:
-    """A sentence on the work that a profile of some steps shows (`_with_profile`); None without one."""
-    work = (spans.kind == OTHER) & np.isin(spans.names, _WORK)
-    if not work.any():
+    """A sentence on the work that a profile of some steps shows beside marks; None without one."""
+    work = spans[(spans.kind == OTHER) & np.isin(spans.name, _WORK)]
+    if not len(work):
         return None
-    step = np.flatnonzero(spans.kind == STEP)
-    begin, end = spans.start_ns[work].min(), spans.end_ns[work].max()
-    whole = step[(spans.end_ns[step] > begin) & (spans.start_ns[step] < end)]
-    if not len(whole):
+    steps = spans[spans.kind == STEP]
+    steps = steps[(steps.end_ns > work.start_ns.min()) & (steps.start_ns < work.end_ns.max())]
+    if not len(steps):
         return None
-    busy = Intervals.union_of(spans.start_ns[work], spans.end_ns[work])
-    share = busy.covered_within(spans.start_ns[whole], spans.end_ns[whole]).sum()
-    share = 100 * share / (spans.end_ns[whole] - spans.start_ns[whole]).sum()
-    first, last = spans.step[whole].min(), spans.step[whole].max()
+    share = covered(work).covered_within(steps.start_ns, steps.end_ns).sum()
+    share = 100 * share / (steps.end_ns - steps.start_ns).sum()
     return (
-        f"the profile shows compute in {share:.1f} % of steps {first} to {last}; the marks of the other steps do not "
-        "show it"
+        f"the profile shows compute in {share:.1f} % of steps {steps.step.min()} to {steps.step.max()}; the marks of "
+        "the other steps do not show it"
     )
-
-
-def _select(spans: SpanColumns, chosen: np.ndarray) -> SpanColumns:
-    columns = ("thread", "kind", "name", "step", "start_ns", "end_ns", "fetched_ns")
-    return replace(spans, **{name: getattr(spans, name)[chosen] for name in columns})
 
 
 def _continued(first: SpanColumns, later: SpanColumns) -> SpanColumns:
     """The spans of two phases, in the order of their start."""
     numbered = later.step != NO_STEP
     begins, reached = later.step[numbered].min(initial=np.iinfo(np.int32).max), first.step.max(initial=NO_STEP)
-    shift = max(int(reached) + 1 - int(begins), 0)
-    return _joined(first, replace(later, step=later.step + shift * numbered))
+    later.step[numbered] += max(int(reached) + 1 - int(begins), 0)
+    return _joined(first, later)
 
 
 def _joined(first: SpanColumns, later: SpanColumns) -> SpanColumns:
-    """The spans of both, in the order of their start."""
-    moved = replace(later, name=later.name + len(first.vocabulary))
-    columns = {
-        name: np.concatenate((getattr(first, name), getattr(moved, name))).astype(getattr(first, name).dtype)
-        for name in ("thread", "kind", "name", "step", "start_ns", "end_ns", "fetched_ns")
-    }
-    order = np.argsort(columns["start_ns"], kind="stable")
-    return SpanColumns(
-        vocabulary=(*first.vocabulary, *later.vocabulary), **{name: column[order] for name, column in columns.items()}
-    )
+    found = np.concatenate((first, later)).view(np.recarray)
+    return found[np.argsort(found.start_ns, kind="stable")]

@@ -5,35 +5,31 @@ The names are those of TensorFlow 2.3 to 2.21, and `next_batch`, `allreduce` and
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
 from functools import reduce
 
 import numpy as np
 
 from dxt_replay.profiler_merge.profiles.event_table import ACCELERATOR, Profile
-from dxt_replay.profiler_merge.profiles.input_chain import fetched_ns, outermost_on_lines
 from dxt_replay.profiler_merge.profiles.span_parts import (
     CHECKPOINT,
     COLLECTIVE,
     COMPUTE,
     INPUT_WAIT,
-    OTHER,
+    NOT_FETCHED,
     PIPELINE,
     STEP,
     LoopParts,
     SpanColumns,
-    SpanPart,
     between_steps,
-    cut,
-    events_part,
+    covered,
+    in_order,
     joined,
+    of_events,
+    of_intervals,
     outermost,
-    overlaps,
     rows_of,
-    span_columns,
     times_of,
-    union_part,
-    within,
 )
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.schema import GPU_COMPUTE, TPU_COMPUTE
@@ -56,6 +52,10 @@ _INTERNAL = (
     r"\$.*|.*::.*|between_steps|_send_.*|tf\..*|convert_to_tensor|Eager.*|TFE_.*|ValidateInputTypeAndPlacement|FunctionRun|SessionRun"
     rf"|ExecutorDoneCallback|\w+Allocation|\w+Deallocation|\w+Produce|\w+Consume|TfOpRun.*|RunGraph.*|{_KERNEL}"
 )
+_PRODUCES, _CONSUMES = re.compile(r"(?P<stage>\w+)Produce"), re.compile(r"(?P<stage>\w+)Consume")
+_STARTED, _RUNS = "FunctionRun", "ExecutorState::Process"
+_MOST_STAGES = 64
+"""Most buffers between a read and the loop; no pipeline has more."""
 
 
 def main_line(profile: Profile) -> int:
@@ -80,51 +80,44 @@ def profile_spans(profile: Profile) -> SpanColumns:
     kinds. `checkpoint` spans named `restore` read.
     `pipeline` holds the outermost events of each tf.data thread, back-pressure included.
     """
-    loop = _loop(profile)
-    texts = [*profile.names, "compute", "restore", GPU_COMPUTE, TPU_COMPUTE]
-    compute_name, restore_name = len(texts) - 4, len(texts) - 3
-    works = _accelerator_work(profile, loop)
-    worked = reduce(Intervals.union, (part.intervals for part in works), Intervals())
-    is_main = np.arange(len(profile.lines)) == main_line(profile)
-    start, end = cut(Intervals() if works else loop.outside(_busy(profile, is_main)), loop.bounds)
-    parts = [
-        loop.steps,
-        *works,
-        within(loop.wait, loop.wait.intervals.minus(worked)),
-        replace(within(loop.wait, worked), kind=OTHER),
-        loop.collective,
-        loop.checkpoint,
-        replace(loop.restore, name=np.full(len(loop.restore.name), restore_name)),
-        union_part(COMPUTE, start, end, compute_name),
-        _pipeline(profile, loop.wait.intervals),
-        _other(profile, loop),
-    ]
-    return span_columns(parts, texts, loop.steps, loop.numbers)
-
-
-def _loop(profile: Profile) -> LoopParts:
     main = main_line(profile)
     is_main = np.arange(len(profile.lines)) == main
     is_pipeline = profile.lines_matching(_PIPELINE_LINES)
-    numbers, steps = _steps(profile, main)
-    wait_rows = np.concatenate([rows_of(profile, _GET_NEXT, ~is_pipeline), rows_of(profile, _INPUT_LABEL, is_main)])
-    wait_rows = between_steps(profile, wait_rows, is_main, len(numbers))
-    wait = joined(profile, INPUT_WAIT, wait_rows, name_from=_GET_NEXT)
-    collective = joined(profile, COLLECTIVE, rows_of(profile, _COLLECTIVE, ~is_pipeline))
-    checkpoint = joined(profile, CHECKPOINT, rows_of(profile, _SAVE, ~is_pipeline))
-    restore = joined(profile, CHECKPOINT, rows_of(profile, _RESTORE, ~is_pipeline))
-    return LoopParts(
-        numbers=numbers,
+    steps = _steps(profile, main)
+    waits = np.concatenate([rows_of(profile, _GET_NEXT, ~is_pipeline), rows_of(profile, _INPUT_LABEL, is_main)])
+    loop = LoopParts(
         steps=steps,
-        wait=wait,
-        collective=collective,
-        checkpoint=checkpoint,
-        restore=restore,
+        wait=joined(profile, INPUT_WAIT, between_steps(profile, waits, is_main, len(steps)), name_from=_GET_NEXT),
+        collective=joined(profile, COLLECTIVE, rows_of(profile, _COLLECTIVE, ~is_pipeline)),
+        checkpoint=joined(profile, CHECKPOINT, rows_of(profile, _SAVE, ~is_pipeline)),
+        restore=joined(profile, CHECKPOINT, rows_of(profile, _RESTORE, ~is_pipeline)),
     )
+    loop.restore.name = "restore"
+    works = _accelerator_work(profile, loop)
+    worked = reduce(Intervals.union, map(covered, works), Intervals())
+    busy = Intervals() if works else loop.outside(_busy(profile, is_main))
+    # Producer events of every tf.data thread: iterators, and the map functions of its private pool.
+    made = rows_of(profile, _PRODUCE, is_pipeline)
+    made = _outermost_on_lines(profile, made[profile.duration_ns[made] > 0])
+    pipeline = of_events(profile, PIPELINE, made)
+    asked = rows_of(profile, _GET_NEXT, ~is_pipeline)
+    pipeline.fetched_ns = _fetched_ns(profile, made, asked, covered(loop.wait))
+    # Annotations of the main thread of no other kind: the outermost ones within the steps.
+    rows = rows_of(profile, ".*", is_main, but=r"\$.*")
+    rows = rows[~np.isin(rows, profile.stat("step_num")[0]) & (profile.duration_ns[rows] > 0)]
+    rows = outermost(profile.start_ns, profile.end_ns, rows)
+    known = "|".join((_INTERNAL, _INPUT_LABEL, _GET_NEXT_OP, _COLLECTIVE, _SAVE, _RESTORE))
+    rows = rows[~profile.names_matching(known)[profile.name[rows]]]
+    rows = rows[~np.isin(rows, profile.stat("tf_function_call")[0])]
+    parts = [
+        *(steps, *works, *loop.waits_beside(worked), loop.collective, loop.checkpoint, loop.restore),
+        *(of_intervals(COMPUTE, busy, "compute"), pipeline, loop.phases(profile, rows)),
+    ]
+    return in_order(parts, steps)
 
 
-def _steps(profile: Profile, main: int) -> tuple[np.ndarray, SpanPart]:
-    """Numbers and intervals of the steps: events of the main line with `step_num`, never nested.
+def _steps(profile: Profile, main: int) -> SpanColumns:
+    """The steps: events of the main line with `step_num`, never nested.
 
     Markers of several names (a loop's own inside Keras's) compete: the most frequent name wins, then the longest. The
     number is `step_num` when it rises from step to step, else the position (training and validation both from 0). A
@@ -141,14 +134,16 @@ def _steps(profile: Profile, main: int) -> tuple[np.ndarray, SpanPart]:
     chosen = np.empty(0, np.int64)
     for code in np.lexsort((-total, -counts)):
         own = outermost(start, end, np.flatnonzero(codes == code))
-        chosen = np.sort(np.concatenate([chosen, own[~overlaps(start, end, own, chosen)]]))
+        # Those that overlap none of the chosen ones, which are disjoint and sorted.
+        following = np.searchsorted(end[chosen], start[own], side="right")
+        free = np.append(start[chosen], np.iinfo(np.int64).max)[following] >= end[own]
+        chosen = np.sort(np.concatenate([chosen, own[free]]))
     chosen = chosen[~_met_the_end(profile, main, values[chosen], start[chosen], end[chosen])]
     rows, values = rows[chosen], values[chosen]
     rising = len(values) == 0 or (values[0] >= 0 and values[-1] < 1 << 31 and bool((np.diff(values) > 0).all()))
-    numbers = values if rising else np.arange(len(values))
-    thread = np.full(len(rows), profile.lines[main].id, np.int64)
-    part = SpanPart(kind=STEP, start=start[chosen], end=end[chosen], thread=thread, name=profile.name[rows])
-    return numbers.astype(np.int32), part
+    found = of_events(profile, STEP, rows)
+    found.step = values if rising else np.arange(len(values))
+    return found
 
 
 def _met_the_end(profile: Profile, main: int, numbers: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
@@ -173,22 +168,22 @@ def _accelerator(profile: Profile) -> np.ndarray:
     return np.array([-1 if each is None else int(each[2]) for each in found], np.int64)
 
 
-def _accelerator_work(profile: Profile, loop: LoopParts) -> list[SpanPart]:
+def _accelerator_work(profile: Profile, loop: LoopParts) -> list[SpanColumns]:
     """The busy times of each accelerator that worked: streams of a GPU, collectives aside; a TPU's operations, or its
     modules where it shows none."""
-    found, numbers = [], _accelerator(profile)
+    found, numbers = list[SpanColumns](), _accelerator(profile)
     for number in np.unique(numbers[numbers >= 0]).tolist():
         for name, line in ((GPU_COMPUTE, "Stream.*"), (TPU_COMPUTE, "XLA Ops"), (TPU_COMPUTE, "XLA Modules")):
             rows = rows_of(profile, ".*", (numbers == number) & profile.lines_matching(line), but=_COLLECTIVE)
-            start, end = cut(times_of(profile, rows), loop.bounds)
-            if len(start):
-                part = union_part(COMPUTE, start, end, len(profile.names) + (3 if name == TPU_COMPUTE else 2))
-                found.append(replace(part, thread=np.full(len(start), number)))
+            work = of_intervals(COMPUTE, loop.cut(times_of(profile, rows)), name)
+            if len(work):
+                work.thread = number
+                found.append(work)
                 break
     return found
 
 
-def _device_steps(profile: Profile) -> tuple[np.ndarray, SpanPart]:
+def _device_steps(profile: Profile) -> SpanColumns:
     """The steps that accelerators show, for a loop that marks none: from the first begin on any of them to the last
     end, at most until the next."""
     lines = profile.lines_matching("Steps") & (_accelerator(profile) >= 0)
@@ -199,9 +194,10 @@ def _device_steps(profile: Profile) -> tuple[np.ndarray, SpanPart]:
     last = np.zeros(len(first), np.int64)
     np.maximum.at(last, of_row, profile.end_ns[rows])
     order = np.argsort(first)
-    part = events_part(profile, STEP, rows[first[order]])
-    end = np.minimum(last[order], np.append(part.start[1:], np.iinfo(np.int64).max)[: len(order)])
-    return np.arange(len(order), dtype=np.int32), replace(part, end=end)
+    found = of_events(profile, STEP, rows[first[order]])
+    found.end_ns = np.minimum(last[order], np.append(found.start_ns[1:], np.iinfo(np.int64).max)[: len(order)])
+    found.step = np.arange(len(order))
+    return found
 
 
 def _busy(profile: Profile, is_main: np.ndarray) -> Intervals:
@@ -228,25 +224,84 @@ def _eigen_regions(profile: Profile, line: int) -> Intervals:
     return Intervals.union_of(profile.start_ns[marks[pairs]], profile.end_ns[marks[pairs + 1]])
 
 
-def _pipeline(profile: Profile, waits: Intervals) -> SpanPart:
-    """Outermost producer events of every tf.data thread: iterators, and the map functions of its private pool.
+# tf.data passes elements between its threads through buffers, and names each of them: `PrefetchProduce` and the later
+# `PrefetchConsume` of one element have the same `element_id`. So the events form a chain, for example
+#     a read in ParallelInterleaveProduce 7   -> ParallelInterleaveConsume 7 in ParallelMapProduce 9
+#     -> ParallelMapConsume 9 in PrefetchProduce 3 -> PrefetchConsume 3 in the batch fetch
+# A captured function (of `map`) runs on another thread under the same step `id` as the `FunctionRun` that started it.
 
-    waits: the batch fetches of the loop.
+
+def _fetched_ns(profile: Profile, made: np.ndarray, get_next: np.ndarray, waits: Intervals) -> np.ndarray:
+    """int64 (n,): the end of the batch fetch that first used what each event of `made` produced, else NOT_FETCHED.
+
+    made: rows of `profile` (n,), the outermost events of the pipeline's threads, ascending. get_next: rows in which the
+    loop asks for a batch. waits: the batch fetches that these make up, on the profile's clock.
     """
-    is_pipeline = profile.lines_matching(_PIPELINE_LINES)
-    rows = rows_of(profile, _PRODUCE, is_pipeline)
-    rows = outermost_on_lines(profile, rows[profile.duration_ns[rows] > 0])
-    fetched = fetched_ns(profile, rows, rows_of(profile, _GET_NEXT, ~is_pipeline), waits)
-    return replace(events_part(profile, PIPELINE, rows), fetched=fetched)
+    asked = _outermost_on_lines(profile, get_next)
+    contexts = np.sort(np.concatenate((made, asked)))
+    fetched = np.full(len(contexts), NOT_FETCHED)
+    roots = np.searchsorted(contexts, asked)
+    place = np.searchsorted(waits.starts, profile.start_ns[asked], side="right") - 1
+    inside = (place >= 0) & (profile.end_ns[asked] <= waits.ends[np.maximum(place, 0)])
+    fetched[roots[inside]] = waits.ends[place[inside]]
+    follows = _user(profile, contexts)
+    known = follows >= 0
+    for _ in range(_MOST_STAGES):
+        before = fetched.copy()
+        fetched[known] = np.maximum(fetched[known], fetched[follows[known]])
+        if (fetched == before).all():
+            break
+    return fetched[np.searchsorted(contexts, made)]
 
 
-def _other(profile: Profile, loop: LoopParts) -> SpanPart:
-    """Annotations of the main thread of no other kind: the outermost ones within the steps."""
-    main = np.arange(len(profile.lines)) == main_line(profile)
-    rows = rows_of(profile, ".*", main, but=r"\$.*")
-    rows = rows[~np.isin(rows, profile.stat("step_num")[0]) & (profile.duration_ns[rows] > 0)]
-    rows = outermost(profile.start_ns, profile.end_ns, rows)
-    known = "|".join((_INTERNAL, _INPUT_LABEL, _GET_NEXT_OP, _COLLECTIVE, _SAVE, _RESTORE))
-    rows = rows[~profile.names_matching(known)[profile.name[rows]]]
-    rows = rows[~np.isin(rows, profile.stat("tf_function_call")[0])]
-    return events_part(profile, OTHER, loop.phases(profile, rows))
+def _outermost_on_lines(profile: Profile, rows: np.ndarray) -> np.ndarray:
+    """The `rows` (ascending) that no other one of their line contains, ascending."""
+    if not len(rows):
+        return rows
+    bounds = np.flatnonzero(np.diff(profile.line[rows])) + 1
+    groups = np.split(rows, bounds)
+    return np.concatenate([outermost(profile.start_ns, profile.end_ns, group) for group in groups])
+
+
+def _user(profile: Profile, contexts: np.ndarray) -> np.ndarray:
+    """int64 (n,): the context that first used the product of each context; -1 if none is known."""
+    found = np.full(len(contexts), -1)
+    stages: dict[str, list[list[int]]] = {}
+    for code, name in enumerate(profile.names):
+        for kind, pattern in enumerate((_PRODUCES, _CONSUMES)):
+            if match := pattern.fullmatch(name):
+                stages.setdefault(match["stage"], [[], []])[kind].append(code)
+    ids = profile.stat_column("element_id", -1)
+    pairs = [(np.isin(profile.name, produce), np.isin(profile.name, consume)) for produce, consume in stages.values()]
+    links = [(ids, made & (ids >= 0), used & (ids >= 0)) for made, used in pairs]
+    runs = profile.stat_column("id", 0)
+    by_name = [profile.names_matching(re.escape(name))[profile.name] for name in (_RUNS, _STARTED)]
+    links.append((runs, by_name[0] & (runs != 0), by_name[1] & (runs != 0)))
+    for key, makes, uses in links:
+        maker, user = np.flatnonzero(makes), np.flatnonzero(uses)
+        if not len(maker) or not len(user):
+            continue
+        user = user[np.lexsort((profile.start_ns[user], key[user]))]
+        first = user[np.append(True, key[user][1:] != key[user][:-1])]
+        at = np.minimum(np.searchsorted(key[first], key[maker]), len(first) - 1)
+        same = key[first][at] == key[maker]
+        own, its_user = _context(profile, contexts, maker[same]), _context(profile, contexts, first[at[same]])
+        linked = (own >= 0) & (its_user >= 0) & (own != its_user)
+        own, its_user = own[linked], its_user[linked]
+        # A function may run in several events, and an event may hold several products: the first user counts.
+        order = np.argsort(profile.start_ns[contexts[its_user]], kind="stable")[::-1]
+        found[own[order]] = its_user[order]
+    return found
+
+
+def _context(profile: Profile, contexts: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The context (its index in `contexts`) that is or contains each event of `rows`; -1 for none."""
+    if not len(contexts):
+        return np.full(len(rows), -1)
+    # Rows of a profile are sorted by line and start, the outer event first, so an event follows those that contain it.
+    place = np.searchsorted(contexts, rows, side="right") - 1
+    holder = contexts[np.maximum(place, 0)]
+    holds = (
+        (place >= 0) & (profile.line[holder] == profile.line[rows]) & (profile.end_ns[holder] >= profile.end_ns[rows])
+    )
+    return np.where(holds, place, -1)

@@ -5,8 +5,6 @@ The names are those of PyTorch 1.8 to 2.13, and `next_batch`, `allreduce` and `c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 
 from dxt_replay.profiler_merge.profiles.event_table import GPU_LAUNCH, GPU_WORK, Profile, TorchFacts
@@ -19,17 +17,16 @@ from dxt_replay.profiler_merge.profiles.span_parts import (
     STEP,
     LoopParts,
     SpanColumns,
-    SpanPart,
     between_steps,
-    cut,
-    events_part,
+    covered,
+    in_order,
     joined,
+    made_spans,
+    of_events,
+    of_intervals,
     outermost,
     rows_of,
-    span_columns,
     times_of,
-    union_part,
-    within,
 )
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.schema import BACKGROUND_SAVE, BACKGROUND_WAIT, EVALUATION_NAMES, GPU_COMPUTE, NO_STEP
@@ -72,32 +69,42 @@ def profile_spans(profile: Profile) -> SpanColumns:
     without a GPU has `compute` of the CPU: the busy union of operators, optimiser and forward pass outside of the other
     kinds, cut at step bounds. A mark of the profiler in which nothing was trained is `other`.
     """
-    loop = _loop(profile)
-    gpu = _GpuWork.of(profile, loop)
-    texts = [*profile.names, "compute", GPU_COMPUTE, "restore", EVALUATION_NAMES[0]]
-    compute_name, gpu_name, restore_name, evaluation_name = range(len(profile.names), len(texts))
-    busy = Intervals() if gpu.exists else _cpu_work(profile)
-    start, end = cut(loop.outside(busy), loop.bounds)
-    other = _other(profile, loop)
-    named = profile.names_matching("|".join(EVALUATION_NAMES))[other.name]
-    evaluated = _evaluations(profile)
-    told = Intervals.union_of(other.start[named], other.end[named])
-    apart = told.covered_within(evaluated.starts, evaluated.ends) == 0
-    evaluations = union_part(OTHER, evaluated.starts[apart], evaluated.ends[apart], evaluation_name)
+    facts, on_cpu, is_main = _facts(profile), _on_cpu(profile), _is_main(profile)
+    steps = _steps(profile)
+    collective = rows_of(profile, _COLLECTIVE, on_cpu)
+    if facts.in_categories(*GPU_WORK).any():
+        collective = collective[~profile.names_matching(_ENQUEUE)[profile.name[collective]]]
+    waits = between_steps(profile, rows_of(profile, _WAIT, is_main), is_main, len(steps))
+    loop = LoopParts(
+        steps=steps,
+        wait=joined(profile, INPUT_WAIT, waits),
+        collective=joined(profile, COLLECTIVE, collective),
+        checkpoint=joined(profile, CHECKPOINT, rows_of(profile, _SAVE, on_cpu)),
+        restore=joined(profile, CHECKPOINT, rows_of(profile, _RESTORE, on_cpu)),
+    )
+    loop.restore.name = "restore"
+    on_gpu = np.flatnonzero(facts.in_categories(*GPU_WORK) & (profile.duration_ns > 0))
+    busy = Intervals()
+    if not len(on_gpu) and not len(rows_of(profile, _LAUNCHED, on_cpu)):
+        busy = loop.outside(_cpu_work(profile))
+    # Annotations of the main thread of no other kind: the outermost ones within the steps.
+    known = "|".join((_MARK, _WAIT, _COLLECTIVE, _SAVE, _RESTORE, _INTERNAL))
+    rows = rows_of(profile, r".*", is_main, but=known)
+    rows = rows[facts.in_categories(*_ANNOTATIONS)[rows] & (profile.duration_ns[rows] > 0)]
+    other = loop.phases(profile, outermost(profile.start_ns, profile.end_ns, rows))
+    told = covered(other[np.isin(other.name, EVALUATION_NAMES)])
+    found = of_intervals(OTHER, _evaluations(profile), EVALUATION_NAMES[0])
+    found.thread = profile.lines[main_line(profile)].id
+    evaluations = found[told.covered_within(found.start_ns, found.end_ns) == 0]
+    # The profiler's marks that are no steps, such as the time after the last step.
+    marks, _ = profile.stat("step_num")
+    marks = marks[is_main[profile.line[marks]] & (profile.duration_ns[marks] > 0)]
+    untrained = of_events(profile, OTHER, marks[~np.isin(profile.start_ns[marks], steps.start_ns)])
     parts = [
-        loop.steps,
-        within(loop.wait, loop.wait.intervals.minus(gpu.busy)),
-        replace(within(loop.wait, gpu.busy), kind=OTHER),
-        loop.collective,
-        loop.checkpoint,
-        replace(loop.restore, name=np.full(len(loop.restore.name), restore_name)),
-        union_part(COMPUTE, start, end, compute_name),
-        *gpu.parts(gpu_name),
-        other,
-        replace(evaluations, thread=np.full(len(evaluations.start), profile.lines[main_line(profile)].id)),
-        _untrained_marks(profile, loop),
+        *(steps, *loop.waits_beside(times_of(profile, on_gpu)), loop.collective, loop.checkpoint, loop.restore),
+        *(of_intervals(COMPUTE, busy, "compute"), *_gpu_work(profile, loop, on_gpu), other, evaluations, untrained),
     ]
-    return span_columns(parts, texts, loop.steps, loop.numbers)
+    return in_order(parts, steps)
 
 
 def _facts(profile: Profile) -> TorchFacts:
@@ -114,30 +121,8 @@ def _is_main(profile: Profile) -> np.ndarray:
     return np.arange(len(profile.lines)) == main_line(profile)
 
 
-def _loop(profile: Profile) -> LoopParts:
-    on_cpu = _on_cpu(profile)
-    numbers, steps = _steps(profile)
-    collective = rows_of(profile, _COLLECTIVE, on_cpu)
-    if _facts(profile).in_categories(*GPU_WORK).any():
-        collective = collective[~profile.names_matching(_ENQUEUE)[profile.name[collective]]]
-    return LoopParts(
-        numbers=numbers,
-        steps=steps,
-        wait=joined(profile, INPUT_WAIT, _waits(profile, len(numbers))),
-        collective=joined(profile, COLLECTIVE, collective),
-        checkpoint=joined(profile, CHECKPOINT, rows_of(profile, _SAVE, on_cpu)),
-        restore=joined(profile, CHECKPOINT, rows_of(profile, _RESTORE, on_cpu)),
-    )
-
-
-def _waits(profile: Profile, steps: int) -> np.ndarray:
-    main = _is_main(profile)
-    return between_steps(profile, rows_of(profile, _WAIT, main), main, steps)
-
-
-def _steps(profile: Profile) -> tuple[np.ndarray, SpanPart]:
-    """Numbers and intervals of the steps: the profiler's own marks, else from batch to batch, else from one step of
-    the optimiser to the next."""
+def _steps(profile: Profile) -> SpanColumns:
+    """The steps: the profiler's own marks, else from batch to batch, else from optimiser step to optimiser step."""
     main = _is_main(profile)
     rows, numbers = profile.stat("step_num")
     keep = main[profile.line[rows]] & (profile.duration_ns[rows] > 0)
@@ -150,11 +135,13 @@ def _steps(profile: Profile) -> tuple[np.ndarray, SpanPart]:
         trains = _trains(profile, profile.start_ns[rows], profile.end_ns[rows])
         if trains is not None and trains.any():
             numbers, rows = (numbers - np.cumsum(~trains))[trains], rows[trains]
-        return numbers.astype(np.int32), events_part(profile, STEP, rows)
+        found = of_events(profile, STEP, rows)
+        found.step = numbers
+        return found
     return _between(profile, main)
 
 
-def _between(profile: Profile, main: np.ndarray) -> tuple[np.ndarray, SpanPart]:
+def _between(profile: Profile, main: np.ndarray) -> SpanColumns:
     """Steps of a profile without marks: each begins with a batch request, or ends with the optimiser."""
     end_of_all = profile.end_ns[main[profile.line]].max(initial=0)
     requests = rows_of(profile, _NEXT, main)
@@ -167,14 +154,16 @@ def _between(profile: Profile, main: np.ndarray) -> tuple[np.ndarray, SpanPart]:
         rows = outermost(profile.start_ns, profile.end_ns, updates)
         end = profile.end_ns[rows]
         start = np.append(profile.start_ns[main[profile.line]].min(initial=end_of_all), end[:-1])[: len(end)]
-    part = replace(events_part(profile, STEP, rows), start=start, end=end)
+    found = of_events(profile, STEP, rows)
+    found.start_ns, found.end_ns = start, end
     if len(requests) and len(updates):
         # A request that only reached the end of the data, or an evaluation's batch, trained nothing.
         trained = _trains(profile, start, end)
         if trained is None:
             trained = np.diff(np.searchsorted(profile.start_ns[updates], np.append(start, end_of_all))) > 0
-        part = replace(part, **{name: getattr(part, name)[trained] for name in ("start", "end", "thread", "name")})
-    return np.arange(len(part.start), dtype=np.int32), part
+        found = found[trained]
+    found.step = np.arange(len(found))
+    return found
 
 
 def _trains(profile: Profile, start: np.ndarray, end: np.ndarray) -> np.ndarray | None:
@@ -217,13 +206,6 @@ def _work(profile: Profile, lines: np.ndarray) -> Intervals:
     return times_of(profile, np.flatnonzero(chosen & lines[profile.line]))
 
 
-def _untrained_marks(profile: Profile, loop: LoopParts) -> SpanPart:
-    """The profiler's marks that are no steps, such as the time after the last step."""
-    rows, _ = profile.stat("step_num")
-    rows = rows[_is_main(profile)[profile.line[rows]] & (profile.duration_ns[rows] > 0)]
-    return events_part(profile, OTHER, rows[~np.isin(profile.start_ns[rows], loop.steps.start)])
-
-
 def _stopped_in(profile: Profile, marks: np.ndarray) -> bool:
     """Whether the last mark holds anchors of the end, and none came after the first mark: the profiler was stopped in
     it.
@@ -256,62 +238,26 @@ def _cpu_work(profile: Profile) -> Intervals:
     return times_of(profile, np.flatnonzero(work))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _GpuWork:
-    """Work on the GPUs of the rank. `start`, `end`, `step`, `gpu`: pieces of the busy union of each GPU without NCCL,
-    each of one step.
+def _gpu_work(profile: Profile, loop: LoopParts, rows: np.ndarray) -> list[SpanColumns]:
+    """The busy union of each GPU without NCCL, in pieces that each belong to one step; and when only NCCL ran.
 
-    `exists`: whether there is a GPU, though the profile may show only launches. `busy`: the union of all work, NCCL
-    included; `nccl`: the times at which only NCCL ran.
-    """
-
-    exists: bool
-    start: np.ndarray
-    end: np.ndarray
-    step: np.ndarray
-    gpu: np.ndarray
-    busy: Intervals
-    nccl: Intervals
-    nccl_name: int
-
-    @classmethod
-    def of(cls, profile: Profile, loop: LoopParts) -> _GpuWork:
-        facts = _facts(profile)
-        rows = np.flatnonzero(facts.in_categories(*GPU_WORK) & (profile.duration_ns > 0))
-        is_nccl = profile.names_matching(r"nccl.*")[profile.name[rows]]
-        work = rows[~is_nccl]
-        step = _launch_steps(profile, loop, work)
-        gpu = np.array([line.pid for line in profile.lines], np.int64)[profile.line[work]]
-        starts, ends, steps, gpus = [], [], [], []
-        for each in np.unique(gpu).tolist():
-            done = Intervals()
-            # In the order of the steps: an instant that two of them share belongs to the earlier one.
-            for number in np.unique(step[gpu == each]).tolist():
-                mine = times_of(profile, work[(step == number) & (gpu == each)]).minus(done)
-                done = done.union(mine)
-                starts.append(mine.starts)
-                ends.append(mine.ends)
-                steps.append(np.full(len(mine), number, np.int32))
-                gpus.append(np.full(len(mine), each))
-        none = [np.empty(0, np.int64)]
-        nccl = rows[is_nccl]
-        return cls(
-            exists=len(rows) > 0 or len(rows_of(profile, _LAUNCHED, _on_cpu(profile))) > 0,
-            start=np.concatenate(starts or none),
-            end=np.concatenate(ends or none),
-            step=np.concatenate(steps or none).astype(np.int32),
-            gpu=np.concatenate(gpus or none),
-            busy=times_of(profile, rows),
-            nccl=times_of(profile, nccl).minus(times_of(profile, work)),
-            nccl_name=int(profile.name[nccl[0]]) if len(nccl) else 0,
-        )
-
-    def parts(self, name: int) -> tuple[SpanPart, ...]:
-        """The work under the name of row `name`, and the collectives."""
-        return (
-            replace(union_part(COMPUTE, self.start, self.end, name), step=self.step, thread=self.gpu),
-            union_part(COLLECTIVE, self.nccl.starts, self.nccl.ends, self.nccl_name),
-        )
+    `rows`: all events on GPUs."""
+    is_nccl = profile.names_matching(r"nccl.*")[profile.name[rows]]
+    work, nccl = rows[~is_nccl], rows[is_nccl]
+    step = _launch_steps(profile, loop, work)
+    gpu = np.array([line.pid for line in profile.lines], np.int64)[profile.line[work]]
+    parts = []
+    for each in np.unique(gpu).tolist():
+        done = Intervals()
+        # In the order of the steps: an instant that two of them share belongs to the earlier one.
+        for number in np.unique(step[gpu == each]).tolist():
+            mine = times_of(profile, work[(step == number) & (gpu == each)]).minus(done)
+            done = done.union(mine)
+            part = made_spans(COMPUTE, mine.starts, mine.ends, GPU_COMPUTE, each)
+            part.step = number
+            parts.append(part)
+    alone = times_of(profile, nccl).minus(times_of(profile, work))
+    return [*parts, of_intervals(COLLECTIVE, alone, profile.names[profile.name[nccl[0]]] if len(nccl) else "")]
 
 
 def _launch_steps(profile: Profile, loop: LoopParts, work: np.ndarray) -> np.ndarray:
@@ -329,12 +275,3 @@ def _launch_steps(profile: Profile, loop: LoopParts, work: np.ndarray) -> np.nda
     launched = loop.step_at(profile.start_ns[launches[place]])
     result: np.ndarray = np.where(found & (launched != NO_STEP), launched, steps)
     return result
-
-
-def _other(profile: Profile, loop: LoopParts) -> SpanPart:
-    """Annotations of the main thread of no other kind: the outermost ones within the steps."""
-    known = "|".join((_MARK, _WAIT, _COLLECTIVE, _SAVE, _RESTORE, _INTERNAL))
-    rows = rows_of(profile, r".*", _is_main(profile), but=known)
-    rows = rows[_facts(profile).in_categories(*_ANNOTATIONS)[rows] & (profile.duration_ns[rows] > 0)]
-    rows = outermost(profile.start_ns, profile.end_ns, rows)
-    return events_part(profile, OTHER, loop.phases(profile, rows))

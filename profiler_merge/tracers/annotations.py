@@ -20,10 +20,11 @@ from dxt_replay.profiler_merge.profiles.span_parts import (
     OTHER,
     STEP,
     SpanColumns,
-    SpanPart,
+    covered,
     cut,
-    span_columns,
-    union_part,
+    in_order,
+    made_spans,
+    of_intervals,
 )
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.schema import READING_WAITS
@@ -104,24 +105,19 @@ def annotated_spans(annotations: Annotations, process: int, *, reads_itself: boo
         unmarked = waits.covered_within(starts, ends) == 0
         before = Intervals.union_of(starts[unmarked], ends[unmarked]).minus(compute)
         waits = Intervals.union_of(np.append(waits.starts, before.starts), np.append(waits.ends, before.ends))
-    numbers = np.arange(len(starts), dtype=np.int32)
-    texts = ["step", READING_WAITS[0] if reads_itself else "wait for a batch", "compute", "checkpoint", "collective"]
-    steps = union_part(STEP, starts, ends, 0)
+    steps = made_spans(STEP, starts, ends, "step")
+    steps.step = np.arange(len(steps))
     phases = [
-        union_part(kind, found.starts, found.ends, name)
-        for kind, found, name in (
-            (INPUT_WAIT, waits, 1),
-            (CHECKPOINT, times("checkpoint"), 3),
-            (COLLECTIVE, times("collective"), 4),
-        )
+        of_intervals(INPUT_WAIT, waits, READING_WAITS[0] if reads_itself else "wait for a batch"),
+        of_intervals(CHECKPOINT, times("checkpoint"), "checkpoint"),
+        of_intervals(COLLECTIVE, times("collective"), "collective"),
     ]
     busy = compute
     for part in phases:
-        busy = busy.minus(part.intervals)
+        busy = busy.minus(covered(part))
     pieces = cut(busy, np.unique(np.concatenate([starts, ends])))
-    others = _others(annotations, events, len(starts), len(texts))
-    parts = [steps, *phases, union_part(COMPUTE, *pieces, 2), others]
-    return span_columns(parts, [*texts, *(name.partition("/")[2] for name in annotations.names)], steps, numbers)
+    others = _others(annotations, events, len(starts))
+    return in_order([steps, *phases, of_intervals(COMPUTE, pieces, "compute"), others], steps)
 
 
 def _until_compute_ends(compute: Intervals, epochs: Intervals) -> tuple[np.ndarray, np.ndarray]:
@@ -150,15 +146,10 @@ def _from_wait_to_wait(waits: Intervals, compute: Intervals, epochs: Intervals) 
     return waits.starts, np.maximum(ends, waits.ends)
 
 
-def _others(annotations: Annotations, events: dict[str, np.ndarray], steps: int, first_text: int) -> SpanPart:
+def _others(annotations: Annotations, events: dict[str, np.ndarray], steps: int) -> SpanColumns:
     """The program's own annotations that are rare enough to be phases of the loop."""
     mine = annotations.is_role(None)[events["name"]]
     counts = np.bincount(events["name"], minlength=len(annotations.names))
     rows = np.flatnonzero(mine & (counts[events["name"]] <= max(64, MOST_PER_STEP * steps)))
-    return SpanPart(
-        kind=OTHER,
-        start=events["start"][rows],
-        end=events["end"][rows],
-        thread=events["tid"][rows],
-        name=events["name"][rows] + first_text,
-    )
+    texts = np.array([name.partition("/")[2] for name in annotations.names], dtype=object)[events["name"][rows]]
+    return made_spans(OTHER, events["start"][rows], events["end"][rows], texts, events["tid"][rows])

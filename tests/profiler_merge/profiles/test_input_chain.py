@@ -39,7 +39,7 @@ def spans(tmp_path: Path, threads: dict[int, list[Event]]) -> dict[tuple[str, in
     path.write_bytes(writer.profile(lines))
     found = profile_spans(read_profile(path))
     mine = np.flatnonzero(found.kind == SPAN_KINDS.index("pipeline"))
-    names, starts = found.names[mine], found.start_ns[mine] - START_NS
+    names, starts = found.name[mine], found.start_ns[mine] - START_NS
     fetched = [None if end == NOT_FETCHED else end - START_NS for end in found.fetched_ns[mine].tolist()]
     return dict(zip(zip(names.tolist(), starts.tolist(), strict=True), fetched, strict=True))
 

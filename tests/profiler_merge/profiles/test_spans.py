@@ -59,7 +59,7 @@ def profile(tmp_path):
 def rows(spans, kind):
     """(name, thread, step, start, end) of the spans of a kind, times from the profile's start."""
     chosen = np.flatnonzero(spans.kind == SPAN_KINDS.index(kind))
-    columns = (spans.names, spans.thread, spans.step, spans.start_ns - START_NS, spans.end_ns - START_NS)
+    columns = (spans.name, spans.thread, spans.step, spans.start_ns - START_NS, spans.end_ns - START_NS)
     return [tuple(column[row] for column in columns) for row in chosen]
 
 
@@ -125,7 +125,7 @@ def test_spans_fit_the_contract(profile):
         "rank": 0,
         "thread": spans.thread,
         "kind": spans.kind,
-        "name": spans.names,
+        "name": spans.name,
         "step": spans.step,
         "start_ns": spans.start_ns,
         "end_ns": spans.end_ns,

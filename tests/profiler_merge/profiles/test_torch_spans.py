@@ -36,7 +36,7 @@ def spans(tmp_path):
 def rows(spans, kind):
     """(start, end, name, step) of the spans of a kind; times from the start of the profile."""
     mine = spans.kind == SPAN_KINDS.index(kind)
-    columns = (spans.start_ns[mine] - START_NS, spans.end_ns[mine] - START_NS, spans.names[mine], spans.step[mine])
+    columns = (spans.start_ns[mine] - START_NS, spans.end_ns[mine] - START_NS, spans.name[mine], spans.step[mine])
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
@@ -65,7 +65,7 @@ def test_spans_fit_the_contract(spans):
     found = spans(mark(0, 0, 1000), event("aten::add", 0, 10))
     table = table_from_columns(
         {
-            "rank": np.zeros(len(found), np.int32), "thread": found.thread, "kind": found.kind, "name": found.names,
+            "rank": np.zeros(len(found), np.int32), "thread": found.thread, "kind": found.kind, "name": found.name,
             "step": found.step, "start_ns": found.start_ns, "end_ns": found.end_ns,
         },
         SPANS_SCHEMA,
@@ -299,8 +299,8 @@ def test_gpu_times_of_real_files_are_those_of_their_events(name):
     spans = profile_spans(read_profile([path]))
     kinds = np.array(SPAN_KINDS)[spans.kind]
     lasts_us = (spans.end_ns - spans.start_ns) / 1000
-    asked = np.array(["__next__" in name for name in spans.names])
-    assert lasts_us[(kinds == "compute") & (spans.names == "gpu compute")].sum() == pytest.approx(work, rel=1e-4)
+    asked = np.array(["__next__" in name for name in spans.name])
+    assert lasts_us[(kinds == "compute") & (spans.name == "gpu compute")].sum() == pytest.approx(work, rel=1e-4)
     assert lasts_us[kinds == "collective"].sum() == pytest.approx(everything - work, rel=1e-4, abs=1)
     starves, hidden = lasts_us[kinds == "input_wait"].sum(), lasts_us[(kinds == "other") & asked].sum()
     assert starves + hidden == pytest.approx(waits, rel=1e-4, abs=1)
