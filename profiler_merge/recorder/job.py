@@ -3,52 +3,71 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from dxt_replay.profiler_merge.recorder import recording_folder as places
-from dxt_replay.profiler_merge.recorder.darshan_library import Library, find_library
-from dxt_replay.profiler_merge.recorder.darshan_settings import dxt_memory_mib, to_account_for
-from dxt_replay.profiler_merge.recorder.darshan_tracer import set_up, without_darshan
-from dxt_replay.profiler_merge.recorder.foreground import Ended, run_in_foreground
-from dxt_replay.profiler_merge.recorder.job_script import script_text
+from dxt_replay.profiler_merge.recorder.darshan import (
+    CHECK,
+    CONFIG,
+    SMALL_CONFIG,
+    Library,
+    dxt_memory_mib,
+    find_library,
+    set_up,
+    to_account_for,
+    without_darshan,
+)
 from dxt_replay.profiler_merge.recorder.launch_line import is_launched, with_prefix
-from dxt_replay.profiler_merge.recorder.other_tracers import (
+from dxt_replay.profiler_merge.recorder.page_faults import collected_faults
+from dxt_replay.profiler_merge.recorder.processes import Ended, adopted, run_in_foreground
+from dxt_replay.profiler_merge.recorder.python_start import write_python_start
+from dxt_replay.profiler_merge.recorder.tracers import (
+    DARSHAN,
+    DFTRACER,
+    MARKS,
+    REQUESTS,
+    STRACE,
+    Tracer,
     await_flush,
+    find_below,
     find_dftracer,
     find_strace,
-    marks_alone,
-    requests_alone,
+    without_tracer,
+    write_script,
 )
-from dxt_replay.profiler_merge.recorder.page_faults import collected_faults
-from dxt_replay.profiler_merge.recorder.processes import adopted
-from dxt_replay.profiler_merge.recorder.python_start import write_python_start
-from dxt_replay.profiler_merge.recorder.tracer import DARSHAN, DFTRACER, MARKS, REQUESTS, STRACE, Tracer
 from dxt_replay.profiler_merge.recorder.watch import Watch
 from dxt_replay.profiler_merge.recording import RANK_VARIABLES
 from dxt_replay.profiler_merge.request_hooks.log import SUFFIX
-from dxt_replay.traces.errors import RecordingError, UsageError
+from dxt_replay.traces.errors import RecordingError, TargetError, UsageError
 from dxt_replay.traces.memory import available_bytes
-from dxt_replay.traces.recorder_files import PAGE_FAULTS, UNSEEN
-from dxt_replay.traces.text import listed
+from dxt_replay.traces.output import DirectoryKind, check_output, new_directory, refusal
+from dxt_replay.traces.recorder_files import PAGE_FAULTS, RECORDING_MARK, UNSEEN
+from dxt_replay.traces.text import listed, without_secrets
+
+_LOGS, _PROFILES, _KILLED, _SCRIPT, _PYTHON = "logs", "profile", "killed", "job.sh", "python"
+_NAMES = {
+    *(RECORDING_MARK, _LOGS, _PROFILES, CHECK, _KILLED, _SCRIPT, CONFIG, SMALL_CONFIG, _PYTHON, UNSEEN, PAGE_FAULTS)
+}
+"""What may lie in the folder of a recording."""
 
 _LEAST_STEP_NS = 1_000_000
 """Difference between two clocks that two successive readings never reach."""
 
-NO_IO = "steps and waits of the training are recorded, and no operation on files: nothing can be replayed from that"
-
-FOR_MORE = (
+_NO_IO = "steps and waits of the training are recorded, and no operation on files: nothing can be replayed from that"
+_ONLY_REQUESTS = "only requests to object stores are recorded: no operation on files"
+_FOR_MORE = (
     "Darshan's runtime was not found: `conda install -c conda-forge darshan-runtime` or `module load darshan-runtime` "
-    "brings it, and --with strace records the reads without it; `dxt-replay doctor` says what is here"
+    "brings it, --library names it, and --with strace records the reads without it; `dxt-replay doctor` says what is "
+    "here"
 )
-
-HOW_TO_GET = """\
+_HOW_TO_GET = """\
 Install Darshan's runtime, without root:   conda install -c conda-forge darshan-runtime
   or:                                      spack install darshan-runtime
   or, on many clusters:                    module load darshan-runtime (then this command again)
@@ -104,19 +123,32 @@ def find_tracer(
 
     Raises: RecordingError when there is none; UsageError for a command that cannot be recorded.
     """
-    check_command(command, environment)
+    if not command:
+        raise UsageError("no command to record: give it after --, as in `dxt-replay record -- python train.py`")
+    if not _is_program(command[0], environment):
+        raise UsageError(f"{command[0]} was not found: give the command as you would type it, after --")
+    size = next((environment[name] for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE") if environment.get(name)), "1")
+    if size != "1" and any(environment.get(name) for name in RANK_VARIABLES):
+        raise UsageError(
+            f"this is one of {size} processes of an MPI launcher, and each would record: put record in front, as in "
+            f"`dxt-replay record -- mpiexec -n {size} {' '.join(command)}`"
+        )
     if options.tracer == STRACE:
         return find_strace(environment)
     if options.tracer == DFTRACER:
         return find_dftracer(environment, command)
     if options.tracer == REQUESTS:
-        return requests_alone(environment, command)
+        return without_tracer(REQUESTS, environment, command, _ONLY_REQUESTS)
     if options.tracer == MARKS:
-        return marks_alone(environment, command, NO_IO)
-    library = _library(options, environment)
+        return without_tracer(MARKS, environment, command, _NO_IO)
+    if options.library is not None:
+        if not options.library.is_file():
+            raise RecordingError(f"{options.library} does not exist: --library names Darshan's libdarshan.so")
+        return Library(path=options.library.absolute(), origin="--library")
+    library = find_library(environment)
     if library is None and options.tracer == DARSHAN:
-        raise RecordingError(f"Darshan's runtime library (libdarshan.so) was not found on this machine.\n{HOW_TO_GET}")
-    return library or marks_alone(environment, command, f"{NO_IO}. {FOR_MORE}")
+        raise RecordingError(f"Darshan's runtime library (libdarshan.so) was not found on this machine.\n{_HOW_TO_GET}")
+    return library or without_tracer(MARKS, environment, command, f"{_NO_IO}. {_FOR_MORE}")
 
 
 def record_job(
@@ -132,8 +164,22 @@ def record_job(
     command that cannot be started; TargetError for the folder.
     """
     folder = options.folder.absolute()
-    with places.new_folder(folder, command, force=options.force):
-        tracer, script, job = _prepared(found, folder, command, options)
+    logs, profiles = folder / _LOGS, folder / _PROFILES
+    with _new_folder(folder, command, force=options.force):
+        tracer = found
+        if isinstance(tracer, Library):
+            memory = options.dxt_mib or dxt_memory_mib(available_bytes())
+            include = [str(Path(path).absolute()) for path in options.include]
+            tracer = set_up(tracer, folder, command, dxt_mib=memory, include=include)
+        write_python_start(folder / _PYTHON, tracer.data)
+        script = write_script(
+            folder / _SCRIPT,
+            tracer,
+            logs=logs,
+            profiles=profiles,
+            by_rank=is_launched(command),
+            python=folder / _PYTHON,
+        )
     words = with_prefix(command, [str(script)], lambda word: _is_program(word, environment))
     ahead_ns = _ahead_ns()
     watch = Watch()
@@ -143,53 +189,102 @@ def record_job(
         )
         alive = family.wait(watch.look)
         moved = family.moved()
-    processes = {"moved": moved, "began": to_account_for(began or watch.programs.items())}
-    recorded = _collect(folder, tracer, ended, job)
-    warnings = [*recorded.warnings, *_clock_was_set(_ahead_ns() - ahead_ns), *_outlived(alive)]
+    warnings = [*_killed(folder, tracer.job), *_clock_was_set(_ahead_ns() - ahead_ns)]
+    if alive:
+        names = listed([f"{pid} ({program})" for pid, program in alive.items()])
+        warnings.append(f"these processes of the job still run, and what they do is not in the capture: {names}")
+    more: dict[str, object] = {}
+    if tracer.name in (DARSHAN, DFTRACER):
+        more = {"moved": moved, "began": to_account_for(began or watch.programs.items())}
     ends = [f"the job ended with status {ended.status}"] if ended.status else []
     with suppress(OSError):
-        watch.write(
-            folder / UNSEEN,
-            {**(processes if tracer.name in (DARSHAN, DFTRACER) else {}), "notes": [*ends, *warnings]},
-        )
-    return replace(recorded, warnings=tuple(warnings))
+        watch.write(folder / UNSEEN, {**more, "notes": [*ends, *warnings]})
+    if tracer.name == STRACE:
+        await_flush(find_below(logs, tracer.patterns))
+    # A log without content is of a process that was killed: `began` accounts for it.
+    written = [path for path in find_below(logs, tracer.patterns) if path.stat().st_size]
+    if tracer.name != REQUESTS:  # each process with a client has a log: only those with a request or a connection
+        written += [log for log in find_below(logs, (f"*{SUFFIX}",)) if _says_something(log.read_bytes())]
+    return RecordedJob(ended=ended, tracer=tracer, logs=tuple(written), profiles=profiles, warnings=tuple(warnings))
 
 
-def _outlived(alive: Mapping[int, str]) -> list[str]:
-    """A warning about processes that `record` did not wait for any longer."""
-    if not alive:
+def _says_something(log: bytes) -> bool:
+    return b"\nR\t" in log or b"\nS\t" in log
+
+
+def _is_program(word: str, environment: Mapping[str, str]) -> bool:
+    return shutil.which(word, path=environment.get("PATH")) is not None
+
+
+def _objection(path: Path) -> str | None:
+    names = set(os.listdir(path))
+    if RECORDING_MARK not in names or not names <= _NAMES:
+        return "is not a recording that `dxt-replay record` wrote"
+    return None
+
+
+@contextmanager
+def _new_folder(folder: Path, command: Sequence[str], *, force: bool) -> Iterator[None]:
+    """Make the folder of a recording, with empty folders for logs and profiles, and prepare the job in the context.
+
+    An earlier recording lies beside it meanwhile. If that fails, the folder is removed and the earlier one is restored.
+    Raises: TargetError when something else is there, or a recording without `force`, or when the disk refuses.
+    """
+    kind = DirectoryKind(name="a recording", objection=_objection)
+    check_output(folder, force=force, kind=kind)
+    earlier = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}.replaced")
+    moved = made = False
+    try:
+        with suppress(FileNotFoundError):
+            os.rename(folder, earlier)
+            moved = True
+            if (objection := _objection(earlier)) is not None:  # it appeared after the check
+                raise TargetError(f"{folder} exists and {objection}: choose another name")
+        with new_directory(folder, kind) as working:
+            words = without_secrets("\n".join(command).replace(" ", "\0")).replace("\0", " ")  # each word whole
+            (working / RECORDING_MARK).write_text(words + "\n", encoding="utf-8", errors="surrogateescape")
+            for name in (_LOGS, _PROFILES):
+                (working / name).mkdir()
+        made = True
+        yield
+    except BaseException as error:
+        if made:
+            shutil.rmtree(folder, ignore_errors=True)
+        if moved:
+            with suppress(OSError):  # something else has the name now, so the earlier recording stays beside it
+                os.rename(earlier, folder)
+        if isinstance(error, OSError):
+            raise refusal(error, folder) from error
+        raise
+    shutil.rmtree(earlier, ignore_errors=True)
+
+
+def _killed(folder: Path, job: int) -> list[str]:
+    """Move the counters that killed processes of Darshan's job left in the temporary folder to the logs, and remove the
+    empty folders there; returns what is missing."""
+    if not job:
         return []
-    names = listed([f"{pid} ({program})" for pid, program in alive.items()])
-    return [f"these processes of the job still run, and what they do is not in the capture: {names}"]
-
-
-def _prepared(
-    found: Library | Tracer, folder: Path, command: Sequence[str], options: JobOptions
-) -> tuple[Tracer, Path, int]:
-    """The tracer, the script that starts a program under it, and Darshan's job id, 0 for another tracer."""
-    job, dated = 0, False
-    data: tuple[str, ...] = ()
-    by_rank = is_launched(command)
-    logs, profiles = folder / places.LOGS, folder / places.PROFILES
-    if isinstance(found, Library):
-        memory = options.dxt_mib or dxt_memory_mib(available_bytes())
-        include = [str(Path(path).absolute()) for path in options.include]
-        darshan = set_up(found, folder, command, dxt_mib=memory, include=include)
-        tracer, job, dated, data = darshan.tracer, darshan.job, darshan.dated, darshan.data
-        if dated and not by_rank:
-            places.make_dated(logs)
-    else:
-        tracer = found
-    write_python_start(folder / places.PYTHON, data)
-    text = script_text(
-        tracer,
-        logs=logs,
-        profiles=profiles,
-        by_rank=by_rank,
-        dated=dated,
-        python=folder / places.PYTHON,
-    )
-    return tracer, places.write_script(folder / places.SCRIPT, text), job
+    programs = Counter[str]()
+    for path in sorted(Path(tempfile.gettempdir()).glob(f"*_id{job}_mmap-log-*.darshan")):
+        programs[path.name.rpartition(f"_id{job}_")[0].partition("_")[2]] += 1
+        if not path.stat().st_size:  # ended before Darshan noted anything: it has no log, as `began` then shows
+            path.unlink()
+            continue
+        (folder / _LOGS / _KILLED).mkdir(exist_ok=True)
+        shutil.move(path, folder / _LOGS / _KILLED / path.name)
+    for parent, _, _ in os.walk(folder / _LOGS, topdown=False):
+        if parent != str(folder / _LOGS) and not os.listdir(parent):
+            os.rmdir(parent)
+    warnings = []
+    if programs:
+        names = listed([name + f" ({count} processes)" * (count > 1) for name, count in programs.items()])
+        warnings.append(
+            f"{names} ended by a signal before Darshan wrote a trace: that I/O is rebuilt from counters. Stop the job "
+            "by Ctrl-C or `kill -INT`, or record --with strace"
+        )
+    if find_below(folder / _LOGS, ("*.darshan_partial",)):
+        warnings.append("a process ended while Darshan wrote its log: its I/O is not in the capture")
+    return warnings
 
 
 def _ahead_ns() -> int:
@@ -208,68 +303,3 @@ def _clock_was_set(by_ns: int) -> list[str]:
         f"the clock of this machine was set {how} while the job ran: times after that moment are wrong by as much. "
         "Record again"
     ]
-
-
-def check_command(command: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Raises: UsageError for an empty command, or in a process that a launcher started as one of several ranks."""
-    if not command:
-        raise UsageError("no command to record: give it after --, as in `dxt-replay record -- python train.py`")
-    if not _is_program(command[0], environment):
-        raise UsageError(f"{command[0]} was not found: give the command as you would type it, after --")
-    size = next((environment[name] for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE") if environment.get(name)), "1")
-    if size != "1" and any(environment.get(name) for name in RANK_VARIABLES):
-        raise UsageError(
-            f"this is one of {size} processes of an MPI launcher, and each would record: put record in front, as in "
-            f"`dxt-replay record -- mpiexec -n {size} {' '.join(command)}`"
-        )
-
-
-def _library(options: JobOptions, environment: Mapping[str, str]) -> Library | None:
-    if options.library is not None:
-        if not options.library.is_file():
-            raise RecordingError(f"{options.library} does not exist: --library names Darshan's libdarshan.so")
-        return Library(path=options.library.absolute(), origin="--library")
-    return find_library(environment)
-
-
-def _collect(folder: Path, tracer: Tracer, ended: Ended, job: int) -> RecordedJob:
-    place = folder / places.LOGS
-    warnings = []
-    if tracer.name == STRACE:
-        await_flush(places.find_below(place, tracer.patterns))
-    if tracer.name == DARSHAN:
-        places.remove_empty(place)
-        killed = places.collect_killed(folder, job, Path(tempfile.gettempdir()))
-        if killed:
-            warnings.append(
-                f"{_counted(killed)} ended by a signal before Darshan wrote a trace: that I/O is rebuilt from "
-                "counters. Stop the job by Ctrl-C or `kill -INT`, or record --with strace"
-            )
-        if places.find_below(place, ("*.darshan_partial",)):
-            warnings.append("a process ended while Darshan wrote its log: its I/O is not in the capture")
-    # One without content is of a process that was killed: `began` accounts for it.
-    logs = [path for path in places.find_below(place, tracer.patterns) if path.stat().st_size]
-    requests = [] if tracer.name == REQUESTS else places.find_below(place, (f"*{SUFFIX}",))
-    return RecordedJob(
-        ended=ended,
-        tracer=tracer,
-        logs=(*logs, *(path for path in requests if _says_something(path))),
-        profiles=folder / places.PROFILES,
-        warnings=tuple(warnings),
-    )
-
-
-def _counted(programs: Sequence[str]) -> str:
-    """The processes by their programs: "python (2), dd"."""
-    found = Counter(programs)
-    return listed([f"{program} ({count} processes)" if count > 1 else program for program, count in found.items()])
-
-
-def _says_something(log: Path) -> bool:
-    """Whether a log of requests has a request or a connection: each process with a client has a log."""
-    content = log.read_bytes()
-    return b"\nR\t" in content or b"\nS\t" in content
-
-
-def _is_program(word: str, environment: Mapping[str, str]) -> bool:
-    return shutil.which(word, path=environment.get("PATH")) is not None

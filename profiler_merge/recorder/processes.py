@@ -1,4 +1,5 @@
-"""The processes of a job, how many bytes all of them read, and the wait for those that outlive its program.
+"""Runs a command in the foreground as the shell would, with its input, output, status and signals; then the processes
+that outlive it: which they are, and how many bytes all of them read.
 
 The kernel adds the bytes of a process to its parent's when the parent waits for it. While `adopted` lasts this process
 is the parent of those whose own parent ended, so that the sum of all is in its own /proc/self/io: also of a process
@@ -8,21 +9,128 @@ that clears its environment, is linked statically, has another user or is killed
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
-from dxt_replay.profiler_merge.recorder.foreground import FORWARDED, LOOK_S
-from dxt_replay.profiler_merge.recorder.watch import descendants
+from dxt_replay.profiler_merge.recorder.watch import descendants, program_of
+from dxt_replay.traces.errors import UsageError
 
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_LOOK_S = 0.2
+"""Seconds between looks at the command without a signal: another thread of this process may have taken the signal."""
+_EARLY = 10
+"""A look comes at the latest after this part of the time so far, so that short jobs are seen as well as long ones."""
+_BY_KERNEL = 0x80
+"""Code of a signal from the terminal (SI_KERNEL): the command, in the same process group, has received it too."""
 PATIENCE_S = 10.0
 """Longest wait for processes that outlive the program: DataLoader workers look every 5 s whether their parent lives."""
-
 _SET_SUBREAPER = 36
 _MOVED = ("rchar", "wchar")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a command ended.
+
+    status: its exit status, 128 + N for one that signal N ended, as a shell reports it.
+    signals: numbers of the signals that came meanwhile.
+    """
+
+    status: int
+    signals: tuple[int, ...]
+
+
+@contextmanager
+def signals_held() -> Iterator[set[int]]:
+    """Hold signals back for `run_in_foreground`; yields the previous mask.
+
+    Enter it before threads start: a thread that does not hold a signal back takes it, and its sender is lost."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (*FORWARDED, signal.SIGCHLD))
+    try:
+        yield before
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def run_in_foreground(
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    mask: set[int],
+    *,
+    output: int | None = None,
+    look: Callable[[], None] = lambda: None,
+) -> Ended:
+    """Run a command to its end. Passes signals to the command, and outlives them.
+
+    `mask`: from `signals_held`; the command starts with it. `output`: the descriptor that takes the command's standard
+    output, None for this process's own. `look`: called about every _LOOK_S while the command runs; it must be quick. A
+    signal that came before the start ends this process as usual.
+    Raises: UsageError when the command cannot be started.
+    """
+    if signal.sigpending() & {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    try:
+        pid = os.posix_spawnp(
+            words[0],
+            list(words),
+            dict(environment),
+            file_actions=[] if output is None else [(os.POSIX_SPAWN_DUP2, output, 1)],
+            setsigmask=mask,
+            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # Python ignores these
+        )
+    except OSError as error:
+        why = "was not found" if error.errno == errno.ENOENT else f"cannot be started: {error.strerror}"
+        raise UsageError(f"{words[0]} {why}: give the command as you would type it, after --") from error
+    came: list[int] = []
+
+    def pass_on(number: int, *, has_it: bool) -> None:
+        came.append(number)
+        if not has_it:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    begin_s = time.monotonic()
+    with _other_threads_covered(pass_on):
+        while True:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                code = os.waitstatus_to_exitcode(status)
+                return Ended(status=128 - code if code < 0 else code, signals=tuple(came))
+            look()
+            pause_s = min(_LOOK_S, 0.005 + (time.monotonic() - begin_s) / _EARLY)
+            info = signal.sigtimedwait((*FORWARDED, signal.SIGCHLD), pause_s)
+            if info is not None and info.si_signo != signal.SIGCHLD:
+                pass_on(info.si_signo, has_it=info.si_code == _BY_KERNEL)
+
+
+@contextmanager
+def _other_threads_covered(pass_on: Callable[..., None]) -> Iterator[None]:
+    """Pass on a signal, too, that another thread takes, guessing whether the terminal sent it to both."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def take(number: int, frame: FrameType | None) -> None:
+        by_terminal = False
+        if number in (signal.SIGINT, signal.SIGQUIT):
+            with suppress(OSError), open("/dev/tty", "rb", buffering=0) as terminal:
+                by_terminal = os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+        pass_on(number, has_it=by_terminal)
+
+    previous = {number: signal.signal(number, take) for number in FORWARDED}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 class Family:
@@ -40,7 +148,7 @@ class Family:
     def wait(self, look: Callable[[list[int]], None]) -> dict[int, str]:
         """Wait for them, at most PATIENCE_S or until a signal comes. Returns the ids and programs of those that live.
 
-        The caller holds the signals back. `look` is called with the ids about every LOOK_S."""
+        The caller holds the signals back. `look` is called with the ids about every _LOOK_S."""
         until_s = time.monotonic() + PATIENCE_S
         while True:
             for child in set(_children()) - self._elsewhere:
@@ -50,7 +158,7 @@ class Family:
             if not members or time.monotonic() > until_s:
                 break
             look(members)
-            came = signal.sigtimedwait((*FORWARDED, signal.SIGCHLD), LOOK_S)
+            came = signal.sigtimedwait((*FORWARDED, signal.SIGCHLD), _LOOK_S)
             if came is not None and came.si_signo != signal.SIGCHLD:
                 break
         return {pid: program_of(pid) for pid in members}
@@ -73,14 +181,6 @@ def adopted() -> Iterator[Family]:
         yield Family()
     finally:
         prctl(_SET_SUBREAPER, 0, 0, 0, 0)
-
-
-def program_of(pid: int) -> str:
-    """The name of a process's program, up to 15 bytes; "" if it has ended."""
-    try:
-        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
-    except OSError:
-        return ""
 
 
 def _children() -> list[int]:

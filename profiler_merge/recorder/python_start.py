@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from dxt_replay.profiler_merge.recorder.darshan_settings import EXCLUDED_ROOTS, SHARED_MEMORY, STARTERS
+from dxt_replay.profiler_merge.recorder.darshan import EXCLUDED_ROOTS, SHARED_MEMORY, STARTERS
 
 FILE_NAME = "sitecustomize.py"
 HOOKS = "dxt_replay_requests"

@@ -17,10 +17,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
-from dxt_replay.profiler_merge.recorder import darshan_settings as settings
-from dxt_replay.profiler_merge.recorder.darshan_library import Library, find_library
-from dxt_replay.profiler_merge.recorder.darshan_tracer import set_up
-from dxt_replay.profiler_merge.recorder.other_tracers import find_strace
+from dxt_replay.profiler_merge.recorder.darshan import (
+    LEAST_DXT_MIB,
+    UNSET,
+    Library,
+    find_library,
+    paths_by_site,
+    set_up,
+)
+from dxt_replay.profiler_merge.recorder.tracers import find_strace
 from dxt_replay.traces.errors import RecordingError
 from dxt_replay.traces.version import VERSION
 
@@ -259,7 +264,7 @@ def _tracers(environment: Mapping[str, str], library: Library | None) -> Iterato
     own = [name for name in sorted(environment) if name.startswith(("DARSHAN_", "DXT_"))]
     names = [name for name in own if not name.startswith("DXT_REPLAY")]
     if names:
-        ignored = [name for name in names if name in settings.UNSET]
+        ignored = [name for name in names if name in UNSET]
         remedy = f"`record` unsets {', '.join(ignored)}" if ignored else ""
         yield Check("variables", ", ".join(f"{name}={environment[name]}" for name in names), remedy=remedy)
     try:
@@ -275,7 +280,7 @@ def _darshan(library: Library, environment: Mapping[str, str]) -> Iterator[Check
     try:
         content = library.path.read_bytes()
         with tempfile.TemporaryDirectory(prefix="dxt-replay-doctor-") as folder:
-            tracer = set_up(library, Path(folder), ["python"], dxt_mib=settings.LEAST_DXT_MIB, include=()).tracer
+            tracer = set_up(library, Path(folder), ["python"], dxt_mib=LEAST_DXT_MIB, include=())
     except (RecordingError, OSError) as error:
         remedy = "name another library with `record --library`, or record with --with strace"
         yield Check("Darshan traces", str(error), State.WARNING, remedy)
@@ -283,6 +288,6 @@ def _darshan(library: Library, environment: Mapping[str, str]) -> Iterator[Check
     built = [name for name, word in _BUILT_WITH.items() if word in content]
     yield Check("Darshan traces", f"a small program, with DXT; release {tracer.version or 'not known'}")
     yield Check("Darshan is built", f"with {', '.join(built)}" if built else "without MPI and HDF5")
-    if by_site := settings.paths_by_site(content, environment):
+    if by_site := paths_by_site(content, environment):
         found = ", ".join(f"{name}={value}" for name, value in by_site.items())
         yield Check("Darshan's logs", f"this library follows {found}")

@@ -106,8 +106,8 @@ def record(
     without `recording()`. `stdout`: descriptor for the command's output. If the command fails, the result says so.
     Raises: RecordingError if no tracer works; UsageError for the command; TargetError for existing outputs.
     """
-    from dxt_replay.profiler_merge.recorder.foreground import signals_held
     from dxt_replay.profiler_merge.recorder.job import JobOptions, find_tracer, record_job
+    from dxt_replay.profiler_merge.recorder.processes import signals_held
 
     chosen = filled(RecordChoices, choices)
     logs, library, profiles = chosen["logs"], chosen["library"], chosen["profiles"]
@@ -188,7 +188,7 @@ def _as_typed(recorded: Recorded) -> list[str]:
 
 def _no_log(job: RecordedJob) -> str:
     """Possible reasons why a job left no log."""
-    from dxt_replay.profiler_merge.recorder.tracer import MARKS, REQUESTS
+    from dxt_replay.profiler_merge.recorder.tracers import MARKS, REQUESTS
 
     if job.ended.status > 128:
         return (

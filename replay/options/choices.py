@@ -34,7 +34,7 @@ GROUPINGS = ("rank", "file", "format", "step", "size")
 """Those of `profiler_merge.analysis.tables`."""
 
 TRACERS = ("darshan", "strace", "dftracer", "requests", "marks")
-"""Those of `profiler_merge.recorder.tracer`."""
+"""Those of `profiler_merge.recorder.tracers`."""
 
 _WHEN = [f"{pace.meaning} ({pace.value})" for pace in Pace]
 PACE_HELP = f"Issue an operation {', '.join(_WHEN[:-1])}, or {_WHEN[-1]}."

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from dxt_replay.profiler_merge.recorder import darshan_settings as settings
+from dxt_replay.profiler_merge.recorder import darshan as settings
 
 GIB = 1 << 30
 

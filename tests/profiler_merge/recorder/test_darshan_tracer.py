@@ -7,14 +7,13 @@ import sys
 
 import pytest
 
-from dxt_replay.profiler_merge.recorder import darshan_settings
-from dxt_replay.profiler_merge.recorder.darshan_tracer import _data_places
+from dxt_replay.profiler_merge.recorder.darshan import config_text, data_places, needs_include
 
 
 def included(command: list[str], path: str) -> bool:
     """Whether Darshan records a file that it leaves out by itself, while this command runs."""
-    wanted = filter(darshan_settings.needs_include, _data_places(command))
-    lines = darshan_settings.config_text(64, wanted).splitlines()
+    wanted = filter(needs_include, data_places(command))
+    lines = config_text(64, wanted).splitlines()
     patterns = [line.removeprefix("NAME_INCLUDE ").removesuffix(" *") for line in lines if "NAME_INCLUDE" in line]
     return any(re.search(pattern, path) for pattern in patterns)
 
@@ -40,4 +39,4 @@ def test_the_working_directory_is_recorded(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("program", [sys.executable, "/opt/tools/train.py", "/opt/tools/run.sh"])
 def test_programs_are_not(program: str) -> None:
-    assert program not in _data_places(["env", program])
+    assert program not in data_places(["env", program])

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from dxt_replay.profiler_merge.recorder.foreground import run_in_foreground, signals_held
+from dxt_replay.profiler_merge.recorder.processes import run_in_foreground, signals_held
 from dxt_replay.traces.errors import UsageError
 from tests.places import PYTHON_PATH, ROOT
 
 RUN = """
 import sys
-from dxt_replay.profiler_merge.recorder.foreground import run_in_foreground, signals_held
+from dxt_replay.profiler_merge.recorder.processes import run_in_foreground, signals_held
 import io
 import os
 import pty

@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from dxt_replay.profiler_merge.recorder.job_python import folder_of_package, job_python
+from dxt_replay.profiler_merge.recorder.tracers import folder_of_package, job_python
 
 
 def program(folder: Path, name: str, first: str) -> Path:

@@ -9,33 +9,29 @@ from pathlib import Path
 
 import pytest
 
-from dxt_replay.profiler_merge.recorder.job_script import script_text
-from dxt_replay.profiler_merge.recorder.tracer import LOGS, OF_RANK, Tracer
+from dxt_replay.profiler_merge.recorder.tracers import DARSHAN, LOGS, OF_RANK, Tracer, write_script
 from dxt_replay.profiler_merge.recording import RANK_VARIABLES
 
 SHOW = 'echo "$A"; echo "$B"; echo "$GONE"; echo "$DXT_RECORDING_PROFILE"; echo "$PYTHONPATH"; echo "$@"'
 
 
-def run(folder: Path, *, by_rank: bool = False, dated: bool = False, **environment: str) -> list[str]:
+def run(folder: Path, *, by_rank: bool = False, name: str = "t", **environment: str) -> list[str]:
     tracer = Tracer(
-        name="t",
+        name=name,
         program=Path("t"),
         origin="here",
         variables={"A": f"it's {LOGS}/{OF_RANK}x y", "B": "$HOME"},
         unset=("GONE",),
         patterns=(),
     )
-    script = folder / "job.sh"
-    text = script_text(
+    script = write_script(
+        folder / "job.sh",
         tracer,
         logs=folder / "my logs",
         profiles=folder / "p",
         by_rank=by_rank,
-        dated=dated,
         python=folder / "py",
     )
-    script.write_text(text, encoding="utf-8")
-    script.chmod(0o755)
     clean = {name: value for name, value in os.environ.items() if name not in (*RANK_VARIABLES, "PYTHONPATH")}
     return subprocess.run(
         [script, "/bin/sh", "-c", SHOW, "sh", "a b", "c"],
@@ -65,6 +61,6 @@ def test_a_rank_left_over_from_the_batch_script_counts_only_behind_a_launcher(tm
 
 
 def test_dated_folders_of_a_rank_are_there_before_it_starts(tmp_path: Path) -> None:
-    run(tmp_path, by_rank=True, dated=True, PMI_RANK="1")
+    run(tmp_path, by_rank=True, name=DARSHAN, PMI_RANK="1")
     for day in (date.today(), date.today() + timedelta(days=6)):
         assert (tmp_path / "my logs" / "rank1" / str(day.year) / str(day.month) / str(day.day)).is_dir()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dxt_replay.profiler_merge.recorder import processes
-from dxt_replay.profiler_merge.recorder.darshan_settings import to_account_for
+from dxt_replay.profiler_merge.recorder.darshan import to_account_for
 from dxt_replay.profiler_merge.recorder.page_faults import collected_faults
 from dxt_replay.profiler_merge.recorder.processes import adopted
 
@@ -71,8 +71,7 @@ def test_a_signal_ends_the_wait() -> None:
     """In a process of its own: the signal would end this one if the wait did not take it."""
     program = """
 import os, signal, subprocess, time
-from dxt_replay.profiler_merge.recorder.foreground import signals_held
-from dxt_replay.profiler_merge.recorder.processes import adopted
+from dxt_replay.profiler_merge.recorder.processes import adopted, signals_held
 with signals_held(), adopted() as family:
     subprocess.run(["sh", "-c", "sleep 60 & exit 0"], check=True)
     begin = time.monotonic()

@@ -13,7 +13,6 @@ from socket import create_server
 
 import pytest
 
-from dxt_replay.profiler_merge.recorder import watch
 from dxt_replay.profiler_merge.recorder.watch import Watch, data_mappings, descendants, mapped_files
 
 MIB = 1 << 20
@@ -81,7 +80,8 @@ def test_what_a_child_maps_and_receives_is_counted(tmp_path: Path) -> None:
         assert len(list(descendants(job.pid))) == 2
         job.communicate("")
         server.join()
-    found = watched.found()
+    watched.write(tmp_path / "unseen.json", {})
+    found = json.loads((tmp_path / "unseen.json").read_text())
     entry = found["mapped"][str(data)]
     assert entry["size"] == 16 * MIB
     assert 6 * MIB <= entry["bytes"] <= 7 * MIB  # the kernel maps some pages around the one that is asked for
@@ -118,7 +118,7 @@ def test_a_process_that_is_gone_is_no_error(tmp_path: Path) -> None:
 
 def test_names_that_are_not_utf_8_are_kept(tmp_path: Path) -> None:
     watched = Watch()
-    watched._mapped["/data/\udcff"] = watch._Mapped(size=10, resident={1: 30})
+    watched._sizes["/data/\udcff"], watched._resident["/data/\udcff"][1] = 10, 30
     watched.write(tmp_path / "unseen.json", {})
     text = (tmp_path / "unseen.json").read_text(encoding="utf-8", errors="surrogateescape")
     assert json.loads(text)["mapped"] == {"/data/\udcff": {"size": 10, "bytes": 10}}

@@ -17,7 +17,7 @@ from socket import create_server
 
 import pytest
 
-from dxt_replay.profiler_merge.recorder.darshan_library import find_library
+from dxt_replay.profiler_merge.recorder.darshan import find_library
 from dxt_replay.replay.commands.main import main
 from dxt_replay.traces.schema import Coverage, Unseen
 from dxt_replay.traces.store.reader import Capture, open_capture

@@ -340,7 +340,7 @@ def test_commands_that_cannot_be_started_are_named(library, capfd) -> None:
 
 def test_without_any_tracer_it_says_how_to_get_each(work, capfd, monkeypatch) -> None:
     """A stripped environment, in which nothing can be found; the machine's own Darshan would be."""
-    from dxt_replay.profiler_merge.recorder.darshan_library import find_library
+    from dxt_replay.profiler_merge.recorder.darshan import find_library
 
     if find_library({"PATH": "/usr/bin:/bin"}) is not None:
         pytest.skip("Darshan is installed on this machine")

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import dxt_replay
-from dxt_replay.profiler_merge.recorder.darshan_library import Library
+from dxt_replay.profiler_merge.recorder.darshan import Library
 from dxt_replay.replay.commands.main import main
 from dxt_replay.replay.doctor import examination, programs
 from dxt_replay.replay.doctor.examination import Diagnosis, object_part

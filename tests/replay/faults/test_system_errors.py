@@ -17,8 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dxt_replay
-from dxt_replay.profiler_merge.recorder.job_script import script_text
-from dxt_replay.profiler_merge.recorder.tracer import Tracer
+from dxt_replay.profiler_merge.recorder.tracers import DARSHAN, Tracer, write_script
 from dxt_replay.replay.calibration.scratch import NAME
 from dxt_replay.replay.commands.main import main
 from dxt_replay.replay.ranks.launcher import SHARED_MEMORY
@@ -142,9 +141,9 @@ def test_the_shared_memory_of_mpi_goes_with_the_replay(folder: Path, after_s: fl
 
 
 def test_the_script_of_a_job_finds_its_programs_without_a_path(tmp_path: Path) -> None:
-    tracer = Tracer(name="none", program=Path("/"), origin="", variables={}, unset=(), preload=(), patterns=())
-    text = script_text(tracer, logs=tmp_path / "logs", profiles=tmp_path, by_rank=True, dated=True)
-    words = ["/bin/sh", "-c", text, "job.sh", "/bin/true"]
+    tracer = Tracer(name=DARSHAN, program=Path("/"), origin="")
+    script = write_script(tmp_path / "job.sh", tracer, logs=tmp_path / "logs", profiles=tmp_path, by_rank=True)
+    words = [str(script), "/bin/true"]
     environment = {"PATH": "/nonexistent", "PMI_RANK": "3"}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -13,7 +13,7 @@ import pytest
 
 import dxt_replay
 from dxt_replay.profiler_merge.analysis.tables import GROUPINGS as KNOWN_GROUPINGS
-from dxt_replay.profiler_merge.recorder.tracer import TRACERS as KNOWN_TRACERS
+from dxt_replay.profiler_merge.recorder.tracers import TRACERS as KNOWN_TRACERS
 from dxt_replay.replay.commands.family_options import family_options
 from dxt_replay.replay.commands.main import cli, main
 from dxt_replay.replay.engine.items import LoopPace

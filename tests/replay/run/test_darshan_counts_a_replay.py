@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import dxt_replay
-from dxt_replay.profiler_merge.recorder.darshan_library import find_library
+from dxt_replay.profiler_merge.recorder.darshan import find_library
 from dxt_replay.replay.commands.main import main
 from dxt_replay.traces.store.reader import Capture
 from tests import darshan_oracle

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dxt_replay.profiler_merge.recorder.darshan_library import find_library
+from dxt_replay.profiler_merge.recorder.darshan import find_library
 from dxt_replay.replay.commands.main import main
 from dxt_replay.traces.store.reader import Capture, open_capture
 from tests.object_servers import BUCKET, ObjectServer, Request, nginx
