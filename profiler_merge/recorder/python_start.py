@@ -150,7 +150,7 @@ def _run_the_next():
 
 def _record_requests():
     try:
-        from dxt_replay_requests.loading import install
+        from dxt_replay_requests.clients import install
     except ImportError:
         return
     install()
