@@ -22,20 +22,13 @@ _LENGTH_BYTES, _CRC_BYTES = 8, 4
 
 _MOST_RECORD_BYTES = 1 << 40
 
-TFRECORDS_SCHEMA = TABLES["tfrecords"].schema
-"""One row per TFRecord file. Sizes are of records without their frame; null without a record."""
-
-DATASETS_SCHEMA = TABLES["datasets"].schema
-"""`shape` and `chunk` as `3x520x520`, chunk null for a contiguous dataset."""
-
-
 NOT_HERE = "not on this machine"
 """Reason for a file that does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Contents:
-    """`tfrecords` and `datasets`: tables of those schemas; `unread`: path -> why the file could not be read."""
+    """`tfrecords` and `datasets`: the tables of these names; `unread`: path -> why the file could not be read."""
 
     tfrecords: pa.Table
     datasets: pa.Table
@@ -67,11 +60,8 @@ def contents(capture: Capture, *, locate: Callable[[str], Path] = lambda path: P
             unread[paths[file_id]] = getattr(error, "strerror", None) or str(error)
             continue
         rows[formats[file_id]] += [{"file_id": file_id, "path": paths[file_id], **row} for row in found]
-    return Contents(
-        tfrecords=table_of(rows["tfrecord"], TFRECORDS_SCHEMA),
-        datasets=table_of(rows["hdf5"], DATASETS_SCHEMA),
-        unread=unread,
-    )
+    tables = {name: table_of(rows[kind], TABLES[name].schema) for kind, name in _TABLES.items()}
+    return Contents(unread=unread, **tables)
 
 
 def _tfrecord(path: Path) -> Iterator[dict[str, Any]]:
@@ -103,31 +93,26 @@ def _hdf5(path: Path) -> Iterator[dict[str, Any]]:
     found: list[dict[str, Any]] = []
 
     def visit(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset):
-            found.append(_dataset(name, item))
+        if not isinstance(item, h5py.Dataset):
+            return
+        chunk = item.chunks
+        row = {
+            "dataset": name,
+            "shape": "x".join(map(str, item.shape or ())),
+            "type": str(item.dtype),
+            "chunk": None if chunk is None else "x".join(map(str, chunk)),
+            "chunk_bytes": None if chunk is None else int(np.prod(chunk)) * item.dtype.itemsize,
+            "chunks_stored": None if chunk is None else item.id.get_num_chunks(),
+            "filter": item.compression,
+            "bytes": int(item.nbytes),
+            "stored_bytes": int(item.id.get_storage_size()),
+        }
+        found.append(row)
 
     with h5py.File(path, "r") as file:
         file.visititems(visit)
     yield from found
 
 
-def _dataset(name: str, dataset: Any) -> dict[str, Any]:
-    chunk = dataset.chunks
-    return {
-        "dataset": name,
-        "shape": _times(dataset.shape or ()),
-        "type": str(dataset.dtype),
-        "chunk": None if chunk is None else _times(chunk),
-        "chunk_bytes": None if chunk is None else int(np.prod(chunk)) * dataset.dtype.itemsize,
-        "chunks_stored": None if chunk is None else dataset.id.get_num_chunks(),
-        "filter": dataset.compression,
-        "bytes": int(dataset.nbytes),
-        "stored_bytes": int(dataset.id.get_storage_size()),
-    }
-
-
-def _times(sizes: tuple[int, ...]) -> str:
-    return "x".join(str(size) for size in sizes)
-
-
 _LOOK: Mapping[str, Callable[[Path], Iterator[dict[str, Any]]]] = {"tfrecord": _tfrecord, "hdf5": _hdf5}
+_TABLES = {"tfrecord": "tfrecords", "hdf5": "datasets"}

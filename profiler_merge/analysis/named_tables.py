@@ -1,4 +1,4 @@
-"""The tables of the analysis by name, as `dxt-replay summary` offers them: one pass makes all requested tables."""
+"""The tables of the analysis by name, as `dxt-replay summary` offers them: one pass makes all that need one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from dxt_replay.traces.unseen import nothing_recorded
 from dxt_replay.traces.workers import ALONE, Workers
 
 if TYPE_CHECKING:
-    from dxt_replay.profiler_merge.analysis.analyse import Analysis
     from dxt_replay.profiler_merge.analysis.finding import Finding
     from dxt_replay.traces.storage_limit import Limit
 
@@ -33,14 +32,10 @@ DEPENDENCIES = "dependencies"
 
 MODEL = "model"
 
-_FROM_ANALYSIS: dict[str, Callable[[Analysis], pa.Table | RankFiles]] = {
-    "overlap": lambda found: found.overlap.ranks,
-    "steps": lambda found: found.overlap.steps,
-    "files": lambda found: found.patterns.files,
-    "ranks": lambda found: found.patterns.ranks,
-    "rank-files": lambda found: found.patterns.rank_files,
-}
-_WITH_SHARES = (*_FROM_ANALYSIS, "findings", "sizes", "darshan-sizes", "exact-sizes")
+_WITH_SHARES = (
+    *("findings", "overlap", "steps", "files", "ranks", "rank-files"),
+    *("sizes", "darshan-sizes", "exact-sizes"),
+)
 """Tables beside which the shares of compute, input wait and I/O are shown."""
 
 
@@ -73,21 +68,18 @@ class Views:
         `rank_files`: value for the table "rank-files"; by default all rows as dictionaries (2 kB each). Raises:
         CaptureError when the capture is damaged.
         """
-        result = self.summary.as_json()
-        if self.shares is not None:
-            result["overlap"] = self.shares
-        if self.tables:
-            result["tables"] = {
-                name: rank_files(table) if isinstance(table, RankFiles) else self.rows(name)
-                for name, table in self.tables.items()
-            }
-        if self.unread is not None:
-            result["unread"] = dict(self.unread)
-        if self.storage_limit is not None:
-            result["storage_limit"] = self.storage_limit.as_json()
-        if self.model is not None:
-            result["model"] = dict(self.model)
-        return result
+        tables = {
+            name: rank_files(table) if isinstance(table, RankFiles) else self.rows(name)
+            for name, table in self.tables.items()
+        }
+        beside = {
+            "overlap": self.shares,
+            "tables": tables or None,
+            "unread": None if self.unread is None else dict(self.unread),
+            "storage_limit": None if self.storage_limit is None else self.storage_limit.as_json(),
+            "model": None if self.model is None else dict(self.model),
+        }
+        return self.summary.as_json() | {name: value for name, value in beside.items() if value is not None}
 
     def rows(self, name: str, most: int = 0) -> list[dict[str, Any]]:
         """The rows of a table; for "rank-files" the `most` rows that moved most. Raises: CaptureError when it is
@@ -118,57 +110,47 @@ def views(
     `model`: the causal model of the table MODEL.
     Raises: CaptureError when the capture is damaged; UsageError for too many bins.
     """
-    found, shares, inside, causal = None, None, None, None
-    problems: tuple[Finding, ...] = ()
+    made: dict[str, pa.Table | RankFiles] = {}
+    beside: dict[str, Any] = {"shares": None}
     if any(name in _WITH_SHARES for name in names):
         from dxt_replay.profiler_merge.analysis.analyse import analyse
 
         found = analyse(capture, by=by, workers=workers, saved_s=None if limit is None else limit.saved_between_s)
-        summary, shares = found.summary, found.overlap.shares()
+        summary, beside["shares"] = found.summary, found.overlap.shares()
+        made |= {"overlap": found.overlap.ranks, "steps": found.overlap.steps}
+        made |= {name: getattr(found.patterns, name.replace("-", "_")) for name in ("files", "ranks", "rank-files")}
+        if "findings" in names:
+            from dxt_replay.profiler_merge.analysis.findings import findings_of, findings_table
+
+            beside["findings"] = findings_of(found)
+            made["findings"] = findings_table(beside["findings"])
     else:
         summary = summarise(capture, by=by, workers=workers)
-    tables = {}
     if any(name in CONTENTS for name in names):
         from dxt_replay.profiler_merge.analysis.contents import contents
 
         inside = contents(capture, locate=locate)
-    for name in names:
-        if name == "timeline":
-            from dxt_replay.profiler_merge.analysis.timeline import DEFAULT_BINS, timeline
+        beside["unread"] = inside.unread
+        made |= {name: getattr(inside, name) for name in CONTENTS}
+    if "timeline" in names:
+        from dxt_replay.profiler_merge.analysis.timeline import DEFAULT_BINS, timeline
 
-            count = DEFAULT_BINS if bins is None else bins
-            tables[name] = timeline(capture, bin_ns=bin_ns, bins=count, workers=workers).table
-        elif name == STORAGE_LIMIT:
-            tables[name] = table_of(() if limit is None else limit.points, TABLES[name].schema)
-        elif name == DEPENDENCIES:
-            tables[name] = dependencies()
-        elif name == MODEL:
-            causal = model()
-            tables[name] = flat_table(causal or {})
-        elif TABLES[name].query:
-            tables[name] = made_by_query(capture, TABLES[name])
-        elif name in CONTENTS:
-            tables[name] = getattr(inside, name)
-        elif name == "findings" and found is not None:
-            from dxt_replay.profiler_merge.analysis.findings import findings_of, findings_table
-
-            problems = findings_of(found)
-            tables[name] = findings_table(problems)
-        elif found is not None:
-            tables[name] = _FROM_ANALYSIS[name](found)
+        made["timeline"] = timeline(capture, bin_ns=bin_ns, bins=bins or DEFAULT_BINS, workers=workers).table
+    if STORAGE_LIMIT in names:
+        made[STORAGE_LIMIT] = table_of(() if limit is None else limit.points, TABLES[STORAGE_LIMIT].schema)
+    if DEPENDENCIES in names:
+        made[DEPENDENCIES] = dependencies()
+    if MODEL in names:
+        beside["model"] = model()
+        made[MODEL] = flat_table(beside["model"] or {})
+    made |= {name: made_by_query(capture, TABLES[name]) for name in names if TABLES[name].query}
+    tables = {name: made[name] for name in names}
     if nothing_recorded(summary.coverage.unseen):  # 0 would claim that there was none
         tables = {name: _io_unknown(table) for name, table in tables.items()}
-        shares = shares and {name: None if name.startswith(("io_", "pipeline_")) else shares[name] for name in shares}
-    unread = None if inside is None else inside.unread
-    return Views(
-        summary=summary,
-        tables=tables,
-        shares=shares,
-        findings=problems,
-        unread=unread,
-        storage_limit=limit,
-        model=causal,
-    )
+        for name in beside["shares"] or ():
+            if name.startswith(("io_", "pipeline_")):
+                beside["shares"][name] = None
+    return Views(summary=summary, tables=tables, storage_limit=limit, **beside)
 
 
 def _io_unknown(table: pa.Table | RankFiles) -> pa.Table | RankFiles:

@@ -8,17 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dxt_replay.traces.csv_text import as_plain_text
 from dxt_replay.traces.errors import MissingDependencyError
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-_NOT_AS_IT_IS_IN_JSON = r"[^ !#-\[\]-~]"
-"""Characters that `json.dumps` writes as an escape."""
 
 
 class StreamedTable(Protocol):
@@ -53,66 +48,37 @@ def write_csv(table: pa.Table | StreamedTable, stream: IO[bytes]) -> None:
 
     Nulls are empty, texts are quoted where necessary, and a text that a spreadsheet would run is made plain
     (`traces.csv_text`).
-
-    Memory: one batch of a streamed table.
     """
     from pyarrow import csv
 
     stream.write(",".join(table.schema.names).encode("utf-8") + b"\n")
     options = csv.WriteOptions(include_header=False, quoting_style="needed")
-    for batch in table.to_batches() if isinstance(table, pa.Table) else table.batches():
+    for batch in _batches(table):
         if batch.num_rows:  # pyarrow 26 writes memory that it never filled for an empty batch before others
             columns = [as_plain_text(column) for column in batch.columns]
             csv.write_csv(pa.RecordBatch.from_arrays(columns, schema=batch.schema), stream, options)
 
 
 def write_parquet(table: pa.Table | StreamedTable, stream: IO[bytes]) -> None:
-    """Write a table as Parquet. Memory: one batch of a streamed table."""
+    """Write a table as Parquet."""
     import pyarrow.parquet as pq
 
     with pq.ParquetWriter(stream, table.schema, compression="zstd") as writer:
-        for batch in table.to_batches() if isinstance(table, pa.Table) else table.batches():
+        for batch in _batches(table):
             writer.write_batch(batch)
 
 
+def _batches(table: pa.Table | StreamedTable) -> Iterable[pa.RecordBatch]:
+    return table.to_batches() if isinstance(table, pa.Table) else table.batches()
+
+
 def json_members(table: StreamedTable, indent: str) -> Iterator[str]:
-    """The rows as members of a JSON list, without its brackets, in pieces.
-
-    The text is that of `json.dumps` of dictionaries with indent=2, each line behind `indent`.
-
-    Columns are integers, booleans or texts. No row is a Python object: a piece is made of columns.
-    """
-    between = ""
-    for batch in table.batches():
-        if batch.num_rows:
-            yield f"{between}{_json_piece(batch, indent)}"
-            between = ",\n"
-
-
-def _json_piece(batch: pa.RecordBatch, indent: str) -> str:
-    parts: list[Any] = []
-    before = f"{indent}{{\n"
-    for field, column in zip(batch.schema, batch.columns, strict=True):
-        parts += [f"{before}{indent}  {json.dumps(field.name)}: ", _json_values(column)]
-        before = ",\n"
-    rows = pc.binary_join_element_wise(*parts, f"\n{indent}}}", "")
-    together = pa.ListArray.from_arrays(pa.array([0, len(rows)], pa.int32()), rows)
-    text: str = pc.binary_join(together, ",\n")[0].as_py()
-    return text
-
-
-def _json_values(column: pa.Array) -> pa.Array:
-    """Each value as JSON text. Raises: TypeError for other types than integers, booleans and texts."""
-    if pa.types.is_integer(column.type) or pa.types.is_boolean(column.type):
-        return column.cast(pa.string()).fill_null("null")
-    if not pa.types.is_string(column.type):
-        raise TypeError(f"a column of {column.type} is not written as JSON in pieces")
-    escaped = pc.match_substring_regex(column, _NOT_AS_IT_IS_IN_JSON).fill_null(False)
-    quoted = pc.binary_join_element_wise('"', column, '"', "")
-    if pc.any(escaped).as_py():
-        texts = [json.dumps(text) for text in column.filter(escaped).to_pylist()]
-        quoted = pc.replace_with_mask(quoted, escaped, pa.array(texts, pa.string()))
-    return quoted.fill_null("null")
+    """The rows as members of a JSON list, without its brackets, in pieces: the text of `json.dumps` with indent=2, each
+    line behind `indent`."""
+    for number, batch in enumerate(batch for batch in table.batches() if batch.num_rows):
+        text = json.dumps(batch.to_pylist(), indent=2)
+        members = text.removeprefix("[\n").removesuffix("\n]")
+        yield ("" if number == 0 else ",\n") + "\n".join(indent + line[2:] for line in members.split("\n"))
 
 
 def table_of(rows: Iterable[Any], schema: pa.Schema) -> pa.Table:
@@ -123,22 +89,17 @@ def table_of(rows: Iterable[Any], schema: pa.Schema) -> pa.Table:
 
 def flat_table(values: Mapping[str, Any]) -> pa.Table:
     """Columns name and value (text) of nested mappings and lists: `{"a": {"b": 1}}` has the row `a.b`, `1`."""
-    names, texts = [], []
-    for name, value in _flat("", values):
-        names.append(name)
-        texts.append(None if value is None else str(value))
+    rows = [(name.removeprefix("."), None if value is None else str(value)) for name, value in _flat("", values)]
+    names, texts = zip(*rows, strict=True) if rows else ((), ())
     return pa.table({"name": pa.array(names, pa.string()), "value": pa.array(texts, pa.string())})
 
 
 def _flat(prefix: str, value: Any) -> Iterable[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _flat(f"{prefix}.{name}" if prefix else str(name), inner)
-    elif isinstance(value, (list, tuple)):
-        for number, inner in enumerate(value):
-            yield from _flat(f"{prefix}.{number}", inner)
-    else:
+    if not isinstance(value, (Mapping, list, tuple)):
         yield prefix, value
+        return
+    for name, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
+        yield from _flat(f"{prefix}.{name}", inner)
 
 
 def without_io(summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ A worker is a process with its own log, and so its own clock. Its life lasts fro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,7 +32,17 @@ def worker_starts(capture: Capture) -> WorkerStarts | None:
     most = max(capture.info.clock, key=lambda clock: clock.worker, default=None)
     if most is None or not most.worker or most.rank not in capture.ranks:
         return None
-    first_ns, last_ns = _lives(_reads_by_lane(capture, most.rank), most.worker)
+    reads: dict[int, tuple[int, int]] = {}  # by lane, the start of its first traced read and the end of its last
+    for batch in capture.operations(most.rank, columns=["lane", "op", "origin", "start_ns", "end_ns"]):
+        mine = (codes(batch, "op") == READ) & (codes(batch, "origin") == TRACED)
+        lane, start, end = (batch.column(name).to_numpy()[mine] for name in ("lane", "start_ns", "end_ns"))
+        for each in np.unique(lane).tolist():
+            first, last = int(start[lane == each].min()), int(end[lane == each].max())
+            before = reads.get(each, (first, last))
+            reads[each] = min(before[0], first), max(before[1], last)
+    # The last lanes are those of the workers, behind those of their rank.
+    lives = np.array(sorted(reads[lane] for lane in sorted(reads)[-most.worker :]), dtype=np.int64).reshape(-1, 2)
+    first_ns, last_ns = lives.T
     steps = whole_steps(capture.spans)
     ends_ns = steps["end_ns"].to_numpy()[steps["rank"].to_numpy() == most.rank]
     training = first_ns < ends_ns.max(initial=0)
@@ -45,24 +54,3 @@ def worker_starts(capture: Capture) -> WorkerStarts | None:
     ended = np.searchsorted(np.sort(last_ns), first_ns)
     begun = np.arange(len(first_ns))
     return WorkerStarts(at_once=int((begun - ended).max()) + 1, starts=int((begun == ended).sum()))
-
-
-def _reads_by_lane(capture: Capture, rank: int) -> Mapping[int, tuple[int, int]]:
-    """By lane, the start of its first traced read and the end of its last, ns."""
-    found: dict[int, tuple[int, int]] = {}
-    for batch in capture.operations(rank, columns=["lane", "op", "origin", "start_ns", "end_ns"]):
-        mine = (codes(batch, "op") == READ) & (codes(batch, "origin") == TRACED)
-        lane, start, end = (batch.column(name).to_numpy()[mine] for name in ("lane", "start_ns", "end_ns"))
-        for each in np.unique(lane).tolist():
-            first, last = int(start[lane == each].min()), int(end[lane == each].max())
-            before = found.get(each, (first, last))
-            found[each] = min(before[0], first), max(before[1], last)
-    return found
-
-
-def _lives(reads: Mapping[int, tuple[int, int]], workers: int) -> tuple[np.ndarray, np.ndarray]:
-    """First and last instants of the workers, in the order of the first. The last lanes are theirs, behind those of
-    their rank."""
-    lives = np.array([reads[lane] for lane in sorted(reads)[-workers:]], dtype=np.int64).reshape(-1, 2)
-    lives = lives[np.argsort(lives[:, 0], kind="stable")]
-    return lives[:, 0], lives[:, 1]

@@ -170,21 +170,6 @@ cdef inline void _change_level(double *changes, int64_t rest_ns, double one, dou
     changes[3] += rate
 
 
-def add_to_bins(int64_t[::1] counts, int64_t[::1] sums, bounds, const int64_t[:] values):
-    """Count values and add them up in bins; `bounds`: ascending, the largest value of each bin but the last."""
-    cdef const int64_t[::1] bound = np.ascontiguousarray(bounds, dtype=np.int64)
-    cdef Py_ssize_t row, place = 0, bins = _alike(counts.shape[0], sums.shape[0])
-    _alike(bound.shape[0], bins - 1)
-    with nogil:
-        for row in range(values.shape[0]):
-            while place < bins - 1 and values[row] > bound[place]:
-                place += 1
-            while place and values[row] <= bound[place - 1]:
-                place -= 1
-            counts[place] += 1
-            sums[place] += values[row]
-
-
 def rates(const int64_t[:] lengths, const int64_t[:] durations, double unit):
     """float64, length / duration * unit of each row with both; and how many have a length alone."""
     cdef Py_ssize_t row, count = 0, unmeasured = 0, rows = _alike(lengths.shape[0], durations.shape[0])
@@ -228,20 +213,6 @@ def count_rounded(int64_t[::1] counts, const double[::1] values, int dropped_bit
                 counts[place] += 1
                 found += 1
     return found
-
-
-def has_more_hashes(const uint64_t[::1] values, limit):
-    """Whether the numbers have more than `limit` different hashes."""
-    cdef int bits = limit.bit_length() + 3
-    cdef Py_ssize_t row, found = 0
-    cdef uint64_t hashed
-    cdef uint8_t[::1] seen = np.zeros(1 + (1 << bits) // 8, dtype=np.uint8)
-    with nogil:
-        for row in range(values.shape[0]):
-            hashed = (values[row] * _GOLDEN) >> (64 - bits)
-            found += not seen[hashed >> 3] >> (hashed & 7) & 1
-            seen[hashed >> 3] |= 1 << (hashed & 7)
-    return found > limit
 
 
 cdef class KeyTable:
@@ -455,23 +426,6 @@ def count_accesses(int64_t[:, ::1] counts, int64_t[:, ::1] order, written, files
                 sums[10 + (write[row] != 0)] += length[row] < small[file[row]]
                 if offset[row] >= 0:
                     _classify(sums + 5, &order[2 * file[row] + (write[row] != 0), 0], offset[row], length[row], 1)
-
-
-def continue_order(int64_t[:, ::1] counts, int64_t[:, ::1] order, const int64_t[:, ::1] later):
-    """Correct `counts` for the accesses of a stretch that were counted as if nothing had preceded them: its first and
-    second of each file and direction. `later`: the order after it, into which `order` turns."""
-    cdef Py_ssize_t key, each, keys = _alike(order.shape[0], later.shape[0])
-    cdef int64_t[_NUMBERS] alone
-    _alike(2 * counts.shape[0], keys), _alike(min(counts.shape[1], 12), 12)
-    _alike(order.shape[1], _NUMBERS), _alike(later.shape[1], _NUMBERS)
-    for key in range(keys):
-        alone[0] = 0
-        for each in range(later[key, 0]):
-            _classify(&counts[key // 2, 5], alone, later[key, 4 + 2 * each], later[key, 5 + 2 * each], -1)
-            _classify(&counts[key // 2, 5], &order[key, 0], later[key, 4 + 2 * each], later[key, 5 + 2 * each], 1)
-        if later[key, 0] == 2:
-            for each in range(1, 4):
-                order[key, each] = later[key, each]
 
 
 cdef inline void _classify(int64_t *classes, int64_t *last, int64_t offset, int64_t length, int64_t one) noexcept nogil:

@@ -5,9 +5,8 @@ A summary and a comparison use the same collector, so that their numbers cannot 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from dxt_replay.traces.units import MIB, NS_PER_S
 MIB_PER_S_FROM_BYTES_PER_NS = NS_PER_S / MIB
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RankTotals:
     """One rank's reads and writes.
 
@@ -115,6 +114,7 @@ class IoCollector(Sums):
     def _of_rows(self, rows: OperationRows) -> np.ndarray:
         """The fields of `RankTotals` of each rank of the rows."""
         by_rank = rows.by_rank()
+        hidden = np.zeros(len(by_rank), dtype=np.int64)
         if len(rows.ranks):
             union, place = group_unions(rows.start_ns, rows.end_ns, by_rank.index)
         else:
@@ -123,6 +123,10 @@ class IoCollector(Sums):
         self._busy.add_union(union)
         bounds = np.searchsorted(place, np.arange(len(by_rank) + 1))
         lengths = np.concatenate(([0], np.cumsum(union.ends - union.starts)))
+        for number, rank in enumerate(by_rank.ranks.tolist() if self._compute else ()):
+            if (compute := self._compute.get(rank)) is not None:
+                part = slice(bounds[number], bounds[number + 1])
+                hidden[number] = compute.covered_within(union.starts[part], union.ends[part]).sum()
         written = rows.op == WRITE
         writes, bytes_written = by_rank.sums(written), by_rank.sums(rows.length * written)
         return np.stack(
@@ -134,33 +138,10 @@ class IoCollector(Sums):
                 bytes_written,
                 by_rank.sums(rows.duration_ns),
                 np.diff(lengths[bounds]),
-                self._hidden(by_rank.ranks, union, bounds),
+                hidden,
             ),
             axis=1,
         )
-
-    def _hidden(self, ranks: np.ndarray, union: Intervals, bounds: np.ndarray) -> np.ndarray:
-        """The part of each rank's union during which the rank computed; the rows of each rank begin at `bounds`."""
-        hidden = np.zeros(len(ranks), dtype=np.int64)
-        for place, rank in enumerate(ranks.tolist() if self._compute else ()):
-            compute = self._compute.get(rank)
-            if compute is not None:
-                part = slice(bounds[place], bounds[place + 1])
-                hidden[place] = compute.covered_within(union.starts[part], union.ends[part]).sum()
-        return hidden
-
-    def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"_ranks": self._by_rank()}
-
-    def _by_rank(self) -> list[np.ndarray]:
-        """The fields of each rank once, as one array; nothing without any."""
-        if not self._ranks:
-            return []
-        fields = np.concatenate(self._ranks)
-        first = runs(fields[:, 0])
-        sums = np.add.reduceat(fields, first)
-        sums[:, 0] = fields[first, 0]
-        return [sums]
 
     def merge(self, later: IoCollector) -> None:
         """As `Sums.merge`."""
@@ -174,8 +155,12 @@ class IoCollector(Sums):
 
     def totals(self) -> IoTotals:
         """Totals of all that was added."""
+        fields = np.concatenate([np.zeros((0, len(RankTotals.__slots__)), dtype=np.int64), *self._ranks])
+        first = runs(fields[:, 0])
+        sums = np.add.reduceat(fields, first) if len(first) else fields
+        sums[:, 0] = fields[first, 0]
         return IoTotals(
-            ranks=tuple(_rank_totals(row) for part in self._by_rank() for row in part.tolist()),
+            ranks=tuple(RankTotals(*row) for row in sums.tolist()),
             files_used=self._files_used.copy(),
             size_bytes=self._size.distribution(),
             bandwidth_mib_s=self._bandwidth.distribution(),
@@ -183,7 +168,3 @@ class IoCollector(Sums):
             busy=self._busy.intervals(),
             busy_excess_ns=self._busy.closed_ns,
         )
-
-
-def _rank_totals(fields: Sequence[int]) -> RankTotals:
-    return RankTotals(**dict(zip(RankTotals.__slots__, fields, strict=True)))

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,10 +8,8 @@ from hypothesis import strategies as st
 from dxt_replay.traces.measures import _passes
 from dxt_replay.traces.measures._passes import (
     add_at,
-    add_to_bins,
     count_whole,
     covered_before,
-    has_more_hashes,
     in_flight,
     rates,
 )
@@ -102,22 +98,6 @@ def test_whole_numbers_with_a_place_are_counted(values: list[int], places: int) 
     assert counts.tolist() == [fitting.count(place) for place in range(places)]
 
 
-@given(st.lists(st.integers(0, 1 << 62), max_size=40))
-def test_bins_hold_the_values_up_to_their_bound(values: list[int]) -> None:
-    counts, sums = np.zeros((2, 4), dtype=np.int64)
-    small = [value % 5000 for value in values]
-    add_to_bins(counts, sums, [0, 100, 1024], np.array(small, dtype=np.int64))
-    edges = [-1, 0, 100, 1024, 1 << 62]
-    bins = [[v for v in small if low < v <= high] for low, high in pairwise(edges)]
-    assert (counts.tolist(), sums.tolist()) == ([len(each) for each in bins], [sum(each) for each in bins])
-
-
 def test_rates_are_of_rows_with_a_length_and_a_duration() -> None:
     found, unmeasured = rates(np.array([6, 0, 5, 7]), np.array([3, 1, 0, 2]), 10.0)
     assert (found.tolist(), unmeasured) == ([20.0, 35.0], 1)
-
-
-def test_hashes_show_more_different_numbers_than_a_limit() -> None:
-    values = np.arange(5_000, dtype=np.uint64)
-    assert has_more_hashes(values, 3_000)
-    assert not has_more_hashes(np.tile(values[:3_000], 3), 3_000)
