@@ -35,11 +35,19 @@ def answer(result: R, sections: Callable[[R], Sequence[Section]], *following: st
 
         print_json(result if isinstance(result, Mapping) else result.as_json())
         return
-    from dxt_replay.replay.show.terminal import print_sections
-
-    print_sections(sections(result))
+    print_answer(sections(result))
     if following:
         print_next(*following)
+
+
+def print_answer(sections: Sequence[Section]) -> None:
+    """Print the tables of a result: without --details those in brief, under --quiet the answer alone."""
+    from dxt_replay.replay.show.section import in_brief
+    from dxt_replay.replay.show.terminal import print_sections
+
+    session = current()
+    short = list(sections) if session.details else in_brief(sections)
+    print_sections(short[:1] if session.quiet and len(short) != len(sections) else short)
 
 
 def print_next(*words: str | os.PathLike[str]) -> None:

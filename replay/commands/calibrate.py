@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from dxt_replay.replay.commands.family_options import family_options
-from dxt_replay.replay.commands.shared_options import force_option, json_option, output_option
+from dxt_replay.replay.commands.shared_options import details_option, force_option, json_option, output_option
 from dxt_replay.replay.options.choices import CalibrateChoices
 
 
@@ -22,6 +22,7 @@ from dxt_replay.replay.options.choices import CalibrateChoices
 @output_option("MODEL.json", "The storage model to write, such as measured.json.")
 @family_options(CalibrateChoices)
 @force_option
+@details_option
 @json_option
 def command(target: str, output: Path, **choices: Any) -> None:
     """Measure a file system or an object store, so that `simulate` can predict a training run on it.

@@ -11,6 +11,7 @@ import click
 from dxt_replay.replay.commands.family_options import family_options
 from dxt_replay.replay.commands.shared_options import (
     PATH,
+    details_option,
     json_option,
     worker_options,
 )
@@ -26,13 +27,12 @@ if TYPE_CHECKING:
 @family_options(ThresholdChoices)
 @family_options(PairChoices)
 @worker_options
-@click.option("--details", is_flag=True, help="Print every measure, not only those that decide the verdict.")
+@details_option
 @json_option
 def command(
     source: Path | None,
     replay: Path | None,
     floor: tuple[tuple[Path, Path], ...],
-    details: bool,
     workers: Workers,
     **choices: Any,
 ) -> None:
@@ -45,13 +45,14 @@ def command(
     import dxt_replay
     from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.commands.progress import status
+    from dxt_replay.replay.commands.session import current
     from dxt_replay.replay.show.comparison_sections import comparison_sections
     from dxt_replay.replay.show.noise_sections import floor_sections
 
     if source is None and floor:
         with status("comparing"):
             noise = dxt_replay.noise_floor(*floor)
-        answer(noise, partial(floor_sections, details=details))
+        answer(noise, partial(floor_sections, details=current().details))
         return
     if source is None or replay is None:
         raise click.UsageError(
@@ -68,6 +69,6 @@ def command(
             floor=floor,
             executor=workers,
         )
-    answer(comparison, partial(comparison_sections, details=details))
+    answer(comparison, comparison_sections)
     if not comparison.passed:
         raise SystemExit(1)

@@ -70,10 +70,10 @@ def command(names: tuple[str, ...], output: Path | None, keep: bool, target: Pat
     Both are recordings of real training runs (see traces/samples/SOURCES.md). The target needs about 150 MB. No
     existing file is overwritten. Exits 1 when a comparison fails.
     """
+    from dxt_replay.replay.commands.answer import print_answer
     from dxt_replay.replay.commands.json_output import print_json
     from dxt_replay.replay.commands.session import current
     from dxt_replay.replay.show.comparison_sections import comparison_sections
-    from dxt_replay.replay.show.terminal import print_sections
     from dxt_replay.traces.errors import UsageError
     from dxt_replay.traces.samples import NAMES
 
@@ -93,7 +93,7 @@ def command(names: tuple[str, ...], output: Path | None, keep: bool, target: Pat
         for name in names or NAMES:
             comparisons[name] = _replay_sample(name, kept, folder / "twin", cold=not warm, say=say)
             if not as_json:
-                print_sections(comparison_sections(comparisons[name], details=False))
+                print_answer(comparison_sections(comparisons[name]))
             pages[name] = _draw(name, kept)
             say(f"\nReport page, for a browser: {pages[name]}")
         say(f"\nThe captures and pages are in {kept}.")

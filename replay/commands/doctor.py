@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
-from dxt_replay.replay.commands.shared_options import json_option
+from dxt_replay.replay.commands.shared_options import details_option, json_option
 
 
 @click.command()
 @click.argument("directory", required=False, metavar="[DIR|TARGET]")
+@details_option
 @json_option
 def command(directory: str | None) -> int:
     """Examine this machine, and a directory or object store, for all that a recording or a replay needs.

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dxt_replay.replay.commands.family_options import family_options
-from dxt_replay.replay.commands.shared_options import capture_argument, force_option, json_option, part_options
+from dxt_replay.replay.commands.shared_options import (
+    capture_argument,
+    details_option,
+    force_option,
+    json_option,
+    part_options,
+)
 from dxt_replay.replay.options.choices import PACE_HELP, RegressChoices, RunChoices
 from dxt_replay.replay.options.option import Option
 from dxt_replay.traces.errors import UsageError
@@ -49,6 +55,7 @@ _PACE = Option(f"{PACE_HELP}  [default: steps if the capture has training steps,
     "page with all runs (.html); repeatable.",
 )
 @force_option
+@details_option
 @json_option
 def command(
     capture: NamedPart,

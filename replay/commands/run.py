@@ -11,6 +11,7 @@ from dxt_replay.replay.commands.family_options import family_options
 from dxt_replay.replay.commands.shared_options import (
     PATH,
     capture_argument,
+    details_option,
     force_option,
     json_option,
     part_options,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     help="Run N times, into OUT.1.capture, OUT.2.capture ...; print each time and the median.",
 )
 @force_option
+@details_option
 @json_option
 def command(
     capture: NamedPart,

@@ -16,12 +16,13 @@ class Session:
     """Set by the options that every command has, while the command line is read.
 
     quiet: print neither progress nor warnings. verbose: print facts for a bug report, and the traceback of an error.
-    as_json: print the answer, or the error, as one JSON object on standard output.
+    as_json: print the answer, or the error, as one JSON object on standard output. details: print all tables.
     """
 
     quiet: bool = False
     verbose: bool = False
     as_json: bool = False
+    details: bool = False
 
 
 def current() -> Session:
@@ -76,6 +77,11 @@ def add_common_options(command: click.Command) -> click.Command:
 def set_json(context: click.Context, option: click.Parameter, value: bool) -> None:
     """Callback of --json. It alone decides: the command line of a job that `record` runs may contain --json too."""
     context.ensure_object(Session).as_json = value
+
+
+def set_details(context: click.Context, option: click.Parameter, value: bool) -> None:
+    """Callback of --details."""
+    context.ensure_object(Session).details = value
 
 
 def _set_verbose(context: click.Context, option: click.Parameter, value: bool) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dxt_replay.replay.commands.family_options import Decorator, family_options
-from dxt_replay.replay.commands.session import note, set_json
+from dxt_replay.replay.commands.session import note, set_details, set_json
 from dxt_replay.replay.options.looking import FilterChoices, PartChoices
 
 if TYPE_CHECKING:
@@ -32,6 +32,10 @@ def json_output(text: str) -> Decorator:
 
 
 json_option = json_output("Print the result as JSON.")
+
+details_option = click.option(
+    "--details", is_flag=True, expose_value=False, callback=set_details, help="Print all tables and figures."
+)
 
 
 def output_option(metavar: str, text: str) -> Decorator:

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dxt_replay.replay.commands.family_options import family_options
-from dxt_replay.replay.commands.shared_options import capture_argument, json_option, time_options, worker_options
+from dxt_replay.replay.commands.shared_options import (
+    capture_argument,
+    details_option,
+    json_option,
+    time_options,
+    worker_options,
+)
 from dxt_replay.replay.options.choices import SimulateChoices
 from dxt_replay.traces.errors import UsageError
 
@@ -30,6 +36,7 @@ MOST_COUNTS = 64
 @family_options(SimulateChoices)
 @time_options
 @worker_options
+@details_option
 @json_option
 def command(capture: NamedPart, ranks: str | None, workers: Workers, **choices: Any) -> None:
     """Predict how long a capture would take on storage that a model describes.

@@ -12,6 +12,7 @@ from dxt_replay.replay.commands.family_options import family_options
 from dxt_replay.replay.commands.session import current
 from dxt_replay.replay.commands.shared_options import (
     PATH,
+    details_option,
     filter_options,
     force_option,
     json_option,
@@ -63,6 +64,7 @@ class _Command(click.Command):
 @click.option("--parquet", "parquet_file", type=PATH, metavar="FILE", help="Write it as Parquet.")
 @worker_options
 @force_option
+@details_option
 @json_option
 def command(
     capture: NamedPart,
@@ -85,6 +87,7 @@ def command(
     """
     import dxt_replay
     from dxt_replay.profiler_merge.analysis.named_tables import summary_table
+    from dxt_replay.replay.commands.answer import print_answer
     from dxt_replay.replay.commands.json_output import print_json
     from dxt_replay.replay.commands.progress import status
     from dxt_replay.replay.commands.table_output import TableOutput
@@ -92,7 +95,6 @@ def command(
     from dxt_replay.replay.interface.captures import opened
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
     from dxt_replay.replay.show.table_views import summary_or_tables
-    from dxt_replay.replay.show.terminal import print_sections
 
     names = tuple(dict.fromkeys([*show, *(["findings"] if findings else [])]))
     output = TableOutput.of(csv_file, parquet_file, force=force)
@@ -108,7 +110,7 @@ def command(
             _check_opened(found, names)
             sections = None if output is not None or current().as_json else summary_or_tables(found)
         if sections is not None:
-            print_sections(sections)
+            print_answer(sections)
         elif current().as_json:
             print_json(found.as_json(_streamed))
         elif output is not None:

@@ -11,7 +11,7 @@ from dxt_replay.replay.regression.experiment_record import ExperimentRecord, Sid
 from dxt_replay.replay.regression.interval_verdict import Verdict, change_text, interval_text
 from dxt_replay.replay.regression.run_metrics import METRICS, MeasuredRun
 from dxt_replay.replay.show.cells import mib_s, microseconds, seconds
-from dxt_replay.replay.show.section import Section, facts, prose
+from dxt_replay.replay.show.section import WARNINGS, Section, facts, prose
 from dxt_replay.traces.text import printable, unit_of
 from dxt_replay.traces.units import format_counted
 
@@ -30,7 +30,7 @@ def regression_sections(result: Regression) -> list[Section]:
     sections = [prose("", first), _metrics(result)]
     notes = [*(f"not valid: {text}" for text in result.health.obstacles), *result.health.warnings]
     if notes:
-        sections.append(prose("Warnings", notes))
+        sections.append(prose(WARNINGS, notes, brief=True))
     sections += [_setting(result), _sides_differ(result), prose("Rule", [result.rule.text])]
     return [section for section in sections if section.rows]
 
@@ -105,7 +105,7 @@ def _on_root(result: Regression) -> list[str]:
 def _sides_differ(result: Regression) -> Section:
     """What the targets of a pair differ in; what a record differs in stands beside the verdict."""
     found = result.conditions.differences if result.conditions and not result.against else ()
-    return prose("Baseline -> candidate", found)
+    return prose("Baseline -> candidate", found, brief=True)
 
 
 def _metrics(result: Regression) -> Section:
@@ -125,6 +125,7 @@ def _metrics(result: Regression) -> Section:
         columns=("", "baseline", "candidate", "change", interval, "verdict"),
         rows=tuple(_metric_row(metric, result) for metric in result.metrics.values()),
         notes=tuple(notes),
+        brief=True,
     )
 
 

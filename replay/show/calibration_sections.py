@@ -33,11 +33,11 @@ def calibration_sections(done: Calibration, output: str) -> list[Section]:
         ("throttle", _throttle(done)),
     ]
     sections = [
-        facts("Calibration", rows),
+        facts("Calibration", rows, brief=("target", "storage model", "read-ahead", "throttle")),
         _cold_reads([each for each in done.measured if each.state == "cold"]),
         _other_calls([each for each in done.measured if each.state != "cold" and each.in_flight == 1]),
         _left_out(done.left_out),
-        prose("What could not be seen", done.unseen),
+        prose("What could not be seen", done.unseen, brief=True),
     ]
     return [section for section in sections if section.rows]
 
@@ -69,12 +69,12 @@ def _object_sections(done: Calibration, store: ObjectFigures, output: str) -> li
         ),
     )
     sections = [
-        facts("Calibration", rows),
+        facts("Calibration", rows, brief=("target", "storage model", "read-ahead", "throttle")),
         connections,
         _cold_reads(gets, "GETs"),
         _other_calls([each for each in others if each.in_flight == 1], "Other requests, one connection"),
         _left_out(done.left_out),
-        prose("What was not measured", done.unseen),
+        prose("What was not measured", done.unseen, brief=True),
     ]
     return [section for section in sections if section.rows]
 
@@ -122,6 +122,7 @@ def _cold_reads(times: Sequence[Measured], title: str = "Cold reads") -> Section
             "Mean time of a read: the median of the trials, at most what 95 % take, with one in flight and with more; "
             "the interval of the median at one in flight; and the highest bandwidth of any number in flight.",
         ),
+        brief=True,
     )
 
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from dxt_replay.replay.fidelity.workload_verdict import Workload
 
 
-def comparison_sections(comparison: Comparison, *, details: bool = True) -> list[Section]:
-    """The result in one sentence, what the workload and the storage did, and with `details` every measure."""
+def comparison_sections(comparison: Comparison) -> list[Section]:
+    """The result in one sentence, what the workload and the storage did, and every other measure."""
     sections = [
         prose("", _result(comparison)),
         _workload(comparison),
@@ -36,11 +36,10 @@ def comparison_sections(comparison: Comparison, *, details: bool = True) -> list
     ]
     differences = comparison.exact.differences
     if differences:
-        sections.insert(1, prose("First differences", differences))
+        sections.insert(1, prose("First differences", differences, brief=True))
     if comparison.floor is not None:
-        sections.append(noise_section(comparison.floor, details=details))
-    if details:
-        sections += _details(comparison)
+        sections.append(noise_section(comparison.floor))
+    sections += _details(comparison)
     return of_generated(sections, comparison.generated)
 
 
@@ -78,7 +77,8 @@ def _workload(comparison: Comparison) -> Section:
         rows += [*_lateness(workload), *_recorded_times(comparison)]
     verdict = {"pass": "passed", "fail": "FAILED", "skipped": "not judged"}[workload.verdict]
     title = f"Workload: what the replayer is responsible for ({verdict})"
-    return Section(title=title, columns=("", "recorded", "replayed", ""), rows=tuple(rows))
+    brief = workload.verdict == "fail" or ()
+    return Section(title=title, columns=("", "recorded", "replayed", ""), rows=tuple(rows), brief=brief)
 
 
 def _exact_bytes(number: int) -> str:
@@ -139,6 +139,7 @@ def _storage(comparison: Comparison) -> Section:
         columns=("", "recorded", "replayed", ""),
         rows=tuple(rows),
         notes=tuple(notes),
+        brief=("I/O time per rank", "one read or write, median", "bandwidth while I/O runs"),
     )
 
 
@@ -152,6 +153,7 @@ def _similarity(comparison: Comparison) -> Section:
     )
     return Section(
         title="Similarity of the DLIO paper: 1 is alike, 0 has nothing in common",
+        brief=gate is not None,
         rows=tuple(rows),
         prose=True,
         notes=(

@@ -20,10 +20,16 @@ def doctor_sections(diagnosis: Diagnosis) -> list[Section]:
     failed, warnings = states.count("failed"), states.count("warning")
     verdict = f"failed: {format_counted(failed, 'check')} found something broken" if failed else "passed"
     doubts = f"{format_counted(warnings, 'warning')}" if warnings else "nothing to change"
-    return [prose(verdict, [doubts]), *map(_section, diagnosis.parts)]
+    remedies = [
+        f"{check.name}: {check.found}; {check.remedy}"
+        for part in diagnosis.parts
+        for check in part.checks
+        if check.state.value in ("failed", "warning")
+    ]
+    return [prose(verdict, [doubts, *remedies]), *map(_section, diagnosis.parts)]
 
 
 def _section(part: Part) -> Section:
     rows = tuple((check.name, check.state.value, check.found) for check in part.checks)
     notes = tuple(f"{check.name}: {check.remedy}" for check in part.checks if check.remedy)
-    return Section(title=part.name, columns=_COLUMNS, rows=rows, notes=notes)
+    return Section(title=part.name, columns=_COLUMNS, rows=rows, notes=notes, brief=())

@@ -110,10 +110,10 @@ def relaxed_limits(floor: FloorResult) -> list[str]:
     return lines
 
 
-def noise_section(floor: FloorResult, *, details: bool) -> Section:
+def noise_section(floor: FloorResult) -> Section:
     """Every measure of a comparison beside its floor."""
     rows = []
-    for name, (label, text) in _shown(details):
+    for name, (label, text) in _shown(details=True):
         measure = floor.measures[name]
         if measure.value is None and measure.floor is None:
             continue
@@ -124,6 +124,7 @@ def noise_section(floor: FloorResult, *, details: bool) -> Section:
         title="Noise: how far the replay is from its source, and two runs of the job from each other",
         columns=("", "replay", "two runs", ""),
         rows=tuple(rows),
+        brief=True,
         notes=(f"Two runs: the worst of {pairs} of runs. No limit is stricter than that.",),
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dxt_replay.replay.show.cells import microseconds, or_dash, percent, recorded_training, seconds
-from dxt_replay.replay.show.section import Section, facts, of_generated, prose
+from dxt_replay.replay.show.section import WARNINGS, Section, facts, of_generated, prose
 from dxt_replay.traces.lateness import allowed_lag_us, machine_jitter_us
 from dxt_replay.traces.replay_record import PERCENTILES
 from dxt_replay.traces.results import by_error_name
@@ -54,10 +54,10 @@ def run_sections(run: RunResult) -> list[Section]:
     sections = [
         prose(STOPPED if run.stopped else "", [*training, run_headline(run)]),
         _failures(run),
-        facts("Run", rows),
+        facts("Run", rows, brief=("read", "written", "page cache")),
         _percentiles("Times of an operation", {_TIMES[name][0]: times[name] for name in times}, explained),
         _percentiles("Latency by operation", by_operation if len(by_operation) > 1 else {}),
-        prose("Warnings", run.warnings),
+        prose(WARNINGS, run.warnings, brief=True),
     ]
     return of_generated(sections, run.generated)
 
@@ -123,6 +123,7 @@ def _failures(run: RunResult) -> Section:
         columns=("rank", "lane", "operation", "file", "offset", "length", "begun", "error"),
         rows=rows,
         notes=(more,) if in_all > len(rows) else (),
+        brief=True,
     )
 
 
@@ -207,8 +208,9 @@ def repeat_sections(repeats: Repeats) -> list[Section]:
             columns=("run", "elapsed", "from the median", "lag p99", "latency p50", "failed", "cached before"),
             rows=tuple(rows),
             notes=("Lag: how late an operation began. Latency: how long the storage took.",),
+            brief=True,
         ),
-        prose("Warnings", dict.fromkeys(text for run in runs for text in run.warnings)),
+        prose(WARNINGS, dict.fromkeys(text for run in runs for text in run.warnings), brief=True),
     ]
     return of_generated(sections, runs[0].generated)
 

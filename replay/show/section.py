@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import Enum, auto
 from typing import Any
 
 _RECORDED = re.compile(r"(?<![\w./-])[Rr]ecorded(?![\w/-]|\.\w)")
 """The word, and no part of a path."""
+
+WARNINGS = "Warnings"
+"""Title of the section of warnings."""
 
 MAX_GROUPS = 40
 """Rows of a long table that the terminal shows; `--json` and `--csv` have all of them."""
@@ -49,7 +52,8 @@ class Section:
     """A table with a title above and lines of text below.
 
     `columns`: a plain name stands for a column of numbers, in the first place for one of text; none at all for rows of
-    a label and a value. `prose`: cells without a column hold text. `notes`: lines below the table.
+    a label and a value. `prose`: cells without a column hold text. `notes`: lines below the table. `brief`: what of it
+    is shown without --details: all, nothing, or the rows with these labels, without the title if it has no columns.
     """
 
     title: str
@@ -57,6 +61,7 @@ class Section:
     columns: tuple[str | Column, ...] = ()
     prose: bool = False
     notes: tuple[str, ...] = ()
+    brief: bool | tuple[str, ...] = False
 
     @property
     def typed_columns(self) -> tuple[Column, ...]:
@@ -71,14 +76,37 @@ class Section:
         )
 
 
-def facts(title: str, rows: Iterable[tuple[str, str]]) -> Section:
+def facts(title: str, rows: Iterable[tuple[str, str]], brief: bool | tuple[str, ...] = False) -> Section:
     """A table of labels and values."""
-    return Section(title=title, rows=tuple(rows), prose=True)
+    return Section(title=title, rows=tuple(rows), prose=True, brief=brief)
 
 
-def prose(title: str, lines: Iterable[str]) -> Section:
+def prose(title: str, lines: Iterable[str], *, brief: bool = False) -> Section:
     """Lines of text below a title."""
-    return Section(title=title, rows=tuple((line,) for line in lines), prose=True)
+    return Section(title=title, rows=tuple((line,) for line in lines), prose=True, brief=brief)
+
+
+def in_brief(sections: Sequence[Section]) -> list[Section]:
+    """What a command prints without --details: its first section, which is the answer, and what the others mark as
+    brief; all of them if none has a mark. Warnings are cut behind their fact, before the colon."""
+    first, *others = sections or [prose("", [])]
+    if all(each.brief is False for each in others):
+        return list(sections)
+    short, labels, last = list[Section](), list[tuple[str, ...]](), list[str]()
+    for each in others:
+        if each.title == WARNINGS:
+            facts_alone = [f"warning: {row[0].partition(': ')[0]}" for row in each.rows]
+            last += facts_alone[:3] + [f"and {len(facts_alone) - 3} more warnings"] * (len(facts_alone) > 3)
+        elif each.brief is True:
+            short.append(replace(each, notes=()))
+        elif each.brief:
+            rows = tuple(row for row in each.rows if row[0] in each.brief)
+            if each.columns and rows:
+                short.append(replace(each, rows=rows, notes=()))
+            else:
+                labels += rows
+    table = [facts("", labels)] if labels else []
+    return [first, *table, *(each for each in short if each.rows), prose("", [*last, "--details shows the rest."])]
 
 
 def of_generated(sections: Iterable[Section], generated: str | None) -> list[Section]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dxt_replay.replay.show.cells import microseconds, or_dash, recorded_training, seconds
-from dxt_replay.replay.show.section import BAR, Column, Kind, Section, bar, facts, of_generated, prose
+from dxt_replay.replay.show.section import BAR, WARNINGS, Column, Kind, Section, bar, facts, of_generated, prose
 from dxt_replay.traces.units import format_bytes, format_count, format_counted, format_duration, format_signed
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def simulation_sections(found: Simulated) -> list[Section]:
         ),
         _operations(predicted),
         _scaling(found.scaling),
-        prose("Warnings", found.warnings),
+        prose(WARNINGS, found.warnings, brief=True),
     ]
     return of_generated(sections, found.generated)
 
@@ -138,6 +138,7 @@ def _spent(spent_s: TimeSpent) -> Section:
             for label, time in times.items()
             if time
         ),
+        brief=True,
     )
 
 
@@ -212,4 +213,5 @@ def _scaling(scaling: Sequence[Prediction]) -> Section:
             )
             for each in scaling
         ),
+        brief=True,
     )

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from dxt_replay.profiler_merge.analysis.finding import LEAST_UTILISATION_PCT, MATERIAL_PCT, SERIOUS_PCT
 from dxt_replay.replay.show.cells import mib_s, or_dash, percent, run_time, seconds, share
-from dxt_replay.replay.show.section import BAR, MAX_GROUPS, Column, Kind, Section, bar, facts, of_generated, prose
+from dxt_replay.replay.show.section import (
+    BAR,
+    MAX_GROUPS,
+    WARNINGS,
+    Column,
+    Kind,
+    Section,
+    bar,
+    facts,
+    of_generated,
+    prose,
+)
 from dxt_replay.traces.doubt import UNKNOWN, Doubt
 from dxt_replay.traces.layers import OBJECT_STORES, called, lowest
 from dxt_replay.traces.storage_limit import Limit, StorageLimit
@@ -41,6 +52,16 @@ _TIMES = {
     "wait_s": "waits for non-blocking requests",
 }
 
+_BRIEF_LOOP = ("steps", "evaluations", "accelerator utilisation", "input wait")
+_BRIEF_IO = (
+    "reads",
+    "writes",
+    "bandwidth while I/O is in flight",
+    "reads, counted",
+    "writes, counted",
+    "bytes, counted",
+)
+
 _PAST_TRACE = {
     "mapped": "through a mapping",
     "socket": "received on sockets",
@@ -56,16 +77,16 @@ def summary_sections(summary: Summary, limit: Limit | None = None) -> list[Secti
     traced, recorded = has_trace(summary), io_recorded(summary)
     sections = [
         prose("", headline(summary, limit)),
-        facts("Job", _job_rows(summary)),
-        facts("Training loop", _loop_rows(summary)),
-        *([facts("I/O", _io_rows(summary) if traced else _counted_rows(summary))] if recorded else []),
+        facts("Job", _job_rows(summary), brief=_brief_job(summary)),
+        facts("Training loop", _loop_rows(summary), brief=_BRIEF_LOOP),
+        *([facts("I/O", _io_rows(summary) if traced else _counted_rows(summary), brief=_BRIEF_IO)] if recorded else []),
         *([_per_operation(summary)] if traced and recorded else []),
         _interfaces(summary.interfaces),
     ]
     if summary.groups is not None:
         sections.append(_breakdown(summary.groups, summary.by or ""))
     if summary.warnings:
-        sections.append(prose("Warnings", summary.warnings))
+        sections.append(prose(WARNINGS, summary.warnings, brief=True))
     return of_generated(sections, summary.generated)
 
 
@@ -268,6 +289,13 @@ def _job_rows(summary: Summary) -> Iterable[tuple[str, str]]:
         yield "complete", "no: the capture is partial"
 
 
+def _brief_job(summary: Summary) -> tuple[str, ...]:
+    """Of the job what qualifies its figures."""
+    past = tuple(f"not traced: {how}" for how in _PAST_TRACE.values())
+    partly = (summary.coverage.bytes or 1.0) < 1
+    return ("I/O", "complete", *past, *(("trace coverage, bytes",) if partly else ()))
+
+
 def _computed(loop: SteadyLoop) -> str:
     return f"{'at most ' * loop.compute_at_most}{loop.compute_pct:.1f} %"
 
@@ -437,6 +465,7 @@ def _breakdown(groups: Sequence[GroupTotals], by: str) -> Section:
     longest = max((group.io_time_s for group in kept), default=0.0) or 1.0
     return Section(
         title=f"By {by}",
+        brief=True,
         columns=(
             Column(head=by, kind=Kind.PATH if by == "file" else Kind.TEXT),
             *("reads", "writes", "bytes", "I/O time, sum"),

@@ -24,7 +24,7 @@ def test_it_prints_what_was_measured_and_what_could_not_be_seen(
 ) -> None:
     output = tmp_path / "measured.json"
     arguments = ["calibrate", "--target", str(target), "-o", str(output)]
-    assert main([*arguments, "--minutes", "0.04"]) == 0
+    assert main([*arguments, "--minutes", "0.04", "--details"]) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
     titles = ["Calibration", "Cold reads", "Other calls, one in flight", "What could not be seen"]

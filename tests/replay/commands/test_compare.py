@@ -55,7 +55,7 @@ def test_json_is_what_the_function_returns(
 
 def test_the_thresholds_are_options(source: Capture, replay: Capture, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["compare", str(source.path), str(replay.path), "--json", "--fail-under", "0.5"]
-    assert main([*argv, "--max-elapsed-error", "3", "--max-drift", "7"]) == 0
+    assert main([*argv, "--max-elapsed-error", "3", "--max-drift", "7", "--details"]) == 0
     found = printed_json(capsys)["thresholds"]
     assert found["fail_under"] == 0.5
     assert (found["elapsed_error_pct"], found["drift_ppm"]) == (3, 7)
@@ -74,7 +74,7 @@ def test_fail_under_is_the_cosine_of_all_ten_factors(
 def test_the_first_line_is_the_result_and_every_threshold_stands_beside_its_figure(
     source: Capture, replay: Capture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["compare", str(source.path), str(replay.path)]) == 0
+    assert main(["compare", str(source.path), str(replay.path), "--details"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert text.startswith(
         "The replay did the same work: 100 of 100 operations, same bytes, same order. Storage here was 4.0 times slower"

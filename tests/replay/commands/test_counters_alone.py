@@ -49,7 +49,7 @@ def test_one_rank_that_writes_a_shared_file_for_all(tmp_path: Path, capsys: pyte
     called = {"record_id": record_id(SHARED), "rank": -1, "MPIIO_COLL_WRITES": 80, "MPIIO_BYTES_WRITTEN": 2_000_000,
               "MPIIO_F_WRITE_TIME": 160.0, "MPIIO_F_SLOWEST_RANK_TIME": 20.0}  # fmt: skip
     path = log(tmp_path / "a.darshan", posix=mine, mpiio=[called], exe=b"app --api-key S3CRET --lr 1 TOKEN=S3CRET")
-    assert main(["summary", str(path)]) == 0
+    assert main(["summary", str(path), "--details"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "the slowest rank, 0, spent 20.000 s of 60.864 s in MPIIO calls; the mean of the ranks is 20.000 s" in said
     assert "app --api-key *** --lr 1 TOKEN=***" in said

@@ -39,7 +39,10 @@ def test_other_texts_are_refused(text: str) -> None:
 
 def test_the_prediction_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capture, _, _ = derived(tmp_path, Application(steps=20, ranks=2), FAST)
-    assert main(["simulate", str(capture.path), "--storage", "theta_lustre", "--ranks", "2,4", "--runs", "2"]) == 0
+    assert (
+        main(["simulate", str(capture.path), "--storage", "theta_lustre", "--ranks", "2,4", "--runs", "2", "--details"])
+        == 0
+    )
     out = capsys.readouterr().out
     assert "On Lustre as on Theta this run would take" in out
     assert "Storage limits it by" in out

@@ -257,7 +257,6 @@ def test_a_job_without_an_end_took_an_unknown_time(tmp_path: Path, capsys: pytes
     assert main(["summary", str(capture.path)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert shown.startswith("A run on 1 rank; how long the job took is not known.")
-    assert "run time of the job not known" in shown
     assert main(["summary", str(capture.path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["job"]["run_time_s"] is None
 

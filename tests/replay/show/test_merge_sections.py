@@ -89,7 +89,7 @@ def test_a_log_without_dxt_says_so_first(tmp_path, capfd):
     log = write_log(tmp_path / "a.darshan", names={1: b"/a"}, modules={"POSIX": posix}, job=JobSpec(nprocs=1))
     assert main(["merge", str(log), "-o", str(tmp_path / "a.capture")]) == 0
     assert capfd.readouterr().out.startswith("Merged 1 rank, but no DXT in this log")
-    assert main(["summary", str(log)]) == 0
+    assert main(["summary", str(log), "--details"]) == 0
     shown = capfd.readouterr().out
     assert shown.startswith("Rebuilt from counters, not traced: 3 reads and writes, 1.00 MiB.")
     assert "No DXT trace" in shown

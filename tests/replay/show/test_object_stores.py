@@ -56,7 +56,7 @@ def shown(capsys: pytest.CaptureFixture[str], *command: str) -> str:
 
 
 def test_their_time_and_bytes_are_in_the_summary_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = shown(capsys, "summary", str(log_of(tmp_path / "a.darshan")))
+    text = shown(capsys, "summary", str(log_of(tmp_path / "a.darshan")), "--details")
     assert "By Darshan's counters the job spent 2.500 s of" in text
     assert "in DAOS calls" in text
     assert "writes, counted 5 bytes, counted 64.0 MiB" in text

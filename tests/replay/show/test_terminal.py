@@ -91,7 +91,7 @@ def test_many_groups_are_cut_with_the_largest_kept(tmp_path: Path) -> None:
 def test_a_comparison_fits_a_pipe_and_says_what_the_cosine_is_worth(
     capture: Capture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_sections(comparison_sections(compare(capture, capture), details=False))
+    print_sections(comparison_sections(compare(capture, capture)))
     text = text_of(capsys)
     assert "scale invariant" in " ".join(text.split())
     assert "what the replayer is responsible for (passed)" in text
