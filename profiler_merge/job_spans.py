@@ -57,11 +57,10 @@ class JobSpans:
     loops: Mapping[int, SpanColumns]
     known: set[int] = field(default_factory=set)
     marked: dict[int, dict[str, int]] = field(default_factory=dict)
-    _extended: dict[int, Extended] = field(default_factory=dict)
-    _not_extended: dict[int, str] = field(default_factory=dict)
+    _extended: dict[int, Extended | str] = field(default_factory=dict)
     _tables: dict[int, pa.Table] = field(default_factory=dict)
-    _template: pa.Table | None = None
-    _template_known: bool = False
+    _lent: pa.Table | None = None
+    _dated: bool = False
 
     def __post_init__(self) -> None:
         for rank in self.loops.keys() - self.profiles.keys():
@@ -69,9 +68,7 @@ class JobSpans:
 
     def profile(self, rank: int) -> Profile | None:
         """The profile of a rank, None where it has none. Raises: ProfileError when it is damaged."""
-        if rank not in self.profiles:
-            return None
-        return read_profile(self.profiles[rank])
+        return read_profile(self.profiles[rank]) if rank in self.profiles else None
 
     def add_profiled(self, rows: RankRows, path: Callable[[int], str]) -> list[str]:
         """Note the spans in the profile of a rank, and extend them over its reads outside of it. Returns warnings.
@@ -87,14 +84,11 @@ class JobSpans:
         from dxt_replay.profiler_merge.unprofiled import extended_spans  # most jobs have no profile
 
         warnings = self._add(rank, profile, rows.undated_offset_ns)
-        limits = next(((each.first, each.last) for each in self._extended.values()), None)
+        limits = next(((each.first, each.last) for each in self._extensions().values()), None)
         found = extended_spans(self._tables[rank], rows.columns, rows.process, path, limits)
-        if isinstance(found, str):
-            self._not_extended[rank] = found
-        elif found is not None:
+        if found is not None:
             self._extended[rank] = found
-            if self._template is self._tables[rank]:
-                self._template = found.spans
+        if not isinstance(found, str | None):
             self._tables[rank] = found.spans
         return warnings
 
@@ -108,9 +102,15 @@ class JobSpans:
         pids[numbers] = lanes["pid"].fill_null(-1).to_numpy()
         threads = dict(zip(numbers.tolist(), lanes["thread"].to_pylist(), strict=True))
         threads = _anchored(columns, marks, path) | {lane: each for lane, each in threads.items() if each is not None}
-        loop, operations = training_loop(marks.own), self._operations(columns, pids, threads)
+
+        def operations_now() -> RankOperations:
+            times = {name: columns[name] + self.start_ns for name in ("start_ns", "end_ns")}
+            same = {name: columns[name] for name in ("lane", "op", "origin", "file_id")}
+            return RankOperations(pid=pids[columns["lane"]], threads=threads, **times, **same)
+
+        loop, operations = training_loop(marks.own), operations_now()
         chain_lanes(columns, operations.pid, by_loop(marks, loop, operations))
-        operations = self._operations(columns, pids, threads)
+        operations = operations_now()
         mine = by_loop(marks, loop, operations)
         marks = replace(marks, own_io=own_io(marks, loop, operations, mine))
         found = batches_of(marks, loop, operations, mine)
@@ -121,13 +121,6 @@ class JobSpans:
                 sort_by_start(columns)
             self.known.add(rank)
         return marks
-
-    def _operations(
-        self, columns: Mapping[str, np.ndarray], pids: np.ndarray, threads: Mapping[int, int]
-    ) -> RankOperations:
-        start_ns, end_ns = (columns[name] + self.start_ns for name in ("start_ns", "end_ns"))
-        same = {name: columns[name] for name in ("lane", "op", "origin", "file_id")}
-        return RankOperations(pid=pids[columns["lane"]], start_ns=start_ns, end_ns=end_ns, threads=threads, **same)
 
     def _add(self, rank: int, profile: Profile, undated_offset_ns: int = 0) -> list[str]:
         warnings = []
@@ -145,30 +138,28 @@ class JobSpans:
         if profile.marks is not None and (text := profiled_work(spans)) is not None:
             warnings.append(f"rank {rank}: {text}")
         self._tables[rank] = _spans_table(rank, spans, undated_offset_ns - self.start_ns)
-        self._note_template(rank, profile)
+        self._dated = profile.epoch_start_ns is not None
         return warnings + [f"rank {rank}: {text}" for text in profile.warnings]
 
-    def extension_warnings(self) -> list[str]:
-        """Warnings about the steps that were not profiled."""
-        if self._extended:
-            from dxt_replay.profiler_merge.unprofiled import text_of
+    def _extensions(self) -> dict[int, Extended]:
+        return {rank: each for rank, each in self._extended.items() if not isinstance(each, str)}
 
-            rank, most = self._most_extended()
-            return [f"rank {rank}: {text_of(most)}" if len(self._extended) == 1 < len(self.ranks) else text_of(most)]
-        return [
-            f"rank {rank}: the profile does not show all training steps, and is not extended over the others: {reason}"
-            for rank, reason in sorted(self._not_extended.items())[:1]
-        ]
+    def extended(self) -> tuple[dict[str, int], list[str]]:
+        """The object `extended` of capture.json, of the rank with the most extended steps, empty if there are none; and
+        warnings about the steps that were not profiled."""
+        found = self._extensions()
+        if not found:
+            return {}, [
+                f"rank {rank}: the profile does not show all training steps, and is not extended over the others: "
+                f"{reason}"
+                for rank, reason in sorted(self._extended.items())[:1]
+            ]
+        from dxt_replay.profiler_merge.unprofiled import text_of
 
-    def extended_json(self) -> dict[str, int]:
-        """The object `extended` of capture.json, of the rank with the most extended steps; empty if there are none."""
-        if not self._extended:
-            return {}
-        _, most = self._most_extended()
-        return {"steps": most.steps, "profiled": most.profiled, "first": most.first, "last": most.last}
-
-    def _most_extended(self) -> tuple[int, Extended]:
-        return max(self._extended.items(), key=lambda each: (each[1].steps - each[1].profiled, -each[0]))
+        rank, most = max(found.items(), key=lambda each: (each[1].steps - each[1].profiled, -each[0]))
+        whose = f"rank {rank}: " if len(found) == 1 < len(self.ranks) else ""
+        facts = {"steps": most.steps, "profiled": most.profiled, "first": most.first, "last": most.last}
+        return facts, [whose + text_of(most)]
 
     def add_rest(self) -> list[str]:
         """Note the profiles of ranks without operations, and the copies for ranks without one. Returns warnings."""
@@ -183,8 +174,11 @@ class JobSpans:
         A rank without a profile has the steps of the only profiled rank, if that profile has a date.
         """
         spans = self._tables.get(rank)
-        spans = self._of_profiled() if spans is None else spans
-        return np.full(len(times), NO_STEP, dtype=np.int32) if spans is None else step_at(times, *_steps(spans))
+        spans = self._lent_spans() if spans is None else spans
+        if spans is None:
+            return np.full(len(times), NO_STEP, dtype=np.int32)
+        steps = spans.filter(pa.array(codes(spans, "kind") == SPAN_KINDS.index("step")))
+        return step_at(times, *(steps[name].to_numpy() for name in ("start_ns", "end_ns", "step")))
 
     @property
     def own_ranks(self) -> list[int]:
@@ -195,25 +189,21 @@ class JobSpans:
         """All spans so far, as `SPANS_SCHEMA`."""
         return pa.concat_tables([SPANS_SCHEMA.empty_table(), *self._tables.values()])
 
-    def _of_profiled(self) -> pa.Table | None:
+    def _lent_spans(self) -> pa.Table | None:
         """The spans that stand for ranks without a profile: those of the one profiled rank, if it has a date."""
-        if not self._template_known and len(self.profiles) == 1:
-            (rank,) = self.profiles
-            self._note_template(rank, read_profile(self.profiles[rank]))
-        return self._template
-
-    def _note_template(self, rank: int, profile: Profile) -> None:
-        if self._template_known or len(self.profiles) != 1:
-            return
-        self._template_known = True
-        if profile.epoch_start_ns is not None:
-            found = self._tables.get(rank)
-            self._template = _table(rank, profile, -self.start_ns) if found is None else found
+        if len(self.profiles) != 1:
+            return None
+        (rank,) = self.profiles
+        if rank not in self._tables and self._lent is None:  # the rows of that rank come later
+            profile = read_profile(self.profiles[rank])
+            self._dated = profile.epoch_start_ns is not None
+            self._lent = _spans_table(rank, profile_spans(profile), -self.start_ns)
+        return self._tables.get(rank, self._lent) if self._dated else None
 
     def _copy_to_others(self) -> list[str]:
         """Copy the spans of the one profiled rank to the others: under Horovod it is usual to profile only rank 0."""
         missing = [rank for rank in self.ranks if rank not in self.profiles]
-        if not missing or (template := self._of_profiled()) is None:
+        if not missing or (template := self._lent_spans()) is None:
             return []
         (profiled,) = self.profiles
         if len(missing) * template.num_rows > MAX_COPIED_SPANS:
@@ -240,17 +230,6 @@ def _anchored(columns: Mapping[str, np.ndarray], marks: RankMarks, path: Callabl
                 if number in thread_of:
                     found[lane] = thread_of[number]
     return found
-
-
-def _steps(spans: pa.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Start, end and number of the steps among some spans."""
-    steps = spans.filter(pa.array(codes(spans, "kind") == SPAN_KINDS.index("step")))
-    return steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), steps["step"].to_numpy()
-
-
-def _table(rank: int, profile: Profile, shift_ns: int) -> pa.Table:
-    """The spans of a profile, their times moved by `shift_ns`."""
-    return _spans_table(rank, profile_spans(profile), shift_ns)
 
 
 def _spans_table(rank: int, spans: SpanColumns, shift_ns: int) -> pa.Table:

@@ -190,7 +190,7 @@ class _Merger:
     def run(self) -> tuple[CaptureInfo, pa.Table, int]:
         """Write everything. Returns the contents of capture.json, the files table, and the number of spans."""
         written = self._recording.write(self._folder, self._spans)
-        written.warnings += [*self._spans.add_rest(), *self._spans.extension_warnings()]
+        written.warnings += [*self._spans.add_rest(), *self._spans.extended()[1]]
         spans = self._spans.table()
         found = self._recording.finish(written, spans)
         info = self._info(written, found)
@@ -203,7 +203,7 @@ class _Merger:
 
     def _info(self, written: WrittenRanks, found: Finished) -> CaptureInfo:
         ranks = written.ranks.union(self._recording.ranks, self._placed.by_rank)
-        extended = self._spans.extended_json()
+        extended, _ = self._spans.extended()
         marked = [{"rank": rank, **found} for rank, found in sorted(self._spans.marked.items())]
         notes = recorder_notes([path for path, _ in self._recording.files])
         warnings = (notes, self._recording.warnings, self._placed.warnings, self._loop_warnings, written.warnings)

@@ -125,38 +125,26 @@ def not_accounted(
     if min(left, sum(fed.values())) >= LEAST_BYTES:
         return sorted(fed)
     # Bytes on pipes were written by others that ran at the time, which logs do not count either.
-    pipes = max(written - sum(each.written for each in accounts), 0) if _side_by_side(accounts) else 0
+    in_order = sorted(accounts, key=lambda each: each.start_ns)
+    side_by_side = any(each.ranks > 1 or not each.end_ns for each in accounts)
+    side_by_side |= any(after.start_ns < before.end_ns for before, after in pairwise(in_order))
+    pipes = max(written - sum(each.written for each in accounts), 0) if side_by_side else 0
     left -= pipes + received + IMPORT_BYTES * sum(each.imports for each in accounts)
     return ["processes with a log"] if left > LEAST_BYTES + (1 - LEAST_COVERAGE) * explained else []
-
-
-def _side_by_side(accounts: Sequence[Account]) -> bool:
-    """Whether two processes may have run at one time."""
-    if any(each.ranks > 1 or not each.end_ns for each in accounts):
-        return True
-    in_order = sorted(accounts, key=lambda each: each.start_ns)
-    return any(after.start_ns < before.end_ns for before, after in pairwise(in_order))
 
 
 def _account(path: Path, counted: Iterable[str]) -> Account:
     log = open_log(path)
     facts = ProcessFacts(log)
-    read, written, streamed = (
-        _sum(log, names)
-        for names in (
-            ("POSIX_BYTES_READ", "STDIO_BYTES_READ"),
-            ("POSIX_BYTES_WRITTEN", "STDIO_BYTES_WRITTEN"),
-            ("STDIO_READS",),
-        )
-    )
-    is_python = Path(facts.program).suffix == ".py" or "python" in log.job.exe.split(" ")[0].rpartition("/")[2]
+    program = log.job.exe.split(" ")[0]
+    is_python = Path(facts.program).suffix == ".py" or "python" in program.rpartition("/")[2]
     hooked = any(name.startswith(f"{facts.named_pid}.") for name in counted)
     return Account(
         pid=facts.named_pid,
-        program=Path(log.job.exe.split(" ")[0]).name[:_LONGEST_NAME],
+        program=Path(program).name[:_LONGEST_NAME],
         ranks=max(log.job.nprocs, 1),
-        read=read + STREAM_BYTES * streamed,
-        written=written,
+        read=_sum(log, "POSIX_BYTES_READ", "STDIO_BYTES_READ") + STREAM_BYTES * _sum(log, "STDIO_READS"),
+        written=_sum(log, "POSIX_BYTES_WRITTEN", "STDIO_BYTES_WRITTEN"),
         counted=hooked,
         start_ns=facts.start_ns,
         end_ns=facts.end_ns or 0,
@@ -164,7 +152,7 @@ def _account(path: Path, counted: Iterable[str]) -> Account:
     )
 
 
-def _sum(log: DarshanLog, names: Sequence[str]) -> int:
+def _sum(log: DarshanLog, *names: str) -> int:
     total = 0
     for name in names:
         table = read_counters(log, name.split("_")[0])

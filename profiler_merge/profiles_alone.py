@@ -8,11 +8,16 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.profiler_merge.clocks.alignment import AUTO, anchor_rank
-from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks, ProfilesByRank, own_number, rank_in_path
+from dxt_replay.profiler_merge.clocks.alignment import AUTO
+from dxt_replay.profiler_merge.clocks.profile_ranks import (
+    ProfileRanks,
+    ProfilesByRank,
+    own_number,
+    profile_pids,
+    rank_in_path,
+)
 from dxt_replay.profiler_merge.job_spans import JobSpans
 from dxt_replay.profiler_merge.merge_options import MergeOptions
-from dxt_replay.profiler_merge.profiles.event_table import Profile
 from dxt_replay.profiler_merge.profiles.reading import read_profile
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
 from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, Finished, ProcessIds, WrittenRanks
@@ -45,13 +50,11 @@ class ProfilesAlone:
 
     @property
     def job(self) -> Job:
-        """As of `Recording`."""
         nprocs = max(len(self.process_ids()), self._ranks)
         return Job(nprocs=nprocs, run_time_s=0.0, zero_ns=self.start_ns if self._dated else 0)
 
     @property
     def warnings(self) -> list[str]:
-        """As of `Recording`."""
         ranks = sorted(self._by_rank)
         of, rest = "", "Whether the job had more ranks, when it began and how long it ran is not known."
         if self._ranks:
@@ -78,9 +81,8 @@ class ProfilesAlone:
                 )
             number = own_number(profile)
             number = rank_in_path(files[0], MAX_RANKS) if number is None else number
-            pids = _pids(profile)
-            # Profiles that say no rank are of one process, where they say that, or of nobody knows which. Marks have
-            # those of the workers too.
+            pids = profile_pids(profile)
+            # Profiles that say no rank are of one process, where they say that, or of nobody knows which.
             if number is None and not any(pids & other for other in unnumbered):
                 unnumbered.append(pids)
             several = len(unnumbered) > 1 or frozenset() in unnumbered or (unnumbered and number is not None)
@@ -96,27 +98,14 @@ class ProfilesAlone:
         return ProfileRanks(by_rank=found.files, warnings=())
 
     def process_ids(self) -> ProcessIds:
-        """As of `Recording`: none is known."""
         return [()] * (max(self._by_rank) + 1)
 
     def write(self, folder: Path, spans: JobSpans) -> WrittenRanks:
-        """As of `Recording`: there is nothing to write."""
         return WrittenRanks()
 
     def finish(self, written: WrittenRanks, spans: pa.Table) -> Finished:
-        """As of `Recording`."""
         if not spans.num_rows:
             raise ProfileError(
                 f"{next(iter(self._by_rank.values()))[0]} shows no steps, compute or waits: there is nothing to merge"
             )
         return Finished(coverage=NOTHING_RECORDED)
-
-
-def _pids(profile: Profile) -> frozenset[int]:
-    """The process ids in a profile, if it has any."""
-    if profile.marks is not None:
-        return frozenset(profile.marks.processes)
-    if profile.torch is not None:
-        return profile.torch.pids
-    named = anchor_rank(profile)
-    return frozenset() if named is None or named[1] < 0 else frozenset((named[1],))

@@ -39,23 +39,17 @@ _STEP, _WAIT, _COMPUTE, _COLLECTIVE, _PIPELINE = (
     SPAN_KINDS.index(kind) for kind in ("step", "input_wait", "compute", "collective", "pipeline")
 )
 _DIGITS = re.compile(r"\d+")
-_MANY_NAMES = 8
-"""Name patterns from which files are alike by folder and suffix: their names are digests, not numbers."""
-_OWN_SHARE = 0.9
-"""Share of the reads inside the steps' own waits from which the training thread itself is the reader."""
-_MOST_AHEAD = 32.0
-"""Steps that the threads of an input pipeline with unknown buffers may have read ahead."""
-_MOST_UNSURE = 1.3
-"""Largest ratio of a step's largest and smallest possible amount with which steps are placed."""
-_PARTIAL = 0.1
-"""Least size of a last batch that counts as a step, as a share of a whole one."""
-_PAUSES = 5
-"""Usual steps without a step after which the training had ended, or paused."""
-_LEAST_APART = 0.5
-"""Least distance of two inferred fetches, as a share of a step's busy time: reads come in bursts, and steps do not."""
+_MANY_NAMES = 8  # name patterns from which files are alike by folder and suffix: their names are digests, not numbers
+_OWN_SHARE = 0.9  # of the reads in the steps' own waits, from which the training thread itself is the reader
+_MOST_AHEAD = 32.0  # steps that the threads of an input pipeline with unknown buffers may have read ahead
+_MOST_UNSURE = 1.3  # largest ratio of a step's largest and smallest possible amount with which steps are placed
+_PARTIAL = 0.1  # least size of a last batch that counts as a step, as a share of a whole one
+_PAUSES = 5  # usual steps without a step after which the training had ended, or paused
+_LEAST_APART = 0.5  # of a step's busy time, between inferred fetches: reads come in bursts, and steps do not
 _MOST_STEPS = 1 << 22
 _NEVER = np.iinfo(np.int64).max
 
+Columns = dict[str, np.ndarray]
 _PROFILED = np.dtype([(name, "i8") for name in ("number", "begin", "wait", "fetch", "end", "busy")])
 """A step: when it began to wait for its batch and had it (without an input wait, when it began), and how long it was
 busy from then until it waited again or ended."""
@@ -90,7 +84,7 @@ def text_of(extended: Extended) -> str:
 
 def extended_spans(
     spans: pa.Table,
-    operations: dict[str, np.ndarray],
+    operations: Columns,
     process: np.ndarray,
     path: Callable[[int], str],
     limits: tuple[int, int] | None = None,
@@ -188,7 +182,7 @@ def _profiled(spans: pa.Table) -> np.ndarray:
     return steps
 
 
-def _saw_all_reads(spans: pa.Table, operations: dict[str, np.ndarray]) -> bool:
+def _saw_all_reads(spans: pa.Table, operations: Columns) -> bool:
     """Whether tf.data's own events cover all reads of the files that they read.
 
     If so, reads beyond the last step were made ahead, for batches that were never fetched.
@@ -200,9 +194,8 @@ def _saw_all_reads(spans: pa.Table, operations: dict[str, np.ndarray]) -> bool:
     pipeline = spans.filter(pa.array(codes(spans, "kind") == _PIPELINE))
     end = max(end, pipeline["end_ns"].to_numpy().max())
     read = (operations["op"] == READ) & (operations["origin"] == TRACED)
-    start, file_id = operations["start_ns"][read], operations["file_id"][read]
-    inside = (start >= begin) & (start < end)
-    return not np.isin(file_id[~inside], file_id[inside]).any()
+    inside = (operations["start_ns"][read] >= begin) & (operations["start_ns"][read] < end)
+    return not np.isin(operations["file_id"][read][~inside], operations["file_id"][read][inside]).any()
 
 
 def _untrained(spans: pa.Table, steps: np.ndarray, times: np.ndarray) -> np.ndarray:
@@ -218,11 +211,7 @@ def _untrained(spans: pa.Table, steps: np.ndarray, times: np.ndarray) -> np.ndar
 
 
 def _loop_reads(
-    operations: dict[str, np.ndarray],
-    process: np.ndarray,
-    path: Callable[[int], str],
-    reads: np.ndarray,
-    during: np.ndarray,
+    operations: Columns, process: np.ndarray, path: Callable[[int], str], reads: np.ndarray, during: np.ndarray
 ) -> np.ndarray:
     """Rows of the `reads` of files like those read `during` the profiled steps, by processes like those that read then.
 
@@ -268,8 +257,8 @@ def _bytes_of_step(
     return (low, high) if low <= high < np.inf else (0.0, 0.0)
 
 
-def _times(steps: np.ndarray, number: np.ndarray, begun: np.ndarray, done: np.ndarray, own: bool) -> np.ndarray:
-    """_PROFILED of those steps `number` that were not profiled.
+def _times(steps: np.ndarray, number: np.ndarray, begun: np.ndarray, done: np.ndarray, own: bool) -> Columns:
+    """The columns of _PROFILED, save `busy`, of those steps `number` that were not profiled.
 
     `begun`, `done`: when the reads at each step's place began, and when its batch had been read; _NEVER for none."""
     known = np.isin(number, steps["number"])
@@ -295,13 +284,11 @@ def _times(steps: np.ndarray, number: np.ndarray, begun: np.ndarray, done: np.nd
     end = np.append(begin[1:], fetch[-1] + busy)
     end[known] = steps["end"]
     begin[1:][known[:-1]] = np.maximum(begin[1:], end[:-1])[known[:-1]]
-    found = np.rec.fromarrays(
-        (number, begin, np.maximum(wait, begin), fetch, np.maximum(begin, end), np.full_like(begin, busy)), _PROFILED
-    )
-    return found[~known]
+    columns = {"number": number, "begin": begin, "wait": np.maximum(wait, begin), "fetch": fetch}
+    return {name: each[~known] for name, each in {**columns, "end": np.maximum(begin, end)}.items()}
 
 
-def _inferred(spans: pa.Table, steps: np.ndarray, new: np.ndarray) -> pa.Table:
+def _inferred(spans: pa.Table, steps: np.ndarray, new: Columns) -> pa.Table:
     """The spans of the `new` steps: the step, its wait, and the compute and collectives of a profiled step of usual
     length, each as one stretch."""
     kind, step, thread = codes(spans, "kind"), spans["step"].to_numpy(), spans["thread"].to_numpy()

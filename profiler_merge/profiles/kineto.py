@@ -98,6 +98,7 @@ class _Arguments(msgspec.Struct, gc=False):
 
 
 _EVENTS = msgspec.json.Decoder(list[Event])
+_EVENT = msgspec.json.Decoder(Event)
 _ARGUMENTS = msgspec.json.Decoder(_Arguments)
 
 
@@ -254,37 +255,29 @@ def _decoded(chunk: bytes, border: re.Pattern[bytes]) -> tuple[list[Event], int]
         return _EVENTS.decode(b"".join((b"[", chunk, b"]"))), 0
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
-    pieces, begin = [], 0
-    for match in border.finditer(chunk):
-        pieces.append(chunk[begin : match.start() + 1])
-        begin = match.end()
-    events: list[Event] = []
-    return events, _decode_pieces([*pieces, chunk[begin:]], events)
-
-
-def _decode_pieces(pieces: Sequence[bytes], events: list[Event]) -> int:
-    """Append all readable events to `events`, by halves, so that a few bad ones cost little. Returns the number of
-    unreadable ones."""
-    try:
-        events += _EVENTS.decode(b"[" + b",".join(pieces) + b"]")
-        return 0
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        pass
-    if len(pieces) > 1:
-        middle = len(pieces) // 2
-        return _decode_pieces(pieces[:middle], events) + _decode_pieces(pieces[middle:], events)
-    try:
-        members: Any = json.loads(pieces[0].decode("utf-8", "replace"), strict=False)
-        args = members.pop("args", None)
-        event = msgspec.convert(members, Event)
-    except (ValueError, RecursionError, TypeError, AttributeError, msgspec.MsgspecError):
-        return 1
-    if not (math.isfinite(event.ts) and math.isfinite(event.dur)):
-        return 1
-    if isinstance(args, dict) and isinstance(args.get("correlation"), int):
-        event.args = msgspec.Raw(b'{"correlation":%d}' % args["correlation"])
-    events.append(event)
-    return 0
+    events, bad, begin = list[Event](), 0, 0
+    for end, following in [*(match.span() for match in border.finditer(chunk)), (len(chunk), 0)]:
+        piece = chunk[begin : end + 1]
+        begin = following
+        try:
+            events.append(_EVENT.decode(piece))
+            continue
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            pass
+        try:
+            members: Any = json.loads(piece.decode("utf-8", "replace"), strict=False)
+            args = members.pop("args", None)
+            event = msgspec.convert(members, Event)
+        except (ValueError, RecursionError, TypeError, AttributeError, msgspec.MsgspecError):
+            bad += 1
+            continue
+        if not (math.isfinite(event.ts) and math.isfinite(event.dur)):
+            bad += 1
+            continue
+        if isinstance(args, dict) and isinstance(args.get("correlation"), int):
+            event.args = msgspec.Raw(b'{"correlation":%d}' % args["correlation"])
+        events.append(event)
+    return events, bad
 
 
 def _arguments(event: Event) -> _Arguments:

@@ -20,9 +20,6 @@ from dxt_replay.profiler_merge.profiles.event_table import Profile, beside
 from dxt_replay.profiler_merge.profiles.marks import ranks_of, read_rank
 from dxt_replay.profiler_merge.recording import MAGIC
 
-INPUT_FOLDER = "tf.data"
-"""Of releases up to 0.2."""
-
 _JSON = re.compile(rb'\s*[\[{]\s*["\[{\d]')
 _HEAD_BYTES = 64 << 10
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -57,30 +54,16 @@ def profile_kind(path: Path) -> str:
 
 
 def profile_files(paths: Sequence[Path]) -> list[tuple[Path, ...]]:
-    """The files of each profile: PyTorch's profiler writes one per cycle of its schedule, TensorFlow's a single one.
-
-    `recording()` of releases up to 0.2 had TensorFlow's profiler record the tf.data of a JAX program into INPUT_FOLDER.
-    """
+    """The files of each profile: PyTorch's profiler writes one per cycle of its schedule, TensorFlow's a single one."""
     kinds = {path: profile_kind(path) for path in paths}
     kineto = [path for path in paths if kinds[path] == "kineto"]
-    others = [path for path in paths if kinds[path] not in ("kineto", "marks")]
     marks = ranks_of(path for path in paths if kinds[path] == "marks")
-    inputs = {_recorded_in(path): path for path in others if INPUT_FOLDER in path.parts}
-    loops = [path for path in others if path not in inputs.values()]
-    found = [(path, inputs.pop(_recorded_in(path))) if _recorded_in(path) in inputs else (path,) for path in loops]
     cycles = []
     if kineto:
         from dxt_replay.profiler_merge.profiles.kineto import cycles_of  # msgspec takes 20 ms to import
 
         cycles = cycles_of(kineto)
-    return [*marks, *found, *((path,) for path in inputs.values()), *cycles]
-
-
-def _recorded_in(path: Path) -> Path:
-    """The folder that `recording()` was given, above those of the profilers."""
-    parts = path.parts
-    end = min(parts.index(name) if name in parts else len(parts) - 1 for name in (INPUT_FOLDER, "plugins"))
-    return Path(*parts[:end])
+    return [*marks, *((path,) for path in paths if kinds[path] == "xplane"), *cycles]
 
 
 def read_profile(files: Sequence[Path]) -> Profile:
@@ -94,16 +77,22 @@ def read_profile(files: Sequence[Path]) -> Profile:
         files = [path for path in files if path not in marks]
         profile = read_profile(files) if files else _nothing(marks[0])
         return replace(profile, marks=read_rank(marks))
-    kinds = {profile_kind(path) for path in files}
-    groups: list[tuple[Path, ...]] = profile_files(files)
-    if kinds == {"kineto"}:
+    if profile_kind(files[0]) == "kineto":
+        from dxt_replay.profiler_merge.profiles import kineto
+
+        whole = kineto.read_profile(files)
         folders = dict.fromkeys(path.parent for path in files)
-        groups = [tuple(path for path in files if path.parent == folder) for folder in folders]
-    if len(groups) == 1:
-        return _read(files)
-    phases = sorted(map(_read, groups), key=lambda phase: phase.epoch_start_ns or 0)
-    whole = _read(files) if kinds == {"kineto"} else reduce(beside, phases)
-    return replace(whole, phases=tuple(phases))
+        groups = [[path for path in files if path.parent == folder] for folder in folders]
+        phases = [kineto.read_profile(group) for group in groups] if len(groups) > 1 else []
+    else:
+        phases = [xplane.read_profile(path) for path in files]
+        whole = reduce(beside, sorted(phases, key=_begin))
+    phases.sort(key=_begin)
+    return replace(whole, phases=tuple(phases)) if len(phases) > 1 else whole
+
+
+def _begin(phase: Profile) -> int:
+    return phase.epoch_start_ns or 0
 
 
 def _nothing(path: Path) -> Profile:
@@ -111,12 +100,3 @@ def _nothing(path: Path) -> Profile:
     none = np.empty(0, dtype=np.int64)
     columns = dict.fromkeys(("line", "name", "start_ns", "duration_ns"), none)
     return Profile(path=path, hostnames=(), epoch_start_ns=0, planes=(), lines=(), names=(), stats={}, **columns)
-
-
-def _read(files: Sequence[Path]) -> Profile:
-    """The profile of one group."""
-    if profile_kind(files[0]) == "kineto":
-        from dxt_replay.profiler_merge.profiles import kineto
-
-        return kineto.read_profile(files)
-    return reduce(beside, [xplane.read_profile(each) for each in files])
