@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,14 +18,12 @@ from dxt_replay.profiler_merge.darshan.lanes import lanes_from_overlap
 from dxt_replay.profiler_merge.files import AS_RECORDED, files_table, moved_bytes
 from dxt_replay.profiler_merge.job_spans import JobSpans
 from dxt_replay.profiler_merge.merge_options import MergeOptions
-from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
 from dxt_replay.profiler_merge.recorded_job import (
     MAIN,
     THREAD,
     WORKER,
     Finished,
     LaneFacts,
-    ProcessIds,
     Recording,
     WrittenRanks,
     lane_rows,
@@ -36,7 +34,7 @@ from dxt_replay.profiler_merge.tracers.requests import UNKNOWN, RecordedRequests
 from dxt_replay.profiler_merge.tracers.traced_job import TracedJob, TracedProcess, TracedRank, TracedRows
 from dxt_replay.traces.errors import LogError, TargetError
 from dxt_replay.traces.record_id import record_id
-from dxt_replay.traces.schema import APIS, OPS_SCHEMA, READ, REFUSED, TRACED, WRITE, Job, table_from_columns
+from dxt_replay.traces.schema import APIS, OPS_SCHEMA, READ, REFUSED, TRACED, WRITE, table_from_columns
 from dxt_replay.traces.store.index import OPS_FOLDER
 from dxt_replay.traces.store.writer import OpsWriter, written_lanes
 from dxt_replay.traces.units import format_counted
@@ -100,7 +98,6 @@ def _ranks(requests: RecordedRequests) -> list[TracedRank]:
     return ranks
 
 
-@dataclass(slots=True, eq=False)
 class RequestRecording:
     """As `recorded_job.Recording`: the recording `inner`, and requests. `rank_of`: of each process, UNKNOWN for none.
 
@@ -108,69 +105,38 @@ class RequestRecording:
     store into a file meanwhile.
     """
 
-    inner: Recording
-    requests: RecordedRequests
-    rank_of: np.ndarray
-    _folder: Path = Path()
-    _spans: JobSpans | None = None
-
-    @property
-    def files(self) -> Sequence[tuple[Path, str]]:
-        """As of `Recording`."""
-        inner = [each for each in self.inner.files if each[0] not in self.requests.files]
-        return [*inner, *((path, self.requests.kind) for path in self.requests.files)]
-
-    @property
-    def job(self) -> Job:
-        """As of `Recording`."""
-        return self.inner.job
-
-    @property
-    def ranks(self) -> Sequence[int]:
-        """As of `Recording`."""
-        return self.inner.ranks
-
-    @property
-    def start_ns(self) -> int:
-        """As of `Recording`."""
-        return self.inner.start_ns
-
-    @property
-    def loops(self) -> Mapping[int, SpanColumns]:
-        """As of `Recording`."""
-        return self.inner.loops
-
-    @property
-    def warnings(self) -> Sequence[str]:
-        """As of `Recording`."""
-        return [*self.inner.warnings, *self.requests.warnings]
+    def __init__(self, inner: Recording, requests: RecordedRequests, rank_of: np.ndarray) -> None:
+        self._inner, self._requests, self._rank_of = inner, requests, rank_of
+        self.process_ids = inner.process_ids
+        own = [each for each in inner.files if each[0] not in requests.files]
+        self.files: Sequence[tuple[Path, str]] = [*own, *((path, requests.kind) for path in requests.files)]
 
     def place(self, profiles: Sequence[tuple[Path, ...]]) -> ProfileRanks:
         """As of `Recording`."""
-        return self.inner.place(profiles)
-
-    def process_ids(self) -> ProcessIds:
-        """As of `Recording`."""
-        return self.inner.process_ids()
+        found = self._inner.place(profiles)
+        self.job, self.ranks = self._inner.job, self._inner.ranks
+        self.start_ns, self.loops = self._inner.start_ns, self._inner.loops
+        self.warnings: Sequence[str] = [*self._inner.warnings, *self._requests.warnings]
+        return found
 
     def write(self, folder: Path, spans: JobSpans) -> WrittenRanks:
         """As of `Recording`; the requests follow in `finish`, which knows the numbers of the files."""
         self._folder, self._spans = folder, spans
-        return self.inner.write(folder, spans)
+        return self._inner.write(folder, spans)
 
     def finish(self, written: WrittenRanks, spans: pa.Table) -> Finished:
         """As of `Recording`."""
-        ranks = self.rank_of[self.requests.rows["process"]]
+        ranks = self._rank_of[self._requests.rows["process"]]
         lost = int(np.count_nonzero(ranks == UNKNOWN))
-        rows, ranks = self.requests.rows[ranks != UNKNOWN], ranks[ranks != UNKNOWN]
+        rows, ranks = self._requests.rows[ranks != UNKNOWN], ranks[ranks != UNKNOWN]
         alone = not written.stored
         written.stored += len(rows) if alone else 0
-        found = self.inner.finish(written, spans)
+        found = self._inner.finish(written, spans)
         written.stored += 0 if alone else len(rows)
         table = self._table(rows, ranks, found.files.num_rows, written)
         _insert(self._folder, table)
-        seen = tuple(received(self.requests.received, 0, 0, found.coverage.unseen))
-        unseen = without_requests(seen, self.requests)
+        seen = tuple(received(self._requests.received, 0, 0, found.coverage.unseen))
+        unseen = without_requests(seen, self._requests)
         counted = moved_bytes(found.files, "posix_bytes_", "stdio_bytes_")
         old = set(unseen_warnings(found.coverage.unseen))
         warnings = [text for text in found.warnings if text not in old] + unseen_warnings(unseen)
@@ -180,7 +146,7 @@ class RequestRecording:
         return replace(
             found,
             files=pa.concat_tables([found.files, self._files(found.files.num_rows)]),
-            coverage=with_requests(found.coverage, counted, self.requests.moved, unseen),
+            coverage=with_requests(found.coverage, counted, self._requests.moved, unseen),
             warnings=warnings,
         )
 
@@ -200,8 +166,10 @@ class RequestRecording:
             numbers = np.arange(first, first + len(known))
             about = [self._lane_facts(process, thread) for process, thread in known]
             facts.append(lane_rows(np.full(len(known), rank), numbers, about))
-            connection[mine] = _numbered(rows["process"][mine], rows["connection"][mine])
-            assert self._spans is not None
+            # Numbers of connections within the rank, of their numbers within each process.
+            keys = rows["process"][mine].astype(np.int64) << 32 | connection[mine]
+            is_known = connection[mine] >= 0
+            connection[mine][is_known] = np.unique(keys[is_known], return_inverse=True)[1].reshape(-1)
             step[mine] = self._spans.step_of(rank, start_ns[mine])
         written.lanes = pa.concat_tables([written.lanes, *facts])
         written.ranks.update(ranks.tolist())
@@ -226,14 +194,14 @@ class RequestRecording:
         return table_from_columns({**columns, **known_values}, OPS_SCHEMA)
 
     def _lane_facts(self, number: int, thread: int) -> LaneFacts:
-        process = self.requests.processes[number]
+        process = self._requests.processes[number]
         if process.pid <= 0:  # the log does not tell
             return LaneFacts(host=process.host or None)
-        role = WORKER if process.pid != self.requests.roots[number] else MAIN if thread == process.pid else THREAD
+        role = WORKER if process.pid != self._requests.roots[number] else MAIN if thread == process.pid else THREAD
         return LaneFacts(host=process.host or None, pid=process.pid, thread=thread, role=role)
 
     def _files(self, before: int) -> pa.Table:
-        requests = self.requests
+        requests = self._requests
         paths = [path.encode("utf-8", "surrogateescape") for path in requests.paths]
         moved = set(requests.rows["file"][np.isin(requests.rows["op"], (READ, WRITE))].tolist())
         made = files_table(
@@ -284,15 +252,6 @@ def _lanes_of(rows: np.ndarray) -> tuple[np.ndarray, list[tuple[int, int]]]:
     return lanes, known
 
 
-def _numbered(process: np.ndarray, connection: np.ndarray) -> np.ndarray:
-    """Numbers of the connections within a rank, from 0, of their numbers within each process; UNKNOWN stays."""
-    known = connection >= 0
-    keys = process.astype(np.int64) << 32 | connection
-    found = np.full(len(keys), UNKNOWN, dtype=np.int32)
-    found[known] = np.unique(keys[known], return_inverse=True)[1].reshape(-1)
-    return found
-
-
 def _insert(folder: Path, rows: pa.Table) -> None:
     """Write the parts of a capture again, with more rows (`OPS_SCHEMA`, by rank and start). Raises: TargetError."""
     if not rows.num_rows:
@@ -301,7 +260,7 @@ def _insert(folder: Path, rows: pa.Table) -> None:
     parts = sorted((folder / OPS_FOLDER).glob("part-*.parquet"))
     try:
         with OpsWriter(again) as writer:
-            for table in _joined(_groups(parts), rows):
+            for table in _joined(parts, rows):
                 writer.write(table)
         shutil.rmtree(folder / OPS_FOLDER)
         os.replace(again / OPS_FOLDER, folder / OPS_FOLDER)
@@ -310,23 +269,19 @@ def _insert(folder: Path, rows: pa.Table) -> None:
         raise TargetError(f"cannot write {folder}: {error}; free space or choose another --output") from error
 
 
-def _groups(parts: Sequence[Path]) -> Iterator[pa.Table]:
+def _joined(parts: Sequence[Path], rows: pa.Table) -> Iterator[pa.Table]:
+    """All rows, each of both by rank and start, in this order. Memory: a row group, and `rows`."""
+    keys, done = _order(rows), 0
     for part in parts:
         with pq.ParquetFile(part) as opened:
-            for group in range(opened.num_row_groups):
-                yield opened.read_row_group(group)
-
-
-def _joined(groups: Iterator[pa.Table], rows: pa.Table) -> Iterator[pa.Table]:
-    """All rows, each of both by rank and start, in this order. Memory: a row group, and `rows`."""
-    keys = _order(rows)
-    done = 0
-    for group in groups:
-        own = _order(group)
-        reached = int(np.searchsorted(keys, own[-1], side="left"))
-        order = np.argsort(np.concatenate([own, keys[done:reached]]), kind="stable")
-        yield pa.concat_tables([group.cast(OPS_SCHEMA), rows.slice(done, reached - done)]).take(pa.array(order))
-        done = reached
+            for number in range(opened.num_row_groups):
+                group = opened.read_row_group(number)
+                own = _order(group)
+                reached = int(np.searchsorted(keys, own[-1], side="left"))
+                order = np.argsort(np.concatenate([own, keys[done:reached]]), kind="stable")
+                more = rows.slice(done, reached - done)
+                yield pa.concat_tables([group.cast(OPS_SCHEMA), more]).take(pa.array(order))
+                done = reached
     for begin in range(done, rows.num_rows, _BATCH_ROWS):
         yield rows.slice(begin, min(_BATCH_ROWS, rows.num_rows - begin))
 

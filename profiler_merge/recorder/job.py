@@ -13,35 +13,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dxt_replay.profiler_merge.recorder.darshan import (
-    CHECK,
-    CONFIG,
-    SMALL_CONFIG,
-    Library,
-    dxt_memory_mib,
-    find_library,
-    set_up,
-    to_account_for,
-    without_darshan,
-)
+from dxt_replay.profiler_merge.recorder import darshan, tracers
+from dxt_replay.profiler_merge.recorder.darshan import Library
 from dxt_replay.profiler_merge.recorder.launch_line import is_launched, with_prefix
 from dxt_replay.profiler_merge.recorder.page_faults import collected_faults
 from dxt_replay.profiler_merge.recorder.processes import Ended, adopted, run_in_foreground
 from dxt_replay.profiler_merge.recorder.python_start import write_python_start
-from dxt_replay.profiler_merge.recorder.tracers import (
-    DARSHAN,
-    DFTRACER,
-    MARKS,
-    REQUESTS,
-    STRACE,
-    Tracer,
-    await_flush,
-    find_below,
-    find_dftracer,
-    find_strace,
-    without_tracer,
-    write_script,
-)
+from dxt_replay.profiler_merge.recorder.tracers import DARSHAN, DFTRACER, MARKS, REQUESTS, STRACE, Tracer
 from dxt_replay.profiler_merge.recorder.watch import Watch
 from dxt_replay.profiler_merge.recording import RANK_VARIABLES
 from dxt_replay.profiler_merge.request_hooks.log import SUFFIX
@@ -53,7 +31,8 @@ from dxt_replay.traces.text import listed, without_secrets
 
 _LOGS, _PROFILES, _KILLED, _SCRIPT, _PYTHON = "logs", "profile", "killed", "job.sh", "python"
 _NAMES = {
-    *(RECORDING_MARK, _LOGS, _PROFILES, CHECK, _KILLED, _SCRIPT, CONFIG, SMALL_CONFIG, _PYTHON, UNSEEN, PAGE_FAULTS)
+    *(RECORDING_MARK, _LOGS, _PROFILES, _KILLED, _SCRIPT, _PYTHON, UNSEEN, PAGE_FAULTS),
+    *(darshan.CHECK, darshan.CONFIG, darshan.SMALL_CONFIG),
 }
 """What may lie in the folder of a recording."""
 
@@ -134,21 +113,21 @@ def find_tracer(
             f"`dxt-replay record -- mpiexec -n {size} {' '.join(command)}`"
         )
     if options.tracer == STRACE:
-        return find_strace(environment)
+        return tracers.find_strace(environment)
     if options.tracer == DFTRACER:
-        return find_dftracer(environment, command)
+        return tracers.find_dftracer(environment, command)
     if options.tracer == REQUESTS:
-        return without_tracer(REQUESTS, environment, command, _ONLY_REQUESTS)
+        return tracers.without_tracer(REQUESTS, environment, command, _ONLY_REQUESTS)
     if options.tracer == MARKS:
-        return without_tracer(MARKS, environment, command, _NO_IO)
+        return tracers.without_tracer(MARKS, environment, command, _NO_IO)
     if options.library is not None:
         if not options.library.is_file():
             raise RecordingError(f"{options.library} does not exist: --library names Darshan's libdarshan.so")
         return Library(path=options.library.absolute(), origin="--library")
-    library = find_library(environment)
+    library = darshan.find_library(environment)
     if library is None and options.tracer == DARSHAN:
         raise RecordingError(f"Darshan's runtime library (libdarshan.so) was not found on this machine.\n{_HOW_TO_GET}")
-    return library or without_tracer(MARKS, environment, command, f"{_NO_IO}. {_FOR_MORE}")
+    return library or tracers.without_tracer(MARKS, environment, command, f"{_NO_IO}. {_FOR_MORE}")
 
 
 def record_job(
@@ -168,11 +147,11 @@ def record_job(
     with _new_folder(folder, command, force=options.force):
         tracer = found
         if isinstance(tracer, Library):
-            memory = options.dxt_mib or dxt_memory_mib(available_bytes())
+            memory = options.dxt_mib or darshan.dxt_memory_mib(available_bytes())
             include = [str(Path(path).absolute()) for path in options.include]
-            tracer = set_up(tracer, folder, command, dxt_mib=memory, include=include)
+            tracer = darshan.set_up(tracer, folder, command, dxt_mib=memory, include=include)
         write_python_start(folder / _PYTHON, tracer.data)
-        script = write_script(
+        script = tracers.write_script(
             folder / _SCRIPT,
             tracer,
             logs=logs,
@@ -184,9 +163,8 @@ def record_job(
     ahead_ns = _ahead_ns()
     watch = Watch()
     with collected_faults(folder / PAGE_FAULTS) as began, adopted() as family:
-        ended = run_in_foreground(
-            words, without_darshan(environment), mask, output=options.output, look=lambda: watch.look(family.members())
-        )
+        clean = darshan.without_darshan(environment)
+        ended = run_in_foreground(words, clean, mask, output=options.output, look=lambda: watch.look(family.members()))
         alive = family.wait(watch.look)
         moved = family.moved()
     warnings = [*_killed(folder, tracer.job), *_clock_was_set(_ahead_ns() - ahead_ns)]
@@ -195,16 +173,16 @@ def record_job(
         warnings.append(f"these processes of the job still run, and what they do is not in the capture: {names}")
     more: dict[str, object] = {}
     if tracer.name in (DARSHAN, DFTRACER):
-        more = {"moved": moved, "began": to_account_for(began or watch.programs.items())}
+        more = {"moved": moved, "began": darshan.to_account_for(began or watch.programs.items())}
     ends = [f"the job ended with status {ended.status}"] if ended.status else []
     with suppress(OSError):
         watch.write(folder / UNSEEN, {**more, "notes": [*ends, *warnings]})
     if tracer.name == STRACE:
-        await_flush(find_below(logs, tracer.patterns))
+        tracers.await_flush(tracers.find_below(logs, tracer.patterns))
     # A log without content is of a process that was killed: `began` accounts for it.
-    written = [path for path in find_below(logs, tracer.patterns) if path.stat().st_size]
+    written = [path for path in tracers.find_below(logs, tracer.patterns) if path.stat().st_size]
     if tracer.name != REQUESTS:  # each process with a client has a log: only those with a request or a connection
-        written += [log for log in find_below(logs, (f"*{SUFFIX}",)) if _says_something(log.read_bytes())]
+        written += [log for log in tracers.find_below(logs, (f"*{SUFFIX}",)) if _says_something(log.read_bytes())]
     return RecordedJob(ended=ended, tracer=tracer, logs=tuple(written), profiles=profiles, warnings=tuple(warnings))
 
 
@@ -282,7 +260,7 @@ def _killed(folder: Path, job: int) -> list[str]:
             f"{names} ended by a signal before Darshan wrote a trace: that I/O is rebuilt from counters. Stop the job "
             "by Ctrl-C or `kill -INT`, or record --with strace"
         )
-    if find_below(folder / _LOGS, ("*.darshan_partial",)):
+    if tracers.find_below(folder / _LOGS, ("*.darshan_partial",)):
         warnings.append("a process ended while Darshan wrote its log: its I/O is not in the capture")
     return warnings
 

@@ -15,6 +15,7 @@ import os
 import platform
 import resource
 import select
+import shutil
 import struct
 import threading
 import time
@@ -73,14 +74,19 @@ class PageFaults:
         """The ring of a processor. Returns the ids of its events of faults that wait, and of begins, which are not
         enabled yet; none if it is not in use."""
         try:
-            minor = _event(_FAULTS_MIN, processor, _MAPPINGS)
+            minor = self._minor[processor] = _event(_FAULTS_MIN, processor, _MAPPINGS)
         except OSError as error:
             if error.errno == errno.ENODEV:
                 return []
             raise
         self._fds.append(minor)
-        self._minor[processor] = minor
-        self._rings.append(_ring(minor))
+        for pages in _RING_PAGES:
+            try:
+                self._rings.append(mmap.mmap(minor, (1 + pages) * mmap.PAGESIZE))
+                break
+            except OSError as error:
+                if pages == _RING_PAGES[-1] or error.errno != errno.EPERM:
+                    raise
         numbers = []
         for config, flags in ((_FAULTS_MAJ, 0), (_FAULTS, _DISABLED)):
             fd, number = _event(config, processor, flags), ctypes.c_uint64()
@@ -113,15 +119,14 @@ class PageFaults:
         if self._decoder.files:
             head = {
                 "files": [os.fsdecode(name) for name in self._decoder.files],
-                "sizes": [_size(name) for name in self._decoder.files],
+                "sizes": [os.stat(name).st_size if os.path.exists(name) else 0 for name in self._decoder.files],
                 "programs": sorted(self._decoder.programs),
                 "lost": self._decoder.lost,
                 "realtime_ahead_ns": [begin_ns, _realtime_ahead_ns()],
             }
             with path.open("wb") as whole, body.open("rb") as rows:
                 whole.write(json.dumps(head).encode("ascii") + b"\n")
-                while piece := rows.read(1 << 20):
-                    whole.write(piece)
+                shutil.copyfileobj(rows, whole, 1 << 20)
         body.unlink()
 
     def _collect(self, stop: threading.Event) -> None:
@@ -162,7 +167,6 @@ class PageFaults:
                 self._record_switches()
 
     def close(self) -> None:
-        """Close the events."""
         for ring in self._rings:
             ring.close()
         for fd in self._fds:
@@ -196,26 +200,9 @@ def _event(config: int, processor: int, flags: int, thread: int = 0) -> int:
     raise OSError(ctypes.get_errno(), "perf_event_open")
 
 
-def _ring(fd: int) -> mmap.mmap:
-    for pages in _RING_PAGES:
-        try:
-            return mmap.mmap(fd, (1 + pages) * mmap.PAGESIZE)
-        except OSError as error:
-            if pages == _RING_PAGES[-1] or error.errno != errno.EPERM:
-                raise
-    raise AssertionError
-
-
 def _ioctl(fd: int, request: int, argument: object) -> None:
     if ctypes.CDLL(None, use_errno=True).ioctl(fd, ctypes.c_ulong(request), argument) < 0:
         raise OSError(ctypes.get_errno(), "ioctl")
-
-
-def _size(path: bytes) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0
 
 
 def _realtime_ahead_ns() -> int:

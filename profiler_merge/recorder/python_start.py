@@ -13,11 +13,7 @@ from pathlib import Path
 
 from dxt_replay.profiler_merge.recorder.darshan import EXCLUDED_ROOTS, SHARED_MEMORY, STARTERS
 
-FILE_NAME = "sitecustomize.py"
-HOOKS = "dxt_replay_requests"
-"""Name of `request_hooks` in the job."""
-
-TEXT = '''\
+_TEXT = '''\
 """Written by dxt-replay record: Darshan writes its log when Ctrl-C ends the program, and requests are recorded."""
 
 import atexit
@@ -148,14 +144,6 @@ def _run_the_next():
             return
 
 
-def _record_requests():
-    try:
-        from dxt_replay_requests.clients import install
-    except ImportError:
-        return
-    install()
-
-
 class _Marks:
     """Has the training marked, in a process that imports one of these: others pay for a look at each import."""
 
@@ -174,7 +162,12 @@ class _Marks:
 
 if os.environ.get("DXT_RECORDING_PROFILE"):
     sys.meta_path.insert(0, _Marks())
-_record_requests()
+try:
+    from dxt_replay_requests.clients import install
+except ImportError:
+    pass
+else:
+    install()
 _run_the_next()
 '''
 """A `sitecustomize` for the job; it needs only Python."""
@@ -190,10 +183,10 @@ def write_python_start(folder: Path, data: Sequence[str] = ()) -> None:
         f"DATA = {(SHARED_MEMORY, *data)!r}\n"
         f"STARTERS = {tuple(STARTERS.split('|'))!r}\n"
     )
-    text = TEXT.replace("\nimport sys\n", f"\nimport sys\n{names}", 1)
-    (folder / FILE_NAME).write_text(text, encoding="utf-8", errors="surrogateescape")
-    shutil.copyfile(Path(__file__).parents[1] / "recording.py", folder / "dxt_replay_marks.py")
-    hooks = Path(__file__).parents[1] / "request_hooks"
-    (folder / HOOKS).mkdir()
-    for file in sorted(hooks.glob("*.py")):
-        shutil.copyfile(file, folder / HOOKS / file.name)
+    text = _TEXT.replace("\nimport sys\n", f"\nimport sys\n{names}", 1)
+    (folder / "sitecustomize.py").write_text(text, encoding="utf-8", errors="surrogateescape")
+    package = Path(__file__).parents[1]
+    shutil.copyfile(package / "recording.py", folder / "dxt_replay_marks.py")
+    (folder / "dxt_replay_requests").mkdir()
+    for file in sorted((package / "request_hooks").glob("*.py")):
+        shutil.copyfile(file, folder / "dxt_replay_requests" / file.name)

@@ -56,19 +56,12 @@ CALLS = {name: effect for effect, names in _EFFECTS.items() for name in names}
 """System call or function of libc -> its effect, and the operation. A `change` has none in a capture, and what `hidden`
 moves no tracer shows."""
 
+_FLAG = {name: 1 << number for number, name in enumerate(OPEN_FLAGS)}
 _FLAGS_OF_NAME = {
-    "O_RDONLY": ("read",),
-    "O_WRONLY": ("write",),
-    "O_RDWR": ("read", "write"),
-    "O_APPEND": ("append",),
-    "O_CREAT": ("create",),
-    "O_EXCL": ("exclusive",),
-    "O_TRUNC": ("truncate",),
-    "O_DIRECT": ("direct",),
-    "O_SYNC": ("sync",),
-    "O_DSYNC": ("sync",),
-}
-_SEQUENTIAL = 1 << OPEN_FLAGS.index("sequential")
+    "O_RDONLY": _FLAG["read"], "O_WRONLY": _FLAG["write"], "O_RDWR": _FLAG["read"] | _FLAG["write"],
+    "O_APPEND": _FLAG["append"], "O_CREAT": _FLAG["create"], "O_EXCL": _FLAG["exclusive"],
+    "O_TRUNC": _FLAG["truncate"], "O_DIRECT": _FLAG["direct"], "O_SYNC": _FLAG["sync"], "O_DSYNC": _FLAG["sync"],
+}  # fmt: skip
 
 _SYSTEM = re.compile(
     rb"/(bin|boot|dev(?!/shm/)|etc|lib|lib32|lib64|proc|sbin|sys|usr)(/|\Z)"
@@ -202,8 +195,10 @@ class Effects:
         """`names`: those that open(2) gives the flags, such as O_RDWR; empty where they are not known."""
         if "O_TRUNC" in names or "O_EXCL" in names:
             self.resize(file, 0)
-        bits = {1 << OPEN_FLAGS.index(flag) for name in names for flag in _FLAGS_OF_NAME.get(name, ())}
-        row = self.add(at, OPEN, file, flags=sum(bits) if names else UNKNOWN)
+        flags = 0
+        for name in names:
+            flags |= _FLAGS_OF_NAME.get(name, 0)
+        row = self.add(at, OPEN, file, flags=flags if names else UNKNOWN)
         return OpenFile(file, 0, at.process.number, append="O_APPEND" in names, row=row)
 
     def move(self, at: At, opened: OpenFile, op: int, length: int, offset: int = UNKNOWN) -> int:
@@ -216,14 +211,10 @@ class Effects:
                 self.suspect[opened.file] += 1
             else:
                 opened.position = offset + length
-        if op == WRITE and offset != UNKNOWN:
-            self._grow(opened.file, offset + length)
+        if op == WRITE and offset != UNKNOWN and offset + length > self._sizes.get(opened.file, 0):
+            self.resize(opened.file, offset + length)
         self.add(at, op, opened.file, offset, length)
         return offset
-
-    def _grow(self, file: int, end: int) -> None:
-        if end > self._sizes.get(file, 0):
-            self.resize(file, end)
 
     def resize(self, file: int, size: int) -> None:
         """The file has this size now. Raises: ValueError for an impossible one."""
@@ -258,7 +249,7 @@ class Effects:
             self.resize(file, size)
 
     def advise_sequential(self, opened: OpenFile) -> None:
-        self.rows.add_open_flags(opened.row, _SEQUENTIAL)
+        self.rows.add_open_flags(opened.row, _FLAG["sequential"])
 
     def hide(self, at: At, what: str) -> None:
         """A call that moved data that the trace does not show."""

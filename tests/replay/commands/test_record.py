@@ -355,7 +355,7 @@ def test_without_any_tracer_it_says_how_to_get_each(work, capfd, monkeypatch) ->
 
 def test_without_any_tracer_the_job_runs_all_the_same(work, capfd, monkeypatch) -> None:
     """It has no loop here, so there is nothing to make a capture of."""
-    monkeypatch.setattr("dxt_replay.profiler_merge.recorder.job.find_library", lambda environment: None)
+    monkeypatch.setattr("dxt_replay.profiler_merge.recorder.darshan.find_library", lambda environment: None)
     assert record("--", PYTHON, "-c", "print('trained')") == 2
     out, err = capfd.readouterr()
     assert out == "trained\n"
