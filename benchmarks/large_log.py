@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dxt_replay.traces.record_id import record_id
+from dxt_replay.traces.files import record_id
 from tests.darshan_writer import (
     DxtRecord,
     JobSpec,

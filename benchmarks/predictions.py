@@ -33,7 +33,7 @@ from typing import Any
 from benchmarks.prediction_jobs import JOBS
 from benchmarks.prediction_table import PLACES, key, latest, table
 from benchmarks.slowed_storage import CannotThrottleError, delayed, run_command, run_in
-from dxt_replay.traces.doubt import UNKNOWN, Doubt
+from dxt_replay.traces.storage_limit import UNKNOWN, Doubt
 
 SCRIPT = Path(__file__).with_name("prediction_jobs.py")
 

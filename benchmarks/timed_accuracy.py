@@ -28,7 +28,7 @@ from dxt_replay.replay.engine.files import FileSlot
 from dxt_replay.replay.engine.issue import Files, Lane
 from dxt_replay.replay.engine.items import BATCH_ITEMS, READ_AT, Completed, LoopPace, loop_items
 from dxt_replay.replay.engine.jitter import JitterProbe
-from dxt_replay.traces.lateness import percentiles_us
+from dxt_replay.traces.records import percentiles_us
 
 BLOCK_BYTES = 4096
 FILE_BYTES = 64 << 20

@@ -30,9 +30,7 @@ from dxt_replay.profiler_merge.rank_rows import RankRowsOfLogs, RowTotals
 from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, Finished, ProcessIds, WrittenRanks, write_ranks
 from dxt_replay.profiler_merge.rows import keep_freed_memory
 from dxt_replay.traces.errors import LogError
-from dxt_replay.traces.file_rows import STANDARD_STREAMS, probably_mapped
-from dxt_replay.traces.record_id import STREAM_RECORDS
-from dxt_replay.traces.recorder_files import is_recorder_file, is_request_log
+from dxt_replay.traces.files import STANDARD_STREAMS, STREAM_RECORDS, is_recorder_file, is_request_log, probably_mapped
 from dxt_replay.traces.schema import Coverage, Job, Unseen
 from dxt_replay.traces.units import NS_PER_S, ns_to_seconds, seconds_to_ns
 from dxt_replay.traces.unseen import (

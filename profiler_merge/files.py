@@ -15,9 +15,7 @@ import pyarrow.compute as pc
 from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK, CounterTable, read_counters, read_lustre
 from dxt_replay.profiler_merge.darshan.log import DarshanLog
 from dxt_replay.traces.errors import LogError
-from dxt_replay.traces.file_rows import STANDARD_STREAMS, without_dots
-from dxt_replay.traces.record_id import STREAM_RECORDS, record_id
-from dxt_replay.traces.recorder_files import is_recorder_file
+from dxt_replay.traces.files import STANDARD_STREAMS, STREAM_RECORDS, is_recorder_file, record_id, without_dots
 from dxt_replay.traces.row_order import distinct, distinct_rows
 from dxt_replay.traces.schema import (
     APIS,

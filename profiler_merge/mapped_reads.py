@@ -24,7 +24,7 @@ import numpy as np
 from dxt_replay.profiler_merge.files import shown
 from dxt_replay.profiler_merge.recorded_job import MAIN, THREAD, LaneFacts
 from dxt_replay.traces.errors import LogError
-from dxt_replay.traces.recorder_files import PAGE_FAULTS
+from dxt_replay.traces.files import PAGE_FAULTS
 from dxt_replay.traces.row_order import distinct_rows
 from dxt_replay.traces.schema import APIS, OPEN_FLAGS, OPS, READ, TRACED, Unseen
 from dxt_replay.traces.unseen import recording_of

@@ -40,7 +40,7 @@ from dxt_replay.profiler_merge.untraced.rebuilt import Rebuilt
 from dxt_replay.profiler_merge.untraced.reconstruct import CountedModule, reconstruct
 from dxt_replay.profiler_merge.untraced.renamed_files import LogNames
 from dxt_replay.profiler_merge.untraced.traced_operations import FilePlaces, TracedRows, operations_of
-from dxt_replay.traces.record_id import record_id
+from dxt_replay.traces.files import record_id
 from dxt_replay.traces.schema import APIS, OPS, RECONSTRUCTED, TRACED, WRITE, RankClock
 from dxt_replay.traces.store.writer import lanes_in
 

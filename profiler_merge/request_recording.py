@@ -33,7 +33,7 @@ from dxt_replay.profiler_merge.traced_recording import TracedRecording
 from dxt_replay.profiler_merge.tracers.requests import UNKNOWN, RecordedRequests, is_refused
 from dxt_replay.profiler_merge.tracers.traced_job import TracedJob, TracedProcess, TracedRank, TracedRows
 from dxt_replay.traces.errors import LogError, TargetError
-from dxt_replay.traces.record_id import record_id
+from dxt_replay.traces.files import record_id
 from dxt_replay.traces.schema import APIS, OPS_SCHEMA, READ, REFUSED, TRACED, WRITE, table_from_columns
 from dxt_replay.traces.store.index import OPS_FOLDER
 from dxt_replay.traces.store.writer import OpsWriter, written_lanes

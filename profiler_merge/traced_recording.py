@@ -40,7 +40,7 @@ from dxt_replay.profiler_merge.recorded_job import (
 from dxt_replay.profiler_merge.rows import columns_of, in_order, rows_of
 from dxt_replay.profiler_merge.tracers.traced_job import TracedJob, TracedProcess
 from dxt_replay.traces.errors import LogError
-from dxt_replay.traces.recorder_files import is_recorder_file, is_request_log
+from dxt_replay.traces.files import is_recorder_file, is_request_log
 from dxt_replay.traces.schema import OPEN_FLAGS, OPS, READ, TRACED, WRITE, Coverage, Job
 from dxt_replay.traces.units import format_counted, ns_to_seconds
 from dxt_replay.traces.unseen import (

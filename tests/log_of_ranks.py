@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dxt_replay.traces.record_id import record_id
+from dxt_replay.traces.files import record_id
 from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_counters, encode_dxt, write_log
 
 RANKS = 7

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dxt_replay.replay.commands.main import main
-from dxt_replay.traces.record_id import record_id
+from dxt_replay.traces.files import record_id
 from dxt_replay.traces.schema import CaptureInfo, Coverage, Job
 from tests import kineto_writer as kineto
 from tests.capture_builder import Op, Span, build_capture, read

@@ -100,7 +100,7 @@ def new_file(path: Path, *, force: bool = False) -> Iterator[IO[bytes]]:
         raise refusal(error, path) from error
     finally:
         if working is not None:
-            _forget(working)
+            discard_directory(working)
 
 
 @contextmanager
@@ -163,7 +163,8 @@ def remove_kept(error: BaseException) -> None:
 
 def discard_directory(working: Path) -> None:
     """Remove a working directory that will not be placed; does nothing after `place_directory`."""
-    _forget(working)
+    _unlock(working)  # first: FUSE and NFS keep a name for a file that is open
+    _remove(working)
 
 
 def refusal(error: OSError, path: Path) -> TargetError:
@@ -250,17 +251,14 @@ def _begin(path: Path, kind: DirectoryKind | None) -> Path:
 
 
 def _lock(fd: int) -> bool | None:
-    """Take the lock.
-
-    Returns: whether it was free; None if the file system has no locks.
-    """
+    """Whether the lock was free, and is taken now; None if the file system has no locks."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
     except BlockingIOError:
         return False
     except OSError:
         return None
-    return True
 
 
 def _unlock(working: Path) -> None:
@@ -268,12 +266,6 @@ def _unlock(working: Path) -> None:
     if fd is not None:
         with suppress(OSError):  # this file existed only to hold the lock
             os.close(fd)
-
-
-def _forget(working: Path) -> None:
-    """Remove a working copy and its lock, which goes first: FUSE and NFS keep a name for a file that is open."""
-    _unlock(working)
-    _remove(working)
 
 
 def _remove(path: Path) -> None:
@@ -292,8 +284,7 @@ def _node() -> bytes:
 def _remove_leftovers(parent: Path, start: bytes) -> None:
     """Remove working copies of this node whose writer has ended; without file locks nothing is removed."""
     pattern = re.compile(re.escape(start) + _node() + rb"[0-9a-f]{8}" + re.escape(_WORKING_SUFFIX.encode()))
-    names = [name for name in os.listdir(os.fsencode(parent)) if pattern.fullmatch(name)]
-    for name in names:
+    for name in filter(pattern.fullmatch, os.listdir(os.fsencode(parent))):
         leftover = parent / os.fsdecode(name)
         with suppress(OSError):
             fd = os.open(leftover, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)

@@ -91,31 +91,23 @@ VOCABULARY: Mapping[str, tuple[str, ...]] = {
     "role": ROLES,
 }
 
-OPS_SCHEMA = pa.schema(
-    [
-        pa.field("rank", pa.int32(), nullable=False),
-        pa.field("lane", pa.int32(), nullable=False),
-        pa.field("op", _ENUM, nullable=False),
-        pa.field("api", _ENUM, nullable=False),
-        pa.field("file_id", pa.int32(), nullable=False),
-        pa.field("offset", pa.int64(), nullable=False),
-        pa.field("length", pa.int64(), nullable=False),
-        pa.field("start_ns", pa.int64(), nullable=False),
-        pa.field("end_ns", pa.int64(), nullable=False),
-        pa.field("step", pa.int32(), nullable=False),
-        pa.field("origin", _ENUM, nullable=False),
-        pa.field("other_file_id", pa.int32()),
-        pa.field("open_flags", pa.int16()),
-        pa.field("first_byte_ns", pa.int64()),
-        pa.field("status", pa.int16()),
-        pa.field("connection", pa.int32()),
-        pa.field("due_ns", pa.int64()),
-        pa.field("result", pa.int64()),
-        pa.field("feeds", pa.int32()),
-        pa.field("follows", pa.int32()),
-        pa.field("follows_end", pa.bool_()),
-        pa.field("ready_ns", pa.int64()),
-    ]
+
+def _schema(columns: str) -> pa.Schema:
+    """The schema of these columns, "name type"; a ? marks a column that may have nulls."""
+    lists = {f"list<{each}>": pa.list_(pa.type_for_alias(each)) for each in ("int64", "string")}
+    fields = []
+    for words in map(str.split, columns.split(",")):
+        kind = words[1].removesuffix("?")
+        found = _ENUM if kind == "enum" else lists.get(kind) or pa.type_for_alias(kind)
+        fields.append(pa.field(words[0], found, nullable=words[1].endswith("?")))
+    return pa.schema(fields)
+
+
+OPS_SCHEMA = _schema(
+    "rank int32, lane int32, op enum, api enum, file_id int32, offset int64, length int64, start_ns int64,"
+    "end_ns int64, step int32, origin enum, other_file_id int32?, open_flags int16?, first_byte_ns int64?,"
+    "status int16?, connection int32?, due_ns int64?, result int64?, feeds int32?, follows int32?,"
+    "follows_end bool?, ready_ns int64?"
 )
 """One row per operation, sorted by (rank, start_ns). `length` is the number of bytes transferred: a read of 0 met the
 end of the file. `offset` is -1 where the source does not know it. `due_ns` and `result` (bytes, or -errno) are null
@@ -149,16 +141,7 @@ from 0 over the whole run.
 LEFT_OUT: Mapping[str, Any] = {"step": NO_STEP, "origin": "traced", "format": "other", "mount": "", "fs_type": ""}
 """Default of a column without nulls that a writer leaves out. `record_id` is derived from the path."""
 
-LANES_SCHEMA = pa.schema(
-    [
-        pa.field("rank", pa.int32(), nullable=False),
-        pa.field("lane", pa.int32(), nullable=False),
-        pa.field("host", pa.string()),
-        pa.field("pid", pa.int64()),
-        pa.field("thread", pa.int64()),
-        pa.field("role", _ENUM),
-    ]
-)
+LANES_SCHEMA = _schema("rank int32, lane int32, host string?, pid int64?, thread int64?, role enum?")
 """One row per lane with operations, sorted by (rank, lane); null where the source does not know.
 
 host: name of the machine. pid: process id. thread: the kernel's thread id.
@@ -166,33 +149,18 @@ role: of the lane in the job, also in a replay. `main` is the main thread of the
 capture the training thread), `thread` another thread of that process, `worker` any thread of another process that the
 rank started, `reader` a generated lane that reads ahead of the training thread."""
 
-USAGE_SCHEMA = pa.schema(
-    [
-        *(OPS_SCHEMA.field(name) for name in ("rank", "lane", "op", "api", "origin", "file_id")),
-        pa.field("other_file_id", pa.int32(), nullable=False),
-        pa.field("operations", pa.int64(), nullable=False),
-        pa.field("least_length", pa.int64(), nullable=False),
-        pa.field("reach", pa.int64(), nullable=False),
-    ]
+USAGE_SCHEMA = _schema(
+    "rank int32, lane int32, op enum, api enum, origin enum, file_id int32, other_file_id int32, operations int64,"
+    "least_length int64, reach int64"
 )
 """Usage of each file by each lane: one row per rank, lane, op, api, origin and file. `other_file_id`: file_id of a
 rename's new name, else -1; `operations`: their number; `least_length`: the shortest length in bytes; `reach`: the
 furthest end, max(offset, 0) + length in bytes."""
 
-INDEX_SCHEMA = pa.schema(
-    [
-        pa.field("part", pa.string(), nullable=False),
-        pa.field("part_bytes", pa.int64(), nullable=False),
-        pa.field("digest", pa.string(), nullable=False),
-        pa.field("row_group", pa.int32(), nullable=False),
-        pa.field("rank", pa.int32(), nullable=False),
-        pa.field("rows", pa.int64(), nullable=False),
-        pa.field("first_ns", pa.int64(), nullable=False),
-        pa.field("last_start_ns", pa.int64(), nullable=False),
-        pa.field("last_ns", pa.int64(), nullable=False),
-        pa.field("usage", pa.list_(pa.struct([field for field in USAGE_SCHEMA if field.name != "rank"]))),
-    ]
-)
+INDEX_SCHEMA = _schema(
+    "part string, part_bytes int64, digest string, row_group int32, rank int32, rows int64, first_ns int64,"
+    "last_start_ns int64, last_ns int64"
+).append(pa.field("usage", pa.list_(pa.struct([field for field in USAGE_SCHEMA if field.name != "rank"]))))
 """One row per stretch of the op stream: the operations of one rank in one row group. `part`: name of the file in
 `ops/`, with its size and its SHA-256. `first_ns`, `last_start_ns`: when the first and the last of its operations start;
 `last_ns`: when the last one ends. `usage`: on the last stretch of a rank, the usage by all of its operations
@@ -221,40 +189,19 @@ COUNTERS = (
 )  # fmt: skip
 """Darshan counters kept per file, summed over the ranks; null where the module did not record the file."""
 
-FILES_SCHEMA = pa.schema(
-    [
-        pa.field("file_id", pa.int32(), nullable=False),
-        pa.field("record_id", pa.uint64(), nullable=False),
-        pa.field("path", pa.string(), nullable=False),
-        pa.field("path_bytes", pa.binary()),
-        pa.field("size", pa.int64(), nullable=False),
-        pa.field("format", _ENUM, nullable=False),
-        pa.field("mount", pa.string(), nullable=False),
-        pa.field("fs_type", pa.string(), nullable=False),
-        pa.field("stripe_size", pa.int64()),
-        pa.field("stripe_count", pa.int32()),
-        pa.field("coverage", pa.float64()),
-        pa.field("offsets", _ENUM),
-        *(pa.field(name, pa.int64()) for name in COUNTERS),
-    ]
+FILES_SCHEMA = _schema(
+    "file_id int32, record_id uint64, path string, path_bytes binary?, size int64, format enum, mount string,"
+    "fs_type string, stripe_size int64?, stripe_count int32?, coverage double?, offsets enum?,"
+    + ",".join(f"{name} int64?" for name in COUNTERS)
 )
 """One row per file, row i has file_id i. `path` shows a name that is not UTF-8 with `\\xNN` escapes and
 `path_bytes` then holds it exactly (null otherwise). `size`: the smallest that satisfies all accesses where the
 true size is unknown. `coverage`: traced bytes / counted bytes, null where nothing was counted. `offsets`: whether the
 offsets of its reads and writes are as recorded, were repaired, or may be wrong; null where they were not examined."""
 
-SPANS_SCHEMA = pa.schema(
-    [
-        pa.field("rank", pa.int32(), nullable=False),
-        pa.field("thread", pa.int64(), nullable=False),
-        pa.field("kind", _ENUM, nullable=False),
-        pa.field("name", pa.string(), nullable=False),
-        pa.field("step", pa.int32(), nullable=False),
-        pa.field("start_ns", pa.int64(), nullable=False),
-        pa.field("end_ns", pa.int64(), nullable=False),
-        pa.field("origin", _ENUM),
-        pa.field("fetched_ns", pa.int64()),
-    ]
+SPANS_SCHEMA = _schema(
+    "rank int32, thread int64, kind enum, name string, step int32, start_ns int64, end_ns int64, origin enum?,"
+    "fetched_ns int64?"
 )
 """One row per span, sorted by (rank, start_ns). `step` spans of one rank do not overlap. `compute` spans are a
 union over threads (thread UNION_THREAD) and disjoint. The others may nest. A `step` span without a number is a piece of
@@ -262,20 +209,10 @@ a step, in a part of a capture whose window cuts it. `origin`: `reconstructed` f
 shows; null or `traced` for all others. `fetched_ns`: the end of the batch fetch (`input_wait`) that first used what a
 `pipeline` span made; null where the profile does not say. Spans `make batch`: see docs/capture-format.md."""
 
-HDF5_SCHEMA = pa.schema(
-    [
-        pa.field("file_id", pa.int32(), nullable=False),
-        pa.field("dataset", pa.string(), nullable=False),
-        pa.field("type_size", pa.int64(), nullable=False),
-        pa.field("points", pa.int64(), nullable=False),
-        pa.field("shape", pa.list_(pa.int64())),
-        pa.field("chunk_shape", pa.list_(pa.int64())),
-        pa.field("filters", pa.list_(pa.string())),
-        pa.field("chunk_index", pa.list_(pa.int64())),
-        pa.field("chunk_offset", pa.list_(pa.int64())),
-        pa.field("chunk_size", pa.list_(pa.int64())),
-        pa.field("chunk_mask", pa.list_(pa.int64())),
-    ]
+HDF5_SCHEMA = _schema(
+    "file_id int32, dataset string, type_size int64, points int64, shape list<int64>?, chunk_shape list<int64>?,"
+    "filters list<string>?, chunk_index list<int64>?, chunk_offset list<int64>?, chunk_size list<int64>?,"
+    "chunk_mask list<int64>?"
 )
 """One row per HDF5 dataset that the source knows; the table may be empty. Dimensions slowest first; `chunk_shape` is
 empty for a contiguous dataset, null where it is not known, as are `shape` and `filters`. The `chunk_` lists hold the
@@ -434,7 +371,7 @@ class CaptureInfo:
 
     `dependencies`: `known` if the DEPENDENCY_COLUMNS say what operations wait for; `inferred` if
     the times must tell.
-    `made_by`: program, version and command; for a replay also the fields that `traces.replay_record` reads.
+    `made_by`: program, version and command; for a replay also the fields that `traces.records` reads.
     `digests`: path below the capture -> SHA-256 of the file (`traces.store.digests`); those of the parts are in the
     index. None in captures of old releases and of other writers.
     """

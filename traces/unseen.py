@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -21,8 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dxt_replay.traces.errors import LogError
-from dxt_replay.traces.file_rows import opened_only, probably_mapped
-from dxt_replay.traces.recorder_files import RECORDING_MARK, UNSEEN
+from dxt_replay.traces.files import RECORDING_MARK, UNSEEN, opened_only, probably_mapped
 from dxt_replay.traces.schema import CaptureInfo, Coverage, Unseen
 from dxt_replay.traces.text import listed
 from dxt_replay.traces.units import format_bytes, format_counted
@@ -38,6 +37,7 @@ NOTHING_RECORDED = Coverage(
     bytes=None, operations=None, unseen=(Unseen(kind="all", name="all files and peers", bytes=None),)
 )
 """Coverage of a capture that was made of profiles alone."""
+
 OBJECTS: Literal["objects"] = "objects"
 """Kind of I/O through calls of an object store: Darshan counts it, and no trace holds it."""
 
@@ -52,17 +52,8 @@ UNKNOWN_PEERS = "peers that the trace does not show"
 MEMORY = "/dev/shm/"
 """Folder of shared memory: no storage is behind files that processes map there."""
 
-_PAGE_BYTES = 4096
-
 _PAST_IT = "mapped, sendfile, copy_file_range, splice, io_uring or AIO"
 """How a file may have been read that was opened and not read by a recorded call."""
-
-_FOLDERS_ABOVE = 6
-"""A log may lie in folders year/month/day below that of its rank, which is in that of the logs."""
-
-
-_MANY_OPERATIONS, _MANY_BYTES = 10_000, 1 << 20
-"""Operations or bytes of standard streams from which a warning is worthwhile: nearly every program prints something."""
 
 
 @dataclass(slots=True)
@@ -78,8 +69,8 @@ class StreamTotals:
         self.bytes += moved
 
     def warnings(self) -> list[str]:
-        """A warning if they moved much."""
-        if self.operations < _MANY_OPERATIONS and self.bytes < _MANY_BYTES:
+        """A warning if they moved much: nearly every program prints something."""
+        if self.operations < 10_000 and self.bytes < 1 << 20:
             return []
         return [
             f"{format_counted(self.operations, 'operation')} on standard input, output and error "
@@ -89,25 +80,28 @@ class StreamTotals:
 
 
 class Requests(Protocol):
-    """Recorded requests to object stores (`profiler_merge.tracers.requests`)."""
+    """Recorded requests to object stores (`profiler_merge.tracers.requests`).
+
+    rows: one each, with `received`. peers: of the connections that are known, "address:port". servers: of the requests
+    whose connections are not known, "host:port".
+    """
 
     @property
-    def rows(self) -> np.ndarray:
-        """One row each, with `received`."""
-
+    def rows(self) -> np.ndarray: ...
     @property
-    def peers(self) -> set[str]:
-        """Of the connections that are known, "address:port"."""
-
+    def peers(self) -> set[str]: ...
     @property
-    def servers(self) -> set[str]:
-        """Of the requests whose connections are not known, "host:port"."""
+    def servers(self) -> set[str]: ...
 
 
 def recording_of(log: Path) -> Path | None:
-    """The folder of the recording that a log belongs to."""
-    above = log.absolute().parents[:_FOLDERS_ABOVE]
-    return next((folder for folder in above if (folder / RECORDING_MARK).is_file()), None)
+    """The folder of the recording that a log belongs to, which may lie in year/month/day below that of its rank."""
+    return next((folder for folder in log.absolute().parents[:6] if (folder / RECORDING_MARK).is_file()), None)
+
+
+def _watch_files(logs: Iterable[Path]) -> list[Path]:
+    """Where `dxt-replay record` wrote what it saw while it recorded these logs."""
+    return [folder / UNSEEN for folder in dict.fromkeys(filter(None, map(recording_of, logs)))]
 
 
 def watched(logs: Iterable[Path]) -> tuple[Unseen, ...]:
@@ -116,15 +110,16 @@ def watched(logs: Iterable[Path]) -> tuple[Unseen, ...]:
     Raises: LogError where its file is damaged.
     """
     found: list[Unseen] = []
-    for folder in dict.fromkeys(filter(None, map(recording_of, logs))):
-        path = folder / UNSEEN
+    for path in filter(Path.exists, _watch_files(logs)):
         try:
             content = json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
-            found += [_unseen("mapped", name, entry["bytes"]) for name, entry in content["mapped"].items()]
-            found = [each for each in found if each.bytes]  # 0: nothing was read yet at the last look
-            found += [_unseen("socket", name, moved) for name, moved in content["received"].items()]
-        except FileNotFoundError:
-            continue
+            mapped = [("mapped", name, entry["bytes"]) for name, entry in content["mapped"].items()]
+            for kind, name, moved in (*mapped, *(("socket", *pair) for pair in content["received"].items())):
+                if not isinstance(moved, int) or moved < 0:
+                    raise ValueError(f"{moved!r} bytes of {name}")
+                if moved or kind == "socket":  # 0 of a mapped file: nothing was read yet at the last look
+                    shown = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+                    found.append(Unseen(kind=kind, name=shown, bytes=moved))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise LogError(f"{path} is damaged ({error!r}): remove it, or record again") from error
     return tuple(found)
@@ -135,26 +130,6 @@ def through_rings(logs: Iterable[Path]) -> list[str]:
     return _notes(logs, "hidden")
 
 
-def hidden_reads(programs: Iterable[str], files: pa.Table, job_ns: tuple[int, int]) -> tuple[Unseen, ...]:
-    """Reads of these programs through calls that do not show them; none if every file was read to its end by others.
-
-    libuv, below Node and uvloop, has an io_uring and reads no file by it. files, job_ns: as of `mapped_files`."""
-    programs = list(programs)
-    if not programs or not (mapped_files(files, job_ns) or _read_in_part(files, job_ns)):
-        return ()
-    return tuple(Unseen(kind=PROCESS, name=name, bytes=None) for name in programs)
-
-
-def _read_in_part(files: pa.Table, job_ns: tuple[int, int]) -> bool:
-    """Whether less of a file was read than it holds, and the job did not write it."""
-    read = files["posix_bytes_read"].fill_null(0).to_numpy()
-    for path, moved in zip(files["path"].to_pylist(), read.tolist(), strict=True):
-        there = _status(path) if moved else None
-        if there is not None and moved < there.st_size and not job_ns[0] <= there.st_mtime_ns <= job_ns[1]:
-            return True
-    return False
-
-
 def recorder_notes(logs: Iterable[Path]) -> list[str]:
     """What `dxt-replay record` said when the job of these logs had ended: its status, killed processes, a set clock."""
     return _notes(logs, "notes")
@@ -162,17 +137,27 @@ def recorder_notes(logs: Iterable[Path]) -> list[str]:
 
 def _notes(logs: Iterable[Path], name: str) -> list[str]:
     found: list[str] = []
-    for folder in dict.fromkeys(filter(None, map(recording_of, logs))):
+    for path in _watch_files(logs):
         with suppress(OSError, ValueError, AttributeError):
-            found += map(str, json.loads((folder / UNSEEN).read_text("utf-8", "surrogateescape")).get(name, ()))
+            found += map(str, json.loads(path.read_text("utf-8", "surrogateescape")).get(name, ()))
     return found
 
 
-def _unseen(kind: Literal["mapped", "socket"], name: str, moved: int) -> Unseen:
-    if not isinstance(moved, int) or moved < 0:
-        raise ValueError(f"{moved!r} bytes of {name}")
-    shown = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    return Unseen(kind=kind, name=shown, bytes=moved)
+def hidden_reads(programs: Iterable[str], files: pa.Table, job_ns: tuple[int, int]) -> tuple[Unseen, ...]:
+    """Reads of these programs through calls that do not show them; none if every file was read to its end by others.
+
+    libuv, below Node and uvloop, has an io_uring and reads no file by it. files, job_ns: as of `mapped_files`."""
+    programs = list(programs)
+    if not programs:
+        return ()
+    read = files["posix_bytes_read"].fill_null(0).to_numpy()
+    in_part = any(
+        moved and (there := _status(path)) is not None and moved < there.st_size and not _written(there, job_ns)
+        for path, moved in zip(files["path"].to_pylist(), read.tolist(), strict=True)
+    )
+    if not in_part and not mapped_files(files, job_ns):
+        return ()
+    return tuple(Unseen(kind=PROCESS, name=name, bytes=None) for name in programs)
 
 
 def mapped_files(files: pa.Table, job_ns: tuple[int, int], never: Collection[int] = ()) -> list[str]:
@@ -182,15 +167,20 @@ def mapped_files(files: pa.Table, job_ns: tuple[int, int], never: Collection[int
     files that were not mapped, as their counters tell. Lock files and markers of a page hold nothing that matters.
     """
     found, pages = [], {}
-    sure, only = probably_mapped(files), opened_only(files)
-    for file in np.flatnonzero(only).tolist():
+    sure = probably_mapped(files)
+    for file in np.flatnonzero(opened_only(files)).tolist():
         path = files["path"][file].as_py()
         there = None if file in never else _status(path)
         if there is None:
             found += [path] if sure[file] and file not in never else []
-        elif not job_ns[0] <= there.st_mtime_ns <= job_ns[1] and _holds_data(path, there):
+        elif (
+            stat.S_ISREG(there.st_mode)
+            and there.st_size
+            and not _written(there, job_ns)
+            and not path.startswith(MEMORY)
+        ):
             found.append(path)
-            if there.st_size <= _PAGE_BYTES:
+            if there.st_size <= 4096:
                 pages[path] = there.st_size
     moved = sum(
         pc.sum(files[f"{api}_bytes_{way}"]).as_py() or 0 for api in ("posix", "stdio") for way in ("read", "written")
@@ -206,9 +196,8 @@ def _status(path: str) -> os.stat_result | None:
         return None
 
 
-def _holds_data(path: str, found: os.stat_result) -> bool:
-    """Whether it is a file of a storage, with a size."""
-    return stat.S_ISREG(found.st_mode) and found.st_size > 0 and not path.startswith(MEMORY)
+def _written(found: os.stat_result, job_ns: tuple[int, int]) -> bool:
+    return job_ns[0] <= found.st_mtime_ns <= job_ns[1]
 
 
 def all_unseen(seen_by_watch: Sequence[Unseen], mapped: Iterable[str]) -> tuple[Unseen, ...]:
@@ -252,24 +241,27 @@ def with_unseen(coverage: Coverage, counted_bytes: int, unseen: tuple[Unseen, ..
     """
     if not unseen:
         return coverage
-    missing = [each.bytes for each in unseen]
+    missing = _bytes_of(unseen)
+    # Whether operations of an object store are the traced ones or not is not known.
+    objects = any(each.kind == OBJECTS for each in unseen)
+    traced = (coverage.bytes or 0.0) * counted_bytes
     share: float | None = None
-    if None not in missing:
-        total = counted_bytes + sum(each or 0 for each in missing)
-        traced = (coverage.bytes or 0.0) * counted_bytes
-        share = traced / total if total and (coverage.bytes is not None or not counted_bytes) else None
+    if missing is not None and (coverage.bytes is not None or not counted_bytes):
+        share = traced / (counted_bytes + missing) if counted_bytes + missing else None
     without = coverage.without_streams
     if without is not None:
-        traceable = (coverage.bytes or 0.0) * counted_bytes / without[0] if without[0] else 0.0
         beside = replace(coverage, bytes=without[0], without_streams=None)
-        without = (with_unseen(beside, round(traceable), unseen).bytes, _operations(without[1], unseen))
-    operations = _operations(coverage.operations, unseen)
+        traceable = round(traced / without[0]) if without[0] else 0
+        operations = None if without[1] and objects else without[1]
+        without = with_unseen(beside, traceable, unseen).bytes, operations
+    operations = None if coverage.operations and objects else coverage.operations
     return replace(coverage, bytes=share, operations=operations, without_streams=without, unseen=unseen)
 
 
-def _operations(share: float | None, unseen: Sequence[Unseen]) -> float | None:
-    """The share of the operations, which is not known where some of an object store may be the traced ones or not."""
-    return None if share and any(each.kind == OBJECTS for each in unseen) else share
+def _bytes_of(unseen: Iterable[Unseen]) -> int | None:
+    """Their sum; None where one is not known."""
+    moved = [each.bytes for each in unseen]
+    return None if None in moved else sum(each or 0 for each in moved)
 
 
 def without_requests(unseen: Sequence[Unseen], requests: Requests) -> tuple[Unseen, ...]:
@@ -293,16 +285,13 @@ def without_requests(unseen: Sequence[Unseen], requests: Requests) -> tuple[Unse
 
 def with_requests(coverage: Coverage, counted_bytes: int, moved: int, unseen: tuple[Unseen, ...]) -> Coverage:
     """A coverage (`with_unseen`) with requests that moved `moved` bytes, all recorded, after which `unseen` remains."""
+    before, after = _bytes_of(coverage.unseen), _bytes_of(unseen)
 
     def share(found: float | None) -> float | None:
-        before, after = ([each.bytes for each in some] for some in (coverage.unseen, unseen))
-        if None in before or None in after:
+        if before is None or after is None or (found is None and counted_bytes):
             return None
-        if found is None and counted_bytes:
-            return None
-        traced = (found or 0.0) * (counted_bytes + sum(each or 0 for each in before))
-        total = counted_bytes + moved + sum(each or 0 for each in after)
-        return min((traced + moved) / total, 1.0) if total else 1.0
+        total = counted_bytes + moved + after
+        return min(((found or 0.0) * (counted_bytes + before) + moved) / total, 1.0) if total else 1.0
 
     without = coverage.without_streams
     return replace(
@@ -325,18 +314,22 @@ def unseen_of(info: CaptureInfo, files: pa.Table) -> tuple[Unseen, ...]:
 
 def coverage_json(coverage: Coverage) -> dict[str, Any]:
     """The object that commands print."""
-    unseen = [{"kind": each.kind, "name": each.name, "bytes": each.bytes} for each in coverage.unseen]
     return {
         "bytes": coverage.bytes,
         "operations": coverage.operations,
         "traceable": list(coverage.traceable),
-        "unseen": unseen,
+        "unseen": [asdict(each) for each in coverage.unseen],
     }
 
 
 def nothing_recorded(unseen: Iterable[Unseen]) -> bool:
     """Whether no I/O was recorded, so that a capture without operations says nothing of the job's."""
     return any(each.kind == "all" for each in unseen)
+
+
+def _unexplained(each: Unseen) -> bool:
+    """Whether nobody saw how a file was read, nor how much of it."""
+    return each.kind == "mapped" and each.bytes is None
 
 
 def why_not_judged(coverage: Coverage, unseen: Sequence[Unseen]) -> str | None:
@@ -346,16 +339,13 @@ def why_not_judged(coverage: Coverage, unseen: Sequence[Unseen]) -> str | None:
     """
     if nothing_recorded(unseen):
         return "no I/O was recorded"
-    unknown = sum(map(_unexplained, unseen))
-    if unknown:
+    if unknown := sum(map(_unexplained, unseen)):
         were = "was" if unknown == 1 else "were"
         files = format_counted(unknown, "file")
         return f"{files} {were} opened and never read by a call that the recorder sees ({_PAST_IT})"
-    through = listed([each.name for each in unseen if each.kind == OBJECTS and each.bytes is None])
-    if through:
+    if through := listed([each.name for each in unseen if each.kind == OBJECTS and each.bytes is None]):
         return f"bytes were moved by {through} calls, and whether calls in the trace made them is not known"
-    processes = listed([each.name for each in unseen if each.kind == PROCESS])
-    if processes:
+    if processes := listed([each.name for each in unseen if each.kind == PROCESS]):
         return f"data were read that no log of the job's processes holds ({processes})"
     if any(each.bytes is None for each in unseen):
         return f"bytes were received through sockets from {UNKNOWN_PEERS}"
@@ -371,11 +361,6 @@ def why_not_judged(coverage: Coverage, unseen: Sequence[Unseen]) -> str | None:
     return f"{held}; at least {beside} are not in it" if beside else held
 
 
-def _unexplained(each: Unseen) -> bool:
-    """Whether nobody saw how a file was read, nor how much of it."""
-    return each.kind == "mapped" and each.bytes is None
-
-
 def unseen_warnings(unseen: Sequence[Unseen]) -> list[str]:
     """What was read past the trace, with the names, and what follows."""
     said = []
@@ -387,10 +372,8 @@ def unseen_warnings(unseen: Sequence[Unseen]) -> list[str]:
         PROCESS: "read by processes without a log, or past it (--with strace shows them, io_uring and AIO excepted)",
     }
     for kind, how in ways.items():
-        mine = sorted(
-            (each for each in unseen if each.bytes != 0 and kind == ("" if _unexplained(each) else each.kind)),
-            key=lambda each: -(each.bytes or 0),
-        )
+        mine = [each for each in unseen if each.bytes != 0 and kind == ("" if _unexplained(each) else each.kind)]
+        mine.sort(key=lambda each: -(each.bytes or 0))
         if mine:
             shown = [each.name if each.bytes is None else f"{each.name} ({format_bytes(each.bytes)})" for each in mine]
             said.append(

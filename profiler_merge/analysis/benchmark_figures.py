@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.traces.benchmark_run import BenchmarkRun
+from dxt_replay.traces.records import BenchmarkRun
 from dxt_replay.traces.units import NS_PER_S
 
 _COLUMNS = ("rank", "step", "start_ns", "duration_ns", "compute_ns", "input_wait_ns", "checkpoint_ns")

@@ -9,8 +9,7 @@ from typing import Generic, TypeAlias, TypeVar
 from dxt_replay.traces.layers import FileLayers, file_layers
 from dxt_replay.traces.measures.operation_rows import OperationRows, operation_rows, rows_together
 from dxt_replay.traces.schema import RECONSTRUCTED
-from dxt_replay.traces.store.part_capture import only_ranks
-from dxt_replay.traces.store.rank_pieces import rank_pieces, work_of
+from dxt_replay.traces.store.part_capture import only_ranks, rank_pieces, work_of
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.sums import Sums
 from dxt_replay.traces.workers import ALONE, Workers

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from dxt_replay.profiler_merge.analysis.worker_starts import WorkerStarts, worker_starts
-from dxt_replay.traces.benchmark_run import BenchmarkRun, benchmark_run
-from dxt_replay.traces.recorder_files import is_recorder_file
-from dxt_replay.traces.replay_record import CacheRecord, replay_record
+from dxt_replay.traces.files import is_recorder_file
+from dxt_replay.traces.records import BenchmarkRun, CacheRecord, benchmark_run, replay_record
 from dxt_replay.traces.store.reader import Capture
 
 LUSTRE = "lustre"

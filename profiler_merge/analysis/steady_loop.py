@@ -16,7 +16,7 @@ from dxt_replay.profiler_merge.analysis.finding import MATERIAL_PCT, WARM_UP
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.measures.span_times import computed_in_loops, gpu_busy_in_profile, gpu_steps
 from dxt_replay.traces.paces import Pace
-from dxt_replay.traces.replay_record import replay_record
+from dxt_replay.traces.records import replay_record
 from dxt_replay.traces.schema import CaptureInfo
 from dxt_replay.traces.stable_order import runs, stable_order
 from dxt_replay.traces.units import NS_PER_S

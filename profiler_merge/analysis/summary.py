@@ -31,13 +31,12 @@ from dxt_replay.profiler_merge.analysis.spread import Spread
 from dxt_replay.profiler_merge.analysis.steady_loop import SteadyLoop, steady_loop, waits_are_real
 from dxt_replay.profiler_merge.analysis.table_formats import without_io
 from dxt_replay.profiler_merge.sources import RECORDINGS
-from dxt_replay.traces.benchmark_run import benchmark_run
 from dxt_replay.traces.layers import FileLayers
 from dxt_replay.traces.measures.access_pattern import AccessCounts, AccessPattern
 from dxt_replay.traces.measures.io_totals import IoCollector, IoTotals
 from dxt_replay.traces.measures.log_waits import log_waits, with_log_waits
 from dxt_replay.traces.measures.operation_rows import OperationRows
-from dxt_replay.traces.replay_record import generated, is_replay
+from dxt_replay.traces.records import benchmark_run, generated, is_replay
 from dxt_replay.traces.schema import BETWEEN_STEPS, OPS, RECONSTRUCTED, SPAN_KINDS, WRITE, CaptureInfo, Unseen, codes
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import NS_PER_S, format_duration, ns_to_seconds
@@ -153,7 +152,7 @@ class Summary:
     `counted_times`: Darshan's counters of the I/O that no trace holds, by interface; empty for a part.
     `not_judged`: why the cost of storage is not judged, a clause; None if the trace holds enough.
     `groups`: the rows of the breakdown `by`, if one was requested.
-    `generated`: as of `traces.replay_record.generated`; not in the JSON.
+    `generated`: as of `traces.records.generated`; not in the JSON.
     """
 
     job: JobFacts

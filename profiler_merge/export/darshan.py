@@ -29,9 +29,8 @@ from dxt_replay.profiler_merge.darshan.job import METADATA_BYTES, UNKNOWN_MOUNT
 from dxt_replay.profiler_merge.darshan.log import JOB_RECORD_BYTES
 from dxt_replay.profiler_merge.export.exported import Exported, ExportedFile, rank_columns
 from dxt_replay.traces.errors import CaptureError
-from dxt_replay.traces.file_rows import exact_paths
+from dxt_replay.traces.files import exact_paths, record_id
 from dxt_replay.traces.output import new_file
-from dxt_replay.traces.record_id import record_id
 from dxt_replay.traces.schema import APIS, OPS, READ, RECONSTRUCTED, WRITE, codes
 from dxt_replay.traces.stable_order import runs
 from dxt_replay.traces.store.reader import Capture

@@ -13,7 +13,7 @@ from dxt_replay.profiler_merge.darshan.counters import CounterTable, read_counte
 from dxt_replay.profiler_merge.darshan.log import DarshanLog
 from dxt_replay.profiler_merge.hdf5.inspection import InspectedDataset, inspect_file
 from dxt_replay.traces.errors import LogError
-from dxt_replay.traces.file_rows import exact_paths
+from dxt_replay.traces.files import exact_paths
 from dxt_replay.traces.schema import FORMATS, HDF5_SCHEMA, codes
 
 _DIMENSIONS = 5

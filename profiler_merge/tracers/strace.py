@@ -32,7 +32,7 @@ from dxt_replay.profiler_merge.tracers.processes import rank_processes
 from dxt_replay.profiler_merge.tracers.text import Damage, text_lines
 from dxt_replay.profiler_merge.tracers.traced_job import TracedJob, TracedProcess
 from dxt_replay.traces.errors import LogError
-from dxt_replay.traces.file_rows import without_dots
+from dxt_replay.traces.files import without_dots
 from dxt_replay.traces.schema import READ, WRITE
 from dxt_replay.traces.units import format_counted
 from dxt_replay.traces.unseen import StreamTotals

@@ -16,8 +16,7 @@ from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK, CounterTable
 from dxt_replay.profiler_merge.darshan.dxt import SegmentCounts, count_segments
 from dxt_replay.profiler_merge.darshan.log import DarshanLog
 from dxt_replay.profiler_merge.untraced.timeline_slots import numbered
-from dxt_replay.traces.file_rows import STANDARD_STREAMS
-from dxt_replay.traces.recorder_files import is_recorder_file
+from dxt_replay.traces.files import STANDARD_STREAMS, is_recorder_file
 from dxt_replay.traces.units import seconds_to_ns
 
 NOT_SEEN = int(np.iinfo(np.int64).min)

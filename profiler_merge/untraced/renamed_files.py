@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from dxt_replay.profiler_merge.untraced.rank_counters import NOT_SEEN, CountedFiles
-from dxt_replay.traces.record_id import record_id
+from dxt_replay.traces.files import record_id
 
 _TEMPORARY = re.compile(rb"(?P<final>.+)(?:\.tempstate\d+|\.tmp[0-9a-f]{32})", re.DOTALL)
 _PART = re.compile(

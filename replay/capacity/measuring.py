@@ -16,10 +16,9 @@ from dxt_replay.replay.capacity.search import Search
 from dxt_replay.replay.ranks.comm import Communicator, first_does
 from dxt_replay.replay.run.result import WARM_PCT, RunResult
 from dxt_replay.replay.target.targets import check_there
-from dxt_replay.traces.benchmark_run import benchmark_run
 from dxt_replay.traces.errors import ReplayError
-from dxt_replay.traces.lateness import percentiles_us
 from dxt_replay.traces.measures.span_times import computed_in_loops, training_ns
+from dxt_replay.traces.records import benchmark_run, percentiles_us
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.units import MIB, format_counted, ns_to_seconds
 

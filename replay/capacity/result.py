@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dxt_replay.traces.doubt import NO_DOUBT, Doubt
 from dxt_replay.traces.plain import plain
+from dxt_replay.traces.storage_limit import NO_DOUBT, Doubt
 
 STORAGE, MACHINE, NOTHING, MEMORY = "storage", "machine", "nothing", "memory"
 """What limits the number of ranks: the storage; the machine that replays; nothing up to the most that were tried; or

@@ -22,11 +22,10 @@ from dxt_replay.replay.causal.model import DOUBTED_SHARE, LoopModel
 from dxt_replay.replay.causal.paced_ranks import MAX_CHECKED_OPERATIONS, Steps, planned_lanes, rank_batches
 from dxt_replay.replay.engine.items import MARK
 from dxt_replay.replay.plan.pacing import Pace, Pacing
-from dxt_replay.traces.doubt import BOUNDED, MODEL_ERROR_PCT, NO_DOUBT, Doubt
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.measures.log_waits import log_waits
 from dxt_replay.traces.schema import BETWEEN_STEPS, SPAN_KINDS, CaptureInfo, codes
-from dxt_replay.traces.storage_limit import NoStorageLimitError
+from dxt_replay.traces.storage_limit import BOUNDED, MODEL_ERROR_PCT, NO_DOUBT, Doubt, NoStorageLimitError
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import format_signed, ns_to_seconds
 

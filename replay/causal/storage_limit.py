@@ -23,11 +23,10 @@ from dxt_replay.replay.engine.items import MARK, READ_AT, WRITE_AT
 from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.plan.plan_row import OPERATION_ROW, is_operation
 from dxt_replay.replay.plan.survey import spans_by_rank
-from dxt_replay.traces.doubt import Doubt
 from dxt_replay.traces.errors import ReplayError
 from dxt_replay.traces.measures.span_times import computed_in_loops, training_ns
 from dxt_replay.traces.schema import SPAN_KINDS, codes
-from dxt_replay.traces.storage_limit import LimitPoint, NoStorageLimitError, StorageLimit, TooLargeError
+from dxt_replay.traces.storage_limit import Doubt, LimitPoint, NoStorageLimitError, StorageLimit, TooLargeError
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import format_count
 from dxt_replay.traces.unseen import unseen_of, why_not_judged

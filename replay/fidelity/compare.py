@@ -39,12 +39,20 @@ from dxt_replay.replay.fidelity.workload_verdict import (
     headline,
     judge,
 )
-from dxt_replay.traces.lateness import LEAST_STALL_NS, allowed_lag_us, disturbed, machine_jitter_us, percentiles_us
 from dxt_replay.traces.measures.distribution import Distribution
 from dxt_replay.traces.measures.lane_times import matched_starts
 from dxt_replay.traces.measures.log_waits import longest_log_wait_ns
 from dxt_replay.traces.measures.span_times import TrainingTime, extended_steps
-from dxt_replay.traces.replay_record import ReplayRecord, generated, replay_record
+from dxt_replay.traces.records import (
+    LEAST_STALL_NS,
+    ReplayRecord,
+    allowed_lag_us,
+    disturbed,
+    generated,
+    machine_jitter_us,
+    percentiles_us,
+    replay_record,
+)
 from dxt_replay.traces.store.part_capture import part_replayed
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.store.relation import Relation
@@ -127,7 +135,7 @@ class Comparison:
     `workload`: the result that the replayer is responsible for.
     `storage`: the measured result, which never fails a replay.
     `thresholds`: the applied limits, including those that the noise floor relaxed.
-    `generated`: as of `traces.replay_record`, of the source; not in the JSON.
+    `generated`: as of `traces.records`, of the source; not in the JSON.
     `floor`: every measure beside the noise of two runs of the job; None without a noise floor.
     """
 

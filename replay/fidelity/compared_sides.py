@@ -10,7 +10,7 @@ from typing import Any
 from dxt_replay.replay.fidelity.exactness import ExactnessCollector, FileNumbers
 from dxt_replay.replay.fidelity.replayed_rows import ReplayedCapture
 from dxt_replay.replay.fidelity.side_measures import Measures, Start
-from dxt_replay.traces.store.rank_pieces import pieces_of_both, work_of
+from dxt_replay.traces.store.part_capture import pieces_of_both, work_of
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.sums import Sums
 from dxt_replay.traces.workers import Workers

@@ -13,7 +13,7 @@ import numpy as np
 
 from dxt_replay.replay.fidelity.replayed_rows import ReplayedCapture
 from dxt_replay.replay.fidelity.sequences import LANE_BITS, OTHER_OPS, RankSequences, lane_groups
-from dxt_replay.traces.file_rows import exact_paths
+from dxt_replay.traces.files import exact_paths
 from dxt_replay.traces.measures._passes import mix_prints
 from dxt_replay.traces.measures.operation_rows import OperationRows
 from dxt_replay.traces.schema import OPS

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dxt_replay.replay.fidelity.compare import compare
 from dxt_replay.replay.fidelity.noise_floor import NoiseFloor, worst
 from dxt_replay.traces.errors import UsageError
-from dxt_replay.traces.replay_record import replay_record
+from dxt_replay.traces.records import replay_record
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.store.relation import Relation, relation_of
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from dxt_replay.replay.plan.chosen_layers import choose_layers
 from dxt_replay.traces.measures.lane_times import least_stride
 from dxt_replay.traces.measures.operation_rows import ROW_COLUMNS, OperationRows, read_ahead, rows_of_batch
-from dxt_replay.traces.results import is_refused
+from dxt_replay.traces.records import is_refused
 from dxt_replay.traces.schema import OPS_SCHEMA, READ, WRITE, codes
 from dxt_replay.traces.store.part_capture import only_ranks
 from dxt_replay.traces.store.reader import Capture

@@ -13,8 +13,8 @@ from dxt_replay.replay.fidelity.similarity import Similarity
 from dxt_replay.replay.fidelity.storage import FASTER, SAME, SLOWER, Storage
 from dxt_replay.replay.options.looking import ThresholdChoices
 from dxt_replay.replay.options.option import filled
-from dxt_replay.traces.lateness import LATE_US, allowed_lag_us, kept_times_limit_us
 from dxt_replay.traces.paces import Pace
+from dxt_replay.traces.records import LATE_US, allowed_lag_us, kept_times_limit_us
 from dxt_replay.traces.store.relation import Relation
 from dxt_replay.traces.units import NS_PER_S, NS_PER_US, format_count, format_counted, format_duration, format_slowdown
 

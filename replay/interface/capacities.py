@@ -14,8 +14,8 @@ from dxt_replay.replay.interface.simulations import simulate
 from dxt_replay.replay.interface.transforming import transform
 from dxt_replay.replay.options.choices import CapacityChoices, PathLike
 from dxt_replay.replay.options.option import filled, takes
-from dxt_replay.traces.doubt import Doubt
 from dxt_replay.traces.errors import TargetError, UsageError
+from dxt_replay.traces.storage_limit import Doubt
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

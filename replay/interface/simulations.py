@@ -45,7 +45,7 @@ MAX_RANKS = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Simulated:
-    """What `simulate` found. `generated`: as of `traces.replay_record`. `recording_wait_ns`: as of
+    """What `simulate` found. `generated`: as of `traces.records`. `recording_wait_ns`: as of
     `traces.measures.log_waits`. `scaling`: a prediction for each number of ranks that was asked for."""
 
     capture: Path
@@ -112,7 +112,7 @@ def simulate(
     from dxt_replay.replay.simulation.storage_model import StorageModel
     from dxt_replay.traces.measures.log_waits import longest_log_wait_ns
     from dxt_replay.traces.measures.span_times import copies_alike, training_ns
-    from dxt_replay.traces.replay_record import generated
+    from dxt_replay.traces.records import generated
 
     chosen = filled(SimulateChoices, choices)
     runs, ranks, strong, seconds = chosen["runs"], chosen["ranks"], chosen["strong"], chosen["check_seconds"]
@@ -200,7 +200,7 @@ class _Derive:
         from dxt_replay.replay.run.context import choose_layers_together
         from dxt_replay.replay.simulation.simulated_job import simulated_job
         from dxt_replay.traces.measures.span_times import computed_in_loops
-        from dxt_replay.traces.store.rank_pieces import rank_pieces
+        from dxt_replay.traces.store.part_capture import rank_pieces
 
         layers, origin_ns = choose_layers_together(source, Solo(), api="auto"), source.time_span_ns[0]
         derive = partial(items_of_ranks, source, layers=layers, origin_ns=origin_ns, pacing=self.pacing)

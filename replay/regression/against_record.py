@@ -15,7 +15,7 @@ from dxt_replay.replay.regression.run_metrics import MeasuredRun
 from dxt_replay.replay.regression.target_environment import TargetEnvironment
 from dxt_replay.replay.show.cells import microseconds
 from dxt_replay.traces.errors import UsageError
-from dxt_replay.traces.lateness import LATE_US
+from dxt_replay.traces.records import LATE_US
 from dxt_replay.traces.text import printable
 
 _LEAST_HALF = 4

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from dxt_replay.replay.regression.interval_verdict import Verdict
 from dxt_replay.replay.regression.run_metrics import MeasuredRun
 from dxt_replay.replay.run.result import WARM_PCT
-from dxt_replay.traces.lateness import LATE_US, allowed_lag_us
+from dxt_replay.traces.records import LATE_US, allowed_lag_us
 
 CACHE_DIFFERENCE_PCT = 10.0
 """Share of the data in the page cache by which the sides may differ."""

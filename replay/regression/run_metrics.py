@@ -10,12 +10,12 @@ from typing import Any
 from dxt_replay.replay.plan.pacing import Pace
 from dxt_replay.replay.run.recording import Tally
 from dxt_replay.replay.run.result import RunResult
-from dxt_replay.traces.lateness import disturbed, percentiles_us
 from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
 from dxt_replay.traces.measures.intervals import StreamingUnion
 from dxt_replay.traces.measures.io_totals import IoCollector
 from dxt_replay.traces.measures.operation_rows import operation_rows
 from dxt_replay.traces.measures.span_times import spans_by_rank
+from dxt_replay.traces.records import disturbed, percentiles_us
 from dxt_replay.traces.schema import READ, WRITE
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import NS_PER_US, ns_to_seconds

@@ -26,7 +26,7 @@ from dxt_replay.replay.plan.plan_row import (
 )
 from dxt_replay.replay.plan.row_queue import CHUNK_ROWS, RowQueue, SpillFile
 from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
-from dxt_replay.traces.results import is_refused
+from dxt_replay.traces.records import is_refused
 from dxt_replay.traces.schema import (
     DEPENDENCY_COLUMNS,
     OPS_SCHEMA,
@@ -104,7 +104,7 @@ class Tally:
     last_end_ns: when the last operation ended, from the start of the run.
     starved_ns: time in which lanes had no items because the feeder was late.
     errors: errno -> failed operations.
-    refused: errno -> reconstructed operations that the storage refused; these are not failures (`traces.results`).
+    refused: errno -> reconstructed operations that the storage refused; these are not failures (`traces.records`).
     close_errors: errno -> files whose close failed at the end of the run; written data may be lost.
     lag_ns, latency_ns, response_ns: distributions over all operations.
     latency_by_op: code of the operation (OPS) -> distribution of its latency.

@@ -9,12 +9,10 @@ from typing import Any
 
 from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.run.recording import Failure, Tally
-from dxt_replay.traces.doubt import NO_DOUBT, Doubt
-from dxt_replay.traces.lateness import disturbed, percentiles_us
 from dxt_replay.traces.measures.span_times import TrainingTime
-from dxt_replay.traces.replay_record import ReplayRecord
-from dxt_replay.traces.results import by_error_name, error_name
+from dxt_replay.traces.records import ReplayRecord, by_error_name, disturbed, error_name, percentiles_us
 from dxt_replay.traces.schema import NO_STEP, OPS, CaptureInfo, Job, Source
+from dxt_replay.traces.storage_limit import NO_DOUBT, Doubt
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.store.relation import as_source
 from dxt_replay.traces.units import NS_PER_MS, format_count, format_counted, ns_to_seconds
@@ -121,7 +119,7 @@ class RunResult:
     `training`: from the first step's begin to the last one's end; None for a pace without steps, and for a stopped run.
     `failures`: the first operations that failed or moved too little.
     `doubt`: how far `training` may be believed.
-    `generated`: as of `traces.replay_record`, of the replayed capture.
+    `generated`: as of `traces.records`, of the replayed capture.
     """
 
     capture: Path

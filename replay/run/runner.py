@@ -32,12 +32,11 @@ from dxt_replay.replay.run.result import CacheState, IoResult, Overhead, RunResu
 from dxt_replay.replay.target import page_cache
 from dxt_replay.replay.target.targets import locked_target
 from dxt_replay.traces.errors import ReplayError
-from dxt_replay.traces.lateness import percentiles_us
 from dxt_replay.traces.measures.distribution import Distribution
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.measures.log_waits import longest_log_wait_ns
 from dxt_replay.traces.measures.span_times import TrainingTime, training_limits_ns
-from dxt_replay.traces.replay_record import generated
+from dxt_replay.traces.records import generated, percentiles_us
 from dxt_replay.traces.schema import COUNTERS, FILES_SCHEMA
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.store.writer import (

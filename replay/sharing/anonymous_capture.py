@@ -12,7 +12,7 @@ import pyarrow as pa
 from dxt_replay.replay.sharing.anonymous_info import anonymous_info
 from dxt_replay.replay.sharing.anonymous_names import AnonymousNames
 from dxt_replay.replay.sharing.public_words import FILE_SYSTEMS, FILTERS
-from dxt_replay.traces.file_rows import exact_paths
+from dxt_replay.traces.files import exact_paths
 from dxt_replay.traces.schema import FILES_SCHEMA, HDF5_SCHEMA, LANES_SCHEMA, SPANS_SCHEMA, UNION_THREAD
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.store.relation import as_source

@@ -9,10 +9,9 @@ from typing import Any
 
 from dxt_replay.replay.sharing.anonymous_names import AnonymousNames
 from dxt_replay.replay.sharing.public_words import SOURCE_KINDS, WORDS
-from dxt_replay.traces.benchmark_run import benchmark_run
-from dxt_replay.traces.file_rows import exact_paths
+from dxt_replay.traces.files import exact_paths
 from dxt_replay.traces.part import Part
-from dxt_replay.traces.replay_record import is_replay
+from dxt_replay.traces.records import benchmark_run, is_replay
 from dxt_replay.traces.schema import SCHEMA_VERSION, CaptureInfo, Job, RankClock, Source, Unseen
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.unseen import WRITTEN

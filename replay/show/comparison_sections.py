@@ -10,7 +10,7 @@ from dxt_replay.replay.show.cells import microseconds, or_dash, percent, seconds
 from dxt_replay.replay.show.noise_sections import COSINES, FACTORS, STORAGE, noise_section, relaxed_limits
 from dxt_replay.replay.show.run_sections import from_page_cache, training_sentence
 from dxt_replay.replay.show.section import Section, of_generated, prose
-from dxt_replay.traces.lateness import kept_times_limit_us
+from dxt_replay.traces.records import kept_times_limit_us
 from dxt_replay.traces.units import (
     format_bytes,
     format_count,

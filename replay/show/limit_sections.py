@@ -8,8 +8,7 @@ from itertools import groupby
 from dxt_replay.replay.show.cells import or_dash
 from dxt_replay.replay.show.section import BAR, Section, bar, prose
 from dxt_replay.replay.show.summary_sections import limit_text
-from dxt_replay.traces.doubt import UNKNOWN, Doubt
-from dxt_replay.traces.storage_limit import Limit, LimitPoint, NoStorageLimitError
+from dxt_replay.traces.storage_limit import UNKNOWN, Doubt, Limit, LimitPoint, NoStorageLimitError
 from dxt_replay.traces.units import format_duration
 
 _TITLES = {

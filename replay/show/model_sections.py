@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dxt_replay.replay.show.section import Section, prose
-from dxt_replay.traces.doubt import Doubt
+from dxt_replay.traces.storage_limit import Doubt
 from dxt_replay.traces.units import (
     NS_PER_MS,
     NS_PER_S,

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 from dxt_replay.replay.show.cells import microseconds, or_dash, percent, recorded_training, seconds
 from dxt_replay.replay.show.section import WARNINGS, Section, facts, of_generated, prose
-from dxt_replay.traces.lateness import allowed_lag_us, machine_jitter_us
-from dxt_replay.traces.replay_record import PERCENTILES
-from dxt_replay.traces.results import by_error_name
+from dxt_replay.traces.records import PERCENTILES, allowed_lag_us, by_error_name, machine_jitter_us
 from dxt_replay.traces.units import format_bytes, format_count, format_counted, format_duration, format_signed
 
 if TYPE_CHECKING:

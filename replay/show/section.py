@@ -112,7 +112,7 @@ def in_brief(sections: Sequence[Section]) -> list[Section]:
 def of_generated(sections: Iterable[Section], generated: str | None) -> list[Section]:
     """The sections of a result, which begin with `generated` and call nothing recorded if that is given.
 
-    `generated`: as of `traces.replay_record`.
+    `generated`: as of `traces.records`.
     """
     shown = [section for section in sections if section.rows]
     if generated is None or not shown:

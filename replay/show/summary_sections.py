@@ -20,9 +20,8 @@ from dxt_replay.replay.show.section import (
     of_generated,
     prose,
 )
-from dxt_replay.traces.doubt import UNKNOWN, Doubt
 from dxt_replay.traces.layers import OBJECT_STORES, called, lowest
-from dxt_replay.traces.storage_limit import Limit, StorageLimit
+from dxt_replay.traces.storage_limit import UNKNOWN, Doubt, Limit, StorageLimit
 from dxt_replay.traces.units import format_bytes, format_count, format_counted, format_duration
 from dxt_replay.traces.unseen import nothing_recorded
 

@@ -15,11 +15,11 @@ from dxt_replay.replay.causal.storage_limit import doubt_of_capture
 from dxt_replay.replay.causal.training_loop import CHECKPOINT, COLLECTIVE, ENTRY, EVALUATION, FETCH
 from dxt_replay.replay.plan.pacing import Pacing
 from dxt_replay.replay.plan.plan_row import NO_EVENT
-from dxt_replay.traces.benchmark_run import BenchmarkRun, benchmark_run
-from dxt_replay.traces.doubt import NO_DOUBT, Doubt
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.measures.log_waits import longest_log_wait_ns
 from dxt_replay.traces.measures.span_times import training_ns
+from dxt_replay.traces.records import BenchmarkRun, benchmark_run
+from dxt_replay.traces.storage_limit import NO_DOUBT, Doubt
 from dxt_replay.traces.store.reader import Capture
 
 

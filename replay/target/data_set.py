@@ -34,7 +34,7 @@ from dxt_replay.replay.target.path_columns import (
 )
 from dxt_replay.replay.target.placement import OWN_ROOT_ID_CHARS, TWIN_ROOT, PathMap, Placements, place
 from dxt_replay.replay.target.twin_files import CREATED_ROLE, READ_ROLE, ROLES, TwinFiles
-from dxt_replay.traces.file_rows import object_folders
+from dxt_replay.traces.files import object_folders
 from dxt_replay.traces.schema import APIS, FORMATS, OPS, READ, REFUSED, TRACED, WRITE, codes
 from dxt_replay.traces.store.reader import Capture
 

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from dxt_replay.replay.target.path_columns import ancestors, booleans, column, prefixed, repeated
 from dxt_replay.traces.errors import UsageError
-from dxt_replay.traces.file_rows import exact_paths, object_folders
+from dxt_replay.traces.files import exact_paths, object_folders
 
 TWIN_ROOT = "dxt-replay-twin"
 """Folder under the target that holds the twin data set: the user's own files there are never in its way."""

@@ -38,11 +38,9 @@ from dxt_replay.replay.transform.readers import with_pipeline
 from dxt_replay.replay.transform.requests import with_requests
 from dxt_replay.replay.transform.strong_scaling import SharedSource, shared_out
 from dxt_replay.replay.transform.weak_scaling import Copies
-from dxt_replay.traces.benchmark_run import BENCHMARK
-from dxt_replay.traces.doubt import NO_DOUBT, UNKNOWN, Doubt
 from dxt_replay.traces.measures.span_times import copies_alike
 from dxt_replay.traces.memory import available_bytes
-from dxt_replay.traces.replay_record import generated
+from dxt_replay.traces.records import BENCHMARK, generated
 from dxt_replay.traces.schema import (
     COUNTERS,
     FILES_SCHEMA,
@@ -55,6 +53,7 @@ from dxt_replay.traces.schema import (
     RankClock,
     table_from_columns,
 )
+from dxt_replay.traces.storage_limit import NO_DOUBT, UNKNOWN, Doubt
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.store.relation import as_source
 from dxt_replay.traces.store.writer import (
@@ -108,7 +107,7 @@ class Transformed:
 
     path: its folder. changes: by name, in the order in which they were applied. assumptions: sentences.
     before, after: totals of the source and of the result. same: whether nothing changed.
-    doubt: how far `after` may be believed. generated: as of `traces.replay_record`; not in the JSON.
+    doubt: how far `after` may be believed. generated: as of `traces.records`; not in the JSON.
     """
 
     path: Path

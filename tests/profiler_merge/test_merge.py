@@ -10,7 +10,7 @@ from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.merge import MergeOptions, merge
 from dxt_replay.profiler_merge.profiles.xplane import find_profiles
 from dxt_replay.traces.errors import AlignmentError, LogError, UsageError
-from dxt_replay.traces.recorder_files import is_recorder_file
+from dxt_replay.traces.files import is_recorder_file
 from dxt_replay.traces.samples import NAMES, sample
 from dxt_replay.traces.schema import READ, codes
 from dxt_replay.traces.store.reader import open_capture

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from dxt_replay.traces.file_rows import exact_paths, probably_mapped
+from dxt_replay.traces.files import exact_paths, probably_mapped
 from tests.capture_builder import File, files_table
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dxt_replay.traces.lateness import allowed_lag_us, kept_times_limit_us, machine_jitter_us
+from dxt_replay.traces.records import allowed_lag_us, kept_times_limit_us, machine_jitter_us
 
 
 def test_a_lag_is_allowed_as_far_as_the_machine_explains_it() -> None:

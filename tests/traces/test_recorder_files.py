@@ -2,7 +2,7 @@
 
 import pytest
 
-from dxt_replay.traces.recorder_files import is_recorder_file
+from dxt_replay.traces.files import is_recorder_file
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from dxt_replay.replay.plan.pacing import Pace
 from dxt_replay.traces.errors import CaptureError
-from dxt_replay.traces.replay_record import PACE_CHOICES, CacheRecord, ReplayRecord, is_replay, replay_record
+from dxt_replay.traces.records import PACE_CHOICES, CacheRecord, ReplayRecord, is_replay, replay_record
 from dxt_replay.traces.schema import CaptureInfo, Job
 
 RESULT = {

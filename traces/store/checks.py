@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dxt_replay.traces.errors import CaptureError, DamagedCaptureError
-from dxt_replay.traces.file_rows import exact_paths
-from dxt_replay.traces.record_id import record_id
+from dxt_replay.traces.files import exact_paths, record_id
 from dxt_replay.traces.schema import (
     FILES_SCHEMA,
     HDF5_SCHEMA,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.part import INTERFACES, Part
-from dxt_replay.traces.replay_record import replay_record
+from dxt_replay.traces.records import replay_record
 from dxt_replay.traces.schema import APIS, NO_STEP, OPS, SPAN_KINDS, USAGE_SCHEMA, codes
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import format_count, format_duration
@@ -26,6 +26,13 @@ _EVER: Window = (-(1 << 62), 1 << 62)
 _STEP, _FETCH = SPAN_KINDS.index("step"), SPAN_KINDS.index("input_wait")
 _MOST_NAMES = 5
 """Paths that an error lists as examples."""
+
+
+OPERATIONS_PER_FILE = 8
+"""Operations per file that a piece has at least, since sums by file are as long as the files table."""
+
+RANK_OPERATIONS = 1 << 12
+"""Cost of a rank in operations: its entry in the sums, and its row groups."""
 
 
 def part_of(capture: Capture, part: Part) -> Capture:
@@ -332,3 +339,37 @@ def _windows(capture: Capture, part: Part, ranks: Sequence[int]) -> dict[int, Wi
     known = step[is_step & np.isin(rank, ranks)]
     has = f"it has steps {known.min()} to {known.max()}" if len(known) else "it has no numbered steps"
     raise UsageError(f"{capture.named} has no step of --steps {part.steps[0]}-{part.steps[1]}: {has}")
+
+
+def work_of(capture: Capture) -> int:
+    """Amount of work of a pass over a capture, in operations."""
+    return capture.stored_rows() + RANK_OPERATIONS * len(capture.index.ranks)
+
+
+def rank_pieces(capture: Capture, operations: int) -> list[tuple[int, ...]]:
+    """The ranks of a capture in groups of about `operations` each, or of one larger rank; at least one piece.
+
+    The cut follows from the capture alone, and so do sums over the pieces.
+    """
+    return pieces_of_both((capture,), operations)
+
+
+def pieces_of_both(captures: Sequence[Capture], operations: int) -> list[tuple[int, ...]]:
+    """As `rank_pieces`, for a pass over several captures in step: the pieces hold the ranks of all of them."""
+    ranks = sorted({rank for capture in captures for rank in capture.ranks})
+    rows = np.sum([capture.index.row_counts(ranks) for capture in captures], axis=0)
+    work = rows + RANK_OPERATIONS * (rows > 0)
+    size = _piece_size(captures, operations)
+    count = int(min(len(ranks), max(work.sum() // size, 1))) if len(ranks) else 1
+    if count == 1:
+        return [tuple(ranks)]
+    # A rank belongs to the piece in which its middle lies.
+    place = (2 * np.cumsum(work) - work) * count // max(2 * int(work.sum()), 1)
+    begins = [0, *(np.flatnonzero(np.diff(place)) + 1).tolist(), len(ranks)]
+    return [tuple(ranks[begin:end]) for begin, end in pairwise(begins)]
+
+
+def _piece_size(captures: Sequence[Capture], operations: int) -> int:
+    """The least operations of a piece."""
+    files = max(capture.files.num_rows for capture in captures)
+    return max(operations, OPERATIONS_PER_FILE * files if operations > 1 else 1)

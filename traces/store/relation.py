@@ -6,7 +6,7 @@ import hashlib
 from enum import Enum
 
 from dxt_replay.traces.errors import CaptureError, UsageError
-from dxt_replay.traces.replay_record import is_replay
+from dxt_replay.traces.records import is_replay
 from dxt_replay.traces.schema import Source
 from dxt_replay.traces.store.reader import Capture
 

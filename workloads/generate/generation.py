@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.traces.benchmark_run import BenchmarkRun
 from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.records import BenchmarkRun
 from dxt_replay.traces.schema import (
     LANES_SCHEMA,
     READ,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.traces.record_id import record_id
+from dxt_replay.traces.files import record_id
 from dxt_replay.traces.schema import FILES_SCHEMA, FORMATS, HDF5_SCHEMA, table_from_columns
 from dxt_replay.workloads.description import Workload
 from dxt_replay.workloads.files import FileSet, Hdf5Layout, absolute_folder, data_set_files, hdf5_layout

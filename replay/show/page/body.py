@@ -16,7 +16,7 @@ from dxt_replay.replay.show.page.document import Assets, Part, document
 from dxt_replay.replay.show.page.headline import headline, replay_verdict, tiles
 from dxt_replay.replay.show.page.html_tables import data_table, html_text, section_table
 from dxt_replay.replay.show.page.storage_figure import storage_figure
-from dxt_replay.traces.replay_record import replay_record
+from dxt_replay.traces.records import replay_record
 from dxt_replay.traces.storage_limit import StorageLimit
 from dxt_replay.traces.store.relation import Relation
 

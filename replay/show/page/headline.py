@@ -12,7 +12,7 @@ from dxt_replay.replay.show.finding_sections import stake_text
 from dxt_replay.replay.show.page.html_tables import html_text
 from dxt_replay.replay.show.summary_sections import counted_below, has_trace, rests_on_counters, storage_cost
 from dxt_replay.traces.layers import called
-from dxt_replay.traces.replay_record import replay_record
+from dxt_replay.traces.records import replay_record
 from dxt_replay.traces.text import program_of
 from dxt_replay.traces.units import NS_PER_S, format_bytes, format_count, format_counted, format_duration
 from dxt_replay.traces.unseen import nothing_recorded

@@ -15,7 +15,7 @@ from dxt_replay.replay.show.glossary import WORDS
 from dxt_replay.replay.show.page.headline import date
 from dxt_replay.replay.show.page.html_tables import Whole, data_table, html_text, section_table
 from dxt_replay.replay.show.summary_sections import summary_sections
-from dxt_replay.traces.replay_record import replay_record
+from dxt_replay.traces.records import replay_record
 from dxt_replay.traces.schema import CaptureInfo
 from dxt_replay.traces.units import format_bytes, format_count, format_duration
 

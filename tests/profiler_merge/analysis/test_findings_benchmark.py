@@ -10,8 +10,8 @@ import pytest
 
 from dxt_replay.profiler_merge.analysis.finding import Finding
 from dxt_replay.profiler_merge.analysis.findings import findings
-from dxt_replay.traces.benchmark_run import BenchmarkRun, benchmark_run
 from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.records import BenchmarkRun, benchmark_run
 from dxt_replay.traces.schema import CaptureInfo, Job
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Span, build_capture, read

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dxt_replay.profiler_merge.darshan.log import DarshanLog, open_log
-from dxt_replay.traces.record_id import record_id
+from dxt_replay.traces.files import record_id
 from tests.darshan_oracle import log_id, shared_logs
 
 OBFUSCATED = ("imbalanced-io", "nonmpi_dxt_anonymized", "noposixopens", "skew-autobench-ior")

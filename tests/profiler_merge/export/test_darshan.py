@@ -20,7 +20,7 @@ from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.export.darshan import FAILED, WRITER_KEY, write_darshan
 from dxt_replay.profiler_merge.merge import MergeOptions, merge
 from dxt_replay.traces.errors import CaptureError, TargetError
-from dxt_replay.traces.record_id import record_id
+from dxt_replay.traces.files import record_id
 from dxt_replay.traces.samples import sample
 from dxt_replay.traces.schema import APIS, OPS, CaptureInfo, Coverage, Job
 from dxt_replay.traces.store.reader import Capture, open_capture

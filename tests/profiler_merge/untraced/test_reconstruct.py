@@ -10,7 +10,7 @@ from dxt_replay.profiler_merge.merge import MergeOptions, merge
 from dxt_replay.profiler_merge.untraced import data_rows
 from dxt_replay.profiler_merge.untraced import reconstruct as module
 from dxt_replay.traces.errors import LogError
-from dxt_replay.traces.record_id import record_id
+from dxt_replay.traces.files import record_id
 from dxt_replay.traces.store.reader import open_capture
 from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_counters, encode_dxt, write_log
 

@@ -12,7 +12,7 @@ from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.merge import MergeOptions, merge
 from dxt_replay.profiler_merge.profiles.xplane import find_profiles, read_profile
 from dxt_replay.profiler_merge.untraced.rank_counters import is_application_file
-from dxt_replay.traces.record_id import STREAM_RECORDS
+from dxt_replay.traces.files import STREAM_RECORDS
 from dxt_replay.traces.samples import sample
 from dxt_replay.traces.store.reader import open_capture
 from tests.places import SHARED

@@ -15,8 +15,8 @@ from dxt_replay.replay.causal.lane_events import schedule
 from dxt_replay.replay.causal.paced_ranks import Steps, steps_of
 from dxt_replay.replay.causal.storage_limit import NoStorageLimitError, doubt_of_capture, storage_limit
 from dxt_replay.replay.engine.items import MARK, READ_AT
-from dxt_replay.traces.doubt import UNKNOWN
 from dxt_replay.traces.schema import CaptureInfo, Job
+from dxt_replay.traces.storage_limit import UNKNOWN
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import build_capture
 from tests.examples import examples

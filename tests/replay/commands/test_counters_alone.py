@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dxt_replay.replay.commands.main import main
-from dxt_replay.traces.record_id import record_id
+from dxt_replay.traces.files import record_id
 from tests.darshan_writer import JobSpec, ModuleSpec, encode_counters, write_log
 from tests.places import recorded
 

@@ -17,8 +17,8 @@ from dxt_replay.replay.engine.jitter import (
     bucket_middle_ns,
 )
 from dxt_replay.traces.errors import UsageError
-from dxt_replay.traces.lateness import percentiles_us
 from dxt_replay.traces.measures.distribution import Distribution
+from dxt_replay.traces.records import percentiles_us
 
 times = st.one_of(st.integers(0, 300), st.integers(0, 2**63 - 1), st.integers(0, 62).map(lambda bit: 1 << bit))
 

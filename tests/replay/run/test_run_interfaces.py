@@ -18,7 +18,7 @@ from dxt_replay.replay.run.runner import run_replay
 from dxt_replay.replay.target.stage import stage
 from dxt_replay.replay.target.stage_plan import plan_stage
 from dxt_replay.traces.errors import TargetError, UsageError
-from dxt_replay.traces.replay_record import API_CHOICES
+from dxt_replay.traces.records import API_CHOICES
 from dxt_replay.traces.schema import CaptureInfo, Job
 from dxt_replay.traces.store.reader import open_capture
 from tests.capture_builder import File, Op, build_capture, read, write

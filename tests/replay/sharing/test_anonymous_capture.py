@@ -9,7 +9,7 @@ import pytest
 
 import dxt_replay
 from dxt_replay.replay.sharing.public_words import EXTENSIONS, ROLES, TOP_LEVEL
-from dxt_replay.traces.file_rows import exact_paths
+from dxt_replay.traces.files import exact_paths
 from dxt_replay.traces.schema import HDF5_SCHEMA, CaptureInfo, Coverage, Job, RankClock, Source, table_from_columns
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.store.writer import write_hdf5

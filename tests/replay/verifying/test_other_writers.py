@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import dxt_replay
-from dxt_replay.traces.record_id import record_id
+from dxt_replay.traces.files import record_id
 from dxt_replay.traces.store.reader import open_capture
 from tests.places import ROOT
 

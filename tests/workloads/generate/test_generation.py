@@ -14,8 +14,8 @@ import pytest
 import dxt_replay
 from dxt_replay.profiler_merge.analysis.findings import findings
 from dxt_replay.replay.causal.paced_ranks import Steps, expected_elapsed_ns, steps_of
-from dxt_replay.traces.benchmark_run import benchmark_run
 from dxt_replay.traces.errors import TargetError, UsageError
+from dxt_replay.traces.records import benchmark_run
 from dxt_replay.traces.schema import OPS, READ, SPAN_KINDS, codes
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.workers import ALONE, Workers

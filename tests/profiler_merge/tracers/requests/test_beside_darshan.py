@@ -10,7 +10,7 @@ import pytest
 
 from dxt_replay.profiler_merge.request_hooks.log import MARK
 from dxt_replay.replay.commands.main import main
-from dxt_replay.traces.record_id import record_id
+from dxt_replay.traces.files import record_id
 from dxt_replay.traces.store.reader import open_capture
 from tests.darshan_writer import (
     DxtRecord,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dxt_replay.profiler_merge.merge import MergeOptions, merge
 from dxt_replay.profiler_merge.tracers.strace import read_strace
 from dxt_replay.traces.errors import LogError
-from dxt_replay.traces.file_rows import exact_paths
+from dxt_replay.traces.files import exact_paths
 from dxt_replay.traces.schema import OPS, codes
 from dxt_replay.traces.store.reader import open_capture
 from tests.examples import examples
