@@ -16,8 +16,7 @@ from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks, map_pro
 from dxt_replay.profiler_merge.counted_requests import counted_requests
 from dxt_replay.profiler_merge.counted_times import TRACEABLE, counted_times, past_trace
 from dxt_replay.profiler_merge.darshan.counters import read_counters
-from dxt_replay.profiler_merge.darshan.job_groups import ProcessFacts
-from dxt_replay.profiler_merge.darshan.job_logs import JobLogs, numbered, open_job, process_id, process_ids
+from dxt_replay.profiler_merge.darshan.jobs import JobLogs, ProcessFacts, numbered, open_job, process_id, process_ids
 from dxt_replay.profiler_merge.darshan.log import DarshanLog
 from dxt_replay.profiler_merge.files import LogFiles, exports_warnings, is_export, moved_bytes, shown
 from dxt_replay.profiler_merge.hdf5.datasets import hdf5_facts

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dxt_replay.profiler_merge.darshan.job_logs import find_logs
+from dxt_replay.profiler_merge.darshan.jobs import find_logs
 from dxt_replay.profiler_merge.recognise import files_below, find_profiles, foreign, kind_of
 from dxt_replay.profiler_merge.request_hooks.log import SUFFIX
 from dxt_replay.profiler_merge.sources import (

@@ -11,8 +11,8 @@ import numpy as np
 
 from dxt_replay.profiler_merge.clocks.alignment import LogClock
 from dxt_replay.profiler_merge.darshan.dxt import DXT_MODULES, read_dxt
-from dxt_replay.profiler_merge.darshan.job import text
 from dxt_replay.profiler_merge.darshan.log import DarshanLog
+from dxt_replay.profiler_merge.darshan.regions import text
 from dxt_replay.profiler_merge.files import Numbers
 from dxt_replay.profiler_merge.rows import MOST_ROWS, Spool, blocks, rows_of
 from dxt_replay.traces.schema import APIS, READ, TRACED, WRITE

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from dxt_replay.profiler_merge.darshan.counters import read_counters
-from dxt_replay.profiler_merge.darshan.job_groups import ProcessFacts
+from dxt_replay.profiler_merge.darshan.jobs import ProcessFacts
 from dxt_replay.profiler_merge.darshan.log import DarshanLog, open_log
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.files import UNSEEN

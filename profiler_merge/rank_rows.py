@@ -18,7 +18,7 @@ import numpy as np
 
 from dxt_replay.profiler_merge.clocks.alignment import WALL, align_rank, align_worker
 from dxt_replay.profiler_merge.clocks.offsets import Alignment, align_seconds, align_wall
-from dxt_replay.profiler_merge.darshan.job_logs import JobLogs, ProcessLog, process_id
+from dxt_replay.profiler_merge.darshan.jobs import JobLogs, ProcessLog, process_id
 from dxt_replay.profiler_merge.files import REPAIRED, SUSPECT, LogFiles, shown
 from dxt_replay.profiler_merge.job_spans import JobSpans
 from dxt_replay.profiler_merge.log_rows import LogRows, read_log_rows

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from dxt_replay.profiler_merge.analysis.steady_loop import waits_are_real
 from dxt_replay.profiler_merge.analysis.summary import summarise
-from dxt_replay.profiler_merge.darshan.job_logs import LOG_SUFFIXES, logs_by_job
+from dxt_replay.profiler_merge.darshan.jobs import LOG_SUFFIXES, logs_by_job
 from dxt_replay.profiler_merge.darshan.log import DarshanLog, open_log
 from dxt_replay.profiler_merge.merge import MergeOptions, merge
 from dxt_replay.replay.causal.storage_limit import NoStorageLimitError, storage_limit

@@ -22,7 +22,6 @@ COMMON = {"numpy", "pyarrow", "click", "msgspec", "yaml"}
 """What every installation has; anything else that is neither here nor heavy is a new dependency."""
 
 HEAVY = {
-    "darshan": {"profiler_merge.darshan"},
     "duckdb": {"profiler_merge.analysis"},
     "distributed": {"traces.workers"},
     "h5py": {"profiler_merge.analysis", "profiler_merge.hdf5", "replay.engine.backends"},

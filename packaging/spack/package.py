@@ -29,7 +29,6 @@ class PyDxtReplay(PythonPackage):
     depends_on("py-numpy@1.26:", type=("build", "run"))
     depends_on("py-pandas@2:", type=("build", "run"))
     depends_on("py-pyarrow@20:", type=("build", "run"))
-    depends_on("py-darshan@3.4.7:", type=("build", "run"), when="^python@:3.12")
     depends_on("py-h5py@3.10:", type=("build", "run"))
     depends_on("py-click@8.2:", type=("build", "run"))
     depends_on("py-msgspec@0.18.6:", type=("build", "run"))

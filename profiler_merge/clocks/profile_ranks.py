@@ -14,8 +14,7 @@ from pathlib import Path
 
 from dxt_replay.profiler_merge.clocks.alignment import anchor_pid, anchor_rank, profile_anchors
 from dxt_replay.profiler_merge.darshan.counters import read_counters
-from dxt_replay.profiler_merge.darshan.job_groups import ProcessFacts, host_of
-from dxt_replay.profiler_merge.darshan.job_logs import JobLogs
+from dxt_replay.profiler_merge.darshan.jobs import JobLogs, ProcessFacts, host_of
 from dxt_replay.profiler_merge.profiles.event_table import Profile
 from dxt_replay.profiler_merge.profiles.reading import read_profile
 from dxt_replay.traces.errors import ProfileError

@@ -1,7 +1,6 @@
 """Decodes counter modules of a Darshan log into columns by Darshan's own names, and stripes from LUSTRE records.
 
-All module versions up to Darshan 3.5 are decoded from the log's bytes. pydarshan reads newer versions that it knows, in
-a child process, because its C library crashes on damaged logs.
+All module versions up to Darshan 3.5 are decoded from the log's bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from dxt_replay.profiler_merge.darshan.counter_layouts import LAYOUTS, NEWEST, Layout
-from dxt_replay.profiler_merge.darshan.counters_child import read_in_child
 from dxt_replay.profiler_merge.darshan.log import DarshanLog
 from dxt_replay.profiler_merge.darshan.regions import BombError, DamagedLogError
 from dxt_replay.traces.errors import LogError, UsageError
@@ -77,9 +75,9 @@ class LustreRecord:
 def read_counters(log: DarshanLog, module: str) -> CounterTable | None:
     """All records of one of COUNTER_MODULES; None when the log does not have the module.
 
-    Raises: UsageError for another module; LogError for a version that neither this release nor pydarshan
-    reads; MissingDependencyError when only pydarshan might. Those of a damaged module end before the first damaged
-    record, which `log.damage` then names. A log keeps decoded records, unless there are too many.
+    Raises: UsageError for another module; LogError for a version that this release does not know. Those of a damaged
+    module end before the first damaged record, which `log.damage` then names. A log keeps decoded records, unless there
+    are too many.
     """
     if module not in COUNTER_MODULES:
         raise UsageError(f"{module!r} is not a counter module: choose one of {', '.join(COUNTER_MODULES)}")
@@ -88,8 +86,11 @@ def read_counters(log: DarshanLog, module: str) -> CounterTable | None:
     if module in log.counters:
         kept: CounterTable = log.counters[module]
         return kept
-    layout = LAYOUTS.get((module, log.modules[module].version))
-    table = _read_newer(log, module) if layout is None else _decode_table(log, module, layout)
+    version = log.modules[module].version
+    if (module, version) not in LAYOUTS:
+        known = ", ".join(str(number) for name, number in LAYOUTS if name == module)
+        raise LogError(f"{log.path} has {module} version {version}; this release reads {known}: update dxt-replay")
+    table = _decode_table(log, module, LAYOUTS[module, version])
     if sum(values.nbytes for values in (*table.counters.values(), *table.fcounters.values())) <= _KEPT_BYTES:
         log.counters[module] = table
     return table
@@ -119,18 +120,6 @@ def read_lustre(log: DarshanLog) -> Iterator[LustreRecord]:
             return
         number += 1
         yield record
-
-
-def _read_newer(log: DarshanLog, module: str) -> CounterTable:
-    arrays = read_in_child(log.path, module, log.modules[module].version)
-    return CounterTable(
-        module=module,
-        ranks=arrays["ranks"],
-        record_ids=arrays["record_ids"],
-        counters=dict(zip(arrays["counter_names"].tolist(), arrays["counters"], strict=True)),
-        fcounters=dict(zip(arrays["fcounter_names"].tolist(), arrays["fcounters"], strict=True)),
-        file_ids=arrays.get("file_ids"),
-    )
 
 
 def _decode_table(log: DarshanLog, module: str, layout: Layout) -> CounterTable:

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dxt_replay.profiler_merge.darshan.dxt_stretches import Stretch, stretches
-from dxt_replay.profiler_merge.darshan.job import text
 from dxt_replay.profiler_merge.darshan.log import DarshanLog
-from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
+from dxt_replay.profiler_merge.darshan.regions import DamagedLogError, text
 from dxt_replay.traces.errors import LogError, UsageError
 
 DXT_MODULES = ("DXT_POSIX", "DXT_MPIIO")

@@ -1,31 +1,155 @@
-"""A Darshan log: job, names, mounts, and the decompressed bytes of each module, without the Darshan library.
+"""A Darshan log: header, job record, names, mounts, and the decompressed bytes of each module.
 
-Reads log versions 3.00 to 3.41 of either byte order. A log is never held whole: regions are read when asked for.
+Reads log versions 3.00 to 3.41 of either byte order without the Darshan library. A log is never held whole: regions are
+read when asked for. Layouts: darshan-log-format.h; `header_3_00` in darshan-logutils.c for versions before 3.41.
 """
 
 from __future__ import annotations
 
+import bz2
 import stat
 import struct
+import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
-from dxt_replay.profiler_merge.darshan.header import MAX_HEADER_BYTES, NAMES, ByteOrder, Header, Module, decode_header
-from dxt_replay.profiler_merge.darshan.job import UNKNOWN_MOUNT, JobRecord, LogJob, Mount, decode_job, text
-from dxt_replay.profiler_merge.darshan.regions import BombError, DamagedLogError, pieces
+from dxt_replay.profiler_merge.darshan.regions import COMPRESSIONS, BombError, DamagedLogError, pieces, text
 from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.text import without_secrets
+from dxt_replay.traces.units import NS_PER_S, ns_to_seconds
 
-__all__ = ["DarshanLog", "LogJob", "Module", "Mount", "open_log"]
+ByteOrder = Literal["<", ">"]
 
+MODULE_NAMES = (
+    "NULL", "POSIX", "MPI-IO", "H5F", "H5D", "PNETCDF_FILE", "PNETCDF_VAR", "BG/Q", "LUSTRE", "STDIO",
+    "DXT_POSIX", "DXT_MPIIO", "MDHIM", "APXC", "APMPI", "HEATMAP", "DFS", "DAOS",
+)  # fmt: skip
+"""By module id of log version 3.41 (`DARSHAN_MODULE_IDS`)."""
+
+MAX_HEADER_BYTES = 1328
+METADATA_BYTES = 1024
 JOB_RECORD_BYTES = 4096
 """`DARSHAN_JOB_RECORD_SIZE`: Darshan writes and reads no more."""
 
-_ID_BYTES = 8
-_COUNTED_HEAD_BYTES = 12
+NAMES = "the name table"
+
+_MAGIC = 6567223
+_GZIP, _BZIP2 = b"\x1f\x8b", b"BZh"
+_H5D, _PNETCDF_VAR = MODULE_NAMES.index("H5D"), MODULE_NAMES.index("PNETCDF_VAR")
+_COMPRESSION_AT = 16
+_METADATA_OF_5Q = 5 * 8
+_MAX_NPROCS = 1 << 31
+_MAX_SECONDS = 1 << 34
+_ID_BYTES, _COUNTED_HEAD_BYTES = 8, 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A mounted file system. Both fields are `UNKNOWN` for a path that is not under any mount."""
+
+    path: str
+    fs_type: str
+
+
+UNKNOWN_MOUNT = Mount(path="UNKNOWN", fs_type="UNKNOWN")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogJob:
+    """Who ran what, when, on which file systems. Darshan's time zero lies up to some 60 ms before `start_ns`, and
+    differs per rank.
+
+    start_ns, end_ns: ns since the epoch; `end_ns` is 0 in the log of a killed process.
+    has_nsec: False where the times are whole seconds (Darshan before 3.4.1).
+    mounts: the longest paths first. exact_mounts: the bytes of these paths.
+    """
+
+    uid: int
+    jobid: int
+    nprocs: int
+    start_ns: int
+    end_ns: int
+    has_nsec: bool
+    exe: str
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    exact_mounts: tuple[bytes, ...] = ()
+
+    @property
+    def run_time_s(self) -> float | None:
+        """Seconds from start to end; None if the log lacks it (killed, or the end precedes the start).
+
+        Whole seconds are counted inclusively, as in Darshan's own tools: a job within one second ran 1 s.
+        """
+        if self.end_ns == 0 or self.end_ns < self.start_ns:
+            return None
+        elapsed = self.end_ns - self.start_ns
+        return ns_to_seconds(elapsed if self.has_nsec else elapsed + NS_PER_S)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """The differences between log versions.
+
+    added_later: modules that had no id yet, so that the later ids were lower.
+    wide: 64 module slots and a 64-bit partial flag, instead of 16 and 32.
+    has_nsec: the job record holds nanoseconds.
+    counted_names: names carry a length instead of a terminator.
+    """
+
+    added_later: tuple[int, ...]
+    wide: bool = False
+    has_nsec: bool = False
+    counted_names: bool = False
+
+    @property
+    def slots(self) -> int:
+        """Entries of the module table."""
+        return 64 if self.wide else 16
+
+    @property
+    def maps_at(self) -> int:
+        """Offset of the region table, whose first entry is the name table's."""
+        return 32 if self.wide else 24
+
+    @property
+    def header_bytes(self) -> int:
+        """Size of the header; the job record follows it."""
+        return self.maps_at + 16 * (1 + self.slots) + 4 * self.slots
+
+    def module_name(self, slot: int) -> str:
+        """The module of a slot of this version's table, by the ids of log version 3.41."""
+        for added in self.added_later:
+            slot += slot >= added
+        return MODULE_NAMES[slot] if 0 < slot < len(MODULE_NAMES) else f"module {slot}"
+
+
+CONTAINERS: Mapping[str, Container] = {
+    "3.00": Container(added_later=(_H5D, _PNETCDF_VAR), counted_names=True),
+    "3.10": Container(added_later=(_H5D, _PNETCDF_VAR)),
+    "3.20": Container(added_later=(_PNETCDF_VAR,)),
+    "3.21": Container(added_later=(_PNETCDF_VAR,)),
+    "3.41": Container(added_later=(), wide=True, has_nsec=True),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Module:
+    """A module with data in the log.
+
+    offset, length: compressed bytes in the file.
+    partial: the module ran out of memory on some rank, so its records are incomplete. The rank is not recorded.
+    """
+
+    name: str
+    version: int
+    offset: int
+    length: int
+    partial: bool
 
 
 class DarshanLog:
@@ -43,66 +167,110 @@ class DarshanLog:
     counters: decoded counters by module, stored by the decoder.
     """
 
-    def __init__(self, *, path: Path, header: Header, record: JobRecord) -> None:
+    def __init__(self, path: Path, head: bytes, size: int) -> None:
         self.path = path
-        self.version: str = header.version
-        self.byte_order: ByteOrder = header.byte_order
-        self.compression: str = header.compression
-        self.modules: Mapping[str, Module] = header.modules
-        self.job: LogJob = record.job
-        self.damage: dict[str, DamagedLogError] = dict(header.damage)
-        self._header = header
-        self._mounts = record.mounts
-        self._warnings = [*header.warnings, *record.warnings]
-        self._whole = self
+        self.byte_order = _byte_order(head, path)
+        self.version, self._container = _container(head, path)
+        self.compression: str = COMPRESSIONS[head[_COMPRESSION_AT]]
+        self.damage: dict[str, DamagedLogError] = {}
         self.counters: dict[str, Any] = {}
+        self._warnings: list[str] = []
+        self._size = size
+        table = self._numbers("Q", head, self._container.maps_at, 2 + 2 * self._container.slots)
+        self._names_at = self._region(NAMES, table[0], table[1])
+        self.modules: Mapping[str, Module] = MappingProxyType(dict(self._modules(head, table[2:])))
+        # The job has no entry: it fills the space up to the name table, or else up to the first module.
+        begins = [self._names_at[0]] if self._names_at[0] and NAMES not in self.damage else []
+        begins = begins or [module.offset for module in self.modules.values()]
+        offset, data = self._container.header_bytes, b""
+        length = max(min(begins, default=size) - offset, 0)
+        for piece in pieces(path, offset, length, self.compression, region="the job record"):
+            data += piece
+            if len(data) >= JOB_RECORD_BYTES:
+                break
+        self.job, warnings = decode_job(
+            data[:JOB_RECORD_BYTES], self.byte_order, has_nsec=self._container.has_nsec, place=str(path)
+        )
+        self._warnings += warnings
+
+    def _numbers(self, code: str, head: bytes, at: int, count: int) -> tuple[int, ...]:
+        return struct.unpack_from(f"{self.byte_order}{count}{code}", head, at)
+
+    def _region(self, name: str, offset: int, length: int) -> tuple[int, int]:
+        """The place of a region; notes the damage where it does not lie in the file."""
+        begin, size = self._container.header_bytes, self._size
+        if not length or begin <= offset <= offset + length <= size:
+            return offset, length
+        inside = begin <= offset < size
+        self.damage[name] = DamagedLogError(
+            f"{name} of {self.path} lies outside the file (bytes {offset} to {offset + length} of {size})",
+            f"{offset + length - size if inside else length:,} of {length:,} compressed bytes",
+        )
+        return offset if inside else size, length  # reading it finds the end of the file
+
+    def _modules(self, head: bytes, table: tuple[int, ...]) -> Iterator[tuple[str, Module]]:
+        container = self._container
+        versions = self._numbers("I", head, container.maps_at + 8 * (2 + len(table)), container.slots)
+        (partial,) = self._numbers(*(("Q", head, 24, 1) if container.wide else ("I", head, 20, 1)))
+        for slot in range(container.slots):
+            name, is_partial = container.module_name(slot), bool(partial >> slot & 1)
+            offset, length = self._region(name, *table[2 * slot : 2 * slot + 2])
+            if is_partial:
+                have = "is incomplete" if length else "has no data"
+                self._warnings.append(
+                    f"{name} of {self.path} {have}: it ran out of memory while recording (its partial flag is set)"
+                )
+            if length:
+                if name not in MODULE_NAMES:
+                    self._warnings.append(f"{name} of {self.path} is unknown to this release and is not read")
+                yield name, Module(name=name, version=versions[slot], offset=offset, length=length, partial=is_partial)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the path; the log is opened again in the other process."""
         return open_log, (self.path,)
 
-    def part(self, regions: Mapping[str, tuple[int, int]]) -> DarshanLog:
-        """The same log with only some whole streams of a few modules: (offset in the file, bytes) by module."""
-        len(self.names)  # read once for all parts
-        part = object.__new__(DarshanLog)  # `copy.copy` would open the log again
-        part.__dict__.update(self.__dict__)
-        cut = {name: replace(self.modules[name], offset=at, length=size) for name, (at, size) in regions.items()}
-        part.modules = MappingProxyType({**self.modules, **cut})
-        return part
-
     def first_bytes(self, module: str) -> bytes:
-        """The first bytes of a module, also in a `part` that lacks it; empty if they cannot be read."""
+        """The first bytes of a module; empty if they cannot be read."""
         try:
-            return next(self._whole.chunks(module), b"")
+            return next(self.chunks(module), b"")
         except DamagedLogError:
             return b""
 
     @cached_property
     def names(self) -> Mapping[int, bytes]:
         """Record id -> path, the exact bytes that the application gave. Includes `<STDIN>`, `heatmap:POSIX` ..."""
-        found: dict[int, bytes] = {}
+        data, damage = bytearray(), None
         try:
-            self._read_names(found)
+            for piece in pieces(self.path, *self._names_at, self.compression, region=NAMES):
+                data += piece
+        except BombError as error:
+            data, damage = bytearray(), error
         except DamagedLogError as error:
-            self.note_damage(NAMES, error)
+            damage = error
+        split = _counted_names if self._container.counted_names else _terminated_names
+        found: dict[int, bytes] = {}
+        used = 0
+        for record, name, used in split(data, self.byte_order):  # noqa: B007
+            # Every rank writes the names that it knows; a rank that knew only the id wrote an empty one.
+            if not found.get(record):
+                found[record] = name
+        if damage is None and data[used:].strip(b"\0"):
+            damage = DamagedLogError(f"{NAMES} of {self.path} ends inside a name")
+        if damage is not None:
+            self.damage[NAMES] = damage
         return MappingProxyType(found)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """The warnings without damage: partial and unknown modules, an odd job record."""
-        return tuple(self._warnings)
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings for the user, including the damage found so far."""
         len(self.names)  # Reading them finds their damage.
         if not self.damage:
-            return self.notes
+            return tuple(self._warnings)
         found = "; ".join(
             f"{each.problem.replace(f' of {self.path}', '')} (missing: {each.missing})" for each in self.damage.values()
         )
         return (
-            *self.notes,
+            *self._warnings,
             f"{self.path} is damaged, and the capture lacks what follows the damage: {found}. Copy the log again, or "
             "record the job again",
         )
@@ -113,9 +281,7 @@ class DarshanLog:
             self._warnings.append(message)
 
     def note_damage(self, region: str, error: DamagedLogError) -> None:
-        """Note where reading of a region ended. Raises: the error in a `part`, whose bounds are a guess."""
-        if self._whole is not self:
-            raise error
+        """Note where reading of a region ended."""
         self.damage[region] = error
 
     def chunks(self, module: str) -> Iterator[bytes]:
@@ -131,7 +297,7 @@ class DarshanLog:
 
     def mount_of(self, path: bytes) -> Mount:
         """The mount with the longest path that contains `path`, else UNKNOWN_MOUNT."""
-        for prefix, mount in self._mounts:
+        for prefix, mount in zip(self.job.exact_mounts, self.job.mounts, strict=True):
             if path.startswith(prefix) and (prefix.endswith(b"/") or path[len(prefix) :][:1] in (b"", b"/")):
                 return mount
         return UNKNOWN_MOUNT
@@ -141,24 +307,6 @@ class DarshanLog:
         name = self.names.get(record_id)
         return text(name) if name else f"record {record_id}"
 
-    def _read_names(self, found: dict[int, bytes]) -> None:
-        offset, length = self._header.names
-        data = bytearray()
-        damage: DamagedLogError | None = None
-        try:
-            for piece in pieces(self.path, offset, length, self.compression, region=NAMES):
-                data += piece
-        except BombError as error:
-            data, damage = bytearray(), error
-        except DamagedLogError as error:
-            damage = error
-        parse = _counted_names if self._header.container.counted_names else _terminated_names
-        used = parse(data, self.byte_order, found)
-        if damage is not None:
-            raise damage
-        if data[used:].strip(b"\0"):
-            raise DamagedLogError(f"{NAMES} of {self.path} ends inside a name")
-
 
 def open_log(path: str | Path) -> DarshanLog:
     """Open a Darshan log of version 3.00 to 3.41.
@@ -167,62 +315,144 @@ def open_log(path: str | Path) -> DarshanLog:
     or job record is damaged.
     """
     path = Path(path)
-    head, size = _read_head(path)
-    header = decode_header(head, size, path)
-    data = _job_bytes(path, header)
-    record = decode_job(data, header.byte_order, has_nsec=header.container.has_nsec, place=str(path))
-    return DarshanLog(path=path, header=header, record=record)
-
-
-def _read_head(path: Path) -> tuple[bytes, int]:
     try:
         status = path.stat()
         # Opening a FIFO would wait for its writer.
         if not stat.S_ISREG(status.st_mode):
             raise LogError(f"{path} is not a regular file: give a .darshan log")
         with path.open("rb") as file:
-            return file.read(MAX_HEADER_BYTES), status.st_size
+            head = file.read(MAX_HEADER_BYTES)
     except (OSError, ValueError) as error:
         raise LogError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    return DarshanLog(path, head, status.st_size)
 
 
-def _job_bytes(path: Path, header: Header) -> bytes:
-    offset, length = header.job
-    data = b""
-    for piece in pieces(path, offset, max(0, length), header.compression, region="the job record"):
-        data += piece
-        if len(data) >= JOB_RECORD_BYTES:
-            break
-    return data[:JOB_RECORD_BYTES]
+def _byte_order(head: bytes, path: Path) -> ByteOrder:
+    if not head:
+        raise LogError(f"{path} is empty: Darshan did not finish writing it, record the job again")
+    orders: tuple[ByteOrder, ...] = ("<", ">")
+    for byte_order in orders:
+        if head[8:16] == struct.pack(byte_order + "q", _MAGIC):
+            return byte_order
+    if head[:2] == _GZIP or head[:3] == _BZIP2:
+        try:
+            unpack = zlib.decompressobj(wbits=31) if head[:2] == _GZIP else bz2.BZ2Decompressor()
+            begin = unpack.decompress(head, 64)
+        except (zlib.error, OSError, EOFError):
+            begin = b""
+        if begin[:2] in (b"1.", b"2."):  # such a log begins with its version, and is compressed as a whole
+            raise LogError(f"{path} is a log of Darshan 1 or 2 (compressed as a whole): record again with Darshan 3")
+        raise LogError(
+            f"{path} is compressed, and what is in it is not a Darshan log: unpack it, and give what you find"
+        )
+    raise LogError(f"{path} is not a Darshan log (no magic number): give a .darshan file")
 
 
-def _terminated_names(data: bytes | bytearray, byte_order: str, found: dict[int, bytes]) -> int:
-    """Add the names of `u64 id, path, NUL` records to `found`; returns the bytes that whole records filled."""
+def _container(head: bytes, path: Path) -> tuple[str, Container]:
+    version = text(head[:8].partition(b"\0")[0])
+    container = CONTAINERS.get(version)
+    if container is None:
+        known = ", ".join(CONTAINERS)
+        raise LogError(f"{path} is a Darshan log of version {version!r}; this release reads {known}: update dxt-replay")
+    if len(head) < container.header_bytes:
+        raise LogError(f"{path} ends inside its header: the log is damaged, copy or record it again")
+    if head[_COMPRESSION_AT] >= len(COMPRESSIONS):
+        raise LogError(
+            f"{path} is compressed by method {head[_COMPRESSION_AT]}, unknown to this release: update dxt-replay"
+        )
+    return version, container
+
+
+def decode_job(data: bytes, byte_order: str, *, has_nsec: bool, place: str) -> tuple[LogJob, list[str]]:
+    """The job and warnings about it, from the bytes of its record: `struct darshan_job`, then the command line, then
+    one "\\n<type>\\t<path>" per mount.
+
+    Pre-releases of Darshan 3.4 wrote the old record into the new container. They are recognised by the place of the
+    metadata, with a warning.
+    Raises: DamagedLogError when it is too short or no layout gives possible numbers.
+    """
+    warnings: list[str] = []
+    if len(data) < (7 if has_nsec else 5) * 8 + METADATA_BYTES:
+        raise DamagedLogError(f"the job record of {place} has {len(data)} bytes, too few")
+    if has_nsec and data[_METADATA_OF_5Q:].startswith(b"lib_ver="):
+        has_nsec = False
+        warnings.append(f"{place} has the job record of a pre-release: its times are whole seconds")
+    if has_nsec:
+        uid, start_s, start_ns, end_s, end_ns, nprocs, jobid = struct.unpack_from(byte_order + "7q", data)
+    else:
+        uid, start_s, end_s, nprocs, jobid = struct.unpack_from(byte_order + "5q", data)
+        start_ns = end_ns = 0
+    seconds, parts = (start_s, end_s), (start_ns, end_ns)
+    possible = all(0 <= each < _MAX_SECONDS for each in seconds) and all(0 <= each < NS_PER_S for each in parts)
+    if not (possible and 1 <= nprocs <= _MAX_NPROCS):
+        raise DamagedLogError(f"the job record of {place} is impossible (nprocs {nprocs}, start {start_s} s)")
+    start_ns, end_ns = start_s * NS_PER_S + start_ns, end_s * NS_PER_S + end_ns
+    if end_ns == 0:
+        warnings.append(f"{place} has no end time, as after a process was killed: the run time is unknown")
+    elif end_ns < start_ns:
+        warnings.append(f"{place} ends before it starts: the clock was set back, the run time is unknown")
+    begin = (7 if has_nsec else 5) * 8
+    metadata, trailer = (
+        part.partition(b"\0")[0] for part in (data[begin:][:METADATA_BYTES], data[begin + METADATA_BYTES :])
+    )
+    pairs = (line.partition("=") for line in text(metadata).split("\n"))
+    exe, mounts = _exe_and_mounts(trailer)
+    job = LogJob(
+        uid=uid,
+        jobid=jobid,
+        nprocs=nprocs,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        has_nsec=has_nsec,
+        exe=without_secrets(exe),
+        metadata={key: value for key, equals, value in pairs if equals},
+        mounts=tuple(mount for _, mount in mounts),
+        exact_mounts=tuple(path for path, _ in mounts),
+    )
+    return job, warnings
+
+
+def _exe_and_mounts(trailer: bytes) -> tuple[str, list[tuple[bytes, Mount]]]:
+    """The command line and the mounts behind it.
+
+    A command line may hold line breaks (`python -c`), and the table may be cut at the record's 4096 bytes, so the
+    mounts are the last lines that look like one.
+    """
+
+    def mount(line: bytes) -> tuple[bytes, Mount] | None:
+        fs_type, tab, path = line.partition(b"\t")
+        known = tab and fs_type and path.startswith(b"/")
+        return (path, Mount(path=text(path), fs_type=text(fs_type))) if known else None
+
+    lines = trailer.split(b"\n")
+    if len(lines) > 2 and mount(lines[-1]) is None and mount(lines[-2]) is not None:
+        lines.pop()
+    found: list[tuple[bytes, Mount]] = []
+    while len(lines) > 1 and (last := mount(lines[-1])) is not None:
+        found.insert(0, last)
+        lines.pop()
+    return text(b"\n".join(lines)), sorted(found, key=lambda each: len(each[0]), reverse=True)
+
+
+def _terminated_names(data: bytes | bytearray, byte_order: str) -> Iterator[tuple[int, bytes, int]]:
+    """Id and path of each `u64 id, path, NUL` record, and the bytes used so far."""
     read_id = struct.Struct(byte_order + "Q").unpack_from
     used = 0
     while (end := data.find(b"\0", used + _ID_BYTES)) >= 0:
         if end == used + _ID_BYTES and not any(data[used:end]):
-            break  # zeros: the padding after the last name, or millions of bytes without any
-        _add_name(found, read_id(data, used)[0], bytes(data[used + _ID_BYTES : end]))
+            return  # zeros: the padding after the last name, or millions of bytes without any
+        record, name = read_id(data, used)[0], bytes(data[used + _ID_BYTES : end])
         used = end + 1
-    return used
+        yield record, name, used
 
 
-def _counted_names(data: bytes | bytearray, byte_order: str, found: dict[int, bytes]) -> int:
+def _counted_names(data: bytes | bytearray, byte_order: str) -> Iterator[tuple[int, bytes, int]]:
     """The same for `u64 id, u32 length, path` records, the form of log version 3.00."""
     read_head = struct.Struct(byte_order + "QI").unpack_from
     used = 0
     while used + _COUNTED_HEAD_BYTES <= len(data):
-        record_id, length = read_head(data, used)
-        end = used + _COUNTED_HEAD_BYTES + length
-        if end > len(data):
-            break
-        _add_name(found, record_id, bytes(data[used + _COUNTED_HEAD_BYTES : end]))
-        used = end
-    return used
-
-
-def _add_name(found: dict[int, bytes], record_id: int, name: bytes) -> None:
-    # Every rank writes the names that it knows; a rank that knew only the id wrote an empty one.
-    if not found.get(record_id):
-        found[record_id] = name
+        record, length = read_head(data, used)
+        begin, used = used + _COUNTED_HEAD_BYTES, used + _COUNTED_HEAD_BYTES + length
+        if used > len(data):
+            return
+        yield record, bytes(data[begin:used]), used

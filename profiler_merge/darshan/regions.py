@@ -27,6 +27,11 @@ The largest factor in a public log is 52; counters and names are held in memory 
 NOT_KNOWN = "not known"
 
 
+def text(raw: bytes) -> str:
+    """`raw` as UTF-8; bytes that are not are shown as `\\xNN`."""
+    return raw.decode("utf-8", "backslashreplace")
+
+
 class DamagedLogError(LogError):
     """Damage. `problem` is the message without its remedy. `missing`: how much lies behind it, as text."""
 

@@ -24,9 +24,14 @@ import numpy as np
 
 from dxt_replay.profiler_merge.darshan.counter_layouts import NEWEST
 from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK
-from dxt_replay.profiler_merge.darshan.header import CONTAINERS, MAX_HEADER_BYTES, MODULE_NAMES
-from dxt_replay.profiler_merge.darshan.job import METADATA_BYTES, UNKNOWN_MOUNT
-from dxt_replay.profiler_merge.darshan.log import JOB_RECORD_BYTES
+from dxt_replay.profiler_merge.darshan.log import (
+    CONTAINERS,
+    JOB_RECORD_BYTES,
+    MAX_HEADER_BYTES,
+    METADATA_BYTES,
+    MODULE_NAMES,
+    UNKNOWN_MOUNT,
+)
 from dxt_replay.profiler_merge.export.exported import Exported, ExportedFile, rank_columns
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.files import exact_paths, record_id

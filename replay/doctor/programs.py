@@ -50,7 +50,6 @@ OPTIONAL: Mapping[str, str] = {
     "mpi4py": "replays of several processes: pip install 'dxt-replay[mpich]'",
     "h5py": "HDF5 files of twins and logs: pip install 'dxt-replay[hdf5]'",
     "pandas": "tables as DataFrames: pip install 'dxt-replay[pandas]'",
-    "darshan": "logs of a Darshan newer than this release: pip install 'dxt-replay[darshan]'",
     "plotly": "`figure` in Python: pip install 'dxt-replay[charts]'",
     "obstore": "targets in object stores: pip install 'dxt-replay[objects]'",
     "distributed": "`--dask`: pip install 'dxt-replay[dask]'",

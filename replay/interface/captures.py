@@ -198,7 +198,7 @@ def _temporary_name(output: Path | None) -> Path:
 
 def _merge(log: Path, capture: Path, announce: Announce) -> None:
     """Merge into a new directory. Raises: LogError, TargetError."""
-    from dxt_replay.profiler_merge.darshan.job_logs import find_logs
+    from dxt_replay.profiler_merge.darshan.jobs import find_logs
     from dxt_replay.profiler_merge.merge import merge
 
     try:

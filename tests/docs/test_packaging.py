@@ -23,10 +23,10 @@ JOBS = sorted((HOME / "jobs").iterdir())
 WITH_COMMANDS = [*JOBS, *sorted((HOME / "ci").iterdir()), HOME / "conda/recipe.yaml", HOME / "Containerfile"]
 
 CONDA_NAMES = {"msgspec-python": "msgspec"}
-NOT_IN_CONDA = {"darshan"}
+NOT_IN_CONDA: set[str] = set()
 """pydarshan is not in conda-forge under this name; it is optional."""
 
-EXTRAS = ("darshan", "hdf5", "mpi", "pandas")
+EXTRAS = ("hdf5", "mpi", "pandas")
 """Extras of setup.cfg that the recipes always install."""
 
 

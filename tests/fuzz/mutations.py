@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dxt_replay.profiler_merge.darshan.header import CONTAINERS
+from dxt_replay.profiler_merge.darshan.log import CONTAINERS
 from tests.fuzz.parquet_mutations import changed_footer, changed_table
 from tests.fuzz.protobuf_mutations import changed_message
 

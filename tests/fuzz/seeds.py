@@ -221,7 +221,7 @@ def _repeated_gzip(block: bytes, times: int) -> bytes:
 
 def _darshan_bomb(module: str, compression: str, stream: bytes) -> Files:
     """A log in which a region holds the stream."""
-    from dxt_replay.profiler_merge.darshan.header import CONTAINERS
+    from dxt_replay.profiler_merge.darshan.log import CONTAINERS
     from tests.darshan_writer import MODULE_IDS
 
     with tempfile.TemporaryDirectory() as scratch:

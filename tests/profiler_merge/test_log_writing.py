@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from dxt_replay.profiler_merge.darshan.job_logs import open_job
+from dxt_replay.profiler_merge.darshan.jobs import open_job
 from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.darshan_recording import log_writing
 from dxt_replay.replay.interface.recordings import Recorded, _cost_warnings

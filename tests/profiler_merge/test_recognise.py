@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from dxt_replay.profiler_merge.darshan.job_logs import find_logs
+from dxt_replay.profiler_merge.darshan.jobs import find_logs
 from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.recognise import find_profiles, foreign, kind_of, recognise
 from dxt_replay.profiler_merge.sources import DARSHAN, PROFILES

@@ -5,7 +5,7 @@ import pytest
 
 from dxt_replay.profiler_merge.clocks.alignment import align_rank, parse_method
 from dxt_replay.profiler_merge.clocks.profile_ranks import map_profiles
-from dxt_replay.profiler_merge.darshan.job_logs import open_job
+from dxt_replay.profiler_merge.darshan.jobs import open_job
 from dxt_replay.profiler_merge.log_rows import read_log_rows
 from dxt_replay.profiler_merge.profiles.xplane import read_profile
 from dxt_replay.traces.errors import AlignmentError, ProfileError

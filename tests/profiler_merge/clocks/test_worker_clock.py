@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dxt_replay.profiler_merge.clocks.alignment import align_rank, align_worker, worker_offset
-from dxt_replay.profiler_merge.darshan.job_logs import open_job
+from dxt_replay.profiler_merge.darshan.jobs import open_job
 from dxt_replay.profiler_merge.log_rows import read_log_rows
 from dxt_replay.profiler_merge.profiles.reading import read_profile
 from dxt_replay.profiler_merge.recognise import find_profiles

@@ -17,8 +17,7 @@ import pytest
 
 from dxt_replay.profiler_merge.darshan.counters import COUNTER_MODULES, read_counters, read_lustre
 from dxt_replay.profiler_merge.darshan.dxt import DXT_MODULES, read_dxt
-from dxt_replay.profiler_merge.darshan.header import CONTAINERS
-from dxt_replay.profiler_merge.darshan.log import open_log
+from dxt_replay.profiler_merge.darshan.log import CONTAINERS, open_log
 from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.traces.errors import DxtReplayError
 from tests.darshan_oracle import SHARED

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dxt_replay.profiler_merge.darshan.job_logs import find_logs, open_job
+from dxt_replay.profiler_merge.darshan.jobs import find_logs, open_job
 from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.profiler_merge.recording import HEADER, HEADER_BYTES, MAGIC, RECORD
 from dxt_replay.traces.errors import LogError

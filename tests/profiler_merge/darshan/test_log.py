@@ -12,9 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dxt_replay.profiler_merge.darshan.header import CONTAINERS, MODULE_NAMES
-from dxt_replay.profiler_merge.darshan.job import decode_job
-from dxt_replay.profiler_merge.darshan.log import DarshanLog, Mount, open_log
+from dxt_replay.profiler_merge.darshan.log import CONTAINERS, MODULE_NAMES, DarshanLog, Mount, decode_job, open_log
 from dxt_replay.profiler_merge.darshan.regions import PIECE_BYTES, DamagedLogError, pieces
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.units import NS_PER_S
@@ -149,12 +147,12 @@ class TestJob:
     def test_the_old_record_in_the_new_container(self) -> None:
         data = struct.pack("<5q1024s", 1000, 1_647_000_000, 1_647_000_009, 4, 77, b"lib_ver=3.4.0-pre1\n")
         data += b"./mpi-io-test -f file\0"
-        record = decode_job(data, "<", has_nsec=True, place="x.darshan")
-        assert (record.job.nprocs, record.job.jobid, record.job.exe) == (4, 77, "./mpi-io-test -f file")
-        assert record.job.metadata == {"lib_ver": "3.4.0-pre1"}
-        assert not record.job.has_nsec
-        assert record.job.run_time_s == 10
-        assert "pre-release" in record.warnings[0]
+        job, warnings = decode_job(data, "<", has_nsec=True, place="x.darshan")
+        assert (job.nprocs, job.jobid, job.exe) == (4, 77, "./mpi-io-test -f file")
+        assert job.metadata == {"lib_ver": "3.4.0-pre1"}
+        assert not job.has_nsec
+        assert job.run_time_s == 10
+        assert "pre-release" in warnings[0]
 
     @pytest.mark.parametrize("job", [JobSpec(nprocs=0), JobSpec(nprocs=1 << 40), JobSpec(start_s=-5)])
     def test_garbage_is_an_error_that_names_it(self, target: Path, job: JobSpec) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dxt_replay.profiler_merge.darshan.job_logs import process_count
+from dxt_replay.profiler_merge.darshan.jobs import process_count
 from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
 from dxt_replay.profiler_merge.merge import merge

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK, read_counters
-from dxt_replay.profiler_merge.darshan.job_logs import process_count
+from dxt_replay.profiler_merge.darshan.jobs import process_count
 from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.export.darshan import FAILED, WRITER_KEY, write_darshan
 from dxt_replay.profiler_merge.merge import MergeOptions, merge

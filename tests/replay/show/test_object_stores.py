@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dxt_replay.profiler_merge.analysis.findings import findings
-from dxt_replay.profiler_merge.darshan.job_groups import ProcessFacts
+from dxt_replay.profiler_merge.darshan.jobs import ProcessFacts
 from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.replay.commands.main import main
