@@ -19,7 +19,7 @@ from dxt_replay.profiler_merge.darshan.counters import read_counters
 from dxt_replay.profiler_merge.darshan.jobs import JobLogs, ProcessFacts, numbered, open_job, process_id, process_ids
 from dxt_replay.profiler_merge.darshan.log import DarshanLog
 from dxt_replay.profiler_merge.files import LogFiles, exports_warnings, is_export, moved_bytes, shown
-from dxt_replay.profiler_merge.hdf5.datasets import hdf5_facts
+from dxt_replay.profiler_merge.hdf5 import hdf5_facts
 from dxt_replay.profiler_merge.job_spans import JobSpans
 from dxt_replay.profiler_merge.mapped_reads import mapped_reads
 from dxt_replay.profiler_merge.merge_options import MergeOptions
@@ -152,7 +152,7 @@ class DarshanRecording:
         unseen = self._mapped.still_unseen(unseen, placed - self._made.mapped_left_out)
         unseen += (*past_trace(counted, posix_bytes=moved_bytes(files, "posix_bytes_")), *self._unaccounted)
         unseen += hidden_reads(through_rings([log.path for log in logs]), files, job_ns)
-        hdf5 = hdf5_facts(logs, files, inspect=self._options.inspect, maps=self._options.inspect_maps)
+        hdf5, hdf5_warnings = hdf5_facts(logs, files, inspect=self._options.inspect, maps=self._options.inspect_maps)
         moved = moved_bytes(files, "posix_bytes_", "stdio_bytes_")
         coverage = with_unseen(*with_mapped(coverage, moved, self._made.mapped_bytes), unseen)
         if any(log.damage.keys() & {"POSIX", "STDIO"} for log in logs):
@@ -160,7 +160,7 @@ class DarshanRecording:
             coverage = replace(coverage, bytes=None, operations=None, ranks={}, without_streams=None)
         return Finished(
             files=files,
-            hdf5=hdf5.table,
+            hdf5=hdf5,
             coverage=coverage,
             lanes="pthread_id" if self._made.threads_known else "overlap",
             warnings=[
@@ -168,7 +168,7 @@ class DarshanRecording:
                 *self._table.streams.warnings(),
                 *unseen_warnings(unseen),
                 *_gap_warnings(self._job, self._made, coverage, unseen, traced=traced),
-                *hdf5.warnings,
+                *hdf5_warnings,
             ],
             reconstructed=self._made.reconstructed,
             rebuilt=self._made.rebuilt,

@@ -1,27 +1,91 @@
-"""Sorts the inputs of a merge by content: recordings, profiles, spans beside them; refuses all else."""
+"""Sorts the inputs of a merge by content: recordings, profiles, spans beside them; refuses all else.
+
+A file's kind is recognised by its first 64 KiB, unpacked if they are compressed, so that an error can name the tool
+that wrote it and a remedy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import codecs
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from dxt_replay.profiler_merge.darshan.jobs import find_logs
-from dxt_replay.profiler_merge.recognise import files_below, find_profiles, foreign, kind_of
+from dxt_replay.profiler_merge.profiles.reading import first_bytes
+from dxt_replay.profiler_merge.profiles.xplane import find_profiles as find_xplane
 from dxt_replay.profiler_merge.request_hooks.log import SUFFIX
-from dxt_replay.profiler_merge.sources import (
-    BY_KIND,
-    DARSHAN,
-    PROFILES,
-    RECORDINGS,
-    SPANS,
-    Source,
-    reader,
-)
+from dxt_replay.profiler_merge.sources import BY_KIND, DARSHAN, PROFILES, RECORDINGS, SOURCES, SPANS, Source, reader
 from dxt_replay.traces.errors import LogError, ProfileError
 
 _EMPTY_BYTES = 100
 """Smallest size of a file that must tell its kind: a smaller one may be of a thread that made no call."""
+
+_MOST_FILES = 1000
+_READ_BY_NAME = re.compile(r"\.(darshan|darshan_log|pb|pt\.trace\.json)(\.gz)?\Z")
+"""Names of files whose readers say what is wrong with them."""
+
+
+def kind_of(path: Path) -> str | None:
+    """The kind of a file in `sources`; None if no pattern fits, or it cannot be read."""
+    head = first_bytes(path).removeprefix(codecs.BOM_UTF8)
+    return next((source.kind for source in SOURCES if source.begins(head)), None)
+
+
+def foreign(path: Path, *wanted: str) -> str | None:
+    """The error for a file of another kind than `wanted`, or for a folder that holds only other kinds, the most frequent
+    one.
+
+    `wanted`: kinds of `sources`, or "capture". None if a kind is wanted, or if a reader can say more: of an empty or
+    damaged file, or of a folder without any known kind.
+    """
+    if path.is_dir():
+        kinds = Counter(filter(None, map(kind_of, islice(files_below(path), _MOST_FILES))))
+    else:
+        kinds = Counter(filter(None, [kind_of(path)]))
+        if not kinds and first_bytes(path) and not _READ_BY_NAME.search(path.name):
+            return (
+                f"{path} is neither a Darshan log, a trace of strace or DFTracer, a log of requests, a profile of "
+                "TensorFlow or PyTorch, nor a capture: record the job with `dxt-replay record`. If it is an archive, "
+                "unpack it and give the folder"
+            )
+    if not kinds or kinds.keys() & set(wanted):
+        return None
+    ((kind, count),) = kinds.most_common(1)
+    source, is_in = BY_KIND[kind], f"holds {BY_KIND[kind].what} ({count} file{'s' * (count > 1)})"
+    remedy = "give it to `dxt-replay merge` as LOG, not as a profile or a capture"
+    if source.profile:
+        remedy = "give it to `dxt-replay merge` as --profile, beside the Darshan log"
+    return f"{path} {is_in if path.is_dir() else f'is {source.what}'}: {remedy}"
+
+
+def files_below(path: Path) -> Iterator[Path]:
+    """Every file below a folder, those of one folder sorted."""
+    for parent, _, names in os.walk(path):
+        yield from (Path(parent) / name for name in sorted(names))
+
+
+def find_profiles(path: Path) -> list[Path]:
+    """Every profile below a folder, sorted, or the file itself: `*.xplane.pb[.gz]`, profiles in JSON, and marks.
+
+    Leaves out a compressed copy beside the plain file.
+
+    Raises: ProfileError for a path that does not exist, or a folder in it that cannot be listed.
+    """
+    found = find_xplane(path)
+    if not path.is_dir():
+        return found
+    traces = {file for file in files_below(path) if file.name.endswith((".json", ".json.gz", ".marks"))}
+    others = [
+        trace
+        for trace in traces
+        if not (trace.suffix == ".gz" and trace.with_suffix("") in traces) and kind_of(trace) in ("kineto", "marks")
+    ]
+    return sorted([*found, *others])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,7 +112,7 @@ def _open_stored(path: Path) -> Capture:
     try:
         return reader.open_capture(path)
     except CaptureError as error:
-        from dxt_replay.profiler_merge.recognise import foreign
+        from dxt_replay.profiler_merge.given_files import foreign
 
         missing = not (path / "capture.json").exists()
         raise CaptureError((foreign(path, "capture") if missing else None) or str(error)) from error

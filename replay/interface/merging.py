@@ -88,7 +88,7 @@ def _logs_of(path: Path) -> list[Path]:
 
 def _profiles_of(directory: Path) -> list[Path]:
     """The profiles at a path. Raises: ProfileError without any, so that no capture silently lacks its profile."""
-    from dxt_replay.profiler_merge.recognise import find_profiles, foreign
+    from dxt_replay.profiler_merge.given_files import find_profiles, foreign
     from dxt_replay.profiler_merge.sources import PROFILES, SPANS
 
     found = find_profiles(directory)

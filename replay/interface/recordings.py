@@ -143,8 +143,8 @@ def _merged(
     force: bool,
 ) -> Recorded:
     """Merge the recording of a job that has run. A failure becomes the `problem` of the result."""
+    from dxt_replay.profiler_merge.given_files import find_profiles
     from dxt_replay.profiler_merge.merge_options import MergeOptions
-    from dxt_replay.profiler_merge.recognise import find_profiles
 
     new = {place: _written_since(place, began_s) for place in given}
     profiles = [file for files in new.values() for file in files]
@@ -171,7 +171,7 @@ def _merged(
 
 def _written_since(place: Path, began_s: float) -> list[Path]:
     """The profiles below a folder that were written after a time; earlier ones belong to other runs."""
-    from dxt_replay.profiler_merge.recognise import find_profiles
+    from dxt_replay.profiler_merge.given_files import find_profiles
 
     try:
         return [file for file in find_profiles(place) if file.stat().st_mtime >= began_s - _CLOCK_STEP_S]

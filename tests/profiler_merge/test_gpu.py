@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 import dxt_replay
-from dxt_replay.profiler_merge.given_files import find_recordings
+from dxt_replay.profiler_merge.given_files import find_profiles, find_recordings
 from dxt_replay.profiler_merge.merge import merge
-from dxt_replay.profiler_merge.recognise import find_profiles
 from dxt_replay.traces.measures.span_times import computed_in_loops, gpu_busy_in_profile
 from tests import kineto_writer as writer
 from tests.capture_builder import Span, build_capture

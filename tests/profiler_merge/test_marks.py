@@ -19,7 +19,7 @@ import pytest
 import dxt_replay
 from dxt_replay.profiler_merge import recording as made
 from dxt_replay.profiler_merge.analysis.summary import summarise
-from dxt_replay.profiler_merge.given_files import find_recordings
+from dxt_replay.profiler_merge.given_files import find_profiles, find_recordings
 from dxt_replay.profiler_merge.merge import MergeResult, merge
 from dxt_replay.profiler_merge.profiles.marks import (
     MARK,
@@ -29,7 +29,6 @@ from dxt_replay.profiler_merge.profiles.marks import (
     summed,
     training_loop,
 )
-from dxt_replay.profiler_merge.recognise import find_profiles
 from dxt_replay.replay.causal.storage_limit import storage_limit
 from dxt_replay.replay.interface.simulations import simulate
 from dxt_replay.replay.show.summary_sections import headline

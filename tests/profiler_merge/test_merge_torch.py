@@ -7,8 +7,8 @@ import pytest
 
 from dxt_replay.profiler_merge.analysis.overlap import overlap
 from dxt_replay.profiler_merge.analysis.summary import summarise
+from dxt_replay.profiler_merge.given_files import find_profiles
 from dxt_replay.profiler_merge.merge import MergeOptions, merge
-from dxt_replay.profiler_merge.recognise import find_profiles
 from dxt_replay.traces.errors import ProfileError
 from dxt_replay.traces.store.reader import open_capture
 from tests import kineto_writer as kineto

@@ -8,7 +8,7 @@ import pytest
 
 from dxt_replay.profiler_merge.darshan.jobs import find_logs
 from dxt_replay.profiler_merge.darshan.log import open_log
-from dxt_replay.profiler_merge.recognise import find_profiles, foreign, kind_of, recognise
+from dxt_replay.profiler_merge.given_files import find_profiles, foreign, kind_of, recognise
 from dxt_replay.profiler_merge.sources import DARSHAN, PROFILES
 from dxt_replay.replay.commands.main import main
 from dxt_replay.replay.jobs import find_jobs

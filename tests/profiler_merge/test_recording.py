@@ -17,9 +17,9 @@ import pytest
 import dxt_replay
 from dxt_replay.profiler_merge import recording as module
 from dxt_replay.profiler_merge.analysis.steady_loop import SteadyLoop
+from dxt_replay.profiler_merge.given_files import find_profiles
 from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.profiler_merge.profiles.marks import MARK, read_process, training_loop
-from dxt_replay.profiler_merge.recognise import find_profiles
 from dxt_replay.replay.show.summary_sections import summary_sections
 from tests.places import PACKAGE
 

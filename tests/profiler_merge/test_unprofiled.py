@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dxt_replay.profiler_merge.given_files import find_profiles
 from dxt_replay.profiler_merge.merge import merge
-from dxt_replay.profiler_merge.recognise import find_profiles
 from dxt_replay.profiler_merge.unprofiled import Extended, extended_spans
 from dxt_replay.traces.measures.span_times import extended_steps, whole_steps
 from dxt_replay.traces.schema import APIS, ORIGINS, READ, SPAN_KINDS, TRACED, codes

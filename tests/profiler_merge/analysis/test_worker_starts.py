@@ -9,8 +9,8 @@ import pytest
 
 from dxt_replay.profiler_merge.analysis.findings import findings
 from dxt_replay.profiler_merge.analysis.worker_starts import WorkerStarts, worker_starts
+from dxt_replay.profiler_merge.given_files import find_profiles
 from dxt_replay.profiler_merge.merge import merge
-from dxt_replay.profiler_merge.recognise import find_profiles
 from dxt_replay.traces.schema import CaptureInfo, Job, RankClock
 from dxt_replay.traces.store.reader import Capture, open_capture
 from tests.capture_builder import Op, Span, build_capture, read

@@ -9,9 +9,9 @@ import pytest
 from dxt_replay.profiler_merge.clocks.alignment import align_rank
 from dxt_replay.profiler_merge.clocks.nesting import align_nesting, nesting_events
 from dxt_replay.profiler_merge.darshan.jobs import open_job
+from dxt_replay.profiler_merge.given_files import find_profiles
 from dxt_replay.profiler_merge.log_rows import read_log_rows
 from dxt_replay.profiler_merge.profiles.reading import read_profile
-from dxt_replay.profiler_merge.recognise import find_profiles
 from dxt_replay.traces.errors import AlignmentError
 from tests import kineto_writer as kineto
 from tests.kineto_writer import START_NS

@@ -5,9 +5,9 @@ import pytest
 
 from dxt_replay.profiler_merge.clocks.alignment import align_rank, align_worker, worker_offset
 from dxt_replay.profiler_merge.darshan.jobs import open_job
+from dxt_replay.profiler_merge.given_files import find_profiles
 from dxt_replay.profiler_merge.log_rows import read_log_rows
 from dxt_replay.profiler_merge.profiles.reading import read_profile
-from dxt_replay.profiler_merge.recognise import find_profiles
 from tests.places import CAPTURES, recorded
 
 MS = 1_000_000

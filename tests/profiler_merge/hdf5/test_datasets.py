@@ -12,8 +12,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from dxt_replay.profiler_merge.hdf5.datasets import mapped_path
-from dxt_replay.profiler_merge.hdf5.inspection import inspect_file
+from dxt_replay.profiler_merge.hdf5 import inspect_file, mapped_path
 from dxt_replay.profiler_merge.merge import MergeOptions, merge
 from dxt_replay.replay.commands.main import cli
 from dxt_replay.traces.errors import LogError
@@ -120,18 +119,20 @@ def stored(path: Path, name: str) -> list[tuple[int, int, int]]:
 
 
 def test_inspecting_finds_every_chunk(source: Path) -> None:
-    found = {dataset.name: dataset for dataset in inspect_file(os.fsencode(source))}
+    found = {dataset["dataset"]: dataset for dataset in inspect_file(os.fsencode(source))}
     assert found.keys() == {"/a/packed", "/plain", "/whole"}
     packed = found["/a/packed"]
-    assert packed.filters == ("shuffle", "gzip")
-    assert (packed.shape, packed.chunk_shape, packed.type_size) == ((70, 64), (30, 32), 8)
-    assert packed.index.tolist() == list(range(6))
-    assert list(zip(packed.offset, packed.size, packed.mask, strict=True)) == stored(source, "a/packed")
+    assert packed["filters"] == ["shuffle", "gzip"]
+    assert (packed["shape"], packed["chunk_shape"], packed["type_size"]) == ([70, 64], [30, 32], 8)
+    assert packed["chunk_index"].tolist() == list(range(6))
+    assert list(zip(packed["chunk_offset"], packed["chunk_size"], packed["chunk_mask"], strict=True)) == stored(
+        source, "a/packed"
+    )
     whole = found["/whole"]
-    assert whole.chunk_shape == ()
+    assert whole["chunk_shape"] == []
     raw = source.read_bytes()
     with h5py.File(source) as file:
-        assert raw[whole.offset[0] :][: whole.size[0]] == file["whole"][...].tobytes()
+        assert raw[whole["chunk_offset"][0] :][: whole["chunk_size"][0]] == file["whole"][...].tobytes()
 
 
 def test_every_kind_of_chunk_index_is_read(tmp_path: Path) -> None:
@@ -145,13 +146,15 @@ def test_every_kind_of_chunk_index_is_read(tmp_path: Path) -> None:
         compact = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         compact.set_layout(h5py.h5d.COMPACT)
         h5py.h5d.create(file.id, b"compact", h5py.h5t.STD_I8LE, h5py.h5s.create_simple((10,)), compact)
-    found = {dataset.name[1:]: dataset for dataset in inspect_file(os.fsencode(path))}
-    assert {name: len(dataset.index) for name, dataset in found.items()} == {
+    found = {dataset["dataset"][1:]: dataset for dataset in inspect_file(os.fsencode(path))}
+    assert {name: len(dataset["chunk_index"]) for name, dataset in found.items()} == {
         "single": 1, "fixed": 10, "growing": 10, "tree": 50,
     }  # fmt: skip
     for name, dataset in found.items():
-        assert dataset.index.tolist() == list(range(len(dataset.index)))
-        assert sorted(zip(dataset.offset, dataset.size, dataset.mask, strict=True)) == sorted(stored(path, name))
+        assert dataset["chunk_index"].tolist() == list(range(len(dataset["chunk_index"])))
+        assert sorted(
+            zip(dataset["chunk_offset"], dataset["chunk_size"], dataset["chunk_mask"], strict=True)
+        ) == sorted(stored(path, name))
 
 
 @pytest.mark.parametrize("content", [None, b"no HDF5 at all" * 100])

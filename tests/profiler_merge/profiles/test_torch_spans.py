@@ -6,9 +6,9 @@ import json
 import numpy as np
 import pytest
 
+from dxt_replay.profiler_merge.given_files import find_profiles
 from dxt_replay.profiler_merge.profiles.kineto import read_profile
 from dxt_replay.profiler_merge.profiles.spans import main_line, profile_spans
-from dxt_replay.profiler_merge.recognise import find_profiles
 from dxt_replay.traces.schema import NO_STEP, SPAN_KINDS, SPANS_SCHEMA, table_from_columns
 from tests import kineto_writer as writer
 from tests.kineto_writer import PID, START_NS, event, kernel, launch, mark

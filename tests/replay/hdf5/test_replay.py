@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from dxt_replay.profiler_merge.hdf5.datasets import hdf5_facts
+from dxt_replay.profiler_merge.hdf5 import hdf5_facts
 from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.replay.commands.main import cli
 from dxt_replay.replay.engine.backends.hdf5 import Hdf5Backend
@@ -162,9 +162,9 @@ ACCESSES = [
 
 def test_an_inspected_file(tmp_path: Path, source: Path) -> None:
     capture = captured_application(tmp_path, source, ACCESSES)
-    facts = hdf5_facts([], capture.files, inspect=True)
-    assert not facts.warnings
-    write_hdf5(capture.path, facts.table)
+    table, warnings = hdf5_facts([], capture.files, inspect=True)
+    assert not warnings
+    write_hdf5(capture.path, table)
     capture = open_capture(capture.path)
     files = hdf5_files(capture)
     assert "index" in files.layouts[0].evidence
@@ -194,7 +194,7 @@ def test_an_inspected_file(tmp_path: Path, source: Path) -> None:
 
 def test_a_mapped_file_is_read_in_place(tmp_path: Path, source: Path) -> None:
     capture = captured_application(tmp_path, source, ACCESSES)
-    write_hdf5(capture.path, hdf5_facts([], capture.files, inspect=True).table)
+    write_hdf5(capture.path, hdf5_facts([], capture.files, inspect=True)[0])
     capture = open_capture(capture.path)
     data = data_only(hdf5_files(capture), source_requests(capture, 0, [0]))
     backend = RecordingBackend()
@@ -255,7 +255,7 @@ def test_a_run_past_the_library_need_not_know_the_chunks(tmp_path: Path, source:
     stage(plan_stage(capture, target))
     assert not plan_stage(capture, target).to_write, "staged again, it is there"
     inferred = hdf5_files(capture)
-    write_hdf5(capture.path, hdf5_facts([], capture.files, inspect=True).table)
+    write_hdf5(capture.path, hdf5_facts([], capture.files, inspect=True)[0])
     capture = open_capture(capture.path)
     inspected = hdf5_files(capture)
     assert inspected.layouts[0].digest != inferred.layouts[0].digest

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import dxt_replay
+from dxt_replay.profiler_merge.given_files import find_profiles
 from dxt_replay.profiler_merge.merge import merge
-from dxt_replay.profiler_merge.recognise import find_profiles
 from tests.places import CAPTURES
 
 KEYS = json.loads(Path(__file__).with_name("recordings.json").read_text(encoding="utf-8"))

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dxt_replay.profiler_merge.given_files import find_profiles
 from dxt_replay.profiler_merge.profiles.kineto import EventChunks, exact_ns, read_profile
 from dxt_replay.profiler_merge.profiles.reading import profile_files
 from dxt_replay.profiler_merge.profiles.reading import read_profile as read_any
 from dxt_replay.profiler_merge.profiles.spans import profile_spans
-from dxt_replay.profiler_merge.recognise import find_profiles
 from dxt_replay.traces.errors import ProfileError
 from dxt_replay.traces.schema import SPAN_KINDS
 from tests import kineto_writer as writer

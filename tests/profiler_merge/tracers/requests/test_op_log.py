@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dxt_replay.profiler_merge.recognise import kind_of
+from dxt_replay.profiler_merge.given_files import kind_of
 from dxt_replay.replay.commands.main import main
 from dxt_replay.traces.store.reader import open_capture
 
