@@ -37,8 +37,7 @@ def kind_of(path: Path) -> str | None:
 
 
 def foreign(path: Path, *wanted: str) -> str | None:
-    """The error for a file of another kind than `wanted`, or for a folder that holds only other kinds, the most frequent
-    one.
+    """The error for a file of another kind than `wanted`, or for a folder that holds only other kinds.
 
     `wanted`: kinds of `sources`, or "capture". None if a kind is wanted, or if a reader can say more: of an empty or
     damaged file, or of a folder without any known kind.

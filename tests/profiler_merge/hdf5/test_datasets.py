@@ -110,6 +110,10 @@ def test_an_old_table_does_not_outlive_its_capture(tmp_path: Path) -> None:
     assert not (tmp_path / "c.capture" / "hdf5.parquet").exists()
 
 
+def chunks_of(dataset):
+    return list(zip(*(dataset[f"chunk_{name}"].tolist() for name in ("offset", "size", "mask")), strict=True))
+
+
 def stored(path: Path, name: str) -> list[tuple[int, int, int]]:
     """(address, bytes, mask) of each chunk, in the order of the library's index."""
     with h5py.File(path) as file:
@@ -125,9 +129,7 @@ def test_inspecting_finds_every_chunk(source: Path) -> None:
     assert packed["filters"] == ["shuffle", "gzip"]
     assert (packed["shape"], packed["chunk_shape"], packed["type_size"]) == ([70, 64], [30, 32], 8)
     assert packed["chunk_index"].tolist() == list(range(6))
-    assert list(zip(packed["chunk_offset"], packed["chunk_size"], packed["chunk_mask"], strict=True)) == stored(
-        source, "a/packed"
-    )
+    assert chunks_of(packed) == stored(source, "a/packed")
     whole = found["/whole"]
     assert whole["chunk_shape"] == []
     raw = source.read_bytes()
@@ -152,9 +154,7 @@ def test_every_kind_of_chunk_index_is_read(tmp_path: Path) -> None:
     }  # fmt: skip
     for name, dataset in found.items():
         assert dataset["chunk_index"].tolist() == list(range(len(dataset["chunk_index"])))
-        assert sorted(
-            zip(dataset["chunk_offset"], dataset["chunk_size"], dataset["chunk_mask"], strict=True)
-        ) == sorted(stored(path, name))
+        assert sorted(chunks_of(dataset)) == sorted(stored(path, name))
 
 
 @pytest.mark.parametrize("content", [None, b"no HDF5 at all" * 100])
