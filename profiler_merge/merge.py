@@ -19,7 +19,7 @@ from dxt_replay.profiler_merge.job_spans import JobSpans
 from dxt_replay.profiler_merge.merge_options import DEFAULTS, MergeOptions
 from dxt_replay.profiler_merge.profiles.reading import profile_files, profile_kind
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
-from dxt_replay.profiler_merge.recorded_job import Finished, Recording, WrittenRanks
+from dxt_replay.profiler_merge.recorded_job import Recording
 from dxt_replay.profiler_merge.sources import BY_KIND, reader
 from dxt_replay.traces.plain import plain
 from dxt_replay.traces.schema import CaptureInfo, Source
@@ -105,7 +105,7 @@ def merge(
     recording = open_recording(given, options)
     working = begin_capture(output, force=options.force)
     try:
-        made = _Merger(recording, given, options, working).run()
+        made = _written(recording, given, options, working)
         publish_capture(working, output, force=options.force)
     except BaseException:
         discard_capture(working)
@@ -136,7 +136,14 @@ def open_recording(given: GivenFiles, options: MergeOptions) -> Recording:
         from dxt_replay.profiler_merge.request_recording import requests_alone
 
         return requests_alone(reader(given.recorder.requests)(given.operations), options)
-    recording = _open_operations(given, options)
+    recording: Recording
+    if given.recorder.trace:
+        from dxt_replay.profiler_merge.traced_recording import TracedRecording
+
+        job = reader(given.recorder.trace)(given.operations, options.exclude, options.include)
+        recording = TracedRecording(given.recorder.kind, job, options)
+    else:
+        recording = reader(given.recorder.recording)(given.operations, options)
     if given.requests:
         from dxt_replay.profiler_merge.request_recording import requests_beside
 
@@ -145,89 +152,68 @@ def open_recording(given: GivenFiles, options: MergeOptions) -> Recording:
     return recording
 
 
-def _open_operations(given: GivenFiles, options: MergeOptions) -> Recording:
-    """The recording of the operations on files."""
-    assert given.recorder is not None
-    if given.recorder.trace:
-        from dxt_replay.profiler_merge.traced_recording import TracedRecording
-
-        job = reader(given.recorder.trace)(given.operations, options.exclude, options.include)
-        return TracedRecording(given.recorder.kind, job, options)
-    opened: Recording = reader(given.recorder.recording)(given.operations, options)
-    return opened
-
-
-def _annotated(files: Sequence[Path], recording: Recording) -> tuple[Mapping[int, SpanColumns], Sequence[str]]:
-    """Training loops by rank, from traces given as profiles, and warnings. Raises: LogError, ProfileError."""
-    if not files:
-        return {}, ()
-    found: tuple[Mapping[int, SpanColumns], Sequence[str]]
-    found = reader(BY_KIND[str(kind_of(files[0]))].spans)(files, recording.process_ids())
-    return found
-
-
-class _Merger:
-    """Merges one recording and its other sources into the capture `folder`."""
-
-    def __init__(self, recording: Recording, given: GivenFiles, options: MergeOptions, folder: Path) -> None:
-        self._recording, self._options, self._folder = recording, options, folder
-        self._placed = recording.place(profile_files(given.profiles))
-        loops, self._loop_warnings = _annotated(given.spans, recording)
-        self._spans = JobSpans(
-            profiles=self._placed.by_rank,
-            start_ns=recording.start_ns,
-            ranks=recording.ranks,
-            loops={**recording.loops, **loops},
-        )
-        self._sources = [
-            *recording.files,
-            *((path, profile_kind(path)) for _, files in sorted(self._placed.by_rank.items()) for path in files),
-            *((path, str(kind_of(path))) for path in given.spans),
-        ]
-        self._digest = digests_beside([path for path, _ in self._sources])
-
-    def run(self) -> tuple[CaptureInfo, pa.Table, int]:
-        """Write everything. Returns the contents of capture.json, the files table, and the number of spans."""
-        written = self._recording.write(self._folder, self._spans)
-        written.warnings += [*self._spans.add_rest(), *self._spans.extended()[1]]
-        spans = self._spans.table()
-        found = self._recording.finish(written, spans)
-        info = self._info(written, found)
-        write_files(self._folder, found.files)
-        write_spans(self._folder, spans)
-        write_hdf5(self._folder, found.hdf5)
-        write_lanes(self._folder, written.lanes)
-        write_capture_info(self._folder, info)
-        return info, found.files, spans.num_rows
-
-    def _info(self, written: WrittenRanks, found: Finished) -> CaptureInfo:
-        ranks = written.ranks.union(self._recording.ranks, self._placed.by_rank)
-        extended, _ = self._spans.extended()
-        marked = [{"rank": rank, **found} for rank, found in sorted(self._spans.marked.items())]
-        notes = recorder_notes([path for path, _ in self._recording.files])
-        warnings = (notes, self._recording.warnings, self._placed.warnings, self._loop_warnings, written.warnings)
-        return CaptureInfo(
-            job=self._recording.job,
-            ranks=tuple(sorted(ranks)),
-            sources=tuple(Source(name=path.name, sha256=self._digest(path), kind=kind) for path, kind in self._sources),
-            clock=tuple(sorted(written.clock, key=lambda each: (each.rank, each.worker))),
-            coverage=found.coverage,
-            lanes=found.lanes,
-            dependencies="known" if self._spans.known and self._spans.known >= ranks else "inferred",
-            warnings=tuple(text for texts in (*warnings, found.warnings) for text in texts),
-            made_by={
-                "program": "dxt-replay",
-                "version": VERSION,
-                "command": "merge",
-                "operations_stored": written.stored,
-                "operations_reconstructed": found.reconstructed,
-                "rebuilt": found.rebuilt.as_json(),
-                **({"extended": extended} if extended else {}),
-                **({"marks": marked} if marked else {}),
-                **found.made_by,
-                **self._options.repeated(),
-            },
-        )
+def _written(
+    recording: Recording, given: GivenFiles, options: MergeOptions, folder: Path
+) -> tuple[CaptureInfo, pa.Table, int]:
+    """Write everything into the capture `folder`. Returns the contents of capture.json, the files table, and the number
+    of spans."""
+    placed = recording.place(profile_files(given.profiles))
+    loops: Mapping[int, SpanColumns] = {}
+    loop_warnings: Sequence[str] = ()
+    if given.spans:  # training loops by rank, from traces given as profiles
+        annotations = reader(BY_KIND[str(kind_of(given.spans[0]))].spans)
+        loops, loop_warnings = annotations(given.spans, recording.process_ids())
+    job_spans = JobSpans(
+        profiles=placed.by_rank,
+        start_ns=recording.start_ns,
+        ranks=recording.ranks,
+        loops={**recording.loops, **loops},
+    )
+    sources = [
+        *recording.files,
+        *((path, profile_kind(path)) for _, files in sorted(placed.by_rank.items()) for path in files),
+        *((path, str(kind_of(path))) for path in given.spans),
+    ]
+    digest = digests_beside([path for path, _ in sources])
+    written = recording.write(folder, job_spans)
+    late = job_spans.add_rest()
+    extended, extension_warnings = job_spans.extended()
+    spans = job_spans.table()
+    found = recording.finish(written, spans)
+    ranks = written.ranks.union(recording.ranks, placed.by_rank)
+    marked = [{"rank": rank, **times} for rank, times in sorted(job_spans.marked.items())]
+    notes = recorder_notes([path for path, _ in recording.files])
+    info = CaptureInfo(
+        job=recording.job,
+        ranks=tuple(sorted(ranks)),
+        sources=tuple(Source(name=path.name, sha256=digest(path), kind=kind) for path, kind in sources),
+        clock=tuple(sorted(written.clock, key=lambda each: (each.rank, each.worker))),
+        coverage=found.coverage,
+        lanes=found.lanes,
+        dependencies="known" if job_spans.known and job_spans.known >= ranks else "inferred",
+        warnings=(
+            *(*notes, *recording.warnings, *placed.warnings, *loop_warnings),
+            *(*written.warnings, *late, *extension_warnings, *found.warnings),
+        ),
+        made_by={
+            "program": "dxt-replay",
+            "version": VERSION,
+            "command": "merge",
+            "operations_stored": written.stored,
+            "operations_reconstructed": found.reconstructed,
+            "rebuilt": found.rebuilt.as_json(),
+            **({"extended": extended} if extended else {}),
+            **({"marks": marked} if marked else {}),
+            **found.made_by,
+            **options.repeated(),
+        },
+    )
+    write_files(folder, found.files)
+    write_spans(folder, spans)
+    write_hdf5(folder, found.hdf5)
+    write_lanes(folder, written.lanes)
+    write_capture_info(folder, info)
+    return info, found.files, spans.num_rows
 
 
 def _counted(files: pa.Table, counted_times: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, int]]:

@@ -6,7 +6,7 @@ the results over all of them. This module and `merge` hold what recordings share
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -187,40 +187,26 @@ def write_ranks(folder: Path, rows: Iterable[RankRows], spans: JobSpans, path: C
     """
     found = WrittenRanks()
     lanes = [found.lanes]
+    waiting, count = list[dict[str, np.ndarray]](), 0
     with OpsWriter(folder) as writer:
-        for table in _tables(_with_steps(each, spans, path, found, lanes) for each in rows):
-            writer.write(table)
+        for each in rows:
+            found.ranks.update(each.ranks.tolist())
+            found.clock += each.clock
+            found.warnings += each.warnings
+            lanes.append(each.lanes)
+            if each.profile is not None:
+                found.warnings += spans.add_profiled(each, path)
+            step = spans.step_of(int(each.ranks[0]), each.columns["start_ns"])
+            waiting.append({**each.columns, "step": step})
+            count += len(step)
+            if count >= ROW_GROUP_ROWS:  # ranks with few rows share a table, which costs more than its few rows
+                writer.write(_joined(waiting))
+                waiting, count = [], 0
+        if waiting:
+            writer.write(_joined(waiting))
     found.stored = writer.rows
     found.lanes = pa.concat_tables(lanes)
     return found
-
-
-def _with_steps(
-    rows: RankRows, spans: JobSpans, path: Callable[[int], str], found: WrittenRanks, lanes: list[pa.Table]
-) -> dict[str, np.ndarray]:
-    """The columns of `OPS_SCHEMA`; adds the rest to `found`, and the lanes to `lanes`."""
-    rank = int(rows.ranks[0])
-    found.ranks.update(rows.ranks.tolist())
-    found.clock += rows.clock
-    found.warnings += rows.warnings
-    lanes.append(rows.lanes)
-    if rows.profile is not None:
-        found.warnings += spans.add_profiled(rows, path)
-    return {**rows.columns, "step": spans.step_of(rank, rows.columns["start_ns"])}
-
-
-def _tables(ranks: Iterable[dict[str, np.ndarray]]) -> Iterator[pa.Table]:
-    """The rows of all ranks. Ranks with few rows share a table, because a table costs more than its few rows."""
-    waiting: list[dict[str, np.ndarray]] = []
-    rows = 0
-    for columns in ranks:
-        waiting.append(columns)
-        rows += len(columns["rank"])
-        if rows >= ROW_GROUP_ROWS:
-            yield _joined(waiting)
-            waiting, rows = [], 0
-    if waiting:
-        yield _joined(waiting)
 
 
 def _joined(ranks: list[dict[str, np.ndarray]]) -> pa.Table:
