@@ -22,11 +22,17 @@ from dxt_replay.profiler_merge.files import LogFiles, exports_warnings, is_expor
 from dxt_replay.profiler_merge.hdf5 import hdf5_facts
 from dxt_replay.profiler_merge.job_spans import JobSpans
 from dxt_replay.profiler_merge.mapped_reads import mapped_reads
-from dxt_replay.profiler_merge.merge_options import MergeOptions
 from dxt_replay.profiler_merge.process_accounts import unaccounted
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
 from dxt_replay.profiler_merge.rank_rows import RankRowsOfLogs, RowTotals
-from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, Finished, ProcessIds, WrittenRanks, write_ranks
+from dxt_replay.profiler_merge.recorded_job import (
+    MAX_RANKS,
+    Finished,
+    MergeOptions,
+    ProcessIds,
+    WrittenRanks,
+    write_ranks,
+)
 from dxt_replay.profiler_merge.rows import keep_freed_memory
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.files import STANDARD_STREAMS, STREAM_RECORDS, is_recorder_file, is_request_log, probably_mapped

@@ -16,10 +16,9 @@ import pyarrow.compute as pc
 from dxt_replay.profiler_merge.clocks.alignment import parse_method
 from dxt_replay.profiler_merge.given_files import GivenFiles, given_files, kind_of
 from dxt_replay.profiler_merge.job_spans import JobSpans
-from dxt_replay.profiler_merge.merge_options import DEFAULTS, MergeOptions
 from dxt_replay.profiler_merge.profiles.reading import profile_files, profile_kind
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
-from dxt_replay.profiler_merge.recorded_job import Recording
+from dxt_replay.profiler_merge.recorded_job import DEFAULTS, MergeOptions, Recording
 from dxt_replay.profiler_merge.sources import BY_KIND, reader
 from dxt_replay.traces.plain import plain
 from dxt_replay.traces.schema import CaptureInfo, Source

@@ -17,10 +17,9 @@ from dxt_replay.profiler_merge.clocks.profile_ranks import (
     rank_in_path,
 )
 from dxt_replay.profiler_merge.job_spans import JobSpans
-from dxt_replay.profiler_merge.merge_options import MergeOptions
 from dxt_replay.profiler_merge.profiles.reading import read_profile
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
-from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, Finished, ProcessIds, WrittenRanks
+from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, Finished, MergeOptions, ProcessIds, WrittenRanks
 from dxt_replay.traces.errors import AlignmentError, ProfileError, UsageError
 from dxt_replay.traces.schema import Job
 from dxt_replay.traces.text import listed

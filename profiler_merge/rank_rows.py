@@ -23,9 +23,16 @@ from dxt_replay.profiler_merge.files import REPAIRED, SUSPECT, LogFiles, shown
 from dxt_replay.profiler_merge.job_spans import JobSpans
 from dxt_replay.profiler_merge.log_rows import LogRows, read_log_rows
 from dxt_replay.profiler_merge.mapped_reads import MappedReads, mapped_columns
-from dxt_replay.profiler_merge.merge_options import MergeOptions
 from dxt_replay.profiler_merge.profiles.event_table import Profile
-from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, WORKER, LaneFacts, RankRows, lane_rows, rank_clock
+from dxt_replay.profiler_merge.recorded_job import (
+    MAX_RANKS,
+    WORKER,
+    LaneFacts,
+    MergeOptions,
+    RankRows,
+    lane_rows,
+    rank_clock,
+)
 from dxt_replay.profiler_merge.rows import blocks, columns_of, in_file, in_order, number_lanes, rows_of
 from dxt_replay.profiler_merge.untraced.offset_repair import examine_offsets, opened_together
 from dxt_replay.profiler_merge.untraced.rank_counters import (

@@ -17,13 +17,13 @@ from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks
 from dxt_replay.profiler_merge.darshan.lanes import lanes_from_overlap
 from dxt_replay.profiler_merge.files import AS_RECORDED, files_table, moved_bytes
 from dxt_replay.profiler_merge.job_spans import JobSpans
-from dxt_replay.profiler_merge.merge_options import MergeOptions
 from dxt_replay.profiler_merge.recorded_job import (
     MAIN,
     THREAD,
     WORKER,
     Finished,
     LaneFacts,
+    MergeOptions,
     Recording,
     WrittenRanks,
     lane_rows,

@@ -20,7 +20,6 @@ from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks, profile
 from dxt_replay.profiler_merge.files import TracedFiles, exports_warnings, is_export, shown
 from dxt_replay.profiler_merge.job_spans import JobSpans
 from dxt_replay.profiler_merge.mapped_reads import mapped_columns, mapped_reads
-from dxt_replay.profiler_merge.merge_options import MergeOptions
 from dxt_replay.profiler_merge.process_accounts import Account, unaccounted
 from dxt_replay.profiler_merge.profiles.event_table import Profile
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
@@ -30,6 +29,7 @@ from dxt_replay.profiler_merge.recorded_job import (
     WORKER,
     Finished,
     LaneFacts,
+    MergeOptions,
     ProcessIds,
     RankRows,
     WrittenRanks,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import bz2
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from dxt_replay.traces.errors import LogError, exhausted
 from dxt_replay.traces.units import format_bytes
@@ -71,22 +72,6 @@ def pieces(path: Path, offset: int, length: int, compression: str, *, region: st
         ) from error
 
 
-def _decompress(blocks: Iterable[bytes], compression: str) -> Iterator[tuple[bytes, int]]:
-    """Pieces, and how many bytes of the blocks are used up by then."""
-    if compression == "zlib":
-        return _inflate(blocks)
-    if compression == "bzip2":
-        return _bunzip(blocks)
-    return _counted(blocks)
-
-
-def _counted(blocks: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
-    used = 0
-    for block in blocks:
-        used += len(block)
-        yield block, used
-
-
 def _blocks(path: Path, offset: int, length: int) -> Iterator[bytes]:
     with path.open("rb") as file:
         file.seek(offset)
@@ -98,34 +83,22 @@ def _blocks(path: Path, offset: int, length: int) -> Iterator[bytes]:
             yield block
 
 
-def _inflate(blocks: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
-    stream, open_stream, fed = zlib.decompressobj(), False, 0
+def _decompress(blocks: Iterable[bytes], compression: str) -> Iterator[tuple[bytes, int]]:
+    """Pieces, and how many bytes of the blocks are used up by then."""
+    fed, open_stream = 0, False
+    begin: Callable[[], Any] = zlib.decompressobj if compression == "zlib" else bz2.BZ2Decompressor
+    stream = begin()
     for block in blocks:
-        data = block
-        fed += len(block)
-        while data:
+        data, fed = block, fed + len(block)
+        if compression == "none":
+            yield block, fed
+            continue
+        # bzip2 keeps what it has not unpacked yet, zlib gives it back.
+        while data or not getattr(stream, "needs_input", True):
             piece = stream.decompress(data, PIECE_BYTES)
-            data, open_stream = stream.unconsumed_tail, True
+            data, open_stream = getattr(stream, "unconsumed_tail", b""), True
             if stream.eof:
-                data, open_stream = stream.unused_data, False
-                stream = zlib.decompressobj()
-            if piece:
-                yield piece, fed - len(data)
-    if open_stream:
-        raise EOFError("a compressed stream ends early")
-
-
-def _bunzip(blocks: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
-    stream, open_stream, fed = bz2.BZ2Decompressor(), False, 0
-    for block in blocks:
-        data = block
-        fed += len(block)
-        while data or not stream.needs_input:
-            piece = stream.decompress(data, PIECE_BYTES)
-            data, open_stream = b"", True
-            if stream.eof:
-                data, open_stream = stream.unused_data, False
-                stream = bz2.BZ2Decompressor()
+                data, open_stream, stream = stream.unused_data, False, begin()
             if piece:
                 yield piece, fed - len(data)
     if open_stream:

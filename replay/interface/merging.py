@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from dxt_replay.profiler_merge.merge import MergeResult
-    from dxt_replay.profiler_merge.merge_options import MergeOptions
+    from dxt_replay.profiler_merge.recorded_job import MergeOptions
     from dxt_replay.replay.target.placement import PathMap
 
 
@@ -39,7 +39,7 @@ def merge(
 
     Raises: LogError, ProfileError, AlignmentError for sources that cannot be used; TargetError for `output`.
     """
-    from dxt_replay.profiler_merge.merge_options import MergeOptions
+    from dxt_replay.profiler_merge.recorded_job import MergeOptions
 
     chosen = filled(MergeChoices, choices)
     profiles, maps = chosen.pop("profiles"), chosen.pop("maps")

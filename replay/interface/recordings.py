@@ -144,7 +144,7 @@ def _merged(
 ) -> Recorded:
     """Merge the recording of a job that has run. A failure becomes the `problem` of the result."""
     from dxt_replay.profiler_merge.given_files import find_profiles
-    from dxt_replay.profiler_merge.merge_options import MergeOptions
+    from dxt_replay.profiler_merge.recorded_job import MergeOptions
 
     new = {place: _written_since(place, began_s) for place in given}
     profiles = [file for files in new.values() for file in files]

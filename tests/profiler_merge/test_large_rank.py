@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dxt_replay.profiler_merge.merge import merge
-from dxt_replay.profiler_merge.merge_options import MergeOptions
+from dxt_replay.profiler_merge.recorded_job import MergeOptions
 from dxt_replay.traces.files import record_id
 from dxt_replay.traces.store.reader import open_capture
 from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_counters, encode_dxt, write_log
