@@ -33,7 +33,7 @@ from dxt_replay.profiler_merge.recorded_job import (
     lane_rows,
     rank_clock,
 )
-from dxt_replay.profiler_merge.rows import blocks, columns_of, in_file, in_order, number_lanes, rows_of
+from dxt_replay.profiler_merge.rows import blocks, columns_of, in_file, in_order, joined, number_lanes, rows_of
 from dxt_replay.profiler_merge.untraced.offset_repair import examine_offsets, opened_together
 from dxt_replay.profiler_merge.untraced.rank_counters import (
     COUNTED_TIMES,
@@ -53,7 +53,7 @@ from dxt_replay.traces.store.writer import lanes_in
 
 _MOST_RANKS = 1 << 12
 _MOST_SHARES = 1 << 17
-_MOST_OPERATIONS = 1 << 20
+_MOST_OPERATIONS = 1 << 18
 """Limits of ranks that are worked on together: ranks, shares of ranks in reduced records, counted and traced
 operations."""
 
@@ -199,7 +199,7 @@ class RankRowsOfLogs:
                     used = [log] * (1 + int(rows["lane"].max(initial=-1)))
                     yield _rank_rows(ranks, rows, used, {}, clock * (not number), warnings * (not number))
                 return
-            rows = np.concatenate([traced[traced["file"] != _STALE], made])
+            rows = joined([_without_stale(traced), made])
             rows, of_lanes = self._with_mapped(pid, rank, log, rows)
             threads |= {lanes + lane: thread for lane, thread in of_lanes.items()}
             if len(rows):
@@ -208,7 +208,7 @@ class RankRowsOfLogs:
                 lanes = int(rows["lane"].max()) + 1
             log_of_lane += [log] * (lanes - len(log_of_lane))
             done.append(rows)
-        rows = in_order(np.concatenate(done))
+        rows = in_order(joined(done))
         yield replace(
             _rank_rows(ranks, rows, log_of_lane, threads, clock, warnings),
             profile=profile,
@@ -327,8 +327,7 @@ class RankRowsOfLogs:
             end = len(made)
             if part.stop < len(traced):
                 end = int(np.searchsorted(made["start_ns"], traced["start_ns"][part.stop]))
-            kept = traced[part][traced["file"][part] != _STALE]
-            yield in_order(np.concatenate([kept, made[begin:end]]))
+            yield in_order(joined([_without_stale(traced[part]), made[begin:end]]))
             begin = end
 
     def _with_mapped(
@@ -362,7 +361,12 @@ class RankRowsOfLogs:
         columns["file"] = columns.pop("file_id")
         self.totals.mapped_bytes += int(columns["length"].sum())
         threads = {lane: each.thread for lane, each in enumerate(mapped.added, first) if each.thread is not None}
-        return np.concatenate([rows, rows_of(columns, len(found), origin=TRACED)]), threads
+        return joined([rows, rows_of(columns, len(found), origin=TRACED)]), threads
+
+
+def _without_stale(rows: np.ndarray) -> np.ndarray:
+    stale = rows["file"] == _STALE
+    return rows[~stale] if stale.any() else rows
 
 
 def _as_traced(rows: np.ndarray, ranks: np.ndarray, log: _Log) -> TracedRows:
