@@ -143,8 +143,8 @@ def extended_spans(
     share = 0.5 if own else 1 - 1e-6
     done = np.append(np.maximum.accumulate(end), _NEVER)[np.searchsorted(total[1:], place + share * each)]
     added = _inferred(spans, steps, _times(steps, number, begun, done, own))
-    seen = dictionary_array(np.full(spans.num_rows, TRACED, np.int8), ORIGINS)
-    marked = spans.set_column(SPANS_SCHEMA.get_field_index("origin"), SPANS_SCHEMA.field("origin"), seen)
+    origin = dictionary_array(np.full(spans.num_rows, TRACED, np.int8), ORIGINS)
+    marked = spans.set_column(SPANS_SCHEMA.get_field_index("origin"), SPANS_SCHEMA.field("origin"), origin)
     return Extended(
         spans=pa.concat_tables([marked, added]),
         first=int(number[0]),
@@ -190,9 +190,8 @@ def _saw_all_reads(spans: pa.Table, operations: Columns) -> bool:
     seen = spans.filter(spans["fetched_ns"].is_valid())
     if not seen.num_rows:
         return False
-    begin, end = seen["start_ns"].to_numpy().min(), seen["end_ns"].to_numpy().max()
-    pipeline = spans.filter(pa.array(codes(spans, "kind") == _PIPELINE))
-    end = max(end, pipeline["end_ns"].to_numpy().max())
+    begin = seen["start_ns"].to_numpy().min()
+    end = spans.filter(pa.array(codes(spans, "kind") == _PIPELINE))["end_ns"].to_numpy().max()
     read = (operations["op"] == READ) & (operations["origin"] == TRACED)
     inside = (operations["start_ns"][read] >= begin) & (operations["start_ns"][read] < end)
     return not np.isin(operations["file_id"][read][~inside], operations["file_id"][read][inside]).any()

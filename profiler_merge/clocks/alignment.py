@@ -222,7 +222,7 @@ def align_worker(rows: np.ndarray, clock: LogClock, profile: Profile | None) -> 
     """
     if profile is not None and profile.marks is not None:
         processes = profile.marks.processes
-        for pid in {anchor_pid(name) for name in clock.names.values()} & processes.keys():
+        for pid in processes.keys() & set(map(anchor_pid, clock.names.values())):
             with suppress(AlignmentError):
                 return align_to_anchors(rows, clock, _anchors_of(processes[pid]))
         return None

@@ -13,6 +13,7 @@ import numpy as np
 
 from dxt_replay.profiler_merge.clocks.offsets import QUANTUM_NS, Alignment
 from dxt_replay.profiler_merge.profiles.event_table import GPU_LAUNCH, Profile
+from dxt_replay.profiler_merge.profiles.span_parts import times_of
 from dxt_replay.profiler_merge.profiles.spans import main_line
 from dxt_replay.traces.errors import AlignmentError
 from dxt_replay.traces.measures.intervals import Intervals
@@ -89,12 +90,19 @@ def nesting_events(profile: Profile) -> tuple[NestingEvents, ...]:
     """
     if profile.torch is not None:
         return _torch_events(profile)
-    readers = [_class_events(profile, name, pattern) for name, pattern in _READERS.items()]
-    found = [events for events in readers if len(events)]
-    if not found:
-        main = profile.line_ids[main_line(profile)]
-        loop = [_class_events(profile, name, pattern, only_line_id=int(main)) for name, pattern in _LOOP.items()]
-        found = [events for events in loop if len(events)]
+    found = []
+    main = profile.line == main_line(profile)
+    for patterns, lines in ((_READERS, np.ones(len(profile), bool)), (_LOOP, main)):
+        for name, pattern in patterns.items():
+            rows = np.flatnonzero(profile.names_matching(pattern)[profile.name] & lines)
+            line_id = profile.line_ids[profile.line[rows]]
+            order = np.lexsort((profile.start_ns[rows], line_id))
+            rows, line_id = rows[order], line_id[order]
+            start, end = profile.start_ns[rows], profile.end_ns[rows]
+            found.append(NestingEvents(event_class=name, line_id=line_id, start_ns=start, end_ns=end))
+        found = [events for events in found if len(events)]
+        if found:
+            break
     return tuple(found)
 
 
@@ -103,25 +111,14 @@ def _torch_events(profile: Profile) -> tuple[NestingEvents, ...]:
     mine = profile.line == main
     assert profile.torch is not None
     asked = np.flatnonzero(mine & profile.names_matching(_TORCH_LOADER)[profile.name])
-    if len(asked):
-        name, free = "loader", Intervals.union_of(profile.start_ns[asked], profile.end_ns[asked])
-    else:
-        work = np.flatnonzero(mine & profile.torch.in_categories("cpu_op", *GPU_LAUNCH))
-        busy = Intervals.union_of(profile.start_ns[work], profile.end_ns[work])
+    name, free = "loader", times_of(profile, asked)
+    if not len(asked):
+        busy = times_of(profile, np.flatnonzero(mine & profile.torch.in_categories("cpu_op", *GPU_LAUNCH)))
         name, free = "between operators", Intervals(starts=busy.ends[:-1], ends=busy.starts[1:])
     if not len(free):
         return ()
     line_id = np.full(len(free), profile.line_ids[main])
     return (NestingEvents(event_class=name, exclusive=True, line_id=line_id, start_ns=free.starts, end_ns=free.ends),)
-
-
-def _class_events(profile: Profile, name: str, pattern: str, only_line_id: int | None = None) -> NestingEvents:
-    rows = np.flatnonzero(profile.names_matching(pattern)[profile.name])
-    line_id, start, end = profile.line_ids[profile.line[rows]], profile.start_ns[rows], profile.end_ns[rows]
-    order = np.lexsort((start, line_id))
-    if only_line_id is not None:
-        order = order[line_id[order] == only_line_id]
-    return NestingEvents(event_class=name, line_id=line_id[order], start_ns=start[order], end_ns=end[order])
 
 
 def align_nesting(
@@ -154,13 +151,11 @@ def align_nesting(
         )
     threaded = segment_thread is not None and event_thread is not None
     if segment_thread is None or event_thread is None:
-        segment_thread, event_thread = (
-            np.zeros(len(segment_start_ns), np.int64),
-            np.zeros(len(event_start_ns), np.int64),
-        )
-    events = event_start_ns, event_end_ns, event_thread
-    search = _Search.prepare(segment_start_ns, segment_end_ns, segment_thread, events)
-    coarse = search.allowed(window_ns, sampled=True)
+        segment_thread, event_thread = np.zeros(len(segment_start_ns), int), np.zeros(len(event_start_ns), int)
+    order = np.lexsort((event_start_ns, event_thread))
+    events = event_start_ns[order], event_end_ns[order], event_thread[order]
+    segments = segment_start_ns, segment_end_ns, segment_thread
+    coarse = _allowed(segments, events, window_ns, sampled=True)
     peak_start, peak_end, peak = _deepest(*coarse)
     # The second peak is that of the pairs that do not allow the first: a segment that moves within its own event would
     # otherwise make the flanks of the first peak look like a second one.
@@ -168,7 +163,7 @@ def align_nesting(
     elsewhere = (middle < coarse[0]) | (middle >= coarse[1])
     second = _deepest(coarse[0][elsewhere], coarse[1][elsewhere])[2]
     near = (max(window_ns[0], peak_start - _REFINE_NS), min(window_ns[1], peak_end + _REFINE_NS))
-    low, stop, nested = _deepest(*search.allowed(near, sampled=False))
+    low, stop, nested = _deepest(*_allowed(segments, events, near, sampled=False))
     high = stop - 1
     offset = (low + high) // 2
     inside = (segment_start_ns + offset >= event_start_ns.min()) & (segment_end_ns + offset <= event_end_ns.max())
@@ -212,66 +207,45 @@ def _deepest(start: np.ndarray, end: np.ndarray) -> tuple[int, int, int]:
     return int(points[deepest[0]]), int(points[deepest[-1] + 1]), int(depth.max())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Search:
-    """Segments against the events of their thread, or against all events if the threads are not known.
+def _allowed(
+    segments: Sequence[np.ndarray], events: Sequence[np.ndarray], window: tuple[int, int], *, sampled: bool
+) -> Allowed:
+    """Half-open offsets, within the window, at which each segment nests: disjoint per segment, in any order.
 
-    threads: rows of each thread's segments; its events' starts in order, ends, and the running maximum of the ends.
-    """
-
-    start: np.ndarray
-    end: np.ndarray
-    threads: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]
-
-    @classmethod
-    def prepare(cls, start: np.ndarray, end: np.ndarray, thread: np.ndarray, events: Sequence[np.ndarray]) -> _Search:
-        """`events`: starts, ends and threads."""
-        order = np.lexsort((events[0], events[2]))
-        event_start, event_end, event_thread = (column[order] for column in events)
-        by_thread = np.argsort(thread, kind="stable")
-        found, first = np.unique(thread[by_thread], return_index=True)
-        threads = []
-        for each, rows in zip(found, np.split(by_thread, first[1:]), strict=True):
-            own = slice(*(int(np.searchsorted(event_thread, each, side=side)) for side in ("left", "right")))
-            if own.start < own.stop:
-                reach = np.maximum.accumulate(event_end[own])
-                threads.append((rows, event_start[own], event_end[own], reach))
-        # A log time may be off by half a quantum, so the part surely inside is shorter by that much.
-        return cls(start=start + _SLACK_NS, end=end - _SLACK_NS, threads=threads)
-
-    def allowed(self, window: tuple[int, int], *, sampled: bool) -> Allowed:
-        """Half-open offsets, within the window, at which each segment nests: disjoint per segment, in any order.
-
-        sampled: of every n-th segment alone, so that there are _MAX_PAIRS pairs of segments and events in total."""
-        candidates = []
-        for rows, event_start, _, reach in self.threads:
-            first = np.searchsorted(reach, self.end[rows] + window[0], side="left")
-            stop = np.searchsorted(event_start, self.start[rows] + window[1], side="right")
-            candidates.append((first, np.maximum(first, stop)))
-        pairs = sum(int((stop - first).sum()) for first, stop in candidates)
-        stride = max(1, -(-pairs // _MAX_PAIRS)) if sampled else 1
-        # About _MAX_PAIRS pairs at a time, of few enough segments that they can be numbered in 64 bits.
-        width = window[1] - window[0] + 2
-        most = max(1, (1 << 61) // width)
-        starts, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        for (rows, event_start, event_end, _), bounds in zip(self.threads, candidates, strict=True):
-            segments, first, stop = rows[::stride], *(each[::stride] for each in bounds)
-            total, done = np.append(0, np.cumsum(stop - first)), 0
-            while done < len(segments):
-                until = int(np.searchsorted(total, total[done] + _MAX_PAIRS, side="right")) - 1
-                part = slice(done, min(max(until, done + 1), done + most))
-                done = part.stop
-                count = stop[part] - first[part]
-                segment = np.repeat(np.arange(len(count)), count)
-                event = np.arange(len(segment)) - np.repeat(np.cumsum(count) - count, count)
-                event += np.repeat(first[part], count)
-                low = np.maximum(event_start[event] - self.start[segments[part]][segment], window[0])
-                high = np.minimum(event_end[event] - self.end[segments[part]][segment], window[1]) + 1
-                fits = np.flatnonzero(high > low)
-                # Each segment gets a stretch of its own, so that one union serves all.
-                shift = segment[fits] * width - window[0]
-                merged = Intervals.union_of(low[fits] + shift, high[fits] + shift)
-                back = merged.starts // width * width - window[0]
-                starts.append(merged.starts - back)
-                ends.append(merged.ends - back)
-        return np.concatenate(starts), np.concatenate(ends)
+    `segments`: starts, ends, threads. `events`: the same, by thread and start. `sampled`: of every n-th segment alone,
+    so that there are _MAX_PAIRS pairs in total."""
+    # A log time may be off by half a quantum, so the part surely inside is shorter by that much.
+    start, end = segments[0] + _SLACK_NS, segments[1] - _SLACK_NS
+    found = [(np.empty(0, np.int64),) * 3]
+    for thread in np.unique(segments[2]):
+        rows = np.flatnonzero(segments[2] == thread)
+        own = slice(*(int(np.searchsorted(events[2], thread, side=side)) for side in ("left", "right")))
+        reach = np.maximum.accumulate(events[1][own])
+        first = own.start + np.searchsorted(reach, end[rows] + window[0], side="left")
+        stop = own.start + np.searchsorted(events[0][own], start[rows] + window[1], side="right")
+        found.append((rows, first, np.maximum(first, stop)))
+    pairs = sum(int((stop - first).sum()) for _, first, stop in found)
+    stride = max(1, -(-pairs // _MAX_PAIRS)) if sampled else 1
+    rows, first, stop = (np.concatenate([each[column][::stride] for each in found]) for column in range(3))
+    # About _MAX_PAIRS pairs at a time, of few enough segments that they can be numbered in 64 bits.
+    width = window[1] - window[0] + 2
+    most = max(1, (1 << 61) // width)
+    total, done = np.append(0, np.cumsum(stop - first)), 0
+    starts, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    while done < len(rows):
+        until = int(np.searchsorted(total, total[done] + _MAX_PAIRS, side="right")) - 1
+        part = slice(done, min(max(until, done + 1), done + most))
+        done = part.stop
+        count = stop[part] - first[part]
+        segment = np.repeat(np.arange(len(count)), count)
+        event = np.arange(len(segment)) - np.repeat(np.cumsum(count) - count, count) + np.repeat(first[part], count)
+        low = np.maximum(events[0][event] - start[rows[part]][segment], window[0])
+        high = np.minimum(events[1][event] - end[rows[part]][segment], window[1]) + 1
+        fits = np.flatnonzero(high > low)
+        # Each segment gets a stretch of its own, so that one union serves all.
+        shift = segment[fits] * width - window[0]
+        merged = Intervals.union_of(low[fits] + shift, high[fits] + shift)
+        back = merged.starts // width * width - window[0]
+        starts.append(merged.starts - back)
+        ends.append(merged.ends - back)
+    return np.concatenate(starts), np.concatenate(ends)

@@ -84,7 +84,12 @@ def align_anchors(
 
     Raises: AlignmentError without a common number, or naming the marks that contradict each other.
     """
-    dxt, mark = _pairs(dxt_i, mark_i)
+    rows = []
+    for numbers in (dxt_i, mark_i):
+        values, first, counts = np.unique(numbers, return_index=True, return_counts=True)
+        rows.append((values[counts == 1], first[counts == 1]))
+    _, left, right = np.intersect1d(rows[0][0], rows[1][0], assume_unique=True, return_indices=True)
+    dxt, mark = rows[0][1][left], rows[1][1][right]
     if len(dxt) == 0:
         raise AlignmentError(
             f"no anchor is in both the log ({len(dxt_i)}) and the profile ({len(mark_i)}): use --align nesting or wall"
@@ -98,27 +103,17 @@ def align_anchors(
     if gap > 0:
         low, high = low - QUANTUM_NS, high + QUANTUM_NS
         evidence["widened_ns"] = QUANTUM_NS
-    return _from_interval("anchors", int(low.max()), int(high.min()), evidence)
+    return _by_anchors(int(low.max()), int(high.min()), evidence)
 
 
-def _from_interval(method: str, low: int, high: int, evidence: Mapping[str, float | int]) -> Alignment:
+def _by_anchors(low: int, high: int, evidence: Mapping[str, float | int]) -> Alignment:
     return Alignment(
-        method=method,
+        method="anchors",
         offset_ns=(low + high) // 2,
         residual_ns=(high - low + 1) // 2,
         interval_ns=(low, high),
         evidence=evidence,
     )
-
-
-def _pairs(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of the numbers that occur exactly once in each."""
-    rows = []
-    for numbers in (one, other):
-        values, first, counts = np.unique(numbers, return_index=True, return_counts=True)
-        rows.append((values[counts == 1], first[counts == 1]))
-    _, left, right = np.intersect1d(rows[0][0], rows[1][0], assume_unique=True, return_indices=True)
-    return rows[0][1][left], rows[1][1][right]
 
 
 def _with_drift(
@@ -154,7 +149,7 @@ def _with_drift(
         lowest, highest = lowest - QUANTUM_NS, highest + QUANTUM_NS
         evidence["widened_ns"] = QUANTUM_NS
     evidence.update(drift_ppm=slope * 1e6, reference_ns=reference)
-    return _from_interval("anchors", base + math.floor(lowest), base + math.ceil(highest), evidence)
+    return _by_anchors(base + math.floor(lowest), base + math.ceil(highest), evidence)
 
 
 # Threads.

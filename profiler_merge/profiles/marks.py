@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -171,15 +171,8 @@ def read_rank(files: Sequence[Path]) -> RankMarks:
         if found.pid in processes:  # another copy of `recording` in the same process
             other = processes[found.pid]
             rows = np.concatenate((other.rows, found.rows))
-            found = ProcessMarks(
-                path=other.path,
-                host=other.host,
-                pid=other.pid,
-                parent=other.parent,
-                rank=max(other.rank, found.rank),
-                rows=rows[np.argsort(rows["t"], kind="stable")],
-                anchors=other.anchors,
-            )
+            rows = rows[np.argsort(rows["t"], kind="stable")]
+            found = replace(other, rank=max(other.rank, found.rank), rows=rows)
         processes[found.pid] = found
     own = next(iter(processes.values()))
     return RankMarks(own=own, processes=processes)

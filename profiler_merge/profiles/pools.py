@@ -78,7 +78,10 @@ def pool_of(
     each = len(ends) / len(made)
     if each > 1 and each != int(each):  # reads ran ahead of the last batch that was made
         each = float(int(np.quantile(ended / made, 1.0 - MIN_IN_TIME)))
-    threads = _most_at_once(start[traced], end[traced])
+    under_way = np.arange(1, len(traced) + 1) - np.searchsorted(
+        np.sort(end[traced]), np.sort(start[traced]), side="right"
+    )
+    threads = int(under_way.max())
     late = 0 if len(traced) == len(ends) else threads  # times of reads that counters alone show are about right
     if not each or np.mean(ended + late >= np.floor(made * each)) < MIN_IN_TIME:
         return None
@@ -88,11 +91,6 @@ def pool_of(
     after = np.clip(np.ceil((number + 1 - ahead) / each).astype(np.int64) - 1, -1, len(made) - 1)
     batch, let_ns = _dealt(ends, until, each)[number], begin_ns[np.maximum(after, 0)]
     return Pool(rows=rows, request=request, batch=batch, after=after, let_ns=let_ns, threads=threads)
-
-
-def _most_at_once(start_ns: np.ndarray, end_ns: np.ndarray) -> int:
-    under_way = np.arange(1, len(start_ns) + 1) - np.searchsorted(np.sort(end_ns), np.sort(start_ns), side="right")
-    return int(under_way.max())
 
 
 def _dealt(ends_ns: np.ndarray, until_ns: np.ndarray, each: float) -> np.ndarray:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -98,5 +99,5 @@ def _begin(phase: Profile) -> int:
 def _nothing(path: Path) -> Profile:
     """A profile without events, for a rank that has marks and no profile."""
     none = np.empty(0, dtype=np.int64)
-    columns = dict.fromkeys(("line", "name", "start_ns", "duration_ns"), none)
+    columns: dict[str, Any] = dict.fromkeys(("line", "name", "start_ns", "duration_ns"), none)
     return Profile(path=path, hostnames=(), epoch_start_ns=0, planes=(), lines=(), names=(), stats={}, **columns)

@@ -24,8 +24,8 @@ SPAN = np.dtype([("kind", "i1"), ("thread", "i8"), ("name", "O"), ("step", "i4")
 threads take part. `name`: valid UTF-8. `step`: the step that it starts in, or NO_STEP. `fetched_ns`: the end of the
 batch fetch that first used what a `pipeline` span made, or NOT_FETCHED."""
 
-SpanColumns: TypeAlias = "np.recarray[Any, Any]"
-"""Of SPAN."""
+SpanColumns: TypeAlias = Any
+"""`np.recarray` of SPAN; NumPy's own types lose its fields at the first index."""
 
 NOT_FETCHED = np.iinfo(np.int64).min
 BY_START = -2

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 
@@ -91,17 +91,12 @@ class RawPlane:
     events: dict[str, np.ndarray] | None
 
 
-class Decoder(Protocol):
-    """A core: XSpace bytes -> planes, host names, and message -> number of skipped fields, if there were any.
-
-    `keep`: whether the events of the plane of this name are wanted. `wanted`: names of the stats to keep; a stat's key
-    is its row there. A field whose number is beyond those of its message is skipped, as a later version may add it.
-    Raises: DamageError, which says where, on damaged bytes; any other unknown field counts as damage.
-    """
-
-    def __call__(
-        self, buffer: memoryview, keep: Callable[[bytes], bool], wanted: tuple[bytes, ...]
-    ) -> tuple[list[RawPlane], list[bytes], dict[str, int]]: ...
+Decoder = Callable[
+    [memoryview, Callable[[bytes], bool], tuple[bytes, ...]], tuple[list[RawPlane], list[bytes], dict[str, int]]
+]
+"""A core: XSpace bytes, whether the events of the plane of a name are wanted, and the names of the stats to keep ->
+planes, host names, and message -> number of skipped fields. A stat's key is its row in the names. A field whose number
+is beyond those of its message is skipped, as a later version may add it; any other unknown one is damage."""
 
 
 # Files.
@@ -360,13 +355,13 @@ def _assembled(
         names += [_text(plane.event_names[key]) for key in name_ids.tolist()]
         line = line + np.int32(len(lines))
         parts.append({"line": line, "name": name, "start_ns": start_ns, "duration_ns": duration_ns})
-        for key, columns in _plane_stats(events, row_of_event):
-            found.setdefault(key, []).append(columns)
+        for key, rows_and_values in _plane_stats(events, row_of_event):
+            found.setdefault(key, []).append(rows_and_values)
         lines += [ProfileLine(id=key, name=_text(name), plane=index) for key, name, _ in plane.lines]
         first_event += len(line)
     if first_event == 0:
         raise ProfileError(f"{path} holds no host events: profile at least one training step, with host_tracer_level 2")
-    columns = {key: _joined([part.pop(key) for part in parts]) for key in list(parts[0])}
+    columns: dict[str, Any] = {key: _joined([part.pop(key) for part in parts]) for key in list(parts[0])}
     stats = {key: (_joined([a for a, _ in each]), _joined([b for _, b in each])) for key, each in found.items()}
     _sort(columns, stats)
     environment = {
