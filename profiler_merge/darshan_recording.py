@@ -144,7 +144,6 @@ class DarshanRecording:
     def finish(self, written: WrittenRanks, spans: pa.Table) -> Finished:
         """As of `Recording`. Raises: LogError if the rest of a damaged log contradicts its counters."""
         logs = [process.log for process in self._job.processes]
-        self._made.rebuilt.finish({str(log.path): log.names for log in logs})
         files, coverage = self._table.finish([process.rank for process in self._job.processes])
         if self._job.damage:
             _refuse_rubbish(self._job, coverage, files)

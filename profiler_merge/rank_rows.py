@@ -24,6 +24,10 @@ from dxt_replay.profiler_merge.job_spans import JobSpans
 from dxt_replay.profiler_merge.log_rows import LogRows, read_log_rows
 from dxt_replay.profiler_merge.mapped_reads import MappedReads, mapped_columns
 from dxt_replay.profiler_merge.profiles.event_table import Profile
+from dxt_replay.profiler_merge.rebuild.counted import NOT_SEEN, RankCounters, on_clock, places_of
+from dxt_replay.profiler_merge.rebuild.met import Met
+from dxt_replay.profiler_merge.rebuild.offsets import examine_offsets, opened_together
+from dxt_replay.profiler_merge.rebuild.rows import LogNames, rebuild
 from dxt_replay.profiler_merge.recorded_job import (
     MAX_RANKS,
     WORKER,
@@ -34,19 +38,6 @@ from dxt_replay.profiler_merge.recorded_job import (
     rank_clock,
 )
 from dxt_replay.profiler_merge.rows import blocks, columns_of, in_file, in_order, joined, number_lanes, rows_of
-from dxt_replay.profiler_merge.untraced.offset_repair import examine_offsets, opened_together
-from dxt_replay.profiler_merge.untraced.rank_counters import (
-    COUNTED_TIMES,
-    MODULES,
-    NOT_SEEN,
-    CountedFiles,
-    RankCounters,
-)
-from dxt_replay.profiler_merge.untraced.rank_data import RankData
-from dxt_replay.profiler_merge.untraced.rebuilt import Rebuilt
-from dxt_replay.profiler_merge.untraced.reconstruct import CountedModule, reconstruct
-from dxt_replay.profiler_merge.untraced.renamed_files import LogNames
-from dxt_replay.profiler_merge.untraced.traced_operations import FilePlaces, TracedRows, operations_of
 from dxt_replay.traces.files import record_id
 from dxt_replay.traces.schema import APIS, OPS, RECONSTRUCTED, TRACED, WRITE, RankClock
 from dxt_replay.traces.store.writer import lanes_in
@@ -76,7 +67,7 @@ class RowTotals:
     reconstructed: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
     threads_known: bool | None = None
-    rebuilt: Rebuilt = field(default_factory=Rebuilt)
+    rebuilt: Met = field(default_factory=Met)
     mapped_bytes: int = 0
     mapped_left_out: set[int] = field(default_factory=set)
 
@@ -88,7 +79,6 @@ class _Log:
     process: ProcessLog
     found: LogRows
     counters: RankCounters
-    data: Mapping[str, RankData]
     names: LogNames
 
 
@@ -124,24 +114,12 @@ class RankRowsOfLogs:
                 yield from self._rows_of(np.array([rank]), parts)
 
     def _opened(self, process: ProcessLog) -> _Log:
-        log, ranks, excluded = process.log, self.job.nprocs, self.files.excluded
+        log, excluded = process.log, self.files.excluded
         found = read_log_rows(
             log, rank=process.rank, without=excluded, folder=self.folder, most=self.options.memory_rows
         )
-        counters = RankCounters(log, ranks, fixed_rank=process.rank, excluded=excluded)
-        data = {
-            module: RankData(
-                log,
-                ranks,
-                module,
-                traced=counters.traced.get(module, ()),
-                fixed_rank=process.rank,
-                excluded=excluded,
-            )
-            for module in MODULES
-            if self.options.reconstruct
-        }
-        return _Log(process=process, found=found, counters=counters, data=data, names=LogNames(by_record=log.names))
+        counters = RankCounters(log, self.job.nprocs, fixed_rank=process.rank, excluded=excluded)
+        return _Log(process=process, found=found, counters=counters, names=LogNames(by_record=log.names))
 
     def _groups(self, log: _Log) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """The ranks in one log that were traced or counted, some at a time, and their traced rows.
@@ -242,7 +220,8 @@ class RankRowsOfLogs:
                 traced[name][part] = self._capture_ns(log, alignment, traced[name][part])
         if not in_file(traced) and (ordered := in_order(traced)) is not traced:
             traced[:] = ordered  # with drift, others start together than before
-        counted = self._counted(log, ranks, alignment)
+        to_ns = partial(self._capture_ns, log, alignment)
+        counted = {module: on_clock(files, to_ns) for module, files in log.counters.of_ranks(ranks).items()}
         threaded = log.found.unthreaded.isdisjoint(ranks.tolist())
         if len(traced):
             self.totals.threads_known = threaded and self.totals.threads_known is not False
@@ -266,58 +245,38 @@ class RankRowsOfLogs:
         # Drift is known on the log's own clock, so the job's start is subtracted again afterwards.
         return alignment.realtime_ns(times_ns + log.process.log.job.start_ns) - self.job.start_ns
 
-    def _counted(self, log: _Log, ranks: np.ndarray, alignment: Alignment) -> dict[str, CountedFiles]:
-        """The files of some ranks at each module, their times on the capture's clock."""
-        found = {}
-        for module in MODULES:
-            files = log.counters.of_ranks(ranks, module)
-            times = np.stack([getattr(files, name) for name in COUNTED_TIMES])
-            seen = times != NOT_SEEN
-            moved = np.where(seen, self._capture_ns(log, alignment, np.where(seen, times, 0)), NOT_SEEN)
-            found[module] = replace(files, **dict(zip(COUNTED_TIMES, moved, strict=True)))
-        return found
-
-    def _repair(self, log: _Log, ranks: np.ndarray, traced: np.ndarray, posix: CountedFiles, *, threaded: bool) -> None:
+    def _repair(self, log: _Log, ranks: np.ndarray, traced: np.ndarray, posix: np.ndarray, *, threaded: bool) -> None:
         """Repair offsets of files with several descriptors open at a time. Memory: the rows of these files."""
-        together = posix.record_id[opened_together(posix)]
+        together = posix["record_id"][opened_together(posix)]
         if not len(together):
             return
         of_file = np.isin(log.found.records, together)
         places = [part.start + np.flatnonzero(of_file[traced["file"][part]]) for part in blocks(traced)]
         rows = traced[np.concatenate([np.empty(0, dtype=np.int64), *places])]
-        operations, at = operations_of(_as_traced(rows, ranks, log), posix)
-        found = examine_offsets(posix, operations, rows["thread"][at] if threaded else None)
-        rows["offset"][at] = found.offset
+        found = examine_offsets(posix, _as_traced(rows, ranks, log), rows["thread"] if threaded else None)
         done = 0
         for part in places:
-            traced["offset"][part] = rows["offset"][done : done + len(part)]
+            traced["offset"][part] = found.offset[done : done + len(part)]
             done += len(part)
-        counts = np.bincount(operations.file, minlength=len(posix))
         for state, mask in ((REPAIRED, found.repaired), (SUSPECT, found.suspect)):
-            self.files.note_offsets(state, posix.record_id[mask], counts[mask])
+            self.files.note_offsets(state, posix["record_id"][mask], found.operations[mask])
 
-    def _made(
-        self, log: _Log, ranks: np.ndarray, traced: np.ndarray, counted: Mapping[str, CountedFiles]
-    ) -> np.ndarray:
+    def _made(self, log: _Log, ranks: np.ndarray, traced: np.ndarray, counted: Mapping[str, np.ndarray]) -> np.ndarray:
         """Operations that no trace holds, in order."""
-        modules = [
-            CountedModule(module=module, files=files, data=partial(log.data[module].untraced, files, ranks))
-            for module, files in counted.items()
-        ]
-        opened, totals = log.process.log, self.totals
-        found = reconstruct(_as_traced(traced, ranks, log), modules, log.names, len(ranks))
-        for each in found.rebuilt:
-            totals.rebuilt.note(str(opened.path), ranks, each, opened.names)
-        totals.reconstructed += len(found)
+        names, totals = log.process.log.names, self.totals
+        found = rebuild(_as_traced(traced, ranks, log), counted, log.names, len(ranks))
+        for each in found.met:
+            totals.rebuilt.note(each, ranks, names)
+        made = found.rows
+        totals.reconstructed += len(made)
         for record, count in found.left_out.items():
-            totals.left_out[shown(opened.names.get(record, b"%d" % record))] += count
+            totals.left_out[shown(names.get(record, b"%d" % record))] += count
         self.files.names |= found.names
-        renamed = found.op == _RENAME
-        columns = {name: getattr(found, name) for name in ("op", "api", "offset", "length", "start_ns", "end_ns")}
-        columns |= {"tie": found.tie, "lane": found.lane, "rank": ranks[found.process]}
-        rows = rows_of(columns, len(found), origin=RECONSTRUCTED)
-        rows["file"] = self.files.number(found.record_id)
-        rows["other_file"][renamed] = self.files.number(found.target_id[renamed])
+        columns = {name: made[name] for name in ("op", "api", "offset", "length", "start_ns", "end_ns", "tie", "lane")}
+        rows = rows_of({**columns, "rank": ranks[made["process"]]}, len(made), origin=RECONSTRUCTED)
+        rows["file"] = self.files.number(made["record_id"])
+        renamed = made["op"] == _RENAME
+        rows["other_file"][renamed] = self.files.number(made["target_id"][renamed])
         return rows
 
     def _stretches(self, traced: np.ndarray, made: np.ndarray) -> Iterator[np.ndarray]:
@@ -369,31 +328,31 @@ def _without_stale(rows: np.ndarray) -> np.ndarray:
     return rows[~stale] if stale.any() else rows
 
 
-def _as_traced(rows: np.ndarray, ranks: np.ndarray, log: _Log) -> TracedRows:
-    same = {name: rows[name].copy() for name in ("api", "offset", "length", "start_ns", "end_ns", "lane")}
-    return TracedRows(
-        **same,
-        process=np.searchsorted(ranks, rows["rank"]),
-        record_id=log.found.records[rows["file"]],
-        is_write=rows["op"] == WRITE,
-    )
+def _as_traced(rows: np.ndarray, ranks: np.ndarray, log: _Log) -> dict[str, np.ndarray]:
+    """The columns from which `rebuild` works."""
+    return {
+        **{name: rows[name].copy() for name in ("api", "offset", "length", "start_ns", "end_ns", "lane")},
+        "process": np.searchsorted(ranks, rows["rank"]),
+        "record_id": log.found.records[rows["file"]],
+        "is_write": rows["op"] == WRITE,
+    }
 
 
-def _stale(log: _Log, ranks: np.ndarray, rows: np.ndarray, counted: Mapping[str, CountedFiles]) -> np.ndarray:
+def _stale(log: _Log, ranks: np.ndarray, rows: np.ndarray, counted: Mapping[str, np.ndarray]) -> np.ndarray:
     """bool (n,): calls on a descriptor that Darshan takes for a file which was closed.
 
     Darshan learns of the descriptor of a C or C++ stream by fileno(), and does not see fclose() close it. Whatever has
     its number next, such as the pipe of a DataLoader's worker after `torch.save`, is counted as the file.
     """
     posix, stdio = counted["POSIX"], counted["STDIO"]
-    closed = stdio.select((stdio.close_end != NOT_SEEN) & (stdio.open_end <= stdio.close_end) & stdio.own)
-    unopened = posix.select(posix.opens == 0)
+    was_closed = (stdio["close_end"] != NOT_SEEN) & (stdio["open_end"] <= stdio["close_end"]) & stdio["own"]
+    closed, unopened = stdio[was_closed], posix[posix["opens"] == 0]
     if not len(closed) or not len(unopened):
         return np.zeros(len(rows), dtype=bool)
     process, record = np.searchsorted(ranks, rows["rank"]), log.found.records[rows["file"]]
-    at, has = FilePlaces(closed).find(process, record)
-    _, only_stream = FilePlaces(unopened).find(process, record)
-    return (rows["api"] == _POSIX) & has & only_stream & (rows["start_ns"] >= closed.close_end[at])
+    at = places_of(closed, process, record)
+    only_stream = places_of(unopened, process, record) >= 0
+    return (rows["api"] == _POSIX) & (at >= 0) & only_stream & (rows["start_ns"] >= closed["close_end"][at])
 
 
 def _rank_rows(

@@ -19,8 +19,8 @@ from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks
 from dxt_replay.profiler_merge.profiles.event_table import Profile
 from dxt_replay.profiler_merge.profiles.marks import NO_FETCH
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
+from dxt_replay.profiler_merge.rebuild.met import Met
 from dxt_replay.profiler_merge.rows import BLOCK_ROWS, MOST_ROWS, NO_FILE
-from dxt_replay.profiler_merge.untraced.rebuilt import Rebuilt
 from dxt_replay.traces.schema import (
     FILES_SCHEMA,
     HDF5_SCHEMA,
@@ -51,7 +51,7 @@ class MergeOptions:
     align: auto, anchors, nesting, wall, or seconds as text.
     exclude: globs over whole paths.
     include: globs over whole paths of files that `record` was asked to trace, which a trace of calls leaves out else.
-    reconstruct: make the operations that a trace does not hold (`profiler_merge.untraced.reconstruct`).
+    reconstruct: make the operations that a trace does not hold (`profiler_merge.rebuild.rows`).
     inspect: open the recorded HDF5 files and store where their chunks lie.
     inspect_maps: (recorded prefix, directory) pairs that say where those files are now.
     force: replace an earlier capture.
@@ -154,7 +154,7 @@ class Finished:
     lanes: str = "overlap"
     warnings: Sequence[str] = ()
     reconstructed: int = 0
-    rebuilt: Rebuilt = field(default_factory=Rebuilt)
+    rebuilt: Met = field(default_factory=Met)
     made_by: Mapping[str, Any] = field(default_factory=dict)
 
 

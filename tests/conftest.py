@@ -66,7 +66,7 @@ GROUPS = {
         "profiler_merge/test_merge_torch.py",
         "profiler_merge/tracers/test_damaged_traces.py",
         "profiler_merge/unprofiled/test_extend.py::test_recorded_jobs",
-        "profiler_merge/untraced/test_reconstruct_captures.py",
+        "profiler_merge/rebuild/test_captures.py",
         "replay/calibration",
         "replay/commands",
         "replay/engine/test_descriptors.py",

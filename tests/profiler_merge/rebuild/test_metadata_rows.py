@@ -7,28 +7,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dxt_replay.profiler_merge.untraced.file_operations import FileOperations
-from dxt_replay.profiler_merge.untraced.metadata_rows import CLOSE, OPEN, STAT, SYNC, metadata_rows
-from dxt_replay.profiler_merge.untraced.rank_counters import NOT_SEEN
+from dxt_replay.profiler_merge.rebuild.counted import NOT_SEEN
+from dxt_replay.profiler_merge.rebuild.metadata import CLOSE, OPEN, STAT, SYNC, metadata_rows
 from dxt_replay.traces.schema import OPS
 from tests.examples import examples
-from tests.profiler_merge.untraced.counted import counted
+from tests.profiler_merge.rebuild.counted import counted
 
 
 def operations(rows):
     """From (file, start, end, offset, length, is_write), sorted here."""
     columns = [np.array(column) for column in zip(*sorted(rows), strict=True)] if rows else [np.empty(0, int)] * 6
     file, start, end, offset, length, is_write = columns
-    return FileOperations(file=file, start=start, end=end, offset=offset, length=length, is_write=is_write.astype(bool))
+    names = {"file": file, "start": start, "end": end, "offset": offset, "length": length}
+    return names | {"is_write": is_write.astype(bool), "begins": np.ones(len(file), dtype=bool)}
 
 
 def placed(files, rows, unknown_ns=5):
     made = metadata_rows(files, operations(rows), np.full(len(files), unknown_ns))
-    order = np.lexsort((made.tie, made.end, made.start))
-    return [
-        (OPS[made.op[row]], int(made.file[row]), int(made.start[row]), int(made.end[row]), int(made.offset[row]))
-        for row in order.tolist()
-    ]
+    made = made[np.lexsort((made["tie"], made["end_ns"], made["start_ns"]))]
+    return [(OPS[op], *rest) for op, *rest in made[["op", "file", "start_ns", "end_ns", "offset"]].tolist()]
 
 
 ONE_PASS = {"opens": 1, "open_start": 100, "open_end": 120, "close_start": 900, "close_end": 910, "meta_ns": 50}
@@ -88,7 +85,7 @@ def test_slow_opens_are_not_given_to_closes():
 
 
 def test_syncs_follow_the_writes():
-    file = ONE_PASS | {"syncs": 2, "write_ns": 100}
+    file = ONE_PASS | {"syncs": 2, "spent_ns": (0, 100)}
     writes = [(0, 200 + 50 * i, 210 + 50 * i, 10 * i, 10, True) for i in range(4)]
     rows = placed(counted([file]), writes)
     assert [(start, end) for op, _, start, end, _ in rows if op == "sync"] == [(260, 290), (360, 390)]
@@ -128,7 +125,7 @@ def files_and_operations():
             files.append(
                 {
                     "own": draw(st.booleans()), "opens": draw(count), "stats": draw(count), "seeks": draw(count),
-                    "syncs": draw(count), "meta_ns": draw(time), "write_ns": draw(time),
+                    "syncs": draw(count), "meta_ns": draw(time), "spent_ns": (0, draw(time)),
                     "open_start": opening, "open_end": draw(st.integers(opening, 4500)),
                     "close_start": draw(st.integers(0, closing)) if seen else NOT_SEEN,
                     "close_end": closing if seen else NOT_SEEN,
@@ -150,9 +147,9 @@ def files_and_operations():
 def test_numbers_are_exact_and_durations_not_negative(case):
     files, rows = case
     made = metadata_rows(counted(files), operations(rows), np.zeros(len(files), dtype=np.int64))
-    assert np.all(made.end >= made.start)
+    assert np.all(made["end_ns"] >= made["start_ns"])
     for number, file in enumerate(files):
-        mine = Counter(made.op[made.file == number].tolist())
+        mine = Counter(made["op"][made["file"] == number].tolist())
         assert mine[OPEN] == file["opens"]
         assert mine[STAT] == file["stats"]
         assert mine[SYNC] == file["syncs"]
@@ -160,8 +157,8 @@ def test_numbers_are_exact_and_durations_not_negative(case):
         assert set(mine) <= {OPEN, STAT, SYNC, CLOSE}, "seeks are counted only"
         if file["close_end"] == NOT_SEEN:
             assert mine[CLOSE] == 0
-    assert np.all(made.offset == -1)
-    assert not made.length.any()
+    assert np.all(made["offset"] == -1)
+    assert not made["length"].any()
 
 
 @given(st.integers(1, 8), st.integers(1, 5))

@@ -7,8 +7,8 @@ import pyarrow.compute as pc
 import pytest
 
 from dxt_replay.profiler_merge.merge import MergeOptions, merge
-from dxt_replay.profiler_merge.untraced import data_rows
-from dxt_replay.profiler_merge.untraced import reconstruct as module
+from dxt_replay.profiler_merge.rebuild import data
+from dxt_replay.profiler_merge.rebuild import rows as module
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.files import record_id
 from dxt_replay.traces.store.reader import open_capture
@@ -204,7 +204,7 @@ def test_metadata_beyond_reason_is_left_out_and_that_is_said_and_no_transfer_is(
 
 
 def test_too_many_reads_are_refused_with_the_file_its_bytes_and_what_to_do(tmp_path, monkeypatch):
-    monkeypatch.setattr(data_rows, "RECONSTRUCT_LIMIT", 100)
+    monkeypatch.setattr(data, "RECONSTRUCT_LIMIT", 100)
     streams = [counters("STDIO", DATA, OPENS=1, SEEKS=1 << 40, READS=500, BYTES_READ=500 << 20)]
     log = log_of(tmp_path, stdio=[*streams, counters("STDIO", OTHER, OPENS=1, WRITES=7, BYTES_WRITTEN=70)])
     with pytest.raises(

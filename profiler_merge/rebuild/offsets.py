@@ -15,72 +15,55 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dxt_replay.profiler_merge.untraced.file_operations import FileOperations
-from dxt_replay.profiler_merge.untraced.rank_counters import NOT_SEEN, CountedFiles
+from dxt_replay.profiler_merge.rebuild.counted import NOT_SEEN
+from dxt_replay.profiler_merge.rebuild.rows import Traced, by_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ExaminedOffsets:
-    """Offsets after the repair.
-
-    offset: int64 (n,), by operation.
-    repaired, suspect: bool masks of the files.
-    """
+    """Offsets after the repair: int64 (n,), of every traced operation. repaired, suspect: bool masks of the files;
+    operations: int64, how many each has."""
 
     offset: np.ndarray
     repaired: np.ndarray
     suspect: np.ndarray
+    operations: np.ndarray
 
 
-def opened_together(files: CountedFiles) -> np.ndarray:
+def opened_together(files: np.ndarray) -> np.ndarray:
     """Mask of the files with several descriptors open at one time: all opens ended before the first close."""
-    overlap = (files.close_start == NOT_SEEN) | (files.open_end <= files.close_start)
-    return (files.opens > 1) & (files.open_end != NOT_SEEN) & overlap
+    overlap = (files["close_start"] == NOT_SEEN) | (files["open_end"] <= files["close_start"])
+    found: np.ndarray = (files["opens"] > 1) & (files["open_end"] != NOT_SEEN) & overlap
+    return found
 
 
-def examine_offsets(files: CountedFiles, operations: FileOperations, thread: np.ndarray | None) -> ExaminedOffsets:
-    """The offsets of one rank's operations on `files`. `thread` (n,): of each operation, None where not recorded."""
-    repaired, suspect = np.zeros(len(files), dtype=bool), np.zeros(len(files), dtype=bool)
-    offset = operations.offset
+def examine_offsets(files: np.ndarray, traced: Traced, thread: np.ndarray | None) -> ExaminedOffsets:
+    """The offsets of the traced operations on `files` (COUNTED of POSIX). thread (n,): of each operation, None where
+    that is not recorded."""
+    offset = traced["offset"].copy()
+    repaired, suspect = np.zeros((2, len(files)), dtype=bool)
+    row, file = by_file(traced, files, "POSIX")
+    row, file = row[(doubtful := opened_together(files))[file]], file[doubtful[file]]
     # Darshan advances its position when a call ends.
-    order = np.lexsort((operations.start, operations.end, operations.file))
-    doubtful = _doubtful(files, operations, order)
-    if doubtful.any():
-        offset = offset.copy()
-    for file in np.flatnonzero(doubtful).tolist():
-        begin, end = np.searchsorted(operations.file, [file, file + 1])
-        rows = order[begin:end]
+    order = np.lexsort((traced["start_ns"][row], traced["end_ns"][row], file))
+    row, file = row[order], file[order]
+    begin, end = (np.searchsorted(file, np.arange(len(files)), side=side) for side in ("left", "right"))
+    for place in np.flatnonzero(end > begin).tolist():
+        mine = row[begin[place] : end[place]]
+        own, length, opened = offset[mine], traced["length"][mine], files["open_end"][place]
+        jumps = ((own != np.append(0, (own + length)[:-1])) & (own != 0)).any()
+        if jumps and not files["seeks"][place]:
+            continue  # positional calls have true offsets
+        if not (traced["end_ns"][mine] > opened).any() or np.count_nonzero(length) < 2:
+            continue
         found = None
-        all_opened = bool((operations.start[rows] >= files.open_end[file]).all())
-        if all_opened and not files.seeks[file] and not operations.is_write[rows].any():
-            threads = None if thread is None else thread[rows]
-            found = _repaired(operations.offset[rows], operations.length[rows], int(files.opens[file]), threads)
-        if found is None:
-            suspect[file] = True
-        else:
-            repaired[file] = True
-            offset[rows] = found
-    return ExaminedOffsets(offset=offset, repaired=repaired, suspect=suspect)
-
-
-def _doubtful(files: CountedFiles, operations: FileOperations, order: np.ndarray) -> np.ndarray:
-    """Mask of the files that were used, by other than positional calls, while several of their descriptors were
-    open."""
-    doubtful = opened_together(files)
-    if not doubtful.any():
-        return doubtful
-    rows = order[doubtful[operations.file[order]]]
-    file, offset = operations.file[rows], operations.offset[rows]
-    goes_on_at = np.roll(offset + operations.length[rows], 1)
-    is_first = np.ones(len(rows), dtype=bool)
-    is_first[1:] = file[1:] != file[:-1]
-    goes_on_at[is_first] = 0
-    count = len(files)
-    jumps = np.bincount(file[(offset != goes_on_at) & (offset != 0)], minlength=count)
-    after = np.bincount(file[operations.end[rows] > files.open_end[file]], minlength=count)
-    moved = np.bincount(file[operations.length[rows] > 0], minlength=count)
-    positional = (jumps > 0) & (files.seeks == 0)
-    return doubtful & ~positional & (after > 0) & (moved > 1)
+        all_opened = bool((traced["start_ns"][mine] >= opened).all())
+        if all_opened and not files["seeks"][place] and not traced["is_write"][mine].any():
+            found = _repaired(own, length, int(files["opens"][place]), None if thread is None else thread[mine])
+        suspect[place], repaired[place] = found is None, found is not None
+        if found is not None:
+            offset[mine] = found
+    return ExaminedOffsets(offset=offset, repaired=repaired, suspect=suspect, operations=end - begin)
 
 
 def _repaired(offset: np.ndarray, length: np.ndarray, descriptors: int, thread: np.ndarray | None) -> np.ndarray | None:

@@ -11,7 +11,7 @@ from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK, read_counter
 from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.merge import MergeOptions, merge
 from dxt_replay.profiler_merge.profiles.xplane import find_profiles, read_profile
-from dxt_replay.profiler_merge.untraced.rank_counters import is_application_file
+from dxt_replay.profiler_merge.rebuild.counted import is_application_file
 from dxt_replay.traces.files import STREAM_RECORDS
 from dxt_replay.traces.samples import sample
 from dxt_replay.traces.store.reader import open_capture

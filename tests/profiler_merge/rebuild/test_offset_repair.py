@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dxt_replay.profiler_merge.untraced.file_operations import FileOperations
-from dxt_replay.profiler_merge.untraced.offset_repair import examine_offsets
-from dxt_replay.profiler_merge.untraced.rank_counters import NOT_SEEN
-from tests.profiler_merge.untraced.counted import counted
+from dxt_replay.profiler_merge.rebuild.counted import NOT_SEEN
+from dxt_replay.profiler_merge.rebuild.offsets import examine_offsets
+from dxt_replay.traces.schema import APIS
+from tests.profiler_merge.rebuild.counted import counted
 
 LAST_OPEN, FIRST_CLOSE = 100, 10_000_000
 
@@ -17,14 +17,16 @@ def reads(lengths, *, offset=None, is_write=False, begin=1000):
     """One file's operations, each 5 ns and 10 ns apart, at the offsets that Darshan would give to read()."""
     length = np.array(lengths, dtype=np.int64)
     start = begin + 10 * np.arange(len(length))
-    return FileOperations(
-        file=np.zeros(len(length), dtype=np.int64),
-        start=start,
-        end=start + 5,
-        offset=np.cumsum(length) - length if offset is None else np.array(offset, dtype=np.int64),
-        length=length,
-        is_write=np.full(len(length), is_write),
-    )
+    return {
+        "process": np.zeros(len(length), dtype=np.int64),
+        "record_id": np.ones(len(length), dtype=np.uint64),
+        "api": np.full(len(length), APIS.index("POSIX")),
+        "start_ns": start,
+        "end_ns": start + 5,
+        "offset": np.cumsum(length) - length if offset is None else np.array(offset, dtype=np.int64),
+        "length": length,
+        "is_write": np.full(len(length), is_write),
+    }
 
 
 def opened(opens, **columns):
@@ -74,7 +76,7 @@ def test_what_has_more_than_one_reading_is_left_and_flagged(lengths):
     operations = reads(lengths)
     found = examine_offsets(opened(2), operations, None)
     assert state(found) == (False, True)
-    assert np.array_equal(found.offset, operations.offset)
+    assert np.array_equal(found.offset, operations["offset"])
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,7 @@ def test_right_offsets_are_left_alone(columns, offset):
     operations = reads(WHOLE_FILE * 2, offset=offset)
     found = examine_offsets(opened(**columns), operations, None)
     assert state(found) == (False, False)
-    assert found.offset is operations.offset
+    assert np.array_equal(found.offset, operations["offset"])
 
 
 def test_what_ended_before_the_second_open_is_right():
