@@ -98,13 +98,13 @@ class RankCounters:
         self._shared: dict[str, np.ndarray] = {}
         for module in MODULES:
             of_rank, files = counted_files(log, module, excluded)
-            shared = ~files["own"] & (fixed_rank is None)
-            if fixed_rank is not None:
-                of_rank = np.full(len(of_rank), fixed_rank)
+            shared = ~files["own"] & (fixed_rank is None) & (ranks > 1)
+            if fixed_rank is not None or ranks <= 1:
+                of_rank = np.full(len(of_rank), fixed_rank or 0)
             order = np.flatnonzero(~shared)[np.argsort(of_rank[~shared], kind="stable")]
             self._own[module] = of_rank[order], files[order]
             reduced = files[shared]
-            reduced["shares"] = max(ranks, 1)
+            reduced["shares"] = ranks
             if len(reduced) and module == "POSIX" and TRACE in log.modules:
                 if traced is None:
                     self.traced[module] = tuple(count_segments(log, TRACE))
