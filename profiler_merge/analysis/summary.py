@@ -27,12 +27,12 @@ from dxt_replay.profiler_merge.analysis.interfaces import (
 )
 from dxt_replay.profiler_merge.analysis.phases import Phases, Steps, phases, steps
 from dxt_replay.profiler_merge.analysis.queries import GroupTotals, group_totals
-from dxt_replay.profiler_merge.analysis.spread import Spread
 from dxt_replay.profiler_merge.analysis.steady_loop import SteadyLoop, steady_loop, waits_are_real
 from dxt_replay.profiler_merge.analysis.table_formats import without_io
 from dxt_replay.profiler_merge.sources import RECORDINGS
 from dxt_replay.traces.layers import FileLayers
 from dxt_replay.traces.measures.access_pattern import AccessCounts, AccessPattern
+from dxt_replay.traces.measures.distribution import Spread
 from dxt_replay.traces.measures.io_totals import IoCollector, IoTotals
 from dxt_replay.traces.measures.log_waits import log_waits, with_log_waits
 from dxt_replay.traces.measures.operation_rows import OperationRows

@@ -242,17 +242,15 @@ _BINS = (*_CLASS, "bin", "least_bytes", "most_bytes", "operations", "bytes")
 
 def _sizes_query(limits: Sequence[tuple[int | None, str]]) -> str:
     """Requests of each class of sizes. `limits`: the largest size of each, ascending, and its name."""
-    least = [0, *(most + 1 for most, _ in limits if most is not None)]
-    bins = ", ".join(
-        f"({first}, {'NULL' if most is None else most}, '{name}')"
-        for first, (most, name) in zip(least, limits, strict=False)
-    )
-    return f"""SELECT interface, op, origin, bin, least_bytes, most_bytes, sum(times)::BIGINT AS operations,
-        sum(times * length)::BIGINT AS bytes
-        FROM (SELECT interface, op, origin, length, count(*) AS times FROM ops WHERE data GROUP BY ALL)
-        JOIN (VALUES {bins}) AS bins (least_bytes, most_bytes, bin)
-        ON length >= least_bytes AND length <= coalesce(most_bytes, length)
-        GROUP BY ALL ORDER BY interface, op, origin, least_bytes"""
+    bins, cases, least = [], [], 0
+    for place, (most, name) in enumerate(limits):
+        bins.append(f"({place}, '{name}', {least}, {'NULL' if most is None else most})")
+        cases.append(f"ELSE {place}" if most is None else f"WHEN length <= {most} THEN {place}")
+        least = (most or 0) + 1
+    return f"""SELECT {", ".join(_BINS)} FROM (SELECT interface, op, origin, CASE {" ".join(cases)} END AS place,
+            count(*) AS operations, sum(length)::BIGINT AS bytes FROM ops WHERE data GROUP BY ALL)
+        JOIN (VALUES {", ".join(bins)}) AS bins (place, bin, least_bytes, most_bytes) USING (place)
+        ORDER BY interface, op, origin, place"""
 
 
 def _percentile(time: str, share: float) -> str:

@@ -28,9 +28,9 @@ from dxt_replay.traces.unseen import nothing_recorded
 if TYPE_CHECKING:
     from dxt_replay.profiler_merge.analysis.interfaces import InterfaceTotals
     from dxt_replay.profiler_merge.analysis.queries import GroupTotals
-    from dxt_replay.profiler_merge.analysis.spread import Spread
     from dxt_replay.profiler_merge.analysis.steady_loop import SteadyLoop
     from dxt_replay.profiler_merge.analysis.summary import Summary
+    from dxt_replay.traces.measures.distribution import Spread
 
 LIMITS_PCT, SLOWS_PCT = SERIOUS_PCT, MATERIAL_PCT
 """Gain of infinitely fast storage, per cent, from which it limits or slows a run: the severities of findings."""

@@ -127,6 +127,23 @@ class Distribution:
         return replace(self, values=values, counts=counts, exact=False)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Spread of a quantity over operations; None without operations."""
+
+    min: float | None
+    median: float | None
+    mean: float | None
+    max: float | None
+
+    @classmethod
+    def of(cls, found: Distribution) -> Spread:
+        """The spread of a collected distribution, with an int for a whole number."""
+        values = (found.minimum, found.median, found.mean, found.maximum)
+        plain = [None if math.isnan(value) else int(value) if float(value).is_integer() else value for value in values]
+        return cls(**dict(zip(cls.__slots__, plain, strict=True)))
+
+
 class DistributionCollector(Sums):
     """Collects a distribution batch by batch; keeps at most `limit` distinct values, plus `pending` new ones.
 
@@ -205,7 +222,7 @@ class DistributionCollector(Sums):
     def _all(self) -> tuple[np.ndarray, np.ndarray]:
         used = np.flatnonzero(self._counts)
         values = used.astype(np.float64) if self._exact else _value_of(used)
-        return _joined(self._others, (values, self._counts[used]))
+        return _tally(np.concatenate((self._others[0], values)), np.concatenate((self._others[1], self._counts[used])))
 
     def _settle(self) -> None:
         """Count what is pending, and round if that makes too many distinct values."""
@@ -223,7 +240,9 @@ class DistributionCollector(Sums):
         places, fits = self._fits(values)
         self._reach(int(places.max(where=fits, initial=-1)) + 1)
         np.add.at(self._counts, places[fits], counts[fits])
-        self._others = _joined(self._others, (values[~fits], counts[~fits]))
+        if not fits.all():
+            others = np.concatenate((self._others[0], values[~fits])), np.concatenate((self._others[1], counts[~fits]))
+            self._others = _tally(*others)
 
     def _round(self) -> None:
         found = self._all()
@@ -266,13 +285,6 @@ def _value_of(places: np.ndarray) -> np.ndarray:
     """The inverse of `_places_of`."""
     values: np.ndarray = ((places.astype(np.int64) + _FIRST_PLACE) << _DROPPED_BITS).view(np.float64)
     return values
-
-
-def _joined(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Merge two sorted lists of (distinct values, counts)."""
-    if not len(one[0]) or not len(other[0]):
-        return other if not len(one[0]) else one
-    return _tally(np.concatenate((one[0], other[0])), np.concatenate((one[1], other[1])))
 
 
 def _tally(values: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
