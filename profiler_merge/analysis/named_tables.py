@@ -68,18 +68,21 @@ class Views:
         `rank_files`: value for the table "rank-files"; by default all rows as dictionaries (2 kB each). Raises:
         CaptureError when the capture is damaged.
         """
-        tables = {
-            name: rank_files(table) if isinstance(table, RankFiles) else self.rows(name)
-            for name, table in self.tables.items()
-        }
-        beside = {
-            "overlap": self.shares,
-            "tables": tables or None,
-            "unread": None if self.unread is None else dict(self.unread),
-            "storage_limit": None if self.storage_limit is None else self.storage_limit.as_json(),
-            "model": None if self.model is None else dict(self.model),
-        }
-        return self.summary.as_json() | {name: value for name, value in beside.items() if value is not None}
+        result = self.summary.as_json()
+        if self.shares is not None:
+            result["overlap"] = self.shares
+        if self.tables:
+            result["tables"] = {
+                name: rank_files(table) if isinstance(table, RankFiles) else self.rows(name)
+                for name, table in self.tables.items()
+            }
+        if self.unread is not None:
+            result["unread"] = dict(self.unread)
+        if self.storage_limit is not None:
+            result["storage_limit"] = self.storage_limit.as_json()
+        if self.model is not None:
+            result["model"] = dict(self.model)
+        return result
 
     def rows(self, name: str, most: int = 0) -> list[dict[str, Any]]:
         """The rows of a table; for "rank-files" the `most` rows that moved most. Raises: CaptureError when it is
