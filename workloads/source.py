@@ -6,6 +6,7 @@ A description is DLIO's own file, the configuration that Hydra resolved, or a sh
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ CONFIGURATIONS = (".hydra", "", "configs", "dlio_config")
 """Folders in which a run keeps the configuration that Hydra resolved: `.hydra` for Hydra itself, the last two for
 MLPerf Storage v0.5 and v3.0."""
 
-MAX_CHARACTERS, MAX_DEPTH, MAX_EVENTS, MAX_VALUES = 1 << 20, 20, 100_000, 10_000
+MAX_CHARACTERS, MAX_VALUES = 1 << 20, 10_000
 """Limits of a YAML text, and of the values after its references are replaced: references to references double."""
 
 
@@ -150,20 +151,11 @@ _Loader.add_implicit_resolver(
 def read_yaml(text: str, name: str) -> Any:
     """The value of the one YAML document in `text`; errors contain `name`. An alias shares its target's value.
 
-    Raises: UsageError for text that is not YAML, is too large or too deep, or has tags, merge or duplicate keys.
+    Raises: UsageError for text that is not YAML, is too large or too deep, or has merge or duplicate keys.
     """
     if len(text) > MAX_CHARACTERS:
         raise UsageError(f"{name} has {len(text)} characters; a workload description has at most {MAX_CHARACTERS}")
-    depth = 0
     try:
-        for count, event in enumerate(yaml.parse(text, yaml.SafeLoader)):
-            depth += isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent)
-            depth -= isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent)
-            if depth > MAX_DEPTH or count > MAX_EVENTS:
-                limit = f"{MAX_DEPTH} levels" if depth > MAX_DEPTH else f"{MAX_EVENTS} values"
-                raise UsageError(f"{name} is not a workload description: it has more than {limit}")
-            if getattr(event, "tag", None) is not None:
-                raise UsageError(f"{name}: tags ({event.tag}) are not read: give the value without one")
         return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -222,157 +214,61 @@ def resolved(values: Mapping[Any, Any]) -> dict[Any, Any]:
     return {key: value_at(value, (str(key),), 0) for key, value in values.items()}
 
 
-class _Deleted:
-    """The value of `~KEY`, which puts a key back to its default."""
-
-
-DELETED = _Deleted()
-
-_KEY = re.compile(r"^(\+\+|\+|~)?([A-Za-z_][\w\-]*(?:[./@][A-Za-z_][\w\-]*)*)(=|$)")
-_QUOTED = re.compile(r"'((?:\\.|[^'\\])*)'|\"((?:\\.|[^\"\\])*)\"", re.DOTALL)
-_ESCAPE = r"\\[\\()\[\]{}:=, \t]"
-_WORDS = {
-    ends: re.compile(rf"(?:{_ESCAPE}|[^{re.escape(ends)}])*", re.DOTALL) for ends in (",", ",[]{}", ",[]{}:")
-}  # fmt: skip
-"""Characters that end an unquoted word at the top, in a list or map, and as the key of a map -> the word."""
-
-_WHOLE, _DIGITS = r"(?:0|[1-9](?:_?[0-9])*)", r"[0-9](?:_?[0-9])*"
-_INT = re.compile(rf"[+-]?{_WHOLE}")
-_FLOAT = re.compile(
-    rf"[+-]?(?:(?:{_WHOLE}\.(?:{_DIGITS})?|\.{_DIGITS})(?:[eE][+-]?[0-9]+)?|{_WHOLE}[eE][+-]?[0-9]+|inf|nan)", re.I
-)
+_KEY = re.compile(r"(\+\+|\+|~)?([A-Za-z_][\w\-]*(?:[./@][A-Za-z_][\w\-]*)*)(=|$)")
+_INT = re.compile(r"[+-]?(?:0|[1-9](?:_?[0-9])*)")
+_FLOAT = re.compile(r"[+-]?(?:(?:0|[1-9](?:_?\d)*)(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?|[+-]?(?:inf|nan)", re.IGNORECASE)
+_WORDS = {"": "", "true": True, "false": False, "null": None}
 
 
 def read_override(text: str) -> tuple[list[str], Any]:
-    """The parts of the key, without `workload`, and the value of `KEY=VALUE`, in the part of Hydra's grammar that users
-    of DLIO need; DELETED for `~KEY`.
+    """The parts of the key, without `workload`, and the value of `KEY=VALUE`, as Hydra reads them; None for `~KEY`,
+    which puts the key back to its default, as null does.
 
-    Values: numbers, `true`, `false`, `null`, text with or without quotes, `[a,b]` and `{mean:1,stdev:0.1}`. A word that
-    is a boolean in YAML is text here: `off` is "off". Raises: UsageError for what is not KEY=VALUE, for sweeps,
-    functions and references.
+    Values: numbers, `true`, `false`, `null`, text with or without quotes, and `[a,b]` and `{mean:1,stdev:0.1}` as in
+    YAML. A word that is a boolean in YAML is text here: `off` is "off".
+    Raises: UsageError for what is not KEY=VALUE, for sweeps, functions and references.
     """
     match = _KEY.match(text) if len(text) <= 10_000 else None
+    short = repr(text if len(text) <= 80 else f"{text[:77]}...")
     if match is None or (not match[3] and match[1] != "~"):
         raise UsageError(
-            f"{_short(text)} is not KEY=VALUE: write SECTION.KEY=VALUE, such as reader.batch_size=4 or "
+            f"{short} is not KEY=VALUE: write SECTION.KEY=VALUE, such as reader.batch_size=4 or "
             "'train.computation_time={mean:0.5,stdev:0.1}'"
         )
     path = [part for part in re.split(r"[./]", match[2]) if part]
     path = path[1:] if path[0] == "workload" and len(path) > 1 else path
-    return path, DELETED if match[1] == "~" else _Value(text, match.end()).whole()
-
-
-class _Value:
-    """A recursive-descent reader of one value, which begins at `at` of `text`."""
-
-    def __init__(self, text: str, at: int) -> None:
-        self._text, self._at = text, at
-
-    def whole(self) -> Any:
-        """The value, which must reach to the end of the text."""
-        self._next_is("")
-        if self._at == len(self._text):
-            return ""
-        value = self._value(0)
-        if self._next_is(","):
-            raise self._error("ends a value, and several values (a sweep) are not read: give one; a list is [a,b]")
-        if self._at < len(self._text):
-            raise self._error("is not understood: quote the value")
-        return value
-
-    def _error(self, why: str) -> UsageError:
-        rest = _short(self._text[self._at :])
-        return UsageError(f"{_short(self._text)}: from column {self._at + 1} on, {rest} {why}")
-
-    def _next_is(self, mark: str) -> bool:
-        """Whether `mark` follows behind spaces; both are passed."""
-        while self._text[self._at : self._at + 1] in (" ", "\t"):
-            self._at += 1
-        found = self._text.startswith(mark, self._at)
-        self._at += len(mark) * found
-        return found
-
-    def _value(self, depth: int) -> Any:
-        if depth > MAX_DEPTH:
-            raise self._error(f"has more than {MAX_DEPTH} levels")
-        if self._next_is("["):
-            values: list[Any] = []
-            while not self._next_is("]"):
-                if values and not self._next_is(","):
-                    raise self._error("should be a comma or ]")
-                values.append(self._value(depth + 1))
-            return values
-        if self._next_is("{"):
-            named: dict[Any, Any] = {}
-            while not self._next_is("}"):
-                if named and not self._next_is(","):
-                    raise self._error("should be a comma or }")
-                key = self._word(",[]{}:")
-                if key in named or not self._next_is(":"):
-                    raise self._error(f"is not a map: the key {key!r} needs one value, as in {{mean:1,stdev:0.1}}")
-                named[key] = self._value(depth + 1)
-            return named
-        return self._word(",[]{}" if depth else ",")
-
-    def _word(self, ends: str) -> Any:
-        """Quoted text, or a word up to one of the characters `ends`: a boolean or null, a number, or text."""
-        self._next_is("")
-        if self._text[self._at : self._at + 1] in ("'", '"'):
-            quoted = _QUOTED.match(self._text, self._at)
-            if quoted is None:
-                raise self._error("has no closing quote")
-            self._at = quoted.end()
-            return re.sub(rf"\\([\\{quoted[0][0]}])", r"\1", quoted[1] if quoted[1] is not None else quoted[2])
-        found = _WORDS[ends].match(self._text, self._at)
-        assert found is not None  # a word may be empty
-        word = re.sub(r"(?<!\\)[ \t]+$", "", found[0])
-        if re.search(r"(?<!\\)[()]|\$\{", word):
-            raise self._error("would be a function or an interpolation, which are not read: give the value")
-        if not word:
-            raise self._error("should be a value")
-        self._at = found.end()
-        text = re.sub(rf"({_ESCAPE})", lambda each: each[0][1], word)
-        if text != word or word.lower() not in ("true", "false", "null"):
-            whole = text == word and len(word) <= 300 and _INT.fullmatch(word)
-            return int(word) if whole else float(word) if text == word and _FLOAT.fullmatch(word) else text
-        return {"true": True, "false": False, "null": None}[word.lower()]
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 80 else f"{text[:77]}...")
+    if match[1] == "~":
+        return path, None
+    value = text[match.end() :].strip()
+    if value[:1] in ("[", "{", "'", '"'):
+        # YAML wants a space behind the colon of a map, Hydra does not.
+        return path, read_yaml(re.sub(r"(?<=[\w'\"]):(?=\S)", ": ", value) if value[0] == "{" else value, short)
+    if "," in value or re.search(r"[()]|\$\{", value):
+        raise UsageError(
+            f"{short}: several values (a sweep), functions and references are not read: give one value; a list is "
+            "[a,b], and text with such characters stands in quotes"
+        )
+    if value.lower() in _WORDS:
+        return path, _WORDS[value.lower()]
+    if _INT.fullmatch(value) and len(value) <= 300:
+        return path, int(value)
+    return path, float(value) if _FLOAT.fullmatch(value) else value
 
 
 def override_text(key: str, value: Any) -> str:
     """`KEY=VALUE` that parses to `value`: null, a boolean, a number, text, or lists and maps of them."""
-
-    def text_of(value: Any) -> str:
-        if isinstance(value, Mapping):
-            return f"{{{','.join(f'{text_of(name)}:{text_of(each)}' for name, each in value.items())}}}"
-        if isinstance(value, list | tuple):
-            return f"[{','.join(map(text_of, value))}]"
-        if value is None or isinstance(value, bool):
-            return "null" if value is None else str(value).lower()
-        if isinstance(value, int | float):
-            return repr(value)
-        escaped = str(value).replace("\\", "\\\\").replace("'", "\\'")
-        return f"'{escaped}'"
-
-    return f"{key}={text_of(value)}"
+    return f"{key}={json.dumps(value)}"
 
 
 def _overridden(values: Mapping[Any, Any], path: list[str], value: Any) -> dict[Any, Any]:
     """`values` with one key changed; a map is merged into a map, as Hydra does."""
-    changed = dict(values)
     key, *rest = path
-    old = changed.get(key)
+    old = values.get(key)
     if rest:
-        changed[key] = _overridden(old if isinstance(old, Mapping) else {}, rest, value)
-    elif value is DELETED:
-        changed.pop(key, None)
-    else:
-        both = isinstance(old, Mapping) and isinstance(value, Mapping)
-        changed[key] = {**old, **value} if both else value  # type: ignore[dict-item]
-    return changed
+        value = _overridden(old if isinstance(old, Mapping) else {}, rest, value)
+    elif isinstance(old, Mapping) and isinstance(value, Mapping):
+        value = {**old, **value}
+    return {**values, key: value}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -245,11 +245,13 @@ def _flat(values: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
         raise UsageError("the description has both data_reader and reader: DLIO reads data_reader alone; keep one")
     for section, keys in values.items():
         name = "reader" if section == "data_reader" else str(section)
+        if keys is None:
+            continue
         if name == "model" and isinstance(keys, str):  # DLIO's version 1 and MLPerf Storage v1.0 write it so
             yield "model.name", keys
         elif name not in _WITH_KEYS and not isinstance(keys, Mapping):
             yield name, keys
-        elif keys is not None:
+        else:
             yield from _keys_of(name, keys)
 
 

@@ -28,25 +28,6 @@ def test_sizes_of_unet3d_are_those_of_dlio():
     assert files.sizes[0] == 224_093_125 + 8 + 490
 
 
-def test_sizes_of_cosmoflow_are_those_of_dlio():
-    files = files_of(num_files_train=524_288, record_length_bytes=2_828_486, record_length_bytes_stdev=71_311)
-    assert round(files.sample_bytes.mean()) == 2_824_057
-    assert round(files.sample_bytes.std()) == 50_374
-
-
-def test_without_deviation_the_side_is_cut():
-    assert files_of(record_length_bytes=114_660.07).sample_bytes.tolist() == [114_244] * 8
-
-
-def test_evaluation_files_are_drawn_behind_the_training_files():
-    data = Dataset(
-        format="npy", num_files_train=5, num_files_eval=3, record_length_bytes=1e6, record_length_bytes_stdev=1e5
-    )
-    train, evaluation = data_set_files(Workload(dataset=data))
-    alone = files_of(format="npy", num_files_train=8, record_length_bytes=1e6, record_length_bytes_stdev=1e5)
-    assert [*train.sizes, *evaluation.sizes] == [*alone.sizes]
-
-
 def test_names_and_subfolders():
     data = Dataset(format="npz", num_files_train=12, num_files_eval=1, num_subfolders_train=10, data_folder="d/x/")
     train, evaluation = data_set_files(Workload(dataset=data))
@@ -91,26 +72,10 @@ def test_the_index_of_tfrecords_is_text():
     assert files.side_path(0, 0) == "/data/index/train/img_0_of_1.tfrecord.idx"
 
 
-def test_indexed_binary_has_two_index_files():
-    files = files_of(format="indexed_binary", num_files_train=2, num_samples_per_file=10)
-    assert [files.side_path(side, 1) for side in range(2)] == [
-        "/data/train/img_1_of_2.indexed_binary.off.idx",
-        "/data/train/img_1_of_2.indexed_binary.sz.idx",
-    ]
-    assert files.sides[0][2].tolist() == [80, 80]
-
-
 def test_csv_has_the_mean_size_of_its_numbers():
     size = files_of(format="csv", num_files_train=1, record_length_bytes=10_000, num_samples_per_file=7).sizes[0]
     row = ",".join(map(str, np.random.default_rng(1).integers(0, 255, 10_000))) + "\n"
     assert size == pytest.approx(7 * len(row), rel=0.01)
-
-
-def test_a_million_files_are_a_few_columns():
-    files = files_of(format="npz", num_files_train=1_000_000, record_length_bytes_stdev=1000)
-    columns = (files.sizes, files.sample_bytes, files.dims)
-    assert sum(column.nbytes for column in columns) <= 40_000_000
-    assert files.name(999_999) == "img_0999999_of_1000000.npz"
 
 
 HDF5_CASES = [
@@ -179,12 +144,6 @@ def test_files_of_many_chunks_are_as_large_as_h5py_makes_them(tmp_path, samples)
     assert (tmp_path / "x.hdf5").stat().st_size == layout.file_bytes
     with h5py.File(tmp_path / "x.hdf5") as file:
         assert samples < 40 or sorted(stored_offsets(file["records_0"]))[1:] == layout.chunk_offsets(0).tolist()[1:]
-
-
-def test_many_chunks_are_estimated_and_said_to_be():
-    layout = hdf5_layout(Dataset(format="hdf5", chunk_size=100), (400, 400), "documented")
-    assert not layout.exact
-    assert layout.file_bytes == pytest.approx(174_923, rel=0.001)  # what h5py 3.16 wrote
 
 
 ELEMENTS = ("uint8", "int8", "bool", "int16", "float16", "uint32", "int32", "float32", "uint64", "int64", "float64")

@@ -6,7 +6,7 @@ import pytest
 
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.workloads.description import READINGS, Distribution
-from dxt_replay.workloads.values import KEYS, NOT_FOLLOWED, SPELLINGS, check_ranks, workload_from_values
+from dxt_replay.workloads.values import check_ranks, workload_from_values
 
 NPZ = {"framework": "pytorch", "dataset": {"format": "npz"}, "reader": {"data_loader": "pytorch"}}
 HDF5 = {"framework": "pytorch", "dataset": {"format": "hdf5"}, "reader": {"data_loader": "pytorch"}}
@@ -29,25 +29,6 @@ def read(base, *changes, reading="documented"):
 
 def notes_of(base, *changes, reading="documented"):
     return {(note.key, note.kind) for note in read(base, *changes, reading=reading)[1]}
-
-
-def test_a_key_is_either_followed_or_not():
-    assert not set(KEYS) & {*NOT_FOLLOWED, *SPELLINGS}
-
-
-@pytest.mark.parametrize(
-    ("time", "mean"),
-    [
-        (0.5, 0.5),
-        ({"mean": 0.5, "stdev": 0.1}, 0.5),
-        ({"type": "uniform", "min": 1, "max": 3}, 2.0),
-        ({"type": "gamma", "shape": 2, "scale": 0.25}, 0.5),
-        ({"type": "exponential", "scale": 0.5}, 0.5),
-        ({"type": "poisson", "lam": 3}, 3.0),
-    ],
-)
-def test_the_mean_of_each_family(time, mean):
-    assert read(NPZ, ("train.computation_time", time))[0].train.computation_time.mean_s == mean
 
 
 def test_values_arrive_with_their_types():

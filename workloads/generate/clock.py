@@ -8,7 +8,6 @@ the last one has arrived. So all times follow from the durations.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,7 +17,7 @@ import numpy as np
 
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.schema import READ, WRITE
-from dxt_replay.traces.units import NS_PER_MS, NS_PER_S, NS_PER_US
+from dxt_replay.traces.units import NS_PER_S, NS_PER_US, parse_bytes, parse_duration_ns
 from dxt_replay.workloads.description import Distribution, Workload
 from dxt_replay.workloads.generate.plan import Between, Pass
 
@@ -50,12 +49,6 @@ BLOCK_PIECES = 1 << 20
 
 DEFAULT_DEVICE = "latency=100us,bandwidth=1GB/s"
 
-_FORMS = "null, or latency=..,bandwidth=.. as in latency=100us,bandwidth=1GB/s"
-_DURATIONS = {"ns": 1, "us": NS_PER_US, "ms": NS_PER_MS, "s": NS_PER_S}
-_BYTES = {"B": 1, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12} | {
-    "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
-}  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssumedDevice:
@@ -85,24 +78,21 @@ def parse_device(text: str) -> AssumedDevice:
     """
     if text.strip() == "null":
         return AssumedDevice(latency_ns=0, bytes_per_s=math.inf)
-    values = {"latency": 100.0 * NS_PER_US, "bandwidth": 1e9}
+    latency_ns, bytes_per_s = 100 * NS_PER_US, 1e9
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, value = (piece.strip() for piece in part.partition("="))
-        if name not in values:
-            raise UsageError(f"--device {text}: {name!r} is not a property of a device; give {_FORMS}")
-        rate, units = name == "bandwidth", _BYTES if name == "bandwidth" else _DURATIONS
-        found = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]+)(/s)?", value)
-        if rate and value == "none":
-            values[name] = math.inf
-        elif found is None or found[2] not in units or (found[3] is not None) != rate:
-            raise UsageError(
-                f"--device {text}: {value!r} is not a {'bandwidth' if rate else 'duration'}; give {_FORMS}"
-            )
+        if name == "latency" and not value.startswith("-"):
+            latency_ns = parse_duration_ns(value, f"--device {text}: latency")
+        elif name == "bandwidth" and value == "none":
+            bytes_per_s = math.inf
+        elif name == "bandwidth" and value.endswith("/s"):
+            bytes_per_s = float(parse_bytes(value.removesuffix("/s"), f"--device {text}: bandwidth"))
         else:
-            values[name] = float(found[1]) * units[found[2]]
-    if values["bandwidth"] <= 0:
-        raise UsageError(f"--device {text}: the bandwidth must be above 0; give {_FORMS}")
-    return AssumedDevice(latency_ns=round(values["latency"]), bytes_per_s=values["bandwidth"])
+            raise UsageError(
+                f"--device {text}: {part!r} is not a property of a device; give null, or latency=..,bandwidth=.. as in "
+                "latency=100us,bandwidth=1GB/s"
+            )
+    return AssumedDevice(latency_ns=latency_ns, bytes_per_s=bytes_per_s)
 
 
 MOST_SHUFFLED = 1 << 24

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from dxt_replay.traces.errors import CaptureError, TargetError, UsageError
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.workloads.fit.fitted import fit
 from dxt_replay.workloads.fit.observation import observe
-from dxt_replay.workloads.source import read_workload
 from tests.capture_builder import File, Span, build_capture, read, write
 from tests.workloads.fit.loops import STEP_NS, record_loop
 
@@ -41,11 +39,6 @@ def test_records_at_random_places(tmp_path, batch, record, files, per_file, rank
     assert found["reader.sample_shuffle"] == "random"
     assert found["reader.read_threads"] == 0
     assert found["dataset.data_folder"] == "/data/set"
-
-
-def test_records_in_order_are_not_shuffled(tmp_path):
-    capture = record_loop(tmp_path, shuffled=False, open_each=True)
-    assert "reader.sample_shuffle" not in fitted(capture)
 
 
 def test_a_file_for_each_sample(tmp_path):
@@ -95,12 +88,6 @@ def test_an_image_is_a_sample_where_workers_run_ahead_of_the_loop(tmp_path):
     assert found["dataset.record_length_bytes"] < 3 * sizes.max()  # as decoded
 
 
-def test_a_known_batch_size_divides_the_bytes_of_a_step(tmp_path):
-    found = fitted(record_loop(tmp_path, batch=4, record=8192), batch=8)
-    assert found["reader.batch_size"] == 8
-    assert found["dataset.record_length_bytes"] == 4096
-
-
 def test_only_checkpoints_are_a_workload_too(tmp_path):
     spans = [Span("step", step * 10_000, step * 10_000 + 9_000, name="train", thread=1, step=step) for step in range(8)]
     spans += [
@@ -129,12 +116,6 @@ def test_a_capture_without_steps_is_an_error(tmp_path):
     capture = build_capture(tmp_path, files=["/a"], ops=[read(0, length=5)])
     with pytest.raises(CaptureError, match=r"no training steps.*merge with a profile"):
         fitted(capture)
-
-
-def test_the_written_description_reads_back_to_the_same_workload(tmp_path):
-    fitted = dxt_replay.fit(record_loop(tmp_path, save_every=10), tmp_path / "run.yaml")
-    read = read_workload(tmp_path / "run.yaml").workload
-    assert dataclasses.replace(read, source=fitted.workload.source) == fitted.workload
 
 
 def test_results_beside_the_loop_stand_as_a_checkpoint_at_its_end(tmp_path):

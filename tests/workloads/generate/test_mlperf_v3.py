@@ -9,7 +9,7 @@ from dxt_replay.traces.errors import UsageError
 from dxt_replay.workloads.description import Dataset, Reader, Workload
 from dxt_replay.workloads.files import data_set_files
 from dxt_replay.workloads.generate.generation import generate
-from dxt_replay.workloads.source import SHIPPED, read_workload
+from dxt_replay.workloads.source import read_workload
 from dxt_replay.workloads.values import workload_from_values
 from tests.workloads.generate.workload_cases import workload_of
 
@@ -57,16 +57,6 @@ def test_shipped_workloads_of_v3_are_read_as_v3_unless_told_otherwise(name, read
     assert read_workload(name, reading="head").workload.reading == "head"
 
 
-def test_a_copy_of_a_shipped_workload_is_read_as_it_is(tmp_path):
-    path = tmp_path / "mine.yaml"
-    path.write_bytes((SHIPPED / "unet3d_b200.yaml").read_bytes())
-    found = read_workload(path)
-    assert found.workload.reading == "v3.0"
-    assert "reading" not in {note.key for note in found.notes}
-    with pytest.raises(UsageError, match="is not one of documented, head"):
-        read_workload(path, ["reading=v4"])
-
-
 def test_retinanet_reads_what_its_list_promises(tmp_path):
     few = ["dataset.num_files_train=192", "train.epochs=1"]
     made = dxt_replay.generate("retinanet_b200", 2, tmp_path / "w.capture", overrides=few)
@@ -93,16 +83,3 @@ def test_the_listing_that_a_capture_does_not_hold_is_a_warning(tmp_path, reading
     warnings = generate(workload, 3, tmp_path / "w.capture").warnings
     assert dxt_replay.open_capture(tmp_path / "w.capture").info.warnings == warnings
     assert [said in warning for warning in warnings] == ([] if said is None else [True])
-
-
-def test_object_stores_and_direct_reads_are_taken_as_local_files():
-    notes = read(storage={"storage_type": "direct_fs"})[1]
-    assert [note.kind for note in notes] == ["not expressed"] * 2
-    assert "64 files at once" in notes[-1].why
-
-
-def test_skip_listing_is_only_known_to_v3():
-    listing = {"format": "npz", "skip_listing": True, "listing_validation_interval": 7}
-    assert read(dataset=listing)[1] == ()
-    notes = workload_from_values({**NPZ, "dataset": listing}, reading="head")[1]
-    assert {note.kind for note in notes} == {"without effect"}

@@ -30,27 +30,6 @@ def read_by(workload, ranks, rank, epoch=1):
     return list(zip(found["file"].tolist(), found["index"].tolist(), strict=True))
 
 
-def test_pytorch_deals_batches_to_its_workers_in_turn():
-    workload = workload_of("npz", "pytorch", files=16, batch=2, readers=2, reading="v2.0")
-    shared, order = order_of(workload, 2)
-    found = order.samples(1, 0, shared.steps)
-    by_worker = {worker: found["file"][order.reader(found["fetch"]) == worker].tolist() for worker in range(2)}
-    assert by_worker == {0: [8, 9, 12, 13], 1: [10, 11, 14, 15]}
-
-
-def test_the_code_of_tf_data_closes_the_current_file_after_as_many_samples_as_a_file_has():
-    workload = workload_of("hdf5", "tensorflow", files=8, per_file=4, batch=4, readers=2, reading="v2.0")
-    _, order = order_of(workload, 2)
-    first = order.samples(1, 0, 1)
-    assert list(zip(first["file"].tolist(), first["index"].tolist(), strict=True)) == [(4, 0), (0, 1), (0, 2), (0, 3)]
-    assert first["opens"].tolist() == [True, True, False, False]
-    # DLIO's code leaves file 4 open until its reader ends; here it is closed after its only sample.
-    assert first["closes"].tolist() == [True, False, False, True]
-    second = order.samples(1, 1, 2)
-    assert set(second["file"].tolist()) == {2}
-    assert order.reader(np.arange(4)).tolist() == [0, 1, 0, 1]
-
-
 def test_readers_that_keep_files_open_each_once():
     workload = workload_of("npz", "pytorch", files=4, per_file=4, reader={"read_type": "memory"})
     shared, order = order_of(workload, 1)
@@ -242,12 +221,6 @@ def test_the_code_counts_steps_anew_in_each_epoch(reading, every, limit, expecte
     )
     workload = dataclasses.replace(workload, train=Train(epochs=2, total_training_steps=limit))
     assert [(each.fetches, each.steps, each.saves) for each in run_plan(workload, 2).passes] == expected
-
-
-@pytest.mark.parametrize(("epochs", "extra"), [(1, 0), (2, 1)])
-def test_tf_data_fetches_a_batch_more_than_it_uses_in_several_epochs(epochs, extra):
-    workload = workload_of("tfrecord", "tensorflow", files=16, epochs=epochs, reading="v2.0")
-    assert [each.fetches - each.steps for each in run_plan(workload, 2).passes] == [extra] * epochs
 
 
 def test_checkpoints_are_written_and_then_read():

@@ -84,12 +84,6 @@ def test_without_a_buffer_records_are_read_as_strace_shows():
     assert [row[2:] for row in rows(reads, 0, 0, 1) if row[1] == "read"] == shown
 
 
-def test_a_shuffle_buffer_is_filled_before_the_first_batch():
-    """Its first 4 records leave it when 19 have come: two whole files, and the first request of two others."""
-    reads = reads_of(shuffle=16)
-    assert Counter(op for _, op, _, _ in rows(reads, 0, 0, 1)) == {"open": 4, "read": 10, "close": 2}
-
-
 def test_what_a_second_pass_reads_is_what_strace_shows():
     """One file in turn, 4 files of 8 records of 99,915 bytes, 12 records taken in: 5 + 3 + 2 + 2 reads."""
     reads = reads_of(files=4, in_turn=1, transfer=262, again=(12,), extra=1)
@@ -148,20 +142,6 @@ def test_bytes_are_read_once_and_never_too_far_ahead(
     assert np.count_nonzero(covered) >= used * RECORD or shuffle > 1
 
 
-@given(
-    first=st.integers(0, 7),
-    count=st.integers(1, 8),
-    in_turn=st.integers(1, 3),
-    transfer=st.sampled_from([70, 300, 1000]),
-    shuffle=st.integers(1, 10),
-)
-def test_fetches_are_the_same_whatever_is_asked_for_with_them(first, count, in_turn, transfer, shuffle):
-    reads = reads_of(in_turn=in_turn, transfer=transfer, shuffle=shuffle)
-    last = min(first + count, reads.fetches)
-    apart = [rows(reads, 0, fetch, fetch + 1) for fetch in range(first, last)]
-    assert rows(reads, 0, first, last) == [row for each in apart for row in each]
-
-
 def visits_of(tmp_path, *, epochs=2, prefetch=2, shuffle=16, reading="v2.0"):
     """How often rank 0 opens each of its files and reads of it: a Counter of the visits by path, training and not."""
     workload = workload_of(
@@ -187,13 +167,6 @@ def visits_of(tmp_path, *, epochs=2, prefetch=2, shuffle=16, reading="v2.0"):
     lanes = visits(tmp_path / f"{prefetch}.capture")
     found = Counter(path for lane in lanes[0].values() for path, _ in lane)
     return tuple(sorted(count for path, count in found.items() if part in path) for part in ("train", "valid"))
-
-
-def test_what_repeat_reads_ahead_is_what_real_runs_show(tmp_path):
-    """DLIO v2.0 with these keys visited each file 5 times in training and 5 times in 2 evaluations, and twice where
-    there is one epoch. One of them is taken to be the generation's, which reads each file to index it."""
-    assert visits_of(tmp_path) == ([4] * 5, [4] * 2)
-    assert visits_of(tmp_path, epochs=1, prefetch=3) == ([1] * 5, [1] * 2)
 
 
 def test_what_repeat_reads_ahead_is_bounded_by_the_buffers(tmp_path):
