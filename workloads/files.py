@@ -53,8 +53,8 @@ class FileSet:
 
     folder: absolute; files lie in it or in its `subfolders`.
     dims: int64[files, d], of one record each. sample_bytes: int64[files], of one record. sizes: int64[files].
-    sides: (folder, suffix, sizes) of the small files beside each data file; without a folder they lie beside it.
-    exact: False where sizes are estimates (csv of other numbers than uint8, jpeg, compressed or finely chunked data).
+    sides: suffixes of the index files beside each data file; `side_bytes`: size of each.
+    Sizes are exact but for csv of other numbers than uint8, jpeg, and compressed or finely chunked data.
     """
 
     folder: str
@@ -64,8 +64,8 @@ class FileSet:
     dims: np.ndarray
     sample_bytes: np.ndarray
     sizes: np.ndarray
-    sides: tuple[tuple[str, str, np.ndarray], ...]
-    exact: bool
+    sides: tuple[str, ...]
+    side_bytes: int
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -84,11 +84,6 @@ class FileSet:
         """Absolute path of a data file."""
         inner = str(number % self.subfolders).rjust(len(str(self.subfolders)), "0") if self.subfolders > 1 else ""
         return posixpath.join(self.folder, inner, self.name(number))
-
-    def side_path(self, side: int, number: int) -> str:
-        """Absolute path of a small file beside a data file."""
-        folder, suffix, _ = self.sides[side]
-        return (posixpath.join(folder, self.name(number)) if folder else self.path(number)) + suffix
 
 
 def data_set_files(workload: Workload) -> tuple[FileSet, FileSet]:
@@ -125,27 +120,17 @@ def _file_set(workload: Workload, part: str, dims: np.ndarray, subfolders: int) 
     folder, samples = absolute_folder(workload, data.data_folder), data.num_samples_per_file
     elements = dims.prod(axis=1, dtype=np.int64)
     sample = elements * _element_bytes(data)
-    sides: tuple[tuple[str, str, np.ndarray], ...] = ()
-    exact = data.format not in ("jpeg", "png") and (data.format != "csv" or data.record_element_type == "uint8")
     if data.format == "hdf5" and len(dims):
         shapes, _, which = distinct_rows(*dims.T)  # each distinct record shape is laid out once
         layouts = [hdf5_layout(data, tuple(map(int, each)), workload.reading) for each in shapes]
         sizes = np.array([layout.file_bytes for layout in layouts], dtype=np.int64)[which]
-        exact = all(layout.exact for layout in layouts)
     elif data.format == "tfrecord":
-        # v2.0 stores the side of an image as its size. A text of lines `offset length` lies beside the records.
+        # v2.0 stores the side of an image as its size.
         side = np.full(len(sample), int(math.sqrt(data.record_length_bytes)), dtype=np.int64)
-        record = record_bytes(sample, side if workload.reading == "v2.0" else sample)
-        sizes, digits = samples * record, np.full(len(record), samples, dtype=np.int64)
-        for power in range(1, 19):
-            digits += np.maximum(samples - -(-(10**power) // record), 0)
-        text = digits + samples * (1 + 1 + sum(record >= 10**power for power in range(19)))
-        sides = ((posixpath.join(folder, "index", part), ".idx", text),)
+        sizes = samples * record_bytes(sample, side if workload.reading == "v2.0" else sample)
     else:
         sizes = _sizes(workload, elements, sample)
-    if data.format in ("indexed_binary", "mmap_indexed_binary"):
-        each = np.full(len(sample), 8 * samples, dtype=np.int64)
-        sides = (("", ".off.idx", each), ("", ".sz.idx", each))
+    indexed = data.format in ("indexed_binary", "mmap_indexed_binary")
     return FileSet(
         folder=posixpath.join(folder, part),
         prefix=data.file_prefix,
@@ -154,8 +139,8 @@ def _file_set(workload: Workload, part: str, dims: np.ndarray, subfolders: int) 
         dims=dims,
         sample_bytes=sample,
         sizes=sizes,
-        sides=sides,
-        exact=exact and data.compression == "none",
+        sides=(".off.idx", ".sz.idx") if indexed else (),
+        side_bytes=8 * samples,
     )
 
 
@@ -240,8 +225,8 @@ class Hdf5Layout:
     chunk_shape: empty for contiguous datasets.
     data_offset: of the first dataset or chunk; with an index behind the headers, chunk 0 is taken to follow it.
     data_bytes: stored bytes of one dataset, in whole chunks.
-    other_bytes: headers and chunk indices, before and between the data. exact: False where that is an estimate, as for
-    an index of many small chunks, whose size is known only to a few hundred bytes.
+    other_bytes: headers and chunk indices, before and between the data. The size of an index of many small chunks
+    is known only to a few hundred bytes.
     """
 
     names: tuple[str, ...]
@@ -252,7 +237,6 @@ class Hdf5Layout:
     data_offset: int
     data_bytes: int
     other_bytes: int
-    exact: bool
     older: bool
 
     @property
@@ -294,9 +278,9 @@ def hdf5_layout(dataset: Dataset, dims: tuple[int, ...], reading: str) -> Hdf5La
     plain = math.prod(chunk or shape) * type_size
     older = reading == "v2.0"
     if older and chunk:
-        other, exact = _TREE_BYTES + _TREE_NODE_BYTES * -(-max(count - 64, 0) // 57), count <= 64
+        other = _TREE_BYTES + _TREE_NODE_BYTES * -(-max(count - 64, 0) // 57)
     else:
-        other, exact = _index_bytes(dataset, count, plain)
+        other = _index_bytes(dataset, count)
     return Hdf5Layout(
         names=("records",) if older else tuple(f"records_{number}" for number in range(sets)),
         type_size=type_size,
@@ -306,22 +290,20 @@ def hdf5_layout(dataset: Dataset, dims: tuple[int, ...], reading: str) -> Hdf5La
         data_offset=_TREE_HEADER_BYTES if older and chunk else other if count else HDF5_HEADER_BYTES,
         data_bytes=compressed_bytes(plain, element, compression, dataset.compression_level) * max(count, 1),
         other_bytes=other,
-        exact=exact and element not in _LEFT.get(compression, {}),
         older=older,
     )
 
 
-def _index_bytes(dataset: Dataset, count: int, chunk_bytes: int) -> tuple[int, bool]:
-    """Bytes of a file that are not data, with `count` chunks per dataset, and whether that is exact."""
+def _index_bytes(dataset: Dataset, count: int) -> int:
+    """Bytes of a file that are not data, with `count` chunks per dataset."""
     sets = dataset.hdf5.num_dset_per_record
     plain = dataset.compression == "none" and not dataset.hdf5.max_shape
     if sets <= _MOST_DATASETS and count * sets <= (NEAR_HDF5_CHUNKS if plain else _MOST_OTHER_CHUNKS):
-        return HDF5_HEADER_BYTES, True
+        return HDF5_HEADER_BYTES
     entry = 8 if dataset.compression == "none" else 20
     pages = -(-count // HDF5_PAGE_CHUNKS) if count > HDF5_PAGE_CHUNKS else 0
     array = max(18 + -(-pages // 8) + 4 * pages + entry * count, HDF5_HEADER_BYTES)  # the least that HDF5 sets aside
-    exact = plain and sets == 1 and chunk_bytes >= HDF5_HEADER_BYTES
-    return HDF5_HEADER_BYTES + 400 * max(sets - _MOST_DATASETS, 0) + sets * array, exact
+    return HDF5_HEADER_BYTES + 400 * max(sets - _MOST_DATASETS, 0) + sets * array
 
 
 def largest_shape(dataset: Dataset) -> tuple[int, ...]:

@@ -55,7 +55,7 @@ def read_workload(source: str | Path, overrides: Sequence[str] = (), reading: Re
     values, kept = _description(read_yaml(text, str(path)), path), []
     for override in overrides:
         key, value = read_override(override)
-        values = _overridden(values, key, value)
+        values = overridden(values, key, value)
         # A capture keeps the overrides, but no access keys.
         secret = SECRET.split(".")
         kept.append(f"{override.partition('=')[0]}=..." if secret[: len(key)] == key[: len(secret)] else override)
@@ -257,15 +257,15 @@ def read_override(text: str) -> tuple[list[str], Any]:
 
 def override_text(key: str, value: Any) -> str:
     """`KEY=VALUE` that parses to `value`: null, a boolean, a number, text, or lists and maps of them."""
-    return f"{key}={json.dumps(value)}"
+    return f"{key}={json.dumps(value, separators=(',', ':'))}"
 
 
-def _overridden(values: Mapping[Any, Any], path: list[str], value: Any) -> dict[Any, Any]:
+def overridden(values: Mapping[Any, Any], path: list[str], value: Any) -> dict[Any, Any]:
     """`values` with one key changed; a map is merged into a map, as Hydra does."""
     key, *rest = path
     old = values.get(key)
     if rest:
-        value = _overridden(old if isinstance(old, Mapping) else {}, rest, value)
+        value = overridden(old if isinstance(old, Mapping) else {}, rest, value)
     elif isinstance(old, Mapping) and isinstance(value, Mapping):
         value = {**old, **value}
     return {**values, key: value}

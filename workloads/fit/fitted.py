@@ -27,6 +27,7 @@ from dxt_replay.workloads.description import Dataset, Format, Framework, Model, 
 from dxt_replay.workloads.files import data_set_files
 from dxt_replay.workloads.fit.observation import Observation, RankReads
 from dxt_replay.workloads.generate.checkpoints import saving, shards_of_rank
+from dxt_replay.workloads.source import overridden
 from dxt_replay.workloads.values import KEYS, workload_from_values
 
 Estimates = Mapping[str, tuple[Any, str]]
@@ -101,11 +102,7 @@ def workload_of(estimates: Estimates) -> Workload:
     """The description under DLIO's documentation. Raises: UsageError where its values contradict each other."""
     values: dict[str, Any] = {}
     for key, (value, _) in estimates.items():
-        *sections, name = key.split(".")
-        inner = values
-        for section in sections:
-            inner = inner.setdefault(section, {})
-        inner[name] = value
+        values = overridden(values, key.split("."), value)
     return workload_from_values(values, reading="documented")[0]
 
 

@@ -39,9 +39,8 @@ class RunFiles:
         self._sets: tuple[FileSet, ...] = data_set_files(workload) if workload.workflow.train else ()
         self.layouts: tuple[Hdf5Layout, ...] = ()
         self.data, self.sides, begin = [], [], 0
-        indexed = workload.dataset.format in ("indexed_binary", "mmap_indexed_binary")
         for each in self._sets:
-            count, kinds = len(each), len(each.sides) * indexed
+            count, kinds = len(each), len(each.sides)
             files = np.zeros(count, dtype=FILE)
             files["file_id"], files["size"] = begin + np.arange(count), each.sizes
             files["sample_bytes"] = each.sample_bytes
@@ -84,8 +83,8 @@ class RunFiles:
         for files, sides in zip(self._sets, self.sides, strict=True):
             numbers = range(len(files))
             names += [files.path(number) for number in numbers]
-            names += [files.side_path(side, number) for side in range(len(sides)) for number in numbers]
-            sizes += [files.sizes, *(size for _, _, size in files.sides[: len(sides)])]
+            names += [files.path(number) + suffix for suffix in files.sides for number in numbers]
+            sizes += [files.sizes, np.full(sides.size, files.side_bytes)]
             kinds += [data] * len(files) + ["other"] * sides.size
         if self._plan.checkpoints:
             written = [

@@ -78,8 +78,8 @@ def test_the_files_have_the_names_and_sizes_of_dlios(name: str) -> None:
 
 def _sizes(files: FileSet) -> dict[str, int]:
     found = {files.path(number): int(size) for number, size in enumerate(files.sizes)}
-    for side, (_, _, sizes) in enumerate(files.sides):
-        found |= {files.side_path(side, number): int(size) for number, size in enumerate(sizes)}
+    for suffix in files.sides:
+        found |= {files.path(number) + suffix: files.side_bytes for number in range(len(files))}
     return {path.removeprefix("/data/"): size for path, size in found.items() if "/index/" not in path}
 
 

@@ -44,7 +44,7 @@ def contiguous(samples, record, datasets=1):
     """Datasets of `samples` records behind the headers of `libver="latest"`."""
     return Hdf5Layout(
         names=("records",) * datasets, type_size=1, shape=(samples, record), chunk_shape=(), filters=(), older=False,
-        data_offset=DATA_OFFSET, data_bytes=samples * record, other_bytes=DATA_OFFSET, exact=True,
+        data_offset=DATA_OFFSET, data_bytes=samples * record, other_bytes=DATA_OFFSET,
     )  # fmt: skip
 
 
@@ -138,7 +138,7 @@ def test_the_index_of_many_chunks_is_read_as_strace_shows(samples, index, array)
     """25 chunks of 46 x 46 per sample, but the first case, with 100 chunks in all."""
     hdf5 = Hdf5Layout(
         names=("records",), type_size=1, shape=(samples, 230, 230), chunk_shape=(1, 46, 46), filters=(), older=False,
-        data_offset=2048, data_bytes=samples * 25 * 2116, other_bytes=2048, exact=True,
+        data_offset=2048, data_bytes=samples * 25 * 2116, other_bytes=2048,
     )  # fmt: skip
     found = reads("hdf5", 10_000_000, 40_000, index=(index,), row_chunks=25, samples_per_file=samples, hdf5=hdf5)
     assert found[4 : 5 + len(array)] == [(447, 28), *array]
