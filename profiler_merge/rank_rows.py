@@ -218,8 +218,8 @@ class RankRowsOfLogs:
         for part in blocks(traced):
             for name in ("start_ns", "end_ns"):
                 traced[name][part] = self._capture_ns(log, alignment, traced[name][part])
-        if not in_file(traced) and (ordered := in_order(traced)) is not traced:
-            traced[:] = ordered  # with drift, others start together than before
+        if "drift_ppm" in alignment.evidence and not in_file(traced):
+            traced[:] = in_order(traced)  # others start together than before
         to_ns = partial(self._capture_ns, log, alignment)
         counted = {module: on_clock(files, to_ns) for module, files in log.counters.of_ranks(ranks).items()}
         threaded = log.found.unthreaded.isdisjoint(ranks.tolist())

@@ -20,8 +20,9 @@ import pyarrow as pa
 
 from dxt_replay.profiler_merge.darshan._overlap_lanes import OverlapLanes
 from dxt_replay.traces.errors import TargetError
-from dxt_replay.traces.row_order import distinct_rows, order_by_start
+from dxt_replay.traces.row_order import distinct_rows
 from dxt_replay.traces.schema import TRACED
+from dxt_replay.traces.stable_order import stable_order
 
 ROW = np.dtype(
     [(name, np.int64) for name in ("offset", "length", "start_ns", "end_ns", "tie")]
@@ -79,12 +80,22 @@ def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
 def in_order(rows: np.ndarray) -> np.ndarray:
     """The rows by rank and start. Of rows that start together the longest comes first, after made ones of no length,
     which prepare the others."""
-    instant = (rows["origin"] != TRACED) & (rows["start_ns"] == rows["end_ns"])
-    then = [~instant, -rows["end_ns"], rows["tie"]]
-    order = order_by_start(np.ascontiguousarray(rows["start_ns"]), then, rows["rank"])
-    if bool((order[1:] > order[:-1]).all()):
+    rank, start_ns = (np.ascontiguousarray(rows[name]) for name in ("rank", "start_ns"))
+    ahead = rank[1:] > rank[:-1]
+    ahead |= (rank[1:] == rank[:-1]) & (start_ns[1:] > start_ns[:-1])
+    if ahead.all():
         return rows
-    return np.take(_words(rows), order, axis=0).view(ROW).reshape(-1)
+    order = np.argsort(start_ns, kind="stable")  # timsort: a few runs in order take a few comparisons a row
+    if rank.min() < rank.max():
+        order = order[stable_order(rank[order])]
+    same = (start_ns[order[1:]] == start_ns[order[:-1]]) & (rank[order[1:]] == rank[order[:-1]])
+    if same.any():
+        tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
+        some = rows[order[tied]]
+        lasts = (some["origin"] == TRACED) | (some["start_ns"] != some["end_ns"])
+        keys = (some["tie"], -some["end_ns"], lasts, some["start_ns"], some["rank"])
+        order[tied] = order[tied][np.lexsort(keys)]
+    return rows if (order[1:] > order[:-1]).all() else np.take(_words(rows), order, axis=0).view(ROW).reshape(-1)
 
 
 class Spool:
@@ -131,7 +142,8 @@ class Spool:
             cuts.append(list(pairwise([0, *inside, len(run)])))
             release(run)
         for stretch in zip(*cuts, strict=True):
-            yield in_order(joined([run[slice(*cut)] for run, cut in zip(self._runs, stretch, strict=True)]))
+            parts = [run[slice(*cut)] for run, cut in zip(self._runs, stretch, strict=True) if cut[0] < cut[1]]
+            yield in_order(joined(parts)) if len(parts) > 1 else joined(parts)
             release(*self._runs)
 
     def _in_file(self, parts: list[np.ndarray] | Iterator[np.ndarray]) -> np.ndarray:
