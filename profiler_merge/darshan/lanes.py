@@ -7,7 +7,6 @@ operation's rank among them, ascending from 0. Lanes are numbered from 0 in each
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 
@@ -109,15 +108,7 @@ def lanes_where_clear(
     return lanes
 
 
-class Column(Protocol):
-    """Values by row: an array, or an object that looks them up."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, rows: np.ndarray, /) -> np.ndarray: ...
-
-
-def first_not_below(ascending: Column, begin: np.ndarray, end: np.ndarray, value: np.ndarray) -> np.ndarray:
+def first_not_below(ascending: np.ndarray, begin: np.ndarray, end: np.ndarray, value: np.ndarray) -> np.ndarray:
     """For each row: the first index in ascending[begin:end] whose value is not below the row's, `end` if all are."""
     low, high = begin.copy(), end.copy()
     while (open_ := low < high).any():

@@ -17,7 +17,6 @@ from dxt_replay.profiler_merge.analysis.named_tables import CONTENTS
 from dxt_replay.profiler_merge.analysis.tables import TABLES
 from dxt_replay.profiler_merge.darshan.counters import COUNTER_MODULES, read_counters, read_lustre
 from dxt_replay.profiler_merge.darshan.dxt import DXT_MODULES, read_dxt
-from dxt_replay.profiler_merge.darshan.heatmap import read_heatmap
 from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.profiles.reading import read_profile
 from dxt_replay.profiler_merge.profiles.spans import profile_spans
@@ -90,7 +89,6 @@ def _darshan(folder: Path) -> Any:
         [list(read_dxt(log, module)) for module in DXT_MODULES],
         [read_counters(log, module) for module in COUNTER_MODULES],
         list(read_lustre(log)),
-        list(read_heatmap(log)),
         list(log.warnings),
     ]
 
