@@ -66,7 +66,7 @@ def covered(spans: SpanColumns) -> Intervals:
 def in_order(parts: Sequence[SpanColumns], steps: SpanColumns) -> SpanColumns:
     """All spans of a rank, in order of time. Names become text that Arrow can hold: bytes that are not UTF-8 are
     written `\\xNN`, as in the contract's paths, half pairs of JSON `\\uNNNN`."""
-    found = np.concatenate(parts).view(np.recarray)
+    found: SpanColumns = np.concatenate(parts).view(np.recarray)
     unknown = found.step == BY_START
     found.step[unknown] = step_at(found.start_ns[unknown], steps.start_ns, steps.end_ns, steps.step)
     found = found[np.lexsort((found.kind, -found.end_ns, found.start_ns))]
