@@ -152,7 +152,8 @@ def conforming(table: pa.Table, schema: pa.Schema, place: object, columns: Seque
             arrays.append(nulls[column.type] if left_out is None else _as(left_out, column))
             continue
         try:
-            arrays.append(_as(_in_one(table[column.name]), column))
+            stored = table[column.name]  # `combine_chunks` copies even a single chunk
+            arrays.append(_as(stored.chunk(0) if stored.num_chunks == 1 else stored.combine_chunks(), column))
         except (pa.ArrowException, ValueError) as error:
             raise CaptureError(
                 f"{place} is damaged: the column {column.name} is not {column.type} ({error})"
@@ -162,11 +163,6 @@ def conforming(table: pa.Table, schema: pa.Schema, place: object, columns: Seque
         if not column.nullable and found[column.name].null_count:
             raise DamagedCaptureError(f"{place} is damaged: the column {column.name} has rows without a value")
     return found.cast(wanted)
-
-
-def _in_one(column: pa.ChunkedArray) -> pa.Array:
-    """The column as one array, without `combine_chunks`, which copies even a single chunk."""
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _as(array: pa.Array, column: pa.Field) -> pa.Array:

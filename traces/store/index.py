@@ -131,15 +131,18 @@ class OpsIndex:
 
     def together(self, stretch: int) -> np.ndarray:
         """Numbers of the stretches of its row group, in the order of their rows."""
-        order, key = self._by_place
-        place = key[stretch]
-        return order[slice(*np.searchsorted(key[order], (place, place + 1)))]
+        order, begins, group = self._groups
+        return order[slice(*begins[group[stretch] : group[stretch] + 2])]
 
     @cached_property
-    def _by_place(self) -> tuple[np.ndarray, np.ndarray]:
-        """The stretches by row group and place in it, and a number of the row group of each stretch."""
+    def _groups(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The stretches by row group and place in it; where each row group begins there; the number of each one's."""
         key = self.part << 32 | self.row_group
-        return np.lexsort((self.begin, key)), key
+        order = np.lexsort((self.begin, key))
+        first = np.diff(key[order], prepend=-1) != 0
+        group = np.empty_like(order)
+        group[order] = np.cumsum(first) - 1
+        return order, np.append(np.flatnonzero(first), len(order)), group
 
     @cached_property
     def _rows_before(self) -> np.ndarray:

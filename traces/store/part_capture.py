@@ -359,7 +359,8 @@ def pieces_of_both(captures: Sequence[Capture], operations: int) -> list[tuple[i
     ranks = sorted({rank for capture in captures for rank in capture.ranks})
     rows = np.sum([capture.index.row_counts(ranks) for capture in captures], axis=0)
     work = rows + RANK_OPERATIONS * (rows > 0)
-    size = _piece_size(captures, operations)
+    files = max(capture.files.num_rows for capture in captures)
+    size = max(operations, OPERATIONS_PER_FILE * files if operations > 1 else 1)
     count = int(min(len(ranks), max(work.sum() // size, 1))) if len(ranks) else 1
     if count == 1:
         return [tuple(ranks)]
@@ -367,9 +368,3 @@ def pieces_of_both(captures: Sequence[Capture], operations: int) -> list[tuple[i
     place = (2 * np.cumsum(work) - work) * count // max(2 * int(work.sum()), 1)
     begins = [0, *(np.flatnonzero(np.diff(place)) + 1).tolist(), len(ranks)]
     return [tuple(ranks[begin:end]) for begin, end in pairwise(begins)]
-
-
-def _piece_size(captures: Sequence[Capture], operations: int) -> int:
-    """The least operations of a piece."""
-    files = max(capture.files.num_rows for capture in captures)
-    return max(operations, OPERATIONS_PER_FILE * files if operations > 1 else 1)

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -254,8 +255,9 @@ class Capture:
             if self._kept_usage_rows + used.num_rows > KEPT_USAGE_ROWS:
                 self._usage, self._kept_usage_rows = {}, 0
             of_row = used["rank"].to_numpy()
-            for each in beside:
-                self._usage[each] = used.slice(*_stretch(of_row, each))
+            limits = np.searchsorted(of_row, [*beside, beside[-1] + 1]).tolist()
+            for each, (begin, end) in zip(beside, pairwise(limits), strict=True):
+                self._usage[each] = used.slice(begin, end - begin)
             self._kept_usage_rows += used.num_rows
         return self._usage[rank]
 
@@ -353,12 +355,6 @@ def open_capture(path: Path | str, *, named: Path | None = None, is_checked: boo
         remedy = exhausted(error) or "check who may read it and the directories above it"
         raise UnreadableError(f"cannot read {path}: {error.strerror or error}; {remedy}") from error
     return Capture(path, info, files, index, named)
-
-
-def _stretch(of_row: np.ndarray, rank: int) -> tuple[int, int]:
-    """Begin and number of the rows of a rank, in rows sorted by rank."""
-    begin, end = np.searchsorted(of_row, (rank, rank + 1)).tolist()
-    return begin, end - begin
 
 
 def _written_ns(path: Path) -> int:
