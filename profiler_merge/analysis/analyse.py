@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from dxt_replay.profiler_merge.analysis.collect import Together, collect
-from dxt_replay.profiler_merge.analysis.overlap import Overlap, OverlapCollector
+from dxt_replay.profiler_merge.analysis.loop import Overlap, OverlapCollector
 from dxt_replay.profiler_merge.analysis.patterns import PatternCollector, Patterns
 from dxt_replay.profiler_merge.analysis.setting import Setting, setting_of
 from dxt_replay.profiler_merge.analysis.summary import Summary, SummaryCollector, with_loop

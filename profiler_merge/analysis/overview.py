@@ -12,11 +12,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dxt_replay.profiler_merge.analysis.analyse import Analysis, AnalysisCollector
+from dxt_replay.profiler_merge.analysis.bars import (
+    MOST_BARS,
+    KeyCollector,
+    LaneBars,
+    LoopBars,
+    bar_collector,
+    loop_bars,
+)
 from dxt_replay.profiler_merge.analysis.collect import Begin, Together, collect
 from dxt_replay.profiler_merge.analysis.finding import Finding
 from dxt_replay.profiler_merge.analysis.findings import findings_of
-from dxt_replay.profiler_merge.analysis.lane_bars import MOST_BARS, KeyCollector, LaneBars, bar_collector
-from dxt_replay.profiler_merge.analysis.loop_bars import LoopBars, loop_bars
 from dxt_replay.profiler_merge.analysis.offset_samples import FileOffsets, file_offsets
 from dxt_replay.profiler_merge.analysis.patterns import MountTotals, mount_totals
 from dxt_replay.profiler_merge.analysis.queries import made_by_query

@@ -22,7 +22,7 @@ from dxt_replay.traces.stable_order import runs, stable_order
 from dxt_replay.traces.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from dxt_replay.profiler_merge.analysis.overlap import Overlap
+    from dxt_replay.profiler_merge.analysis.loop import Overlap
 
 LEAST_STEPS = 3
 """Least number of steps for a warm-up: with fewer there is no usual step to compare with."""

@@ -44,7 +44,7 @@ from dxt_replay.traces.unseen import LEAST_COVERAGE, nothing_recorded, unseen_of
 from dxt_replay.traces.workers import ALONE, Workers
 
 if TYPE_CHECKING:
-    from dxt_replay.profiler_merge.analysis.overlap import Overlap, OverlapCollector
+    from dxt_replay.profiler_merge.analysis.loop import Overlap, OverlapCollector
 
 _STEP, _WAIT = SPAN_KINDS.index("step"), SPAN_KINDS.index("input_wait")
 _OPEN_OR_CLOSE = (OPS.index("open"), OPS.index("close"))
@@ -241,7 +241,7 @@ class _SummaryAndLoop(Collector):
         self.summary = SummaryCollector(capture, layers, by=by)
         self.overlap: OverlapCollector | None = None
         if steps:
-            from dxt_replay.profiler_merge.analysis.overlap import OverlapCollector
+            from dxt_replay.profiler_merge.analysis.loop import OverlapCollector
 
             self.overlap = OverlapCollector(capture, layers)
 

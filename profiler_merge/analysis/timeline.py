@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from dxt_replay.profiler_merge.analysis.collect import Begin, Collector, at_one_layer, collect
-from dxt_replay.profiler_merge.analysis.in_flight import PeaksPerBin, peaks_over_ranks, pieces, shares
 from dxt_replay.profiler_merge.analysis.tables import TABLES
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.layers import FileLayers
 from dxt_replay.traces.measures._passes import add_at
-from dxt_replay.traces.measures.intervals import Intervals, StreamingUnion
+from dxt_replay.traces.measures.intervals import Intervals, StreamingUnion, group_unions
 from dxt_replay.traces.measures.operation_rows import OperationRows
 from dxt_replay.traces.measures.span_times import union_by_rank
 from dxt_replay.traces.schema import RECONSTRUCTED, WRITE
+from dxt_replay.traces.stable_order import runs
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import MIB, NS_PER_S, format_count
 from dxt_replay.traces.workers import ALONE, Workers
@@ -30,13 +31,12 @@ DEFAULT_BINS = 200
 MOST_CELLS = 1 << 22
 """Limit of bins times ranks of a timeline: 400 MB."""
 
-MOST_RANKS_IN_STEP = 256
-"""Limit of ranks whose streams are merged in time for the exact peak over all: 1 MB each."""
-
-_MOST_CELLS_TOGETHER = 1 << 20
-"""Limit of bins times ranks that are counted at once."""
-
-_NO_PLACES = np.empty(0, dtype=np.int64)
+MOST_TOGETHER = 1 << 23
+"""Operations of a capture whose times are kept for the exact peak in flight: 16 bytes each."""
+_APART = 1 << 21
+"""Operations whose peaks are exact in a larger capture; the sum of such peaks is an upper bound."""
+_PIECES = 1 << 20
+"""Pieces in memory at a time: an operation that covers many bins has many pieces."""
 
 _COUNTS = (
     "reads", "writes", "bytes_read", "bytes_written", "other_operations", "reconstructed", "in_flight_ns", "busy_ns",
@@ -51,7 +51,7 @@ it covers. `in_flight_mean` is weighted with time."""
 class Timeline:
     """`table`: `SCHEMA`, sorted by rank and time, no bin missing. `ranks`: those of the rows, (ALL_RANKS,) over all.
 
-    `in_flight_max_exact`: False where the peak over all ranks is the sum of the ranks' peaks, an upper bound.
+    `in_flight_max_exact`: False where the peak is the sum of peaks of parts, an upper bound.
     """
 
     bin_ns: int
@@ -104,16 +104,17 @@ def timeline_collector(
     capture: Capture, *, bin_ns: int | None = None, bins: int = DEFAULT_BINS, per_rank: bool = False
 ) -> Begin[TimelineCollector]:
     """What makes the collector of a timeline for some or all ranks. Arguments and errors as of `timeline`."""
-    first, last = _bounds(capture)
+    begin, end = capture.part.from_ns, capture.part.until_ns
+    first, last = capture.time_span_ns if begin is None or end is None else (0, 0)
+    first, last = first if begin is None else begin, last if end is None else end
+    last = max(last, first + 1)
     width = bin_ns if bin_ns is not None else round_width_ns(last - first, bins)
     if width <= 0:
         raise UsageError("a bin is at least a nanosecond wide")
-    if capture.part.from_ns is None:
+    if begin is None:
         first -= first % width
-    in_step = not per_rank and 1 < len(capture.ranks) <= MOST_RANKS_IN_STEP
-    return partial(
-        TimelineCollector, start_ns=first, end_ns=last, bin_ns=width, per_rank=per_rank, rank_peaks=not in_step
-    )
+    together = capture.operation_count() <= MOST_TOGETHER
+    return partial(TimelineCollector, start_ns=first, end_ns=last, bin_ns=width, per_rank=per_rank, together=together)
 
 
 def round_width_ns(length_ns: int, bins: int) -> int:
@@ -125,34 +126,11 @@ def round_width_ns(length_ns: int, bins: int) -> int:
     return next(times * power for times in (1, 2, 5) if times * power >= least)
 
 
-def _bounds(capture: Capture) -> tuple[int, int]:
-    begin, end = capture.part.from_ns, capture.part.until_ns
-    first, last = capture.time_span_ns if begin is None or end is None else (0, 0)
-    first, last = first if begin is None else begin, last if end is None else end
-    return first, max(last, first + 1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Line:
-    """Ranks whose times follow one another, all bins of one before those of the next.
-
-    row: the first rank's row of the timeline. count: number of ranks, of which some may have no operations.
-    places: int64 (operations,), the number of the operation's rank; empty if there is one rank.
-    """
-
-    row: int
-    count: int
-    places: np.ndarray
-
-
 class TimelineCollector(Collector):
-    """Collects a `Timeline` from rows of one rank after another.
-
-    `rank_peaks`: whether the peaks of the ranks are collected, and added up over all ranks.
-    """
+    """Collects a `Timeline`. `together`: whether all times are kept for the exact peaks."""
 
     takes_several_ranks = True
-    STAY = ("_capture", "_layers", "_union", "_line", "_rank_peaks")
+    STAY = ("_capture", "_layers", "_union")
 
     def __init__(
         self,
@@ -163,192 +141,136 @@ class TimelineCollector(Collector):
         end_ns: int,
         bin_ns: int,
         per_rank: bool,
-        rank_peaks: bool,
+        together: bool,
     ) -> None:
-        self._capture = capture
-        self._layers = layers
-        self._start_ns = start_ns
-        self._bin_ns = bin_ns
+        self._capture, self._layers = capture, layers
+        self._start_ns, self._bin_ns, self._together = start_ns, bin_ns, together
         self._ranks = capture.ranks
         self._rows = self._ranks if per_rank else (ALL_RANKS,)
-        self._row = {rank: place if per_rank else 0 for place, rank in enumerate(self._ranks)}
-        self._bins = -((start_ns - end_ns) // bin_ns)
-        self._check()
-        self._cells = {name: np.zeros((len(self._rows), self._bins), dtype=np.int64) for name in _COUNTS}
-        self._peaks = np.zeros((len(self._rows), self._bins), dtype=np.int64)
-        self._wants_peaks = rank_peaks
-        self._rank: int | None = None
-        self._union = StreamingUnion()
-        self._line = _Line(row=0, count=1, places=_NO_PLACES)
-        self._rank_peaks = PeaksPerBin(bin_ns)
+        self._bins = 0
+        self._cells = np.zeros((len(_COUNTS), len(self._rows), 0), dtype=np.int64)
+        self._peaks = self._cells[0]
+        self._reach(end_ns - start_ns)
+        self._rank, self._union = -1, StreamingUnion()
+        # Row, start and end of operations whose peaks are not yet known, (3, n) each.
+        self._times: list[np.ndarray] = []
+        self._parts = 0
 
     def add(self, rows: OperationRows) -> None:
         """Add rows, in start order."""
         rows = at_one_layer(rows, self._layers)
         if not len(rows):
             return
-        traced = rows.data & (rows.origin != RECONSTRUCTED)
+        rebuilt = rows.origin == RECONSTRUCTED
+        traced = rows.data & ~rebuilt
         starts, ends = rows.start_ns - self._start_ns, rows.end_ns - self._start_ns
         self._reach(max(int(starts.max()) + 1, int(ends.max(where=traced, initial=0))))
-        line = self._line_of(rows)
-        if line.count * self._bins > _MOST_CELLS_TOGETHER:
-            for each in rows.each_rank():
-                self.add(each)
-            return
-        if len(rows.ranks) or rows.rank != self._rank:
-            self._finish_rank()
-            self._rank, self._union = rows.rank, StreamingUnion()
-        if line.count > 1:
-            moved = line.places * (self._bins * self._bin_ns)
-            starts, ends = starts + moved, ends + moved
-        place = starts // self._bin_ns
-        written = rows.op == WRITE
         if not traced.all():
-            untraced = rows.origin == RECONSTRUCTED
-            self._count("reconstructed", line, place[untraced])
-            self._count("other_operations", line, place[~untraced & ~traced])
-            some = np.flatnonzero(traced)
-            starts, ends, place, written = starts[some], ends[some], place[some], written[some]
-            length = rows.length[some]
-        else:
-            length = rows.length
-        if not len(starts):
+            row, place = self._row_of(rows), starts // self._bin_ns
+            for name, mask in (("reconstructed", rebuilt), ("other_operations", ~rebuilt & ~traced)):
+                self._add(name, row[mask], place[mask], np.ones(int(mask.sum()), dtype=np.int64))
+            rows, starts, ends = rows.where(traced), starts[traced], ends[traced]
+        if not len(rows):
             return
-        self._count("reads", line, place[~written])
-        self._count("writes", line, place[written])
-        self._spread(line, place, starts, ends, length, written)
-        self._add_busy(line, *self._union.add(starts, ends))
-        if self._wants_peaks:
-            real = ends > starts
-            self._rank_peaks.add(starts[real], ends[real])
-        self._line = line
+        self._add_operations(self._row_of(rows), starts, ends, rows)
         if len(rows.ranks):
-            self._finish_rank()
-
-    def _line_of(self, rows: OperationRows) -> _Line:
-        by_rank = rows.by_rank()
-        if len(by_rank) == 1:
-            return _Line(row=self._row[rows.rank], count=1, places=_NO_PLACES)
-        if self._rows == (ALL_RANKS,):
-            return _Line(row=0, count=len(by_rank), places=by_rank.index)
-        own = np.array([self._row[rank] for rank in by_rank.ranks.tolist()])
-        return _Line(row=int(own[0]), count=int(own[-1] - own[0]) + 1, places=np.repeat(own - own[0], by_rank.counts))
-
-    def _add(self, column: str, line: _Line, place: np.ndarray, amounts: np.ndarray) -> None:
-        """Add amounts to the cells at these bins of the line."""
-        if self._rows == (ALL_RANKS,):
-            add_at(self._cells[column][0], place % self._bins if line.count > 1 else place, amounts)
+            union, group = group_unions(starts, ends, rows.by_rank().index)
+            row = self._row_of(rows)[rows.by_rank().first][group]
         else:
-            add_at(self._cells[column].reshape(-1)[line.row * self._bins :], place, amounts)
+            if rows.rank != self._rank:
+                self._rank, self._union = rows.rank, StreamingUnion()
+            union = Intervals.of_ascending(*self._union.add(starts, ends))
+            row = self._row_of(rows)[:1].repeat(len(union))
+        for part in _pieces(union.starts, union.ends, self._bin_ns):
+            self._add("busy_ns", row[part.operation], part.bin, part.end_ns - part.start_ns)
 
-    def _spread(
-        self,
-        line: _Line,
-        place: np.ndarray,
-        starts: np.ndarray,
-        ends: np.ndarray,
-        length: np.ndarray,
-        written: np.ndarray,
-    ) -> None:
-        """Add the operations' bytes and durations to the bins that they cover. `place`: the bin of each start."""
-        duration = ends - starts
+    def _row_of(self, rows: OperationRows) -> np.ndarray:
+        """int64 (n,): the row of the timeline to which each operation belongs."""
+        if self._rows == (ALL_RANKS,):
+            return np.zeros(len(rows), dtype=np.int64)
+        if not len(rows.ranks):
+            return np.full(len(rows), self._ranks.index(rows.rank))
+        return np.searchsorted(np.array(self._ranks), rows.ranks)
+
+    def _add_operations(self, row: np.ndarray, starts: np.ndarray, ends: np.ndarray, rows: OperationRows) -> None:
+        place, duration = starts // self._bin_ns, ends - starts
+        written = rows.op == WRITE
+        for name, mask in (("reads", ~written), ("writes", written)):
+            self._add(name, row[mask], place[mask], np.ones(int(mask.sum()), dtype=np.int64))
         inside = ends <= (place + 1) * self._bin_ns
-        self._add_moved(line, place, length * inside, written, duration * inside)
-        if inside.all():
-            return
-        beyond = np.flatnonzero(~inside)
-        length, written, duration = length[beyond], written[beyond], duration[beyond]
-        for part in pieces(starts[beyond], ends[beyond], self._bin_ns):
-            moved = shares(length, duration, part)
-            self._add_moved(line, part.bin, moved, written[part.operation], part.end_ns - part.start_ns)
+        self._add_moved(row, place, rows.length * inside, written, duration * inside)
+        some = np.flatnonzero(~inside)
+        for part in _pieces(starts[some], ends[some], self._bin_ns):
+            which = some[part.operation]
+            moved = _shares(rows.length[which], duration[which], part)
+            self._add_moved(row[which], part.bin, moved, written[which], part.end_ns - part.start_ns)
+        real = duration > 0
+        self._times.append(np.stack((row[real], starts[real], ends[real])))
+        if not self._together and sum(times.shape[1] for times in self._times) > _APART:
+            self._find_peaks()
 
     def _add_moved(
-        self, line: _Line, place: np.ndarray, moved: np.ndarray, written: np.ndarray, duration_ns: np.ndarray
+        self, row: np.ndarray, place: np.ndarray, moved: np.ndarray, written: np.ndarray, duration_ns: np.ndarray
     ) -> None:
-        self._add("bytes_read", line, place, moved * ~written)
-        self._add("bytes_written", line, place, moved * written)
-        self._add("in_flight_ns", line, place, duration_ns)
+        self._add("bytes_read", row, place, moved * ~written)
+        self._add("bytes_written", row, place, moved * written)
+        self._add("in_flight_ns", row, place, duration_ns)
 
-    def _add_busy(self, line: _Line, starts: np.ndarray, ends: np.ndarray) -> None:
-        for part in pieces(starts, ends, self._bin_ns):
-            self._add("busy_ns", line, part.bin, part.end_ns - part.start_ns)
-
-    def _count(self, column: str, line: _Line, place: np.ndarray) -> None:
-        self._add(column, line, place, np.ones(len(place), dtype=np.int64))
+    def _add(self, name: str, row: np.ndarray, place: np.ndarray, amounts: np.ndarray) -> None:
+        add_at(self._cells[_COUNTS.index(name)].reshape(-1), row * self._bins + place, amounts)
 
     def _reach(self, end: int) -> None:
         """Make room for times before `end`."""
-        needed = -(-end // self._bin_ns)
-        if needed <= self._bins:
+        more = -(-end // self._bin_ns) - self._bins
+        if more <= 0:
             return
-        more = needed - self._bins
-        self._bins = needed
-        self._check()
-        for name, cells in self._cells.items():
-            self._cells[name] = np.pad(cells, ((0, 0), (0, more)))
-        self._peaks = np.pad(self._peaks, ((0, 0), (0, more)))
-
-    def _check(self) -> None:
+        self._bins += more
         if self._bins * len(self._rows) > MOST_CELLS:
             raise UsageError(
                 f"{format_count(self._bins)} bins for each of {len(self._rows)} rows are too many: "
                 "choose wider bins, a shorter time window or fewer ranks"
             )
+        self._cells = np.pad(self._cells, ((0, 0), (0, 0), (0, more)))
+        self._peaks = np.pad(self._peaks, ((0, 0), (0, more)))
 
-    def _finish_rank(self) -> None:
-        if self._rank is not None and self._wants_peaks:
-            row, count = self._line.row, self._line.count
-            found = self._rank_peaks.peaks(count * self._bins).reshape(count, self._bins)
-            if self._rows == (ALL_RANKS,):
-                self._peaks[0] += found.sum(axis=0)
-            else:
-                self._peaks[row : row + count] += found
-            self._rank_peaks = PeaksPerBin(self._bin_ns)
-        self._rank = None
+    def _find_peaks(self) -> None:
+        """Add the peaks of the operations whose times were kept; of several such parts the sum is an upper bound."""
+        if not self._times:
+            return
+        row, starts, ends = np.concatenate(self._times, axis=1)
+        # Each row of the timeline behind the one before, so that one pass serves all.
+        shift = row * (self._bins * self._bin_ns)
+        self._peaks += _peaks(starts + shift, ends + shift, self._bin_ns, self._peaks.size).reshape(self._peaks.shape)
+        self._times = []
+        self._parts += 1
 
     def merge(self, later: TimelineCollector) -> None:
         """As `Sums.merge`."""
-        self._finish_rank()
-        later._finish_rank()
         self._reach(later._bins * self._bin_ns)
-        rows = [0] if self._rows == (ALL_RANKS,) else [self._row[rank] for rank in later._ranks]
-        for name, cells in later._cells.items():
-            self._cells[name][rows, : later._bins] += cells
-        peaks = later._peaks
-        self._peaks[rows, : peaks.shape[1]] += peaks
+        rows = np.array([0] if self._rows == (ALL_RANKS,) else [self._ranks.index(rank) for rank in later._ranks])
+        self._cells[:, rows, : later._bins] += later._cells
+        if not self._together:
+            later._find_peaks()
+        self._peaks[rows, : later._bins] += later._peaks
+        self._times += [np.stack((rows[row], starts, ends)) for row, starts, ends in later._times]
+        self._parts += later._parts
 
     def __getstate__(self) -> dict[str, Any]:
-        self._finish_rank()
+        if not self._together:
+            self._find_peaks()
         return super().__getstate__()
 
     def timeline(self) -> Timeline:
-        """Timeline of all that was added. The peak over all ranks needs another pass.
-
-        Raises: CaptureError when a part is damaged.
-        """
-        self._finish_rank()
-        if not self._wants_peaks:
-            bins = {"start_ns": self._start_ns, "bin_ns": self._bin_ns, "bins": self._bins}
-            self._peaks[0] = peaks_over_ranks(self._capture, self._layers, **bins)
-        return Timeline(
-            bin_ns=self._bin_ns,
-            start_ns=self._start_ns,
-            bins=self._bins,
-            ranks=self._rows,
-            in_flight_max_exact=not self._wants_peaks or self._rows != (ALL_RANKS,) or len(self._ranks) <= 1,
-            table=self._table(),
-        )
-
-    def _table(self) -> pa.Table:
+        """Timeline of all that was added."""
+        self._find_peaks()
         edges = self._start_ns + self._bin_ns * np.arange(self._bins + 1, dtype=np.int64)
-        size = len(self._rows), self._bins
-        cells = {name: column.ravel() for name, column in self._cells.items()}
+        cells = dict(zip(_COUNTS, self._cells.reshape(len(_COUNTS), -1), strict=True))
         mib = MIB * self._bin_ns / NS_PER_S
         ranks = 1 if self._rows != (ALL_RANKS,) else max(len(self._ranks), 1)
-        return pa.table(
+        table = pa.table(
             {
                 "rank": np.repeat(np.array(self._rows, dtype=np.int32), self._bins),
-                "start_ns": np.broadcast_to(edges[:-1], size).ravel(),
+                "start_ns": np.tile(edges[:-1], len(self._rows)),
                 **{name: cells[name] for name in _COUNTS[:4]},
                 "read_mib_s": cells["bytes_read"] / mib,
                 "write_mib_s": cells["bytes_written"] / mib,
@@ -360,18 +282,79 @@ class TimelineCollector(Collector):
             },
             schema=SCHEMA,
         )
+        return Timeline(
+            bin_ns=self._bin_ns,
+            start_ns=self._start_ns,
+            bins=self._bins,
+            ranks=self._rows,
+            in_flight_max_exact=self._parts <= 1,
+            table=table,
+        )
 
     def _compute(self, edges: np.ndarray) -> np.ndarray:
         """Compute-busy share of each bin, (rows, bins); nan if no rank is profiled."""
         spans = self._capture.spans
         compute = union_by_rank(spans, "compute")
-        shares_ = np.zeros((len(self._rows), self._bins))
-        profiled = np.zeros(len(self._rows))
+        shares, profiled = np.zeros((len(self._rows), self._bins)), np.zeros(len(self._rows))
         for rank in np.unique(spans["rank"].to_numpy()).tolist():
-            if rank in self._row:
-                profiled[self._row[rank]] += 1
-                busy = compute.get(rank, Intervals())
-                shares_[self._row[rank]] += busy.covered_within(edges[:-1], edges[1:]) / self._bin_ns
+            if rank in self._ranks:
+                row = 0 if self._rows == (ALL_RANKS,) else self._ranks.index(rank)
+                profiled[row] += 1
+                shares[row] += compute.get(rank, Intervals()).covered_within(edges[:-1], edges[1:]) / self._bin_ns
         with np.errstate(invalid="ignore", divide="ignore"):
-            result: np.ndarray = shares_ / profiled[:, None]
+            result: np.ndarray = shares / profiled[:, None]
         return result
+
+
+def _peaks(starts: np.ndarray, ends: np.ndarray, bin_ns: int, bins: int) -> np.ndarray:
+    """int64 (bins,): most of these intervals, which are not empty, that share an instant of each bin.
+
+    It is the largest number at a start within the bin, or the number in flight as the bin begins."""
+    starts, ends = np.sort(starts), np.sort(ends)
+    edges = bin_ns * np.arange(bins, dtype=np.int64)
+    peaks = np.searchsorted(starts, edges) - np.searchsorted(ends, edges, side="right")
+    at_starts = np.arange(1, len(starts) + 1) - np.searchsorted(ends, starts, side="right")
+    place = starts // bin_ns
+    first = runs(place)
+    if len(first):
+        peaks[place[first]] = np.maximum(peaks[place[first]], np.maximum.reduceat(at_starts, first))
+    return peaks
+
+
+class _Pieces(NamedTuple):
+    """Parts (n,) of operations, each within one bin; times are relative to the operation's start."""
+
+    operation: np.ndarray
+    bin: np.ndarray
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+
+
+def _pieces(starts: np.ndarray, ends: np.ndarray, bin_ns: int) -> Iterator[_Pieces]:
+    """Cut [starts[i], ends[i]) at the multiples of `bin_ns`; an empty one yields one empty piece. No time is
+    negative."""
+    first = starts // bin_ns
+    count = np.maximum((ends - 1) // bin_ns, first) - first + 1
+    total = np.cumsum(count)
+    begin = 0
+    while begin < len(starts):
+        before = int(total[begin] - count[begin])
+        stop = max(int(np.searchsorted(total, before + _PIECES, side="right")), begin + 1)
+        operation = np.repeat(np.arange(begin, stop), count[begin:stop])
+        number = np.arange(len(operation)) - (total - count)[operation] + before
+        place = first[operation] + number
+        edge = place * bin_ns - starts[operation]
+        yield _Pieces(operation, place, np.maximum(edge, 0), np.minimum(edge + bin_ns, (ends - starts)[operation]))
+        begin = stop
+
+
+def _shares(whole: np.ndarray, length_ns: np.ndarray, part: _Pieces) -> np.ndarray:
+    """int64 (n,): share of each piece in the amount of its operation, in proportion to time.
+
+    The amount up to each instant is rounded down, so the pieces of an operation add up to its amount exactly.
+    """
+    per_ns = whole / np.maximum(length_ns, 1)
+    until = np.where(part.end_ns >= length_ns, whole, (per_ns * part.end_ns).astype(np.int64))
+    before = np.where(part.start_ns > 0, (per_ns * part.start_ns).astype(np.int64), 0)
+    result: np.ndarray = np.minimum(until, whole) - np.minimum(before, whole)
+    return result

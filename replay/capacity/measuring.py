@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dxt_replay.profiler_merge.analysis.benchmark_figures import benchmark_figures
-from dxt_replay.profiler_merge.analysis.overlap import overlap
+from dxt_replay.profiler_merge.analysis.loop import overlap
 from dxt_replay.replay.capacity.result import MACHINE, MEMORY, NOTHING, STORAGE, LoadRun
 from dxt_replay.replay.capacity.search import Search
 from dxt_replay.replay.ranks.comm import Communicator, first_does

@@ -65,7 +65,7 @@ def _sizes(capture: Capture) -> Drawing:
 
 
 def _steps(capture: Capture) -> Drawing:
-    from dxt_replay.profiler_merge.analysis.overlap import overlap
+    from dxt_replay.profiler_merge.analysis.loop import overlap
     from dxt_replay.replay.show.page.figures import steps_figure
 
     steps = overlap(capture).steps

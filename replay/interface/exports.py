@@ -103,7 +103,7 @@ def _page(source: Capture, chosen: Part, workers: Workers) -> str:
 
 def _overview(capture: Capture, captures: int, workers: Workers) -> Overview:
     """The figures of a capture on a page, with its storage limit. On a page of two captures each has half the bars."""
-    from dxt_replay.profiler_merge.analysis.lane_bars import MOST_BARS
+    from dxt_replay.profiler_merge.analysis.bars import MOST_BARS
     from dxt_replay.profiler_merge.analysis.overview import overview
     from dxt_replay.replay.interface.analyses import limit_of
 

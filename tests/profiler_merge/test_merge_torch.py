@@ -5,7 +5,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from dxt_replay.profiler_merge.analysis.overlap import overlap
+from dxt_replay.profiler_merge.analysis.loop import overlap
 from dxt_replay.profiler_merge.analysis.summary import summarise
 from dxt_replay.profiler_merge.given_files import find_profiles
 from dxt_replay.profiler_merge.merge import MergeOptions, merge

@@ -15,8 +15,7 @@ from dxt_replay.traces.text import printable
 from dxt_replay.traces.units import NS_PER_US
 
 if TYPE_CHECKING:
-    from dxt_replay.profiler_merge.analysis.bars import Bars
-    from dxt_replay.profiler_merge.analysis.lane_bars import LaneBars
+    from dxt_replay.profiler_merge.analysis.bars import Bars, LaneBars
     from dxt_replay.profiler_merge.analysis.overview import Overview
 
 MOST_ROWS = 64

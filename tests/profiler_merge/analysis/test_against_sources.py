@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dxt_replay.profiler_merge.analysis.overlap import Overlap, overlap
+from dxt_replay.profiler_merge.analysis.loop import Overlap, overlap
 from dxt_replay.profiler_merge.analysis.summary import summarise
 from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.profiler_merge.profiles.xplane import find_profiles
@@ -218,9 +218,9 @@ def test_shares(both: tuple[Capture, list[Expected]]) -> None:
     hidden = sum(total(common(rank.io, rank.compute)) for rank in ranks)
     wait = sum(total(common(rank.wait, rank.loop)) for rank in ranks)
     run_s = capture.info.job.run_time_s
-    assert found.io_of_run_pct == pytest.approx(100 * io / 1e9 / len(ranks) / run_s, rel=1e-4)
+    assert found.shares()["io_of_run_pct"] == pytest.approx(100 * io / 1e9 / len(ranks) / run_s, rel=1e-4)
     assert found.io_hidden_pct == pytest.approx(100 * hidden / io, rel=1e-4, abs=1e-4)
-    assert found.input_wait_pct == pytest.approx(100 * wait / loop, rel=1e-6)
+    assert found.shares()["input_wait_pct"] == pytest.approx(100 * wait / loop, rel=1e-6)
     assert summarise(capture).compute.io_hidden_pct == pytest.approx(100 * hidden / io, rel=1e-4, abs=1e-4)
 
 
@@ -239,5 +239,5 @@ def test_ranks_add_up_to_the_shares(both: tuple[Capture, list[Expected]]) -> Non
     def mean(part: str, whole: str) -> float:
         return 100 * sum(found.ranks[part].to_pylist()) / sum(found.ranks[whole].to_pylist())
 
-    assert found.collective_pct == pytest.approx(mean("collective_in_loop_ns", "loop_ns"))
-    assert found.io_of_loop_pct == pytest.approx(mean("io_in_loop_ns", "loop_ns"))
+    assert found.shares()["collective_pct"] == pytest.approx(mean("collective_in_loop_ns", "loop_ns"))
+    assert found.shares()["io_of_loop_pct"] == pytest.approx(mean("io_in_loop_ns", "loop_ns"))

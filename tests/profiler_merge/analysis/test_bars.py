@@ -23,9 +23,7 @@ TIMES = st.lists(
 def bars_of(rows: list[tuple[int, int, int]]) -> Bars:
     """Bars of (start, length, file) in start order; each moves as many bytes as it is long."""
     start, length, file_id = (np.array(column, dtype=np.int64) for column in zip(*sorted(rows), strict=True))
-    return Bars.single(
-        {"start_ns": start, "end_ns": start + length, "bytes": length, "file_id": file_id, "offset": start * 2}
-    )
+    return Bars.single(start, start + length, bytes=length, file_id=file_id, offset=start * 2)
 
 
 @given(TIMES, st.one_of(st.none(), st.integers(0, KEYS - 1)))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from dxt_replay.profiler_merge.analysis import lane_bars as module
-from dxt_replay.profiler_merge.analysis.lane_bars import lane_bars
+from dxt_replay.profiler_merge.analysis.bars import lane_bars
 from dxt_replay.traces.part import Part
 from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.store.reader import Capture
@@ -55,35 +56,13 @@ def test_tracks_are_in_order_and_apart_by_kind(busy: Capture) -> None:
     ]
 
 
-def test_batches_do_not_matter(busy: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = lane_bars(busy, most_bars=100, centres_ns=[("middle", 2_000_000, 3_000_000)])
-    collect = module.collect
-
-    def in_pieces(capture, begin, **more):  # type: ignore[no-untyped-def]
-        def begin_split(capture, layers):  # type: ignore[no-untyped-def]
-            collector = begin(capture, layers)
-            add = collector.add
-
-            class Split:
-                def add(self, rows):  # type: ignore[no-untyped-def]
-                    for first in range(0, len(rows), 37):
-                        place = np.arange(len(rows))
-                        add(rows.where((place >= first) & (place < first + 37)))
-
-                def __getattr__(self, name: str):  # type: ignore[no-untyped-def]
-                    return getattr(collector, name)
-
-            return Split()
-
-        return collect(capture, begin_split, **more)
-
-    monkeypatch.setattr(module, "collect", in_pieces)
-    pieces = lane_bars(busy, most_bars=100, centres_ns=[("middle", 2_000_000, 3_000_000)])
-    assert pieces.resolution_ns == whole.resolution_ns
-    assert list(pieces.tracks) == list(whole.tracks)
-    for track, bars in whole.tracks.items():
-        for name in ("start_ns", "end_ns", "operations", "bytes", "file_id", "offset"):
-            assert getattr(pieces.tracks[track], name).tolist() == getattr(bars, name).tolist()
+def test_bars_end_with_their_row_group(busy: Capture, tmp_path: Path) -> None:
+    """Totals are those of whole ranks, with a few bars more."""
+    ops = [read(0, offset=i * 100, length=100, start_ns=i * 2_000, end_ns=i * 2_000 + 1_000) for i in range(1_000)]
+    capture = build_capture(tmp_path, ops=ops, files=["/a"], row_group_rows=100)
+    found = lane_bars(capture, most_bars=20)
+    assert found.operations == 1_000
+    assert 10 <= found.bars <= 20
 
 
 def test_every_operation_of_a_window_is_a_bar(busy: Capture) -> None:

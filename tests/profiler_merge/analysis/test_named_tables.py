@@ -7,8 +7,8 @@ import pytest
 
 from dxt_replay.profiler_merge.analysis.analyse import analyse
 from dxt_replay.profiler_merge.analysis.findings import findings
+from dxt_replay.profiler_merge.analysis.loop import overlap
 from dxt_replay.profiler_merge.analysis.named_tables import CONTENTS, summary_table, views
-from dxt_replay.profiler_merge.analysis.overlap import overlap
 from dxt_replay.profiler_merge.analysis.patterns import patterns
 from dxt_replay.profiler_merge.analysis.summary import summarise
 from dxt_replay.profiler_merge.analysis.tables import TABLES

@@ -8,14 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dxt_replay.profiler_merge.analysis.overlap import overlap
-from dxt_replay.profiler_merge.analysis.step_times import CAUSES
+from dxt_replay.profiler_merge.analysis.loop import CAUSES, overlap
 from dxt_replay.traces.measures.span_times import computed_in_loops
 from dxt_replay.traces.part import Part
 from dxt_replay.traces.schema import READING_WAITS
 from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.store.reader import Capture
-from tests.capture_builder import Span, build_capture, read, write
+from tests.capture_builder import Op, Span, build_capture, read, write
 from tests.examples import examples
 
 MS = 1_000_000
@@ -163,7 +162,7 @@ def test_ranks_without_spans_have_io_and_nothing_else(tmp_path: Path) -> None:
     assert found.ranks["io_ns"][0].as_py() == 5
     assert not found.ranks["profiled"][0].as_py()
     assert found.io_hidden_pct is None
-    assert found.input_wait_pct is None
+    assert found.shares()["input_wait_pct"] is None
     assert found.steps.num_rows == 0
 
 
@@ -259,3 +258,26 @@ def test_all_times_are_those_of_every_nanosecond(
         assert row["rest_ns"] == rest[start:end].sum()
         assert row["io_exposed_ns"] == (part["io"] & ~part["compute"]).sum()
         assert row["io_in_wait_ns"] == (part["io"] & part["input_wait"]).sum()
+
+
+def test_the_overlap_of_many_ranks_is_that_of_each(tmp_path: Path) -> None:
+    ranks = range(7)
+    spans = [
+        Span(kind, rank=rank, start_ns=begin, end_ns=begin + 20 + 3 * rank, step=step)
+        for rank in ranks
+        if rank != 4
+        for step, begin in enumerate((0, 100 + rank, 200, 500))
+        for kind in ("step", "compute", "input_wait")[: 1 + rank % 3]
+    ]
+    ops = [
+        Op("read" if place % 3 else "write", 0, rank=rank, start_ns=7 * place, end_ns=7 * place + 9 + rank, length=rank)
+        for rank in ranks
+        if rank != 5
+        for place in range(40)
+    ]
+    capture = build_capture(tmp_path, files=["/a"], ranks=ranks, spans=spans, ops=ops)
+    found = overlap(capture)
+    alone = [overlap(part_of(capture, Part(ranks=(rank,)))) for rank in ranks]
+    assert found.ranks.to_pylist() == [rank for each in alone for rank in each.ranks.to_pylist()]
+    assert found.steps.to_pylist() == [row for each in alone for row in each.steps.to_pylist()]
+    assert found.total("io_hidden_ns") > 0

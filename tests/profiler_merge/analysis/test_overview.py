@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dxt_replay.profiler_merge.analysis.analyse import analyse
-from dxt_replay.profiler_merge.analysis.loop_bars import loop_bars
+from dxt_replay.profiler_merge.analysis.bars import loop_bars
 from dxt_replay.profiler_merge.analysis.overview import moments, overview, shown_ranks
 from dxt_replay.profiler_merge.analysis.timeline import timeline
 from dxt_replay.traces.units import MIB

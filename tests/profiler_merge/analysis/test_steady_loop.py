@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dxt_replay.profiler_merge.analysis.overlap import overlap
+from dxt_replay.profiler_merge.analysis.loop import overlap
 from dxt_replay.profiler_merge.analysis.steady_loop import SteadyLoop
 from dxt_replay.profiler_merge.analysis.summary import summarise
 from dxt_replay.replay.show.summary_sections import summary_sections

@@ -13,6 +13,7 @@ from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.part import Part
 from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.workers import Workers
 from tests.capture_builder import Op, Span, build_capture, read, write
 from tests.examples import examples
 
@@ -143,9 +144,10 @@ def test_too_many_bins_are_refused(tmp_path: Path) -> None:
         timeline(small(tmp_path), bin_ns=0)
 
 
-def test_above_many_ranks_the_peak_is_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_RANKS_IN_STEP", 1)
-    found = timeline(small(tmp_path), bin_ns=10 * MS)
+def test_above_many_operations_the_peak_is_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_TOGETHER", 1)
+    monkeypatch.setattr(module, "_APART", 2)
+    found = timeline(small(tmp_path), bin_ns=10 * MS, workers=Workers(1, piece_operations=1))
     assert not found.in_flight_max_exact
     assert found.matrix("in_flight_max").tolist() == [[2, 2]]
     assert timeline(part_of(small(tmp_path / "x"), Part(ranks=(0,))), bin_ns=10 * MS).in_flight_max_exact

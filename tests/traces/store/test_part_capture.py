@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dxt_replay.profiler_merge.analysis.overlap import overlap
+from dxt_replay.profiler_merge.analysis.loop import overlap
 from dxt_replay.profiler_merge.analysis.summary import summarise
 from dxt_replay.replay.fidelity.timing import step_error
 from dxt_replay.replay.plan.lane_plan import compute_rows

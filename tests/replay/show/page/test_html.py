@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from plotly.graph_objects import Figure
 
-from dxt_replay.profiler_merge.analysis.lane_bars import MOST_BARS as BARS
+from dxt_replay.profiler_merge.analysis.bars import MOST_BARS as BARS
 from dxt_replay.profiler_merge.analysis.overview import overview
 from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.replay.fidelity.compare import compare
