@@ -16,11 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dxt_replay.profiler_merge.analysis import finding as thresholds
-from dxt_replay.profiler_merge.analysis.analyse import Analysis, analyse
+from dxt_replay.profiler_merge.analysis.analyse import LUSTRE, Analysis, Framework, analyse
 from dxt_replay.profiler_merge.analysis.benchmark_figures import benchmark_figures
 from dxt_replay.profiler_merge.analysis.finding import LOOP, RUN, SEVERITIES, Finding, Stake
 from dxt_replay.profiler_merge.analysis.interfaces import InterfaceTotals
-from dxt_replay.profiler_merge.analysis.setting import LUSTRE, Framework
 from dxt_replay.profiler_merge.analysis.tables import TABLES
 from dxt_replay.traces.layers import OBJECT_STORES, called, lowest
 from dxt_replay.traces.store.reader import Capture

@@ -18,7 +18,7 @@ from dxt_replay.traces.measures.span_times import computed_in_loops, gpu_busy_in
 from dxt_replay.traces.paces import Pace
 from dxt_replay.traces.records import replay_record
 from dxt_replay.traces.schema import CaptureInfo
-from dxt_replay.traces.stable_order import runs, stable_order
+from dxt_replay.traces.stable_order import runs
 from dxt_replay.traces.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -92,33 +92,34 @@ def steady_loop(
     if not ranks.num_rows or not overlap.steps.num_rows:
         return None
     first, warm_up_ns = _warm_up(overlap.steps)
-    skipped = {int(overlap.steps["rank"][place].as_py()): place for place in first}
-    numbers = ranks["rank"].to_pylist()
+    kept, skipped = overlap.steps.filter(pa.array(~first)), overlap.steps.filter(pa.array(first))
 
     def total(quantity: str, column: str) -> int:
-        whole = sum(ranks[quantity].to_pylist())
-        return whole - sum(_of_step(overlap.steps, skipped, rank, column) for rank in numbers)
+        return sum(ranks[quantity].to_pylist()) - sum(skipped[column].to_pylist())
 
     loop_ns = total("loop_ns", "duration_ns")
     if not loop_ns:
         return None
-    wait_ns = total("input_wait_in_loop_ns", "input_wait_ns")
-    kept = overlap.steps.filter(pa.array(_kept(overlap.steps.num_rows, first)))
-    in_wait_ns, exposed_ns = (int(kept[name].to_numpy().sum()) for name in ("io_in_wait_ns", "io_exposed_ns"))
-    io_ns = total("io_in_loop_ns", "io_ns")
+    wait_ns, io_ns = total("input_wait_in_loop_ns", "input_wait_ns"), total("io_in_loop_ns", "io_ns")
+    in_wait_ns, exposed_ns = (sum(kept[name].to_pylist()) for name in ("io_in_wait_ns", "io_exposed_ns"))
+    # The share of I/O in the wait is not known where I/O whose times are estimates could change it.
+    estimated_ns = min(overlap.rebuilt_in_loop_ns, wait_ns - in_wait_ns)
+    share = None if 100 * estimated_ns > MATERIAL_PCT * wait_ns else 100 * in_wait_ns / wait_ns if wait_ns else 0.0
+    # A chain of waits holds at most as much I/O as any rank's loop can have had in flight.
+    io_s = min(io_ns / NS_PER_S, in_flight_s) + other_s + sum(ranks["reconstructed_io_ns"].to_pylist()) / NS_PER_S
     loop_s = loop_ns / len(ranks) / NS_PER_S
-    hidden_s = other_s if hides_fetch else 0.0
-    gain_s = min(_blocked_ns(kept, wait_ns) / NS_PER_S + hidden_s, _io_s(ranks, io_ns, in_flight_s, other_s), loop_s)
+    blocked_s = _blocked_ns(kept, wait_ns) / NS_PER_S + (other_s if hides_fetch else 0.0)
+    gain_s = min(blocked_s, math.inf if math.isinf(in_flight_s) else io_s, loop_s)
     compute_ns, loops_ns = computed_in_loops(spans)
     busy_ns, whole_ns, gpus = gpu_busy_in_profile(spans)
     timed, behind = gpu_steps(spans)
     return SteadyLoop(
-        steps=max(ranks["steps"].to_pylist()) - (1 if skipped else 0),
+        steps=max(ranks["steps"].to_pylist()) - (1 if skipped.num_rows else 0),
         loop_s=loop_s,
         warm_up_s=warm_up_ns / len(ranks) / NS_PER_S,
         input_wait_s=wait_ns / len(ranks) / NS_PER_S,
         input_wait_pct=100 * wait_ns / loop_ns,
-        io_in_wait_pct=_share(in_wait_ns, wait_ns, overlap.rebuilt_in_loop_ns),
+        io_in_wait_pct=share,
         compute_pct=100 * compute_ns / loops_ns if compute_ns else None,
         io_pct=100 * io_ns / loop_ns,
         io_exposed_pct=100 * exposed_ns / loop_ns,
@@ -128,7 +129,9 @@ def steady_loop(
         evaluation_s=sum(ranks["evaluation_ns"].to_pylist()) / len(ranks) / NS_PER_S,
         recording_wait_s=None
         if log_waits is None
-        else sum(log_waits[rank].length_ns for rank in numbers if rank in log_waits) / len(ranks) / NS_PER_S,
+        else sum(log_waits[rank].length_ns for rank in ranks["rank"].to_pylist() if rank in log_waits)
+        / len(ranks)
+        / NS_PER_S,
         compute_at_most=timed > 0,
         gpu_behind_steps=behind if timed else None,
         gpu_busy_pct=100 * busy_ns / whole_ns if whole_ns else None,
@@ -137,45 +140,23 @@ def steady_loop(
     )
 
 
-def _share(in_wait_ns: int, wait_ns: int, rebuilt_ns: int) -> float | None:
-    """Per cent of the wait with I/O; None if I/O whose times are estimates could change it."""
-    if 100 * min(rebuilt_ns, wait_ns - in_wait_ns) > MATERIAL_PCT * wait_ns:
-        return None
-    return 100 * in_wait_ns / wait_ns if wait_ns else 0.0
-
-
 def waits_are_real(info: CaptureInfo) -> bool:
     """Whether operations wait for each other as in training; not so in a replay at recorded times, or at once."""
     replay = replay_record(info)
     return replay is None or Pace.named(replay.pace).is_closed_loop
 
 
-def _warm_up(steps: pa.Table) -> tuple[list[int], int]:
-    """Rows of first steps that take `WARM_UP` times their rank's median of the others, and their total excess in ns."""
-    rank, start, duration = (steps[name].to_numpy() for name in ("rank", "start_ns", "duration_ns"))
-    order = stable_order(rank)
-    begins = [*runs(rank[order]).tolist(), len(rank)]
-    found, above = [], 0
-    for begin, end in pairwise(begins):
-        rows = order[begin:end]
-        first = int(rows[start[rows].argmin()])
-        others = duration[rows[rows != first]]
-        if len(others) < LEAST_STEPS - 1 or duration[first] < WARM_UP * np.median(others):
-            continue
-        found.append(first)
-        above += int(duration[first] - np.median(others))
+def _warm_up(steps: pa.Table) -> tuple[np.ndarray, int]:
+    """Which steps are first ones that take `WARM_UP` times their rank's median of the others, bool (steps,), and their
+    total excess in ns."""
+    rank, duration = steps["rank"].to_numpy(), steps["duration_ns"].to_numpy()
+    found, above = np.zeros(len(rank), dtype=bool), 0
+    for first, end in pairwise([*runs(rank).tolist(), len(rank)]):
+        others = duration[first + 1 : end]
+        if len(others) >= LEAST_STEPS - 1 and duration[first] >= WARM_UP * np.median(others):
+            found[first] = True
+            above += int(duration[first] - np.median(others))
     return found, above
-
-
-def _kept(rows: int, skipped: list[int]) -> np.ndarray:
-    kept = np.ones(rows, dtype=bool)
-    kept[skipped] = False
-    return kept
-
-
-def _of_step(steps: pa.Table, skipped: dict[int, int], rank: int, column: str) -> int:
-    """A column of the rank's first step if that is skipped, else 0."""
-    return int(steps[column][skipped[rank]].as_py()) if rank in skipped else 0
 
 
 def _blocked_ns(steps: pa.Table, wait_ns: int) -> int:
@@ -183,7 +164,7 @@ def _blocked_ns(steps: pa.Table, wait_ns: int) -> int:
 
     It is the sum over steps of the longest wait of any rank, because the others may have waited for that rank in a
     collective, plus the waits in `wait_ns` (of all ranks) between steps."""
-    column = {name: steps[name].to_numpy() for name in _WAITED}
+    column = {name: steps[name].to_numpy() for name in steps.column_names if name != "why"}
     exposed = np.maximum(column["io_exposed_ns"] - column["io_in_wait_ns"], 0)
     inside = np.minimum(column["input_wait_ns"] + column["checkpoint_ns"] + exposed, column["duration_ns"])
     blocked = inside + column["gap_checkpoint_ns"]
@@ -191,16 +172,3 @@ def _blocked_ns(steps: pa.Table, wait_ns: int) -> int:
     longest = np.zeros(place.max(initial=-1) + 1, dtype=np.int64)
     np.maximum.at(longest, place, blocked)
     return int(longest.sum()) + max(wait_ns - int(column["input_wait_ns"].sum()), 0)
-
-
-_WAITED = (
-    "step", "duration_ns", "input_wait_ns", "checkpoint_ns", "gap_checkpoint_ns", "io_exposed_ns", "io_in_wait_ns",
-)  # fmt: skip
-
-
-def _io_s(ranks: pa.Table, io_ns: int, in_flight_s: float, other_s: float) -> float:
-    """Time in which any rank's loop can have had I/O in flight: a chain of waits holds at most this much I/O."""
-    if math.isinf(in_flight_s):
-        return in_flight_s
-    traced_s = min(io_ns / NS_PER_S, in_flight_s)
-    return traced_s + other_s + sum(ranks["reconstructed_io_ns"].to_pylist()) / NS_PER_S

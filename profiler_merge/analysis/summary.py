@@ -18,24 +18,31 @@ import numpy as np
 import pyarrow as pa
 
 from dxt_replay.profiler_merge.analysis.benchmark_figures import benchmark_figures
-from dxt_replay.profiler_merge.analysis.collect import Collector, at_one_layer, collect, counted
+from dxt_replay.profiler_merge.analysis.collect import Collector, Together, at_one_layer, collect
 from dxt_replay.profiler_merge.analysis.interfaces import (
     InterfaceCollector,
     InterfaceTotals,
     posix_pattern,
     totals_alone,
 )
-from dxt_replay.profiler_merge.analysis.phases import Phases, Steps, phases, steps
 from dxt_replay.profiler_merge.analysis.queries import GroupTotals, group_totals
 from dxt_replay.profiler_merge.analysis.steady_loop import SteadyLoop, steady_loop, waits_are_real
 from dxt_replay.profiler_merge.analysis.table_formats import without_io
 from dxt_replay.profiler_merge.sources import RECORDINGS
 from dxt_replay.traces.layers import FileLayers
-from dxt_replay.traces.measures.access_pattern import AccessCounts, AccessPattern
+from dxt_replay.traces.measures.access_pattern import AccessPattern
 from dxt_replay.traces.measures.distribution import Spread
+from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.measures.io_totals import IoCollector, IoTotals
 from dxt_replay.traces.measures.log_waits import log_waits, with_log_waits
 from dxt_replay.traces.measures.operation_rows import OperationRows
+from dxt_replay.traces.measures.span_times import (
+    evaluations_by_rank,
+    extended_steps,
+    spans_by_rank,
+    union_by_rank,
+    whole_steps,
+)
 from dxt_replay.traces.records import benchmark_run, generated, is_replay
 from dxt_replay.traces.schema import BETWEEN_STEPS, OPS, RECONSTRUCTED, SPAN_KINDS, WRITE, CaptureInfo, Unseen, codes
 from dxt_replay.traces.store.reader import Capture
@@ -119,6 +126,20 @@ class CoverageShare:
     operations: float | None
     traceable: tuple[float | None, float | None]
     unseen: tuple[Unseen, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """Training steps.
+
+    count: of the rank with the most.
+    mean_s: over the steps of all ranks, without evaluations in them; None without any.
+    extended: number of steps inferred from the profiled ones, of the rank with the most.
+    """
+
+    count: int
+    mean_s: float | None
+    extended: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +227,7 @@ def summarise(
     `by`: one of `tables.GROUPINGS`; `on_rows` gets numbers of rows as they are done.
     Raises: CaptureError when the capture is damaged.
     """
-    begin = partial(_SummaryAndLoop, by=by, steps=_STEP in codes(capture.spans, "kind"))
+    begin = partial(_SummaryAndLoop, by=by)
     tally = collect(capture, begin, without=("lane", "step"), on_rows=on_rows, workers=workers)
     if tally.overlap is None:
         return tally.summary.summary()
@@ -232,36 +253,18 @@ def with_loop(summary: Summary, overlap: Overlap, capture: Capture) -> Summary:
     return dataclasses.replace(summary, loop=loop)
 
 
-class _SummaryAndLoop(Collector):
-    """The summary and, if there are `steps`, their times."""
+class _SummaryAndLoop(Together):
+    """The summary and, if there are steps, their times."""
 
-    takes_several_ranks = True
-
-    def __init__(self, capture: Capture, layers: FileLayers, *, by: str | None, steps: bool) -> None:
+    def __init__(self, capture: Capture, layers: FileLayers, *, by: str | None) -> None:
         self.summary = SummaryCollector(capture, layers, by=by)
+        self.parts = (self.summary,)
         self.overlap: OverlapCollector | None = None
-        if steps:
+        if _STEP in codes(capture.spans, "kind"):
             from dxt_replay.profiler_merge.analysis.loop import OverlapCollector
 
             self.overlap = OverlapCollector(capture, layers)
-
-    def begin_stretch(self, before: OperationRows) -> None:
-        """As `Collector.begin_stretch`."""
-        self.summary.begin_stretch(before)
-        if self.overlap is not None:
-            self.overlap.begin_stretch(before)
-
-    def add(self, rows: OperationRows) -> None:
-        """As `Collector.add`."""
-        self.summary.add(rows)
-        if self.overlap is not None:
-            self.overlap.add(rows)
-
-    def merge(self, later: _SummaryAndLoop) -> None:
-        """As `Sums.merge`."""
-        self.summary.merge(later.summary)
-        if self.overlap is not None and later.overlap is not None:
-            self.overlap.merge(later.overlap)
+            self.parts = (self.summary, self.overlap)
 
 
 def _why_not_judged(info: CaptureInfo, unseen: Sequence[Unseen]) -> str | None:
@@ -283,26 +286,21 @@ class SummaryCollector(Collector):
 
     takes_several_ranks = True
 
-    STAY = ("_capture", "_layers", "_spans", "_phase")
+    STAY = ("_capture", "_layers", "_spans", "_compute")
 
     def __init__(self, capture: Capture, layers: FileLayers, *, by: str | None = None) -> None:
         files = capture.files.num_rows
         self._capture = capture
         self._layers = layers
         self._spans = with_log_waits(capture.info, capture.spans)
-        self._phase = phases(self._spans)
-        self._io = IoCollector(files, self._phase.compute)
+        self._compute = union_by_rank(self._spans, "compute")
+        self._io = IoCollector(files, self._compute)
         self._pattern = AccessPattern(files)
         self._interfaces = InterfaceCollector()
         self._by = by
         self._other = 0
         self._reconstructed = np.zeros(5, dtype=np.int64)
         self._other_ns: Counter[int] = Counter()
-
-    def begin_stretch(self, before: OperationRows) -> None:
-        """As `Collector.begin_stretch`."""
-        self._io.begin_stretch(counted(before, self._layers))
-        self._pattern.begin_stretch(before.rank)
 
     def add(self, rows: OperationRows) -> None:
         """Add rows of the capture."""
@@ -317,19 +315,11 @@ class SummaryCollector(Collector):
         self._other += int((traced & ~data).sum())
         for rank in rows.where(~(traced & data)).each_rank():
             self._other_ns[rank.rank] += int(rank.duration_ns.sum())
-        self._add_reconstructed(rows.where(~traced))
         self._pattern.add(rows.where((traced & data) | np.isin(rows.op, _OPEN_OR_CLOSE)))
-
-    def _add_reconstructed(self, rows: OperationRows) -> None:
-        written, data = rows.op == WRITE, rows.data
-        read = data & ~written
-        self._reconstructed += [
-            read.sum(),
-            written.sum(),
-            (~data).sum(),
-            rows.length[read].sum(),
-            rows.length[written].sum(),
-        ]
+        written = ~traced & (rows.op == WRITE)
+        read = ~traced & data & ~written
+        counts = (read.sum(), written.sum(), (~traced & ~data).sum())
+        self._reconstructed += [*counts, rows.length[read].sum(), rows.length[written].sum()]
 
     def merge(self, later: SummaryCollector) -> None:
         """As `Sums.merge`."""
@@ -342,10 +332,12 @@ class SummaryCollector(Collector):
 
     def summary(self) -> Summary:
         """Totals of all that was added."""
-        info, io, phase = self._capture.info, self._io.totals(), self._phase
+        info, io = self._capture.info, self._io.totals()
         counters, unseen = self._counters(), self._unseen()
         counted = info.made_by.get("counted_times", {}) if self._capture.whole is self._capture else {}
-        pattern, source = _pattern(counters, self._pattern.counts)
+        # Darshan's counters include every open and close, and operations beyond the trace's memory.
+        by_counters = None if counters is None else posix_pattern(counters)
+        pattern = by_counters or self._pattern.counts
         operations = OperationCounts(read=io.total("reads"), write=io.total("writes"), other=self._other)
         moved = ByteCounts(read=io.total("bytes_read"), written=io.total("bytes_written"))
         return Summary(
@@ -365,15 +357,15 @@ class SummaryCollector(Collector):
             aggregate_bandwidth_mib_s=io.aggregate_mib_s,
             sequential_pct=pattern.sequential_pct,
             consecutive_pct=pattern.consecutive_pct,
-            access_pattern_source=source,
+            access_pattern_source="counters" if by_counters else "operations",
             coverage=CoverageShare(
                 bytes=info.coverage.bytes,
                 operations=info.coverage.operations,
                 traceable=info.coverage.traceable,
                 unseen=unseen,
             ),
-            steps=steps(self._spans),
-            compute=_compute(phase, io),
+            steps=_steps(self._spans),
+            compute=_compute(self._spans, self._compute, io),
             interfaces={**self._interfaces.totals(counters), **totals_alone(counted)},
             partial=info.partial,
             probably_mapped=sum(each.kind == "mapped" for each in unseen),
@@ -433,12 +425,6 @@ def _rebuilt(rebuilt: list[int], operations: OperationCounts, moved: ByteCounts)
     )
 
 
-def _pattern(counters: pa.Table | None, operations: AccessCounts) -> tuple[AccessCounts, str]:
-    """Darshan's counters where known: they include every open and close, and operations beyond the trace's memory."""
-    counted = None if counters is None else posix_pattern(counters)
-    return (operations, "operations") if counted is None else (counted, "counters")
-
-
 def _io_time(io: IoTotals, ranks: int) -> IoTime:
     unions, sums = [rank.union_ns for rank in io.ranks], [rank.sum_ns for rank in io.ranks]
     return IoTime(
@@ -449,13 +435,36 @@ def _io_time(io: IoTotals, ranks: int) -> IoTime:
     )
 
 
-def _compute(phase: Phases, io: IoTotals) -> Compute:
-    union_ns = sum(rank.union_ns for rank in io.ranks if rank.rank in phase.compute)
+def _steps(spans: pa.Table) -> Steps:
+    counts, total_ns, evaluated = [], 0, evaluations_by_rank(spans)
+    for rank, _, starts, ends in spans_by_rank(whole_steps(spans), "step"):
+        counts.append(len(starts))
+        total_ns += int((ends - starts - evaluated.get(rank, Intervals()).covered_within(starts, ends)).sum())
+    return Steps(
+        count=max(counts, default=0),
+        mean_s=ns_to_seconds(total_ns) / sum(counts) if counts else None,
+        extended=extended_steps(spans)[0],
+    )
+
+
+def _compute(spans: pa.Table, computed: Mapping[int, Intervals], io: IoTotals) -> Compute:
+    """Compute in the loops, or all compute of ranks without steps; waits of training, not those of evaluations."""
+    ranks, evaluated = len(np.unique(spans["rank"].to_numpy())), evaluations_by_rank(spans)
+    loops = {
+        rank: Intervals(starts=starts[:1], ends=ends.max(keepdims=True))
+        for rank, _, starts, ends in spans_by_rank(whole_steps(spans), "step")
+    }
+    busy = [each.minus(each.minus(loops[rank])) if rank in loops else each for rank, each in computed.items()]
+    waits = [each.minus(evaluated.get(rank, Intervals())) for rank, each in union_by_rank(spans, "input_wait").items()]
+    union_ns = sum(rank.union_ns for rank in io.ranks if rank.rank in computed)
+    busy_s, waits_s = (
+        ns_to_seconds(sum(each.length_ns for each in times)) / ranks if ranks else None for times in (busy, waits)
+    )
     return Compute(
-        busy_s_per_rank_mean=phase.compute_s,
+        busy_s_per_rank_mean=busy_s,
         io_hidden_pct=100 * io.total("hidden_ns") / union_ns if union_ns else None,
-        input_wait_s_per_rank_mean=phase.mean_s(phase.input_wait),
-        profiled_ranks=len(phase.profiled_ranks),
+        input_wait_s_per_rank_mean=waits_s,
+        profiled_ranks=ranks,
     )
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from dxt_replay.profiler_merge.analysis.analyse import WorkerStarts, worker_starts
 from dxt_replay.profiler_merge.analysis.findings import findings
-from dxt_replay.profiler_merge.analysis.worker_starts import WorkerStarts, worker_starts
 from dxt_replay.profiler_merge.given_files import find_profiles
 from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.traces.schema import CaptureInfo, Job, RankClock
