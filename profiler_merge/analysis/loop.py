@@ -85,7 +85,7 @@ class _Line:
     width_ns: int
 
     @classmethod
-    def of(cls, ranks: Sequence[int], times_ns: Sequence[tuple[int, int]], named: str) -> _Line:
+    def of(cls, ranks: Sequence[int], times_ns: Sequence[tuple[int, int]], named: object) -> _Line:
         """The ranks, ascending, whose times lie within these (first, last)."""
         first, last = min((each[0] for each in times_ns), default=0), max((each[1] for each in times_ns), default=0)
         if len(ranks) * (last - first + 2) > _MOST_NS:
@@ -131,7 +131,7 @@ def rank_loops(spans: pa.Table, ranks: Collection[int]) -> dict[int, RankLoop]:
     loops, edges = _loops_on(line, spans), line.edges()
     places, cuts = line.places_at(loops.start_ns), np.searchsorted(loops.start_ns, edges)
     steps = loops.step, line.taken(loops.start_ns, places), line.taken(loops.end_ns, places)
-    found: list[dict[str, np.ndarray | Intervals]] = [
+    found: list[dict[str, Any]] = [
         dict(zip(("step", "start_ns", "end_ns"), (column[begin:end] for column in steps), strict=True))
         for begin, end in pairwise(cuts.tolist())
     ]
@@ -190,6 +190,12 @@ class Overlap:
     steps: pa.Table
 
     @property
+    def io_of_run_pct(self) -> float | None:
+        """I/O time (union, mean of the ranks) as a share of the job's run time: the paper's share of I/O."""
+        total_s = self.run_time_s * len(self.ranks)
+        return 100 * ns_to_seconds(self.total("io_ns")) / total_s if total_s else None
+
+    @property
     def io_hidden_pct(self) -> float | None:
         """I/O time inside compute-busy, as a share of the I/O time of the profiled ranks outside of evaluations."""
         io_ns = self.total("io_ns", profiled=True) - self.total("io_in_evaluation_ns", profiled=True)
@@ -203,8 +209,7 @@ class Overlap:
     def shares(self) -> dict[str, float | None]:
         """Shares in per cent of sums over ranks; None where there is nothing to share.
 
-        io_of_run_pct: I/O time (union, mean of the ranks) as a share of the job's run time: the paper's share of I/O.
-        The others cover the profiled ranks; those of the loop are I/O, waits, compute and so on within it.
+        All but io_of_run_pct cover the profiled ranks; those of the loop are I/O, waits, compute and so on within it.
         """
 
         def pct(part: float, whole: float) -> float | None:
@@ -219,7 +224,7 @@ class Overlap:
             )
         }  # fmt: skip
         return {
-            "io_of_run_pct": pct(ns_to_seconds(self.total("io_ns")), self.run_time_s * len(self.ranks)),
+            "io_of_run_pct": self.io_of_run_pct,
             "pipeline_of_run_pct": pct(
                 ns_to_seconds(self.total("pipeline_ns", profiled=True)), self.run_time_s * profiled
             ),

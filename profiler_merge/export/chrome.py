@@ -67,7 +67,7 @@ def write_chrome(capture: Capture, output: Path, *, force: bool = False) -> Expo
                 packed.write(text[separator:])  # each event has a comma before it, which the first one loses
                 separator = 0
         packed.write(b"\n]}\n")
-    notes = ()
+    notes: tuple[str, ...] = ()
     if events > EASY_EVENTS:
         notes = (
             f"{format_count(events)} events: the viewers open about {format_count(EASY_EVENTS)} easily. They load "

@@ -75,7 +75,7 @@ def verdict(overview: Overview) -> tuple[str, str]:
     """(cost of storage in the words of `dxt-replay summary`, evidence for it)."""
     if not overview.waits_are_real:
         return (
-            f"I/O was in flight for {percent(overview.analysis.overlap.shares()['io_of_run_pct'])} of the run time.",
+            f"I/O was in flight for {percent(overview.analysis.overlap.io_of_run_pct)} of the run time.",
             (
                 "At this pace no operation waits for another: the replay shows how long the storage took, not what "
                 "training would wait for."
