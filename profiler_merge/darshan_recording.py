@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 
 from dxt_replay.profiler_merge.clocks.alignment import parse_method
 from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks, map_profiles
-from dxt_replay.profiler_merge.counted_requests import counted_requests
-from dxt_replay.profiler_merge.counted_times import TRACEABLE, counted_times, past_trace
+from dxt_replay.profiler_merge.counted_totals import TRACEABLE, counted_requests, counted_times, past_trace
 from dxt_replay.profiler_merge.darshan.counters import read_counters
 from dxt_replay.profiler_merge.darshan.jobs import JobLogs, ProcessFacts, numbered, open_job, process_id, process_ids
 from dxt_replay.profiler_merge.darshan.log import DarshanLog

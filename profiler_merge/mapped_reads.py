@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,7 @@ import numpy as np
 
 from dxt_replay.profiler_merge.files import shown
 from dxt_replay.profiler_merge.recorded_job import MAIN, THREAD, LaneFacts
+from dxt_replay.profiler_merge.rows import rows_of
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.files import PAGE_FAULTS
 from dxt_replay.traces.row_order import distinct_rows
@@ -264,61 +265,39 @@ def mapped_reads(logs: Iterable[Path]) -> MappedReads:
     return MappedReads()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MappedColumns:
-    """Mapped reads of a process as columns of `OPS_SCHEMA`, and the facts of the lanes that they add."""
-
-    columns: dict[str, np.ndarray]
-    added: Sequence[LaneFacts]
-
-
-def mapped_columns(
+def mapped_rows(
     rows: np.ndarray,
-    own: Mapping[str, np.ndarray],
+    own: np.ndarray,
     *,
     rank: int,
     lanes: Mapping[int, int],
-    next_lane: int,
     facts: LaneFacts,
-    number: Callable[[np.ndarray], np.ndarray],
+    next_lane: int,
+    file: np.ndarray,
     zero_ns: int,
-) -> MappedColumns:
-    """The `rows` (`MAPPED_ROW`) of a process beside its `own` columns.
+) -> tuple[np.ndarray, list[LaneFacts]]:
+    """The `rows` (`MAPPED_ROW`) of a process as `ROW` beside its `own`, and the facts of the lanes that they add.
 
     lanes: the lane of each thread id that has one. A read that overlaps an operation there, as one inside a system call
-    does, is in an added lane; so are all reads of other threads. facts: of the process. number: file_id of each file
-    number. zero_ns: CLOCK_REALTIME of the capture's zero.
+    does, is in an added lane; so are all reads of other threads. facts: of the process. file: number of each row's.
+    zero_ns: CLOCK_REALTIME of the capture's zero.
     """
-    start, end = rows["start_ns"] - zero_ns, rows["end_ns"] - zero_ns
-    lane = np.empty(len(rows), dtype=np.int32)
+    columns = {name: rows[name] for name in ("op", "offset", "length", "open_flags")}
+    columns |= {name: rows[name] - zero_ns for name in ("start_ns", "end_ns")}
+    found = rows_of({**columns, "file": file}, len(rows), rank=rank, api=_MMAP, origin=TRACED)
     added: list[LaneFacts] = []
     for tid in np.unique(rows["tid"]).tolist():
         mine = np.flatnonzero(rows["tid"] == tid)
         apart = np.ones(len(mine), dtype=bool)
         if tid in lanes:
-            taken = np.asarray(own["lane"]) == lanes[tid]
-            apart = _overlaps(start[mine], end[mine], own["start_ns"][taken], own["end_ns"][taken])
-            lane[mine[~apart]] = lanes[tid]
+            taken = own[own["lane"] == lanes[tid]]
+            apart = _overlaps(found["start_ns"][mine], found["end_ns"][mine], taken["start_ns"], taken["end_ns"])
+            found["lane"][mine[~apart]] = lanes[tid]
         if apart.any():
-            lane[mine[apart]] = next_lane + len(added)
+            found["lane"][mine[apart]] = next_lane + len(added)
             role = facts.role if facts.role is not None else MAIN if tid == facts.pid else THREAD
             added.append(LaneFacts(host=facts.host, pid=facts.pid, thread=tid, role=role))
-    return MappedColumns(
-        columns={
-            "rank": np.full(len(rows), rank, dtype=np.int32),
-            "lane": lane,
-            "op": rows["op"].astype(np.int8),
-            "api": np.full(len(rows), _MMAP, dtype=np.int8),
-            "file_id": number(rows["file"]).astype(np.int32),
-            "offset": rows["offset"],
-            "length": rows["length"],
-            "start_ns": start,
-            "end_ns": end,
-            "origin": np.full(len(rows), TRACED, dtype=np.int8),
-            "open_flags": rows["open_flags"],
-        },
-        added=added,
-    )
+    return found, added
 
 
 def _overlaps(start: np.ndarray, end: np.ndarray, own_start: np.ndarray, own_end: np.ndarray) -> np.ndarray:

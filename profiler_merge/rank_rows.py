@@ -22,7 +22,7 @@ from dxt_replay.profiler_merge.darshan.jobs import JobLogs, ProcessLog, process_
 from dxt_replay.profiler_merge.files import REPAIRED, SUSPECT, LogFiles, shown
 from dxt_replay.profiler_merge.job_spans import JobSpans
 from dxt_replay.profiler_merge.log_rows import LogRows, read_log_rows
-from dxt_replay.profiler_merge.mapped_reads import MappedReads, mapped_columns
+from dxt_replay.profiler_merge.mapped_reads import MappedReads, mapped_rows
 from dxt_replay.profiler_merge.profiles.event_table import Profile
 from dxt_replay.profiler_merge.rebuild.counted import NOT_SEEN, RankCounters, on_clock, places_of
 from dxt_replay.profiler_merge.rebuild.met import Met
@@ -39,7 +39,7 @@ from dxt_replay.profiler_merge.recorded_job import (
 )
 from dxt_replay.profiler_merge.rows import blocks, columns_of, in_file, in_order, joined, number_lanes, rows_of
 from dxt_replay.traces.files import record_id
-from dxt_replay.traces.schema import APIS, OPS, RECONSTRUCTED, TRACED, WRITE, RankClock
+from dxt_replay.traces.schema import APIS, OPS, RECONSTRUCTED, WRITE, RankClock
 from dxt_replay.traces.store.writer import lanes_in
 
 _MOST_RANKS = 1 << 12
@@ -306,21 +306,19 @@ class RankRowsOfLogs:
         self.files.names |= {each: path for each, path in zip(known, paths, strict=True) if each not in names}
         files = self.files.number(np.array(known, dtype=np.uint64)[found["file"]])
         np.maximum.at(self.files.sizes, files, np.array(self.mapped.sizes)[found["file"]])
-        mapped = mapped_columns(
+        mapped, added = mapped_rows(
             found,
             rows,
             rank=rank,
             lanes={pid: 0} if len(rows) else {},
-            next_lane=(first := int(rows["lane"].max(initial=-1)) + 1),
             facts=LaneFacts(pid=pid),
-            number=lambda file: files,
+            next_lane=(first := int(rows["lane"].max(initial=-1)) + 1),
+            file=files,
             zero_ns=self.job.start_ns,
         )
-        columns = dict(mapped.columns)
-        columns["file"] = columns.pop("file_id")
-        self.totals.mapped_bytes += int(columns["length"].sum())
-        threads = {lane: each.thread for lane, each in enumerate(mapped.added, first) if each.thread is not None}
-        return joined([rows, rows_of(columns, len(found), origin=TRACED)]), threads
+        self.totals.mapped_bytes += int(mapped["length"].sum())
+        threads = {lane: each.thread for lane, each in enumerate(added, first) if each.thread is not None}
+        return joined([rows, mapped]), threads
 
 
 def _without_stale(rows: np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ from dxt_replay.profiler_merge.clocks.offsets import Alignment, align_seconds
 from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks, profiles_of_processes
 from dxt_replay.profiler_merge.files import TracedFiles, exports_warnings, is_export, shown
 from dxt_replay.profiler_merge.job_spans import JobSpans
-from dxt_replay.profiler_merge.mapped_reads import mapped_columns, mapped_reads
+from dxt_replay.profiler_merge.mapped_reads import mapped_reads, mapped_rows
 from dxt_replay.profiler_merge.process_accounts import Account, unaccounted
 from dxt_replay.profiler_merge.profiles.event_table import Profile
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
@@ -200,20 +200,17 @@ class TracedRecording:
                 continue
             for name in ("start_ns", "end_ns"):
                 faults[name] = alignment.realtime_ns(faults[name])
-            found = mapped_columns(
+            mapped, added = mapped_rows(
                 faults,
                 rows,
                 rank=rank,
                 lanes={one.thread: lane for lane, one in enumerate(known) if one.pid == each.pid and one.thread},
-                next_lane=len(lanes),
                 facts=LaneFacts(host=each.host or None, pid=each.pid, role=WORKER if place else None),
-                number=lambda files: self._table.number(self._file_of_mapped[files]),
+                next_lane=len(lanes),
+                file=self._table.number(self._file_of_mapped[faults["file"]]),
                 zero_ns=self.start_ns,
             )
-            lanes += found.added
-            columns = dict(found.columns)
-            columns["file"] = columns.pop("file_id")
-            mapped = rows_of(columns, len(faults), origin=TRACED)
+            lanes += added
             if self._strace:
                 # strace saw what the program announced; the faults only tell how it mapped the file.
                 mapped["open_flags"] = -1

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dxt_replay.profiler_merge.counted_times import counted_times, past_trace
+from dxt_replay.profiler_merge.counted_totals import counted_times, past_trace
 from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.traces.samples import sample
 from tests.darshan_oracle import COUNTER_MODULES, read_all
