@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dxt_replay.profiler_merge.rebuild.counted import MODULES, SIZES, WAYS, share_of
+from dxt_replay.profiler_merge.rebuild.counted import MODULES, SIZES, WAYS
 from dxt_replay.traces.units import format_bytes, format_count
 
 MOST_LISTED = 1000
@@ -66,10 +66,9 @@ class Met:
         made = good.copy()
         for name, called in NAMES.items():
             wanted = files[name]
-            if name in ("seq", "consec"):
-                wanted, known = share_of(wanted, files), (wanted >= 0) & (files["traced"] == 0)
-            elif name == "end":
-                known = ~reduced[:, np.newaxis] & (files["traced"] == 0)
+            if name in ("seq", "consec", "end"):
+                # No counter says in which order, or where, one rank of a reduced record worked.
+                known = (wanted >= 0) & (files["traced"] == 0) & ~reduced[:, np.newaxis]
             elif name == "sizes":
                 known = wanted.sum(axis=2) == files["count"]
             else:
