@@ -511,9 +511,9 @@ def _stripes(log: DarshanLog) -> dict[int, tuple[int, int]]:
     """record id -> (stripe size, stripe count) of files on Lustre, from the first component of their layout."""
     found: dict[int, tuple[int, int]] = {}
     try:
-        for record in read_lustre(log):
-            if record.components:
-                found[record.record_id] = (record.components[0].stripe_size, record.components[0].stripe_count)
+        for record, _, components in read_lustre(log):
+            if components:
+                found[record] = components[0]
     except LogError as error:
         # Stripes are only shown: pre-releases of log version 3.41 have another layout, and may give wrong ones.
         log.add_warning(f"{error}: stripes of files on Lustre are unknown from there on")

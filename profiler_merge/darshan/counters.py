@@ -55,21 +55,9 @@ class CounterTable:
     file_ids: np.ndarray | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LustreComponent:
-    """One component of a file's layout: bytes per stripe, and number of stripes; -1 where unknown."""
-
-    stripe_size: int
-    stripe_count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LustreRecord:
-    """The Lustre layout of one file; more than one component for a progressive or mirrored layout."""
-
-    rank: int
-    record_id: int
-    components: tuple[LustreComponent, ...]
+LustreRecord = tuple[int, int, list[tuple[int, int]]]
+"""Record id and rank of a file on Lustre, and bytes per stripe and number of stripes of each component of its layout:
+more than one for a progressive or mirrored layout; -1 bytes where they are unknown."""
 
 
 def read_counters(log: DarshanLog, module: str) -> CounterTable | None:
@@ -101,18 +89,16 @@ def read_lustre(log: DarshanLog) -> Iterator[LustreRecord]:
 
     Ends before the first damaged record, which `log.damage` then names. Raises: LogError for an unknown version.
     """
-    readers = {1: _lustre_record_1, 2: _lustre_record_2}
     if "LUSTRE" not in log.modules:
         return
     version = log.modules["LUSTRE"].version
-    if version not in readers:
-        known = ", ".join(map(str, readers))
-        raise LogError(f"{log.path} has LUSTRE version {version}; this release reads {known}: update dxt-replay")
+    if version not in (1, 2):
+        raise LogError(f"{log.path} has LUSTRE version {version}; this release reads 1, 2: update dxt-replay")
     data, _ = _module_bytes(log, "LUSTRE")
     position = number = 0
     while position < len(data):
         try:
-            record, position = readers[version](data, position, log.byte_order)
+            record, position = _lustre_record(data, position, log.byte_order, version)
         except (struct.error, ValueError) as error:
             why = "it is cut off" if isinstance(error, struct.error) else str(error)
             problem = f"LUSTRE record {number} of {log.path} is damaged ({why})"
@@ -187,50 +173,34 @@ def _columns(
     return {name: rows[name] if name in rows else np.full(len(block), layout.missing[name], dtype) for name in want}
 
 
-def _lustre_record_1(data: bytes | bytearray, position: int, byte_order: str) -> tuple[LustreRecord, int]:
-    """Version 1: id, rank, OSTs and MDTs of the file system, stripe offset, size and count, then the OST ids."""
-    record_id, rank, _, _, _, size, count = struct.unpack_from(byte_order + "Qq5q", data, position)
-    position = _behind_numbers(data, position + 56, count)
-    component = LustreComponent(stripe_size=size, stripe_count=count)
-    return LustreRecord(rank=_rank(rank), record_id=record_id, components=(component,)), position
-
-
-def _lustre_record_2(data: bytes | bytearray, position: int, byte_order: str) -> tuple[LustreRecord, int]:
-    """Version 2 (Darshan 3.4.5): id, rank, number of components and of stripes, the components, all OST ids."""
-    record_id, rank, components, stripes = struct.unpack_from(byte_order + "Qqqq", data, position)
-    position += 32
-    # Size and count, then five numbers and a name, which are not needed.
-    layout = struct.Struct(byte_order + "2q40x16x")
-    layouts = []
-    for _ in range(components):
-        layouts.append(layout.unpack_from(data, position))
-        position += layout.size
-    # Without components there are no OST ids, whatever the count (darshan_log_get_lustre_record).
-    stripes = stripes if components > 0 else 0
-    position = _behind_numbers(data, position, stripes)
-    found = []
-    for size, count in layouts:
-        if size == -1:  # The runtime allocated more components than the file has.
-            break
-        if not 0 <= count <= stripes:
-            raise ValueError(f"a component has {count} stripes, {stripes} are there")
-        found.append(LustreComponent(stripe_size=size, stripe_count=count))
-        stripes -= count
-    return LustreRecord(rank=_rank(rank), record_id=record_id, components=tuple(found)), position
-
-
-def _behind_numbers(data: bytes | bytearray, position: int, count: int) -> int:
-    """The position after `count` numbers of 64 bits. Raises: ValueError when the data end before it."""
-    end = position + 8 * count
-    if count < 0 or end > len(data):
-        raise ValueError(f"it should hold {count} numbers, {max(0, len(data) - position) // 8} are there")
-    return end
-
-
-def _rank(rank: int) -> int:
+def _lustre_record(data: bytes | bytearray, position: int, byte_order: str, version: int) -> tuple[LustreRecord, int]:
+    """A record, and the position behind it. Raises: struct.error or ValueError for a damaged one."""
+    found: list[tuple[int, int]] = []
+    if version == 1:  # id, rank, OSTs and MDTs of the file system, stripe offset, size and count, then the OST ids
+        record_id, rank, _, _, _, size, stripes = struct.unpack_from(byte_order + "Qq5q", data, position)
+        position += 56
+        found.append((size, stripes))
+    else:  # of Darshan 3.4.5: id, rank, number of components and of stripes, the components, all OST ids
+        record_id, rank, components, stripes = struct.unpack_from(byte_order + "Qqqq", data, position)
+        position += 32
+        # Size and count, then five numbers and a name, which are not needed.
+        layout = struct.Struct(byte_order + "2q40x16x")
+        for _ in range(components):
+            found.append(layout.unpack_from(data, position))
+            position += layout.size
+        # The runtime allocated more components than the file has.
+        found = found[: next((place for place, (size, _) in enumerate(found) if size == -1), None)]
+        # Without components there are no OST ids, whatever the count (darshan_log_get_lustre_record).
+        stripes = stripes if components > 0 else 0
+    end = position + 8 * stripes
+    if stripes < 0 or end > len(data):
+        raise ValueError(f"it should hold {stripes} numbers, {max(0, len(data) - position) // 8} are there")
+    counts = [count for _, count in found]
+    if min(counts, default=0) < 0 or sum(counts) > stripes:
+        raise ValueError(f"its components have {counts} stripes, {stripes} are there")
     if not SHARED_RANK <= rank <= _MAX_RANK:
         raise ValueError(f"its rank is {rank}")
-    return rank
+    return (record_id, rank, found), end
 
 
 def _module_bytes(log: DarshanLog, module: str) -> tuple[bytearray, bool]:
