@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -27,7 +27,7 @@ CONFIGURATIONS = (".hydra", "", "configs", "dlio_config")
 """Folders in which a run keeps the configuration that Hydra resolved: `.hydra` for Hydra itself, the last two for
 MLPerf Storage v0.5 and v3.0."""
 
-MAX_CHARACTERS, MAX_VALUES = 1 << 20, 10_000
+MAX_CHARACTERS, MAX_YAML_VALUES, MAX_VALUES = 1 << 20, 100_000, 10_000
 """Limits of a YAML text, and of the values after its references are replaced: references to references double."""
 
 
@@ -156,7 +156,10 @@ def read_yaml(text: str, name: str) -> Any:
     if len(text) > MAX_CHARACTERS:
         raise UsageError(f"{name} has {len(text)} characters; a workload description has at most {MAX_CHARACTERS}")
     try:
-        return yaml.load(text, _Loader)
+        value = yaml.load(text, _Loader)
+        if _written_out(value, {}) > MAX_YAML_VALUES:
+            raise UsageError(f"{name} has more than {MAX_YAML_VALUES} values with its aliases written out")
+        return value
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
@@ -164,6 +167,19 @@ def read_yaml(text: str, name: str) -> Any:
         raise UsageError(f"{name} is not YAML that can be read: {place}{why}") from error
     except (ValueError, OverflowError, RecursionError) as error:
         raise UsageError(f"{name} is not YAML that can be read: {str(error).splitlines()[0]}") from error
+
+
+def _written_out(value: Any, known: dict[int, int]) -> int:
+    """Number of values where each alias is a copy: a few lines of aliases of aliases stand for millions."""
+    if not isinstance(value, (dict, list)):
+        return 1
+    if id(value) not in known:
+        known[id(value)] = 1 + sum(_written_out(each, known) for each in _members(value))
+    return known[id(value)]
+
+
+def _members(value: dict[Any, Any] | list[Any]) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value
 
 
 _REFERENCE = re.compile(r"(?<!\\)\$\{\s*(\.*)([\w-]+(?:\.[\w-]+|\[\w+\])*)\s*\}")

@@ -66,6 +66,13 @@ def test_access_keys_are_not_kept(tmp_path, section):
         (".", None, "folder without"),
         ("w.yaml", b"\xff\xfe\x00", "cannot be read as text"),
         ("w.yaml", b"", "not a workload description"),
+        (
+            "w.yaml",
+            b"a: &a [x,x,x,x,x,x,x,x,x]\n"
+            + b"\n".join(b"%c: &%c [%s]" % (to, to, b",".join([b"*%c" % (to - 1)] * 9)) for to in b"bcdefgh"),
+            "values with its aliases written out",
+        ),
+        ("w.yaml", b"a: &a [*a]", "not YAML that can be read"),
         ("w.yaml", b"- a", "not a workload description"),
         ("w.yaml", b"hydra: {run: {dir: x}}", "not a workload description"),
         ("w.yaml", b"workload: unet3d_h100", "only names the workload"),
