@@ -207,7 +207,9 @@ class TracedFiles(Numbers):
         self.note_ends(rows)
         for prefix, counted in _COUNTED_OPS.items():
             mine = rows[rows["api"] == APIS.index(prefix.upper())]
-            columns = {what: (mine["op"] == OPS.index(name), None) for what, name in counted.items()}
+            columns: dict[str, tuple[Any, str | None]] = {
+                what: (mine["op"] == OPS.index(name), None) for what, name in counted.items()
+            }
             columns["bytes_read"], columns["bytes_written"] = ((mine["op"] == op, "length") for op in (READ, WRITE))
             for what, (kept, amount) in columns.items():
                 weights = None if amount is None else mine[amount][kept]
@@ -346,7 +348,7 @@ class LogFiles(Numbers):
     def finish(self, ranks_of_logs: Sequence[int | None]) -> tuple[pa.Table, Coverage]:
         """The files table and the coverage; `ranks_of_logs[i]`: the rank of log i's process, None for a whole job."""
         count = len(self.keys)
-        sums: dict[str, np.ndarray] = {}
+        sums: dict[str, Any] = {}  # masked arrays
         stripes = np.full((count, 2), -1, dtype=np.int64)
         mappable, unknown = np.zeros(count, dtype=bool), set[tuple[str, int]]()
         counted, streams = [np.empty(0, dtype=_TRACED)], [np.empty(0, dtype=_TRACED)]
@@ -409,7 +411,7 @@ class LogFiles(Numbers):
             known = (records.counters[moved] > 0) & ~np.isin(files, list(self._offsets[REPAIRED]))
             np.maximum.at(self.sizes, files[known], records.counters[last_byte][known] + 1)
 
-    def _find_never_mapped(self, sums: Mapping[str, np.ndarray], mappable: np.ndarray) -> None:
+    def _find_never_mapped(self, sums: Mapping[str, Any], mappable: np.ndarray) -> None:
         def of(name: str) -> np.ndarray:
             return sums[name].filled(0) if name in sums else np.zeros(len(mappable), dtype=np.int64)
 

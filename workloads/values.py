@@ -172,7 +172,7 @@ def _times(value: Any) -> Distribution:
     if not given:
         return NO_TIME
     family = given.pop("type", "normal" if "stdev" in given else "constant")
-    names = FAMILY_PARAMETERS.get(family, ()) if isinstance(family, str) else ()
+    names = FAMILY_PARAMETERS.get(cast(Family, family), ()) if isinstance(family, str) else ()
     if not names or set(given) != set(names):
         raise ValueError
     numbers = [msgspec.convert(given[name], float) for name in names]
@@ -191,7 +191,7 @@ def _sections(section: type) -> dict[str, type]:
     return {
         name: hint
         for name, hint in get_type_hints(section).items()
-        if dataclasses.is_dataclass(hint) and hint not in (Distribution, WorkloadSource)
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint) and hint not in (Distribution, WorkloadSource)
     }
 
 

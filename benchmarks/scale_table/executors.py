@@ -58,7 +58,7 @@ def run(kind: str, count: int, words: list[str]) -> int:
 
         with LocalCluster(n_workers=count, threads_per_worker=1, dashboard_address=None) as cluster:
             return _command([*words, "--dask", cluster.scheduler_address])
-    workers.local_processes = Pickled  # type: ignore[assignment]
+    workers.local_processes = Pickled
     status = _command([*words, "--workers", str(count)])
     print(json.dumps({name: getattr(Pickled, name) for name in COUNTED}), file=sys.stderr)
     return status

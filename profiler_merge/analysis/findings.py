@@ -260,7 +260,7 @@ def _finding(rule: Rule, hit: Hit, analysis: Analysis) -> Finding | None:
         **vars(thresholds), **hit.values, **hit.words, "stake": stake,
         "warm": " (first step left out)" if loop is not None and loop.warm_up_s else "",
     }  # fmt: skip
-    texts = {
+    texts: dict[str, Any] = {
         name: _Template().vformat(getattr(rule, name), (), words)
         for name in ("title", "evidence", "threshold", "remedy")
     }

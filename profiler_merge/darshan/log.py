@@ -239,7 +239,8 @@ class DarshanLog:
     @cached_property
     def names(self) -> Mapping[int, bytes]:
         """Record id -> path, the exact bytes that the application gave. Includes `<STDIN>`, `heatmap:POSIX` ..."""
-        data, damage = bytearray(), None
+        data = bytearray()
+        damage: DamagedLogError | None = None
         try:
             for piece in pieces(self.path, *self._names_at, self.compression, region=NAMES):
                 data += piece

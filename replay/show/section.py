@@ -92,7 +92,7 @@ def in_brief(sections: Sequence[Section]) -> list[Section]:
     first, *others = sections or [prose("", [])]
     if all(each.brief is False for each in others):
         return list(sections)
-    short, labels, last = list[Section](), list[tuple[str, ...]](), list[str]()
+    short, labels, last = list[Section](), list[tuple[str, str]](), list[str]()
     for each in others:
         if each.title == WARNINGS:
             facts_alone = [f"warning: {row[0].partition(': ')[0]}" for row in each.rows]
@@ -104,7 +104,7 @@ def in_brief(sections: Sequence[Section]) -> list[Section]:
             if each.columns and rows:
                 short.append(replace(each, rows=rows, notes=()))
             else:
-                labels += rows
+                labels += [(row[0], row[1]) for row in rows]
     table = [facts("", labels)] if labels else []
     return [first, *table, *(each for each in short if each.rows), prose("", [*last, "--details shows the rest."])]
 

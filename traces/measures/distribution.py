@@ -179,7 +179,7 @@ class DistributionCollector(Sums):
             self._total += _sum(values)
             if not self._exact:
                 values = values.astype(np.float64, copy=False)
-                self._reach(int(_places_of(np.float64([most]))[0]) + 1)
+                self._reach(int(_places_of(np.array([most], dtype=np.float64))[0]) + 1)
                 found = count_rounded(self._counts, values, _DROPPED_BITS, _FIRST_PLACE)
                 values = values[~self._fits(values)[1]] if found < len(values) else values[:0]
         if len(values):

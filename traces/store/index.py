@@ -100,7 +100,7 @@ class OpsIndex:
 
     def ranks_together(self, rows: int) -> Iterator[tuple[int, ...]]:
         """The ranks with operations, in groups of at most so many operations, or of a single larger rank."""
-        some, size = [], 0
+        some, size = list[int](), 0
         for rank, count in zip(self.ranks, self.row_counts(self.ranks).tolist(), strict=True):
             if some and size + count > rows:
                 yield tuple(some)

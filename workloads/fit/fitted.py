@@ -125,7 +125,8 @@ class _Fit:
         self.keys: dict[str, tuple[Any, str]] = {"workflow.train": (True, "the capture has training steps")}
         self.steps = round(float(np.mean([rank.training_steps.sum() for rank in seen.looked])))
         self.reads_files = self._data_files()
-        self.at_once, self.epochs, self.per_epoch, self.limit = False, 1, 0, None
+        self.at_once, self.epochs, self.per_epoch = False, 1, 0
+        self.limit: int | None = None
         if self.reads_files:
             self._samples(batch)
         framework, how = self._framework()

@@ -77,7 +77,7 @@ class RunFiles:
     def table(self) -> pa.Table:
         """The files as `FILES_SCHEMA`."""
         names: list[str] = []
-        sizes, kinds = [np.empty(0, dtype=np.int64)], []
+        sizes, kinds = [np.empty(0, dtype=np.int64)], list[str]()
         own = self._workload.dataset.format
         data = own if own in ("tfrecord", "hdf5", "npz", "csv") else "other"
         for files, sides in zip(self._sets, self.sides, strict=True):
