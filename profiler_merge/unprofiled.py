@@ -253,7 +253,10 @@ def _bytes_of_step(
     read, slack = float(reached[-1] - reached[0]), min(2.0 * max(readers, 1), most)
     if apart > slack and read:
         low, high = max(low, read / (apart + slack)), min(high, read / (apart - slack))
-    return (low, high) if low <= high < np.inf else (0.0, 0.0)
+    # How far the readers are ahead changes by no more than that: rare reads, such as those of saved checkpoints, do not
+    # feed the steps.
+    ahead = reached / max((low + high) / 2, 1e-9) - steps["number"]
+    return (low, high) if low <= high < np.inf and np.ptp(ahead) <= most + 1 else (0.0, 0.0)
 
 
 def _times(steps: np.ndarray, number: np.ndarray, begun: np.ndarray, done: np.ndarray, own: bool) -> Columns:
