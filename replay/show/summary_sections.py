@@ -344,7 +344,7 @@ def _loop_rows(summary: Summary) -> Iterable[tuple[str, str]]:
         which = "with the first step" if loop is not None and loop.warm_up_s else "mean of the ranks"
         if compute.busy_s_per_rank_mean:
             yield f"compute, {which}", or_dash(compute.busy_s_per_rank_mean, seconds)
-        if loop is not None:
+        if loop is not None and compute.input_wait_s_per_rank_mean:
             yield f"input wait, {which}", or_dash(compute.input_wait_s_per_rank_mean, seconds)
         if compute.busy_s_per_rank_mean:
             yield "I/O time inside compute", or_dash(compute.io_hidden_pct, percent)

@@ -15,7 +15,7 @@ JOINT_COMMANDS = {"run", "regress"}
 one process and leave another for ever in the start of MPI, where no exception can be raised."""
 
 
-LEAST_BYTES = 256 << 20
+LEAST_BYTES = 352 << 20
 """Address space that the imports of a command take. With less, libraries fail in ways of their own, some by a crash."""
 
 
