@@ -25,7 +25,7 @@ from dxt_replay.profiler_merge.files import shown
 from dxt_replay.profiler_merge.recorded_job import MAIN, THREAD, LaneFacts
 from dxt_replay.profiler_merge.rows import rows_of
 from dxt_replay.traces.errors import LogError
-from dxt_replay.traces.files import PAGE_FAULTS
+from dxt_replay.traces.output import PAGE_FAULTS
 from dxt_replay.traces.row_order import distinct_rows
 from dxt_replay.traces.schema import APIS, OPEN_FLAGS, OPS, READ, TRACED, Unseen
 from dxt_replay.traces.unseen import recording_of

@@ -19,7 +19,7 @@ from dxt_replay.profiler_merge.darshan.counters import read_counters
 from dxt_replay.profiler_merge.darshan.jobs import ProcessFacts
 from dxt_replay.profiler_merge.darshan.log import DarshanLog, open_log
 from dxt_replay.traces.errors import LogError
-from dxt_replay.traces.files import UNSEEN
+from dxt_replay.traces.output import UNSEEN
 from dxt_replay.traces.schema import Unseen
 from dxt_replay.traces.unseen import LEAST_COVERAGE, recording_of
 

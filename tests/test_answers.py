@@ -30,7 +30,8 @@ class Answers:
         self.folder, self.capsys = folder, capsys
 
     def __call__(self, *arguments: str | Path, status: int = 0) -> str:
-        assert main([str(each) for each in arguments]) == status
+        details = ["--details"] if arguments[0] == "summary" else []
+        assert main([*map(str, arguments), *details]) == status
         printed = self.capsys.readouterr()
         return " ".join((printed.out + printed.err).split())
 

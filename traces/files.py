@@ -11,16 +11,6 @@ import pyarrow.compute as pc
 STANDARD_STREAMS = ("<STDIN>", "<STDOUT>", "<STDERR>")
 """Darshan's names of the streams that every program begins with."""
 
-RECORDING_MARK = "recording.txt"
-"""Marks a folder as written by `dxt-replay record`, and holds its command: the logs there belong to one job. Nothing
-replaces a folder without it."""
-
-PAGE_FAULTS = "page_faults.bin"
-"""File beside it: the page faults of the job on mapped files, if the kernel allowed to collect them."""
-
-UNSEEN = "unseen.json"
-"""File beside it: what the job read through mapped files and sockets, which no trace holds."""
-
 _WRITTEN_BY_RECORDERS = re.compile(
     r"(?:.*/)?dxt-anchor\..+\.bin|.*/plugins/profile/.*|.*\.profile-empty"
     r"|.+\.xplane\.pb|.+\.input_pipeline\.pb|.+\.trace\.json(?:\.gz)?|.+\.darshan(?:_partial)?|.+[./]\d+\.\d+\.(?:requests|marks|not_data)",

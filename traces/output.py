@@ -31,6 +31,16 @@ from typing import IO
 
 from dxt_replay.traces.errors import TargetError, exhausted
 
+RECORDING_MARK = "recording.txt"
+"""Marks a folder as written by `dxt-replay record`, and holds its command: the logs there belong to one job. Nothing
+replaces a folder without it."""
+
+PAGE_FAULTS = "page_faults.bin"
+"""File beside it: the page faults of the job on mapped files, if the kernel allowed to collect them."""
+
+UNSEEN = "unseen.json"
+"""File beside it: what the job read through mapped files and sockets, which no trace holds."""
+
 _WORKING_SUFFIX = ".dxt-replay"
 _MAX_NAME_BYTES = 200
 """Bytes of the output's own name in the name of its working copy: the whole name stays below 255 bytes."""

@@ -21,7 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dxt_replay.traces.errors import LogError
-from dxt_replay.traces.files import RECORDING_MARK, UNSEEN, opened_only, probably_mapped
+from dxt_replay.traces.files import opened_only, probably_mapped
+from dxt_replay.traces.output import RECORDING_MARK, UNSEEN
 from dxt_replay.traces.schema import CaptureInfo, Coverage, Unseen
 from dxt_replay.traces.text import listed
 from dxt_replay.traces.units import format_bytes, format_counted

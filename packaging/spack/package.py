@@ -32,6 +32,7 @@ class PyDxtReplay(PythonPackage):
     depends_on("py-h5py@3.10:", type=("build", "run"))
     depends_on("py-click@8.2:", type=("build", "run"))
     depends_on("py-msgspec@0.18.6:", type=("build", "run"))
+    depends_on("py-duckdb@1.0:", type=("build", "run"))
     depends_on("py-pyyaml@6.0.1:", type=("build", "run"))
     depends_on("py-mpi4py@4.1:", type=("build", "run"), when="+mpi")
     depends_on("py-distributed@2024.1:", type=("build", "run"), when="+dask")

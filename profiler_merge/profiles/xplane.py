@@ -29,6 +29,11 @@ from dxt_replay.profiler_merge.profiles.event_table import (
 from dxt_replay.traces.errors import MissingDependencyError, ProfileError
 from dxt_replay.traces.gzip_blocks import ExpansionError, unpacked_blocks
 
+try:  # at once: later, with all files open, it would look as if it was not there
+    from dxt_replay.profiler_merge.profiles import _xplane
+except ImportError:
+    _xplane = None  # type: ignore[assignment]
+
 SUFFIXES = (".xplane.pb", ".xplane.pb.gz")
 MAX_BYTES = (1 << 31) - 1
 """Protobuf's limit for one message, so also for an unpacked profile."""
@@ -203,15 +208,13 @@ def decode(
     buffer: memoryview, keep: Callable[[bytes], bool], wanted: tuple[bytes, ...]
 ) -> tuple[list[RawPlane], list[bytes], dict[str, int]]:
     """The compiled core as `Decoder`. Raises: MissingDependencyError for a checkout that is not compiled."""
-    try:
-        from dxt_replay.profiler_merge.profiles import _xplane
-    except ImportError as error:
+    if _xplane is None:
         raise MissingDependencyError(
             "the compiled decoder of dxt-replay",
             "reading a TensorFlow profile",
             "install with a C compiler present (pip install --force-reinstall --no-deps dxt-replay), "
             "or in a checkout run python setup.py build_ext --inplace",
-        ) from error
+        )
     skipped: Counter[str] = Counter()
 
     def split(begin: int, end: int, message: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -24,9 +24,16 @@ from dxt_replay.profiler_merge.recorder.watch import Watch
 from dxt_replay.profiler_merge.recording import RANK_VARIABLES
 from dxt_replay.profiler_merge.request_hooks.log import SUFFIX
 from dxt_replay.traces.errors import RecordingError, TargetError, UsageError
-from dxt_replay.traces.files import PAGE_FAULTS, RECORDING_MARK, UNSEEN
 from dxt_replay.traces.memory import available_bytes
-from dxt_replay.traces.output import DirectoryKind, check_output, new_directory, refusal
+from dxt_replay.traces.output import (
+    PAGE_FAULTS,
+    RECORDING_MARK,
+    UNSEEN,
+    DirectoryKind,
+    check_output,
+    new_directory,
+    refusal,
+)
 from dxt_replay.traces.text import listed, without_secrets
 
 _LOGS, _PROFILES, _KILLED, _SCRIPT, _PYTHON = "logs", "profile", "killed", "job.sh", "python"

@@ -19,6 +19,7 @@ import numpy as np
 
 from dxt_replay.replay.causal.training_loop import FETCH, IS_OPENING, TrainingLoop
 from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch, rows_by_lane
+from dxt_replay.traces.errors import DamagedCaptureError
 
 if TYPE_CHECKING:
     from dxt_replay.replay.causal.model import LoopModel
@@ -167,6 +168,8 @@ class RankColumns:
         if not self._together:
             found["behind"] = NO_EVENT
         for lane, mine in rows_by_lane(batch.lane):
+            if lane not in self._lanes:
+                raise DamagedCaptureError(f"the capture is damaged: index.parquet counts no operation of lane {lane}")
             yield lane, mine, self._lanes[lane].next(batch.start_ns[mine], batch.end_ns[mine], found[mine])
 
 

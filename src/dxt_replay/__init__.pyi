@@ -58,7 +58,7 @@ from .traces.samples import Sample, sample
 from .traces.storage_limit import NoStorageLimitError, StorageLimit
 from .traces.store.reader import Capture
 from .traces.version import VERSION
-from .traces.workers.workers import Workers
+from .traces.workers import Workers
 from .workloads.source import ListedWorkload
 
 __all__ = [

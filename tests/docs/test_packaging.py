@@ -22,7 +22,7 @@ HOME = ROOT / "packaging"
 JOBS = sorted((HOME / "jobs").iterdir())
 WITH_COMMANDS = [*JOBS, *sorted((HOME / "ci").iterdir()), HOME / "conda/recipe.yaml", HOME / "Containerfile"]
 
-CONDA_NAMES = {"msgspec-python": "msgspec"}
+CONDA_NAMES = {"msgspec-python": "msgspec", "python-duckdb": "duckdb"}
 NOT_IN_CONDA: set[str] = set()
 """pydarshan is not in conda-forge under this name; it is optional."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dxt_replay.profiler_merge.merge import merge
-from dxt_replay.traces.files import RECORDING_MARK
+from dxt_replay.traces.output import RECORDING_MARK
 from tests.darshan_writer import ModuleSpec, encode_counters, write_log
 
 NOTHING = "the job read and wrote no file through calls: a replay has nothing to read or write"

@@ -8,7 +8,7 @@ import pytest
 
 from dxt_replay.profiler_merge.darshan.jobs import find_logs
 from dxt_replay.profiler_merge.darshan.log import open_log
-from dxt_replay.profiler_merge.given_files import find_profiles, foreign, kind_of, recognise
+from dxt_replay.profiler_merge.given_files import find_profiles, foreign, kind_of
 from dxt_replay.profiler_merge.sources import DARSHAN, PROFILES
 from dxt_replay.replay.commands.main import main
 from dxt_replay.replay.jobs import find_jobs
@@ -47,18 +47,14 @@ NO_SOURCES = {
 def test_a_file_is_known_by_its_content(tmp_path, kind, pack):
     path = tmp_path / "unnamed"
     path.write_bytes(pack(FILES[kind]))
-    found = recognise(path)
-    assert found is not None
-    assert found.kind == kind
+    assert kind_of(path) == kind
 
 
 @pytest.mark.parametrize("byte_order", ["<", ">"])
 @pytest.mark.parametrize("version", ["3.00", "3.41"])
 def test_a_darshan_log_is_known(tmp_path, version, byte_order):
     path = write_log(tmp_path / "unnamed", version=version, byte_order=byte_order)
-    found = recognise(path)
-    assert found is not None
-    assert found.kind == DARSHAN
+    assert kind_of(path) == DARSHAN
     assert foreign(path, DARSHAN) is None
 
 
@@ -66,7 +62,7 @@ def test_what_is_empty_or_damaged_is_left_to_the_reader(tmp_path):
     for name, content in (("a", b""), ("a", b"\x1f\x8b damaged"), ("a.darshan", b"hello"), ("a.xplane.pb", bytes(200))):
         path = tmp_path / name
         path.write_bytes(content)
-        assert recognise(path) is None
+        assert kind_of(path) is None
         assert foreign(path, "xplane") is None
     assert foreign(tmp_path / "missing", DARSHAN) is None
 

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dxt_replay.traces.errors import CaptureError, DamagedCaptureError, unreadable
+from dxt_replay.traces.row_order import distinct_rows
 from dxt_replay.traces.schema import (
     FILE_METADATA,
     INDEX_SCHEMA,
@@ -60,7 +61,7 @@ _NOTED = pa.schema([field for field in INDEX_SCHEMA if field.name not in ("part_
 _USAGE = _NOTED.field("usage").type
 _ENUMERATED = ("op", "api", "origin")
 _KEYS = ("rank", "lane", *_ENUMERATED, "file_id", "other_file_id")
-_ADDED_UP = {"operations": "sum", "least_length": "min", "reach": "max"}
+_ADDED_UP = {"operations": np.add, "least_length": np.minimum, "reach": np.maximum}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -322,41 +323,48 @@ class UsageCounter:
     """Counts an op stream, a batch at a time. Memory: a row per rank, lane, op, api, origin and file, and 64 Ki."""
 
     def __init__(self) -> None:
-        self._parts: list[pa.Table] = []
+        self._parts: list[dict[str, np.ndarray]] = []
         self._rows = self._folded_rows = 0
 
     def add(self, batch: pa.RecordBatch | pa.Table) -> None:
         """Count a batch with USAGE_COLUMNS."""
         length = batch.column("length").to_numpy()
         columns = {
-            name: codes(batch, name) if name in _ENUMERATED else batch.column(name).fill_null(-1) for name in _KEYS
+            name: codes(batch, name) if name in _ENUMERATED else batch.column(name).fill_null(-1).to_numpy()
+            for name in _KEYS
         }
         columns["operations"] = np.ones(len(length), dtype=np.int64)
         columns |= {"least_length": length, "reach": np.maximum(batch.column("offset").to_numpy(), 0) + length}
-        self._parts.append(_added_up(pa.table(columns)))
-        self._rows += len(self._parts[-1])
+        self._parts.append(_added_up(columns))
+        self._rows += len(self._parts[-1]["rank"])
         if self._rows - self._folded_rows > _TOGETHER_ROWS:
             self._fold()
 
     def _fold(self) -> None:
-        self._parts = [_added_up(pa.concat_tables(self._parts))]
-        self._rows = self._folded_rows = len(self._parts[0])
+        self._parts = [
+            _added_up({name: np.concatenate([each[name] for each in self._parts]) for name in self._parts[0]})
+        ]
+        self._rows = self._folded_rows = len(self._parts[0]["rank"])
 
     def table(self) -> pa.Table:
         """All that was counted (`USAGE_SCHEMA`), by rank."""
         if not self._parts:
             return USAGE_SCHEMA.empty_table()
         self._fold()
-        columns = {name: self._parts[0][name].to_numpy() for name in (*_KEYS, *_ADDED_UP)}
+        columns = self._parts[0]
         order = np.argsort(columns["rank"], kind="stable")
         return table_from_columns({name: values[order] for name, values in columns.items()}, USAGE_SCHEMA)
 
 
-def _added_up(counts: pa.Table) -> pa.Table:
+def _added_up(counts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """One row for each key, in the order in which they appear."""
-    found = counts.group_by(list(_KEYS), use_threads=False).aggregate(list(_ADDED_UP.items()))
-    names = [*_KEYS, *(f"{name}_{how}" for name, how in _ADDED_UP.items())]
-    return found.select(names).rename_columns([*_KEYS, *_ADDED_UP])
+    _, first, inverse = distinct_rows(*(counts[name] for name in _KEYS))
+    if not len(first):
+        return dict(counts)
+    order, by_key = np.argsort(first), np.argsort(inverse, kind="stable")
+    begins = np.cumsum(np.bincount(inverse)) - np.bincount(inverse)
+    found = {name: counts[name][first[order]] for name in _KEYS}
+    return found | {name: how.reduceat(counts[name][by_key], begins)[order] for name, how in _ADDED_UP.items()}
 
 
 class StoredUsage:

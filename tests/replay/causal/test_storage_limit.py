@@ -155,7 +155,7 @@ def test_counts_that_contradict_the_rows_are_damage_and_no_reason(
     assert main(["summary", str(capture.path)]) == 2
     printed = capfd.readouterr()
     assert printed.out == ""
-    assert " ".join(printed.err.split()).count("is damaged: the operations of rank 0 differ") == 1
+    assert " ".join(printed.err.split()).count("is damaged: index.parquet counts no operation of lane") == 1
 
 
 def test_above_its_size_there_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,6 +67,7 @@ def wait_for(child: int, case: dict[str, Any]) -> tuple[int, float]:
 
 WARM = (
     "pandas",  # which pyarrow imports at its first array
+    "dxt_replay.profiler_merge.given_files",  # which another user cannot read where Python belongs to root
     "dxt_replay.replay.commands.json_output",
     "dxt_replay.replay.engine.issue",
     "dxt_replay.replay.run.repeat",

@@ -17,7 +17,7 @@ def test_a_slower_candidate_is_a_regression_and_a_faster_one_is_not(commands: Co
     source = build_capture(tmp_path, ops=ops, files=["/a"], name="written").path
     junit, table, page = tmp_path / "junit.xml", tmp_path / "table.md", tmp_path / "page.html"
     outputs = ["--report", junit, "--report", table, "--report", page, "--force"]
-    given = ["--pace", "none", "--repeats", "6", *outputs]
+    given = ["--pace", "none", "--repeats", "6", "--details", *outputs]
     quick, slow = tmp_path / "quick", tmp_path / "slow"
     quick.mkdir()
     slow.mkdir()

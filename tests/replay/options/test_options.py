@@ -165,7 +165,7 @@ def test_parameters_of_a_command_become_keywords() -> None:
 def test_the_choices_are_those_of_the_homes_that_a_help_does_not_import() -> None:
     assert choices.READINGS == KNOWN_READINGS
     assert choices.TRACERS == KNOWN_TRACERS
-    assert choices.GROUPINGS == KNOWN_GROUPINGS
+    assert tuple(KNOWN_GROUPINGS) == choices.GROUPINGS
     assert options_of(choices.RegressChoices)["repeats"].option.most == MAX_PAIRS
 
 

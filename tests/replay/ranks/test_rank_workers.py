@@ -88,7 +88,7 @@ def test_a_dask_cluster_comes_to_the_same_bits(capture: Capture, capsys: pytest.
     ) as cluster:
         with dask_workers(cluster.scheduler_address) as workers:
             assert sums(capture, workers) == sums(capture, Workers(1))
-        assert main(["summary", str(capture.path), "--dask", cluster.scheduler_address]) == 0
+        assert main(["summary", str(capture.path), "--details", "--dask", cluster.scheduler_address]) == 0
     assert "operations" in capsys.readouterr().out
 
 
