@@ -97,6 +97,8 @@ def exhausted(error: BaseException) -> str | None:
     file system that fails or refuses. None for any other error, such as damage."""
     if any(words in str(error) for words in _NO_THREAD):
         return "raise the limit of this user's threads (ulimit -u), or of memory (ulimit -v)"
+    if isinstance(error, MemoryError):  # Arrow's "malloc of size 32768 failed" is one
+        return "out of memory: raise the limit of memory (ulimit -v), or look at a part"
     return _REMEDIES.get(getattr(error, "errno", None) or 0)
 
 

@@ -6,9 +6,10 @@ import multiprocessing
 import os
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from dxt_replay.traces.errors import TargetError
+from dxt_replay.traces.errors import TargetError, UnreadableError, unreadable
 from dxt_replay.traces.output import check_output, new_directory, new_file
 from dxt_replay.traces.schema import FILES_SCHEMA, SPANS_SCHEMA, CaptureInfo, Job
 from dxt_replay.traces.store.reader import open_capture
@@ -269,3 +270,9 @@ def test_a_place_that_takes_no_new_files_is_named_so(name: str) -> None:
     refused = f"^cannot write /proc/{name}: no new file can be made there; choose another place"
     with pytest.raises(TargetError, match=refused), new_file(Path("/proc") / name):
         pass
+
+
+def test_memory_that_ends_while_a_table_is_decoded_is_no_damage() -> None:
+    error = unreadable(pa.ArrowMemoryError("malloc of size 32768 failed"), "spans.parquet")
+    assert isinstance(error, UnreadableError)
+    assert "raise the limit of memory" in str(error)
