@@ -203,7 +203,9 @@ def _gain(summary: Summary, limit: Limit | None) -> Iterable[str]:
         if isinstance(limit, StorageLimit):
             yield limit_text(limit, with_compute=not loop.compute_at_most)
         else:
-            yield _gain_text(loop.storage_gain_s, loop.storage_gain_pct, "loop")
+            # A bound beside "not known" is no verdict.
+            known = limit is None or not limit.doubt.sentences
+            yield _gain_text(loop.storage_gain_s, loop.storage_gain_pct, "loop", judged=known)
             if limit is not None and not limit.doubt.sentences:
                 yield f"This is an upper bound: {limit}."
         yield from _log_waits(loop)
@@ -249,10 +251,10 @@ def limit_text(limit: StorageLimit, *, with_compute: bool = True) -> str:
     return f"{found}{computes}."
 
 
-def _gain_text(gain_s: float, pct: float, of: str) -> str:
-    judged = "limits" if pct >= LIMITS_PCT else "slows" if pct >= SLOWS_PCT else "does not limit"
+def _gain_text(gain_s: float, pct: float, of: str, *, judged: bool = True) -> str:
+    verdict = "limits" if pct >= LIMITS_PCT else "slows" if pct >= SLOWS_PCT else "does not limit"
     saved = f"at most {seconds(gain_s)}, {pct:.1f} % of the {of}" if gain_s else "nothing"
-    return f"Infinitely fast storage would save {saved}: storage {judged} this run."
+    return f"Infinitely fast storage would save {saved}{f': storage {verdict} this run' if judged else ''}."
 
 
 def _waits(summary: Summary) -> Iterable[str]:
