@@ -112,6 +112,8 @@ class Reader:
                 for place in (self._place(each, known) for each in listed if isinstance(each, nodes.IndexExpr)):
                     if place is not None:
                         place[0]["required"].remove(place[1])
+                        if always:
+                            del place[0]["properties"][place[1]]
             elif isinstance(line, nodes.IfStmt):
                 for block in [*line.body, *([line.else_body] if line.else_body else [])]:
                     self._follow(block.body, known, returned, always=False)
