@@ -8,15 +8,12 @@ S = TypeVar("S", bound="Sums")
 
 
 class Sums:
-    """Base of collectors whose sums can be added.
-
-    STAY: attributes that are not sums. They are not pickled: in another process only `merge` uses the object."""
+    """STAY: attributes that are not sums. They are not pickled: in another process only `merge` uses the object."""
 
     STAY: ClassVar[tuple[str, ...]] = ()
 
     def merge(self: S, later: S) -> None:
-        """Add the sums of `later`, whose ranks all follow this one's, or which has the next stretch of the last rank.
-        `later` must not be used afterwards."""
+        """Add the sums of `later`, whose ranks all follow this one's. `later` must not be used afterwards."""
         raise NotImplementedError
 
     def __getstate__(self) -> dict[str, Any]:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from dxt_replay.replay.commands.family_options import family_options
-from dxt_replay.replay.commands.shared_options import (
-    PATH,
-    details_option,
-    json_option,
-    worker_options,
-)
+from dxt_replay.replay.commands.shared_options import PATH, details_option, json_option, worker_options
 from dxt_replay.replay.options.looking import PairChoices, ThresholdChoices
 
 if TYPE_CHECKING:
@@ -45,14 +39,13 @@ def command(
     import dxt_replay
     from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.commands.progress import status
-    from dxt_replay.replay.commands.session import current
     from dxt_replay.replay.show.comparison_sections import comparison_sections
     from dxt_replay.replay.show.noise_sections import floor_sections
 
     if source is None and floor:
         with status("comparing"):
             noise = dxt_replay.noise_floor(*floor)
-        answer(noise, partial(floor_sections, details=current().details))
+        answer(noise, floor_sections)
         return
     if source is None or replay is None:
         raise click.UsageError(

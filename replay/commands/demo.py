@@ -26,8 +26,7 @@ OUTPUT = Path("dxt-replay-demo")
 
 NEXT_STEPS = """
 Next, your own job:
-  1. Record it (the README has three lines that mark the steps of PyTorch,
-     TensorFlow or JAX):
+  1. Record it; no line of it changes:
      dxt-replay record -o run.capture -- python train.py
      or merge recordings that you have:
      dxt-replay merge LOG.darshan --profile LOGDIR -o run.capture

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dxt_replay.replay.commands.family_options import family_options
+from dxt_replay.replay.commands.session import warn
 from dxt_replay.replay.commands.shared_options import PATH, force_option, json_option, output_option, worker_options
 from dxt_replay.replay.options.making import MergeChoices, MergeEachChoices
 from dxt_replay.replay.options.option import options_of
@@ -49,6 +50,8 @@ def command(
     from dxt_replay.replay.show.merge_sections import merge_sections
 
     if not each:
+        if given := given_options(("workers", "dask")):
+            warn(f"one process merges a job: {given[0]} shares the jobs of --each alone")
         with unwind_on_signals(), status("merging"):
             result = dxt_replay.merge(logs, output, **choices)
         answer(result, merge_sections, "summary", output)

@@ -16,16 +16,13 @@ _COLUMNS = tuple(Column(kind=Kind.TEXT) for _ in range(3))
 
 def doctor_sections(diagnosis: Diagnosis) -> list[Section]:
     """The verdict, and a table of the checks of each part with its remedies below."""
-    states = [check.state.value for part in diagnosis.parts for check in part.checks]
+    checks = [check for part in diagnosis.parts for check in part.checks]
+    states = [check.state.value for check in checks]
     failed, warnings = states.count("failed"), states.count("warning")
     verdict = f"failed: {format_counted(failed, 'check')} found something broken" if failed else "passed"
     doubts = f"{format_counted(warnings, 'warning')}" if warnings else "nothing to change"
-    remedies = [
-        f"{check.name}: {check.found}; {check.remedy}"
-        for part in diagnosis.parts
-        for check in part.checks
-        if check.state.value in ("failed", "warning")
-    ]
+    wrong = [check for check in checks if check.state.value in ("failed", "warning")]
+    remedies = [f"{check.name}: {check.found}; {check.remedy}" for check in wrong]
     return [prose(verdict, [doubts, *remedies]), *map(_section, diagnosis.parts)]
 
 

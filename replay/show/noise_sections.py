@@ -86,6 +86,8 @@ _DETAILS: Mapping[str, tuple[str, _Text]] = {
 }
 """Distances that `--details` adds."""
 
+_ALL, _BRIEF = {**_MEASURES, **_DETAILS}, tuple(label for label, _ in _MEASURES.values())
+
 _LIMITS: Mapping[str, tuple[str, _Text]] = {
     "similarity": ("similarity of the workload", _cosine),
     "fail_under": ("similarity of all ten factors", _cosine),
@@ -113,7 +115,7 @@ def relaxed_limits(floor: FloorResult) -> list[str]:
 def noise_section(floor: FloorResult) -> Section:
     """Every measure of a comparison beside its floor."""
     rows = []
-    for name, (label, text) in _shown(details=True):
+    for name, (label, text) in _ALL.items():
         measure = floor.measures[name]
         if measure.value is None and measure.floor is None:
             continue
@@ -124,16 +126,14 @@ def noise_section(floor: FloorResult) -> Section:
         title="Noise: how far the replay is from its source, and two runs of the job from each other",
         columns=("", "replay", "two runs", ""),
         rows=tuple(rows),
-        brief=True,
+        brief=_BRIEF,
         notes=(f"Two runs: the worst of {pairs} of runs. No limit is stricter than that.",),
     )
 
 
-def floor_sections(floor: NoiseFloor, *, details: bool = False) -> list[Section]:
+def floor_sections(floor: NoiseFloor) -> list[Section]:
     """Tables of the differences of two runs of a job."""
-    rows = [
-        (label, text(value)) for name, (label, text) in _shown(details) if (value := floor.measures[name]) is not None
-    ]
+    rows = [(label, text(value)) for name, (label, text) in _ALL.items() if (value := floor.measures[name]) is not None]
     pairs = [f"{first} and {second}" for first, second in floor.pairs]
     return [
         prose("", ["Two runs of the same job differ by these distances: they are noise.", *pairs]),
@@ -141,12 +141,9 @@ def floor_sections(floor: NoiseFloor, *, details: bool = False) -> list[Section]
             title="Noise: how far two runs of the job are from each other",
             rows=tuple(rows),
             prose=True,
+            brief=_BRIEF,
             notes=(
                 "A cosine of 1 means alike; for all other measures it is 0. Of several pairs the worst value counts.",
             ),
         ),
     ]
-
-
-def _shown(details: bool) -> list[tuple[str, tuple[str, _Text]]]:
-    return [*_MEASURES.items(), *(_DETAILS.items() if details else ())]

@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields, replace
 from enum import Enum, auto
 from typing import Any
 
+from dxt_replay.traces.units import format_counted
+
 _RECORDED = re.compile(r"(?<![\w./-])[Rr]ecorded(?![\w/-]|\.\w)")
 """The word, and no part of a path."""
 
@@ -88,15 +90,17 @@ def prose(title: str, lines: Iterable[str], *, brief: bool = False) -> Section:
 
 def in_brief(sections: Sequence[Section]) -> list[Section]:
     """What a command prints without --details: its first section, which is the answer, and what the others mark as
-    brief; all of them if none has a mark. Warnings are cut behind their fact, before the colon."""
-    first, *others = sections or [prose("", [])]
-    if all(each.brief is False for each in others):
+    brief; all of them if none has a mark. A warning is cut behind its fact."""
+    if all(each.brief is False for each in sections[1:]):
         return list(sections)
+    first, *others = sections
     short, labels, last = list[Section](), list[tuple[str, str]](), list[str]()
     for each in others:
         if each.title == WARNINGS:
-            facts_alone = [f"warning: {row[0].partition(': ')[0]}" for row in each.rows]
-            last += facts_alone[:3] + [f"and {len(facts_alone) - 3} more warnings"] * (len(facts_alone) > 3)
+            facts_alone = [f"warning: {_fact(row[0])}" for row in each.rows]
+            last += facts_alone[:3]
+            if len(facts_alone) > 3:
+                last.append(f"and {format_counted(len(facts_alone) - 3, 'more warning')}")
         elif each.brief is True:
             short.append(replace(each, notes=()))
         elif each.brief:
@@ -107,6 +111,14 @@ def in_brief(sections: Sequence[Section]) -> list[Section]:
                 labels += [(row[0], row[1]) for row in rows]
     table = [facts("", labels)] if labels else []
     return [first, *table, *(each for each in short if each.rows), prose("", [*last, "--details shows the rest."])]
+
+
+def _fact(warning: str) -> str:
+    """A warning up to the colon before its reasons and names. One or two words before a colon, such as `rank 0`, are
+    its subject: the fact follows."""
+    parts = warning.split(": ")
+    said = next((n for n in range(1, len(parts)) if len(": ".join(parts[:n]).split()) > 2), len(parts))
+    return ": ".join(parts[:said])
 
 
 def of_generated(sections: Iterable[Section], generated: str | None) -> list[Section]:

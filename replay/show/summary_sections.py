@@ -51,6 +51,7 @@ _TIMES = {
     "wait_s": "waits for non-blocking requests",
 }
 
+_BRIEF_JOB = ("I/O", "complete")
 _BRIEF_LOOP = ("steps", "evaluations", "accelerator utilisation", "input wait")
 _BRIEF_IO = (
     "reads",
@@ -74,9 +75,11 @@ _SOURCES = {"counters": "Darshan's counters", "operations": "the traced operatio
 def summary_sections(summary: Summary, limit: Limit | None = None) -> list[Section]:
     """The tables of `dxt-replay summary`. `limit`: of the training; None if it was not requested."""
     traced, recorded = has_trace(summary), io_recorded(summary)
+    past = (f"not traced: {how}" for how in _PAST_TRACE.values())
+    partly = () if summary.coverage.bytes == 1 else ("trace coverage, bytes",)
     sections = [
         prose("", headline(summary, limit)),
-        facts("Job", _job_rows(summary), brief=_brief_job(summary)),
+        facts("Job", _job_rows(summary), brief=(*_BRIEF_JOB, *past, *partly)),
         facts("Training loop", _loop_rows(summary), brief=_BRIEF_LOOP),
         *([facts("I/O", _io_rows(summary) if traced else _counted_rows(summary), brief=_BRIEF_IO)] if recorded else []),
         *([_per_operation(summary)] if traced and recorded else []),
@@ -288,13 +291,6 @@ def _job_rows(summary: Summary) -> Iterable[tuple[str, str]]:
         yield f"not traced: {how}", f"{known}, {each.name}"
     if summary.partial:
         yield "complete", "no: the capture is partial"
-
-
-def _brief_job(summary: Summary) -> tuple[str, ...]:
-    """Of the job what qualifies its figures."""
-    past = tuple(f"not traced: {how}" for how in _PAST_TRACE.values())
-    partly = (summary.coverage.bytes or 1.0) < 1
-    return ("I/O", "complete", *past, *(("trace coverage, bytes",) if partly else ()))
 
 
 def _computed(loop: SteadyLoop) -> str:

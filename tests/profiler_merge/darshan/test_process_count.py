@@ -10,7 +10,6 @@ from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_counters
 from tests.places import SHARED
 
 LOGS = [*sorted((SHARED / "darshan-logs").glob("*.darshan")), *sorted((SHARED / "captures").glob("*/job.darshan"))]
-UNREADABLE = {"empty_log.darshan"}
 
 
 def counted(path, nprocs, rows):

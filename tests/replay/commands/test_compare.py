@@ -83,18 +83,6 @@ def test_the_first_line_is_the_result_and_every_threshold_stands_beside_its_figu
         assert threshold in text
 
 
-def test_every_measure_is_printed_on_request(
-    source: Capture, replay: Capture, capsys: pytest.CaptureFixture[str]
-) -> None:
-    argv = ["compare", str(source.path), str(replay.path)]
-    assert main(argv) == 0
-    assert "Kolmogorov-Smirnov" not in capsys.readouterr().out
-    assert main([*argv, "--details"]) == 0
-    text = capsys.readouterr().out
-    assert "Kolmogorov-Smirnov" in text
-    assert "Factors of the similarity" in text
-
-
 def test_a_replay_that_left_work_out_fails(source: Capture, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     short = build_capture(tmp_path, files=["/a"], ops=operations()[:-1], name="short", replay_of=source)
     assert main(["compare", str(source.path), str(short.path)]) == 1

@@ -19,3 +19,8 @@ def test_merge_says_how_many_rows_are_reconstructed_and_leaves_them_out_on_deman
         (): {"traced": 596, "reconstructed": 104},
         ("--no-reconstruct",): {"traced": 596, "reconstructed": 0},
     }
+
+
+def test_workers_of_one_job_are_named_as_of_no_use(tmp_path, capsys):
+    assert main(["merge", str(sample("imagenet").log), "-o", str(tmp_path / "a.capture"), "--workers", "2"]) == 0
+    assert "one process merges a job: --workers shares the jobs of --each alone" in capsys.readouterr().err

@@ -23,7 +23,6 @@ from dxt_replay.replay.doctor import examination, programs
 from dxt_replay.replay.doctor.examination import Diagnosis, object_part
 from dxt_replay.replay.doctor.programs import Check, Ended, Part, State, run_child, run_python
 from dxt_replay.replay.regression.machine_environment import MachineEnvironment, machine_environment
-from dxt_replay.replay.show.doctor_sections import doctor_sections
 from tests import fake_darshan
 from tests.object_servers import ObjectServer
 from tests.places import ROOT
@@ -305,14 +304,6 @@ def test_variables_that_thin_out_a_recording_are_named(tmp_path: Path) -> None:
     assert found["variables"].found == "DARSHAN_MOD_DISABLE=POSIX, DXT_ENABLE_IO_TRACE=1"
     assert found["variables"].remedy == "`record` unsets DARSHAN_MOD_DISABLE"
     assert "not installed" in found["strace"].found
-
-
-def test_remedies_stand_below_their_table() -> None:
-    part = Part(name="MPI", checks=(Check(name="a", found="b", remedy="c"), Check(name="d", found="e")))
-    verdict, table = doctor_sections(Diagnosis(directory=None, parts=(part,)))
-    assert verdict.title == "passed"
-    assert table.rows == (("a", "ok", "b"), ("d", "ok", "e"))
-    assert table.notes == ("a: c",)
 
 
 def test_a_library_that_works_is_described(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from dxt_replay.replay.run.repeat import Repeats
 from dxt_replay.replay.show.comparison_sections import comparison_sections
 from dxt_replay.replay.show.merge_sections import merge_sections
 from dxt_replay.replay.show.run_sections import repeat_sections, run_sections
-from dxt_replay.replay.show.section import MAX_GROUPS, Column, Kind, Section
+from dxt_replay.replay.show.section import MAX_GROUPS, WARNINGS, Column, Kind, Section, in_brief, prose
 from dxt_replay.replay.show.summary_sections import summary_sections
 from dxt_replay.replay.show.terminal import print_sections
 from dxt_replay.traces.store.reader import Capture
@@ -86,15 +86,6 @@ def test_many_groups_are_cut_with_the_largest_kept(tmp_path: Path) -> None:
     assert len(section.rows) == MAX_GROUPS
     assert section.rows[0][0] == f"/{MAX_GROUPS + 8}"
     assert section.notes == ("and 9 more with less I/O time: --json and --csv have all",)
-
-
-def test_a_comparison_fits_a_pipe_and_says_what_the_cosine_is_worth(
-    capture: Capture, capsys: pytest.CaptureFixture[str]
-) -> None:
-    print_sections(comparison_sections(compare(capture, capture)))
-    text = text_of(capsys)
-    assert "scale invariant" in " ".join(text.split())
-    assert "what the replayer is responsible for (passed)" in text
 
 
 def test_the_rows_of_a_comparison(capture: Capture, tmp_path: Path) -> None:
@@ -273,3 +264,21 @@ def test_severities_and_verdicts_have_colours_on_a_terminal(
     assert ("\x1b[1;33mwarning: slow" in printed) == coloured
     assert ("\x1b[1;31mfail" in printed) == coloured
     assert "\x1b[1;31mhigh/way" not in printed
+
+
+@pytest.mark.parametrize(
+    ("warning", "shown"),
+    [
+        ("4 mkdirs left out: a capture has no such operation", "4 mkdirs left out"),
+        ("rank 0: 74 steps are inferred: their starts from the reads", "rank 0: 74 steps are inferred"),
+        ("/a/b.json: 3 events left out: not valid JSON", "/a/b.json: 3 events left out"),
+        ("rank 0: late", "rank 0: late"),
+    ],
+)
+def test_a_warning_in_brief_is_its_fact(warning: str, shown: str) -> None:
+    brief = in_brief([prose("", ["The answer."]), prose(WARNINGS, [warning], brief=True)])
+    assert [row[0] for section in brief for row in section.rows] == [
+        "The answer.",
+        f"warning: {shown}",
+        "--details shows the rest.",
+    ]
