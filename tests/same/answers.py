@@ -239,7 +239,7 @@ class Job:
     def answers(self, wanted: str = "*") -> Iterator[tuple[str, Answer]]:
         """Each command whose name matches, with its answer. Its output is removed before the next one runs."""
         self._twin.mkdir()
-        first = [*JOBS[self._name], "--workers", "1", "-o", str(self._capture)]
+        first = [*JOBS[self._name], "-o", str(self._capture)]
         made = self._answer("merge", self._said(first), self._capture)
         if not self._capture.exists():
             yield "merge", made
