@@ -27,7 +27,7 @@ Schema = dict[str, Any]
 RESULTS = {
     "anonymize": "replay.sharing.anonymous_capture.Anonymized",
     "calibrate": "replay.calibration.calibration.Calibration",
-    "capacity": "replay.capacity.result.Capacity",
+    "capacity": "replay.capacity.Capacity",
     "compare": "replay.fidelity.compare.Comparison",
     "compare-floor": "replay.fidelity.noise_floor.NoiseFloor",
     "doctor": "replay.doctor.examination.Diagnosis",

@@ -18,7 +18,6 @@ from tests.simulated_application import MS, READ_BYTES, TRAINING_THREAD, US, Rec
 
 FILES = ["/data/train", "/data/validation"]
 FETCH = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
-STATEFUL_FETCH = "enumerate(DataLoader)#_StatefulMultiProcessingDataLoaderIter.__next__"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +27,6 @@ class Loader:
     made: batches of each worker in a pass; as many for each, one less at the end, unless a shard is exhausted early.
     start_ns: from the begin of a pass until its workers read. think_ns, ready_ns: before each read of a batch but the
     first, and after the last. late_ns: by how much the clocks of the workers' logs are late.
-    resumed: the worker that begins the first pass, as torchdata's StatefulDataLoader goes on in the middle of one;
-        None for a loader that cannot.
     validate_every: after so many steps another loader, with one worker of its own, makes a pass of 5 batches.
     threads: of each worker, which share the reads of a batch: whichever is free makes the next one.
     one_clock: all processes have one clock, and the capture says which process each lane belongs to.
@@ -46,7 +43,6 @@ class Loader:
     compute_ns: int = 8 * MS
     jitter: float = 0.3
     late_ns: int = 0
-    resumed: int | None = None
     validate_every: int = 0
     threads: int = 1
     one_clock: bool = False
@@ -68,11 +64,10 @@ class _Job:
     def run(self) -> None:
         """All passes over the training data."""
         lanes: list[int] = []
-        for number in range(self._loader.passes):
+        for _ in range(self._loader.passes):
             if not lanes or not self._loader.persistent:
                 lanes = self._new_lanes(len(self._loader.made))
-            turn = 0 if number else self._loader.resumed or 0
-            for _ in self._pass(lanes[turn:] + lanes[:turn], self._loader.made, 0):
+            for _ in self._pass(lanes, self._loader.made, 0):
                 self.now += round(self._loader.compute_ns * self._random.lognormal(0.0, self._loader.jitter))
                 if self._loader.validate_every and (self._step + 1) % self._loader.validate_every == 0:
                     for _ in self._pass(self._new_lanes(1), (5,), 1):
@@ -90,7 +85,6 @@ class _Job:
     def _pass(self, lanes: list[int], made: tuple[int, ...], file_id: int) -> Iterator[None]:
         """Yield when a batch was fetched; the caller computes."""
         loader = self._loader
-        fetch = FETCH if loader.resumed is None else STATEFUL_FETCH
         free = dict.fromkeys(lanes, self.now + loader.start_ns)
         taken: dict[int, list[int]] = {lane: [] for lane in lanes}
         turns = [
@@ -102,9 +96,9 @@ class _Job:
             free[lane] = ready
             begun, self.now = self.now, max(self.now + 20 * US, ready)
             taken[lane].append(self.now)
-            self._span("input_wait", begun, self.now, fetch)
+            self._span("input_wait", begun, self.now, FETCH)
             yield
-        self._span("input_wait", self.now, self.now + 10 * US, fetch)
+        self._span("input_wait", self.now, self.now + 10 * US, FETCH)
         self.now += 30 * US
 
     def _batch(self, lane: int, now: int, file_id: int) -> int:

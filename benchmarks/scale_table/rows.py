@@ -97,9 +97,9 @@ def run(path):
 """
 _SIMULATE = """
 import dxt_replay
-from dxt_replay.replay.causal.lane_events import run_lanes
+from dxt_replay.replay.causal.events import run_lanes
 from dxt_replay.replay.simulation._simulated_storage import SimulatedStorage
-from dxt_replay.replay.simulation.model_file import read_storage_model
+from dxt_replay.replay.simulation.model import read_storage_model
 def run(path):
     lanes = job.lanes({size})
     storage = SimulatedStorage(read_storage_model("theta_lustre"), ranks={size}, file_bytes=job.file_bytes)

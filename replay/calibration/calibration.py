@@ -25,8 +25,7 @@ from dxt_replay.replay.calibration.rounds import OnProgress, Rounds
 from dxt_replay.replay.calibration.scratch import MOST_DATA_BYTES, Scratch, scratch_below, write_data, write_pool
 from dxt_replay.replay.calibration.throttle import Passed, throttles
 from dxt_replay.replay.calibration.trials import Bench
-from dxt_replay.replay.simulation.model_file import document_of
-from dxt_replay.replay.simulation.storage_model import Limit, StorageModel
+from dxt_replay.replay.simulation.model import Limit, StorageModel, document_of
 from dxt_replay.traces.units import MIB, format_bytes
 
 CACHED_BYTES = 32 * MIB

@@ -3,16 +3,16 @@ reads ahead. Pure."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
+import msgspec
 import numpy as np
 
 from dxt_replay.replay.calibration.estimates import Measured
-from dxt_replay.replay.simulation.closed_loop import read_times_ns
-from dxt_replay.replay.simulation.storage_model import Jitter, Limit, PageCache, RequestTime, StorageModel
+from dxt_replay.replay.simulation.model import Jitter, Limit, PageCache, RequestTime, StorageModel
+from dxt_replay.replay.simulation.predict import read_times_ns
 
 LEAST_UNCERTAINTY, MOST_UNCERTAINTY = 0.01, 0.5
 """Bounds of the uncertainty of all times of the model, as a share."""
@@ -76,7 +76,7 @@ def fit_model(
     )
     model = with_largest_fetch(model, measured)
     uncertainty = max(math.hypot(_uncertainty(cold), model_error(model, measured)), least_uncertainty)
-    return dataclasses.replace(model, uncertainty=round(min(uncertainty, MOST_UNCERTAINTY), 4))
+    return msgspec.structs.replace(model, uncertainty=round(min(uncertainty, MOST_UNCERTAINTY), 4))
 
 
 def fit_objects(
@@ -218,10 +218,10 @@ def with_largest_fetch(model: StorageModel, measured: Sequence[Measured]) -> Sto
     if cache is None or not cache.read_ahead:
         return model
     large = [each for each in _alone(measured, "cold") if each.size > cache.read_ahead]
-    free = dataclasses.replace(model, limits=())  # cold reads were measured with pauses for a throttle
+    free = msgspec.structs.replace(model, limits=())  # cold reads were measured with pauses for a throttle
 
     def cut_at(size: int, model: StorageModel) -> StorageModel:
-        return dataclasses.replace(model, cache=dataclasses.replace(cache, largest_fetch=size))
+        return msgspec.structs.replace(model, cache=msgspec.structs.replace(cache, largest_fetch=size))
 
     def error(size: int) -> float:
         found = [_log_ratio(cut_at(size, free), each, np.array([FAR_BYTES // 2])) for each in large]

@@ -24,7 +24,7 @@ from dxt_replay.replay.calibration.probe_plan import (
 )
 from dxt_replay.replay.calibration.throttle import Passed, passed
 from dxt_replay.replay.engine.items import CLOSE, DELETE, LIST, OPEN, READ_AT, RENAME, STAT, SYNC, WRITE_AT
-from dxt_replay.replay.simulation.storage_model import Limit
+from dxt_replay.replay.simulation.model import Limit
 from dxt_replay.traces.errors import TargetError
 
 IDLE_S = 0.3

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dxt_replay.replay.simulation.storage_model import Limit
+from dxt_replay.replay.simulation.model import Limit
 
 LEAST_BURST_S = 0.02
 """Least burst of a throttle, as its time at the rate that follows, s. A smaller burst is a queue."""

@@ -2,7 +2,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dxt_replay.replay.causal.lane_events import EventLane, Watch
+from dxt_replay.replay.causal.events import EventLane, Watch
 
 class Service: ...
 

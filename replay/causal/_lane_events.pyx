@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 # distutils: language = c++
-"""The lanes of `replay.causal.lane_events`, compiled.
+"""The lanes of `replay.causal.events`, compiled.
 
 Only operations whose time comes from a service are events, in the order of time. All other items of a lane are done as
 soon as they can be, ahead of the events. So a counter keeps the time of each of its sums, and a lane that waits for a

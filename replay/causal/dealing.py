@@ -1,8 +1,11 @@
 """Finds how a PyTorch DataLoader dealt batches to its workers: the batch that each operation of a worker makes. Pure.
 
+A *pass* is one iterator over a loader, from its first batch until it is exhausted. A loader starts new workers for each
+pass, or keeps the same ones (`persistent_workers`). The pass of a validation loader may lie within a pass of the
+training loader. The fetch that ends a pass gets no batch.
+
 Worker w of n makes the batches w, w + n, w + 2 n ... of a pass, one after the other. A worker whose shard is exhausted
-drops out. A pass that was resumed (torchdata's StatefulDataLoader) goes on with the worker whose turn it was. The loop
-takes the batches in the order of their index. When it takes a batch, the same worker may begin
+drops out. The loop takes the batches in the order of their index. When it takes a batch, the same worker may begin
 another: the worker's batch k waits until its batch k - p was fetched, where p is the `prefetch_factor`.
 
 A worker may read with several threads, which have a lane each: the reads of all of them make its batches, and none of
@@ -20,10 +23,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dxt_replay.replay.causal.feed import Batches
-from dxt_replay.replay.causal.loader_passes import LoaderPass, Worker, WorkerReads, loader_passes, worker_reads
-from dxt_replay.replay.causal.training_loop import RESUMABLE_WORKERS, TrainingLoop
+from dxt_replay.replay.causal.loop import FETCH, NO_TIMES, WORKERS, Batches, TrainingLoop
 from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch
+from dxt_replay.traces.schema import OPS, READ
+
+MAX_OPERATIONS = 20_000_000
+"""Operations of a rank's workers up to which they are dealt: they are held in memory, 25 bytes each."""
 
 CLOCK_SLACK_NS = 10_000_000
 """By how much the clock of a worker's log may differ from that of the profile, ns; less for short steps."""
@@ -43,54 +48,44 @@ MIN_CONSISTENT = 0.95
 MAX_MISSING = 0.25
 """Largest share of the batches for which nothing was read although their worker went on to read."""
 
-RESUMED = 0.5
-"""Another worker than the first has the first turn if the begins of the batches are then explained this much better."""
-
-LEAST_TURNS = 2
-"""Batches of each worker, beyond its first ones, without which the begins of batches say nothing of the turns."""
-
 MAX_PREFETCH = 32
 """Largest `prefetch_factor` that is looked for."""
 
+Worker = tuple[tuple[int, ...], int]
+"""The lanes of a worker process, and the possible lateness of its clock, ns."""
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LaneDeal:
-    """The batches for which one lane of a worker read, in order; arrays (batches,).
+DEAL = np.dtype(
+    [(name, "<i8") for name in ("first", "event", "after_event", "ready_ns", "behind", "behind_ns")]
+    + [("is_early", "?")]
+)
+"""A batch for which one lane of a worker read.
 
-    first: number of the lane's operation that begins the batch.
-    event: the event of the loop that fetches it, NO_EVENT for none.
-    after_event: the batch fetch after which the batch may begin; the first fetch of the pass if `is_early`.
-    is_early: bool, whether the batch may begin with its pass.
-    ready_ns: time from its last operation until the batch was ready.
-    behind: the event that fetches the batch before, which the worker's other lanes must have read; NO_EVENT for none.
-    behind_ns: when that batch was ready.
-    late_ns: lateness of the clock of the worker's log, one number.
-    others: the worker's other lanes.
-    """
+first: number of the lane's operation that begins it. event: the event of the loop that fetches it, NO_EVENT for none.
+after_event: the batch fetch after which it may begin; the first fetch of the pass if it `is_early`, and may begin with
+the pass. ready_ns: time from its last operation until it was ready. behind: the event that fetches the batch before,
+which the worker's other lanes must have read, NO_EVENT for none; behind_ns: when that was ready.
+"""
 
-    first: np.ndarray
-    event: np.ndarray
-    after_event: np.ndarray
-    is_early: np.ndarray
-    ready_ns: np.ndarray
-    behind: np.ndarray
-    behind_ns: np.ndarray
-    late_ns: int
-    others: tuple[int, ...] = ()
+_READS = np.dtype([(name, "<i8") for name in ("lane", "next", "start_ns", "end_ns", "length")])
+"""A read of a worker, by start. next: number of the first operation of its lane after the read and a close right behind
+that. end_ns: when it and those before it had ended."""
+
+_CLOSE, _NEVER = OPS.index("close"), np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Dealing:
     """How the batches of a rank were dealt.
 
-    lanes: lane of a worker -> its batches.
-    passes: number of passes over loaders with workers.
+    lanes: lane of a worker -> its batches in order (DEAL). late_ns, others: by lane, lateness of the clock of the
+    worker's log, and the worker's other lanes.
     workers, prefetch: number of workers and `prefetch_factor` of the pass with the most batches.
-    persistent: whether workers served more than one pass.
     consistent: share of the batches that were read before they were fetched.
     """
 
-    lanes: Mapping[int, LaneDeal]
+    lanes: Mapping[int, np.ndarray]
+    late_ns: Mapping[int, int]
+    others: Mapping[int, tuple[int, ...]]
     passes: int
     workers: int
     prefetch: int
@@ -100,53 +95,56 @@ class Dealing:
     def placed(self, batch: OperationBatch) -> OperationBatch:
         """The operations; those of workers moved to the clock of the loop."""
         late = np.zeros(len(batch.lane), dtype=np.int64)
-        for lane, deal in self.lanes.items():
-            late[batch.lane == lane] = deal.late_ns
+        for lane, late_ns in self.late_ns.items():
+            late[batch.lane == lane] = late_ns
         return dataclasses.replace(batch, start_ns=batch.start_ns - late, end_ns=batch.end_ns - late)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Part:
-    """What one worker did in one pass: its reads, and of each of its batches the event and the end of its fetch.
-
-    cuts: int64 (batches,), the number of reads before the end of each batch.
-    """
+    """What one worker did in one pass: all its reads, of which this pass has those from number `begin` on, `reads`; the
+    event of each of its batches and the end of its fetch; and the number of reads before the end of each (`cuts`)."""
 
     worker: int
-    reads: WorkerReads
+    all_reads: np.ndarray
+    begin: int
+    reads: np.ndarray
     events: np.ndarray
     fetched_ns: np.ndarray
     cuts: np.ndarray
 
     @property
-    def ends_ns(self) -> np.ndarray:
-        """When the last read of each batch ended; the smallest number for a batch without reads."""
-        begins = np.concatenate(([0], self.cuts[:-1]))
-        ends = np.concatenate((self.reads.end_ns, [0]))[np.maximum(self.cuts, 1) - 1]
-        return np.where(self.cuts > begins, ends, np.iinfo(np.int64).min)
-
-    @property
-    def late(self) -> np.ndarray:
-        """Which batches were fetched before they had been read."""
-        return self.ends_ns > self.fetched_ns + CLOCK_SLACK_NS
-
-    @property
-    def missing(self) -> np.ndarray:
-        """Which batches have no reads although later batches have some."""
-        return (np.diff(self.cuts, prepend=0) == 0) & (self.cuts < len(self.reads.start_ns))
-
-    @property
-    def beyond(self) -> float:
-        """Number of batches that were read but never fetched."""
-        read = int(self.cuts[-1])
-        return (len(self.reads.start_ns) - read) * len(self.cuts) / max(read, 1)
+    def begins(self) -> np.ndarray:
+        return np.concatenate(([0], self.cuts[:-1]))
 
     @property
     def starts_ns(self) -> np.ndarray:
         """When the first read of each batch began; the largest number for a batch without reads."""
-        begins = np.concatenate(([0], self.cuts[:-1]))
-        starts = np.concatenate((self.reads.start_ns, [np.iinfo(np.int64).max]))[begins]
-        return np.where(self.cuts > begins, starts, np.iinfo(np.int64).max)
+        starts = np.append(self.reads["start_ns"], _NEVER)[self.begins]
+        return np.where(self.cuts > self.begins, starts, _NEVER)
+
+    @property
+    def ends_ns(self) -> np.ndarray:
+        """When the last read of each batch ended; the smallest number for a batch without reads."""
+        ends = np.append(self.reads["end_ns"], 0)[np.maximum(self.cuts, 1) - 1]
+        return np.where(self.cuts > self.begins, ends, np.iinfo(np.int64).min)
+
+    @property
+    def pauses_ns(self) -> np.ndarray:
+        """From the last read of each batch to the next read of its worker, 0 for a batch without reads."""
+        starts, ends = np.append(self.reads["start_ns"], _NEVER)[self.cuts], self.ends_ns
+        return np.where(ends > 0, np.maximum(starts - np.maximum(ends, 0), 0), 0)
+
+    @property
+    def waited_ns(self) -> np.ndarray:
+        """From the last read of each batch to the end of its fetch, 0 for a batch without reads."""
+        return np.where(self.ends_ns > 0, self.fetched_ns - np.maximum(self.ends_ns, 0), 0)
+
+    def first(self, lane: int, before: np.ndarray) -> np.ndarray:
+        """The lane's first operation after so many reads of the pass, and a close right behind them."""
+        mine = np.flatnonzero(self.all_reads["lane"] == lane)
+        found: np.ndarray = np.append(0, self.all_reads["next"][mine])[np.searchsorted(mine, before + self.begin)]
+        return found
 
 
 def dealing(loop: TrainingLoop, batches: Batches, workers: Sequence[Worker]) -> Dealing | None:
@@ -154,27 +152,38 @@ def dealing(loop: TrainingLoop, batches: Batches, workers: Sequence[Worker]) -> 
 
     `workers`: in the order in which they were started.
     """
-    if not len(loop.fetches) or not workers or not len(loop.by_workers):
+    events = np.flatnonzero((loop.kind == FETCH) & (loop.loader == WORKERS))
+    if not workers or not len(events):
         return None
-    reads = worker_reads(batches, workers)
-    may_be_late = {number: worker.late_ns for number, worker in enumerate(workers)}
-    passes = loader_passes(loop, {worker: int(each.start_ns[0]) for worker, each in reads.items()}, may_be_late)
-    late = _late_ns(passes, reads, may_be_late)
-    reads = {worker: each.earlier(late.get(worker, 0)) for worker, each in reads.items()}
-    if passes and loop.loader[passes[0].events[0]] == RESUMABLE_WORKERS:  # only the first pass can be a resumed one
-        passes = (_resumed(passes[0], reads), *passes[1:])
+    reads = _worker_reads(batches, workers)
+    passes = _loader_passes(loop, events, {worker: int(each["start_ns"][0]) for worker, each in reads.items()}, workers)
+    late = _late_ns(passes, reads, workers)
+    for worker, each in reads.items():
+        each["start_ns"] -= late[worker]
+        each["end_ns"] -= late[worker]
     found = [_dealt_pass(each, reads) for each in passes]
     parts = [part for each, _ in found for part in each]
     if not parts:
         return None
-    consistent = 1.0 - float(np.concatenate([part.late for part in parts]).mean())
-    missing = float(np.concatenate([part.missing for part in parts]).mean())
-    beyond = any(part.beyond > prefetch + 2 for each, prefetch in found for part in each)
-    if consistent < MIN_CONSISTENT or missing > MAX_MISSING or beyond:
+    too_late = np.concatenate([part.ends_ns > part.fetched_ns + CLOCK_SLACK_NS for part in parts])
+    missing = [(part.cuts == part.begins) & (part.cuts < len(part.reads)) for part in parts]
+    # Number of batches that were read but never fetched.
+    beyond = any(
+        (len(part.reads) - int(part.cuts[-1])) * len(part.cuts) / max(int(part.cuts[-1]), 1) > prefetch + 2
+        for each, prefetch in found
+        for part in each
+    )
+    consistent = 1.0 - float(too_late.mean())
+    if consistent < MIN_CONSISTENT or float(np.concatenate(missing).mean()) > MAX_MISSING or beyond:
         return None
     largest = max(range(len(passes)), key=lambda number: len(passes[number].events))
+    lanes, of_lane = _lane_deals(found, workers)
     return Dealing(
-        lanes=_lane_deals(found, workers, late),
+        lanes=lanes,
+        late_ns={lane: late[worker] for lane, worker in of_lane.items()},
+        others={
+            lane: tuple(other for other in workers[worker][0] if other != lane) for lane, worker in of_lane.items()
+        },
         passes=len(passes),
         workers=len(passes[largest].workers),
         prefetch=found[largest][1],
@@ -183,84 +192,104 @@ def dealing(loop: TrainingLoop, batches: Batches, workers: Sequence[Worker]) -> 
     )
 
 
-def _late_ns(
-    passes: Sequence[LoaderPass], reads: Mapping[int, WorkerReads], may_be_late: Mapping[int, int]
-) -> dict[int, int]:
+def _worker_reads(batches: Batches, workers: Sequence[Worker]) -> dict[int, np.ndarray]:
+    """The reads of each worker (_READS); empty where there are too many operations to be held."""
+    parts: dict[int, list[tuple[np.ndarray, ...]]] = {lane: [] for lanes, _ in workers for lane in lanes}
+    held = 0
+    for batch in batches():
+        for lane in np.unique(batch.lane).tolist():
+            if lane in parts:
+                mine = np.flatnonzero(batch.lane == lane)
+                parts[lane].append((batch.op[mine], batch.start_ns[mine], batch.end_ns[mine], batch.length[mine]))
+                held += len(mine)
+        if held > MAX_OPERATIONS:
+            return {}
+    found = {}
+    for number, (lanes, _) in enumerate(workers):
+        made = [np.empty(0, dtype=_READS)]
+        for lane in lanes:
+            if parts[lane]:
+                op, start, end, length = (np.concatenate(columns) for columns in zip(*parts[lane], strict=True))
+                place = np.flatnonzero(op == READ)
+                own = np.empty(len(place), dtype=_READS)
+                own["lane"], own["next"] = lane, place + 1 + (np.append(op, READ)[place + 1] == _CLOSE)
+                own["start_ns"], own["end_ns"], own["length"] = start[place], end[place], length[place]
+                made.append(own)
+        reads = np.concatenate(made)
+        if len(reads):
+            reads = reads[np.argsort(reads["start_ns"], kind="stable")]
+            reads["end_ns"] = np.maximum.accumulate(reads["end_ns"])
+            found[number] = reads
+    return found
+
+
+def _late_ns(passes: Sequence[_Pass], reads: Mapping[int, np.ndarray], workers: Sequence[Worker]) -> dict[int, int]:
     """The least lateness of each worker's clock, ns: a batch cannot be fetched before it was read and made ready.
 
     It is 0 unless all batches have the same number of reads.
     """
-    late: dict[int, int] = {}
+    late = dict.fromkeys(reads, 0)
     for each in passes:
-        mine = {worker: reads[worker].between(each.begin_ns, each.end_ns) for worker in each.workers}
+        mine = each.reads_of(reads)
         fetched = {worker: each.fetched_ns[numbers] for worker, numbers in _turns(each, mine).items()}
         best = max(_equal_cuts(mine, fetched), key=lambda cuts: _paused_ns(mine, cuts), default={})
         for worker, cuts in best.items():
-            inside = cuts[cuts < len(mine[worker].start_ns)]
+            inside = cuts[cuts < len(mine[worker])]
             if len(inside):
-                pauses = mine[worker].start_ns[inside] - mine[worker].end_ns[inside - 1]
-                over = mine[worker].end_ns[cuts - 1] + int(pauses.min()) - fetched[worker]
-                found = int(np.quantile(over, LATEST_SHARE))
-                late[worker] = min(max(found, late.get(worker, 0), 0), may_be_late[worker])
-    return {worker: late.get(worker, 0) for worker in reads}
+                own = mine[worker]
+                pause = int((own["start_ns"][inside] - own["end_ns"][inside - 1]).min())
+                over = int(np.quantile(own["end_ns"][cuts - 1] + pause - fetched[worker], LATEST_SHARE))
+                late[worker] = min(max(over, late[worker]), workers[worker][1])
+    return late
 
 
-def _resumed(each: LoaderPass, reads: Mapping[int, WorkerReads]) -> LoaderPass:
-    """The pass with its workers in the order of their turns, if another one than the first began it."""
-    turns = [dataclasses.replace(each, workers=each.workers[k:] + each.workers[:k]) for k in range(len(each.workers))]
-    dealt = [_dealt_pass(turn, reads) for turn in turns]
-    compared = [sum(max(len(part.events) - prefetch, 0) for part in parts) for parts, prefetch in dealt]
-    least = max(compared[0], LEAST_TURNS * len(turns))
-    unexplained = [
-        _unexplained_ns(*found) if batches >= least else np.inf for found, batches in zip(dealt, compared, strict=True)
-    ]
-    best = int(np.argmin(unexplained))
-    return turns[best] if unexplained[best] < RESUMED * _unexplained_ns(*dealt[0]) else each
-
-
-def _unexplained_ns(parts: Sequence[_Part], prefetch: int) -> float:
-    """Mean time between the begin of a batch and the moment that lets it begin: a fetch, or the end of the one before.
-
-    Without workers that were held back it does not depend on their turns.
-    """
-    found = [np.zeros(1, dtype=np.int64)]
-    for part in parts:
-        starts, before = part.starts_ns[prefetch:], part.ends_ns[prefetch - 1 : -1]
-        let = np.maximum(part.fetched_ns[: len(starts)], before)
-        found.append(np.abs(starts - let)[starts < np.iinfo(np.int64).max])
-    return float(np.concatenate(found).mean())
-
-
-def _dealt_pass(each: LoaderPass, reads: Mapping[int, WorkerReads]) -> tuple[list[_Part], int]:
+def _dealt_pass(each: _Pass, reads: Mapping[int, np.ndarray]) -> tuple[list[_Part], int]:
     """The parts of the workers in one pass, and `prefetch_factor`."""
-    mine = {worker: reads[worker].between(each.begin_ns, each.end_ns) for worker in each.workers}
+    mine = each.reads_of(reads)
     turns = _turns(each, mine)
     fetched = {worker: each.fetched_ns[events] for worker, events in turns.items()}
     cuts = {worker: _paused_cuts(mine[worker], ends) for worker, ends in fetched.items()}
     for equal in _equal_cuts(mine, fetched):
-        in_time = [_in_time(mine[worker], equal[worker], ends) for worker, ends in fetched.items()]
+        in_time = [
+            mine[worker]["end_ns"][equal[worker] - 1] <= ends + CLOCK_SLACK_NS for worker, ends in fetched.items()
+        ]
         paused_ns = _paused_ns(mine, equal)
         if np.concatenate(in_time).mean() >= MIN_CONSISTENT and paused_ns >= PAUSES_KEPT * _paused_ns(mine, cuts):
             cuts = equal
             break
     parts = [
         _Part(
-            worker=worker, reads=mine[worker], events=each.events[events], fetched_ns=fetched[worker], cuts=cuts[worker]
+            worker=worker,
+            all_reads=reads[worker],
+            begin=int(np.searchsorted(reads[worker]["start_ns"], each.begin_ns)),
+            reads=mine[worker],
+            events=each.events[events],
+            fetched_ns=fetched[worker],
+            cuts=cuts[worker],
         )
         for worker, events in turns.items()
     ]
-    return parts, _prefetch(parts)
+    # The most batches that a worker began before the loop fetched the first of them; half of the time in which a worker
+    # makes a batch is no lateness.
+    ahead = [NO_TIMES]
+    for part in parts:
+        slack = int(min(CLOCK_SLACK_NS, np.ptp(part.fetched_ns) // (2 * len(part.fetched_ns))))
+        ahead.append(
+            np.arange(len(part.events)) - np.searchsorted(part.fetched_ns - slack, part.starts_ns, side="right")
+        )
+    found = np.sort(np.concatenate(ahead)) if parts else np.zeros(1)
+    # The maximum itself may come from a clock error.
+    return parts, int(min(max(found[-1 - len(found) // 20], 0), MAX_PREFETCH)) + 1
 
 
-def _turns(each: LoaderPass, reads: Mapping[int, WorkerReads]) -> dict[int, np.ndarray]:
+def _turns(each: _Pass, reads: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
     """The fetch numbers of each worker's batches: workers take turns until they drop out."""
     count, workers = len(each.events), len(each.workers)
     number, turn = np.divmod(np.arange(count), workers)
-    last_ns = np.array([int(reads[worker].end_ns.max(initial=0)) for worker in each.workers])
+    last_ns = np.array([int(reads[worker]["end_ns"].max(initial=0)) for worker in each.workers])
     if last_ns.all() and np.ptp(last_ns) > MIN_DROPPED_ROUNDS * workers * np.ptp(each.fetched_ns) / count:
-        moved = np.array([int(reads[worker].length.sum()) for worker in each.workers])
-        made = np.rint(np.cumsum(moved) * count / moved.sum()).astype(np.int64)
-        made = np.diff(made, prepend=0)
+        moved = np.array([int(reads[worker]["length"].sum()) for worker in each.workers])
+        made = np.diff(np.rint(np.cumsum(moved) * count / moved.sum()).astype(np.int64), prepend=0)
         turn = np.repeat(np.arange(workers), made)
         number = np.arange(count) - np.repeat(np.cumsum(made) - made, made)
         turn = turn[np.lexsort((turn, number))]
@@ -268,15 +297,15 @@ def _turns(each: LoaderPass, reads: Mapping[int, WorkerReads]) -> dict[int, np.n
 
 
 def _equal_cuts(
-    reads: Mapping[int, WorkerReads], fetched_ns: Mapping[int, np.ndarray]
+    reads: Mapping[int, np.ndarray], fetched_ns: Mapping[int, np.ndarray]
 ) -> Iterator[dict[int, np.ndarray]]:
     """Candidates for batches with equally many reads: the number of reads before the end of each batch.
 
     Workers may have made batches that were never fetched, and the last batch of a pass may have fewer reads.
     """
-    totals = {worker: len(reads[worker].start_ns) for worker in fetched_ns}
-    most = max(totals, key=lambda worker: totals[worker])
+    totals = {worker: len(reads[worker]) for worker in fetched_ns}
     counts = {worker: len(ends) for worker, ends in fetched_ns.items()}
+    most = max(totals, key=lambda worker: totals[worker])
     for made in range(max(1, counts[most] - 1), counts[most] + MAX_PREFETCH + 1):
         size, rest = divmod(totals[most], made)
         uneven = [worker for worker, total in totals.items() if size and total % size]
@@ -287,19 +316,14 @@ def _equal_cuts(
             }
 
 
-def _in_time(reads: WorkerReads, cuts: np.ndarray, fetched_ns: np.ndarray) -> np.ndarray:
-    """Which batches had been read when they were fetched."""
-    return reads.end_ns[cuts - 1] <= fetched_ns + CLOCK_SLACK_NS
-
-
-def _paused_cuts(reads: WorkerReads, fetched_ns: np.ndarray) -> np.ndarray:
+def _paused_cuts(reads: np.ndarray, fetched_ns: np.ndarray) -> np.ndarray:
     """The number of reads before the end of each batch. A batch ends before its fetch, at the longest pause that gives
     it about as many bytes as the others."""
-    if not len(reads.start_ns):
+    if not len(reads):
         return np.zeros(len(fetched_ns), dtype=np.int64)
-    ended = np.searchsorted(np.maximum.accumulate(reads.end_ns), fetched_ns + CLOCK_SLACK_NS, side="right")
-    read = np.concatenate(([0], np.cumsum(reads.length)))
-    pause = np.concatenate(([0], reads.start_ns[1:] - reads.end_ns[:-1], [0]))
+    ended = np.searchsorted(np.maximum.accumulate(reads["end_ns"]), fetched_ns + CLOCK_SLACK_NS, side="right")
+    read = np.concatenate(([0], np.cumsum(reads["length"])))
+    pause = np.concatenate(([0], reads["start_ns"][1:] - reads["end_ns"][:-1], [0]))
     usual = max(float(read[ended[-1]]) / len(fetched_ns), 1.0)
     cuts, begin = [], 0
     for until in ended.tolist():
@@ -314,78 +338,44 @@ def _paused_cuts(reads: WorkerReads, fetched_ns: np.ndarray) -> np.ndarray:
     return np.array(cuts, dtype=np.int64)
 
 
-def _paused_ns(reads: Mapping[int, WorkerReads], cuts: Mapping[int, np.ndarray]) -> int:
+def _paused_ns(reads: Mapping[int, np.ndarray], cuts: Mapping[int, np.ndarray]) -> int:
     """Total pause of the workers between batches."""
-    between = {worker: ends[ends < len(reads[worker].start_ns)] for worker, ends in cuts.items()}
-    return sum(
-        int((reads[worker].start_ns[ends] - reads[worker].end_ns[ends - 1]).sum()) for worker, ends in between.items()
-    )
-
-
-def _prefetch(parts: Sequence[_Part]) -> int:
-    """`prefetch_factor`: the most batches that a worker began before the loop fetched the first of them."""
-    ahead = [
-        np.arange(len(part.events)) - np.searchsorted(part.fetched_ns - _slack_ns(part), part.starts_ns, side="right")
-        for part in parts
-    ]
-    found = np.sort(np.concatenate(ahead)) if ahead else np.zeros(1)
-    # The maximum itself may come from a clock error.
-    return int(min(max(found[-1 - len(found) // 20], 0), MAX_PREFETCH)) + 1
-
-
-def _slack_ns(part: _Part) -> int:
-    """Allowed apparent lateness of a read: half of the time in which its worker makes a batch."""
-    return int(min(CLOCK_SLACK_NS, np.ptp(part.fetched_ns) // (2 * len(part.fetched_ns))))
+    total = 0
+    for worker, ends in cuts.items():
+        own, between = reads[worker], ends[ends < len(reads[worker])]
+        total += int((own["start_ns"][between] - own["end_ns"][between - 1]).sum())
+    return total
 
 
 def _lane_deals(
-    found: Sequence[tuple[list[_Part], int]], workers: Sequence[Worker], late: Mapping[int, int]
-) -> dict[int, LaneDeal]:
-    """The batches of each lane in all its passes, in the order of time."""
-    usual = _usual_ready_ns(found)
-    deals: dict[int, list[tuple[np.ndarray, ...]]] = {}
+    found: Sequence[tuple[list[_Part], int]], workers: Sequence[Worker]
+) -> tuple[dict[int, np.ndarray], dict[int, int]]:
+    """The batches of each lane in all its passes, in the order of time, and the worker of each lane. Reads after the
+    last fetched batch of a pass form one unfetched batch."""
+    usual_ns = _usual_ready_ns(found)
+    deals: dict[int, list[np.ndarray]] = {}
     of_lane: dict[int, int] = {}
     for parts, prefetch in found:
         begin = min((int(part.events[0]) for part in parts if len(part.events)), default=NO_EVENT)
         for part in parts:
-            for lane, columns in _columns(part, begin, prefetch, usual):
-                deals.setdefault(lane, []).append(columns)
+            lanes, begins = workers[part.worker][0], np.append(part.begins, part.cuts[-1:])
+            # A batch is ready no later than its fetch or the next read.
+            ready = np.clip(np.minimum(usual_ns, part.waited_ns), 0, part.pauses_ns)
+            made = np.zeros(len(begins), dtype=DEAL)
+            made["event"] = event = np.append(part.events, NO_EVENT)
+            made["after_event"] = np.concatenate((np.full(prefetch, begin), part.events))[: len(event)]
+            made["is_early"] = np.arange(len(event)) < prefetch
+            made["ready_ns"] = np.append(ready, 0)
+            made["behind"] = np.where(
+                (event != NO_EVENT) & (len(lanes) > 1), np.append(NO_EVENT, part.events), NO_EVENT
+            )
+            made["behind_ns"] = np.append(0, part.ends_ns + ready)
+            for lane in lanes:
+                made["first"] = first = part.first(lane, begins)
+                # Without batches that have no operations of the lane.
+                deals.setdefault(lane, []).append(made[np.diff(first, append=first[-1] + 1) > 0])
                 of_lane[lane] = part.worker
-    made = {}
-    for lane, each in deals.items():
-        first, event, after, early, ready, behind, behind_ns = (np.concatenate(one) for one in zip(*each, strict=True))
-        worker = of_lane[lane]
-        made[lane] = LaneDeal(
-            first=first, event=event, after_event=after, is_early=early, ready_ns=ready, behind=behind,
-            behind_ns=behind_ns, late_ns=late[worker],
-            others=tuple(other for other in workers[worker].lanes if other != lane),
-        )  # fmt: skip
-    return made
-
-
-def _columns(part: _Part, begin: int, prefetch: int, usual_ns: int) -> Iterator[tuple[int, tuple[np.ndarray, ...]]]:
-    """Columns of `LaneDeal` for one worker's pass, by lane. Reads after the last fetched batch form one unfetched
-    batch."""
-    begins = np.concatenate(([0], part.cuts))
-    event = np.append(part.events, NO_EVENT)
-    after = np.concatenate((np.full(prefetch, begin), part.events))[: len(event)]
-    early = np.arange(len(event)) < prefetch
-    ready = np.append(_ready_ns(part, usual_ns), 0)
-    lanes = part.reads.begin
-    behind = np.where((event != NO_EVENT) & (len(lanes) > 1), np.append(NO_EVENT, part.events), NO_EVENT)
-    behind_ns = np.append(0, part.ends_ns + ready[:-1])
-    for lane in lanes:
-        first = part.reads.first(lane, begins)
-        kept = np.diff(first, append=first[-1] + 1) > 0  # drop batches without operations of the lane
-        columns = (first, event, after, early, ready, behind, behind_ns)
-        yield lane, tuple(column[kept] for column in columns)
-
-
-def _pauses_ns(part: _Part) -> np.ndarray:
-    """The time from the last read of each batch to the next read of its worker, 0 for a batch without reads."""
-    starts = np.append(part.reads.start_ns, np.iinfo(np.int64).max)[part.cuts]
-    ends = part.ends_ns
-    return np.where(ends > 0, np.maximum(starts - np.maximum(ends, 0), 0), 0)
+    return {lane: np.concatenate(each) for lane, each in deals.items()}, of_lane
 
 
 def _usual_ready_ns(found: Sequence[tuple[list[_Part], int]]) -> int:
@@ -393,21 +383,126 @@ def _usual_ready_ns(found: Sequence[tuple[list[_Part], int]]) -> int:
 
     It is at most the shortest of these pauses, and the shortest time from a batch's reads to the end of its fetch.
     """
-    pauses, left = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+    pauses, left = [NO_TIMES], [NO_TIMES]
     for parts, prefetch in found:
         for part in parts:
             ends = part.ends_ns
             room_ns = np.concatenate((np.zeros(prefetch, dtype=np.int64), part.fetched_ns))[1 : len(ends) + 1]
-            free = (ends > room_ns) & (part.cuts < len(part.reads.start_ns))
-            pauses.append(_pauses_ns(part)[free])
-            left.append((part.fetched_ns - np.maximum(ends, 0))[ends > 0])
+            pauses.append(part.pauses_ns[(ends > room_ns) & (part.cuts < len(part.reads))])
+            left.append(part.waited_ns[ends > 0])
     free_ns, left_ns = np.concatenate(pauses), np.concatenate(left)
-    least = max(int(left_ns.min(initial=np.iinfo(np.int64).max)), int(free_ns.min()) if len(free_ns) else 0)
+    least = max(int(left_ns.min(initial=_NEVER)), int(free_ns.min()) if len(free_ns) else 0)
     return min(int(np.median(free_ns)), least) if len(free_ns) else least if len(left_ns) else 0
 
 
-def _ready_ns(part: _Part, usual_ns: int) -> np.ndarray:
-    """How long after its reads each batch of a part was ready: no longer than until its fetch, or the next read."""
-    until_fetched = np.where(part.ends_ns > 0, part.fetched_ns - np.maximum(part.ends_ns, 0), 0)
-    ready: np.ndarray = np.clip(np.minimum(usual_ns, until_fetched), 0, _pauses_ns(part))
-    return ready
+# -------------------------------------------------------------------------------------------- passes over the loaders
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Pass:
+    """One pass over a loader with workers: its batch fetches as events of the loop, in order, without the fetch that
+    ended it; the ends of these fetches; the numbers of its workers, in the order of their turns. Reads of its workers
+    that start in [begin_ns, end_ns) belong to it."""
+
+    events: np.ndarray
+    fetched_ns: np.ndarray
+    workers: tuple[int, ...]
+    begin_ns: int
+    end_ns: int
+
+    def reads_of(self, reads: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
+        """The reads of each of its workers."""
+        found = {}
+        for worker in self.workers:
+            first, last = np.searchsorted(reads[worker]["start_ns"], (self.begin_ns, self.end_ns)).tolist()
+            found[worker] = reads[worker][first:last]
+        return found
+
+
+@dataclass(slots=True)
+class _Open:
+    """A pass that is still being gathered: numbers of its fetches; fetch `ended` ended it."""
+
+    workers: tuple[int, ...]
+    fetches: list[int]
+    ended: int | None = None
+
+
+def _loader_passes(
+    loop: TrainingLoop, events: np.ndarray, first_read_ns: Mapping[int, int], workers: Sequence[Worker]
+) -> list[_Pass]:
+    """The passes in the order of their first fetches. first_read_ns: by worker, which are started in this order."""
+    if not first_read_ns:
+        return []
+    begins = loop.begin_ns[events]
+    # After the last step there is another one.
+    step = np.searchsorted(loop.step_begin_ns, begins, side="right") + (begins >= loop.step_end_ns[-1])
+    born = _births(begins, loop.end_ns[events], step, first_read_ns, workers)
+    borders = (np.flatnonzero(np.diff(step)) + 1).tolist()
+    found: list[_Open] = []
+    outer: _Open | None = None
+    for first, last in zip([0, *borders], [*borders, len(events)], strict=True):
+        births = [fetch for fetch in born if first <= fetch < last]
+        segments = [(fetch, end) for fetch, end in zip(births, [*births, last][1:], strict=True)]
+        before = list(range(first, births[0] if births else last))
+        starts = [begin for begin, end in segments if end - begin == 1 or outer is None]
+        if not starts and not before:  # the evaluation ran before the step fetched its batch
+            segments[-1] = (segments[-1][0], last - 1)
+            before = [last - 1]
+        for begin, end in segments:
+            if begin not in starts[-1:]:
+                found.append(_Open(workers=born[begin], fetches=list(range(begin, end - 1)), ended=end - 1))
+        beyond = begins[first] >= loop.step_end_ns[-1]
+        for fetch in before if starts or beyond else before[:-1]:
+            if outer is not None:
+                outer.ended = fetch
+                outer = _Open(workers=outer.workers, fetches=[])
+                found.append(outer)
+        if starts:
+            outer = _Open(workers=born[starts[-1]], fetches=list(range(starts[-1], dict(segments)[starts[-1]])))
+            found.append(outer)
+        elif before and outer is not None and not beyond:
+            outer.fetches.append(before[-1])
+    made = sorted((each for each in found if each.fetches), key=lambda each: each.fetches[0])
+    passes = []
+    # A worker's reads begin after the end of its previous pass.
+    from_ns = {worker: -_NEVER - 1 for each in made for worker in each.workers}
+    for number, each in enumerate(made):
+        again = any(set(later.workers) & set(each.workers) for later in made[number + 1 :])
+        end_ns = int(begins[each.ended]) if again and each.ended is not None else _NEVER
+        mine = events[np.array(each.fetches)]
+        begin_ns = max(from_ns[worker] for worker in each.workers)
+        ends_ns, own = loop.end_ns[mine], each.workers
+        passes.append(_Pass(events=mine, fetched_ns=ends_ns, workers=own, begin_ns=begin_ns, end_ns=end_ns))
+        from_ns.update(dict.fromkeys(each.workers, end_ns))
+    return passes
+
+
+def _births(
+    begins: np.ndarray,
+    ends: np.ndarray,
+    step: np.ndarray,
+    first_read_ns: Mapping[int, int],
+    workers: Sequence[Worker],
+) -> dict[int, tuple[int, ...]]:
+    """By number of the fetch, the workers that were started for it.
+
+    The first batch of the j-th worker is the j-th of its pass, so its first read begins before that batch is fetched,
+    while the loop waits for the first batch. Clock error may make it appear shortly after the wait. A first batch is
+    the first of all, or is fetched in a step that has fetched one before (`again`).
+    """
+    again = np.append(np.diff(step, prepend=step[0]) == 0, False)
+    born: dict[int, list[int]] = {}
+    last: int | None = None
+    for worker, read_ns in sorted(first_read_ns.items(), key=lambda each: each[1]):
+        first, until = np.searchsorted(ends, (read_ns - workers[worker][1], read_ns), side="right").tolist()
+        if last is not None and first <= last + len(born[last]):
+            born[last].append(worker)
+        elif first < len(ends):
+            waiting = until < len(ends) and bool(begins[until] <= read_ns)
+            likely = first + np.flatnonzero(again[first : until + waiting])
+            if len(likely) and not (waiting and again[until]):
+                # Of several in a row, in one step, the first.
+                last = int(likely[np.flatnonzero(np.diff(likely, prepend=-2) > 1)[-1]])
+            else:
+                last = until if waiting or first == until else until - 1
+            born.setdefault(last, []).append(worker)
+    return {fetch: tuple(sorted(each)) for fetch, each in born.items()}

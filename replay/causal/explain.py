@@ -8,13 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from dxt_replay.replay.causal.doubt import held_out
+from dxt_replay.replay.causal.loop import (
+    CHECKPOINT,
+    COLLECTIVE,
+    ENTRY,
+    EVALUATION,
+    FETCH,
+    STEP,
+    TrainingLoop,
+)
 from dxt_replay.replay.causal.model import LoopModel
-from dxt_replay.replay.causal.paced_ranks import Steps, expected_elapsed_ns, rank_batches, steps_of
-from dxt_replay.replay.causal.storage_limit import doubt_of_capture
-from dxt_replay.replay.causal.training_loop import CHECKPOINT, COLLECTIVE, ENTRY, EVALUATION, FETCH, TrainingLoop
+from dxt_replay.replay.causal.ranks import Steps, expected_elapsed_ns, rank_rows, steps_of
+from dxt_replay.replay.causal.storage_limit import doubt_of_capture, held_out
 from dxt_replay.traces.errors import UsageError
-from dxt_replay.traces.schema import SPAN_KINDS, codes
+from dxt_replay.traces.schema import codes
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import NS_PER_MS, NS_PER_US, format_count, ns_to_seconds
 
@@ -27,13 +34,11 @@ _NAMES = {FETCH: "fetch", CHECKPOINT: "checkpoint", COLLECTIVE: "collective", EV
 def explanation(capture: Capture) -> dict[str, Any] | None:
     """The models of all ranks as the key `model` of `dxt-replay summary --json`; None without training steps.
 
-    `held_out`: each quarter of the steps as the other quarters predict it (`held_out`); empty for too
-    few steps or too many operations.
     `check`: the run time by the models, with the recorded duration of each operation, beside the recorded time. If
     they agree, the model is consistent; that does not prove that it predicts well. None for more than
-    `replay.causal.paced_ranks.MAX_CHECKED_OPERATIONS` operations.
+    `replay.causal.ranks.MAX_CHECKED_OPERATIONS` operations.
     """
-    if SPAN_KINDS.index("step") not in codes(capture.spans, "kind"):
+    if STEP not in codes(capture.spans, "kind"):
         return None
     steps = steps_of(capture)
     begin, end = capture.time_span_ns
@@ -70,11 +75,11 @@ def rank_model(model: LoopModel) -> dict[str, Any]:
         "batch_fetches": len(fetches),
         "collectives": len(loop.collectives),
         "checkpoints": len(loop.checkpoints),
-        "evaluations": len(loop.blocking) - len(loop.checkpoints),
+        "evaluations": len(loop.events(EVALUATION)),
         "feed_rule": _feed_rule(model),
         "data_loader": _data_loader(model),
-        "step_bytes": model.step_bytes or None,
-        "mean_bytes_per_batch": model.loop_bytes / len(fetches) if len(fetches) else None,
+        "step_bytes": model.feed.step_bytes or None,
+        "mean_bytes_per_batch": model.feed.loop_bytes / len(fetches) if len(fetches) else None,
         "depth_steps": _depth(model),
         "think_us": {"within_batch": model.think_ns[0] / NS_PER_US, "between_batches": model.think_ns[1] / NS_PER_US},
         "ready_ms": _ready_ns(model) / NS_PER_MS if len(fetches) else None,
@@ -110,7 +115,7 @@ def _feed_rule(model: LoopModel) -> str:
         return "a DataLoader without workers (num_workers=0): the training thread reads what the step needs"
     if model.synchronous:
         return "depth 0: the training thread reads what the step needs"
-    if not model.step_bytes:
+    if not model.feed.step_bytes:
         return "by time: a read feeds the first step that fetched its batch after the read"
     if model.turns:
         return f"ahead of the loop, {len(model.turns)} readers take turns, a batch each"
@@ -125,7 +130,7 @@ def _ready_ns(model: LoopModel) -> float:
         return model.known.quantile(0.5) if model.known.count else 0.0
     if model.dealing is None:
         return float(np.median(model.ready_ns[model.loop.fetches]))
-    return float(np.median(np.concatenate([deal.ready_ns for deal in model.dealing.lanes.values()])))
+    return float(np.median(np.concatenate([deal["ready_ns"] for deal in model.dealing.lanes.values()])))
 
 
 def _data_loader(model: LoopModel) -> dict[str, Any] | None:
@@ -138,7 +143,7 @@ def _data_loader(model: LoopModel) -> dict[str, Any] | None:
         "passes": model.dealing.passes,
         "persistent_workers": model.dealing.persistent,
         "read_before_fetched_pct": 100.0 * model.dealing.consistent,
-        "clocks_corrected_ms": max(deal.late_ns for deal in model.dealing.lanes.values()) / NS_PER_MS,
+        "clocks_corrected_ms": max(model.dealing.late_ns.values()) / NS_PER_MS,
     }
 
 
@@ -157,7 +162,7 @@ def dependency_rows(capture: Capture) -> list[dict[str, Any]]:
 
     Raises: UsageError for more than MOST_OPERATIONS; CaptureError when the capture is damaged or contradicts itself.
     """
-    if not (capture.spans["kind"].cast("string").to_numpy() == "step").any():
+    if STEP not in codes(capture.spans, "kind"):
         return []
     if capture.operation_count() > MOST_OPERATIONS:
         raise UsageError(
@@ -170,7 +175,7 @@ def dependency_rows(capture: Capture) -> list[dict[str, Any]]:
 
 def _of_rank(capture: Capture, steps: Steps, rank: int) -> Iterator[dict[str, Any]]:
     columns, parts = steps.columns(rank), dict[int, list[tuple[np.ndarray, ...]]]()
-    for batch in rank_batches(capture, rank, steps.surveys[rank].layers):
+    for _, _, batch in rank_rows(capture, rank, steps.surveys[rank].layers):
         for lane, mine, found in columns.lanes(batch):
             parts.setdefault(lane, []).append((batch.start_ns[mine], batch.length[mine], found[:-1], found[-1:]))
     model = steps.models[rank]

@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from dxt_replay.replay.causal.training_loop import TrainingLoop
+from dxt_replay.replay.causal.loop import Batches, TrainingLoop, containing
 from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch
 from dxt_replay.traces.schema import READ
-
-Batches = Callable[[], Iterable[OperationBatch]]
-"""A rank's operations from the first to the last; each call reads them again."""
-
-
-def containing(loop: TrainingLoop, events: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """The one of `events` that contains each time (the end included), NO_EVENT for none."""
-    if not len(events):
-        return np.full(len(times), NO_EVENT, dtype=np.int64)
-    found = np.searchsorted(loop.begin_ns[events], times, side="right") - 1
-    inside = (found >= 0) & (times <= loop.end_ns[events[found]])
-    return np.where(inside, events[found], NO_EVENT)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class LoopReads:
-    """The reads of the loop.
-
-    loop_files: the files that they read, bool by file id.
-    reads, inside: number of reads, and number of those inside an input wait.
-    bytes: bytes read.
-    lanes: the lanes that issue them, in the order of their first reads.
-    """
+    """The reads of the loop: the files that they read, bool by file id; their number, and the number of those inside an
+    input wait; and the lanes that issue them, in the order of their first reads."""
 
     loop_files: np.ndarray
     reads: int = 0
@@ -52,13 +34,22 @@ class LoopReads:
         self.bytes += int(batch.length[chosen].sum())
 
 
+def look(loop: TrainingLoop, batches: Batches, evaluated: np.ndarray) -> LoopReads:
+    """Find the reads of the loop. `evaluated`: files of evaluations, which are not the loop's, bool by file id."""
+    found = LoopReads(loop_files=np.zeros(len(evaluated), dtype=bool))
+    for batch in batches():
+        chosen = (batch.op == READ) & (batch.start_ns >= loop.entry_ns) & (batch.start_ns < loop.exit_ns)
+        chosen &= (containing(loop, loop.checkpoints, batch.start_ns) == NO_EVENT) & ~evaluated[batch.file_id]
+        found.add(loop, batch, chosen)
+    return found
+
+
 def with_evaluations(loop: TrainingLoop, batches: Batches, files: int) -> tuple[TrainingLoop, np.ndarray]:
     """The loop with its evaluations, and the files that only evaluations read (bool by file id)."""
     pauses = loop.pauses
-    evaluated = np.zeros(files, dtype=bool)
+    evaluated, elsewhere = np.zeros(files, dtype=bool), np.zeros(files, dtype=bool)
     if not len(pauses):
         return loop, evaluated
-    elsewhere = np.zeros(files, dtype=bool)
     last_end: dict[tuple[int, int], int] = {}
     for batch in batches():
         read = (batch.op == READ) & (batch.start_ns >= loop.entry_ns) & (batch.start_ns < loop.exit_ns)
@@ -78,16 +69,6 @@ def with_evaluations(loop: TrainingLoop, batches: Batches, files: int) -> tuple[
     for pause, file_id in last_end:
         evaluated[file_id] |= kept[pause] and not elsewhere[file_id]
     return loop.with_evaluations(pauses.starts[kept], pauses.ends[kept]), evaluated
-
-
-def look(loop: TrainingLoop, batches: Batches, evaluated: np.ndarray) -> LoopReads:
-    """Find the reads of the loop. `evaluated`: files of evaluations, which are not the loop's, bool by file id."""
-    found = LoopReads(loop_files=np.zeros(len(evaluated), dtype=bool))
-    for batch in batches():
-        chosen = (batch.op == READ) & (batch.start_ns >= loop.entry_ns) & (batch.start_ns < loop.exit_ns)
-        chosen &= (containing(loop, loop.checkpoints, batch.start_ns) == NO_EVENT) & ~evaluated[batch.file_id]
-        found.add(loop, batch, chosen)
-    return found
 
 
 def with_own_reads(loop: TrainingLoop, batches: Batches, loop_reads: LoopReads) -> TrainingLoop:
@@ -114,18 +95,22 @@ def with_own_reads(loop: TrainingLoop, batches: Batches, loop_reads: LoopReads) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
-    """The part of `LoopModel` that follows from the reads alone; the fields are described there."""
+    """How bytes feed batch fetches (`replay.causal.model`).
+
+    step_bytes: what a fetch consumes, 0 if that is not known. fetches_before: the fetches before the first; negative:
+    batches that are missing at the begin. outside_bytes: of `loop_bytes`, those for steps outside of the profile.
+    """
 
     step_bytes: float = 0.0
     fetches_before: float = 0.0
-    loop_bytes: int
+    loop_bytes: int = 0
     outside_bytes: int = 0
 
 
 def turns_of(loop: TrainingLoop, batches: Batches, loop_reads: LoopReads, feed: Feed) -> tuple[int, ...]:
     """The reader lanes in the order of their turns; empty if a read would then end after the fetch that it feeds."""
     # If batches are missing at the beginning, the number that each lane had read is unknown.
-    if len(loop_reads.lanes) < 2 or feed.fetches_before < 0:
+    if not feed.step_bytes or len(loop_reads.lanes) < 2 or feed.fetches_before < 0:
         return ()
     fetches, before = loop.fetch_ends_ns, dict.fromkeys(loop_reads.lanes, 0)
     for batch in batches():
@@ -155,22 +140,17 @@ def feed_of(loop: TrainingLoop, batches: Batches, loop_files: np.ndarray) -> Fee
     for batch in batches():
         chosen = (batch.op == READ) & loop_files[batch.file_id]
         end, length = batch.end_ns[chosen], batch.length[chosen]
-        by_fetch = np.searchsorted(fetches, end, side="left")
-        np.add.at(ended, by_fetch, length)
+        np.add.at(ended, np.searchsorted(fetches, end, side="left"), length)
         early += int(length[end <= loop.entry_ns].sum())
         late += int(length[batch.start_ns[chosen] >= loop.exit_ns].sum())
     total = int(ended.sum())
     if not total or not len(fetches):
         return Feed(loop_bytes=total)
     had = np.cumsum(ended)[:-1]
-    number = np.arange(1, len(fetches) + 1)
-    largest, mean = float((had / number).min()), (total - late) / len(fetches)
-    step_bytes, fetches_before = (largest if largest >= 0.5 * mean else mean), 0.0
-    later = _later_feed(loop, had)
-    if later is not None:
-        step_bytes, fetches_before = later
-    consumed = min(early, round(step_bytes * max(fetches_before, 0.0)))
-    return Feed(step_bytes=step_bytes, fetches_before=fetches_before, loop_bytes=total, outside_bytes=consumed + late)
+    largest, mean = float((had / np.arange(1, len(had) + 1)).min()), (total - late) / len(fetches)
+    step_bytes, before = _later_feed(loop, had) or (largest if largest >= 0.5 * mean else mean, 0.0)
+    consumed = min(early, round(step_bytes * max(before, 0.0)))
+    return Feed(step_bytes=step_bytes, fetches_before=before, loop_bytes=total, outside_bytes=consumed + late)
 
 
 def _later_feed(loop: TrainingLoop, had: np.ndarray) -> tuple[float, float] | None:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dxt_replay.replay.causal.columns import Moments, RankColumns
+from dxt_replay.replay.causal.columns import RankColumns
+from dxt_replay.replay.causal.loop import COLLECTIVE, ENTRY, FETCH, Moments
 from dxt_replay.replay.causal.model import LoopModel
-from dxt_replay.replay.causal.training_loop import COLLECTIVE, ENTRY, FETCH
 from dxt_replay.replay.engine.items import SLEEP
 from dxt_replay.replay.engine.wait_counters import ARRIVALS, OWN_ARRIVALS
 from dxt_replay.replay.plan.pacing import Pacing
@@ -45,12 +45,10 @@ class RankCounters:
 
     @property
     def openings(self) -> int:
-        """Openings of the training thread so far."""
         return self.base
 
     @property
     def fetches(self) -> int:
-        """Batch fetches so far."""
         return self.base + 1
 
     @property
@@ -69,7 +67,6 @@ class RankCounters:
 
     @property
     def count(self) -> int:
-        """Counters of the rank."""
         return 3 + len(self.lanes)
 
 

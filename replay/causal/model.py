@@ -29,7 +29,7 @@ against the rules is the model's doubt.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -37,31 +37,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.replay.causal.columns import FETCHES, NO_MOMENT, Moments, starts_batch
-from dxt_replay.replay.causal.dealing import Dealing, dealing
-from dxt_replay.replay.causal.feed import (
-    NO_EVENT,
-    Batches,
-    Feed,
-    LoopReads,
-    OperationBatch,
-    feed_of,
-    look,
-    turns_of,
-    with_evaluations,
-    with_own_reads,
-)
-from dxt_replay.replay.causal.loader_passes import WorkerProcesses
-from dxt_replay.replay.causal.production import (
-    PREPARES_READ,
-    PipelineSpans,
-    Production,
-    known_production,
-    production,
-)
-from dxt_replay.replay.causal.rules import InferredReader, KnownReader, known_reads
-from dxt_replay.replay.causal.training_loop import FETCH, TrainingLoop
-from dxt_replay.replay.plan.plan_row import rows_by_lane
+from dxt_replay.replay.causal.columns import InferredRules, KnownRules, starts_batch
+from dxt_replay.replay.causal.dealing import Dealing, Worker, dealing
+from dxt_replay.replay.causal.feed import Feed, LoopReads, feed_of, look, turns_of, with_evaluations, with_own_reads
+from dxt_replay.replay.causal.loop import FETCH, FETCHES, NO_MOMENT, NO_TIMES, Batches, Moments, TrainingLoop
+from dxt_replay.replay.causal.production import PREPARES_READ, Production, known_production, production
+from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch, rows_by_lane
 from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.schema import READ
@@ -69,67 +50,54 @@ from dxt_replay.traces.schema import READ
 DOUBTED_SHARE = 0.1
 """Share of the loop by which storage may be involved in waits that an inferred model does not explain by reads."""
 
-_NEVER = np.iinfo(np.int64).max
-
-_NO_DEPTH = Distribution.of(np.empty(0, dtype=np.int64))
-
 SYNCHRONOUS_SHARE = 0.99
 """Share of the loop's reads inside input waits from which on the training thread itself issues them (depth 0)."""
-
 
 MIN_STARVED_FETCHES = 3
 """How many fetches must have waited for their batch to show how long making one ready takes: the start of the pipeline
 itself may have delayed one or two."""
+
+_NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LoopModel:
     """The model of one rank, which has e events.
 
-    loop_files: the files that the loop reads, bool by file id.
-    synchronous: whether the training thread itself reads (depth 0).
-    step_bytes: bytes that one batch fetch consumes, 0.0 where only the times say which read feeds which fetch.
-    fetches_before: fetches before the profile's first; negative: batches in the buffer before the first read.
-    turns: the reader lanes in order, if each reads whole batches in turn; else empty.
-    dealing: how batches were dealt to the workers of a DataLoader; None without one.
-    loop_bytes, outside_bytes: read from the loop's files; and the part that steps outside the profile consumed.
+    loop_files: the files that the loop reads, bool by file id. reads, inside_share: its reads, and the share of them
+    inside input waits. synchronous: whether the training thread itself reads (depth 0).
+    feed, turns: how bytes feed fetches, and the lanes of readers that take turns.
     residual_ns, ready_ns: (e,), how long an event lasted after its operations and batch; time to make the batch ready.
     needed: bool (e,) by lane, the events that wait for operations of the lane.
     think_ns, long_think_ns: median and longest usual think time, within a batch and before the next batch.
-    depth: fetches between a read that ran ahead and the fetch that it fed.
-    reads, inside_share: reads of the loop, and the share of them inside input waits.
+    depth: fetches between a read that ran ahead and the fetch that it fed; `lead`: the most.
     known: for a capture with dependency columns, the times to make ready of the batches that were not ready at once;
-    None for inferred dependencies.
-    production: the making of the batches if the profile shows it, else None.
+    None for inferred dependencies. production: the making of the batches if that is known, else None.
     found: where `known_model` kept them, the `DEPENDENCY` of each batch of operations.
     doubt: the reason why the model must not be believed, a clause for use after a colon; empty without one.
     """
 
     loop: TrainingLoop
     loop_files: np.ndarray
-    synchronous: bool = False
-    step_bytes: float = 0.0
-    fetches_before: float = 0.0
-    turns: tuple[int, ...] = ()
-    dealing: Dealing | None = None
-    loop_bytes: int
-    outside_bytes: int = 0
+    reads: int
+    inside_share: float
+    synchronous: bool
+    feed: Feed
     residual_ns: np.ndarray
     ready_ns: np.ndarray
+    turns: tuple[int, ...] = ()
+    dealing: Dealing | None = None
+    production: Production | None = None
+    known: Distribution | None = None
     needed: Mapping[int, np.ndarray] = field(default_factory=dict)
     think_ns: tuple[int, int] = (0, 0)
     long_think_ns: tuple[int, int] = (0, 0)
-    depth: Distribution = _NO_DEPTH
-    reads: int
-    inside_share: float
-    known: Distribution | None = None
-    production: Production | None = None
+    depth: Distribution = field(default_factory=lambda: Distribution.of(NO_TIMES))
     found: tuple[np.ndarray, ...] = ()
     doubt: str = ""
 
     @property
     def lead(self) -> int:
-        """The most fetches that a read was ahead of the one that it fed."""
         return int(self.depth.quantile(1.0)) if self.depth.count else 0
 
     def placed(self, batch: OperationBatch) -> OperationBatch:
@@ -150,7 +118,12 @@ class LoopModel:
         if self.found:
             kept = iter(self.found)
             return lambda _: next(kept)
-        return (InferredReader(self) if self.known is None else KnownReader(self.loop, self.production)).dependencies
+        return (InferredRules(self) if self.known is None else KnownRules(self.loop, self.production)).dependencies
+
+
+@lru_cache(maxsize=1)
+def _moments_of(loop: TrainingLoop, production: Production | None) -> Moments:
+    return Moments.of(loop, NO_TIMES if production is None else production.moments_ns)
 
 
 def derive_model(
@@ -159,53 +132,33 @@ def derive_model(
     files: int,
     *,
     threads_known: bool,
-    workers: WorkerProcesses | None = None,
-    pipeline: PipelineSpans | None = None,
+    workers: Callable[[Sequence[int]], Sequence[Worker]] = lambda lanes: (),
+    pipeline: np.ndarray | None = None,
 ) -> LoopModel:
     """Derive the model of one rank from its loop and operations, which are read eight times at most.
 
     files: number of files. threads_known: whether lanes are true threads, not inferred from overlaps.
-    workers: what the capture says of worker processes.
-    pipeline: the spans of tf.data's threads with the fetches that used them, if the profile has them.
+    workers: the worker processes that have some of these lanes. pipeline: the spans of tf.data's threads with the
+    fetches that used them (`pipeline_spans`), if the profile has them.
     Memory: some numbers per event, lane and read of a worker.
     """
     if pipeline is not None:
         loop_reads = look(loop, batches, np.zeros(files, dtype=bool))
         made = production(loop, batches, pipeline, loop_reads.loop_files)
         if made is not None:
-            return _measured(_draft(loop, loop_reads, production=made), batches)
+            return _measured(_draft(loop, loop_reads, synchronous=False, production=made), batches)
     loop, evaluated = with_evaluations(loop, batches, files)
     loop_reads = look(loop, batches, evaluated)
     own = with_own_reads(loop, batches, loop_reads)
     if own is not loop:
         loop, loop_reads = own, look(own, batches, evaluated)
-    reads, inside = loop_reads.reads, loop_reads.inside
-    dealt = dealing(loop, batches, () if workers is None else workers.reading(loop_reads.lanes))
+    dealt = dealing(loop, batches, workers(loop_reads.lanes))
     # The training thread itself makes all reads that workers do not.
-    synchronous = dealt is not None or (reads > 0 and inside >= SYNCHRONOUS_SHARE * reads)
-    fed = Feed(loop_bytes=loop_reads.bytes) if synchronous else feed_of(loop, batches, loop_reads.loop_files)
-    turns = turns_of(loop, batches, loop_reads, fed) if threads_known and fed.step_bytes else ()
-    return _measured(_draft(loop, loop_reads, fed, synchronous=synchronous, turns=turns, dealing=dealt), batches)
-
-
-@lru_cache(maxsize=1)
-def _moments_of(loop: TrainingLoop, production: Production | None) -> Moments:
-    return Moments.of(loop, None if production is None else production.moments_ns)
-
-
-def _draft(loop: TrainingLoop, loop_reads: LoopReads, fed: Feed | None = None, **choices: Any) -> LoopModel:
-    """A model before its times are measured; `choices`: fields of `LoopModel`."""
-    fed = Feed(loop_bytes=loop_reads.bytes) if fed is None else fed
-    return LoopModel(
-        loop=loop,
-        loop_files=loop_reads.loop_files,
-        residual_ns=loop.end_ns - loop.begin_ns,
-        ready_ns=np.zeros(len(loop.kind), dtype=np.int64),
-        reads=loop_reads.reads,
-        inside_share=loop_reads.inside / loop_reads.reads if loop_reads.reads else 0.0,
-        **dataclasses.asdict(fed),
-        **choices,
-    )
+    synchronous = dealt is not None or _reads_itself(loop_reads)
+    feed = Feed(loop_bytes=loop_reads.bytes) if synchronous else feed_of(loop, batches, loop_reads.loop_files)
+    turns = turns_of(loop, batches, loop_reads, feed) if threads_known else ()
+    draft = _draft(loop, loop_reads, synchronous=synchronous, feed=feed, turns=turns, dealing=dealt)
+    return _measured(draft, batches)
 
 
 def known_model(
@@ -213,15 +166,36 @@ def known_model(
 ) -> LoopModel:
     """The model of one rank whose capture says what each operation waits for. The operations are read three times.
 
-    loop: from `replay.causal.training_loop.known_loop`. files: how many there are. spans: rows of `SPANS_SCHEMA`.
+    loop: from `replay.causal.loop.known_loop`. files: how many there are. spans: rows of `SPANS_SCHEMA`.
     for_items: keep the dependencies, and leave out the think times and the depth, which only tables show.
     Raises: CaptureError where what an operation waits for comes only after what waits for the operation.
     """
-    found, ready = known_reads(loop, batches, files)
-    synchronous = found.reads > 0 and found.inside >= SYNCHRONOUS_SHARE * found.reads
+    found, ready = LoopReads(loop_files=np.zeros(files, dtype=bool)), DistributionCollector()
+    for batch in batches():
+        known = batch.known
+        ready.add(known["ready_ns"][known["ready_ns"] > 0])
+        found.add(loop, batch, (known["feeds"] >= 0) & (batch.op == READ))
     made = known_production(loop, batches, spans)
-    draft = _draft(loop, found, synchronous=synchronous, known=ready, production=made)
+    draft = _draft(loop, found, synchronous=_reads_itself(found), known=ready.distribution(), production=made)
     return _measured(draft, batches, for_items=for_items)
+
+
+def _reads_itself(found: LoopReads) -> bool:
+    return found.reads > 0 and found.inside >= SYNCHRONOUS_SHARE * found.reads
+
+
+def _draft(loop: TrainingLoop, found: LoopReads, feed: Feed | None = None, **choices: Any) -> LoopModel:
+    """A model before its times are measured; `choices`: fields of `LoopModel`."""
+    return LoopModel(
+        loop=loop,
+        loop_files=found.loop_files,
+        reads=found.reads,
+        inside_share=found.inside / found.reads if found.reads else 0.0,
+        feed=Feed(loop_bytes=found.bytes) if feed is None else feed,
+        residual_ns=loop.end_ns - loop.begin_ns,
+        ready_ns=np.zeros(len(loop.kind), dtype=np.int64),
+        **choices,
+    )
 
 
 def _measured(draft: LoopModel, batches: Batches, *, for_items: bool = False) -> LoopModel:
@@ -230,8 +204,8 @@ def _measured(draft: LoopModel, batches: Batches, *, for_items: bool = False) ->
     kept: list[np.ndarray] = []
     last_end = np.zeros(len(loop.kind), dtype=np.int64)
     needed: dict[int, np.ndarray] = {}
-    think, depth = ThinkTimes(), DistributionCollector()
-    fetch_number = np.cumsum(loop.kind == FETCH) - 1
+    think, depth = _ThinkTimes(), DistributionCollector()
+    number = np.maximum.accumulate(moments.fetch_number)  # of the last fetch up to each event
     for batch in map(draft.placed, batches()):
         found = dependencies(batch)
         need, follows = found["need"], found["follows"]
@@ -245,7 +219,7 @@ def _measured(draft: LoopModel, batches: Batches, *, for_items: bool = False) ->
             continue
         feeds = is_needed & (loop.kind[need] == FETCH)
         ahead = is_needed & (moments.gate[follows] == FETCHES)
-        depth.add(fetch_number[need[ahead]] - moments.count[follows[ahead]])
+        depth.add(number[need[ahead]] - moments.count[follows[ahead]])
         # Fetches outside the profile may have held back an operation that waits for nothing.
         let_ns = np.where(feeds & (follows != NO_MOMENT), moments.time_ns[follows], _NEVER)
         for lane, mine in rows_by_lane(batch.lane):
@@ -254,13 +228,17 @@ def _measured(draft: LoopModel, batches: Batches, *, for_items: bool = False) ->
     lanes_make_ready = draft.synchronous or draft.known is not None or draft.production is not None
     ready_ns = draft.ready_ns if lanes_make_ready else _ready_times(loop, last_end, think_ns[1])
     from_ns = np.clip(last_end, loop.begin_ns, loop.end_ns)
-    fetches = loop.fetches
-    made = draft.production
-    was_ready = _ready_at(last_end[fetches], ready_ns[fetches]) if made is None else made.end_ns
+    fetches, made = loop.fetches, draft.production
+    if made is None:
+        was_ready, finished = np.zeros(len(fetches), dtype=np.int64), 0  # one batch after the other
+        for place, (read, ready) in enumerate(zip(last_end[fetches].tolist(), ready_ns[fetches].tolist(), strict=True)):
+            was_ready[place] = finished = max(finished, read) + ready
+    else:
+        was_ready = made.end_ns
     from_ns[fetches] = np.clip(was_ready, loop.begin_ns[fetches], loop.end_ns[fetches])
     return dataclasses.replace(
         draft,
-        doubt=doubt(draft, batches, last_end),
+        doubt=_doubt(draft, batches, last_end),
         residual_ns=loop.end_ns - from_ns,
         ready_ns=ready_ns,
         needed=needed,
@@ -271,7 +249,7 @@ def _measured(draft: LoopModel, batches: Batches, *, for_items: bool = False) ->
     )
 
 
-def doubt(model: LoopModel, batches: Batches, last_end_ns: np.ndarray) -> str:
+def _doubt(model: LoopModel, batches: Batches, last_end_ns: np.ndarray) -> str:
     """Evidence of the recording against an inferred model; empty for none.
 
     last_end_ns: (e,), end of the last operation that each event needs by the model.
@@ -294,7 +272,7 @@ def doubt(model: LoopModel, batches: Batches, last_end_ns: np.ndarray) -> str:
             f"reads last {100 * reading_ns / loop_ns:.0f} % of the training loop, and the profile does not show when "
             "the loop waits for them; record with recording() and r.step(), which mark it"
         )
-    begin, end = loop.begin_ns[loop.fetches], loop.end_ns[loop.fetches]
+    begin, end = loop.begin_ns[loop.fetches], loop.fetch_ends_ns
     waited_ns = int(busy.covered_within(begin, end).sum())
     given_ns = int((np.clip(last_end_ns[loop.fetches], begin, end) - begin).sum())
     alone = model.synchronous and model.dealing is None
@@ -307,59 +285,45 @@ def doubt(model: LoopModel, batches: Batches, last_end_ns: np.ndarray) -> str:
 
 
 def _ready_times(loop: TrainingLoop, last_end: np.ndarray, between_ns: int) -> np.ndarray:
-    """Time of each fetch's batch to become ready after its reads (p,).
+    """Time of each fetch's batch to become ready after its reads (e,).
 
     If fetches waited for it, this is the shortest time between a batch's reads and its fetch. Otherwise it is the time
     that the last thread of the pipeline spent on a batch after its reads, or that readers spend between two batches
     (`between_ns`), at most that shortest time. The rest of a fetch is its residual. No batch takes longer than from
     its reads, or from the batch before it, to its fetch in the capture.
+
+    A fetch that waited ends a constant time after its reads, whenever it began. One that did not wait lasts a constant
+    time, whenever its reads ended.
     """
     fetches = loop.fetches
     ready_ns = np.zeros(len(loop.kind), dtype=np.int64)
     fed = fetches[last_end[fetches] > 0]
     if not len(fed):
         return ready_ns
-    shortest = max(0, int((loop.end_ns[fed] - last_end[fed]).min()))
-    if _waited(loop, fed, last_end):
-        typical = shortest
+    passed, lasted = loop.end_ns[fed] - last_end[fed], loop.end_ns[fed] - loop.begin_ns[fed]
+    least = max(0, int(passed.min()))
+    starved = (last_end[fed] > loop.begin_ns[fed]) & (last_end[fed] <= loop.end_ns[fed])
+    shortest = passed <= 1.1 * passed.min()
+    if starved.sum() >= MIN_STARVED_FETCHES or (
+        shortest.sum() >= MIN_STARVED_FETCHES and np.ptp(lasted[shortest]) > np.ptp(passed[shortest])
+    ):
+        typical = least
     elif len(loop.made_end_ns):
         made = loop.made_end_ns - np.maximum(loop.made_begin_ns, last_end[fetches])
-        typical = min(max(0, int(np.median(made))), shortest)
+        typical = min(max(0, int(np.median(made))), least)
     else:
-        typical = min(between_ns, shortest)
+        typical = min(between_ns, least)
     finished = 0
-    columns = (fetches, last_end[fetches], loop.end_ns[fetches])
-    for fetch, read, fetched in zip(*(column.tolist() for column in columns), strict=True):
+    for fetch, read, fetched in zip(
+        fetches.tolist(), last_end[fetches].tolist(), loop.end_ns[fetches].tolist(), strict=True
+    ):
         begins = max(finished, read)
         ready_ns[fetch] = max(0, min(typical, fetched - begins))
         finished = begins + int(ready_ns[fetch])
     return ready_ns
 
 
-def _waited(loop: TrainingLoop, fed: np.ndarray, last_end: np.ndarray) -> bool:
-    """Whether enough fetches waited for their reads, or for their batch to be made ready.
-
-    A fetch that waited ends a constant time after its reads, whenever it began. One that did not wait lasts a constant
-    time, whenever its reads ended.
-    """
-    starved = (last_end[fed] > loop.begin_ns[fed]) & (last_end[fed] <= loop.end_ns[fed])
-    if starved.sum() >= MIN_STARVED_FETCHES:
-        return True
-    passed, lasted = loop.end_ns[fed] - last_end[fed], loop.end_ns[fed] - loop.begin_ns[fed]
-    shortest = passed <= 1.1 * passed.min()
-    return bool(shortest.sum() >= MIN_STARVED_FETCHES and np.ptp(lasted[shortest]) > np.ptp(passed[shortest]))
-
-
-def _ready_at(last_end: np.ndarray, ready_ns: np.ndarray) -> np.ndarray:
-    """Times at which the batches were ready in the capture, one after the other."""
-    finished, found = 0, []
-    for read, ready in zip(last_end.tolist(), ready_ns.tolist(), strict=True):
-        finished = max(finished, read) + ready
-        found.append(finished)
-    return np.array(found, dtype=np.int64)
-
-
-class ThinkTimes:
+class _ThinkTimes:
     """Visible think times of reader lanes: within a batch, and between two batches."""
 
     def __init__(self) -> None:

@@ -28,9 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dxt_replay.replay.causal.columns import NO_FETCH, NO_MOMENT, Moments, nth
-from dxt_replay.replay.causal.feed import Batches
-from dxt_replay.replay.causal.training_loop import PIPELINE, TrainingLoop
+from dxt_replay.replay.causal.loop import NO_FETCH, NO_MOMENT, PIPELINE, Batches, Moments, TrainingLoop, nth
 from dxt_replay.replay.plan.plan_row import NO_EVENT
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.schema import OPS, READ, codes
@@ -54,58 +52,44 @@ _BATCHES_A_SPAN = 1.2
 MAKES_BATCH = "make batch"
 """Name of the `pipeline` spans, one a batch, in which a capture that knows its dependencies says its production."""
 
-UNUSED = -1
-ELSEWHERE = -2
+UNUSED, ELSEWHERE = -1, -2
 _NEVER = np.iinfo(np.int64).max
 
 PREPARES_READ = tuple(OPS.index(name) for name in ("open", "stat", "seek"))
 
+_SPAN = np.dtype([(name, "<i8") for name in ("thread", "name", "start_ns", "end_ns", "fetch")])
+"""A span of the pipeline, by thread and start, disjoint in a thread. thread: from 0. fetch: number of the batch fetch
+that used its output, UNUSED for none."""
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PipelineSpans:
-    """Spans of the pipeline; arrays (n,), by thread and start, disjoint in a thread.
 
-    thread: number of the thread from 0. fetch: number of the batch fetch that used the span's output, UNUSED for none.
-    """
+def pipeline_spans(spans: pa.Table, loop: TrainingLoop) -> np.ndarray | None:
+    """_SPAN (n,) from a rank's rows of `SPANS_SCHEMA`; None if the profile does not say which fetches used them."""
+    if spans["fetched_ns"].null_count == len(spans) or not len(loop.fetches):
+        return None
+    mine = np.flatnonzero(codes(spans, "kind") == PIPELINE)
+    found = np.empty(len(mine), dtype=_SPAN)
+    found["start_ns"], found["end_ns"] = (spans[name].to_numpy()[mine] for name in ("start_ns", "end_ns"))
+    found["thread"] = np.unique(spans["thread"].to_numpy()[mine], return_inverse=True)[1]
+    found["name"] = spans["name"].combine_chunks().dictionary_encode().indices.to_numpy()[mine]
+    fetched = spans["fetched_ns"].fill_null(_NEVER).to_numpy()[mine]
+    fetch = np.searchsorted(loop.fetch_ends_ns, fetched, side="left")
+    found["fetch"] = np.where(fetch == len(loop.fetches), UNUSED, fetch)
+    return found[np.lexsort((found["start_ns"], found["thread"]))]
 
-    thread: np.ndarray
-    name: np.ndarray
-    start_ns: np.ndarray
-    end_ns: np.ndarray
-    fetch: np.ndarray
 
-    @classmethod
-    def of(cls, spans: pa.Table, loop: TrainingLoop) -> PipelineSpans | None:
-        """From a rank's rows of `SPANS_SCHEMA`; None if the profile does not say which fetches used them."""
-        if spans["fetched_ns"].null_count == len(spans) or not len(loop.fetches):
-            return None
-        kind = codes(spans, "kind")
-        mine = np.flatnonzero(kind == PIPELINE)
-        start, end = spans["start_ns"].to_numpy()[mine], spans["end_ns"].to_numpy()[mine]
-        _, thread = np.unique(spans["thread"].to_numpy()[mine], return_inverse=True)
-        names = spans["name"].combine_chunks().dictionary_encode().indices.to_numpy()[mine]
-        fetched = spans["fetched_ns"].fill_null(_NEVER).to_numpy()[mine]
-        fetch = np.searchsorted(loop.fetch_ends_ns, fetched, side="left")
-        fetch[fetch == len(loop.fetches)] = UNUSED
-        order = np.lexsort((start, thread))
-        return cls(
-            thread=thread[order], name=names[order], start_ns=start[order], end_ns=end[order], fetch=fetch[order]
-        )
-
-    def holding(self, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
-        """The span that contains each operation, the shortest of the candidates; -1 for none."""
-        found = np.full(len(start_ns), -1)
-        shortest = np.full(len(start_ns), np.iinfo(np.int64).max)
-        bounds = np.searchsorted(self.thread, np.arange(int(self.thread[-1]) + 2 if len(self.thread) else 1))
-        for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-            place = first + np.searchsorted(self.start_ns[first:last], start_ns + CLOCK_SLACK_NS, side="right") - 1
-            at = np.maximum(place, first)
-            holds = (place >= first) & (self.start_ns[at] <= start_ns + CLOCK_SLACK_NS)
-            holds &= end_ns <= self.end_ns[at] + CLOCK_SLACK_NS
-            lasted = self.end_ns[at] - self.start_ns[at]
-            better = holds & (lasted < shortest)
-            found[better], shortest[better] = at[better], lasted[better]
-        return found
+def _holding(spans: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
+    """The span that contains each operation, the shortest of the candidates; -1 for none."""
+    found, shortest = np.full(len(start_ns), -1), np.full(len(start_ns), _NEVER)
+    bounds = np.searchsorted(spans["thread"], np.arange(int(spans["thread"][-1]) + 2 if len(spans) else 1))
+    for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        begins, ends = spans["start_ns"], spans["end_ns"]
+        place = first + np.searchsorted(begins[first:last], start_ns + CLOCK_SLACK_NS, side="right") - 1
+        at = np.maximum(place, first)
+        holds = (place >= first) & (begins[at] <= start_ns + CLOCK_SLACK_NS) & (end_ns <= ends[at] + CLOCK_SLACK_NS)
+        lasted = ends[at] - begins[at]
+        better = holds & (lasted < shortest)
+        found[better], shortest[better] = at[better], lasted[better]
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -116,10 +100,10 @@ class Production:
     follows: the moment of the loop that lets it begin, NO_MOMENT for none; delay_ns: time from that moment.
     head_ns, tail_ns: processing before and after its last read.
     alone: duration of the processing while the loop waits, as a share of the recorded duration; at most 1.
-    placed: share of the loop's reads that lie in spans of the pipeline.
+    busy: when operations that feed batches were under way.
     """
 
-    spans: PipelineSpans
+    spans: np.ndarray
     begin_ns: np.ndarray
     end_ns: np.ndarray
     follows: np.ndarray
@@ -128,13 +112,12 @@ class Production:
     tail_ns: np.ndarray
     alone: np.ndarray
     busy: Intervals
-    placed: float
 
     def needs(self, loop: TrainingLoop, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
         """int64 (n,): the event of the batch fetch that needs each operation, NO_EVENT for none, ELSEWHERE where no
         span of the pipeline holds it."""
-        held = self.spans.holding(start_ns, end_ns)
-        fetch = self.spans.fetch[held]
+        held = _holding(self.spans, start_ns, end_ns)
+        fetch = self.spans["fetch"][held]
         return np.where(held < 0, ELSEWHERE, np.where(fetch == UNUSED, NO_EVENT, loop.fetches[fetch]))
 
     def last_before(self, start_ns: np.ndarray, fed: np.ndarray) -> np.ndarray:
@@ -151,7 +134,7 @@ class Production:
         return np.stack((self.begin_ns, self.end_ns), axis=1).ravel()
 
 
-def production(loop: TrainingLoop, batches: Batches, spans: PipelineSpans, loop_files: np.ndarray) -> Production | None:
+def production(loop: TrainingLoop, batches: Batches, spans: np.ndarray, loop_files: np.ndarray) -> Production | None:
     """The production of a loop; None if too few of its reads lie in spans of the pipeline.
 
     Holds the times of all operations of the loop.
@@ -164,22 +147,20 @@ def production(loop: TrainingLoop, batches: Batches, spans: PipelineSpans, loop_
     if not columns:
         return None
     start, end, is_read = (np.concatenate(parts) for parts in zip(*columns, strict=True))
-    held = spans.holding(start, end)
-    placed = float((held[is_read] >= 0).mean()) if is_read.any() else 0.0
-    if placed < LEAST_PLACED:
+    held = _holding(spans, start, end)
+    if not is_read.any() or (held[is_read] >= 0).mean() < LEAST_PLACED:
         return None
-    fed = np.where(held >= 0, spans.fetch[held], UNUSED)
+    fed = np.where(held >= 0, spans["fetch"][held], UNUSED)
     start, end, fed = start[fed != UNUSED], end[fed != UNUSED], fed[fed != UNUSED]
     made = _production(loop, spans, start, end, fed)
-    alone = _alone(made.head_ns + made.tail_ns, made.end_ns > loop.begin_ns[loop.fetches])
-    return dataclasses.replace(
-        made,
-        head_ns=np.rint(made.head_ns * alone).astype(np.int64),
-        tail_ns=np.rint(made.tail_ns * alone).astype(np.int64),
-        alone=alone,
-        busy=Intervals.union_of(start, end),
-        placed=placed,
-    )
+    processing_ns, alone = made.head_ns + made.tail_ns, np.ones(len(made.head_ns))
+    waited = made.end_ns > loop.begin_ns[loop.fetches]
+    beside = processing_ns[~waited & (processing_ns > 0)]
+    if len(beside) >= LEAST_BESIDE:
+        quick, usual = np.quantile(beside, (0.25, 0.5))
+        alone[~waited] = quick / usual
+    head, tail = (np.rint(each * alone).astype(np.int64) for each in (made.head_ns, made.tail_ns))
+    return dataclasses.replace(made, head_ns=head, tail_ns=tail, alone=alone, busy=Intervals.union_of(start, end))
 
 
 def known_production(loop: TrainingLoop, batches: Batches, spans: pa.Table) -> Production | None:
@@ -187,10 +168,10 @@ def known_production(loop: TrainingLoop, batches: Batches, spans: pa.Table) -> P
 
     spans: the rank's rows of `SPANS_SCHEMA`. The column `feeds` says which batch each operation belongs to.
     """
-    pipeline = PipelineSpans.of(spans.filter(pc.equal(spans["name"], MAKES_BATCH)), loop)
+    pipeline = pipeline_spans(spans.filter(pc.equal(spans["name"], MAKES_BATCH)), loop)
     if pipeline is None:
         return None
-    columns: list[tuple[np.ndarray, ...]] = [(np.empty(0, dtype=np.int64),) * 3]
+    columns = [(np.empty(0, dtype=np.int64),) * 3]
     for batch in batches():
         chosen = batch.known["feeds"] >= 0
         columns.append((batch.start_ns[chosen], batch.end_ns[chosen], batch.known["feeds"][chosen]))
@@ -200,7 +181,7 @@ def known_production(loop: TrainingLoop, batches: Batches, spans: pa.Table) -> P
 
 
 def _production(
-    loop: TrainingLoop, spans: PipelineSpans, start: np.ndarray, end: np.ndarray, fed: np.ndarray
+    loop: TrainingLoop, spans: np.ndarray, start: np.ndarray, end: np.ndarray, fed: np.ndarray
 ) -> Production:
     """The production as it was; start, end, fed: of each operation that feeds a fetch."""
     begin_ns, end_ns = _made(loop, spans)
@@ -215,39 +196,27 @@ def _production(
         head_ns=head_ns,
         tail_ns=tail_ns,
         alone=np.ones(len(begin_ns)),
-        busy=Intervals.union_of(start[:0], end[:0]),
-        placed=1.0,
+        busy=Intervals(),
     )
 
 
-def _made(loop: TrainingLoop, spans: PipelineSpans) -> tuple[np.ndarray, np.ndarray]:
+def _made(loop: TrainingLoop, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Begin and end of the making of each batch. A batch that no thread made takes no time, at its fetch."""
-    fetches = loop.fetches
-    asked_ns, fetched_ns = loop.begin_ns[fetches], loop.end_ns[fetches]
-    count = len(fetches)
-    used = spans.fetch != UNUSED
-    last = np.full(count, -_NEVER)
-    np.maximum.at(last, spans.fetch[used], spans.end_ns[used])
+    asked_ns, fetched_ns = loop.begin_ns[loop.fetches], loop.fetch_ends_ns
+    used = spans[spans["fetch"] != UNUSED]
+    last, first = np.full(len(asked_ns), -_NEVER), np.full(len(asked_ns), _NEVER)
+    np.maximum.at(last, used["fetch"], used["end_ns"])
     is_made = last > -_NEVER
-    first = np.full(count, _NEVER)
-    stage = _last_stage(spans, last, is_made)
-    of_stage = used & (True if stage is None else spans.name == stage)
-    np.minimum.at(first, spans.fetch[of_stage], spans.start_ns[of_stage])
-    end = np.where(is_made, np.minimum(last, fetched_ns), asked_ns)
-    end = np.maximum.accumulate(end)
+    ending = used["end_ns"] == last[used["fetch"]]
+    if ending.any():
+        # The stage whose spans end last, if it makes a batch in one span.
+        stage = int(np.bincount(used["name"][ending]).argmax())
+        if np.count_nonzero(spans["name"] == stage) <= _BATCHES_A_SPAN * np.count_nonzero(is_made):
+            used = used[used["name"] == stage]
+    np.minimum.at(first, used["fetch"], used["start_ns"])
+    end = np.maximum.accumulate(np.where(is_made, np.minimum(last, fetched_ns), asked_ns))
     begin = np.where(is_made, np.minimum(first, end), end)
-    begin = np.maximum(begin, np.concatenate(([-_NEVER], end[:-1])))
-    return begin, end
-
-
-def _last_stage(spans: PipelineSpans, last_ns: np.ndarray, is_made: np.ndarray) -> int | None:
-    """The name of the spans that end last and make one batch each; None if several spans make each batch."""
-    ending = (spans.fetch != UNUSED) & (spans.end_ns == last_ns[spans.fetch])
-    if not ending.any():
-        return None
-    name = int(np.bincount(spans.name[ending]).argmax())
-    whole = np.count_nonzero(spans.name == name) <= _BATCHES_A_SPAN * np.count_nonzero(is_made)
-    return name if whole else None
+    return np.maximum(begin, np.concatenate(([-_NEVER], end[:-1]))), end
 
 
 def _let_begin(loop: TrainingLoop, begin_ns: np.ndarray, end_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -272,8 +241,7 @@ def _processing(
     """Processing time of each batch before and after its last operation, without the operations."""
     last = begin_ns.copy()
     np.maximum.at(last, fed, np.minimum(end, end_ns[fed]))
-    has_read = last > begin_ns
-    tail = np.where(has_read, end_ns - last, 0)
+    tail = np.where(last > begin_ns, end_ns - last, 0)
     # The operations of each batch within its making, shifted so that different batches do not overlap.
     width = int(end_ns[-1] - begin_ns.min()) + 2
     if len(begin_ns) * width >= 1 << 62:
@@ -284,13 +252,3 @@ def _processing(
     busy = Intervals.union_of((first + shift[fed])[inside], (until + shift[fed])[inside])
     reading = busy.covered_within(begin_ns + shift, end_ns + shift)
     return np.maximum(end_ns - begin_ns - tail - reading, 0), tail
-
-
-def _alone(processing_ns: np.ndarray, waited: np.ndarray) -> np.ndarray:
-    """`Production.alone`. waited: bool (p,), whether the loop waited for the batch."""
-    beside = processing_ns[~waited & (processing_ns > 0)]
-    found = np.ones(len(processing_ns))
-    if len(beside) >= LEAST_BESIDE:
-        quick, usual = np.quantile(beside, (0.25, 0.5))
-        found[~waited] = quick / usual
-    return found

@@ -20,8 +20,7 @@ from dxt_replay.traces.storage_limit import Doubt
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from dxt_replay.replay.capacity.measuring import Loads
-    from dxt_replay.replay.capacity.result import Capacity, LoadRun
+    from dxt_replay.replay.capacity import Capacity, LoadRun, Loads
     from dxt_replay.replay.ranks.comm import Communicator
     from dxt_replay.replay.run.process import Progress
 
@@ -47,9 +46,15 @@ def capacity(
     TargetError if a twin does not fit or `output` is not empty; ReplayError if operations of a run fail, or it
     is stopped.
     """
-    from dxt_replay.replay.capacity.measuring import Actions, Measuring, searched
-    from dxt_replay.replay.capacity.result import Capacity, SimulatedRun
-    from dxt_replay.replay.capacity.search import Search, largest_that_passes
+    from dxt_replay.replay.capacity import (
+        Actions,
+        Capacity,
+        Measuring,
+        Search,
+        SimulatedRun,
+        largest_that_passes,
+        searched,
+    )
     from dxt_replay.replay.ranks.comm import first_does
     from dxt_replay.replay.ranks.mpi_world import connect
     from dxt_replay.replay.regression.experiment import output_folder
@@ -110,7 +115,7 @@ def capacity(
 
 def _loads(source: CaptureOrPath | str, overrides: tuple[str, ...], folder: Path) -> tuple[CaptureOrPath, Loads]:
     """The smallest load (the recorded ranks, or one rank of a workload), and those of other numbers of ranks."""
-    from dxt_replay.replay.capacity.measuring import Loads
+    from dxt_replay.replay.capacity import Loads
     from dxt_replay.traces.measures.span_times import computed_in_loops
 
     workload = isinstance(source, (str, Path)) and not Path(source).is_dir() and _is_workload(str(source))

@@ -24,10 +24,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from dxt_replay.replay.plan.pacing import Pacing
-    from dxt_replay.replay.simulation.agreement import Agreement
-    from dxt_replay.replay.simulation.prediction import Prediction
-    from dxt_replay.replay.simulation.simulated_job import SimulatedJob
-    from dxt_replay.replay.simulation.storage_model import StorageModel
+    from dxt_replay.replay.simulation.check import Agreement
+    from dxt_replay.replay.simulation.model import StorageModel
+    from dxt_replay.replay.simulation.predict import Prediction, SimulatedJob
     from dxt_replay.traces.store.reader import Capture
 
 Progress = Callable[[str, int, int], None]
@@ -107,9 +106,8 @@ def simulate(
     TargetError and ReplayError; ContradictionError means that the replay contradicts the model.
     """
     from dxt_replay.replay.plan.pacing import Pacing
-    from dxt_replay.replay.simulation.model_file import read_storage_model
-    from dxt_replay.replay.simulation.prediction import predict
-    from dxt_replay.replay.simulation.storage_model import StorageModel
+    from dxt_replay.replay.simulation.model import StorageModel, read_storage_model
+    from dxt_replay.replay.simulation.predict import predict
     from dxt_replay.traces.measures.log_waits import longest_log_wait_ns
     from dxt_replay.traces.measures.span_times import copies_alike, training_ns
     from dxt_replay.traces.records import generated
@@ -166,8 +164,8 @@ def _checked(
 ) -> Agreement:
     """Simulate a window of the capture, and replay it on the target of the check. Raises: ContradictionError."""
     from dxt_replay.replay.interface.checking import replayed_ns
-    from dxt_replay.replay.simulation.agreement import Agreement, first_steps, refusal
-    from dxt_replay.replay.simulation.prediction import predict
+    from dxt_replay.replay.simulation.check import Agreement, first_steps, refusal
+    from dxt_replay.replay.simulation.predict import predict
     from dxt_replay.replay.target.targets import target_named
 
     steps = first_steps(predicted.steps(), chosen["check_seconds"])
@@ -182,7 +180,7 @@ def _checked(
         measured_ns=replayed_ns(part, target_named(chosen["check"] or ""), {"pace": Pace.STEPS.value, **same}),
     )
     if found.verdict == "contradicts":
-        raise ContradictionError(refusal(found, model))
+        raise ContradictionError(refusal(found, model.name))
     return found
 
 
@@ -195,10 +193,10 @@ class _Derive:
     show: Progress
 
     def __call__(self, source: Capture) -> SimulatedJob:
-        from dxt_replay.replay.causal.paced_ranks import RankItems, items_of_ranks
+        from dxt_replay.replay.causal.ranks import RankItems, items_of_ranks
         from dxt_replay.replay.ranks.comm import Solo
         from dxt_replay.replay.run.context import choose_layers_together
-        from dxt_replay.replay.simulation.simulated_job import simulated_job
+        from dxt_replay.replay.simulation.predict import simulated_job
         from dxt_replay.traces.measures.span_times import computed_in_loops
         from dxt_replay.traces.store.part_capture import rank_pieces
 

@@ -92,7 +92,7 @@ class _Item:
 
     step: number of the training step, NO_STEP for none.
     event: number of the training thread's event that the item belongs to, NO_EVENT for none.
-    event_kind: its kind (`replay.causal.training_loop`).
+    event_kind: its kind (`replay.causal.loop`).
     due_ns: see `replay.engine.items.LoopPace`.
     """
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from dxt_replay.replay.causal.paced_ranks import Steps, derive_steps
+from dxt_replay.replay.causal.ranks import Steps, derive_steps
 from dxt_replay.replay.plan.chosen_layers import LayerChoice, choose_layers
 from dxt_replay.replay.plan.collectives import Collectives, choose_collectives
 from dxt_replay.replay.plan.pacing import Pace

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from dxt_replay.replay.causal.explain import rank_model
-from dxt_replay.replay.causal.paced_ranks import PacedRanks
+from dxt_replay.replay.causal.ranks import PacedRanks
 from dxt_replay.replay.engine.clock import StartGate, StopFlag
 from dxt_replay.replay.engine.descriptors import allow_open_files, require_descriptors
 from dxt_replay.replay.engine.issue import lanes_to_feed

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.replay.causal.paced_ranks import PacedRanks
+from dxt_replay.replay.causal.ranks import PacedRanks
 from dxt_replay.replay.engine.clock import StartGate, StopFlag
 from dxt_replay.replay.engine.issue import Lane
 from dxt_replay.replay.engine.items import RING_BATCHES, Completed, LoopPace

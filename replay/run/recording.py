@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.replay.causal.training_loop import CHECKPOINT, COLLECTIVE, FETCH
+from dxt_replay.replay.causal.loop import CHECKPOINT, COLLECTIVE, FETCH
 from dxt_replay.replay.engine.items import ADD, MARK, READ_AT, SLEEP, SPIN, WRITE_AT, Completed
 from dxt_replay.replay.plan.plan_row import (
     EVENT_ROW,

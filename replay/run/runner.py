@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.replay.causal.paced_ranks import PacedRanks, paced_ranks
+from dxt_replay.replay.causal.ranks import PacedRanks, paced_ranks
 from dxt_replay.replay.causal.storage_limit import doubt_of_capture
 from dxt_replay.replay.engine.clock import StopFlag, share_processors
 from dxt_replay.replay.engine.jitter import DEFAULT_RATE_PER_S, STALL_RATE_PER_S, JitterProbe

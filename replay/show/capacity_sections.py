@@ -9,7 +9,7 @@ from dxt_replay.replay.show.section import BAR, Section, bar, facts, prose
 from dxt_replay.traces.units import format_counted
 
 if TYPE_CHECKING:
-    from dxt_replay.replay.capacity.result import Capacity, LoadRun
+    from dxt_replay.replay.capacity import Capacity, LoadRun
 
 
 def capacity_sections(found: Capacity) -> list[Section]:

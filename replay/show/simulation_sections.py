@@ -11,8 +11,7 @@ from dxt_replay.traces.units import format_bytes, format_count, format_counted, 
 
 if TYPE_CHECKING:
     from dxt_replay.replay.interface.simulations import Simulated
-    from dxt_replay.replay.simulation.prediction import Prediction, ResourceUse
-    from dxt_replay.replay.simulation.simulated_job import StepTime, TimeSpent
+    from dxt_replay.replay.simulation.predict import Prediction, ResourceUse, StepTime, TimeSpent
 
 SHOWN_STEPS = 20
 """Steps that the terminal shows: those that wait longest."""

@@ -1,12 +1,13 @@
+from typing import Any
+
 import numpy as np
 
 from dxt_replay.replay.causal._lane_events import Service
-from dxt_replay.replay.simulation.storage_model import StorageModel
-from dxt_replay.replay.simulation.storage_use import StorageUse
+from dxt_replay.replay.simulation.model import StorageModel
 
 class SimulatedStorage(Service):
     def __init__(
         self, model: StorageModel, *, ranks: int, file_bytes: np.ndarray, seed: int = 1, scale: float = 1.0
     ) -> None: ...
     @property
-    def use(self) -> StorageUse: ...
+    def use(self) -> Any: ...

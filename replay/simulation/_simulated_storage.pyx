@@ -9,6 +9,8 @@ One module in parts that are included here: `_page_caches.pxi`, what the nodes h
 limits, servers and tables of times.
 """
 
+from types import SimpleNamespace
+
 import numpy as np
 
 from cython.operator cimport dereference, preincrement
@@ -26,8 +28,7 @@ from dxt_replay.replay.causal._lane_events cimport Service
 from dxt_replay.replay.engine.items cimport Item
 
 from dxt_replay.replay.engine import items
-from dxt_replay.replay.simulation.storage_model import SCOPES, PageCache, RequestTime
-from dxt_replay.replay.simulation.storage_use import KIND_NAMES, StorageUse
+from dxt_replay.replay.simulation.model import KIND_NAMES, SCOPES, PageCache, RequestTime
 from dxt_replay.traces.schema import APIS
 
 cdef int READ = items.READ_AT, WRITE = items.WRITE_AT, OPEN = items.OPEN, CLOSE = items.CLOSE
@@ -73,11 +74,17 @@ cdef class SimulatedStorage(Service):
 
     @property
     def use(self):
-        """Operations, requests and busy times so far, a `StorageUse`."""
+        """Use of the storage so far. Requests are those that reached a server: with read-ahead, without hits.
+
+        operations, operation_bytes, operation_ns, requests, request_bytes: by kind (KIND_NAMES).
+        hits, hit_bytes: reads that the cache served alone. busy_ns: for each limit by what has one of its own, how long
+        it took to let everything through. turn_ns, pipe_ns: by limit: how long requests waited for their turn, and
+        longer than their own time for their bytes. server_ns, metadata_ns: by server, what its requests took alone.
+        """
         cdef Queues queues = self.queues
         cdef int64_t number, limits = queues.limits.size()
         own_ns = [queues.servers[number].own_ns for number in range(<int64_t>queues.servers.size())]
-        return StorageUse(
+        return SimpleNamespace(
             operations=np.array(self.operations, dtype=np.int64),
             operation_bytes=np.array(self.operation_bytes, dtype=np.int64),
             operation_ns=np.array(self.operation_ns, dtype=np.float64),

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dxt_replay.replay.causal.loop import CHECKPOINT, COLLECTIVE, FETCH, PIPELINE, TrainingLoop
 from dxt_replay.replay.causal.production import MAKES_BATCH
-from dxt_replay.replay.causal.training_loop import CHECKPOINT, COLLECTIVE, FETCH, PIPELINE, TrainingLoop
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.measures.span_times import are_evaluations
 from dxt_replay.traces.schema import (

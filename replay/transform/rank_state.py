@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.replay.causal.columns import COLUMNS, NO_FETCH, NO_MOMENT, Moments, nth
+from dxt_replay.replay.causal.columns import COLUMNS
+from dxt_replay.replay.causal.events import LaneTimes, schedule
 from dxt_replay.replay.causal.items import Meetings, RankCounters, lane_items, ready_rows, script_rows
-from dxt_replay.replay.causal.lane_events import LaneTimes, schedule
+from dxt_replay.replay.causal.loop import EVALUATION, FETCH, NO_FETCH, NO_MOMENT, Moments, TrainingLoop, nth
 from dxt_replay.replay.causal.model import LoopModel
-from dxt_replay.replay.causal.paced_ranks import Lanes, Steps
 from dxt_replay.replay.causal.production import Production
-from dxt_replay.replay.causal.training_loop import EVALUATION, FETCH, TrainingLoop
+from dxt_replay.replay.causal.ranks import Lanes, Steps
 from dxt_replay.replay.engine.items import ADD, MARK, PLAN_ROW, READ_AT
 from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER
 from dxt_replay.replay.plan.pacing import Pacing
@@ -178,7 +178,7 @@ def _pipeline(work: Work, fed: np.ndarray, model: LoopModel) -> dict[str, Any]:
     """How the batches of a rank are read: fields of `RankState`. fed: of `RankState`."""
     dealing, loop = model.dealing, model.loop
     if dealing is not None:
-        begins = [fetch_numbers(loop)[deal.after_event[deal.is_early]] for deal in dealing.lanes.values()]
+        begins = [fetch_numbers(loop)[deal["after_event"][deal["is_early"]]] for deal in dealing.lanes.values()]
         ahead = dealing.workers * dealing.prefetch
         return {
             "readers": dealing.workers,

@@ -10,8 +10,7 @@ import dataclasses
 
 import numpy as np
 
-from dxt_replay.replay.causal.columns import NO_FETCH, NO_MOMENT
-from dxt_replay.replay.causal.training_loop import TrainingLoop
+from dxt_replay.replay.causal.loop import NO_FETCH, NO_MOMENT, TrainingLoop
 from dxt_replay.replay.plan.plan_row import NO_EVENT, rows_by_lane
 from dxt_replay.replay.transform.changes import Changes
 from dxt_replay.replay.transform.rank_state import (
@@ -76,7 +75,7 @@ def _of_loop(state: RankState) -> np.ndarray:
 
 def _read_by(state: RankState, readers: int) -> RankState:
     dealing = state.model.dealing
-    if dealing is not None and any(deal.others for deal in dealing.lanes.values()):
+    if dealing is not None and any(dealing.others.values()):
         raise UsageError(
             "the workers of this capture read with several threads each, and how their threads would share other "
             "batches is not known: change the requests alone, or record the job with other workers"

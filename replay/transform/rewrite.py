@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dxt_replay.replay.causal.columns import NO_FETCH
-from dxt_replay.replay.causal.paced_ranks import Steps, steps_of
+from dxt_replay.replay.causal.loop import NO_FETCH
+from dxt_replay.replay.causal.ranks import Steps, steps_of
 from dxt_replay.replay.causal.storage_limit import doubt_of_capture
 from dxt_replay.replay.plan.chosen_layers import LayerChoice, choose_layers
 from dxt_replay.replay.plan.pacing import Pace, Pacing

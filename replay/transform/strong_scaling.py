@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dxt_replay.replay.causal.columns import NO_FETCH, NO_MOMENT
+from dxt_replay.replay.causal.loop import CHECKPOINT, FETCH, NO_FETCH, NO_MOMENT, TrainingLoop
 from dxt_replay.replay.causal.model import LoopModel
-from dxt_replay.replay.causal.training_loop import CHECKPOINT, FETCH, TrainingLoop
 from dxt_replay.replay.plan.plan_row import NO_EVENT
 from dxt_replay.replay.transform.rank_state import (
     TRANSFORMED,

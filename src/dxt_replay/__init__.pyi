@@ -8,7 +8,7 @@ from .profiler_merge.export.exported import Exported
 from .profiler_merge.merge import MergeResult
 from .profiler_merge.recording import keras_recording, lightning_recording, recording
 from .replay.calibration.calibration import Calibration
-from .replay.capacity.result import Capacity
+from .replay.capacity import Capacity
 from .replay.doctor.examination import Diagnosis
 from .replay.fidelity.compare import Comparison
 from .replay.fidelity.noise_floor import NoiseFloor

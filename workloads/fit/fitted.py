@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
-from dxt_replay.replay.causal.training_loop import CHECKPOINT, COLLECTIVE, EVALUATION, FETCH, PIPELINE
+from dxt_replay.replay.causal.loop import CHECKPOINT, COLLECTIVE, EVALUATION, FETCH, PIPELINE
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.row_order import distinct_rows
@@ -241,7 +241,7 @@ class _Fit:
             return
         step_bytes = self._step_bytes()
         # Bytes that TFRecord adds to a record; other formats only have headers per file.
-        record = max(int(self.looked[0].model.step_bytes), 1)
+        record = max(int(self.looked[0].model.feed.step_bytes), 1)
         overhead = _file_bytes("tfrecord", record, 1) - record if self.format == "tfrecord" else 0
         unknown = "not known, a step's bytes are taken for one sample: give --batch"
         if size is not None:
@@ -744,8 +744,8 @@ def _preparation_ns(rank: RankReads, files: np.ndarray) -> float:
     ready = model.ready_ns[events].astype(float)
     if model.dealing is not None:
         for deal in model.dealing.lanes.values():
-            mine = np.isin(deal.event, events)
-            ready[np.searchsorted(events, deal.event[mine])] = deal.ready_ns[mine]
+            mine = np.isin(deal["event"], events)
+            ready[np.searchsorted(events, deal["event"][mine])] = deal["ready_ns"][mine]
     return float(np.median(between + ready))
 
 

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.replay.causal.feed import containing
+from dxt_replay.replay.causal.loop import COLLECTIVE, FETCH, TrainingLoop, containing
 from dxt_replay.replay.causal.model import LoopModel
-from dxt_replay.replay.causal.paced_ranks import Steps, rank_loop, rank_rows
-from dxt_replay.replay.causal.training_loop import COLLECTIVE, FETCH, TrainingLoop
+from dxt_replay.replay.causal.ranks import Steps, rank_loop, rank_rows
 from dxt_replay.replay.plan.chosen_layers import LayerChoice
 from dxt_replay.replay.plan.pacing import Pace
 from dxt_replay.replay.plan.plan_row import NO_EVENT

@@ -14,7 +14,7 @@ import pytest
 from dxt_replay import calibrate as calibrate_to_file
 from dxt_replay.replay.calibration.calibration import Calibration, calibrate
 from dxt_replay.replay.calibration.scratch import NAME
-from dxt_replay.replay.simulation.model_file import model_of, read_storage_model
+from dxt_replay.replay.simulation.model import model_of, read_storage_model
 from dxt_replay.traces.errors import TargetError
 from tests.places import ROOT
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from dxt_replay.replay.calibration.estimates import Measured
 from dxt_replay.replay.calibration.model_fit import model_error, with_largest_fetch
-from dxt_replay.replay.simulation.storage_model import PageCache, RequestTime, StorageModel
+from dxt_replay.replay.simulation.model import PageCache, RequestTime, StorageModel
 
 KIB = 1 << 10
 WINDOW = 128 * KIB

@@ -10,8 +10,7 @@ import pytest
 
 from dxt_replay.replay.calibration.estimates import Measured
 from dxt_replay.replay.calibration.model_fit import fit_model
-from dxt_replay.replay.simulation.model_file import document_of, read_storage_model
-from dxt_replay.replay.simulation.storage_model import Limit, StorageModel
+from dxt_replay.replay.simulation.model import Limit, StorageModel, document_of, read_storage_model
 from tests.replay.simulation.storage_cases import time_ns
 
 THROTTLE = Limit(name="throttle", each="server", operations=("read",), per_s=1e6, burst=1000)

@@ -12,7 +12,7 @@ import dxt_replay
 from dxt_replay.replay.calibration.calibration import Calibration
 from dxt_replay.replay.calibration.objects import calibrate_objects
 from dxt_replay.replay.commands.main import main
-from dxt_replay.replay.simulation.model_file import model_of, read_storage_model
+from dxt_replay.replay.simulation.model import model_of, read_storage_model
 from dxt_replay.traces.errors import TargetError
 from tests.capture_builder import build_capture, read
 from tests.object_servers import ObjectServer

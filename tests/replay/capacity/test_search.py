@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dxt_replay.replay.capacity.search import Search, largest_that_passes
+from dxt_replay.replay.capacity import MACHINE, STORAGE, LoadRun, Search, largest_that_passes, searched
 
 
 def search(utilisation, most: int, guess: int = 1, limit_pct: float = 90.0) -> tuple[Search, int]:
@@ -28,11 +29,8 @@ def test_the_border_is_found_from_any_guess(most: int, capacity: int, guess: int
     assert found.sustained == carried
     assert found.interval == (carried, carried)
     assert (found.failing is None) == (carried == most)
+    assert largest_that_passes(most, lambda ranks: ranks <= capacity) == carried
     assert runs <= math.ceil(math.log2(most + 1)) + 3
-
-
-def test_a_right_guess_costs_no_more_than_bisection() -> None:
-    assert search(lambda ranks, run: 95.0 if ranks <= 17 else 80.0, 64, 17)[1] <= 9
 
 
 def test_both_sides_of_the_border_run_twice_and_the_higher_first() -> None:
@@ -51,16 +49,18 @@ def test_a_machine_that_became_slower_widens_the_interval() -> None:
     assert runs <= 4 + 3
 
 
-def test_nothing_passes() -> None:
-    found, _ = search(lambda ranks, run: 12.0, 16)
-    assert (found.sustained, found.failing, found.interval) == (0, 1, (0, 0))
+@pytest.mark.parametrize(("processors_pct", "limit"), [(97.0, MACHINE), (40.0, STORAGE), (None, STORAGE)])
+def test_the_client_is_the_limit_if_it_takes_the_machine(processors_pct: float | None, limit: str) -> None:
+    """A replay that keeps its processors busy is the limit, not the storage."""
 
+    class Measure:
+        in_memory, free_pct = False, 99.0
 
-def test_all_pass() -> None:
-    found, _ = search(lambda ranks, run: 99.0, 16)
-    assert (found.sustained, found.failing, found.interval) == (16, None, (16, 16))
+        def __call__(self, ranks: int, *, storage: bool = True) -> LoadRun:
+            return LoadRun(
+                ranks=ranks, utilisation_pct=50.0 if storage else 98.0, training_s=1.0, mib_s=1.0, latency_us=None,
+                processors_pct=processors_pct if storage else 2.0, storage=storage,
+            )  # fmt: skip
 
-
-@pytest.mark.parametrize("border", [0, 1, 7, 1000])
-def test_the_largest_that_passes(border: int) -> None:
-    assert largest_that_passes(1000, lambda ranks: ranks <= border) == border
+    measure: Any = Measure()
+    assert searched(Search(limit_pct=90.0, most=1), measure, []) == limit

@@ -7,17 +7,14 @@ from typing import Any
 
 import pytest
 
-import dxt_replay
 from dxt_replay.replay.causal import explain
 from dxt_replay.replay.causal.explain import dependency_rows
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.schema import CaptureInfo, Job
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import build_capture, read
-from tests.simulated_application import FILES, MS, READ_BYTES, US, Application, Storage
+from tests.simulated_application import FILES, READ_BYTES, US, Application, Storage
 from tests.simulated_application import run as simulated
-from tests.simulated_input_pipeline import InputPipeline, files
-from tests.simulated_input_pipeline import run as piped
 from tests.simulated_known_loader import KnownJob
 from tests.simulated_known_loader import run as known
 from tests.simulated_loader import Loader, capture_of
@@ -53,20 +50,6 @@ def test_a_training_thread_that_reads_waits_for_itself(tmp_path: Path) -> None:
     assert rows == [("loading", None), *fetches[:4], saves[0], *fetches[4:8], saves[1], *fetches[8:]]
 
 
-def test_each_read_of_a_shuffled_pipeline_is_needed_by_the_batch_that_it_refills_the_buffer_for(tmp_path: Path) -> None:
-    pipeline = InputPipeline(shuffle=100, epochs=1)
-    made = piped(pipeline, 11 * MS)
-    info = CaptureInfo(job=Job(nprocs=1, run_time_s=1.0), ranks=(0,), lanes="pthread_id")
-    capture = build_capture(tmp_path, files=files(pipeline), ops=made.ops, spans=made.spans, info=info)
-    waits = sorted(span.end_ns for span in made.spans if span.kind == "input_wait")
-    spans = [span for span in made.spans if span.kind == "pipeline" and span.fetched_ns is not None]
-    for row in dependency_rows(capture):
-        if row["needed_by"] is None:
-            continue
-        holding = [each for each in spans if each.start_ns <= row["start_ns"] < each.end_ns]
-        assert row["needed_by"] in {f"fetch {waits.index(each.fetched_ns)}" for each in holding}
-
-
 def test_what_a_capture_says_itself_is_what_is_shown(tmp_path: Path) -> None:
     job = KnownJob(ranks=1)
     capture = known(job, FAST).capture(tmp_path, job)
@@ -79,11 +62,6 @@ def test_what_a_capture_says_itself_is_what_is_shown(tmp_path: Path) -> None:
             side, number = ("begin", "end")[each["follows_end"]], each["follows"]
             assert (row["needed_by"], row["follows"]) == (f"fetch {each['feeds']}", f"{side} of fetch {number}")
     assert {row["ready_ns"] for row in rows.values()} == {0, job.ready_ns}
-
-
-def test_the_table_is_one_of_the_summary(tmp_path: Path) -> None:
-    capture = capture_of(tmp_path, Loader(passes=1), FAST)
-    assert dxt_replay.table(capture, "dependencies").to_dict("records")[0]["needed_by"] == "fetch 0"
 
 
 def test_a_capture_without_steps_has_no_rows_and_a_large_one_is_refused(

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dxt_replay.replay.causal.events import schedule
 from dxt_replay.replay.causal.explain import explanation, rank_model
-from dxt_replay.replay.causal.lane_events import schedule
-from dxt_replay.replay.causal.paced_ranks import expected_elapsed_ns, steps_of
-from dxt_replay.replay.causal.training_loop import known_loop
+from dxt_replay.replay.causal.ranks import expected_elapsed_ns, steps_of
 from dxt_replay.replay.engine.items import READ_AT, WRITE_AT
 from dxt_replay.replay.plan.plan_row import GAP_ROW, NO_EVENT, is_operation
 from dxt_replay.traces.errors import CaptureError
@@ -181,9 +180,3 @@ def test_fetches_without_duration_keep_their_numbers(tmp_path: Path) -> None:
     slower = times(capture, Storage(latency_ns=400, bytes_per_ns=1e9))
     assert slower[0, 1].tolist() == [[110, 510]]
     assert slower[0, "training"].tolist() == [[0, 0], [100, 100], [200, 200], [300, 510]]
-
-
-def test_no_checkpoint_of_another_thread_stops_the_loop(tmp_path: Path) -> None:
-    spans = [Span("step", 0, 990, step=0, thread=7), Span("checkpoint", 200, 300, thread=9)]
-    capture = build_capture(tmp_path, files=["/data"], ops=[read(0, length=1, start_ns=0, end_ns=1)], spans=spans)
-    assert not len(known_loop(capture.spans, 0).checkpoints)

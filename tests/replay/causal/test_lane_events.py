@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dxt_replay.replay.causal.lane_events import (
+from dxt_replay.replay.causal.events import (
     CODES,
     KINDS,
     EventLane,
@@ -120,14 +120,6 @@ def test_time_is_counted_by_step_and_class() -> None:
     assert counted.spent_ns.tolist() == [[0, 7, 0], [0, 0, 23], [0, 1, 0]]
 
 
-def test_without_a_service_operations_take_no_time() -> None:
-    rows = reads(3)
-    rows["due_ns"] = 4
-    served = np.zeros(1, dtype=np.int64)
-    run = run_lanes([EventLane(items=rows, watched=True), EventLane(items=rows[:0])], served=served)
-    assert (run.tolist(), served.tolist()) == ([12, 0], [3])
-
-
 def test_stuck_lanes_are_named() -> None:
     rows = rows_of_each([Wait(counter=2, until=1)])
     with pytest.raises(StuckLanesError, match="2 lanes wait for each other") as raised:
@@ -144,17 +136,6 @@ def test_a_lane_that_comes_late_still_learns_when_each_sum_was_reached(additions
     late = rows_of_each([Add(counter=3)])
     run_lanes([EventLane(items=waits, times=times), EventLane(items=adds), EventLane(items=late)])
     assert times.end_ns.tolist() == [0, *(3 * -(-until // 2) for until in untils)]
-
-
-def test_what_was_reached_before_the_present_is_forgotten_and_still_counts() -> None:
-    """Two lanes of reads, which are events: one adds after each of its own, the other waits for half of them."""
-    read, add = reads(1), rows_of_each([Add(counter=2)])
-    read["due_ns"] = 10
-    adder = np.concatenate([read, add] * 500)
-    waits = rows_of_each([Wait(counter=2, until=until) for until in range(250)])
-    waiter = np.stack([np.repeat(read, 250), waits], axis=1).ravel()
-    run = run_lanes([EventLane(items=adder), EventLane(items=waiter)])
-    assert run.tolist() == [5000, 2500]
 
 
 @pytest.mark.parametrize(

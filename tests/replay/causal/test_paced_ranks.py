@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 import subprocess
 import sys
@@ -11,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -106,20 +104,6 @@ def test_reads_of_the_training_thread_wait_for_its_steps(tmp_path: Path) -> None
         assert begin <= row["start_ns"] < row["end_ns"] <= end
 
 
-def test_readers_run_ahead_no_further_than_they_did(tmp_path: Path) -> None:
-    application = dataclasses.replace(SMALL, ranks=1, depth=2, collective_ns=0, checkpoint_every=0, steps=20)
-    source = source_of(tmp_path, application)
-    run_replay(source, tmp_path / "replay.capture", options(tmp_path), Solo())
-    replay = open_capture(tmp_path / "replay.capture")
-    fetches = np.array([end for _, end in spans_of(replay, 0, "input_wait")])
-    reads = [row for row in operations_of(replay, 0) if row["file_id"] == 0]
-    for batch in range(20):
-        mine = reads[3 * batch : 3 * batch + 3]
-        assert fetches[batch] >= max(row["end_ns"] for row in mine)
-        if batch >= 2:
-            assert min(row["start_ns"] for row in mine) >= fetches[batch - 2]
-
-
 @pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
 @pytest.mark.parametrize("one_node_each", [False, True])
 def test_ranks_of_several_processes_meet(tmp_path: Path, one_node_each: bool) -> None:
@@ -153,20 +137,6 @@ def test_ranks_of_several_processes_meet(tmp_path: Path, one_node_each: bool) ->
         for rank in share_of(source.ranks, process, 2)
     }
     assert_ranks_met(replay, 12, started)
-
-
-def test_summary_shows_the_model_without_a_replay(tmp_path: Path) -> None:
-    source = source_of(tmp_path, SMALL)
-    command = [sys.executable, "-m", "dxt_replay", "summary", str(source.path), "--show", "model"]
-    shown = json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout)
-    told = shown["model"]
-    assert {"name": "meetings.ranks", "value": "2"} in shown["tables"]["model"]
-    assert told["ranks"]["0"]["feed_rule"].startswith("depth 0")
-    assert told["meetings"] == {"ranks": 2, "count": 12, "cost_median_ms": 0.2}
-    assert abs(told["check"]["error_pct"]) < 0.1
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "depth 0: the training thread reads what the step needs" in " ".join(text.split())
-    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_the_model_that_is_shown_is_the_one_that_a_run_follows(tmp_path: Path) -> None:

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dxt_replay.replay.causal.doubt import held_out
-from dxt_replay.replay.causal.lane_events import schedule
-from dxt_replay.replay.causal.paced_ranks import Steps, steps_of
-from dxt_replay.replay.causal.storage_limit import NoStorageLimitError, doubt_of_capture, storage_limit
+from dxt_replay.replay.causal.events import schedule
+from dxt_replay.replay.causal.ranks import Steps, steps_of
+from dxt_replay.replay.causal.storage_limit import NoStorageLimitError, doubt_of_capture, held_out, storage_limit
 from dxt_replay.replay.engine.items import MARK, READ_AT
 from dxt_replay.traces.schema import CaptureInfo, Job
 from dxt_replay.traces.storage_limit import UNKNOWN
@@ -113,13 +112,6 @@ def test_a_full_shuffle_buffer_is_doubted_where_the_profile_does_not_say_what_wa
     assert doubt_of_capture(capture, steps).state == UNKNOWN
     with pytest.raises(NoStorageLimitError, match="is not known"):
         storage_limit(capture)
-
-
-def test_a_loop_without_input_waits_is_doubted_where_it_reads(tmp_path: Path) -> None:
-    pipeline, made = PIPELINES["plain"], run(PIPELINES["plain"], SLOW)
-    made.spans = [span for span in made.spans if span.kind == "step"]
-    _, steps = recorded(tmp_path, made, pipeline)
-    assert "does not show when the loop waits" in steps.models[0].doubt
 
 
 @pytest.mark.parametrize("read_ns", [FAST, SLOW])

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-import pytest
-
-from dxt_replay.replay.causal.items import Meetings
-from dxt_replay.replay.causal.lane_events import schedule
-from dxt_replay.replay.causal.paced_ranks import planned_lanes, steps_of
-from dxt_replay.replay.causal.training_loop import OWN_READS, RESUMABLE_WORKERS, WORKERS, TrainingLoop, training_loop
+from dxt_replay.replay.causal.events import schedule
+from dxt_replay.replay.causal.loop import WORKERS, TrainingLoop, training_loop
+from dxt_replay.replay.causal.ranks import planned_lanes, steps_of
 from dxt_replay.replay.plan.pacing import Pace, Pacing
 from tests.capture_builder import Span, build_capture, read, write
 from tests.simulated_loader import FETCH
@@ -41,11 +37,6 @@ def test_a_collective_that_outlasts_a_batch_fetch_does_not_hide_it(tmp_path: Pat
     assert loop.begin_ns[loop.fetches].tolist() == [1000, 2000, 3000, 4000]
 
 
-def test_collectives_of_other_frameworks_are_all_events(tmp_path: Path) -> None:
-    loop = loop_of(tmp_path, [(1300, 1320), (1400, 1440)], fetch="Iterator::Next")
-    assert len(loop.collectives) == 2
-
-
 def test_a_collective_within_a_checkpoint_divides_it(tmp_path: Path) -> None:
     spans = [Span("step", 1000, 1990, thread=THREAD, step=0)]
     spans += [Span("checkpoint", 1300, 1700, thread=THREAD), Span("collective", 1500, 1550, thread=BESIDE)]
@@ -53,16 +44,6 @@ def test_a_collective_within_a_checkpoint_divides_it(tmp_path: Path) -> None:
     loop = training_loop(capture.spans, 0)
     assert loop.begin_ns[loop.checkpoints].tolist() == [1300, 1550]
     assert loop.begin_ns[loop.collectives].tolist() == [1500]
-
-
-def test_a_save_in_the_background_lasts_until_the_wait_for_it(tmp_path: Path) -> None:
-    spans = [Span("step", 1000, 1990, thread=THREAD, step=0)]
-    spans += [Span("checkpoint", begin, begin + 50, name="checkpoint_async", thread=THREAD) for begin in (1200, 1600)]
-    spans += [Span("checkpoint", 1500, 1550, name="checkpoint_wait", thread=THREAD)]
-    capture = build_capture(tmp_path, files=["/data"], ops=[read(0, length=1, start_ns=0, end_ns=1)], spans=spans)
-    loop = training_loop(capture.spans, 0)
-    assert (loop.background_begin_ns.tolist(), loop.background_end_ns.tolist()) == ([1200], [1550])
-    assert loop.end_ns[loop.collectives].tolist() == [1550]
 
 
 def test_no_rank_goes_on_before_all_ranks_have_written_a_save_in_the_background(tmp_path: Path) -> None:
@@ -82,15 +63,6 @@ def test_no_rank_goes_on_before_all_ranks_have_written_a_save_in_the_background(
     assert [int(found[rank, "training"].end_ns[-1]) for rank in (0, 1)] == [1850 + 5000 + 50 + 100] * 2
 
 
-@pytest.mark.parametrize(("kind", "loader"), [("MultiProcessing", RESUMABLE_WORKERS), ("SingleProcess", OWN_READS)])
-def test_batches_of_a_stateful_loader_are_fetched_as_those_of_a_data_loader(
-    tmp_path: Path, kind: str, loader: int
-) -> None:
-    loop = loop_of(tmp_path, [], fetch=f"enumerate(DataLoader)#_Stateful{kind}DataLoaderIter.__next__")
-    assert loop.loader[loop.fetches].tolist() == [loader] * STEPS
-    assert len(loop.by_workers) == STEPS * (loader == RESUMABLE_WORKERS)
-
-
 def test_the_end_of_a_background_save_within_another_event_comes_at_its_end(tmp_path: Path) -> None:
     spans = [Span("step", 1000, 1990, thread=THREAD, step=0)]
     spans += [Span("checkpoint", 1200, 1250, name="checkpoint_async", thread=THREAD)]
@@ -100,11 +72,3 @@ def test_the_end_of_a_background_save_within_another_event_comes_at_its_end(tmp_
     loop = training_loop(capture.spans, 0)
     assert (loop.begin_ns[1:] >= loop.end_ns[:-1]).all()
     assert loop.begin_ns[loop.collectives].tolist()[-1] == 1900
-
-
-def test_ranks_that_save_alone_in_the_background_still_meet_at_their_collectives() -> None:
-    meetings = Meetings.of([np.array([50, 0, 70]), np.array([60, 40])])
-    assert meetings.lasting
-    assert meetings.cost_ns.tolist() == [50, 40]
-    assert not Meetings.of([np.array([50, 0]), np.array([60, 0])]).lasting
-    assert not len(Meetings.of([np.array([50]), np.array([60, 40])]).cost_ns)

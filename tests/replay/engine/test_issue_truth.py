@@ -15,7 +15,7 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dxt_replay.replay.causal.lane_events import EventLane, LaneTimes, StuckLanesError, run_lanes
+from dxt_replay.replay.causal.events import EventLane, LaneTimes, StuckLanesError, run_lanes
 from dxt_replay.replay.engine.clock import StopFlag
 from dxt_replay.replay.engine.files import FileSlot
 from dxt_replay.replay.engine.issue import Files, Lane

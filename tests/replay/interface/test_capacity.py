@@ -9,10 +9,7 @@ from pathlib import Path
 import pytest
 
 import dxt_replay
-from dxt_replay.replay.capacity import measuring
-from dxt_replay.replay.capacity.measuring import searched
-from dxt_replay.replay.capacity.result import MACHINE, MEMORY, NOTHING, STORAGE, LoadRun
-from dxt_replay.replay.capacity.search import Search
+from dxt_replay.replay.capacity import MACHINE, MEMORY, NOTHING, STORAGE, LoadRun, Search, measuring, searched
 from dxt_replay.replay.interface import capacities
 from dxt_replay.replay.interface.capacities import _loads
 from dxt_replay.replay.show.capacity_sections import capacity_headline

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import dxt_replay
-from dxt_replay.replay.capacity.result import STORAGE
+from dxt_replay.replay.capacity import STORAGE
 from dxt_replay.replay.commands.main import main
 from dxt_replay.traces.errors import TargetError, UsageError
 from dxt_replay.traces.store.reader import Capture

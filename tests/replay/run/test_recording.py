@@ -5,7 +5,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dxt_replay.replay.causal.training_loop import FETCH
+from dxt_replay.replay.causal.loop import FETCH
 from dxt_replay.replay.engine.items import SLEEP, Completed
 from dxt_replay.replay.plan.plan_row import Add, Gap, Mark, Wait, operation_rows, rows_of_each
 from dxt_replay.replay.plan.row_queue import RowQueue, SpillFile

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dxt_replay.replay.simulation.agreement import Agreement, first_steps
-from dxt_replay.replay.simulation.simulated_job import StepTime
+from dxt_replay.replay.simulation.check import Agreement, first_steps
+from dxt_replay.replay.simulation.predict import StepTime
 
 S = 10**9
 
@@ -34,10 +34,6 @@ def test_the_interval_holds_the_whole_time_scaled_and_the_cost_of_storage_scaled
     """Of 10 s storage costs 2, and 3 in the replay. In the job of 100 s it costs 50: so 110 s, or 125 s."""
     assert agreement(11).widened((95 * S, 105 * S), 50 * S) == (95 * S, round(132.5 * S))
     assert agreement(9).widened((95 * S, 105 * S), 50 * S) == (round(72.5 * S), 105 * S)
-
-
-def test_where_storage_costs_nothing_only_the_whole_time_is_scaled() -> None:
-    assert agreement(11, free_s=9.9).widened((95 * S, 105 * S), 50 * S) == (95 * S, round(115.5 * S))
 
 
 def test_the_window_is_the_first_steps_that_take_so_long() -> None:

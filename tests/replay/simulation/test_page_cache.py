@@ -118,11 +118,3 @@ def test_in_a_large_cache_a_page_is_fetched_once(reads, read_ahead, largest_fetc
         touched[offset // PAGE : (offset + length - 1) // PAGE + 1] = True
     assert touched.sum() * PAGE <= use.request_bytes[0] <= 25 * PAGE
     assert set(np.diff(found[0][len(own[0]) :]).tolist()) == {HIT}
-
-
-def test_what_leaves_first_may_lie_amid_what_stays() -> None:
-    """Page 5 came first and leaves when page 20 comes; its neighbours 4, 6 and 7 came later and stay."""
-    cache = dataclasses.replace(CACHE, size=5 * PAGE)
-    rows = operations(*(("read", 0, PAGE * page, 1, 0) for page in (5, 4, 6, 7, 8, 20, 7, 6, 4, 5)))
-    (found,), _ = ends(model(**DEVICE, cache=cache), rows)
-    assert np.diff([0, *found]).tolist() == [READ] * 6 + [HIT] * 3 + [READ]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dxt_replay.replay.simulation.storage_model import Limit, RequestTime, Servers
+from dxt_replay.replay.simulation.model import Limit, RequestTime, Servers
 from tests.replay.simulation.storage_cases import KIB, MIB, ends, model, read, time_ns
 
 ARRIVALS = st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 900)), min_size=1, max_size=25).map(sorted)
@@ -38,12 +38,6 @@ def test_a_server_with_slots_is_a_queue_of_the_kind_g_d_k(arrivals, slots, servi
         truth.append(max(arrival, truth[number - slots] if number >= slots else 0) + service)
     storage = model(operations={"read": RequestTime.affine(service)}, servers=Servers(slots=slots))
     assert found(storage, arrivals) == truth
-
-
-@given(arrivals=ARRIVALS)
-def test_a_limit_without_burst_is_a_pipe(arrivals) -> None:
-    storage = model(limits=(Limit(name="pipe", each="system", per_s=1e9),))
-    assert found(storage, arrivals) == through(arrivals)
 
 
 @given(arrivals=ARRIVALS, burst=st.integers(900, 5000))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dxt_replay.replay.simulation.storage_model import (
+from dxt_replay.replay.simulation.model import (
     Jitter,
     Limit,
     RequestTime,
@@ -26,41 +26,6 @@ def test_a_request_takes_the_time_of_its_operation() -> None:
     assert use.operations.tolist() == [1, 0, 1, 1, 0, 0, 0, 0, 0, 0]
     assert use.operation_bytes[0] == 1_000_000
     assert (use.server_ns.tolist(), use.metadata_ns.tolist()) == ([pytest.approx(1_100_000)], [7000])
-
-
-def test_reads_and_writes_share_only_a_limit_of_both() -> None:
-    reads = Limit(name="reads", each="server", operations=("read",), per_s=1e9)
-    found, _ = ends(model(limits=(reads,)), read(1000), operations(("write", 0, 0, 5000, 0)), read(1000))
-    assert found == [[1000], [0], [2000]]
-
-
-def test_each_node_has_its_link() -> None:
-    link = Limit(name="link", each="node", per_s=1e9)
-    found, _ = ends(model(limits=(link,), ranks_per_node=2), *(read(1000) for _ in range(4)))
-    assert found == [[1000], [2000], [1000], [2000]]
-
-
-def test_what_is_larger_than_the_burst_passes_as_in_a_pipe() -> None:
-    throttle = Limit(name="throttle", each="server", per_s=1e9, burst=3000)
-    (found,), _ = ends(model(limits=(throttle,)), operations(("read", 0, 0, 3000, 0), ("read", 0, 0, 3001, 10_000)))
-    assert found == [0, 13_001]
-
-
-def test_times_grow_with_requests_in_flight() -> None:
-    table = RequestTime(in_flight=(1, 3), sizes=(0,), time_ns=((1000.0,), (3000.0,)))
-    found, _ = ends(model(operations={"read": table}), read(1), read(1), read(1), read(1, due=1000))
-    assert found == [[1000], [2000], [3000], [4000]]
-
-
-def test_stripes_are_served_side_by_side() -> None:
-    servers = Servers(count=4, stripe_bytes=1000, stripe_count=3)
-    storage = model(servers=servers, limits=(Limit(name="server", each="server", per_s=1e9),))
-    # 500 bytes of stripe 0, stripes 1 and 2, 250 bytes of stripe 3, which lies with stripe 0.
-    found, use = ends(storage, read(2750, offset=500))
-    assert found == [[1000]]
-    assert use.busy_ns[0].tolist() == [750.0, 1000.0, 1000.0, 0.0]
-    _, use = ends(storage, read(1, offset=2000, file=1))
-    assert use.busy_ns[0].tolist() == [0.0, 1.0, 0.0, 0.0]
 
 
 @given(
@@ -85,27 +50,6 @@ def test_metadata_has_a_queue_of_its_own() -> None:
     opened = operations(("open", 0, 0, 0, 0))
     found, _ = ends(storage, opened, opened, read(1))
     assert found == [[2000], [4000], [10]]
-
-
-def test_what_was_read_is_cached_on_its_node() -> None:
-    storage = model(**DEVICE, cache=CACHE, ranks_per_node=1)
-    rows = operations(("read", 0, 0, 5000, 0), ("read", 0, 4000, 4000, 0), ("read", 0, 4000, 5000, 0))
-    (first, second), use = ends(storage, rows, read(5000, due=MS))
-    assert first == [10_000, 10_100, 20_100]
-    assert second == [MS + 10_000]
-    assert (use.hits, use.hit_bytes) == (1, 4000)
-    assert use.request_bytes[0] == 8192 + 4096 + 8192
-
-
-def test_read_ahead_hides_the_latency_of_a_sequential_reader() -> None:
-    cache = dataclasses.replace(CACHE, read_ahead=8192)
-    rows = operations(*(("read", 1, 4096 * page, 4096, 20_000) for page in range(25)))
-    (found,), use = ends(model(**DEVICE, cache=cache), rows)
-    assert np.diff(found).tolist() == [20_100] * 24
-    assert found[0] == 30_000
-    assert use.request_bytes[0] == 25 * 4096  # nothing beyond the end of the file
-    _, random = ends(model(**DEVICE, cache=cache), operations(*(("read", 1, 8192 * page, 1, 0) for page in (3, 1, 2))))
-    assert random.requests[0] == 3
 
 
 def test_windows_of_read_ahead_grow_as_in_linux() -> None:
@@ -139,12 +83,6 @@ def test_reads_behind_a_run_of_cached_pages_fetch_more_the_longer_it_is() -> Non
     assert _fetched(102, 101, 100, 50, 103, 50, 107) == [1, 1, 1, 1, 4, 0, 8]
     assert _fetched(3, 2, 1, 0, 50, 4) == [1, 1, 1, 1, 1, 9]
     assert _fetched(102, 101, 100, 50, 103, read_ahead=0) == [1, 1, 1, 1, 1]
-
-
-def test_whoever_meets_the_mark_of_another_reader_fetches_ahead() -> None:
-    """Rank 0 fetches 4 pages and marks the second; the window behind them is that of a run of 4 pages, once."""
-    assert _fetched((0, 0), (90, 1), (2, 1)) == [4, 1, 0]
-    assert _fetched((0, 0), (90, 1), (1, 1), (1, 1)) == [4, 1, 8, 0]
 
 
 def test_a_mark_goes_with_its_page() -> None:
@@ -195,13 +133,6 @@ def test_a_throttle_in_steps_is_that_of_linux(kib, pause_ms, groups, of, measure
     assert found[-1] / 1e9 == pytest.approx(measured_s, rel=0.06)
 
 
-def test_a_write_into_the_cache_has_a_time_of_its_own() -> None:
-    cache = dataclasses.replace(CACHE, dirty=10_000, write=RequestTime.affine(700))
-    rows = operations(("write", 0, 0, 6000, 0), ("read", 0, 0, 6000, 0))
-    (found,), _ = ends(model(**DEVICE, cache=cache), rows)
-    assert found == [700, 800]
-
-
 def test_a_reader_waits_for_what_is_being_fetched() -> None:
     rows = operations(("read", 0, 0, 4096, 0))
     found, use = ends(model(**DEVICE, cache=CACHE), rows, read(4096, due=3000), ranks=[0, 0])
@@ -217,11 +148,6 @@ def test_a_stream_holds_small_writes(cache) -> None:
     (found,), use = ends(model(**DEVICE, cache=cache), rows)
     assert np.diff([0, *found]).tolist() == [0, 0, 50_000, 0, 50_000, 0]
     assert (use.requests[1], use.request_bytes[1]) == (2, 8000)
-
-
-def test_a_read_at_the_end_of_the_file_fetches_nothing() -> None:
-    _, use = ends(model(**DEVICE, cache=CACHE), operations(("read", 2, 5000, 0, 0)))
-    assert use.requests[0] == 0
 
 
 def test_the_generator_of_the_jitter_is_splitmix64() -> None:

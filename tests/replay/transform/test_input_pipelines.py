@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dxt_replay import open_capture, transform
-from dxt_replay.replay.causal.paced_ranks import Steps, expected_elapsed_ns, steps_of
+from dxt_replay.replay.causal.ranks import Steps, expected_elapsed_ns, steps_of
 from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.transform.rewrite import Transformed
 from dxt_replay.traces.store.reader import Capture

@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dxt_replay.replay.causal.columns import NO_FETCH, NO_MOMENT
-from dxt_replay.replay.causal.training_loop import CHECKPOINT, FETCH
+from dxt_replay.replay.causal.loop import CHECKPOINT, FETCH, NO_FETCH, NO_MOMENT
 from dxt_replay.replay.plan.plan_row import NO_EVENT
 from dxt_replay.replay.transform.rank_state import BY_BATCH, BY_FILE, Work
 from dxt_replay.replay.transform.readers import with_read_ahead, with_readers

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dxt_replay import merge, open_capture, transform
-from dxt_replay.replay.causal.paced_ranks import expected_elapsed_ns, steps_of
+from dxt_replay.replay.causal.ranks import expected_elapsed_ns, steps_of
 from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.transform.rewrite import Transformed
 from dxt_replay.traces.errors import UsageError

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.replay.causal.columns import NO_MOMENT
-from dxt_replay.replay.causal.training_loop import ENTRY, TrainingLoop
+from dxt_replay.replay.causal.loop import ENTRY, NO_MOMENT, TrainingLoop
 from dxt_replay.replay.plan.plan_row import NO_EVENT
 from dxt_replay.replay.transform.rank_state import Work
 from dxt_replay.replay.transform.read_data import RequestCost

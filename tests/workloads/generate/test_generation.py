@@ -13,7 +13,7 @@ import pytest
 
 import dxt_replay
 from dxt_replay.profiler_merge.analysis.findings import findings
-from dxt_replay.replay.causal.paced_ranks import Steps, expected_elapsed_ns, steps_of
+from dxt_replay.replay.causal.ranks import Steps, expected_elapsed_ns, steps_of
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.records import benchmark_run
 from dxt_replay.traces.schema import OPS, READ, SPAN_KINDS, codes

@@ -1,24 +1,31 @@
-"""Makes the capture of each number of ranks, replays it on a target and measures it, until the capacity is found."""
+"""How many ranks a storage carries: a search over replays.
+
+The utilisation falls as ranks are added. So bisection finds the largest number that keeps it above the limit, and two
+more runs at both sides of the border, after all others, show whether the machine drifted meanwhile.
+"""
 
 from __future__ import annotations
 
+import math
 import shlex
 import shutil
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dxt_replay.profiler_merge.analysis.benchmark_figures import benchmark_figures
 from dxt_replay.profiler_merge.analysis.loop import overlap
-from dxt_replay.replay.capacity.result import MACHINE, MEMORY, NOTHING, STORAGE, LoadRun
-from dxt_replay.replay.capacity.search import Search
 from dxt_replay.replay.ranks.comm import Communicator, first_does
 from dxt_replay.replay.run.result import WARM_PCT, RunResult
 from dxt_replay.replay.target.targets import check_there
 from dxt_replay.traces.errors import ReplayError
 from dxt_replay.traces.measures.span_times import computed_in_loops, training_ns
+from dxt_replay.traces.plain import plain
 from dxt_replay.traces.records import benchmark_run, percentiles_us
+from dxt_replay.traces.storage_limit import NO_DOUBT, Doubt
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.units import MIB, format_counted, ns_to_seconds
 
@@ -27,6 +34,126 @@ if TYPE_CHECKING:
 
 BUSY_PCT = 90.0
 """Share of its processors from which on a replay is limited by them."""
+
+STORAGE, MACHINE, NOTHING, MEMORY = "storage", "machine", "nothing", "memory"
+"""What limits the number of ranks: the storage; the machine that replays; nothing up to the most that were tried; or
+unknown, because files were in memory before a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRun:
+    """One replay with a number of ranks.
+
+    utilisation_pct: accelerator utilisation, for a benchmark by its own rule. training_s: of the training loop.
+    mib_s: bytes read and written, over the whole replay. latency_us: of all operations, by percentile.
+    processors_pct: share of the machine's processor time that the replay took. storage: False for a run without I/O.
+    """
+
+    ranks: int
+    utilisation_pct: float
+    training_s: float | None
+    mib_s: float
+    latency_us: Mapping[str, float] | None
+    processors_pct: float | None
+    storage: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedRun:
+    """Accelerator utilisation of a number of ranks on a storage model, in per cent."""
+
+    ranks: int
+    utilisation_pct: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """The number of ranks that keep their accelerators busy on a storage.
+
+    limit_pct: accelerator utilisation that each run must reach. most: largest number of ranks to try.
+    ranks: the largest number up to which every run reached `limit_pct`. interval: the bounds of `ranks`, both
+    included; they differ if runs contradict each other. limited_by: STORAGE, MACHINE, NOTHING or MEMORY.
+    free_utilisation_pct: on infinitely fast storage. simulated: on a storage model, by number of ranks, if one was
+    given; `simulated_ranks` is its prediction of `ranks`. doubt: how far the replays may be believed.
+    """
+
+    capture: Path
+    target: str | Path
+    limit_pct: float
+    most: int
+    ranks: int
+    interval: tuple[int, int]
+    limited_by: str
+    free_utilisation_pct: float
+    simulated_ranks: int | None
+    simulated: Sequence[SimulatedRun]
+    runs: Sequence[LoadRun]
+    warnings: tuple[str, ...] = ()
+    doubt: Doubt = NO_DOUBT
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `dxt-replay capacity --json` prints."""
+        return dict(plain(self))
+
+
+@dataclass(slots=True, kw_only=True)
+class Search:
+    """The tries of a search between 1 and `most` ranks.
+
+    limit_pct: least utilisation that passes. guess: number of ranks to begin with.
+    tried: by number of ranks, the utilisation of each run there, in per cent.
+
+    It takes one run at the guess, ceil(log2(most + 1)) to bisect and two to confirm; a border that moves meanwhile ends
+    the search there, with an interval.
+    """
+
+    limit_pct: float
+    most: int
+    guess: int = 1
+    tried: dict[int, list[float]] = field(default_factory=dict)
+
+    def put(self, ranks: int, utilisation_pct: float) -> None:
+        self.tried.setdefault(ranks, []).append(utilisation_pct)
+
+    def next_ranks(self) -> int | None:
+        """Number of ranks of the next run; None once the border lies between two neighbours and both were confirmed."""
+        if sum(map(len, self.tried.values())) >= math.ceil(math.log2(self.most + 1)) + 3:
+            return None
+        if not self.tried:
+            return min(max(self.guess, 1), self.most)
+        passes = [ranks for ranks, each in self.tried.items() if statistics.median(each) >= self.limit_pct]
+        passed = max(passes, default=0)
+        failed = min((ranks for ranks in self.tried if ranks > passed), default=self.most + 1)
+        if failed - passed > 1:
+            return (passed + failed) // 2
+        # The higher number first: in A B ... B A the drift of the machine acts on both alike.
+        return next((ranks for ranks in (failed, passed) if len(self.tried.get(ranks, ())) == 1), None)
+
+    @property
+    def sustained(self) -> int:
+        """The most ranks at which, and below which, every run passed; 0 if none did."""
+        return max(takewhile(lambda ranks: min(self.tried[ranks]) >= self.limit_pct, sorted(self.tried)), default=0)
+
+    @property
+    def failing(self) -> int | None:
+        """The fewest ranks at which, and above which, every run failed; None if none did."""
+        from_above = sorted(self.tried, reverse=True)
+        return min(takewhile(lambda ranks: max(self.tried[ranks]) < self.limit_pct, from_above), default=None)
+
+    @property
+    def interval(self) -> tuple[int, int]:
+        """The capacity lies between these numbers, both included; the upper one is `most` if no number failed."""
+        failing = self.failing
+        return self.sustained, self.most if failing is None else max(failing - 1, self.sustained)
+
+
+def largest_that_passes(most: int, passes: Callable[[int], bool]) -> int:
+    """The largest number from 1 to `most` for which the function `passes`, which is true up to some number; else 0."""
+    low, high = 0, most + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if passes(middle) else (low, middle)
+    return low
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +174,9 @@ class Loads:
 
     @staticmethod
     def path(folder: Path, ranks: int) -> Path:
-        """Path of the capture with so many ranks."""
         return folder / f"{ranks}-ranks.capture"
 
     def of(self, ranks: int) -> Path:
-        """The capture with so many ranks."""
         path = self.path(self.folder, ranks)
         if not path.exists():
             self.make(ranks, path)
@@ -70,7 +195,7 @@ class Loads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actions:
-    """The public functions `stage`, `unstage` and `run`, which lie above this folder and are handed in.
+    """The public functions `stage`, `unstage` and `run`, which lie above this module and are handed in.
 
     `below`: the target in a folder of a target (`replay.target.targets.place_below`).
     """
@@ -104,24 +229,26 @@ class Measuring:
     def __call__(self, ranks: int, *, storage: bool = True) -> LoadRun:
         """Run with a number of ranks; without I/O if not `storage`. Raises: ReplayError for a run that failed."""
         self.number += 1
+        counted, without = format_counted(ranks, "rank"), "" if storage else "-no-io"
         load, place = first_does(self.comm, lambda: self._staged(ranks))
-        output = self.loads.folder / f"run-{self.number}-{ranks}-ranks{'' if storage else '-no-io'}.capture"
+        output = self.loads.folder / f"run-{self.number}-{ranks}-ranks{without}.capture"
+        report, label = self.on_progress, f"run {self.number}, {ranks} ranks{' without I/O' if without else ''}"
         result = self.actions.run(
             load,
             place,
             output,
             cold=True,
             comm=self.comm,
-            on_progress=self._labelled(ranks, storage=storage),
+            on_progress=None if report is None else lambda progress: report(label, progress),
             pace="steps",
             api="auto" if storage else "null",
         )
         if result.stopped:
-            raise ReplayError(f"the search was stopped in a run of {format_counted(ranks, 'rank')}: there is no answer")
+            raise ReplayError(f"the search was stopped in a run of {counted}: there is no answer")
         if not result.succeeded:
             raise ReplayError(
-                f"operations of a run of {format_counted(ranks, 'rank')} failed or moved too few bytes, so it does not "
-                "show what the storage carries. Keep the load with -o DIR, then name the operations: `dxt-replay run "
+                f"operations of a run of {counted} failed or moved too few bytes, so it does not show what the storage "
+                "carries. Keep the load with -o DIR, then name the operations: `dxt-replay run "
                 f"DIR/{load.name} --target {shlex.quote(str(place))} --pace steps -o OUT.capture`"
             )
         found = first_does(self.comm, lambda: self._measured(output, result, ranks, storage=storage))
@@ -130,7 +257,7 @@ class Measuring:
         if warm and not result.cache.keeps_pages:
             self.warnings.append(
                 f"{result.cache.resident_before_pct:.0f} % of the data stayed in the page cache before a run of "
-                f"{format_counted(ranks, 'rank')}: another process may have the files mapped"
+                f"{counted}: another process may have the files mapped"
             )
         self.warnings += result.conditions
         return found
@@ -149,10 +276,6 @@ class Measuring:
         self.actions.stage(load, place)
         self.place = place
         return load, place
-
-    def _labelled(self, ranks: int, *, storage: bool) -> Callable[[Progress], None] | None:
-        report, label = self.on_progress, f"run {self.number}, {ranks} ranks{'' if storage else ' without I/O'}"
-        return None if report is None else lambda progress: report(label, progress)
 
     def _measured(self, output: Path, result: RunResult, ranks: int, *, storage: bool) -> LoadRun:
         """The figures of a run, whose capture `output` is deleted."""

@@ -30,7 +30,6 @@ class LaneTimes:
 
     @classmethod
     def room(cls, count: int) -> LaneTimes:
-        """Room for the times of so many items."""
         return cls(begin_ns=np.zeros(count, dtype=np.int64), end_ns=np.zeros(count, dtype=np.int64))
 
 
@@ -67,6 +66,14 @@ class Watch:
     first_step: int = 0
 
 
+class StuckLanesError(ReplayError):
+    """Lanes wait for each other in a circle. `lanes`: their numbers."""
+
+    def __init__(self, lanes: Sequence[int]) -> None:
+        super().__init__(f"{len(lanes)} lanes wait for each other: the causal model contradicts itself")
+        self.lanes = list(lanes)
+
+
 def run_lanes(
     lanes: Sequence[EventLane],
     service: Service | None = None,
@@ -79,39 +86,25 @@ def run_lanes(
     served: int64 (1,), zero; counts the operations that the service timed, for another thread to read meanwhile.
     Raises: StuckLanesError when lanes wait for each other in a circle.
     """
-    served = np.zeros(1, dtype=np.int64) if served is None else served
-    end_ns, undone = run(lanes, service, watch, served)
+    end_ns, undone = run(lanes, service, watch, np.zeros(1, dtype=np.int64) if served is None else served)
     if undone:
         raise StuckLanesError(undone)
-    ended: np.ndarray = end_ns
-    return ended
-
-
-class StuckLanesError(ReplayError):
-    """Lanes wait for each other in a circle. `lanes`: their numbers."""
-
-    def __init__(self, lanes: Sequence[int]) -> None:
-        super().__init__(f"{len(lanes)} lanes wait for each other: the causal model contradicts itself")
-        self.lanes = list(lanes)
+    return end_ns
 
 
 def schedule(lanes: Mapping[Hashable, tuple[np.ndarray, np.ndarray]]) -> dict[Hashable, LaneTimes]:
-    """Compute when the items of each lane begin and end.
-
-    lanes: for each lane its items (`PLAN_ROW`, paced as `think`), and the duration of each operation, int64 ns by item.
+    """When the items of each lane begin and end. lanes: for each its items (`PLAN_ROW`, paced as `think`), and the
+    duration of each operation, int64 ns by item.
 
     With the recorded durations the result must equal the recorded times, which is the first evidence for a causal
-    model. With other durations it is a prediction. Counters with the same number are one counter for all lanes.
-    Raises: ReplayError when lanes wait for each other in a circle.
+    model. With other durations it is a prediction. Raises: ReplayError when lanes wait for each other in a circle.
     """
-    placed = {
-        name: EventLane(items=items, durations_ns=durations, times=LaneTimes.room(len(items)))
-        for name, (items, durations) in lanes.items()
-    }
+    times = {name: LaneTimes.room(len(items)) for name, (items, _) in lanes.items()}
     try:
-        run_lanes(list(placed.values()))
+        run_lanes(
+            [EventLane(items=made, durations_ns=lasts, times=times[name]) for name, (made, lasts) in lanes.items()]
+        )
     except StuckLanesError as error:
-        names = list(placed)
-        stuck = ", ".join(str(names[number]) for number in error.lanes)
+        stuck = ", ".join(str(list(lanes)[number]) for number in error.lanes)
         raise ReplayError(f"lanes {stuck} wait for each other: the causal model contradicts itself") from error
-    return {name: lane.times for name, lane in placed.items() if lane.times is not None}
+    return times

@@ -15,16 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dxt_replay.replay.causal.columns import RankColumns
-from dxt_replay.replay.causal.feed import Batches
+from dxt_replay.replay.causal.columns import ColumnsContradictError, RankColumns
+from dxt_replay.replay.causal.dealing import Worker
+from dxt_replay.replay.causal.events import schedule
 from dxt_replay.replay.causal.items import Meetings, RankCounters, ready_rows, script_rows, split
-from dxt_replay.replay.causal.lane_events import schedule
-from dxt_replay.replay.causal.loader_passes import WorkerProcesses
+from dxt_replay.replay.causal.loop import Batches, TrainingLoop, known_loop, training_loop
 from dxt_replay.replay.causal.model import LoopModel, derive_model, known_model
-from dxt_replay.replay.causal.production import PipelineSpans
-from dxt_replay.replay.causal.rank_notes import RankNotes, warnings_of
-from dxt_replay.replay.causal.rules import ColumnsContradictError
-from dxt_replay.replay.causal.training_loop import TrainingLoop, known_loop, training_loop
+from dxt_replay.replay.causal.production import pipeline_spans
 from dxt_replay.replay.engine.clock import StopFlag
 from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER
 from dxt_replay.replay.plan.chosen_layers import LayerChoice, choose_layers
@@ -40,6 +37,7 @@ from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.measures.log_waits import log_waits
 from dxt_replay.traces.schema import DEPENDENCY_COLUMNS, SPAN_KINDS, CaptureInfo, codes
 from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.units import format_duration
 
 MAX_CHECKED_OPERATIONS = 5_000_000
 """Operations up to which `expected_elapsed_ns` works out a model: it needs a second per million of them."""
@@ -48,14 +46,44 @@ HELD_OPERATIONS = 1 << 20
 """Operations up to which those of a rank, or of small ranks together, are read once and held, 150 MB, while models are
 derived; a larger rank is read for each pass."""
 
+OUTSIDE_SHARE = 0.1
+"""Share of the loop's bytes that steps outside of the profile consume, from which on there is a warning."""
+
 Lanes = dict[Hashable, tuple[np.ndarray, np.ndarray]]
 """Items (`PLAN_ROW`) and recorded durations of each lane."""
 
-_NO_LANES = np.empty(0, dtype=np.int32)
 _COLUMNS = [*BATCH_COLUMNS, "api", "offset", "origin"]
-
-
 _BUSY = [SPAN_KINDS.index(kind) for kind in ("compute", "collective", "checkpoint", "pipeline")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RankNotes:
+    """What the other ranks and the user must know of the model of a rank.
+
+    collectives_ns: int64, durations of its collectives in order. step_number: int32, its profiled steps.
+    recorder_ns: how long it waited for the recording. outside_share: the share of the loop's bytes that steps outside
+    of the profile consume. input_waits, doubt: as of its loop and model.
+    """
+
+    collectives_ns: np.ndarray
+    step_number: np.ndarray
+    input_waits: bool
+    recorder_ns: int
+    outside_share: float
+    doubt: str
+
+    @classmethod
+    def of(cls, model: LoopModel, waits: Intervals) -> RankNotes:
+        """The notes of a model. `waits`: as of `Steps`."""
+        loop, feed = model.loop, model.feed
+        return cls(
+            collectives_ns=loop.end_ns[loop.collectives] - loop.begin_ns[loop.collectives],
+            step_number=loop.step_number,
+            input_waits=loop.input_waits,
+            recorder_ns=waits.length_ns,
+            outside_share=feed.outside_bytes / feed.loop_bytes if feed.loop_bytes else 0.0,
+            doubt=model.doubt,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -64,8 +92,7 @@ class Steps:
 
     models, surveys, waits: by rank; `waits` are waits that the recording itself caused, which no item repeats.
     spans: by rank, rows of `SPANS_SCHEMA`, at the times of a clock that stands still during these waits.
-    meetings: the collectives of all ranks of the replay.
-    origin_ns: recorded time of the replay's start.
+    meetings: the collectives of all ranks of the replay. origin_ns: recorded time of the replay's start.
     warnings: sentences about the models, for the user.
     """
 
@@ -77,6 +104,11 @@ class Steps:
     origin_ns: int
     warnings: tuple[str, ...]
 
+    @property
+    def operations(self) -> int:
+        """Of all ranks."""
+        return sum(survey.operations for survey in self.surveys.values())
+
     def counters(self, base: int) -> dict[int, RankCounters]:
         """The counters of each rank, from number `base` on."""
         placed = {}
@@ -87,7 +119,7 @@ class Steps:
 
     def placed(self, rank: int, batch: OperationBatch) -> OperationBatch:
         """Operations of a rank, moved to the times of its model."""
-        return _placed(self.models[rank], self.waits[rank], batch)
+        return self.models[rank].placed(batch_without(self.waits[rank], batch))
 
     def columns(self, rank: int, *, together: bool = True) -> RankColumns:
         """The dependencies of a rank's operations, from its first one on."""
@@ -154,40 +186,34 @@ def paced_ranks(steps: Steps, comm: Communicator, stop: StopFlag) -> Iterator[Pa
     shared.free()  # not after an error: it is collective, and the other processes may not call it
 
 
+# ------------------------------------------------------------------------------------------------------ the models
 def derive_steps(
-    capture: Capture,
-    surveys: Sequence[RankSurvey],
-    spans: Mapping[int, pa.Table],
-    origin_ns: int,
-    comm: Communicator,
+    capture: Capture, surveys: Sequence[RankSurvey], spans: Mapping[int, pa.Table], origin_ns: int, comm: Communicator
 ) -> Steps:
     """The models of the surveyed ranks. Collective: ranks of all processes meet at collectives.
 
     `spans`: of each surveyed rank. `origin_ns`: recorded time of the replay's start.
     Raises: CaptureError on all processes when a rank has no training steps, or a part is damaged.
     """
-    derived = partial(_derived, capture, spans=spans, origin_ns=origin_ns)
+
+    def derived(survey: RankSurvey) -> tuple[LoopModel, Intervals, pa.Table]:
+        def read() -> Iterator[OperationBatch]:
+            return (batch for _, _, batch in rank_rows(capture, survey.rank, survey.layers))
+
+        held = tuple(read()) if survey.operations <= HELD_OPERATIONS else ()
+        return _own_model(capture, survey.rank, spans[survey.rank], origin_ns, (lambda: held) if held else read)
+
     found = dict(together(comm, lambda: [(each.rank, derived(each)) for each in surveys]))
-    notes = {rank: RankNotes.of(model, waits) for rank, (model, waits, _) in found.items()}
-    meetings, warnings = meetings_of(notes, comm)
+    meetings, warnings = meetings_of({rank: RankNotes.of(*each[:2]) for rank, each in found.items()}, comm)
     return Steps(
-        models={rank: model for rank, (model, _, _) in found.items()},
+        models={rank: each[0] for rank, each in found.items()},
         surveys={survey.rank: survey for survey in surveys},
-        waits={rank: waits for rank, (_, waits, _) in found.items()},
-        spans={rank: table for rank, (_, _, table) in found.items()},
+        waits={rank: each[1] for rank, each in found.items()},
+        spans={rank: each[2] for rank, each in found.items()},
         meetings=meetings,
         origin_ns=origin_ns,
         warnings=warnings,
     )
-
-
-def _derived(
-    capture: Capture, survey: RankSurvey, spans: Mapping[int, pa.Table], origin_ns: int
-) -> tuple[LoopModel, Intervals, pa.Table]:
-    read = partial(rank_batches, capture, survey.rank, survey.layers)
-    held = tuple(read()) if survey.operations <= HELD_OPERATIONS else ()
-    batches: Batches = (lambda: held) if held else read
-    return _own_model(capture, survey.rank, spans[survey.rank], origin_ns, batches)
 
 
 def steps_of(capture: Capture, layers: LayerChoice | None = None) -> Steps:
@@ -206,11 +232,10 @@ def _own_model(
     `for_items`: see `known_model`."""
     waits = recorder_waits(capture.info, rank, spans, batches(), origin_ns)
     spans = spans_without(waits, spans)
-    loop = rank_loop(capture, rank, spans, origin_ns)
-    files, placed = capture.files.num_rows, partial(batch_without, waits)
+    loop, files = rank_loop(capture, rank, spans, origin_ns), capture.files.num_rows
 
     def moved() -> Iterator[OperationBatch]:
-        return map(placed, batches())
+        return (batch_without(waits, batch) for batch in batches())
 
     if capture.info.dependencies == "known":
         try:
@@ -219,27 +244,42 @@ def _own_model(
             raise ColumnsContradictError(
                 f"{capture.named}: rank {rank}: {error}; make the capture again, or replay with --pace timed"
             ) from error
-    known, workers = capture.info.lanes == "pthread_id", _worker_processes(capture, rank)
-    pipeline = PipelineSpans.of(spans, loop)
-    return derive_model(loop, moved, files, threads_known=known, workers=workers, pipeline=pipeline), waits, spans
+    model = derive_model(
+        loop,
+        moved,
+        files,
+        threads_known=capture.info.lanes == "pthread_id",
+        workers=partial(_workers, capture, rank),
+        pipeline=pipeline_spans(spans, loop),
+    )
+    return model, waits, spans
 
 
-def _worker_processes(capture: Capture, rank: int) -> WorkerProcesses:
-    """What the capture says of the worker processes of a rank."""
+def _workers(capture: Capture, rank: int, lanes: Iterable[int]) -> list[Worker]:
+    """The worker processes of a rank, by start, that have some of these lanes, which read for the loop.
+
+    Processes have ascending ids as they start, unless a clock of its own gives each a number. Operations rebuilt from
+    counters may have lanes beside the one in which a worker reads.
+    """
     clocks = [clock for clock in capture.info.clock if clock.rank == rank and clock.worker > 0]
-    lanes = capture.lanes
-    known = pc.and_(pc.equal(lanes["role"], "worker"), pc.is_valid(lanes["pid"]))
-    mine = lanes.filter(pc.and_(pc.equal(lanes["rank"], rank), known))
+    late_ns = [max(clock.offset_ns - clock.interval_ns[0], 0) for clock in clocks]
+    known = capture.lanes
+    mine = known.filter(pc.and_(pc.equal(known["role"], "worker"), pc.is_valid(known["pid"])))
+    mine = mine.filter(pc.equal(mine["rank"], rank))
     if len(mine):
         # Lanes of operations that counters hold are no threads: they only keep apart what may have overlapped.
         used = capture.usage(rank)
-        traced = pc.and_(pc.equal(used["op"], "read"), pc.equal(used["origin"], "traced"))
-        read = used.filter(traced)["lane"]
+        read = used.filter(pc.and_(pc.equal(used["op"], "read"), pc.equal(used["origin"], "traced")))["lane"]
         mine = mine.filter(pc.is_in(mine["lane"], value_set=read if len(read) else mine["lane"]))
-    return WorkerProcesses(
-        pids=dict(zip(mine["lane"].to_pylist(), mine["pid"].to_pylist(), strict=True)),
-        late_ns=tuple(max(clock.offset_ns - clock.interval_ns[0], 0) for clock in clocks),
-    )
+    pids = dict(zip(mine["lane"].to_pylist(), mine["pid"].to_pylist(), strict=True))
+    groups: dict[int, list[int]] = {}
+    for lane in sorted(lanes):
+        if lane in pids:
+            groups.setdefault(pids[lane], []).append(lane)
+    if not late_ns:
+        return [(tuple(groups[pid]), 0) for pid in sorted(groups)]
+    made = list(groups.values()) if groups else [[lane] for lane in sorted(lanes)]
+    return [(tuple(own), late) for own, late in zip(reversed(made), reversed(late_ns), strict=False)][::-1]
 
 
 def meetings_of(notes: Mapping[int, RankNotes], comm: Communicator | None = None) -> tuple[Meetings, tuple[str, ...]]:
@@ -265,7 +305,27 @@ def meetings_of(notes: Mapping[int, RankNotes], comm: Communicator | None = None
         found = meetings, tuple(warnings)
     shared: tuple[Meetings, tuple[str, ...]] = comm.broadcast(found)
     meetings, common = shared
-    return meetings, (*common, *warnings_of(notes))
+    return meetings, (*common, *_warnings_of(notes))
+
+
+def _warnings_of(notes: Mapping[int, RankNotes]) -> Iterator[str]:
+    """What the recording cost the rank that waited longest for it, and the rank that read most outside the profile."""
+    if not notes:
+        return
+    rank = max(notes, key=lambda each: notes[each].recorder_ns)
+    if notes[rank].recorder_ns:
+        yield (
+            f"rank {rank} waited {format_duration(notes[rank].recorder_ns)} for input while Darshan wrote the logs of "
+            "processes that had ended, and did nothing else: this cost of the recording is left out"
+        )
+    rank = max(notes, key=lambda each: notes[each].outside_share)
+    steps, share = notes[rank].step_number, notes[rank].outside_share
+    if share >= OUTSIDE_SHARE:
+        yield (
+            f"rank {rank}: the profile shows steps {steps[0]} to {steps[-1]}, and {100 * share:.0f} % of the loop's "
+            "reads belong to other steps. Outside the profile each thread keeps its think times, as if compute hid no "
+            f"read; --steps {steps[0]}-{steps[-1]} replays only the profiled part"
+        )
 
 
 def rank_loop(capture: Capture, rank: int, spans: pa.Table, origin_ns: int) -> TrainingLoop:
@@ -276,12 +336,6 @@ def rank_loop(capture: Capture, rank: int, spans: pa.Table, origin_ns: int) -> T
         raise CaptureError(
             f"{capture.named}: rank {rank}: {error}; merge with a profile, or replay with --pace think or timed"
         ) from error
-
-
-def rank_batches(capture: Capture, rank: int, layers: LayerChoice) -> Iterator[OperationBatch]:
-    """The operations of a rank that a replay issues. Raises: CaptureError when a part is damaged."""
-    for _, _, operations in rank_rows(capture, rank, layers):
-        yield operations
 
 
 def rank_rows(
@@ -298,12 +352,13 @@ def rank_rows(
             yield batch, mine, OperationBatch.of(batch, mine)
 
 
+# ------------------------------------------------------------------------------------------------------- the items
 def expected_elapsed_ns(capture: Capture, steps: Steps, pacing: Pacing | None = None) -> int | None:
     """The run time by the model with the recorded durations of the operations; None for too many operations.
 
     `pacing`: the speeds; None for the recorded ones. Needs all ranks of the capture, because they wait for each other.
     """
-    if sum(survey.operations for survey in steps.surveys.values()) > MAX_CHECKED_OPERATIONS:
+    if steps.operations > MAX_CHECKED_OPERATIONS:
         return None
     lanes = planned_lanes(capture, steps, pacing or Pacing(pace=Pace.STEPS))
     return max(int(each.end_ns[-1]) for each in schedule(lanes).values() if len(each.end_ns))
@@ -356,21 +411,23 @@ def items_of_ranks(
         held = planned_together(capture, small, layers, slots, with_known=known)
         for rank in group:
             planned: Callable[[], Iterable[Planned]]
-            operations: Mapping[int, int]
             if rank in held:
                 planned = partial(list, own := held.pop(rank))
-                lanes = np.concatenate([_NO_LANES, *(batch.lane for _, batch in own)])
+                lanes = np.concatenate([np.empty(0, dtype=np.int32), *(batch.lane for _, batch in own)])
                 operations = dict(zip(*(each.tolist() for each in np.unique(lanes, return_counts=True)), strict=True))
             else:
                 survey = survey_rank(capture, rank, layers)
                 planned = partial(planned_operations, capture, survey, slots, with_known=known)
-                operations = survey.lane_operations
+                operations = dict(survey.lane_operations)
             batches = partial(_operations, planned)
             model, waits, _ = _own_model(capture, rank, spans[rank], origin_ns, batches, for_items=bool(small))
             counters = RankCounters(base=FIRST_RANK_COUNTER, lanes=tuple(operations))
-            columns = RankColumns(model, operations, origin_ns, partial(_placed, model, waits))
-            ready = ready_rows(model, counters, pacing)
-            made = _lanes_of(partial(split, columns, counters, pacing), ready, planned())
+
+            def placed(batch: OperationBatch, model: LoopModel = model, waits: Intervals = waits) -> OperationBatch:
+                return model.placed(batch_without(waits, batch))
+
+            columns = RankColumns(model, operations, origin_ns, placed)
+            made = _lanes_of(partial(split, columns, counters, pacing), ready_rows(model, counters, pacing), planned())
             found.append(
                 RankItems(
                     lanes=[items for items, _ in made.values() if len(items)],
@@ -385,11 +442,6 @@ def items_of_ranks(
 
 def _operations(planned: Callable[[], Iterable[Planned]]) -> Iterator[OperationBatch]:
     return (batch for _, batch in planned() if len(batch.lane))
-
-
-def _placed(model: LoopModel, waits: Intervals, batch: OperationBatch) -> OperationBatch:
-    """Operations of a rank, moved to the times of its model."""
-    return model.placed(batch_without(waits, batch))
 
 
 def _no_slots(capture: Capture) -> SlotNumbers:
@@ -412,6 +464,7 @@ def _lanes_of(causal: Split, ready: np.ndarray, planned: Iterable[Planned]) -> L
     return lanes
 
 
+# ------------------------------------------------------------------------------------- waits that the recording made
 def recorder_waits(
     info: CaptureInfo, rank: int, spans: pa.Table, batches: Iterable[OperationBatch], origin_ns: int
 ) -> Intervals:
@@ -431,21 +484,16 @@ def recorder_waits(
     return waits
 
 
-def without(waits: Intervals, times: np.ndarray) -> np.ndarray:
-    """Times, int64 ns (n,), on a clock that stands still during the waits."""
-    shortened: np.ndarray = times - waits.covered_before(times)
-    return shortened
-
-
 def batch_without(waits: Intervals, batch: OperationBatch) -> OperationBatch:
-    """The operations on the clock of `without`."""
+    """The operations on a clock that stands still during the waits."""
     if not len(waits):
         return batch
-    return dataclasses.replace(batch, start_ns=without(waits, batch.start_ns), end_ns=without(waits, batch.end_ns))
+    start, end = (times - waits.covered_before(times) for times in (batch.start_ns, batch.end_ns))
+    return dataclasses.replace(batch, start_ns=start, end_ns=end)
 
 
 def spans_without(waits: Intervals, spans: pa.Table) -> pa.Table:
-    """The spans on the clock of `without`."""
+    """The spans on the clock of `batch_without`."""
     if not len(waits):
         return spans
     for name in ("start_ns", "end_ns", "fetched_ns"):
@@ -453,6 +501,7 @@ def spans_without(waits: Intervals, spans: pa.Table) -> pa.Table:
         if place >= 0:
             column = spans[name].combine_chunks()
             known = column.is_valid().to_numpy(zero_copy_only=False)
-            times = without(waits, column.fill_null(0).to_numpy())
-            spans = spans.set_column(place, spans.schema.field(name), pa.array(times, mask=~known))
+            times = column.fill_null(0).to_numpy()
+            shortened = pa.array(times - waits.covered_before(times), mask=~known)
+            spans = spans.set_column(place, spans.schema.field(name), shortened)
     return spans

@@ -2,18 +2,22 @@
 
 Events are the entry to the loop, the *batch fetches* (a step has its batch at the end of its input wait), checkpoints,
 evaluations and collectives. Events do not overlap. Between two events the thread is busy.
+
+An operation waits for a *moment*. Moment 2 e is the begin of event e, moment 2 e + 1 its end. After the last event is
+the exit from the loop. If the production of the batches is known (`replay.causal.production`), its moments follow.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dxt_replay.replay.plan.plan_row import NO_EVENT
+from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.schema import BACKGROUND_SAVE, BACKGROUND_WAIT, SPAN_KINDS, codes
@@ -23,13 +27,11 @@ ENTRY, FETCH, CHECKPOINT, COLLECTIVE, EVALUATION = range(5)
 """Kinds of an event. ENTRY: from the capture's start to the first step, while the application loads. FETCH: a step
 obtains its batch. EVALUATION: a pause between two steps in which files are read that the loop does not read."""
 
-OTHER_LOADER, WORKERS, OWN_READS, RESUMABLE_WORKERS = range(4)
-"""What makes the batch of a fetch: unknown, the workers of a DataLoader, the training thread (`num_workers=0`), or the
-workers of a loader that can resume in the middle of an epoch."""
+OTHER_LOADER, WORKERS, OWN_READS = range(3)
+"""What makes the batch of a fetch: unknown, the workers of a DataLoader, or the training thread (`num_workers=0`)."""
 
 _LOADERS = (
-    (r"^enumerate\(DataLoader\)#_MultiProcessingDataLoaderIter", WORKERS),
-    (r"^enumerate\(DataLoader\)#_StatefulMultiProcessingDataLoaderIter", RESUMABLE_WORKERS),
+    (r"^enumerate\(DataLoader\)#_(Stateful)?MultiProcessingDataLoaderIter", WORKERS),
     (r"^enumerate\(DataLoader\)#_(Stateful)?SingleProcessDataLoaderIter", OWN_READS),
 )
 """The names of batch fetches of PyTorch's DataLoader and torchdata's StatefulDataLoader, as regular expressions."""
@@ -37,21 +39,27 @@ _LOADERS = (
 PAUSE_STEPS = 2.0
 """Time between two steps is a pause when it is longer than this many median steps."""
 
-OPENING = (FETCH, CHECKPOINT, EVALUATION)
-"""Kinds of events that let operations of the training thread itself begin."""
+IS_OPENING = np.isin(np.arange(EVALUATION + 1), (FETCH, CHECKPOINT, EVALUATION))
+"""bool by kind: whether such an event lets operations of the training thread itself begin."""
 
-IS_OPENING = np.isin(np.arange(EVALUATION + 1), OPENING)
-"""bool by kind: whether it is one of OPENING."""
+Batches = Callable[[], Iterable[OperationBatch]]
+"""A rank's operations from the first to the last; each call reads them again."""
+
+NO_TIMES = np.empty(0, dtype=np.int64)
+NO_MOMENT = -1
+"""Number of a moment for an operation that waits for its lane alone."""
+
+NO_FETCH = -1
+"""Number of an event that is not a batch fetch."""
+
+NO_GATE, OPENINGS, FETCHES, PRODUCED = range(4)
+"""What is counted at a moment: nothing, an opening of the training thread, a batch fetch, or one of the production."""
 
 STEP, INPUT_WAIT = SPAN_KINDS.index("step"), SPAN_KINDS.index("input_wait")
 CHECKPOINT_SPAN = SPAN_KINDS.index("checkpoint")
-_NEVER = np.iinfo(np.int64).max
 PIPELINE, COLLECTIVE_SPAN = SPAN_KINDS.index("pipeline"), SPAN_KINDS.index("collective")
-_KIND_OF_SPAN = {
-    INPUT_WAIT: FETCH,
-    CHECKPOINT_SPAN: CHECKPOINT,
-    COLLECTIVE_SPAN: COLLECTIVE,
-}
+_NEVER = np.iinfo(np.int64).max
+_KIND_OF_SPAN = {INPUT_WAIT: FETCH, CHECKPOINT_SPAN: CHECKPOINT, COLLECTIVE_SPAN: COLLECTIVE}
 _EVENT_OF_SPAN = np.array([_KIND_OF_SPAN.get(code, NO_EVENT) for code in range(len(SPAN_KINDS))], dtype=np.int8)
 
 
@@ -59,11 +67,8 @@ _EVENT_OF_SPAN = np.array([_KIND_OF_SPAN.get(code, NO_EVENT) for code in range(l
 class TrainingLoop:
     """The training loop of one rank: e events, disjoint and ascending, of which event 0 is the ENTRY.
 
-    kind: int8 (e,), ENTRY, FETCH, CHECKPOINT, COLLECTIVE or EVALUATION.
-    begin_ns, end_ns: (e,), recorded times of the events.
-    loader: int8 (e,), what makes the batch of a fetch; OTHER_LOADER for an event that is not one.
-    step_number, step_begin_ns, step_end_ns: (steps,), ascending.
-    exit_ns: the end of the last step or event.
+    kind: int8 (e,). begin_ns, end_ns: (e,), recorded times. loader: int8 (e,), what makes the batch of a fetch.
+    step_number, step_begin_ns, step_end_ns: (steps,), ascending. exit_ns: the end of the last step or event.
     input_waits: whether the batch fetches come from input waits; else each step fetches its batch when it begins.
     made_begin_ns, made_end_ns: (fetches,), when the last thread of the input pipeline made the batch of each fetch;
     empty if no thread has one span a fetch.
@@ -82,37 +87,28 @@ class TrainingLoop:
     input_waits: bool
     made_begin_ns: np.ndarray
     made_end_ns: np.ndarray
-    background_begin_ns: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    background_end_ns: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    background_begin_ns: np.ndarray = field(default_factory=NO_TIMES.copy)
+    background_end_ns: np.ndarray = field(default_factory=NO_TIMES.copy)
 
     @property
     def entry_ns(self) -> int:
         """Begin of the first step."""
         return int(self.end_ns[0])
 
+    def events(self, *kinds: int) -> np.ndarray:
+        """The events of these kinds, ascending."""
+        return np.flatnonzero(np.isin(self.kind, kinds))
+
     @property
     def fetches(self) -> np.ndarray:
-        """Events that are batch fetches, ascending."""
         return np.flatnonzero(self.kind == FETCH)
 
     @property
-    def by_workers(self) -> np.ndarray:
-        """Events that fetch a batch from the workers of a DataLoader, ascending."""
-        return np.flatnonzero((self.kind == FETCH) & np.isin(self.loader, (WORKERS, RESUMABLE_WORKERS)))
-
-    @property
     def checkpoints(self) -> np.ndarray:
-        """Events that are checkpoints, ascending."""
         return np.flatnonzero(self.kind == CHECKPOINT)
 
     @property
-    def blocking(self) -> np.ndarray:
-        """Checkpoints and evaluations, ascending: the training thread itself waits for their operations."""
-        return np.flatnonzero(np.isin(self.kind, (CHECKPOINT, EVALUATION)))
-
-    @property
     def collectives(self) -> np.ndarray:
-        """Events that are collectives, ascending."""
         return np.flatnonzero(self.kind == COLLECTIVE)
 
     @property
@@ -129,20 +125,18 @@ class TrainingLoop:
         return Intervals.union_of(free.starts[long], free.ends[long])
 
     def with_fetches(self, begin_ns: np.ndarray, end_ns: np.ndarray) -> TrainingLoop:
-        """The loop in which each step (steps,) fetches its batch from `begin_ns` to `end_ns`.
+        """The loop in which each step (steps,) fetches its batch from `begin_ns` to `end_ns`, with `input_waits`.
 
-        A fetch that would have no duration or touch another event stays as it was. `input_waits` is then true.
+        A fetch that would have no duration or touch another event stays as it was.
         """
         begin, end = self.begin_ns.copy(), self.end_ns.copy()
-        fetches = self.fetches
+        fetches, others = self.fetches, np.flatnonzero(self.kind != FETCH)
         step = np.searchsorted(self.step_begin_ns, begin[fetches], side="right") - 1
-        others = np.flatnonzero(self.kind != FETCH)
         taken = Intervals.union_of(begin[others], end[others])
         wanted = (step >= 0) & (begin_ns[step] < end_ns[step])
         wanted[wanted] &= taken.covered_within(begin_ns[step[wanted]], end_ns[step[wanted]]) == 0
         begin[fetches[wanted]], end[fetches[wanted]] = begin_ns[step[wanted]], end_ns[step[wanted]]
-        found = self._with_events(self.kind, begin, end, self.loader)
-        return dataclasses.replace(found, input_waits=True)
+        return dataclasses.replace(self._with_events(self.kind, begin, end, self.loader), input_waits=True)
 
     def with_evaluations(self, begin_ns: np.ndarray, end_ns: np.ndarray) -> TrainingLoop:
         """The loop with these pauses as events."""
@@ -163,6 +157,83 @@ class TrainingLoop:
         return step_at(times, self.step_begin_ns, self.step_end_ns, self.step_number)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Moments:
+    """The m moments of a loop; arrays (m + 1,), of which the last one stands for NO_MOMENT.
+
+    time_ns: recorded time of each; the smallest number for NO_MOMENT.
+    gate: int8, the kind of counter that counts the moment. count: the value of that counter then.
+    openings, fetches: the moments, ascending, that count as openings and as batch fetches.
+    fetch_number: int64 (e,), the number of each event among the batch fetches, NO_FETCH for other events.
+    """
+
+    time_ns: np.ndarray
+    gate: np.ndarray
+    count: np.ndarray
+    openings: np.ndarray
+    fetches: np.ndarray
+    fetch_number: np.ndarray
+
+    @classmethod
+    def of(cls, loop: TrainingLoop, produced_ns: np.ndarray = NO_TIMES) -> Moments:
+        """The moments of a loop, and of its production at these times."""
+        training = np.append(np.stack((loop.begin_ns, loop.end_ns), axis=1).ravel(), loop.exit_ns)
+        is_fetch = loop.kind == FETCH
+        openings = np.concatenate(([1], 2 * np.flatnonzero(IS_OPENING[loop.kind]), [len(training) - 1]))
+        fetches = 2 * np.flatnonzero(is_fetch) + 1
+        gate = np.zeros(len(training) + len(produced_ns) + 1, dtype=np.int8)
+        count = np.zeros(len(gate), dtype=np.int64)
+        of_production = np.arange(len(training), len(gate) - 1)
+        for code, mine in ((OPENINGS, openings), (FETCHES, fetches), (PRODUCED, of_production)):
+            gate[mine], count[mine] = code, np.arange(1, len(mine) + 1)
+        return cls(
+            time_ns=np.concatenate((training, produced_ns, [np.iinfo(np.int64).min])),
+            gate=gate,
+            count=count,
+            openings=openings,
+            fetches=fetches,
+            fetch_number=np.where(is_fetch, np.cumsum(is_fetch) - 1, NO_FETCH),
+        )
+
+    def opened(self, times_ns: np.ndarray, most: np.ndarray | int = _NEVER) -> np.ndarray:
+        """Number of openings up to each of these times, at most `most`."""
+        found: np.ndarray = np.minimum(np.searchsorted(self.time_ns[self.openings], times_ns, side="right"), most)
+        return found
+
+    def fetched(self, times_ns: np.ndarray, most: np.ndarray | int = _NEVER) -> np.ndarray:
+        """Number of batch fetches that had ended at each of these times, at most `most`."""
+        found: np.ndarray = np.minimum(np.searchsorted(self.time_ns[self.fetches], times_ns, side="right"), most)
+        return found
+
+    def new_waits(self, follows: np.ndarray, awaited: dict[int, int] | None = None) -> np.ndarray:
+        """bool (n,): which operations of a lane wait, because it has not waited for an equal or later moment of that
+        kind. follows: their moments. awaited: by kind the last count that it has waited for, which is updated."""
+        waits = np.zeros(len(follows), dtype=bool)
+        gate, count = self.gate[follows], self.count[follows]
+        awaited = {} if awaited is None else awaited
+        for kind in (OPENINGS, FETCHES, PRODUCED):
+            wanted = np.where(gate == kind, count, 0)
+            reached = np.maximum.accumulate(np.concatenate(([awaited.get(kind, 0)], wanted)))
+            waits |= wanted > reached[:-1]
+            awaited[kind] = int(reached[-1])
+        return waits
+
+
+def nth(numbers: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """numbers[index]; NO_EVENT (which equals NO_MOMENT) for an index out of range."""
+    inside = (index >= 0) & (index < len(numbers))
+    return np.where(inside, np.append(numbers, NO_EVENT)[np.where(inside, index, -1)], NO_EVENT)
+
+
+def containing(loop: TrainingLoop, events: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """The one of `events` that contains each time (the end included), NO_EVENT for none."""
+    if not len(events):
+        return np.full(len(times), NO_EVENT, dtype=np.int64)
+    found = np.searchsorted(loop.begin_ns[events], times, side="right") - 1
+    inside = (found >= 0) & (times <= loop.end_ns[events[found]])
+    return np.where(inside, events[found], NO_EVENT)
+
+
 def training_loop(spans: pa.Table, origin_ns: int) -> TrainingLoop:
     """The loop of one rank from its rows of `SPANS_SCHEMA`; `origin_ns`: recorded time of the replay's start.
 
@@ -177,24 +248,35 @@ def training_loop(spans: pa.Table, origin_ns: int) -> TrainingLoop:
     steps = _steps(kind, start_ns)
     begins = start_ns[steps]
     entry_ns = max(int(begins[0]), origin_ns)
-    threads = set(thread[steps].tolist())
     chosen = np.isin(kind, list(_KIND_OF_SPAN)) & (end_ns > entry_ns)
-    of_loop = np.isin(thread, list(threads))
+    of_loop = np.isin(thread, thread[steps])
     chosen &= (kind != CHECKPOINT_SPAN) | of_loop
     if _loaders(spans, end_ns).any():
         saves = _union(start_ns, end_ns, (kind == CHECKPOINT_SPAN) & of_loop)
         of_saves = saves.covered_within(start_ns, end_ns) == end_ns - start_ns
-        chosen &= ~_hidden_collectives(kind, of_loop | of_saves, start_ns, end_ns, begins)
-        end_ns = _until_next_wait(kind, start_ns, end_ns)
-    event_kind, event_begin, event_end = _events(kind[chosen], start_ns[chosen], end_ns[chosen], entry_ns)
-    input_waits = bool((event_kind == FETCH).any())
-    if not input_waits:
-        event_kind, event_begin, event_end = _with_fetches(event_kind, event_begin, event_end, begins)
-    background_begin, background_end = _background_saves(spans.filter(pa.array(chosen & (kind == CHECKPOINT_SPAN))))
-    met_ns = _not_within(background_end, event_begin, event_end)
-    event_kind, event_begin, event_end = _with_instants(event_kind, event_begin, event_end, COLLECTIVE, met_ns)
-    pipeline = spans.filter(pa.array(kind == PIPELINE))
-    made_begin, made_end = _made(pipeline, event_end[event_kind == FETCH])
+        # Collectives on other threads run beside the backward pass (DistributedDataParallel): the training thread waits
+        # only for the last one of a step. A thread that fetches no longer waits for other threads.
+        hidden = (kind == COLLECTIVE_SPAN) & ~(of_loop | of_saves)
+        mine = np.flatnonzero(hidden)
+        mine = mine[np.argsort(end_ns[mine], kind="stable")]
+        step = np.searchsorted(begins, start_ns[mine], side="right")
+        hidden[mine[np.flatnonzero(np.diff(step, append=-1))]] = False
+        chosen &= ~hidden
+        waits = np.sort(start_ns[kind == INPUT_WAIT])
+        later = np.append(waits, _NEVER)[np.searchsorted(waits, start_ns, side="right")]
+        end_ns = np.where(kind == COLLECTIVE_SPAN, np.minimum(end_ns, later), end_ns)
+    events = _events(kind[chosen], start_ns[chosen], end_ns[chosen], entry_ns)
+    input_waits = bool((events[0] == FETCH).any())
+    if not input_waits:  # each step fetches its batch when it begins
+        outside = Intervals.union_of(*events[1:]).covered_within(begins, begins + 1) == 0
+        events = _with_instants(*events, FETCH, begins[outside])
+    background_begin, met_ns = _background_saves(spans.filter(pa.array(chosen & (kind == CHECKPOINT_SPAN))))
+    background_end = met_ns
+    if len(events[0]):  # within another event a save ends with it
+        place = np.minimum(np.searchsorted(events[2], met_ns), len(events[0]) - 1)
+        met_ns = np.where((events[1][place] < met_ns) & (met_ns < events[2][place]), events[2][place], met_ns)
+    event_kind, event_begin, event_end = _with_instants(*events, COLLECTIVE, met_ns)
+    made_begin, made_end = _made(spans.filter(pa.array(kind == PIPELINE)), event_end[event_kind == FETCH])
     event_loader = np.where(event_kind == FETCH, _loaders(spans, event_end), OTHER_LOADER)
     return TrainingLoop(
         kind=np.concatenate(([ENTRY], event_kind)).astype(np.int8),
@@ -239,8 +321,8 @@ def known_loop(spans: pa.Table, origin_ns: int) -> TrainingLoop:
         step_end_ns=end_ns[steps],
         exit_ns=max(int(end_ns[steps].max()), int(until[-1])),
         input_waits=True,
-        made_begin_ns=np.empty(0, dtype=np.int64),
-        made_end_ns=np.empty(0, dtype=np.int64),
+        made_begin_ns=NO_TIMES,
+        made_end_ns=NO_TIMES,
         background_begin_ns=saves[0],
         background_end_ns=saves[1],
     )
@@ -255,22 +337,6 @@ def _steps(kind: np.ndarray, start_ns: np.ndarray) -> np.ndarray:
     return found
 
 
-def _hidden_collectives(
-    kind: np.ndarray, awaited: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray, step_begins_ns: np.ndarray
-) -> np.ndarray:
-    """Which spans are collectives for which the training thread does not wait. Collectives on other threads of the
-    application run beside the backward pass (DistributedDataParallel); it waits only for the last one of a step.
-
-    awaited: bool, spans of the training thread, and those within its checkpoints.
-    """
-    hidden = (kind == COLLECTIVE_SPAN) & ~awaited
-    mine = np.flatnonzero(hidden)
-    mine = mine[np.argsort(end_ns[mine], kind="stable")]
-    step = np.searchsorted(step_begins_ns, start_ns[mine], side="right")
-    hidden[mine[np.flatnonzero(np.diff(step, append=-1))]] = False
-    return hidden
-
-
 def _background_saves(checkpoints: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     """Begins and ends of the saves in the background: from each call that starts one to the next wait for one. A save
     that nobody waits for is left out, as is one before it was waited for that another one follows."""
@@ -279,14 +345,6 @@ def _background_saves(checkpoints: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     ended = np.flatnonzero((name[mine[:-1]] == BACKGROUND_SAVE) & (name[mine[1:]] == BACKGROUND_WAIT))
     start, end = checkpoints["start_ns"].to_numpy(), checkpoints["end_ns"].to_numpy()
     return start[mine[ended]], end[mine[ended + 1]]
-
-
-def _until_next_wait(kind: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
-    """The ends of the spans. A collective ends before the next batch fetch begins, because a thread that fetches
-    no longer waits for other threads."""
-    waits = np.sort(start_ns[kind == INPUT_WAIT])
-    later = np.append(waits, np.iinfo(np.int64).max)[np.searchsorted(waits, start_ns, side="right")]
-    return np.where(kind == COLLECTIVE_SPAN, np.minimum(end_ns, later), end_ns)
 
 
 def _loaders(spans: pa.Table, ends_ns: np.ndarray) -> np.ndarray:
@@ -301,8 +359,7 @@ def _loaders(spans: pa.Table, ends_ns: np.ndarray) -> np.ndarray:
 def _made(pipeline: pa.Table, fetch_ends_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Begins and ends of the spans that the input pipeline has once a fetch: those of one name, the k-th of which ended
     before fetch k. Of several names the one that ends last on average is the nearest to the loop. Empty without one."""
-    found, latest = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)), -np.inf
-    fetches = len(fetch_ends_ns)
+    found, latest, fetches = (NO_TIMES, NO_TIMES), -np.inf, len(fetch_ends_ns)
     names = pipeline["name"].combine_chunks().dictionary_encode()
     starts, ends, name = pipeline["start_ns"].to_numpy(), pipeline["end_ns"].to_numpy(), names.indices.to_numpy()
     for code, count in enumerate(np.bincount(name).tolist()):
@@ -316,25 +373,20 @@ def _made(pipeline: pa.Table, fetch_ends_ns: np.ndarray) -> tuple[np.ndarray, np
     return found
 
 
-def _events(
-    span_kind: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray, entry_ns: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Kinds, begins and ends of disjoint events in ascending order: spans of one kind are joined where they overlap,
-    and collectives within checkpoints divide these."""
-    kinds, begins, ends = [], [], []
+_Events = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Kinds, begins and ends of disjoint events in ascending order."""
+
+
+def _events(span_kind: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray, entry_ns: int) -> _Events:
+    """Spans of one kind are joined where they overlap, and collectives within checkpoints divide these."""
     start_ns = np.maximum(start_ns, entry_ns)
-    saves, meetings = (_union(start_ns, end_ns, span_kind == code) for code in (CHECKPOINT_SPAN, COLLECTIVE_SPAN))
-    inside = saves.covered_within(meetings.starts, meetings.ends) == meetings.ends - meetings.starts
-    for code, event in _KIND_OF_SPAN.items():
-        joined = _union(start_ns, end_ns, span_kind == code)
-        if event == CHECKPOINT:
-            joined = joined.minus(Intervals.union_of(meetings.starts[inside], meetings.ends[inside]))
-        kinds.append(np.full(len(joined), event, dtype=np.int8))
-        begins.append(joined.starts)
-        ends.append(joined.ends)
-    kind, begin, end = np.concatenate(kinds), np.concatenate(begins), np.concatenate(ends)
-    order = np.lexsort((end, begin))
-    kind, begin, end = kind[order], begin[order], end[order]
+    joined = {code: _union(start_ns, end_ns, span_kind == code) for code in _KIND_OF_SPAN}
+    saves, met = joined[CHECKPOINT_SPAN], joined[COLLECTIVE_SPAN]
+    inside = saves.covered_within(met.starts, met.ends) == met.ends - met.starts
+    joined[CHECKPOINT_SPAN] = saves.minus(Intervals.union_of(met.starts[inside], met.ends[inside]))
+    kinds = [np.full(len(each), _KIND_OF_SPAN[code], dtype=np.int8) for code, each in joined.items()]
+    begins, ends = [each.starts for each in joined.values()], [each.ends for each in joined.values()]
+    kind, begin, end = _in_order(*map(np.concatenate, (kinds, begins, ends)))
     begin = np.maximum(begin, np.concatenate(([entry_ns], np.maximum.accumulate(end)[:-1]))[: len(begin)])
     whole = begin < end
     return kind[whole], begin[whole], end[whole]
@@ -344,27 +396,12 @@ def _union(start_ns: np.ndarray, end_ns: np.ndarray, chosen: np.ndarray) -> Inte
     return Intervals.union_of(start_ns[chosen], end_ns[chosen])
 
 
-def _with_fetches(
-    kind: np.ndarray, begin: np.ndarray, end: np.ndarray, step_begins: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The events, and a fetch without duration at the begin of each step, for a profile without input waits."""
-    outside = Intervals.union_of(begin, end).covered_within(step_begins, step_begins + 1) == 0
-    return _with_instants(kind, begin, end, FETCH, step_begins[outside])
-
-
-def _with_instants(
-    kind: np.ndarray, begin: np.ndarray, end: np.ndarray, added: int, times_ns: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The events, and events of the kind `added` without duration at these times."""
-    kind = np.concatenate((kind, np.full(len(times_ns), added, dtype=np.int8)))
-    begin, end = np.concatenate((begin, times_ns)), np.concatenate((end, times_ns))
+def _in_order(kind: np.ndarray, begin: np.ndarray, end: np.ndarray) -> _Events:
     order = np.lexsort((end, begin))
     return kind[order], begin[order], end[order]
 
 
-def _not_within(times_ns: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """The times, or the end of the event that contains one: events are disjoint."""
-    if not len(end):
-        return times_ns
-    place = np.minimum(np.searchsorted(end, times_ns), len(end) - 1)
-    return np.where((begin[place] < times_ns) & (times_ns < end[place]), end[place], times_ns)
+def _with_instants(kind: np.ndarray, begin: np.ndarray, end: np.ndarray, added: int, times_ns: np.ndarray) -> _Events:
+    """The events, and events of the kind `added` without duration at these times."""
+    kind = np.concatenate((kind, np.full(len(times_ns), added, dtype=np.int8)))
+    return _in_order(kind, np.concatenate((begin, times_ns)), np.concatenate((end, times_ns)))
