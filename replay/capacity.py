@@ -45,6 +45,7 @@ class LoadRun:
     """One replay with a number of ranks.
 
     utilisation_pct: accelerator utilisation, for a benchmark by its own rule. training_s: of the training loop.
+    samples_per_s: of all ranks, of a benchmark by its own rule; None where the batch size is not known.
     mib_s: bytes read and written, over the whole replay. latency_us: of all operations, by percentile.
     processors_pct: share of the machine's processor time that the replay took. storage: False for a run without I/O.
     """
@@ -56,6 +57,7 @@ class LoadRun:
     latency_us: Mapping[str, float] | None
     processors_pct: float | None
     storage: bool = True
+    samples_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,15 +184,15 @@ class Loads:
             self.make(ranks, path)
         return path
 
-    def utilisation_pct(self, replay: Capture, ranks: int) -> float:
-        """Accelerator utilisation of a replay with so many ranks, per cent: of a benchmark by its own rule, else the
-        recorded compute as a share of the replayed training loops. Raises: CaptureError when a part is damaged."""
+    def carried(self, replay: Capture, ranks: int) -> tuple[float, float | None]:
+        """`LoadRun.utilisation_pct` and `samples_per_s` of a replay with so many ranks; without a benchmark's own rule,
+        the recorded compute as a share of the replayed training loops. Raises: CaptureError when a part is damaged."""
         benchmark = benchmark_run(replay.info)
         figures = None if benchmark is None else benchmark_figures(overlap(replay).steps, benchmark)
         if figures is not None:
-            return figures.utilisation_pct
+            return figures.utilisation_pct, figures.samples_per_s
         loops_ns = computed_in_loops(replay.spans)[1]
-        return 100.0 * self.compute_ns * ranks / self.ranks / loops_ns if loops_ns else 0.0
+        return 100.0 * self.compute_ns * ranks / self.ranks / loops_ns if loops_ns else 0.0, None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,7 +282,7 @@ class Measuring:
     def _measured(self, output: Path, result: RunResult, ranks: int, *, storage: bool) -> LoadRun:
         """The figures of a run, whose capture `output` is deleted."""
         replay, tally = open_capture(output), result.tally
-        utilised, loop_ns = self.loads.utilisation_pct(replay, ranks), training_ns(replay.spans)
+        (utilised, samples_per_s), loop_ns = self.loads.carried(replay, ranks), training_ns(replay.spans)
         shutil.rmtree(output, ignore_errors=True)
         moved, elapsed_s = (tally.bytes_read + tally.bytes_written) / MIB, ns_to_seconds(tally.last_end_ns)
         return LoadRun(
@@ -291,6 +293,7 @@ class Measuring:
             latency_us=percentiles_us(tally.latency_ns),
             processors_pct=result.processors_pct,
             storage=storage,
+            samples_per_s=samples_per_s,
         )
 
 

@@ -165,7 +165,7 @@ def spread(pool: Pool, operations: RankOperations) -> tuple[np.ndarray, np.ndarr
     behind, before = np.flatnonzero(counted & (op == CLOSE)), np.flatnonzero(counted & (op != CLOSE))
     start[behind] = ends[request[behind]]
     end[behind] = start[behind] + lasted[behind]
-    np.maximum.at(ends, request, end)
+    np.maximum.at(ends, request[behind], end[behind])  # an open, whose time is made up, does not keep a thread busy
     free = [(0, lane) for lane in np.unique(operations.lane[rows])[: pool.threads].tolist()]
     taken, since = np.empty((2, count), dtype=np.int64)
     for one in np.argsort(begins, kind="stable").tolist():

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import dxt_replay
-from dxt_replay.replay.capacity import MACHINE, MEMORY, NOTHING, STORAGE, LoadRun, Search, measuring, searched
+from dxt_replay.replay import capacity as module
+from dxt_replay.replay.capacity import MACHINE, MEMORY, NOTHING, STORAGE, LoadRun, Search, searched
 from dxt_replay.replay.interface import capacities
 from dxt_replay.replay.interface.capacities import _loads
 from dxt_replay.replay.show.capacity_sections import capacity_headline
@@ -118,7 +119,7 @@ def test_the_guess_of_a_storage_model_is_arithmetic(
     model = tmp_path / "m.yaml"
     rate = round(batch / 0.02 * 0.9 * (carried + 0.5))
     model.write_text(f"storage_model: 1\nname: made\nlimits:\n  - {{each: system, rate: {rate}B/s}}\n")
-    monkeypatch.setattr(measuring, "searched", lambda search, measure, runs: NOTHING)
+    monkeypatch.setattr(module, "searched", lambda search, measure, runs: NOTHING)
     found = dxt_replay.capacity(description, tmp_path / "target", storage=model, most=8)
     assert found.simulated_ranks == carried
 
@@ -157,7 +158,7 @@ def test_utilisation_of_a_capture_is_its_recorded_compute(tmp_path: Path) -> Non
     _, loads = _loads(capture, (), tmp_path)
     for ranks in (2, 3):
         copy = dxt_replay.open_capture(loads.of(ranks))
-        assert loads.utilisation_pct(copy, ranks) == pytest.approx(100.0 * compute_ns / loops_ns)
+        assert loads.carried(copy, ranks) == (pytest.approx(100.0 * compute_ns / loops_ns), None)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -84,7 +83,7 @@ class Pages:
 )
 def test_what_is_held_is_what_entered_last(each, pages, dirty, dropped) -> None:
     truth = Pages(pages * PAGE, dirty, dropped=dropped)
-    cache = dataclasses.replace(CACHE, size=pages * PAGE, dirty=dirty, dropped_at_open=dropped)
+    cache = msgspec.structs.replace(CACHE, size=pages * PAGE, dirty=dirty, dropped_at_open=dropped)
     (found,), use = ends(model(**DEVICE, cache=cache), operations(*each))
     durations = [truth.duration(*operation[:4]) for operation in each]
     assert np.diff([0, *found]).tolist() == durations
@@ -102,7 +101,7 @@ def test_what_is_held_is_what_entered_last(each, pages, dirty, dropped) -> None:
 )
 def test_in_a_large_cache_a_page_is_fetched_once(reads, read_ahead, largest_fetch) -> None:
     """Three ranks read a file of 25 pages; what one of them has read is there for all, whatever is read ahead."""
-    cache = dataclasses.replace(CACHE, size=1 << 30, read_ahead=read_ahead, largest_fetch=largest_fetch)
+    cache = msgspec.structs.replace(CACHE, size=1 << 30, read_ahead=read_ahead, largest_fetch=largest_fetch)
     size = int(FILES[1])
     own = [
         [("read", 1, offset, min(length, size - offset), 0) for rank, offset, length in reads if rank == number]

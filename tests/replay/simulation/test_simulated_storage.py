@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -54,7 +53,7 @@ def test_metadata_has_a_queue_of_its_own() -> None:
 
 def test_windows_of_read_ahead_grow_as_in_linux() -> None:
     """Windows of 4, 8, 16, 32 and 64 pages; the next one is fetched when the reader enters what is ahead of him."""
-    cache = dataclasses.replace(CACHE, size=1 << 30, read_ahead=64 * 4096)
+    cache = msgspec.structs.replace(CACHE, size=1 << 30, read_ahead=64 * 4096)
     fetched = []
     for reads in (1, 2, 4, 5, 12, 13, 29):
         rows = operations(*(("read", 0, 4096 * page, 4096, 1 << 20) for page in range(reads)))
@@ -64,7 +63,7 @@ def test_windows_of_read_ahead_grow_as_in_linux() -> None:
 
 def _fetched(*reads, read_ahead=64 * 4096):
     """Pages that each of several reads makes be fetched; a read is a page of the largest file, or (page, rank)."""
-    cache = dataclasses.replace(CACHE, size=1 << 30, read_ahead=read_ahead)
+    cache = msgspec.structs.replace(CACHE, size=1 << 30, read_ahead=read_ahead)
     storage, placed = model(**DEVICE, cache=cache), [each if isinstance(each, tuple) else (each, 0) for each in reads]
     found = [0]
     for count in range(1, len(placed) + 1):
@@ -87,7 +86,7 @@ def test_reads_behind_a_run_of_cached_pages_fetch_more_the_longer_it_is() -> Non
 
 def test_a_mark_goes_with_its_page() -> None:
     """The window with the mark leaves a cache of its size; its page is then read again, twice, and starts nothing."""
-    cache = dataclasses.replace(CACHE, size=4 * 4096, read_ahead=64 * 4096)
+    cache = msgspec.structs.replace(CACHE, size=4 * 4096, read_ahead=64 * 4096)
     rows = operations(*(("read", 0, 4096 * page, 1, MS) for page in (0, 90, 80, 1, 1)))
     assert ends(model(**DEVICE, cache=cache), rows)[1].request_bytes[0] // 4096 == 7
 
@@ -96,7 +95,7 @@ def test_random_reads_of_a_small_file_grow() -> None:
     """A file that fills up at random is read in ever larger pieces. Linux 6.18 has 603 requests for 617 pages after 600
     reads of a page, and 1912 for all 2560 pages (ext4, read-ahead of 8 MiB, counted at the device)."""
     pages = np.random.default_rng(1).permutation(2560).tolist()
-    cache = dataclasses.replace(CACHE, size=1 << 30, read_ahead=8 * MIB)
+    cache = msgspec.structs.replace(CACHE, size=1 << 30, read_ahead=8 * MIB)
     rows = operations(*(("read", 0, 4096 * page, 4096, MS) for page in pages))
     begun, all_read = (ends(model(**DEVICE, cache=cache), rows[:count])[1] for count in (600, 2560))
     assert (begun.requests[0], begun.request_bytes[0] // 4096) == (603, 617)
@@ -107,7 +106,7 @@ def test_random_reads_of_a_small_file_grow() -> None:
 @pytest.mark.parametrize(("kib", "turns"), [(128, 1), (256, 2), (1024, 5), (4096, 17)])
 def test_a_large_read_waits_for_the_windows_that_it_is_cut_into(kib, turns) -> None:
     """Turns of the server, as counted through libfuse (Linux 6.18): each turn but the first has two windows."""
-    cache = dataclasses.replace(CACHE, size=1 << 30, read_ahead=128 * KIB, largest_fetch=128 * KIB)
+    cache = msgspec.structs.replace(CACHE, size=1 << 30, read_ahead=128 * KIB, largest_fetch=128 * KIB)
     (found,), use = ends(model(**DEVICE, cache=cache), read(kib * KIB, offset=4 * MIB))
     assert found[0] == turns * 10 * US
     assert use.request_bytes[0] >= kib * KIB
@@ -140,7 +139,7 @@ def test_a_reader_waits_for_what_is_being_fetched() -> None:
     assert use.requests[0] == 1
 
 
-@pytest.mark.parametrize("cache", [None, dataclasses.replace(CACHE, size=1 << 30)])
+@pytest.mark.parametrize("cache", [None, msgspec.structs.replace(CACHE, size=1 << 30)])
 def test_a_stream_holds_small_writes(cache) -> None:
     each = [("write", 0, at, 2000, 0) for at in (0, 2000, 4000, 6000)]
     rows = operations(*each, ("close", 0, 0, 0, 0), ("close", 0, 0, 0, 0))
