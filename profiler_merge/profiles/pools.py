@@ -26,6 +26,9 @@ MIN_IN_TIME = 0.95
 PERIODS = 4
 """Mean times from batch to batch, after which a read of the same file belongs to another request."""
 
+UNUSUAL = 10
+"""Of pauses of a period or more: how many times as long as usual they are where the request is another one."""
+
 USUAL = 0.1
 """Share of the requests of a pool that take no longer than usual from one to the next, and of the opens that take
 longer than counters can tell of."""
@@ -135,6 +138,9 @@ def _in_turn(operations: RankOperations, rows: np.ndarray, longest_ns: float) ->
     longest = np.lexsort((-pause, of_file))
     begins = np.zeros(len(starts), dtype=bool)
     begins[longest] = np.arange(len(starts)) - np.searchsorted(of_file, of_file) < np.maximum(opens, 1)[of_file]
+    within_ns = pause[~begins & (pause > 0) & (pause <= longest_ns)]
+    if len(within_ns):  # Darshan may count a read of one file, too, for another that a thread beside has just closed
+        longest_ns = min(longest_ns, max(longest_ns / PERIODS, UNUSUAL * np.quantile(within_ns, 1.0 - USUAL)))
     begins |= pause > longest_ns
     traced = (operations.origin[rows][order] != RECONSTRUCTED)[is_read]
     apart = ~begins & (pause < 0) & traced & np.append(False, traced[:-1])  # of a file that threads read side by side

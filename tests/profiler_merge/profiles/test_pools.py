@@ -1,0 +1,53 @@
+"""Threads of a pool that reads ahead: each takes requests in turn, whatever Darshan counted for another file."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dxt_replay.profiler_merge.profiles.marks import RankOperations
+from dxt_replay.profiler_merge.profiles.pools import pool_of, spread
+from dxt_replay.traces.schema import OPS, READ, RECONSTRUCTED, TRACED
+
+MS, US = 1_000_000, 1_000
+BATCHES, EACH, THREADS, PERIOD_NS = 40, 6, 3, 25 * MS
+OPEN, CLOSE = OPS.index("open"), OPS.index("close")
+
+
+def operations(stray: bool, lost: bool) -> RankOperations:
+    """Two passes over 120 files, 6 a batch, each with an open, two reads and a close; bursts of three threads.
+
+    stray: two reads were counted for files that were read two batches before. lost: the second visits of two files were
+    not seen, but for their opens, and these files were read at both ends of their batch.
+    """
+    rows = []
+    for number in range(BATCHES * EACH):
+        batch, place = divmod(number, EACH)
+        begin, file = batch * PERIOD_NS + place // THREADS * 600 * US + place % THREADS * 30 * US, number % 120
+        gone = lost and number in (120 + 11, 120 + 17)
+        rows.append((begin, begin, OPEN, RECONSTRUCTED, file))
+        if not gone:
+            counted = file - 2 * EACH if stray and number in (26, 33) else file
+            rows.append((begin, begin + 100 * US, READ, TRACED, counted))
+            rows.append((begin + 200 * US, begin + 300 * US, READ, RECONSTRUCTED, file))
+            rows.append((begin + 300 * US, begin + 301 * US, CLOSE, RECONSTRUCTED, file))
+    start, end, op, origin, file = np.array(sorted(rows), dtype=np.int64).T
+    lanes = np.arange(len(start)) % THREADS + 1
+    return RankOperations(
+        pid=np.zeros(len(start), dtype=np.int64), lane=lanes, start_ns=start, end_ns=end, op=op, origin=origin,
+        file_id=file, threads={},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("stray", "lost"), [(False, False), (True, False), (False, True)])
+def test_no_thread_is_busy_with_what_belongs_to_another_visit(stray: bool, lost: bool) -> None:
+    made = operations(stray, lost)
+    begin = np.arange(BATCHES) * PERIOD_NS + 20 * MS
+    pool = pool_of(made, np.arange(len(made.op)), begin, begin + MS)
+    assert pool is not None
+    assert pool.threads == THREADS
+    lane, start, _ = spread(pool, made)
+    for one in range(1, THREADS + 1):
+        own = np.sort(start[(lane == one) & (made.op[pool.rows] == READ)])
+        assert np.diff(own).max() < 2 * PERIOD_NS
+        assert len(own) == pytest.approx(2 * BATCHES * EACH / THREADS, rel=0.1)
