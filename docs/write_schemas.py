@@ -25,7 +25,7 @@ FOLDER = ROOT / "src" / "dxt_replay" / "schemas"
 Schema = dict[str, Any]
 
 RESULTS = {
-    "anonymize": "replay.sharing.anonymous_capture.Anonymized",
+    "anonymize": "replay.anonymize.Anonymized",
     "calibrate": "replay.calibration.calibration.Calibration",
     "capacity": "replay.capacity.Capacity",
     "compare": "replay.fidelity.compare.Comparison",
@@ -47,7 +47,7 @@ RESULTS = {
     "summary": "profiler_merge.analysis.named_tables.Views",
     "summary-jobs": "replay.jobs.JobSummaries",
     "transform": "replay.transform.rewrite.Transformed",
-    "verify": "replay.verifying.checked.Verified",
+    "verify": "replay.verify.Verified",
 }
 """Name of the schema -> class of the result, below dxt_replay."""
 

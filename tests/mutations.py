@@ -28,7 +28,7 @@ MODULES = {
     "replay/causal/dealing.py": "tests/replay/causal",
     "replay/causal/feed.py": "tests/replay/causal",
     "replay/plan/pacing.py": "tests/replay/plan",
-    "replay/target/containment.py": "tests/replay/target",
+    "replay/target/posix.py": "tests/replay/target",
     "replay/fidelity/workload_verdict.py": "tests/replay/fidelity",
     "replay/regression/interval_verdict.py": "tests/replay/regression",
 }

@@ -26,7 +26,7 @@ HEAVY = {
     "distributed": {"traces.workers"},
     "h5py": {"profiler_merge.analysis", "profiler_merge.hdf5", "replay.engine.backends"},
     "mpi4py": {"replay.ranks", "replay.engine.backends"},
-    "obstore": {"replay.objects"},
+    "obstore": {"replay.target"},
     "pandas": {"profiler_merge.analysis"},
     "plotly": {"replay.interface"},
     "scipy": set(),

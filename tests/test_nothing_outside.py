@@ -21,7 +21,8 @@ from dxt_replay.replay.calibration.scratch import NAME as CALIBRATION
 from dxt_replay.replay.commands.main import main
 from dxt_replay.replay.target.manifest import MANIFEST_NAME
 from dxt_replay.replay.target.placement import TWIN_ROOT
-from dxt_replay.replay.target.posix import LOCK_NAME, temporary_name
+from dxt_replay.replay.target.posix import temporary_name
+from dxt_replay.replay.target.protocol import LOCK_NAME
 from tests.capture_builder import File, Op, Span, build_capture, read, write
 from tests.examples import examples
 from tests.output_commands import OUTPUT_COMMANDS, OutputCommand

@@ -27,9 +27,14 @@ from dxt_replay.replay.engine.backends.objects import ObjectBackend, ObjectFile
 from dxt_replay.replay.engine.files import Backend, FileSlot
 from dxt_replay.replay.engine.issue import Files
 from dxt_replay.replay.engine.items import CLOSE, DELETE, LIST, OPEN, READ_AT, RENAME, STAT, WRITE_AT
-from dxt_replay.replay.objects.place import ObjectPlace, parse_object_url
-from dxt_replay.replay.objects.requests import delete_object, put_whole, read_range_timed
 from dxt_replay.replay.target.manifest import read_manifest
+from dxt_replay.replay.target.object_store import (
+    ObjectPlace,
+    delete_object,
+    parse_object_url,
+    put_whole,
+    read_range_timed,
+)
 from dxt_replay.replay.target.targets import open_target
 from dxt_replay.traces.errors import TargetError
 

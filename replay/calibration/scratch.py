@@ -17,8 +17,8 @@ from typing import IO
 import numpy as np
 
 from dxt_replay.replay.engine.link_free import open_link_free
-from dxt_replay.replay.target.containment import resolve_target
 from dxt_replay.replay.target.content import BLOCK_BYTES, make_noise
+from dxt_replay.replay.target.posix import resolve_target
 from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.text import printable
 from dxt_replay.traces.units import MIB, format_bytes

@@ -42,7 +42,6 @@ def command(
     from dxt_replay.replay.commands.json_output import print_json
     from dxt_replay.replay.commands.progress import byte_progress
     from dxt_replay.replay.commands.session import current
-    from dxt_replay.replay.target.stage_lines import describe, describe_done
     from dxt_replay.replay.target.targets import check_there, target_named
     from dxt_replay.traces.units import format_counted
 
@@ -58,14 +57,14 @@ def command(
         check_there(target_named(target))
     planned = dxt_replay.stage(capture, target, maps=maps, sparse=sparse, dry_run=True)
     if not as_json:
-        for line in describe(planned.plan, dry_run=dry_run):
+        for line in planned.plan.lines(dry_run=dry_run):
             click.echo(line)
     if not dry_run:
         with byte_progress("staging") as progress:
             began = time.monotonic()
             planned = planned.carry_out(workers=workers, timeout_s=timeout_s, on_progress=progress)
         if not as_json:
-            click.echo(describe_done(planned.plan, time.monotonic() - began))
+            click.echo(planned.plan.done_line(time.monotonic() - began))
             again = given_options({"maps", "ranks", "begin", "until", "steps"})
             print_next("run", capture.path, "--target", target, *again, "-o", "replay.capture")
     if as_json:

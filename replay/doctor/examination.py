@@ -17,12 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from dxt_replay.replay.doctor.programs import Check, Part, State, mpi_part, program_parts, recording_part
-from dxt_replay.replay.objects.place import parse_object_url
-from dxt_replay.replay.objects.requests import delete_object, keys_below, put_whole, read_range
 from dxt_replay.replay.ranks.launcher import SHARED_BYTES, SHARED_BYTES_EACH, SHARED_MEMORY
 from dxt_replay.replay.regression.machine_environment import MachineEnvironment, machine_environment
 from dxt_replay.replay.regression.target_environment import ROOT, target_environment, text_in
-from dxt_replay.replay.target.objects import REMEDIES
+from dxt_replay.replay.target.object_store import (
+    REMEDIES,
+    delete_object,
+    keys_below,
+    parse_object_url,
+    put_whole,
+    read_range,
+)
 from dxt_replay.traces.errors import MissingDependencyError, UsageError
 from dxt_replay.traces.plain import plain
 from dxt_replay.traces.units import format_bytes, format_count, format_duration

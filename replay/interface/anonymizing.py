@@ -11,7 +11,7 @@ from dxt_replay.replay.options.choices import PathLike
 from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
-    from dxt_replay.replay.sharing.anonymous_capture import Anonymized
+    from dxt_replay.replay.anonymize import Anonymized
 
 _KEY_BYTES = 32
 
@@ -29,7 +29,7 @@ def anonymize(
 
     Raises: UsageError for an empty key; TargetError for `output`.
     """
-    from dxt_replay.replay.sharing.anonymous_capture import anonymize_capture
+    from dxt_replay.replay.anonymize import anonymize_capture
 
     secret = secrets.token_bytes(_KEY_BYTES) if key is None else key.encode() if isinstance(key, str) else key
     if not secret:

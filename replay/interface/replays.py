@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dxt_replay.replay.run.process import Progress
     from dxt_replay.replay.run.repeat import Repeats
     from dxt_replay.replay.run.result import RunResult
-    from dxt_replay.replay.target.stage_plan import StagePlan
+    from dxt_replay.replay.target.stage import StagePlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +37,7 @@ class Staged:
 
     def as_json(self) -> dict[str, Any]:
         """The object that `dxt-replay stage --json` prints."""
-        from dxt_replay.replay.target.stage_lines import as_json
-
-        return {**as_json(self.plan), "written": self.written}
+        return {**self.plan.as_json(), "written": self.written}
 
     def carry_out(
         self,
@@ -78,7 +76,7 @@ def stage(
     Raises: TargetError when `target` does not exist, the twin does not fit, or a file that was not staged is in the
     way.
     """
-    from dxt_replay.replay.target.stage_plan import plan_stage
+    from dxt_replay.replay.target.stage import plan_stage
 
     chosen = filled(StageChoices, choices)
     maps, limits = path_maps(chosen["maps"]), {name: chosen[name] for name in ("workers", "timeout_s")}

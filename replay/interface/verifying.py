@@ -13,7 +13,7 @@ from dxt_replay.traces.errors import UsageError
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from dxt_replay.replay.verifying.checked import Verified
+    from dxt_replay.replay.verify import Verified
 
 
 @takes(VerifyChoices)
@@ -27,7 +27,7 @@ def verify(*paths: PathLike, **choices: Unpack[VerifyChoices]) -> Verified:
     Raises: UsageError for a path that is neither a capture nor a staged target.
     """
     from dxt_replay.replay.target.targets import target_named
-    from dxt_replay.replay.verifying.places import verify_places
+    from dxt_replay.replay.verify import verify_places
 
     if not paths:
         raise UsageError("nothing to verify: give a capture, or a directory that `dxt-replay stage` filled")

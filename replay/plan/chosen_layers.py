@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.replay.hdf5.files import Hdf5Files, hdf5_files
+from dxt_replay.replay.target.hdf5_layout import Hdf5Files, hdf5_files
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.layers import FileLayers, file_layers
 from dxt_replay.traces.paces import API_CHOICES

@@ -31,8 +31,7 @@ from dxt_replay.replay.run.options import RunOptions
 from dxt_replay.replay.run.process import Progress
 from dxt_replay.replay.run.result import RunResult
 from dxt_replay.replay.run.runner import run_replay
-from dxt_replay.replay.target.stage import check_staged, stage
-from dxt_replay.replay.target.stage_plan import StagePlan, plan_stage
+from dxt_replay.replay.target.stage import StagePlan, check_staged, plan_stage, stage
 from dxt_replay.replay.target.targets import check_there, open_target, same_place
 from dxt_replay.traces.errors import TargetError, UsageError
 from dxt_replay.traces.output import check_output

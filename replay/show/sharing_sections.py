@@ -8,7 +8,7 @@ from dxt_replay.replay.show.section import Section, facts
 from dxt_replay.traces.units import format_count
 
 if TYPE_CHECKING:
-    from dxt_replay.replay.sharing.anonymous_capture import Anonymized
+    from dxt_replay.replay.anonymize import Anonymized
 
 _KEYS = {True: "random, not kept", False: "the given one; a person who has it can test guesses of names"}
 

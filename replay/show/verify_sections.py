@@ -8,7 +8,7 @@ from dxt_replay.replay.show.section import Column, Kind, Section
 from dxt_replay.traces.units import format_bytes, format_count, format_counted
 
 if TYPE_CHECKING:
-    from dxt_replay.replay.verifying.checked import CheckedPart, Verified, VerifiedPlace
+    from dxt_replay.replay.verify import CheckedPart, Verified, VerifiedPlace
 
 
 _MOST = 20

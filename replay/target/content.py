@@ -7,9 +7,8 @@ any block of a file can be made again, to check it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -27,20 +26,16 @@ Difference = tuple[int, str, str]
 """Offset of the first byte that differs, and in hex what was expected there and what was found."""
 
 
-class Inserts(Protocol):
-    """The bytes of a file that differ from the noise, such as the metadata of an HDF5 file."""
-
-    def put_into(self, data: np.ndarray, begin: int) -> None:
-        """Overwrite the bytes that are not noise in `data`, the bytes (uint8) of the file from `begin` on."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """The `size` bytes of a staged file: the noise of its record id with `inserts`, or zeros for a hole."""
+    """The `size` bytes of a staged file: the noise of its record id, or zeros for a hole.
+
+    `inserts`: (offset, bytes) of what is not noise, such as the metadata of an HDF5 file.
+    """
 
     record_id: int
     size: int
-    inserts: Inserts | None = None
+    inserts: Sequence[tuple[int, bytes]] = ()
     is_hole: bool = False
 
     def block(self, number: int, words: np.ndarray) -> memoryview:
@@ -51,8 +46,10 @@ class Content:
         else:
             make_noise(self.record_id, number, words)
         data = words.view(np.uint8)[: self.size - begin]
-        if self.inserts is not None:
-            self.inserts.put_into(data, begin)
+        for offset, text in self.inserts:
+            first, last = max(begin, offset), min(begin + len(data), offset + len(text))
+            if first < last:
+                data[first - begin : last - begin] = np.frombuffer(text, dtype=np.uint8)[first - offset : last - offset]
         return data.data
 
     def blocks(self) -> Iterator[memoryview]:

@@ -18,27 +18,97 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dxt_replay.replay.hdf5.files import Hdf5Files
-from dxt_replay.replay.target.hdf5_content import hdf5_bytes
+from dxt_replay.replay.target.content import Content
+from dxt_replay.replay.target.hdf5_layout import Hdf5Files, Hdf5Layout
+from dxt_replay.replay.target.hdf5_twin import hdf5_bytes, hdf5_content
 from dxt_replay.replay.target.manifest import CREATED_BY_RUN, Manifest, in_state
 from dxt_replay.replay.target.path_columns import (
     TEXT,
     ancestors,
     ascending_order,
     booleans,
+    joined,
     pieces,
-    prefixed,
     rows_in,
     same_texts,
     text_bytes,
 )
 from dxt_replay.replay.target.placement import OWN_ROOT_ID_CHARS, TWIN_ROOT, PathMap, Placements, place
-from dxt_replay.replay.target.twin_files import CREATED_ROLE, READ_ROLE, ROLES, TwinFiles
 from dxt_replay.traces.files import object_folders
 from dxt_replay.traces.schema import APIS, FORMATS, OPS, READ, REFUSED, TRACED, WRITE, codes
 from dxt_replay.traces.store.reader import Capture
 
 DELETE, OPEN, RENAME, STAT = (OPS.index(op) for op in ("delete", "open", "rename", "stat"))
+
+READ_ROLE, LOOKED_AT_ROLE, CREATED_ROLE = ROLES = ("read", "looked at", "created")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TwinFiles:
+    """The files of a twin data set, one row each.
+
+    `path`: text below the target. `size`: bytes. `role`: codes in `ROLES`.
+    `data_bytes`: those that its accesses need; a real HDF5 file, with one of the `layouts` (by file id), is larger.
+    `exact`: False where neither layout nor `data_bytes` was determined.
+    `renamed`: the run gives it another name, under which its bytes count.
+    `written`: the run writes into it, or gives it another name.
+    """
+
+    file_id: np.ndarray
+    record_id: np.ndarray
+    path: pa.LargeStringArray
+    size: np.ndarray
+    role: np.ndarray
+    data_bytes: np.ndarray
+    exact: np.ndarray
+    renamed: np.ndarray
+    written: np.ndarray
+    layouts: Mapping[int, Hdf5Layout]
+
+    def __len__(self) -> int:
+        return len(self.path)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all files, which may be more than an int64 can hold."""
+        return total(self.size)
+
+    def has_role(self, role: str) -> np.ndarray:
+        """bool[files]: which files have the role."""
+        found: np.ndarray = self.role == ROLES.index(role)
+        return found
+
+    @property
+    def is_plain(self) -> np.ndarray:
+        """bool[files]: files of only noise, or holes; the others are real HDF5 files."""
+        return ~np.isin(self.file_id, list(self.layouts))
+
+    @property
+    def layout(self) -> pa.StringArray:
+        """The digest of the layout of each file, null for none."""
+        if not self.layouts:
+            return pa.nulls(len(self), pa.string())
+        found = map(self.layouts.get, self.file_id.tolist())
+        return pa.array([None if layout is None else layout.digest for layout in found], pa.string())
+
+    def content(self, row: int) -> Content:
+        """The content of the file in this row."""
+        layout = self.layouts.get(int(self.file_id[row]))
+        return hdf5_content(int(self.record_id[row]), int(self.size[row]), layout, int(self.data_bytes[row]))
+
+    def chosen(self, mask: np.ndarray) -> TwinFiles:
+        """The files of `mask`, bool[files]."""
+        if mask.all():
+            return self
+        columns = ("file_id", "record_id", "size", "role", "data_bytes", "exact", "renamed", "written")
+        return replace(
+            self, path=self.path.filter(pa.array(mask)), **{name: getattr(self, name)[mask] for name in columns}
+        )
+
+
+def total(numbers: np.ndarray) -> int:
+    """The sum of int64 numbers that are not negative, without overflow."""
+    return (int((numbers >> 32).sum()) << 32) + int((numbers & 0xFFFFFFFF).sum())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,24 +135,12 @@ class TwinDataSet:
     plain_hdf5: Mapping[int, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileUse:
-    """How the op stream uses each file: bool[files] `touched`, `read`, `written`, `created` (the run makes it),
-    `renamed` (it gets another name); int64[files] `size_bytes` needed."""
+def _file_use(capture: Capture) -> tuple[np.ndarray, ...]:
+    """How the op stream uses each file: bool[files] touched, read, written, created (the run makes it), renamed (it
+    gets another name); int64[files] bytes needed.
 
-    touched: np.ndarray
-    read: np.ndarray
-    written: np.ndarray
-    created: np.ndarray
-    renamed: np.ndarray
-    size_bytes: np.ndarray
-
-
-def file_use(capture: Capture) -> FileUse:
-    """From the counts of each rank (`Capture.usage`). A read of any api counts, even if it returned no bytes.
-
-    All but `touched` comes from the whole capture, even for a part of it, so that all parts share one twin.
-
+    From the counts of each rank (`Capture.usage`). A read of any api counts, even if it returned no bytes. All but
+    `touched` comes from the whole capture, even for a part of it, so that all parts share one twin.
     Raises: CaptureError when a part cannot be read.
     """
     count = capture.files.num_rows
@@ -90,18 +148,15 @@ def file_use(capture: Capture) -> FileUse:
     end = np.zeros(count, dtype=np.int64)
     for rank in capture.whole.ranks:
         used = _moved(capture.whole, rank)
-        file_id, last = used["file_id"].to_numpy(), used["reach"].to_numpy()
-        op = codes(used, "op")
-        looked_at[file_id[(op == STAT) & (codes(used, "origin") == TRACED)]] = True
-        moves = (op == READ) | (op == WRITE)
-        renames = op == RENAME
+        file_id, op = used["file_id"].to_numpy(), codes(used, "op")
+        moves, renames = (op == READ) | (op == WRITE), op == RENAME
         new_name = used["other_file_id"].to_numpy()[renames]
+        looked_at[file_id[(op == STAT) & (codes(used, "origin") == TRACED)]] = True
         read[file_id[op == READ]] = True
-        written[file_id[(op == WRITE) | renames]] = True
+        written[file_id[(op == WRITE) | renames]] = written[new_name] = True
         deleted[file_id[op == DELETE]] = True
-        written[new_name] = True
         renamed[file_id[renames]] = new[new_name] = True
-        np.maximum.at(end, file_id[moves], last[moves])
+        np.maximum.at(end, file_id[moves], used["reach"].to_numpy()[moves])
     # Do not stage a file that the job renames or replaces before its first read.
     replaced, looked_at = (renamed | new) & read, looked_at & written & ~(read | renamed | new)
     if np.any(replaced | looked_at):
@@ -114,15 +169,8 @@ def file_use(capture: Capture) -> FileUse:
         used = _moved(capture, rank)
         touched[used["file_id"].to_numpy()] = True
         touched[used["other_file_id"].filter(pc.greater_equal(used["other_file_id"], 0)).to_numpy()] = True
-    size = capture.files["size"].to_numpy()
-    return FileUse(
-        touched=touched,
-        read=read,
-        written=written,
-        created=written & ~read & ~looked_at,
-        renamed=renamed,
-        size_bytes=np.maximum(size, end),
-    )
+    needed = np.maximum(capture.files["size"].to_numpy(), end)
+    return touched, read, written, written & ~read & ~looked_at, renamed, needed
 
 
 def _moved(capture: Capture, rank: int) -> pa.Table:
@@ -156,68 +204,52 @@ def twin_data_set(
     file or directory, goes below a private root of this data set. `hdf5` None: any HDF5 file made for the same number
     of bytes is accepted. That is enough for requests past the library, and saves a pass over all requests.
     """
-    use = file_use(capture)
-    placements = place(capture.files, base, maps, written=np.flatnonzero(use.written).tolist())
+    touched, read, written, created, renamed, needed = _file_use(capture)
+    placements = place(capture.files, base, maps, written=np.flatnonzero(written).tolist())
     real = booleans(placements.below.is_null())
     mapped = tuple(
-        MappedFile(file_id=file_id, path=placements[file_id].path, size=int(use.size_bytes[file_id]))
-        for file_id in np.flatnonzero(use.touched & real).tolist()
+        MappedFile(file_id=file_id, path=placements.path(file_id), size=int(needed[file_id]))
+        for file_id in np.flatnonzero(touched & real).tolist()
     )
-    twins = use.touched & ~real & ~object_folders(capture.files)
-    files = _twin_files(capture, use, placements.below, twins, hdf5)
-    identity = _identity(files)
-    settled = _settle(files, f"{TWIN_ROOT}-{identity[:OWN_ROOT_ID_CHARS]}", manifest)
-    if settled is not files:
-        below = pc.replace_with_mask(placements.below, pa.array(twins), settled.path)
-        placements = replace(placements, below=below)
-    reasons = {} if hdf5 is None else hdf5.plain
-    plain = {
-        file_id: reasons[file_id] for file_id in (settled.file_id.tolist() if reasons else ()) if file_id in reasons
-    }
-    return TwinDataSet(identity=identity, files=settled, mapped=mapped, placements=placements, plain_hdf5=plain)
-
-
-def _twin_files(
-    capture: Capture, use: FileUse, below: pa.LargeStringArray, mask: np.ndarray, hdf5: Hdf5Files | None
-) -> TwinFiles:
-    """The files of `mask` (bool by file id), which are those of the twin. `below`: paths below the target."""
-    file_id = np.flatnonzero(mask)
-    size = whole = use.size_bytes[mask]
-    role = np.select([use.read[mask], use.created[mask]], [ROLES.index(READ_ROLE), ROLES.index(CREATED_ROLE)], 1)
-    layouts = {} if hdf5 is None else {file: hdf5.layouts[file] for file in file_id.tolist() if file in hdf5.layouts}
-    if layouts:
-        whole = size.copy()
-        rows = np.searchsorted(file_id, list(layouts))
-        whole[rows] = [
-            hdf5_bytes(each, needed) for each, needed in zip(layouts.values(), size[rows].tolist(), strict=True)
-        ]
+    mask = touched & ~real & ~object_folders(capture.files)
+    file_id, size = np.flatnonzero(mask), needed[mask]
+    found = {} if hdf5 is None else hdf5.layouts
+    layouts = {each: found[each] for each in file_id.tolist() if each in found} if found else {}
+    whole = size.copy()
+    for row in np.searchsorted(file_id, list(layouts)).tolist():
+        whole[row] = hdf5_bytes(layouts[int(file_id[row])], int(size[row]))
+    role = np.select([read[mask], created[mask]], [ROLES.index(READ_ROLE), ROLES.index(CREATED_ROLE)], 1)
     is_hdf5 = codes(capture.files, "format")[mask] == FORMATS.index("hdf5")
-    exact = ~is_hdf5 | (role != ROLES.index(READ_ROLE)) | (hdf5 is not None)
-    return TwinFiles(
+    files = TwinFiles(
         file_id=file_id.astype(np.int32),
         record_id=capture.files["record_id"].to_numpy()[mask],
-        path=below if mask.all() else below.filter(pa.array(mask)),
+        path=placements.below.filter(pa.array(mask)),
         size=whole,
         role=role.astype(np.int8),
         data_bytes=size,
-        exact=exact,
-        renamed=use.renamed[mask],
-        written=use.written[mask],
+        exact=~is_hdf5 | (role != ROLES.index(READ_ROLE)) | (hdf5 is not None),
+        renamed=renamed[mask],
+        written=written[mask],
         layouts=layouts,
     )
+    identity = _identity(files)
+    settled = _settle(files, f"{TWIN_ROOT}-{identity[:OWN_ROOT_ID_CHARS]}", manifest)
+    if settled is not files:
+        below = pc.replace_with_mask(placements.below, pa.array(mask), settled.path)
+        placements = replace(placements, below=below)
+    reasons = {} if hdf5 is None else hdf5.plain
+    plain = {each: reasons[each] for each in file_id.tolist() if each in reasons} if reasons else {}
+    return TwinDataSet(identity=identity, files=settled, mapped=mapped, placements=placements, plain_hdf5=plain)
 
 
 def _identity(files: TwinFiles) -> str:
     """SHA-256 of a line a file: path, NUL, bytes, NUL, role; in the order of the paths."""
     digest = hashlib.sha256()
-    order, ends = ascending_order(files.path), np.array([f"\0{role}\n" for role in ROLES])
+    order, ends = ascending_order(files.path), pa.array([f"\0{role}\n" for role in ROLES], TEXT)
     for rows in pieces(len(files)):
         some = order[rows]
-        paths, sizes = files.path.take(pa.array(some)), pa.array(files.data_bytes[some]).cast(TEXT)
-        roles = pa.DictionaryArray.from_arrays(files.role[some], pa.array(ends.tolist(), TEXT)).cast(TEXT)
-        nothing = pa.scalar("", TEXT)
-        lines = pc.binary_join_element_wise(paths, pa.scalar("\0", TEXT), sizes, roles, nothing)
-        data, bounds = text_bytes(lines)
+        sizes, roles = pa.array(files.data_bytes[some]), pa.DictionaryArray.from_arrays(files.role[some], ends)
+        data, bounds = text_bytes(joined(files.path.take(pa.array(some)), "\0", sizes, roles))
         digest.update(data[bounds[0] : bounds[-1]].data)
     return digest.hexdigest()
 
@@ -240,7 +272,7 @@ def _settle(files: TwinFiles, own_root: str, manifest: Manifest) -> TwinFiles:
     if shared.all():
         return files
     moved = pc.utf8_slice_codeunits(files.path.filter(pa.array(~shared)), len(TWIN_ROOT))
-    return replace(files, path=pc.replace_with_mask(files.path, pa.array(~shared), prefixed(own_root, moved)))
+    return replace(files, path=pc.replace_with_mask(files.path, pa.array(~shared), joined(own_root, moved)))
 
 
 def fits(manifest: Manifest, rows: np.ndarray, files: TwinFiles) -> np.ndarray:

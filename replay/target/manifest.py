@@ -13,7 +13,7 @@ can be told from foreign files.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Literal
@@ -23,14 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dxt_replay.replay.target.path_columns import (
-    TEXT,
-    booleans,
-    column,
-    is_ascending,
-    pieces,
-    text_bytes,
-)
+from dxt_replay.replay.target.path_columns import TEXT, booleans, column, is_ascending, joined, pieces, text_bytes
 from dxt_replay.replay.target.placement import BELOW_A_ROOT, TWIN_ROOT
 from dxt_replay.replay.target.protocol import Target
 from dxt_replay.traces.errors import TargetError
@@ -122,9 +115,9 @@ def in_order(files: pa.Table) -> pa.Table:
     return files.take(order.filter(pa.array(last))).combine_chunks()
 
 
-def in_state(files: pa.Table, *states: str) -> np.ndarray:
-    """bool[files]: which files are in one of the states."""
-    return booleans(pc.is_in(files["state"], value_set=pa.array(states)))
+def in_state(files: pa.Table, state: str) -> np.ndarray:
+    """bool[files]: which files are in the state."""
+    return booleans(pc.equal(files["state"], state))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,50 +213,28 @@ def write_manifest(target: Target, manifest: Manifest) -> None:
 
 
 def _blocks(manifest: Manifest) -> Iterator[bytes]:
+    """The files as `json.dumps` would write them, some lines at a time: all together are larger than the manifest."""
     head = {"schema_version": MANIFEST_VERSION, "made_by": "dxt-replay", "data_sets": manifest.data_sets}
     yield json.dumps(head).encode()[:-1] + b', "files": [\n'
     count = len(manifest.files)
-    for rows in pieces(count):  # write some at a time: all lines together are larger than the manifest
-        text = _lines(manifest.files.slice(rows.start, rows.stop - rows.start))
+    for rows in pieces(count):
+        files = manifest.files.slice(rows.start, rows.stop - rows.start)
+        path, rest = column(files["path"]), np.full(len(files), "", dtype=object)
+        odd = pc.match_substring_regex(path, _TO_ESCAPE)
+        if pc.any(odd).as_py():
+            path = pc.replace_with_mask(
+                path, odd, column([json.dumps(each)[1:-1] for each in path.filter(odd).to_pylist()])
+            )
+        more = ("data_bytes", "layout", "written")
+        odd = pc.or_(pc.or_(files["data_bytes"].is_valid(), files["layout"].is_valid()), files["written"])
+        for row in np.flatnonzero(booleans(odd)).tolist():
+            given = {
+                name: value for name in more if (value := files[name][row].as_py()) is not None and value is not False
+            }
+            rest[row] = ", " + json.dumps(given)[1:-1]
+        numbers = ('", "size": ', files["size"], ', "record_id": ', files["record_id"], ', "sparse": ', files["sparse"])
+        states = (', "state": "', files["state"], '"', pa.array(rest, TEXT), "},\n")
+        data, bounds = text_bytes(joined('{"path": "', path, *numbers, *states))
+        text = data[bounds[0] : bounds[-1]].tobytes()
         yield text if rows.stop < count else text.removesuffix(b",\n") + b"\n"
     yield b"]}\n"
-
-
-def _lines(files: pa.Table) -> bytes:
-    """The files as `json.dumps` would write them, one line each, with `,` and a newline after each."""
-    rest = np.full(len(files), None, dtype=object)
-    odd = pc.or_(pc.or_(files["data_bytes"].is_valid(), files["layout"].is_valid()), files["written"])
-    for row in np.flatnonzero(booleans(odd)).tolist():
-        values = {name: files[name][row].as_py() for name in ("data_bytes", "layout", "written")}
-        given = {name: value for name, value in values.items() if value is not None and value is not False}
-        rest[row] = ", " + json.dumps(given)[1:-1]
-    texts: Iterable[Any] = (
-        '{"path": "',
-        _escaped(column(files["path"])),
-        '", "size": ',
-        files["size"],
-        ', "record_id": ',
-        files["record_id"],
-        ', "sparse": ',
-        files["sparse"],
-        ', "state": "',
-        files["state"],
-        '"',
-        pa.array(rest, TEXT).fill_null(""),
-        "},\n",
-        "",
-    )
-    joined = pc.binary_join_element_wise(
-        *(pa.scalar(each, TEXT) if isinstance(each, str) else column(each) for each in texts)
-    )
-    data, bounds = text_bytes(joined)
-    return data[bounds[0] : bounds[-1]].tobytes()
-
-
-def _escaped(paths: pa.LargeStringArray) -> pa.LargeStringArray:
-    """The paths as in JSON, without the quotes."""
-    odd = pc.match_substring_regex(paths, _TO_ESCAPE)
-    if not pc.any(odd).as_py():
-        return paths
-    escaped = [json.dumps(path)[1:-1] for path in paths.filter(odd).to_pylist()]
-    return pc.replace_with_mask(paths, odd, column(escaped))

@@ -8,6 +8,7 @@ is ever written or removed.
 from __future__ import annotations
 
 import errno
+import itertools
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,21 +20,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.replay.objects.place import ObjectPlace, parse_object_url
-from dxt_replay.replay.objects.requests import (
+from dxt_replay.replay.target.content import Content
+from dxt_replay.replay.target.manifest import MANIFEST_NAME
+from dxt_replay.replay.target.object_store import (
+    REMEDIES,
+    ObjectPlace,
     create,
     delete_object,
     keys_below,
+    parse_object_url,
     put_parts,
     put_whole,
     read_range,
     size_if_there,
 )
-from dxt_replay.replay.target.content import Content
-from dxt_replay.replay.target.manifest import MANIFEST_NAME
 from dxt_replay.replay.target.placement import is_twin_root
-from dxt_replay.replay.target.posix import LOCK_NAME
-from dxt_replay.replay.target.protocol import Found, Reader, Room, foreign
+from dxt_replay.replay.target.protocol import LOCK_NAME, Found, Reader, Room, foreign
 from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.text import printable
 
@@ -42,17 +44,6 @@ REQUESTS_AT_ONCE = 32
 
 SUBMITTED = 4096
 """Most requests that wait in memory."""
-
-REMEDIES = {
-    errno.ENOENT: "make the bucket, or choose another target",
-    errno.EACCES: "check the credentials in the environment (AWS_ACCESS_KEY_ID ...), or give skip_signature=true if "
-    "the bucket needs none",
-    errno.EAGAIN: "the store asks for fewer requests: try again later",
-    errno.ECONNREFUSED: "no server listens at the endpoint: check endpoint=",
-    errno.EHOSTUNREACH: "check endpoint=",
-    errno.ETIMEDOUT: "check endpoint=, and whether the server is up",
-}
-"""errno of a request -> what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,17 +80,6 @@ class ObjectTarget:
     def shown(self, path: str) -> str:
         return printable(self.place.base + path)
 
-    def check_bucket(self) -> None:
-        """One LIST: a HEAD has the same answer for a missing bucket as for a missing object. Raises: TargetError."""
-        try:
-            next(keys_below(self.client, self.place.prefix), None)
-        except OSError as error:
-            if error.errno == errno.ENOENT:  # other answers may come from a server that has no LIST
-                raise TargetError(
-                    f"the bucket {self.place.bucket} is missing or not readable: {error.strerror}; "
-                    f"{REMEDIES[errno.ENOENT]}"
-                ) from error
-
     def room(self) -> Room:
         """Unknown: a bucket has no limit that a client could ask for."""
         store = (self.place.endpoint, self.place.bucket)
@@ -133,19 +113,26 @@ class ObjectTarget:
 
     def put(self, path: str, blocks: Iterable[bytes | memoryview], *, replace: bool, sync: bool) -> None:
         """One PUT, or a multipart upload from the size of a part on, after which the store is asked for the size."""
-        key = self.place.key(path)
+        key, begin, rest, size = self.place.key(path), bytearray(), iter(blocks), 0
+
+        def counted() -> Iterator[bytes]:
+            nonlocal size
+            for block in itertools.chain([begin], rest):
+                size += len(block)
+                yield bytes(block)  # each block is valid until the next is asked for
+
         with self._refused("write", path):
             if not replace and size_if_there(self.client, key) is not None:
                 raise foreign(self.shown(path))
-            rest = _Counted(blocks)
-            begin = rest.up_to(self.place.part_bytes)
+            while len(begin) < self.place.part_bytes and (block := next(rest, None)) is not None:
+                begin += block
             if len(begin) < self.place.part_bytes:
-                put_whole(self.client, key, begin)
+                put_whole(self.client, key, bytes(begin))
                 return
-            put_parts(self.client, key, rest.after(begin), self.place.part_bytes)
+            put_parts(self.client, key, counted(), self.place.part_bytes)
             found = size_if_there(self.client, key)
-        if found != rest.bytes:
-            raise TargetError(f"{self.shown(path)} has {found} of {rest.bytes} bytes after its upload: stage again")
+        if found != size:
+            raise TargetError(f"{self.shown(path)} has {found} of {size} bytes after its upload: stage again")
 
     def put_hole(self, path: str, size: int, *, replace: bool) -> None:
         """Zeros, which an object store keeps like other bytes."""
@@ -155,7 +142,7 @@ class ObjectTarget:
         self, paths: pa.LargeStringArray, sizes: np.ndarray, record_ids: np.ndarray, placed: np.ndarray
     ) -> None:
         there = np.flatnonzero(self.stat(paths).mode)
-        free = len(paths) if not len(there) else int(there[0])
+        free = int(there[0]) if len(there) else len(paths)
 
         def put_one(row: int, path: str) -> None:
             content = Content(record_id=int(record_ids[row]), size=int(sizes[row]))
@@ -187,28 +174,25 @@ class ObjectTarget:
         A server that ignores this condition lets two processes pass that begin in the same moment. Where this user may
         not write there is no protection. A killed process leaves the object. Raises: TargetError if it is there.
         """
-        taken = self._take_lock()
+        key, taken = self.place.key(LOCK_NAME), False
+        try:
+            taken = size_if_there(self.client, key) is None and create(self.client, key)
+            may_write = True
+        except OSError as error:
+            may_write = error.errno not in (errno.EACCES, errno.EOPNOTSUPP)
+            if may_write:
+                raise self._refusal(error, "lock", LOCK_NAME) from error
+        if may_write and not taken:
+            raise TargetError(
+                f"another process is staging into {self.shown('')} or replaying on it: wait until it ends, or choose "
+                f"another --target; if it was killed, remove the object {self.shown(LOCK_NAME)}"
+            )
         try:
             yield
         finally:
             if taken:
                 with self._refused("remove", LOCK_NAME):
-                    delete_object(self.client, self.place.key(LOCK_NAME))
-
-    def _take_lock(self) -> bool:
-        """Whether the lock object could be made. Raises: TargetError if another process made it."""
-        key = self.place.key(LOCK_NAME)
-        try:
-            if size_if_there(self.client, key) is None and create(self.client, key):
-                return True
-        except OSError as error:
-            if error.errno in (errno.EACCES, errno.EOPNOTSUPP):
-                return False
-            raise self._refusal(error, "lock", LOCK_NAME) from error
-        raise TargetError(
-            f"another process is staging into {self.shown('')} or replaying on it: wait until it ends, or choose "
-            f"another --target; if it was killed, remove the object {self.shown(LOCK_NAME)}"
-        )
+                    delete_object(self.client, key)
 
     def _each(self, paths: pa.LargeStringArray, ask: Callable[[int, str], None], doing: str) -> None:
         """Call `ask` with each row and path, several at a time. An error is raised when those under way have ended."""
@@ -235,31 +219,6 @@ class ObjectTarget:
         return TargetError(f"cannot {doing} {self.shown(path)}: {error.strerror or error}; {remedy}")
 
 
-class _Counted:
-    """Blocks, copied because each is valid until the next is asked for, and their number of bytes so far."""
-
-    def __init__(self, blocks: Iterable[bytes | memoryview]) -> None:
-        self._blocks = iter(blocks)
-        self.bytes = 0
-
-    def up_to(self, most: int) -> bytes:
-        """The first blocks, of at least `most` bytes in all unless they end before."""
-        begin = bytearray()
-        for block in self._blocks:
-            begin += block
-            if len(begin) >= most:
-                break
-        self.bytes = len(begin)
-        return bytes(begin)
-
-    def after(self, begin: bytes) -> Iterator[bytes]:
-        """`begin`, and the other blocks."""
-        yield begin
-        for block in self._blocks:
-            self.bytes += len(block)
-            yield bytes(block)
-
-
 @contextmanager
 def open_objects(where: str | Path, make: bool = False) -> Iterator[ObjectTarget]:
     """See `replay.target.targets.open_target`. The bucket must be there. Raises: TargetError if it is not."""
@@ -267,5 +226,11 @@ def open_objects(where: str | Path, make: bool = False) -> Iterator[ObjectTarget
     target = ObjectTarget(place=place, client=place.client(), exists=True)
     if not make and not target.stat(pa.array([MANIFEST_NAME], pa.large_string())).mode[0]:
         target = ObjectTarget(place=place, client=target.client, exists=False)
-        target.check_bucket()
+        try:  # one LIST: a HEAD has the same answer for a missing bucket as for a missing object
+            next(keys_below(target.client, place.prefix), None)
+        except OSError as error:
+            if error.errno == errno.ENOENT:  # other answers may come from a server that has no LIST
+                raise TargetError(
+                    f"the bucket {place.bucket} is missing or not readable: {error.strerror}; {REMEDIES[errno.ENOENT]}"
+                ) from error
     yield target

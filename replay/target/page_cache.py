@@ -12,12 +12,12 @@ import functools
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from dxt_replay.replay.target import _small_files
-from dxt_replay.replay.target.containment import close_unwritten
+from dxt_replay.replay.target.posix import close_unwritten
 
 WINDOW_BYTES = 1 << 30
 """What `resident` maps at a time: address space, and a byte of memory per page."""
@@ -35,9 +35,8 @@ OpenZFS and GPFS headers."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropResult:
-    """The result of dropping pages.
+    """The files whose pages were dropped, and their bytes.
 
-    `files`, `bytes`: files whose pages were dropped, and their bytes.
     `kept`: number of files by the file system that cannot drop pages.
     `skipped`: number of files by the reason why they could not be opened.
     """
@@ -50,15 +49,10 @@ class DropResult:
     @property
     def warnings(self) -> tuple[str, ...]:
         """A sentence for each group of files that was not dropped."""
-        kept = (
-            f"{count} files are on {name}, which does not drop pages on request: their reads will not be cold"
-            for name, count in sorted(self.kept.items())
-        )
-        skipped = (
-            f"the pages of {count} files could not be dropped: {reason}"
-            for reason, count in sorted(self.skipped.items())
-        )
-        return (*kept, *skipped)
+        says = "which does not drop pages on request: their reads will not be cold"
+        kept = (f"{count} files are on {name}, {says}" for name, count in sorted(self.kept.items()))
+        failed = sorted(self.skipped.items())
+        return (*kept, *(f"the pages of {count} files could not be dropped: {reason}" for reason, count in failed))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +63,8 @@ class Residency:
     total_bytes: int = 0
 
     def __add__(self, other: Residency) -> Residency:
-        """The residency of both sets of files."""
-        return Residency(
-            resident_bytes=self.resident_bytes + other.resident_bytes, total_bytes=self.total_bytes + other.total_bytes
-        )
+        resident, total = self.resident_bytes + other.resident_bytes, self.total_bytes + other.total_bytes
+        return Residency(resident_bytes=resident, total_bytes=total)
 
     @property
     def percent(self) -> float | None:
@@ -91,23 +83,17 @@ def drop(paths: Iterable[bytes]) -> DropResult:
     skipped: Counter[str] = Counter()
     for path in paths:
         try:
-            fd = _open_file(path)
+            with _opened(path) as fd:
+                os.fsync(fd)  # a page that is not on the disk yet cannot be dropped
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+                name = _KEEPS_PAGES.get(_file_system_magic(fd))
+                if name is None:
+                    files += 1
+                    total += os.fstat(fd).st_size
+                else:
+                    kept[name] += 1
         except (OSError, ValueError) as error:
-            skipped[_reason(error)] += 1
-            continue
-        try:
-            os.fsync(fd)  # a page that is not on the disk yet cannot be dropped
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            name = _KEEPS_PAGES.get(_file_system_magic(fd))
-            if name is None:
-                files += 1
-                total += os.fstat(fd).st_size
-            else:
-                kept[name] += 1
-        except OSError as error:
-            skipped[_reason(error)] += 1
-        finally:
-            close_unwritten(fd)
+            skipped[getattr(error, "strerror", None) or str(error)] += 1
     return DropResult(files=files, bytes=total, kept=dict(kept), skipped=dict(skipped))
 
 
@@ -117,46 +103,34 @@ def resident(paths: Iterable[bytes]) -> Residency:
     Files that this user neither owns nor may write do not count, because the kernel reports them as all resident
     (since Linux 5.2, commit 134fca9063ad). Files that cannot be opened do not count. Never raises for a single file.
     """
-    found = total = 0
+    found = Residency()
     for path in paths:
-        try:
-            fd = _open_file(path)
-        except (OSError, ValueError):
-            continue
-        try:
-            each = resident_of(fd, path)
-            found, total = found + each.resident_bytes, total + each.total_bytes
-        finally:
-            close_unwritten(fd)
-    return Residency(resident_bytes=found, total_bytes=total)
+        with suppress(OSError, ValueError), _opened(path) as fd:
+            found += resident_of(fd, path)
+    return found
 
 
 def resident_of(fd: int, path: bytes) -> Residency:
     """As `resident`, of a file that is open: some file systems drop the pages of a file at each open. Never raises."""
     with suppress(OSError, ValueError):  # no mapping on this file system, or the file shrank meanwhile
         status = os.fstat(fd)
-        if _mincore_works(status, path):
+        # The kernel's rule for mincore: owner (or root), or may write.
+        if os.geteuid() in (0, status.st_uid) or os.access(path, os.W_OK, effective_ids=True):
             found = _small_files.resident(fd, status.st_size, WINDOW_BYTES)
             return Residency(resident_bytes=found, total_bytes=status.st_size)
     return Residency()
 
 
-def _open_file(path: bytes) -> int:
+@contextmanager
+def _opened(path: bytes) -> Iterator[int]:
     """Read-only descriptor of a plain file. Raises: OSError, also for anything else; ValueError for a NUL."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # O_NONBLOCK: a FIFO must not wait for its writer
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "not a plain file")
+        yield fd
+    finally:
         close_unwritten(fd)
-        raise OSError(errno.EINVAL, "not a plain file")
-    return fd
-
-
-def _reason(error: OSError | ValueError) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
-
-
-def _mincore_works(status: os.stat_result, path: bytes) -> bool:
-    """The kernel's rule for mincore: owner (or root), or may write."""
-    return os.geteuid() in (0, status.st_uid) or os.access(path, os.W_OK, effective_ids=True)
 
 
 @functools.cache

@@ -6,8 +6,8 @@ A column is a `pa.LargeStringArray`; its paths have `/` between names, and none 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,6 @@ TEXT = pa.large_string()
 """Type of the columns: the paths of a few million files may have more bytes together than `pa.string()` can hold."""
 
 ROWS_AT_A_TIME = 1 << 16
-"""Rows that are worked on at a time, so that what is made on the way is small beside the column."""
 
 
 def column(paths: pa.Array | pa.ChunkedArray | Sequence[str | None]) -> pa.LargeStringArray:
@@ -30,9 +29,16 @@ def column(paths: pa.Array | pa.ChunkedArray | Sequence[str | None]) -> pa.Large
     return found
 
 
-def prefixed(text: str, paths: pa.LargeStringArray) -> pa.LargeStringArray:
-    """The paths with `text` before each."""
-    return pc.binary_join_element_wise(pa.scalar(text, TEXT), paths, pa.scalar("", TEXT))
+def booleans(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    """A column of truth values as bool[rows]."""
+    found: np.ndarray = np.asarray(values)
+    return found
+
+
+def joined(*texts: str | pa.Array) -> pa.LargeStringArray:
+    """Texts and columns, row by row behind each other."""
+    parts = [pa.scalar(each, TEXT) if isinstance(each, str) else column(each) for each in texts]
+    return pc.binary_join_element_wise(*parts, pa.scalar("", TEXT))
 
 
 def pieces(count: int) -> Iterator[slice]:
@@ -49,14 +55,19 @@ def text_bytes(paths: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
     return np.frombuffer(data or b"", dtype=np.uint8), every[paths.offset :]
 
 
-def name_starts(paths: pa.LargeStringArray) -> np.ndarray:
-    """int64[paths]: where among the bytes of `text_bytes` the last name of each path begins."""
-    data, bounds = text_bytes(paths)
-    starts = np.empty(len(paths), dtype=np.int64)
-    for rows in pieces(len(paths)):
+def _cut(data: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> pa.LargeStringArray:
+    """The texts data[begins[i]:ends[i]] as a column."""
+    bounds = np.concatenate(([0], np.cumsum(ends - begins)))
+    taken = np.arange(bounds[-1]) + np.repeat(begins - bounds[:-1], ends - begins)
+    return pa.LargeStringArray.from_buffers(len(begins), pa.py_buffer(bounds), pa.py_buffer(data[taken]))
+
+
+def _name_starts(data: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    """int64[paths]: where the last name of each path begins."""
+    starts = np.empty(len(bounds) - 1, dtype=np.int64)
+    for rows in pieces(len(starts)):
         first, end = bounds[rows.start], bounds[rows.stop]
-        slashes = np.flatnonzero(data[first:end] == ord("/")) + first
-        slashes = np.concatenate(([first - 1], slashes))
+        slashes = np.concatenate(([first - 1], np.flatnonzero(data[first:end] == ord("/")) + first))
         last = slashes[np.searchsorted(slashes, bounds[rows.start + 1 : rows.stop + 1]) - 1]
         np.maximum(last + 1, bounds[rows.start : rows.stop], out=starts[rows])
     return starts
@@ -65,11 +76,7 @@ def name_starts(paths: pa.LargeStringArray) -> np.ndarray:
 def directories(paths: pa.LargeStringArray) -> pa.LargeStringArray:
     """The part of each path before its last `/`; "" without one."""
     data, bounds = text_bytes(paths)
-    begins = bounds[:-1][: len(paths)]
-    lengths = np.maximum(name_starts(paths) - 1 - begins, 0)
-    ends = np.concatenate(([0], np.cumsum(lengths)))
-    taken = np.arange(ends[-1]) + np.repeat(begins - ends[:-1], lengths)
-    return pa.LargeStringArray.from_buffers(len(paths), pa.py_buffer(ends), pa.py_buffer(data[taken]))
+    return _cut(data, bounds[:-1], np.maximum(_name_starts(data, bounds) - 1, bounds[:-1]))
 
 
 def by_directory(paths: pa.LargeStringArray) -> tuple[np.ndarray, list[str]]:
@@ -83,54 +90,32 @@ def by_directory(paths: pa.LargeStringArray) -> tuple[np.ndarray, list[str]]:
     return found, list(numbers)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DirectoryBatch:
-    """Some files of one directory, which is looked up once for all of them.
-
-    `rows`: int64, of the column of paths. Name i is text[begins[i]:ends[i]]; uint8 and int64 arrays.
-    """
+class DirectoryBatch(NamedTuple):
+    """Some files of one directory, which is looked up once for all of them. `rows`: of the column of paths."""
 
     directory: str
     rows: np.ndarray
-    text: np.ndarray
-    begins: np.ndarray
-    ends: np.ndarray
-
-    def part(self, rows: slice) -> DirectoryBatch:
-        """Some of these files."""
-        return DirectoryBatch(
-            directory=self.directory,
-            rows=self.rows[rows],
-            text=self.text,
-            begins=self.begins[rows],
-            ends=self.ends[rows],
-        )
-
-    def names(self) -> Iterator[bytes]:
-        """The name of each file."""
-        for begin, end in zip(self.begins.tolist(), self.ends.tolist(), strict=True):
-            yield self.text[begin:end].tobytes()
+    names: pa.LargeStringArray
 
     def path(self, number: int) -> str:
         """The path of one of these files."""
-        return f"{self.directory}/{self.text[self.begins[number] : self.ends[number]].tobytes().decode()}"
+        return f"{self.directory}/{self.names[number]}" if self.directory else str(self.names[number])
 
 
 def directory_batches(paths: pa.LargeStringArray, most_files: int) -> Iterator[DirectoryBatch]:
     """All files directory by directory, within each in the order of the column, at most so many at a time."""
     number, names = by_directory(paths)
     text, bounds = text_bytes(paths)
-    begins, ends, order = name_starts(paths), bounds[1:], directory_order(number)
+    begins, order = _name_starts(text, bounds), directory_order(number)
     for first, end in pairwise([*np.flatnonzero(run_begins(number[order])).tolist(), len(order)]):
         for begin in range(first, end, most_files):
             rows = order[begin : min(begin + most_files, end)]
-            directory = names[number[rows[0]]]
-            yield DirectoryBatch(directory=directory, rows=rows, text=text, begins=begins[rows], ends=ends[rows])
+            yield DirectoryBatch(names[number[rows[0]]], rows, _cut(text, begins[rows], bounds[1:][rows]))
 
 
 def directory_order(number: np.ndarray) -> np.ndarray:
     """int64[paths]: the rows in the order of the numbers of their directories, and within each in their own."""
-    if len(number) and bool((number[1:] >= number[:-1]).all()):
+    if bool((number[1:] >= number[:-1]).all()):
         return np.arange(len(number))
     return np.argsort(number, kind="stable")
 
@@ -154,7 +139,7 @@ def is_ascending(paths: pa.LargeStringArray) -> bool:
     """Whether the paths are in the order of their bytes, and none comes twice."""
     for rows in pieces(len(paths)):
         piece = paths[rows.start : rows.stop + 1]
-        if not pc.all(pc.less(piece[:-1], piece[1:])).as_py() and len(piece) > 1:
+        if len(piece) > 1 and not pc.all(pc.less(piece[:-1], piece[1:])).as_py():
             return False
     return True
 
@@ -169,13 +154,12 @@ def repeated(paths: pa.LargeStringArray) -> np.ndarray:
 
 
 def rows_in(paths: pa.LargeStringArray, listed: pa.LargeStringArray) -> np.ndarray:
-    """int64[paths]: at which row of `listed`, whose paths are in ascending order, each path is; -1 where it is not."""
+    """int64[paths]: at which row of `listed` each path is; -1 where it is not."""
     if paths.equals(listed):
         return np.arange(len(paths))
     if not len(listed):
         return np.full(len(paths), -1)
-    found = pc.index_in(paths, value_set=listed).fill_null(-1)
-    rows: np.ndarray = found.to_numpy().astype(np.int64)
+    rows: np.ndarray = pc.index_in(paths, value_set=listed).fill_null(-1).to_numpy().astype(np.int64)
     return rows
 
 
@@ -187,16 +171,7 @@ def ascending_order(paths: pa.LargeStringArray) -> np.ndarray:
     return order
 
 
-def booleans(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    """A column of truth values as bool[rows]."""
-    chunked = isinstance(column, pa.ChunkedArray)
-    values: np.ndarray = column.to_numpy() if chunked else column.to_numpy(zero_copy_only=False)
-    return values
-
-
 def same_texts(some: pa.Array, others: pa.Array) -> np.ndarray:
     """bool[rows]: True where two columns of text are equal, or both null."""
-    if some.null_count == others.null_count == len(some):
-        return np.ones(len(some), dtype=bool)
     both_null = pc.and_(some.is_null(), others.is_null())
     return booleans(pc.or_(both_null, pc.equal(some, others).fill_null(False)))

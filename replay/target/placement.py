@@ -14,17 +14,17 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import overload
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dxt_replay.replay.target.path_columns import ancestors, booleans, column, prefixed, repeated
+from dxt_replay.replay.target.path_columns import ancestors, booleans, column, joined, repeated
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.files import exact_paths, object_folders
 
@@ -51,8 +51,7 @@ _PLAIN = r"^(/[ -$&-.0-~]+)+$"
 _DOTS = r"/\.\.?(/|$)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class Placement(NamedTuple):
     """The place of one recorded file in a replay: a path or URL. `mapped` data are real and never written."""
 
     file_id: int
@@ -61,7 +60,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Placements(Sequence[Placement]):
+class Placements:
     """A placement for each file, by file id, made on demand.
 
     `base`: the target and `/`. `below`: text below it, null for a mapped file. `real`: whole path of a mapped file.
@@ -74,15 +73,11 @@ class Placements(Sequence[Placement]):
     def __len__(self) -> int:
         return len(self.below)
 
-    @overload
-    def __getitem__(self, index: int) -> Placement: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Placement]: ...
-    def __getitem__(self, index: int | slice) -> Placement | Sequence[Placement]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
-        number = range(len(self))[index]
-        return Placement(file_id=number, path=self.path(number), mapped=not self.below[number].is_valid)
+    def __getitem__(self, file_id: int) -> Placement:
+        return Placement(file_id, self.path(file_id), not self.below[file_id].is_valid)
+
+    def __iter__(self) -> Iterator[Placement]:
+        return map(self.__getitem__, range(len(self)))
 
     def path(self, file_id: int) -> bytes:
         """The path of a file, as in its placement."""
@@ -99,23 +94,19 @@ class PathMap:
     directory: bytes
 
 
-@dataclass(slots=True, kw_only=True)
-class _Candidate:
-    """A file on its way to a place: `parts` are the escaped components below the root."""
+@dataclass(slots=True)
+class _Odd:
+    """A file that is placed by itself: `parts` are the escaped names below the root."""
 
     file_id: int
     record_id: int
     parts: tuple[str, ...]
     exact: bool
+    suffix: str
 
     @property
     def path(self) -> str:
-        """The path below the root."""
         return "/".join(self.parts)
-
-    def take_own_name(self, suffix: str) -> None:
-        stem = _shorten(self.parts[-1], NAME_MAX - len(suffix)) if self.parts else ""
-        self.parts = (*self.parts[:-1], stem + suffix)
 
 
 def parse_map(text: str) -> PathMap:
@@ -142,6 +133,36 @@ def lexical_parts(path: bytes) -> tuple[bytes, ...]:
     return tuple(parts)
 
 
+def is_twin_root(name: str) -> bool:
+    """Whether a directory of this name in a target is the root of a twin data set."""
+    return re.fullmatch(BELOW_A_ROOT, f"{name}/") is not None
+
+
+def locate(path: str, maps: Sequence[PathMap]) -> Path:
+    """A recorded path on this machine: below the directory of the longest fitting prefix, else the same path."""
+    clean = pa.array([_lexical(os.fsencode(path))], pa.large_binary())
+    found = _mapped(clean, maps)[0].as_py()
+    return Path(path if found is None else os.fsdecode(found))
+
+
+def _lexical(path: bytes) -> bytes:
+    return b"".join(b"/" + part for part in lexical_parts(path))
+
+
+def _mapped(clean: pa.LargeBinaryArray, maps: Sequence[PathMap]) -> pa.LargeBinaryArray:
+    """The paths of real data, null where no prefix fits or the path has a NUL. `clean`: without detours."""
+    real = pa.nulls(len(clean), clean.type)
+    by_length = sorted(maps, key=lambda rule: len(rule.prefix), reverse=True)
+    for rule in reversed(by_length):  # the last that fits wins
+        prefix = b"".join(b"/" + part for part in rule.prefix)
+        below = pc.or_(pc.equal(clean, pa.scalar(prefix, clean.type)), pc.starts_with(clean, prefix + b"/"))
+        fits = pc.and_not(below, pc.match_substring(clean, b"\0"))
+        directory = rule.directory.rstrip(b"/")
+        there = [directory + path[len(prefix) :] for path in clean.filter(fits).to_pylist()]
+        real = pc.replace_with_mask(real, fits, pa.array(there, real.type))
+    return real
+
+
 def place(
     files: pa.Table, base: bytes, maps: Sequence[PathMap] = (), *, written: Collection[int] = frozenset()
 ) -> Placements:
@@ -155,174 +176,79 @@ def place(
     """
     budget = PATH_MAX - len(base) - len(TWIN_ROOT) - OWN_ROOT_ID_CHARS - len("-/")
     folders = object_folders(files)
-    if folders.any():
-        found = place(files.filter(pa.array(~folders)), base, maps, written=_rows_without(written, folders))
-        rows = np.cumsum(~folders) - 1
-        listed = [_folder_place(path) for path in exact_paths(files.filter(pa.array(folders)))]
-        below = pc.replace_with_mask(_taken(found.below, rows, folders), pa.array(folders), column(listed))
-        return Placements(base=base, below=below, real=_taken(found.real, rows, folders))
     recorded = pc.replace_substring(column(files["path"]), "s3://", "/s3:/", max_replacements=1)
-    kept = _plain(files, recorded, min(NAME_MAX, budget - _LONGEST_SUFFIX))
-    real = _mapped(files, recorded, kept, maps, written)
-    twins = booleans(real.is_null())
-    kept &= twins & ~repeated(recorded)
-    candidates = _candidates(files, twins & ~kept)
-    suffix = _suffix_rule(files["record_id"].to_numpy()[twins])
-    _move_deep(candidates, budget, suffix)
+    plain = booleans(pc.and_not(pc.match_substring_regex(recorded, _PLAIN), pc.match_substring_regex(recorded, _DOTS)))
+    # No name is longer than the path; long ones are looked at one by one.
+    longest = max(min(NAME_MAX, budget - _LONGEST_SUFFIX), 0)
+    plain &= booleans(pc.less_equal(pc.binary_length(recorded), longest)) & booleans(files["path_bytes"].is_null())
 
+    real = pa.nulls(files.num_rows, pa.large_binary())
+    if maps:
+        clean, odd = recorded.cast(pa.large_binary()), np.flatnonzero(~plain)
+        lexical = pa.array([_lexical(path) for path in exact_paths(files.take(pa.array(odd)))], clean.type)
+        open_to_maps = ~folders
+        open_to_maps[list(written)] = False
+        real = _mapped(pc.replace_with_mask(clean, pa.array(~plain), lexical), maps)
+        real = pc.if_else(pa.array(open_to_maps), real, pa.scalar(None, real.type))
+
+    twins = booleans(real.is_null()) & ~folders
+    kept = plain & twins & ~repeated(recorded)
+    found, record_ids = np.unique(files["record_id"].to_numpy()[twins], return_counts=True)
+    twice = frozenset(found[record_ids > 1].tolist())
+    odds = _odd_files(files, twins & ~kept, twice, budget)
     above = ancestors(recorded.filter(pa.array(kept)) if not kept.all() else recorded)
-    above = pa.concat_arrays([above, column(["/" + path for path in _directories(candidates) if path])])
+    above = pa.concat_arrays([above, column([f"/{path}" for path in _directories(odds) if path])])
     blocked = kept & booleans(pc.is_in(recorded, value_set=above))
     kept &= ~blocked
-    candidates += _candidates(files, blocked)
-    _separate(candidates, _in_the_way(candidates, [above, recorded.filter(pa.array(kept))]), suffix)
+    odds += _odd_files(files, blocked, twice, PATH_MAX)
 
-    below = prefixed(TWIN_ROOT, recorded)
+    mine = column([f"/{odd.path}" for odd in odds])
+    taken = {"", *_directories(odds)}
+    for listed in (above, recorded.filter(pa.array(kept))) if odds else ():
+        taken |= {path[1:] for path in mine.filter(pc.is_in(mine, value_set=listed)).to_pylist()}
+    for odd in sorted(odds, key=lambda odd: (not odd.exact, odd.record_id, odd.file_id)):
+        if odd.path in taken:
+            stem = _shorten(odd.parts[-1], NAME_MAX - len(odd.suffix)) if odd.parts else ""
+            odd.parts = (*odd.parts[:-1], stem + odd.suffix)
+        taken.add(odd.path)
+
+    below = joined(TWIN_ROOT, recorded)
     if not kept.all():
-        places = {candidate.file_id: candidate.path for candidate in candidates}
-        others = [f"{TWIN_ROOT}/{places[i]}" if i in places else None for i in np.flatnonzero(~kept).tolist()]
-        below = pc.replace_with_mask(below, pa.array(~kept), column(others))
+        places = {odd.file_id: f"{TWIN_ROOT}/{odd.path}" for odd in odds}
+        rows = np.flatnonzero(folders)
+        for row, path in zip(rows.tolist(), exact_paths(files.take(pa.array(rows))), strict=True):
+            places[row] = "/".join((TWIN_ROOT, *map(_escape, lexical_parts(path)))) + "/"
+        below = pc.replace_with_mask(below, pa.array(~kept), column([*map(places.get, np.flatnonzero(~kept).tolist())]))
     return Placements(base=base, below=below, real=real)
 
 
-def _rows_without(rows: Collection[int], left_out: np.ndarray) -> list[int]:
-    """The numbers that rows get when others (bool by row) are taken away."""
-    new: list[int] = (np.cumsum(~left_out) - 1)[list(rows)].tolist()
-    return [number for row, number in zip(rows, new, strict=True) if not left_out[row]]
-
-
-def _taken(values: pa.Array, rows: np.ndarray, absent: np.ndarray) -> pa.Array:
-    """The values at `rows`, null where `absent`."""
-    return values.take(pa.array(rows, mask=absent))
-
-
-def _folder_place(path: bytes) -> str:
-    """The place of a folder of objects: what is listed there are the places of the objects in it."""
-    return "/".join((TWIN_ROOT, *map(_escape, lexical_parts(path)))) + "/"
-
-
-def _plain(files: pa.Table, recorded: pa.LargeStringArray, most_bytes: int) -> np.ndarray:
-    """bool[files]: files that keep their path, unless another file is in the way."""
-    plain = pc.and_(pc.match_substring_regex(recorded, _PLAIN), pc.invert(pc.match_substring_regex(recorded, _DOTS)))
-    # No name is longer than the path; long ones are looked at one by one.
-    short = booleans(pc.less_equal(pc.binary_length(recorded), max(most_bytes, 0)))
-    found: np.ndarray = booleans(plain) & short & booleans(files["path_bytes"].is_null())
-    return found
-
-
-def _mapped(
-    files: pa.Table,
-    recorded: pa.LargeStringArray,
-    plain: np.ndarray,
-    maps: Sequence[PathMap],
-    written: Collection[int],
-) -> pa.LargeBinaryArray:
-    """The paths of real data, null for files that are not mapped."""
-    real, texts = pa.nulls(len(recorded), pa.large_binary()), recorded.cast(pa.large_binary())
-    open_to_maps = np.ones(len(recorded), dtype=bool)
-    open_to_maps[list(written)] = False
-    by_length = sorted(maps, key=lambda rule: len(rule.prefix), reverse=True)
-    for rule in by_length:
-        prefix = b"/".join((b"", *rule.prefix))
-        fits = pc.or_(pc.equal(texts, pa.scalar(prefix, texts.type)), pc.starts_with(texts, prefix + b"/"))
-        rows = plain & open_to_maps & booleans(fits)
-        open_to_maps &= ~rows
-        rest = pc.utf8_slice_codeunits(recorded.filter(pa.array(rows)), len(prefix)).cast(texts.type)
-        directory, nothing = (pa.scalar(text, rest.type) for text in (rule.directory.rstrip(b"/"), b""))
-        there = pc.binary_join_element_wise(directory, rest, nothing)
-        real = pc.replace_with_mask(real, pa.array(rows), there)
-    odd = np.flatnonzero(open_to_maps & ~plain) if maps else np.zeros(0, dtype=np.int64)
-    found = [_mapped_path(lexical_parts(path), by_length) for path in exact_paths(files.take(pa.array(odd)))]
-    mask = np.zeros(len(recorded), dtype=bool)
-    mask[odd] = True
-    return pc.replace_with_mask(real, pa.array(mask), pa.array(found, pa.large_binary()))
-
-
-def _candidates(files: pa.Table, mask: np.ndarray) -> list[_Candidate]:
-    """The files of `mask`, bool[files], with their escaped names."""
+def _odd_files(files: pa.Table, mask: np.ndarray, twice: Collection[int], budget: int) -> list[_Odd]:
+    """The files of `mask`, bool[files], under escaped names of at most `budget` bytes; longer ones are in a directory
+    of their own. `twice`: record ids that a damaged capture has twice."""
     rows = np.flatnonzero(mask)
-    some = files.take(pa.array(rows))
-    candidates = []
+    some, odds = files.take(pa.array(rows)), []
     for file_id, record_id, path in zip(rows.tolist(), some["record_id"].to_pylist(), exact_paths(some), strict=True):
         parts = lexical_parts(path)
-        # of two names for one place, the one without `.` or `..` keeps it
-        exact = path == b"/" + b"/".join(parts)
-        names = tuple(_escape(part) for part in parts)
-        candidates.append(_Candidate(file_id=file_id, record_id=record_id, parts=names, exact=exact))
-    return candidates
-
-
-def _in_the_way(candidates: Sequence[_Candidate], kept: Sequence[pa.LargeStringArray]) -> frozenset[str]:
-    """The paths of candidates that are paths of other files, or directories of theirs."""
-    paths = column(["/" + candidate.path for candidate in candidates])
-    found = [paths.filter(pc.is_in(paths, value_set=listed)).to_pylist() for listed in kept if len(paths)]
-    return frozenset(path[1:] for each in found for path in each)
-
-
-def is_twin_root(name: str) -> bool:
-    """Whether a directory of this name in a target is the root of a twin data set."""
-    return re.fullmatch(BELOW_A_ROOT, f"{name}/") is not None
-
-
-def locate(path: str, maps: Sequence[PathMap]) -> Path:
-    """A recorded path on this machine: below the directory of the longest fitting prefix, else the same path."""
-    by_length = sorted(maps, key=lambda rule: -len(rule.prefix))
-    found = _mapped_path(lexical_parts(os.fsencode(path)), by_length)
-    return Path(path if found is None else os.fsdecode(found))
-
-
-def _mapped_path(parts: tuple[bytes, ...], maps: Sequence[PathMap]) -> bytes | None:
-    for candidate in maps:
-        depth = len(candidate.prefix)
-        if parts[:depth] == candidate.prefix and not any(b"\0" in part for part in parts):
-            return b"/".join((candidate.directory.rstrip(b"/"), *parts[depth:]))
-    return None
-
-
-def _move_deep(candidates: Iterable[_Candidate], budget: int, suffix: Callable[[_Candidate], str]) -> None:
-    """Give files whose paths are too long a place in a directory of their own. `budget`: bytes below the root."""
-    for candidate in candidates:
-        if len(candidate.path.encode("utf-8")) > budget - _LONGEST_SUFFIX:
+        names = tuple(map(_escape, parts))
+        suffix = f"{_TAKEN_MARK}{record_id:016x}" + (f".{file_id}" if record_id in twice else "")
+        if len("/".join(names).encode("utf-8")) > budget - _LONGEST_SUFFIX:
             room = min(NAME_MAX, budget - len(_DEEP_FOLDER) - 1) - _LONGEST_SUFFIX
-            tail = _shorten(candidate.parts[-1], max(0, room))
-            candidate.parts = (_DEEP_FOLDER, tail + suffix(candidate))
+            names = (_DEEP_FOLDER, _shorten(names[-1], max(0, room)) + suffix)
+        # Of two names for one place, the one without `.` or `..` keeps it.
+        odds.append(_Odd(file_id, record_id, names, path == b"/" + b"/".join(parts), suffix))
+    return odds
 
 
-def _directories(candidates: Iterable[_Candidate]) -> set[str]:
-    return {"/".join(each.parts[:depth]) for each in candidates for depth in range(len(each.parts))}
-
-
-def _separate(candidates: list[_Candidate], taken: Collection[str], suffix: Callable[[_Candidate], str]) -> None:
-    """Give files without a usable place of their own one that carries the record id. `taken`: by other files."""
-    taken = {"", *taken, *_directories(candidates)}
-    for candidate in sorted(candidates, key=lambda c: (not c.exact, c.record_id, c.file_id)):
-        if candidate.path in taken:
-            candidate.take_own_name(suffix(candidate))
-        taken.add(candidate.path)
-
-
-def _suffix_rule(record_ids: np.ndarray) -> Callable[[_Candidate], str]:
-    """A suffix that no other file has: of the record id, and of the row where a damaged capture has an id twice.
-
-    `record_ids`: of all files that are to have a place.
-    """
-    found, times = np.unique(record_ids, return_counts=True)
-    repeated_ids = frozenset(found[times > 1].tolist())
-
-    def suffix(candidate: _Candidate) -> str:
-        row = f".{candidate.file_id}" if candidate.record_id in repeated_ids else ""
-        return f"{_TAKEN_MARK}{candidate.record_id:016x}{row}"
-
-    return suffix
+def _directories(odds: Sequence[_Odd]) -> set[str]:
+    return {"/".join(each.parts[:depth]) for each in odds for depth in range(len(each.parts))}
 
 
 @lru_cache(maxsize=1 << 16)
 def _escape(part: bytes) -> str:
     """`part` with `%` and everything that is not printable UTF-8 as `%XX`, at most `NAME_MAX` bytes."""
     text = part.decode("utf-8", "surrogateescape")
-    if text.isascii() and text.isprintable() and "%" not in text:
-        escaped = text
-    else:
+    escaped = text
+    if not text.isascii() or not text.isprintable() or "%" in text:
         escaped = "".join(c if c.isprintable() and c != "%" else _percent(c) for c in text)
     if len(escaped.encode("utf-8")) <= NAME_MAX:
         return escaped

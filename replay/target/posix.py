@@ -1,9 +1,18 @@
-"""A directory of a file system as a target: files by descriptors of their directories, many in one compiled call.
+"""A directory of a file system as a target, which staging cannot leave: every path below it is opened one component at
+a time, never through a link.
+
+The directory itself may be given through links; it is resolved once. Each directory below is opened relative to the
+descriptor of its parent with O_NOFOLLOW, so a link is refused even if somebody makes it during the staging. A mount
+point in a twin is refused too, because mounted files belong to somebody else.
+
+A run opens the files by their whole paths. It looks for links when it starts (`replay.target.stage.check_staged`), and
+the kernel refuses them at each open for writing and each rename (`replay.engine.link_free`). The libraries of MPI-IO
+and HDF5 open paths themselves, so the path is checked just before. A link that somebody makes between that check and
+the open, or under a preloaded tracer, is not noticed.
 
 A large file is written under a temporary name and renamed when it is complete. A small file has its own name from the
 start and is written at once, because a temporary name and a rename would double its cost. A small file that a crash cut
-short is recognised by the manifest, which lists it as planned, and by its bytes, the start of its noise
-(`replay.target.stage_plan`).
+short is recognised by the manifest, which lists it as planned, and by its bytes, the start of its noise.
 """
 
 from __future__ import annotations
@@ -13,50 +22,44 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import stat
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from dxt_replay.replay.target import _small_files
-from dxt_replay.replay.target.containment import (
-    DIRECTORY,
-    OpenDirectory,
-    close_unwritten,
-    lstat,
-    refuse_mounts,
-    resolve_target,
-    split,
-    unlink,
-)
 from dxt_replay.replay.target.content import noise_block
-from dxt_replay.replay.target.path_columns import DirectoryBatch, by_directory, directory_batches
-from dxt_replay.replay.target.placement import is_twin_root
-from dxt_replay.replay.target.protocol import Found, Reader, Room, foreign, refusal
-from dxt_replay.replay.target.writing import default_workers
+from dxt_replay.replay.target.path_columns import DirectoryBatch, by_directory, column, directory_batches, text_bytes
+from dxt_replay.replay.target.placement import TWIN_ROOT, is_twin_root
+from dxt_replay.replay.target.protocol import LOCK_NAME, Found, Reader, Room, foreign, refusal
+from dxt_replay.replay.target.writing import BATCH_FILES, default_workers
 from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.text import printable
 
-LOCK_NAME = ".dxt-replay-lock"
-"""File in a target that is there, and locked, while a process stages into the target or replays on it."""
-
 RELEASE_PATIENCE_S = 5.0
-"""Seconds that removing this file may take. Then the process goes on; the kernel releases the lock when it ends."""
+"""Seconds that removing the lock may take. Then the process goes on; the kernel releases it when the process ends."""
 
-REMOVED_FILES = 1 << 14
 LOOKED_AT_FILES = 1 << 16
-"""Most files of one directory that are removed, or looked at, in one call, in which no signal is handled."""
+"""Most files of one directory that are looked at in one call, in which no signal is handled."""
 
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 """O_NONBLOCK: a FIFO must not wait for its other end."""
 
 _TEMPORARY = b".%~"
+_MOUNTS = Path("/proc/self/mountinfo")
+"""A line a mount; its fifth word is where (proc_pid_mountinfo(5)), with space, tab, newline and \\ in octal."""
+
+_Answer = TypeVar("_Answer")
 
 
 def temporary_name(name: bytes) -> bytes:
@@ -89,10 +92,12 @@ class PosixReader:
             raise
 
 
-class PosixTarget(OpenDirectory):
-    """A directory, from which no path leads out."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PosixTarget:
+    """A directory, from which no path leads out: its resolved path, and its descriptor, None if it does not exist."""
 
-    __slots__ = ()
+    path: Path
+    fd: int | None
 
     @property
     def where(self) -> Path:
@@ -105,6 +110,69 @@ class PosixTarget(OpenDirectory):
     @property
     def exists(self) -> bool:
         return self.fd is not None
+
+    def shown(self, path: str) -> str:
+        return printable(self.path / path)
+
+    @contextmanager
+    def directory(self, relative: str) -> Iterator[int | None]:
+        """Descriptor of a directory below this one ("" is this one), None where there is none.
+
+        Raises: TargetError when a link or a file is on the way.
+        """
+        fd = self._reached(relative, make=False)
+        try:
+            yield fd
+        finally:
+            if fd is not None:
+                close_unwritten(fd)
+
+    @contextmanager
+    def made_directory(self, relative: str) -> Iterator[int]:
+        """Like `directory`, making what is absent below this one, which exists."""
+        fd = self._reached(relative, make=True)
+        if fd is None:
+            raise TargetError(f"{self.shown(relative)} vanished while it was used: try again")
+        try:
+            yield fd
+        finally:
+            close_unwritten(fd)
+
+    def _reached(self, relative: str, *, make: bool) -> int | None:
+        fd = None if self.fd is None else os.dup(self.fd)
+        names = relative.split("/") if relative else []
+        for depth, name in enumerate(names):
+            if fd is None:
+                break
+            above, so_far = fd, "/".join(names[: depth + 1])
+            try:
+                fd = self._entered(above, name.encode(), so_far)
+                if fd is None and make:
+                    try:
+                        with suppress(FileExistsError):
+                            os.mkdir(name.encode(), dir_fd=above)
+                    except OSError as error:
+                        raise refusal(error, f"make the directory {self.shown(so_far)}") from error
+                    fd = self._entered(above, name.encode(), so_far)
+            finally:
+                close_unwritten(above)
+        return fd
+
+    def _entered(self, above: int, name: bytes, relative: str) -> int | None:
+        """A directory in another; None where there is none. `relative`: its path. Raises: TargetError."""
+        try:
+            return os.open(name, _DIRECTORY, dir_fd=above)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            shown, found = self.shown(relative), None
+            with suppress(OSError):
+                found = _lstat(above, name)
+            if found is not None and stat.S_ISLNK(found.st_mode):
+                raise TargetError(f"{shown} is a symbolic link, which a target must not hold: remove it") from error
+            if found is not None and not stat.S_ISDIR(found.st_mode):
+                raise TargetError(f"{shown} is a file where a directory is needed: move it away") from error
+            raise refusal(error, f"open {shown}") from error
 
     def room(self) -> Room:
         """The room of the file system of the nearest existing directory."""
@@ -128,8 +196,7 @@ class PosixTarget(OpenDirectory):
             with self.directory(batch.directory) as fd:
                 if fd is not None:
                     found, done = np.zeros((len(batch.rows), 3), dtype=np.int64), np.zeros(1, dtype=np.int64)
-                    code = _small_files.look(fd, batch.text, batch.begins, batch.ends, found, done)
-                    self._check(code, "look at", batch, int(done[0]))
+                    self._check(_small_files.look(fd, *_spans(batch), found, done), "look at", batch, int(done[0]))
                     seen[batch.rows] = found
         return Found(mode=seen[:, 0], size=seen[:, 1], links=seen[:, 2])
 
@@ -137,13 +204,14 @@ class PosixTarget(OpenDirectory):
         """Opens one directory at a time, because a twin may be deeper than the limit of open files. Raises: OSError."""
         waiting = [name for name in sorted(os.listdir(self.fd)) if is_twin_root(name)] if self.fd is not None else []
         while waiting:
-            above = waiting.pop()
+            above, found = waiting.pop(), []
             try:
                 with self.directory(above) as fd:
-                    found = [] if fd is None else _listed(fd)
+                    if fd is not None:
+                        with os.scandir(fd) as entries:
+                            found = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
             except TargetError:  # a link or a file instead of a directory
                 yield above, False
-                continue
             for name, is_directory in found:
                 relative = f"{above}/{name}"
                 yield relative, is_directory
@@ -152,7 +220,7 @@ class PosixTarget(OpenDirectory):
 
     @contextmanager
     def open(self, path: str) -> Iterator[Reader | None]:
-        directory, name = split(path)
+        directory, name = _split(path)
         with self.directory(directory) as above:
             try:
                 fd = None if above is None else os.open(name, os.O_RDONLY | _FILE, dir_fd=above)
@@ -188,22 +256,26 @@ class PosixTarget(OpenDirectory):
     @contextmanager
     def _placed(self, path: str, replace: bool) -> Iterator[int]:
         """Descriptor of a new file, which gets its name at the end or is removed. Raises: TargetError."""
-        directory, name = split(path)
-        temporary = temporary_name(name)
+        directory, name = _split(path)
+        temporary, flags = temporary_name(name), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             with self.made_directory(directory) as above:
-                fd = _create(above, temporary)
+                try:
+                    fd = os.open(temporary, flags, 0o666, dir_fd=above)
+                except FileExistsError:  # a killed staging left it
+                    _unlink(above, temporary)
+                    fd = os.open(temporary, flags, 0o666, dir_fd=above)
                 try:
                     try:
                         yield fd
                     finally:
                         os.close(fd)  # close before the rename: NFS reports a full disk here
-                    if not replace and lstat(above, name) is not None:
+                    if not replace and _lstat(above, name) is not None:
                         raise foreign(self.shown(path))
                     os.rename(temporary, name, src_dir_fd=above, dst_dir_fd=above)
                 except BaseException:
                     with suppress(OSError):
-                        unlink(above, temporary)
+                        _unlink(above, temporary)
                     raise
         except OSError as error:
             raise refusal(error, f"write {self.shown(path)}") from error
@@ -211,13 +283,11 @@ class PosixTarget(OpenDirectory):
     def put_many(
         self, paths: pa.LargeStringArray, sizes: np.ndarray, record_ids: np.ndarray, placed: np.ndarray
     ) -> None:
-        for batch in directory_batches(paths, len(paths)):
+        for batch in directory_batches(paths, max(len(paths), 1)):
             with self.made_directory(batch.directory) as fd:
                 rows, done = batch.rows, np.zeros(1, dtype=np.int64)
                 try:
-                    code = _small_files.write(
-                        fd, batch.text, batch.begins, batch.ends, sizes[rows], record_ids[rows], noise_block(), done
-                    )
+                    code = _small_files.write(fd, *_spans(batch), sizes[rows], record_ids[rows], noise_block(), done)
                 finally:
                     placed[rows[: int(done[0])]] = True
                 if code == errno.EEXIST:
@@ -230,35 +300,47 @@ class PosixTarget(OpenDirectory):
                 pass
 
     def remove(self, paths: pa.LargeStringArray) -> int:
-        with ThreadPoolExecutor(default_workers(), thread_name_prefix="remove") as pool:
-            return sum(pool.map(self._remove_of_directory, directory_batches(paths, len(paths))))
-
-    def _remove_of_directory(self, batch: DirectoryBatch) -> int:
-        removed = 0
-        with self.directory(batch.directory) as fd:
-            if fd is None:
-                return 0
-            for begin in range(0, len(batch.rows), REMOVED_FILES):
-                some, done = batch.part(slice(begin, begin + REMOVED_FILES)), np.zeros(2, dtype=np.int64)
-                code = _small_files.remove(fd, some.text, some.begins, some.ends, done)
-                removed += int(done[1])
-                self._check(code, "remove", some, int(done[0]))
-            self._remove_begun(fd, batch)
+        """Threads take the files of a directory in parts, as `replay.target.writing` does."""
+        most_files = max(1, min(BATCH_FILES, len(paths) // default_workers()))
+        removed = sum(_in_threads(self._remove_files, directory_batches(paths, most_files)))
+        _in_threads(self._remove_begun, directory_batches(paths, max(len(paths), 1)))
         return removed
 
-    def _remove_begun(self, fd: int, batch: DirectoryBatch) -> None:
+    def _remove_files(self, batch: DirectoryBatch) -> int:
+        done = np.zeros(2, dtype=np.int64)
+        with self.directory(batch.directory) as fd:
+            if fd is not None:
+                self._check(_small_files.remove(fd, *_spans(batch), done), "remove", batch, int(done[0]))
+        return int(done[1])
+
+    def _remove_begun(self, batch: DirectoryBatch) -> None:
         """Remove temporary files of a staging that was killed."""
-        try:
-            with os.scandir(fd) as entries:
-                there = {name for entry in entries if (name := os.fsencode(entry.name)).startswith(_TEMPORARY)}
-            for name in batch.names() if there else ():
-                if (temporary := temporary_name(name)) in there:
-                    unlink(fd, temporary)
-        except OSError as error:
-            raise refusal(error, f"remove {self.shown(batch.directory)}/*.part") from error
+        with self.directory(batch.directory) as fd:
+            if fd is None:
+                return
+            try:
+                there = {name for each in os.listdir(fd) if (name := os.fsencode(each)).startswith(_TEMPORARY)}
+                for name in batch.names.to_pylist() if there else ():
+                    if (temporary := temporary_name(name.encode())) in there:
+                        _unlink(fd, temporary)
+            except OSError as error:
+                raise refusal(error, f"remove {self.shown(batch.directory)}/*.part") from error
 
     def prune(self, paths: pa.LargeStringArray) -> None:
-        self.remove_empty_directories(by_directory(paths)[1])
+        every: set[str] = set()
+        for directory in by_directory(paths)[1]:
+            while directory and directory not in every:
+                every.add(directory)
+                directory = directory.rpartition("/")[0]
+        by_depth = sorted(every, key=lambda path: path.count("/"), reverse=True)
+        for _, level in groupby(by_depth, key=lambda path: path.count("/")):
+            _in_threads(self._remove_empty, directory_batches(column(list(level)), BATCH_FILES))
+
+    def _remove_empty(self, batch: DirectoryBatch) -> None:
+        with self.directory(batch.directory) as fd:
+            for name in batch.names.to_pylist() if fd is not None else ():
+                with suppress(OSError):
+                    os.rmdir(name.encode(), dir_fd=fd)
 
     def sync(self) -> None:
         if self.fd is not None:
@@ -268,7 +350,7 @@ class PosixTarget(OpenDirectory):
                 raise refusal(error, f"write out the files under {self.shown('')}") from error
 
     def _check(self, code: int, doing: str, batch: DirectoryBatch, done: int) -> None:
-        """Raises: TargetError if `error` is an errno (not 0). The error names the file after the first `done`."""
+        """Raises: TargetError if `code` is an errno (not 0). The error names the file after the first `done`."""
         if code:
             error = OSError(code, os.strerror(code))
             raise refusal(error, f"{doing} {self.shown(batch.path(done))}") from error
@@ -299,9 +381,8 @@ class PosixTarget(OpenDirectory):
     def _take_lock(self) -> int | None:
         """Descriptor of the lock file, which is locked; None where this user cannot make it."""
         while True:
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
             try:
-                fd = os.open(LOCK_NAME, flags, 0o666, dir_fd=self.fd)
+                fd = os.open(LOCK_NAME, os.O_RDWR | os.O_CREAT | _FILE, 0o666, dir_fd=self.fd)
             except OSError as error:
                 if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
                     return None
@@ -334,9 +415,9 @@ def open_directory(where: str | Path, make: bool = False) -> Iterator[PosixTarge
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise refusal(error, f"make the target {printable(path)}") from error
-    refuse_mounts(path)
+    _refuse_mounts(path)
     try:
-        fd = os.open(path, DIRECTORY)
+        fd = os.open(path, _DIRECTORY)
     except FileNotFoundError:
         if make:
             raise TargetError(f"{printable(path)} vanished while it was used: try again") from None
@@ -349,6 +430,46 @@ def open_directory(where: str | Path, make: bool = False) -> Iterator[PosixTarge
             close_unwritten(fd)
 
 
+def resolve_target(target: Path) -> Path:
+    """`target` absolute and without links. Raises: TargetError when it is not a directory."""
+    try:
+        resolved = Path(os.path.realpath(target))
+        found = os.stat(resolved)
+    except FileNotFoundError:
+        return resolved
+    except OSError as error:
+        raise refusal(error, f"use the target {printable(target)}") from error
+    except ValueError as error:
+        raise TargetError(f"{printable(target)!r} is not a path ({error}): choose another --target") from error
+    if not stat.S_ISDIR(found.st_mode):
+        raise TargetError(f"the target {printable(target)} is not a directory: choose another --target")
+    return resolved
+
+
+def _refuse_mounts(target: Path) -> None:
+    """Raises: TargetError if a directory or file of a twin is a mount point: writing or removing would change mounted
+    files."""
+    twins = os.fsencode(target / TWIN_ROOT)
+    try:
+        lines = _MOUNTS.read_bytes().splitlines()
+    except OSError:
+        return  # no /proc here
+    for line in lines:
+        place = re.sub(rb"\\([0-7]{3})", lambda code: bytes([int(code[1], 8)]), line.split(b" ")[4])
+        if place.startswith(twins):
+            raise TargetError(
+                f"{printable(os.fsdecode(place))} is a mount point inside a twin, which is neither written nor "
+                "emptied: unmount it or choose another --target"
+            )
+
+
+def close_unwritten(fd: int) -> None:
+    """Close a descriptor through which nothing was written. Never raises: an error (EINTR, or EIO on NFS) then loses no
+    data, and Linux has closed the descriptor all the same (close(2))."""
+    with suppress(OSError):
+        os.close(fd)
+
+
 def sync_file_system(fd: int) -> None:
     """Make the file system of an open file or directory write its cached data: syncfs(2). Raises: OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -359,16 +480,33 @@ def sync_file_system(fd: int) -> None:
         raise OSError(code, os.strerror(code))
 
 
-def _create(directory: int, name: bytes) -> int:
-    """Descriptor of a new, empty file. A file of this name that a killed staging left is replaced. Raises: OSError."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+def _in_threads(work: Callable[[DirectoryBatch], _Answer], batches: Iterable[DirectoryBatch]) -> list[_Answer]:
+    with ThreadPoolExecutor(default_workers(), thread_name_prefix="remove") as pool:
+        return list(pool.map(work, batches))
+
+
+def _spans(batch: DirectoryBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The names as `_small_files` takes them: bytes, begins and ends."""
+    text, bounds = text_bytes(batch.names)
+    return text, bounds[:-1], bounds[1:]
+
+
+def _lstat(directory_fd: int, name: bytes) -> os.stat_result | None:
+    """The status of `name` itself, without following a link; None if absent."""
     try:
-        return os.open(name, flags, 0o666, dir_fd=directory)
-    except FileExistsError:
-        unlink(directory, name)
-        return os.open(name, flags, 0o666, dir_fd=directory)
+        return os.stat(name, dir_fd=directory_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
 
 
-def _listed(fd: int) -> list[tuple[str, bool]]:
-    with os.scandir(fd) as entries:
-        return sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+def _unlink(directory_fd: int, name: bytes) -> None:
+    """Remove a regular file; anything else is left."""
+    found = _lstat(directory_fd, name)
+    if found is not None and stat.S_ISREG(found.st_mode):
+        os.unlink(name, dir_fd=directory_fd)
+
+
+def _split(path: str) -> tuple[str, bytes]:
+    """The directory of a path, as text, and its last name, as bytes."""
+    directory, _, name = path.rpartition("/")
+    return directory, name.encode("utf-8")

@@ -1,8 +1,8 @@
 """The interface of a target, the place of a twin data set. Staging and verifying use only these calls.
 
-`replay.target.targets` opens one; a file system is `replay.target.posix`. Paths are text below the target, `/` between
-names, as `replay.target.placement` makes them; many are a column, `pa.LargeStringArray`. A target that does not exist
-is empty. Every call raises TargetError, which names the refused call and the remedy.
+`replay.target.targets` opens one. Paths are text below the target, `/` between names, as `replay.target.placement`
+makes them; many are a column, `pa.LargeStringArray`. A target that does not exist is empty. Every call raises
+TargetError, which names the refused call and the remedy.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from dxt_replay.traces.errors import TargetError, exhausted
 SMALL_BYTES = 256 << 10
 """Largest file that `Target.put_many` makes."""
 
-_KIND_BITS = 0o170000
-"""What S_IFMT gives (inode(7))."""
+LOCK_NAME = ".dxt-replay-lock"
+"""What is in a target, and locked, while a process stages into it or replays on it."""
 
 _REMEDIES = {
     errno.ENOSPC: "free space or inodes there, choose another --target, or stage with --sparse",
@@ -168,7 +168,7 @@ def plain_files(target: Target, paths: pa.LargeStringArray) -> np.ndarray:
     Raises: TargetError for a link of either kind, a directory and anything else that is not a plain file.
     """
     found = target.stat(paths)
-    plain = (found.mode == 0) | (((found.mode & _KIND_BITS) == stat_modes.S_IFREG) & (found.links <= 1))
+    plain = (found.mode == 0) | (((found.mode & 0o170000) == stat_modes.S_IFREG) & (found.links <= 1))  # S_IFMT
     if plain.all():
         return found.sizes
     first = int(np.argmin(plain))

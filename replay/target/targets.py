@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from os import PathLike, fspath
 from pathlib import Path
 
-from dxt_replay.replay.objects.place import SCHEME, parse_object_url
+from dxt_replay.replay.target.object_store import SCHEME, parse_object_url
 from dxt_replay.replay.target.objects import open_objects
 from dxt_replay.replay.target.posix import open_directory
 from dxt_replay.replay.target.protocol import Target
@@ -17,7 +17,7 @@ TARGETS: dict[str, Callable[[str | Path, bool], AbstractContextManager[Target]]]
     "": open_directory,
     SCHEME: open_objects,
 }
-"""Scheme -> what opens a target, and makes it where the second argument is True. "": paths."""
+"""Scheme of a URL -> what opens a target, and makes it where the second argument is True. "": paths."""
 
 
 def open_target(where: str | Path, *, make: bool = False) -> AbstractContextManager[Target]:
@@ -33,9 +33,9 @@ def _scheme(where: str) -> str:
     return scheme if found and scheme in TARGETS else ""
 
 
-def target_named(where: str | PathLike[str]) -> str | Path:
+def target_named(where: str | os.PathLike[str]) -> str | Path:
     """A target as the user gives it: a path, or the text of a URL, which a path would change."""
-    text = fspath(where)
+    text = os.fspath(where)
     return text if _scheme(text) else Path(text)
 
 
@@ -57,7 +57,7 @@ def same_place(where: str | Path) -> str | Path:
         return target.where
 
 
-def directory_named(where: str | PathLike[str], what: str) -> Path:
+def directory_named(where: str | os.PathLike[str], what: str) -> Path:
     """A target that must be a directory. `what`: "`capacity`", for the message. Raises: UsageError for a URL."""
     named = target_named(where)
     if isinstance(named, str):

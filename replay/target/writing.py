@@ -9,16 +9,15 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from threading import Event, Lock, Thread, get_ident
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from dxt_replay.replay.target.data_set import TwinFiles, total
 from dxt_replay.replay.target.path_columns import by_directory, directory_order, run_begins
 from dxt_replay.replay.target.protocol import SMALL_BYTES, Target
-from dxt_replay.replay.target.twin_files import TwinFiles, total
 from dxt_replay.traces.errors import TargetError, UsageError
 from dxt_replay.traces.units import MIB
 
@@ -58,111 +57,145 @@ class Limit(Protocol):
         """The error for an expired limit. `standing`: the call that hangs."""
 
 
-class _NoLimit:
-    """No limit."""
-
-    where: Callable[[], str | None]
-    expired = False
-
-    def message(self, standing: str | None = None) -> str:
-        raise AssertionError("never expires")
-
-
 class _Stopped(Exception):
     """Another thread failed, or the user interrupted."""
 
 
-class _Progress:
-    """Counts bytes over the threads."""
+class Writing:
+    """One staging: `files` into `target`.
 
-    def __init__(self, total: int, callback: Progress | None) -> None:
-        self._lock = Lock()
-        self._done = 0
-        self._total = total
-        self._callback = callback
-
-    def add(self, count: int) -> None:
-        with self._lock:
-            self._done += count
-            if self._callback is not None:
-                self._callback(self._done, self._total)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Writing:
-    """State that the threads of one staging share. `small`: bool by row of `files`, made many in one call.
-
-    `batches`: the rows of files of one directory each, given out one batch after the other.
+    `sparse`, `replaced`: bool by row, to be a hole; to take the place of a file of ours. `placed`: bool by row, set for
+    each file that has its place: however the writing ends, also by an interrupt, it is set for every such file,
+    and no temporary file is left, unless a call does not return. Raises: UsageError.
     """
 
-    target: Target
-    files: TwinFiles
-    sparse: np.ndarray
-    replaced: np.ndarray
-    small: np.ndarray
-    placed: np.ndarray
-    batches: list[np.ndarray]
-    counter: _Progress
-    stop: Event
-    next_batch: Iterator[int] = field(default_factory=itertools.count)
-    current: dict[int, tuple[np.ndarray, np.ndarray, float]] = field(default_factory=dict)
-    """Thread -> rows of the files that it writes, which of them are whole, and since when (s, monotonic clock)."""
+    def __init__(
+        self,
+        target: Target,
+        files: TwinFiles,
+        sparse: np.ndarray,
+        replaced: np.ndarray,
+        workers: int | None = None,
+        progress: Progress | None = None,
+        limit: Limit | None = None,
+    ) -> None:
+        if workers is not None and workers < 1:
+            raise UsageError(f"workers {workers}: give at least 1")
+        threads = workers or default_workers()
+        self._target, self._files, self._sparse, self._replaced = target, files, sparse, replaced
+        self._small = ~sparse & ~replaced & files.is_plain & (files.size <= SMALL_BYTES)
+        self.placed = np.zeros(len(files), dtype=bool)
+        self._batches = _batches(files, threads)
+        self._threads = [
+            # Daemons: one that hangs in a call must not keep the program from ending, as a pool's threads would.
+            Thread(target=self._work, name=f"stage-{number}", daemon=True)
+            for number in range(min(threads, len(self._batches)))
+        ]
+        self._next, self._stop, self._limit = itertools.count(), Event(), limit
+        self._errors: list[BaseException] = []
+        self._lock, self._progress, self._done, self._total = Lock(), progress, 0, total(files.size[~sparse])
+        self._current: dict[int, tuple[np.ndarray, np.ndarray, float]] = {}
+        """Thread -> rows of the files that it writes, which of them are whole, and since when (s, monotonic clock)."""
 
-    def standing(self) -> str:
+    def run(self) -> None:
+        """Write all files; at the end they are on the disk.
+
+        Raises: the first error; TargetError where the time is over, or where a call does not return after an error or
+        an interrupt.
+        """
+        limit = self._limit
+        if limit is not None:
+            limit.where = self._standing
+        try:
+            for thread in self._threads:
+                thread.start()
+            while (alive := [thread for thread in self._threads if thread.is_alive()]) and not self._errors:
+                if limit is not None and limit.expired:
+                    raise TargetError(limit.message(self._standing()))
+                alive[0].join(JOIN_S)
+            self._join()
+        except BaseException:
+            self._stop.set()
+            if limit is None or not limit.expired:
+                self._join()
+            raise
+        if self._errors:
+            raise self._errors[0]
+        self._target.sync()  # small files at once instead of one by one
+
+    def _join(self) -> None:
+        """Wait until stopped or finished threads have ended. Raises: TargetError if one hangs in a call."""
+        until = time.monotonic() + PATIENCE_S
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        if any(thread.is_alive() for thread in self._threads):
+            raise TargetError(f"staging was stopped, but a call does not return: {self._standing()}")
+
+    def _standing(self) -> str:
         """The file that has been written for longest."""
-        writes = sorted(self.current.copy().values(), key=lambda write: write[2])
+        writes = sorted(self._current.copy().values(), key=lambda write: write[2])
         if not writes:
             return "no file was being written"
         rows, whole, since = writes[0]
         row = int(rows[min(int(whole.sum()), len(rows) - 1)])
-        shown = self.target.shown(self.files.path[row].as_py())
+        shown = self._target.shown(self._files.path[row].as_py())
         return f"{shown} has been written for {time.monotonic() - since:.1f} s"
 
-    def write_batches(self) -> None:
-        """Write batches until none is left; threads may call it at once. Raises: TargetError, _Stopped."""
-        while (number := next(self.next_batch)) < len(self.batches):
-            rows = self.batches[number]
-            small, large = rows[self.small[rows]], rows[~self.small[rows]]
-            for begin in range(0, len(small), SMALL_FILES):
-                self._write_small(small[begin : begin + SMALL_FILES])
-            for row in large.tolist():
-                self._write_file(row)
-        self.current.pop(get_ident(), None)
+    def _work(self) -> None:
+        """Write batches until none is left."""
+        try:
+            while (number := next(self._next)) < len(self._batches):
+                rows = self._batches[number]
+                small, large = rows[self._small[rows]], rows[~self._small[rows]]
+                for begin in range(0, len(small), SMALL_FILES):
+                    self._write_small(small[begin : begin + SMALL_FILES])
+                for row in large.tolist():
+                    self._write_file(row)
+            self._current.pop(get_ident(), None)
+        except BaseException as error:
+            self._errors.append(error)
+            self._stop.set()
 
     def _begin(self, rows: np.ndarray) -> np.ndarray:
         """bool[rows]: complete files; none yet. Raises: _Stopped."""
-        if self.stop.is_set():
+        if self._stop.is_set():
             raise _Stopped
         whole = np.zeros(len(rows), dtype=bool)
-        self.current[get_ident()] = rows, whole, time.monotonic()
+        self._current[get_ident()] = rows, whole, time.monotonic()
         return whole
 
     def _write_small(self, rows: np.ndarray) -> None:
         """Make new small files in one call. Raises: TargetError, _Stopped."""
-        whole, sizes = self._begin(rows), self.files.size[rows]
+        whole, sizes = self._begin(rows), self._files.size[rows]
         try:
-            self.target.put_many(self.files.path.take(pa.array(rows)), sizes, self.files.record_id[rows], whole)
+            self._target.put_many(self._files.path.take(pa.array(rows)), sizes, self._files.record_id[rows], whole)
         finally:
             self.placed[rows[whole]] = True
-            self.counter.add(int(sizes[whole].sum()))
+            self._count(int(sizes[whole].sum()))
 
     def _write_file(self, row: int) -> None:
         """Write one complete file, or leave none. Raises: TargetError, _Stopped."""
         self._begin(np.array([row]))
-        path, size, replace = self.files.path[row].as_py(), int(self.files.size[row]), bool(self.replaced[row])
-        if self.sparse[row]:
-            self.target.put_hole(path, size, replace=replace)
+        path, size, replace = self._files.path[row].as_py(), int(self._files.size[row]), bool(self._replaced[row])
+        if self._sparse[row]:
+            self._target.put_hole(path, size, replace=replace)
         else:
-            self.target.put(path, self._blocks(row), replace=replace, sync=size >= SYNC_BYTES)
+            self._target.put(path, self._blocks(row), replace=replace, sync=size >= SYNC_BYTES)
         self.placed[row] = True
 
     def _blocks(self, row: int) -> Iterator[memoryview]:
         """The blocks of a file, counted as they are written. Raises: _Stopped."""
-        for block in self.files.content(row).blocks():
+        for block in self._files.content(row).blocks():
             yield block
-            self.counter.add(len(block))
-            if self.stop.is_set():
+            self._count(len(block))
+            if self._stop.is_set():
                 raise _Stopped
+
+    def _count(self, size: int) -> None:
+        with self._lock:
+            self._done += size
+            if self._progress is not None:
+                self._progress(self._done, self._total)
 
 
 def _batches(files: TwinFiles, threads: int) -> list[np.ndarray]:
@@ -187,79 +220,3 @@ def _batches(files: TwinFiles, threads: int) -> list[np.ndarray]:
 def default_workers() -> int:
     """A number of threads that keeps a disk busy: a thread that writes waits for the disk most of the time."""
     return min(16, 2 * len(os.sched_getaffinity(0)))
-
-
-def write_files(
-    target: Target,
-    files: TwinFiles,
-    *,
-    sparse: np.ndarray,
-    replaced: np.ndarray,
-    placed: np.ndarray,
-    workers: int | None,
-    progress: Progress | None,
-    limit: Limit | None = None,
-) -> None:
-    """Write `files`; at the end all are on the disk.
-
-    `sparse`, `replaced`: bool by row, to be a hole; to take the place of a file of ours. `placed`: bool by row, set for
-    each file that has its place: however the writing ends, also by an interrupt, it is set for every such file,
-    and no temporary file is left, unless a call does not return. Raises: TargetError, UsageError.
-    """
-    if workers is not None and workers < 1:
-        raise UsageError(f"workers {workers}: give at least 1")
-    threads = workers or default_workers()
-    writing = _Writing(
-        target=target,
-        files=files,
-        sparse=sparse,
-        replaced=replaced,
-        small=~sparse & ~replaced & files.is_plain & (files.size <= SMALL_BYTES),
-        placed=placed,
-        batches=_batches(files, threads),
-        counter=_Progress(total(files.size[~sparse]), progress),
-        stop=Event(),
-    )
-    _write_in_threads(writing, min(threads, len(writing.batches)), limit or _NoLimit())
-    target.sync()  # small files at once instead of one by one
-
-
-def _write_in_threads(writing: _Writing, count: int, limit: Limit) -> None:
-    """Write all batches in `count` threads. Raises: the first error; TargetError where the time is over, or where a
-    call does not return after an error or an interrupt."""
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            writing.write_batches()
-        except BaseException as error:
-            errors.append(error)
-            writing.stop.set()
-
-    limit.where = writing.standing
-    # Daemons: one that hangs in a call must not keep the program from ending, as a pool's threads would.
-    threads = [Thread(target=work, name=f"stage-{number}", daemon=True) for number in range(count)]
-    try:
-        for thread in threads:
-            thread.start()
-        while (alive := [thread for thread in threads if thread.is_alive()]) and not errors:
-            if limit.expired:
-                raise TargetError(limit.message(writing.standing()))
-            alive[0].join(JOIN_S)
-        _join(writing, threads)
-    except BaseException:
-        writing.stop.set()
-        if not limit.expired:
-            _join(writing, threads)
-        raise
-    if errors:
-        raise errors[0]
-
-
-def _join(writing: _Writing, threads: list[Thread]) -> None:
-    """Wait until stopped or finished threads have ended. Raises: TargetError if one hangs in a call."""
-    until = time.monotonic() + PATIENCE_S
-    for thread in threads:
-        thread.join(max(0.0, until - time.monotonic()))
-    if any(thread.is_alive() for thread in threads):
-        raise TargetError(f"staging was stopped, but a call does not return: {writing.standing()}")

@@ -7,6 +7,7 @@ from .profiler_merge.analysis.timeline import Timeline
 from .profiler_merge.export.exported import Exported
 from .profiler_merge.merge import MergeResult
 from .profiler_merge.recording import keras_recording, lightning_recording, recording
+from .replay.anonymize import Anonymized
 from .replay.calibration.calibration import Calibration
 from .replay.capacity import Capacity
 from .replay.doctor.examination import Diagnosis
@@ -38,9 +39,8 @@ from .replay.options.choices import FORMATS, RunChoices
 from .replay.regression.comparison import Regression
 from .replay.run.repeat import Repeats
 from .replay.run.result import RunResult
-from .replay.sharing.anonymous_capture import Anonymized
 from .replay.transform.rewrite import Transformed
-from .replay.verifying.checked import Verified
+from .replay.verify import Verified
 from .traces.errors import (
     AlignmentError,
     CaptureError,

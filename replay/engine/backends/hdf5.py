@@ -22,7 +22,6 @@ import numpy as np
 
 from dxt_replay.replay.engine.files import Backend
 from dxt_replay.replay.engine.link_free import open_link_free
-from dxt_replay.replay.hdf5.boxes import boxes_of
 from dxt_replay.traces.errors import MissingDependencyError
 
 SPACE_NAME = b"bytes"
@@ -50,48 +49,75 @@ class _Extent(NamedTuple):
     raw: bool
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class _Dataset:
     """An open dataset.
 
     `id`: h5py's DatasetID.
-    `kind`: its type in the file, so that nothing is converted.
-    `type_size`: bytes of a point.
     `fixed`: whether its shape stays the same.
     `spaces`, `memories`: selections for another use, in the file, and in memory by shape. To make one costs as much as
         a read.
     """
 
     id: Any
-    kind: Any
-    type_size: int
     fixed: bool = True
     spaces: list[Any] = field(default_factory=list)
     memories: dict[tuple[int, ...], Any] = field(default_factory=dict)
+    kind: Any = field(init=False)
+    point_bytes: int = field(init=False)
 
-    def selection(self, start: tuple[int, ...], count: tuple[int, ...]) -> Any:
-        """The selection of a box of the dataset. Put it back into `spaces` after use."""
-        try:
-            space = self.spaces.pop() if self.fixed else self.id.get_space()
-        except IndexError:
-            space = self.id.get_space()
-        if start:
-            space.select_hyperslab(start, count)
-        return space
+    def __post_init__(self) -> None:
+        self.kind = self.id.get_type()  # its type in the file, so that nothing is converted
+        self.point_bytes = self.kind.get_size()
 
-    def memory(self, count: tuple[int, ...]) -> Any:
-        """The selection of as many points in memory, in a row."""
+    def move(
+        self, move: Any, origin: Sequence[int], shape: Sequence[int], first: int, last: int, points: np.ndarray
+    ) -> None:
+        """Read or write points `first` to `last` of the block at `origin`: one call of the library for each box."""
         import h5py
 
-        memory = self.memories.get(count)
-        if memory is None:
-            memory = h5py.h5s.create_simple((prod(count),)) if count else h5py.h5s.create(h5py.h5s.SCALAR)
-            if len(self.memories) < _KEPT_SPACES:
-                self.memories[count] = memory
-        return memory
+        at = 0
+        for start, count in boxes_of(shape, first, last):
+            size = prod(count) * self.point_bytes
+            try:
+                space = self.spaces.pop() if self.fixed else self.id.get_space()
+            except IndexError:
+                space = self.id.get_space()
+            if start:
+                space.select_hyperslab(tuple(map(add, origin, start)), count)
+            memory = self.memories.get(count)
+            if memory is None:
+                memory = h5py.h5s.create_simple((prod(count),)) if count else h5py.h5s.create(h5py.h5s.SCALAR)
+                if len(self.memories) < _KEPT_SPACES:
+                    self.memories[count] = memory
+            move(memory, space, points[at : at + size], self.kind)
+            if self.fixed:
+                self.spaces.append(space)
+            at += size
+
+    def read(self, origin: Sequence[int], shape: Sequence[int], begin: int, end: int, view: memoryview) -> None:
+        """Read bytes `begin` to `end` of the block of points at `origin`, stored in row-major order."""
+        size = self.point_bytes
+        first, last = begin // size, -(-end // size)
+        whole = first * size == begin and last * size == end
+        points = np.frombuffer(view, dtype=np.uint8) if whole else np.empty((last - first) * size, dtype=np.uint8)
+        self.move(self.id.read, origin, shape, first, last, points)
+        if not whole:
+            view[:] = points[begin - first * size : end - first * size].data
+
+    def write(self, origin: Sequence[int], shape: Sequence[int], begin: int, end: int, view: memoryview) -> None:
+        """Write bytes `begin` to `end` of the block of points at `origin`. Points that they cut are read first."""
+        size = self.point_bytes
+        first, last = begin // size, -(-end // size)
+        points = np.frombuffer(view, dtype=np.uint8)
+        if first * size != begin or last * size != end:
+            points = np.empty((last - first) * size, dtype=np.uint8)
+            self.read(origin, shape, first * size, last * size, points.data)
+            points[begin - first * size : end - first * size] = np.frombuffer(view, dtype=np.uint8)
+        self.move(self.id.write, origin, shape, first, last, points)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Hdf5File:
     """The handle of an open file.
 
@@ -101,7 +127,6 @@ class Hdf5File:
     """
 
     id: Any
-    path: bytes
     writable: bool
     datasets: list[_Dataset] = field(default_factory=list)
     extents: list[_Extent] = field(default_factory=list)
@@ -110,15 +135,19 @@ class Hdf5File:
     lock: threading.Lock = field(default_factory=threading.Lock)
     users: int = 1
 
-    def pieces(self, offset: int, length: int) -> Iterator[tuple[_Extent, int, int]]:
-        """The extents that a request reaches, each with the first byte and the end of the part that it reaches."""
-        number = max(bisect_right(self.starts, offset) - 1, 0)
+    def pieces(self, offset: int, length: int) -> Iterator[tuple[_Extent, int, int, slice]]:
+        """The extents that a request reaches, each with the first byte and the end of the part of it, and where that
+        part is in the request. Raises: OSError; ENODATA if there are none."""
+        number, reached = max(bisect_right(self.starts, offset) - 1, 0), False
         while number < len(self.extents) and self.extents[number].start < offset + length:
             extent = self.extents[number]
             begin, end = max(offset, extent.start), min(offset + length, extent.end)
             if begin < end:
-                yield extent, begin, end
+                reached = True
+                yield extent, begin - extent.start, end - extent.start, slice(begin - offset, end - offset)
             number += 1
+        if not reached:
+            raise OSError(errno.ENODATA, f"no data of a dataset at {offset}")
 
 
 class Hdf5Backend(Backend):
@@ -139,16 +168,26 @@ class Hdf5Backend(Backend):
             raise MissingDependencyError("h5py", "a replay through HDF5", "pip install 'dxt-replay[hdf5]'") from error
 
     def open(self, path: bytes, *, writable: bool, create: bool) -> Hdf5File:
-        """Read-only unless `writable`; looks through the chunk index of every dataset. Raises: OSError."""
+        """Read-only unless `writable`; looks through the chunk index of every dataset."""
         # The library does not always report an errno, and it would follow a link.
         try:
             os.close(open_link_free(path, os.O_RDWR) if writable else os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         except FileNotFoundError:
             if not (writable and create):
                 raise
-            return self._made(path)
+            os.close(open_link_free(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+            make_byte_space(path)
         with _os_errors():
-            return _opened(path, self.access(path), writable=writable)
+            import h5py
+
+            mode = h5py.h5f.ACC_RDWR if writable else h5py.h5f.ACC_RDONLY
+            handle = Hdf5File(h5py.h5f.open(path, mode, self.access(path)), writable)
+            try:
+                _look_through(handle)
+            except BaseException:
+                handle.id.close()
+                raise
+            return handle
 
     def access(self, path: bytes) -> Any:
         """The library's access list for a file: without chunk cache, sieve buffer and file locks."""
@@ -161,18 +200,10 @@ class Hdf5Backend(Backend):
         access.set_file_locking(False, True)
         return access
 
-    def _made(self, path: bytes) -> Hdf5File:
-        os.close(open_link_free(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
-        make_byte_space(path)
-        with _os_errors():
-            return _opened(path, self.access(path), writable=True)
-
     def size(self, handle: Hdf5File) -> int:
-        """Size of the file in bytes, or of its dataset of bytes. Raises: OSError."""
+        """Size of the file in bytes, or of its dataset of bytes."""
         with _os_errors():
-            if handle.space is not None:
-                return int(handle.space.id.shape[0])
-            return int(handle.id.get_filesize())
+            return int(handle.id.get_filesize() if handle.space is None else handle.space.id.shape[0])
 
     def read(self, handle: Hdf5File, offset: int, length: int, buffer: memoryview) -> int:
         """One access for each chunk that the request reaches. The buffer is not changed where no chunk lies.
@@ -184,14 +215,16 @@ class Hdf5Backend(Backend):
             return 0
         with _os_errors():
             if handle.space is not None:
-                _read_points(handle.space, (offset,), (length,), 0, length, buffer[:length])
+                handle.space.read((offset,), (length,), 0, length, buffer[:length])
                 return length
-            reached = 0
-            for extent, begin, end in handle.pieces(offset, length):
-                _read_extent(handle.datasets[extent.dataset], extent, begin, end, buffer[begin - offset : end - offset])
-                reached += 1
-        if not reached:
-            raise OSError(errno.ENODATA, f"no data of a dataset at {offset}")
+            for extent, begin, end, part in handle.pieces(offset, length):
+                dataset = handle.datasets[extent.dataset]
+                if not extent.raw:
+                    dataset.read(extent.origin, extent.shape, begin, end, buffer[part])
+                elif end - begin == extent.end - extent.start:
+                    dataset.id.read_direct_chunk(extent.origin, out=np.frombuffer(buffer[part], dtype=np.uint8))
+                else:
+                    buffer[part] = memoryview(dataset.id.read_direct_chunk(extent.origin)[1])[begin:end]
         return length
 
     def write(self, handle: Hdf5File, offset: int, length: int, data: memoryview) -> int:
@@ -203,22 +236,15 @@ class Hdf5Backend(Backend):
                 with handle.lock:
                     if handle.space.id.shape[0] < offset + length:
                         handle.space.id.set_extent((offset + length,))
-                _write_points(handle.space, (offset,), (length,), 0, length, data[:length])
+                handle.space.write((offset,), (length,), 0, length, data[:length])
                 return length
-            reached = 0
-            for extent, begin, end in handle.pieces(offset, length):
+            for extent, begin, end, part in handle.pieces(offset, length):
                 if extent.raw:
                     raise OSError(errno.ENOTSUP, "a compressed chunk is not written in place")
-                view = data[begin - offset : end - offset]
-                dataset = handle.datasets[extent.dataset]
-                _write_points(dataset, extent.origin, extent.shape, begin - extent.start, end - extent.start, view)
-                reached += 1
-        if not reached:
-            raise OSError(errno.ENODATA, f"no data of a dataset at {offset}")
+                handle.datasets[extent.dataset].write(extent.origin, extent.shape, begin, end, data[part])
         return length
 
     def close(self, handle: Hdf5File) -> None:
-        """Raises: OSError."""
         with handle.lock:
             handle.users -= 1
             if handle.users:
@@ -235,7 +261,7 @@ class Hdf5Backend(Backend):
         return handle
 
     def sync(self, handle: Hdf5File) -> None:
-        """One H5Fflush. Raises: OSError."""
+        """One H5Fflush."""
         import h5py
 
         with _os_errors():
@@ -246,7 +272,7 @@ class Hdf5Backend(Backend):
 
 
 def make_byte_space(path: bytes, data: bytes = b"") -> None:
-    """Make a file with one array of bytes, the indices of which are the offsets of requests. Raises: OSError."""
+    """Make a file with one array of bytes, the indices of which are the offsets of requests."""
     import h5py
 
     with _os_errors(), h5py.File(path, "w", locking=False) as file:
@@ -264,139 +290,85 @@ def _os_errors() -> Iterator[None]:
         raise OSError(errno.EIO, f"HDF5: {error}") from error
 
 
-def _opened(path: bytes, access: Any, *, writable: bool) -> Hdf5File:
-    import h5py
-
-    handle = Hdf5File(
-        id=h5py.h5f.open(path, h5py.h5f.ACC_RDWR if writable else h5py.h5f.ACC_RDONLY, access),
-        path=path,
-        writable=writable,
-    )
-    try:
-        if h5py.h5a.exists(handle.id, SPACE_MARK):
-            handle.space = _dataset(h5py.h5d.open(handle.id, SPACE_NAME))
-            handle.space.fixed = False
-            handle.datasets.append(handle.space)
-        else:
-            _look_through(handle)
-    except BaseException:
-        handle.id.close()
-        raise
-    return handle
-
-
-def _dataset(dataset: Any) -> _Dataset:
-    kind = dataset.get_type()
-    return _Dataset(id=dataset, kind=kind, type_size=kind.get_size())
-
-
 def _look_through(handle: Hdf5File) -> None:
     """Note where the data of all datasets lie, without data that the file only points to (variable length, external,
     virtual)."""
     import h5py
 
+    if h5py.h5a.exists(handle.id, SPACE_MARK):
+        handle.space = _Dataset(h5py.h5d.open(handle.id, SPACE_NAME), fixed=False)
+        handle.datasets.append(handle.space)
+        return
     names: list[bytes] = []
     h5py.h5o.visit(handle.id, names.append)
-    extents: list[_Extent] = []
     for name in names:
-        if h5py.h5o.get_info(handle.id, name).type != h5py.h5o.TYPE_DATASET:
-            continue
-        dataset = _dataset(h5py.h5d.open(handle.id, name))
-        handle.datasets.append(dataset)
-        if _is_inline(dataset.id):
-            extents += _extents_of(dataset, len(handle.datasets) - 1)
-    handle.extents = sorted(extents)
+        if h5py.h5o.get_info(handle.id, name).type == h5py.h5o.TYPE_DATASET:
+            dataset = h5py.h5d.open(handle.id, name)
+            handle.datasets.append(_Dataset(dataset))
+            try:
+                inline = not dataset.dtype.hasobject  # the file holds the points, not references to other places
+            except TypeError:  # NumPy has no such type
+                inline = False
+            if inline:
+                handle.extents += _extents_of(dataset, len(handle.datasets) - 1)
+    handle.extents.sort()
     handle.starts = [extent.start for extent in handle.extents]
 
 
-def _is_inline(dataset: Any) -> bool:
-    """Whether the file holds the points themselves, and not references to other places."""
-    try:
-        return not dataset.dtype.hasobject
-    except TypeError:  # NumPy has no such type
-        return False
-
-
-def _extents_of(dataset: _Dataset, number: int) -> list[_Extent]:
+def _extents_of(dataset: Any, number: int) -> list[_Extent]:
     import h5py
 
-    plan, shape = dataset.id.get_create_plist(), dataset.id.shape
+    plan, shape, found = dataset.get_create_plist(), dataset.shape, list[_Extent]()
     if plan.get_layout() == h5py.h5d.CONTIGUOUS:
-        start = dataset.id.get_offset()
-        size = dataset.id.get_storage_size()
-        return [_Extent(start, start + size, number, (0,) * len(shape), shape, False)] if start and size else []
-    if plan.get_layout() != h5py.h5d.CHUNKED:
-        return []
-    chunk_shape, filtered = plan.get_chunk(), plan.get_nfilters() > 0
-    found: list[_Extent] = []
+        start, size = dataset.get_offset(), dataset.get_storage_size()
+        if start and size:
+            found.append(_Extent(start, start + size, number, (0,) * len(shape), shape, False))
+    elif plan.get_layout() == h5py.h5d.CHUNKED:
+        chunk_shape, filtered = plan.get_chunk(), plan.get_nfilters() > 0
 
-    def note(chunk: Any) -> None:
-        ends = [first + points for first, points in zip(chunk.chunk_offset, chunk_shape, strict=True)]
-        raw = filtered or any(last > extent for last, extent in zip(ends, shape, strict=True))
-        end = chunk.byte_offset + chunk.size
-        found.append(_Extent(chunk.byte_offset, end, number, tuple(chunk.chunk_offset), chunk_shape, raw))
+        def note(chunk: Any) -> None:
+            ends = [first + points for first, points in zip(chunk.chunk_offset, chunk_shape, strict=True)]
+            raw = filtered or any(last > extent for last, extent in zip(ends, shape, strict=True))
+            start, origin = chunk.byte_offset, tuple(chunk.chunk_offset)
+            found.append(_Extent(start, start + chunk.size, number, origin, chunk_shape, raw))
 
-    for_each_chunk(dataset.id, note)
+        if hasattr(dataset, "chunk_iter"):
+            dataset.chunk_iter(note)
+        else:  # HDF5 1.10
+            for index in range(dataset.get_num_chunks()):
+                note(dataset.get_chunk_info(index))
     return found
 
 
-def for_each_chunk(dataset: Any, note: Any) -> None:
-    """Call `note` with the StoreInfo of every stored chunk of an h5py DatasetID."""
-    if hasattr(dataset, "chunk_iter"):
-        dataset.chunk_iter(note)
+Box = tuple[tuple[int, ...], tuple[int, ...]]
+"""First point and number of points along each dimension."""
+
+
+def boxes_of(shape: Sequence[int], first: int, last: int) -> Iterator[Box]:
+    """Boxes, as a hyperslab can select them, that hold the points `first` to `last` (exclusive) of a row-major block,
+    in order; as few as there can be.
+
+    A run of whole rows, planes ... is one box; any other has at most two for each dimension but the slowest, and one.
+    """
+    if first >= last:
         return
-    for number in range(dataset.get_num_chunks()):
-        note(dataset.get_chunk_info(number))
+    if len(shape) <= 1:
+        yield ((first,), (last - first,)) if shape else ((), ())
+        return
+    inner = prod(shape[1:])
+    row, rest = divmod(first, inner)
+    end_row, end_rest = divmod(last, inner)
 
+    def in_row(row: int, begin: int, end: int) -> Iterator[Box]:
+        for start, count in boxes_of(shape[1:], begin, end):
+            yield (row, *start), (1, *count)
 
-def _read_extent(dataset: _Dataset, extent: _Extent, begin: int, end: int, view: memoryview) -> None:
-    begin, end = begin - extent.start, end - extent.start
-    if not extent.raw:
-        _read_points(dataset, extent.origin, extent.shape, begin, end, view)
-    elif end - begin == extent.end - extent.start:
-        dataset.id.read_direct_chunk(extent.origin, out=np.frombuffer(view, dtype=np.uint8))
-    else:
-        _, stored = dataset.id.read_direct_chunk(extent.origin)
-        view[:] = memoryview(stored)[begin:end]
-
-
-def _read_points(
-    dataset: _Dataset, origin: Sequence[int], shape: Sequence[int], begin: int, end: int, view: memoryview
-) -> None:
-    """Read bytes `begin` to `end` of the block of points at `origin`, stored in row-major order."""
-    size = dataset.type_size
-    first, last = begin // size, -(-end // size)
-    whole = first * size == begin and last * size == end
-    points = np.frombuffer(view, dtype=np.uint8) if whole else np.empty((last - first) * size, dtype=np.uint8)
-    _transfer(dataset.id.read, dataset, origin, shape, first, last, points)
-    if not whole:
-        skipped = begin - first * size
-        view[:] = points[skipped : skipped + end - begin].data
-
-
-def _write_points(
-    dataset: _Dataset, origin: Sequence[int], shape: Sequence[int], begin: int, end: int, view: memoryview
-) -> None:
-    """Write bytes `begin` to `end` of the block of points at `origin`. Points that they cut are read first."""
-    size = dataset.type_size
-    first, last = begin // size, -(-end // size)
-    points = np.frombuffer(view, dtype=np.uint8)
-    if first * size != begin or last * size != end:
-        points = np.empty((last - first) * size, dtype=np.uint8)
-        _read_points(dataset, origin, shape, first * size, last * size, points.data)
-        points[begin - first * size : end - first * size] = np.frombuffer(view, dtype=np.uint8)
-    _transfer(dataset.id.write, dataset, origin, shape, first, last, points)
-
-
-def _transfer(
-    move: Any, dataset: _Dataset, origin: Sequence[int], shape: Sequence[int], first: int, last: int, points: np.ndarray
-) -> None:
-    """Read or write points `first` to `last` of the block at `origin`, with one call of the library for each box."""
-    at = 0
-    for start, count in boxes_of(shape, first, last):
-        size = prod(count) * dataset.type_size
-        space = dataset.selection(tuple(map(add, origin, start)), count)
-        move(dataset.memory(count), space, points[at : at + size], dataset.kind)
-        if dataset.fixed:
-            dataset.spaces.append(space)
-        at += size
+    if row == end_row:
+        yield from in_row(row, rest, end_rest)
+        return
+    if rest:
+        yield from in_row(row, rest, inner)
+        row += 1
+    if row < end_row:
+        yield (row, *(0,) * (len(shape) - 1)), (end_row - row, *shape[1:])
+    yield from in_row(end_row, 0, end_rest)

@@ -12,8 +12,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dxt_replay.replay.engine.files import Backend, FileSlot
 from dxt_replay.replay.engine.link_free import refuse_links
@@ -23,13 +22,8 @@ _BY_MESSAGE = (errno.EMFILE, errno.ENFILE, errno.EISDIR, errno.EACCES, errno.ENO
 """errno for which ROMIO has no error class. Its message then ends in that of the system."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MpiFile:
-    """An open file.
-
-    `file`: mpi4py's object.
-    `path`: the path by which it was opened.
-    """
+class MpiFile(NamedTuple):
+    """An open file: mpi4py's object, and the path by which it was opened."""
 
     file: Any
     path: bytes
@@ -54,7 +48,7 @@ class MpiioBackend(Backend):
         self._turn = threading.Lock() if self.takes_turns else nullcontext()
 
     def open(self, path: bytes, *, writable: bool, create: bool) -> MpiFile:
-        """One MPI_File_open of this process alone. Raises: OSError."""
+        """One MPI_File_open of this process alone."""
         return self._open(self._mpi.COMM_SELF, path, writable=writable, create=create)
 
     def _open(self, comm: Any, path: bytes, *, writable: bool, create: bool) -> MpiFile:
@@ -72,16 +66,16 @@ class MpiioBackend(Backend):
                     info.Free()
 
     def size(self, handle: MpiFile) -> int:
-        """Size in bytes now. Raises: OSError."""
+        """Size in bytes now."""
         with self._calling():
             return int(handle.file.Get_size())
 
     def read(self, handle: MpiFile, offset: int, length: int, buffer: memoryview) -> int:
-        """One MPI_File_read_at. Raises: OSError."""
+        """One MPI_File_read_at."""
         return self._transfer(handle.file.Read_at, offset, buffer[:length])
 
     def write(self, handle: MpiFile, offset: int, length: int, data: memoryview) -> int:
-        """One MPI_File_write_at. Raises: OSError."""
+        """One MPI_File_write_at."""
         return self._transfer(handle.file.Write_at, offset, data[:length])
 
     def _transfer(self, call: Any, offset: int, view: memoryview) -> int:
@@ -92,21 +86,21 @@ class MpiioBackend(Backend):
             return int(status.Get_count(mpi.BYTE))
 
     def close(self, handle: MpiFile) -> None:
-        """One MPI_File_close. Raises: OSError."""
+        """One MPI_File_close."""
         with self._calling():
             handle.file.Close()
 
     def another(self, handle: MpiFile) -> MpiFile:
-        """The file opened once more, for reading. Raises: OSError."""
+        """The file opened once more, for reading."""
         return self._open(self._mpi.COMM_SELF, handle.path, writable=False, create=False)
 
     def sync(self, handle: MpiFile) -> None:
-        """One MPI_File_sync; EROFS for a file that is open for reading. Raises: OSError."""
+        """One MPI_File_sync; EROFS for a file that is open for reading."""
         with self._calling():
             handle.file.Sync()
 
     def seek(self, handle: MpiFile, offset: int) -> None:
-        """One MPI_File_seek of the individual pointer. Raises: OSError."""
+        """One MPI_File_seek of the individual pointer."""
         with self._calling():
             handle.file.Seek(offset, self._mpi.SEEK_SET)
 
@@ -163,11 +157,11 @@ class CollectiveMpiioBackend(MpiioBackend):
         return self._opened[path]
 
     def read(self, handle: MpiFile, offset: int, length: int, buffer: memoryview) -> int:
-        """One MPI_File_read_at_all. Raises: OSError."""
+        """One MPI_File_read_at_all."""
         return self._transfer(handle.file.Read_at_all, offset, buffer[:length])
 
     def write(self, handle: MpiFile, offset: int, length: int, data: memoryview) -> int:
-        """One MPI_File_write_at_all. Raises: OSError."""
+        """One MPI_File_write_at_all."""
         return self._transfer(handle.file.Write_at_all, offset, data[:length])
 
     def close(self, handle: MpiFile) -> None:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from dxt_replay.replay.engine.files import Backend
-from dxt_replay.replay.objects.place import REPLAY_AGENT, parse_object_url
-from dxt_replay.replay.objects.requests import (
+from dxt_replay.replay.target.object_store import (
+    REPLAY_AGENT,
     copy_object,
     delete_object,
     keys_below,
+    parse_object_url,
     put_parts,
     put_whole,
     read_range,
@@ -45,8 +46,7 @@ class _Written:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectFile:
+class ObjectFile(NamedTuple):
     """An open file. `written`: None for a file that is only read."""
 
     key: str
@@ -57,7 +57,7 @@ class ObjectBackend(Backend):
     """The back end for `s3://` targets. Handles are `ObjectFile`.
 
     What is put is made up, as the rest of a twin is: the bytes are the same for all objects, and do not compress.
-    `url`: of the target (`replay.objects.place`). Raises: UsageError, MissingDependencyError.
+    `url`: of the target (`replay.target.object_store`). Raises: UsageError, MissingDependencyError.
     """
 
     name = "s3"
@@ -73,36 +73,33 @@ class ObjectBackend(Backend):
         self._noise = memoryview(os.urandom(self._part_bytes))
 
     def open(self, path: bytes, *, writable: bool, create: bool) -> ObjectFile:
-        """A HEAD, unless the URL says `opens=none` and the file is only read. Raises: OSError."""
-        key, size = self._key(path), None
+        """A HEAD, unless the URL says `opens=none` and the file is only read."""
+        size = None
         if writable or self._opens_ask:
-            size = size_if_there(self._client, key)
+            size = size_if_there(self._client, self._key(path))
             if size is None and not create:
-                raise OSError(errno.ENOENT, "no such object", key)
-        return self._opened(key, size or 0, writable=writable)
+                raise OSError(errno.ENOENT, "no such object", self._key(path))
+        return self.hold(path, writable=writable, create=create, size=size or 0)
 
-    def hold(self, path: bytes, *, writable: bool, create: bool) -> ObjectFile:
+    def hold(self, path: bytes, *, writable: bool, create: bool, size: int | None = None) -> ObjectFile:
         """No request: the close asks for the size of an object that was written."""
-        return self._opened(self._key(path), None, writable=writable)
-
-    def _opened(self, key: str, size: int | None, *, writable: bool) -> ObjectFile:
         if not writable:
-            return ObjectFile(key=key)
+            return ObjectFile(self._key(path))
         with self._lock:
-            written = self._writes.setdefault(key, _Written(size))
+            written = self._writes.setdefault(self._key(path), _Written(size))
             written.users += 1
-        return ObjectFile(key=key, written=written)
+        return ObjectFile(self._key(path), written)
 
     def size(self, handle: ObjectFile) -> int:
         """A size that no read reaches: a recorded read that returned nothing sends no request."""
         return _UNKNOWN_BYTES
 
     def read(self, handle: ObjectFile, offset: int, length: int, buffer: memoryview) -> int:
-        """One ranged GET. Raises: OSError."""
+        """One ranged GET."""
         return read_range(self._client, handle.key, offset, buffer[:length])
 
     def write(self, handle: ObjectFile, offset: int, length: int, data: memoryview) -> int:
-        """No request: the close puts the object. Raises: OSError."""
+        """No request: the close puts the object."""
         if handle.written is None:
             raise OSError(errno.EBADF, "open for reading", handle.key)
         with handle.written.lock:
@@ -129,17 +126,12 @@ class ObjectBackend(Backend):
             if written.size is None:
                 written.size = size_if_there(self._client, handle.key) or 0
             written.size = max(written.size, written.reach)
-            self._put(handle.key, written.size)
-
-    def _put(self, key: str, size: int) -> None:
-        if size <= self._part_bytes:
-            put_whole(self._client, key, self._noise[:size])
-        else:
-            put_parts(self._client, key, self._parts(size), self._part_bytes)
-
-    def _parts(self, size: int) -> Iterator[memoryview]:
-        for begin in range(0, size, self._part_bytes):
-            yield self._noise[: size - begin]
+            size = written.size
+            if size <= self._part_bytes:
+                put_whole(self._client, handle.key, self._noise[:size])
+            else:
+                parts = (self._noise[: size - begin] for begin in range(0, size, self._part_bytes))
+                put_parts(self._client, handle.key, parts, self._part_bytes)
 
     def another(self, handle: ObjectFile) -> ObjectFile:
         """The same file for one more close."""
@@ -156,21 +148,21 @@ class ObjectBackend(Backend):
         """No request."""
 
     def stat(self, path: bytes, *, follow: bool) -> None:
-        """A HEAD. Raises: OSError."""
+        """A HEAD."""
         size_of(self._client, self._key(path))
 
     def rename(self, path: bytes, new_path: bytes) -> None:
-        """A CopyObject and a DELETE, as S3 has no rename. Raises: OSError."""
+        """A CopyObject and a DELETE, as S3 has no rename."""
         key = self._key(path)
         copy_object(self._client, key, self._key(new_path))
         delete_object(self._client, key)
 
     def list(self, path: bytes) -> None:
-        """One LIST of up to 1000 keys below a folder. Raises: OSError."""
+        """One LIST of up to 1000 keys below a folder."""
         next(keys_below(self._client, self._key(path).rstrip("/") + "/"), None)
 
     def delete(self, path: bytes) -> None:
-        """A DELETE. Raises: OSError."""
+        """A DELETE."""
         delete_object(self._client, self._key(path))
 
     def _key(self, path: bytes) -> str:

@@ -19,8 +19,7 @@ from dxt_replay.replay.ranks.comm import Solo, share_of
 from dxt_replay.replay.run.context import choose_layers_together, derive_context
 from dxt_replay.replay.run.options import RunOptions
 from dxt_replay.replay.run.runner import run_replay
-from dxt_replay.replay.target.stage import stage
-from dxt_replay.replay.target.stage_plan import plan_stage
+from dxt_replay.replay.target.stage import plan_stage, stage
 from dxt_replay.traces.schema import SPAN_KINDS, codes
 from dxt_replay.traces.store.reader import Capture, open_capture
 from tests.capture_builder import build_capture

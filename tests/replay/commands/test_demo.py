@@ -15,8 +15,7 @@ from dxt_replay.replay.commands import demo
 from dxt_replay.replay.commands.main import main
 from dxt_replay.replay.fidelity.compare import compare
 from dxt_replay.replay.fidelity.workload_verdict import THRESHOLDS
-from dxt_replay.replay.target.stage import stage
-from dxt_replay.replay.target.stage_plan import plan_stage
+from dxt_replay.replay.target.stage import plan_stage, stage
 from dxt_replay.traces.store.reader import open_capture
 from tests.places import CAPTURES
 

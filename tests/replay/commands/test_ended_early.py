@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dxt_replay.replay.target.stage import stage
-from dxt_replay.replay.target.stage_plan import plan_stage
+from dxt_replay.replay.target.stage import plan_stage, stage
 from dxt_replay.traces.samples import sample
 from tests.capture_builder import build_capture, read
 from tests.places import ROOT

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dxt_replay.replay.target.stage import stage
-from dxt_replay.replay.target.stage_plan import plan_stage
+from dxt_replay.replay.target.stage import plan_stage, stage
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Op, Span, build_capture, read, write
 from tests.replay.faults.injection import Commands, compiled

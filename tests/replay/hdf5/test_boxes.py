@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dxt_replay.replay.hdf5.boxes import boxes_of
+from dxt_replay.replay.engine.backends.hdf5 import boxes_of
 
 
 @st.composite

@@ -7,8 +7,14 @@ import socket
 
 import pytest
 
-from dxt_replay.replay.objects.place import parse_object_url, request_error
-from dxt_replay.replay.objects.requests import create, keys_below, read_range, size_of
+from dxt_replay.replay.target.object_store import (
+    create,
+    keys_below,
+    parse_object_url,
+    read_range,
+    request_error,
+    size_of,
+)
 from tests.object_servers import ObjectServer
 
 obstore = pytest.importorskip("obstore")

@@ -16,8 +16,7 @@ import pytest
 from dxt_replay.replay.engine.clock import StopFlag
 from dxt_replay.replay.ranks.comm import Solo
 from dxt_replay.replay.ranks.stopping import HEED_PERIOD_NS, StopRelay, Terminated, stop_on_signals, unwind_on_signals
-from dxt_replay.replay.target.stage import stage
-from dxt_replay.replay.target.stage_plan import plan_stage
+from dxt_replay.replay.target.stage import plan_stage, stage
 from dxt_replay.traces.errors import ReplayError
 from dxt_replay.traces.store.reader import Capture, open_capture
 from tests.capture_builder import build_capture, read

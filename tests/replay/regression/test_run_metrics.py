@@ -13,8 +13,7 @@ from dxt_replay.replay.regression.run_metrics import METRICS, measure, measure_r
 from dxt_replay.replay.run.options import RunOptions
 from dxt_replay.replay.run.recording import Tally
 from dxt_replay.replay.run.runner import run_replay
-from dxt_replay.replay.target.stage import stage
-from dxt_replay.replay.target.stage_plan import plan_stage
+from dxt_replay.replay.target.stage import plan_stage, stage
 from dxt_replay.traces.measures.distribution import Distribution
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.units import MIB

@@ -13,8 +13,7 @@ from dxt_replay.replay.plan.plan_row import Wait
 from dxt_replay.replay.ranks.comm import Solo
 from dxt_replay.replay.run.options import RunOptions
 from dxt_replay.replay.run.runner import run_replay
-from dxt_replay.replay.target.stage import stage
-from dxt_replay.replay.target.stage_plan import plan_stage
+from dxt_replay.replay.target.stage import plan_stage, stage
 from dxt_replay.traces.errors import ReplayError
 from dxt_replay.traces.schema import DEPENDENCY_COLUMNS
 from dxt_replay.traces.store.reader import Capture, open_capture

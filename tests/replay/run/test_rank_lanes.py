@@ -17,8 +17,7 @@ from dxt_replay.replay.run.options import RunOptions
 from dxt_replay.replay.run.process import Progress
 from dxt_replay.replay.run.rank_lanes import FedLane, NoRecorder
 from dxt_replay.replay.run.runner import run_replay
-from dxt_replay.replay.target.stage import stage
-from dxt_replay.replay.target.stage_plan import plan_stage
+from dxt_replay.replay.target.stage import plan_stage, stage
 from dxt_replay.traces.errors import ReplayError
 from dxt_replay.traces.store.reader import Capture, open_capture
 from tests.capture_builder import build_capture, read

@@ -13,8 +13,7 @@ from dxt_replay.replay.ranks.comm import Solo
 from dxt_replay.replay.run.options import RunOptions
 from dxt_replay.replay.run.process import Progress
 from dxt_replay.replay.run.repeat import output_of, run_repeatedly
-from dxt_replay.replay.target.stage import stage
-from dxt_replay.replay.target.stage_plan import plan_stage
+from dxt_replay.replay.target.stage import plan_stage, stage
 from dxt_replay.traces.store.reader import Capture, open_capture
 from tests.capture_builder import build_capture, read, write
 

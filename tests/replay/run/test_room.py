@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 import dxt_replay
-from dxt_replay.replay.target.stage import stage
-from dxt_replay.replay.target.stage_plan import plan_stage
+from dxt_replay.replay.target.stage import plan_stage, stage
 from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.store.writer import OpsWriter
 from tests.capture_builder import File, build_capture, write

@@ -15,8 +15,7 @@ from dxt_replay.replay.ranks.comm import Solo
 from dxt_replay.replay.run.options import RunOptions
 from dxt_replay.replay.run.process_files import IoOptions, mpi_hints, per_operation_ns
 from dxt_replay.replay.run.runner import run_replay
-from dxt_replay.replay.target.stage import stage
-from dxt_replay.replay.target.stage_plan import plan_stage
+from dxt_replay.replay.target.stage import plan_stage, stage
 from dxt_replay.traces.errors import TargetError, UsageError
 from dxt_replay.traces.records import API_CHOICES
 from dxt_replay.traces.schema import CaptureInfo, Job

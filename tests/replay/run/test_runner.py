@@ -15,8 +15,7 @@ from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.ranks.comm import Solo
 from dxt_replay.replay.run.options import RunOptions
 from dxt_replay.replay.run.runner import run_replay
-from dxt_replay.replay.target.stage import stage
-from dxt_replay.replay.target.stage_plan import plan_stage
+from dxt_replay.replay.target.stage import plan_stage, stage
 from dxt_replay.traces.errors import TargetError, UsageError
 from dxt_replay.traces.records import replay_record
 from dxt_replay.traces.store.reader import open_capture

@@ -17,9 +17,8 @@ from dxt_replay.replay.ranks.comm import Solo
 from dxt_replay.replay.run.options import RunOptions
 from dxt_replay.replay.run.process import Progress
 from dxt_replay.replay.run.runner import run_replay
-from dxt_replay.replay.target.posix import LOCK_NAME
-from dxt_replay.replay.target.stage import stage, unstage
-from dxt_replay.replay.target.stage_plan import plan_stage
+from dxt_replay.replay.target.protocol import LOCK_NAME
+from dxt_replay.replay.target.stage import plan_stage, stage, unstage
 from dxt_replay.replay.target.targets import locked_target
 from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.store.reader import Capture, open_capture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +13,7 @@ import pytest
 
 from dxt_replay.replay.target.manifest import Manifest, read_manifest
 from dxt_replay.replay.target.placement import TWIN_ROOT
-from dxt_replay.replay.target.stage import stage
-from dxt_replay.replay.target.stage_plan import StagePlan, plan_stage
+from dxt_replay.replay.target.stage import StagePlan, plan_stage, stage
 from dxt_replay.replay.target.targets import open_target
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import File, Op, build_capture, read, write
@@ -97,5 +97,20 @@ def free_space(monkeypatch: pytest.MonkeyPatch, free: int, *, inodes: int = 1000
     monkeypatch.setattr(os, "statvfs", lambda path: answer)
 
 
-def sizes(placements: list[Any]) -> list[int]:
-    return [os.stat(placement.path).st_size for placement in placements]
+@dataclass(frozen=True)
+class HeldReader:
+    """A `Reader` of bytes in memory."""
+
+    data: bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+    def read_into(self, into: memoryview, offset: int) -> int:
+        found = self.data[offset : offset + len(into)]
+        into[: len(found)] = found
+        return len(found)
+
+    def data_from(self, offset: int) -> int:
+        return next((at for at in range(offset, self.size) if self.data[at]), self.size)

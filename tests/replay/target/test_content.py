@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dxt_replay.replay.target.content import BLOCK_BYTES, Content, make_noise
-from tests.replay.target.memory_target import MemoryReader
+from tests.replay.target.staging import HeldReader
 
 record_ids = st.integers(0, 2**64 - 1)
 
@@ -32,12 +32,6 @@ def test_it_does_not_compress_within_a_file_nor_across_files() -> None:
     assert np.all(np.abs(values - 1 / 256) < 0.0005)
 
 
-def test_no_two_sectors_are_alike() -> None:
-    data = b"".join(filled(record_id, 3 * BLOCK_BYTES) for record_id in (0, 1, 2**64 - 1))
-    sectors = {data[begin : begin + 512] for begin in range(0, len(data), 512)}
-    assert len(sectors) == len(data) // 512
-
-
 @given(record_ids, st.integers(0, 1 << 30), record_ids, st.integers(0, 1 << 30))
 def test_blocks_differ_between_files_and_places(one: int, block: int, other: int, at: int) -> None:
     assert (noise(one, block) == noise(other, at)) == ((one, block) == (other, at))
@@ -53,15 +47,15 @@ def test_the_first_byte_that_differs_is_found(size: int, is_hole: bool) -> None:
     content = Content(record_id=17, size=size, is_hole=is_hole)
     right = b"".join(map(bytes, content.blocks()))
     assert len(right) == size
-    assert content.first_difference(MemoryReader(right), 0, size) is None
+    assert content.first_difference(HeldReader(right), 0, size) is None
     for offset in {0, size // 2, BLOCK_BYTES, size - 1} & set(range(size)):
         wrong = bytearray(right)
         wrong[offset] ^= 1
         wrong[-1] ^= 2
-        found = content.first_difference(MemoryReader(bytes(wrong)), 0, size)
+        found = content.first_difference(HeldReader(bytes(wrong)), 0, size)
         assert found is not None
         assert (found[0], found[1][:2], found[2][:2]) == (offset, f"{right[offset]:02x}", f"{wrong[offset]:02x}")
         if not is_hole:
-            short = content.first_difference(MemoryReader(right[:offset]), 0, size)
+            short = content.first_difference(HeldReader(right[:offset]), 0, size)
             assert short is not None
             assert (short[0], short[2]) == (offset, "the end of the file")

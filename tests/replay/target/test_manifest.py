@@ -51,21 +51,13 @@ def written(target: Path, *entries: dict[str, Any]) -> Manifest:
 
 
 def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
-    manifest = written(tmp_path, entry("b/größe.h5"), entry("a", size=0))
+    """Also of more files than are written at a time, and over what a killed process left."""
+    (tmp_path / os.fsdecode(temporary_name(MANIFEST_NAME.encode()))).write_text("{")
+    assert manifest_of(tmp_path) == Manifest()
+    files = [entry("b/größe.h5"), *(entry(f"{number:06}", size=number) for number in range(70_000))]
+    manifest = written(tmp_path, *files)
     assert manifest_of(tmp_path) == manifest
     assert [path.name for path in tmp_path.iterdir()] == [MANIFEST_NAME]
-
-
-def test_without_one_nothing_is_ours(tmp_path: Path) -> None:
-    assert manifest_of(tmp_path) == Manifest()
-    assert manifest_of(tmp_path / "none") == Manifest()
-
-
-def test_it_is_one_line_a_file(tmp_path: Path) -> None:
-    written(tmp_path, entry("a"), entry("b"))
-    lines = (tmp_path / MANIFEST_NAME).read_text().splitlines()
-    assert json.loads(lines[1].rstrip(","))["path"] == f"{TWIN_ROOT}/a"
-    assert json.loads("".join(lines))["schema_version"] == MANIFEST_VERSION
 
 
 def test_a_line_is_what_json_makes_of_the_file(tmp_path: Path) -> None:
@@ -129,13 +121,6 @@ def test_a_disk_that_refuses_keeps_the_old_one(call: str, tmp_path: Path, monkey
     assert [path.name for path in tmp_path.iterdir()] == [MANIFEST_NAME]
 
 
-def test_a_half_written_one_of_a_killed_process_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / os.fsdecode(temporary_name(MANIFEST_NAME.encode()))).write_text("{")
-    manifest = written(tmp_path, entry("a"))
-    assert manifest_of(tmp_path) == manifest
-    assert [path.name for path in tmp_path.iterdir()] == [MANIFEST_NAME]
-
-
 @given(
     place=st.integers(0, 700),
     cut=st.integers(0, 3),
@@ -161,14 +146,6 @@ def test_a_changed_one_is_read_as_json_has_it_or_refused(
     assert all(path.startswith(TWIN_ROOT) and not {"", ".", ".."} & set(path.split("/")) for path in listed)
 
 
-def test_a_path_that_is_not_utf8_is_damage(tmp_path: Path) -> None:
-    written(tmp_path, entry("a"), entry("bXc"))
-    manifest = tmp_path / MANIFEST_NAME
-    manifest.write_bytes(manifest.read_bytes().replace(b"bXc", b"b\xffc"))
-    with pytest.raises(TargetError, match="is damaged or not ours"):
-        manifest_of(tmp_path)
-
-
 @pytest.mark.parametrize("indent", [None, 1])
 def test_many_files_are_read_in_pieces_however_json_lays_them_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, indent: int | None
@@ -181,11 +158,6 @@ def test_many_files_are_read_in_pieces_however_json_lays_them_out(
     data["files"] = [*data["files"][:1], *reversed(data["files"])]
     (tmp_path / MANIFEST_NAME).write_text(json.dumps(data, indent=indent))
     assert manifest_of(tmp_path) == manifest
-
-
-def test_more_files_than_are_written_at_a_time(tmp_path: Path) -> None:
-    files = [entry(f"{number:06}", size=number) for number in range(70_000)]
-    assert written(tmp_path, *files) == manifest_of(tmp_path)
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dxt_replay.replay.target.placement import NAME_MAX, PATH_MAX, TWIN_ROOT, PathMap, lexical_parts, parse_map, place
+from dxt_replay.replay.target.placement import NAME_MAX, PATH_MAX, TWIN_ROOT, PathMap, parse_map, place
 from dxt_replay.traces.errors import UsageError
 from tests.capture_builder import File, files_table
 
@@ -107,23 +107,23 @@ def test_names_stay_readable(recorded: str | bytes, expected: bytes) -> None:
     assert placed(recorded) == [expected]
 
 
-def test_a_file_where_another_needs_a_directory_steps_aside() -> None:
-    assert placed("/a", "/a/b") == [b"a%~00000000000003e8", b"a/b"]
-
-
-def test_of_two_records_on_one_path_the_plain_one_keeps_it() -> None:
-    assert placed("/x/../a", "/a", "a") == [b"a%~00000000000003e8", b"a", b"a%~00000000000003ea"]
-
-
-def test_a_name_that_looks_escaped_does_not_meet_the_escaped_one() -> None:
-    assert placed(b"/a\xff", "/a%FF") == [b"a%FF", b"a%25FF"]
+@pytest.mark.parametrize(
+    ("recorded", "expected"),
+    [
+        (["/a", "/a/b"], [b"a%~00000000000003e8", b"a/b"]),
+        (["/x/../a", "/a", "a"], [b"a%~00000000000003e8", b"a", b"a%~00000000000003ea"]),
+        ([b"/a\xff", "/a%FF"], [b"a%FF", b"a%25FF"]),
+    ],
+    ids=["a directory is needed", "the plain record keeps it", "a name that looks escaped"],
+)
+def test_of_two_files_on_one_path_one_steps_aside(recorded: list[str | bytes], expected: list[bytes]) -> None:
+    assert placed(*recorded) == expected
 
 
 def test_files_of_one_directory_with_a_long_name_stay_together() -> None:
-    one, two = placed("/" + "d" * 300 + "/1", "/" + "d" * 300 + "/2")
-    assert one.split(b"/")[0] == two.split(b"/")[0]
-    (other,) = placed("/" + "d" * 301 + "/1")
-    assert other.split(b"/")[0] != one.split(b"/")[0]
+    names = ["/" + "d" * 300 + "/1", "/" + "d" * 300 + "/2", "/" + "d" * 301 + "/1"]
+    one, two, other = (path.split(b"/")[0] for path in placed(*names))
+    assert one == two != other
 
 
 def test_a_long_name_is_cut_between_characters() -> None:
@@ -134,29 +134,25 @@ def test_a_long_name_is_cut_between_characters() -> None:
         assert name.startswith(kept.replace("%0A", "\n"))
 
 
-def test_lexical_parts_never_go_above_the_root() -> None:
-    assert lexical_parts(b"/../a/.././../b//c/.") == (b"b", b"c")
-
-
 class TestMaps:
-    def test_a_mapped_prefix_is_read_where_it_is(self) -> None:
-        maps = [parse_map("/data=/mnt/real")]
-        found = place(files_table(["/data/x/a", "/data", "/database/a", "/home/a"]), TARGET, maps)
-        assert [(p.path, p.mapped) for p in found] == [
-            (b"/mnt/real/x/a", True),
-            (b"/mnt/real", True),
-            (ROOT + b"database/a", False),
-            (ROOT + b"home/a", False),
-        ]
-
-    def test_the_longest_prefix_wins(self) -> None:
-        maps = [parse_map("/=/all"), parse_map("/data/deep=/deep"), parse_map("/data=/real/")]
-        found = place(files_table(["/data/deep/a", "/data/a", "/b"]), TARGET, maps)
-        assert [p.path for p in found] == [b"/deep/a", b"/real/a", b"/all/b"]
-
-    def test_a_written_file_is_never_mapped(self) -> None:
-        found = place(files_table(["/data/a", "/data/b"]), TARGET, [parse_map("/data=/real")], written={1})
-        assert [(p.path, p.mapped) for p in found] == [(b"/real/a", True), (ROOT + b"data/b", False)]
+    @pytest.mark.parametrize(
+        ("maps", "recorded", "expected"),
+        [
+            (["/data=/mnt/real"], ["/data/x/a", "/data"], [b"/mnt/real/x/a", b"/mnt/real"]),
+            (["/data=/mnt/real"], ["/database/a", "/home/a"], [ROOT + b"database/a", ROOT + b"home/a"]),
+            (["/=/all", "/data/deep=/deep", "/data=/real/"], ["/data/deep/a", "/data/a"], [b"/deep/a", b"/real/a"]),
+            (["/=/all", "/data=/real"], ["/b", "/x/../data//a/"], [b"/all/b", b"/real/a"]),
+            (["/data=/one", "/data=/two"], [b"/data/a\xff%20\n"], [b"/one/a\xff%20\n"]),
+            (["/data=/real"], ["/data/written", "/data/nul\0"], [ROOT + b"data/written", ROOT + b"data/nul%00"]),
+        ],
+    )
+    def test_the_longest_prefix_wins_but_for_a_written_file(
+        self, maps: list[str], recorded: list[str | bytes], expected: list[bytes]
+    ) -> None:
+        written = {number for number, path in enumerate(recorded) if path == "/data/written"}
+        found = place(files_table(recorded), TARGET, [*map(parse_map, maps)], written=written)
+        assert [each.path for each in found] == expected
+        assert [each.mapped for each in found] == [not path.startswith(ROOT) for path in expected]
 
     @given(paths)
     @example(b"/data/../../etc/passwd")
@@ -168,10 +164,6 @@ class TestMaps:
             assert found.path == b"/real" or found.path.startswith(b"/real/")
         else:
             assert_sound([found.path])
-
-    def test_odd_bytes_reach_the_real_file_as_they_are(self) -> None:
-        (found,) = place(files_table([b"/data/a\xff%20\n"]), TARGET, [parse_map("/data=/real")])
-        assert found.path == b"/real/a\xff%20\n"
 
     @pytest.mark.parametrize("text", ["", "=", "/data", "/data=", "=/real", "data=/real", "/data=/re\0al"])
     def test_malformed_maps_are_refused(self, text: str) -> None:

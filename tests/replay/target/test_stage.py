@@ -1,29 +1,40 @@
-"""The twin data set: what is planned, written and taken away."""
+"""Staging: what is planned, written, shared, checked, refused, resumed and taken away."""
 
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import stat as stat_modes
-import zlib
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from dxt_replay.replay.target.data_set import file_use
-from dxt_replay.replay.target.manifest import CREATED_BY_RUN, MANIFEST_NAME, WHOLE
+from dxt_replay.replay.target import posix
+from dxt_replay.replay.target.manifest import CREATED_BY_RUN, MANIFEST_NAME, PLANNED, WHOLE
 from dxt_replay.replay.target.placement import TWIN_ROOT, parse_map
-from dxt_replay.replay.target.stage import check_staged, stage, unstage
-from dxt_replay.replay.target.stage_lines import as_json, describe
-from dxt_replay.replay.target.stage_plan import plan_stage
+from dxt_replay.replay.target.posix import temporary_name
+from dxt_replay.replay.target.protocol import LOCK_NAME, SMALL_BYTES
+from dxt_replay.replay.target.stage import StagePlan, check_staged, plan_stage, prepare_run, stage, unstage
 from dxt_replay.replay.target.writing import BATCH_FILES, SYNC_BYTES
 from dxt_replay.traces.errors import CaptureError, TargetError, UsageError
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import MIB
 from tests.capture_builder import File, Op, build_capture, read, write
+from tests.places import ROOT
 from tests.replay.target.staging import (  # noqa: F401
     capture_fixture,
     entries,
+    failing,
+    failing_writes,
     free_space,
     manifest_of,
     staged,
@@ -33,8 +44,12 @@ from tests.replay.target.staging import (  # noqa: F401
 )
 
 
+def one_read(folder: Path, length: int, path: str = "/a", **op: Any) -> Capture:
+    return build_capture(folder, files=[path], ops=[read(0, length=length, **op)])
+
+
 class TestPlan:
-    def test_each_file_has_one_role(self, capture: Capture, target: Path) -> None:
+    def test_each_file_has_one_role_and_nothing_changes(self, capture: Capture, target: Path) -> None:
         plan = plan_stage(capture, target)
         assert list(zip(plan.to_write.path.to_pylist(), plan.to_write.size.tolist(), strict=True)) == [
             (f"{TWIN_ROOT}/data/a.npz", 3_000_100),
@@ -43,19 +58,19 @@ class TestPlan:
         ]
         assert plan.created_by_run.path.to_pylist() == [f"{TWIN_ROOT}/out/model.ckpt"]
         assert plan.to_write.file_id[plan.sparse].tolist() == [3]
-        assert plan.bytes_to_write == 3_000_130
+        assert (plan.bytes_to_write, target.exists()) == (3_000_130, False)
 
     @pytest.mark.parametrize(
-        ("first", "origin", "role"),
+        ("first", "origin", "is_there"),
         [
-            ("stat", "traced", "looked at"),
-            ("open", "traced", "created"),
-            ("write", "traced", "created"),
-            ("stat", "reconstructed", "created"),
+            ("stat", "traced", True),
+            ("open", "traced", False),
+            ("write", "traced", False),
+            ("stat", "reconstructed", False),
         ],
     )
     def test_a_written_file_that_was_looked_at_before_is_there(
-        self, tmp_path: Path, target: Path, first: str, origin: str, role: str
+        self, tmp_path: Path, target: Path, first: str, origin: str, is_there: bool
     ) -> None:
         """A log that is continued, or the standard output of a job: its stat fails where nothing is there."""
         times = {op: 1_000 if op == first else 2_000 for op in ("stat", "open", "write")}
@@ -65,22 +80,15 @@ class TestPlan:
             Op("write", 0, start_ns=times["write"], lane=2, offset=49, length=3),
         ]
         plan = staged(build_capture(tmp_path, files=["/job/log"], ops=ops), target)
-        assert twin(target) == ({"job/log": 52} if role == "looked at" else {})
-        assert (len(plan.to_write), len(plan.created_by_run)) == ((1, 0) if role == "looked at" else (0, 1))
-
-    def test_it_changes_nothing(self, capture: Capture, target: Path) -> None:
-        describe(plan_stage(capture, target))
-        assert not target.exists()
+        assert twin(target) == ({"job/log": 52} if is_there else {})
+        assert (len(plan.to_write), len(plan.created_by_run)) == (is_there, not is_there)
 
     @pytest.mark.parametrize("api", ["POSIX", "MPIIO", "MPIIO_COLL", "STDIO", "HDF5"])
-    def test_a_read_of_any_interface_counts(self, api: str, tmp_path: Path, target: Path) -> None:
-        capture = build_capture(tmp_path, files=["/a"], ops=[read(0, length=7, api=api)])
-        assert plan_stage(capture, target).to_write.size.tolist() == [7]
-
-    def test_a_read_at_the_end_of_an_empty_file_stages_it(self, tmp_path: Path, target: Path) -> None:
-        capture = build_capture(tmp_path, files=["/a"], ops=[read(0, length=0)])
-        staged(capture, target)
-        assert twin(target) == {"a": 0}
+    @pytest.mark.parametrize("length", [0, 7])
+    def test_a_read_of_any_interface_counts_also_one_of_nothing(
+        self, api: str, length: int, tmp_path: Path, target: Path
+    ) -> None:
+        assert plan_stage(one_read(tmp_path, length, api=api), target).to_write.size.tolist() == [length]
 
     def test_a_size_below_the_accesses_is_not_believed(self, tmp_path: Path, target: Path) -> None:
         files = [File("/a", size=5), File("/b", size=50)]
@@ -93,24 +101,15 @@ class TestPlan:
         sizes = plan_stage(capture, target).to_write.size.tolist()
         assert sizes == [max(i for i in range(300) if i % 7 == file) + 1 for file in range(7)]
 
-    @pytest.mark.parametrize(
-        "op", [read(0, offset=2**63 - 1, length=2**63 - 1), read(0, length=-5)], ids=["overflow", "negative"]
-    )
-    def test_impossible_operations_are_an_error(self, op: Op, tmp_path: Path, target: Path) -> None:
-        capture = build_capture(tmp_path, files=[File("/a", size=1)], ops=[op])
-        with pytest.raises(CaptureError, match="impossible"):
-            plan_stage(capture, target)
-
-    def test_operations_on_unknown_files_are_an_error(self, tmp_path: Path, target: Path) -> None:
-        capture = build_capture(tmp_path, files=[File("/a", size=1)], ops=[read(0)])
+    def test_impossible_operations_are_an_error(self, tmp_path: Path, target: Path) -> None:
+        for number, op in enumerate([read(0, offset=2**63 - 1, length=2**63 - 1), read(0, length=-5)]):
+            with pytest.raises(CaptureError, match="impossible"):
+                plan_stage(build_capture(tmp_path, files=[File("/a", size=1)], ops=[op], name=str(number)), target)
+        capture = one_read(tmp_path, 1)
         capture.files = capture.files.slice(0, 0)
         with pytest.raises(CaptureError, match=r"files\.parquet"):
             plan_stage(capture, target)
-
-    def test_an_empty_capture_needs_nothing(self, tmp_path: Path, target: Path) -> None:
-        plan = staged(build_capture(tmp_path), target)
-        assert plan.bytes_to_write == 0
-        assert twin(target) == {}
+        assert staged(build_capture(tmp_path, name="empty"), target).bytes_to_write == 0
 
     def test_bytes_that_get_another_name_are_counted_once(self, tmp_path: Path, target: Path) -> None:
         files = [File("/w.temp", size=700), File("/w.part", size=700), File("/w", size=700), "/other"]
@@ -121,9 +120,16 @@ class TestPlan:
             write(3, length=50),
         ]
         plan = plan_stage(build_capture(tmp_path, files=files, ops=ops), target)
-        assert len(plan.created_by_run) == 4
-        assert as_json(plan)["bytes_created_by_run"] == 750
-        assert "4 files, 750 B: only written by the program, so each replay makes them" in describe(plan)
+        assert (len(plan.created_by_run), plan.as_json()["bytes_created_by_run"]) == (4, 750)
+        assert "4 files, 750 B: only written by the program, so each replay makes them" in plan.lines()
+
+    def test_an_object_that_a_store_refused_before_the_job_put_it_is_not_staged(
+        self, tmp_path: Path, target: Path
+    ) -> None:
+        asked = dataclasses.replace(read(0, length=0, start_ns=0, end_ns=10), api="S3_REFUSED")
+        put = dataclasses.replace(write(0, length=1 << 20, start_ns=20, end_ns=30), api="S3")
+        plan = plan_stage(build_capture(tmp_path, files=["s3://bucket/key"], ops=[asked, put]), target)
+        assert (len(plan.to_write), len(plan.created_by_run)) == (0, 1)
 
     def test_the_description(self, tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         free_space(monkeypatch, 10 * MIB)
@@ -133,27 +139,25 @@ class TestPlan:
         ops = [*(read(i, length=(i + 1) * 1024) for i in range(7)), write(7, length=512), read(8, length=2048)]
         capture = build_capture(tmp_path, files=names, ops=ops)
         maps = [parse_map(f"/map={tmp_path}/real")]
-        assert describe(plan_stage(capture, target, maps=maps)) == [
+        assert plan_stage(capture, target, maps=maps).lines() == [
             f"Would write 7 files under {target}: 28.0 KiB",
-            "   7.00 KiB  dxt-replay-twin/d/6",
-            "   6.00 KiB  dxt-replay-twin/d/5",
-            "   5.00 KiB  dxt-replay-twin/d/4",
-            "   4.00 KiB  dxt-replay-twin/d/3",
-            "   3.00 KiB  dxt-replay-twin/d/2",
+            *(f"   {size}.00 KiB  dxt-replay-twin/d/{size - 1}" for size in (7, 6, 5, 4, 3)),
             "  and 2 more",
             "1 file, 2.00 KiB: read from mapped data",
             "1 file, 512 B: only written by the program, so each replay makes them",
             "10.0 MiB are free",
         ]
-        staged(capture, target, maps=maps)
-        assert describe(plan_stage(capture, target, maps=maps))[:2] == [
-            f"Nothing to write under {target}",
-            "7 files, 28.0 KiB: there already",
-        ]
+        assert (
+            staged(capture, target, maps=maps).done_line(1)
+            == f"Staged 7 files under {target}: 28.0 KiB in 1.000 s, 28.0 KiB/s"
+        )
+        again = plan_stage(capture, target, maps=maps)
+        assert again.lines()[:2] == [f"Nothing to write under {target}", "7 files, 28.0 KiB: there already"]
+        assert again.done_line(1) == "The twin is complete."
 
     def test_the_plan_as_json(self, capture: Capture, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         free_space(monkeypatch, MIB)
-        assert as_json(plan_stage(capture, target)) == {
+        assert plan_stage(capture, target).as_json() == {
             "target": str(target),
             "to_write": [
                 {"path": f"{TWIN_ROOT}/data/a.npz", "size_bytes": 3_000_100, "sparse": False},
@@ -172,120 +176,103 @@ class TestPlan:
 
 
 class TestStage:
-    def test_files_have_their_sizes_and_do_not_compress(self, capture: Capture, target: Path) -> None:
-        staged(capture, target)
+    def test_files_and_manifest_are_as_planned(self, capture: Capture, target: Path, tmp_path: Path) -> None:
+        manifest = stage(plan_stage(capture, target))
         assert twin(target) == {"data/a.npz": 3_000_100, "data/b/c.npz": 30, "data/index": 5000}
-        content = (target / TWIN_ROOT / "data/a.npz").read_bytes()
-        assert len(zlib.compress(content)) > 0.99 * len(content)
-        assert content[: len(content) // 2] not in content[len(content) // 2 :]
         assert (target / TWIN_ROOT / "out").is_dir()
-
-    def test_two_files_differ_and_the_same_file_is_the_same_again(self, tmp_path: Path, target: Path) -> None:
-        capture = build_capture(tmp_path, files=["/a", "/b"], ops=[read(0, length=4096), read(1, length=4096)])
-        staged(capture, target)
-        staged(capture, tmp_path / "other")
-        root, other = target / TWIN_ROOT, tmp_path / "other" / TWIN_ROOT
-        assert (root / "a").read_bytes() != (root / "b").read_bytes()
-        assert (root / "a").read_bytes() == (other / "a").read_bytes()
+        assert manifest_of(target) == manifest
+        assert {f["path"]: (f["size"], f["sparse"], f["state"]) for f in entries(target)} == {
+            f"{TWIN_ROOT}/data/a.npz": (3_000_100, False, WHOLE),
+            f"{TWIN_ROOT}/data/b/c.npz": (30, False, WHOLE),
+            f"{TWIN_ROOT}/data/index": (5000, True, WHOLE),
+            f"{TWIN_ROOT}/out/model.ckpt": (4096, False, CREATED_BY_RUN),
+        }
+        (tmp_path / "real").mkdir()
+        (tmp_path / "link").symlink_to(tmp_path / "real")
+        staged(capture, tmp_path / "link")
+        assert tree(tmp_path / "real") == tree(target), "the same bytes again, through a link to the target"
 
     @pytest.mark.parametrize("size", [1, 7, 8, 9, MIB - 1, MIB, MIB + 1, SYNC_BYTES + 3])
     def test_sizes_around_the_blocks(self, size: int, tmp_path: Path, target: Path) -> None:
-        capture = build_capture(tmp_path, files=["/a"], ops=[read(0, length=size)])
-        seen: list[tuple[int, int]] = []
+        capture, seen = one_read(tmp_path, size), list[tuple[int, int]]()
         stage(plan_stage(capture, target), progress=lambda done, total: seen.append((done, total)))
         assert twin(target) == {"a": size}
-        assert seen[-1] == (size, size)
-        assert seen == sorted(seen)
+        assert (seen[-1], seen) == ((size, size), sorted(seen))
         assert not len(plan_stage(capture, target).to_write)
 
     @pytest.mark.parametrize("workers", [1, 3, None])
-    def test_any_number_of_workers_writes_the_same(self, workers: int | None, tmp_path: Path, target: Path) -> None:
-        capture = build_capture(
-            tmp_path, files=[f"/d{i % 5}/{i}" for i in range(40)], ops=[read(i, length=i * 1000) for i in range(40)]
-        )
-        seen: list[int] = []
-        stage(plan_stage(capture, target), workers=workers, progress=lambda done, total: seen.append(done))
-        assert twin(target) == {f"d{i % 5}/{i}": i * 1000 for i in range(40)}
-        assert seen == sorted(seen)
-        assert all(f["state"] == WHOLE for f in entries(target))
-
-    @pytest.mark.parametrize("workers", [1, 3])
-    def test_a_directory_with_more_files_than_a_thread_takes_at_a_time(
-        self, workers: int, tmp_path: Path, target: Path
+    def test_any_number_of_workers_writes_and_removes_the_same(
+        self, workers: int | None, tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        count = BATCH_FILES + 3
-        ops = [read(i, length=i % 5) for i in range(count)]
-        capture = build_capture(tmp_path, files=[f"/d/{i}" for i in range(count)], ops=ops)
+        """Small files in a directory with more than a thread takes at a time, and larger ones in several."""
+        sizes = {
+            **{f"d/{i}": i % 5 for i in range(BATCH_FILES + 3)},
+            **{f"e{i % 5}/{i}": i * 20_000 for i in range(40)},
+        }
+        ops = [read(i, length=size) for i, size in enumerate(sizes.values())]
+        capture = build_capture(tmp_path, files=[f"/{name}" for name in sizes], ops=ops)
         stage(plan_stage(capture, target), workers=workers)
-        assert twin(target) == {f"d/{i}": i % 5 for i in range(count)}
+        assert twin(target) == sizes
+        assert all(f["state"] == WHOLE for f in entries(target))
+        for name in ("d/0", f"d/{BATCH_FILES}"):
+            begun = target / TWIN_ROOT / name
+            begun.with_name(os.fsdecode(temporary_name(begun.name.encode()))).write_bytes(b"of a killed staging")
+        monkeypatch.setattr(posix, "default_workers", lambda: workers or 16)
+        assert unstage(target) == len(sizes)
+        assert tree(target) == {}
 
     def test_workers_below_one_are_refused(self, capture: Capture, target: Path) -> None:
         with pytest.raises(UsageError, match="at least 1"):
             stage(plan_stage(capture, target), workers=0)
 
-    def test_the_manifest_lists_what_is_there(self, capture: Capture, target: Path) -> None:
-        manifest = stage(plan_stage(capture, target))
-        assert manifest_of(target) == manifest
-        assert {
-            f["path"].removeprefix(TWIN_ROOT): (f["size"], f["sparse"], f["state"]) for f in manifest.files.to_pylist()
-        } == {
-            "/data/a.npz": (3_000_100, False, WHOLE),
-            "/data/b/c.npz": (30, False, WHOLE),
-            "/data/index": (5000, True, WHOLE),
-            "/out/model.ckpt": (4096, False, CREATED_BY_RUN),
-        }
-
     def test_staging_again_touches_nothing(self, capture: Capture, target: Path) -> None:
-        staged(capture, target)
-        before = {path: (path.stat().st_ino, path.stat().st_ctime_ns) for path in target.rglob("*")}
         plan = staged(capture, target)
-        assert plan.bytes_to_write == 0
+        before = {path: (path.stat().st_ino, path.stat().st_ctime_ns) for path in target.rglob("*")}
+        assert staged(capture, target).bytes_to_write == 0
         assert {path: (path.stat().st_ino, path.stat().st_ctime_ns) for path in target.rglob("*")} == before
+        with pytest.raises(TargetError, match="make a new plan"):
+            stage(plan)
 
-    def test_the_target_may_be_given_through_a_link(self, capture: Capture, target: Path, tmp_path: Path) -> None:
-        target.mkdir()
-        (tmp_path / "link").symlink_to(target)
-        staged(capture, tmp_path / "link")
-        assert len(twin(target)) == 3
-        check_staged(capture, tmp_path / "link")
-
-    def test_a_file_of_ours_with_another_size_is_made_anew(self, capture: Capture, target: Path) -> None:
+    def test_a_file_of_ours_with_another_size_is_made_anew(
+        self, capture: Capture, target: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         staged(capture, target)
         before = tree(target)
         os.truncate(target / TWIN_ROOT / "data/a.npz", 17)
-        plan = staged(capture, target)
-        assert plan.to_write.size.tolist() == [3_000_100]
+        with monkeypatch.context() as patch:  # the first attempt fails
+            patch.setattr(os, "write", failing_writes(errno.EIO))
+            with pytest.raises(TargetError):
+                stage(plan_stage(capture, target))
+        assert twin(target)["data/a.npz"] == 17
+        assert staged(capture, target).to_write.size.tolist() == [3_000_100]
         assert tree(target) == before
-
-    def test_holes_where_asked(self, capture: Capture, target: Path) -> None:
-        plan = plan_stage(capture, target, sparse=True)
-        assert (plan.bytes_to_write, plan.bytes_on_disk) == (0, 0)
-        stage(plan)
-        assert twin(target)["data/a.npz"] == 3_000_100
-        assert (target / TWIN_ROOT / "data/a.npz").stat().st_blocks == 0
 
     def test_holes_are_filled_when_real_data_is_wanted_and_not_dug_into_it(
         self, capture: Capture, target: Path
     ) -> None:
-        staged(capture, target, sparse=True)
+        plan = staged(capture, target, sparse=True)
+        file = target / TWIN_ROOT / "data/a.npz"
+        assert (plan.bytes_to_write, plan.bytes_on_disk) == (0, 0)
+        assert (file.stat().st_size, file.stat().st_blocks) == (3_000_100, 0)
         assert staged(capture, target).bytes_to_write == 3_000_130
-        assert (target / TWIN_ROOT / "data/a.npz").stat().st_blocks * 512 >= 3_000_100
+        assert file.stat().st_blocks * 512 >= 3_000_100
         assert not len(staged(capture, target, sparse=True).to_write)
 
-    def test_a_plan_that_the_target_has_outrun_is_refused(self, capture: Capture, target: Path) -> None:
-        plan = plan_stage(capture, target)
-        stage(plan)
-        with pytest.raises(TargetError, match="make a new plan"):
-            stage(plan)
+    def test_modes_follow_the_umask(self, capture: Capture, target: Path) -> None:
+        old = os.umask(0o027)
+        try:
+            staged(capture, target)
+        finally:
+            os.umask(old)
+        assert {stat_modes.S_IMODE(path.stat().st_mode) for path in target.rglob("*")} == {0o640, 0o750}
 
-
-class TestUnstage:
     def test_everything_of_ours_goes_and_nothing_else(self, capture: Capture, target: Path) -> None:
+        assert unstage(target) == 0
         target.mkdir()
         (target / "mine").write_bytes(b"mine")
         staged(capture, target)
         (target / TWIN_ROOT / "data/mine").write_bytes(b"mine too")
-        assert unstage(target) == 3
+        assert (unstage(target), unstage(target)) == (3, 0)
         assert tree(target) == {
             "mine": b"mine",
             TWIN_ROOT: None,
@@ -293,28 +280,335 @@ class TestUnstage:
             f"{TWIN_ROOT}/data/mine": b"mine too",
         }
 
-    def test_twice_and_without_a_target(self, capture: Capture, target: Path) -> None:
-        assert unstage(target) == 0
+
+class TestInterrupts:
+    def test_ctrl_c_leaves_no_half_written_file(self, capture: Capture, target: Path) -> None:
+        def interrupt(done: int, total: int) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            stage(plan_stage(capture, target), progress=interrupt)
+        assert [path for path in (target / TWIN_ROOT).rglob("*") if path.suffix == ".part"] == []
         staged(capture, target)
+        assert len(twin(target)) == 3
+
+    def test_a_killed_staging_is_resumed(self, tmp_path: Path, target: Path) -> None:
+        lengths = (5, 9 * MIB, 70_000)
+        ops = [read(file, length=length) for file, length in enumerate(lengths)]
+        capture = build_capture(tmp_path, files=["/a", "/b", "/c"], ops=ops)
+        program = (
+            "import os, sys; from pathlib import Path;"
+            "from dxt_replay.replay.target.stage import plan_stage, stage;"
+            "from dxt_replay.traces.store.reader import open_capture;"
+            "plan = plan_stage(open_capture(sys.argv[1]), Path(sys.argv[2]));"
+            "stage(plan, workers=1, progress=lambda done, total: os._exit(9) if done > 3_000_000 else None)"
+        )
+        command = [sys.executable, "-c", program, str(capture.path), str(target)]
+        assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 9
+        left = twin(target)
+        assert (left.pop("a"), left.pop("c")) == (5, 70_000)
+        assert [Path(name).suffix for name in left] == [".part"]
+        assert {f["state"] for f in entries(target)} == {PLANNED}
+        plan = plan_stage(capture, target)
+        assert plan.already_staged.path.to_pylist() == [f"{TWIN_ROOT}/a", f"{TWIN_ROOT}/c"]
+        stage(plan)
+        assert twin(target) == dict(zip("abc", lengths, strict=True))
+        assert {f["state"] for f in entries(target)} == {WHOLE}
+
+    @pytest.mark.parametrize(
+        ("size", "found", "ours"),
+        [
+            (70_000, 0, True),
+            (70_000, 4096, True),
+            (70_000, 69_999, True),
+            (70_000, b"s", False),
+            (70_000, b"stranger", False),
+            (70_000, b"s" * 4096, False),
+            (3_000_100, b"mine", False),
+            (3_000_100, b"m" * 3_000_100, False),
+        ],
+    )
+    def test_a_file_that_was_cut_short_is_told_from_a_strangers(
+        self, size: int, found: int | bytes, ours: bool, tmp_path: Path, target: Path
+    ) -> None:
+        """`found`: bytes of the planned file that are there, or what is in its place."""
+        capture = build_capture(tmp_path, files=["/a", "/b"], ops=[read(0, length=size), read(1, length=5)])
+        staged(capture, target)
+        whole, file, manifest = tree(target), target / TWIN_ROOT / "a", target / MANIFEST_NAME
+        manifest.write_text(manifest.read_text().replace(f'"{WHOLE}"', f'"{PLANNED}"'))
+        file.write_bytes(found if isinstance(found, bytes) else file.read_bytes()[:found])
+        if ours:
+            assert staged(capture, target).to_write.path.to_pylist() == [f"{TWIN_ROOT}/a"]
+            assert tree(target) == whole
+        else:
+            with pytest.raises(TargetError, match="a exists and was not made by dxt-replay"):
+                plan_stage(capture, target)
+            assert file.read_bytes() == found
+
+    def test_a_strangers_file_that_comes_while_writing_is_not_replaced(self, tmp_path: Path, target: Path) -> None:
+        plan, file = plan_stage(one_read(tmp_path, SMALL_BYTES + 1), target), target / TWIN_ROOT / "a"
+        with pytest.raises(TargetError, match="not made by dxt-replay"):
+            stage(plan, progress=lambda done, total: file.write_bytes(b"mine") and None)
+        assert twin(target) == {"a": 4}
+
+
+class TestSharedTarget:
+    """Several captures in one target. `sizes`: what `check_staged` finds for each."""
+
+    @pytest.mark.parametrize(
+        ("first", "second", "files"),
+        [
+            ({"/same": 5, "/larger": 5}, {"/same": 5, "/larger": 6, "/only": 7}, 4),
+            ({"/a": 5, "/b/c": 6}, {"/a/x": 7, "/b": 8}, 4),
+        ],
+    )
+    def test_files_that_fit_are_shared_and_others_stand_beside_them(
+        self, first: dict[str, int], second: dict[str, int], files: int, tmp_path: Path, target: Path
+    ) -> None:
+        captures = {}
+        for name, sizes in (("1", first), ("2", second)):
+            ops = [read(file, length=size) for file, size in enumerate(sizes.values())]
+            captures[name] = build_capture(tmp_path, name=name, files=list(sizes), ops=ops)
+            staged(captures[name], target)
+        for name, sizes in (("1", first), ("2", second)):
+            assert [os.stat(each.path).st_size for each in check_staged(captures[name], target)] == [*sizes.values()]
+            assert not len(plan_stage(captures[name], target).to_write)
+        assert unstage(target) == files
+        assert tree(target) == {}
+
+    def test_what_one_creates_is_not_what_the_other_reads(self, tmp_path: Path, target: Path) -> None:
+        reader = build_capture(tmp_path, name="r", files=["/a", "/b"], ops=[read(0, length=5), write(1, length=5)])
+        writer = build_capture(tmp_path, name="w", files=["/a", "/b"], ops=[write(0, length=5), read(1, length=5)])
+        places = []
+        for capture in (reader, writer, reader):
+            staged(capture, target)
+            places.append([each.path for each in check_staged(capture, target)])
+        assert places[0] == places[2]
+        assert len({*places[0], *places[1]}) == 4
+
+
+class TestCheckStaged:
+    def test_places_and_what_is_missing(self, capture: Capture, target: Path, tmp_path: Path) -> None:
+        with pytest.raises(TargetError, match="does not exist: run `dxt-replay stage` first"):
+            check_staged(capture, target)
+        target.mkdir()
+        with pytest.raises(TargetError, match=r"data/a\.npz is not staged: run `dxt-replay stage` first"):
+            check_staged(capture, target)
+        staged(capture, target)
+        places = check_staged(capture, target)
+        assert [(each.file_id, each.mapped) for each in places] == [(file, False) for file in range(5)]
+        assert [os.stat(places.path(file)).st_size for file in (0, 1, 3)] == [3_000_100, 30, 5000]
+        assert places.path(2) == os.fsencode(target / TWIN_ROOT / "out/model.ckpt")
+        other = build_capture(tmp_path, name="other", files=["/data/a.npz"], ops=[read(0, length=11)])
+        with pytest.raises(TargetError, match=r"a\.npz is not staged"):
+            check_staged(other, target)
+        os.truncate(target / TWIN_ROOT / "data/b/c.npz", 29)
+        with pytest.raises(TargetError, match=r"c\.npz has 29 of 30 bytes: run"):
+            check_staged(capture, target)
+        (target / TWIN_ROOT / "data/b/c.npz").unlink()
+        with pytest.raises(TargetError, match=r"c\.npz is not staged"):
+            check_staged(capture, target)
+
+    def test_mapped_files_are_not_staged_and_never_those_that_are_written(
+        self, capture: Capture, target: Path, tmp_path: Path
+    ) -> None:
+        real = tmp_path / "real"
+        (real / "b").mkdir(parents=True)
+        (real / "a.npz").write_bytes(b"r" * 3_000_100)
+        (real / "b/c.npz").write_bytes(b"real")
+        (real / "index").symlink_to(real / "a.npz")
+        maps, before = [parse_map(f"/data={real}")], tree(real)
+        plan = staged(capture, target, maps=maps)
+        assert [f.path for f in plan.mapped] == [os.fsencode(real / "a.npz"), os.fsencode(real / "index")]
+        assert twin(target) == {"data/b/c.npz": 30}
+        placements = check_staged(capture, target, maps)
+        assert [p.mapped for p in placements] == [True, False, False, True, False]
+        prepare_run(target, placements)
         unstage(target)
-        assert unstage(target) == 0
-        assert target.is_dir()
+        assert tree(real) == before
+        os.truncate(real / "a.npz", 3_000_099)
+        staged(capture, target, maps=[])
+        with pytest.raises(TargetError, match=r"a\.npz has 3000099 bytes, the capture reads 3000100"):
+            plan_stage(capture, target, maps=maps)
+        (real / "a.npz").unlink()
+        with pytest.raises(TargetError, match=r"a\.npz: No such file or directory; correct --map"):
+            check_staged(capture, target, maps)
 
-
-def test_modes_follow_the_umask(capture: Capture, target: Path) -> None:
-    old = os.umask(0o027)
-    try:
+    def test_only_what_a_run_created_goes_before_the_next(self, capture: Capture, target: Path) -> None:
         staged(capture, target)
+        placements = check_staged(capture, target)
+        made = Path(os.fsdecode(placements.path(2)))
+        made.parent.rmdir()
+        assert prepare_run(target, placements) == 0
+        made.write_bytes(b"checkpoint")
+        (made.parent / "mine").write_bytes(b"mine")
+        assert prepare_run(target, check_staged(capture, target)) == 1
+        assert not made.exists()
+        assert (made.parent / "mine").read_bytes() == b"mine"
+        assert len(twin(target)) == 4
+        assert prepare_run(target / "none", placements) == 0
+
+    def test_a_strangers_file_where_the_run_would_create_one(self, capture: Capture, target: Path) -> None:
+        stranger = target / TWIN_ROOT / "out/model.ckpt"
+        stranger.parent.mkdir(parents=True)
+        stranger.write_bytes(b"mine")
+        with pytest.raises(TargetError, match=r"model\.ckpt exists and was not made by dxt-replay"):
+            plan_stage(capture, target)
+        assert stranger.read_bytes() == b"mine"
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+    def test_a_disk_that_refuses_a_write(
+        self, code: int, tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        files = [f"/{i}" for i in range(6)]
+        capture = build_capture(tmp_path, files=files, ops=[read(i, length=3 * MIB) for i in range(6)])
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", failing_writes(code, after=10))
+            with pytest.raises(TargetError, match=f"cannot write {target}/{TWIN_ROOT}/.*{os.strerror(code)}"):
+                stage(plan_stage(capture, target), workers=2)
+        whole = [f for f in entries(target) if f["state"] == WHOLE]
+        assert 1 <= len(whole) <= 3
+        assert sorted(twin(target)) == sorted(Path(f["path"]).name for f in whole)
+        assert len(staged(capture, target).to_write) == 6 - len(whole)
+        assert twin(target) == {str(i): 3 * MIB for i in range(6)}
+
+    def test_a_file_that_gets_its_place_after_another_failed_is_listed(
+        self, tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        capture = build_capture(tmp_path, files=["/0", "/1"], ops=[read(i, length=300_000) for i in range(2)])
+        first_is_written, failed, rename = Event(), Event(), os.rename
+
+        def one_fails_first(source: bytes, place: bytes, **options: Any) -> None:
+            if place == b"1":
+                assert first_is_written.wait(60)
+                failed.set()
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            if place == b"0":
+                first_is_written.set()
+                assert failed.wait(60)
+                time.sleep(0.05)  # the failure is on its way to the caller
+            rename(source, place, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "rename", one_fails_first)
+            with pytest.raises(TargetError, match=f"cannot write {target}/{TWIN_ROOT}/1: "):
+                stage(plan_stage(capture, target), workers=2)
+        assert twin(target) == {"0": 300_000}
+        assert [f["path"] for f in entries(target) if f["state"] == WHOLE] == [f"{TWIN_ROOT}/0"]
+
+    @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.ENAMETOOLONG])
+    @pytest.mark.parametrize("call", ["mkdir", "rename"])
+    def test_other_calls_that_are_refused(
+        self, call: str, code: int, capture: Capture, target: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        target.mkdir()
+        plan = plan_stage(capture, target)
+        monkeypatch.setattr(os, call, failing(getattr(os, call), code))
+        with pytest.raises(TargetError, match=f"{target}.*{os.strerror(code)}; .*target"):
+            stage(plan)
+        assert twin(target) == {}
+
+    def test_no_room(self, capture: Capture, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        free_space(monkeypatch, MIB)
+        plan = plan_stage(capture, target)
+        assert plan.lines()[-1] == "Does not fit: 2.87 MiB are needed and 1.00 MiB are free, 1.87 MiB short"
+        with pytest.raises(TargetError, match=f"no room under {target}: 2.87 MiB are needed .*--sparse"):
+            stage(plan)
+        free_space(monkeypatch, 1 << 40, inodes=2)
+        with pytest.raises(TargetError, match="3 files are needed and 2 inodes free"):
+            stage(plan_stage(capture, target))
+        assert not target.exists()
+        unknown = SimpleNamespace(f_bavail=0, f_frsize=4096, f_favail=0, f_files=0, f_blocks=0)
+        monkeypatch.setattr(os, "statvfs", lambda path: unknown)
+        plan = staged(capture, target)
+        assert (plan.room.free_bytes, plan.room.free_files, plan.shortage) == (None, None, None)
+        free_space(monkeypatch, 0)
+        assert plan_stage(capture, target).shortage is None, "what is there already needs no room"
+
+    @pytest.mark.parametrize("sparse", [False, True])
+    def test_a_size_that_no_file_system_has(self, sparse: bool, tmp_path: Path, target: Path) -> None:
+        capture = build_capture(tmp_path, files=[File("/a", size=2**63 - 1)], ops=[read(0, length=1)])
+        with pytest.raises(TargetError, match="no room" if not sparse else f"cannot write {target}"):
+            stage(plan_stage(capture, target, sparse=sparse))
+        assert not target.exists() or twin(target) == {}
+
+    def test_a_file_system_that_fills_up(
+        self, capture: Capture, small_file_system: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with pytest.raises(TargetError, match="no room"):
+            stage(plan_stage(capture, small_file_system))
+        with monkeypatch.context() as patch:
+            free_space(patch, 1 << 40)
+            plan = plan_stage(capture, small_file_system)
+        with pytest.raises(TargetError, match="No space left on device"):
+            stage(plan, workers=1)
+        assert not [path for path in small_file_system.rglob("*") if path.suffix == ".part"]
+        assert sum(path.stat().st_size for path in small_file_system.rglob("*") if path.is_file()) < MIB
+
+    def test_a_target_without_permission(self, forbidden: tuple[StagePlan, Callable[[], None]]) -> None:
+        plan, give_up_rights = forbidden
+        give_up_rights()
+        with pytest.raises(TargetError, match=f"{plan.target}.*Permission denied; get write permission"):
+            stage(plan)
+
+    @pytest.mark.parametrize(
+        ("where", "message"),
+        [
+            ("file", "file"),
+            ("file/deeper", "file"),
+            ("circle", "circle"),
+            ("/proc/dxt-replay-test/x", "cannot make the target /proc/"),
+            ("a\0b", "is not a path"),
+        ],
+    )
+    def test_a_target_that_cannot_be(self, where: str, message: str, capture: Capture, tmp_path: Path) -> None:
+        (tmp_path / "file").write_bytes(b"mine")
+        (tmp_path / "circle").symlink_to(tmp_path / "circle")
+        with pytest.raises(TargetError, match=message):
+            stage(plan_stage(capture, tmp_path / where))
+        assert (tmp_path / "file").read_bytes() == b"mine"
+
+    def test_two_at_once(self, capture: Capture, target: Path) -> None:
+        refused: list[bool] = []
+
+        def second(done: int, total: int) -> None:
+            with pytest.raises(TargetError, match="another process is staging"):
+                unstage(target)
+            refused.append(True)
+
+        stage(plan_stage(capture, target), progress=second)
+        assert refused
+        assert len(twin(target)) == 3
+        assert LOCK_NAME not in {path.name for path in target.iterdir()}
+
+
+@pytest.fixture
+def small_file_system(tmp_path: Path) -> Iterator[Path]:
+    """An empty file system of 1 MiB."""
+    where = tmp_path / "small"
+    where.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(where)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a tmpfs: {mounted.stderr.decode(errors='replace').strip()}")
+    try:
+        yield where
     finally:
-        os.umask(old)
-    modes = {stat_modes.S_IMODE(path.stat().st_mode) for path in target.rglob("*")}
-    assert modes == {0o640, 0o750}
-    assert stat_modes.S_IMODE((target / MANIFEST_NAME).stat().st_mode) == 0o640
+        subprocess.run(["umount", str(where)], check=True)
 
 
-def test_an_object_that_a_store_refused_before_the_job_put_it_is_not_staged(tmp_path: Path) -> None:
-    asked = dataclasses.replace(read(0, length=0, start_ns=0, end_ns=10), api="S3_REFUSED")
-    put = dataclasses.replace(write(0, length=1 << 20, start_ns=20, end_ns=30), api="S3")
-    found = file_use(build_capture(tmp_path / "job.capture", files=["s3://bucket/key"], ops=[asked, put]))
-    assert not found.read.any()
-    assert found.created.all()
+@pytest.fixture
+def forbidden() -> Iterator[tuple[StagePlan, Callable[[], None]]]:
+    """A plan for a directory that this process may not write once it has called the second."""
+    root = os.geteuid() == 0
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        plan = plan_stage(one_read(place, 1), place / "target")
+        place.chmod(0o555)
+        try:
+            yield plan, (lambda: os.seteuid(65534)) if root else lambda: None
+        finally:
+            if root:
+                os.seteuid(0)
+            place.chmod(0o755)

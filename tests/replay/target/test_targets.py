@@ -1,7 +1,12 @@
-"""What every target does, by one contract; a file system, and memory, which shows that the contract is enough."""
+"""What every target does, by one contract, and what is a directory's own."""
 
 from __future__ import annotations
 
+import errno
+import os
+import resource
+import signal
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,20 +16,19 @@ import pytest
 
 import dxt_replay
 from dxt_replay.replay.commands.main import main
-from dxt_replay.replay.target import objects
-from dxt_replay.replay.target.content import Content
+from dxt_replay.replay.target import _small_files, objects
+from dxt_replay.replay.target.content import BLOCK_BYTES, Content, noise_block
 from dxt_replay.replay.target.manifest import MANIFEST_NAME, PLANNED, WHOLE, read_manifest
 from dxt_replay.replay.target.path_columns import column
 from dxt_replay.replay.target.placement import TWIN_ROOT
+from dxt_replay.replay.target.posix import PosixTarget, open_directory
 from dxt_replay.replay.target.protocol import SMALL_BYTES, Target
-from dxt_replay.replay.target.stage import check_staged, stage, unstage
-from dxt_replay.replay.target.stage_plan import plan_stage
-from dxt_replay.replay.target.targets import TARGETS, locked_target, open_target
+from dxt_replay.replay.target.stage import check_staged, plan_stage, stage, unstage
+from dxt_replay.replay.target.targets import locked_target, open_target
 from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.units import MIB
 from tests.capture_builder import File, Op, build_capture, read, write
 from tests.object_servers import BUCKET, ObjectServer, s3rver
-from tests.replay.target.memory_target import MemoryTargets
 
 A, B, C = (f"{TWIN_ROOT}/{name}" for name in ("a", "größe/b", "größe/deeper/c"))
 
@@ -188,13 +192,6 @@ class TestDirectory(TargetContract):
         return tmp_path / "a/target"
 
 
-class TestMemory(TargetContract):
-    @pytest.fixture
-    def where(self, monkeypatch: pytest.MonkeyPatch) -> str:
-        monkeypatch.setitem(TARGETS, "memory", MemoryTargets())
-        return "memory://somewhere"
-
-
 class TestObjects(TargetContract):
     @pytest.fixture
     def where(self) -> Iterator[str]:
@@ -222,3 +219,102 @@ class TestS3rver(TargetContract):
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "S3RVER")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "S3RVER")
         return f"s3://{BUCKET}/{tmp_path.name}?endpoint={s3rver_endpoint}&region=us-east-1"
+
+
+@pytest.fixture(name="posix")
+def posix_fixture(tmp_path: Path) -> Iterator[PosixTarget]:
+    with open_directory(tmp_path / "target", make=True) as target:
+        (target.path / TWIN_ROOT).mkdir()
+        yield target
+
+
+def made(target: PosixTarget, names: list[str], sizes: list[int]) -> list[bool]:
+    """Which files are whole."""
+    placed = np.zeros(len(names), dtype=bool)
+    paths, record_ids = column([f"{TWIN_ROOT}/{name}" for name in names]), np.arange(len(names), dtype=np.uint64)
+    try:
+        target.put_many(paths, np.array(sizes, dtype=np.int64), record_ids, placed)
+    except TargetError:
+        assert not placed.all()
+    return placed.tolist()
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "dangling link", "directory"])
+def test_nothing_that_exists_is_written_into(kind: str, posix: PosixTarget, tmp_path: Path) -> None:
+    kept, there = tmp_path / "kept", posix.path / TWIN_ROOT / "b"
+    kept.write_bytes(b"kept")
+    if kind == "file":
+        there.write_bytes(b"mine")
+    elif kind == "directory":
+        there.mkdir()
+    else:
+        there.symlink_to(kept if kind == "link" else tmp_path / "nowhere")
+    assert made(posix, ["a", "b", "c"], [10, 20, 30]) == [True, False, False]
+    assert kept.read_bytes() == b"kept"
+    assert sorted(path.name for path in (posix.path / TWIN_ROOT).iterdir()) == ["a", "b"]
+    assert kind != "file" or there.read_bytes() == b"mine"
+
+
+def test_a_file_that_the_system_refuses_is_taken_away(posix: PosixTarget) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))
+        whole = made(posix, ["a", "b", "c"], [8192, 10_000, 5])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert whole == [True, False, False]
+    assert {path.name: path.stat().st_size for path in (posix.path / TWIN_ROOT).iterdir()} == {"a": 8192}
+
+
+def test_what_is_there_is_seen_and_no_link_is_followed(posix: PosixTarget) -> None:
+    (posix.path / TWIN_ROOT / "a").write_bytes(b"four")
+    os.link(posix.path / TWIN_ROOT / "a", posix.path / TWIN_ROOT / "twin")
+    (posix.path / TWIN_ROOT / "é").symlink_to(posix.path / TWIN_ROOT / "a")
+    (posix.path / TWIN_ROOT / "d").mkdir()
+    found = posix.stat(column([f"{TWIN_ROOT}/{name}" for name in ("a", "none", "é", "d", "twin", "none/x")]))
+    kinds = [stat.S_IFMT(mode) for mode in found.mode.tolist()]
+    assert kinds == [stat.S_IFREG, 0, stat.S_IFLNK, stat.S_IFDIR, stat.S_IFREG, 0]
+    assert found.sizes[[0, 1, 4]].tolist() == [4, -1, 4]
+    assert found.links[[0, 1, 4]].tolist() == [2, 0, 2]
+
+
+def test_only_plain_files_are_removed(posix: PosixTarget, tmp_path: Path) -> None:
+    (tmp_path / "kept").write_bytes(b"kept")
+    for name in ("a", "b"):
+        (posix.path / TWIN_ROOT / name).write_bytes(b"mine")
+    (posix.path / TWIN_ROOT / "link").symlink_to(tmp_path / "kept")
+    (posix.path / TWIN_ROOT / "d").mkdir()
+    assert posix.remove(column([f"{TWIN_ROOT}/{name}" for name in ("a", "link", "none", "d", "b")])) == 2
+    assert sorted(path.name for path in (posix.path / TWIN_ROOT).iterdir()) == ["d", "link"]
+    assert (tmp_path / "kept").exists()
+
+
+@pytest.mark.parametrize("call", ["stat", "remove"])
+def test_a_refusal_names_its_file(call: str, posix: PosixTarget) -> None:
+    long = f"{TWIN_ROOT}/{'n' * 256}"
+    with pytest.raises(TargetError, match=f"{long}: {os.strerror(errno.ENAMETOOLONG)}"):
+        getattr(posix, call)(column([f"{TWIN_ROOT}/a", long, f"{TWIN_ROOT}/b"]))
+
+
+def test_compiled_calls_do_not_reach_beyond_their_arrays(tmp_path: Path) -> None:
+    text, begin, end = np.frombuffer(b"/x/a", dtype=np.uint8), np.array([3]), np.array([4])
+    done, found, record_ids = (
+        np.zeros(2, dtype=np.int64),
+        np.zeros((1, 3), dtype=np.int64),
+        np.zeros(1, dtype=np.uint64),
+    )
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        for begins, ends in ((begin, end + 1), (end, begin), (begin - 100, end)):
+            with pytest.raises(ValueError, match="not within the text"):
+                _small_files.remove(fd, text, begins, ends, done)
+        with pytest.raises(ValueError, match="three numbers"):
+            _small_files.look(fd, text, begin, end, found[:0], done)
+        for sizes, message in (([BLOCK_BYTES + 1], "at most 1048576 bytes"), ([1, 2], "for each name")):
+            with pytest.raises(ValueError, match=message):
+                _small_files.write(fd, text, begin, end, np.array(sizes), record_ids, noise_block(), done)
+    finally:
+        os.close(fd)
+    assert list(tmp_path.iterdir()) == []

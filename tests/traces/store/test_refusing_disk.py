@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dxt_replay.replay.target.stage_plan import plan_stage
+from dxt_replay.replay.target.stage import plan_stage
 from dxt_replay.traces.errors import DxtReplayError, TargetError, UnreadableError
 from dxt_replay.traces.output import check_output
 from dxt_replay.traces.store.reader import open_capture

@@ -14,7 +14,7 @@ from dxt_replay.replay.engine.clock import StopFlag
 from dxt_replay.replay.engine.files import FileSlot
 from dxt_replay.replay.engine.issue import Files, Lane
 from dxt_replay.replay.engine.items import CLOSE, OPEN, READ_AT, RENAME, SEEK, STAT, SYNC, WRITE_AT, LoopPace
-from dxt_replay.replay.objects.place import PART_BYTES
+from dxt_replay.replay.target.object_store import PART_BYTES
 from tests.fakes import make_batch
 from tests.object_servers import BUCKET, ObjectServer
 from tests.replay.engine.issue_lanes import results, run_lane, started

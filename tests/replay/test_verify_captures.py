@@ -8,9 +8,11 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,14 +20,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dxt_replay
-from dxt_replay.replay.verifying import capture_contents, checked
-from dxt_replay.replay.verifying.capture_contents import content_parts
-from dxt_replay.replay.verifying.checked import Difference, Verified
+from dxt_replay.replay import verify as verifying
+from dxt_replay.replay.verify import Difference, LaneOrder, Verified
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.schema import HDF5_SCHEMA, INDEX_SCHEMA, CaptureInfo, Job, Source, table_from_columns
 from dxt_replay.traces.store.digests import file_digest
 from dxt_replay.traces.store.index import INDEX_NAME, StoredUsage
-from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.traces.store.writer import write_capture_info, write_hdf5
 from tests.capture_builder import Span, build_capture, lanes_table, read, write
 from tests.examples import examples
@@ -57,6 +57,11 @@ def made(folder: Path, **info: Any) -> Path:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made(tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture
+def copy(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "c.capture"))
 
 
 def without_digests(capture: Path) -> None:
@@ -103,8 +108,7 @@ def test_a_flipped_bit_anywhere_is_found(whole: Path, data: st.DataObject) -> No
 
 
 @pytest.mark.slow
-def test_flipped_bits_all_over_capture_json_are_found(whole: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(whole, tmp_path / "c.capture"))
+def test_flipped_bits_all_over_capture_json_are_found(whole: Path, copy: Path) -> None:
     text = (whole / "capture.json").read_bytes()
     for place in range(0, 8 * len(text), 5):
         damaged = bytearray(text)
@@ -113,27 +117,36 @@ def test_flipped_bits_all_over_capture_json_are_found(whole: Path, tmp_path: Pat
         assert not dxt_replay.verify(copy).passed, place
 
 
-@pytest.mark.parametrize("name", ["ops/part-0000000-0000.parquet", "files.parquet", "spans.parquet", "hdf5.parquet"])
-def test_a_file_that_is_gone_is_named(whole: Path, tmp_path: Path, name: str) -> None:
-    copy = Path(shutil.copytree(whole, tmp_path / "c.capture"))
-    (copy / name).unlink()
-    found = dxt_replay.verify(copy)
-    assert (name, "not there") in {(each.file, each.found) for each in differences(found)}
+PART = "ops/part-0000000-0000.parquet"
 
 
-@pytest.mark.parametrize("name", ["ops/part-0000009-0000.parquet", "notes.txt", "usage/x", "ops/deeper/x"])
-def test_a_file_that_came_later_is_named(whole: Path, tmp_path: Path, name: str) -> None:
-    copy = Path(shutil.copytree(whole, tmp_path / "c.capture"))
-    (copy / name).parent.mkdir(exist_ok=True)
-    (copy / name).write_bytes(b"x")
-    assert name in {each.file for each in differences(dxt_replay.verify(copy))}
-
-
-def test_a_link_in_place_of_a_part_is_named(whole: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(whole, tmp_path / "c.capture"))
-    (copy / "files.parquet").unlink()
-    (copy / "files.parquet").symlink_to(whole / "files.parquet")
-    assert "a symbolic link" in {each.found for each in differences(dxt_replay.verify(copy))}
+@pytest.mark.parametrize(
+    ("name", "kind", "found"),
+    [
+        *((name, "gone", "not there") for name in (PART, "files.parquet", "spans.parquet", "hdf5.parquet")),
+        *((name, "FIFO", "") for name in ("capture.json", "files.parquet", PART, "index.parquet")),
+        *((name, "new", "there") for name in ("ops/part-0000009-0000.parquet", "notes.txt", "usage/x", "ops/deeper/x")),
+        ("files.parquet", "link", "a symbolic link"),
+    ],
+)
+def test_a_file_that_is_not_what_was_written_is_named(
+    whole: Path, copy: Path, name: str, kind: str, found: str
+) -> None:
+    """A FIFO is not waited for."""
+    if kind == "new":
+        (copy / name).parent.mkdir(exist_ok=True)
+        (copy / name).write_bytes(b"x")
+    else:
+        (copy / name).unlink()
+    if kind == "FIFO":
+        os.mkfifo(copy / name)
+        with pytest.raises(
+            CaptureError, match=r"not a regular file|no capture\.json|does not have the size in index.parquet"
+        ):
+            dxt_replay.open_capture(copy)
+    elif kind == "link":
+        (copy / name).symlink_to(whole / name)
+    assert any(each.file == name and found in each.found for each in differences(dxt_replay.verify(copy)))
 
 
 def test_no_thread_reads_the_counts_with_the_reader_of_another(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,36 +161,22 @@ def test_no_thread_reads_the_counts_with_the_reader_of_another(whole: Path, monk
         return read_counts(self, ranks)
 
     monkeypatch.setattr(StoredUsage, "of", seen)
-    monkeypatch.setattr(checked, "default_workers", lambda: 2)
-    monkeypatch.setattr(capture_contents, "_ROWS_TOGETHER", 1)
+    monkeypatch.setattr(verifying, "default_workers", lambda: 2)
+    monkeypatch.setattr(verifying, "_ROWS_TOGETHER", 1)
     assert dxt_replay.verify(whole).passed
     assert [len(threads) for threads in users.values()] == [1, 1]
 
 
-def test_counts_that_are_not_those_of_the_rows_are_named(whole: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(whole, tmp_path / "c.capture"))
+def test_counts_that_are_not_those_of_the_rows_are_named(copy: Path) -> None:
     index = pq.read_table(copy / INDEX_NAME).to_pylist()
     index[1]["usage"][0]["least_length"] += 1
     pq.write_table(pa.Table.from_pylist(index, schema=INDEX_SCHEMA), copy / INDEX_NAME)
-    (part,) = (part for part in content_parts(open_capture(copy)) if part.different)
+    (part,) = (part for part in verifying._contents(copy) if part.different)
     assert [(each.file, each.what) for each in part.differences] == [(INDEX_NAME, "counts of rank 1")]
 
 
-@pytest.mark.parametrize("name", ["capture.json", "files.parquet", "ops/part-0000000-0000.parquet", "index.parquet"])
-def test_a_fifo_in_place_of_a_file_is_named_and_not_waited_for(whole: Path, tmp_path: Path, name: str) -> None:
-    copy = Path(shutil.copytree(whole, tmp_path / "c.capture"))
-    (copy / name).unlink()
-    os.mkfifo(copy / name)
-    assert name in {each.file for each in differences(dxt_replay.verify(copy))}
-    with pytest.raises(
-        CaptureError, match=r"not a regular file|no capture\.json|does not have the size in index.parquet"
-    ):
-        dxt_replay.open_capture(copy)
-
-
-def test_digests_that_were_removed_are_missed(whole: Path, tmp_path: Path) -> None:
+def test_digests_that_were_removed_are_missed(copy: Path) -> None:
     """They alone protect `capture.json`, here the name of the program."""
-    copy = Path(shutil.copytree(whole, tmp_path / "c.capture"))
     document = json.loads((copy / "capture.json").read_text())
     del document["digests"]
     document["job"]["exe"] = "another"
@@ -190,8 +189,7 @@ class TestWithoutDigests:
     """Captures of earlier releases."""
 
     @pytest.fixture
-    def old(self, whole: Path, tmp_path: Path) -> Path:
-        copy = Path(shutil.copytree(whole, tmp_path / "old.capture"))
+    def old(self, copy: Path) -> Path:
         without_digests(copy)
         return copy
 
@@ -297,3 +295,61 @@ def test_lanes_are_held_against_the_operations(
     write_capture_info(capture.path, capture.info)  # with its new digest: only the contents are wrong
     found = dxt_replay.verify(capture.path)
     assert [(each.file, each.what) for each in differences(found)] == [("lanes.parquet", what)]
+
+
+Row = tuple[int, int, int, int]
+"""Rank, lane, start and end."""
+
+
+def table(rows: list[Row]) -> pa.Table:
+    names = ("rank", "lane", "start_ns", "end_ns")
+    types = (np.int32, np.int32, np.int64, np.int64)
+    columns = np.array(rows, dtype=np.int64).reshape(-1, 4).T
+    return pa.table({name: column.astype(dtype) for name, column, dtype in zip(names, columns, types, strict=True)})
+
+
+def first_overlaps(rows: list[Row]) -> dict[str, str]:
+    """The first operation of each lane that begins before the one before it ended."""
+    found: dict[str, str] = {}
+    ends: dict[tuple[int, int], int] = {}
+    named: set[tuple[int, int]] = set()
+    for at, (rank, lane, start, end) in enumerate(rows):
+        number = at - next(place for place, row in enumerate(rows) if row[0] == rank)
+        if start < ends.get((rank, lane), start) and (rank, lane) not in named:
+            named.add((rank, lane))
+            found[f"lane {lane} of rank {rank}: start_ns of row {number} of the rank"] = str(start)
+        ends[rank, lane] = end
+    return found
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 20), st.integers(0, 6)), max_size=40),
+    st.lists(st.integers(0, 40), max_size=4),
+)
+def test_the_first_overlap_of_each_lane_is_named(drawn: list[Row], cuts: list[int]) -> None:
+    rows = sorted((rank, lane, start, start + lasts) for rank, lane, start, lasts in drawn)
+    rows.sort(key=lambda row: (row[0], row[2]))
+    bounds = [0, *sorted(cuts), len(rows)]
+    order = LaneOrder()
+    found = [each for at, end in pairwise(bounds) for each in order.add(table(rows[at:end]))]
+    assert {each.what: each.found for each in found} == first_overlaps(rows)
+
+
+def test_verify_names_rank_lane_and_row(tmp_path: Path) -> None:
+    ops = [
+        read(0, length=1, start_ns=0, end_ns=10),
+        read(0, length=1, lane=1, start_ns=5, end_ns=20),
+        read(0, length=1, start_ns=10, end_ns=12),  # touches, which is no overlap
+        read(0, length=1, lane=1, start_ns=19, end_ns=30),
+    ]
+    good = build_capture(tmp_path / "good", files=["/a"], ops=ops[:3])
+    assert dxt_replay.verify(good.path).passed
+    bad = build_capture(tmp_path / "bad", files=["/a"], ops=ops)
+    (part,) = (each for each in dxt_replay.verify(bad.path).places[0].parts if each.different)
+    (difference,) = part.differences
+    assert (part.part, difference.file) == ("operations", "ops")
+    assert difference.what == "lane 1 of rank 0: start_ns of row 3 of the rank"
+    assert (difference.expected, difference.found) == (
+        "at least 20, the end of the operation before it on the lane",
+        "19",
+    )

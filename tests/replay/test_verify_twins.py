@@ -14,7 +14,7 @@ import pytest
 import dxt_replay
 from dxt_replay.replay.target.manifest import MANIFEST_NAME
 from dxt_replay.replay.target.placement import TWIN_ROOT
-from dxt_replay.replay.verifying.checked import Difference
+from dxt_replay.replay.verify import Difference
 from dxt_replay.traces.schema import HDF5_SCHEMA, table_from_columns
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.store.writer import write_hdf5

@@ -1,21 +1,61 @@
+"""Anonymized captures: nothing of the secrets is left in any byte, and what the job did stays."""
+
 from __future__ import annotations
 
 import dataclasses
 import json
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import dxt_replay
-from dxt_replay.replay.sharing.public_words import EXTENSIONS, ROLES, TOP_LEVEL
+from dxt_replay.replay.anonymize import EXTENSIONS, ROLES, TOP_LEVEL, AnonymousNames
 from dxt_replay.traces.files import exact_paths
 from dxt_replay.traces.schema import HDF5_SCHEMA, CaptureInfo, Coverage, Job, RankClock, Source, table_from_columns
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.store.writer import write_hdf5
 from tests.capture_builder import File, Op, Span, build_capture, lanes_table, read, write
 from tests.places import CAPTURES
-from tests.replay.sharing.leaks import found_in
+
+
+def texts_of(directory: Path) -> Iterator[bytes]:
+    """The raw bytes of each file, and all that it holds once its pages are decompressed."""
+    for file in sorted(path for path in directory.rglob("*") if path.is_file()):
+        yield file.relative_to(directory).as_posix().encode()
+        yield file.read_bytes()
+        if file.suffix == ".parquet":
+            yield from _parquet(file)
+        else:
+            yield json.dumps(json.loads(file.read_bytes()), ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def _parquet(file: Path) -> Iterator[bytes]:
+    with pq.ParquetFile(file) as opened:
+        yield repr(opened.metadata.metadata).encode()
+        yield repr(opened.schema_arrow.metadata).encode()
+        yield repr(opened.metadata.to_dict()).encode()
+        for group in range(opened.num_row_groups):
+            for column in opened.read_row_group(group).columns:
+                values = column.to_pylist() if pa.types.is_list(column.type) else column.unique().to_pylist()
+                yield b"\n".join(map(_bytes, values))
+
+
+def _bytes(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
+
+
+def found_in(directory: Path, secrets: Iterable[bytes]) -> set[bytes]:
+    """The secrets that occur anywhere in the capture, in any case of their letters."""
+    texts = [text.lower() for text in texts_of(directory)]
+    return {secret for secret in secrets if any(secret.lower() in text for text in texts)}
+
 
 ZERO_NS = 1_795_208_465_377_488_024
 SECRETS = (
@@ -189,35 +229,20 @@ def test_a_replay_is_still_known_as_the_replay_of_its_recording(capture: Capture
     assert json.dumps(after["workload"]) == json.dumps(before["workload"])
 
 
-def test_the_result_is_staged_replayed_and_compared(capture: Capture, tmp_path: Path) -> None:
-    shared, twin, replay = tmp_path / "shared.capture", tmp_path / "twin", tmp_path / "r.capture"
-    twin.mkdir()
-    dxt_replay.anonymize(capture, shared)
-    dxt_replay.stage(shared, twin)
-    assert dxt_replay.run(shared, twin, replay, pace="none").succeeded
-    assert dxt_replay.compare(shared, replay).passed
-    again = dxt_replay.anonymize(shared, tmp_path / "again.capture")
-    assert again.operations == 5
-
-
-@pytest.mark.parametrize("name", ["imagenet", "cosmictagger"])
+@pytest.mark.parametrize("name", ["imagenet", "cosmictagger", "cosmoflow", "torch_images"])
 def test_a_real_capture(name: str, tmp_path: Path) -> None:
-    sources = dxt_replay.sample(name)
-    dxt_replay.merge(sources.log, tmp_path / "r.capture", profiles=sources.profiles)
-    check_real(open_capture(tmp_path / "r.capture"), tmp_path / "shared.capture")
-
-
-@pytest.mark.parametrize("name", ["cosmoflow", "torch_images"])
-def test_a_capture_beside_the_checkout(name: str, tmp_path: Path) -> None:
-    folder = CAPTURES / name
-    if not folder.is_dir():
-        pytest.skip(f"{folder} is not on this machine")
-    log = folder / "job.darshan"
-    dxt_replay.merge(log if log.exists() else folder / "logs", tmp_path / "r.capture", profiles=[folder / "profile"])
-    check_real(open_capture(tmp_path / "r.capture"), tmp_path / "shared.capture")
-
-
-def check_real(capture: Capture, output: Path) -> None:
+    """Those of the package, and those beside the checkout."""
+    if name in ("imagenet", "cosmictagger"):
+        sources = dxt_replay.sample(name)
+        log, profiles = sources.log, list(sources.profiles)
+    else:
+        folder = CAPTURES / name
+        if not folder.is_dir():
+            pytest.skip(f"{folder} is not on this machine")
+        log = folder / "job.darshan"
+        log, profiles = log if log.exists() else folder / "logs", [folder / "profile"]
+    dxt_replay.merge(log, tmp_path / "r.capture", profiles=profiles)
+    capture, output = open_capture(tmp_path / "r.capture"), tmp_path / "shared.capture"
     secrets = secrets_of(capture) | {str(capture.info.job.zero_ns).encode()}
     secrets |= {word.encode() for word in capture.info.job.exe.split() if len(word) > 5 and not word.startswith("-")}
     secrets |= {source.sha256.encode() for source in capture.info.sources}
@@ -246,3 +271,70 @@ def test_lanes_keep_their_roles_and_tell_machines_apart_without_their_names(tmp_
     hosts = [row["host"] for row in lanes]
     assert hosts[0] == hosts[1] != hosts[2]
     assert not found_in(tmp_path / "one.capture", (b"login77", b"login78", b"443322", b"443323", b"554433"))
+
+
+HASHED = "[0-9a-f]{16}"
+NAMES = AnonymousNames(b"key")
+KEPT = {word.encode() for word in TOP_LEVEL | ROLES} | {b"", b".", b".."}
+
+
+@pytest.mark.parametrize(
+    ("path", "pattern"),
+    [
+        (b"/home/ann/data/a.h5", f"/home/{HASHED}/{HASHED}/{HASHED}.h5"),
+        (b"/ann/home/x", f"/{HASHED}/{HASHED}/{HASHED}"),
+        (b"relative/train/x.Tar.GZ", f"{HASHED}/train/{HASHED}.Tar.GZ"),
+        (b"/a//b/../c/", f"/{HASHED}//{HASHED}/../{HASHED}/"),
+        (b"s3://bucket/ann/", f"s3://{HASHED}/{HASHED}/"),
+        (b"/a/.json", f"/{HASHED}/{HASHED}"),
+        (b"/a/x.ann", f"/{HASHED}/{HASHED}"),
+        (b"/a/model.data-00000-of-00001", f"/{HASHED}/{HASHED}"),
+        (b"/a/host.xplane.pb", f"/{HASHED}/{HASHED}.xplane.pb"),
+        (b"/a/dxt-anchor.host.17.bin", f"/{HASHED}/dxt-anchor.{HASHED}.bin"),
+        (b"<STDERR>", "<STDERR>"),
+        (b"<record 4711>", f"<{HASHED}>"),
+        (b"/", "/"),
+        (b"", ""),
+    ],
+)
+def test_paths(path: bytes, pattern: str) -> None:
+    assert re.fullmatch(pattern, NAMES.path(path))
+
+
+@given(st.lists(st.binary(max_size=8).filter(lambda part: b"/" not in part), max_size=5))
+def test_no_part_stays_and_equal_parts_stay_equal(parts: list[bytes]) -> None:
+    path = b"/" + b"/".join(parts)
+    named = NAMES.path(path).encode().split(b"/")
+    before = path.split(b"/")
+    assert len(named) == len(before)
+    for part, name in zip(before[2:], named[2:], strict=True):
+        stem = name.split(b".")[0]
+        assert part in KEPT or re.fullmatch(HASHED.encode(), stem) or part.startswith(b"dxt-anchor.")
+        assert all(ending.decode().lower() in EXTENSIONS for ending in name.split(b".")[1:]) or part in KEPT
+    for one, first in zip(before[2:], named[2:], strict=True):
+        for other, second in zip(before[2:], named[2:], strict=True):
+            assert (one == other) == (first == second)
+
+
+def test_another_key_gives_other_names() -> None:
+    other = AnonymousNames(b"another key")
+    assert NAMES.path(b"/x") != other.path(b"/x")
+    assert NAMES.record_id(7) != other.record_id(7)
+    assert NAMES.checksum("ab") != other.checksum("ab")
+    assert len(NAMES.checksum("ab")) == 64
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [
+        *((each, re.escape(each)) for each in ("", "next_batch", "ProfilerStep#12", "MapAndBatchProduce")),
+        *((each, re.escape(each)) for each in ("IteratorGetNextOp::DoCompute", "nccl:all_reduce")),
+        ("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", r"enumerate\(DataLoader\)#_Multi.*__next__"),
+        *((each, HASHED) for each in ("train ann's net", "ProfilerStep#ann", "nccl:ann")),
+        ("validate ann", f"valid{HASHED}"),
+        ("Optimizer.step#AnnSGD.step", f"Optimizer.step#{HASHED}"),
+        ("jit_ann_step", f"jit_{HASHED}"),
+    ],
+)
+def test_names_of_spans_stay_where_a_framework_gives_them(name: str, pattern: str) -> None:
+    assert re.fullmatch(pattern, NAMES.span(name))

@@ -1,1 +1,0 @@
-"""Verifies that captures and staged twins are intact; reads only."""
