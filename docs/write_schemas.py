@@ -41,7 +41,7 @@ RESULTS = {
     "regress": "replay.regression.comparison.Regression",
     "report": "replay.interface.exports.Report",
     "run": "replay.run.result.RunResult",
-    "run-repeat": "replay.run.repeat.Repeats",
+    "run-repeat": "replay.run.result.Repeats",
     "simulate": "replay.interface.simulations.Simulated",
     "stage": "replay.interface.replays.Staged",
     "summary": "profiler_merge.analysis.named_tables.Views",

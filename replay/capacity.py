@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from dxt_replay.profiler_merge.analysis.benchmark_figures import benchmark_figures
 from dxt_replay.profiler_merge.analysis.loop import overlap
-from dxt_replay.replay.ranks.comm import Communicator, first_does
+from dxt_replay.replay.ranks.mpi import Communicator, first_does
 from dxt_replay.replay.run.result import WARM_PCT, RunResult
 from dxt_replay.replay.target.targets import check_there
 from dxt_replay.traces.errors import ReplayError
@@ -30,7 +30,7 @@ from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.units import MIB, format_counted, ns_to_seconds
 
 if TYPE_CHECKING:
-    from dxt_replay.replay.run.process import Progress
+    from dxt_replay.replay.run.feeder import Progress
 
 BUSY_PCT = 90.0
 """Share of its processors from which on a replay is limited by them."""

@@ -14,26 +14,18 @@ from dxt_replay.replay.engine.link_free import open_link_free
 
 
 class FakeClock:
-    """A clock that moves by `read_ns` with each read and by sleeps.
-
-    `on_sleep`, where set, is called with the deadline before each sleep. `sleeps` holds all deadlines.
-    """
+    """In the place of the module `time`: a clock that moves by `read_ns` with each read, and by sleeps."""
 
     def __init__(self, time_ns: int = 1_000_000_000, *, read_ns: int = 1) -> None:
         self.time_ns = time_ns
         self.read_ns = read_ns
-        self.on_sleep: Callable[[int], None] | None = None
-        self.sleeps: list[int] = []
 
-    def now(self) -> int:
+    def monotonic_ns(self) -> int:
         self.time_ns += self.read_ns
         return self.time_ns
 
-    def sleep_until(self, deadline_ns: int) -> None:
-        if self.on_sleep is not None:
-            self.on_sleep(deadline_ns)
-        self.sleeps.append(deadline_ns)
-        self.time_ns = max(self.time_ns, deadline_ns)
+    def sleep(self, seconds: float) -> None:
+        self.time_ns += round(seconds * 1e9)
 
 
 class FakeBackend(Backend):

@@ -8,8 +8,8 @@ import numpy as np
 
 from dxt_replay.replay.causal.events import schedule
 from dxt_replay.replay.causal.ranks import Steps, planned_lanes
+from dxt_replay.replay.engine.items import OPERATION_ROW, is_operation
 from dxt_replay.replay.plan.pacing import Pace, Pacing
-from dxt_replay.replay.plan.plan_row import OPERATION_ROW, is_operation
 from dxt_replay.traces.store.reader import Capture
 
 Lanes = dict[Hashable, tuple[np.ndarray, np.ndarray]]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dxt_replay.replay.plan.pacing import Pace, Pacing
-from dxt_replay.replay.run.recording import Tally
+from dxt_replay.replay.run.recorded import Tally
 from dxt_replay.replay.run.result import CacheState, IoResult, NamedFailure, Overhead, RunResult
 from dxt_replay.traces.measures.distribution import Distribution
 from dxt_replay.traces.measures.span_times import TrainingTime

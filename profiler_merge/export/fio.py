@@ -84,7 +84,7 @@ def write_fio(
 
     `paths`: by file_id, the path at which fio finds the file (from `replay.target.placement`).
     `replayed`: boolean mask of the rows of a batch that a replay issues, one layer of each file (from
-    `replay.plan.chosen_layers`). A lane opens a file before its first operation on it and closes it after the last.
+    `replay.plan.layers`). A lane opens a file before its first operation on it and closes it after the last.
     Memory: 40 bytes an operation of the largest rank.
     Raises: CaptureError when the capture is damaged or has nothing for fio; TargetError when `folder` exists and not
     `force`, holds something else, or cannot be written.

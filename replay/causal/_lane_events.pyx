@@ -16,10 +16,10 @@ from libcpp.vector cimport vector
 
 from dxt_replay.replay.engine.items cimport ADD, SLEEP, SPIN, WAIT
 
-from dxt_replay.replay.engine import wait_counters
+from dxt_replay.replay.engine import clock
 from dxt_replay.replay.engine.items import PLAN_ROW
 
-cdef int64_t FIRST_RANK_COUNTER = wait_counters.FIRST_RANK_COUNTER
+cdef int64_t FIRST_RANK_COUNTER = clock.FIRST_RANK_COUNTER
 
 cdef struct Lane:
     const Item *items

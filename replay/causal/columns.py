@@ -34,7 +34,8 @@ from dxt_replay.replay.causal.loop import (
     nth,
 )
 from dxt_replay.replay.causal.production import ELSEWHERE, PREPARES_READ, Production
-from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch, rows_by_lane
+from dxt_replay.replay.engine.items import NO_EVENT
+from dxt_replay.replay.plan.operations import OperationBatch, rows_by_lane
 from dxt_replay.traces.errors import CaptureError, DamagedCaptureError
 from dxt_replay.traces.schema import READ
 

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dxt_replay.replay.causal.loop import FETCH, NO_TIMES, WORKERS, Batches, TrainingLoop
-from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch
+from dxt_replay.replay.engine.items import NO_EVENT
+from dxt_replay.replay.plan.operations import OperationBatch
 from dxt_replay.traces.schema import OPS, READ
 
 MAX_OPERATIONS = 20_000_000

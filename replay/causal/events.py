@@ -1,6 +1,6 @@
 """Runs lanes of items without a clock, and computes when each item begins and ends.
 
-Items are those of the pace `steps` (`replay.plan.plan_row`, paced as `think`). A gap lasts its own duration. A wait
+Items are those of the pace `steps` (`replay.engine.items`, paced as `think`). A gap lasts its own duration. A wait
 lasts until its counter reaches the amount. An operation lasts its given duration, or else a *service* decides, such as
 a simulated storage. The service gets operations in the order of their begins; of two that begin together, that of the
 earlier lane comes first.

@@ -1,7 +1,7 @@
 """Makes the items of a rank's lanes from its columns and its causal model: I/O lanes, the input pipeline and the
 training thread's script. Pure.
 
-The lanes of a rank wait for each other at counters (`replay.engine.wait_counters`): the *openings* and *batch fetches*
+The lanes of a rank wait for each other at counters (`replay.engine.clock`): the *openings* and *batch fetches*
 of its training thread, and for each I/O lane the number of events that no longer wait for any of its operations. Ranks
 wait for each other at the counter of arrivals.
 """
@@ -16,24 +16,24 @@ import numpy as np
 from dxt_replay.replay.causal.columns import RankColumns
 from dxt_replay.replay.causal.loop import COLLECTIVE, ENTRY, FETCH, Moments
 from dxt_replay.replay.causal.model import LoopModel
-from dxt_replay.replay.engine.items import SLEEP
-from dxt_replay.replay.engine.wait_counters import ARRIVALS, OWN_ARRIVALS
-from dxt_replay.replay.plan.pacing import Pacing
-from dxt_replay.replay.plan.plan_row import (
+from dxt_replay.replay.engine.clock import ARRIVALS, OWN_ARRIVALS
+from dxt_replay.replay.engine.items import (
     COMPUTE_KINDS,
     EVENT_ROW,
     GAP_ROW,
     NO_EVENT,
     PLAN_ROW,
-    Add,
-    Gap,
-    Item,
-    Mark,
-    OperationBatch,
-    Wait,
+    SLEEP,
+    Packed,
+    add,
+    gap,
+    mark,
     rows_of_arrays,
     rows_of_each,
+    wait,
 )
+from dxt_replay.replay.plan.operations import OperationBatch
+from dxt_replay.replay.plan.pacing import Pacing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,17 +130,18 @@ def lane_items(
     items["due_ns"][at] = pacing.io_ns(own["after_ns"])
     durations[at] = durations_ns
     follows = own["follows"][waits]
-    wait = Wait(
+    waiting = wait(
         counter=counters.of_gates[moments.gate[follows]],
         until=moments.count[follows],
         due_ns=pacing.io_ns(own["before_ns"][waits]),
     )
-    items[at[waits] - 1] = rows_of_arrays(wait, int(waits.sum()))
+    items[at[waits] - 1] = rows_of_arrays(waiting, int(waits.sum()))
     for number, other in enumerate(others, start=1):
-        wait = Wait(counter=counters.lane(other), until=own["behind"][together] + 1)
-        items[(at - waits - number)[together]] = rows_of_arrays(wait, int(together.sum()))
-    add = Add(counter=counters.lane(lane), amount=found["lets_go"][adds], due_ns=pacing.io_ns(found["busy_ns"][adds]))
-    items[np.append(at - added - 1, len(items) - 1)[adds]] = rows_of_arrays(add, int(adds.sum()))
+        waiting = wait(counter=counters.lane(other), until=own["behind"][together] + 1)
+        items[(at - waits - number)[together]] = rows_of_arrays(waiting, int(together.sum()))
+    busy_ns = pacing.io_ns(found["busy_ns"][adds])
+    adding = add(counter=counters.lane(lane), amount=found["lets_go"][adds], due_ns=busy_ns)
+    items[np.append(at - added - 1, len(items) - 1)[adds]] = rows_of_arrays(adding, int(adds.sum()))
     return items, durations
 
 
@@ -152,7 +153,7 @@ def script_rows(
     compute: how the gaps between events are spent: `sleep` or `spin`. meetings: None for none as yet.
     What an event lasted beyond its operations is slept at the speed of I/O gaps.
     """
-    loop, gap_kind, items = model.loop, COMPUTE_KINDS[compute], list[Item]()
+    loop, gap_kind, items = model.loop, COMPUTE_KINDS[compute], list[Packed]()
     # Where a step ends another one may begin: 0 at the end, 1 at the begin.
     steps = ((loop.step_begin_ns, 1), (loop.step_end_ns, 0))
     borders = [
@@ -164,11 +165,11 @@ def script_rows(
         while borders and borders[-1][0] <= until:
             time, step, side = borders.pop()
             if time > cursor:
-                items.append(Gap(kind=gap_kind, duration_ns=time - cursor, recorded_ns=cursor))
+                items.append(gap(kind=gap_kind, duration_ns=time - cursor, recorded_ns=cursor))
                 cursor = time
-            items.append(Mark(is_end=1 - side, step=step))
+            items.append(mark(is_end=1 - side, step=step))
         if until > cursor:
-            items.append(Gap(kind=gap_kind, duration_ns=until - cursor, recorded_ns=cursor))
+            items.append(gap(kind=gap_kind, duration_ns=until - cursor, recorded_ns=cursor))
 
     # How many batches become ready for each fetch; 0 where it waits for reads.
     made = 0 if not makes_ready(model) else 1 if model.production is None else 2
@@ -180,17 +181,17 @@ def script_rows(
         busy(cursor, begin)
         cursor, place = end, {"event": event, "event_kind": kind, "step": step}
         if kind not in (ENTRY, COLLECTIVE):
-            items.append(Add(counter=counters.openings, **place))
+            items.append(add(counter=counters.openings, **place))
         if kind == FETCH and made:
             taken += made
-            items.append(Wait(counter=counters.ready, until=taken, **place))
+            items.append(wait(counter=counters.ready, until=taken, **place))
         elif kind != COLLECTIVE:
-            items += [Wait(counter=counter, until=event + 1, **place) for counter, events in needed if events[event]]
-        items.append(Gap(kind=SLEEP, duration_ns=lasts, **place))
+            items += [wait(counter=counter, until=event + 1, **place) for counter, events in needed if events[event]]
+        items.append(gap(kind=SLEEP, duration_ns=lasts, **place))
         if kind in (ENTRY, FETCH):
-            items.append(Add(counter=counters.openings if kind == ENTRY else counters.fetches, **place))
+            items.append(add(counter=counters.openings if kind == ENTRY else counters.fetches, **place))
     busy(cursor, loop.exit_ns)
-    rows = rows_of_each([*items, Add(counter=counters.openings)])
+    rows = rows_of_each([*items, add(counter=counters.openings)])
     own = rows.view(GAP_ROW)
     gaps = np.flatnonzero((own["event"] == NO_EVENT) & (own["kind"] == gap_kind))
     own["step"][gaps] = loop.step_at(own["recorded_ns"][gaps])
@@ -210,10 +211,10 @@ def with_meetings(script: np.ndarray, pacing: Pacing, meetings: Meetings) -> np.
     items, first, met = np.repeat(script, counts), gaps + 3 * np.arange(len(gaps)), len(gaps)
     place = {name: script.view(EVENT_ROW)[name][gaps] for name in ("event", "event_kind", "step")}
     ranks, until = meetings.ranks, np.arange(1, met + 1) * meetings.ranks
-    items[first] = rows_of_arrays(Add(counter=OWN_ARRIVALS, **place), met)
-    items[first + 1] = rows_of_arrays(Add(counter=ARRIVALS, multiple=ranks, **place), met)
-    items[first + 2] = rows_of_arrays(Wait(counter=ARRIVALS, multiple=ranks, until=until, **place), met)
-    items[first + 3] = rows_of_arrays(Gap(kind=SLEEP, duration_ns=cost_ns, **place), met)
+    items[first] = rows_of_arrays(add(counter=OWN_ARRIVALS, **place), met)
+    items[first + 1] = rows_of_arrays(add(counter=ARRIVALS, multiple=ranks, **place), met)
+    items[first + 2] = rows_of_arrays(wait(counter=ARRIVALS, multiple=ranks, until=until, **place), met)
+    items[first + 3] = rows_of_arrays(gap(kind=SLEEP, duration_ns=cost_ns, **place), met)
     return items
 
 
@@ -230,7 +231,7 @@ def ready_rows(model: LoopModel, counters: RankCounters, pacing: Pacing) -> np.n
     batches ready.
     """
     made, fetches, moments = model.production, model.loop.fetches, model.moments
-    items, ready = list[Item](), Add(counter=counters.ready)
+    items, ready = list[Packed](), add(counter=counters.ready)
     if not makes_ready(model):
         return np.zeros(0, dtype=PLAN_ROW)
     nothing = np.zeros(len(fetches), dtype=np.int64)
@@ -244,9 +245,9 @@ def ready_rows(model: LoopModel, counters: RankCounters, pacing: Pacing) -> np.n
         fetches.tolist(), *(column.tolist() for column in columns), strict=True
     ):
         if until:
-            items.append(Wait(counter=counter, until=until))
+            items.append(wait(counter=counter, until=until))
         if made is not None:
-            items += [Gap(kind=SLEEP, duration_ns=delay), ready, Gap(kind=SLEEP, duration_ns=head)]
-        items += [Wait(counter=lane, until=event + 1) for lane, events in needed if events[event]]
-        items += [Gap(kind=SLEEP, duration_ns=tail), ready]
+            items += [gap(kind=SLEEP, duration_ns=delay), ready, gap(kind=SLEEP, duration_ns=head)]
+        items += [wait(counter=lane, until=event + 1) for lane, events in needed if events[event]]
+        items += [gap(kind=SLEEP, duration_ns=tail), ready]
     return rows_of_each(items)

@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch
+from dxt_replay.replay.engine.items import NO_EVENT
+from dxt_replay.replay.plan.operations import OperationBatch
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.schema import BACKGROUND_SAVE, BACKGROUND_WAIT, SPAN_KINDS, codes

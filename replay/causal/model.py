@@ -42,7 +42,8 @@ from dxt_replay.replay.causal.dealing import Dealing, Worker, dealing
 from dxt_replay.replay.causal.feed import Feed, LoopReads, feed_of, look, turns_of, with_evaluations, with_own_reads
 from dxt_replay.replay.causal.loop import FETCH, FETCHES, NO_MOMENT, NO_TIMES, Batches, Moments, TrainingLoop
 from dxt_replay.replay.causal.production import PREPARES_READ, Production, known_production, production
-from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch, rows_by_lane
+from dxt_replay.replay.engine.items import NO_EVENT
+from dxt_replay.replay.plan.operations import OperationBatch, rows_by_lane
 from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.schema import READ

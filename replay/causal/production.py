@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dxt_replay.replay.causal.loop import NO_FETCH, NO_MOMENT, PIPELINE, Batches, Moments, TrainingLoop, nth
-from dxt_replay.replay.plan.plan_row import NO_EVENT
+from dxt_replay.replay.engine.items import NO_EVENT
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.schema import OPS, READ, codes
 

@@ -22,15 +22,19 @@ from dxt_replay.replay.causal.items import Meetings, RankCounters, ready_rows, s
 from dxt_replay.replay.causal.loop import Batches, TrainingLoop, known_loop, training_loop
 from dxt_replay.replay.causal.model import LoopModel, derive_model, known_model
 from dxt_replay.replay.causal.production import pipeline_spans
-from dxt_replay.replay.engine.clock import StopFlag
-from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER
-from dxt_replay.replay.plan.chosen_layers import LayerChoice, choose_layers
-from dxt_replay.replay.plan.lane_plan import Planned, SlotNumbers, Split, planned_operations, planned_together
+from dxt_replay.replay.engine.clock import FIRST_RANK_COUNTER, StopFlag
+from dxt_replay.replay.plan.layers import LayerChoice, RankSurvey, choose_layers, spans_by_rank, survey_rank
+from dxt_replay.replay.plan.operations import (
+    BATCH_COLUMNS,
+    OperationBatch,
+    Planned,
+    SlotNumbers,
+    Split,
+    planned_operations,
+    planned_together,
+)
 from dxt_replay.replay.plan.pacing import Pace, Pacing
-from dxt_replay.replay.plan.plan_row import BATCH_COLUMNS, OperationBatch
-from dxt_replay.replay.plan.survey import RankSurvey, spans_by_rank, survey_rank
-from dxt_replay.replay.ranks.comm import Communicator, SharedCounters, Solo, together
-from dxt_replay.replay.ranks.meeting_relay import MeetingRelay
+from dxt_replay.replay.ranks.mpi import Communicator, MeetingRelay, SharedCounters, Solo, together
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.few_together import few_together
 from dxt_replay.traces.measures.intervals import Intervals

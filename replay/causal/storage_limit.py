@@ -28,10 +28,9 @@ from dxt_replay.replay.causal.events import schedule
 from dxt_replay.replay.causal.loop import INPUT_WAIT, NO_TIMES
 from dxt_replay.replay.causal.model import DOUBTED_SHARE, LoopModel
 from dxt_replay.replay.causal.ranks import MAX_CHECKED_OPERATIONS, Lanes, Steps, planned_lanes, rank_rows, steps_of
-from dxt_replay.replay.engine.items import MARK, READ_AT, WRITE_AT
+from dxt_replay.replay.engine.items import MARK, OPERATION_ROW, READ_AT, WRITE_AT, is_operation
+from dxt_replay.replay.plan.layers import spans_by_rank
 from dxt_replay.replay.plan.pacing import Pace, Pacing
-from dxt_replay.replay.plan.plan_row import OPERATION_ROW, is_operation
-from dxt_replay.replay.plan.survey import spans_by_rank
 from dxt_replay.traces.errors import ReplayError
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.measures.log_waits import log_waits

@@ -32,7 +32,7 @@ def command(capture: Path, target: str, **choices: Any) -> None:
     from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.commands.processes import ending_together
     from dxt_replay.replay.commands.progress import experiment_progress
-    from dxt_replay.replay.ranks.mpi_world import connect
+    from dxt_replay.replay.ranks.mpi import connect
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
     from dxt_replay.replay.show.capacity_sections import capacity_sections
 

@@ -14,7 +14,7 @@ import click
 from dxt_replay.traces.errors import DxtReplayError
 
 if TYPE_CHECKING:
-    from dxt_replay.replay.ranks.comm import Communicator
+    from dxt_replay.replay.ranks.mpi import Communicator
 
 LAST_WORDS_S = 0.2
 """How long a process that ends all others waits for its message to reach the launcher."""
@@ -33,7 +33,7 @@ def ending_together(comm: Communicator) -> Iterator[None]:
         with _interruptible(comm):
             yield
     except DxtReplayError as error:
-        from dxt_replay.replay.ranks.comm import is_known_to_all
+        from dxt_replay.replay.ranks.mpi import is_known_to_all
 
         if comm.rank and is_known_to_all(error):
             raise SystemExit(error.exit_status) from error

@@ -12,7 +12,7 @@ from dxt_replay.replay.commands.session import current, timed_phase
 from dxt_replay.traces.units import format_bytes, format_count, format_duration, ns_to_seconds
 
 if TYPE_CHECKING:
-    from dxt_replay.replay.run.process import Progress
+    from dxt_replay.replay.run.feeder import Progress
 
 QUIET_S = 1.0
 _PERIOD_S = 0.2

@@ -90,8 +90,7 @@ def command(
     from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.commands.processes import ending_together
     from dxt_replay.replay.commands.progress import byte_progress, experiment_progress
-    from dxt_replay.replay.ranks.comm import first_does
-    from dxt_replay.replay.ranks.mpi_world import connect
+    from dxt_replay.replay.ranks.mpi import connect, first_does
     from dxt_replay.replay.regression.experiment import WARM_UPS
     from dxt_replay.replay.regression.interval_verdict import Rule
     from dxt_replay.replay.regression.regression_sections import regression_sections

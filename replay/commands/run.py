@@ -61,7 +61,7 @@ def command(
     import dxt_replay
     from dxt_replay.replay.commands.processes import ending_together
     from dxt_replay.replay.commands.progress import run_progress
-    from dxt_replay.replay.ranks.mpi_world import connect
+    from dxt_replay.replay.ranks.mpi import connect
 
     comm = connect()
     result: RunResult | Repeats

@@ -120,7 +120,7 @@ _WORKER_OPTIONS = (
 @contextmanager
 def _chosen_workers(count: int | None, dask: str | None) -> Iterator[Workers | None]:
     if dask is None:
-        from dxt_replay.replay.ranks.rank_workers import rank_workers
+        from dxt_replay.replay.ranks.mpi import rank_workers
 
         with rank_workers(count) as workers:
             yield workers

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dxt_replay.replay.doctor.programs import Check, Part, State, mpi_part, program_parts, recording_part
-from dxt_replay.replay.ranks.launcher import SHARED_BYTES, SHARED_BYTES_EACH, SHARED_MEMORY
+from dxt_replay.replay.ranks.mpi import SHARED_BYTES, SHARED_BYTES_EACH, SHARED_MEMORY
 from dxt_replay.replay.regression.machine_environment import MachineEnvironment, machine_environment
 from dxt_replay.replay.regression.target_environment import ROOT, target_environment, text_in
 from dxt_replay.replay.target.object_store import (
@@ -121,7 +121,7 @@ def _open_files() -> Check:
 
 
 def _threads() -> Check:
-    from dxt_replay.replay.engine.threads import thread_limits
+    from dxt_replay.replay.engine.limits import thread_limits
 
     limits = sorted(thread_limits())
     if not limits:

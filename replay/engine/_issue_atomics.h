@@ -55,7 +55,7 @@ static inline void wake_all(int64_t *cell)
     syscall(SYS_futex, low_word(cell), FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-/* A counter is a cache line of eight cells (replay.engine.wait_counters): first its sum, then the times at which the
+/* A counter is a cache line of eight cells (replay.engine.clock): first its sum, then the times at which the
  * sum reached its last seven multiples. The time of the u-th multiple is in cell 1 + u % COUNTER_STAMPS. */
 enum { COUNTER_WORDS = 8, COUNTER_STAMPS = 7 };
 

@@ -26,8 +26,7 @@ mapped: the file is mapped, and a read takes a page fault on each of its pages t
 null: no I/O at all. Every operation succeeds in full at once, so that a run measures the replayer's own overhead.
 """
 
-Handle = Any
-"""An open file of one back end. Only that back end knows what it is."""
+Handle = Any  # An open file of one back end. Only that back end knows what it is.
 
 
 class Backend(ABC):

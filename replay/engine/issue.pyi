@@ -2,10 +2,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dxt_replay.replay.engine.clock import StartGate, StopFlag
+from dxt_replay.replay.engine.clock import Counters, StartGate, StopFlag
 from dxt_replay.replay.engine.files import Backends, FileFailure, FileSlot
 from dxt_replay.replay.engine.items import Completed, LoopPace
-from dxt_replay.replay.engine.wait_counters import Counters
 
 class Files:
     def __init__(self, slots: Sequence[FileSlot], backends: Backends = "posix") -> None: ...

@@ -29,7 +29,7 @@ from dxt_replay.replay.engine.items cimport (
 )
 
 from dxt_replay.replay.engine import items as described
-from dxt_replay.replay.engine.descriptors import allow_open_files
+from dxt_replay.replay.engine.limits import allow_open_files
 from dxt_replay.replay.engine.files import Backend, FileFailure
 from dxt_replay.replay.engine.items import Completed, check_items
 
@@ -297,7 +297,7 @@ def record_lateness(
 # ------------------------------------------------------------------------------------------------- shared by lanes
 
 def add_to_counter(int64_t[:, ::1] cells, int64_t index, int64_t amount, int64_t multiple, int64_t now):
-    """Add to a counter (`replay.engine.wait_counters`) atomically, and wake who waits for it at multiples."""
+    """Add to a counter (`replay.engine.clock`) atomically, and wake who waits for it at multiples."""
     if not 0 <= index < cells.shape[0] or multiple < 1:
         raise IndexError(index)
     add_and_wake(&cells[index, 0], amount, multiple, now)

@@ -1,4 +1,14 @@
-"""The input of a lane (items) and its output (results)."""
+"""The input of a lane (items) and its output (results).
+
+Lanes handle items by the thousand, so a plan is an array of `PLAN_ROW`s, and the issue loop reads every kind of item
+from the same columns. What a column holds depends on the kind: a row is made by `operation_rows`, or by `gap`, `mark`,
+`wait` and `add`, and is read by a view that names its columns:
+
+    waits = rows_of_arrays(wait(counter=counters, until=amounts), len(counters))
+    waits.view(COUNTER_ROW)["counter"]
+
+`kind`, `step` and `due_ns` are the same in every view.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dxt_replay.traces.errors import ReplayError
+from dxt_replay.traces.schema import NO_STEP, OPS
 
 READ_AT, WRITE_AT, OPEN, CLOSE, STAT, SYNC, SEEK, RENAME, LIST, DELETE, SLEEP, SPIN, MARK, WAIT, ADD = range(15)
 """Kinds of an item. Those below SLEEP are operations: one call each, timed like a read.
@@ -34,11 +45,9 @@ WAIT: wait until the counter in `slot` is at least `amount`. The end is when the
 ADD: add `amount` to the counter in `slot`. Lanes that wait for it are woken where it reaches a multiple of `place`.
 
 The lanes share the counters. All items of a counter have the same `place`, and each `amount` that is waited for is a
-multiple of it. `replay.plan.plan_row` makes items with a named field for each of these values."""
+multiple of it."""
 
-READ_AHEAD = -2
-"""Value of `place` of an OPEN; no recorded offset is below -1."""
-
+READ_AHEAD = -2  # Value of `place` of an OPEN; no recorded offset is below -1
 PLAN_ROW = np.dtype(
     [
         ("kind", "u1"),
@@ -54,23 +63,48 @@ PLAN_ROW = np.dtype(
     ]
 )
 """One item, 40 bytes: the struct `Item` of the compiled cores (`items.pxd`). The loop reads `kind`, `_slot` (the index
-of a file or counter, -1 for none), `_place`, `_amount` and `due_ns` (see `LoopPace`); `replay.plan.plan_row` has the
-rest, and names for the columns of each kind."""
+of a file or counter, -1 for none), `_place`, `_amount` and `due_ns` (see `LoopPace`)."""
 
-BATCH_ITEMS = 8192
-"""Most items of a batch."""
 
-RING_BATCHES = 8
-"""Most batches of one lane that are submitted and not yet collected."""
+def _view(**names: str) -> np.dtype:
+    """`PLAN_ROW` with other names for its columns: `rows.view(...)` copies nothing."""
+    return np.dtype([(names.get(name.removeprefix("_"), name), PLAN_ROW[name]) for name in PLAN_ROW.names or ()])
 
+
+OPERATION_ROW = _view(
+    code="op", api="api", origin="origin", slot="slot", subject="file_id", place="offset", amount="length"
+)
+"""An operation; its columns are those of the capture."""
+
+RENAME_ROW = _view(
+    code="op", api="api", origin="origin", slot="slot", subject="file_id", place="new_slot", amount="new_file_id"
+)
+"""A rename: of the file in `slot` to the name of the file in `new_slot`."""
+
+GAP_ROW = _view(code="event_kind", subject="event", place="recorded_ns", amount="duration_ns")
+MARK_ROW = _view(code="event_kind", subject="event", place="is_end")
+COUNTER_ROW = _view(code="event_kind", subject="event", slot="counter", place="multiple", amount="amount")
+EVENT_ROW = _view(code="event_kind", subject="event")
+"""Any item but an operation: the event of the training thread that it belongs to, see `NO_EVENT`."""
+
+NO_EVENT = -1  # Number and kind of an event for an item that belongs to none
+COMPUTE_KINDS = {"sleep": SLEEP, "spin": SPIN}
+"""Kind of a gap by the word of the option `--compute`."""
+
+_KINDS = {
+    "open": OPEN, "close": CLOSE, "read": READ_AT, "write": WRITE_AT, "stat": STAT, "sync": SYNC, "seek": SEEK,
+    "rename": RENAME, "list": LIST, "delete": DELETE,
+}  # fmt: skip
+_KIND_OF_OP = np.array([_KINDS[op] for op in OPS], dtype=np.uint8)
+
+BATCH_ITEMS = 8192  # Most items of a batch
+RING_BATCHES = 8  # Most batches of one lane that are submitted and not yet collected
 NO_OPEN, OPENS, AWAITS_OPEN = range(3)
 """What a lane does for its next item: nothing, it opens the file, or it waits while another lane opens it."""
 
-MAX_TIME_NS = 1 << 61
-"""Limit of due times and compute: 73 years, so that sums stay in int64."""
-
-
-Values = np.ndarray | int
+MAX_TIME_NS = 1 << 61  # Limit of due times and compute: 73 years, so that sums stay in int64
+Values = np.ndarray | int  # A value of one item, or of each of several items, (n,)
+Packed = tuple[Values, ...]  # An item, or several of one kind: the columns of `PLAN_ROW`
 
 
 class LoopPace(enum.IntEnum):
@@ -94,6 +128,75 @@ def loop_items(
     items["kind"], items["_slot"], items["_place"] = kind, slot, place
     items["_amount"], items["due_ns"] = amount, due_ns
     return items
+
+
+def _packed(
+    kind: Values,
+    place: Values = 0,
+    amount: Values = 0,
+    slot: Values = -1,
+    *,
+    step: Values = NO_STEP,
+    event: Values = NO_EVENT,
+    event_kind: Values = NO_EVENT,
+    due_ns: Values = 0,
+) -> Packed:
+    return (kind, event_kind, 0, 0, slot, event, step, place, amount, due_ns)
+
+
+def gap(*, kind: Values, duration_ns: Values, recorded_ns: Values = 0, **common: Values) -> Packed:
+    """A stretch of time without I/O. `kind`: SLEEP or SPIN; `recorded_ns`: its begin in the capture; `common`: `step`,
+    `event`, `event_kind` and `due_ns`."""
+    return _packed(kind, recorded_ns, duration_ns, **common)
+
+
+def mark(*, is_end: Values, **common: Values) -> Packed:
+    """A border of a training step. `is_end`: 0 where the step begins, 1 where it ends."""
+    return _packed(MARK, is_end, **common)
+
+
+def wait(*, counter: Values, until: Values, multiple: Values = 1, **common: Values) -> Packed:
+    """Wait until a counter stands at `until` or more, which is a multiple of `multiple`."""
+    return _packed(WAIT, multiple, until, counter, **common)
+
+
+def add(*, counter: Values, amount: Values = 1, multiple: Values = 1, **common: Values) -> Packed:
+    """Add `amount` to a counter, and wake the lanes that wait for it where it reaches a multiple of `multiple`."""
+    return _packed(ADD, multiple, amount, counter, **common)
+
+
+def rows_of_each(items: Sequence[Packed]) -> np.ndarray:
+    """`PLAN_ROW` (n,), one row an item; the items hold single values."""
+    return np.array(items, dtype=PLAN_ROW)
+
+
+def rows_of_arrays(items: Packed, count: int) -> np.ndarray:
+    """`PLAN_ROW` (count,) of items of one kind, whose values are arrays (count,), or single where all share them."""
+    rows = np.empty(count, dtype=PLAN_ROW)
+    for name, values in zip(PLAN_ROW.names or (), items, strict=True):
+        rows[name] = values
+    return rows
+
+
+def operation_rows(
+    *,
+    op: np.ndarray,
+    api: Values,
+    origin: Values,
+    slot: np.ndarray,
+    file_id: np.ndarray,
+    step: Values,
+    offset: Values,
+    length: Values,
+) -> np.ndarray:
+    """`PLAN_ROW` (n,) of operations as the capture has them, without due times. Renames still lack their new slot."""
+    return rows_of_arrays((_KIND_OF_OP[op], op, api, origin, slot, file_id, step, offset, length, 0), len(op))
+
+
+def is_operation(rows: np.ndarray) -> np.ndarray:
+    """bool (n,): which items are operations, rather than gaps, marks, waits and additions."""
+    found: np.ndarray = rows["kind"] < SLEEP
+    return found
 
 
 def check_items(items: np.ndarray) -> None:

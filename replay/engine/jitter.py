@@ -20,15 +20,9 @@ from dxt_replay.traces.measures.distribution import Distribution
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.units import NS_PER_S
 
-DEFAULT_RATE_PER_S = 500
-"""Waits a second."""
-
-STALL_RATE_PER_S = 50
-"""Waits a second of a probe that looks for stalls alone, in each further process of a node."""
-
-MOST_STALLS = 1000
-"""Stalls that a probe remembers, the first ones."""
-
+DEFAULT_RATE_PER_S = 500  # Waits a second
+STALL_RATE_PER_S = 50  # Waits a second of a probe that looks for stalls alone, in each further process of a node
+MOST_STALLS = 1000  # Stalls that a probe remembers, the first ones
 SUB_BUCKET_BITS = 6
 EXACT_BUCKETS = 2 << SUB_BUCKET_BITS
 """Each time below 128 ns has a bucket, each power of two above has 64 buckets: percentiles are right to 1.6 %. The

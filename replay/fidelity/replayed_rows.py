@@ -1,6 +1,6 @@
 """The rows of a capture that a replay issues: what a comparison looks at, on both sides.
 
-`replay.plan.chosen_layers` decides; a replay's own rows all pass, because it issued nothing else.
+`replay.plan.layers` decides; a replay's own rows all pass, because it issued nothing else.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.replay.plan.chosen_layers import choose_layers
+from dxt_replay.replay.plan.layers import choose_layers
 from dxt_replay.traces.measures.lane_times import least_stride
 from dxt_replay.traces.measures.operation_rows import ROW_COLUMNS, OperationRows, read_ahead, rows_of_batch
 from dxt_replay.traces.records import is_refused
@@ -44,7 +44,7 @@ class ReplayedRows:
 
 
 class ReplayedCapture:
-    """A capture as its replay sees it; `replay.plan.chosen_layers` explains `api` and `reconstruct`.
+    """A capture as its replay sees it; `replay.plan.layers` explains `api` and `reconstruct`.
 
     Raises: CaptureError when the capture is damaged; UsageError for an unknown `api`.
     """

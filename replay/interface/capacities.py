@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from dxt_replay.replay.capacity import Capacity, LoadRun, Loads
-    from dxt_replay.replay.ranks.comm import Communicator
-    from dxt_replay.replay.run.process import Progress
+    from dxt_replay.replay.ranks.mpi import Communicator
+    from dxt_replay.replay.run.feeder import Progress
 
 
 @takes(CapacityChoices)
@@ -55,8 +55,7 @@ def capacity(
         largest_that_passes,
         searched,
     )
-    from dxt_replay.replay.ranks.comm import first_does
-    from dxt_replay.replay.ranks.mpi_world import connect
+    from dxt_replay.replay.ranks.mpi import connect, first_does
     from dxt_replay.replay.regression.experiment import output_folder
     from dxt_replay.replay.target.targets import place_below, target_named
     from dxt_replay.traces.measures.span_times import copies_alike

@@ -26,7 +26,7 @@ from dxt_replay.traces.store.reader import Capture
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from dxt_replay.replay.ranks.comm import Communicator
+    from dxt_replay.replay.ranks.mpi import Communicator
 
 Announce = Callable[[str], AbstractContextManager[None]]
 """Called with what is being done ("merging job.darshan"); the context lasts as long as the work."""
@@ -138,7 +138,7 @@ def opened(capture: CaptureOrPath, comm: Communicator | None = None, output: Pat
     nodes share that place, unlike the system's temporary directory.
     Raises: CaptureError, LogError, TargetError; KeyboardInterrupt and Terminated if a log was merged.
     """
-    from dxt_replay.replay.ranks.comm import Solo, together
+    from dxt_replay.replay.ranks.mpi import Solo, together
 
     if isinstance(capture, Capture):
         yield capture
@@ -161,7 +161,7 @@ def _merged(
 
     The first process removes the directory, and so does any other that is about to end all.
     """
-    from dxt_replay.replay.ranks.comm import Solo, first_does, is_known_to_all, together
+    from dxt_replay.replay.ranks.mpi import Solo, first_does, is_known_to_all, together
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
 
     comm = comm or Solo()

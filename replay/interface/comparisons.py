@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from dxt_replay.replay.fidelity.compare import Comparison
     from dxt_replay.replay.fidelity.noise_floor import NoiseFloor
     from dxt_replay.replay.fidelity.workload_verdict import Thresholds
-    from dxt_replay.replay.ranks.comm import Communicator
+    from dxt_replay.replay.plan.pacing import RunOptions
+    from dxt_replay.replay.ranks.mpi import Communicator
     from dxt_replay.replay.regression.comparison import Regression
     from dxt_replay.replay.regression.experiment import Experiment
     from dxt_replay.replay.regression.experiment_record import ExperimentRecord
-    from dxt_replay.replay.run.options import RunOptions
-    from dxt_replay.replay.run.process import Progress
+    from dxt_replay.replay.run.feeder import Progress
     from dxt_replay.traces.store.reader import Capture
 
 PLACES = ("output", "record", "against")
@@ -114,8 +114,7 @@ def regress(
 
     Raises: UsageError for numbers out of range, or a record of other work; TargetError; ReplayError.
     """
-    from dxt_replay.replay.ranks.comm import first_does, together
-    from dxt_replay.replay.ranks.mpi_world import connect
+    from dxt_replay.replay.ranks.mpi import connect, first_does, together
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
     from dxt_replay.replay.regression import experiment as module
     from dxt_replay.replay.regression.experiment_record import read_record

@@ -172,7 +172,7 @@ def export(
 
 def _fio(source: Capture, output: Path, target: PathLike, force: bool) -> Exported:
     from dxt_replay.profiler_merge.export.fio import write_fio
-    from dxt_replay.replay.plan.chosen_layers import choose_layers
+    from dxt_replay.replay.plan.layers import choose_layers
     from dxt_replay.replay.target.data_set import twin_data_set
     from dxt_replay.replay.target.manifest import read_manifest
     from dxt_replay.replay.target.targets import directory_named, open_target

@@ -19,12 +19,10 @@ from dxt_replay.traces.store.reader import Capture
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from dxt_replay.replay.plan.pacing import Pacing
-    from dxt_replay.replay.ranks.comm import Communicator
-    from dxt_replay.replay.run.options import RunOptions
-    from dxt_replay.replay.run.process import Progress
-    from dxt_replay.replay.run.repeat import Repeats
-    from dxt_replay.replay.run.result import RunResult
+    from dxt_replay.replay.plan.pacing import Pacing, RunOptions
+    from dxt_replay.replay.ranks.mpi import Communicator
+    from dxt_replay.replay.run.feeder import Progress
+    from dxt_replay.replay.run.result import Repeats, RunResult
     from dxt_replay.replay.target.stage import StagePlan
 
 
@@ -47,8 +45,8 @@ class Staged:
         on_progress: Callable[[int, int], None] | None = None,
     ) -> Staged:
         """Write the plan of a dry run; arguments as of `stage`."""
-        from dxt_replay.replay.ranks.time_limit import TimeLimit
-        from dxt_replay.replay.run.options import check_timeout
+        from dxt_replay.replay.plan.pacing import check_timeout
+        from dxt_replay.replay.ranks.stopping import TimeLimit
         from dxt_replay.replay.target.stage import stage as carry_out
         from dxt_replay.replay.target.targets import check_there
 
@@ -119,8 +117,8 @@ def run(
 
     Raises: UsageError for choices that do not fit; TargetError when the twin is not staged; ReplayError.
     """
-    from dxt_replay.replay.ranks.mpi_world import connect
-    from dxt_replay.replay.run.runner import run_replay
+    from dxt_replay.replay.ranks.mpi import connect
+    from dxt_replay.replay.run.story import run_replay
 
     comm, place = comm or connect(), Path(output)
     with _ready(capture, target, place, 1, comm, force=force, **choices) as (source, options):
@@ -148,8 +146,8 @@ def run_repeatedly(
 
     Raises: as `run`. The captures of the earlier runs stay.
     """
-    from dxt_replay.replay.ranks.mpi_world import connect
-    from dxt_replay.replay.run.repeat import run_repeatedly as repeat_run
+    from dxt_replay.replay.ranks.mpi import connect
+    from dxt_replay.replay.run.story import run_repeatedly as repeat_run
 
     comm, place = comm or connect(), Path(output)
     with _ready(capture, target, place, times, comm, force=force, **choices) as (source, options):
@@ -170,10 +168,10 @@ def _ready(
     **choices: Unpack[ReplayChoices],
 ) -> Iterator[tuple[Capture, RunOptions]]:
     """The opened capture and the options of a run, checked as far as possible before logs are merged. Collective."""
-    from dxt_replay.replay.ranks.comm import first_does, together
-    from dxt_replay.replay.ranks.time_limit import TimeLimit
-    from dxt_replay.replay.run.options import check_timeout
-    from dxt_replay.replay.run.repeat import check_outputs
+    from dxt_replay.replay.plan.pacing import check_timeout
+    from dxt_replay.replay.ranks.mpi import first_does, together
+    from dxt_replay.replay.ranks.stopping import TimeLimit
+    from dxt_replay.replay.run.story import check_outputs
 
     timeout_s = check_timeout(choices.get("timeout_s"))
     with ExitStack() as held:
@@ -193,8 +191,7 @@ def run_options(
     **choices: Unpack[ReplayChoices],
 ) -> RunOptions:
     """The options of a replay, checked. Raises: UsageError for choices that do not fit the capture or each other."""
-    from dxt_replay.replay.run.options import RunOptions
-    from dxt_replay.replay.run.process_files import IoOptions, mpi_hints
+    from dxt_replay.replay.plan.pacing import RunOptions, mpi_hints
     from dxt_replay.replay.target.targets import target_named
 
     chosen = filled(ReplayChoices, choices)
@@ -208,7 +205,8 @@ def run_options(
         maps=path_maps(chosen["maps"]),
         cold=chosen["cold"],
         api="s3" if objects and chosen["api"] == "auto" else chosen["api"],
-        io=IoOptions(direct=chosen["direct"], hints=mpi_hints(source), objects=objects),
+        direct=chosen["direct"],
+        hints=mpi_hints(source),
         sources=source.whole.info.sources if is_from_logs(source) else (),
         force=force,
         timeout_s=chosen["timeout_s"],

@@ -194,8 +194,8 @@ class _Derive:
 
     def __call__(self, source: Capture) -> SimulatedJob:
         from dxt_replay.replay.causal.ranks import RankItems, items_of_ranks
-        from dxt_replay.replay.ranks.comm import Solo
-        from dxt_replay.replay.run.context import choose_layers_together
+        from dxt_replay.replay.ranks.mpi import Solo
+        from dxt_replay.replay.run.story import choose_layers_together
         from dxt_replay.replay.simulation.predict import simulated_job
         from dxt_replay.traces.measures.span_times import computed_in_loops
         from dxt_replay.traces.store.part_capture import rank_pieces

@@ -1,4 +1,4 @@
-"""Computes when each operation of a lane is due. Pure. Only `replay.engine.issue` reads a clock.
+"""The user's choices for a run, and when each operation is due by them. Pure: only the issue loop has a clock.
 
 An operation is *due* when the plan wants it issued, *begins* when it is issued, and *ends* when it returns.
 Of the paces (`traces.paces`) `timed` keeps the recorded start times (open loop), `think` the recorded gap between the
@@ -8,16 +8,21 @@ end of an operation and the start of the next one of its lane (closed loop). `st
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
+from dxt_replay.replay.target.placement import PathMap
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.paces import Pace as Pace
+from dxt_replay.traces.schema import Source
+from dxt_replay.traces.store.reader import Capture
 
-SLOWEST, FASTEST = 1e-6, 1e6
-"""Limits of a speed."""
+SLOWEST, FASTEST = 1e-6, 1e6  # Limits of a speed
+MOST_TIMEOUT_S = 1e8
+"""Seconds, three years: more than threading.TIMEOUT_MAX and timers of the system need to be tried with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,19 +43,13 @@ class Pacing:
     io_speed: float | None = None
 
     def __post_init__(self) -> None:
-        for name, speed in (
-            ("--speed", self.speed),
-            ("--compute-speed", self.compute_speed),
-            ("--io-speed", self.io_speed),
-        ):
+        speeds = {"--speed": self.speed, "--compute-speed": self.compute_speed, "--io-speed": self.io_speed}
+        for name, speed in speeds.items():
             if speed is not None and not SLOWEST <= speed <= FASTEST:
                 raise UsageError(f"{name} {speed} is not a number between {SLOWEST:g} and {FASTEST:g}")
         if not self.pace.is_closed_loop and (self.compute_speed, self.io_speed) != (None, None):
-            why = (
-                "keeps the recorded times: one --speed scales them all"
-                if self.pace.follows_recording
-                else "has no gaps"
-            )
+            kept = "keeps the recorded times: one --speed scales them all"
+            why = kept if self.pace.follows_recording else "has no gaps"
             raise UsageError(f"--compute-speed and --io-speed need --pace steps or think: pace {self.pace.value} {why}")
 
     @property
@@ -91,27 +90,73 @@ def _divided(duration_ns: np.ndarray, speed: float) -> np.ndarray:
     return np.rint(duration_ns / speed).astype(np.int64)
 
 
-class LaneClock:
-    """Turns the recorded times of one lane, batch after batch, into the `due_ns` column that the loop expects.
+def due_ns(
+    pacing: Pacing,
+    start_ns: np.ndarray,
+    end_ns: np.ndarray,
+    origin_ns: int,
+    previous_end_ns: int,
+    scale: Callable[[np.ndarray], np.ndarray] | None = None,
+) -> np.ndarray:
+    """Due times, int64 (n,), of a lane's next items from their recorded times, int64 (n,).
 
-    A due time is in ns from the start of the run under `timed`, in ns after the end of the lane's previous item under
+    They are in ns from the start of the run under `timed`, in ns after the end of the lane's previous item under
     `think` (for the first item: after the start of the run), and 0 under `none`.
-    `origin_ns`: the recorded time that becomes the start of the run.
-    `scale`: recorded gaps (int64 ns) -> gaps to keep; None for those of I/O, `Pacing.io_ns`.
+    `origin_ns`: the recorded time that becomes the start of the run; `previous_end_ns`: the recorded end of the lane's
+    previous item, at first `origin_ns`. `scale`: recorded gaps -> gaps to keep; None for `Pacing.io_ns`.
+    """
+    if pacing.pace is Pace.NONE or not len(start_ns):
+        return np.zeros(len(start_ns), dtype=np.int64)
+    if pacing.pace is Pace.TIMED:
+        return pacing.scaled_ns(start_ns - origin_ns)
+    previous = np.concatenate(([previous_end_ns], end_ns[:-1]))
+    return (scale or pacing.io_ns)(np.maximum(start_ns - previous, 0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """The user's choices for a run; none is derived from the capture.
+
+    `target`: directory that holds the staged twin; text if it is the URL of an object store.
+    `compute`: one of `traces.paces.COMPUTE_CHOICES`; `api`: one of API_CHOICES there.
+    `maps`: recorded paths whose real data are read instead of the twin's.
+    `cold`: drop the twin's pages from the page cache first.
+    `direct`: past the page cache. `hints`: name -> value of the MPI-IO hints.
+    `sources`: the sources that the replay names; empty for the capture itself.
+    `force`: replace an earlier capture at the output.
+    `timeout_s`: end a run that takes longer (`replay.ranks.stopping`); None for no limit.
     """
 
-    def __init__(self, pacing: Pacing, origin_ns: int, scale: Callable[[np.ndarray], np.ndarray] | None = None) -> None:
-        self._pacing = pacing
-        self._scale = scale or pacing.io_ns
-        self._origin_ns = origin_ns
-        self._previous_end_ns = origin_ns
+    target: str | Path
+    pacing: Pacing = field(default_factory=Pacing)
+    compute: str = "sleep"
+    maps: tuple[PathMap, ...] = ()
+    cold: bool = True
+    api: str = "auto"
+    direct: bool = False
+    hints: Mapping[str, str] | None = None
+    sources: tuple[Source, ...] = ()
+    force: bool = False
+    timeout_s: float | None = None
 
-    def due_ns(self, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
-        """Due times, int64 (n,), of the lane's next items. `start_ns`, `end_ns` int64 (n,): their recorded times."""
-        if self._pacing.pace is Pace.NONE or not len(start_ns):
-            return np.zeros(len(start_ns), dtype=np.int64)
-        if self._pacing.pace is Pace.TIMED:
-            return self._pacing.scaled_ns(start_ns - self._origin_ns)
-        previous = np.concatenate(([self._previous_end_ns], end_ns[:-1]))
-        self._previous_end_ns = int(end_ns[-1])
-        return self._scale(np.maximum(start_ns - previous, 0))
+    @property
+    def on_objects(self) -> bool:
+        """Whether the twin is in an object store, which has no pages on this machine."""
+        return isinstance(self.target, str)
+
+    def __post_init__(self) -> None:
+        check_timeout(self.timeout_s)
+
+
+def check_timeout(timeout_s: float | None) -> float | None:
+    """The same limit in seconds. Raises: UsageError if it is not above 0, or too large for the system's timers."""
+    if timeout_s is not None and not 0 < timeout_s <= MOST_TIMEOUT_S:
+        raise UsageError(f"--timeout {timeout_s:g} s: give a time above 0 and below {MOST_TIMEOUT_S:g} s, such as 10m")
+    return timeout_s
+
+
+def mpi_hints(capture: Capture) -> dict[str, str]:
+    """The hints of MPI-IO that the job's Darshan logs carry: `h=name=value;name=value` in their metadata
+    (darshan-runtime's documentation, DARSHAN_LOGHINTS)."""
+    pairs = (text.partition("=") for text in capture.info.job.metadata.get("h", "").split(";"))
+    return {name.strip(): value.strip() for name, equals, value in pairs if equals and name.strip()}

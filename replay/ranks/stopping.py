@@ -1,45 +1,55 @@
-"""Stopping a run early: a signal sets the stop flag of its process, and all processes learn of it."""
+"""Ends a run before its time: by a signal, of which all processes learn, or at its time limit.
+
+A process that is still running at the limit looks at `expired` and raises an error in order. If it hangs in a call that
+does not return, or waits in MPI for a process that never comes, a thread prints the call and ends the process.
+"""
 
 from __future__ import annotations
 
+import faulthandler
+import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from contextlib import contextmanager, suppress
+from types import FrameType, TracebackType
 from typing import Any
 
-from dxt_replay.replay.engine.clock import Clock, MonotonicClock, StopFlag
-from dxt_replay.replay.ranks.comm import Communicator
+from dxt_replay.replay.engine.clock import StopFlag
+from dxt_replay.replay.ranks.mpi import Communicator
 from dxt_replay.traces.errors import DxtReplayError
 from dxt_replay.traces.units import NS_PER_MS, NS_PER_S
 
-HEED_PERIOD_NS = 100 * NS_PER_MS
-"""ns between two looks of a process for a notice that another one was stopped."""
-
-MEET_PERIOD_NS = 4 * NS_PER_MS
-"""ns between two looks of a process that waits for the others to arrive."""
-
+HEED_PERIOD_NS = 100 * NS_PER_MS  # ns between two looks of a process for a notice that another one was stopped
+MEET_PERIOD_S = 0.004  # Seconds between two looks of a process that waits for the others to arrive
 ONE_SIGNAL_NS = NS_PER_S
 """A second signal within this time (ns) counts as the first: the terminal and the launcher may both send it."""
 
-EXIT_SIGNALLED = 128
-"""Added to the number of the signal that ended a program, as a shell reports it."""
+EXIT_SIGNALLED = 128  # Added to the number of the signal that ended a program, as a shell reports it
+PATIENCE_S = 2.0  # Seconds after the limit in which the process may end in order
+TURN_S, MOST_TURNS_S = 0.3, 10.0
+"""Seconds between the ends of two processes, and between the first and the last: the launcher ends all others after the
+first, so that one message is printed."""
+
+LAST_RESORT_S = 5.0
+"""Seconds after which a process is ended whose Python threads cannot run, because the call that hangs keeps the
+interpreter lock. Its stack is then printed by `faulthandler`, whose thread needs no lock."""
 
 
 class StopRelay:
     """Passes a stop between this process and the others. The feeder thread calls it, and never waits for a process."""
 
-    def __init__(self, stop: StopFlag, comm: Communicator, clock: Clock | None = None) -> None:
+    def __init__(self, stop: StopFlag, comm: Communicator) -> None:
         self._stop = stop
         self._comm = comm
-        self._clock = clock or MonotonicClock()
         self._known_to_all = False
         self._next_ns = 0
 
     def heed(self) -> None:
         """Stop when another process was stopped, and notify the others when this one was. Looks every 100 ms."""
-        now = self._clock.now()
+        now = time.monotonic_ns()
         if self._known_to_all or now < self._next_ns:
             return
         self._next_ns = now + HEED_PERIOD_NS
@@ -58,7 +68,7 @@ class StopRelay:
         all_there = self._comm.arrive()
         while not all_there():
             self.heed()
-            self._clock.sleep_until(self._clock.now() + MEET_PERIOD_NS)
+            time.sleep(MEET_PERIOD_S)
         if self._comm.end_of_notices():
             self._stop.set()
 
@@ -80,14 +90,14 @@ class Terminated(SystemExit):
 
 
 @contextmanager
-def stop_on_signals(stop: StopFlag, clock: Clock | None = None) -> Iterator[None]:
+def stop_on_signals(stop: StopFlag) -> Iterator[None]:
     """Let SIGINT and SIGTERM end the run in order. Another signal more than a second later ends the process at once."""
-    with _heeded((signal.SIGINT, signal.SIGTERM), lambda number: stop.set(), clock or MonotonicClock()):
+    with _heeded((signal.SIGINT, signal.SIGTERM), lambda number: stop.set()):
         yield
 
 
 @contextmanager
-def unwind_on_signals(clock: Clock | None = None) -> Iterator[None]:
+def unwind_on_signals() -> Iterator[None]:
     """Let SIGINT, SIGTERM and SIGHUP raise an exception, so that temporary files are removed.
 
     A signal that this process ignores stays ignored. Another signal more than a second later ends the process at once.
@@ -99,14 +109,12 @@ def unwind_on_signals(clock: Clock | None = None) -> Iterator[None]:
         raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
 
     ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    with _heeded(
-        (number for number in ending if signal.getsignal(number) != signal.SIG_IGN), unwind, clock or MonotonicClock()
-    ):
+    with _heeded((number for number in ending if signal.getsignal(number) != signal.SIG_IGN), unwind):
         yield
 
 
 @contextmanager
-def _heeded(numbers: Iterable[int], heed: Callable[[int], None], clock: Clock) -> Iterator[None]:
+def _heeded(numbers: Iterable[int], heed: Callable[[int], None]) -> Iterator[None]:
     """Let the first of these signals call `heed`. A signal more than a second later calls the handler of before."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -115,7 +123,7 @@ def _heeded(numbers: Iterable[int], heed: Callable[[int], None], clock: Clock) -
     first_ns: list[int] = []
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        first_ns.append(clock.now())
+        first_ns.append(time.monotonic_ns())
         if len(first_ns) == 1:
             heed(number)
         elif first_ns[-1] - first_ns[0] > ONE_SIGNAL_NS:
@@ -129,3 +137,86 @@ def _heeded(numbers: Iterable[int], heed: Callable[[int], None], clock: Clock) -
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+class TimeLimit:
+    """Ends this process if the work of the context lasts longer than `seconds`; None for no limit.
+
+    `where`: called in its own thread at the limit; returns the current work of the process.
+    `clean_up`: called before the process is ended, for a second at most.
+    """
+
+    def __init__(self, seconds: float | None, comm: Communicator | None = None, doing: str = "at work") -> None:
+        self.seconds = seconds
+        self.where: Callable[[], str | None] = lambda: None
+        self.clean_up: Callable[[], None] = lambda: None
+        self._doing = doing
+        self._work = "staging" if doing == "staging" else "the run"
+        self._comm = comm or Communicator()
+        self._over = threading.Event()
+        self._expired = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="time limit", daemon=True)
+
+    def __enter__(self) -> TimeLimit:
+        if self.seconds is not None:
+            self._thread.start()
+            with suppress(ValueError, OSError, AttributeError):  # standard error is not a file
+                turns = min(TURN_S * 2 * self._comm.size, MOST_TURNS_S)
+                faulthandler.dump_traceback_later(self.seconds + PATIENCE_S + turns + LAST_RESORT_S, exit=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        if self.seconds is not None:
+            faulthandler.cancel_dump_traceback_later()
+
+    @property
+    def expired(self) -> bool:
+        """Whether the time is over, so that the caller must raise its error now."""
+        return self._expired.is_set()
+
+    @contextmanager
+    def doing(self, what: str) -> Iterator[None]:
+        """Name what the process does meanwhile, such as "dropping the page cache"."""
+        before, self._doing = self._doing, what
+        yield
+        self._doing = before  # not after an error: that is where it was
+
+    def message(self, standing: str | None = None) -> str:
+        """The message at the end. `standing`: the call that hangs; without one, the work of the process."""
+        where = standing or f"it was {self._doing}"
+        return f"{self._work} is not over after {self.seconds or 0:g} s (--timeout): {where}"
+
+    def _watch(self) -> None:
+        if self._over.wait(self.seconds):
+            return
+        self._expired.set()
+        self._comm.unwatch()
+        if self._over.wait(PATIENCE_S):
+            return
+        standing = self._standing()
+        turns = self._comm.rank if standing is not None else self._comm.size + self._comm.rank
+        if self._over.wait(min(TURN_S * turns, MOST_TURNS_S)):
+            return
+        standing = standing or self._absent()
+        process = f"process {self._comm.rank}: " if self._comm.size > 1 else ""
+        words = f"dxt-replay: error: {process}{self.message(standing)}\n"
+        with suppress(OSError):
+            os.write(2, words.encode(errors="backslashreplace"))
+        cleaning = threading.Thread(target=self.clean_up, daemon=True)
+        cleaning.start()
+        cleaning.join(1.0)  # the storage of the output itself may hang
+        os._exit(DxtReplayError.exit_status)
+
+    def _standing(self) -> str | None:
+        try:
+            return self.where()
+        except Exception as error:  # the state of a thread that is not stopped may change while it is read
+            return f"it was {self._doing} ({error})" if sys.flags.dev_mode else None
+
+    def _absent(self) -> str | None:
+        """The processes of this node that do not run, if this one waits for others."""
+        absent = self._comm.absent()
+        return f"it was {self._doing}; {', '.join(absent)}" if absent else None

@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dxt_replay.replay.plan.pacing import RunOptions
 from dxt_replay.replay.regression.against_record import check_comparable, environment_differences
 from dxt_replay.replay.regression.environment_changes import target_changes
 from dxt_replay.replay.regression.experiment_record import ExperimentRecord, RecordedCapture, RecordedOptions, Side
 from dxt_replay.replay.regression.machine_environment import MachineEnvironment, machine_environment
 from dxt_replay.replay.regression.target_environment import TargetEnvironment, target_environment
-from dxt_replay.replay.run.options import RunOptions
 from dxt_replay.replay.target.placement import PathMap
 from dxt_replay.traces.measures.operation_rows import ROW_COLUMNS, operation_rows
 from dxt_replay.traces.schema import codes
@@ -98,7 +98,7 @@ def _recorded(options: RunOptions) -> RecordedOptions:
         io_speed=pacing.of_io,
         compute=options.compute,
         api=options.api,
-        direct=options.io.direct,
+        direct=options.direct,
         cache="cold" if options.cold else "as found",
     )
 

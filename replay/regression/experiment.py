@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dxt_replay.replay.plan.chosen_layers import choose_layers
-from dxt_replay.replay.plan.pacing import Pace
-from dxt_replay.replay.ranks.comm import Communicator, first_does
+from dxt_replay.replay.plan.layers import choose_layers
+from dxt_replay.replay.plan.pacing import Pace, RunOptions
+from dxt_replay.replay.ranks.mpi import Communicator, first_does
 from dxt_replay.replay.regression.against_record import busy_warning, jitter_doubt, session_warnings
 from dxt_replay.replay.regression.comparison import BASELINE, CANDIDATE, Regression, Setting, compare_sides
 from dxt_replay.replay.regression.conditions import Conditions, observe
@@ -26,11 +26,9 @@ from dxt_replay.replay.regression.experiment_record import ExperimentRecord, Sid
 from dxt_replay.replay.regression.health import examine
 from dxt_replay.replay.regression.interval_verdict import Rule, Verdict
 from dxt_replay.replay.regression.run_metrics import MeasuredRun, measure_run, primary_metric
-from dxt_replay.replay.run.context import choose_layers_together, derive_context
-from dxt_replay.replay.run.options import RunOptions
-from dxt_replay.replay.run.process import Progress
+from dxt_replay.replay.run.feeder import Progress
 from dxt_replay.replay.run.result import RunResult
-from dxt_replay.replay.run.runner import run_replay
+from dxt_replay.replay.run.story import choose_layers_together, derive_context, run_replay
 from dxt_replay.replay.target.stage import StagePlan, check_staged, plan_stage, stage
 from dxt_replay.replay.target.targets import check_there, open_target, same_place
 from dxt_replay.traces.errors import TargetError, UsageError
@@ -287,7 +285,7 @@ def _result(
         [*recorded, *counted],
         threshold_pct=experiment.rule.threshold_pct,
         closed_loop=pacing.pace is not Pace.TIMED,
-        direct=options.io.direct,
+        direct=options.direct,
     )
     health = replace(health, warnings=(*left_out, *busy_warning(counted), *health.warnings))
     if record is not None:
@@ -312,7 +310,7 @@ def _result(
         compute_speed=pacing.of_compute,
         io_speed=pacing.of_io,
         api=options.api,
-        direct=options.io.direct,
+        direct=options.direct,
         repeats=experiment.repeats,
         warmup=WARM_UPS,
         seed=SEED,

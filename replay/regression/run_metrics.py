@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dxt_replay.replay.plan.pacing import Pace
-from dxt_replay.replay.run.recording import Tally
+from dxt_replay.replay.run.recorded import Tally
 from dxt_replay.replay.run.result import RunResult
 from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
 from dxt_replay.traces.measures.intervals import StreamingUnion

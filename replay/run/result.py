@@ -1,14 +1,17 @@
-"""The result of a run: the JSON of `dxt-replay run`, and the `capture.json` of the replay."""
+"""The result of a run, or of several: the JSON of `dxt-replay run`, and the `capture.json` of the replay."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from dxt_replay.replay.plan.pacing import Pace, Pacing
-from dxt_replay.replay.run.recording import Failure, Tally
+from dxt_replay.replay.run.recorded import Tally
 from dxt_replay.traces.measures.span_times import TrainingTime
 from dxt_replay.traces.records import ReplayRecord, by_error_name, disturbed, error_name, percentiles_us
 from dxt_replay.traces.schema import NO_STEP, OPS, CaptureInfo, Job, Source
@@ -17,19 +20,13 @@ from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.store.relation import as_source
 from dxt_replay.traces.units import NS_PER_MS, format_count, format_counted, ns_to_seconds
 
-WARM_PCT = 5.0
-"""Share of the data in the page cache before a cold run, per cent, above which the run says little of the storage."""
+WARM_PCT = 5.0  # per cent of the data in the page cache before a run, above which it says little of the storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheState:
-    """State of the page cache before the run.
-
-    `policy`: cold (dropped first) or as found.
-    `resident_before_pct`: share of the data in the page cache before the run; None if it could not be measured.
-    `warnings`: sentences for the reader of the result.
-    `keeps_pages`: whether some files are on a file system that does not drop pages on request.
-    """
+    """The page cache before the run. `policy`: cold (dropped first) or as found; `resident_before_pct`: share of the
+    data that it held, None if not measured; `keeps_pages`: some file system does not drop pages on request."""
 
     policy: str
     resident_before_pct: float | None
@@ -39,14 +36,8 @@ class CacheState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IoResult:
-    """The way in which operations were issued.
-
-    `api`: the chosen interface.
-    `backends`: names of the back ends in use.
-    `direct`: past the page cache.
-    `not_direct`: writes of a direct replay that were not of whole blocks, and so went through the page cache.
-    `python_lanes`: lanes that called a back end in Python.
-    """
+    """How operations were issued. `not_direct`: writes of a direct replay that were not of whole blocks, and so went
+    through the page cache; `python_lanes`: lanes that called a back end in Python."""
 
     api: str = "auto"
     backends: tuple[str, ...] = ()
@@ -58,36 +49,26 @@ class IoResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overhead:
-    """The engine's own cost.
+    """The engine's own cost of an operation, and of all those of the lane with the largest cost.
 
     It is measured shortly before the run, as the rate of a lane that moves no data and never waits. In a paced run most
     of this cost falls into time in which a lane waits anyway, so its share of the elapsed time is an upper bound.
-    `per_operation_ns`: cost of an operation.
-    `busiest_lane_ns`: cost of all operations of the lane with the largest cost.
     """
 
     per_operation_ns: float = 0.0
     busiest_lane_ns: float = 0.0
 
     def fraction_pct(self, elapsed_ns: int) -> float | None:
-        """Share of the elapsed time, in per cent; None if that is 0."""
         return 100 * self.busiest_lane_ns / elapsed_ns if elapsed_ns else None
 
     def as_json(self, elapsed_ns: int) -> dict[str, float | None]:
-        """`fraction_pct` and `per_operation_ns`."""
         return {"fraction_pct": self.fraction_pct(elapsed_ns), "per_operation_ns": self.per_operation_ns}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedFailure:
-    """An operation that failed or moved fewer bytes than recorded, with its file and error by name.
-
-    `step`: None outside of steps.
-    `offset`, `length`: bytes; None for operations that have none.
-    `begin_s`: seconds from the start of the run.
-    `errno`: name of the error, such as EIO; None if the operation moved fewer bytes.
-    `moved`: bytes.
-    """
+    """An operation that failed or moved fewer bytes than recorded. `begin_s`: from the start of the run; `errno`: such
+    as EIO, None if it moved fewer bytes; `step`, `offset` and `length`: None where it has none."""
 
     rank: int
     lane: int
@@ -105,21 +86,15 @@ class NamedFailure:
 class RunResult:
     """One finished replay, over all its processes.
 
-    `capture`: the capture of the replay.
     `recorded_ns`: recorded duration of the replayed part.
     `jitter_us`: percentile -> lateness with which an idle thread woke; None if it was not measured.
-    `processes`, `lanes`: their numbers.
-    `left_out`: recorded operations that were not replayed (see `replay.plan.survey`).
-    `stopped`: whether the run ended before its time.
+    `left_out`: recorded operations that were not replayed (see `replay.plan.layers`).
     `idle_processes`: processes without a rank to replay.
     `models`: rank -> causal model in numbers (`replay.causal.explain`); None for a pace without a model.
-    `jitter_before_us`: as `jitter_us`, before the run; None if it was not measured.
     `processors_pct`: share of the machine's processor time that the replay took.
     `stood_still_s`: for how long some process got no processor, as on a machine that was suspended.
     `training`: from the first step's begin to the last one's end; None for a pace without steps, and for a stopped run.
-    `failures`: the first operations that failed or moved too little.
-    `doubt`: how far `training` may be believed.
-    `generated`: as of `traces.records`, of the replayed capture.
+    `doubt`: how far `training` may be believed. `generated`: as of `traces.records`, of the replayed capture.
     """
 
     capture: Path
@@ -197,14 +172,13 @@ class RunResult:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings about the result."""
         failed = [f"{format_counted(self.tally.failed, 'operation')} failed"] if self.tally.failed else []
         return (*self.conditions, *failed)
 
     @property
     def conditions(self) -> tuple[str, ...]:
         """All warnings except the number of operations that failed."""
-        found = [*([self.disturbed] if self.disturbed else []), *self.cache.warnings, *self.io.warnings]
+        found = [*filter(None, [self.disturbed]), *self.cache.warnings, *self.io.warnings]
         if self.io.not_direct:
             found.append(f"{self.io.not_direct} writes went through the page cache, because they are not whole blocks")
         if self.idle_processes:
@@ -280,23 +254,27 @@ class RunResult:
         }
 
 
-def named_failures(failures: Sequence[Failure], paths: Sequence[str]) -> tuple[NamedFailure, ...]:
-    """The failures with names. `paths`: recorded paths by file id."""
-    return tuple(
-        NamedFailure(
-            rank=failure.rank,
-            lane=failure.lane,
-            step=None if failure.step == NO_STEP else failure.step,
-            operation=(op := OPS[failure.op]),
-            file=paths[failure.file_id],
-            offset=failure.offset if op in ("read", "write", "seek") else None,
-            length=failure.length if op in ("read", "write") else None,
-            begin_s=ns_to_seconds(failure.begin_ns),
-            errno=error_name(-failure.result) if failure.result < 0 else None,
-            moved=max(0, failure.result),
+def named_failures(rows: np.ndarray, paths: Sequence[str]) -> tuple[NamedFailure, ...]:
+    """The failures, `FAILURE_ROW`, with names. `paths`: recorded paths by file id."""
+    found = []
+    for row in rows:
+        values: dict[str, int] = dict(zip(rows.dtype.names or (), row.item(), strict=True))
+        op, result = OPS[values["op"]], values["result"]
+        found.append(
+            NamedFailure(
+                rank=values["rank"],
+                lane=values["lane"],
+                step=None if values["step"] == NO_STEP else values["step"],
+                operation=op,
+                file=paths[values["file_id"]],
+                offset=values["offset"] if op in ("read", "write", "seek") else None,
+                length=values["length"] if op in ("read", "write") else None,
+                begin_s=ns_to_seconds(values["begin_ns"]),
+                errno=error_name(-result) if result < 0 else None,
+                moved=max(0, result),
+            )
         )
-        for failure in failures
-    )
+    return tuple(found)
 
 
 def replay_info(
@@ -335,3 +313,37 @@ def replay_info(
         partial=result.stopped,
         made_by=record.as_made_by(stored),
     )
+
+
+class ElapsedTimes(NamedTuple):
+    """Elapsed times of several runs, seconds."""
+
+    median: float
+    min: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeats:
+    """The runs in order; a stopped run is the last."""
+
+    runs: tuple[RunResult, ...]
+
+    @property
+    def succeeded(self) -> bool:
+        return all(run.succeeded for run in self.runs)
+
+    @property
+    def elapsed_s(self) -> ElapsedTimes:
+        """Of the runs that were neither stopped nor disturbed; of all runs without such a run."""
+        whole = [run.elapsed_s for run in self.runs if not run.stopped and not run.disturbed]
+        found = whole or [run.elapsed_s for run in self.runs]
+        return ElapsedTimes(median=statistics.median(found), min=min(found), max=max(found))
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `dxt-replay run --repeat N --json` prints; `runs` has the objects of single runs."""
+        return {
+            "repeats": len(self.runs),
+            "elapsed_s": self.elapsed_s._asdict(),
+            "runs": [run.as_json() for run in self.runs],
+        }

@@ -11,8 +11,7 @@ from dxt_replay.traces.records import PERCENTILES, allowed_lag_us, by_error_name
 from dxt_replay.traces.units import format_bytes, format_count, format_counted, format_duration, format_signed
 
 if TYPE_CHECKING:
-    from dxt_replay.replay.run.repeat import Repeats
-    from dxt_replay.replay.run.result import RunResult
+    from dxt_replay.replay.run.result import Repeats, RunResult
     from dxt_replay.traces.measures.span_times import TrainingTime
 
 _TIMES = {

@@ -23,9 +23,8 @@ from dxt_replay.replay.causal.items import Meetings, with_meetings
 from dxt_replay.replay.causal.loop import CHECKPOINT, COLLECTIVE, ENTRY, EVALUATION, FETCH
 from dxt_replay.replay.causal.ranks import RankItems, meetings_of
 from dxt_replay.replay.causal.storage_limit import doubt_of_capture
-from dxt_replay.replay.engine.items import MARK
+from dxt_replay.replay.engine.items import MARK, NO_EVENT, operation_rows
 from dxt_replay.replay.plan.pacing import Pacing
-from dxt_replay.replay.plan.plan_row import NO_EVENT, operation_rows
 from dxt_replay.replay.simulation._simulated_storage import SimulatedStorage
 from dxt_replay.replay.simulation.check import Agreement, StepTime, TimeSpent
 from dxt_replay.replay.simulation.model import KIND_NAMES, StorageModel

@@ -42,7 +42,7 @@ Progress = Callable[[int, int], None]
 
 
 class Limit(Protocol):
-    """The longest time that the writing may take (`replay.ranks.time_limit`).
+    """The longest time that the writing may take (`replay.ranks.stopping`).
 
     `where`: called when the time is over and this process hangs; returns its current work.
     """

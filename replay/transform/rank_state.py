@@ -19,10 +19,10 @@ from dxt_replay.replay.causal.loop import EVALUATION, FETCH, NO_FETCH, NO_MOMENT
 from dxt_replay.replay.causal.model import LoopModel
 from dxt_replay.replay.causal.production import Production
 from dxt_replay.replay.causal.ranks import Lanes, Steps
-from dxt_replay.replay.engine.items import ADD, MARK, PLAN_ROW, READ_AT
-from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER
+from dxt_replay.replay.engine.clock import FIRST_RANK_COUNTER
+from dxt_replay.replay.engine.items import ADD, EVENT_ROW, MARK, MARK_ROW, NO_EVENT, PLAN_ROW, READ_AT, is_operation
+from dxt_replay.replay.plan.operations import OperationBatch, rows_by_lane
 from dxt_replay.replay.plan.pacing import Pacing
-from dxt_replay.replay.plan.plan_row import EVENT_ROW, MARK_ROW, NO_EVENT, OperationBatch, is_operation, rows_by_lane
 from dxt_replay.traces.row_order import distinct_rows
 from dxt_replay.traces.schema import ORIGINS, READ, codes
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dxt_replay.replay.plan.chosen_layers import LayerChoice
+from dxt_replay.replay.plan.layers import LayerChoice
 from dxt_replay.replay.transform.changes import Changes
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.row_order import distinct_rows

@@ -11,7 +11,8 @@ import dataclasses
 import numpy as np
 
 from dxt_replay.replay.causal.loop import NO_FETCH, NO_MOMENT, TrainingLoop
-from dxt_replay.replay.plan.plan_row import NO_EVENT, rows_by_lane
+from dxt_replay.replay.engine.items import NO_EVENT
+from dxt_replay.replay.plan.operations import rows_by_lane
 from dxt_replay.replay.transform.changes import Changes
 from dxt_replay.replay.transform.rank_state import (
     BY_BATCH,

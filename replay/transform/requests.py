@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dxt_replay.replay.plan.plan_row import NO_EVENT
+from dxt_replay.replay.engine.items import NO_EVENT
 from dxt_replay.replay.transform.changes import Changes, Compression
 from dxt_replay.replay.transform.rank_state import MODELLED, TRANSFORMED, Work, data_reads, exchanged, rows_of
 from dxt_replay.replay.transform.read_data import DataSet, RequestCost

@@ -15,10 +15,9 @@ import pyarrow.compute as pc
 from dxt_replay.replay.causal.loop import NO_FETCH
 from dxt_replay.replay.causal.ranks import Steps, steps_of
 from dxt_replay.replay.causal.storage_limit import doubt_of_capture
-from dxt_replay.replay.plan.chosen_layers import LayerChoice, choose_layers
+from dxt_replay.replay.plan.layers import LayerChoice, choose_layers, spans_by_rank
+from dxt_replay.replay.plan.operations import rows_by_lane
 from dxt_replay.replay.plan.pacing import Pace, Pacing
-from dxt_replay.replay.plan.plan_row import rows_by_lane
-from dxt_replay.replay.plan.survey import spans_by_rank
 from dxt_replay.replay.transform.changes import Changes
 from dxt_replay.replay.transform.new_spans import loop_spans, making_spans, spans_of, wait_name
 from dxt_replay.replay.transform.rank_state import (

@@ -16,7 +16,7 @@ import numpy as np
 
 from dxt_replay.replay.causal.loop import CHECKPOINT, FETCH, NO_FETCH, NO_MOMENT, TrainingLoop
 from dxt_replay.replay.causal.model import LoopModel
-from dxt_replay.replay.plan.plan_row import NO_EVENT
+from dxt_replay.replay.engine.items import NO_EVENT
 from dxt_replay.replay.transform.rank_state import (
     TRANSFORMED,
     RankState,

@@ -18,7 +18,7 @@ from dxt_replay.replay.regression.health import examine
 from dxt_replay.replay.regression.interval_verdict import Rule
 from dxt_replay.replay.regression.regression_sections import regression_sections
 from dxt_replay.replay.regression.run_metrics import MeasuredRun
-from dxt_replay.replay.run.repeat import Repeats
+from dxt_replay.replay.run.result import Repeats
 from dxt_replay.replay.show.run_sections import repeat_sections, run_sections
 from dxt_replay.replay.show.terminal import print_sections
 from tests.golden.golden_file import check_golden

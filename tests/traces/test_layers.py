@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from dxt_replay.profiler_merge.analysis.summary import summarise
-from dxt_replay.replay.plan.chosen_layers import choose_layers
+from dxt_replay.replay.plan.layers import choose_layers
 from dxt_replay.traces.layers import file_layers, lowest
 from dxt_replay.traces.measures.operation_rows import operation_rows
 from dxt_replay.traces.part import Part

@@ -16,12 +16,11 @@ import pyarrow as pa
 from dxt_replay.replay.causal.loop import COLLECTIVE, FETCH, TrainingLoop, containing
 from dxt_replay.replay.causal.model import LoopModel
 from dxt_replay.replay.causal.ranks import Steps, rank_loop, rank_rows
-from dxt_replay.replay.plan.chosen_layers import LayerChoice
+from dxt_replay.replay.engine.items import NO_EVENT
+from dxt_replay.replay.plan.layers import LayerChoice, spans_by_rank
 from dxt_replay.replay.plan.pacing import Pace
-from dxt_replay.replay.plan.plan_row import NO_EVENT
-from dxt_replay.replay.plan.survey import spans_by_rank
-from dxt_replay.replay.ranks.comm import Solo
-from dxt_replay.replay.run.context import choose_layers_together, derive_context
+from dxt_replay.replay.ranks.mpi import Solo
+from dxt_replay.replay.run.story import choose_layers_together, derive_context
 from dxt_replay.traces.part import Part
 from dxt_replay.traces.schema import OPS, READ, SPAN_KINDS, WRITE, codes
 from dxt_replay.traces.store.part_capture import part_of

@@ -2,7 +2,7 @@
 
 A process opens the files of independent operations for itself (COMM_SELF), so that no process waits for another. All
 processes of a run open the files of collective operations together, in the same order, before the run starts. Each call
-on such a file waits for the same call of all other processes. `replay.plan.collectives` decides which files these are.
+on such a file waits for the same call of all other processes. `replay.plan.layers` decides which files these are.
 """
 
 from __future__ import annotations

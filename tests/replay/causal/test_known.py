@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from dxt_replay.replay.causal.events import schedule
 from dxt_replay.replay.causal.explain import explanation, rank_model
 from dxt_replay.replay.causal.ranks import expected_elapsed_ns, steps_of
-from dxt_replay.replay.engine.items import READ_AT, WRITE_AT
-from dxt_replay.replay.plan.plan_row import GAP_ROW, NO_EVENT, is_operation
+from dxt_replay.replay.engine.items import GAP_ROW, NO_EVENT, READ_AT, WRITE_AT, is_operation
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.part import Part
 from dxt_replay.traces.schema import CaptureInfo, Job

@@ -19,8 +19,8 @@ from dxt_replay.replay.causal.events import (
     run_lanes,
 )
 from dxt_replay.replay.engine import items
-from dxt_replay.replay.engine.wait_counters import ARRIVALS, FIRST_RANK_COUNTER
-from dxt_replay.replay.plan.plan_row import Add, Gap, Wait, operation_rows, rows_of_each
+from dxt_replay.replay.engine.clock import ARRIVALS, FIRST_RANK_COUNTER
+from dxt_replay.replay.engine.items import add, gap, operation_rows, rows_of_each, wait
 
 
 def reads(count):
@@ -64,13 +64,13 @@ def test_a_task_ends_with_the_longest_path_to_it(kind, graph, step) -> None:
 
     rows = {lane: [] for lane in range(4)}
     for task, (lane, pause, duration, needed) in enumerate(graph):
-        waits = [Wait(counter=FIRST_RANK_COUNTER + other, until=1, step=step) for other in sorted(needed)]
-        work = rows_of_each([Gap(kind=items.SLEEP, duration_ns=duration, due_ns=pause, step=step)])
+        waits = [wait(counter=FIRST_RANK_COUNTER + other, until=1, step=step) for other in sorted(needed)]
+        work = rows_of_each([gap(kind=items.SLEEP, duration_ns=duration, due_ns=pause, step=step)])
         if kind == items.READ_AT:
             work = reads(1)
             work["due_ns"], work["_amount"], work["step"] = pause, duration, step
         rows[lane] += [rows_of_each(waits)] if waits else []
-        rows[lane] += [work, rows_of_each([Add(counter=FIRST_RANK_COUNTER + task, step=step)])]
+        rows[lane] += [work, rows_of_each([add(counter=FIRST_RANK_COUNTER + task, step=step)])]
     placed = [np.concatenate([*parts, reads(0)]) for parts in rows.values()]
     counted = watch()
     lanes = [
@@ -89,11 +89,11 @@ def test_a_task_ends_with_the_longest_path_to_it(kind, graph, step) -> None:
 
 
 def test_ranks_share_items_but_not_counters() -> None:
-    reader = rows_of_each([Add(counter=FIRST_RANK_COUNTER, due_ns=10)])
+    reader = rows_of_each([add(counter=FIRST_RANK_COUNTER, due_ns=10)])
     waiter = rows_of_each(
-        [Wait(counter=FIRST_RANK_COUNTER, until=1), Add(counter=ARRIVALS), Wait(counter=ARRIVALS, until=2)]
+        [wait(counter=FIRST_RANK_COUNTER, until=1), add(counter=ARRIVALS), wait(counter=ARRIVALS, until=2)]
     )
-    slow = rows_of_each([Add(counter=FIRST_RANK_COUNTER + 1, due_ns=25)])
+    slow = rows_of_each([add(counter=FIRST_RANK_COUNTER + 1, due_ns=25)])
     run = run_lanes(
         [
             EventLane(items=waiter),
@@ -108,20 +108,20 @@ def test_ranks_share_items_but_not_counters() -> None:
 def test_time_is_counted_by_step_and_class() -> None:
     rows = rows_of_each(
         [
-            Gap(kind=items.SLEEP, duration_ns=5, due_ns=2, step=7),
-            Wait(counter=5, until=1, step=8),
-            Gap(kind=items.SLEEP, duration_ns=1),
+            gap(kind=items.SLEEP, duration_ns=5, due_ns=2, step=7),
+            wait(counter=5, until=1, step=8),
+            gap(kind=items.SLEEP, duration_ns=1),
         ]
     )
     counted = watch(first_step=7)
     run_lanes(
-        [EventLane(items=rows, watched=True), EventLane(items=rows_of_each([Add(counter=5, due_ns=30)]))], None, counted
+        [EventLane(items=rows, watched=True), EventLane(items=rows_of_each([add(counter=5, due_ns=30)]))], None, counted
     )
     assert counted.spent_ns.tolist() == [[0, 7, 0], [0, 0, 23], [0, 1, 0]]
 
 
 def test_stuck_lanes_are_named() -> None:
-    rows = rows_of_each([Wait(counter=2, until=1)])
+    rows = rows_of_each([wait(counter=2, until=1)])
     with pytest.raises(StuckLanesError, match="2 lanes wait for each other") as raised:
         run_lanes([EventLane(items=rows), EventLane(items=rows[:0]), EventLane(items=rows)])
     assert raised.value.lanes == [0, 2]
@@ -129,11 +129,11 @@ def test_stuck_lanes_are_named() -> None:
 
 @pytest.mark.parametrize("additions", [1, 2, 1000])
 def test_a_lane_that_comes_late_still_learns_when_each_sum_was_reached(additions) -> None:
-    adds = rows_of_each([Add(counter=2, amount=2, due_ns=3)] * additions)
+    adds = rows_of_each([add(counter=2, amount=2, due_ns=3)] * additions)
     untils = list(range(1, 2 * additions + 1))
-    waits = rows_of_each([Wait(counter=3, until=1), *(Wait(counter=2, until=until) for until in untils)])
+    waits = rows_of_each([wait(counter=3, until=1), *(wait(counter=2, until=until) for until in untils)])
     times = LaneTimes.room(len(waits))
-    late = rows_of_each([Add(counter=3)])
+    late = rows_of_each([add(counter=3)])
     run_lanes([EventLane(items=waits, times=times), EventLane(items=adds), EventLane(items=late)])
     assert times.end_ns.tolist() == [0, *(3 * -(-until // 2) for until in untils)]
 
@@ -143,7 +143,7 @@ def test_a_lane_that_comes_late_still_learns_when_each_sum_was_reached(additions
     [
         ({"durations_ns": np.zeros(1, dtype=np.int64)}, "a duration for each item"),
         ({"times": LaneTimes.room(3)}, "room for the times of each item"),
-        ({"items": rows_of_each([Wait(counter=-1, until=1)] * 2)}, "a negative counter"),
+        ({"items": rows_of_each([wait(counter=-1, until=1)] * 2)}, "a negative counter"),
         ({"items": np.zeros(2, dtype=np.int64)}, "Buffer dtype mismatch"),
     ],
 )

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from dxt_replay.replay.causal.events import schedule
 from dxt_replay.replay.causal.explain import rank_model
 from dxt_replay.replay.causal.ranks import Steps, expected_elapsed_ns, steps_of
-from dxt_replay.replay.engine.items import ADD
-from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER
+from dxt_replay.replay.engine.clock import FIRST_RANK_COUNTER
+from dxt_replay.replay.engine.items import ADD, COUNTER_ROW
 from dxt_replay.replay.plan.pacing import Pace, Pacing
-from dxt_replay.replay.plan.plan_row import COUNTER_ROW
 from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.part import Part
 from dxt_replay.traces.schema import CaptureInfo, Job

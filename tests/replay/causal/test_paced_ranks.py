@@ -14,11 +14,9 @@ import pyarrow as pa
 import pytest
 
 from dxt_replay.replay.causal.explain import explanation
-from dxt_replay.replay.plan.pacing import Pace, Pacing
-from dxt_replay.replay.ranks.comm import Solo, share_of
-from dxt_replay.replay.run.context import choose_layers_together, derive_context
-from dxt_replay.replay.run.options import RunOptions
-from dxt_replay.replay.run.runner import run_replay
+from dxt_replay.replay.plan.pacing import Pace, Pacing, RunOptions
+from dxt_replay.replay.ranks.mpi import Solo, share_of
+from dxt_replay.replay.run.story import choose_layers_together, derive_context, run_replay
 from dxt_replay.replay.target.stage import plan_stage, stage
 from dxt_replay.traces.schema import SPAN_KINDS, codes
 from dxt_replay.traces.store.reader import Capture, open_capture
@@ -111,7 +109,7 @@ def test_ranks_of_several_processes_meet(tmp_path: Path, one_node_each: bool) ->
     program = (
         "import sys\nfrom dxt_replay.replay.ranks import mpi_world\nfrom pathlib import Path\n"
         "from tests.replay.causal.test_paced_ranks import options\n"
-        "from dxt_replay.replay.run.runner import run_replay\n"
+        "from dxt_replay.replay.run.story import run_replay\n"
         "from dxt_replay.traces.store.reader import open_capture\n"
         f"folder = Path({str(tmp_path)!r})\n"
         "class World(mpi_world.MpiWorld):\n"

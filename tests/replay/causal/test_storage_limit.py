@@ -19,8 +19,7 @@ from dxt_replay.replay.causal.storage_limit import (
     storage_limit,
 )
 from dxt_replay.replay.commands.main import main
-from dxt_replay.replay.engine.items import PLAN_ROW
-from dxt_replay.replay.plan.plan_row import OPERATION_ROW
+from dxt_replay.replay.engine.items import OPERATION_ROW, PLAN_ROW
 from dxt_replay.traces.schema import CaptureInfo, Job
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Span, build_capture, read, with_counts_of

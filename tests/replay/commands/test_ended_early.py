@@ -67,7 +67,7 @@ with before(sys.argv[1], sys.argv[2], interrupted):
 
 
 @pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
-@pytest.mark.parametrize(("event", "name"), [("import", "mpi4py"), ("import", "dxt_replay.replay.run.runner")])
+@pytest.mark.parametrize(("event", "name"), [("import", "mpi4py"), ("import", "dxt_replay.replay.run.story")])
 def test_a_ctrl_c_in_one_process_ends_all_of_them(tmp_path: Path, event: str, name: str) -> None:
     """One that leaves before the start of MPI, or while it joins the others, once left those in MPI for ever."""
     capture = build_capture(tmp_path, ops=[read(0, length=1)], files=["/data/train.bin"], name="source")

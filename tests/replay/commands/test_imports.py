@@ -20,7 +20,7 @@ SLOW = (*OPTIONAL, "dateutil", "duckdb", "jinja2", "matplotlib", "polars", "pyar
 
 OF_TRAININGS = ("dxt_replay.replay.causal.storage_limit", "dxt_replay.profiler_merge.unprofiled")
 OF_LOGS = ("dxt_replay.profiler_merge.darshan.jobs", "dxt_replay.profiler_merge.profiles.reading")
-OF_RUNS = ("dxt_replay.replay.engine.issue", "dxt_replay.replay.ranks.mpi_world")
+OF_RUNS = ("dxt_replay.replay.engine.issue", "dxt_replay.replay.run.story")
 """Modules that cost tens of ms, and are for captures of trainings, for logs, for replays."""
 
 LIST = """

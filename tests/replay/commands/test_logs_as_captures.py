@@ -290,7 +290,7 @@ def under_mpi(arguments: list[str], processes: int, first: str = "") -> subproce
 import os, signal, sys, tempfile, threading, time
 from pathlib import Path
 from dxt_replay.replay.commands.main import main
-from dxt_replay.replay.ranks.mpi_world import connect
+from dxt_replay.replay.ranks.mpi import connect
 from tests.auditing import before
 rank = connect().rank
 {first}

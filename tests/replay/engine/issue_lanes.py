@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from dxt_replay.replay.engine.clock import StartGate, StopFlag
+from dxt_replay.replay.engine.clock import Counters, StartGate, StopFlag
 from dxt_replay.replay.engine.issue import Lane
 from dxt_replay.replay.engine.items import LoopPace
-from dxt_replay.replay.engine.wait_counters import Counters
 from tests.fakes import make_batch
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")

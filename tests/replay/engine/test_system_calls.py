@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dxt_replay.replay.engine.direct import check_direct
+from dxt_replay.replay.engine.limits import check_direct
 from dxt_replay.replay.engine.link_free import looks_at_whole_paths
 from dxt_replay.traces.errors import TargetError
 from tests.places import ROOT

@@ -70,8 +70,7 @@ WARM = (
     "dxt_replay.profiler_merge.given_files",  # which another user cannot read where Python belongs to root
     "dxt_replay.replay.commands.json_output",
     "dxt_replay.replay.engine.issue",
-    "dxt_replay.replay.run.repeat",
-    "dxt_replay.replay.run.runner",
+    "dxt_replay.replay.run.story",
     "dxt_replay.replay.show.terminal",
     "dxt_replay.replay.target.stage",
     *(f"dxt_replay.replay.commands.{name}" for name in COMMANDS),

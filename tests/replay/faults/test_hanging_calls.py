@@ -122,7 +122,7 @@ from dxt_replay.__main__ import main
 from tests.auditing import before
 def stop(path):
     {program or "pass"}
-with before("import", "dxt_replay.replay.run.runner", stop):
+with before("import", "dxt_replay.replay.run.story", stop):
     sys.exit(main())
 """
     environment = {**os.environ, "LD_PRELOAD": str(commands.library), "INJECTED_FAULTS": "" if program else rule}

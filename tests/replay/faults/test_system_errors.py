@@ -20,7 +20,7 @@ import dxt_replay
 from dxt_replay.profiler_merge.recorder.tracers import DARSHAN, Tracer, write_script
 from dxt_replay.replay.calibration.scratch import NAME
 from dxt_replay.replay.commands.main import main
-from dxt_replay.replay.ranks.launcher import SHARED_MEMORY
+from dxt_replay.replay.ranks.mpi import SHARED_MEMORY
 from tests.places import ROOT, SHARED
 from tests.replay.faults.conftest import short_capture
 from tests.replay.faults.injection import Commands, Rule

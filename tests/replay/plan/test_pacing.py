@@ -3,80 +3,65 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dxt_replay.replay.plan.pacing import LaneClock, Pace, Pacing
+from dxt_replay.replay.plan.pacing import Pace, Pacing, RunOptions, due_ns, mpi_hints
 from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.schema import CaptureInfo, Job
+from tests.capture_builder import build_capture, read
 
 GAPS = st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 10**9)), min_size=1, max_size=30)
 
 
-def serial_lane(gaps, origin):
-    """Starts and ends of operations with these (gap before, duration)."""
-    time, starts, ends = origin, [], []
-    for gap, duration in gaps:
-        starts.append(time + gap)
-        time = starts[-1] + duration
-        ends.append(time)
-    return np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64)
+@given(GAPS, st.integers(-(10**12), 10**12))
+def test_timed_keeps_the_recorded_starts_think_the_gaps_and_none_nothing(gaps, origin):
+    times = origin + np.cumsum(gaps)  # a gap, an operation, a gap ...
+    starts, ends = times[::2], times[1::2]
+
+    def due(pace):
+        return due_ns(Pacing(pace=pace), starts, ends, origin, origin).tolist()
+
+    assert due(Pace.TIMED) == (starts - origin).tolist()
+    assert due(Pace.THINK) == [gap for gap, _ in gaps]
+    assert due(Pace.NONE) == [0] * len(gaps)
 
 
-@given(GAPS, st.integers(-(10**12), 10**12), st.integers(0, 30))
-def test_timed_keeps_the_recorded_starts(gaps, origin, cut):
-    starts, ends = serial_lane(gaps, origin)
-    clock = LaneClock(Pacing(), origin)
-    due = np.concatenate((clock.due_ns(starts[:cut], ends[:cut]), clock.due_ns(starts[cut:], ends[cut:])))
-    assert np.array_equal(due, starts - origin)
+@pytest.mark.parametrize(
+    ("pacing", "due"),
+    [
+        (Pacing(speed=2.0), [5, 17]),
+        (Pacing(pace=Pace.THINK, speed=2.0), [5, 10]),
+        (Pacing(pace=Pace.THINK, speed=2.0, compute_speed=4.0), [5, 10]),
+        (Pacing(pace=Pace.THINK), [10, 20]),
+    ],
+)
+def test_speed_divides_times_and_gaps(pacing, due):
+    starts, ends = np.array([110, 134]), np.array([114, 138])
+    assert due_ns(pacing, starts, ends, 100, 100).tolist() == due
+    scaled = due_ns(pacing, starts, ends, 100, 100, pacing.compute_ns)
+    assert pacing.compute_speed is None or scaled.tolist() == [2, 5]
+    overlapping = due_ns(pacing, np.array([0, 5]), np.array([10, 20]), 0, 0)
+    assert overlapping.min() >= 0
 
 
-@given(GAPS, st.integers(-(10**12), 10**12), st.integers(0, 30))
-def test_think_keeps_the_gaps_across_batches(gaps, origin, cut):
-    starts, ends = serial_lane(gaps, origin)
-    clock = LaneClock(Pacing(pace=Pace.THINK), origin)
-    due = np.concatenate((clock.due_ns(starts[:cut], ends[:cut]), clock.due_ns(starts[cut:], ends[cut:])))
-    assert due.tolist() == [gap for gap, _ in gaps]
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        *(({"speed": speed}, "--speed") for speed in (0, -1.0, float("nan"), float("inf"))),
+        *(({"pace": Pace.THINK, name: float("nan")}, name) for name in ("compute_speed", "io_speed")),
+        *(({"pace": pace, "io_speed": 1.0}, "need --pace steps or think") for pace in (Pace.TIMED, Pace.NONE)),
+    ],
+)
+def test_speeds_that_are_none_or_need_another_pace_are_refused(values, message):
+    with pytest.raises(UsageError, match=message.replace("_", "-")):
+        Pacing(**values)
 
 
-def test_think_never_waits_for_less_than_nothing():
-    clock = LaneClock(Pacing(pace=Pace.THINK), 0)
-    assert clock.due_ns(np.array([0, 5]), np.array([10, 20])).tolist() == [0, 0]
+@pytest.mark.parametrize("timeout_s", [0, -1, 1e9, float("nan")])
+def test_a_time_limit_that_no_timer_takes_is_refused(tmp_path, timeout_s):
+    with pytest.raises(UsageError, match="--timeout"):
+        RunOptions(target=tmp_path, timeout_s=timeout_s)
 
 
-def test_none_is_due_at_once():
-    starts, ends = serial_lane([(10, 5)] * 4, 100)
-    assert not LaneClock(Pacing(pace=Pace.NONE), 0).due_ns(starts, ends).any()
-
-
-def test_speed_halves_times_and_gaps():
-    starts, ends = serial_lane([(10, 4), (20, 4)], 100)
-    assert LaneClock(Pacing(speed=2.0), 100).due_ns(starts, ends).tolist() == [5, 17]
-    assert LaneClock(Pacing(pace=Pace.THINK, speed=2.0), 100).due_ns(starts, ends).tolist() == [5, 10]
-    assert Pacing(speed=2.0).recorded_ns(10) == 5
-
-
-@pytest.mark.parametrize("speed", [0, -1.0, float("nan"), float("inf")])
-def test_a_speed_that_is_none_is_refused(speed):
-    with pytest.raises(UsageError, match="--speed"):
-        Pacing(speed=speed)
-
-
-def test_compute_and_gaps_are_scaled_apart():
-    pacing = Pacing(pace=Pace.THINK, speed=2.0, compute_speed=4.0)
-    durations = np.array([100, 3])
-    assert pacing.compute_ns(durations).tolist() == [25, 1]
-    assert pacing.io_ns(durations).tolist() == pacing.scaled_ns(durations).tolist() == [50, 2]
-    assert (pacing.is_uniform, Pacing(speed=3.0).is_uniform) == (False, True)
-    starts, ends = serial_lane([(100, 40), (20, 40)], 0)
-    assert LaneClock(pacing, 0).due_ns(starts, ends).tolist() == [50, 10]
-    assert LaneClock(pacing, 0, pacing.compute_ns).due_ns(starts, ends).tolist() == [25, 5]
-
-
-@pytest.mark.parametrize("pace", [Pace.TIMED, Pace.NONE])
-@pytest.mark.parametrize("apart", [{"compute_speed": 2.0}, {"io_speed": 1.0}])
-def test_speeds_apart_need_a_pace_in_which_one_thing_follows_from_another(pace, apart):
-    with pytest.raises(UsageError, match="need --pace steps or think"):
-        Pacing(pace=pace, **apart)
-
-
-@pytest.mark.parametrize("name", ["compute_speed", "io_speed"])
-def test_a_speed_apart_that_is_none_is_refused(name):
-    with pytest.raises(UsageError, match=name.replace("_", "-")):
-        Pacing(pace=Pace.THINK, **{name: float("nan")})
+def test_hints_come_from_the_log(tmp_path):
+    job = Job(nprocs=1, run_time_s=1, metadata={"h": "romio_no_indep_rw=true;cb_nodes=4; "})
+    capture = build_capture(tmp_path, ops=[read(0)], files=["/a"], info=CaptureInfo(job=job, ranks=(0,)))
+    assert mpi_hints(capture) == {"romio_no_indep_rw": "true", "cb_nodes": "4"}

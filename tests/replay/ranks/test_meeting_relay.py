@@ -11,10 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dxt_replay.replay.engine.clock import StopFlag
-from dxt_replay.replay.engine.wait_counters import ARRIVALS, OWN_ARRIVALS, Counters
-from dxt_replay.replay.ranks.comm import NodeLeaders
-from dxt_replay.replay.ranks.meeting_relay import MeetingRelay
+from dxt_replay.replay.engine.clock import ARRIVALS, OWN_ARRIVALS, Counters, StopFlag
+from dxt_replay.replay.ranks.mpi import MeetingRelay, NodeLeaders
 from dxt_replay.traces.errors import ReplayError
 from tests.places import ROOT
 
@@ -25,15 +23,15 @@ PROGRAM = """
 import mpi4py
 {before}
 import sys
-from dxt_replay.replay.ranks import mpi_world
+from dxt_replay.replay.ranks import mpi
 from pathlib import Path
 from dxt_replay.replay.commands.processes import ending_together
-from dxt_replay.replay.run.runner import run_replay
+from dxt_replay.replay.run.story import run_replay
 from tests.replay.causal.test_paced_ranks import options
 from dxt_replay.traces.errors import DxtReplayError
 from dxt_replay.traces.store.reader import open_capture
-world = mpi_world.connect()
-mpi_world.node_id = lambda: str(world.rank)  # as if each process were on a node of its own
+world = mpi.connect()
+mpi.node_id = lambda: str(world.rank)  # as if each process were on a node of its own
 {after}
 folder = Path({folder!r})
 try:
@@ -142,7 +140,7 @@ def counters(own, common):
     shared = original(own, common)
     if world.rank:
         return shared
-    return dataclasses.replace(shared, leaders=dataclasses.replace(shared.leaders, channel=Channel()))
+    return dataclasses.replace(shared, leaders=shared.leaders._replace(channel=Channel()))
 world.counters = counters
 """
     done = run_on_two_nodes(tmp_path, after=broken)

@@ -39,7 +39,7 @@ def sums(capture: Capture, workers: Workers) -> str:
 
 SCRIPT = """
 import sys
-from dxt_replay.replay.ranks.rank_workers import rank_workers
+from dxt_replay.replay.ranks.mpi import rank_workers
 from tests.replay.ranks.test_rank_workers import sums
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.store.reader import open_capture

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dxt_replay.replay.engine.clock import StopFlag
-from dxt_replay.replay.ranks.comm import Solo
+from dxt_replay.replay.ranks.mpi import Solo
 from dxt_replay.replay.ranks.stopping import HEED_PERIOD_NS, StopRelay, Terminated, stop_on_signals, unwind_on_signals
 from dxt_replay.replay.target.stage import plan_stage, stage
 from dxt_replay.traces.errors import ReplayError
@@ -54,61 +54,54 @@ class Told(Solo):
         return self.others or self.told > 0
 
 
-def test_a_stop_is_passed_on_once_and_a_notice_is_heeded() -> None:
-    clock = FakeClock(read_ns=HEED_PERIOD_NS)
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    """The clock of those who stop."""
+    clock = FakeClock(read_ns=0)
+    monkeypatch.setattr("dxt_replay.replay.ranks.stopping.time", clock)
+    return clock
+
+
+def test_a_stop_is_passed_on_once_and_others_are_asked_after_a_period(clock: FakeClock) -> None:
     stop, comm = StopFlag(), Told()
-    relay = StopRelay(stop, comm, clock)
-    relay.heed()
-    assert (comm.told, stop.is_set()) == (0, False)
-    stop.set()
-    relay.heed()
-    relay.heed()
-    assert comm.told == 1
-    stop, comm = StopFlag(), Told(others=True)
-    StopRelay(stop, comm).heed()
-    assert (comm.told, stop.is_set()) == (0, True)
-
-
-def test_other_processes_are_asked_only_after_a_period() -> None:
-    clock, stop, comm = FakeClock(read_ns=0), StopFlag(), Told()
-    relay = StopRelay(stop, comm, clock)
+    relay = StopRelay(stop, comm)
     relay.heed()
     comm.others = True
     relay.heed()
     assert not stop.is_set()
     clock.time_ns += HEED_PERIOD_NS
     relay.heed()
-    assert stop.is_set()
-
-
-def test_a_process_that_waits_for_the_others_still_heeds() -> None:
+    assert (comm.told, stop.is_set()) == (0, True)
     stop, comm = StopFlag(), Told()
     stop.set()
-    StopRelay(stop, comm, FakeClock()).meet()
-    assert (comm.told, comm.polls) == (1, 3)
+    relay = StopRelay(stop, comm)
+    relay.meet()
+    assert (comm.told, comm.polls) == (1, 3), "a process that waits for the others still tells them"
+    clock.time_ns += HEED_PERIOD_NS
+    relay.heed()
+    assert comm.told == 1
 
 
 @pytest.mark.parametrize(("error", "met"), [(ReplayError("no room"), True), (ZeroDivisionError(), False)])
-def test_a_known_error_waits_for_the_others_a_bug_does_not(error: Exception, met: bool) -> None:
+def test_a_known_error_waits_for_the_others_a_bug_does_not(clock: FakeClock, error: Exception, met: bool) -> None:
     comm = Told()
 
     def work() -> None:
         raise error
 
     with pytest.raises(type(error)):
-        StopRelay(StopFlag(), comm, FakeClock()).then_meet(work)
+        StopRelay(StopFlag(), comm).then_meet(work)
     assert bool(comm.polls) is met
 
 
-def test_the_first_signal_stops_the_run_and_a_later_one_the_process() -> None:
-    clock = FakeClock(0, read_ns=0)
+def test_the_first_signal_stops_the_run_and_a_later_one_the_process(clock: FakeClock) -> None:
     stop = StopFlag()
-    with stop_on_signals(stop, clock):
+    with stop_on_signals(stop):
         signal.raise_signal(signal.SIGINT)
         assert stop.is_set()
-        clock.time_ns = NS_PER_S // 2  # the launcher passes on what the terminal has sent already
+        clock.time_ns += NS_PER_S // 2  # the launcher passes on what the terminal has sent already
         signal.raise_signal(signal.SIGINT)
-        clock.time_ns = 2 * NS_PER_S
+        clock.time_ns += 2 * NS_PER_S
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -119,17 +112,16 @@ def test_the_first_signal_stops_the_run_and_a_later_one_the_process() -> None:
     [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated), (signal.SIGHUP, Terminated)],
 )
 def test_a_signal_unwinds_and_its_echo_does_not_disturb_the_clearing_up(
-    number: signal.Signals, raised: type[BaseException]
+    clock: FakeClock, number: signal.Signals, raised: type[BaseException]
 ) -> None:
-    clock = FakeClock(0, read_ns=0)
     before, cleared = signal.getsignal(number), []
 
-    @unwind_on_signals(clock)
+    @unwind_on_signals()
     def hold_something() -> None:
         try:
             signal.raise_signal(number)
         finally:
-            clock.time_ns = NS_PER_S // 2
+            clock.time_ns += NS_PER_S // 2
             signal.raise_signal(number)
             cleared.append(True)
 
@@ -169,21 +161,20 @@ def run_under_mpi(source: Path, first: str, processes: int = 3) -> subprocess.Co
     program = f"""
 import os, signal, sys
 from pathlib import Path
-from dxt_replay.replay.run import process
-from dxt_replay.replay.run import rank_lanes
+from dxt_replay.replay.run import feeder
 from dxt_replay.replay.ranks import stopping
-from dxt_replay.replay.ranks.mpi_world import connect
+from dxt_replay.replay.ranks.mpi import connect
 from dxt_replay.replay.commands.main import main
 rank = connect().rank
 current = []
-process_run = process.ReplayProcess.run
-def run(process, *arguments, **options):
-    current.append(process)
-    process_run(process, *arguments, **options)
-process.ReplayProcess.run = run
+feeder_run = feeder.Feeder.run
+def run(feeding, *arguments, **options):
+    current.append(feeding)
+    feeder_run(feeding, *arguments, **options)
+feeder.Feeder.run = run
 look = stopping.StopRelay.heed
 def telling(relay):
-    if current and sum(one.operations_done for one in current[0]._ranks):
+    if current and current[0].operations_done:
         Path({str(told)!r}, str(rank)).touch()
     look(relay)
 stopping.StopRelay.heed = telling
@@ -254,7 +245,7 @@ def test_a_bug_in_one_process_ends_all_and_keeps_its_traceback(tmp_path: Path) -
     source = long_capture(tmp_path)
     broken = """
 if rank == 2:
-    rank_lanes.FedLane.pump = lambda lane: 1 / 0
+    feeder.FedLane.pump = lambda lane: 1 / 0
 """
     done = run_under_mpi(source.path, broken)
     assert done.returncode != 0

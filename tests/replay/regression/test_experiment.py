@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from dxt_replay.replay.plan.pacing import Pace, Pacing
-from dxt_replay.replay.ranks.comm import Solo
+from dxt_replay.replay.plan.pacing import Pace, Pacing, RunOptions
+from dxt_replay.replay.ranks.mpi import Solo
 from dxt_replay.replay.regression.comparison import BASELINE, CANDIDATE
 from dxt_replay.replay.regression.experiment import (
     Experiment,
@@ -25,8 +25,7 @@ from dxt_replay.replay.regression.experiment import (
     stage_all,
 )
 from dxt_replay.replay.regression.interval_verdict import Verdict
-from dxt_replay.replay.run.options import RunOptions
-from dxt_replay.replay.run.process import Progress
+from dxt_replay.replay.run.feeder import Progress
 from dxt_replay.replay.target.stage import check_staged
 from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.store.reader import Capture, open_capture

@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dxt_replay.replay.plan.pacing import Pace
-from dxt_replay.replay.ranks.comm import Solo
+from dxt_replay.replay.plan.pacing import Pace, RunOptions
+from dxt_replay.replay.ranks.mpi import Solo
 from dxt_replay.replay.regression.run_metrics import METRICS, measure, measure_run, primary_metric
-from dxt_replay.replay.run.options import RunOptions
-from dxt_replay.replay.run.recording import Tally
-from dxt_replay.replay.run.runner import run_replay
+from dxt_replay.replay.run.recorded import Tally
+from dxt_replay.replay.run.story import run_replay
 from dxt_replay.replay.target.stage import plan_stage, stage
 from dxt_replay.traces.measures.distribution import Distribution
 from dxt_replay.traces.store.reader import Capture, open_capture

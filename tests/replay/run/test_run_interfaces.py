@@ -10,15 +10,12 @@ from pathlib import Path
 import pytest
 
 from dxt_replay.replay.fidelity.compare import compare
-from dxt_replay.replay.plan.pacing import Pace, Pacing
-from dxt_replay.replay.ranks.comm import Solo
-from dxt_replay.replay.run.options import RunOptions
-from dxt_replay.replay.run.process_files import IoOptions, mpi_hints, per_operation_ns
-from dxt_replay.replay.run.runner import run_replay
+from dxt_replay.replay.plan.pacing import Pace, Pacing, RunOptions
+from dxt_replay.replay.ranks.mpi import Solo
+from dxt_replay.replay.run.story import per_operation_ns, run_replay
 from dxt_replay.replay.target.stage import plan_stage, stage
 from dxt_replay.traces.errors import TargetError, UsageError
 from dxt_replay.traces.records import API_CHOICES
-from dxt_replay.traces.schema import CaptureInfo, Job
 from dxt_replay.traces.store.reader import open_capture
 from tests.capture_builder import File, Op, build_capture, read, write
 
@@ -104,7 +101,7 @@ def test_direct_requests_move_the_same(tmp_path):
     ops += [write(1, start_ns=(20 + i) * MS, offset=4096 * i, length=4096 if i < 4 else 33) for i in range(5)]
     source = build_capture(tmp_path, ops=ops, files=["/data/train.bin", "/out"], name="source")
     target = staged(source, tmp_path)
-    choices = {"io": IoOptions(direct=True)}
+    choices = {"direct": True}
     try:
         found, replay = replayed(source, target, tmp_path / "out.capture", **choices)
     except TargetError as error:
@@ -141,7 +138,7 @@ def test_direct_is_for_posix_only(tmp_path):
     source = checkpointing(tmp_path)
     target = staged(source, tmp_path)
     with pytest.raises(UsageError, match="--api posix"):
-        replayed(source, target, tmp_path / "out.capture", io=IoOptions(direct=True))
+        replayed(source, target, tmp_path / "out.capture", direct=True)
 
 
 def test_a_file_that_is_read_before_a_rename_replaces_it_is_staged(tmp_path):
@@ -158,12 +155,6 @@ def test_the_engine_tells_what_it_costs_itself(tmp_path):
     assert found["overhead"]["per_operation_ns"] > 0
     assert found["overhead"]["fraction_pct"] > 0
     assert per_operation_ns(in_python=True) > 0
-
-
-def test_hints_come_from_the_log(tmp_path):
-    job = Job(nprocs=1, run_time_s=1, metadata={"h": "romio_no_indep_rw=true;cb_nodes=4; "})
-    capture = build_capture(tmp_path, ops=[read(0)], files=["/a"], info=CaptureInfo(job=job, ranks=(0,)))
-    assert mpi_hints(capture) == {"romio_no_indep_rw": "true", "cb_nodes": "4"}
 
 
 # ------------------------------------------------------------------------------------------------ collective MPI-IO
@@ -222,16 +213,16 @@ def test_a_process_that_fails_amid_collective_operations_ends_the_others(tmp_pat
     target = staged(source, tmp_path)
     program = """
 import sys
-from dxt_replay.replay.run import process
+from dxt_replay.replay.run import feeder
 from dxt_replay.replay.commands.main import main
 from dxt_replay.traces.errors import ReplayError
 if MPI_RANK == 1:
-    lanes_to_feed = process.lanes_to_feed
+    lanes_to_feed = feeder.lanes_to_feed
     def stopping(lanes):
         if any(lane.items_done for lane in lanes):
             raise ReplayError("no room on rank 1")
         return lanes_to_feed(lanes)
-    process.lanes_to_feed = stopping
+    feeder.lanes_to_feed = stopping
 sys.exit(main(sys.argv[1:]))
 """
     script = tmp_path / "program.py"

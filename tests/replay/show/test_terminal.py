@@ -10,7 +10,7 @@ import pytest
 
 from dxt_replay.profiler_merge.analysis.summary import summarise
 from dxt_replay.replay.fidelity.compare import compare
-from dxt_replay.replay.run.repeat import Repeats
+from dxt_replay.replay.run.result import Repeats
 from dxt_replay.replay.show.comparison_sections import comparison_sections
 from dxt_replay.replay.show.merge_sections import merge_sections
 from dxt_replay.replay.show.run_sections import repeat_sections, run_sections

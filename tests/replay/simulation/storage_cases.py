@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dxt_replay.replay.causal.events import EventLane, LaneTimes, run_lanes
-from dxt_replay.replay.plan.plan_row import operation_rows
+from dxt_replay.replay.engine.items import operation_rows
 from dxt_replay.replay.simulation._simulated_storage import SimulatedStorage
 from dxt_replay.replay.simulation.model import PageCache, RequestTime, StorageModel
 from dxt_replay.traces.schema import OPS

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dxt_replay.replay.plan.chosen_layers import choose_layers
+from dxt_replay.replay.plan.layers import choose_layers
 from dxt_replay.replay.transform.changes import Changes
 from dxt_replay.replay.transform.read_data import BYTES_PER_OPERATION, check_memory, data_set_of
 from dxt_replay.traces.errors import UsageError

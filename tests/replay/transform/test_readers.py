@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dxt_replay.replay.causal.loop import CHECKPOINT, FETCH, NO_FETCH, NO_MOMENT
-from dxt_replay.replay.plan.plan_row import NO_EVENT
+from dxt_replay.replay.engine.items import NO_EVENT
 from dxt_replay.replay.transform.rank_state import BY_BATCH, BY_FILE, Work
 from dxt_replay.replay.transform.readers import with_read_ahead, with_readers
 from tests.replay.transform.works import loop_of, requests, work

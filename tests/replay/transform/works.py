@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from dxt_replay.replay.causal.loop import ENTRY, NO_MOMENT, TrainingLoop
-from dxt_replay.replay.plan.plan_row import NO_EVENT
+from dxt_replay.replay.engine.items import NO_EVENT
 from dxt_replay.replay.transform.rank_state import Work
 from dxt_replay.replay.transform.read_data import RequestCost
 from dxt_replay.traces.schema import APIS, OPS, READ, TRACED

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from dxt_replay.replay.engine.backends.mpiio import CollectiveMpiioBackend, MpiFile, MpiioBackend
-from dxt_replay.replay.engine.direct import check_direct
 from dxt_replay.replay.engine.files import Backend, FileSlot
 from dxt_replay.replay.engine.issue import Files
 from dxt_replay.replay.engine.items import OPEN, READ_AT, SYNC
+from dxt_replay.replay.engine.limits import check_direct
 from dxt_replay.traces.errors import ReplayError, TargetError
 from tests.contract import BackendContract
 from tests.fakes import PythonPosix

@@ -1,0 +1,198 @@
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dxt_replay.replay.engine.items import (
+    BATCH_ITEMS,
+    CLOSE,
+    GAP_ROW,
+    MARK,
+    OPEN,
+    OPERATION_ROW,
+    READ_AT,
+    RENAME,
+    RENAME_ROW,
+    RING_BATCHES,
+    SEEK,
+    SLEEP,
+    SPIN,
+    STAT,
+    SYNC,
+    WRITE_AT,
+)
+from dxt_replay.replay.plan.layers import POSIX, choose_layers, spans_by_rank, survey_rank
+from dxt_replay.replay.plan.operations import (
+    PROCESS_ITEMS,
+    RankPlan,
+    batch_items_of,
+    busy_intervals,
+    compute_rows,
+    process_file_slots,
+)
+from dxt_replay.replay.plan.pacing import Pace, Pacing
+from dxt_replay.replay.plan.spill import SpillFile
+from dxt_replay.replay.target.placement import Placements
+from dxt_replay.traces.schema import SPAN_KINDS
+from tests.capture_builder import File, Op, Span, build_capture, read, spans_table, write
+
+
+def drained(source, lane):
+    """All rows of a lane and the sizes of its batches."""
+    batches = []
+    while len(rows := source.pull(lane)):
+        batches.append(rows)
+    return np.concatenate(batches), [len(rows) for rows in batches]
+
+
+def slots(rows):
+    return rows.view(OPERATION_ROW)["slot"].tolist()
+
+
+def durations(rows):
+    return rows.view(GAP_ROW)["duration_ns"]
+
+
+def compute_of(capture, *, pacing=None, compute="sleep"):
+    return compute_rows(spans_by_rank(capture.spans, [0])[0], pacing or Pacing(), compute, origin_ns=100)
+
+
+def placed(files):
+    below = pa.array([str(number) for number in range(files)], pa.large_string())
+    return Placements(base=b"/t/", below=below, real=pa.nulls(files, pa.large_binary()))
+
+
+def planned(capture, pacing=None):
+    survey = survey_rank(capture, 0, choose_layers(capture))
+    (numbers,) = process_file_slots([survey], placed(capture.files.num_rows)).numbers
+    return RankPlan(capture, survey, numbers, pacing or Pacing(), origin_ns=100, spill=SpillFile())
+
+
+def test_each_lane_gets_its_own_operations_in_order(tmp_path):
+    ops = [
+        read(0, lane=0, start_ns=100, offset=7, length=3, step=4),
+        write(1, lane=1, start_ns=150, length=5),
+        read(0, lane=0, start_ns=400, offset=9, length=0),
+    ]
+    source = planned(build_capture(tmp_path, ops=ops, files=["/a", "/b"]))
+    first, _ = drained(source, 0)
+    assert first["due_ns"].tolist() == [0, 300]
+    assert first["kind"].tolist() == [READ_AT, READ_AT]
+    own = first.view(OPERATION_ROW)
+    assert (own["offset"].tolist(), own["length"].tolist(), own["step"].tolist()) == ([7, 9], [3, 0], [4, -1])
+    second, _ = drained(source, 1)
+    assert (second["kind"].tolist(), second["due_ns"].tolist(), slots(second)) == ([WRITE_AT], [50], [1])
+
+
+def test_batches_never_exceed_what_the_loop_takes(tmp_path):
+    ops = [read(0, start_ns=100 + i, length=1, offset=i) for i in range(BATCH_ITEMS + 10)]
+    rows, sizes = drained(planned(build_capture(tmp_path, ops=ops, files=["/a", "/b"])), 0)
+    assert sizes == [BATCH_ITEMS, 10]
+    assert rows.view(OPERATION_ROW)["offset"].tolist() == list(range(BATCH_ITEMS + 10))
+
+
+def test_think_carries_over_between_row_groups_of_a_lane(tmp_path):
+    ops = [read(0, start_ns=100 + 30 * i, end_ns=110 + 30 * i, length=1) for i in range(4)]
+    plan = Pacing(pace=Pace.THINK)
+    rows, _ = drained(planned(build_capture(tmp_path, ops=ops, files=["/a", "/b"]), plan), 0)
+    assert rows["due_ns"].tolist() == [0, 20, 20, 20]
+
+
+def test_written_files_are_made_and_read_files_are_not(tmp_path):
+    capture = build_capture(tmp_path, ops=[read(0), write(1), write(1, start_ns=4)], files=["/a", "/b"])
+    found = process_file_slots([survey_rank(capture, 0, choose_layers(capture))] * 2, placed(2))
+    assert [(slot.path, slot.writable, slot.create, slot.uses) for slot in found] == 2 * [
+        (b"/t/0", False, False, 1),
+        (b"/t/1", True, True, 2),
+    ]
+    assert found.uses["backend"].tolist() == [POSIX] * 4
+    assert [numbers.of[POSIX].tolist() for numbers in found.numbers] == [[0, 1], [2, 3]]
+
+
+def test_a_file_has_a_slot_for_each_back_end(tmp_path):
+    ops = [read(0, start_ns=100), read(0, api="STDIO", start_ns=101, lane=1), write(1, api="STDIO", start_ns=102)]
+    rows, _ = drained(planned(build_capture(tmp_path, ops=ops, files=["/a", "/b"])), 0)
+    assert slots(rows) == [0, 2]
+    capture = build_capture(tmp_path, name="again", ops=ops, files=["/a", "/b"])
+    rows, _ = drained(planned(capture), 1)
+    assert slots(rows) == [1]
+
+
+def test_operations_that_move_no_data_become_items(tmp_path):
+    names = ("open", "seek", "stat", "sync", "close", "rename")
+    ops = [
+        Op(op, 0, start_ns=100 + i, offset=77 if op == "seek" else -1, origin="reconstructed")
+        for i, op in enumerate(names[:-1])
+    ]
+    ops.append(Op("rename", 0, start_ns=105, other_file_id=1, origin="reconstructed"))
+    ops.append(write(1, start_ns=120, length=3))
+    capture = build_capture(tmp_path, ops=ops, files=[File("/a.tmp", size=0), "/a"])
+    rows, _ = drained(planned(capture), 0)
+    assert rows["kind"].tolist() == [OPEN, SEEK, STAT, SYNC, CLOSE, RENAME, WRITE_AT]
+    assert rows["_place"].tolist() == [-1, 77, -1, -1, -1, 1, 0]
+    assert slots(rows) == [0] * 6 + [1]
+    assert rows.view(RENAME_ROW)["new_file_id"][5] == 1, "the record needs the file of the new name"
+
+
+SPANS = [
+    Span("step", 100, 200, step=0),
+    Span("input_wait", 100, 120, step=0),
+    Span("compute", 130, 150, step=0),
+    Span("collective", 170, 180, step=0),
+    Span("step", 200, 260, step=1),
+    Span("compute", 300, 310),
+    Span("step", 0, 1000, step=9, rank=1),
+]
+
+
+def test_the_compute_lane_has_the_gaps_and_the_borders_of_the_steps(tmp_path):
+    capture = build_capture(tmp_path, spans=SPANS)
+    rows = compute_of(capture)
+    described = list(zip(rows["kind"], rows["due_ns"], durations(rows), rows["step"], strict=True))
+    assert described == [
+        (MARK, 0, 0, 0),
+        (SLEEP, 20, 50, 0),
+        (SLEEP, 80, 20, 0),
+        (MARK, 100, 0, 0),
+        (MARK, 100, 0, 1),
+        (SLEEP, 100, 60, 1),
+        (MARK, 160, 0, 1),
+        (SLEEP, 200, 10, -1),
+    ]
+
+
+@given(st.lists(st.tuples(st.sampled_from(SPAN_KINDS[:3]), st.integers(0, 50), st.integers(1, 20)), max_size=12))
+def test_gaps_never_cross_a_border_of_a_step(spans):
+    rows_of = [Span(kind, begin, begin + length, step=i) for i, (kind, begin, length) in enumerate(spans)]
+    rows = compute_rows(spans_table(rows_of), Pacing(), "sleep", origin_ns=0)
+    gaps = rows[rows["kind"] == SLEEP]
+    borders = rows[rows["kind"] == MARK]["due_ns"]
+    for begin, length in zip(gaps["due_ns"], durations(gaps), strict=True):
+        assert not np.any((borders > begin) & (borders < begin + length))
+    kinds = np.array([SPAN_KINDS.index(kind) for kind, _, _ in spans], dtype=np.int8)
+    begins = np.array([begin for _, begin, _ in spans], dtype=np.int64)
+    ends = begins + np.array([length for _, _, length in spans], dtype=np.int64)
+    assert durations(gaps).sum() == busy_intervals(kinds, begins, ends).length_ns
+
+
+def test_a_replay_that_does_not_follow_the_recording_leaves_compute_out(tmp_path):
+    capture = build_capture(tmp_path, spans=SPANS)
+    assert len(compute_of(capture, pacing=Pacing(pace=Pace.NONE))) == 0
+
+
+def test_spun_compute_is_busy_and_scaled_with_speed(tmp_path):
+    capture = build_capture(tmp_path, spans=[Span("compute", 300, 320)])
+    rows = compute_of(capture, compute="spin", pacing=Pacing(speed=2.0))
+    assert list(zip(rows["kind"], rows["due_ns"], durations(rows), strict=True)) == [(SPIN, 100, 10)]
+
+
+def test_waiting_is_not_compute():
+    kinds = np.array([SPAN_KINDS.index(kind) for kind in ("step", "input_wait", "checkpoint")], dtype=np.int8)
+    busy = busy_intervals(kinds, np.array([0, 10, 50]), np.array([40, 20, 90]))
+    assert (busy.starts.tolist(), busy.ends.tolist()) == ([0, 20], [10, 40])
+
+
+def test_many_lanes_have_smaller_batches():
+    assert batch_items_of(1) == BATCH_ITEMS
+    assert batch_items_of(512) * 512 * RING_BATCHES <= PROCESS_ITEMS
+    assert batch_items_of(10**6) >= 1

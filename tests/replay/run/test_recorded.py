@@ -1,0 +1,186 @@
+"""From results of lanes to totals, rows and spans."""
+
+import errno
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dxt_replay.replay.causal.loop import FETCH
+from dxt_replay.replay.engine.items import (
+    OPEN,
+    OPERATION_ROW,
+    READ_AHEAD,
+    RENAME_ROW,
+    SLEEP,
+    Completed,
+    add,
+    gap,
+    mark,
+    operation_rows,
+    rows_of_each,
+    wait,
+)
+from dxt_replay.replay.plan.spill import RowQueue, SpillFile
+from dxt_replay.replay.run.recorded import (
+    MOST_FAILURES,
+    RESULT_ROW,
+    ComputeRecorder,
+    LaneRecorder,
+    Tally,
+    TimeCollector,
+    rank_rows,
+)
+from dxt_replay.traces.schema import OPS, READ, RECONSTRUCTED, TRACED, WRITE
+from tests.capture_builder import Span, spans_table
+from tests.examples import examples
+
+STAT, RENAME, SEEK = (OPS.index(name) for name in ("stat", "rename", "seek"))
+
+
+def completed(rows, begin, end, result=None, due=None):
+    columns = (begin if due is None else due, begin, end, [0] * len(begin) if result is None else result)
+    times = [np.array(values, dtype=np.int64) for values in columns]
+    return Completed(items=rows, due_ns=times[0], begin_ns=times[1], end_ns=times[2], result=times[3])
+
+
+def operations(op, *, offset=0, length=0, origin=0):
+    zeros = np.zeros(len(op), dtype=np.int32)
+    return operation_rows(
+        op=np.array(op), api=0, origin=origin, slot=zeros, file_id=zeros, step=0, offset=offset, length=length
+    )
+
+
+def recorder_of(*batches, lane=3):
+    recorder = LaneRecorder(2, lane, SpillFile(), TimeCollector())
+    for done in batches:
+        recorder.record(done)
+    return recorder
+
+
+def test_totals_count_failures_short_counts_and_times():
+    rows = operations([READ, WRITE, READ, READ], length=[10, 20, 30, 40])
+    recorder = recorder_of(completed(rows, [0, 20, 40, 60], [5, 30, 44, 61], [10, 20, 7, -2], due=[0, 15, 40, 50]))
+    tally = recorder.tally + recorder._times.tally()
+    assert (tally.operations, tally.failed, tally.short, tally.errors) == (4, 1, 1, {2: 1})
+    assert (tally.bytes_read, tally.bytes_written, tally.last_end_ns) == (17, 20, 61)
+    assert (tally.lag_ns.quantile(1.0), tally.latency_ns.quantile(1.0), tally.response_ns.quantile(1.0)) == (10, 10, 15)
+    assert tally.failures[["rank", "lane", "begin_ns", "length", "result"]].tolist() == [
+        (2, 3, 40, 30, 7),
+        (2, 3, 60, 40, -2),
+    ]
+    both = tally + tally
+    assert (both.operations, both.errors, both.last_end_ns, both.lag_ns.count) == (8, {2: 2}, 61, 8)
+    assert len(sum([tally] * 20, Tally()).failures) == MOST_FAILURES
+    (table,) = rank_rows(2, [recorder.rows])
+    row = table.to_pylist()[-1]
+    assert (row["rank"], row["length"], row["result"], row["due_ns"], row["op"]) == (2, 0, -2, 50, "read")
+
+
+def test_a_reconstructed_operation_that_finds_nothing_is_no_failure():
+    rows = operations([STAT, RENAME, STAT, READ, STAT], origin=RECONSTRUCTED)
+    refused = completed(rows, [0] * 5, [1] * 5, [-errno.ENOENT, -errno.ENOTDIR, -errno.EIO, -2, 0])
+    traced = completed(operations([STAT], origin=TRACED), [0], [1], [-errno.ENOENT])
+    tally = recorder_of(refused, traced).tally
+    assert (tally.failed, tally.errors) == (3, {errno.EIO: 1, errno.ENOENT: 2})
+    assert tally.refused == {errno.ENOENT: 1, errno.ENOTDIR: 1}
+
+
+def test_operations_are_recorded_as_the_capture_had_them_and_other_items_are_not():
+    rows = operations([RENAME, OPS.index("open"), SEEK], offset=[-1, READ_AHEAD, 77])
+    assert rows["kind"][1] == OPEN
+    rows.view(RENAME_ROW)[["new_slot", "new_file_id"]][0] = (12, 5)
+    rows = np.concatenate((rows_of_each([gap(kind=SLEEP, duration_ns=1)]), rows))
+    (table,) = rank_rows(0, [recorder_of(completed(rows, range(4), range(4))).rows])
+    columns = ("op", "offset", "length", "other_file_id", "lane")
+    assert [tuple(row[name] for name in columns) for row in table.to_pylist()] == [
+        ("rename", -1, 0, 5, 3),
+        ("open", -1, 0, None, 3),
+        ("seek", 77, 0, None, 3),
+    ]
+    assert rows.view(OPERATION_ROW)["offset"][1] == 12, "the plan is as it was"
+
+
+@given(st.lists(st.lists(st.tuples(st.sampled_from(OPS), st.integers(0, 50)), min_size=1, max_size=6), max_size=5))
+def test_latencies_are_kept_by_operation_and_together(batches):
+    recorder, expected = recorder_of(), {}
+    for batch in batches:
+        rows = operations([OPS.index(name) for name, _ in batch])
+        recorder.record(completed(rows, [0] * len(batch), [time for _, time in batch]))
+        for name, time in batch:
+            expected.setdefault(OPS.index(name), []).append(time)
+    tally = recorder._times.tally()
+    for total, times in ((tally, 1), (tally + tally, 2)):
+        found = {op: each.values.repeat(each.counts).tolist() for op, each in total.latency_by_op.items()}
+        assert found == {op: sorted(latencies * times) for op, latencies in expected.items()}
+        assert list(found) == sorted(expected)
+        assert total.latency_ns.count == times * sum(map(len, batches))
+
+
+def test_a_stopped_batch_counts_only_what_was_done():
+    recorder = recorder_of(completed(operations([READ, READ], length=10), [1], [2], [10]))
+    assert recorder.tally.operations == len(recorder.rows) == 1
+
+
+@settings(max_examples=examples(50))
+@given(st.lists(st.lists(st.integers(0, 1000), max_size=30).map(sorted), max_size=5), st.integers(1, 7))
+def test_lanes_are_merged_in_start_order_and_nothing_is_lost(lanes, chunk):
+    queues = []
+    for lane, begins in enumerate(lanes):
+        rows = np.zeros(len(begins), dtype=RESULT_ROW)
+        rows["begin_ns"], rows["lane"], rows["op"] = begins, lane, READ
+        rows["result"] = np.arange(len(begins))
+        queue = RowQueue(RESULT_ROW, SpillFile())
+        for part in np.array_split(rows, range(chunk, len(rows), chunk)):
+            queue.append(part)
+        queues.append(queue)
+    tables = list(rank_rows(4, queues))
+    rows = pa.concat_tables(tables).to_pylist() if tables else []
+    starts = [row["start_ns"] for row in rows]
+    assert starts == sorted(begin for lane in lanes for begin in lane)
+    for lane, begins in enumerate(lanes):
+        mine = [(row["start_ns"], row["result"]) for row in rows if row["lane"] == lane]
+        assert mine == [(begin, number) for number, begin in enumerate(begins)]
+
+
+EVENT = {"event": 5, "event_kind": FETCH, "step": 7}
+
+
+@pytest.mark.parametrize(
+    ("items", "begin", "end", "expected"),
+    [
+        (
+            # A step lies between its marks, and compute moves with its gap.
+            [
+                mark(is_end=0, step=7),
+                gap(kind=SLEEP, recorded_ns=1010, duration_ns=80, step=7, due_ns=10),
+                mark(is_end=1, step=7, due_ns=100),
+            ],
+            [2, 13, 104],
+            [2, 94, 104],
+            [("step", 7, 2, 104), ("compute", 7, 13, 18), ("compute", 7, 23, 33), ("compute", 7, 83, 94)],
+        ),
+        (
+            # A fetch is over when it is announced, not when all are awake.
+            [
+                add(counter=2, **EVENT),
+                wait(counter=4, until=1, **EVENT),
+                gap(kind=SLEEP, duration_ns=9, **EVENT),
+                add(counter=3, **EVENT),
+            ],
+            [10, 30, 50, 60],
+            [30, 50, 60, 90],
+            [("input_wait", 7, 10, 60)],
+        ),
+        ([mark(is_end=0, step=7)], [2], [2], []),
+    ],
+)
+def test_spans_of_the_training_thread(items, begin, end, expected):
+    recorder = ComputeRecorder()
+    recorder.record(completed(rows_of_each(items), begin, end))
+    computed = [Span("compute", *limits) for limits in ((1000, 1015), (1020, 1030), (1080, 1200))]
+    found = recorder.spans(1, spans_table([Span("step", 990, 1300, step=7), *computed])).to_pylist()
+    assert [(each["kind"], each["step"], each["start_ns"], each["end_ns"]) for each in found] == expected
+    assert (recorder.last_end_ns, {each["rank"] for each in found}) == (end[-1], {1} if found else set())

@@ -1,0 +1,505 @@
+"""One replay end to end: real files, real threads; under MPI too."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dxt_replay
+from dxt_replay.replay.engine.items import Packed, wait
+from dxt_replay.replay.plan.pacing import Pace, Pacing, RunOptions
+from dxt_replay.replay.ranks.mpi import Solo
+from dxt_replay.replay.run.feeder import Progress
+from dxt_replay.replay.run.result import RunResult
+from dxt_replay.replay.run.story import outputs_of, run_repeatedly, run_replay
+from dxt_replay.replay.target.protocol import LOCK_NAME
+from dxt_replay.replay.target.stage import plan_stage, stage, unstage
+from dxt_replay.replay.target.targets import locked_target
+from dxt_replay.traces.errors import ReplayError, TargetError, UsageError
+from dxt_replay.traces.records import replay_record
+from dxt_replay.traces.schema import DEPENDENCY_COLUMNS
+from dxt_replay.traces.store.reader import Capture, open_capture
+from dxt_replay.traces.store.writer import OpsWriter
+from tests.capture_builder import File, Op, Span, build_capture, read, write
+from tests.places import open_below
+from tests.simulated_application import MS, US, Storage
+from tests.simulated_known_loader import KnownJob
+from tests.simulated_known_loader import run as simulated
+
+MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
+needs_mpi = pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
+PIB = 1 << 50
+
+
+def staged(folder: Path, ops: list[Op], files: list[Any], spans: list[Span] | None = None) -> Capture:
+    source = build_capture(folder, ops=ops, files=files, spans=spans or [], name="source")
+    stage(plan_stage(source, folder / "twin"))
+    return source
+
+
+def small(folder: Path, ranks: int = 2) -> Capture:
+    ops, spans = [], []
+    for rank in range(ranks):
+        for i in range(60):
+            times = {"start_ns": (5 + i) * MS, "end_ns": (5 + i) * MS + 1000}
+            ops.append(read(0, rank=rank, lane=i % 2, offset=4096 * i, length=4096, step=i, **times))
+        ops.append(read(0, rank=rank, start_ns=80 * MS, offset=4096 * 60, length=0))
+        ops.append(write(1 + rank, rank=rank, start_ns=81 * MS, length=100_000))
+        spans += [Span("step", 6 * MS, 20 * MS, rank=rank, step=0), Span("compute", 8 * MS, 12 * MS, rank=rank, step=0)]
+    return staged(folder, ops, ["/data/train.bin", *(f"/out/result-{rank}.bin" for rank in range(ranks))], spans)
+
+
+def replayed(
+    source: Capture,
+    pace: Pace | Pacing = Pace.NONE,
+    output: str = "r.capture",
+    comm: Solo | None = None,
+    report: Callable[[Progress], None] = lambda progress: None,
+    **choices: Any,
+) -> RunResult:
+    folder = source.path.parent
+    pacing = pace if isinstance(pace, Pacing) else Pacing(pace=pace)
+    options = RunOptions(**{"target": folder / "twin", "pacing": pacing, **choices})
+    result = run_replay(source, folder / output, options, comm or Solo(), report)
+    assert result is not None
+    return result
+
+
+def under_mpi(source: Capture, processes: int, *more: str, program: str = "") -> subprocess.CompletedProcess[str]:
+    words = ["run", str(source.path), "--target", str(source.path.parent / "twin")]
+    words += ["-o", str(source.path.parent / "r.capture"), *more]
+    script = f"import sys\nfrom dxt_replay.replay.commands.main import main\n{program}\nsys.exit(main({words!r}))"
+    command = [str(MPIEXEC), "-n", str(processes), sys.executable, "-c", script]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def operation_keys(capture: Capture, rank: int, *more: str) -> list[tuple[Any, ...]]:
+    """What a rank did, without times, by lane."""
+    names = ["lane", "op", "file_id", "offset", "length", "step", *more]
+    rows = [tuple(row.values()) for batch in capture.operations(rank, columns=names) for row in batch.to_pylist()]
+    return sorted(rows, key=lambda row: row[0])
+
+
+def rows_of(capture: Capture) -> list[dict[str, Any]]:
+    return [row for batch in capture.operations() for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("pace", list(Pace))
+def test_a_replay_issues_what_was_recorded_and_makes_its_files_anew(tmp_path: Path, pace: Pace) -> None:
+    source, written = small(tmp_path), tmp_path / "twin/dxt-replay-twin/out/result-1.bin"
+    for number in range(2):
+        document = replayed(source, pace, f"{number}.capture").as_json()
+        replay = open_capture(tmp_path / f"{number}.capture")
+        for rank in source.ranks:
+            assert operation_keys(replay, rank) == operation_keys(source, rank)
+        assert (document["operations"], document["failed"], document["short"]) == (124, 0, 0)
+        assert document["bytes"] == {"read": 2 * 60 * 4096, "written": 200_000}
+        assert (replay.info.made_by["pace"], replay.info.made_by["operations_stored"]) == (pace.value, 124)
+        assert written.stat().st_size == 100_000
+        os.truncate(written, 500_000)
+
+
+def test_timed_operations_never_begin_before_they_are_due(tmp_path: Path) -> None:
+    source = small(tmp_path)
+    replayed(source, Pace.TIMED)
+    replay, begin = open_capture(tmp_path / "r.capture"), source.time_span_ns[0]
+    rows = rows_of(replay)
+    assert sorted(row["due_ns"] for row in rows) == sorted(row["start_ns"] - begin for row in rows_of(source))
+    assert all(row["due_ns"] <= row["start_ns"] <= row["end_ns"] for row in rows)
+    spans = replay.spans.to_pylist()
+    assert [(s["rank"], s["kind"], s["step"]) for s in spans] == [
+        (rank, kind, 0) for rank in (0, 1) for kind in ("step", "compute")
+    ]
+    assert all(s["end_ns"] - s["start_ns"] >= 4 * MS for s in spans)
+
+
+@pytest.mark.parametrize(
+    ("pacing", "expected"),
+    [
+        (Pacing(), 0.04),
+        (Pacing(speed=4.0), 0.01),
+        (Pacing(pace=Pace.THINK, compute_speed=2.0), None),
+        (Pacing(pace=Pace.NONE), None),
+    ],
+)
+def test_the_recorded_time_is_told_beside_what_it_is_at_this_speed(
+    tmp_path: Path, pacing: Pacing, expected: float | None
+) -> None:
+    ops = [read(0, start_ns=0, length=10), read(0, start_ns=20 * MS, end_ns=40 * MS, length=10)]
+    found = replayed(staged(tmp_path, ops, ["/data"]), pacing).as_json()
+    assert (found["recorded_s"], found["expected_s"]) == (0.04, expected)
+
+
+def test_failed_operations_are_recorded_and_the_run_goes_on(tmp_path: Path) -> None:
+    source, out = small(tmp_path, ranks=1), tmp_path / "twin/dxt-replay-twin/out"
+
+    class Blocking(Solo):
+        def barrier(self) -> None:
+            (out / "result-0.bin").mkdir(parents=True, exist_ok=True)
+
+    shutil.rmtree(out)
+    found = replayed(source, comm=Blocking()).as_json()
+    assert (found["errors"], found["operations"]) == ({"EISDIR": 1}, 62)
+    (failure,) = found["failures"]
+    assert (failure["operation"], failure["file"], failure["errno"]) == ("write", "/out/result-0.bin", "EISDIR")
+    failed = [row for row in rows_of(open_capture(tmp_path / "r.capture")) if row["result"] < 0]
+    assert [(row["op"], row["length"]) for row in failed] == [("write", 0)]
+
+
+def test_a_read_that_moves_fewer_bytes_fails_the_run(tmp_path: Path) -> None:
+    """The file is made within the run, with half of the bytes that are read of it."""
+    rename = Op("rename", 0, other_file_id=1, start_ns=2 * MS)
+    source = staged(
+        tmp_path, [write(0, length=10, start_ns=1), rename, read(1, length=20, start_ns=3 * MS)], ["/n", "/f"]
+    )
+    result = replayed(source, Pace.TIMED)
+    assert (result.tally.failed, result.tally.short, result.succeeded) == (0, 1, False)
+
+
+def test_thousands_of_lanes_in_one_process_come_to_an_end(tmp_path: Path) -> None:
+    ops = [read(0, lane=lane, start_ns=lane * 1000, end_ns=lane * 1000 + 500, length=1) for lane in range(2000)]
+    tally = replayed(staged(tmp_path, ops, ["/data/train.bin"]), api="null").tally
+    assert (tally.operations, tally.failed) == (2000, 0)
+
+
+# ------------------------------------------------------------------------------------------------ what is measured
+
+
+def test_jitter_is_measured_until_the_last_process_is_done(tmp_path: Path) -> None:
+    measured = []
+
+    def measures() -> bool:
+        return "jitter probe" in [thread.name for thread in threading.enumerate()]
+
+    class LastOfAll(Solo):
+        def arrive(self) -> Callable[[], bool]:
+            waits = iter([False, False, True])
+
+            def all_there() -> bool:
+                measured.append(measures())
+                return next(waits)
+
+            return all_there
+
+    result = replayed(small(tmp_path, ranks=1), comm=LastOfAll())
+    assert measured[-3:] == [True, True, True]
+    assert not measures()
+    assert result.as_json()["jitter_us"]["max"] >= 0
+
+
+def test_the_machine_is_measured_before_a_run_that_lasts_long_enough(tmp_path: Path) -> None:
+    source = staged(tmp_path, [read(0, start_ns=i * 300 * MS, length=4096) for i in range(5)], ["/data/train.bin"])
+    for pace, speed, measured in ((Pace.TIMED, 1.0, True), (Pace.TIMED, 4.0, False), (Pace.NONE, 1.0, False)):
+        replayed(source, Pacing(pace=pace, speed=speed), force=True)
+        record = replay_record(open_capture(tmp_path / "r.capture").info)
+        assert record is not None
+        assert (record.jitter_before_us is not None) == measured
+        assert 0 < (record.processors_pct or 0) <= 110
+
+
+# --------------------------------------------------------------------------------------------------------- refused
+
+
+def test_what_cannot_be_replayed_is_told_and_leaves_an_older_replay_alone(tmp_path: Path) -> None:
+    source = small(tmp_path)
+    replayed(source)
+    (tmp_path / "empty").mkdir()
+    before = sorted(path.name for path in tmp_path.iterdir())
+    with pytest.raises(UsageError, match="another name"):
+        replayed(source, output=source.path.name)
+    with pytest.raises(TargetError, match="stage"):
+        replayed(source, target=tmp_path / "empty", force=True)
+    with pytest.raises(TargetError, match="exists"):
+        replayed(source)
+    assert [open_capture(tmp_path / name).operation_count() for name in ("source.capture", "r.capture")] == [124, 124]
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("offset", "counted", "refused"),
+    [(PIB, PIB, True), (PIB, 4096, False), (PIB, None, False), (0, PIB, False)],
+    ids=["more than there is", "a hole", "not counted", "written again and again"],
+)
+def test_a_run_that_the_disk_has_no_room_for_is_refused(
+    tmp_path: Path, offset: int, counted: int | None, refused: bool
+) -> None:
+    file = File("/out/result.bin", size=4096, counters={} if counted is None else {"posix_bytes_written": counted})
+    source = staged(tmp_path, [write(0, offset=offset, length=4096)], [file])
+    if refused:
+        with pytest.raises(TargetError, match=r"the run writes 1\.00 PiB and .* are free"):
+            replayed(source)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["source.capture", "twin"]
+    replayed(source, api="null" if refused else "auto")
+
+
+def test_a_replay_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor an open file without a name, as long as the error is looked at: NFS and FUSE keep its directory."""
+    source = staged(tmp_path, [write(0, length=4096)], ["/out/a"])
+
+    def refuse(*_: object) -> None:
+        raise TargetError("no space left")
+
+    monkeypatch.setattr(OpsWriter, "write", refuse)
+    with pytest.raises(TargetError, match="no space left") as held:
+        replayed(source)
+    assert held.value.__traceback__ is not None
+    assert not [name for name in open_below(tmp_path) if "/.r.capture." in name]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source.capture", "twin"]
+
+
+def test_a_system_without_threads_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, started = small(tmp_path, ranks=1), list[threading.Thread]()
+
+    class Thread(threading.Thread):
+        def start(self) -> None:
+            if self.name.startswith("lane-"):
+                if started:
+                    raise RuntimeError("can't start new thread")
+                started.append(self)
+            super().start()
+
+    monkeypatch.setattr(threading, "Thread", Thread)
+    with pytest.raises(ReplayError, match=r"each of its 2 lanes, and the system refused number 2.*--ranks"):
+        replayed(source)
+    started[0].join()
+    assert not (tmp_path / "r.capture").exists()
+
+
+# ------------------------------------------------------------------------------------------------- stopped, repeated
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_run_in_order_and_leaves_a_partial_capture(tmp_path: Path, number: signal.Signals) -> None:
+    """In a run that is repeated, the stopped one is the last."""
+    hour = 3600 * 1000 * MS
+    ops = [
+        read(0, lane=lane, offset=4096 * i, length=4096, start_ns=(hour if i > 1 else 0) + 1000 * i + lane)
+        for lane in range(2)
+        for i in range(200)
+    ]
+    source, sent = staged(tmp_path, ops, ["/a"]), []
+
+    def interrupt(progress: Progress) -> None:
+        if progress.done == 4 and not sent:
+            sent.append(progress.done)
+            signal.raise_signal(number)
+
+    options = RunOptions(target=tmp_path / "twin")
+    repeats = run_repeatedly(source, tmp_path / "r.capture", options, Solo(), 5, interrupt)
+    assert repeats is not None
+    (run,) = repeats.runs
+    assert (run.stopped, run.succeeded, run.tally.operations) == (True, False, 4)
+    partial = open_capture(tmp_path / "r.1.capture")
+    assert (partial.info.partial, partial.operation_count()) == (True, 4)
+
+
+def test_each_run_has_its_capture_its_pages_dropped_and_the_median_is_theirs(tmp_path: Path) -> None:
+    source = small(tmp_path)
+    options = RunOptions(target=tmp_path / "twin", pacing=Pacing(pace=Pace.NONE), cold=True)
+    repeats = run_repeatedly(source, tmp_path / "r.capture", options, Solo(), 3)
+    assert repeats is not None
+    assert [run.cache.policy for run in repeats.runs] == ["cold"] * 3
+    assert {run.cache.resident_before_pct for run in repeats.runs} <= {0.0, None}
+    document = repeats.as_json()
+    elapsed = [run["elapsed_s"] for run in document["runs"]]
+    assert (document["repeats"], len(elapsed)) == (3, 3)
+    assert document["elapsed_s"] == {"median": statistics.median(elapsed), "min": min(elapsed), "max": max(elapsed)}
+    assert [open_capture(path).operation_count() for path in outputs_of(tmp_path / "r.capture", 3)] == [124] * 3
+    assert not (tmp_path / "r.capture").exists()
+    assert outputs_of(Path("x/a.b.capture"), 2) == [Path("x/a.b.1.capture"), Path("x/a.b.2.capture")]
+
+
+# --------------------------------------------------------------------------------------------- one run on a target
+
+
+def _hold(target: Path, held: Connection) -> None:
+    with locked_target(target):
+        held.send(True)
+        held.recv()
+
+
+@contextmanager
+def held_elsewhere(target: Path) -> Iterator[int]:
+    """Another process holds the lock; its id."""
+    here, there = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=_hold, args=(target, there))
+    process.start()
+    try:
+        assert here.recv()
+        yield process.pid or 0
+    finally:
+        if process.is_alive():
+            here.send(True)
+        process.join()
+
+
+def test_a_second_run_is_refused_and_leaves_the_files_of_the_first(tmp_path: Path) -> None:
+    source, refused = small(tmp_path), []
+
+    def second(progress: Progress) -> None:
+        with pytest.raises(TargetError, match="another process") as caught, locked_target(tmp_path / "twin"):
+            pass
+        refused.append(str(caught.value))
+
+    replayed(source, report=second)
+    assert refused
+    written = tmp_path / "twin/dxt-replay-twin/out/result-0.bin"
+    before = written.stat()
+    with held_elsewhere(tmp_path / "twin"):
+        with pytest.raises(TargetError, match=r"another process is staging into .* or replaying on it"):
+            replayed(source, output="second.capture")
+        with pytest.raises(TargetError, match="another process"):
+            unstage(tmp_path / "twin")
+    assert os.path.samestat(written.stat(), before)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r.capture", "source.capture", "twin"]
+
+
+def test_a_killed_process_does_not_leave_the_target_locked(tmp_path: Path) -> None:
+    source = small(tmp_path)
+    with held_elsewhere(tmp_path / "twin") as pid:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    assert (tmp_path / "twin" / LOCK_NAME).exists()
+    replayed(source)
+    assert not (tmp_path / "twin" / LOCK_NAME).exists()
+
+
+# -------------------------------------------------------------------------------------------------- several processes
+
+
+@needs_mpi
+@pytest.mark.parametrize("processes", [2, 3, 5])
+def test_under_mpiexec_the_ranks_are_shared_out_and_idle_processes_counted(tmp_path: Path, processes: int) -> None:
+    source = small(tmp_path, ranks=3)
+    done = under_mpi(source, processes, "--json", "--pace", "none")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert (document["operations"], document["processes"], document["failed"]) == (3 * 62, processes, 0)
+    replay = open_capture(tmp_path / "r.capture")
+    for rank in source.ranks:
+        assert operation_keys(replay, rank) == operation_keys(source, rank)
+    idle = [text.split(":")[0] for text in document["warnings"] if "nothing to do" in text]
+    assert idle == (["2 of 5 processes had nothing to do"] if processes == 5 else [])
+
+
+@needs_mpi
+def test_cold_drops_the_files_of_all_processes(tmp_path: Path) -> None:
+    ops = [read(rank, rank=rank, start_ns=i, offset=4096 * i, length=4096) for rank in (0, 1) for i in range(50)]
+    source = staged(tmp_path, ops, ["/a", "/b"])
+    for file in (tmp_path / "twin").rglob("[ab]"):
+        file.read_bytes()
+    document = json.loads(under_mpi(source, 2, "--cold", "--json", "--pace", "none").stdout)
+    if document["warnings"]:
+        pytest.skip(document["warnings"][0])
+    assert document["cache"] == {"policy": "cold", "resident_before_pct": 0.0, "from_page_cache": False}
+
+
+BROKEN = """
+from dxt_replay.replay.plan import layers
+from dxt_replay.replay.ranks.mpi import connect
+from dxt_replay.traces.errors import CaptureError
+if connect().rank == 1:
+    def broken(*arguments):
+        raise CaptureError("a part of rank 1 is damaged")
+    layers.survey_rank = broken
+"""
+
+
+@needs_mpi
+@pytest.mark.parametrize(
+    ("program", "said"), [("", "dxt-replay stage"), (BROKEN, "process 1: a part of rank 1 is damaged")]
+)
+def test_under_mpiexec_an_error_ends_all_and_is_told_once(tmp_path: Path, program: str, said: str) -> None:
+    source = small(tmp_path)
+    if not program:
+        shutil.rmtree(tmp_path / "twin")
+    done = under_mpi(source, 2, program=program)
+    assert done.returncode == 2
+    assert done.stderr.count("dxt-replay: error:") == 1
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "r.capture").exists()
+
+
+# ------------------------------------------------------------------------------------------------- known dependencies
+
+JOB = KnownJob(steps=6, readers=2, compute_ns=2 * MS, ready_ns=300 * US, evaluation_steps=2, checkpoint_every=4)
+
+
+def known(folder: Path, readers: int = 2) -> Capture:
+    job = dataclasses.replace(JOB, readers=readers)
+    source = simulated(job, Storage(latency_ns=100 * US)).capture(folder, job)
+    stage(plan_stage(source, source.path.parent / "twin"))
+    return source
+
+
+@pytest.mark.parametrize("readers", [0, 2])
+def test_the_dependency_columns_pass_through_replays(tmp_path: Path, readers: int) -> None:
+    source = known(tmp_path, readers)
+    keys = [operation_keys(source, rank, *DEPENDENCY_COLUMNS) for rank in source.ranks]
+    earlier = source
+    for name in ("first.capture", "second.capture"):
+        replayed(earlier, Pace.STEPS, name)
+        earlier = open_capture(source.path.parent / name)
+        assert earlier.info.dependencies == "known"
+        assert [
+            [row[:5] + row[6:] for row in operation_keys(earlier, rank, *DEPENDENCY_COLUMNS)] for rank in source.ranks
+        ] == [[row[:5] + row[6:] for row in rows] for rows in keys]
+    replayed(source, Pace.TIMED, "timed.capture")
+    timed = open_capture(source.path.parent / "timed.capture")
+    assert timed.info.dependencies == "inferred", "without batch fetches"
+    assert {row[-3:] for row in operation_keys(timed, 0, *DEPENDENCY_COLUMNS)} == {(None, None, None)}
+
+
+def test_a_batch_is_fetched_only_after_its_reads(tmp_path: Path) -> None:
+    source = known(tmp_path)
+    replayed(source, Pace.STEPS)
+    replay = open_capture(source.path.parent / "r.capture")
+    for rank in replay.ranks:
+        spans = [row for row in replay.spans.to_pylist() if row["rank"] == rank and row["kind"] == "input_wait"]
+        rows = [row for row in rows_of(replay) if row["rank"] == rank]
+        assert not [row for row in rows if row["feeds"] is not None and row["end_ns"] > spans[row["feeds"]]["end_ns"]]
+        for row in rows:
+            if row["follows"] is not None:
+                moment = spans[row["follows"]]["end_ns" if row["follows_end"] else "start_ns"]
+                assert row["start_ns"] >= moment
+
+
+def test_lanes_that_wait_for_each_other_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = known(tmp_path)
+
+    def never(**fields: Any) -> Packed:
+        return wait(**{**fields, "until": fields["until"] + 1_000_000})
+
+    monkeypatch.setattr("dxt_replay.replay.causal.items.wait", never)
+    monkeypatch.setattr("dxt_replay.replay.run.feeder.STUCK_NS", 50 * MS)
+    with pytest.raises(ReplayError, match="lanes wait for each other: the causal model contradicts itself"):
+        replayed(source, Pace.STEPS, "stuck.capture")
+    assert not (source.path.parent / "stuck.capture").exists()
+
+
+def test_the_command_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from dxt_replay.replay.commands.main import main
+
+    source = small(tmp_path)
+    words = ["run", str(source.path), "--target", str(tmp_path / "twin"), "-o", str(tmp_path / "r.capture")]
+    assert main([*words, "--pace", "none", "--repeat", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["repeats"] == 2
+    assert [dxt_replay.open_capture(tmp_path / f"r.{number}.capture").operation_count() for number in (1, 2)] == [
+        124
+    ] * 2
