@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,8 +34,11 @@ if TYPE_CHECKING:
     from dxt_replay.replay.plan.pacing import RunOptions
     from dxt_replay.replay.ranks.mpi import Communicator
 
-BACKENDS = ("posix", "stdio", "mpiio", "mpiio_collective", "hdf5", "null", "s3", "mapped")
-POSIX, STDIO, MPIIO, MPIIO_COLLECTIVE, HDF5, NULL, OBJECTS, MAPPED = range(len(BACKENDS))  # Codes of a row's back end
+_KNOWN = ("posix", "stdio", "mpiio", "mpiio_collective", "hdf5", "null", "s3", "mapped")
+POSIX, STDIO, MPIIO, MPIIO_COLLECTIVE, HDF5, NULL, OBJECTS, MAPPED = range(len(_KNOWN))
+BACKENDS = (*_KNOWN, *(api for api in API_CHOICES if api not in ("auto", *_KNOWN)))
+"""Names of the back ends, by the code of a row. An API_CHOICE beyond those known here is the name of its module."""
+
 _BACKENDS = {
     "POSIX": POSIX,
     "STDIO": STDIO,
@@ -53,30 +57,19 @@ _NONE = np.zeros(0, dtype=bool)
 
 
 def backend_of(code: int, options: RunOptions) -> str | Backend:
-    """The back end of a code: a native one by its name, or an object (`replay.engine.files.Backends`).
+    """The back end of a code (`replay.engine.files.Backends`): a native one by its name, or what the function
+    `back_end(name, options)` of its module in `replay.engine.backends` makes.
 
     Raises: DxtReplayError if it is not available; UsageError for one that `--direct` does not fit.
     """
     name = BACKENDS[code]
     if options.direct and code not in (POSIX, NULL):
         raise UsageError(f"--direct is for POSIX operations; this replay uses {name} too: give --api posix")
-    if code == MPIIO:
-        from dxt_replay.replay.engine.backends.mpiio import MpiioBackend
-
-        return MpiioBackend(options.hints)
-    if code == MPIIO_COLLECTIVE:
-        from dxt_replay.replay.engine.backends.mpiio import CollectiveMpiioBackend
-
-        return CollectiveMpiioBackend(options.hints)
-    if code == HDF5:
-        from dxt_replay.replay.engine.backends.hdf5 import Hdf5Backend
-
-        return Hdf5Backend()
-    if code == OBJECTS:
-        from dxt_replay.replay.engine.backends.objects import ObjectBackend
-
-        return ObjectBackend(str(options.target))
-    return "direct" if options.direct and code == POSIX else name
+    if code in (POSIX, STDIO, NULL, MAPPED):
+        return "direct" if options.direct and code == POSIX else name
+    home = {"mpiio_collective": "mpiio", "s3": "objects"}.get(name, name)
+    made: Backend = import_module(f"dxt_replay.replay.engine.backends.{home}").back_end(name, options)
+    return made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -115,7 +108,7 @@ class LayerChoice:
 
     def backends(self, api: np.ndarray, file_id: np.ndarray) -> np.ndarray:
         """int8 code (n,) of the back end of replayed rows, from the codes of their api and their files."""
-        if self.api in ("posix", "stdio", "s3", "null"):
+        if self.api not in ("auto", "mpiio", "hdf5"):
             return np.full(len(api), BACKENDS.index(self.api), dtype=np.int8)
         backend = np.full(len(api), MPIIO, dtype=np.int8) if self.api == "mpiio" else _BACKEND_OF_API[api]
         if self.collective.any():

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.replay.causal.loop import CHECKPOINT, COLLECTIVE, FETCH
 from dxt_replay.replay.engine.items import (
     ADD,
     EVENT_ROW,
@@ -77,7 +76,6 @@ MOST_FAILURES = 20
 """How many failed operations of a run are named. All of them are in its capture, with a negative `result`."""
 
 PENDING_TIMES = 1 << 17  # How many times are sorted at once. It takes a few ms, in which the feeder does nothing else.
-_SPAN_OF_EVENT = {FETCH: "input_wait", CHECKPOINT: "checkpoint", COLLECTIVE: "collective"}
 
 
 @dataclass(slots=True)
@@ -288,8 +286,9 @@ class ComputeRecorder:
         parts = [
             _step_spans(planned, begin),
             _compute_spans(planned[~in_event], begin[~in_event], end[~in_event], source, speed),
-            _event_spans(planned[in_event].view(EVENT_ROW), begin[in_event], end[in_event]),
         ]
+        if in_event.any():
+            parts.append(_event_spans(planned[in_event].view(EVENT_ROW), begin[in_event], end[in_event]))
         columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         names = [SPAN_KINDS[kind] for kind in columns["kind"].tolist()]
         return table_from_columns({"rank": rank, "thread": UNION_THREAD, "name": names, **columns}, SPANS_SCHEMA)
@@ -336,11 +335,14 @@ def _event_spans(items: np.ndarray, begin: np.ndarray, end: np.ndarray) -> dict[
 
     If the last item releases other lanes, the event ends when that item begins, because they may run before it ends.
     """
+    from dxt_replay.replay.causal.loop import CHECKPOINT, COLLECTIVE, FETCH
+
+    span_of = {FETCH: "input_wait", CHECKPOINT: "checkpoint", COLLECTIVE: "collective"}
     first = np.flatnonzero(np.diff(items["event"], prepend=NO_EVENT))
     last = np.append(first[1:], len(items))[: len(first)] - 1
     event_kind = items["event_kind"][first]
-    kinds = np.array([SPAN_KINDS.index(_SPAN_OF_EVENT.get(kind, "other")) for kind in event_kind.tolist()])
-    shown = np.isin(event_kind, list(_SPAN_OF_EVENT))
+    kinds = np.array([SPAN_KINDS.index(span_of.get(kind, "other")) for kind in event_kind.tolist()])
+    shown = np.isin(event_kind, list(span_of))
     over = np.where(items["kind"] == ADD, begin, end)
     spans = _columns("other", items["step"][first], begin[first], over[last])
     spans["kind"] = kinds.astype(np.int8)

@@ -11,17 +11,14 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.replay.causal.explain import rank_model
-from dxt_replay.replay.causal.ranks import PacedRanks, Steps, derive_steps, paced_ranks
-from dxt_replay.replay.causal.storage_limit import doubt_of_capture
 from dxt_replay.replay.engine.clock import StartGate, StopFlag, share_processors
 from dxt_replay.replay.engine.files import Backend, FileSlot
 from dxt_replay.replay.engine.issue import Files, Lane
@@ -53,6 +50,9 @@ from dxt_replay.traces.schema import COUNTERS, FILES_SCHEMA, SPANS_SCHEMA, WRITE
 from dxt_replay.traces.store import writer
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.unseen import nothing_recorded
+
+if TYPE_CHECKING:
+    from dxt_replay.replay.causal.ranks import PacedRanks, Steps
 
 START_MARGIN_NS = 50 * units.NS_PER_MS  # how far ahead the start is set,
 LANE_MARGIN_NS = 100 * units.NS_PER_US  # and for each lane of the process the time to wake it
@@ -88,8 +88,8 @@ def run_replay(
         try:
             if context is None:
                 context = derive_context(capture, comm, layers, options.pacing.pace)
-            stop, steps = StopFlag(), context.steps
-            with nullcontext() if steps is None else paced_ranks(steps, comm, stop) as paced:
+            stop = StopFlag()
+            with _paced(context, comm, stop) as paced:
                 process = together(comm, lambda: _Process(context, options, placements, working, paced, stop))
                 part, zero_ns = _issued(process, comm, limit, report_progress)
                 parts = comm.gather(part)
@@ -195,7 +195,11 @@ def derive_context(capture: Capture, comm: Communicator, layers: LayerChoice, pa
     if collectives.files.any():
         layers = replace(layers, collective=collectives.files)
         surveys = together(comm, lambda: [chosen.survey_rank(capture, rank, layers) for rank in ranks])
-    spans = together(comm, lambda: chosen.spans_by_rank(capture.spans, ranks))
+    spans, steps = together(comm, lambda: chosen.spans_by_rank(capture.spans, ranks)), None
+    if pace is Pace.STEPS:
+        from dxt_replay.replay.causal.ranks import derive_steps
+
+        steps = derive_steps(capture, surveys, spans, begin_ns, comm)
     return RunContext(
         capture=capture,
         layers=layers,
@@ -204,8 +208,17 @@ def derive_context(capture: Capture, comm: Communicator, layers: LayerChoice, pa
         end_ns=end_ns,
         surveys=surveys,
         spans=spans,
-        steps=derive_steps(capture, surveys, spans, begin_ns, comm) if pace is Pace.STEPS else None,
+        steps=steps,
     )
+
+
+def _paced(context: RunContext, comm: Communicator, stop: StopFlag) -> AbstractContextManager[PacedRanks | None]:
+    """The counters at which lanes wait for the training loop; None for a pace that does not follow it. Collective."""
+    if context.steps is None:
+        return nullcontext()
+    from dxt_replay.replay.causal.ranks import paced_ranks
+
+    return paced_ranks(context.steps, comm, stop)
 
 
 # ------------------------------------------------------------------------------------------ the target and the output
@@ -482,7 +495,11 @@ def _issued(
     not_closed = [*((each.path, each.errno) for each in process.files.failures() if each.call == "close"), *not_closed]
     lanes = feeder.lanes
     costs = [(process.cost_ns[lane.calls_python], lane.loop.items_done) for lane in lanes]
-    models = None if process.paced is None else process.paced.steps.models
+    models: dict[int, Mapping[str, Any]] | None = None
+    if context.steps is not None:
+        from dxt_replay.replay.causal.explain import rank_model
+
+        models = {rank: rank_model(model) for rank, model in context.steps.models.items()}
     part = _Part(
         tally=_tally(process) + Tally(close_errors=Counter(number for _, number in not_closed)),
         spans=together(comm, process.spans),
@@ -501,7 +518,7 @@ def _issued(
             key=lambda overhead: overhead.busiest_lane_ns,
             default=Overhead(),
         ),
-        models=None if models is None else {rank: rank_model(model) for rank, model in models.items()},
+        models=models,
         jitter_ns=probe.lateness_ns() if first else Distribution(),
         jitter_before_ns=before_ns,
         stalls=probe.stalls(start_ns),
@@ -638,6 +655,8 @@ def _finished(parts: Sequence[_Part], process: _Process, output: Path, zero_ns: 
         generated=generated(capture.info),
     )
     if options.pacing.pace is Pace.STEPS and not stopped:
+        from dxt_replay.replay.causal.storage_limit import doubt_of_capture
+
         limits = training_limits_ns(spans)
         training = TrainingTime.of(
             capture.spans,

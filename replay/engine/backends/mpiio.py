@@ -168,6 +168,10 @@ class CollectiveMpiioBackend(MpiioBackend):
         """Do nothing: `close_together` closes the file."""
 
 
+def back_end(name: str, options: Any) -> MpiioBackend:
+    return (CollectiveMpiioBackend if name == "mpiio_collective" else MpiioBackend)(options.hints)
+
+
 def _mpi() -> Any:
     try:
         from mpi4py import MPI

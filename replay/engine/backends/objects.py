@@ -10,6 +10,7 @@ import errno
 import os
 import threading
 from dataclasses import dataclass, field
+from typing import Any
 from typing import NamedTuple
 
 from dxt_replay.replay.engine.files import Backend
@@ -167,3 +168,7 @@ class ObjectBackend(Backend):
 
     def _key(self, path: bytes) -> str:
         return path[self._bucket :].decode()
+
+
+def back_end(name: str, options: Any) -> ObjectBackend:
+    return ObjectBackend(str(options.target))
