@@ -618,7 +618,9 @@ def _finished(parts: Sequence[_Part], process: _Process, output: Path, zero_ns: 
     drops = [part.dropped for part in parts if part.dropped is not None]
     tally = sum((part.tally for part in parts), Tally())
     stopped = any(part.stopped for part in parts)
-    available_ns = max(part.elapsed_ns for part in parts) * len(frozenset().union(*(part.processors for part in parts)))
+    available_ns = max(part.elapsed_ns for part in parts) * len(
+        frozenset[tuple[str, int]]().union(*(part.processors for part in parts))
+    )
     models = {rank: model for part in parts for rank, model in (part.models or {}).items()}
     result = RunResult(
         capture=output,
