@@ -37,8 +37,7 @@ from .replay.interface.verifying import verify
 from .replay.jobs import JobSummaries, MergedJobs
 from .replay.options.choices import FORMATS, RunChoices
 from .replay.regression.comparison import Regression
-from .replay.run.result import Repeats
-from .replay.run.result import RunResult
+from .replay.run.result import Repeats, RunResult
 from .replay.transform.rewrite import Transformed
 from .replay.verify import Verified
 from .traces.errors import (

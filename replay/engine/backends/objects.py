@@ -10,8 +10,7 @@ import errno
 import os
 import threading
 from dataclasses import dataclass, field
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dxt_replay.replay.engine.files import Backend
 from dxt_replay.replay.target.object_store import (
