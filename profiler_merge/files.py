@@ -301,13 +301,14 @@ class LogFiles(Numbers):
 
     def note_traced(self, rows: np.ndarray) -> None:
         """Count traced operations at the interface to which the counters are compared."""
-        own = rows[rows["api"] == APIS.index("POSIX")]
-        pairs, _, of_row = distinct_rows(own["rank"], own["file"])
+        mine = rows["api"] == APIS.index("POSIX")
+        rank, file, length = (rows[name] if mine.all() else rows[name][mine] for name in ("rank", "file", "length"))
+        pairs, _, of_row = distinct_rows(rank, file)
         found = np.zeros(len(pairs), dtype=_TRACED)
         if len(pairs):
             found["rank"], found["file"] = pairs.T
             found["operations"] = np.bincount(of_row)
-            found["bytes"] = np.bincount(of_row, weights=own["length"])
+            found["bytes"] = np.bincount(of_row, weights=length)
             self._traced.append(found)
 
     def note_offsets(self, state: int, record_ids: np.ndarray, operations: np.ndarray) -> None:

@@ -14,7 +14,7 @@ from dxt_replay.profiler_merge.darshan.dxt import DXT_MODULES, read_dxt
 from dxt_replay.profiler_merge.darshan.log import DarshanLog
 from dxt_replay.profiler_merge.darshan.regions import text
 from dxt_replay.profiler_merge.files import Numbers
-from dxt_replay.profiler_merge.rows import MOST_ROWS, Spool, blocks, rows_of
+from dxt_replay.profiler_merge.rows import MOST_ROWS, Spool, blocks, fill
 from dxt_replay.traces.schema import APIS, READ, TRACED, WRITE
 from dxt_replay.traces.units import seconds_to_ns
 
@@ -90,8 +90,9 @@ def read_log_rows(
                 unthreaded.update(found.tolist())
             else:
                 columns["thread"] = block.pthread_id
-            rows = rows_of(columns, len(block.record), api=_API[module], origin=TRACED)
-            spool.add(rows if kept.all() else rows[rows["file"] >= 0])
+            if not kept.all():
+                columns = {name: values[columns["file"] >= 0] for name, values in columns.items()}
+            fill(spool.room(len(columns["file"])), columns, api=_API[module], origin=TRACED)
     rows = spool.rows()
     counts: dict[int, int] = {}
     for part in blocks(rows):

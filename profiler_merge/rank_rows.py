@@ -19,6 +19,7 @@ import numpy as np
 from dxt_replay.profiler_merge.clocks.alignment import WALL, align_rank, align_worker
 from dxt_replay.profiler_merge.clocks.offsets import Alignment, align_seconds, align_wall
 from dxt_replay.profiler_merge.darshan.jobs import JobLogs, ProcessLog, process_id
+from dxt_replay.profiler_merge.darshan.lanes import NEVER, latest_on_lanes
 from dxt_replay.profiler_merge.files import REPAIRED, SUSPECT, LogFiles, shown
 from dxt_replay.profiler_merge.job_spans import JobSpans
 from dxt_replay.profiler_merge.log_rows import LogRows, read_log_rows
@@ -264,7 +265,12 @@ class RankRowsOfLogs:
     def _made(self, log: _Log, ranks: np.ndarray, traced: np.ndarray, counted: Mapping[str, np.ndarray]) -> np.ndarray:
         """Operations that no trace holds, in order."""
         names, totals = log.process.log.names, self.totals
-        found = rebuild(_as_traced(traced, ranks, log), counted, log.names, len(ranks))
+        if in_file(traced):
+            some, posix = _telling(traced, counted["POSIX"], log)
+            latest = partial(_latest_on_lanes, traced)
+            found = rebuild(_as_traced(some, ranks, log), {**counted, "POSIX": posix}, log.names, latest=latest)
+        else:
+            found = rebuild(_as_traced(traced, ranks, log), counted, log.names, len(ranks))
         for each in found.met:
             totals.rebuilt.note(each, ranks, names)
         made = found.rows
@@ -334,6 +340,67 @@ def _as_traced(rows: np.ndarray, ranks: np.ndarray, log: _Log) -> dict[str, np.n
         "record_id": log.found.records[rows["file"]],
         "is_write": rows["op"] == WRITE,
     }
+
+
+def _telling(traced: np.ndarray, posix: np.ndarray, log: _Log) -> tuple[np.ndarray, np.ndarray]:
+    """The operations of a large rank on which what is rebuilt depends, and its counted files without the others.
+
+    Of a file that is traced whole, was opened once, never synced, and used between its open and its close, nothing
+    depends on more than its first, last and longest lasting operations. Of each lane the first one stays.
+    """
+    count, lanes = len(log.found.records), dict[int, int]()
+    streams, finish = np.zeros(2 * count, dtype=np.int64), np.full(count, NEVER)
+    first, last, longest = np.full((3, count), -1)
+    for part in blocks(traced):
+        found, at = np.unique(traced["lane"][part], return_index=True)
+        lanes = dict(zip(found.tolist(), (part.start + at).tolist(), strict=True)) | lanes
+        row = part.start + np.flatnonzero(traced["api"][part] == _POSIX)
+        file, end = traced["file"][row], traced["end_ns"][row]
+        streams += np.bincount(2 * file + (traced["op"][row] == WRITE), minlength=len(streams))
+        last[file] = row  # of several assignments the last one stays
+        new = first[file] < 0
+        first[file[new][::-1]] = row[new][::-1]
+        np.maximum.at(finish, file, end)
+        longest[file[end == finish[file]]] = row[end == finish[file]]
+    at = places_of(posix, np.zeros(count, dtype=np.int64), log.found.records)
+    of_file = posix[at] if len(posix) else np.zeros(count, dtype=posix.dtype)
+    whole = (at >= 0) & of_file["own"] & (of_file["count"] == streams.reshape(-1, 2)).all(axis=1) & (first >= 0)
+    whole &= (of_file["opens"] <= 1) & (of_file["syncs"] == 0)
+    whole &= (of_file["open_start"] == NOT_SEEN) | (of_file["open_start"] <= traced["start_ns"][first])
+    whole &= (of_file["close_end"] == NOT_SEEN) | (of_file["close_start"] > traced["start_ns"][last])
+    kept = [np.fromiter(lanes.values(), dtype=np.int64), first[whole], last[whole], longest[whole]]
+    for part in blocks(traced):
+        telling = (traced["api"][part] == _POSIX) & ~whole[traced["file"][part]]
+        kept.append(part.start + np.flatnonzero(telling))
+    some = np.array(traced[np.unique(np.concatenate(kept))])
+    own = some[some["api"] == _POSIX]
+    left = np.bincount(2 * own["file"] + (own["op"] == WRITE), minlength=len(streams)).reshape(-1, 2)
+    posix = posix.copy()
+    posix["count"][at[whole]] = left[whole]
+    return some, posix
+
+
+def _latest_on_lanes(traced: np.ndarray, rows: tuple[np.ndarray, np.ndarray], before_ns: np.ndarray) -> np.ndarray:
+    """As `latest_on_lanes`, for the operations of a large rank."""
+    of_rank, lane = rows
+    latest, carried = np.full(len(lane), NEVER), np.full(1 + int(lane.max(initial=-1)), NEVER)
+    by_time = np.argsort(before_ns, kind="stable")
+    begin = 0
+    for part in blocks(traced):
+        end = len(by_time)
+        if part.stop < len(traced):
+            end = int(np.searchsorted(before_ns[by_time], traced["start_ns"][part.stop], side="right"))
+        mine, of_part, ends = by_time[begin:end], traced["lane"][part], traced["end_ns"][part]
+        if len(mine):
+            operations = (np.zeros(len(of_part), dtype=np.int64), of_part)
+            inside = latest_on_lanes(
+                (of_rank[mine], lane[mine]), before_ns[mine], operations, traced["start_ns"][part], ends
+            )
+            latest[mine] = np.maximum(inside, carried[lane[mine]])
+        asked = of_part < len(carried)
+        np.maximum.at(carried, of_part[asked], ends[asked])
+        begin = end
+    return latest
 
 
 def _stale(log: _Log, ranks: np.ndarray, rows: np.ndarray, counted: Mapping[str, np.ndarray]) -> np.ndarray:

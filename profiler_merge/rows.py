@@ -10,7 +10,7 @@ import ctypes
 import mmap
 import tempfile
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -51,11 +51,17 @@ _COLUMNS = ("rank", "lane", "op", "api", "offset", "length", "start_ns", "end_ns
 
 def rows_of(columns: Mapping[str, np.ndarray], count: int, **same: int) -> np.ndarray:
     """`count` rows with these columns, and these values in all rows."""
-    rows = np.zeros(count, dtype=ROW)
+    rows = np.empty(count, dtype=ROW)
+    fill(rows, columns, **same)
+    return rows
+
+
+def fill(rows: np.ndarray, columns: Mapping[str, np.ndarray], **same: int) -> None:
+    """Give the rows these columns, and these values in all of them."""
+    _words(rows)[:] = 0
     rows["other_file"] = rows["open_flags"] = -1
     for name, values in {**columns, **same}.items():
         rows[name] = values
-    return rows
 
 
 def columns_of(rows: np.ndarray) -> dict[str, np.ndarray]:
@@ -104,49 +110,52 @@ class Spool:
 
     def __init__(self, folder: Path | None, most: int = MOST_ROWS) -> None:
         self._folder, self._most = folder, most
-        self._waiting: list[np.ndarray] = []
-        self._count = 0
-        self._runs: list[np.ndarray] = []
+        self._waiting, self._count = np.empty(0, dtype=ROW), 0
+        self._runs: list[tuple[np.ndarray, list[tuple[int, int]]]] = []
+        """Sorted rows in files, each with the rank and start of every _EVERY-th row."""
 
-    def add(self, rows: np.ndarray) -> None:
-        """Further rows. Raises: TargetError when the disk refuses."""
-        self._waiting.append(rows)
-        self._count += len(rows)
-        if self._count > self._most:
-            self._runs.append(self._in_file([self._taken()]))
-
-    def _taken(self) -> np.ndarray:
-        rows = joined(self._waiting)
-        self._waiting, self._count = [], 0
-        return in_order(rows)
+    def room(self, count: int) -> np.ndarray:
+        """Room for `count` further rows, to be filled before the next call. Raises: TargetError when the disk
+        refuses."""
+        if self._count + count > self._most and self._count:
+            self._end_run()
+        if self._count + count > len(self._waiting):
+            self._waiting = np.empty(max(self._most, count), dtype=ROW)  # memory is taken as it is filled
+        self._count += count
+        return self._waiting[self._count - count : self._count]
 
     def rows(self) -> np.ndarray:
         """All rows, in a file (`in_file`) if they are more than `most`; changes of these stay. To be called once."""
-        if not self._runs:
-            return self._taken()
-        if self._count:
-            self._runs.append(self._in_file([self._taken()]))
-        return self._runs[0] if len(self._runs) == 1 else self._in_file(self._merged())
+        if not self._runs and self._count <= self._most:
+            return in_order(self._waiting[: self._count])
+        self._end_run()
+        self._waiting = np.empty(0, dtype=ROW)
+        return self._runs[0][0] if len(self._runs) == 1 else self._in_file(self._merged())
+
+    def _end_run(self) -> None:
+        rows, self._count = in_order(self._waiting[: self._count]), 0
+        sample = zip(rows["rank"][::_EVERY].tolist(), rows["start_ns"][::_EVERY].tolist(), strict=True)
+        self._runs.append((self._in_file([rows]), list(sample)))
 
     def _merged(self) -> Iterator[np.ndarray]:
         """All runs as one, in stretches that samples of the runs divide."""
-
-        def key(run: np.ndarray, row: int) -> tuple[int, int]:
-            return int(run["rank"][row]), int(run["start_ns"][row])
-
-        sample = sorted(key(run, row) for run in self._runs for row in range(0, len(run), _EVERY))
-        limits = sorted(set(sample[:: max(min(self._most, BLOCK_ROWS) // _EVERY, 1)]))[1:]
+        every = sorted(key for _, sample in self._runs for key in sample)
+        limits = sorted(set(every[:: max(min(self._most, BLOCK_ROWS) // _EVERY, 1)]))[1:]
         cuts = []
-        for run in self._runs:
-            inside = [bisect_left(range(len(run)), limit, key=lambda row: key(run, row)) for limit in limits]
+        for run, sample in self._runs:
+            inside = []
+            for limit in limits:
+                behind = bisect_left(sample, limit) * _EVERY
+                near = run[max(behind - _EVERY, 0) : behind]
+                keys = list(zip(near["rank"].tolist(), near["start_ns"].tolist(), strict=True))
+                inside.append(max(behind - _EVERY, 0) + bisect_left(keys, limit))
             cuts.append(list(pairwise([0, *inside, len(run)])))
-            release(run)
         for stretch in zip(*cuts, strict=True):
-            parts = [run[slice(*cut)] for run, cut in zip(self._runs, stretch, strict=True) if cut[0] < cut[1]]
-            yield in_order(joined(parts)) if len(parts) > 1 else joined(parts)
-            release(*self._runs)
+            parts = [run[slice(*cut)] for (run, _), cut in zip(self._runs, stretch, strict=True)]
+            yield in_order(joined(parts))
+            release(*(run for run, _ in self._runs))
 
-    def _in_file(self, parts: list[np.ndarray] | Iterator[np.ndarray]) -> np.ndarray:
+    def _in_file(self, parts: Iterable[np.ndarray]) -> np.ndarray:
         count = 0
         with _refusals(self._folder), tempfile.TemporaryFile(dir=self._folder) as file:
             for part in parts:

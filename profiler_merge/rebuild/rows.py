@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -95,8 +95,20 @@ Renames = list[tuple[int, int, int]]
 """Record ids of the old and the new name, and when."""
 
 
-def rebuild(traced: Traced, counted: Mapping[str, np.ndarray], names: LogNames, processes: int = 1) -> Rebuilding:
+LatestOnLanes = Callable[[tuple[np.ndarray, np.ndarray], np.ndarray], np.ndarray]
+"""As the first two parameters of `latest_on_lanes`, for the traced operations."""
+
+
+def rebuild(
+    traced: Traced,
+    counted: Mapping[str, np.ndarray],
+    names: LogNames,
+    processes: int = 1,
+    latest: LatestOnLanes | None = None,
+) -> Rebuilding:
     """The rows of a batch of `processes` from COUNTED of POSIX and STDIO, on the clock of `traced`.
+
+    latest: of all operations, where `traced` are some of them.
 
     Raises: LogError when a process has more untraced reads and writes at a module than are rebuilt.
     """
@@ -141,7 +153,11 @@ def rebuild(traced: Traced, counted: Mapping[str, np.ndarray], names: LogNames, 
     for process, found in renames.items():
         mine = slice(*np.searchsorted(rows["process"], [process, process + 1]))
         _follow(rows["record_id"][mine], wanted[mine], found, names, new_names)
-    rows = _with_lanes(rows, wanted, traced, processes)
+    operations = (traced["process"], traced["lane"])
+    latest = latest or partial(
+        latest_on_lanes, operations=operations, start_ns=traced["start_ns"], end_ns=traced["end_ns"]
+    )
+    rows = _with_lanes(rows, wanted, traced, processes, latest)
     return Rebuilding(rows=rows, names=new_names, left_out=left_out, met=tuple(met))
 
 
@@ -254,7 +270,9 @@ def _wanted_lanes(
     return wanted
 
 
-def _with_lanes(rows: np.ndarray, wanted: np.ndarray, traced: Traced, processes: int) -> np.ndarray:
+def _with_lanes(
+    rows: np.ndarray, wanted: np.ndarray, traced: Traced, processes: int, latest_of: LatestOnLanes
+) -> np.ndarray:
     """The rows with lanes. A row that would overlap another one on the lane that it wanted gets a lane of its own."""
     used = np.zeros(processes, dtype=np.int32)
     np.maximum.at(used, traced["process"], np.asarray(traced["lane"]) + np.int32(1))
@@ -264,8 +282,7 @@ def _with_lanes(rows: np.ndarray, wanted: np.ndarray, traced: Traced, processes:
 
     def latest(having: np.ndarray) -> np.ndarray:
         """Latest end of the traced operations on each row's lane that start before it ends."""
-        mine, operations = (rows["process"][having], wanted[having]), (traced["process"], traced["lane"])
-        return latest_on_lanes(mine, rows["end_ns"][having], operations, traced["start_ns"], traced["end_ns"])
+        return latest_of((rows["process"][having], wanted[having]), rows["end_ns"][having])
 
     if len(having):
         # Durations of opens and the like are means: some reach into the operation before, and would look like another
