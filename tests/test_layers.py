@@ -18,7 +18,7 @@ from tests.places import PACKAGE
 ORDER = ("traces", "profiler_merge", "workloads", "replay", "workloads.fit", "replay.interface", "replay.commands")
 """Packages, from below: each may import those before it. A module belongs to the longest name that fits."""
 
-COMMON = {"numpy", "pyarrow", "click", "msgspec", "yaml"}
+COMMON = {"numpy", "pyarrow", "click", "jinja2", "markupsafe", "msgspec", "yaml"}
 """What every installation has; anything else that is neither here nor heavy is a new dependency."""
 
 HEAVY = {

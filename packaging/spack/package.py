@@ -31,6 +31,7 @@ class PyDxtReplay(PythonPackage):
     depends_on("py-pyarrow@20:", type=("build", "run"))
     depends_on("py-h5py@3.10:", type=("build", "run"))
     depends_on("py-click@8.2:", type=("build", "run"))
+    depends_on("py-jinja2@3.1:", type=("build", "run"))
     depends_on("py-msgspec@0.18.6:", type=("build", "run"))
     depends_on("py-duckdb@1.0:", type=("build", "run"))
     depends_on("py-pyyaml@6.0.1:", type=("build", "run"))

@@ -96,7 +96,7 @@ def report(
 
 
 def _page(source: Capture, chosen: Part, workers: Workers) -> str:
-    from dxt_replay.replay.show.page.html import report_page
+    from dxt_replay.replay.show.page.page import report_page
 
     return report_page(_overview(part_of(source, chosen), 1, workers))
 
@@ -116,8 +116,8 @@ def _page_of_two(
 ) -> str:
     """The page of two captures. It shows only the replayed part of a source."""
     from dxt_replay.replay.fidelity.compare import compare
-    from dxt_replay.replay.show.page.data import lag_course
-    from dxt_replay.replay.show.page.html import report_page
+    from dxt_replay.replay.show.page.chart_data import lag_course
+    from dxt_replay.replay.show.page.page import report_page
 
     compared = source if relation is Relation.DIFFERENT else part_replayed(source, replay)
     return report_page(

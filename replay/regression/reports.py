@@ -11,14 +11,9 @@ import xml.etree.ElementTree as xml
 
 from dxt_replay.replay.regression.comparison import MetricComparison, Regression
 from dxt_replay.replay.regression.interval_verdict import Verdict
-from dxt_replay.replay.regression.regression_sections import metric_text, regression_markdown, regression_sections
-from dxt_replay.replay.regression.run_metrics import METRICS
-from dxt_replay.replay.show.cells import microseconds, or_dash, percent
-from dxt_replay.replay.show.page.document import Assets, Part, document
-from dxt_replay.replay.show.page.html_tables import html_text, section_table
-from dxt_replay.replay.show.section import Column, Kind, Section
+from dxt_replay.replay.regression.regression_sections import regression_markdown
+from dxt_replay.replay.show.page.page import regress_page
 from dxt_replay.traces.text import escaped, unit_of
-from dxt_replay.traces.units import format_count
 
 SUFFIXES = (".xml", ".md", ".html")
 
@@ -33,7 +28,7 @@ def report(suffix: str, result: Regression, *, inconclusive_fails: bool) -> byte
     """The file of one of the kinds SUFFIXES."""
     if suffix == ".xml":
         return junit_document(result, inconclusive_fails=inconclusive_fails)
-    text = regression_markdown(result) if suffix == ".md" else experiment_page(result)
+    text = regression_markdown(result) if suffix == ".md" else regress_page(result)
     return text.encode("utf-8", "replace")
 
 
@@ -112,49 +107,3 @@ def _figures(metric: MetricComparison) -> str:
 def _text(text: str) -> str:
     """`text` with what no XML document can hold written as an escape."""
     return _NO_XML.sub(lambda found: escaped(found[0]), text)
-
-
-def experiment_page(result: Regression) -> str:
-    """Verdict, figures, settings and all runs as an HTML page that needs no network."""
-    verdict, *tables = regression_sections(result)
-    first, *others = (html_text(row[0]) for row in verdict.rows)
-    reasons = "".join(f'<p class="note">{sentence}</p>' for sentence in others)
-    found = "".join(section_table(section) for section in tables)
-    shown = [
-        Part(id="verdict", name="Verdict", html=f'<p class="verdict">{first}</p>{reasons}'),
-        Part(id="figures", name="Figures and settings", html=f'<div class="columns">{found}</div>'),
-        Part(id="runs", name="Runs", html=section_table(runs_section(result))),
-    ]
-    name = f"{result.setting.candidate} against {result.compared_with}"
-    summary = {"schema_version": 1, **result.as_json()}
-    return document(f"dxt-replay: {name}", name, shown, summary, {}, Assets.of_tables())
-
-
-def runs_section(result: Regression) -> Section:
-    """A table of all runs in order."""
-    primary = result.primary
-    text = metric_text(primary) if primary in METRICS else str
-    return Section(
-        title="All runs",
-        columns=(
-            Column(head="run", kind=Kind.NUMBER),
-            "pair",
-            Column(head="side", kind=Kind.TEXT),
-            METRICS[primary].meaning if primary in METRICS else primary,
-            "lag p99",
-            "failed",
-            "cached before",
-        ),
-        rows=tuple(
-            (
-                str(number),
-                str(run.pair) if run.pair else "warm-up",
-                f"{run.side}, stopped" if run.stopped else run.side,
-                or_dash(run.metrics.get(primary), text),
-                or_dash((run.lag_us or {}).get("p99"), microseconds),
-                format_count(run.failed),
-                or_dash(run.resident_pct, percent),
-            )
-            for number, run in enumerate(result.runs, start=1)
-        ),
-    )

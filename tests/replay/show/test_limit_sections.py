@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dxt_replay.replay.show.limit_sections import enough_texts, limit_sections
-from dxt_replay.replay.show.page.storage_figure import storage_figure
+from dxt_replay.replay.show.page.chart_data import storage_figure
 from dxt_replay.replay.show.summary_sections import limit_text
 from dxt_replay.traces.storage_limit import LimitPoint, NoStorageLimitError, StorageLimit
 
@@ -59,7 +59,7 @@ def test_a_reason_stands_in_place_of_the_tables() -> None:
 
 
 def test_the_figure_has_a_line_a_quantity_and_the_fastest() -> None:
-    lines = {trace["name"]: trace for trace in storage_figure(LIMIT.points)["data"]}
+    lines = {trace["name"]: trace for trace in storage_figure(LIMIT)["data"]}
     assert list(lines) == ["all of storage", "bandwidth alone", "infinitely fast"]
     assert (lines["all of storage"]["x"], lines["all of storage"]["y"]) == ([0.5, 1.0], [8.0, 4.0])
     assert lines["infinitely fast"]["y"] == [3.0, 3.0]

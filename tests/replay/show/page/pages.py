@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dxt_replay.profiler_merge.analysis.overview import Overview, overview
-from dxt_replay.replay.show.page.html import report_page
+from dxt_replay.replay.show.page.page import report_page
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import File, Span, build_capture, read, write
 

@@ -1,0 +1,272 @@
+"""The pages as text: what is on them, what they must not hold, how large they are. `test_browser.py` opens them."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import html
+import re
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from plotly.graph_objects import Figure
+
+from dxt_replay.profiler_merge.analysis.bars import MOST_BARS as BARS
+from dxt_replay.profiler_merge.analysis.overview import overview
+from dxt_replay.profiler_merge.merge import merge
+from dxt_replay.replay.fidelity.compare import compare
+from dxt_replay.replay.show.page.chart_data import lag_course, size_label, timeline
+from dxt_replay.replay.show.page.page import MOST_BYTES, TABLE_ROWS, report_page
+from dxt_replay.traces.part import Part
+from dxt_replay.traces.samples import sample
+from dxt_replay.traces.schema import OPS_SCHEMA, READ, CaptureInfo, Job, table_from_columns
+from dxt_replay.traces.store.part_capture import part_of
+from dxt_replay.traces.store.reader import Capture, open_capture
+from dxt_replay.traces.store.writer import OpsWriter, create_capture, write_capture_info, write_files, write_spans
+from dxt_replay.traces.units import MIB
+from tests.capture_builder import File, Span, build_capture, files_table, lanes_table, read, spans_table
+from tests.replay.show.page.pages import HOSTILE, MS, Elements, carried, page_of, training
+
+SECTIONS = ["answer", "timeline", "findings", "steps", "sizes", "files", "unseen", "numbers"]
+
+
+def totals_of(line: Mapping[str, Any], kinds: Sequence[str]) -> tuple[int, int]:
+    """(operations, bytes) of the bars of some kinds in what `timeline` returned."""
+    tracks = [track for track in line["tracks"] if track["kind"] in kinds]
+    operations = sum(sum(track["operations"]) if "operations" in track else len(track["start"]) for track in tracks)
+    return operations, sum(sum(track.get("bytes", ())) for track in tracks)
+
+
+def parts_of(page: str) -> dict[str, float]:
+    """Share in per cent of each part of the bar of the answer, by name."""
+    bar = page[page.index('<div class="bar"') : page.index('<ul class="key">')]
+    return {name: float(width) for width, name in re.findall(r'width:([\d.]+)%" title="([^":]*):', bar)}
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> tuple:
+    """Overview and page of a bundled capture."""
+    recorded = sample("cosmictagger")
+    path = tmp_path_factory.mktemp("report") / "cosmictagger.capture"
+    merge([recorded.log], list(recorded.profiles), path)
+    return page_of(open_capture(path))
+
+
+def test_it_is_whole_small_and_fetches_nothing(drawn: tuple) -> None:
+    page = drawn[1]
+    assert len(page.encode()) < 1_000_000
+    elements = Elements(page)
+    assert elements.open == []
+    assert [section["id"] for section in elements.of("section")] == SECTIONS
+    assert {link["href"] for link in elements.of("a")} == {f"#{name}" for name in SECTIONS}
+    ids = [attributes["id"] for _, attributes in elements.tags if "id" in attributes]
+    assert len(ids) == len(set(ids)), "an id stands twice"
+    assert not [attributes for _, attributes in elements.tags if "src" in attributes]
+    assert [link["href"] for link in elements.of("link")] == ["data:,"]
+    policy = next(str(meta["content"]) for meta in elements.of("meta") if "http-equiv" in meta)
+    assert policy.startswith("default-src 'none'; script-src 'nonce-")
+    (script,) = (script for script in elements.of("script") if script.get("type") is None)
+    assert f"'nonce-{script['nonce']}'" in policy
+    names = [element["aria-label"] for element in elements.of("div") if element.get("role") == "img"]
+    assert len(set(names)) == len(names)
+
+
+def test_the_title_is_the_answer_and_the_bar_has_its_numbers(drawn: tuple) -> None:
+    found, page = drawn
+    title = html.unescape(page.partition("<h1>")[2].partition("</h1>")[0])
+    assert title.startswith("Infinitely fast storage would save at most ")
+    assert html.unescape(page.partition("<title>")[2]).startswith(title)
+    number = page.partition('<p class="number"><strong>')[2].partition("</strong>")[0]
+    assert number.removeprefix("at most ") in title
+    ranks, parts = found.analysis.overlap.ranks, parts_of(page)
+    assert sum(parts.values()) == pytest.approx(100, abs=0.3)
+    loop_ns = ranks["loop_ns"].to_numpy().mean()
+    assert parts["compute"] == pytest.approx(100 * ranks["compute_in_loop_ns"].to_numpy().mean() / loop_ns, abs=0.01)
+    waits = sum(share for name, share in parts.items() if name.startswith("waiting"))
+    assert waits == pytest.approx(100 * ranks["input_wait_in_loop_ns"].to_numpy().mean() / loop_ns, abs=5)
+
+
+def test_its_numbers_are_those_of_the_json(drawn: tuple) -> None:
+    found, page = drawn
+    summary = found.analysis.summary
+    assert carried(page, "summary") == {"schema_version": 1, "source": found.summary_json()}
+    data = carried(page, "data")
+    line, rebuilt = data["timelines"]["source"], summary.reconstructed
+    assert totals_of(line, ["read"]) == (summary.operations.read, summary.bytes.read)
+    assert totals_of(line, ["write"]) == (summary.operations.write, summary.bytes.written)
+    assert totals_of(line, ["metadata"])[0] == summary.operations.other
+    estimated = rebuilt.read + rebuilt.write + rebuilt.other, rebuilt.bytes_read + rebuilt.bytes_written
+    assert totals_of(line, ["reconstructed"]) == estimated
+    traced = [each for each in data["figures"]["sizes-source"]["data"] if "reconstructed" not in each["name"]]
+    classes = [row for row in found.sizes.to_pylist() if row["origin"] == "traced"]
+    for axis, quantity in (("y", "operations"), ("y2", "bytes")):
+        shown = sum(value or 0 for each in traced if each["yaxis"] == axis for value in each["y"])
+        assert shown == sum(row[quantity] for row in classes)
+    for trace, moved in zip(
+        data["figures"]["course-source"]["data"][:2], (summary.bytes.read, summary.bytes.written), strict=True
+    ):
+        edges, rates = trace["x"], trace["y"]
+        area = sum(rate * (edges[i + 1] - edges[i]) for i, rate in enumerate(rates[:-1]))
+        assert area * MIB == pytest.approx(moved, rel=1e-4)
+
+
+def test_plotly_accepts_the_figures_and_every_axis_says_what_it_is(drawn: tuple) -> None:
+    shown = carried(drawn[1], "data")["figures"]
+    assert {"course-source", "sizes-source", "heat-source", "steps-source", "offsets-source"} <= set(shown)
+    for figure in shown.values():
+        assert len(Figure(figure, skip_invalid=False).data)
+        assert all(axis["title"]["text"] for name, axis in figure["layout"].items() if name[:5] in ("xaxis", "yaxis"))
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "label"),
+    [(0, 0, "0 B"), (4096, 8191, "4–8 KiB"), (512, 1023, "512 B–1 KiB"), (1 << 19, (1 << 20) - 1, "512 KiB–1 MiB")],
+)
+def test_sizes_have_binary_units(least: int, most: int, label: str) -> None:
+    assert size_label(least, most) == label
+
+
+def test_two_runs_begin_at_their_first_step(tmp_path: Path) -> None:
+    source, replay = training(tmp_path, "source"), training(tmp_path, "again", delay_ns=3_000, due=True)
+    page = report_page(overview(source), overview(replay), compare(source, replay), lag_course(replay))
+    elements = Elements(page)
+    assert elements.open == []
+    assert [section["id"] for section in elements.of("section")] == ["answer", "comparison", *SECTIONS[1:]]
+    data = carried(page, "data")
+    assert data["axis"] == "time since the first step [s]"
+    for line in data["timelines"].values():
+        (steps,) = (track for track in line["tracks"] if (track["kind"], track["row"]) == ("step", 0))
+        assert steps["start"][0] == 0
+    figures = data["figures"]
+    mean, most = figures["lag-replay"]["data"][:2]
+    assert {round(value, 6) for value in (*mean["y"], *most["y"]) if value is not None} == {3.0}
+    for name, axis in (("steps", "yaxis"), ("steps", "yaxis2"), ("course", "yaxis"), ("course", "yaxis2")):
+        ranges = [figures[f"{name}-{side}"]["layout"][axis]["range"] for side in ("source", "replay")]
+        assert ranges[0] == ranges[1]
+    assert {figures[f"course-{side}"]["layout"]["xaxis"]["title"]["text"] for side in ("source", "replay")} == {
+        data["axis"]
+    }
+
+
+def test_a_capture_without_anything_has_a_small_page(tmp_path: Path) -> None:
+    page = page_of(build_capture(tmp_path))[1]
+    elements = Elements(page)
+    assert elements.open == []
+    assert [section["id"] for section in elements.of("section")] == [
+        "answer", "timeline", "findings", "files", "unseen", "numbers",
+    ]  # fmt: skip
+    assert len(page.encode()) < 1_000_000
+    assert lag_course(build_capture(tmp_path, name="again")) is None
+
+
+def test_counters_alone_are_no_timeline(tmp_path: Path) -> None:
+    path = tmp_path / "counted.capture"
+    merge([Path("tests/data/jobs/counters/job.darshan")], [], path)
+    page = page_of(open_capture(path))[1]
+    data = carried(page, "data")
+    assert (data["timelines"], [name for name in data["figures"] if name.startswith("course")]) == ({}, [])
+    assert "No trace: when the I/O happened is not known." in page
+    assert "of the run in POSIX calls" in page
+
+
+def test_the_bundle_is_the_one_that_its_sources_name() -> None:
+    folder = files("dxt_replay.replay.show.page") / "vendor"
+    listed = (folder / "SOURCES.md").read_text(encoding="utf-8")
+    (bundle,) = [entry for entry in folder.iterdir() if entry.name.endswith(".js.gz")]
+    assert f"`{bundle.name}`" in listed
+    assert hashlib.sha256(gzip.decompress(bundle.read_bytes())).hexdigest() in listed
+    assert "MIT" in (folder / "LICENSE.plotly").read_text(encoding="utf-8")
+
+
+def test_rows_of_the_timeline(tmp_path: Path) -> None:
+    """An evaluation stands in the row of the loop; a lane has the name of its number, and its role if that is known."""
+    spans = [Span("step", 0, 10 * MS, step=0), Span("other", 10 * MS, 30 * MS, name="evaluation")]
+    known = lanes_table([(0, 0, "here", 1, None), (0, 1, "here", 2, "worker")])
+    ops = [read(0, length=1, lane=lane) for lane in range(2)]
+    line = timeline(overview(build_capture(tmp_path, files=["/a"], ops=ops, spans=spans, lanes=known)), 0)
+    assert line["rows"] == ["r0 steps", "r0 loop", "r0 lane 0", "r0 lane 1 (worker)"]
+    assert line["lanes"] == [False, False, True, True]
+    assert {track["row"] for track in line["tracks"] if track["kind"] == "evaluation"} == {1}
+
+
+def test_a_window_is_shown_in_its_own_times(tmp_path: Path) -> None:
+    found = overview(part_of(training(tmp_path), Part(from_ns=150 * MS, until_ns=200 * MS)))
+    assert carried(report_page(found), "data")["whole"] == [150 * MS, 200 * MS]
+
+
+def test_a_timeline_of_many_ranks_says_what_it_leaves_out(tmp_path: Path) -> None:
+    ops = [read(0, length=rank + 1, rank=rank, lane=lane) for rank in range(30) for lane in range(10)]
+    page = page_of(build_capture(tmp_path, ops=ops, files=["/a"]))[1]
+    line = carried(page, "data")["timelines"]["source"]
+    assert (len(line["rows"]), len(set(line["ranks"]))) == (60, 6)
+    assert totals_of(line, ["read"]) == (60, 10 * sum(rank + 1 for rank in set(line["ranks"])))
+    assert "60 operations, each as a bar of its own. Shown are 6 of 30 ranks" in page
+    assert carried(page, "summary")["source"]["operations"]["read"] == 300
+
+
+def test_many_files_are_cut_and_their_totals_are_not(tmp_path: Path) -> None:
+    """Long paths are cut too. Only a file that is left out was read twice: its column and its total say so."""
+    count = TABLE_ROWS[0] + 1
+    paths = [f"/{'x' * 3_000}/{number:05}" for number in range(count)]
+    ops = [read(number, length=10, start_ns=number * MS) for number in range(count - 1)]
+    ops += [read(count - 1, length=1, start_ns=(count + again) * MS) for again in range(2)]
+    page = page_of(build_capture(tmp_path, ops=ops, files=paths))[1]
+    assert len(page.encode()) < 1_500_000
+    table = page[page.index("<caption>Files") :]
+    table = table[: table.index("</table>")]
+    assert table.count(f"{'x' * 100}/00") == TABLE_ROWS[0]
+    assert f"/{count - 1:05}<" not in table
+    assert ">read again<" in table
+    foot = table[table.index("<tfoot>") :]
+    assert f"all {count}" in foot
+    assert f'data-v="{10 * (count - 1) + 2}"' in foot
+    assert foot.count('data-v="1">') == 1
+    assert "and 1 more, which the totals include" in page
+
+
+@pytest.mark.slow
+def test_a_million_operations_of_256_ranks_stay_small(tmp_path: Path) -> None:
+    """Incompressible times, sizes and offsets: bars and page stay within their budgets."""
+    capture = random_capture(tmp_path, ranks=256, lanes=4, per_rank=4_000)
+    found, page = page_of(capture)
+    assert len(page.encode()) < MOST_BYTES
+    assert found.analysis.summary.operations.read == 1_024_000
+    assert 0 < found.lanes.bars <= BARS + BARS * 3 // 16 * 2
+
+
+def random_capture(folder: Path, *, ranks: int, lanes: int, per_rank: int) -> Capture:
+    """Reads at random times with a few sizes, lane after lane, without spans."""
+    path, random = folder / "random.capture", np.random.default_rng(5)
+    create_capture(path)
+    with OpsWriter(path) as writer:
+        for rank in range(ranks):
+            start = np.cumsum(random.exponential(200_000, per_rank).astype(np.int64))
+            columns = {
+                "rank": np.full(per_rank, rank, dtype=np.int32),
+                "lane": (np.arange(per_rank) % lanes).astype(np.int32),
+                "op": np.full(per_rank, READ, dtype=np.int8),
+                "api": np.zeros(per_rank, dtype=np.int8),
+                "file_id": random.integers(0, 100, per_rank).astype(np.int32),
+                "offset": random.integers(0, 1 << 30, per_rank),
+                "length": random.integers(1, 1 << 20, per_rank),
+                "start_ns": start,
+                "end_ns": start + random.lognormal(10.5, 1.2, per_rank).astype(np.int64),
+                "step": np.full(per_rank, -1, dtype=np.int32),
+                "origin": np.zeros(per_rank, dtype=np.int8),
+            }
+            writer.write(table_from_columns(columns, OPS_SCHEMA))
+    write_files(path, files_table([File(f"/data/{number:05}", size=1 << 31) for number in range(100)], []))
+    write_spans(path, spans_table([]))
+    write_capture_info(path, CaptureInfo(job=Job(nprocs=ranks, run_time_s=per_rank / 5_000), ranks=tuple(range(ranks))))
+    return open_capture(path)
+
+
+def test_the_same_capture_gives_the_same_page(tmp_path: Path) -> None:
+    capture = training(tmp_path)
+    page = page_of(capture)[1]
+    assert page == page_of(capture)[1]
+    assert totals_of(carried(page, "data")["timelines"]["source"], ["read"])[0] == 20 * len(HOSTILE)
