@@ -11,8 +11,8 @@ import xml.etree.ElementTree as xml
 
 from dxt_replay.replay.regression.comparison import MetricComparison, Regression
 from dxt_replay.replay.regression.interval_verdict import Verdict
+from dxt_replay.replay.regression.page import regress_page
 from dxt_replay.replay.regression.regression_sections import regression_markdown
-from dxt_replay.replay.show.page.page import regress_page
 from dxt_replay.traces.text import escaped, unit_of
 
 SUFFIXES = (".xml", ".md", ".html")

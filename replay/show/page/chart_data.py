@@ -230,17 +230,12 @@ def binary(size: int) -> str:
     return f"{size / (1 << 10 * power):g} {('B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB')[power]}"
 
 
-def step_groups(steps: pa.Table) -> tuple[np.ndarray, np.ndarray, int]:
-    """(number of the first step of each bar, bar of each row, steps of a bar): at most MOST_STEP_BARS bars."""
-    number, place = np.unique(steps["step"].to_numpy(), return_inverse=True)
-    width = max(-(-len(number) // MOST_STEP_BARS), 1)
-    return number[::width], place // width, width
-
-
 def steps_figure(steps: pa.Table) -> Figure:
     """Where the time of the steps went, mean over the ranks, and above it the slowest rank and the I/O."""
-    first, group, width = step_groups(steps)
-    count, x = np.bincount(group), first.tolist()
+    number, place = np.unique(steps["step"].to_numpy(), return_inverse=True)
+    width = max(-(-len(number) // MOST_STEP_BARS), 1)
+    x, group = number[::width].tolist(), place // width
+    count = np.bincount(group)
     column = {name: steps[name].to_numpy() / NS_PER_MS for name in steps.column_names if name.endswith("_ns")}
     slowest, whole = np.zeros(len(count)), np.bincount(group, weights=column["duration_ns"]) / count
     np.maximum.at(slowest, group, column["duration_ns"])

@@ -1,4 +1,4 @@
-"""The pages of `dxt-replay report` and `regress`: what stands on them, for the templates beside this module. Pure.
+"""The page of `dxt-replay report`: what stands on it, for the templates beside this module. Pure.
 
 A page is one file without links to the network. The templates escape every value, so a recorded path stays text, and
 the page's policy lets no script run but its own.
@@ -10,8 +10,6 @@ import base64
 import gzip
 import hashlib
 import json
-import math
-import statistics
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from functools import cache
@@ -21,14 +19,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.replay.show.cells import microseconds, or_dash, percent, seconds
+from dxt_replay.replay.show.cells import seconds
 from dxt_replay.replay.show.comparison_sections import comparison_sections
 from dxt_replay.replay.show.data_tables import FILES, RANKS, STEPS, DataColumn, Row, used_columns
 from dxt_replay.replay.show.finding_sections import stake_text
 from dxt_replay.replay.show.glossary import WORDS
 from dxt_replay.replay.show.limit_sections import enough_texts
 from dxt_replay.replay.show.page import chart_data as charts
-from dxt_replay.replay.show.section import Column, Kind, Section, tone_of
+from dxt_replay.replay.show.section import Kind, Section, tone_of
 from dxt_replay.replay.show.summary_sections import has_trace, headline, storage_cost, summary_sections
 from dxt_replay.traces.layers import called
 from dxt_replay.traces.records import replay_record
@@ -44,13 +42,9 @@ if TYPE_CHECKING:
     from dxt_replay.profiler_merge.analysis.finding import Finding
     from dxt_replay.profiler_merge.analysis.overview import Overview
     from dxt_replay.replay.fidelity.compare import Comparison
-    from dxt_replay.replay.regression.comparison import Regression
 
-MOST_BYTES = 3_000_000
-"""What a page is kept below by shortening its tables; plotly takes 0.66 MB of it."""
-TABLE_ROWS = (300, 120, 40)
-"""Rows of the tables of ranks and files: the first that keeps the page small enough."""
-SLOWEST_STEPS = 25
+TABLE_ROWS, SLOWEST_STEPS = 300, 25
+"""Rows of the tables of ranks and files, and of steps. Bars are limited too, so that a page has 3 MB at most."""
 MOST_PATH = 200
 """Characters of a path that a table shows; of a longer one its end."""
 
@@ -91,23 +85,20 @@ def report_page(
     comparison: Comparison | None = None,
     lag: Mapping[str, np.ndarray] | None = None,
 ) -> str:
-    """The page about a capture, or about two side by side; about MOST_BYTES at most.
+    """The page about a capture, or about two side by side.
 
     `comparison`: `replay.fidelity.compare.compare(...)`; `lag`: `chart_data.lag_course(...)`.
     """
-    sides = [Side("source", "", source, 0)]
-    axis = "time [s]"
+    sides, axis = [Side("source", "", source, 0)], "time [s]"
     if replay is not None:
         # Both begin at their first step, or else at their first event: what happened before has negative times.
-        known = all(side.analysis.overlap.steps.num_rows for side in (source, replay))
+        replayed = comparison is None or comparison.relation == Relation.REPLAY.value
+        titles = ("Source", "Replay") if replayed else ("First", "Second")
+        steps = [each.analysis.overlap.steps["start_ns"].to_numpy() for each in (source, replay)]
+        known = all(len(each) for each in steps)
         axis = f"time since the first {'step' if known else 'event'} [s]"
-        titles = ("Source", "Replay")
-        if comparison is not None and comparison.relation != Relation.REPLAY.value:
-            titles = ("First", "Second")
-        sides = [
-            Side(key, title, side, _first_step_ns(side) if known else side.course.start_ns)
-            for key, title, side in zip(("source", "replay"), titles, (source, replay), strict=True)
-        ]
+        begins = [int(each.min()) for each in steps] if known else [source.course.start_ns, replay.course.start_ns]
+        sides = list(map(Side, ("source", "replay"), titles, (source, replay), begins))
     lines = {side.key: charts.timeline(side.overview, side.origin_ns, estimates=side.traced) for side in sides}
     whole = [min(line["from_ns"] for line in lines.values()), max(line["until_ns"] for line in lines.values())]
     data = {
@@ -119,17 +110,8 @@ def report_page(
         "whole": whole,
     }
     summaries = {side.key: side.overview.summary_json() for side in sides}
-    text = ""
-    for most_rows in TABLE_ROWS:
-        contents = _contents(sides, comparison, data, most_rows)
-        text = _rendered("report.html.j2", {"schema_version": 1, **summaries}, data, contents)
-        if len(text.encode("utf-8", "surrogatepass")) <= MOST_BYTES:
-            break
-    return text
-
-
-def _first_step_ns(overview: Overview) -> int:
-    return int(overview.analysis.overlap.steps["start_ns"].to_numpy().min())
+    contents = _contents(sides, comparison, data)
+    return rendered("report.html.j2", {"schema_version": 1, **summaries}, data, contents)
 
 
 def _figures(
@@ -160,34 +142,11 @@ def _figures(
     return {f"{name}-{key}": each for name, alike in found.items() for key, each in alike.items()}
 
 
-def _contents(
-    sides: Sequence[Side], comparison: Comparison | None, data: Mapping[str, Any], most_rows: int
-) -> dict[str, Any]:
-    """What the template shows, section by section."""
-    shown = data["figures"]
-    answers = [_answer(side.overview) for side in sides]
+def _contents(sides: Sequence[Side], comparison: Comparison | None, data: Mapping[str, Any]) -> dict[str, Any]:
+    """What the template shows; it asks for the parts of a side where they stand."""
     recorded = [not nothing_recorded(side.overview.analysis.summary.coverage.unseen) for side in sides]
-    names = [side.overview.name for side in sides]
-    between = " and its replay " if sides[-1].title == "Replay" else " beside "
-    views = [
-        {
-            "key": side.key, "title": side.title, "name": side.overview.name, "answer": answer,
-            "traced": side.traced, "drawn": _drawn(side, data["timelines"].get(side.key)),
-            "windows": [window.name for window in side.overview.lanes.windows],
-            "blocks": _blocks(side.overview.findings), "enough": _enough(side.overview),
-            "slowest": _slowest(side),
-            "files": _files(side.overview, most_rows) if io else None,
-            "seen": _seen(side.overview),
-            "warnings": [
-                *(["The capture is partial: it does not hold the whole run."] if side.overview.info.partial else []),
-                *side.overview.analysis.summary.warnings,
-            ],
-            "job": _job(side.overview),
-            "tables": [each for each in summary_sections(side.overview.analysis.summary) if each.title],
-            "ranks": _ranks(side.overview, most_rows) if io else None,
-        }
-        for side, answer, io in zip(sides, answers, recorded, strict=True)
-    ]  # fmt: skip
+    answers = {side.key: _answer(side.overview) for side in sides}
+    names = [side.overview.name.removesuffix(".capture") for side in sides]
     kinds = {track["kind"] for line in data["timelines"].values() for track in line["tracks"]}
     there = {
         "answer": "Answer",
@@ -195,23 +154,27 @@ def _contents(
         "comparison": "Comparison" if comparison else "",
         "findings": "Findings",
         "steps": "Steps" if any(side.steps.num_rows for side in sides) else "",
-        "sizes": "Request sizes" if any(name.startswith("sizes-") for name in shown) else "",
+        "sizes": "Request sizes" if any(name.startswith("sizes-") for name in data["figures"]) else "",
         "files": "Files" if any(recorded) else "",
         "unseen": "What was not seen",
         "numbers": "All numbers",
     }
     return {
-        "title": comparison.headline if comparison else answers[0]["title"],
-        "subject": between.join(name.removesuffix(".capture") for name in names),
+        "title": comparison.headline if comparison else answers["source"]["title"],
+        "subject": (" and its replay " if sides[-1].title == "Replay" else " beside ").join(names),
         "sections": {id: name for id, name in there.items() if name},
-        "sides": views,
-        "longest_s": max(answer["whole_s"] for answer in answers),
+        "sides": sides,
+        "recorded": [side for side, io in zip(sides, recorded, strict=True) if io],
+        "answers": answers,
+        "longest_s": max(answer["whole_s"] for answer in answers.values()),
         "comparison": [] if comparison is None else _compared(comparison),
-        "figures": shown,
+        "figures": data["figures"],
         "timelines": data["timelines"],
         "kinds": {kind: colour for kind, colour in charts.KIND_COLOURS.items() if kind in kinds},
         "words": WORDS,
-    }
+        "of": {"drawn": _drawn, "blocks": _blocks, "enough": _enough, "slowest": _slowest, "files": _files,
+               "ranks": _ranks, "seen": _seen, "job": _job, "tables": summary_sections},
+    }  # fmt: skip
 
 
 # ---- the answer ----
@@ -484,23 +447,23 @@ def _slowest(side: Side) -> dict[str, Any] | None:
     return {**table, "windows": [(row["start_ns"], end) for row, end in zip(rows, ends, strict=True)]}
 
 
-def _ranks(overview: Overview, most_rows: int) -> dict[str, Any]:
-    """Where there are more than `most_rows`, those with the most I/O time first."""
+def _ranks(overview: Overview) -> dict[str, Any]:
+    """Where there are more than TABLE_ROWS, those with the most I/O time first."""
     names = ["io_hidden_ns", "compute_ns", "input_wait_ns"]
     found = overview.analysis.overlap.ranks.select(["rank", "io_ns", *names]).to_pylist()
     times = {row.pop("rank"): {"union_ns": row.pop("io_ns"), **row} for row in found}
     rows = [{**row, **times[row["rank"]]} for row in overview.analysis.patterns.ranks.to_pylist()]
     sums = {name: sum(row[name] for row in rows) for name in rows[0]} if rows else None
-    if len(rows) > most_rows:
+    if len(rows) > TABLE_ROWS:
         rows.sort(key=lambda row: -row["union_ns"])
-    return _table("Ranks", RANKS, rows[:most_rows], len(rows), sums)
+    return _table("Ranks", RANKS, rows[:TABLE_ROWS], len(rows), sums)
 
 
-def _files(overview: Overview, most_rows: int) -> dict[str, Any]:
+def _files(overview: Overview) -> dict[str, Any]:
     """The files that moved most, the most first."""
     table = overview.analysis.patterns.files
     moved = sum(table[name].to_numpy() for name in ("bytes_read", "bytes_written", "reconstructed_bytes"))
-    most = np.argsort(-moved, kind="stable")[:most_rows]
+    most = np.argsort(-moved, kind="stable")[:TABLE_ROWS]
     sums = {name: _sum_or_any(table[name]) for name in table.column_names} if table.num_rows else None
     return _table("Files", FILES, table.take(pa.array(most)).to_pylist(), table.num_rows, sums)
 
@@ -512,86 +475,6 @@ def _sum_or_any(column: pa.ChunkedArray) -> int | str | None:
         return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())
     texts = column.drop_null()
     return texts[0].as_py() if len(texts) else None
-
-
-# ---- regress ----
-
-
-def regress_page(result: Regression) -> str:
-    """Verdicts, a dot for each run, figures, settings and all runs, without any script."""
-    from dxt_replay.replay.regression.regression_sections import metric_text, regression_sections
-    from dxt_replay.replay.regression.run_metrics import METRICS
-
-    verdict, *tables = regression_sections(result)
-    primary, metric = result.primary, result.metrics.get(result.primary)
-    meaning = METRICS[primary].meaning if primary in METRICS else primary
-    text = metric_text(primary) if primary in METRICS else str
-    rows = tuple(
-        (
-            str(number),
-            str(run.pair) if run.pair else "warm-up",
-            f"{run.side}, stopped" if run.stopped else run.side,
-            or_dash(run.metrics.get(primary), text),
-            or_dash((run.lag_us or {}).get("p99"), microseconds),
-            format_count(run.failed),
-            or_dash(run.resident_pct, percent),
-        )
-        for number, run in enumerate(result.runs, start=1)
-    )
-    heads = (
-        Column(head="run"),
-        "pair",
-        Column(head="side", kind=Kind.TEXT),
-        meaning,
-        "lag p99",
-        "failed",
-        "cached before",
-    )
-    contents = {
-        "title": result.headline,
-        "subject": f"{result.setting.candidate} against {result.compared_with}",
-        "sections": {"verdict": "Verdict", "figures": "Figures and settings", "runs": "All runs"},
-        "verdict": result.verdict.value,
-        "change": "" if metric is None else f"{100 * (metric.found.ratio - 1):+.1f} %",
-        "meaning": meaning,
-        "said": [row[0] for row in verdict.rows if row[0] != result.headline],
-        "dots": None if metric is None else _dots(metric.baseline, metric.candidate, text, paired=not result.against),
-        "tables": tables,
-        "runs": Section(title="", columns=heads, rows=rows),
-    }
-    return _rendered("regress.html.j2", {"schema_version": 1, **result.as_json()}, None, contents)
-
-
-def _dots(baseline: Sequence[float], candidate: Sequence[float], text: Any, *, paired: bool) -> dict[str, Any]:
-    """Places of the dots of all runs in a picture of 100 by 100; those of a pair lie above each other."""
-    low, high = min(*baseline, *candidate), max(*baseline, *candidate)
-    span = (high - low) or high or 1.0
-    low, high = low - 0.1 * span, high + 0.1 * span
-
-    def height(value: float) -> float:
-        return round(100 * (high - value) / (high - low), 2)
-
-    columns = len(baseline) + (0 if paired else len(candidate))
-    place = [round(100 * (each + 0.5) / columns, 2) for each in range(columns)]
-    sides = {"baseline": (baseline, place), "candidate": (candidate, place if paired else place[len(baseline) :])}
-    return {
-        "dots": [
-            {"side": side, "x": x, "y": height(value), "text": f"{side}, {text(value)}"}
-            for side, (values, places) in sides.items()
-            for value, x in zip(values, places, strict=False)
-        ],
-        "pairs": [(x, height(a), height(b)) for x, a, b in zip(place, baseline, candidate, strict=False)] * paired,
-        "medians": [(side, height(statistics.median(values)), text(statistics.median(values)))
-                    for side, (values, _) in sides.items()],
-        "ticks": [(height(each), text(each)) for each in _round(low, high)],
-    }  # fmt: skip
-
-
-def _round(low: float, high: float) -> list[float]:
-    """Two to five round numbers between two others."""
-    step = 10 ** math.floor(math.log10((high - low) / 2))
-    step *= next((times for times in (5, 2) if (high - low) / (times * step) >= 2), 1)
-    return [step * place for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 # ---- the file ----
@@ -615,7 +498,7 @@ def _environment() -> jinja2.Environment:
     return made
 
 
-def _rendered(
+def rendered(
     template: str, summary: Mapping[str, Any], data: Mapping[str, Any] | None, contents: Mapping[str, Any]
 ) -> str:
     """The whole page. `summary`: an object that other programs can read from it; `data`: what its script draws."""

@@ -23,6 +23,7 @@ from tests.darshan_writer import (
     posix_rows,
     write_log,
 )
+from tests.replay.show.page.pages import carried
 
 MIB = 1 << 20
 _READ = [(i * MIB, MIB, 1.0 + i, 1.5 + i) for i in range(4)]
@@ -87,12 +88,16 @@ def test_where_more_went_through_posix_it_is_not_known_what_the_trace_holds(tmp_
     assert "Bytes were moved by DAOS calls, and whether calls in the trace made them is not known" in found.evidence
 
 
-def test_the_page_has_the_counted_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = tmp_path / "report.html"
-    shown(capsys, "report", str(log_of(tmp_path / "a.darshan")), "-o", str(page))
-    first = page.read_text(encoding="utf-8").partition('id="health"')[0]
-    assert "By its counters it read 0 B and wrote 64.0 MiB" in first
-    assert "<dt>I/O time</dt><dd><strong>2.500 s</strong>" in first
+def test_the_page_of_counters_alone_is_no_timeline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "report.html"
+    shown(capsys, "report", str(log_of(tmp_path / "a.darshan")), "-o", str(target))
+    page = target.read_text(encoding="utf-8")
+    first, below = page.split('<section id="timeline"')
+    assert "<h1>By Darshan&#39;s counters the job spent 2.500 s of " in first
+    assert "of the run in DAOS calls, by Darshan&#39;s counters" in first
+    assert "No trace: when the I/O happened is not known." in below
+    data = carried(page, "data")
+    assert (data["timelines"], [name for name in data["figures"] if name.startswith(("course", "heat"))]) == ({}, [])
 
 
 def test_a_part_has_no_figures_of_the_whole_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

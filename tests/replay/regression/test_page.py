@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dxt_replay.replay.regression.comparison import BASELINE, CANDIDATE
+from dxt_replay.replay.regression.page import regress_page
 from dxt_replay.replay.regression.run_metrics import MeasuredRun
 from dxt_replay.replay.show.cells import seconds
-from dxt_replay.replay.show.page.page import regress_page
 from tests.replay.regression.run_builder import pairs, result_of, run
 from tests.replay.show.page.pages import HOSTILE, SHOWN, Elements, carried
 
