@@ -150,7 +150,7 @@ def test_kinds_can_be_hidden_and_a_place_explains_itself(browser: Any, pages: di
     assert browser.execute_script(words) == [
         "r0 lane 0", "read from 0.100000 s, for 50 us, 4.00 KiB", "at offset 0", SHOWN[0],
     ]  # fmt: skip
-    many = "return wordsAt(page.timelines.source, 3, 110e6, 10e6)"
+    many = "return wordsAt(page.timelines.source, 3, 105e6, 6e6)"
     assert browser.execute_script(many) == ["r0 lane 0", f"{len(HOSTILE)} of read, {4 * len(HOSTILE)}.0 KiB"]
 
 
