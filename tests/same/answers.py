@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import zlib
-from base64 import b64decode
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
@@ -311,8 +310,6 @@ class Job:
             data = darshan_content(data)
         elif path.suffix == ".gz":
             data = decompress(data)
-        elif path.suffix == ".html":  # holds gzip in base64
-            data = re.sub(rb"H4sI[\w+/=]+", lambda found: decompress(b64decode(found[0])), data)
         data = re.sub(rb"dxt-replay \d[\w.]*", b"dxt-replay", data.replace(os.fsencode(self._scratch), b"SCRATCH"))
         return data.decode().splitlines() if path.suffix == ".yaml" else [len(data), digest(data)]
 
