@@ -29,8 +29,8 @@ MODULES = {
     "replay/causal/feed.py": "tests/replay/causal",
     "replay/plan/pacing.py": "tests/replay/plan",
     "replay/target/posix.py": "tests/replay/target",
-    "replay/fidelity/workload_verdict.py": "tests/replay/fidelity",
-    "replay/regression/interval_verdict.py": "tests/replay/regression",
+    "replay/compare/verdict.py": "tests/replay/compare",
+    "replay/regress/statistics.py": "tests/replay/regress",
 }
 """The modules on which most results rest, and the tests that must hold each of them."""
 

@@ -17,10 +17,9 @@ from typing import Any
 from benchmarks.file_systems.changes import Change
 from benchmarks.file_systems.mounted import Mounted, Storage, mounted
 from benchmarks.slowed_storage import limited, run_command, run_in
-from dxt_replay.replay.regression.comparison import BASELINE
-from dxt_replay.replay.regression.experiment import schedule
-from dxt_replay.replay.regression.interval_verdict import Rule, judge
-from dxt_replay.replay.regression.signed_rank import paired_ratio
+from dxt_replay.replay.regress.comparison import BASELINE
+from dxt_replay.replay.regress.experiment import schedule
+from dxt_replay.replay.regress.statistics import Rule, judge, paired_ratio
 
 WORKLOADS = ("reading", "writing", "saving")
 FIO_BYTES = "256m"

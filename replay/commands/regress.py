@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dxt_replay.replay.interface.captures import NamedPart
-    from dxt_replay.replay.regression.interval_verdict import Rule
 
 
 _PACE = Option(f"{PACE_HELP}  [default: steps if the capture has training steps, else think]", choices=PACE_CHOICES)
@@ -91,10 +90,10 @@ def command(
     from dxt_replay.replay.commands.processes import ending_together
     from dxt_replay.replay.commands.progress import byte_progress, experiment_progress
     from dxt_replay.replay.ranks.mpi import connect, first_does
-    from dxt_replay.replay.regression.experiment import WARM_UPS
-    from dxt_replay.replay.regression.interval_verdict import Rule
-    from dxt_replay.replay.regression.regression_sections import regression_sections
-    from dxt_replay.replay.regression.reports import report
+    from dxt_replay.replay.regress.experiment import WARM_UPS
+    from dxt_replay.replay.regress.reports import report
+    from dxt_replay.replay.regress.sections import regression_sections
+    from dxt_replay.replay.regress.statistics import Rule
     from dxt_replay.traces.output import new_file
 
     sides = _sides(target, baseline, candidate, against)
@@ -107,7 +106,8 @@ def command(
     ):
 
         def checked() -> None:
-            _check(reports, repeats, Rule(threshold_pct=choices["threshold_pct"]), against, force=force)
+            Rule(threshold_pct=choices["threshold_pct"])
+            _check(reports, repeats, against, force=force)
 
         first_does(comm, checked)
         result = dxt_replay.regress(
@@ -151,16 +151,15 @@ def _sides(
     return baseline, candidate
 
 
-def _check(reports: Sequence[Path], repeats: int, rule: Rule, against: Path | None, *, force: bool) -> None:
+def _check(reports: Sequence[Path], repeats: int, against: Path | None, *, force: bool) -> None:
     """Refuse the experiment before its first run.
 
     Raises: TargetError; UsageError for a report of another kind, a record that cannot be read, and too few runs for a
     verdict.
     """
-    from dxt_replay.replay.regression.experiment_record import read_record
-    from dxt_replay.replay.regression.rank_sum import MOST_RUNS, least_runs
-    from dxt_replay.replay.regression.reports import SUFFIXES
-    from dxt_replay.replay.regression.signed_rank import least_pairs
+    from dxt_replay.replay.regress.record import read_record
+    from dxt_replay.replay.regress.reports import SUFFIXES
+    from dxt_replay.replay.regress.statistics import ALPHA, MOST_RUNS, least_pairs, least_runs
     from dxt_replay.traces.output import check_output
 
     for path in reports:
@@ -169,12 +168,12 @@ def _check(reports: Sequence[Path], repeats: int, rule: Rule, against: Path | No
         check_output(path, force=force)
     least: int | None
     if against is None:
-        least, counted = least_pairs(rule.alpha), "pairs"
+        least, counted = least_pairs(), "pairs"
     else:
-        least, counted = least_runs(len(read_record(against).counted_runs()), rule.alpha), "runs against this record"
+        least, counted = least_runs(len(read_record(against).counted_runs())), "runs against this record"
     if least is not None and repeats >= least:
         return
-    few = f"at least {least or MOST_RUNS} {counted} are needed at alpha {rule.alpha:g}"
+    few = f"at least {least or MOST_RUNS} {counted} are needed at alpha {ALPHA:g}"
     raise UsageError(
         f"--repeats {repeats} can never find a regression: {few}; give --repeats {least or MOST_RUNS} or more"
     )

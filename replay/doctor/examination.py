@@ -18,8 +18,13 @@ from typing import Any
 
 from dxt_replay.replay.doctor.programs import Check, Part, State, mpi_part, program_parts, recording_part
 from dxt_replay.replay.ranks.mpi import SHARED_BYTES, SHARED_BYTES_EACH, SHARED_MEMORY
-from dxt_replay.replay.regression.machine_environment import MachineEnvironment, machine_environment
-from dxt_replay.replay.regression.target_environment import ROOT, target_environment, text_in
+from dxt_replay.replay.regress.environment import (
+    ROOT,
+    MachineEnvironment,
+    machine_environment,
+    target_environment,
+    text_in,
+)
 from dxt_replay.replay.target.object_store import (
     REMEDIES,
     delete_object,

@@ -56,7 +56,7 @@ def capacity(
         searched,
     )
     from dxt_replay.replay.ranks.mpi import connect, first_does
-    from dxt_replay.replay.regression.experiment import output_folder
+    from dxt_replay.replay.regress.experiment import output_folder
     from dxt_replay.replay.target.targets import place_below, target_named
     from dxt_replay.traces.measures.span_times import copies_alike
 

@@ -19,14 +19,14 @@ from dxt_replay.traces.workers import Work, workers_of
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from dxt_replay.replay.fidelity.compare import Comparison
-    from dxt_replay.replay.fidelity.noise_floor import NoiseFloor
-    from dxt_replay.replay.fidelity.workload_verdict import Thresholds
+    from dxt_replay.replay.compare.comparison import Comparison
+    from dxt_replay.replay.compare.noise import NoiseFloor
+    from dxt_replay.replay.compare.verdict import Thresholds
     from dxt_replay.replay.plan.pacing import RunOptions
     from dxt_replay.replay.ranks.mpi import Communicator
-    from dxt_replay.replay.regression.comparison import Regression
-    from dxt_replay.replay.regression.experiment import Experiment
-    from dxt_replay.replay.regression.experiment_record import ExperimentRecord
+    from dxt_replay.replay.regress.comparison import Regression
+    from dxt_replay.replay.regress.experiment import Experiment
+    from dxt_replay.replay.regress.record import ExperimentRecord
     from dxt_replay.replay.run.feeder import Progress
     from dxt_replay.traces.store.reader import Capture
 
@@ -51,8 +51,8 @@ def compare(
     Raises: UsageError for two captures in the wrong order or that are not source and replay, and for a pair that is
     not of this job; CaptureError.
     """
-    from dxt_replay.replay.fidelity.compare import THRESHOLDS
-    from dxt_replay.replay.fidelity.compare import compare as compare_captures
+    from dxt_replay.replay.compare.comparison import THRESHOLDS
+    from dxt_replay.replay.compare.comparison import compare as compare_captures
     from dxt_replay.traces.store.relation import check_pair
 
     chosen = filled(PairChoices, choices)
@@ -83,8 +83,8 @@ def noise_floor(*pairs: RunPair) -> NoiseFloor:
 
 def floor_of(stack: ExitStack, pairs: Sequence[RunPair], *compared: Capture) -> NoiseFloor:
     """The noise floor. `compared`: the source and the replay that it is for, or nothing."""
-    from dxt_replay.replay.fidelity.floor_pairs import check_paces
-    from dxt_replay.replay.fidelity.floor_pairs import noise_floor as of_pairs
+    from dxt_replay.replay.compare.noise import check_paces
+    from dxt_replay.replay.compare.noise import noise_floor as of_pairs
 
     runs = [(stack.enter_context(opened(first)), stack.enter_context(opened(second))) for first, second in pairs]
     for replay in compared[1:]:
@@ -116,9 +116,9 @@ def regress(
     """
     from dxt_replay.replay.ranks.mpi import connect, first_does, together
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
-    from dxt_replay.replay.regression import experiment as module
-    from dxt_replay.replay.regression.experiment_record import read_record
-    from dxt_replay.replay.regression.interval_verdict import Rule
+    from dxt_replay.replay.regress import experiment as module
+    from dxt_replay.replay.regress.record import read_record
+    from dxt_replay.replay.regress.statistics import Rule
 
     comm = comm or connect()
     if choices.get("pace") is None:
@@ -164,7 +164,7 @@ def regress(
 
 def _write_record(result: Regression | None, path: Path, *, force: bool) -> None:
     """Raises: TargetError."""
-    from dxt_replay.replay.regression.comparison import record_of
+    from dxt_replay.replay.regress.comparison import record_of
 
     assert result is not None
     with new_file(path, force=force) as stream:

@@ -92,7 +92,7 @@ def fit(
 
 
 def _similarity(source: Capture, workload: Workload, ranks: int) -> float | None:
-    from dxt_replay.replay.fidelity.compare import compare
+    from dxt_replay.replay.compare.comparison import compare
     from dxt_replay.traces.store.reader import open_capture
     from dxt_replay.traces.store.relation import Relation
     from dxt_replay.workloads.generate.generation import generate

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from dxt_replay.profiler_merge.analysis.overview import Overview
     from dxt_replay.profiler_merge.export.exported import Exported
-    from dxt_replay.replay.fidelity.noise_floor import NoiseFloor
+    from dxt_replay.replay.compare.noise import NoiseFloor
     from dxt_replay.traces.store.reader import Capture
 
 EVERYTHING = Part()
@@ -115,7 +115,7 @@ def _page_of_two(
     source: Capture, replay: Capture, chosen: Part, relation: Relation, floor: NoiseFloor | None, workers: Workers
 ) -> str:
     """The page of two captures. It shows only the replayed part of a source."""
-    from dxt_replay.replay.fidelity.compare import compare
+    from dxt_replay.replay.compare.comparison import compare
     from dxt_replay.replay.show.page.chart_data import lag_course
     from dxt_replay.replay.show.page.page import report_page
 

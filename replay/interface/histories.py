@@ -11,7 +11,7 @@ from dxt_replay.replay.options.option import filled, takes
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from dxt_replay.replay.history.history import History
+    from dxt_replay.replay.regress.history import History
 
 
 @takes(HistoryChoices)
@@ -22,8 +22,8 @@ def history(*records: PathLike, **choices: Unpack[HistoryChoices]) -> History:
 
     Raises: UsageError for a file that is not a record, is damaged or of a newer release, and for folders without one.
     """
-    from dxt_replay.replay.history.history import make_history
-    from dxt_replay.replay.regression.interval_verdict import Rule
+    from dxt_replay.replay.regress.history import make_history
+    from dxt_replay.replay.regress.statistics import Rule
 
     rule = Rule(**filled(HistoryChoices, choices))
     return make_history([Path(place) for place in records], rule)

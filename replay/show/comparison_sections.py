@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from dxt_replay.replay.fidelity.workload_verdict import drift_text
+from dxt_replay.replay.compare.verdict import drift_text
 from dxt_replay.replay.show.cells import microseconds, or_dash, percent, seconds
 from dxt_replay.replay.show.noise_sections import COSINES, FACTORS, STORAGE, noise_section, relaxed_limits
 from dxt_replay.replay.show.run_sections import from_page_cache, training_sentence
@@ -20,10 +20,10 @@ from dxt_replay.traces.units import (
 )
 
 if TYPE_CHECKING:
-    from dxt_replay.replay.fidelity.compare import Comparison, Distances, Timing
-    from dxt_replay.replay.fidelity.exactness import Exactness
-    from dxt_replay.replay.fidelity.similarity import Similarity
-    from dxt_replay.replay.fidelity.workload_verdict import Workload
+    from dxt_replay.replay.compare.comparison import Comparison, Distances, Timing
+    from dxt_replay.replay.compare.exactness import Exactness
+    from dxt_replay.replay.compare.similarity import Similarity
+    from dxt_replay.replay.compare.verdict import Workload
 
 
 def comparison_sections(comparison: Comparison) -> list[Section]:

@@ -10,7 +10,7 @@ from dxt_replay.replay.show.section import Section, prose
 from dxt_replay.traces.units import format_bytes, format_count, format_counted
 
 if TYPE_CHECKING:
-    from dxt_replay.replay.fidelity.noise_floor import FloorResult, NoiseFloor
+    from dxt_replay.replay.compare.noise import FloorResult, NoiseFloor
 
 _Text = Callable[[float], str]
 

@@ -10,11 +10,10 @@ from .profiler_merge.recording import keras_recording, lightning_recording, reco
 from .replay.anonymize import Anonymized
 from .replay.calibration.calibration import Calibration
 from .replay.capacity import Capacity
+from .replay.compare.comparison import Comparison
+from .replay.compare.noise import NoiseFloor
+from .replay.compare.verdict import Thresholds
 from .replay.doctor.examination import Diagnosis
-from .replay.fidelity.compare import Comparison
-from .replay.fidelity.noise_floor import NoiseFloor
-from .replay.fidelity.workload_verdict import Thresholds
-from .replay.history.history import History
 from .replay.interface.analyses import TABLES, findings, storage_limit, summary, table, tables, timeline
 from .replay.interface.anonymizing import anonymize
 from .replay.interface.calibrations import calibrate
@@ -36,7 +35,8 @@ from .replay.interface.transforming import transform
 from .replay.interface.verifying import verify
 from .replay.jobs import JobSummaries, MergedJobs
 from .replay.options.choices import FORMATS, RunChoices
-from .replay.regression.comparison import Regression
+from .replay.regress.comparison import Regression
+from .replay.regress.history import History
 from .replay.run.result import Repeats, RunResult
 from .replay.transform.rewrite import Transformed
 from .replay.verify import Verified

@@ -15,7 +15,7 @@ PACKAGES = (
     "replay",
     "workloads",
     "replay/show",
-    "replay/fidelity",
+    "replay/compare",
     "replay/causal",
     "replay/commands",
     "replay/target",

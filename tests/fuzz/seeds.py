@@ -24,7 +24,7 @@ from tests.fuzz.mutations import Files
 from tests.profiler_merge.darshan.test_damaged import RECORDS, dxt_log, whole_log
 from tests.profiler_merge.profiles.xplane.profile_cores import small_profile
 from tests.profiler_merge.tracers.test_damaged_traces import DFTRACER, STRACE
-from tests.replay.regression.record_builder import record
+from tests.replay.regress.builder import record
 
 CORPUS = Path(__file__).with_name("corpus")
 """Inputs that once found a defect: corpus/TARGET/NAME is a file or a folder."""

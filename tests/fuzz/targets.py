@@ -22,7 +22,7 @@ from dxt_replay.profiler_merge.profiles.reading import read_profile
 from dxt_replay.profiler_merge.profiles.spans import profile_spans
 from dxt_replay.profiler_merge.tracers.dftracer import read_dftracer
 from dxt_replay.profiler_merge.tracers.strace import read_strace
-from dxt_replay.replay.regression.experiment_record import read_record
+from dxt_replay.replay.regress.record import read_record
 from dxt_replay.replay.simulation.model import read_storage_model
 from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.workloads.source import read_workload

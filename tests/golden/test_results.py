@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from dxt_replay.replay.commands.json_output import OUTPUT_SCHEMA_VERSION
-from dxt_replay.replay.regression.comparison import BASELINE, CANDIDATE, Regression, compare_sides
-from dxt_replay.replay.regression.health import examine
-from dxt_replay.replay.regression.interval_verdict import Rule
-from dxt_replay.replay.regression.regression_sections import regression_sections
-from dxt_replay.replay.regression.run_metrics import MeasuredRun
+from dxt_replay.replay.regress.comparison import BASELINE, CANDIDATE, Regression, compare_sides
+from dxt_replay.replay.regress.health import examine
+from dxt_replay.replay.regress.metrics import MeasuredRun
+from dxt_replay.replay.regress.sections import regression_sections
+from dxt_replay.replay.regress.statistics import Rule
 from dxt_replay.replay.run.result import Repeats
 from dxt_replay.replay.show.run_sections import repeat_sections, run_sections
 from dxt_replay.replay.show.terminal import print_sections
 from tests.golden.golden_file import check_golden
-from tests.replay.regression.run_builder import setting
+from tests.replay.regress.builder import setting
 from tests.run_results import RUN, run_result
 
 LATE = {"p50": 1800.5, "p90": 9_230.0, "p99": 41_250.0, "max": 88_125.5}

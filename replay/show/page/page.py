@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from dxt_replay.profiler_merge.analysis.finding import Finding
     from dxt_replay.profiler_merge.analysis.overview import Overview
-    from dxt_replay.replay.fidelity.compare import Comparison
+    from dxt_replay.replay.compare.comparison import Comparison
 
 TABLE_ROWS, SLOWEST_STEPS = 300, 25
 """Rows of the tables of ranks and files, and of steps. Bars are limited too, so that a page has 3 MB at most."""
@@ -87,7 +87,7 @@ def report_page(
 ) -> str:
     """The page about a capture, or about two side by side.
 
-    `comparison`: `replay.fidelity.compare.compare(...)`; `lag`: `chart_data.lag_course(...)`.
+    `comparison`: `replay.compare.comparison.compare(...)`; `lag`: `chart_data.lag_course(...)`.
     """
     sides, axis = [Side("source", "", source, 0)], "time [s]"
     if replay is not None:

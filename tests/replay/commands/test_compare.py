@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from dxt_replay.replay.commands.main import main
-from dxt_replay.replay.fidelity.compare import compare
-from dxt_replay.replay.fidelity.workload_verdict import Thresholds
+from dxt_replay.replay.compare.comparison import compare
+from dxt_replay.replay.compare.verdict import Thresholds
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Op, build_capture, read
 

@@ -13,8 +13,8 @@ from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.profiler_merge.profiles.xplane import find_profiles
 from dxt_replay.replay.commands import demo
 from dxt_replay.replay.commands.main import main
-from dxt_replay.replay.fidelity.compare import compare
-from dxt_replay.replay.fidelity.workload_verdict import THRESHOLDS
+from dxt_replay.replay.compare.comparison import compare
+from dxt_replay.replay.compare.verdict import THRESHOLDS
 from dxt_replay.replay.target.stage import plan_stage, stage
 from dxt_replay.traces.store.reader import open_capture
 from tests.places import CAPTURES

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dxt_replay.replay.commands.main import main
-from dxt_replay.replay.regression.experiment_record import read_record
+from dxt_replay.replay.regress.record import read_record
 from dxt_replay.traces.store.reader import open_capture
 from tests.capture_builder import Span, build_capture, read
 

@@ -22,7 +22,7 @@ from dxt_replay.replay.commands.main import main
 from dxt_replay.replay.doctor import examination, programs
 from dxt_replay.replay.doctor.examination import Diagnosis, object_part
 from dxt_replay.replay.doctor.programs import Check, Ended, Part, State, run_child, run_python
-from dxt_replay.replay.regression.machine_environment import MachineEnvironment, machine_environment
+from dxt_replay.replay.regress.environment import MachineEnvironment, machine_environment
 from tests import fake_darshan
 from tests.object_servers import ObjectServer
 from tests.places import ROOT

@@ -19,7 +19,7 @@ from dxt_replay.replay.commands.main import cli, main
 from dxt_replay.replay.engine.items import LoopPace
 from dxt_replay.replay.options import choices, looking, making
 from dxt_replay.replay.options.option import Stated, filled, options_of
-from dxt_replay.replay.regression.signed_rank import MAX_PAIRS
+from dxt_replay.replay.regress.statistics import MAX_PAIRS
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.paces import PACE_CHOICES, Pace
 from dxt_replay.workloads.description import READINGS as KNOWN_READINGS

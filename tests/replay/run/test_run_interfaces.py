@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dxt_replay.replay.fidelity.compare import compare
+from dxt_replay.replay.compare.comparison import compare
 from dxt_replay.replay.plan.pacing import Pace, Pacing, RunOptions
 from dxt_replay.replay.ranks.mpi import Solo
 from dxt_replay.replay.run.story import per_operation_ns, run_replay

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dxt_replay.profiler_merge.analysis.summary import summarise
-from dxt_replay.replay.fidelity.compare import compare
+from dxt_replay.replay.compare.comparison import compare
 from dxt_replay.replay.run.result import Repeats
 from dxt_replay.replay.show.comparison_sections import comparison_sections
 from dxt_replay.replay.show.merge_sections import merge_sections

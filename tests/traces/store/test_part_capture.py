@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from dxt_replay.profiler_merge.analysis.loop import overlap
 from dxt_replay.profiler_merge.analysis.summary import summarise
+from dxt_replay.replay.compare.timing import step_error
 from dxt_replay.replay.engine.items import GAP_ROW
-from dxt_replay.replay.fidelity.timing import step_error
 from dxt_replay.replay.plan.operations import compute_rows
 from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.traces.errors import CaptureError, UsageError

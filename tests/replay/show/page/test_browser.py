@@ -14,7 +14,7 @@ import pytest
 
 from dxt_replay.profiler_merge.analysis.overview import overview
 from dxt_replay.profiler_merge.merge import merge
-from dxt_replay.replay.fidelity.compare import compare
+from dxt_replay.replay.compare.comparison import compare
 from dxt_replay.replay.show.page.chart_data import lag_course
 from dxt_replay.replay.show.page.page import report_page
 from dxt_replay.traces.samples import sample

@@ -19,7 +19,7 @@ from plotly.graph_objects import Figure
 from dxt_replay.profiler_merge.analysis.bars import MOST_BARS as BARS
 from dxt_replay.profiler_merge.analysis.overview import overview
 from dxt_replay.profiler_merge.merge import merge
-from dxt_replay.replay.fidelity.compare import compare
+from dxt_replay.replay.compare.comparison import compare
 from dxt_replay.replay.show.page.chart_data import lag_course, size_label, timeline
 from dxt_replay.replay.show.page.page import TABLE_ROWS, report_page
 from dxt_replay.traces.part import Part

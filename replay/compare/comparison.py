@@ -1,0 +1,321 @@
+"""Compares two captures. Pure; one pass over each op stream, in step by rank (`replay.compare.measures`).
+
+Two results stand apart: the workload, which the replayer is responsible for, and the storage, which was measured. Each
+measure behind them is blind to something: similarity to order and to scale, equality to time, distributions to drift
+and to order, timing to the work itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dxt_replay.replay.compare.exactness import Exactness
+from dxt_replay.replay.compare.measures import BIN_NS, BothSides, Side, matched_starts, measure_both
+from dxt_replay.replay.compare.noise import FloorResult, NoiseFloor, beside
+from dxt_replay.replay.compare.similarity import WEAKNESS, Similarity, similarity
+from dxt_replay.replay.compare.timing import CLOSED_LOOP, KEEPS_TIMES, Timing, relative_difference_pct
+from dxt_replay.replay.compare.verdict import (
+    FAIL,
+    PASS,
+    SKIPPED,
+    THRESHOLDS,
+    UNKNOWN,
+    Change,
+    Lateness,
+    Storage,
+    Thresholds,
+    Verdict,
+    Workload,
+    headline,
+    judge,
+)
+from dxt_replay.replay.plan.layers import choose_layers
+from dxt_replay.traces.measures.distribution import Distribution
+from dxt_replay.traces.measures.log_waits import longest_log_wait_ns
+from dxt_replay.traces.measures.span_times import TrainingTime, extended_steps
+from dxt_replay.traces.records import (
+    LEAST_STALL_NS,
+    ReplayRecord,
+    allowed_lag_us,
+    disturbed,
+    generated,
+    machine_jitter_us,
+    percentiles_us,
+    replay_record,
+)
+from dxt_replay.traces.store.part_capture import part_replayed
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.store.relation import Relation
+from dxt_replay.traces.units import NS_PER_S, NS_PER_US
+from dxt_replay.traces.workers import ALONE, Workers
+
+SLOW_TRACERS = {"strace": "strace", "dftracer": "DFTracer"}
+"""`Source.kind` -> name of a tracer that takes tens of microseconds for each call; Darshan takes some three."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distance:
+    """Kolmogorov-Smirnov (0 to 1) and Wasserstein distance (in the quantity's unit; None where one side is empty)."""
+
+    ks: float
+    wasserstein: float | None
+
+    @classmethod
+    def between(cls, source: Distribution, replay: Distribution, unit: float = 1) -> Distance:
+        """Distance of two distributions whose values are in 1/unit of the unit to report."""
+        moved = source.wasserstein(replay)
+        return cls(ks=source.ks(replay), wasserstein=None if math.isnan(moved) else moved / unit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distances:
+    """Distances of transfer sizes (bytes), of gaps between starts on a lane (us) and of latencies (us)."""
+
+    transfer_size: Distance
+    inter_arrival: Distance
+    latency: Distance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlap:
+    """Share of the I/O time that lies inside compute, per cent; None without compute spans."""
+
+    source_pct: float | None
+    replay_pct: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveDifference:
+    """Sum of |source - replay| over bins of `bin_s`, in per cent of the source: operations in flight, and bytes."""
+
+    bin_s: float
+    in_flight_pct: float | None
+    bandwidth_pct: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """All that `dxt-replay compare` reports; field names are the JSON keys.
+
+    `headline`: the result in plain sentences.
+    `training`: duration of training in both, if the replay waits as training does; else None.
+    `relation`: whether one capture replays the other.
+    `workload`: the result that the replayer is responsible for.
+    `storage`: the measured result, which never fails a replay.
+    `thresholds`: the applied limits, including those that the noise floor relaxed.
+    `generated`: as of `traces.records`, of the source; not in the JSON.
+    `floor`: every measure beside the noise of two runs of the job; None without a noise floor.
+    """
+
+    headline: str
+    training: TrainingTime | None
+    relation: str
+    pace: str | None
+    speed: float
+    workload: Workload
+    storage: Storage
+    similarity: Similarity
+    exact: Exactness
+    distribution: Distances
+    timing: Timing
+    overlap: Overlap
+    curves: CurveDifference
+    thresholds: Thresholds
+    verdict: Verdict
+    passed: bool
+    floor: FloorResult | None = None
+    generated: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain dictionaries, lists and numbers."""
+        result = dataclasses.asdict(self)
+        result["similarity"]["note"] = WEAKNESS
+        del result["generated"]
+        return result
+
+
+def compare(
+    source: Capture,
+    replay: Capture,
+    thresholds: Thresholds = THRESHOLDS,
+    on_rows: Callable[[int], None] = lambda rows: None,
+    *,
+    relation: Relation = Relation.REPLAY,
+    floor: NoiseFloor | None = None,
+    workers: Workers = ALONE,
+) -> Comparison:
+    """Compare a replay with its source, or with the part of the source that it replayed.
+
+    `on_rows` receives the number of rows of both captures as ranks are finished. `relation`: the result of
+    `traces.store.relation.relation_of`; two different runs are compared, but not judged. `floor`: what two runs of the
+    job differ by; no limit is stricter than that.
+    Raises: CaptureError when a capture is damaged; UsageError when the source lacks the part.
+    """
+    different = relation is Relation.DIFFERENT
+    source = source if different else part_replayed(source, replay)
+    record = None if different else replay_record(replay.info, replay.path / "capture.json")
+    issued = {} if record is None else {"api": record.api, "reconstruct": record.reconstruct}
+    layers = choose_layers(source, **issued), choose_layers(replay)
+    both = measure_both((source, replay), layers, on_rows, workers)
+    exact = both.equality.exactness(failed_recorded=both.recorded.failed, failed_replayed=both.replayed.failed)
+    thresholds, relaxed = (thresholds, ()) if floor is None else floor.relaxed(thresholds)
+    found = _comparison(both, exact, record, thresholds, relation, () if floor is None else floor.excuses(exact))
+    return found if floor is None else dataclasses.replace(found, floor=beside(found, floor, relaxed))
+
+
+def _comparison(
+    both: BothSides,
+    exact: Exactness,
+    record: ReplayRecord | None,
+    thresholds: Thresholds,
+    relation: Relation,
+    excused: tuple[str, ...],
+) -> Comparison:
+    """The result, from the measures of all ranks. `record`: the replay's own."""
+    recorded, replayed = both.recorded, both.replayed
+    source, replay = recorded.capture, replayed.capture
+    pace, speed = (None, 1.0) if record is None else (record.pace, record.speed)
+    recorded_speed = record is None or record.speed == record.compute_speed == record.io_speed == 1
+    timing = Timing.of(
+        (recorded, replayed),
+        matched_starts(recorded.lanes, replayed.lanes),
+        record,
+        kept_times=relation is not Relation.DIFFERENT and pace in (None, KEEPS_TIMES),
+    )
+    late = _lateness(replayed, timing, record, thresholds, judged=pace in (None, KEEPS_TIMES) and recorded_speed)
+    alike = similarity(recorded.factors(), replayed.factors())
+    operations = recorded.operations + replayed.operations
+    verdict = judge(alike, exact, timing, late, thresholds, relation, excused, operations=operations)
+    outcome = SKIPPED if relation is Relation.DIFFERENT else PASS if verdict.passed else FAIL
+    workload = _workload(outcome, recorded, replayed, exact, pace, timing, late)
+    closed = pace in CLOSED_LOOP and recorded_speed and late.disturbed is None
+    storage_decides = relation is Relation.DIFFERENT or closed
+    storage = _storage(recorded, replayed, thresholds, timing if storage_decides else None, record)
+    said = headline(
+        verdict,
+        workload,
+        storage,
+        exact,
+        thresholds,
+        relation,
+        excused=excused,
+        stopped=replay.info.partial,
+        disturbed=late.disturbed,
+        tracer=next((SLOW_TRACERS[each.kind] for each in source.info.sources if each.kind in SLOW_TRACERS), None),
+    )
+    training = None
+    if record is not None and pace == "steps" and not replay.info.partial:
+        training = TrainingTime.of(
+            source.spans,
+            replay.spans,
+            longest_log_wait_ns(source.info, source.spans),
+            stood_still_ns=round(record.training_stood_still_s * NS_PER_S),
+        )
+    gaps = [side.lanes.gaps.distribution() for side in (recorded, replayed)]
+    return Comparison(
+        headline=said,
+        training=training,
+        relation=relation.value,
+        generated=generated(source.info),
+        pace=pace,
+        speed=speed,
+        workload=workload,
+        storage=storage,
+        similarity=alike,
+        exact=exact,
+        distribution=Distances(
+            transfer_size=Distance.between(recorded.totals.size_bytes, replayed.totals.size_bytes),
+            inter_arrival=Distance.between(*gaps, NS_PER_US),
+            latency=Distance.between(recorded.latency_ns, replayed.latency_ns, NS_PER_US),
+        ),
+        timing=timing,
+        overlap=Overlap(source_pct=recorded.overlap_pct(), replay_pct=replayed.overlap_pct()),
+        curves=CurveDifference(
+            bin_s=BIN_NS / NS_PER_S,
+            in_flight_pct=relative_difference_pct(recorded.curves.in_flight(), replayed.curves.in_flight()),
+            bandwidth_pct=relative_difference_pct(recorded.curves.bytes_per_bin(), replayed.curves.bytes_per_bin()),
+        ),
+        thresholds=thresholds,
+        verdict=verdict,
+        passed=verdict.passed,
+    )
+
+
+def _lateness(
+    replayed: Side, timing: Timing, record: ReplayRecord | None, thresholds: Thresholds, *, judged: bool
+) -> Lateness:
+    own_us = percentiles_us(replayed.lateness.own.distribution())
+    jitter_us, stood_still = timing.jitter_us, None
+    if record is not None:
+        jitter_us = machine_jitter_us(record.jitter_before_us, record.jitter_us, record.processors_pct)
+        stood_still = disturbed(record.stood_still_s, timing.replay_elapsed_s, thresholds.elapsed_error_pct)
+    return Lateness(
+        judged=judged,
+        own_p99_us=(own_us or {}).get("p99"),
+        jitter_us=jitter_us,
+        in_calls_us=replayed.in_calls_ns / NS_PER_US,
+        waited_us=replayed.lateness.waited_ns / NS_PER_US,
+        disturbed=stood_still,
+    )
+
+
+def _workload(
+    outcome: str, recorded: Side, replayed: Side, exact: Exactness, pace: str | None, timing: Timing, late: Lateness
+) -> Workload:
+    moved = {"source": recorded.totals.bytes_moved, "replay": replayed.totals.bytes_moved}
+    rebuilt = (recorded.reconstructed, recorded.transfers), (recorded.reconstructed_bytes, moved["source"])
+    extended, steps = extended_steps(recorded.capture.spans)
+    return Workload(
+        verdict=outcome,
+        pace=pace,
+        operations={"source": recorded.operations, "replay": replayed.operations},
+        bytes=moved,
+        reconstructed={
+            "operations": recorded.reconstructed,
+            "bytes": recorded.reconstructed_bytes,
+            "pct": max(100 * part / whole if whole else 0.0 for part, whole in rebuilt),
+        },
+        extended_steps_pct=100 * extended / steps if steps else 0.0,
+        failed=exact.failed,
+        lag_p99_us=(timing.lag_us or {}).get("p99"),
+        own_lag_p99_us=late.own_p99_us,
+        allowed_lag_us=allowed_lag_us(late.jitter_us),
+    )
+
+
+def _storage(
+    recorded: Side, replayed: Side, thresholds: Thresholds, whole_run: Timing | None, record: ReplayRecord | None
+) -> Storage:
+    """The performance of the storage. `whole_run`: the times of the run, None if the storage does not decide them."""
+    sides = recorded, replayed
+    io_time, here = (side.factors()["io_time_s"] for side in sides)
+    bandwidth = [side.totals.aggregate_mib_s or 0.0 for side in sides]
+    latency = replayed.latency_ns
+    p50, p99 = (
+        Change.between(*(side.latency_ns.quantile(share) / NS_PER_US for side in sides))
+        if recorded.latency_ns.count and latency.count
+        else None
+        for share in (0.5, 0.99)
+    )
+    change = Change.between(io_time, here)
+    verdicts = {change.verdict(thresholds.storage_pct)}
+    if record is not None and record.stood_still_s and latency.total:
+        # Any long call may have been in flight while the machine stood still.
+        long = latency.values >= LEAST_STALL_NS
+        least = here * max(1 - float(latency.values[long] @ latency.counts[long]) / latency.total, 0.0)
+        verdicts.add(Change.between(io_time, least).verdict(thresholds.storage_pct))
+    cache = None if record is None else record.cache
+    return Storage(
+        verdict=verdicts.pop() if len(verdicts) == 1 else UNKNOWN,
+        io_time_s=change,
+        latency_p50_us=p50,
+        latency_p99_us=p99,
+        bandwidth_mib_s=Change.between(*bandwidth) if all(bandwidth) else None,
+        elapsed_s=None if whole_run is None else Change.between(whole_run.source_elapsed_s, whole_run.replay_elapsed_s),
+        resident_before_pct=None if cache is None else cache.resident_before_pct,
+        from_page_cache=cache is not None and cache.from_page_cache,
+    )

@@ -1,1 +1,0 @@
-"""Compares a replay with its source."""

@@ -1,0 +1,414 @@
+"""The history of experiments: records of the same work on the same target in order of time, and where they changed.
+
+Runs of one session resemble each other more than runs of two, so that a test of the runs for *any* difference would
+find one nearly every night. What is tested here is whether the change exceeds the margin: at each possible place, by
+Mann and Whitney's statistic of values that were moved together by the margin (a test of a minimum effect). As long as
+all sessions lie within the margin of each other, whatever they differ by there, a series of K samples shows a change
+with probability alpha at most. Two looks share it, alpha / 2 / (K - 1) for each place of each:
+
+    forward   each sample against all samples since the last change: finds a change when it comes, and a single bad day
+    backward  all samples before a place against all after it, within a stretch without changes: finds a small change
+              that lasts; the place with the smallest p-value divides the stretch, and both parts are looked at again
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dxt_replay.replay.regress.environment import hardware_changed, machine_changes, target_changes
+from dxt_replay.replay.regress.health import examine, jitter_difference
+from dxt_replay.replay.regress.metrics import METRICS, MORE_IS_BETTER
+from dxt_replay.replay.regress.record import ExperimentRecord, is_record, read_record
+from dxt_replay.replay.regress.statistics import ALPHA, Rule, exceeding, size_text, unpaired_ratio
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.plain import plain
+from dxt_replay.traces.text import printable, unit_of
+from dxt_replay.traces.units import format_counted
+
+MOST_RECORDS = 2000
+MOST_RUNS = 100_000
+"""Records and runs of one history: what a gigabyte of memory holds with ease."""
+
+_NEAREST = 500
+"""Runs on each side of a change from which its size is estimated."""
+
+_NEVER = 2.0
+_TEST = (
+    "Mann-Whitney on the logarithms of the runs, for a change of more than the threshold, each record against all "
+    "since the last change and all before against all after; Bonferroni over all looks, and over the metrics that do "
+    "not decide"
+)
+
+
+def change_points(samples: Sequence[np.ndarray], margin: float, alpha: float) -> list[tuple[int, float]]:
+    """The changes, in order, of samples that each hold values (float64, any number of them, logarithms for ratios): the
+    index of the first sample after each, and its p-value for all looks of the series together.
+
+    Time: as the square of the number of samples. Memory: 16 bytes a pair of samples.
+    """
+    looks = 2 * (len(samples) - 1)
+    if not looks or not samples:
+        return []
+    table, found, stretches = _Comparisons(samples, margin), [], [(0, len(samples))]
+    while stretches:
+        begin, end = stretches.pop()
+        ends = [begin]
+        for at in range(begin + 1, end):
+            p_value, _, _ = table.test(ends[-1], at, at + 1)
+            if p_value <= alpha / looks:
+                found.append((at, p_value))
+                ends.append(at)
+        for first, last in pairwise([*ends, end]):
+            tests = (table.test(first, at, last) for at in range(first + 1, last))
+            p_value, _, at = min(tests, default=(_NEVER, 0.0, 0))
+            if p_value <= alpha / looks:
+                found.append((at, p_value))
+                stretches += [(first, at), (at, last)]
+    return [(at, min(looks * p_value, 1.0)) for at, p_value in sorted(found)]
+
+
+class _Comparisons:
+    """How many values of later samples exceed those of earlier ones by more than the margin, and the other way round.
+
+    Sums over rectangles of the matrix sample x sample, so that each test takes the same short time.
+    """
+
+    def __init__(self, samples: Sequence[np.ndarray], margin: float) -> None:
+        self._sizes = np.concatenate([[0], np.cumsum([len(sample) for sample in samples])])
+        values = np.concatenate([np.asarray(sample, dtype=np.float64) for sample in samples])
+        # Above, and below.
+        self._sums = np.zeros((2, len(samples) + 1, len(samples) + 1), dtype=np.int64)
+        for row, sample in enumerate(samples, start=1):
+            ordered = np.sort(sample)
+            exceeded = np.searchsorted(ordered, values - margin, side="left")
+            undercut = len(ordered) - np.searchsorted(ordered, values + margin, side="right")
+            for sums, found in zip(self._sums, (exceeded, undercut), strict=True):
+                sums[row, 1:] = np.diff(np.concatenate([[0], np.cumsum(found)])[self._sizes])
+        self._sums = self._sums.cumsum(axis=1).cumsum(axis=2)
+
+    def test(self, begin: int, at: int, end: int) -> tuple[float, float, int]:
+        """Two-sided p-value of a change at `at`, a figure that is smaller for a greater change, and the place."""
+        first, second = int(self._sizes[at] - self._sizes[begin]), int(self._sizes[end] - self._sizes[at])
+        if not first or not second:
+            return _NEVER, 0.0, at
+        sums = self._sums
+        most = int((sums[:, at, end] - sums[:, begin, end] - sums[:, at, at] + sums[:, begin, at]).max())
+        return min(2 * exceeding(most, first, second), 1.0), -most / (first * second), at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """A metric in one record.
+
+    low, high: the interval of its median; None for too few runs. change: ratio to the record before, with its interval;
+    None for the first record, and without an interval for too few runs.
+    """
+
+    runs: int
+    median: float
+    low: float | None
+    high: float | None
+    change: float | None = None
+    change_low: float | None = None
+    change_high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A change point.
+
+    at: number of the first record after it, from 0. ratio: of the runs after it to those before it, with its interval.
+    p_value: corrected for all tests of this metric. verdict: regression or improvement, of a
+        metric that does not decide slower or faster.
+    """
+
+    at: int
+    ratio: float
+    low: float | None
+    high: float | None
+    p_value: float
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricSeries:
+    """`levels`: one for each record, None where it lacks the metric. `values`: its runs."""
+
+    levels: tuple[Level | None, ...]
+    changes: tuple[Change, ...]
+    values: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Records of one capture, replayed with the same options on one directory, in order of time.
+
+    differences: of each record, how its environment differs from that of the record before.
+    other_machine: of each record, whether the machine was another one than for the record before, or was busier or
+    quieter: a change point there is not a regression of the file system.
+    warnings: why its runs may not be comparable.
+    """
+
+    records: tuple[ExperimentRecord, ...]
+    differences: tuple[tuple[str, ...], ...]
+    other_machine: tuple[bool, ...]
+    primary: str
+    metrics: Mapping[str, MetricSeries]
+    warnings: tuple[str, ...]
+
+    @property
+    def regressed(self) -> bool:
+        """Whether the newest record holds a change for the worse: the last change of the metric that decides is a
+        regression, and not the machine's."""
+        last = self.metrics[self.primary].changes[-1:]
+        return any(change.verdict == "regression" and not self.other_machine[change.at] for change in last)
+
+    @property
+    def headline(self) -> str:
+        """`The elapsed time changed once in 12 records of a.capture: 30.1 % slower (27.9 to 32.2 %), regression, with
+        tue.json.`"""
+        meaning, changes = METRICS[self.primary], self.metrics[self.primary].changes
+        records = f"{format_counted(len(self.records), 'record')} of {self.records[-1].capture.name}"
+        if not changes:
+            return f"No change of the {meaning} in {records}."
+        last = changes[-1]
+        size = size_text(last.ratio, last.low, last.high)
+        times, latest = ("once", "") if len(changes) == 1 else (f"{len(changes)} times", "the last time ")
+        verdict = "while the machine changed" if self.other_machine[last.at] else last.verdict
+        return (
+            f"The {meaning} changed {times} in {records}: {latest}{size}, {verdict}, with {self.records[last.at].name}."
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """One of `series` in the JSON of `dxt-replay history`."""
+        last = self.records[-1]
+        return {
+            "headline": self.headline,
+            "capture": last.capture.name,
+            "capture_digest": last.capture.digest,
+            "target": last.targets["candidate"].target,
+            "pace": last.options.pace,
+            "cache": last.options.cache,
+            "primary": self.primary,
+            "warnings": list(self.warnings),
+            "records": [
+                {
+                    "record": record.name,
+                    "start_ns": record.start_ns,
+                    "date": record.date,
+                    "host": record.machine.host,
+                    "kernel": record.machine.kernel,
+                    "version": record.version,
+                    "verdict": record.result.verdict,
+                    "differences": list(differences),
+                    "machine_changed": machine,
+                }
+                for record, differences, machine in zip(self.records, self.differences, self.other_machine, strict=True)
+            ],
+            "metrics": {
+                name: {
+                    "unit": unit_of(name),
+                    "more_is_better": name in MORE_IS_BETTER,
+                    "levels": plain(metric.levels),
+                    "changes": [
+                        {**plain(change), "machine_changed": self.other_machine[change.at]} for change in metric.changes
+                    ],
+                    "values": plain(metric.values),
+                }
+                for name, metric in self.metrics.items()
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """`skipped`: files of the folders that are not records, and records without a finished run."""
+
+    rule: Rule
+    series: tuple[Series, ...]
+    skipped: tuple[str, ...]
+
+    @property
+    def regressed(self) -> bool:
+        """Whether `dxt-replay history` exits 1: in a series the newest record holds a change for the worse."""
+        return any(series.regressed for series in self.series)
+
+    @property
+    def rule_text(self) -> str:
+        """Explain a change point, and its bound on false alarms."""
+        threshold = f"{self.rule.threshold_pct:g} %"
+        return (
+            f"At a change point the later runs differ from the earlier ones by more than {threshold}. "
+            f"If no two records differ by more than that, at most {100 * ALPHA:g} % of histories show a change point."
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `dxt-replay history --json` prints."""
+        return {
+            "headline": " ".join(series.headline for series in self.series),
+            "records": sum(len(one.records) for one in self.series),
+            "skipped": list(self.skipped),
+            "rule": {
+                "threshold_pct": self.rule.threshold_pct,
+                "alpha": ALPHA,
+                "test": _TEST,
+                "text": self.rule_text,
+            },
+            "series": [series.as_json() for series in self.series],
+        }
+
+
+def make_history(places: Sequence[Path], rule: Rule) -> History:
+    """The history of the records in files and folders. Raises: UsageError."""
+    records, skipped = find_records(places)
+    groups: dict[tuple[Any, ...], list[ExperimentRecord]] = {}
+    for record in records:
+        if any(run.metrics for run in record.counted_runs()):
+            key = (record.capture.digest, record.options, record.targets["candidate"].target)
+            groups.setdefault(key, []).append(record)
+        else:
+            skipped.append(record.name)
+    found = sorted((_series(group, rule) for group in groups.values()), key=lambda one: one.records[-1].start_ns)
+    return History(rule=rule, series=tuple(found), skipped=tuple(skipped))
+
+
+def find_records(places: Sequence[Path]) -> tuple[list[ExperimentRecord], list[str]]:
+    """Every record once, in order of time, and the names of the .json files of folders that are none.
+
+    Raises: UsageError where a place cannot be read, a record is damaged, there is none, or there are too many.
+    """
+    found: dict[str, ExperimentRecord] = {}
+    skipped: list[str] = []
+    runs = 0
+    for path, given in _files(places):
+        key = os.path.realpath(path)
+        if key in found:
+            continue
+        if not given and not is_record(path):
+            skipped.append(path.name)
+            continue
+        found[key] = read_record(path)
+        runs += len(found[key].runs)
+        if len(found) > MOST_RECORDS or runs > MOST_RUNS:
+            raise UsageError(
+                f"more than {MOST_RECORDS:,} records, or {MOST_RUNS:,} runs: give the latest ones, by their names"
+            )
+    if not found:
+        named = ", ".join(printable(place) for place in places[:3])
+        raise UsageError(f"no record of an experiment in {named}: `dxt-replay regress --record FILE.json` writes one")
+    return sorted(found.values(), key=lambda record: (record.start_ns, record.name)), skipped
+
+
+def _files(places: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
+    """(file, whether it was given by its name)."""
+    for place in places:
+        try:
+            entries = sorted(os.listdir(place)) if place.is_dir() else None
+        except (OSError, ValueError) as error:
+            raise UsageError(f"cannot read {printable(place)}: {getattr(error, 'strerror', error)}") from error
+        if entries is None:
+            yield place, True
+        for name in entries or ():
+            if name.endswith(".json") and (place / name).is_file():
+                yield place / name, False
+
+
+def _series(records: Sequence[ExperimentRecord], rule: Rule) -> Series:
+    runs = [record.counted_runs() for record in records]
+    names = [name for name in METRICS if any(name in run.metrics for counted in runs for run in counted)]
+    primary = records[-1].primary if records[-1].primary in names else names[0]
+    names.sort(key=lambda name: name != primary)
+    metrics = {}
+    for name in names:
+        values = tuple(tuple(run.metrics[name] for run in counted if name in run.metrics) for counted in runs)
+        alpha = ALPHA if name == primary else ALPHA / (len(names) - 1)
+        metrics[name] = _metric_series(name, values, rule, alpha, decides=name == primary)
+    last = records[-1]
+    health = examine(
+        [run for counted in runs for run in counted],
+        threshold_pct=rule.threshold_pct,
+        closed_loop=last.options.pace != "timed",
+        direct=last.options.direct,
+    )
+    differences: list[tuple[str, ...]] = [()]
+    other_machine = [False]
+    for before, after in pairwise(records):
+        busier = jitter_difference(before.counted_runs(), after.counted_runs())
+        of_target = target_changes(before.targets["candidate"], after.targets["candidate"])
+        changes = (*machine_changes(before.machine, after.machine), *of_target)
+        differences.append((*changes, busier[0]) if busier else changes)
+        other_machine.append(busier is not None or hardware_changed(before.machine, after.machine))
+    return Series(
+        records=tuple(records),
+        differences=tuple(differences),
+        other_machine=tuple(other_machine),
+        primary=primary,
+        metrics=metrics,
+        warnings=(*health.obstacles, *health.warnings),
+    )
+
+
+def _metric_series(
+    name: str, values: tuple[tuple[float, ...], ...], rule: Rule, alpha: float, *, decides: bool
+) -> MetricSeries:
+    """Records without the metric are passed over."""
+    places = [place for place, found in enumerate(values) if found]
+    levels: list[Level | None] = [None] * len(values)
+    for earlier, place in zip([None, *places], places, strict=False):
+        levels[place] = _level(values[place], () if earlier is None else values[earlier])
+    samples = [np.log(values[place]) for place in places]
+    points = change_points(samples, rule.margin, alpha)
+    ends = [0, *(at for at, _ in points), len(samples)]
+    changes = []
+    for number, (at, p_value) in enumerate(points):
+        before = np.concatenate(samples[ends[number] : at])[-_NEAREST:]
+        after = np.concatenate(samples[at : ends[number + 2]])[:_NEAREST]
+        found = unpaired_ratio(np.exp(before).tolist(), np.exp(after).tolist())
+        worse = (found.ratio > 1) != (name in MORE_IS_BETTER)
+        verdicts = ("improvement", "regression") if decides else ("faster", "slower")
+        changes.append(
+            Change(
+                at=places[at],
+                ratio=found.ratio,
+                low=found.low,
+                high=found.high,
+                p_value=p_value,
+                verdict=verdicts[worse],
+            )
+        )
+    return MetricSeries(levels=tuple(levels), changes=tuple(changes), values=values)
+
+
+def _level(values: tuple[float, ...], earlier: tuple[float, ...]) -> Level:
+    low, high = median_interval(sorted(values), ALPHA)
+    found = unpaired_ratio(earlier[-_NEAREST:], values[:_NEAREST]) if earlier else None
+    return Level(
+        runs=len(values),
+        median=float(np.median(values)),
+        low=low,
+        high=high,
+        change=None if found is None else found.ratio,
+        change_low=None if found is None else found.low,
+        change_high=None if found is None else found.high,
+    )
+
+
+def median_interval(ordered: Sequence[float], alpha: float) -> tuple[float | None, float | None]:
+    """Values between which the median lies with probability 1 - alpha at least, by the sign test: no distribution is
+    assumed (Hollander, Wolfe and Chicken, section 3.6)."""
+    count, tail, cut = len(ordered), 0.0, 0
+    while cut < count // 2:
+        chosen = math.lgamma(count + 1) - math.lgamma(cut + 1) - math.lgamma(count - cut + 1)
+        tail += math.exp(chosen - count * math.log(2))
+        if tail > alpha / 2:
+            break
+        cut += 1
+    return (ordered[cut - 1], ordered[count - cut]) if cut else (None, None)

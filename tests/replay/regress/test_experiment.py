@@ -1,0 +1,267 @@
+"""Real runs, small and few: what is run, in which order, what is left behind."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dxt_replay.replay.plan.pacing import Pace, Pacing, RunOptions
+from dxt_replay.replay.ranks.mpi import Solo
+from dxt_replay.replay.regress.comparison import BASELINE, CANDIDATE
+from dxt_replay.replay.regress.experiment import (
+    Experiment,
+    check_room,
+    default_pace,
+    plan_staging,
+    run_experiment,
+    schedule,
+    stage_all,
+)
+from dxt_replay.replay.regress.metrics import METRICS, measure, primary_metric
+from dxt_replay.replay.regress.statistics import Verdict
+from dxt_replay.replay.run.feeder import Progress
+from dxt_replay.replay.run.recorded import Tally
+from dxt_replay.replay.target.posix import PosixTarget
+from dxt_replay.replay.target.stage import check_staged
+from dxt_replay.traces.errors import TargetError
+from dxt_replay.traces.measures.distribution import Distribution
+from dxt_replay.traces.store.reader import Capture, open_capture
+from dxt_replay.traces.units import MIB
+from tests.capture_builder import Op, Span, build_capture, read, write
+
+MS = 1_000_000
+
+
+def source_of(folder: Path) -> Capture:
+    ops = [read(0, start_ns=i * 1000, offset=4096 * i, length=4096) for i in range(20)]
+    return build_capture(folder, ops=[*ops, write(1, start_ns=90_000, length=500)], files=["/a", "/out"], name="s")
+
+
+def experiment(folder: Path, baseline: str = "old", candidate: str = "new", **choices: Any) -> Experiment:
+    pacing = Pacing(pace=choices.pop("pace", Pace.NONE))
+    for place in (baseline, candidate):
+        (folder / place).mkdir(exist_ok=True)
+    sides = {
+        name: RunOptions(target=folder / place, pacing=pacing, cold=choices.get("cold", True))
+        for name, place in (("baseline", baseline), ("candidate", candidate))
+    }
+    choices.pop("cold", None)
+    return Experiment(**{**sides, "repeats": 2, **choices})
+
+
+def ran(source: Capture, chosen: Experiment, **choices: Any) -> Any:
+    stage_all(plan_staging(source, chosen))
+    found = run_experiment(source, chosen, Solo(), **choices)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("repeats", [1, 2, 7, 10, 25])
+def test_both_sides_run_in_every_pair_and_are_first_equally_often(repeats: int) -> None:
+    order = schedule(repeats)
+    assert order[:2] == [(0, BASELINE), (0, CANDIDATE)]
+    counted = order[2:]
+    assert [pair for pair, _ in counted] == [pair for pair in range(1, repeats + 1) for _ in (0, 1)]
+    assert all({counted[i][1], counted[i + 1][1]} == {BASELINE, CANDIDATE} for i in range(0, len(counted), 2))
+    first = Counter(side for _, side in counted[::2])
+    assert abs(first[BASELINE] - first[CANDIDATE]) <= repeats % 2
+
+
+def test_an_experiment_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    source = source_of(tmp_path)
+    labels: list[str] = []
+    found = ran(source, experiment(tmp_path), report=lambda label, progress: labels.append(label))
+    assert not list(scratch.iterdir())
+    assert [(run.pair, run.side) for run in found.runs] == schedule(2)
+    assert found.verdict is Verdict.INCONCLUSIVE  # two pairs show nothing
+    assert found.primary == "elapsed_s"
+    assert all(run.operations == 21 and run.capture is None for run in found.runs)
+    assert all(value > 0 for value in found.metrics["elapsed_s"].baseline)
+    assert list(dict.fromkeys(labels))[:2] == ["run 1 of 6, baseline", "run 2 of 6, candidate"]
+
+
+def test_replays_are_kept_where_it_is_wished(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    found = ran(source_of(tmp_path), experiment(tmp_path, keep=tmp_path / "kept/runs", repeats=1))
+    names = sorted(path.name for path in (tmp_path / "kept/runs").iterdir())
+    assert names == [
+        "pair-001-baseline.capture",
+        "pair-001-candidate.capture",
+        "warmup-001-baseline.capture",
+        "warmup-002-candidate.capture",
+    ]
+    for run in found.runs:
+        assert open_capture(run.capture).operation_count() == 21
+    targets = {run.side: open_capture(run.capture).info.made_by["result"] for run in found.runs}
+    assert set(targets) == {BASELINE, CANDIDATE}
+
+
+def test_a_target_compared_with_itself_is_staged_once(tmp_path: Path) -> None:
+    source = source_of(tmp_path)
+    same = experiment(tmp_path, "twin", "twin", repeats=1)
+    assert len(plan_staging(source, same)) == 1
+    found = ran(source, same)
+    assert len(found.runs) == 4
+    assert plan_staging(source, same) == []
+
+
+def test_what_is_staged_already_is_not_planned(tmp_path: Path) -> None:
+    source = source_of(tmp_path)
+    chosen = experiment(tmp_path)
+    stage_all(plan_staging(source, chosen)[:1])
+    (plan,) = plan_staging(source, chosen)
+    assert plan.target == (tmp_path / "new").resolve()
+    stage_all([plan])
+    for name in ("old", "new"):
+        assert check_staged(source, tmp_path / name)
+
+
+def test_two_targets_of_one_file_system_must_fit_together(tmp_path: Path) -> None:
+    plans = plan_staging(source_of(tmp_path), experiment(tmp_path))
+    one, other = (replace(plan, room=replace(plan.room, free_bytes=plan.bytes_on_disk * 3 // 2)) for plan in plans)
+    with pytest.raises(TargetError, match="share a file system"):
+        check_room([one, other])
+    check_room([one])
+    with pytest.raises(TargetError, match="short"):
+        check_room([replace(one, room=replace(one.room, free_bytes=one.bytes_on_disk - 1))])
+    assert not list((tmp_path / "old").iterdir())
+
+
+def test_without_staging_a_target_that_lacks_the_twin_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="dxt-replay stage"):
+        run_experiment(source_of(tmp_path), experiment(tmp_path), Solo())
+
+
+def test_other_work_on_one_side_forbids_a_verdict(tmp_path: Path) -> None:
+    source, chosen = source_of(tmp_path), experiment(tmp_path, repeats=6)
+    stage_all(plan_staging(source, chosen))
+    blocked = tmp_path / "new/dxt-replay-twin/out"
+
+    class Blocking(Solo):
+        """A directory is in the place of the candidate's output from before its operations until after them."""
+
+        def barrier(self) -> None:
+            blocked.rmdir() if blocked.is_dir() else blocked.mkdir()
+
+    blocked.mkdir()
+    found = run_experiment(source, chosen, Blocking())
+    assert found is not None
+    assert [run.failed for run in found.runs if run.side == CANDIDATE] == [1] * 7
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert "not valid" in found.reason
+    assert any("failed operations from 0 to 1" in text for text in found.health.obstacles)
+
+
+def test_a_signal_ends_the_experiment_with_what_it_has(tmp_path: Path) -> None:
+    ops = [read(0, start_ns=at, length=9) for at in (0, 60 * 10**9)]
+    source = build_capture(tmp_path, ops=ops, files=["/a"], name="s")
+    chosen = experiment(tmp_path, pace=Pace.TIMED)
+
+    def interrupt(label: str, progress: Progress) -> None:
+        if progress.done:
+            signal.raise_signal(signal.SIGTERM)
+
+    found = ran(source, chosen, report=interrupt)
+    assert [run.stopped for run in found.runs] == [True]
+    assert found.as_json()["stopped"] is True
+    assert found.verdict is Verdict.INCONCLUSIVE
+
+
+def test_the_storage_comes_to_rest_before_each_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written to a target during a run is on its disk when the next run begins."""
+    source, chosen, order = source_of(tmp_path), experiment(tmp_path, cold=False), []
+    stage_all(plan_staging(source, chosen))
+    monkeypatch.setattr(PosixTarget, "sync", lambda target: order.append("sync"))
+    ran(source, chosen, report=lambda label, progress: order.append(label[:5]))
+    shown = [label for before, label in zip([None, *order], order, strict=False) if label == "sync" or label != before]
+    assert shown == [label for number in range(1, 7) for label in ("sync", "sync", f"run {number}")]
+
+
+@pytest.mark.parametrize("kind", ["step", "compute"])
+def test_the_pace_follows_the_steps_where_there_are_any(tmp_path: Path, kind: str) -> None:
+    source = build_capture(tmp_path, ops=[read(0, length=9)], files=["/a"], spans=[Span(kind, 0, 9, step=0)])
+    assert default_pace(source) is (Pace.STEPS if kind == "step" else Pace.THINK)
+
+
+def replayed(folder: Path) -> Capture:
+    """Two ranks. Rank 0 reads for 2 + 4 ms and writes 3 ms; its open overlaps its stat; rank 1 reads 5 ms."""
+    ops = [
+        read(0, start_ns=0, end_ns=2 * MS, length=MIB),
+        read(0, start_ns=10 * MS, end_ns=14 * MS, length=MIB),
+        write(0, start_ns=12 * MS, end_ns=15 * MS, length=MIB),
+        Op("open", 0, start_ns=20 * MS, end_ns=24 * MS),
+        Op("stat", 0, start_ns=22 * MS, end_ns=26 * MS),
+        read(0, start_ns=10 * MS, end_ns=15 * MS, length=MIB, rank=1),
+    ]
+    spans = [
+        Span("step", 5 * MS, 20 * MS, step=0),
+        Span("step", 20 * MS, 40 * MS, step=1),
+        Span("step", 6 * MS, 50 * MS, rank=1, step=0),
+        Span("input_wait", 5 * MS, 8 * MS, step=0),
+        Span("input_wait", 6 * MS, 9 * MS, rank=1, step=0),
+    ]
+    return build_capture(folder, ops=ops, files=["/a"], spans=spans)
+
+
+def tally() -> Tally:
+    times = Distribution.of(np.array([2, 4, 3, 4, 4, 5]) * MS)
+    return Tally(operations=6, last_end_ns=26 * MS, latency_ns=times, response_ns=times + times)
+
+
+def test_the_metrics_of_a_run_with_steps(tmp_path: Path) -> None:
+    found = measure(replayed(tmp_path), tally(), training=True)
+    assert found == {
+        "elapsed_s": pytest.approx(0.045),
+        "total_s": pytest.approx(0.050),
+        "io_time_s": pytest.approx((0.002 + 0.005 + 0.005) / 2),
+        "metadata_time_s": pytest.approx(0.006 / 2),
+        "input_wait_per_step_s": pytest.approx(0.006 / 3),
+        "latency_mean_us": pytest.approx(22_000 / 6),
+        "response_mean_us": pytest.approx(22_000 / 6),
+        "read_latency_p50_us": pytest.approx(4_000),
+        "read_latency_p99_us": pytest.approx(4_980),
+        "write_latency_p50_us": pytest.approx(3_000),
+        "write_latency_p99_us": pytest.approx(3_000),
+        "bandwidth_mib_s": pytest.approx(4 / 0.007),
+    }
+    assert list(found) == list(METRICS)
+
+
+def test_without_steps_the_replay_ends_with_its_last_operation(tmp_path: Path) -> None:
+    found = measure(replayed(tmp_path), tally(), training=False)
+    assert found["elapsed_s"] == pytest.approx(0.026)
+    assert not {"total_s", "input_wait_per_step_s"} & found.keys()
+
+
+def test_what_a_run_did_none_of_is_no_metric(tmp_path: Path) -> None:
+    only_read = build_capture(tmp_path, ops=[read(0, start_ns=0, end_ns=MS, length=9)], files=["/a"])
+    found = measure(only_read, tally(), training=True)
+    assert not {"write_latency_p50_us", "metadata_time_s", "total_s"} & found.keys()
+    idle = measure(build_capture(tmp_path, ops=[], files=["/a"], name="idle"), Tally(), training=False)
+    assert idle == {}
+
+
+@pytest.mark.parametrize(
+    ("pace", "before", "metric"),
+    [
+        (Pace.STEPS, 1, "elapsed_s"),
+        (Pace.STEPS, 9, "total_s"),
+        (Pace.THINK, 9, "elapsed_s"),
+        (Pace.NONE, 9, "elapsed_s"),
+        (Pace.TIMED, 1, "latency_mean_us"),
+    ],
+)
+def test_what_decides(tmp_path: Path, pace: Pace, before: int, metric: str) -> None:
+    """Where most of the bytes are read before the first step, the training time would not show a slow storage."""
+    ops = [read(0, start_ns=i * MS, end_ns=i * MS + 1, length=100) for i in range(10)]
+    source = build_capture(tmp_path, ops=ops, files=["/a"], spans=[Span("step", before * MS, 30 * MS, step=0)])
+    assert primary_metric(source, pace) == metric
