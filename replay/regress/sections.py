@@ -62,7 +62,7 @@ def _basis(result: Regression) -> list[str]:
         medians, runs = f"in the record (medians of {counted} and of {len(metric.baseline)})", "as many runs"
     lines = [f"Judged by {METRICS[metric.name]}: {after} on the candidate, {before} {medians}."]
     if (detectable := metric.minimum_detectable_pct) is not None:
-        lines.append(f"A change of {detectable:.1f} % would have been found in 8 of 10 such experiments, with {runs}.")
+        lines.append(f"A change of {detectable:.1f} % would show in 8 of 10 such experiments of {runs}.")
     if record and result.conditions:
         found = "; ".join(result.conditions.differences)
         same = "The environment is that of the record: kernel, machine, versions, mount and device are the same."
@@ -82,7 +82,7 @@ def _on_root(result: Regression) -> list[str]:
 
 def _metrics(result: Regression) -> Section:
     of = "all runs" if result.against else "the pairs of runs"
-    notes = [f"* decides. Change: estimated from {of}, not the change of the medians."]
+    notes = [f"* decides. Change: estimated from {of}, not from the medians."]
     needed = result.secondary_pairs_needed
     if needed is not None:
         noun = "runs" if result.against else "pairs"

@@ -155,7 +155,7 @@ def test_what_a_person_reads() -> None:
     verdict, figures, warnings, facts, rule = regression_sections(found)
     said = "This training would notice: the candidate is 19.7 % slower (19.0 to 20.4 %): regression."
     assert verdict.rows[0][0] == said
-    assert "in 8 of 10 such experiments, with 10 pairs" in verdict.rows[3][0]
+    assert "in 8 of 10 such experiments of 10 pairs" in verdict.rows[3][0]
     assert (figures.rows[0][0], figures.rows[0][-1]) == ("elapsed time *", "regression")
     assert dict(facts.rows)["order"].startswith("BC BC ")
     assert "seed 7" in dict(facts.rows)["order"]
