@@ -9,13 +9,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dxt_replay.replay.compare.exactness import Exactness
 from dxt_replay.replay.compare.measures import BIN_NS, BothSides, Side, matched_starts, measure_both
-from dxt_replay.replay.compare.noise import FloorResult, NoiseFloor, beside
+from dxt_replay.replay.compare.noise import (
+    SIMILARITIES,
+    FloorResult,
+    NoiseFloor,
+    beside,
+    check_job,
+    check_pair,
+    measured,
+)
 from dxt_replay.replay.compare.similarity import WEAKNESS, Similarity, similarity
 from dxt_replay.replay.compare.timing import CLOSED_LOOP, KEEPS_TIMES, Timing, relative_difference_pct
 from dxt_replay.replay.compare.verdict import (
@@ -34,6 +42,7 @@ from dxt_replay.replay.compare.verdict import (
     judge,
 )
 from dxt_replay.replay.plan.layers import choose_layers
+from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.measures.distribution import Distribution
 from dxt_replay.traces.measures.log_waits import longest_log_wait_ns
 from dxt_replay.traces.measures.span_times import TrainingTime, extended_steps
@@ -319,3 +328,24 @@ def _storage(
         resident_before_pct=None if cache is None else cache.resident_before_pct,
         from_page_cache=cache is not None and cache.from_page_cache,
     )
+
+
+def noise_floor(pairs: Sequence[tuple[Capture, Capture]], source: Capture | None = None) -> NoiseFloor:
+    """The differences of two runs of one job; the worst of all pairs counts.
+
+    `source`: a capture of that job, which the floor is used for.
+    Raises: UsageError for captures that are not different runs of one job; CaptureError.
+    """
+    if not pairs:
+        raise UsageError("a noise floor needs two runs of the same job: give --floor A B")
+    found: list[dict[str, float | None]] = []
+    for first, second in pairs:
+        relation = check_pair(first, second)
+        for run in (first, second) if source is not None else ():
+            check_job(source, run)
+        found.append(measured(compare(first, second, relation=relation)))
+    worst: dict[str, float | None] = {}
+    for name in found[0]:
+        known = [value for each in found if (value := each.get(name)) is not None]
+        worst[name] = (min if name in SIMILARITIES else max)(known, default=None)
+    return NoiseFloor(pairs=tuple((str(one.named), str(other.named)) for one, other in pairs), measures=worst)

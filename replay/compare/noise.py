@@ -178,29 +178,6 @@ def _change_pct(change: Change | None) -> float | None:
     return 100 * (max(change.ratio, 1 / change.ratio) - 1)
 
 
-def noise_floor(pairs: Sequence[tuple[Capture, Capture]], source: Capture | None = None) -> NoiseFloor:
-    """The differences of two runs of one job; the worst of all pairs counts.
-
-    `source`: a capture of that job, which the floor is used for.
-    Raises: UsageError for captures that are not different runs of one job; CaptureError.
-    """
-    from dxt_replay.replay.compare.comparison import compare
-
-    if not pairs:
-        raise UsageError("a noise floor needs two runs of the same job: give --floor A B")
-    found: list[dict[str, float | None]] = []
-    for first, second in pairs:
-        relation = _check_pair(first, second)
-        for run in (first, second) if source is not None else ():
-            _check_job(source, run)
-        found.append(measured(compare(first, second, relation=relation)))
-    worst: dict[str, float | None] = {}
-    for name in found[0]:
-        known = [value for each in found if (value := each.get(name)) is not None]
-        worst[name] = (min if name in SIMILARITIES else max)(known, default=None)
-    return NoiseFloor(pairs=tuple((str(one.named), str(other.named)) for one, other in pairs), measures=worst)
-
-
 def check_paces(floor: Sequence[tuple[Capture, Capture]], replay: Capture) -> None:
     """Replays at another pace or speed say nothing about the noise of this one. Raises: UsageError; CaptureError."""
     for run in (run for pair in floor for run in pair):
@@ -211,7 +188,7 @@ def check_paces(floor: Sequence[tuple[Capture, Capture]], replay: Capture) -> No
             )
 
 
-def _check_pair(first: Capture, second: Capture) -> Relation:
+def check_pair(first: Capture, second: Capture) -> Relation:
     """The relation of the two runs. Raises: UsageError when they are not two runs of one job."""
     relation = relation_of(first, second)
     if relation is Relation.SAME:
@@ -226,7 +203,7 @@ def _check_pair(first: Capture, second: Capture) -> Relation:
     if _pace(first) != _pace(second):
         replay, run = (first, second) if _pace(second) is None else (second, first)
         raise UsageError(f"{replay.named} is a replay and {run.named} is not: a noise floor needs two of a kind")
-    _check_job(first, second)
+    check_job(first, second)
     return relation
 
 
@@ -236,7 +213,7 @@ def _pace(capture: Capture) -> str | None:
     return None if record is None else f"--pace {record.pace} --speed {record.speed:g}"
 
 
-def _check_job(first: Capture, second: Capture) -> None:
+def check_job(first: Capture, second: Capture) -> None:
     """Raises: UsageError when the two are not runs of one job."""
     if relation_of(first, second) is not Relation.DIFFERENT:
         return

@@ -83,8 +83,8 @@ def noise_floor(*pairs: RunPair) -> NoiseFloor:
 
 def floor_of(stack: ExitStack, pairs: Sequence[RunPair], *compared: Capture) -> NoiseFloor:
     """The noise floor. `compared`: the source and the replay that it is for, or nothing."""
+    from dxt_replay.replay.compare.comparison import noise_floor as of_pairs
     from dxt_replay.replay.compare.noise import check_paces
-    from dxt_replay.replay.compare.noise import noise_floor as of_pairs
 
     runs = [(stack.enter_context(opened(first)), stack.enter_context(opened(second))) for first, second in pairs]
     for replay in compared[1:]:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import dxt_replay
-from dxt_replay.replay.compare.comparison import compare
-from dxt_replay.replay.compare.noise import NoiseFloor, check_paces, measured, noise_floor
+from dxt_replay.replay.compare.comparison import compare, noise_floor
+from dxt_replay.replay.compare.noise import NoiseFloor, check_paces, measured
 from dxt_replay.replay.compare.verdict import Thresholds
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.schema import Job
