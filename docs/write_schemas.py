@@ -30,7 +30,7 @@ RESULTS = {
     "capacity": "replay.capacity.Capacity",
     "compare": "replay.compare.comparison.Comparison",
     "compare-floor": "replay.compare.noise.NoiseFloor",
-    "doctor": "replay.doctor.examination.Diagnosis",
+    "doctor": "replay.doctor.Diagnosis",
     "export": "profiler_merge.export.exported.Exported",
     "fit": "replay.interface.descriptions.FittedWorkload",
     "generate": "replay.interface.generating.GeneratedCapture",

@@ -1,41 +1,43 @@
-"""Runs a calibration: decides the measurements, their order and duration, and makes the model."""
+"""Calibrates a file system or an object store: measurements, in what order and for how long, and the model of them."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from dxt_replay.replay.calibration.estimates import Measured
-from dxt_replay.replay.calibration.host import cache_bytes, dirty_bytes, file_system_of
-from dxt_replay.replay.calibration.model_fit import fit_model
-from dxt_replay.replay.calibration.object_figures import ObjectFigures
-from dxt_replay.replay.calibration.probe_plan import (
-    Kind,
-    Probe,
-    plan_time,
-    with_cold_size,
+from dxt_replay.replay.calibration.fit import (
+    Measured,
+    Passed,
+    ReadAhead,
+    fit_model,
+    fit_objects,
+    throttles,
 )
-from dxt_replay.replay.calibration.read_ahead import ReadAhead, measure_read_ahead
-from dxt_replay.replay.calibration.rounds import OnProgress, Rounds
-from dxt_replay.replay.calibration.scratch import MOST_DATA_BYTES, Scratch, scratch_below, write_data, write_pool
-from dxt_replay.replay.calibration.throttle import Passed, throttles
-from dxt_replay.replay.calibration.trials import Bench
+from dxt_replay.replay.calibration.objects import ObjectFigures, object_bench, object_caveats, object_figures
+from dxt_replay.replay.calibration.probes import Probe, plan_time, with_cold_size
+from dxt_replay.replay.calibration.scratch import cache_bytes, dirty_bytes, scratch_below
+from dxt_replay.replay.calibration.trials import FileBench, OnProgress, Rounds, measure_read_ahead
+from dxt_replay.replay.regress.environment import target_environment
 from dxt_replay.replay.simulation.model import Limit, StorageModel, document_of
+from dxt_replay.replay.target.object_store import parse_object_url
+from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.units import MIB, format_bytes
-
-CACHED_BYTES = 32 * MIB
-"""Bytes of the file whose pages stay in the cache."""
 
 DISTURBED = 0.25
 """Least uncertainty of the model, as a share, if a figure was disturbed in all of its trials."""
 
 MOST_WINDOW_BYTES = MIB
 """A window of read-ahead up to this size is one more size of the cold reads."""
+
+RESIDENT_PCT = 1.0
+"""Share of the pages that stayed after a drop, per cent, above which a sentence reports it."""
+
+WIDE = 0.25
+"""Half the width of an interval, as a share of the value, above which a time counts as uncertain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +103,10 @@ class Calibration:
         }
 
 
+def _about(run: Rounds) -> str:
+    return f"Measured by dxt-replay calibrate in {run.passed_s:.0f} s."
+
+
 def calibrate(
     target: Path, seconds: float, *, seed: int = 1, on_progress: OnProgress = lambda done, total, what: None
 ) -> Calibration:
@@ -112,96 +118,96 @@ def calibrate(
     plan = plan_time(seconds)
     with scratch_below(target) as scratch:
         random = np.random.default_rng(seed)
-        return _Run(target=target, plan=plan, random=random, on_progress=on_progress, scratch=scratch).result()
-
-
-@dataclass(slots=True, kw_only=True)
-class _Run(Rounds):
-    reads: ClassVar[Kind] = Kind.COLD_READ
-    needed: ClassVar[frozenset[tuple[str, str]]] = frozenset({("read", "cold"), ("read", "cached")})
-
-    scratch: Scratch
-
-    def result(self) -> Calibration:
-        bench = self._bench()
-        read_ahead = self._read_ahead(bench)
+        run = Rounds(target=target, plan=plan, random=random, on_progress=on_progress)
+        run.report("writing data to read")
+        bench = FileBench(scratch, random, plan.fill_s)
+        run.report("read-ahead")
+        bench.drop()
+        read_ahead = measure_read_ahead(bench.data, bench.data_bytes, 0.05 * seconds)
         if read_ahead.bytes and read_ahead.bytes <= MOST_WINDOW_BYTES:
-            self.plan = with_cold_size(self.plan, read_ahead.bytes)  # the cache may cut larger reads so
-        burst = self.bursts(bench)
+            run.plan = with_cold_size(plan, read_ahead.bytes)  # the cache may cut larger reads so
+        burst = run.bursts(bench)
         limits = throttles(burst)
-        self.measure(bench, limits)
-        self.repeat(bench, limits)
-        measured, disturbed = self.undisturbed()
-        self.check(measured)
-        dropped = bench.dropped
-        resident = 100.0 * dropped.stayed_bytes / dropped.total_bytes if dropped.total_bytes else None
-        file_system = file_system_of(self.scratch.path)
-        unseen = caveats(
-            measured,
-            limits,
-            dropped.warnings,
-            resident_pct=resident,
-            read_ahead=read_ahead,
-            disturbed=disturbed,
-            data_bytes=bench.data_bytes,
-        )
+        measured, disturbed = run.measure(bench, limits)
+        run.check(measured)
+        resident = 100.0 * bench.stayed_bytes / bench.dropped_bytes if bench.dropped_bytes else None
+        file_system = target_environment(scratch.path).file_system or "file system"
         model = fit_model(
-            f"{file_system} at {self.target}",
-            f"Measured by dxt-replay calibrate in {time.monotonic() - self.begun:.0f} s.",
+            f"{file_system} at {target}",
+            _about(run),
             measured,
             limits,
-            read_ahead=read_ahead.bytes or 0,
-            dropped_at_open=read_ahead.dropped_at_open,
+            read_ahead=read_ahead,
             cache_bytes=cache_bytes(),
             dirty_bytes=dirty_bytes(),
-            drops_pages=not dropped.warnings,
+            drops_pages=not bench.warnings,
             least_uncertainty=DISTURBED if disturbed else 0.0,
         )
         return Calibration(
-            target=self.target,
+            target=target,
             file_system=file_system,
-            seconds=time.monotonic() - self.begun,
+            seconds=run.passed_s,
             data_bytes=bench.data_bytes,
             model=model,
             measured=measured,
             burst=tuple(burst),
             read_ahead=read_ahead,
             resident_after_drop_pct=resident,
-            rounds=self.rounds,
-            left_out=tuple(self.left_out),
-            unseen=unseen,
+            rounds=run.rounds,
+            left_out=tuple(run.left_out),
+            unseen=caveats(
+                measured,
+                limits,
+                bench.warnings,
+                resident_pct=resident,
+                read_ahead=read_ahead,
+                disturbed=disturbed,
+                data_bytes=bench.data_bytes,
+            ),
         )
 
-    def _bench(self) -> Bench:
-        """Write the files that the trials read."""
-        plan, scratch = self.plan, self.scratch
-        self.report("writing data to read")
-        pool = write_pool(scratch, 0.15 * plan.fill_s)
-        cached = scratch.file("cached")
-        cached_bytes = write_data(cached, min(CACHED_BYTES, scratch.room_bytes // 8), 0.15 * plan.fill_s)
-        data = scratch.file("data")
-        data_bytes = write_data(data, min(MOST_DATA_BYTES, scratch.room_bytes // 2), 0.7 * plan.fill_s)
-        return Bench(
-            scratch=scratch,
-            data=data,
-            data_bytes=data_bytes,
-            cached=cached,
-            cached_bytes=cached_bytes,
-            pool=tuple(pool),
-            random=self.random,
+
+def calibrate_objects(
+    url: str, seconds: float, *, seed: int = 1, on_progress: OnProgress = lambda done, total, what: None
+) -> Calibration:
+    """Measure the object store of `url` for about `seconds`.
+
+    It reads and writes objects of its own below the prefix, which are removed at the end, also after an error. Where it
+    may not write, it reads the objects of a staged twin, and measures no PUT.
+    Raises: UsageError for a time that is too short; TargetError for a store that refuses requests.
+    """
+    plan, place, random = plan_time(seconds, objects=True), parse_object_url(url), np.random.default_rng(seed)
+    run = Rounds(target=url, plan=plan, random=random, on_progress=on_progress, objects=True)
+    with object_bench(place, random, plan.fill_s, run.report) as bench:
+        burst = run.bursts(bench)
+        limits = throttles(burst)
+        measured, disturbed = run.measure(bench, limits)
+        if not any(each.call == "GET" for each in measured) and bench.refused:
+            raise TargetError(f"cannot measure {bench.place.base}: {'; '.join(map(': '.join, bench.refused.items()))}")
+        run.check(measured)
+        model = fit_objects(
+            f"object store {place.endpoint or 'of the environment'}, {place.base}",
+            _about(run),
+            measured,
+            limits,
+            opens_ask=place.opens_ask,
+            least_uncertainty=DISTURBED if disturbed else 0.0,
         )
-
-    def _read_ahead(self, bench: Bench) -> ReadAhead:
-        self.report("read-ahead")
-        bench.drop()
-        return measure_read_ahead(bench.data, bench.data_bytes, 0.05 * self.plan.seconds)
-
-
-RESIDENT_PCT = 1.0
-"""Share of the pages that stayed after a drop, per cent, above which a sentence reports it."""
-
-WIDE = 0.25
-"""Half the width of an interval, as a share of the value, above which a time counts as uncertain."""
+        return Calibration(
+            target=place.url,
+            file_system="s3",
+            seconds=run.passed_s,
+            data_bytes=int(bench.sizes.sum()),
+            model=model,
+            measured=measured,
+            burst=tuple(burst),
+            read_ahead=ReadAhead(),
+            resident_after_drop_pct=None,
+            rounds=run.rounds,
+            left_out=tuple(run.left_out),
+            unseen=object_caveats(bench.refused, disturbed, bench),
+            object_store=object_figures(measured, own_objects=bench.own),
+        )
 
 
 def caveats(
@@ -215,28 +221,26 @@ def caveats(
     data_bytes: int,
 ) -> tuple[str, ...]:
     """The limits of a model for its reader, the most important first. `warnings`: of the issue loop and of drops."""
-    found = [_sentence(warning) for warning in warnings]
-    if resident_pct is not None and resident_pct > RESIDENT_PCT:
+    found = [text[:1].upper() + text[1:].rstrip(".") + "." for text in warnings]
+    if resident_pct is None:
+        found.append("This system does not show which pages are cached, so some cold reads may have been cached reads.")
+    elif resident_pct > RESIDENT_PCT:
         found.append(
             f"{resident_pct:.1f} % of the data stayed in the page cache when its pages were dropped: "
             "real cold reads are slower."
         )
-    if resident_pct is None:
-        found.append("This system does not show which pages are cached, so some cold reads may have been cached reads.")
     if read_ahead.dropped_at_open:
         found.append("On this file system an open drops the cached pages of the file. The model does so too.")
     if disturbed:
-        names = ", ".join(
-            dict.fromkeys(f"{each.state} {each.call}s of {format_bytes(each.size)}" for each in disturbed)
-        )
+        names = [f"{each.state} {each.call}s of {format_bytes(each.size)}" for each in disturbed]
         found.append(
-            f"Other work disturbed each trial of {names}: the model has the median of single requests there. "
-            "Calibrate again on an idle machine."
+            f"Other work disturbed each trial of {', '.join(dict.fromkeys(names))}: the model has the median of single "
+            "requests there. Calibrate again on an idle machine."
         )
     if read_ahead.bytes is None:
         found.append("How far the kernel reads ahead is not known: the model reads nothing ahead.")
-    wide = [each for each in measured if each.state == "cold" and each.time_ns.half_width > WIDE]
     cold = [each for each in measured if each.state == "cold"]
+    wide = [each for each in cold if each.time_ns.half_width > WIDE]
     if 2 * len(wide) > len(cold):
         found.append(
             f"{len(wide)} of {len(cold)} times of cold reads are uncertain by more than {100 * WIDE:.0f} %: other work "
@@ -244,7 +248,8 @@ def caveats(
         )
     if limits:
         found.append("The throttle of reads hid how many reads the storage serves at the same time.")
-    found += (
+    return (
+        *found,
         f"Caches of disks, servers and hosts cannot be dropped. The {format_bytes(data_bytes)} that were read had just "
         "been written, so such caches may have served the cold reads.",
         "Only this machine was in use: what other clients would do to a shared file system was not measured.",
@@ -253,8 +258,3 @@ def caveats(
         "Burst credits that last longer than some seconds, as of a cloud disk, were measured as part of the storage's "
         "speed.",
     )
-    return tuple(found)
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:].rstrip(".") + "."

@@ -1,4 +1,6 @@
-"""The directory in which a calibration works: made below the target, and removed however the calibration ends."""
+"""The directory in which a calibration works, made below the target and removed however the calibration ends; and what
+the system says of its file system.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +22,7 @@ from dxt_replay.replay.engine.link_free import open_link_free
 from dxt_replay.replay.target.content import BLOCK_BYTES, make_noise
 from dxt_replay.replay.target.posix import resolve_target
 from dxt_replay.traces.errors import TargetError
+from dxt_replay.traces.memory import available_bytes
 from dxt_replay.traces.text import printable
 from dxt_replay.traces.units import MIB, format_bytes
 
@@ -74,7 +77,8 @@ def scratch_below(target: Path, name: str = NAME, purpose: str = "a calibration"
     path = resolved / f"{name}{secrets.token_hex(6)}"
     try:
         _remove_abandoned(resolved, name)
-        room = free_bytes(resolved)
+        space = os.statvfs(resolved)
+        room = space.f_bavail * space.f_frsize
         path.mkdir(mode=0o700)
         lock = _locked(path / _LOCK, os.O_CREAT)
     except OSError as error:
@@ -123,12 +127,6 @@ def refused(error: OSError, doing: str) -> TargetError:
     return TargetError(f"cannot {doing}: {os.strerror(error.errno) if error.errno else error}; {remedy}")
 
 
-def free_bytes(path: Path) -> int:
-    """Bytes that this user may still write there. Raises: OSError."""
-    space = os.statvfs(path)
-    return space.f_bavail * space.f_frsize
-
-
 def write_data(path: bytes, most: int, seconds: float) -> int:
     """Write data that do not compress, synced, for about `seconds` and up to `most` bytes; returns how many.
 
@@ -160,3 +158,25 @@ def write_pool(scratch: Scratch, seconds: float) -> list[bytes]:
 def _new_file(path: bytes) -> IO[bytes]:
     """Open a new file. A link that somebody put in place of the directory is not followed. Raises: OSError."""
     return open(open_link_free(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb", buffering=0)
+
+
+_DEFAULT_DIRTY_PCT = 20
+"""vm.dirty_ratio of Linux."""
+
+
+def cache_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
+    """Memory that a page cache can use, bytes; 1 GiB if /proc/meminfo does not tell."""
+    return available_bytes(meminfo) or 1 << 30
+
+
+def dirty_bytes(folder: Path = Path("/proc/sys/vm")) -> int:
+    """Bytes of writes that the page cache holds before a writer has to wait (vm.dirty_bytes, vm.dirty_ratio)."""
+    percent = _number(folder / "dirty_ratio") or _DEFAULT_DIRTY_PCT
+    return _number(folder / "dirty_bytes") or cache_bytes() * percent // 100
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None

@@ -36,7 +36,7 @@ def calibrate(
     Raises: UsageError for a time that is too short; TargetError for a target or output that cannot be used.
     """
     from dxt_replay.replay.calibration.calibration import calibrate as measure
-    from dxt_replay.replay.calibration.objects import calibrate_objects
+    from dxt_replay.replay.calibration.calibration import calibrate_objects
     from dxt_replay.replay.target.targets import target_named
 
     seconds = 60.0 * filled(CalibrateChoices, choices)["minutes"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dxt_replay.replay.doctor.examination import Diagnosis
+    from dxt_replay.replay.doctor import Diagnosis
     from dxt_replay.replay.options.choices import PathLike
 
 
@@ -19,7 +19,7 @@ def doctor(directory: PathLike | None = None) -> Diagnosis:
 
     Raises: UsageError if `directory` is neither a directory nor the URL of an object store.
     """
-    from dxt_replay.replay.doctor.examination import examine
+    from dxt_replay.replay.doctor import examine
     from dxt_replay.replay.target.targets import target_named
 
     return examine(None if directory is None else target_named(directory))

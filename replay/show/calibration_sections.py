@@ -11,9 +11,9 @@ from dxt_replay.traces.units import format_bytes, format_counted, format_duratio
 
 if TYPE_CHECKING:
     from dxt_replay.replay.calibration.calibration import Calibration
-    from dxt_replay.replay.calibration.estimates import Measured
-    from dxt_replay.replay.calibration.object_figures import ObjectFigures
-    from dxt_replay.replay.calibration.probe_plan import Probe
+    from dxt_replay.replay.calibration.fit import Measured
+    from dxt_replay.replay.calibration.objects import ObjectFigures
+    from dxt_replay.replay.calibration.probes import Probe
 
 COLUMNS_IN_FLIGHT = 4
 """Most numbers of requests in flight that the table of cold reads shows."""

@@ -8,8 +8,7 @@ from dxt_replay.replay.show.section import Column, Kind, Section, prose
 from dxt_replay.traces.units import format_counted
 
 if TYPE_CHECKING:
-    from dxt_replay.replay.doctor.examination import Diagnosis
-    from dxt_replay.replay.doctor.programs import Part
+    from dxt_replay.replay.doctor import Diagnosis, Part
 
 _COLUMNS = tuple(Column(kind=Kind.TEXT) for _ in range(3))
 

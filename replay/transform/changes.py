@@ -11,7 +11,6 @@ from dxt_replay.traces.errors import UsageError
 MOST_READERS, MOST_RANKS = 4096, 1 << 20
 """Largest numbers of readers of a rank, and of ranks."""
 
-
 DECODERS = {"gzip": 300e6, "lzf": 800e6, "lz4": 2_000e6, "zstd": 1_000e6}
 """Decoder -> bytes per second that come out of it on one core: what such decoders reach on numeric data, in round
 numbers; a third part of the option overrides it."""
@@ -19,12 +18,7 @@ numbers; a third part of the option overrides it."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compression:
-    """A compression of data.
-
-    name: of the decoder, one of DECODERS.
-    ratio: stored bytes / bytes, above 0 and at most 1.
-    bytes_per_s: output rate of the decoder.
-    """
+    """A compression of data: name of the decoder, stored bytes / bytes, and output rate of the decoder."""
 
     name: str
     ratio: float
@@ -35,9 +29,7 @@ class Compression:
 class Changes:
     """The changes to a capture, applied in the order of the fields; None and 1.0 change nothing.
 
-    chunk_bytes: of the HDF5 data.
-    compression: of the data that are read.
-    transfer_bytes: of one request for a stream.
+    chunk_bytes: of the HDF5 data. compression: of the data that are read. transfer_bytes: of one request for a stream.
     readers, prefetch: lanes that read for the loop of a rank, 0 for the training thread; batches read ahead.
     compute_speed: multiple of the recorded speed.
     ranks, weak: number of ranks; with `weak` each does as much work as before, else they share the recorded work.
@@ -90,18 +82,8 @@ class Changes:
 
     def as_json(self) -> dict[str, Any]:
         """The changes by option, in the order in which they are applied; as capture.json has them."""
-        compression = self.compression
-        found: dict[str, Any] = {
-            "chunk_bytes": self.chunk_bytes,
-            "compression": None if compression is None else asdict(compression),
-            "transfer_bytes": self.transfer_bytes,
-            "readers": self.readers,
-            "prefetch": self.prefetch,
-            "compute_speed": None if self.compute_speed == 1.0 else self.compute_speed,
-            "ranks": self.ranks,
-            "weak": True if self.weak else None,
-        }
-        return {name: value for name, value in found.items() if value is not None}
+        nothing = {"compute_speed": 1.0, "weak": False}
+        return {name: value for name, value in asdict(self).items() if value != nothing.get(name)}
 
 
 def parse_compression(text: str) -> Compression:

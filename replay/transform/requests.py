@@ -1,4 +1,5 @@
-"""Changes the requests of a rank: chunks of HDF5 data, compression, transfer size. Pure.
+"""Changes the requests of a rank: chunks of HDF5 data, compression, transfer size; and describes the data set that a
+capture reads.
 
 `transformed` rows read the same bytes. `modelled` ones do not: places of new chunks are made up, with the records in a
 row, and real data shrink by one ratio only on average.
@@ -6,21 +7,181 @@ row, and real data shrink by one ratio only on average.
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import numpy as np
 
 from dxt_replay.replay.engine.items import NO_EVENT
+from dxt_replay.replay.plan.layers import LayerChoice
 from dxt_replay.replay.transform.changes import Changes, Compression
-from dxt_replay.replay.transform.rank_state import MODELLED, TRANSFORMED, Work, data_reads, exchanged, rows_of
-from dxt_replay.replay.transform.read_data import DataSet, RequestCost
-from dxt_replay.traces.units import NS_PER_S
+from dxt_replay.replay.transform.rank import MODELLED, TRANSFORMED, Work, data_reads, joined, rows_of
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.row_order import distinct_rows
+from dxt_replay.traces.schema import FORMATS, OPS, READ, WRITE, codes
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.units import NS_PER_S, format_bytes, format_count
 
-NO_STREAM = -1
+MODAL_SHARE = 0.9
+"""Share of a file's bytes that requests of one length must move, for that to be its request size."""
+
+MOST_LENGTHS = 4096
+"""Lengths of requests of one file that are counted, the first ones: a file with more has no request size."""
+
+BYTES_PER_OPERATION = 300
+"""Memory for each operation while all are changed and scheduled: about what docs/scale.md has as measured, half as much
+again."""
 
 IN_ORDER_SHARE = 0.5
 """Share of the ranges that begin where the one before ended, from which on a program reads in order."""
 
 JUMPS_SHARE = 0.95
 """Share of the records at whose begin the address jumps, from which on these are the records."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestCost:
+    """The cost of a read, from the recorded reads of the same capture: latency + bytes / bandwidth.
+
+    A changed request keeps the recorded time of its bytes, plus one latency. So an unchanged request keeps its cost, a
+    merged request saves latencies, and a slow byte stays slow. requests: how many are in the fit.
+    """
+
+    latency_ns: float
+    ns_per_byte: float
+    requests: int
+
+    @classmethod
+    def fitted(cls, sums: np.ndarray, shortest_ns: float) -> RequestCost:
+        """The least-squares line, of which neither part is negative. `sums`: of 1, bytes, their squares, ns, and
+        products of both. Requests of a single length cannot separate the two: then the shortest is the latency."""
+        count, sum_x, sum_xx, sum_y, sum_xy = sums.tolist()
+        latency = slope = 0.0
+        spread = sum_xx - sum_x * sum_x / count if count else 0.0
+        if count and spread <= 1e-9 * max(sum_xx, 1.0):
+            latency = shortest_ns if sum_x else sum_y / count
+            slope = max((sum_y - count * latency) / sum_x, 0.0) if sum_x else 0.0
+        elif count:
+            slope = (sum_xy - sum_x * sum_y / count) / spread
+            latency = (sum_y - slope * sum_x) / count
+            if slope < 0:
+                slope, latency = 0.0, sum_y / count
+            elif latency < 0:
+                slope, latency = sum_xy / sum_xx, 0.0
+        return cls(latency_ns=latency, ns_per_byte=slope, requests=int(count))
+
+    def of_bytes(self, duration_ns: np.ndarray) -> np.ndarray:
+        """float64 (n,): time of the bytes of recorded requests, ns, without the latency."""
+        beyond: np.ndarray = np.maximum(duration_ns - self.latency_ns, 0.0)
+        return beyond
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DataSet:
+    """The files that a job reads and does not write; arrays by file id.
+
+    files: bool. hdf5: bool, files of HDF5. read_bytes: int64.
+    request_bytes: int64, length of the requests that move nearly all bytes of a file, or of its HDF5 chunks; 0 where
+    there is no such length.
+    """
+
+    files: np.ndarray
+    hdf5: np.ndarray
+    read_bytes: np.ndarray
+    request_bytes: np.ndarray
+    cost: RequestCost
+
+    @property
+    def chunk_bytes(self) -> dict[int, int]:
+        """File id -> bytes of a chunk, for files that are read in HDF5 chunks of one length."""
+        known = np.flatnonzero(self.files & self.hdf5 & (self.request_bytes > 0)).tolist()
+        return {file_id: int(self.request_bytes[file_id]) for file_id in known}
+
+    @property
+    def streams(self) -> np.ndarray:
+        """bool by file: files that are read as streams, to which a transfer size applies."""
+        found: np.ndarray = self.files & ~self.hdf5
+        return found
+
+
+def data_set_of(capture: Capture, layers: LayerChoice) -> DataSet:
+    """Derive the data set from one pass over the operations. Raises: CaptureError when a part is damaged."""
+    files = capture.files.num_rows
+    read, written = np.zeros((2, files), dtype=bool)
+    lengths: dict[int, dict[int, int]] = {}
+    moved = np.zeros(files, dtype=np.int64)
+    sums, shortest_ns = np.zeros(5), math.inf
+    columns = ["op", "api", "file_id", "offset", "length", "origin", "start_ns", "end_ns"]
+    for batch in capture.operations(columns=columns):
+        op, file_id, length = codes(batch, "op"), batch.column("file_id").to_numpy(), batch.column("length").to_numpy()
+        written[file_id[np.isin(op, (WRITE, OPS.index("rename")))]] = True
+        reads = layers.replayed(batch) & (op == READ)
+        x = length[reads].astype(np.float64)
+        y = (batch.column("end_ns").to_numpy() - batch.column("start_ns").to_numpy())[reads].astype(np.float64)
+        sums += (len(x), x.sum(), (x * x).sum(), y.sum(), (x * y).sum())
+        shortest_ns = min(shortest_ns, float(y.min(initial=math.inf)))
+        mine = reads & (length > 0)
+        read[file_id[mine]] = True
+        np.add.at(moved, file_id[mine], length[mine])
+        pairs = distinct_rows(file_id[mine], length[mine])
+        for (name, size), count in zip(pairs.values.tolist(), np.bincount(pairs.inverse).tolist(), strict=True):
+            of_file = lengths.setdefault(name, {})
+            if size in of_file or len(of_file) < MOST_LENGTHS:
+                of_file[size] = of_file.get(size, 0) + count * size
+    request = np.zeros(files, dtype=np.int64)
+    for name, of_file in lengths.items():
+        size = max(of_file, key=of_file.__getitem__)
+        request[name] = size if of_file[size] >= MODAL_SHARE * moved[name] else 0
+    chunks: dict[int, set[int]] = {}  # sizes of the uncompressed chunks, if the source knows its HDF5 data sets
+    for row in capture.hdf5.to_pylist():
+        if row["chunk_shape"] and not row["filters"]:
+            chunks.setdefault(row["file_id"], set()).add(math.prod(row["chunk_shape"]) * row["type_size"])
+    for name, sizes in chunks.items():
+        if seen := sizes & lengths.get(name, {}).keys():
+            request[name] = max(seen, key=lengths[name].__getitem__)
+    return DataSet(
+        files=read & ~written,
+        hdf5=codes(capture.files, "format") == FORMATS.index("hdf5"),
+        read_bytes=moved,
+        request_bytes=request,
+        cost=RequestCost.fitted(sums, shortest_ns),
+    )
+
+
+def check_requests(capture: Capture, changes: Changes, data: DataSet, available: int | None) -> None:
+    """Raises: UsageError if a change of the requests has no meaning for the capture, or if the operations need more
+    than the bytes `available`; None: not known."""
+    hdf5, streams, some = data.files & data.hdf5, data.streams, data.read_bytes > 0
+    if changes.compression is not None:
+        earlier = [each["changes"] for each in capture.info.made_by.get("transforms", [])]
+        filters = {name for row in capture.hdf5.to_pylist() if hdf5[row["file_id"]] for name in row["filters"] or ()}
+        if any("compression" in each for each in earlier) or filters:
+            by = f"by {', '.join(sorted(filters))}" if filters else "by an earlier transform"
+            raise UsageError(f"--compression: the data of {capture.named} are compressed already, {by}")
+    if changes.transfer_bytes is not None and not (streams & some).any():
+        chunks = " The requests of HDF5 data have the size of its chunks: use --chunk." if data.hdf5.any() else ""
+        raise UsageError(f"--transfer-size changes reads of streams, and this capture has none.{chunks}")
+    if changes.chunk_bytes is not None and not (hdf5 & some).any():
+        raise UsageError(
+            "--chunk changes the chunks of HDF5 data, and this capture reads no HDF5 file: for a stream of other "
+            "data use --transfer-size"
+        )
+    if changes.chunk_bytes is not None and not data.chunk_bytes:
+        largest = capture.paths()[int(np.where(hdf5, data.read_bytes, 0).argmax())]
+        raise UsageError(
+            f"--chunk: the reads of {largest} have many lengths, so its chunks are not known: they are compressed, or "
+            "the data set is contiguous"
+        )
+    operations = capture.operation_count()
+    for size, mine in ((changes.transfer_bytes, streams), (changes.chunk_bytes, list(data.chunk_bytes))):
+        operations += 0 if size is None else int(data.read_bytes[mine].sum()) // size
+    needed = operations * BYTES_PER_OPERATION
+    if available is not None and needed > available:
+        raise UsageError(
+            f"a transformation holds all operations in memory: some {format_bytes(needed)} for the "
+            f"{format_count(operations)} operations of {capture.named}, and {format_bytes(available)} are available. "
+            "Use a machine with more memory, or change fewer ranks or steps with dxt_replay.part"
+        )
 
 
 def with_requests(work: Work, changes: Changes, data: DataSet) -> Work:
@@ -34,8 +195,7 @@ def with_requests(work: Work, changes: Changes, data: DataSet) -> Work:
         for file_id, recorded_bytes in data.chunk_bytes.items():
             least[file_id] = changes.chunk_bytes or recorded_bytes
         mine = data.files[work["file_id"]] & (work["length"] >= least[work["file_id"]])
-        work, decode_ns = with_compression(work, mine, changes.compression, data.cost)
-        work = work | {"busy_ns": work["busy_ns"] + decode_ns}
+        work = with_compression(work, mine, changes.compression, data.cost)
         # A stream of one request size keeps that size, with fewer requests.
         streamed = np.where(data.streams, data.request_bytes, 0)
         for size in np.unique(streamed[streamed > 0]).tolist():
@@ -43,6 +203,17 @@ def with_requests(work: Work, changes: Changes, data: DataSet) -> Work:
     if changes.transfer_bytes is not None:
         work = with_transfer_size(work, data.streams[work["file_id"]], changes.transfer_bytes, data.cost)
     return work
+
+
+def _exchanged(work: Work, gone: np.ndarray, made: Work, place: np.ndarray, nth: np.ndarray) -> tuple[Work, np.ndarray]:
+    """Replace the operations at the indices `gone` by `made`. Returns the operations and the place of each.
+
+    place: int64, index of the operation in `work` whose place each of `made` takes. nth: its order at that place.
+    """
+    stay = np.delete(np.arange(len(work["op"])), gone)
+    places = np.concatenate((stay, place))
+    order = np.lexsort((np.concatenate((np.zeros(len(stay), dtype=np.int64), nth)), places))
+    return rows_of(joined([rows_of(work, stay), made]), order), places[order]
 
 
 def with_chunks(work: Work, file_id: int, recorded_bytes: int, chunk_bytes: int, cost: RequestCost) -> Work:
@@ -62,11 +233,19 @@ def with_chunks(work: Work, file_id: int, recorded_bytes: int, chunk_bytes: int,
     starts = np.flatnonzero(new_batch)
     within = np.arange(len(at)) - starts[np.cumsum(new_batch) - 1]
     jumps = np.diff(offset, prepend=offset[0] - 2 * recorded_bytes) != recorded_bytes
-    begins_range = within % _record_requests(within, jumps, np.diff(np.append(starts, len(at)))) == 0
+    # A record has as many requests as the smallest divisor of a batch's requests at whose multiples the addresses
+    # nearly always jump; if they never do, it is the whole batch.
+    usual = int(np.bincount(np.diff(np.append(starts, len(at)))).argmax())
+    periods = (each for each in range(1, usual) if usual % each == 0)
+    period = next((each for each in periods if jumps[within % each == 0].mean() >= JUMPS_SHARE), usual)
+    begins_range = within % period == 0
     range_of, first = np.cumsum(begins_range) - 1, np.flatnonzero(begins_range)
     requests = np.bincount(range_of)
-    # Bytes of the data, the records in a row.
-    begin = _places(offset[first], requests * recorded_bytes)
+    # Bytes of the data, the records in a row: in the order of their addresses and without gaps.
+    distinct, inverse = np.unique(offset[first], return_inverse=True)
+    longest = np.zeros(len(distinct), dtype=np.int64)
+    np.maximum.at(longest, inverse, requests * recorded_bytes)
+    begin = (np.cumsum(longest) - longest)[inverse]
     end = begin + requests * recorded_bytes
     in_order = (begin[1:] == end[:-1]) & (np.diff(lane[first]) == 0)
     whole = end - begin < chunk_bytes
@@ -91,45 +270,24 @@ def with_chunks(work: Work, file_id: int, recorded_bytes: int, chunk_bytes: int,
         "duration_ns": np.rint(cost.latency_ns + of_bytes[of_range] * (to_byte - from_byte)).astype(np.int64),
         "think_ns": np.where(nth == 0, made["think_ns"], np.rint(later[of_range])).astype(np.int64),
     }
-    return exchanged(work, at, made, place, nth)[0]
+    return _exchanged(work, at, made, place, nth)[0]
 
 
-def _record_requests(within: np.ndarray, jumps: np.ndarray, batches: np.ndarray) -> int:
-    """Number of chunk requests of a record: the smallest divisor of a batch's requests at whose multiples the addresses
-    nearly always jump; the whole batch if they never do. `within`: number of the request in its batch."""
-    usual = int(np.bincount(batches).argmax())
-    for period in range(1, usual):
-        if usual % period == 0 and jumps[within % period == 0].mean() >= JUMPS_SHARE:
-            return period
-    return usual
-
-
-def _places(address: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """int64 (r,): the place of each range among the data, in the order of addresses and without gaps."""
-    distinct, inverse = np.unique(address, return_inverse=True)
-    longest = np.zeros(len(distinct), dtype=np.int64)
-    np.maximum.at(longest, inverse, length)
-    begin: np.ndarray = (np.cumsum(longest) - longest)[inverse]
-    return begin
-
-
-def with_compression(
-    work: Work, chosen: np.ndarray, compression: Compression, cost: RequestCost
-) -> tuple[Work, np.ndarray]:
-    """The operations, with the reads `chosen` (bool) compressed; and int64 (n,), the time to decode each."""
+def with_compression(work: Work, chosen: np.ndarray, compression: Compression, cost: RequestCost) -> Work:
+    """The operations, with the reads `chosen` (bool) compressed, and busy times to decode them."""
     mine = chosen & data_reads(work)
     begin = np.rint(work["offset"] * compression.ratio).astype(np.int64)
     end = np.maximum(np.rint((work["offset"] + work["length"]) * compression.ratio).astype(np.int64), begin + 1)
     duration_ns = work["duration_ns"]
     lasts = np.rint(np.minimum(duration_ns, cost.latency_ns) + cost.of_bytes(duration_ns) * compression.ratio)
-    decode = np.rint(np.where(mine, work["length"], 0) / compression.bytes_per_s * NS_PER_S).astype(np.int64)
-    changed = work | {
+    decode_ns = np.rint(np.where(mine, work["length"], 0) / compression.bytes_per_s * NS_PER_S).astype(np.int64)
+    return work | {
         "offset": np.where(mine, begin, work["offset"]),
         "length": np.where(mine, end - begin, work["length"]),
         "duration_ns": np.where(mine, lasts, duration_ns).astype(np.int64),
         "origin": np.where(mine, MODELLED, work["origin"]).astype(work["origin"].dtype),
+        "busy_ns": work["busy_ns"] + decode_ns,
     }
-    return changed, decode
 
 
 def with_transfer_size(work: Work, chosen: np.ndarray, transfer_bytes: int, cost: RequestCost) -> Work:
@@ -139,11 +297,12 @@ def with_transfer_size(work: Work, chosen: np.ndarray, transfer_bytes: int, cost
     read with bytes of it, and the earliest event that needed one of its reads needs it. It is `transformed` unless the
     capture has the same read.
     """
-    stream = streams_of(work, chosen & data_reads(work))
-    at = np.flatnonzero(stream != NO_STREAM)
+    at = np.flatnonzero(chosen & data_reads(work))
     if not len(at):
         return work
-    at = at[np.lexsort((at, stream[at]))]
+    stream = _streams(work, at)
+    order = np.lexsort((at, stream))
+    at, stream = at[order], stream[order]
     # The reads, cut at multiples of the size: the read of each piece, and the piece's bytes.
     offset, until = work["offset"][at], work["offset"][at] + work["length"][at]
     count = (until - 1) // transfer_bytes - offset // transfer_bytes + 1
@@ -152,7 +311,7 @@ def with_transfer_size(work: Work, chosen: np.ndarray, transfer_bytes: int, cost
     border = (offset[read] // transfer_bytes + nth) * transfer_bytes
     piece_begin, piece_end = np.maximum(border, offset[read]), np.minimum(border + transfer_bytes, until[read])
     source = at[read]
-    new = (np.diff(stream[source], prepend=-1) != 0) | (np.diff(piece_begin // transfer_bytes, prepend=-1) != 0)
+    new = (np.diff(stream[read], prepend=-1) != 0) | (np.diff(piece_begin // transfer_bytes, prepend=-1) != 0)
     request, first = np.cumsum(new) - 1, np.flatnonzero(new)
     begin, end = piece_begin[first], piece_end[np.append(first[1:], len(new)) - 1]
     share = (piece_end - piece_begin) / work["length"][source]
@@ -171,7 +330,7 @@ def with_transfer_size(work: Work, chosen: np.ndarray, transfer_bytes: int, cost
         "busy_ns": np.where(same, made["busy_ns"], np.rint(busy)).astype(np.int64),
         "origin": np.where(same, made["origin"], TRANSFORMED).astype(made["origin"].dtype),
     }
-    result, place = exchanged(work, at, made, source[first], begin)
+    result, place = _exchanged(work, at, made, source[first], begin)
     # Think time of reads that are merged into others goes to the lane's next operation, unless the read was held back.
     lost = source[(nth == 0) & ~new]
     lost = np.sort(lost[(work["think_ns"][lost] > 0) & ~work["held"][lost]])
@@ -184,40 +343,33 @@ def with_transfer_size(work: Work, chosen: np.ndarray, transfer_bytes: int, cost
     return result | {"think_ns": result["think_ns"] + added}
 
 
-def streams_of(work: Work, chosen: np.ndarray) -> np.ndarray:
-    """int64 (n,): number of the stream that each operation belongs to, NO_STREAM outside of `chosen` (bool).
+def _streams(work: Work, reads: np.ndarray) -> np.ndarray:
+    """int64 (n,): number of the stream that each of these reads, indices (n,), belongs to.
 
     A read continues a stream if it begins at the byte at which the stream's last read of the same lane and file ended.
     A stream may continue in another lane, because the buffer belongs to the open file, not to the thread.
     """
-    stream = np.full(len(work["op"]), NO_STREAM, dtype=np.int64)
-    at = np.flatnonzero(chosen)
-    if not len(at):
-        return stream
-    at = at[np.lexsort((at, work["lane"][at], work["file_id"][at]))]
+    order = np.lexsort((reads, work["lane"][reads], work["file_id"][reads]))
+    at = reads[order]
     file_id, lane, begin = work["file_id"][at], work["lane"][at], work["offset"][at]
     end = begin + work["length"][at]
     goes_on = (file_id[1:] == file_id[:-1]) & (lane[1:] == lane[:-1]) & (begin[1:] == end[:-1])
     piece = np.concatenate(([0], np.cumsum(~goes_on)))
-    stream[at] = _joined(piece, at, file_id, begin, end)[piece]
-    return stream
-
-
-def _joined(piece: np.ndarray, at: np.ndarray, file_id: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """The stream of each piece. A piece continues an earlier one of its file that ended at its first byte."""
+    # A piece continues the first earlier one of its file that ended at its first byte.
     first = np.flatnonzero(np.diff(piece, prepend=-1))
     last = np.append(first[1:], len(piece)) - 1
-    stream = np.arange(len(first))
+    of_piece = np.arange(len(first))
     ended: dict[tuple[int, int], list[int]] = {}
-    columns = (file_id[first], begin[first], end[last], at[first], at[last])
-    pieces = list(zip(*(column.tolist() for column in columns), strict=True))
+    columns = (file_id[first], begin[first], end[last], at[first])
+    pieces, ends_at = list(zip(*(column.tolist() for column in columns), strict=True)), at[last].tolist()
     for number in np.argsort(at[first], kind="stable").tolist():
-        name, begins, ends, begins_at, _ = pieces[number]
+        name, begins, ends, begins_at = pieces[number]
         waiting = ended.get((name, begins), [])
-        for place, earlier in enumerate(waiting):
-            if pieces[earlier][4] < begins_at:
-                stream[number] = stream[earlier]
-                del waiting[place]
-                break
+        earlier = next((each for each in waiting if ends_at[each] < begins_at), None)
+        if earlier is not None:
+            of_piece[number] = of_piece[earlier]
+            waiting.remove(earlier)
         ended.setdefault((name, ends), []).append(number)
+    stream = np.empty(len(reads), dtype=np.int64)
+    stream[order] = of_piece[piece]
     return stream

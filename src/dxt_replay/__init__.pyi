@@ -13,7 +13,7 @@ from .replay.capacity import Capacity
 from .replay.compare.comparison import Comparison
 from .replay.compare.noise import NoiseFloor
 from .replay.compare.verdict import Thresholds
-from .replay.doctor.examination import Diagnosis
+from .replay.doctor import Diagnosis
 from .replay.interface.analyses import TABLES, findings, storage_limit, summary, table, tables, timeline
 from .replay.interface.anonymizing import anonymize
 from .replay.interface.calibrations import calibrate

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import dxt_replay
-from dxt_replay.replay.calibration.calibration import Calibration
-from dxt_replay.replay.calibration.objects import calibrate_objects
+from dxt_replay.replay.calibration.calibration import Calibration, calibrate_objects
 from dxt_replay.replay.commands.main import main
 from dxt_replay.replay.simulation.model import model_of, read_storage_model
 from dxt_replay.traces.errors import TargetError

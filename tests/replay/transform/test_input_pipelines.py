@@ -14,16 +14,11 @@ from hypothesis import strategies as st
 
 from dxt_replay import open_capture, transform
 from dxt_replay.replay.causal.ranks import Steps, expected_elapsed_ns, steps_of
-from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.transform.rewrite import Transformed
 from dxt_replay.traces.store.reader import Capture
 from tests.examples import examples
 from tests.replay.causal.test_production import FAST, PIPELINES, SLOW, predicted_ns, recorded
-from tests.simulated_input_pipeline import MS, US, InputPipeline, Run, run
-
-EVEN = InputPipeline(chunk_records=16)
-"""Its records are a whole number of batches, also of twice as large ones."""
-
+from tests.simulated_input_pipeline import US, InputPipeline, Run, run
 
 Sources = Callable[[InputPipeline, int], tuple[Capture, Steps]]
 
@@ -53,19 +48,6 @@ def changed(folder: Path, source: Capture, **changes: Any) -> tuple[Transformed,
     # The times of the result are those that its own dependencies lead to.
     assert expected_elapsed_ns(capture, steps_of(capture)) == pytest.approx(found.after.elapsed_ns, rel=0.001)
     return found, capture
-
-
-@pytest.mark.parametrize("name", PIPELINES)
-@pytest.mark.parametrize("read_ns", [FAST, SLOW])
-@pytest.mark.parametrize("speed", [0.5, 8])
-def test_another_accelerator(name: str, read_ns: int, speed: float, tmp_path: Path, sources: Sources) -> None:
-    pipeline = PIPELINES[name]
-    source, steps = sources(pipeline, read_ns)
-    found, _ = changed(tmp_path, source, compute_speed=speed)
-    truth = lasted(run(with_compute(pipeline, speed), read_ns))
-    assert found.after.elapsed_ns == pytest.approx(truth, rel=0.005)
-    by_model = expected_elapsed_ns(source, steps, Pacing(pace=Pace.STEPS, compute_speed=speed))
-    assert found.after.elapsed_ns == pytest.approx(by_model, rel=0.005)
 
 
 @settings(max_examples=examples(20), deadline=None)
@@ -113,13 +95,6 @@ def test_another_buffer_here_and_on_other_storage(
         assert predicted_ns(capture, steps_of(capture), elsewhere) == pytest.approx(truth, rel=0.02)
 
 
-@pytest.mark.parametrize("name", PIPELINES)
-def test_quicker_compute(name: str, tmp_path: Path, sources: Sources) -> None:
-    source, _ = sources(PIPELINES[name], 2 * MS)
-    found, _ = changed(tmp_path, source, compute_speed=4)
-    assert found.after.elapsed_ns == pytest.approx(lasted(run(with_compute(PIPELINES[name], 4), 2 * MS)), rel=0.005)
-
-
 @pytest.mark.parametrize("read_ns", [FAST, SLOW])
 @pytest.mark.parametrize(
     ("name", "readers"),
@@ -160,11 +135,3 @@ def test_a_changed_capture_is_changed_again(tmp_path: Path, sources: Sources) ->
     other = dataclasses.replace(with_compute(pipeline, 4), prefetch=4)
     assert found.after.elapsed_ns == pytest.approx(lasted(run(other, SLOW)), rel=0.005)
     assert capture.spans["name"].to_pylist().count("make batch") == steps_of(capture).models[0].loop.fetches.size
-
-
-def test_copied_ranks_make_their_batches_as_their_source(tmp_path: Path, sources: Sources) -> None:
-    pipeline = PIPELINES["interleave of two"]
-    source, _ = sources(pipeline, SLOW)
-    _, capture = changed(tmp_path, source, compute_speed=8, ranks=3, weak=True)
-    truth = lasted(run(with_compute(pipeline, 8), SLOW))
-    assert expected_elapsed_ns(capture, steps_of(capture)) == pytest.approx(truth, rel=0.005)

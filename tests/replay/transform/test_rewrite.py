@@ -81,17 +81,12 @@ def test_the_rows_say_what_became_of_them_and_what_they_wait_for(tmp_path: Path)
     assert table["feeds"].null_count < table.num_rows
     assert found.after.bytes_read == found.before.bytes_read
     assert covered(capture) == covered(source)
-    made_by = json.loads((capture.path / "capture.json").read_text())["made_by"]
-    assert made_by["transforms"][0]["changes"] == {"transfer_bytes": 524288}
-    assert made_by["transforms"][0]["assumptions"] == list(found.assumptions)
-
-
-def test_the_times_of_the_capture_are_predicted_times(tmp_path: Path) -> None:
-    source = recorded(tmp_path)
-    found, capture = changed(source, compute_speed=4)
     begin, end = capture.time_span_ns
     assert found.after.elapsed_ns == end - begin
     assert capture.info.job.run_time_s == pytest.approx((end - begin) / 1e9)
+    made_by = json.loads((capture.path / "capture.json").read_text())["made_by"]
+    assert made_by["transforms"][0]["changes"] == {"transfer_bytes": 524288}
+    assert made_by["transforms"][0]["assumptions"] == list(found.assumptions)
 
 
 @pytest.mark.parametrize(
@@ -102,14 +97,14 @@ def test_the_times_of_the_capture_are_predicted_times(tmp_path: Path) -> None:
         dataclasses.replace(AHEAD, ranks=2, collective_ns=500 * US),
     ],
 )
-@pytest.mark.parametrize("readers", [1, 2, 4])
+@pytest.mark.parametrize("readers", [1, 4])
 def test_an_application_with_other_readers(tmp_path: Path, application: Application, readers: int) -> None:
     truth_ns = lasted(simulated_application.run(dataclasses.replace(application, readers=readers), FAST))
     found, _ = changed(recorded(tmp_path, application), readers=readers)
     assert found.after.elapsed_ns == pytest.approx(truth_ns, rel=0.1)
 
 
-@pytest.mark.parametrize("speed", [0.5, 4, 1000])
+@pytest.mark.parametrize("speed", [0.5, 1000])
 def test_an_application_with_another_accelerator(tmp_path: Path, speed: float) -> None:
     application = dataclasses.replace(AHEAD, ranks=2, collective_ns=500 * US)
     faster = dataclasses.replace(application, compute_ns=round(application.compute_ns / speed))
@@ -142,43 +137,34 @@ def test_readers_become_the_training_thread(tmp_path: Path) -> None:
 
 
 def test_weak_scaling_copies_ranks_with_files_of_their_own(tmp_path: Path) -> None:
+    """Copies have the roles of their sources and no machine, and look no busier: a rank that neither computes nor waits
+    for a part of its steps is copied so."""
     ops = [read(name, length=100, rank=rank, start_ns=10 + rank) for rank, name in ((0, 0), (1, 1), (0, 2), (1, 2))]
-    spans = [Span("step", 0, 1000, step=0, rank=rank, thread=1) for rank in (0, 1)]
-    source = build_capture(tmp_path, files=["/d/a.npz", "/d/b", "/d/shared"], ops=ops, spans=spans)
+    spans = [
+        span
+        for rank in (0, 1)
+        for step, begin in enumerate((0, 1000, 5000))
+        for span in (
+            Span("step", begin, begin + 1000, step=step, rank=rank, thread=1),
+            *(Span("compute", begin + 100, begin + 400, step=step, rank=rank, thread=each) for each in (1, 2)),
+        )
+    ]
+    spans += [Span("other", 2000, 5000, name="evaluation", thread=1)]
+    lanes = lanes_table([(rank, 0, "a", 5 + rank, "main") for rank in (0, 1)])
+    source = build_capture(tmp_path, files=["/d/a.npz", "/d/b", "/d/shared"], ops=ops, spans=spans, lanes=lanes)
     found, capture = changed(source, ranks=5, weak=True)
     table = rows(capture)
     assert capture.ranks == (0, 1, 2, 3, 4)
     assert capture.paths()[3:] == ["/d/a.rank2.npz", "/d/b.rank3", "/d/a.rank4.npz"]
-    assert _pairs(capture, "rank", "file_id") == {
-        (0, 0),
-        (0, 2),
-        (1, 1),
-        (1, 2),
-        (2, 3),
-        (2, 2),
-        (3, 4),
-        (3, 2),
-        (4, 5),
-        (4, 2),
-    }
+    own = {(0, 0), (1, 1), (2, 3), (3, 4), (4, 5)}
+    assert _pairs(capture, "rank", "file_id") == own | {(rank, 2) for rank in range(5)}
     assert table.filter(pa.array(table["rank"].to_numpy() < 2)).equals(rows(source))
     assert (found.after.operations, found.after.bytes_read) == (10, 1000)
     assert len(set(capture.files["record_id"].to_pylist())) == 6
-
-
-def test_copies_compute_as_much_as_their_ranks(tmp_path: Path) -> None:
-    """A rank that neither computes nor waits for a part of its steps: its copies must not look busier than it."""
-    ops = [read(0, length=100, rank=0, start_ns=10)]
-    spans = [Span("step", begin, begin + 1000, step=step, thread=1) for step, begin in enumerate((0, 1000, 5000))]
-    spans += [
-        Span("compute", begin, begin + 300, step=step, thread=thread)
-        for step, begin in enumerate((100, 1100, 5100))
-        for thread in (1, 2)
-    ]
-    spans += [Span("other", 2000, 5000, name="evaluation", thread=1)]
-    source = build_capture(tmp_path, files=["/d/a"], ops=ops, spans=spans)
-    assert computed_in_loops(source.spans) == (900, 3000)
-    assert computed_in_loops(changed(source, ranks=4, weak=True)[1].spans) == (4 * 900, 4 * 3000)
+    assert computed_in_loops(source.spans) == (2 * 900, 3000 + 6000)
+    assert computed_in_loops(capture.spans) == (5 * 900, 3 * 3000 + 2 * 6000)
+    named = [(row["rank"], row["host"], row["pid"], row["role"]) for row in capture.lanes.to_pylist()]
+    assert named == [(0, "a", 5, "main"), (1, "a", 6, "main"), *((rank, None, None, "main") for rank in (2, 3, 4))]
 
 
 @pytest.mark.parametrize(
@@ -200,9 +186,11 @@ def test_changes_without_a_meaning_are_refused(tmp_path: Path, changes: dict[str
     assert not (tmp_path / "changed.capture").exists()
 
 
-def test_read_ahead_needs_readers(tmp_path: Path) -> None:
+def test_changes_that_a_capture_does_not_allow_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="give --readers, too"):
         changed(recorded(tmp_path, Application(depth=0)), prefetch=4)
+    with pytest.raises(Exception, match="no training steps"):
+        changed(build_capture(tmp_path, files=["/d/a"], ops=[read(0, length=10)]), readers=2)
 
 
 def test_data_are_compressed_once(tmp_path: Path) -> None:
@@ -211,12 +199,6 @@ def test_data_are_compressed_once(tmp_path: Path) -> None:
     assert first.after.bytes_read == pytest.approx(first.before.bytes_read / 2, rel=0.01)
     with pytest.raises(UsageError, match="compressed already, by an earlier transform"):
         transform(tmp_path / "first.capture", tmp_path / "second.capture", compression="gzip:0.5")
-
-
-def test_a_capture_without_steps_is_refused(tmp_path: Path) -> None:
-    source = build_capture(tmp_path, files=["/d/a"], ops=[read(0, length=10)])
-    with pytest.raises(Exception, match="no training steps"):
-        changed(source, readers=2)
 
 
 def _pairs(capture: Capture, *names: str) -> set[tuple[Any, ...]]:
@@ -254,25 +236,9 @@ def test_a_changed_capture_can_be_changed_again(tmp_path: Path) -> None:
     assert names == [{"readers", "prefetch"}, {"compute_speed"}]
 
 
-def test_copies_have_the_roles_of_their_sources_and_no_machine(tmp_path: Path) -> None:
-    ranks = [(0, 0, "a", 5, "main"), (0, 1, "a", 6, "worker")]
-    ops = [read(0, lane=lane, start_ns=10, end_ns=20, length=8) for lane in (0, 1)]
-    steps = [Span("step", 100 * k, 100 * k + 100, step=k) for k in range(3)]
-    waits = [Span("input_wait", 100 * k, 100 * k + 30, "input_wait", step=k) for k in range(3)]
-    capture = build_capture(tmp_path, ops=ops, files=["/a"], spans=steps + waits, lanes=lanes_table(ranks))
-    transform(capture, tmp_path / "more.capture", ranks=2, weak=True)
-    found = open_capture(tmp_path / "more.capture").lanes.to_pylist()
-    assert [(row["rank"], row["lane"], row["host"], row["pid"], row["role"]) for row in found] == [
-        (0, 0, "a", 5, "main"), (0, 1, "a", 6, "worker"), (1, 0, None, None, "main"), (1, 1, None, None, "worker"),
-    ]  # fmt: skip
-    transform(capture, tmp_path / "faster.capture", compute_speed=2)
-    found = open_capture(tmp_path / "faster.capture").lanes.to_pylist()
-    assert [(row["host"], row["pid"], row["role"]) for row in found] == [(None, None, "main"), (None, None, "worker")]
-
-
 @pytest.mark.parametrize(
     "changes",
-    [{"compute_speed": 0.25}, {"compute_speed": 4}, {"ranks": 2}],
+    [{"compute_speed": 4}, {"ranks": 2}],
     ids=lambda each: "-".join(each),
 )
 def test_what_is_written_after_training_waits_for_the_end_of_training(tmp_path: Path, changes: dict[str, Any]) -> None:

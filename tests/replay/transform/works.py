@@ -9,22 +9,25 @@ import pyarrow as pa
 
 from dxt_replay.replay.causal.loop import ENTRY, NO_MOMENT, TrainingLoop
 from dxt_replay.replay.engine.items import NO_EVENT
-from dxt_replay.replay.transform.rank_state import Work
-from dxt_replay.replay.transform.read_data import RequestCost
-from dxt_replay.traces.schema import APIS, OPS, READ, TRACED
+from dxt_replay.replay.transform.rank import Work
+from dxt_replay.replay.transform.requests import RequestCost
+from dxt_replay.traces.schema import APIS, READ, TRACED
 from dxt_replay.traces.store.reader import Capture
 
 COST = RequestCost(latency_ns=1_000.0, ns_per_byte=1.0, requests=10)
 """A microsecond, and a gigabyte in a second."""
 
+Read = tuple[int, int, int, int]
+"""Lane, file, offset and length."""
 
-def work(reads: Sequence[tuple[int, int, int, int]], *, need: Sequence[int] = (), op: int = READ) -> Work:
-    """Reads as (lane, file, offset, length) that last as `COST` says, with think times of 100 ns."""
+
+def work(reads: Sequence[Read], *, need: Sequence[int] = ()) -> Work:
+    """Reads that last as `COST` says, with think times of 100 ns."""
     lane, file_id, offset, length = (np.array(column, dtype=np.int64) for column in zip(*reads, strict=True))
     n = len(lane)
     return {
         "lane": lane.astype(np.int32),
-        "op": np.full(n, op, dtype=np.int8),
+        "op": np.full(n, READ, dtype=np.int8),
         "api": np.full(n, APIS.index("POSIX"), dtype=np.int8),
         "file_id": file_id.astype(np.int32),
         "offset": offset,
@@ -42,13 +45,13 @@ def work(reads: Sequence[tuple[int, int, int, int]], *, need: Sequence[int] = ()
     }
 
 
-def stream(size: int, request: int, *, lane: int = 0, file_id: int = 0) -> list[tuple[int, int, int, int]]:
+def stream(size: int, request: int) -> list[Read]:
     """A file of `size` bytes, read from its begin to its end in requests of one size, and a read that meets the end."""
-    reads = [(lane, file_id, begin, min(request, size - begin)) for begin in range(0, size, request)]
-    return [*reads, (lane, file_id, size, 0)]
+    reads = [(0, 0, begin, min(request, size - begin)) for begin in range(0, size, request)]
+    return [*reads, (0, 0, size, 0)]
 
 
-def requests(found: Work) -> list[tuple[int, int, int, int]]:
+def requests(found: Work) -> list[Read]:
     """The operations as `work` takes them."""
     columns = [found[name] for name in ("lane", "file_id", "offset", "length")]
     return list(zip(*(column.tolist() for column in columns), strict=True))
@@ -88,6 +91,3 @@ def broken_rules(capture: Capture) -> list[str]:
         if ((feeds >= 0) & (moment > 2 * feeds)).any():
             found.append(f"rank {rank}: an operation follows the end of the fetch that it feeds, or a later one")
     return found
-
-
-OPEN = OPS.index("open")

@@ -7,13 +7,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from dxt_replay.replay.causal.columns import COLUMNS
-from dxt_replay.replay.causal.events import LaneTimes, schedule
+from dxt_replay.replay.causal.events import schedule
 from dxt_replay.replay.causal.items import Meetings, RankCounters, lane_items, ready_rows, script_rows
 from dxt_replay.replay.causal.loop import EVALUATION, FETCH, NO_FETCH, NO_MOMENT, Moments, TrainingLoop, nth
 from dxt_replay.replay.causal.model import LoopModel
@@ -24,10 +24,7 @@ from dxt_replay.replay.engine.items import ADD, EVENT_ROW, MARK, MARK_ROW, NO_EV
 from dxt_replay.replay.plan.operations import OperationBatch, rows_by_lane
 from dxt_replay.replay.plan.pacing import Pacing
 from dxt_replay.traces.row_order import distinct_rows
-from dxt_replay.traces.schema import ORIGINS, READ, codes
-
-BY_BATCH, BY_FILE = "batch", "file"
-"""What readers take turns with: batches, as the workers of a PyTorch DataLoader do, or files, as tf.data does."""
+from dxt_replay.traces.schema import ORIGINS, READ, RECONSTRUCTED, codes
 
 TRANSFORMED, MODELLED = ORIGINS.index("transformed"), ORIGINS.index("modelled")
 
@@ -42,8 +39,6 @@ think_ns: time from the later of two ends to its begin: of the lane's previous o
 busy_ns: how long its lane is busy with its data after its end (decoding).
 """
 
-_STORED = ("offset", "other_file_id", "open_flags")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RankState:
@@ -52,17 +47,19 @@ class RankState:
     model: its causal model, with the loop and the production as they are changed; an evaluation is a batch fetch.
     spans: rows of `SPANS_SCHEMA`, as in the capture; None for a rank whose loop was not recorded.
     readers: lanes that read the batches, 0 for the training thread. ahead: the most batches that they read ahead.
-    deal: the unit with which readers take turns, BY_BATCH or BY_FILE.
-    pass_first: see `replay.transform.readers.with_read_ahead`.
+    by_file: whether readers take turns with files, as tf.data does, or with batches, as the workers of a PyTorch
+    DataLoader do.
+    pass_first: int64 (fetches,), the first fetch of the pass over the data that contains each fetch: no batch of a
+    pass is read before that fetch begins. None: one pass, whose reads need not wait for its first fetch.
     """
 
     work: Work
     model: LoopModel
     spans: pa.Table | None
-    readers: int
-    ahead: int
-    deal: str
-    pass_first: np.ndarray | None
+    readers: int = 0
+    ahead: int = 0
+    by_file: bool = False
+    pass_first: np.ndarray | None = None
 
     @property
     def fed(self) -> np.ndarray:
@@ -108,20 +105,10 @@ def joined(works: Sequence[Work]) -> Work:
     return {name: np.concatenate([each[name] for each in works]) for name in works[0]}
 
 
-def same_requests(one: Work, other: Work) -> bool:
-    """Whether both make the same requests in the same order with the same dependencies."""
-    return all(np.array_equal(one[name], other[name]) for name in one if name != "origin")
-
-
-def exchanged(work: Work, gone: np.ndarray, made: Work, place: np.ndarray, nth: np.ndarray) -> tuple[Work, np.ndarray]:
-    """Replace the operations at the indices `gone` by `made`. Returns the operations and the place of each.
-
-    place: int64, index of the operation in `work` whose place each of `made` takes. nth: its order at that place.
-    """
-    stay = np.delete(np.arange(len(work["op"])), gone)
-    places = np.concatenate((stay, place))
-    order = np.lexsort((np.concatenate((np.zeros(len(stay), dtype=np.int64), nth)), places))
-    return rows_of(joined([rows_of(work, stay), made]), order), places[order]
+def moved_origin(origin: np.ndarray) -> np.ndarray:
+    """Origins of operations of a rank that the capture does not have. Those rebuilt from counters keep theirs: a replay
+    does not count their failures."""
+    return np.where(origin == RECONSTRUCTED, origin, np.maximum(origin, TRANSFORMED)).astype(origin.dtype)
 
 
 def source_state(rows: pa.Table, steps: Steps, rank: int) -> RankState:
@@ -142,7 +129,7 @@ def source_state(rows: pa.Table, steps: Steps, rank: int) -> RankState:
         "file_id": batch.file_id,
         "length": batch.length,
         **{name: codes(rows, name) for name in ("api", "origin")},
-        **{name: rows[name].fill_null(-1).to_numpy() for name in _STORED},
+        **{name: rows[name].fill_null(-1).to_numpy() for name in ("offset", "other_file_id", "open_flags")},
         "start_ns": batch.start_ns,
         "duration_ns": batch.end_ns - batch.start_ns,
         "think_ns": found["after_ns"] + hidden,
@@ -156,7 +143,7 @@ def source_state(rows: pa.Table, steps: Steps, rank: int) -> RankState:
     if model.known is None:
         np.maximum.at(ready_ns, found["need"][fed != NO_FETCH], found["ready_ns"][fed != NO_FETCH])
     model = dataclasses.replace(model, loop=loop, ready_ns=ready_ns)
-    return RankState(work=work, model=model, spans=steps.spans[rank], **_pipeline(work, fed, model))
+    return _with_pipeline(RankState(work=work, model=model, spans=steps.spans[rank]), fed)
 
 
 def _named(moments: Moments, loop: TrainingLoop, follows: np.ndarray, need: np.ndarray) -> np.ndarray:
@@ -174,26 +161,29 @@ def _named(moments: Moments, loop: TrainingLoop, follows: np.ndarray, need: np.n
     return np.where(inside, 2 * need, found)
 
 
-def _pipeline(work: Work, fed: np.ndarray, model: LoopModel) -> dict[str, Any]:
-    """How the batches of a rank are read: fields of `RankState`. fed: of `RankState`."""
-    dealing, loop = model.dealing, model.loop
-    if dealing is not None:
+def _with_pipeline(state: RankState, fed: np.ndarray) -> RankState:
+    """The rank with how its batches are read."""
+    work, model, loop = state.work, state.model, state.model.loop
+
+    def last_of(starts: np.ndarray) -> np.ndarray:
+        """int64 (fetches,): the last of `starts` up to each fetch; 0 is always one."""
+        starts = np.unique(np.append(starts, 0))
+        found: np.ndarray = starts[np.searchsorted(starts, np.arange(len(loop.fetches)), side="right") - 1]
+        return found
+
+    if (dealing := model.dealing) is not None:
         begins = [fetch_numbers(loop)[deal["after_event"][deal["is_early"]]] for deal in dealing.lanes.values()]
-        ahead = dealing.workers * dealing.prefetch
-        return {
-            "readers": dealing.workers,
-            "ahead": ahead,
-            "deal": BY_BATCH,
-            "pass_first": _last_of(np.concatenate(begins), loop),
-        }
+        first = last_of(np.concatenate(begins))
+        return dataclasses.replace(
+            state, readers=dealing.workers, ahead=dealing.workers * dealing.prefetch, pass_first=first
+        )
     feeding = data_reads(work) & (fed != NO_FETCH)
     # A loop that always waits for its readers looks like one that reads itself. Dependency columns tell them apart.
-    own = model.synchronous and (model.known is None or bool((work["follows"] == 2 * work["need"])[feeding].all()))
-    if own:
-        return {"readers": 0, "ahead": 0, "deal": BY_BATCH, "pass_first": None}
-    follows, first = by_fetch(loop, work["follows"]), None
+    if model.synchronous and (model.known is None or bool((work["follows"] == 2 * work["need"])[feeding].all())):
+        return state
+    follows, pass_first = by_fetch(loop, work["follows"]), None
     if model.known is not None:  # reads of a pass wait for its first fetch
-        first = _last_of(follows[(fed != NO_FETCH) & (follows >= 0) & (follows % 2 == 0)] // 2, loop)
+        pass_first = last_of(follows[(fed != NO_FETCH) & (follows >= 0) & (follows % 2 == 0)] // 2)
     if model.production is not None:
         ahead = max(made_ahead(model.production, loop), 1)
     elif model.known is None:
@@ -201,17 +191,14 @@ def _pipeline(work: Work, fed: np.ndarray, model: LoopModel) -> dict[str, Any]:
     else:  # the begin of fetch n comes after the end of the one before it
         gated = feeding & (follows != NO_MOMENT)
         ahead = max(int((fed - (follows - 1) // 2)[gated].max(initial=1)), 1)
-    # Whether each batch is read in one lane.
     batches = distinct_rows(fed[feeding], work["lane"][feeding]).values[:, 0]
-    deal = BY_BATCH if len(np.unique(batches)) == len(batches) else BY_FILE
-    return {"readers": len(np.unique(work["lane"][feeding])), "ahead": ahead, "deal": deal, "pass_first": first}
-
-
-def _last_of(starts: np.ndarray, loop: TrainingLoop) -> np.ndarray:
-    """int64 (fetches,): the last of `starts` up to each fetch; 0 is always one."""
-    starts = np.unique(np.append(starts, 0))
-    found: np.ndarray = starts[np.searchsorted(starts, np.arange(len(loop.fetches)), side="right") - 1]
-    return found
+    return dataclasses.replace(
+        state,
+        readers=len(np.unique(work["lane"][feeding])),
+        ahead=ahead,
+        by_file=len(np.unique(batches)) < len(batches),  # some batch is read in several lanes
+        pass_first=pass_first,
+    )
 
 
 def made_ahead(made: Production, loop: TrainingLoop) -> int:
@@ -253,14 +240,10 @@ def finished(state: RankState) -> RankState:
     return dataclasses.replace(state, work=work | {"need": need, "busy_ns": busy})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Scheduled:
-    """A rank as scheduled.
-
-    start_ns: int64 (n,), when each operation begins. loop: the training loop at new times.
-    made_ns: int64 (2, fetches), when the making of each batch began and ended; None without a production.
-    end_ns: when the last operation and the loop have ended.
-    """
+class Scheduled(NamedTuple):
+    """A rank as scheduled: when each operation begins, int64 (n,); when the last operation and the loop have ended; the
+    training loop at new times; when the making of each batch began and ended, int64 (2, fetches), None without a
+    production."""
 
     start_ns: np.ndarray
     end_ns: int
@@ -271,21 +254,31 @@ class Scheduled:
 def scheduled(states: Mapping[int, RankState], pacing: Pacing, origin_ns: int) -> dict[int, Scheduled]:
     """Schedule all ranks: together if they meet at their collectives, else one by one.
 
-    pacing: the speed of compute.
     Raises: ReplayError when operations and loop wait for each other in a circle.
     """
     loops = [state.model.loop for state in states.values()]
     meetings = Meetings.of([loop.end_ns[loop.collectives] - loop.begin_ns[loop.collectives] for loop in loops])
-    ranks = list(states)
     found: dict[int, Scheduled] = {}
-    for group in [ranks] if len(meetings.cost_ns) else [[rank] for rank in ranks]:
+    for group in [list(states)] if len(meetings.cost_ns) else [[rank] for rank in states]:
         lanes, base = Lanes(), FIRST_RANK_COUNTER
         for rank in group:
             counters = RankCounters(base=base, lanes=tuple(np.unique(states[rank].work["lane"]).tolist()))
             base += counters.count
             lanes |= {(rank, name): made for name, made in _lanes(states[rank], counters, pacing, meetings)}
         times = schedule(lanes)
-        found |= {rank: _at_times(rank, states[rank], lanes, times, origin_ns) for rank in group}
+        for rank in group:
+            work, made_ns = states[rank].work, None
+            script, of_script = lanes[rank, "training"][0], times[rank, "training"]
+            loop = _at_times(states[rank].model.loop, script, of_script.begin_ns, of_script.end_ns, origin_ns)
+            start_ns, end_ns = np.empty(len(work["op"]), dtype=np.int64), loop.exit_ns
+            for lane, mine in rows_by_lane(work["lane"]):
+                operations = is_operation(lanes[rank, lane][0])
+                start_ns[mine] = times[rank, lane].begin_ns[operations] + origin_ns
+                end_ns = max(end_ns, int(times[rank, lane].end_ns[operations].max()) + origin_ns)
+            if states[rank].model.production is not None:
+                adds = lanes[rank, "pipeline"][0]["kind"] == ADD
+                made_ns = times[rank, "pipeline"].end_ns[adds].reshape(-1, 2).T + origin_ns
+            found[rank] = Scheduled(start_ns, end_ns, loop, made_ns)
     return found
 
 
@@ -310,33 +303,16 @@ def _lanes(
         yield lane, lane_items(own, rows, work["duration_ns"][mine], moments, counters, lane, pacing)
     # Batches without a production are made ready in the lanes of their readers (`finished`).
     model = dataclasses.replace(state.model, ready_ns=np.zeros(events, dtype=np.int64), needed=needed)
-    script, making = (
-        script_rows(model, counters, pacing, "sleep", meetings),
-        ready_rows(model, counters, pacing),
-    )
-    for name, items in (("training", script), ("pipeline", making)):
+    training = script_rows(model, counters, pacing, "sleep", meetings)
+    for name, items in (("training", training), ("pipeline", ready_rows(model, counters, pacing))):
         yield name, (items, np.zeros(len(items), dtype=np.int64))
 
 
 def _at_times(
-    rank: int, state: RankState, lanes: Lanes, times: Mapping[Hashable, LaneTimes], origin_ns: int
-) -> Scheduled:
-    start_ns = np.empty(len(state.work["op"]), dtype=np.int64)
-    loop = _moved(state.model.loop, lanes[rank, "training"][0], times[rank, "training"], origin_ns)
-    end_ns, made_ns = loop.exit_ns, None
-    for lane, mine in rows_by_lane(state.work["lane"]):
-        operations = is_operation(lanes[rank, lane][0])
-        start_ns[mine] = times[rank, lane].begin_ns[operations] + origin_ns
-        end_ns = max(end_ns, int(times[rank, lane].end_ns[operations].max()) + origin_ns)
-    if state.model.production is not None:
-        adds = lanes[rank, "pipeline"][0]["kind"] == ADD
-        made_ns = times[rank, "pipeline"].end_ns[adds].reshape(-1, 2).T + origin_ns
-    return Scheduled(start_ns=start_ns, end_ns=end_ns, loop=loop, made_ns=made_ns)
-
-
-def _moved(loop: TrainingLoop, script: np.ndarray, times: LaneTimes, origin_ns: int) -> TrainingLoop:
-    """The loop at the times of its script."""
-    begins, ends = times.begin_ns + origin_ns, times.end_ns + origin_ns
+    loop: TrainingLoop, script: np.ndarray, begin_ns: np.ndarray, end_ns: np.ndarray, origin_ns: int
+) -> TrainingLoop:
+    """The loop at the times of its script, int64 from `origin_ns`."""
+    begins, ends = begin_ns + origin_ns, end_ns + origin_ns
     event = script.view(EVENT_ROW)["event"]
     of_event = np.flatnonzero((event >= 0) & (script["kind"] != MARK))
     begin, end = np.full(len(loop.kind), np.iinfo(np.int64).max), np.zeros(len(loop.kind), dtype=np.int64)

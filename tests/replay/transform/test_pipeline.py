@@ -1,3 +1,5 @@
+"""Who reads which batch and how far ahead: readers, and ranks that share the recorded work."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -8,14 +10,98 @@ import pyarrow as pa
 import pytest
 
 from dxt_replay import open_capture, transform
+from dxt_replay.replay.causal.loop import CHECKPOINT, FETCH, NO_FETCH, NO_MOMENT
+from dxt_replay.replay.engine.items import NO_EVENT
+from dxt_replay.replay.transform.pipeline import with_read_ahead, with_readers
 from dxt_replay.replay.transform.rewrite import Transformed
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.schema import READ, codes
 from dxt_replay.traces.store.reader import Capture
 from tests import simulated_application
 from tests.capture_builder import Op, Span, build_capture, read
-from tests.replay.transform.works import broken_rules
+from tests.replay.transform.works import Read, broken_rules, loop_of, requests, work
 from tests.simulated_application import MS, US, Application, Storage
+
+ONE = (1, 0, 0, 10)
+
+
+@pytest.mark.parametrize("readers", [1, 2, 3, 8])
+def test_batches_are_dealt_in_turn_and_keep_their_requests(readers: int) -> None:
+    fed = [number // 2 for number in range(12)]
+    before = work([(1, 0, 100 * number, 100) for number in range(12)], need=fed)
+    found = with_readers(before, np.array(fed), np.ones(12, dtype=bool), readers)
+    assert ((found["lane"] - 1) % readers == found["need"] % readers).all()
+    pairs = [set(zip(each["offset"].tolist(), each["need"].tolist(), strict=True)) for each in (before, found)]
+    assert pairs[0] == pairs[1]
+
+
+FILES = [(lane, lane - 1, 100 * part, 100) for part in range(3) for lane in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("reads", "fed", "readers", "by_file", "found"),
+    [
+        # Two workers, of which the second was ahead: one makes the batches in their order.
+        (
+            [(1, 0, 0, 10), (2, 0, 30, 10), (2, 0, 10, 10), (1, 0, 20, 10)],
+            [0, 3, 1, 2],
+            1,
+            False,
+            [(1, 0, 0, 10), (1, 0, 10, 10), (1, 0, 20, 10), (1, 0, 30, 10)],
+        ),
+        (FILES, list(range(12)), 2, True, [(1 + name % 2, name, at, size) for _, name, at, size in FILES]),
+        # What the loop does not read keeps its lane, and readers have lanes of their own.
+        (
+            [(7, 5, 0, 10), (1, 0, 0, 10), (2, 0, 10, 10)],
+            [None, 0, 1],
+            2,
+            False,
+            [(7, 5, 0, 10), (8, 0, 0, 10), (9, 0, 10, 10)],
+        ),
+        # A close goes with the batch before it.
+        ([ONE, (1, 0, 0, 0), (1, 1, 0, 10)], [4, NO_FETCH, 5], 2, False, [ONE, (1, 0, 0, 0), (2, 1, 0, 10)]),
+    ],
+    ids=["order of batches", "whole files", "lanes of others", "a close"],
+)
+def test_reads_are_dealt(
+    reads: list[Read], fed: list[int | None], readers: int, by_file: bool, found: list[Read]
+) -> None:
+    of_loop = np.array([each is not None for each in fed])
+    numbers = np.array([NO_FETCH if each is None else each for each in fed])
+    given = work(reads) | {"follows": np.full(len(reads), 1)}
+    made = with_readers(given, numbers, of_loop, readers, by_file=by_file)
+    assert requests(made) == found
+    # What feeds nothing is held up by no other batch.
+    assert (NO_MOMENT in made["follows"]) == (NO_FETCH in fed)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "pass_first", "moments"),
+    [
+        # Fetch n is event n + 1: it begins at moment 2 n + 2, and ends at the next one.
+        (3, None, [NO_MOMENT, NO_MOMENT, NO_MOMENT, 3, 5, 7]),
+        (0, None, [2, 4, 6, 8, 10, 12]),
+        (2, [0, 0, 0, 3, 3, 3], [2, 2, 3, 8, 8, 9]),
+    ],
+    ids=["room for three batches", "the training thread reads", "two passes over the data"],
+)
+def test_a_read_waits_for_the_fetch_that_makes_room_for_its_batch(
+    ahead: int, pass_first: list[int] | None, moments: list[int]
+) -> None:
+    first = None if pass_first is None else np.array(pass_first)
+    given = work([ONE] * 6, need=range(1, 7))
+    found = with_read_ahead(given, np.ones(6, dtype=bool), ahead, loop_of(*6 * [FETCH]), first)
+    assert found["follows"].tolist() == moments
+
+
+def test_no_read_waits_for_a_fetch_behind_a_checkpoint_that_its_lane_has_yet_to_write() -> None:
+    """The fetches are events 1, 2, 4 and 5, the checkpoint is event 3. The third read would wait for the end of fetch
+    2, which comes after the checkpoint, and the checkpoint for its write, which comes after that read."""
+    given = work([ONE] * 4, need=[1, 2, 5, 3])
+    loop = loop_of(FETCH, FETCH, CHECKPOINT, FETCH, FETCH)
+    found = with_read_ahead(given, np.array([True, True, True, False]), 1, loop)
+    assert found["follows"].tolist() == [NO_MOMENT, 3, 5, NO_EVENT]
+
 
 STEP = 10 * MS
 
@@ -62,14 +148,10 @@ def test_batches_are_read_once_and_headers_by_each_rank(tmp_path: Path, ranks: i
 
 
 def test_each_step_of_all_ranks_takes_the_batches_that_come_next(tmp_path: Path) -> None:
-    _, capture = changed(shared_file(tmp_path), 4)
+    found, capture = changed(shared_file(tmp_path), 4)
     samples = {(row["rank"], row["feeds"]): row["offset"] for row in rows(capture) if row["length"] == 1000}
     assert samples == {(rank, step): 1000 + 1000 * (4 * step + rank) for rank in range(4) for step in range(6)}
-
-
-def test_the_compute_time_of_a_step_stays(tmp_path: Path) -> None:
-    source = shared_file(tmp_path)
-    found, _ = changed(source, 4)
+    # The compute time of a step stays.
     assert found.after.elapsed_ns == pytest.approx(found.before.elapsed_ns / 2, rel=0.1)
 
 
@@ -77,11 +159,8 @@ def test_batches_that_are_left_over_are_left_out_and_said(tmp_path: Path) -> Non
     found, capture = changed(shared_file(tmp_path), 5)
     assert any("4 batches are left out" in note for note in found.assumptions)
     assert len([row for row in rows(capture) if row["length"] == 1000]) == 20
-
-
-def test_more_ranks_than_batches_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="24 batches to share out, fewer than ranks"):
-        changed(shared_file(tmp_path), 25)
+        changed(open_capture(tmp_path / "test.capture"), 25)
 
 
 def private_files(folder: Path) -> Capture:
@@ -119,11 +198,8 @@ def test_a_rank_reads_the_files_of_another_one_no_further_ahead_than_its_own(tmp
     assert of_others
     assert all(row["follows"] is not None and row["feeds"] - row["follows"] <= 4 for row in of_others)
     assert not broken_rules(capture)
-
-
-def test_files_of_one_rank_cannot_be_shared(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="4 files, each read by one rank"):
-        changed(private_files(tmp_path), 8)
+        changed(open_capture(tmp_path / "test.capture"), 8)
 
 
 def test_data_that_are_loaded_whole_are_loaded_by_each_rank(tmp_path: Path) -> None:
