@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from dxt_replay.traces.text import printable
-from dxt_replay.traces.units import NS_PER_MS, NS_PER_S, NS_PER_US, format_bytes, format_duration
+from dxt_replay.traces.units import MIB, NS_PER_MS, NS_PER_S, NS_PER_US, format_bytes, format_duration
 
 if TYPE_CHECKING:
     from dxt_replay.profiler_merge.analysis.bars import Bars
@@ -52,7 +52,7 @@ _STEP_PARTS = {
 }  # fmt: skip
 _PATTERNS = {"POSIX": "", "MPIIO": "x", "STDIO": "/", "HDF5": "."}
 _HEAT = {
-    "bandwidth": "bandwidth [MiB/s]",
+    "bandwidth": "bandwidth",
     "io_busy_share": "time with I/O in flight [%]",
     "in_flight_mean": "operations in flight, mean",
     "compute_busy_share": "time in compute [%]",
@@ -111,7 +111,7 @@ def course_figure(course: Timeline, origin_ns: int, axis: str = "time [s]") -> F
     layout = {
         "height": 520, "hovermode": "x unified", "meta": {"time": True},
         "xaxis": _axis(axis, anchor="y3"),
-        "yaxis": _axis("bandwidth<br>[MiB/s]", domain=[0.71, 0.95], range=tops["y"]),
+        "yaxis": _axis("bandwidth", domain=[0.71, 0.95], range=tops["y"], **_rate_ticks(tops["y"][1])),
         "yaxis2": _axis("operations<br>in flight", domain=[0.36, 0.6], range=tops["y2"]),
         "yaxis3": _axis("share of<br>time [%]", domain=[0.01, 0.25], range=[0, 102]),
         "legend": {**legend, "y": 1.0}, "legend2": {**legend, "y": 0.65}, "legend3": {**legend, "y": 0.3},
@@ -137,12 +137,13 @@ def heat_figure(by_rank: Timeline, origin_ns: int, axis: str = "time [s]") -> Fi
         rows = np.stack([matrix[part].mean(axis=0) for part in parts])
         known = rows[np.isfinite(rows) & (rows > 0)]
         top = 100.0 if share else float(np.quantile(known, 0.99)) if len(known) else 1.0
+        ticks, unit = (_rate_ticks(top), "MiB/s") if name == "bandwidth" else ({}, label)
         data.append(
             {
                 "type": "heatmap", "x": edges, "y": labels, "z": _blank(rows), "name": label, "meta": len(data),
                 "zmin": 0, "zmax": top, "colorscale": "Cividis", "visible": not data, "hoverongaps": False,
-                "hovertemplate": f"rank %{{y}}, from %{{x:.4~g}} s<br>%{{z:,.3~g}} {label}<extra></extra>",
-                "colorbar": {"title": {"text": label, "side": "right"}, "thickness": 14, "len": 1.0},
+                "hovertemplate": f"rank %{{y}}, from %{{x:.4~g}} s<br>%{{z:,.3~g}} {unit}<extra></extra>",
+                "colorbar": {"title": {"text": label, "side": "right"}, "thickness": 14, "len": 1.0, **ticks},
             }
         )  # fmt: skip
     layout = {
@@ -214,6 +215,12 @@ def _byte_ticks(values: Sequence[int], *, log: bool = False) -> Figure:
         step = 1 << max((top // 6).bit_length(), 0)
         places = list(range(0, top + step, step))
     return {"tickvals": places, "ticktext": [binary(place) for place in places]}
+
+
+def _rate_ticks(top_mib_s: float) -> Figure:
+    """Ticks of an axis of MiB/s in binary units."""
+    ticks = _byte_ticks([round(top_mib_s * MIB)])
+    return {"tickvals": [each / MIB for each in ticks["tickvals"]], "ticktext": [f"{t}/s" for t in ticks["ticktext"]]}
 
 
 def size_label(least: int, most: int) -> str:
@@ -396,12 +403,13 @@ def align(figures: Sequence[Figure]) -> None:
     for name in {name for each in figures for name in each["layout"] if name.startswith("yaxis")}:
         axes = [each["layout"][name] for each in figures]
         if len(axes) > 1 and all("range" in axis and axis.get("type") != "log" for axis in axes):
-            top = max(axis["range"][1] for axis in axes)
+            highest = max(axes, key=lambda axis: axis["range"][1])
             for axis in axes:
-                axis["range"] = [0, top]
+                axis.update({key: highest[key] for key in ("range", "tickvals", "ticktext") if key in highest})
     for heat in zip(*(each["data"] for each in figures), strict=False):
         for trace in heat if heat[0]["type"] == "heatmap" else ():
             trace["zmax"] = max(other["zmax"] for other in heat)
+            trace["colorbar"] = max(heat, key=lambda other: other["zmax"])["colorbar"]
 
 
 def timeline(overview: Overview, origin_ns: int, *, estimates: bool = True) -> dict[str, Any]:

@@ -230,14 +230,15 @@ def _training(overview: Overview) -> tuple[str, str, list[Part]]:
     compute, evaluation = mean_s("compute_in_loop_ns"), mean_s("evaluation_ns")
     bound = f"at most {loop.storage_gain_pct:.1f} %"
     of = "of the training would be saved by infinitely fast storage"
-    if isinstance(limit, StorageLimit) and limit.doubt.state != UNKNOWN and not summary.not_judged:
+    judged = not summary.not_judged and bool(summary.operations.read or summary.operations.write)
+    if isinstance(limit, StorageLimit) and limit.doubt.state != UNKNOWN and judged:
         least, most = limit.saved_between_s
         number = f"{limit.limit_pct:.1f} %"
         if 100 * (most - least) * NS_PER_S >= limit.recorded_ns:
             number = " to ".join(f"{100 * each * NS_PER_S / limit.recorded_ns:.1f}" for each in (least, most)) + " %"
-    elif summary.not_judged or (limit is not None and limit.doubt.sentences):
+    elif not judged or (limit is not None and limit.doubt.sentences):
         least, most, number = 0.0, wait, "not known"
-        of = "what infinitely fast storage would save" + ("" if summary.not_judged else f": {bound} of the training")
+        of = "what infinitely fast storage would save" + (f": {bound} of the training" if judged else "")
     else:
         least, most, number = 0.0, loop.storage_gain_s, bound
     in_checkpoints = mean_s("io_in_checkpoint_ns")
