@@ -151,10 +151,10 @@ function painted(line, rows, width, height) {
         for (let column = 0; column < width; column++) {
           if (!part[column]) continue;
           const most = track.kind === "reconstructed" ? 0.4 : 0.84;
-          const part_ = Math.min(Math.max(part[column], 0.25) * most, most - filled[column] * (most > 0.5));
-          if (part_ <= 0) continue;
-          pen.fillRect(column, (place + 0.92 - filled[column] - part_) * size, 1, part_ * size);
-          filled[column] += part_;
+          const filling = Math.min(Math.max(part[column], 0.25) * most, most - filled[column] * (most > 0.5));
+          if (filling <= 0) continue;
+          pen.fillRect(column, (place + 0.92 - filled[column] - filling) * size, 1, filling * size);
+          filled[column] += filling;
         }
       }
     }

@@ -315,28 +315,20 @@ def _share(value: float | None) -> str:
 
 def _drawn(side: Side, line: Mapping[str, Any] | None) -> str:
     """How the bars of the timeline came from the operations, in sentences."""
-    overview, words = side.overview, []
-    ranks, shown = len(overview.analysis.overlap.ranks), len(set(line["ranks"])) if line else 0
-    if not side.traced:
-        recorded = not nothing_recorded(overview.analysis.summary.coverage.unseen)
-        words.append("No trace: when the I/O happened is not known." if recorded else "No I/O was recorded.")
-    elif line:
-        lanes = [track for track in line["tracks"] if line["lanes"][track["row"]]]
-        bars = sum(len(track["start"]) for track in lanes)
-        count = sum(sum(track["operations"]) if "operations" in track else len(track["start"]) for track in lanes)
-        limit = format_duration(overview.lanes.resolution_ns)
-        words.append(
-            f"{format_counted(count, 'operation')} in {format_counted(bars, 'bar')}: neighbours on a lane that are "
-            f"shorter than {limit} and no further apart share one. A page of a part of the capture shows it in full."
-            if bars < count
-            else f"{format_counted(count, 'operation')}, each as a bar of its own."
-        )
-    if shown < ranks and line:
-        words.append(
-            f"Shown are {shown} of {format_count(ranks)} ranks: half of them those with the most I/O time, half evenly "
-            "spread, as far as there is room."
-        )
-    return " ".join(words)
+    if line is None or not side.traced:
+        recorded = not nothing_recorded(side.overview.analysis.summary.coverage.unseen)
+        return "No trace: when the I/O happened is not known." if recorded else "No I/O was recorded."
+    lanes = [track for track in line["tracks"] if line["lanes"][track["row"]]]
+    bars = sum(len(track["start"]) for track in lanes)
+    count = sum(sum(track.get("operations", [1] * len(track["start"]))) for track in lanes)
+    words = f"{format_counted(count, 'operation')}, each as a bar of its own."
+    if bars < count:
+        limit = format_duration(side.overview.lanes.resolution_ns)
+        words = f"{format_counted(count, 'operation')} in {format_counted(bars, 'bar')}: neighbours on a lane that are "
+        words += f"shorter than {limit} and no further apart share one. A page of a part of the capture shows more."
+    ranks, shown = len(side.overview.analysis.overlap.ranks), len(set(line["ranks"]))
+    half = "half of them with the most I/O time, half evenly spread, as far as there is room"
+    return words if shown == ranks else f"{words} Shown are {shown} of {format_count(ranks)} ranks: {half}."
 
 
 def _blocks(found: Sequence[Finding]) -> list[dict[str, Any]]:
