@@ -29,7 +29,7 @@ against the rules is the model's doubt.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -165,20 +165,33 @@ def derive_model(
 def known_model(
     loop: TrainingLoop, batches: Batches, files: int, spans: pa.Table, *, for_items: bool = False
 ) -> LoopModel:
-    """The model of one rank whose capture says what each operation waits for. The operations are read three times.
+    """The model of one rank whose capture says what each operation waits for. The operations are read once, and once
+    more for a production.
 
     loop: from `replay.causal.loop.known_loop`. files: how many there are. spans: rows of `SPANS_SCHEMA`.
     for_items: keep the dependencies, and leave out the think times and the depth, which only tables show.
     Raises: CaptureError where what an operation waits for comes only after what waits for the operation.
     """
     found, ready = LoopReads(loop_files=np.zeros(files, dtype=bool)), DistributionCollector()
-    for batch in batches():
-        known = batch.known
-        ready.add(known["ready_ns"][known["ready_ns"] > 0])
-        found.add(loop, batch, (known["feeds"] >= 0) & (batch.op == READ))
+
+    def read() -> Iterator[OperationBatch]:
+        for batch in batches():
+            known = batch.known
+            ready.add(known["ready_ns"][known["ready_ns"] > 0])
+            found.add(loop, batch, (known["feeds"] >= 0) & (batch.op == READ))
+            yield batch
+
     made = known_production(loop, batches, spans)
-    draft = _draft(loop, found, synchronous=_reads_itself(found), known=ready.distribution(), production=made)
-    return _measured(draft, batches, for_items=for_items)
+    draft = _draft(loop, found, synchronous=False, known=Distribution.of(NO_TIMES), production=made)
+    model = _measured(draft, read, for_items=for_items)
+    return dataclasses.replace(
+        model,
+        reads=found.reads,
+        inside_share=found.inside / max(found.reads, 1),
+        synchronous=_reads_itself(found),
+        feed=Feed(loop_bytes=found.bytes),
+        known=ready.distribution(),
+    )
 
 
 def _reads_itself(found: LoopReads) -> bool:

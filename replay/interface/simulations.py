@@ -78,7 +78,7 @@ class Simulated:
             "change_pct": self.change_pct,
             "doubt": asdict(self.prediction.job.doubt),
             **self.prediction.as_json(),
-            "steps": [{"step": each.step, **asdict(each)} for each in self.prediction.steps()],
+            "steps": [{"step": each.step, **each.as_json()} for each in self.prediction.steps()],
             "scaling": [each.as_json() for each in self.scaling],
             "warnings": list(self.warnings),
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from dxt_replay.traces.units import ns_to_seconds
@@ -23,7 +23,8 @@ LEAST_STORAGE = 0.05
 class TimeSpent:
     """Where the time of a training thread goes: mean over the ranks, in seconds unless stated otherwise.
 
-    input_wait: for its next batch. meetings: for the other ranks. loading: before the first step.
+    input_wait: for its next batch. meetings: for the other ranks. loading: before the first step. client: of a storage
+    model that has one.
     """
 
     compute: float
@@ -32,18 +33,24 @@ class TimeSpent:
     checkpoints: float
     evaluation: float
     loading: float
+    client: float = 0.0
 
     @property
     def total(self) -> float:
         """All of it."""
-        return self.compute + self.input_wait + self.meetings + self.checkpoints + self.evaluation + self.loading
+        return sum(asdict(self)[field.name] for field in fields(TimeSpent))
+
+    def as_json(self) -> dict[str, float]:
+        """By name; the client's own time only where a storage model has one."""
+        found = asdict(self)
+        return {name: each for name, each in found.items() if name != "client" or each}
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime(TimeSpent):
     """Where the time of one step goes, ms."""
 
-    step: int
+    step: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from statistics import NormalDist, fmean
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
+import numpy as np
 import yaml
 
 from dxt_replay.traces.errors import UsageError
@@ -207,6 +208,28 @@ class Jitter(_Part, kw_only=True):
         return cls(quantiles=tuple(value / fmean(raw) for value in raw), seed=seed)
 
 
+class Client(_Part, kw_only=True, rename={"step_ns": "step", "meeting_ns": "meeting"}):
+    """What the ranks themselves need beside compute and storage.
+
+    step_ns: holds the training thread in each step between its fetch and its compute. meeting_ns: the least time of a
+    meeting, by number of ranks; between two numbers it is linear in log2 of the ranks, beyond them it stays.
+    """
+
+    step_ns: Time = Time()
+    meeting_ns: dict[int, Time] = {}
+
+    def __post_init__(self) -> None:
+        if self.step_ns < 0 or any(ranks < 1 or time < 0 for ranks, time in self.meeting_ns.items()):
+            raise ModelError("meetings need numbers of ranks of 1 or more, and times that are not negative")
+
+    def meeting_at(self, ranks: int) -> float:
+        """The least time of a meeting of so many ranks, ns."""
+        if not self.meeting_ns:
+            return 0.0
+        known = sorted(self.meeting_ns.items())
+        return float(np.interp(np.log2(ranks), [np.log2(count) for count, _ in known], [time for _, time in known]))
+
+
 class StorageModel(_Part, kw_only=True):
     """A storage system. An operation that is not listed takes no time.
 
@@ -226,6 +249,7 @@ class StorageModel(_Part, kw_only=True):
     objects: bool = False
     cache: PageCache | None = None
     jitter: Jitter | None = None
+    client: Client | None = None
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.operations if name not in OPS]
@@ -312,6 +336,8 @@ def _document(part: _Part) -> dict[str, Any]:
             value = _table(value)
         elif isinstance(value, _Part):
             value = _document(value)
+        elif isinstance(value, Mapping) and isinstance(part, Client):
+            value = {count: f"{float(time)!r}ns" for count, time in value.items()}
         elif isinstance(value, Mapping):
             value = {name: _table(time) for name, time in value.items()}
         elif isinstance(value, tuple):
@@ -346,7 +372,14 @@ def _converted(value: object, kind: type[_Kind], where: str) -> _Kind:
         raise ModelError(f"{place}: {said}" if place else said) from error
 
 
-_PARTS = {"servers": Servers, "metadata": Servers, "limits": Limit, "cache": PageCache, "jitter": Jitter}
+_PARTS = {
+    "servers": Servers,
+    "metadata": Servers,
+    "limits": Limit,
+    "cache": PageCache,
+    "jitter": Jitter,
+    "client": Client,
+}
 
 
 def _quantity(kind: type, value: object) -> object:
@@ -408,7 +441,15 @@ def _jitter(given: Mapping[str, Any]) -> object:
     }
 
 
-_FORMS = {"operations": _operations, "cache": _cache, "limits": _limits, "jitter": _jitter}
+def _client(given: Mapping[str, Any]) -> object:
+    """Numbers of ranks are text in JSON."""
+    meeting = given.get("meeting")
+    if not isinstance(meeting, Mapping):
+        return given
+    return {**given, "meeting": {int(n) if str(n).isdecimal() else n: each for n, each in meeting.items()}}
+
+
+_FORMS = {"operations": _operations, "cache": _cache, "limits": _limits, "jitter": _jitter, "client": _client}
 
 
 def request_time(value: object, where: str) -> RequestTime:

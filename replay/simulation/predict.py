@@ -23,11 +23,11 @@ from dxt_replay.replay.causal.items import Meetings, with_meetings
 from dxt_replay.replay.causal.loop import CHECKPOINT, COLLECTIVE, ENTRY, EVALUATION, FETCH
 from dxt_replay.replay.causal.ranks import RankItems, meetings_of
 from dxt_replay.replay.causal.storage_limit import doubt_of_capture
-from dxt_replay.replay.engine.items import MARK, NO_EVENT, operation_rows
+from dxt_replay.replay.engine.items import ADD, EVENT_ROW, MARK, NO_EVENT, SLEEP, gap, operation_rows, rows_of_arrays
 from dxt_replay.replay.plan.pacing import Pacing
 from dxt_replay.replay.simulation._simulated_storage import SimulatedStorage
 from dxt_replay.replay.simulation.check import Agreement, StepTime, TimeSpent
-from dxt_replay.replay.simulation.model import KIND_NAMES, StorageModel
+from dxt_replay.replay.simulation.model import KIND_NAMES, Client, StorageModel
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.measures.log_waits import longest_log_wait_ns
 from dxt_replay.traces.measures.span_times import training_ns
@@ -55,9 +55,10 @@ MAX_STEPS = 1 << 20
 TIME_CLASSES = tuple(field.name for field in dataclasses.fields(TimeSpent))
 """The columns of `Watch.spent_ns`, in the order of the kinds of events below."""
 
-_CLASSES = dict(
-    zip((NO_EVENT, FETCH, COLLECTIVE, CHECKPOINT, EVALUATION, ENTRY), range(len(TIME_CLASSES)), strict=True)
-)
+CLIENT = 5
+"""Kind of the event in which a training thread does what the `client` of a storage model says."""
+
+_CLASSES = {kind: at for at, kind in enumerate((NO_EVENT, FETCH, COLLECTIVE, CHECKPOINT, EVALUATION, ENTRY, CLIENT))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -89,7 +90,7 @@ class SimulatedJob:
         whole, rest = divmod(ranks, len(counts))
         return whole * sum(counts) + sum(counts[:rest])
 
-    def lanes(self, ranks: int) -> list[EventLane]:
+    def lanes(self, ranks: int, client: Client | None = None) -> list[EventLane]:
         """The lanes of `ranks` ranks. Rank i does what the recorded rank i modulo their number does.
 
         Each further set of ranks has files of its own, of the same sizes; all ranks meet at collectives.
@@ -97,8 +98,15 @@ class SimulatedJob:
         """
         if -(-ranks // self.ranks) * len(self.file_bytes) >= MAX_FILES:
             raise UsageError(f"{ranks} ranks with files of their own have more than {MAX_FILES} files: simulate fewer")
-        meetings = dataclasses.replace(self.meetings, ranks=ranks)
-        scripts = [with_meetings(each.script, self.pacing, meetings) for each in self.recorded[:ranks]]
+        meetings, scripts = (
+            dataclasses.replace(self.meetings, ranks=ranks),
+            [each.script for each in self.recorded[:ranks]],
+        )
+        if client is not None:
+            least_ns = np.int64(round(client.meeting_at(ranks)))
+            meetings = dataclasses.replace(meetings, cost_ns=np.maximum(meetings.cost_ns, least_ns))
+            scripts = [_with_client(each, round(client.step_ns)) for each in scripts]
+        scripts = [with_meetings(each, self.pacing, meetings) for each in scripts]
         lanes, shift = [], 0
         for place in range(ranks):
             copy, number = divmod(place, self.ranks)
@@ -118,6 +126,16 @@ class SimulatedJob:
             class_of[:, (event + 1) % CODES] = number
         spent = np.zeros((count + 1, len(TIME_CLASSES)), dtype=np.int64)
         return Watch(class_of=class_of, spent_ns=spent, first_step=first)
+
+
+def _with_client(script: np.ndarray, step_ns: int) -> np.ndarray:
+    """The script of a training thread that is held so long behind the last fetch of each step."""
+    own = script.view(EVENT_ROW)
+    fetched = np.flatnonzero((script["kind"] == ADD) & (own["event_kind"] == FETCH) & (script["step"] >= 0))
+    last = fetched[np.append(np.diff(script["step"][fetched]) != 0, [True] * bool(len(fetched)))]
+    place = {"event": own["event"][last], "event_kind": CLIENT, "step": script["step"][last]}
+    held = rows_of_arrays(gap(kind=SLEEP, duration_ns=step_ns, **place), len(last))
+    return np.insert(script, last + 1, held)
 
 
 def simulated_job(capture: Capture, recorded: Sequence[RankItems], pacing: Pacing, compute_ns: int) -> SimulatedJob:
@@ -277,7 +295,7 @@ class Prediction:
             "free_storage_s": ns_to_seconds(self.free.elapsed_ns),
             "storage_limits_pct": self.storage_pct,
             "accelerator_utilisation_pct": self.utilisation_pct,
-            "time_s": asdict(self.spent_s()),
+            "time_s": self.spent_s().as_json(),
             "bottleneck": self.bottleneck(),
             "resources": [asdict(each) for each in self.resources()],
             "requests": {
@@ -366,7 +384,7 @@ def predict(
     `on_progress` gets the simulated operations of all runs, and their number when all are done.
     Raises: ReplayError when lanes wait for each other in a circle.
     """
-    lanes = job.lanes(ranks)
+    lanes = job.lanes(ranks, model.client)
     first = 1 if model.jitter is None else model.jitter.seed
     seeds = 1 if model.jitter is None else seeds
     chosen = [(first + number, 1.0) for number in range(seeds)]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,7 +17,17 @@ from dxt_replay.profiler_merge.analysis.summary import summarise
 from dxt_replay.replay.causal import ranks as module
 from dxt_replay.replay.interface import simulations
 from dxt_replay.replay.interface.simulations import Simulated
-from dxt_replay.replay.simulation.model import Jitter, Limit, PageCache, RequestTime, Servers, StorageModel
+from dxt_replay.replay.simulation.model import (
+    Client,
+    Jitter,
+    Limit,
+    PageCache,
+    RequestTime,
+    Servers,
+    StorageModel,
+    document_of,
+    model_of,
+)
 from dxt_replay.traces.errors import CaptureError, UsageError
 from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.traces.store.writer import write_spans
@@ -181,3 +193,22 @@ def test_a_large_rank_is_read_for_each_pass(name: str, tmp_path: Path, monkeypat
     monkeypatch.setattr(module, "HELD_OPERATIONS", 0)
     read = dxt_replay.simulate(capture, "nvme").prediction.as_json()
     assert {**read, "simulated": None} == {**held, "simulated": None}
+
+
+def test_the_client_holds_each_step_and_meetings_cost_more_with_ranks(tmp_path: Path) -> None:
+    application = Application(ranks=2, collective_ns=MS, steps=20)
+    plain = described(FAST)
+    client = Client(step_ns=4.0 * MS, meeting_ns={1: 0.0, 8: 6.0 * MS})
+    model = msgspec.structs.replace(plain, client=client)
+    assert [client.meeting_at(ranks) for ranks in (1, 2, 8, 64)] == [0.0, 2.0 * MS, 6.0 * MS, 6.0 * MS]
+    assert model_of(json.loads(json.dumps(document_of(model)))) == model
+    found = simulated(tmp_path / "a", application, model, ranks=[8])
+    without = simulated(tmp_path / "b", application, plain, ranks=[8])
+    for one, other, more_ms in (
+        (found.prediction, without.prediction, 4 + 1),
+        (found.scaling[0], without.scaling[0], 4 + 5),
+    ):
+        assert one.training_ns - other.training_ns == pytest.approx(20 * more_ms * MS, rel=0.01)
+        assert one.free.training_ns - other.free.training_ns == pytest.approx(20 * more_ms * MS, rel=0.01)
+    assert found.prediction.as_json()["time_s"]["client"] == pytest.approx(0.08)
+    assert "client" not in without.prediction.as_json()["time_s"]
