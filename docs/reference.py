@@ -73,13 +73,22 @@ def tables() -> Iterator[str]:
     for path in sorted(SCHEMAS.glob("*.json")):
         schema: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         yield f"\n### {schema['title'].removeprefix('dxt-replay ')}\n\n{schema.get('description', '')}\n"
-        yield "| key | holds |\n|---|---|"
-        yield from (_row(f"`{key}`", about.get("description", "")) for key, about in keys_of(schema).items())
+        yield "| key | shown as | holds |\n|---|---|---|"
+        yield from (
+            _row(f"`{key}`", about.get("title", ""), about.get("description", ""))
+            for key, about in keys_of(schema).items()
+        )
 
 
-def keys_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The keys of an output but for `schema_version`, which all of them have."""
-    return {key: about for key, about in schema["properties"].items() if key != "schema_version"}
+def keys_of(schema: Mapping[str, Any], above: str = "") -> Mapping[str, Any]:
+    """The keys of an output, and those within them that have a title; not `schema_version`, which all of them have."""
+    found: dict[str, Any] = {}
+    for choice in schema.get("anyOf", [schema]):
+        for key, about in choice.get("properties", {}).items():
+            if key != "schema_version" and (not above or "title" in about):
+                found[above + key] = about
+            found |= keys_of(about, f"{above}{key}.")
+    return found
 
 
 def dlio() -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Writes dxt_replay/schemas/*.json: `python docs/write_schemas.py`. mypy tells the types of what `as_json` makes.
 
-The description of each key is written by hand in these files, and kept.
+A key that is shown to people has the name and the description of its figure (`replay/show`). The description of every
+other key is written by hand in these files, and kept.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from mypy.main import process_options
 
 from dxt_replay.profiler_merge.analysis.tables import COLUMNS, TABLES
 from dxt_replay.replay.commands.json_output import OUTPUT_SCHEMA_VERSION
+from dxt_replay.replay.show import compare, make, predict, run, summary
+from dxt_replay.replay.show.figures import Figure, described
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "src" / "dxt_replay" / "schemas"
@@ -58,6 +61,15 @@ COMMANDS = {
     "summary-jobs": "summary JOBS",
 }
 """Name of the schema -> command, where they differ."""
+
+FIGURES: Mapping[str, tuple[Figure, ...]] = {
+    "summary": summary.FIGURES,
+    "run": run.FIGURES,
+    "compare": compare.FIGURES,
+    **predict.FIGURES,
+    **make.FIGURES,
+}
+"""Name of the schema -> what its object shows to people."""
 
 WITHOUT_IO = re.compile(r"(operations|bytes|io_time_s)/.*|files|in_flight_s|other_io_s|loop/(io_|storage_).*")
 """Keys of `summary` that are null if no I/O was recorded (`without_io`)."""
@@ -296,6 +308,25 @@ def nullable_without_io(schema: Schema, above: str = "") -> Schema:
     return {**schema, "properties": inner} if inner else schema
 
 
+def titled(schema: Schema, shown: Iterable[Figure]) -> Schema:
+    """A schema, in which the keys of figures have their titles and descriptions."""
+    for key, label, meaning in described(shown):
+        found = schema_of(schema, key)
+        if found is not None and "title" not in found:
+            found["title"] = label
+            found["description"] = meaning or (found.get("description") if "." not in key else "") or label
+    return schema
+
+
+def schema_of(schema: Schema, key: str) -> Schema | None:
+    """The schema of a key with dots; None if there is none."""
+    found: Schema | None = schema
+    for name in key.split("."):
+        choices = [] if found is None else found.get("anyOf", [found])
+        found = next((each["properties"][name] for each in choices if name in each.get("properties", {})), None)
+    return found
+
+
 def document(name: str, schema: Schema) -> Schema:
     """The whole schema of a command, with the descriptions that the shipped file has: these are written by hand."""
     path = FOLDER / f"{name}.json"
@@ -329,7 +360,7 @@ def schemas() -> dict[str, Schema]:
         **made["calibrate"],
         "properties": {"output": {"type": "string"}, **made["calibrate"]["properties"]},
     }
-    return {name: document(name, schema) for name, schema in made.items()}
+    return {name: titled(document(name, schema), FIGURES.get(name, ())) for name, schema in made.items()}
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from dxt_replay.profiler_merge.profiles.reading import profile_files, profile_ki
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
 from dxt_replay.profiler_merge.recorded_job import DEFAULTS, MergeOptions, Recording
 from dxt_replay.profiler_merge.sources import BY_KIND, reader
-from dxt_replay.traces.plain import plain
+from dxt_replay.traces.plain import Result, plain
 from dxt_replay.traces.schema import CaptureInfo, Source
 from dxt_replay.traces.store.digests import digests_beside
 from dxt_replay.traces.store.writer import (
@@ -39,7 +39,7 @@ from dxt_replay.traces.version import VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MergeResult:
+class MergeResult(Result):
     """The result of a merge.
 
     `operations`: number of traced ones; `reconstructed`: number of rebuilt ones. `counted`: Darshan's counters of each

@@ -20,6 +20,7 @@ from dxt_replay.profiler_merge.sources import PROFILES, RECORDINGS
 from dxt_replay.traces.files import exact_paths
 from dxt_replay.traces.paces import API_CHOICES, PACE_CHOICES
 from dxt_replay.traces.part import Part
+from dxt_replay.traces.plain import Result
 from dxt_replay.traces.records import benchmark_run, is_replay
 from dxt_replay.traces.schema import (
     APIS,
@@ -222,7 +223,7 @@ class AnonymousNames:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Anonymized:
+class Anonymized(Result):
     """An anonymized capture that was written.
 
     path: its directory.

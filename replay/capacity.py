@@ -23,7 +23,7 @@ from dxt_replay.replay.run.result import WARM_PCT, RunResult
 from dxt_replay.replay.target.targets import check_there
 from dxt_replay.traces.errors import ReplayError
 from dxt_replay.traces.measures.span_times import computed_in_loops, training_ns
-from dxt_replay.traces.plain import plain
+from dxt_replay.traces.plain import Result, plain
 from dxt_replay.traces.records import benchmark_run, percentiles_us
 from dxt_replay.traces.storage_limit import NO_DOUBT, Doubt
 from dxt_replay.traces.store.reader import Capture, open_capture
@@ -69,7 +69,7 @@ class SimulatedRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
+class Capacity(Result):
     """The number of ranks that keep their accelerators busy on a storage.
 
     limit_pct: accelerator utilisation that each run must reach. most: largest number of ranks to try.

@@ -25,7 +25,7 @@ from dxt_replay.profiler_merge.merge import MergeOptions, merge
 from dxt_replay.replay.causal.storage_limit import NoStorageLimitError, storage_limit
 from dxt_replay.traces.errors import CaptureError, DxtReplayError, LogError, TargetError, UsageError
 from dxt_replay.traces.output import remove_kept
-from dxt_replay.traces.plain import plain
+from dxt_replay.traces.plain import Result, plain
 from dxt_replay.traces.store.checks import read_info
 from dxt_replay.traces.store.digests import file_digest
 from dxt_replay.traces.store.reader import Capture, open_capture
@@ -144,7 +144,7 @@ class MergedJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MergedJobs:
+class MergedJobs(Result):
     """The result of `dxt-replay merge --each`. helpers: number of logs of short processes beside a job, such as
     `uname`, which were left out."""
 
@@ -258,7 +258,7 @@ class JobSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobSummaries:
+class JobSummaries(Result):
     """The lines of several jobs. helpers: number of logs of short processes beside a job, such as `uname`, which have
     no line."""
 

@@ -41,6 +41,7 @@ from dxt_replay.replay.target.targets import open_target
 from dxt_replay.replay.target.writing import default_workers
 from dxt_replay.traces.errors import CaptureError, TargetError, UnreadableError, UsageError, exhausted, unreadable
 from dxt_replay.traces.few_together import few_together
+from dxt_replay.traces.plain import Result
 from dxt_replay.traces.row_order import distinct
 from dxt_replay.traces.schema import READ, USAGE_SCHEMA, WRITE, CaptureInfo, codes
 from dxt_replay.traces.stable_order import stable_order
@@ -167,7 +168,7 @@ class VerifiedPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class Verified(Result):
     """The result of `dxt_replay.verify`: one place for each path that was given."""
 
     places: tuple[VerifiedPlace, ...]

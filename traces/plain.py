@@ -1,4 +1,4 @@
-"""Typed results as plain JSON values: the objects of `--json` are made from results here."""
+"""Typed results as plain JSON values, from which the objects of `--json` are made, and how a notebook shows them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,29 @@ import dataclasses
 from collections.abc import Mapping
 from datetime import datetime
 from enum import Enum
+from importlib import import_module
 from pathlib import PurePath
 from typing import Any
+
+
+class Result:
+    """A result that people look at: its `repr` is its first line, and a notebook adds a small table.
+
+    Its words are those of its command, in `replay.show`, which is imported when somebody looks.
+    """
+
+    __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        cls.__repr__ = Result.__repr__  # type: ignore[method-assign]  # a dataclass keeps one that it finds
+
+    def __repr__(self) -> str:
+        line: str = import_module("dxt_replay.replay.show.notebook").line(self)
+        return line
+
+    def _repr_html_(self) -> str:
+        html: str = import_module("dxt_replay.replay.show.notebook").html(self)
+        return html
 
 
 def plain(value: Any) -> Any:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dxt_replay.traces.errors import ReplayError
+from dxt_replay.traces.plain import Result
 
 KNOWN, BOUNDED, UNKNOWN = "known", "bounded", "not known"
 
@@ -79,7 +80,7 @@ class LimitPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StorageLimit:
+class StorageLimit(Result):
     """The cost of storage for a training, by its causal model. Times in ns, from the begin of the first step to the end
     of the last one. Time before and after the training loop is excluded, and so are waits that the recording caused.
 

@@ -15,6 +15,7 @@ from dxt_replay.profiler_merge.analysis.queries import made_by_query
 from dxt_replay.profiler_merge.analysis.summary import Summary, summarise
 from dxt_replay.profiler_merge.analysis.table_formats import flat_table, table_of
 from dxt_replay.profiler_merge.analysis.tables import GROUPS, OF_IO, TABLES
+from dxt_replay.traces.plain import Result
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.unseen import nothing_recorded
 from dxt_replay.traces.workers import ALONE, Workers
@@ -40,7 +41,7 @@ _WITH_SHARES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Views:
+class Views(Result):
     """The summary, and tables by name.
 
     `tables`: the rows of "rank-files" are read from the capture when they are used.

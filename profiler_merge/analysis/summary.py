@@ -43,6 +43,7 @@ from dxt_replay.traces.measures.span_times import (
     union_by_rank,
     whole_steps,
 )
+from dxt_replay.traces.plain import Result
 from dxt_replay.traces.records import benchmark_run, generated, is_replay
 from dxt_replay.traces.schema import BETWEEN_STEPS, OPS, RECONSTRUCTED, SPAN_KINDS, WRITE, CaptureInfo, Unseen, codes
 from dxt_replay.traces.store.reader import Capture
@@ -156,7 +157,7 @@ class Compute:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class Summary(Result):
     """All numbers of `dxt-replay summary`; field names are the JSON keys.
 
     `in_flight_s`: time in which at least one operation of any rank was in flight.

@@ -35,7 +35,7 @@ def command(capture: Path, output: Path, key_file: Path | None, force: bool) -> 
     from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.commands.progress import status
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
-    from dxt_replay.replay.show.sharing_sections import anonymized_sections
+    from dxt_replay.replay.show.make import anonymized_sections
 
     key = None if key_file is None else _read_key(key_file)
     with unwind_on_signals(), status("anonymizing"):

@@ -36,7 +36,7 @@ def command(target: str, output: Path, **choices: Any) -> None:
     import dxt_replay
     from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.commands.progress import share_progress
-    from dxt_replay.replay.show.calibration_sections import calibration_sections
+    from dxt_replay.replay.show.predict import calibration_sections
 
     with share_progress("measuring") as progress:
         done = dxt_replay.calibrate(target, output, on_progress=progress, **choices)

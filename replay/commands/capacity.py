@@ -34,7 +34,7 @@ def command(capture: Path, target: str, **choices: Any) -> None:
     from dxt_replay.replay.commands.progress import experiment_progress
     from dxt_replay.replay.ranks.mpi import connect
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
-    from dxt_replay.replay.show.capacity_sections import capacity_sections
+    from dxt_replay.replay.show.predict import capacity_sections
 
     comm = connect()
     runs = choices["most"].bit_length() + 4

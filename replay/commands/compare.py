@@ -39,8 +39,7 @@ def command(
     import dxt_replay
     from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.commands.progress import status
-    from dxt_replay.replay.show.comparison_sections import comparison_sections
-    from dxt_replay.replay.show.noise_sections import floor_sections
+    from dxt_replay.replay.show.compare import comparison_sections, floor_sections
 
     if source is None and floor:
         with status("comparing"):

@@ -72,7 +72,7 @@ def command(names: tuple[str, ...], output: Path | None, keep: bool, target: Pat
     from dxt_replay.replay.commands.answer import print_answer
     from dxt_replay.replay.commands.json_output import print_json
     from dxt_replay.replay.commands.session import current
-    from dxt_replay.replay.show.comparison_sections import comparison_sections
+    from dxt_replay.replay.show.compare import comparison_sections
     from dxt_replay.traces.errors import UsageError
     from dxt_replay.traces.samples import NAMES
 

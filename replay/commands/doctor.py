@@ -23,7 +23,7 @@ def command(directory: str | None) -> int:
     import dxt_replay
     from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.commands.progress import status
-    from dxt_replay.replay.show.doctor_sections import doctor_sections
+    from dxt_replay.replay.show.make import doctor_sections
 
     with status("examining"):
         result = dxt_replay.doctor(directory)

@@ -45,7 +45,7 @@ def command(capture: NamedPart, output: Path, fail_under: float | None, **choice
     import dxt_replay
     from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.commands.progress import status
-    from dxt_replay.replay.show.fit_sections import fit_sections
+    from dxt_replay.replay.show.make import fit_sections
 
     with status("fitting"):
         fitted = dxt_replay.fit(capture, output, **choices)

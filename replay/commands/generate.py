@@ -44,7 +44,7 @@ def command(
     from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.commands.progress import count_progress
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
-    from dxt_replay.replay.show.generate_sections import generate_sections, listing_section
+    from dxt_replay.replay.show.make import generate_sections, listing_section
 
     if listed:
         shipped = dxt_replay.workloads()

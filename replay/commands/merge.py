@@ -47,7 +47,7 @@ def command(
     from dxt_replay.replay.commands.answer import answer, given_options
     from dxt_replay.replay.commands.progress import count_progress, status
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
-    from dxt_replay.replay.show.merge_sections import merge_sections
+    from dxt_replay.replay.show.make import merge_sections
 
     if not each:
         if given := given_options(("workers", "dask")):
@@ -56,7 +56,7 @@ def command(
             result = dxt_replay.merge(logs, output, **choices)
         answer(result, merge_sections, "summary", output)
         return 0
-    from dxt_replay.replay.show.job_sections import merged_job_sections
+    from dxt_replay.replay.show.make import merged_job_sections
 
     of_many = options_of(MergeEachChoices)
     of_one = {stated.parameter for name, stated in options_of(MergeChoices).items() if name not in of_many}

@@ -75,7 +75,7 @@ def _first_lines(capture: Path) -> list[str]:
     """The first lines of `summary`; what is wrong where there are none."""
     import dxt_replay
     from dxt_replay.replay.interface.analyses import limit_of
-    from dxt_replay.replay.show.summary_sections import headline
+    from dxt_replay.replay.show.summary import headline
     from dxt_replay.traces.errors import DxtReplayError
 
     try:
@@ -89,7 +89,7 @@ def _report(recorded: Recorded) -> None:
     """Print the result and the next command on stderr: standard output is the job's."""
     from dxt_replay.replay.commands.answer import print_next
     from dxt_replay.replay.commands.session import current, warn
-    from dxt_replay.replay.show.record_sections import record_sections
+    from dxt_replay.replay.show.make import record_sections
     from dxt_replay.replay.show.section import prose
     from dxt_replay.replay.show.terminal import print_sections
 

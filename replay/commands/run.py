@@ -81,7 +81,7 @@ def command(
 def _print(result: RunResult | Repeats, source: Path) -> None:
     import dxt_replay
     from dxt_replay.replay.commands.answer import answer
-    from dxt_replay.replay.show.run_sections import repeat_sections, run_sections
+    from dxt_replay.replay.show.run import repeat_sections, run_sections
 
     first = result.runs[0] if isinstance(result, dxt_replay.Repeats) else result
     following = ("compare", source, first.capture) if result.succeeded else ()

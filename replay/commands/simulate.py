@@ -50,7 +50,7 @@ def command(capture: NamedPart, ranks: str | None, workers: Workers, **choices: 
     import dxt_replay
     from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.commands.progress import phase_progress, status
-    from dxt_replay.replay.show.simulation_sections import simulation_sections
+    from dxt_replay.replay.show.predict import simulation_sections
 
     counts = rank_counts(ranks) if ranks is not None else []
     said = "simulating" if choices["check"] is None else "simulating, and replaying the first seconds"

@@ -94,7 +94,7 @@ def command(
     from dxt_replay.replay.interface.analyses import check_tables
     from dxt_replay.replay.interface.captures import opened
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
-    from dxt_replay.replay.show.table_views import summary_or_tables
+    from dxt_replay.replay.show.tables import summary_or_tables
 
     names = tuple(dict.fromkeys([*show, *(["findings"] if findings else [])]))
     output = TableOutput.of(csv_file, parquet_file, force=force)
@@ -140,7 +140,7 @@ def _print_jobs(paths: list[Path], workers: Workers, *, sort: str, output: Table
     from dxt_replay.replay.commands.answer import answer, given_options
     from dxt_replay.replay.commands.progress import count_progress
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
-    from dxt_replay.replay.show.job_sections import job_sections
+    from dxt_replay.replay.show.make import job_sections
 
     if given := given_options(_OF_ONE_JOB):
         raise UsageError(f"{given[0]} is for one job: leave it out, or name one capture")

@@ -28,7 +28,7 @@ def command(capture: Path, output: Path, **choices: Any) -> None:
     from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.commands.progress import status
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
-    from dxt_replay.replay.show.transform_sections import transform_sections
+    from dxt_replay.replay.show.predict import transform_sections
 
     with unwind_on_signals(), status("transforming"):
         result = dxt_replay.transform(capture, output, **choices)

@@ -26,7 +26,7 @@ def command(paths: tuple[str, ...], **choices: Any) -> int:
     import dxt_replay
     from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.commands.progress import status
-    from dxt_replay.replay.show.verify_sections import verified_sections
+    from dxt_replay.replay.show.make import verified_sections
 
     with status("verifying"):
         result = dxt_replay.verify(*paths, **choices)

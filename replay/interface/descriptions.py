@@ -12,6 +12,7 @@ from dxt_replay.replay.interface.replays import check_profiled
 from dxt_replay.replay.options.choices import PathLike
 from dxt_replay.replay.options.making import FitChoices
 from dxt_replay.replay.options.option import filled, takes
+from dxt_replay.traces.plain import Result
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FittedWorkload:
+class FittedWorkload(Result):
     """Result of `fit`.
 
     output: the YAML file. ranks: of the capture. keys: key of the description -> its value, and how that was found.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dxt_replay.replay.options.choices import PathLike
 from dxt_replay.replay.options.making import GenerateChoices
 from dxt_replay.replay.options.option import filled, takes
+from dxt_replay.traces.plain import Result
 from dxt_replay.traces.workers import Work, Workers, workers_of
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GeneratedCapture:
+class GeneratedCapture(Result):
     """Result of `generate`. notes: parts of the description that the capture does not follow, with the reason."""
 
     capture: Path

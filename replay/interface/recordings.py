@@ -14,6 +14,7 @@ from dxt_replay.replay.options.choices import PathLike
 from dxt_replay.replay.options.making import RecordChoices
 from dxt_replay.replay.options.option import filled, takes
 from dxt_replay.traces.errors import DxtReplayError, ProfileError, RecordingError
+from dxt_replay.traces.plain import Result
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -32,7 +33,7 @@ _COSTLY = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class Recorded(Result):
     """Result of `record`.
 
     capture: the capture; None if the merge failed, and `problem` says why.

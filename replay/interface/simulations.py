@@ -16,6 +16,7 @@ from dxt_replay.replay.options.option import filled, takes
 from dxt_replay.traces.errors import ContradictionError, UsageError
 from dxt_replay.traces.paces import Pace
 from dxt_replay.traces.part import Part
+from dxt_replay.traces.plain import Result
 from dxt_replay.traces.store.part_capture import part_of
 from dxt_replay.traces.units import ns_to_seconds
 from dxt_replay.traces.workers import Work, Workers, workers_of
@@ -43,7 +44,7 @@ MAX_RANKS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Simulated:
+class Simulated(Result):
     """What `simulate` found. `generated`: as of `traces.records`. `recording_wait_ns`: as of
     `traces.measures.log_waits`. `scaling`: a prediction for each number of ranks that was asked for."""
 

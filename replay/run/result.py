@@ -13,6 +13,7 @@ import numpy as np
 from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.run.recorded import Tally
 from dxt_replay.traces.measures.span_times import TrainingTime
+from dxt_replay.traces.plain import Result
 from dxt_replay.traces.records import ReplayRecord, by_error_name, disturbed, error_name, percentiles_us
 from dxt_replay.traces.schema import NO_STEP, OPS, CaptureInfo, Job, Source
 from dxt_replay.traces.storage_limit import NO_DOUBT, Doubt
@@ -83,7 +84,7 @@ class NamedFailure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
+class RunResult(Result):
     """One finished replay, over all its processes.
 
     `recorded_ns`: recorded duration of the replayed part.
@@ -324,7 +325,7 @@ class ElapsedTimes(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repeats:
+class Repeats(Result):
     """The runs in order; a stopped run is the last."""
 
     runs: tuple[RunResult, ...]

@@ -4,6 +4,20 @@ from __future__ import annotations
 
 from dxt_replay.traces.paces import Pace
 
+DURATIONS = {
+    "job": "From the start of the program to its end, by its recorder (`job.run_time_s`).",
+    "run": "From the first event of a capture to the end of the last (`elapsed_s`, `recorded_s`). For a replay at the "
+    "recorded times, `compare` ends with the begin of the last read or write: its duration belongs to the storage.",
+    "training": "From the begin of the first step to the end of the last, without waits that the recording made "
+    "(`storage_limit.elapsed_s`, `training_s`). All sentences on storage, and predictions, speak of it.",
+    "steady loop": "The training without the excess of its first step and without evaluations, mean of the ranks "
+    "(`loop.loop_s`). The input wait and what a finding has at stake are shares of it.",
+    "step": "One iteration of the training loop, as the profile or a mark shows it (`steps.mean_s`).",
+    "I/O time": "Of a rank, in reads and writes. Overlaps once: the time in which at least one was in flight. All "
+    "added: the sum of their durations.",
+}
+"""Name of a duration -> what it is, the same in every command, on the page and in JSON. docs/glossary.md has them."""
+
 WORDS = {
     "accelerator utilisation": "Share of the training loop in which the accelerator computes: the union of its "
     "kernels, copies and collectives, mean of the GPUs or TPUs that worked. Operators of the CPU count only without "
@@ -25,13 +39,9 @@ WORDS = {
     "counted, plus known reads through mapped files and sockets.",
     "drift": "How much faster or slower than the source the schedule of a replay runs, in parts per million.",
     "DXT": "Darshan's extended tracing: start, end, offset and length of every read and write.",
-    "elapsed": "Time from the first operation to the end of the last. `run` includes opens and closes; `compare` "
-    "starts and ends with a read, a write or a span of the profile. For a replay at the recorded times, `compare` "
-    "ends with the begin of the last read or write, because its duration belongs to the storage. See also run time.",
     "exposed I/O": "I/O outside compute; hidden I/O is inside compute.",
     "failed": "Operations that returned an error or fewer bytes than recorded.",
     "generated": "Made from the description of a workload, not from a recording.",
-    "I/O time": "Sum: the durations of all operations added. Union: time in which at least one was in flight.",
     "in flight": "Begun and not ended yet. As a number: how many operations are in flight at once, on average.",
     "input wait": "Time in which the training loop waits for its next batch, for storage or for preprocessing.",
     "jitter": "How late this machine wakes an idle thread. Lag up to the jitter comes from the machine, not from the "
@@ -40,7 +50,6 @@ WORDS = {
     "lag": "How long after it was due an operation began: begin - due.",
     "lane": "One sequence of operations of a rank, such as the calls of one thread.",
     "latency": "How long an operation took: end - begin.",
-    "loop": "The training loop: from the start of the first step to the end of the last.",
     "pace": "The rule that decides when a replay issues an operation: "
     + ", ".join(f"`{pace.value}` ({pace.meaning})" for pace in Pace)
     + ".",
@@ -53,9 +62,7 @@ WORDS = {
     "record": "A JSON file with the runs, environment and verdict of an experiment, which `regress --record` writes.",
     "response": "How long after it was due an operation ended: end - due, that is lag and latency together.",
     "rest": "Time of a step in none of compute, input wait, I/O, collective and checkpoint.",
-    "run time": "How long the whole job ran, by Darshan: it includes the start of the program.",
     "sequential": "An access at a higher offset than the previous one of the same rank and file.",
-    "step": "One iteration of the training loop, as the profile marks it.",
     "storage limit": "How much shorter the training would be with infinitely fast storage, by its causal model. The "
     "model keeps the dependencies between operations and the recorded times of compute and decoding, and lets "
     "operations take no time.",
@@ -66,5 +73,6 @@ WORDS = {
     "warm-up": "The first step, if it is much longer than the others: it compiles, opens files and fills buffers.",
     "Wasserstein": "How far one distribution must be moved to become another, in the unit of the quantity.",
     "workload": "The description of a training job: its files, the order of its reads, the compute time of a step.",
+    **DURATIONS,
 }
-"""Word -> meaning, in a few sentences. In alphabetical order."""
+"""Word -> meaning, in a few sentences."""

@@ -1,36 +1,42 @@
-"""A table that people look at, described once: the terminal and the HTML page both render it. Pure."""
+"""A table that people look at, which the terminal and the HTML page both render, and the texts of its values. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import Enum, auto
-from typing import Any
+from textwrap import shorten
+from typing import Any, TypeVar
 
-from dxt_replay.traces.units import format_counted
+from dxt_replay.traces.units import MIB, NS_PER_S, NS_PER_US, format_bytes, format_counted, format_duration
+
+_Value = TypeVar("_Value")
 
 _RECORDED = re.compile(r"(?<![\w./-])[Rr]ecorded(?![\w/-]|\.\w)")
 """The word, and no part of a path."""
 
-WARNINGS = "Warnings"
-"""Title of the section of warnings."""
+WARNINGS, UNSEEN = "Warnings", "What could not be seen"
+"""Titles of sections of warnings."""
+
+MOST_WARNING = 70
+"""Characters of a warning in brief."""
 
 MAX_GROUPS = 40
 """Rows of a long table that the terminal shows; `--json` and `--csv` have all of them."""
 
 
 class Kind(Enum):
-    """What a column holds, which decides its alignment and what happens when the table is too wide."""
+    """What a column holds, which decides its alignment and what happens when the table is too wide.
+
+    NUMBER: a quantity with its unit, right-justified, never broken nor shortened. TEXT: continues on the next line.
+    PATH: loses its beginning. BAR: a picture of another column's number, the first to go.
+    """
 
     NUMBER = auto()
-    """A quantity with its unit: right-justified, never broken, never shortened."""
     TEXT = auto()
-    """Words: left-justified; long text continues on the next line, at a space."""
     PATH = auto()
-    """A file name: left-justified; where it is too long its beginning is replaced by an ellipsis."""
     BAR = auto()
-    """A picture of another column's number: the first to go where the table is too wide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +102,10 @@ def in_brief(sections: Sequence[Section]) -> list[Section]:
     first, *others = sections
     short, labels, last = list[Section](), list[tuple[str, str]](), list[str]()
     for each in others:
-        if each.title == WARNINGS:
-            facts_alone = [f"warning: {_fact(row[0])}" for row in each.rows]
-            last += facts_alone[:3]
-            if len(facts_alone) > 3:
-                last.append(f"and {format_counted(len(facts_alone) - 3, 'more warning')}")
+        if each.title in (WARNINGS, UNSEEN):
+            last += [f"warning: {shorten(_fact(row[0]), MOST_WARNING, placeholder=' ...')}" for row in each.rows[:2]]
+            if len(each.rows) > 2:
+                last.append(f"and {format_counted(len(each.rows) - 2, 'more warning')}")
         elif each.brief is True:
             short.append(replace(each, notes=()))
         elif each.brief:
@@ -155,23 +160,13 @@ class Tone(Enum):
     NEUTRAL = auto()
 
 
-_TONES: Mapping[str, Tone] = {
-    "pass": Tone.GOOD,
-    "passed": Tone.GOOD,
-    "ok": Tone.GOOD,
-    "equal": Tone.GOOD,
-    "improvement": Tone.GOOD,
-    "no change": Tone.GOOD,
-    "fail": Tone.BAD,
-    "failed": Tone.BAD,
-    "different": Tone.BAD,
-    "regression": Tone.BAD,
-    "high": Tone.BAD,
-    "warning": Tone.DOUBTFUL,
-    "inconclusive": Tone.DOUBTFUL,
-    "info": Tone.NEUTRAL,
-    "skipped": Tone.NEUTRAL,
+_WORDS_OF = {
+    Tone.GOOD: ("pass", "passed", "ok", "equal", "improvement", "no change"),
+    Tone.BAD: ("fail", "failed", "different", "regression", "high"),
+    Tone.DOUBTFUL: ("warning", "inconclusive"),
+    Tone.NEUTRAL: ("info", "skipped"),
 }
+_TONES = {word: tone for tone, words in _WORDS_OF.items() for word in words}
 
 
 def tone_of(text: str) -> Tone | None:
@@ -183,3 +178,46 @@ def bar(share: float, width: int = 24) -> str:
     """A bar of `share` (0 to 1) of `width` characters, to half a character; anything above 0 shows."""
     halves = max(round(2 * width * min(share, 1.0)), 1 if share > 0 else 0)
     return "█" * (halves // 2) + "▌" * (halves % 2)
+
+
+def or_dash(value: _Value | None, text: Callable[[_Value], str]) -> str:
+    """The text of a value; `-` for None."""
+    return "-" if value is None else text(value)
+
+
+def seconds(value: float) -> str:
+    """A duration in seconds: `0.0015` -> `1.50 ms`."""
+    return format_duration(value * NS_PER_S)
+
+
+def run_time(value: float | None) -> str:
+    """Duration of a job, seconds; None if its log has no end, as after a signal."""
+    return "not known" if value is None else seconds(value)
+
+
+def microseconds(value: float) -> str:
+    """A duration in microseconds: `1500` -> `1.50 ms`."""
+    return format_duration(value * NS_PER_US)
+
+
+def mib_s(value: float) -> str:
+    """A bandwidth in MiB per second: `0.5` -> `512 KiB/s`."""
+    return f"{format_bytes(value * MIB)}/s"
+
+
+def percent(value: float) -> str:
+    """A share in per cent: `12.34` -> `12.3 %`."""
+    return f"{value:.1f} %"
+
+
+def share(value: float | None) -> str:
+    """A fraction in per cent: `0.1234` -> `12.34 %`; `-` for None."""
+    return or_dash(value, lambda part: f"{100 * part:.2f} %")
+
+
+def recorded_training(recorded_s: float, wait_s: float | None, ratio: float | None) -> str:
+    """The recorded time of a training without the waits that the recording made (`wait_s`), and the ratio to it."""
+    text = f"recorded {seconds(recorded_s - (wait_s or 0.0))}"
+    if wait_s:
+        text += f", without {seconds(wait_s)} of waits for Darshan's logs"
+    return text if ratio is None else f"{text} (x {ratio:.2f})"

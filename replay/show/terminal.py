@@ -1,4 +1,8 @@
-"""Tables on standard output: as wide as the terminal, and without control sequences unless it is one."""
+"""Tables on standard output: as wide as the terminal, and without control sequences unless it is one.
+
+rich would draw the tables too, but it breaks a number from its unit, shortens a path at its end, in which file names
+differ, and takes 0.05 s to import: what it would replace here are some 60 lines.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,6 @@ from collections.abc import Sequence
 from textwrap import wrap
 
 from dxt_replay.replay.show.section import Kind, Section, Tone, tone_of
-from dxt_replay.replay.show.table_widths import GAP, Layout, layout, shortened
 from dxt_replay.traces.text import printable
 
 PIPE_COLUMNS = 80
@@ -17,11 +20,13 @@ PIPE_COLUMNS = 80
 
 LEAST_COLUMNS = 40
 
-_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[num]?s|[KMGTPE]?i?B)(?:/s)?(?![\w/]))")
-"""The space between a number and its unit."""
+_GAP = 2
+_LEAST = {Kind.PATH: 20, Kind.TEXT: 14}
+"""Characters that a column of paths, or of text, keeps however narrow the terminal is."""
 
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[num]?s|[KMGTPE]?i?B)(?:/s)?(?![\w/]))")
 _JOINT = "\x1f"
-"""Stands for that space while lines are broken: printable text has no control characters."""
+"""Stands for the space between a number and its unit while lines are broken: printable text has no such character."""
 
 _BOLD = "1"
 _STYLES = {Tone.GOOD: "32", Tone.BAD: "1;31", Tone.DOUBTFUL: "33", Tone.NEUTRAL: "36", None: ""}
@@ -39,34 +44,9 @@ def print_sections(sections: Sequence[Section]) -> None:
         if section.rows and not section.columns and len(section.rows[0]) == 1:
             lines += [line for row in section.rows for line in _text(row[0], width)]
         elif section.rows:
-            found = layout(section, width)
-            lines += _table(section, found)
-            if found.left_out:
-                lines += _text(f"left out for lack of room: {', '.join(found.left_out)}", width)
+            lines += _table(section, width)
         lines += [line for note in section.notes for line in _text(note, width)]
     sys.stdout.writelines(f"{_encodable(line.rstrip())}\n" for line in lines)
-
-
-def _text(text: str, width: int, style: str = "") -> list[str]:
-    """Lines that end between words; a path that is longer than a line stays whole, so that it can be copied."""
-    lines = wrapped(printable(text), width)
-    return [_styled(line, style, tone_of(text) if place == 0 else None) for place, line in enumerate(lines)]
-
-
-def wrapped(text: str, width: int) -> list[str]:
-    """Lines of at most `width` characters that end between words, and never between a number and its unit."""
-    joined = _BEFORE_UNIT.sub(_JOINT, text)
-    lines = wrap(joined, width, break_long_words=False, break_on_hyphens=False)
-    return [line.replace(_JOINT, " ") for line in lines]
-
-
-def _encodable(line: str) -> str:
-    """The line with bars and ellipses that an output which is not UTF-8 can hold too."""
-    try:
-        line.encode(sys.stdout.encoding or "utf-8")
-    except UnicodeEncodeError:
-        return line.replace("█", "#").replace("▌", "").replace("…", ".")
-    return line
 
 
 def columns_of_output() -> int:
@@ -80,26 +60,74 @@ def columns_of_output() -> int:
         return PIPE_COLUMNS
 
 
-def _table(section: Section, found: Layout) -> list[str]:
-    heads = tuple(column.head for column in section.typed_columns)
-    lines = _row(section, found, heads, _BOLD) if section.columns else []
-    return lines + [line for row in section.rows for line in _row(section, found, row)]
+def wrapped(text: str, width: int) -> list[str]:
+    """Lines of at most `width` characters that end between words, and never between a number and its unit. A path that
+    is longer than a line stays whole, so that it can be copied."""
+    lines = wrap(_BEFORE_UNIT.sub(_JOINT, text), width, break_long_words=False, break_on_hyphens=False)
+    return [line.replace(_JOINT, " ") for line in lines]
 
 
-def _row(section: Section, found: Layout, row: Sequence[str], style: str = "") -> list[str]:
+def _text(text: str, width: int, style: str = "") -> list[str]:
+    lines = wrapped(printable(text), width)
+    return [_styled(line, style, tone_of(text) if place == 0 else None) for place, line in enumerate(lines)]
+
+
+def _encodable(line: str) -> str:
+    """The line with bars and ellipses that an output which is not UTF-8 can hold too."""
+    try:
+        line.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return line.replace("█", "#").replace("▌", "").replace("…", ".")
+    return line
+
+
+def _table(section: Section, width: int) -> list[str]:
+    """The head and the rows, and the heads of columns for which there is no room.
+
+    A line that is too long is better than a broken number. Heads are wrapped first, then bars go, then paths are
+    shortened, then spare columns go, the last one first; then text continues on further lines.
+    """
+    columns = section.typed_columns
+    rows = [[printable(cell) for cell in row] for row in section.rows]
+    whole = [max((len(row[at]) for row in rows if at < len(row)), default=0) for at in range(len(columns))]
+    wide = {at: max(whole[at], len(columns[at].head)) for at in range(len(columns))}
+
+    def excess() -> int:
+        return sum(wide.values()) + _GAP * max(len(wide) - 1, 0) - width
+
+    if excess() > 0:
+        wide = {at: max(whole[at], *map(len, columns[at].head.split(" "))) for at in wide}
+    if excess() > 0:
+        wide = {at: size for at, size in wide.items() if columns[at].kind is not Kind.BAR}
+    left_out = list[str]()
+    for at in reversed([at for at in wide if columns[at].spare]):
+        slack = sum(max(size - _LEAST.get(columns[each].kind, size), 0) for each, size in wide.items())
+        if excess() > slack:
+            del wide[at]
+            left_out.insert(0, columns[at].head)
+    for kind, least in _LEAST.items():
+        for at in sorted((at for at in wide if columns[at].kind is kind), key=lambda at: -wide[at]):
+            wide[at] = max(wide[at] - max(excess(), 0), min(least, wide[at]))
+    lines = _row(section, wide, tuple(column.head for column in columns), _BOLD) if section.columns else []
+    lines += [line for row in rows for line in _row(section, wide, row)]
+    return lines + (_text(f"left out for lack of room: {', '.join(left_out)}", width) if left_out else [])
+
+
+def _row(section: Section, wide: dict[int, int], row: Sequence[str], style: str = "") -> list[str]:
     """The lines of a row. A word that is too long for its column is a name, so its beginning is left out."""
     cells = []
-    for place, size in zip(found.shown, found.widths, strict=True):
-        plain = printable(row[place]) if place < len(row) else ""
-        short = " ".join(shortened(word, size) for word in plain.split(" "))
+    for at, size in wide.items():
+        plain = row[at] if at < len(row) else ""
+        words = (word if len(word) <= size else f"…{word[len(word) - size + 1 :]}" for word in plain.split(" "))
+        short = " ".join(words)
         lines = [short] if len(short) <= size else wrapped(short, size)
-        padded = str.rjust if section.typed_columns[place].kind is Kind.NUMBER else str.ljust
+        padded = str.rjust if section.typed_columns[at].kind is Kind.NUMBER else str.ljust
         cells.append([_styled(padded(line, size), style, None if style else tone_of(plain)) for line in lines])
     height = max(map(len, cells), default=0)
-    for lines, size in zip(cells, found.widths, strict=True):
+    for lines, size in zip(cells, wide.values(), strict=True):
         place = 0 if style else len(lines)  # heads stand above the rows, which begin at the top
         lines[place:place] = [" " * size] * (height - len(lines))
-    return [(" " * GAP).join(line) for line in zip(*cells, strict=True)]
+    return [(" " * _GAP).join(line) for line in zip(*cells, strict=True)]
 
 
 def _styled(text: str, style: str, tone: Tone | None) -> str:

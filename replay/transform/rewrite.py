@@ -36,6 +36,7 @@ from dxt_replay.replay.transform.requests import RequestCost, check_requests, da
 from dxt_replay.replay.transform.spans import copied_spans, spans_at
 from dxt_replay.traces.measures.span_times import copies_alike
 from dxt_replay.traces.memory import available_bytes
+from dxt_replay.traces.plain import Result
 from dxt_replay.traces.records import BENCHMARK, generated
 from dxt_replay.traces.schema import (
     COUNTERS,
@@ -89,7 +90,7 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transformed:
+class Transformed(Result):
     """The capture that `transform` wrote.
 
     path: its folder. changes: by name, in the order in which they were applied. assumptions: sentences.

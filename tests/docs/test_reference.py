@@ -9,7 +9,7 @@ import pytest
 
 from dxt_replay.profiler_merge.analysis.tables import COLUMNS, GROUPS, TABLES
 from dxt_replay.replay.commands.main import COMMANDS, cli
-from dxt_replay.replay.show.glossary import WORDS
+from dxt_replay.replay.show.glossary import DURATIONS, WORDS
 from dxt_replay.traces.paces import PACE_CHOICES
 from tests.docs.reference import REFERENCE
 from tests.places import ROOT
@@ -66,3 +66,10 @@ def test_the_pages_name_what_has_the_same_without_the_site() -> None:
     for page, named in (("commands", "--help"), ("tables", "dxt_replay/schemas"), ("glossary", "dxt-replay report")):
         assert f"`{named}" in (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8").replace("COMMAND ", "`")
     assert REFERENCE.generated("README") == ""
+
+
+def test_the_glossary_has_every_duration() -> None:
+    page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    assert [f"- **{name}**: {meaning}" for name, meaning in DURATIONS.items()] == re.findall(
+        r"^- .+$", page, re.MULTILINE
+    )

@@ -19,7 +19,7 @@ from dxt_replay.replay.regress.metrics import MeasuredRun
 from dxt_replay.replay.regress.sections import regression_sections
 from dxt_replay.replay.regress.statistics import Rule
 from dxt_replay.replay.run.result import Repeats
-from dxt_replay.replay.show.run_sections import repeat_sections, run_sections
+from dxt_replay.replay.show.run import repeat_sections, run_sections
 from dxt_replay.replay.show.terminal import print_sections
 from tests.golden.golden_file import check_golden
 from tests.replay.regress.builder import setting

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dxt_replay.profiler_merge.analysis.findings import findings
 from dxt_replay.profiler_merge.merge import MergeResult, merge
-from dxt_replay.replay.show.merge_sections import merge_sections
+from dxt_replay.replay.show.make import merge_sections
 from dxt_replay.traces.schema import Coverage, Unseen
 from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.traces.unseen import why_not_judged, with_unseen

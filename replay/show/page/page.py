@@ -19,15 +19,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.replay.show.cells import seconds
-from dxt_replay.replay.show.comparison_sections import comparison_sections
-from dxt_replay.replay.show.data_tables import FILES, RANKS, STEPS, DataColumn, Row, used_columns
-from dxt_replay.replay.show.finding_sections import stake_text
+from dxt_replay.replay.show.compare import comparison_sections
 from dxt_replay.replay.show.glossary import WORDS
-from dxt_replay.replay.show.limit_sections import enough_texts
 from dxt_replay.replay.show.page import chart_data as charts
-from dxt_replay.replay.show.section import Kind, Section, tone_of
-from dxt_replay.replay.show.summary_sections import has_trace, headline, storage_cost, summary_sections
+from dxt_replay.replay.show.section import Kind, Section, seconds, tone_of
+from dxt_replay.replay.show.summary import enough_texts, has_trace, headline, stake_text, storage_cost, summary_sections
+from dxt_replay.replay.show.tables import FILES, RANKS, STEPS, DataColumn, Row, used_columns
 from dxt_replay.traces.layers import called
 from dxt_replay.traces.records import replay_record
 from dxt_replay.traces.storage_limit import BOUNDED, UNKNOWN, StorageLimit

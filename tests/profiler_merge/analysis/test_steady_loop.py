@@ -8,7 +8,7 @@ import pytest
 from dxt_replay.profiler_merge.analysis.loop import overlap
 from dxt_replay.profiler_merge.analysis.steady_loop import SteadyLoop
 from dxt_replay.profiler_merge.analysis.summary import summarise
-from dxt_replay.replay.show.summary_sections import summary_sections
+from dxt_replay.replay.show.summary import summary_sections
 from dxt_replay.traces.schema import CaptureInfo, Job
 from tests.capture_builder import Span, build_capture, read
 

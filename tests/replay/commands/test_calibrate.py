@@ -27,7 +27,7 @@ def test_it_prints_what_was_measured_and_what_could_not_be_seen(
     assert main([*arguments, "--minutes", "0.04", "--details"]) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
-    titles = ["Calibration", "Cold reads", "Other calls, one in flight", "What could not be seen"]
+    titles = ["Calibration", "Cold reads, one in flight", "Other calls, one in flight", "What could not be seen"]
     places = [printed.out.index(f"{title}\n") for title in titles]
     assert places == sorted(places)
     assert "4.00 KiB" in printed.out

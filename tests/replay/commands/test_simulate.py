@@ -44,10 +44,10 @@ def test_the_prediction_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture
         == 0
     )
     out = capsys.readouterr().out
-    assert "On Lustre as on Theta this run would take" in out
-    assert "Storage limits it by" in out
+    assert "on Lustre as on Theta; recorded" in out
+    assert "This storage limits it by" in out
     for title in (
-        "Where the time of a training thread goes",
+        "Where the time goes",
         "How busy the storage is",
         "Other numbers of ranks",
         "Operations",

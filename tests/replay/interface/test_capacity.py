@@ -13,7 +13,7 @@ from dxt_replay.replay import capacity as module
 from dxt_replay.replay.capacity import MACHINE, MEMORY, NOTHING, STORAGE, LoadRun, Search, searched
 from dxt_replay.replay.interface import capacities
 from dxt_replay.replay.interface.capacities import _loads
-from dxt_replay.replay.show.capacity_sections import capacity_headline
+from dxt_replay.replay.show.predict import capacity_headline
 from dxt_replay.traces.errors import ReplayError, TargetError, UsageError
 from dxt_replay.traces.measures.span_times import computed_in_loops
 from tests import simulated_application as application

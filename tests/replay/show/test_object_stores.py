@@ -12,7 +12,7 @@ from dxt_replay.profiler_merge.darshan.jobs import ProcessFacts
 from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.replay.commands.main import main
-from dxt_replay.replay.show.merge_sections import merge_sections
+from dxt_replay.replay.show.make import merge_sections
 from dxt_replay.traces.store.reader import open_capture
 from tests.darshan_writer import (
     DxtRecord,
@@ -60,9 +60,8 @@ def test_their_time_and_bytes_are_in_the_summary_once(tmp_path: Path, capsys: py
     text = shown(capsys, "summary", str(log_of(tmp_path / "a.darshan")), "--details")
     assert "By Darshan's counters the job spent 2.500 s of" in text
     assert "in DAOS calls" in text
-    assert "writes, counted 5 bytes, counted 64.0 MiB" in text
-    assert "DFS: time of all ranks 2.000 s: 0 ns reads, 2.000 s writes and syncs, 0 ns metadata" in text
-    assert "DFS 0 4 64.0 MiB Darshan's counters" in text
+    assert "DAOS 0 5 64.0 MiB Darshan's counters 2.500 s" in text
+    assert "DFS 0 4 64.0 MiB Darshan's counters 2.000 s" in text
     assert "DXT_ENABLE_IO_TRACE" not in text
 
 

@@ -1,0 +1,72 @@
+"""What a notebook shows of a result: its first line and a small table, as the command prints them in brief."""
+
+from __future__ import annotations
+
+from html import escape
+from importlib import import_module
+from typing import Any
+
+from dxt_replay.replay.show.section import Section, in_brief
+from dxt_replay.traces.text import printable
+
+MOST_CHARACTERS, MOST_ROWS = 300, 12
+"""Of a first line, which is the `repr` of the result; and of its table."""
+
+WORDS = {
+    "Anonymized": "make.anonymized_sections",
+    "Calibration": "predict.calibration_sections",
+    "Capacity": "predict.capacity_sections",
+    "Comparison": "compare.comparison_sections",
+    "Diagnosis": "make.doctor_sections",
+    "FittedWorkload": "make.fit_sections",
+    "GeneratedCapture": "make.generate_sections",
+    "JobSummaries": "make.job_sections",
+    "MergeResult": "make.merge_sections",
+    "MergedJobs": "make.merged_job_sections",
+    "NoiseFloor": "compare.floor_sections",
+    "Recorded": "make.record_sections",
+    "Repeats": "run.repeat_sections",
+    "RunResult": "run.run_sections",
+    "Simulated": "predict.simulation_sections",
+    "StorageLimit": "summary.limit_sections",
+    "Summary": "summary.summary_sections",
+    "Transformed": "predict.transform_sections",
+    "Verified": "make.verified_sections",
+    "Views": "tables.summary_or_tables",
+}
+"""Class of a result -> what makes its tables."""
+
+
+def line(result: Any) -> str:
+    """The first line."""
+    first = _sections(result)[0]
+    text = printable(first.title or next((row[0] for row in first.rows), ""))
+    named = f"<{type(result).__name__}: {text}>"
+    return named if len(named) <= MOST_CHARACTERS else f"{named[: MOST_CHARACTERS - 4]}...>"
+
+
+def html(result: Any) -> str:
+    """The first section and one small table."""
+    first, *others = _sections(result)
+    lines = [first.title, *(row[0] for row in first.rows if len(row) == 1)]
+    said = "".join(f"<p>{escape(printable(text))}</p>" for text in lines if text)
+    tables = (each for each in (first, *others, *_made(result)) if any(len(row) > 1 for row in each.rows))
+    shown = next(tables, None)
+    return said if shown is None else said + _table(shown)
+
+
+def _sections(result: Any) -> list[Section]:
+    return in_brief(_made(result))
+
+
+def _made(result: Any) -> list[Section]:
+    module, _, name = WORDS[type(result).__name__].partition(".")
+    make = getattr(import_module(f"{__package__}.{module}"), name)
+    made = make(result, "") if name == "calibration_sections" else make(result)
+    return [each for each in made if each.rows]
+
+
+def _table(section: Section) -> str:
+    rows = [section.columns and [each.head for each in section.typed_columns], *section.rows[:MOST_ROWS]]
+    cells = ("".join(f"<td>{escape(printable(cell))}</td>" for cell in row) for row in rows if row)
+    return f"<table>{''.join(f'<tr>{each}</tr>' for each in cells)}</table>"
