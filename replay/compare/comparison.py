@@ -46,6 +46,7 @@ from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.measures.distribution import Distribution
 from dxt_replay.traces.measures.log_waits import longest_log_wait_ns
 from dxt_replay.traces.measures.span_times import TrainingTime, extended_steps
+from dxt_replay.traces.plain import Result
 from dxt_replay.traces.records import (
     LEAST_STALL_NS,
     ReplayRecord,
@@ -107,7 +108,7 @@ class CurveDifference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(Result):
     """All that `dxt-replay compare` reports; field names are the JSON keys.
 
     `headline`: the result in plain sentences.

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.plain import Result
 from dxt_replay.traces.records import replay_record
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.store.relation import Relation, relation_of
@@ -54,7 +55,7 @@ class Relaxed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoiseFloor:
+class NoiseFloor(Result):
     """The worst value of each measure over pairs of runs of one job.
 
     pairs: the names of the captures of each pair.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from dxt_replay.replay.regress.metrics import MeasuredRun
 from dxt_replay.replay.regress.statistics import Verdict, change_text, unpaired_ratio
 from dxt_replay.replay.run.result import WARM_PCT
-from dxt_replay.replay.show.cells import microseconds
+from dxt_replay.replay.show.section import microseconds
 from dxt_replay.traces.records import LATE_US, allowed_lag_us
 
 CACHE_DIFFERENCE_PCT = 10.0

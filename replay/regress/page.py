@@ -10,9 +10,8 @@ from typing import Any
 from dxt_replay.replay.regress.comparison import Regression
 from dxt_replay.replay.regress.metrics import METRICS
 from dxt_replay.replay.regress.sections import metric_text, regression_sections
-from dxt_replay.replay.show.cells import microseconds, or_dash, percent
 from dxt_replay.replay.show.page.page import rendered
-from dxt_replay.replay.show.section import Column, Kind, Section
+from dxt_replay.replay.show.section import Column, Kind, Section, microseconds, or_dash, percent
 from dxt_replay.traces.units import format_count
 
 

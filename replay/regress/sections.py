@@ -10,8 +10,19 @@ from dxt_replay.replay.regress.history import History, Series
 from dxt_replay.replay.regress.metrics import METRICS, MeasuredRun
 from dxt_replay.replay.regress.record import Side
 from dxt_replay.replay.regress.statistics import ALPHA, Verdict, change_text, interval_text
-from dxt_replay.replay.show.cells import mib_s, microseconds, or_dash, seconds
-from dxt_replay.replay.show.section import MAX_GROUPS, WARNINGS, Column, Kind, Section, facts, prose
+from dxt_replay.replay.show.section import (
+    MAX_GROUPS,
+    WARNINGS,
+    Column,
+    Kind,
+    Section,
+    facts,
+    mib_s,
+    microseconds,
+    or_dash,
+    prose,
+    seconds,
+)
 from dxt_replay.traces.text import listed, unit_of
 from dxt_replay.traces.units import format_counted
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dxt_replay.replay.fidelity.workload_verdict import drift_text
+from dxt_replay.replay.compare.verdict import drift_text
 from dxt_replay.replay.show.figures import beside, figures, listing, table
 from dxt_replay.replay.show.run import from_page_cache, training_sentence
 from dxt_replay.replay.show.section import (
@@ -28,9 +28,9 @@ from dxt_replay.traces.units import (
 )
 
 if TYPE_CHECKING:
-    from dxt_replay.replay.fidelity.compare import Comparison
-    from dxt_replay.replay.fidelity.noise_floor import FloorResult, NoiseFloor
-    from dxt_replay.replay.fidelity.similarity import Similarity
+    from dxt_replay.replay.compare.comparison import Comparison
+    from dxt_replay.replay.compare.noise import FloorResult, NoiseFloor
+    from dxt_replay.replay.compare.similarity import Similarity
 
 SIDES = {"source": "recorded", "replay": "replayed"}
 """Keys of both sides -> heads of their columns."""

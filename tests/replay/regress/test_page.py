@@ -7,7 +7,7 @@ import pytest
 from dxt_replay.replay.regress.comparison import BASELINE, CANDIDATE
 from dxt_replay.replay.regress.metrics import MeasuredRun
 from dxt_replay.replay.regress.page import regress_page
-from dxt_replay.replay.show.cells import seconds
+from dxt_replay.replay.show.section import seconds
 from tests.replay.regress.builder import pairs, result_of, run
 from tests.replay.show.page.pages import HOSTILE, SHOWN, Elements, carried
 

@@ -12,7 +12,7 @@ import pytest
 from dxt_replay.profiler_merge.analysis.finding import Finding
 from dxt_replay.profiler_merge.analysis.summary import summarise
 from dxt_replay.profiler_merge.merge import MergeResult
-from dxt_replay.replay.fidelity.compare import compare
+from dxt_replay.replay.compare.comparison import compare
 from dxt_replay.replay.run.result import Repeats
 from dxt_replay.replay.show.compare import comparison_sections
 from dxt_replay.replay.show.make import merge_sections
