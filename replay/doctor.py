@@ -51,7 +51,7 @@ from dxt_replay.replay.target.object_store import (
     read_range,
 )
 from dxt_replay.traces.errors import MissingDependencyError, RecordingError, UsageError
-from dxt_replay.traces.plain import plain
+from dxt_replay.traces.plain import Result, plain
 from dxt_replay.traces.units import format_bytes, format_count, format_duration
 from dxt_replay.traces.version import VERSION
 
@@ -163,7 +163,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
+class Diagnosis(Result):
     """The result of `dxt_replay.doctor`. directory: the one that was examined, or the URL of an object store."""
 
     directory: str | None

@@ -25,6 +25,7 @@ from dxt_replay.replay.regress.environment import target_environment
 from dxt_replay.replay.simulation.model import Limit, StorageModel, document_of
 from dxt_replay.replay.target.object_store import parse_object_url
 from dxt_replay.traces.errors import TargetError
+from dxt_replay.traces.plain import Result
 from dxt_replay.traces.units import MIB, format_bytes
 
 DISTURBED = 0.25
@@ -41,7 +42,7 @@ WIDE = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
+class Calibration(Result):
     """The result of a calibration of a file system, or of an object store.
 
     seconds: how long it took. data_bytes: size of the file that was read cold.
