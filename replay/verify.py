@@ -353,28 +353,27 @@ def _contents(path: Path) -> Iterator[CheckedPart]:
         return
     operations, index, lanes = CheckedPart("operations", "row"), CheckedPart("index", "row"), []
     indexed, own = (capture.path / INDEX_NAME).exists(), threading.local()
-    replayed = np.zeros(len(_REPLAYED), dtype=np.int64)
+    totals = np.zeros(len(_REPLAYED), dtype=np.int64)
 
-    def rows_of(ranks: Sequence[int]) -> _RankRows:
+    def look(ranks: Sequence[int]) -> tuple[CheckedPart, CheckedPart, np.ndarray, pa.Table]:
         if indexed and not hasattr(own, "stored"):  # an open Parquet file and what was read last belong to one thread
             own.stored = StoredUsage(capture.path / INDEX_NAME, capture.files.num_rows)
         return _rank_rows(capture, own.stored if indexed else None, ranks)
 
-    for found in _in_threads(rows_of, capture.index.ranks_together(_ROWS_TOGETHER)):
-        operations.checked += found.rows
-        operations.count(found.differences)
-        replayed += found.replayed
-        lanes.append(found.lanes)
-        index.checked += found.counted_rows
-        for rank in found.miscounted:
-            index.differs(INDEX_NAME, f"counts of rank {rank}", "those of its operations", "others")
+    for rows, counts, replayed, used in _in_threads(look, capture.index.ranks_together(_ROWS_TOGETHER)):
+        for part, found in ((operations, rows), (index, counts)):
+            part.checked += found.checked
+            part.count(found.differences)
+            part.different += found.different - len(found.differences)
+        totals += replayed
+        lanes.append(used)
     if not indexed:
         index.note = "none is stored: it is made from the operations"
     result = capture.info.made_by.get("result")
     if isinstance(result, dict) and result:  # the totals that the replay printed
         moved = result.get("bytes")
         said = {"operations": result.get("operations"), **(moved if isinstance(moved, dict) else {})}
-        for name, count in zip(_REPLAYED, replayed.tolist(), strict=True):
+        for name, count in zip(_REPLAYED, totals.tolist(), strict=True):
             if isinstance(said.get(name), int) and said[name] != count:
                 what = name if name == "operations" else f"bytes {name}"
                 operations.differs("ops", f"{what} of the replay", said[name], count)
@@ -404,50 +403,40 @@ def _check_lanes(capture: Capture, used: list[pa.Table], part: CheckedPart) -> N
             part.differs("lanes.parquet", f"lane {row['lane']} of rank {row['rank']}", said, found)
 
 
-@dataclass(slots=True)
-class _RankRows:
-    """Sums over the rows of some ranks. `replayed`: operations, bytes read and bytes written by a replay. `lanes`: rank
-    and lane, each once."""
+def _rank_rows(
+    capture: Capture, stored: StoredUsage | None, ranks: Sequence[int]
+) -> tuple[CheckedPart, CheckedPart, np.ndarray, pa.Table]:
+    """Read the rows of `ranks`, which also compares each row group with the index, sum them, and look for overlap.
 
-    lanes: pa.Table
-    rows: int = 0
-    replayed: np.ndarray = field(default_factory=lambda: np.zeros(len(_REPLAYED), dtype=np.int64))
-    differences: list[Difference] = field(default_factory=list)
-    counted_rows: int = 0
-    miscounted: tuple[int, ...] = ()
-
-
-def _rank_rows(capture: Capture, stored: StoredUsage | None, ranks: Sequence[int]) -> _RankRows:
-    """Read the rows of `ranks`, which also compares each row group with the index, sum them, and look for overlap."""
-    found = _RankRows(USAGE_SCHEMA.empty_table().select(["rank", "lane"]))
+    Returns the rows, their counts in the index, what a replay moved (`_REPLAYED`), and rank and lane, each once.
+    """
+    part, index, replayed = CheckedPart("operations", "row"), CheckedPart("index", "row"), np.zeros(3, dtype=np.int64)
     counter, order = UsageCounter(), LaneOrder()
     try:
         batches = (batch for _, batch in capture.rank_operations(ranks))
         for some in few_together(batches, len, _ROWS_TOGETHER):
             rows = pa.Table.from_batches(some)
-            found.rows += rows.num_rows
+            part.checked += rows.num_rows
             counter.add(rows)
             result, op = np.maximum(rows["result"].fill_null(0).to_numpy(), 0), codes(rows, "op")
             known = rows.num_rows - rows["result"].null_count
-            found.replayed += np.array([known, result[op == READ].sum(), result[op == WRITE].sum()])
-            found.differences += order.add(rows)
+            replayed += np.array([known, result[op == READ].sum(), result[op == WRITE].sum()])
+            part.count(order.add(rows))
     except UnreadableError:
         raise
     except CaptureError as error:
         what = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
-        expected = "rows as the schema describes them"
-        found.differences.append(Difference("ops", what, expected, printable(str(error))))
-        return found
+        part.differs("ops", what, "rows as the schema describes them", printable(str(error)))
+        return part, index, replayed, USAGE_SCHEMA.empty_table().select(["rank", "lane"])
     counted = counter.table()
-    found.lanes = counted.group_by(["rank", "lane"], use_threads=False).aggregate([])
     if stored is not None:
         there = stored.of(ranks) or USAGE_SCHEMA.empty_table()
         one, other = _sorted(there), _sorted(counted)
-        found.counted_rows = there.num_rows
-        if not one.equals(other):
-            of_rank = [[table.filter(pc.equal(table["rank"], rank)) for table in (one, other)] for rank in ranks]
-            found.miscounted = tuple(rank for rank, (a, b) in zip(ranks, of_rank, strict=True) if not a.equals(b))
-    return found
+        index.checked = there.num_rows
+        for rank in () if one.equals(other) else ranks:
+            if not one.filter(pc.equal(one["rank"], rank)).equals(other.filter(pc.equal(other["rank"], rank))):
+                index.differs(INDEX_NAME, f"counts of rank {rank}", "those of its operations", "others")
+    return part, index, replayed, counted.group_by(["rank", "lane"], use_threads=False).aggregate([])
 
 
 def _sorted(counts: pa.Table) -> pa.Table:

@@ -52,7 +52,7 @@ REQUEST = np.dtype([("offset", "i8"), ("length", "i8"), ("uses", "i8")])
 
 
 class NoLayoutError(Exception):
-    """Why a file has no layout. The twin then has plain bytes in place of an HDF5 file."""
+    """Why a file has no layout: its twin has plain bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,7 +81,7 @@ class KnownDataset:
         return prod(self.chunk_shape) * self.type_size if self.chunk_shape else 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class DatasetLayout:
     """A dataset with its stored chunks in the order of `index`, int64[chunks] each, as in `KnownDataset`.
 
@@ -93,10 +93,10 @@ class DatasetLayout:
     type_size: int
     shape: tuple[int, ...]
     chunk_shape: tuple[int, ...]
-    compressed: bool = False
     index: np.ndarray
     offset: np.ndarray
     size: np.ndarray
+    compressed: bool = False
 
     @property
     def chunk_bytes(self) -> int:
@@ -249,17 +249,15 @@ def known_datasets(table: pa.Table) -> dict[int, list[KnownDataset]]:
     chunks = ("chunk_index", "chunk_offset", "chunk_size")
     arrays = [[cell.values.to_numpy() if cell.is_valid else None for cell in table[name]] for name in chunks]
     for row, index, offset, size in zip(table.drop_columns(list(chunks)).to_pylist(), *arrays, strict=True):
-        shapes = {each: None if row[each] is None else tuple(row[each]) for each in ("shape", "chunk_shape", "filters")}
-        named = KnownDataset(
-            name=row["dataset"],
-            type_size=row["type_size"],
-            points=row["points"],
-            index=index,
-            offset=offset,
-            size=size,
-            **shapes,
-        )
-        datasets.setdefault(row["file_id"], []).append(named)
+        known = {each: None if row[each] is None else tuple(row[each]) for each in ("shape", "chunk_shape", "filters")}
+        known |= {
+            "type_size": row["type_size"],
+            "points": row["points"],
+            "index": index,
+            "offset": offset,
+            "size": size,
+        }
+        datasets.setdefault(row["file_id"], []).append(KnownDataset(name=row["dataset"], **known))
     return datasets
 
 
@@ -285,17 +283,11 @@ def _from_index(requests: np.ndarray, known: Sequence[KnownDataset]) -> Hdf5Layo
         if dataset.offset is None or dataset.size is None or dataset.index is None or not len(dataset.offset):
             continue
         order = np.argsort(dataset.index, kind="stable")
-        layout = DatasetLayout(
-            name=dataset.name,
-            type_size=dataset.type_size,
-            shape=dataset.shape or (dataset.points,),
-            chunk_shape=dataset.chunk_shape or (),
-            compressed=bool(dataset.filters),
-            index=dataset.index[order],
-            offset=dataset.offset[order],
-            size=dataset.size[order],
+        shape, chunks = dataset.shape or (dataset.points,), dataset.chunk_shape or ()
+        columns = (each[order] for each in (dataset.index, dataset.offset, dataset.size))
+        datasets.append(
+            DatasetLayout(dataset.name, dataset.type_size, shape, chunks, *columns, compressed=bool(dataset.filters))
         )
-        datasets.append(layout)
     found = _checked(datasets, "the chunk index of the file itself")
     data = found.is_data(requests["offset"], requests["length"])
     if _moved(requests[~data & ~_is_own(requests, known)]) > _moved(requests[data]):
@@ -358,16 +350,8 @@ def _from_requests(requests: np.ndarray) -> Hdf5Layout:
     compressed = bool(chunks["length"].min() < size)
     if compressed:
         size = 1 << (2 * size - 1).bit_length()
-    dataset = DatasetLayout(
-        name="data",
-        type_size=1,
-        shape=(count * size,),
-        chunk_shape=(size,),
-        compressed=compressed,
-        index=np.arange(count),
-        offset=chunks["offset"],
-        size=chunks["length"],
-    )
+    columns = (np.arange(count), chunks["offset"], chunks["length"])
+    dataset = DatasetLayout("data", 1, (count * size,), (size,), *columns, compressed=compressed)
     text = "a dataset of compressed chunks is assumed" if compressed else "a dataset of equal chunks is assumed"
     return _checked([dataset], f"offsets and lengths; {text}")
 
@@ -417,18 +401,9 @@ def _share(
         count = int(own.sum())
         if not count or not dataset.chunk_shape:
             continue
-        rows = max(capacity[number], count)
-        layouts.append(
-            DatasetLayout(
-                name=dataset.name,
-                type_size=dataset.type_size,
-                shape=(rows * dataset.chunk_shape[0], *dataset.chunk_shape[1:]),
-                chunk_shape=dataset.chunk_shape,
-                index=np.arange(count),
-                offset=offset[own],
-                size=np.full(count, size, dtype=np.int64),
-            )
-        )
+        shape = (max(capacity[number], count) * dataset.chunk_shape[0], *dataset.chunk_shape[1:])
+        columns = (np.arange(count), offset[own], np.full(count, size, dtype=np.int64))
+        layouts.append(DatasetLayout(dataset.name, dataset.type_size, shape, dataset.chunk_shape, *columns))
     return layouts
 
 
@@ -448,17 +423,11 @@ def _regions(rest: np.ndarray, chunks: np.ndarray, contiguous: Sequence[KnownDat
     names = [f"region{number}" for number in range(len(starts))]
     if len(contiguous) == len(starts):
         names = [dataset.name for dataset in contiguous]
+    found = zip(names, starts.tolist(), (ends - starts).tolist(), strict=True)
+    first_chunk = np.zeros(1, dtype=np.int64)
     return [
-        DatasetLayout(
-            name=name,
-            type_size=1,
-            shape=(end - start,),
-            chunk_shape=(),
-            index=np.zeros(1, dtype=np.int64),
-            offset=np.array([start]),
-            size=np.array([end - start]),
-        )
-        for name, start, end in zip(names, starts.tolist(), ends.tolist(), strict=True)
+        DatasetLayout(name, 1, (size,), (), first_chunk, np.array([start]), np.array([size]))
+        for name, start, size in found
     ]
 
 

@@ -128,7 +128,8 @@ class ObjectPlace:
             raise MissingDependencyError(
                 "obstore", f"the target {self.base}", "pip install 'dxt-replay[objects]'"
             ) from error
-        given = {"endpoint": self.endpoint, "region": self.region, "skip_signature": self.skip_signature or None}
+        given: dict[str, Any] = {"endpoint": self.endpoint, "region": self.region}
+        given["skip_signature"] = self.skip_signature or None
         names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
         endpoint = self.endpoint or next((os.environ[name] for name in names if os.environ.get(name)), "")
         try:
@@ -179,8 +180,8 @@ def parse_object_url(where: str) -> ObjectPlace:
         if value not in words:
             raise UsageError(f"{name}={printable(value)}: choose {', '.join(words)}")
         chosen[name] = words[value]
-    size = options.get("part_size")
-    part_bytes = PART_BYTES if size is None else parse_bytes(size, "part_size=")
+    size = options.get("part_size", str(PART_BYTES))
+    part_bytes = parse_bytes(size, "part_size=")
     if not LEAST_PART <= part_bytes <= MOST_PART:
         raise UsageError(f"part_size={printable(size)}: give {format_bytes(LEAST_PART)} to {format_bytes(MOST_PART)}")
     return ObjectPlace(
@@ -288,7 +289,7 @@ def put_parts(client: Any, key: str, blocks: Iterable[bytes | memoryview], part_
             failures.append(error)
             raise
 
-    many = {"use_multipart": True, "chunk_size": part_bytes, "max_concurrency": PARTS_AT_ONCE}
+    many: dict[str, Any] = {"use_multipart": True, "chunk_size": part_bytes, "max_concurrency": PARTS_AT_ONCE}
     try:
         _asked(key, lambda: obstore.put(client, key, watched(), **many))
     except BaseException:

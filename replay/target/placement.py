@@ -184,8 +184,8 @@ def place(
 
     real = pa.nulls(files.num_rows, pa.large_binary())
     if maps:
-        clean, odd = recorded.cast(pa.large_binary()), np.flatnonzero(~plain)
-        lexical = pa.array([_lexical(path) for path in exact_paths(files.take(pa.array(odd)))], clean.type)
+        clean, others = recorded.cast(pa.large_binary()), pa.array(np.flatnonzero(~plain))
+        lexical = pa.array([_lexical(path) for path in exact_paths(files.take(others))], clean.type)
         open_to_maps = ~folders
         open_to_maps[list(written)] = False
         real = _mapped(pc.replace_with_mask(clean, pa.array(~plain), lexical), maps)

@@ -12,8 +12,10 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dxt_replay.replay.engine.backends.hdf5 import Hdf5Backend, make_byte_space
+from dxt_replay.replay.engine.backends.hdf5 import Hdf5Backend, boxes_of, make_byte_space
 from dxt_replay.replay.engine.files import Backend
 from dxt_replay.traces.errors import MissingDependencyError
 from tests.contract import DATA, BackendContract
@@ -153,10 +155,11 @@ def test_a_file_that_is_none_is_an_error_of_the_operation(backend: Hdf5Backend, 
 def test_a_further_handle_outlives_the_first(backend: Hdf5Backend, source: Path) -> None:
     offset, size = stored_extents(source)[0]
     handle = backend.open(os.fsencode(source), writable=False, create=False)
-    other = backend.another(handle)
+    for other in (backend.another(handle), backend.open(os.fsencode(source), writable=False, create=False)):
+        backend.close(handle)
+        assert read(backend, other, offset, size) == source.read_bytes()[offset : offset + size]
+        handle = other
     backend.close(handle)
-    assert read(backend, other, offset, size) == source.read_bytes()[offset : offset + size]
-    backend.close(other)
 
 
 def test_appends_from_several_threads_all_arrive(backend: Hdf5Backend, tmp_path: Path) -> None:
@@ -177,18 +180,6 @@ def test_appends_from_several_threads_all_arrive(backend: Hdf5Backend, tmp_path:
     backend.close(handle)
 
 
-def test_ranks_of_one_process_close_the_file_each_for_itself(backend: Hdf5Backend, source: Path) -> None:
-    """The library shares what is open between them."""
-    offset, size = stored_extents(source)[0]
-    first, second = (backend.open(os.fsencode(source), writable=False, create=False) for _ in range(2))
-    backend.close(first)
-    assert read(backend, second, offset, size) == source.read_bytes()[offset : offset + size]
-    third = backend.open(os.fsencode(source), writable=False, create=False)
-    backend.close(second)
-    assert read(backend, third, offset, size) == source.read_bytes()[offset : offset + size]
-    backend.close(third)
-
-
 def test_no_descriptor_is_left_open(backend: Hdf5Backend, source: Path) -> None:
     before = set(os.listdir("/proc/self/fd"))
     for _ in range(3):
@@ -199,3 +190,22 @@ def test_no_descriptor_is_left_open(backend: Hdf5Backend, source: Path) -> None:
     with pytest.raises(OSError, match="signature"):
         backend.open(os.fsencode(source.parent / "no.h5"), writable=False, create=False)
     assert set(os.listdir("/proc/self/fd")) <= before
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> tuple[tuple[int, ...], int, int]:
+    shape = tuple(draw(st.lists(st.integers(1, 5), min_size=0, max_size=4)))
+    points = int(np.prod(shape))
+    first = draw(st.integers(0, points))
+    return shape, first, draw(st.integers(first, points))
+
+
+@given(runs())
+def test_the_boxes_hold_the_points_of_the_run_in_order(run: tuple[tuple[int, ...], int, int]) -> None:
+    shape, first, last = run
+    block = np.arange(int(np.prod(shape))).reshape(shape)
+    found: list[int] = []
+    for start, count in boxes_of(shape, first, last):
+        found += block[tuple(slice(s, s + n) for s, n in zip(start, count, strict=True))].ravel().tolist()
+    assert found == list(range(first, last))
+    assert len(list(boxes_of(shape, first, last))) <= max(2 * len(shape) - 1, 1)

@@ -38,14 +38,8 @@ def test_fresh_files_are_resident_to_the_last_byte(tmp_path: Path) -> None:
 def test_dropped_files_are_not(on_disk: Path) -> None:
     paths = [make(on_disk / "a", 100 * PAGE + 7), make(on_disk / "b", 5)]
     assert drop(iter(paths)) == DropResult(files=2, bytes=100 * PAGE + 12)
-    assert resident(paths) == Residency(resident_bytes=0, total_bytes=100 * PAGE + 12)
-
-
-def test_asking_loads_nothing(on_disk: Path) -> None:
-    path = make(on_disk / "a", 50 * PAGE)
-    drop([path])
-    resident([path])
-    assert resident([path]).resident_bytes == 0
+    for _ in range(2):  # asking loads nothing
+        assert resident(paths) == Residency(resident_bytes=0, total_bytes=100 * PAGE + 12)
 
 
 @pytest.mark.parametrize("window_pages", [1, 3, 1000])
@@ -73,6 +67,7 @@ def test_a_hole_is_not_resident(tmp_path: Path) -> None:
 def test_what_is_no_file_is_skipped_and_named(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     paths = [os.fsencode(tmp_path / "none"), os.fsencode(tmp_path / "fifo"), os.fsencode(tmp_path), b"a\0b", b""]
+    before = os.listdir("/proc/self/fd")
     result = drop(paths)
     assert (result.files, result.bytes, sum(result.skipped.values())) == (0, 0, 5)
     assert result.skipped["No such file or directory"] == 2
@@ -80,13 +75,6 @@ def test_what_is_no_file_is_skipped_and_named(tmp_path: Path) -> None:
     assert "the pages of 2 files could not be dropped: not a plain file" in result.warnings
     assert resident(paths) == Residency(resident_bytes=0, total_bytes=0)
     assert resident(paths).percent is None
-
-
-def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
-    paths = [make(tmp_path / "a", PAGE), os.fsencode(tmp_path), b"/none"]
-    before = os.listdir("/proc/self/fd")
-    drop(paths)
-    resident(paths)
     assert os.listdir("/proc/self/fd") == before
 
 
@@ -114,13 +102,3 @@ def test_files_the_kernel_does_not_tell_about_are_unknown(tmp_path: Path, monkey
     monkeypatch.setattr(os, "geteuid", lambda: os.stat(path).st_uid + 1)
     monkeypatch.setattr(os, "access", lambda name, mode, effective_ids: name == mine)
     assert resident([path, mine]) == Residency(resident_bytes=PAGE, total_bytes=PAGE)
-
-
-def test_a_file_that_cannot_be_mapped_is_unknown() -> None:
-    attribute = Path("/sys/devices/system/cpu/online")
-    if not attribute.exists():
-        pytest.skip("sysfs is not mounted")
-    assert attribute.stat().st_size
-    with attribute.open("rb") as file, pytest.raises(OSError, match=r"."):
-        mmap.mmap(file.fileno(), 1, prot=mmap.PROT_READ)
-    assert resident([os.fsencode(attribute)]) == Residency(resident_bytes=0, total_bytes=0)

@@ -95,12 +95,6 @@ class TestPlan:
         capture = build_capture(tmp_path, files=files, ops=[read(0, offset=8, length=2), read(1, offset=-1, length=9)])
         assert plan_stage(capture, target).to_write.size.tolist() == [10, 50]
 
-    def test_many_row_groups_and_ranks_are_all_seen(self, tmp_path: Path, target: Path) -> None:
-        ops = [read(i % 7, offset=i, length=1, rank=i % 3, start_ns=i) for i in range(300)]
-        capture = build_capture(tmp_path, files=[f"/f{i}" for i in range(7)], ops=ops)
-        sizes = plan_stage(capture, target).to_write.size.tolist()
-        assert sizes == [max(i for i in range(300) if i % 7 == file) + 1 for file in range(7)]
-
     def test_impossible_operations_are_an_error(self, tmp_path: Path, target: Path) -> None:
         for number, op in enumerate([read(0, offset=2**63 - 1, length=2**63 - 1), read(0, length=-5)]):
             with pytest.raises(CaptureError, match="impossible"):
@@ -154,25 +148,6 @@ class TestPlan:
         again = plan_stage(capture, target, maps=maps)
         assert again.lines()[:2] == [f"Nothing to write under {target}", "7 files, 28.0 KiB: there already"]
         assert again.done_line(1) == "The twin is complete."
-
-    def test_the_plan_as_json(self, capture: Capture, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        free_space(monkeypatch, MIB)
-        assert plan_stage(capture, target).as_json() == {
-            "target": str(target),
-            "to_write": [
-                {"path": f"{TWIN_ROOT}/data/a.npz", "size_bytes": 3_000_100, "sparse": False},
-                {"path": f"{TWIN_ROOT}/data/b/c.npz", "size_bytes": 30, "sparse": False},
-                {"path": f"{TWIN_ROOT}/data/index", "size_bytes": 5000, "sparse": True},
-            ],
-            "already_staged": {"files": 0, "bytes": 0},
-            "created_by_run": [f"{TWIN_ROOT}/out/model.ckpt"],
-            "bytes_created_by_run": 4096,
-            "plain_hdf5": [],
-            "mapped": {"files": 0, "bytes": 0},
-            "bytes_to_write": 3_000_130,
-            "free_bytes": MIB,
-            "fits": False,
-        }
 
 
 class TestStage:
