@@ -7,7 +7,7 @@ chunk that was never read is not known, and a twin does not need it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
 from math import prod
@@ -312,32 +312,14 @@ def _from_records(requests: np.ndarray, known: Sequence[KnownDataset]) -> Hdf5La
         if contiguous:
             datasets += _regions(rest, chunks, contiguous)
         elif chunked:
-            return _compressed(requests[~_is_own(requests, known)], by_size[max(by_size)])
+            return _from_requests(requests)
     elif not len(chunks):
         raise NoLayoutError("none of its requests has the size of a chunk")
     return _checked(datasets, "H5D records, offsets and lengths")
 
 
-def _compressed(requests: np.ndarray, whole: Sequence[KnownDataset]) -> Hdf5Layout:
-    """Every request is one stored chunk, of any size up to what a filter may add. `whole`: the datasets with the
-    largest chunks."""
-    largest = whole[0].chunk_bytes
-    if requests["length"].max() > largest + largest // 1000 + 64:
-        raise NoLayoutError(f"a request is larger than its largest chunk, which has {largest} bytes")
-    chunks = _apart(requests)
-    if _moved(chunks) < (1 - _UNEXPLAINED) * _moved(requests):
-        raise NoLayoutError("requests overlap, so they are not compressed chunks")
-    equal = chunks.copy()
-    equal["length"] = largest
-    datasets = []
-    for dataset in _share(equal, largest, whole, chunks[:0]):
-        size = chunks["length"][np.searchsorted(chunks["offset"], dataset.offset)]
-        datasets.append(replace(dataset, compressed=True, size=size))
-    return _checked(datasets, "H5D records, offsets and lengths; chunks are compressed")
-
-
 def _from_requests(requests: np.ndarray) -> Hdf5Layout:
-    """Without H5D records each request that is not the library's own is a chunk: of one size, or else compressed."""
+    """Without records that fit, each request that is not the library's own is a chunk: of one size, or compressed."""
     nodes = [*_GROUP_SIZES, *map(_node_bytes, range(1, 6))]
     own = np.isin(requests["length"], nodes) | (requests["length"] < _SMALLEST_CHUNK)
     rest = requests[~own & (requests["offset"] >= SUPERBLOCK_BYTES)]
@@ -345,7 +327,7 @@ def _from_requests(requests: np.ndarray) -> Hdf5Layout:
         raise NoLayoutError("no request on it looks like one for data")
     chunks = _apart(rest)
     if _moved(chunks) < (1 - _UNEXPLAINED) * _moved(rest):
-        raise NoLayoutError("requests overlap, so they do not show chunks, and the log has no H5D records")
+        raise NoLayoutError("requests overlap, so they do not show chunks, and no H5D record explains them")
     size, count = int(chunks["length"].max()), len(chunks)
     compressed = bool(chunks["length"].min() < size)
     if compressed:

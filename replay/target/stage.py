@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -45,11 +45,14 @@ from dxt_replay.replay.target.path_columns import booleans, column, rows_in, sam
 from dxt_replay.replay.target.placement import PathMap, Placements
 from dxt_replay.replay.target.protocol import SMALL_BYTES, Room, Target, foreign, plain_files
 from dxt_replay.replay.target.targets import open_target
-from dxt_replay.replay.target.writing import Limit, Progress, Writing
+from dxt_replay.replay.target.writing import Progress, Writing
 from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.text import printable
 from dxt_replay.traces.units import NS_PER_S, format_bytes, format_count, format_counted, format_duration
+
+if TYPE_CHECKING:
+    from dxt_replay.replay.ranks.stopping import TimeLimit
 
 LEAST_BEGUN_BYTES = 8
 """Fewer bytes do not show that a file was begun by a staging: a stranger's may be the same by chance."""
@@ -266,7 +269,7 @@ def stage(
     *,
     workers: int | None = None,
     progress: Progress | None = None,
-    limit: Limit | None = None,
+    limit: TimeLimit | None = None,
 ) -> Manifest:
     """Carry out the plan. Returns the new manifest of the target. An interrupted staging is continued by the next call.
 

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from threading import Event, Lock, Thread, get_ident
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,9 @@ from dxt_replay.replay.target.path_columns import by_directory, directory_order,
 from dxt_replay.replay.target.protocol import SMALL_BYTES, Target
 from dxt_replay.traces.errors import TargetError, UsageError
 from dxt_replay.traces.units import MIB
+
+if TYPE_CHECKING:
+    from dxt_replay.replay.ranks.stopping import TimeLimit
 
 SYNC_BYTES = 64 * MIB
 """Files from this size on are synced one by one, so that progress does not run ahead of the disk."""
@@ -39,22 +42,6 @@ JOIN_S = 0.02
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in total), from several threads but never by two at once."""
-
-
-class Limit(Protocol):
-    """The longest time that the writing may take (`replay.ranks.stopping`).
-
-    `where`: called when the time is over and this process hangs; returns its current work.
-    """
-
-    where: Callable[[], str | None]
-
-    @property
-    def expired(self) -> bool:
-        """Whether the time is over."""
-
-    def message(self, standing: str | None = None) -> str:
-        """The error for an expired limit. `standing`: the call that hangs."""
 
 
 class _Stopped(Exception):
@@ -77,7 +64,7 @@ class Writing:
         replaced: np.ndarray,
         workers: int | None = None,
         progress: Progress | None = None,
-        limit: Limit | None = None,
+        limit: TimeLimit | None = None,
     ) -> None:
         if workers is not None and workers < 1:
             raise UsageError(f"workers {workers}: give at least 1")

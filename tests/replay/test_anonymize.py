@@ -167,17 +167,12 @@ def test_all_but_names_and_dates_is_equal(capture: Capture, tmp_path: Path) -> N
 def test_names_keep_their_structure(capture: Capture, tmp_path: Path) -> None:
     dxt_replay.anonymize(capture, tmp_path / "shared.capture")
     shared = open_capture(tmp_path / "shared.capture")
-    first, second, archive, stream, anchor = shared.paths()
+    first, second, *_ = shared.paths()
     assert first.endswith(".tfrecord")
     assert first != second
     assert first.rsplit("/", 1)[0] == second.rsplit("/", 1)[0]
     assert (first.split("/")[1], first.split("/")[4]) == ("lustre", "train")
     assert first.startswith(shared.files["mount"][0].as_py() + "/")
-    assert archive.endswith(".tar.gz")
-    assert archive.split("/")[3] == ".."
-    assert stream == "<STDIN>"
-    assert anchor.startswith("/scratch/dxt-anchor.")
-    assert anchor.endswith(".bin")
     kinds = shared.files["fs_type"].to_pylist()
     assert kinds[:2] == ["lustre", "lustre"]
     assert kinds[2].startswith("fuse.")
