@@ -40,7 +40,6 @@ class StopFlag:
         self.cell[0] = 1
 
     def is_set(self) -> bool:
-        """Whether `set` was called."""
         return bool(self.cell[0])
 
 
@@ -91,14 +90,12 @@ class Counters:
 
     @classmethod
     def of(cls, count: int) -> Counters:
-        """`count` counters of this process alone."""
         return cls(np.zeros((count, COUNTER_WORDS), dtype=np.int64))
 
     def __len__(self) -> int:
         return len(self.cells)
 
     def value(self, index: int) -> int:
-        """The sum of counter `index`."""
         return int(self.cells[index, 0])
 
     def add(self, index: int, amount: int, multiple: int, now_ns: int) -> None:

@@ -53,7 +53,6 @@ class JitterProbe:
 
     @property
     def count(self) -> int:
-        """Waits so far."""
         return int(self._counts.sum())
 
     def start(self) -> None:
@@ -67,7 +66,6 @@ class JitterProbe:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Measure while the context lasts."""
         self.start()
         try:
             yield

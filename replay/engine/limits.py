@@ -118,7 +118,6 @@ def _try_direct(path: bytes, flags: int) -> None:
 
 
 def _groups() -> Iterator[Path]:
-    """The control groups of this process that may limit threads, with those above them."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:

@@ -166,7 +166,6 @@ class RankSurvey:
 
     @property
     def lanes(self) -> tuple[int, ...]:
-        """The lanes that have anything to replay, ascending."""
         return tuple(self.lane_operations)
 
 
@@ -271,7 +270,6 @@ def choose_collectives(
 
 
 def _collective_rows(rows: pa.RecordBatch | pa.Table, layers: LayerChoice) -> np.ndarray:
-    """Mask of the rows that were collective and are replayed through MPI-IO."""
     api, op = codes(rows, "api"), codes(rows, "op")
     mask: np.ndarray = layers.replayed(rows) & (api == _COLLECTIVE) & ((op == READ) | (op == WRITE))
     return mask & (layers.backends(api, rows.column("file_id").to_numpy()) == MPIIO)

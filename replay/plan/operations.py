@@ -84,7 +84,6 @@ class OperationBatch:
         return cls(op=codes(batch, "op")[mask], known=known, **columns)
 
     def part(self, rows: slice) -> OperationBatch:
-        """Some of its operations, one after the other; their arrays are views."""
         return OperationBatch(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})
 
 
@@ -122,7 +121,6 @@ class SlotNumbers:
     of: Mapping[int, np.ndarray]
 
     def of_rows(self, backend: np.ndarray, file_id: np.ndarray) -> np.ndarray:
-        """int32 (n,) from the codes of back ends and the files."""
         if len(self.of) == 1:
             (only,) = self.of.values()
             return np.asarray(only[file_id])
@@ -292,7 +290,6 @@ class RankPlan:
         return rows
 
     def _shared_out(self, rows: np.ndarray, operations: OperationBatch) -> Iterator[tuple[int, np.ndarray]]:
-        """Lane and items, for each lane of a row group."""
         for lane, known in self.known.items():
             known.append(operations.known[operations.lane == lane])
         if self._causal is not None:
@@ -305,7 +302,6 @@ class RankPlan:
             yield lane, own
 
     def close(self) -> None:
-        """Drop what no lane has taken."""
         for queue in (*self._queues.values(), *self.known.values()):
             queue.close()
 

@@ -54,12 +54,10 @@ class Pacing:
 
     @property
     def of_compute(self) -> float:
-        """Speed of compute, as a multiple of the recorded one."""
         return self.speed if self.compute_speed is None else self.compute_speed
 
     @property
     def of_io(self) -> float:
-        """Speed of the gaps between the operations of a lane, as a multiple of the recorded one."""
         return self.speed if self.io_speed is None else self.io_speed
 
     @property
@@ -68,19 +66,15 @@ class Pacing:
         return self.of_compute == self.of_io == self.speed
 
     def scaled_ns(self, duration_ns: np.ndarray) -> np.ndarray:
-        """Times and durations (int64 ns) at `speed`."""
         return _divided(duration_ns, self.speed)
 
     def compute_ns(self, duration_ns: np.ndarray) -> np.ndarray:
-        """Durations of compute (int64 ns) at the speed of compute."""
         return _divided(duration_ns, self.of_compute)
 
     def io_ns(self, duration_ns: np.ndarray) -> np.ndarray:
-        """Gaps between the operations of a lane (int64 ns) at the speed of I/O."""
         return _divided(duration_ns, self.of_io)
 
     def recorded_ns(self, elapsed_ns: int) -> int:
-        """Duration of `elapsed_ns` of recorded time at `speed`, ns."""
         return elapsed_ns if self.speed == 1.0 else round(elapsed_ns / self.speed)
 
 
@@ -141,7 +135,6 @@ class RunOptions:
 
     @property
     def on_objects(self) -> bool:
-        """Whether the twin is in an object store, which has no pages on this machine."""
         return isinstance(self.target, str)
 
     def __post_init__(self) -> None:

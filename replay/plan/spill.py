@@ -43,18 +43,15 @@ class SpillFile:
             raise self._refusal(error) from error
 
     def allocate(self) -> int:
-        """The number of a free extent."""
         if not self._free:
             self._free.append(self._extents)
             self._extents += 1
         return self._free.pop()
 
     def free(self, extent: int) -> None:
-        """Give an extent back."""
         self._free.append(extent)
 
     def write(self, extent: int, offset: int, data: bytes) -> None:
-        """Write into an extent."""
         place, view = extent * EXTENT_BYTES + offset, memoryview(data)
         try:
             while view:
@@ -104,7 +101,6 @@ class RowQueue:
         return self._in_memory + self._on_disk
 
     def append(self, rows: np.ndarray) -> None:
-        """Add rows (of the queue's dtype) at the end."""
         if not self._on_disk and self._in_memory + len(rows) <= self._file.memory_rows:
             if len(rows):
                 self._memory.append(rows)

@@ -49,7 +49,6 @@ MOST_START_S = 600
 
 
 def is_launched(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process is one of an MPI job, by its environment."""
     return any(variable in environment for variable in _VARIABLES)
 
 
@@ -102,11 +101,9 @@ class Communicator:
         return time.monotonic_ns() + margin_ns
 
     def first_on_node(self) -> bool:
-        """Whether this process has the lowest rank on its node. Collective."""
         return True
 
     def processes_on_node(self) -> int:
-        """Number of processes of the job on this node. Collective."""
         return 1
 
     def counters(self, own: int, common: int) -> SharedCounters:
@@ -146,7 +143,6 @@ class Communicator:
         return []
 
     def abort(self) -> None:
-        """End all processes at once."""
         raise SystemExit(1)
 
     def leave(self) -> None:
@@ -162,7 +158,6 @@ def is_known_to_all(error: DxtReplayError) -> bool:
 
 
 def known_to_all(error: DxtReplayError) -> DxtReplayError:
-    """The error, marked as one that `agree` raised in all processes."""
     error.known_to_all = True
     return error
 
@@ -449,7 +444,6 @@ _NOT_RUNNING = {
 
 
 def _state(pid: int) -> str:
-    """The state of a process as a letter, Z where it is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
@@ -511,7 +505,6 @@ class MeetingRelay:
         self._thread = threading.Thread(target=self._run, name="meeting-relay", daemon=True)
 
     def start(self) -> None:
-        """Start the thread that passes arrivals on."""
         self._thread.start()
 
     def stop(self) -> None:

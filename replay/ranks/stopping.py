@@ -174,7 +174,6 @@ class TimeLimit:
 
     @property
     def expired(self) -> bool:
-        """Whether the time is over, so that the caller must raise its error now."""
         return self._expired.is_set()
 
     @contextmanager
@@ -217,6 +216,5 @@ class TimeLimit:
             return f"it was {self._doing} ({error})" if sys.flags.dev_mode else None
 
     def _absent(self) -> str | None:
-        """The processes of this node that do not run, if this one waits for others."""
         absent = self._comm.absent()
         return f"it was {self._doing}; {', '.join(absent)}" if absent else None

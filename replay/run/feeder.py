@@ -84,7 +84,6 @@ class FedLane:
         self._finished = False
 
     def pump(self) -> None:
-        """Collect results and fill the lane's ring."""
         self.collect()
         while not self._finished and len(self._in_flight) < RING_BATCHES:
             rows = self._next_rows() if self._waiting is None else self._waiting
@@ -99,7 +98,6 @@ class FedLane:
                 return
 
     def collect(self) -> None:
-        """Take the available results, and record them once there are enough."""
         while (done := self.loop.collect()) is not None:
             rows = self._in_flight.popleft()[: done.count]
             self._unrecorded.append(done)
@@ -110,7 +108,6 @@ class FedLane:
                 self._unrecorded = []
 
     def end(self) -> None:
-        """Record the remaining results, after the lane has ended."""
         self.collect()
         if self._unrecorded:
             self._record(Completed.joined(self._unrecorded))
@@ -118,7 +115,6 @@ class FedLane:
 
     @property
     def operations_done(self) -> int:
-        """Operations that have ended, including those with results not collected yet."""
         found, place = self._operations_collected, self.loop.items_done - self._collected
         for rows in self._in_flight:
             if place <= 0:
@@ -266,7 +262,6 @@ class Feeder:
 
     @property
     def operations_done(self) -> int:
-        """Operations of all lanes that have ended."""
         return sum(lane.operations_done for lane in self.lanes)
 
     def _progress(self, now_ns: int) -> Progress:
@@ -351,12 +346,10 @@ class _Rest:
         self._left_s = MOST_FEED_PERIOD_S
 
     def within_round(self) -> None:
-        """Sleep if the feeder has worked for MOST_TURN_S."""
         if time.monotonic() - self._began > MOST_TURN_S and self._left_s > 0:
             self._sleep(0)
 
     def after_round(self) -> None:
-        """Sleep until the next round."""
         self._sleep(min(FEED_PERIOD_S, self._left_s))
 
     def _sleep(self, least_s: float) -> None:

@@ -135,7 +135,6 @@ class TimeCollector:
         self._latency: dict[int, DistributionCollector] = {}
 
     def add(self, rows: np.ndarray) -> None:
-        """Count rows of `RESULT_ROW`."""
         self._lag.add(rows["begin_ns"] - rows["due_ns"])
         self._response.add(rows["end_ns"] - rows["due_ns"])
         latency, op = rows["end_ns"] - rows["begin_ns"], rows["op"]
@@ -170,7 +169,6 @@ class LaneRecorder:
         self.tally = Tally()
 
     def record(self, done: Completed) -> None:
-        """Keep the results of a batch."""
         planned = done.items[: done.count]
         issued = is_operation(planned)
         planned = planned[issued]
@@ -260,12 +258,10 @@ class ComputeRecorder:
         self._done: list[Completed] = []
 
     def record(self, done: Completed) -> None:
-        """Keep the results of a batch."""
         self._done.append(done)
 
     @property
     def last_end_ns(self) -> int:
-        """When the last item ended, in ns from the start of the run; 0 without items."""
         return max((int(done.end_ns.max()) for done in self._done if done.count), default=0)
 
     def spans(self, rank: int, source: pa.Table, speed: float = 1.0) -> pa.Table:

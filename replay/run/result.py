@@ -123,7 +123,6 @@ class RunResult(Result):
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds from the start of the run to the end of its last operation."""
         return ns_to_seconds(self.tally.last_end_ns)
 
     @property
@@ -138,7 +137,6 @@ class RunResult(Result):
 
     @property
     def latency_by_operation_us(self) -> dict[str, dict[str, float]]:
-        """As `latency_us`, by the name of the operation (OPS)."""
         by_op = self.tally.latency_by_op.items()
         return {OPS[op]: found for op, each in by_op if (found := percentiles_us(each)) is not None}
 
@@ -317,8 +315,6 @@ def replay_info(
 
 
 class ElapsedTimes(NamedTuple):
-    """Elapsed times of several runs, seconds."""
-
     median: float
     min: float
     max: float
@@ -336,7 +332,6 @@ class Repeats(Result):
 
     @property
     def elapsed_s(self) -> ElapsedTimes:
-        """Of the runs that were neither stopped nor disturbed; of all runs without such a run."""
         whole = [run.elapsed_s for run in self.runs if not run.stopped and not run.disturbed]
         found = whole or [run.elapsed_s for run in self.runs]
         return ElapsedTimes(median=statistics.median(found), min=min(found), max=max(found))

@@ -162,7 +162,6 @@ class RunContext:
 
     @property
     def recorded_ns(self) -> int:
-        """Recorded duration of the replayed part of the capture, ns."""
         return self.end_ns - self.begin_ns
 
 
@@ -385,7 +384,6 @@ class _Process:
             self.collective.open_together(slots)
 
     def write_operations(self) -> int:
-        """Write the operations of this process's ranks, and return how many."""
         # Close it in any case: NFS and FUSE keep a directory that has an open file without a name.
         with closing(self.spill), writer.OpsWriter(self.working) as stored:
             for rank, recorders in self.recorders.items():
@@ -394,7 +392,6 @@ class _Process:
         return stored.rows
 
     def spans(self) -> pa.Table:
-        """The spans of these ranks in the replay, rows of `SPANS_SCHEMA`."""
         speed, source = self.options.pacing.of_compute, self.context.spans
         tables = [compute.spans(rank, source[rank], speed) for rank, compute in self.compute.items()]
         return pa.concat_tables([SPANS_SCHEMA.empty_table(), *tables])
@@ -574,7 +571,6 @@ def _feed_together(
 
 
 def _tally(process: _Process) -> Tally:
-    """Totals over the ranks of this process."""
     each = (recorder.tally for recorders in process.recorders.values() for recorder in recorders)
     starved_ns = sum(lane.loop.starved_ns for lane in process.operation_lanes)
     total = sum(each, Tally(starved_ns=starved_ns)) + process.times.tally()
