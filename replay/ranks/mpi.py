@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -273,17 +274,21 @@ class MpiWorld(Communicator):
         start = self._world.bcast(time.monotonic_ns() + margin_ns if self.rank == 0 else None, root=0)
         return int(start) + offset_ns
 
+    @cached_property
+    def _nodes(self) -> list[str]:
+        """The node of each process. Collective at its first use."""
+        nodes: list[str] = self._world.allgather(node_id())
+        return nodes
+
     def first_on_node(self) -> bool:
-        nodes = self._world.allgather(node_id())
-        return nodes.index(nodes[self.rank]) == self.rank
+        return self._nodes.index(self._nodes[self.rank]) == self.rank
 
     def processes_on_node(self) -> int:
-        return self._world.allgather(node_id()).count(node_id())
+        return self._nodes.count(self._nodes[self.rank])
 
     def counters(self, own: int, common: int) -> SharedCounters:
-        nodes = self._world.allgather(node_id())
-        first = nodes.index(nodes[self.rank])
-        several = len(set(nodes)) > 1
+        first = self._nodes.index(self._nodes[self.rank])
+        several = len(set(self._nodes)) > 1
         node: Any = self._world.Split(color=first, key=self.rank)
         leads: Any = self._world.Split(
             color=0 if first == self.rank and several else self._mpi.UNDEFINED, key=self.rank
@@ -361,7 +366,7 @@ class MpiWorld(Communicator):
 
     def _clock_offset_ns(self) -> int:
         """CLOCK_MONOTONIC of this process minus that of process 0: 0 on one node, else by the quickest round trip."""
-        nodes = self._world.allgather(node_id())
+        nodes = self._nodes
         if self.rank == 0:
             for other in range(1, self.size):
                 if nodes[other] != nodes[0]:
