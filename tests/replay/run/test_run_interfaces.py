@@ -2,24 +2,20 @@
 
 import json
 import resource
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from dxt_replay.replay.compare.comparison import compare
-from dxt_replay.replay.plan.pacing import Pace, Pacing, RunOptions
-from dxt_replay.replay.ranks.mpi import Solo
-from dxt_replay.replay.run.story import per_operation_ns, run_replay
+from dxt_replay.replay.plan.pacing import Pace
+from dxt_replay.replay.run.story import per_operation_ns
 from dxt_replay.replay.target.stage import plan_stage, stage
 from dxt_replay.traces.errors import TargetError, UsageError
 from dxt_replay.traces.records import API_CHOICES
 from dxt_replay.traces.store.reader import open_capture
 from tests.capture_builder import File, Op, build_capture, read, write
+from tests.replay.run.test_story import needs_mpi, under_mpi
+from tests.replay.run.test_story import replayed as replay
 
-MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
 MS = 1_000_000
 
 
@@ -64,19 +60,15 @@ def collective(folder, *, second=(0, 1), lanes=(0, 0)):
     return build_capture(folder, ops=ops, files=["/shared/a", "/shared/b", "/shared/out"], name="source")
 
 
-def options(target, capture, pace=Pace.THINK, **choices):
-    return RunOptions(target=target, pacing=Pacing(pace=pace), **choices)
-
-
 def staged(source, folder):
-    target = folder / "twin"
-    stage(plan_stage(source, target))
-    return target
+    stage(plan_stage(source, folder / "twin"))
+    return folder / "twin"
 
 
-def replayed(source, target, output, **choices):
-    result = run_replay(source, output, options(target, source, **choices), Solo())
-    return result.as_json(), open_capture(output)
+def replayed(source, output="out.capture", pace=Pace.THINK, **choices):
+    """The object that `run --json` prints, and the replay."""
+    found = replay(source, pace, output, **choices).as_json()
+    return found, open_capture(source.path.parent / output)
 
 
 @pytest.mark.parametrize("api", [api for api in API_CHOICES if api != "s3"])
@@ -86,12 +78,12 @@ def test_every_interface_does_what_was_recorded_and_does_it_again(tmp_path, api)
     source = checkpointing(tmp_path)
     target = staged(source, tmp_path)
     for number in range(2):
-        found, replay = replayed(source, target, tmp_path / f"{number}.capture", api=api)
+        found, made = replayed(source, f"{number}.capture", api=api)
         used = {"auto": ["posix", "stdio"], "hdf5": ["posix", "stdio"]}.get(api, [api])
         assert (found["api"], found["backends"]) == (api, used)
         assert (found["failed"], found["short"], found["errors"]) == (0, 0, {})
         assert found["left_out"] == (1 if api in ("posix", "mpiio") else 0), "without streams there is no flush"
-        assert compare(source, replay).exact.differences == ()
+        assert compare(source, made).exact.differences == ()
     twin = sorted(path.name for path in target.rglob("ckpt/*"))
     assert twin == ([] if api == "null" else ["model"])
 
@@ -100,16 +92,16 @@ def test_direct_requests_move_the_same(tmp_path):
     ops = [read(0, start_ns=i * MS, offset=5000 * i + 7, length=5000) for i in range(9)]
     ops += [write(1, start_ns=(20 + i) * MS, offset=4096 * i, length=4096 if i < 4 else 33) for i in range(5)]
     source = build_capture(tmp_path, ops=ops, files=["/data/train.bin", "/out"], name="source")
-    target = staged(source, tmp_path)
+    staged(source, tmp_path)
     choices = {"direct": True}
     try:
-        found, replay = replayed(source, target, tmp_path / "out.capture", **choices)
+        found, made = replayed(source, **choices)
     except TargetError as error:
         pytest.skip(str(error))
     assert (found["failed"], found["short"], found["direct"]) == (0, 0, True)
     assert found["not_direct"] == 1
     assert any("1 writes went through the page cache" in text for text in found["warnings"])
-    assert compare(source, replay).exact.differences == ()
+    assert compare(source, made).exact.differences == ()
 
 
 def test_what_a_stream_could_not_store_at_its_close_is_told(tmp_path):
@@ -117,11 +109,11 @@ def test_what_a_stream_could_not_store_at_its_close_is_told(tmp_path):
     ops = [write(i, start_ns=i * MS, offset=beyond, length=100, api="STDIO") for i in range(2)]
     ops.append(write(2, start_ns=3 * MS, length=100, api="STDIO"))
     source = build_capture(tmp_path, ops=ops, files=["/out/a", "/out/b", "/out/c"], name="source")
-    target = staged(source, tmp_path)
+    staged(source, tmp_path)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (beyond, limits[1]))
     try:
-        result = run_replay(source, tmp_path / "out.capture", options(target, source), Solo())
+        result = replay(source, Pace.THINK, "out.capture")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     found = result.as_json()
@@ -130,15 +122,14 @@ def test_what_a_stream_could_not_store_at_its_close_is_told(tmp_path):
     (warning,) = (text for text in found["warnings"] if "at the close" in text)
     assert warning.startswith("2 files, the first ")
     assert "out/a, reported an error" in warning
-    replay = open_capture(tmp_path / "out.capture")
-    assert replay.info.made_by["result"]["close_errors"] == {"EFBIG": 2}
+    assert open_capture(tmp_path / "out.capture").info.made_by["result"]["close_errors"] == {"EFBIG": 2}
 
 
 def test_direct_is_for_posix_only(tmp_path):
     source = checkpointing(tmp_path)
-    target = staged(source, tmp_path)
+    staged(source, tmp_path)
     with pytest.raises(UsageError, match="--api posix"):
-        replayed(source, target, tmp_path / "out.capture", direct=True)
+        replayed(source, direct=True)
 
 
 def test_a_file_that_is_read_before_a_rename_replaces_it_is_staged(tmp_path):
@@ -151,7 +142,8 @@ def test_a_file_that_is_read_before_a_rename_replaces_it_is_staged(tmp_path):
 
 def test_the_engine_tells_what_it_costs_itself(tmp_path):
     source = checkpointing(tmp_path)
-    found, _ = replayed(source, staged(source, tmp_path), tmp_path / "out.capture", api="null", pace=Pace.NONE)
+    staged(source, tmp_path)
+    found, _ = replayed(source, api="null", pace=Pace.NONE)
     assert found["overhead"]["per_operation_ns"] > 0
     assert found["overhead"]["fraction_pct"] > 0
     assert per_operation_ns(in_python=True) > 0
@@ -160,22 +152,7 @@ def test_the_engine_tells_what_it_costs_itself(tmp_path):
 # ------------------------------------------------------------------------------------------------ collective MPI-IO
 
 
-def run_under_mpi(source, target, output, processes, *more):
-    command = [
-        MPIEXEC,
-        "-n",
-        str(processes),
-        sys.executable,
-        "-m",
-        "dxt_replay.replay.commands.main",
-        "run",
-        str(source.path),
-    ]
-    command += ["--target", str(target), "-o", str(output), "--pace", "think", "--json", *more]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
-
-@pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec")
+@needs_mpi
 @pytest.mark.parametrize(
     ("shape", "used", "warning"),
     [
@@ -187,48 +164,44 @@ def run_under_mpi(source, target, output, processes, *more):
 )
 def test_collective_operations_are_made_by_all_ranks_or_are_independent(tmp_path, shape, used, warning):
     source = collective(tmp_path, **shape)
-    target = staged(source, tmp_path)
-    ended = run_under_mpi(source, target, tmp_path / "out.capture", 2)
+    staged(source, tmp_path)
+    ended = under_mpi(source, 2, "--pace", "think", "--json")
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout)
     assert found["backends"] == used
     assert (found["failed"], found["short"]) == (0, 0)
     assert [warning in text for text in found["warnings"]] == [True] if warning else found["warnings"] == []
-    assert compare(source, open_capture(tmp_path / "out.capture")).exact.differences == ()
+    assert compare(source, open_capture(tmp_path / "r.capture")).exact.differences == ()
 
 
 def test_one_process_for_several_ranks_makes_collective_operations_independent(tmp_path):
     pytest.importorskip("mpi4py.MPI", exc_type=ImportError)
     source = collective(tmp_path)
-    found, replay = replayed(source, staged(source, tmp_path), tmp_path / "out.capture")
+    staged(source, tmp_path)
+    found, made = replayed(source)
     assert found["backends"] == ["mpiio"]
     assert any("not each process replays one rank" in text for text in found["warnings"])
-    assert compare(source, replay).exact.differences == ()
+    assert compare(source, made).exact.differences == ()
 
 
-@pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec")
+@needs_mpi
 def test_a_process_that_fails_amid_collective_operations_ends_the_others(tmp_path):
     """Rank 0 then waits in a call that nothing else could end."""
     source = collective(tmp_path)
-    target = staged(source, tmp_path)
+    staged(source, tmp_path)
     program = """
-import sys
+import os
 from dxt_replay.replay.run import feeder
-from dxt_replay.replay.commands.main import main
 from dxt_replay.traces.errors import ReplayError
-if MPI_RANK == 1:
+if os.environ["PMI_RANK"] == "1":
     lanes_to_feed = feeder.lanes_to_feed
     def stopping(lanes):
         if any(lane.items_done for lane in lanes):
             raise ReplayError("no room on rank 1")
         return lanes_to_feed(lanes)
     feeder.lanes_to_feed = stopping
-sys.exit(main(sys.argv[1:]))
 """
-    script = tmp_path / "program.py"
-    script.write_text(program.replace("MPI_RANK", "int(__import__('os').environ['PMI_RANK'])"))
-    command = [MPIEXEC, "-n", "2", sys.executable, str(script), "run", str(source.path), "--target", str(target)]
-    ended = subprocess.run([*command, "-o", str(tmp_path / "out.capture")], capture_output=True, text=True, timeout=120)
+    ended = under_mpi(source, 2, program=program)
     assert ended.returncode != 0
     assert "process 1: no room on rank 1" in ended.stderr
-    assert not (tmp_path / "out.capture").exists()
+    assert not (tmp_path / "r.capture").exists()
