@@ -35,6 +35,7 @@ from dxt_replay.replay.engine.items import (
 )
 from dxt_replay.replay.plan.operations import KNOWN_ROW
 from dxt_replay.replay.plan.spill import CHUNK_ROWS, RowQueue, SpillFile
+from dxt_replay.replay.target.page_cache import Residency
 from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
 from dxt_replay.traces.records import is_refused
 from dxt_replay.traces.schema import (
@@ -91,6 +92,10 @@ class Tally:
     lag_ns, latency_ns, response_ns: distributions over all operations.
     latency_by_op: code of the operation (OPS) -> distribution of its latency.
     failures: `FAILURE_ROW`s, the earliest of the failed and the short ones, MOST_FAILURES at most.
+    lanes, stored: lanes with operations, and rows written. left_out, not_direct, python_lanes: see `RunResult`.
+    busy_ns: processor time of all threads of the processes during the run.
+    residency: of the files that are read, in the page cache before the run.
+    jitter_ns, jitter_before_ns: lateness with which an idle thread of each node woke, and before the run.
     """
 
     operations: int = 0
@@ -108,6 +113,15 @@ class Tally:
     response_ns: Distribution = field(default_factory=Distribution)
     latency_by_op: dict[int, Distribution] = field(default_factory=dict)
     failures: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=FAILURE_ROW))
+    lanes: int = 0
+    stored: int = 0
+    left_out: int = 0
+    not_direct: int = 0
+    python_lanes: int = 0
+    busy_ns: int = 0
+    residency: Residency = field(default_factory=Residency)
+    jitter_ns: Distribution = field(default_factory=Distribution)
+    jitter_before_ns: Distribution = field(default_factory=Distribution)
 
     def __add__(self, other: Tally) -> Tally:
         total = Tally()

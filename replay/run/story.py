@@ -423,30 +423,20 @@ def per_operation_ns(*, in_python: bool = False) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """The results of one process, which process 0 gathers at the end.
+    """The results of one process, which process 0 gathers at the end: its totals, and what does not add up.
 
-    `busy_ns`, `elapsed_ns`: processor time of all its threads during the run, and its duration.
-    `processors`: the processors that it may use, with the name of their node.
+    `processors`: those that it may use, with the name of their node.
     """
 
     tally: Tally
     spans: pa.Table
-    stored: int
-    left_out: int
     stopped: bool
-    lanes: int
-    residency: page_cache.Residency
     dropped: page_cache.DropResult | None
     warnings: tuple[str, ...]
     backends: tuple[str, ...]
-    not_direct: int
-    python_lanes: int
     overhead: Overhead
     models: Mapping[int, Mapping[str, Any]] | None
-    jitter_ns: Distribution
-    jitter_before_ns: Distribution
     stalls: Intervals
-    busy_ns: int
     elapsed_ns: int
     processors: frozenset[tuple[str, int]]
 
@@ -497,29 +487,32 @@ def _issued(
         from dxt_replay.replay.causal.explain import rank_model
 
         models = {rank: rank_model(model) for rank, model in context.steps.models.items()}
-    part = _Part(
-        tally=_tally(process) + Tally(close_errors=Counter(number for _, number in not_closed)),
-        spans=together(comm, process.spans),
+    of_process = Tally(
+        close_errors=Counter(number for _, number in not_closed),
+        lanes=process.lane_count,
         stored=stored,
         left_out=sum(survey.left_out for survey in context.surveys),
-        stopped=stopped,
-        lanes=process.lane_count,
+        not_direct=sum(lane.loop.not_direct for lane in lanes),
+        python_lanes=sum(lane.calls_python for lane in lanes),
+        busy_ns=busy_ns,
         residency=residency,
+        jitter_ns=probe.lateness_ns() if first else Distribution(),
+        jitter_before_ns=before_ns,
+    )
+    part = _Part(
+        tally=_tally(process) + of_process,
+        spans=together(comm, process.spans),
+        stopped=stopped,
         dropped=dropped,
         warnings=_warnings(process, not_closed),
         backends=tuple(chosen.BACKENDS[code] for code in process.backends),
-        not_direct=sum(lane.loop.not_direct for lane in lanes),
-        python_lanes=sum(lane.calls_python for lane in lanes),
         overhead=max(
             (Overhead(per_operation_ns=cost, busiest_lane_ns=cost * items) for cost, items in costs),
             key=lambda overhead: overhead.busiest_lane_ns,
             default=Overhead(),
         ),
         models=models,
-        jitter_ns=probe.lateness_ns() if first else Distribution(),
-        jitter_before_ns=before_ns,
         stalls=probe.stalls(start_ns),
-        busy_ns=busy_ns,
         elapsed_ns=elapsed_ns,
         processors=frozenset((node_id(), number) for number in available),
     )
@@ -625,30 +618,30 @@ def _finished(parts: Sequence[_Part], process: _Process, output: Path, zero_ns: 
         tally=tally,
         failures=named_failures(tally.failures, paths()) if len(tally.failures) else (),
         recorded_ns=context.recorded_ns,
-        jitter_us=percentiles_us(sum((part.jitter_ns for part in parts), Distribution())),
-        jitter_before_us=percentiles_us(sum((part.jitter_before_ns for part in parts), Distribution())),
-        processors_pct=100 * sum(part.busy_ns for part in parts) / available_ns if available_ns else None,
+        jitter_us=percentiles_us(tally.jitter_ns),
+        jitter_before_us=percentiles_us(tally.jitter_before_ns),
+        processors_pct=100 * tally.busy_ns / available_ns if available_ns else None,
         stood_still_s=units.ns_to_seconds(int(stalls.covered_before(np.array([tally.last_end_ns]))[0])),
         cache=CacheState(
             policy="cold" if options.cold else "as found",
-            resident_before_pct=sum((part.residency for part in parts), page_cache.Residency()).percent,
+            resident_before_pct=tally.residency.percent,
             warnings=tuple(dict.fromkeys(text for found in drops for text in found.warnings)),
             keeps_pages=any(found.kept for found in drops),
         ),
         processes=len(parts),
         idle_processes=max(0, len(parts) - len(capture.ranks)),
-        lanes=sum(part.lanes for part in parts),
+        lanes=tally.lanes,
         io=IoResult(
             api=options.api,
             backends=tuple(sorted({name for part in parts for name in part.backends})),
             direct=options.direct,
-            not_direct=sum(part.not_direct for part in parts),
-            python_lanes=sum(part.python_lanes for part in parts),
+            not_direct=tally.not_direct,
+            python_lanes=tally.python_lanes,
             warnings=tuple(dict.fromkeys(text for part in parts for text in part.warnings)),
         ),
         overhead=max((part.overhead for part in parts), key=lambda overhead: overhead.busiest_lane_ns),
         models=None if context.steps is None else models,
-        left_out=sum(part.left_out for part in parts),
+        left_out=tally.left_out,
         stopped=stopped,
         generated=generated(capture.info),
     )
@@ -672,7 +665,6 @@ def _finished(parts: Sequence[_Part], process: _Process, output: Path, zero_ns: 
     columns = [unknown.get(name, capture.files[name]) for name in FILES_SCHEMA.names]
     writer.write_files(working, pa.Table.from_arrays(columns, schema=FILES_SCHEMA))
     writer.write_lanes(working, writer.lanes_with_facts(capture.lanes, ["role"]))
-    stored = sum(part.stored for part in parts)
-    writer.write_capture_info(working, replay_info(capture, result, zero_ns, stored, options.sources))
+    writer.write_capture_info(working, replay_info(capture, result, zero_ns, tally.stored, options.sources))
     writer.publish_capture(working, output, force=options.force)
     return result
