@@ -54,7 +54,7 @@ test-faults:  ## run every command with failing or hanging calls, full disks, li
 	$(PYTHON) -m pytest -m faults
 
 test-workloads:  ## generate, stage, replay and compare all shipped workloads at a small scale
-	$(PYTHON) -m pytest tests/replay/interface/test_shipped_workloads.py
+	$(PYTHON) -m pytest tests/replay/commands/test_shipped_workloads.py
 
 same:  ## compare what every command answers about recorded jobs with what is frozen; needs strace; SAME="--jobs strace --command 'summary*'"
 	PYTHONPATH=src:. $(PYTHON) -m tests.same $(SAME)
@@ -92,7 +92,7 @@ bench-scale:  ## measure all commands at three sizes each, and with processes, M
 bench-file-systems:  ## test regress with known changes of real file systems, and count false alarms; root, loop devices, 25 minutes
 	$(PYTHON) -m benchmarks.file_systems
 
-bench-history:  ## test regress --against and history with one change among sessions; root, loop devices, 10 minutes
+bench-history:  ## test regress against a record and history with one change among sessions; root, loop devices, 10 minutes
 	$(PYTHON) -m benchmarks.regression_history
 
 figures:  ## simulate Figures 9 to 15 of the DLIO paper and print them beside the published values; half an hour

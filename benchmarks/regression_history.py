@@ -1,4 +1,4 @@
-"""Checks whether `regress --against` and `history` find a change that comes one night, and none before it.
+"""Checks whether `regress --baseline RECORD` and `history` find a change that comes one night, and none before it.
 
 An ext4 on a loop device is measured in many sessions, each a process of its own that writes a record. After some of
 them one thing changes. The first record is an experiment in pairs; every later session is compared with it. Sessions
@@ -53,7 +53,7 @@ CHANGES = (
         after={"riops": 1000},
         read_ahead_kib=0,
     ),
-    Change(name="rbps=5000000", workload="imagenet", after={"rbps": 5 * MB}, options=("--steps", "0-5")),
+    Change(name="rbps=5000000", workload="imagenet", after={"rbps": 5 * MB}, options=("--part", "steps=0-5")),
 )
 
 
@@ -92,9 +92,9 @@ def _session(
     change: Change, capture: Path, twin: Path, records: Path, night: int, runs: int, procs: Path | None
 ) -> str:
     """Measure once and keep the record; returns the verdict."""
-    against = ("--against", str(records / "000.json")) if night else ()
+    sides = ("--baseline", str(records / "000.json"), "--candidate", str(twin)) if night else (str(twin),)
     output = ("--record", str(records / f"{night:03d}.json"), "--json", "-q")
-    words = ("regress", str(capture), str(twin), *against, *change.options, "--repeats", str(runs), *output)
+    words = ("regress", str(capture), *sides, *change.options, "--repeats", str(runs), *output)
     return str(json.loads(run_command(*words, procs=procs, statuses=(0, 1)))["verdict"])
 
 

@@ -19,7 +19,7 @@ from mypy import build, nodes, types
 from mypy.main import process_options
 
 from dxt_replay.profiler_merge.analysis.tables import COLUMNS, TABLES
-from dxt_replay.replay.commands.json_output import OUTPUT_SCHEMA_VERSION
+from dxt_replay.replay.commands.session import OUTPUT_SCHEMA_VERSION
 from dxt_replay.replay.show import compare, make, predict, run, summary
 from dxt_replay.replay.show.figures import Figure, described
 
@@ -35,18 +35,18 @@ RESULTS = {
     "compare-floor": "replay.compare.noise.NoiseFloor",
     "doctor": "replay.doctor.Diagnosis",
     "export": "profiler_merge.export.exported.Exported",
-    "fit": "replay.interface.descriptions.FittedWorkload",
-    "generate": "replay.interface.generating.GeneratedCapture",
+    "fit": "replay.commands.sharing.FittedWorkload",
+    "generate": "replay.commands.making.GeneratedCapture",
     "history": "replay.regress.history.History",
     "merge": "profiler_merge.merge.MergeResult",
     "merge-each": "replay.jobs.MergedJobs",
-    "record": "replay.interface.recordings.Recorded",
+    "record": "replay.commands.making.Recorded",
     "regress": "replay.regress.comparison.Regression",
-    "report": "replay.interface.exports.Report",
+    "report": "replay.commands.looking.Report",
     "run": "replay.run.result.RunResult",
     "run-repeat": "replay.run.result.Repeats",
-    "simulate": "replay.interface.simulations.Simulated",
-    "stage": "replay.interface.replays.Staged",
+    "simulate": "replay.commands.predicting.Simulated",
+    "stage": "replay.commands.replaying.Staged",
     "summary": "profiler_merge.analysis.named_tables.Views",
     "summary-jobs": "replay.jobs.JobSummaries",
     "transform": "replay.transform.rewrite.Transformed",

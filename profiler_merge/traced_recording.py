@@ -145,7 +145,7 @@ class TracedRecording:
             return []
         return [
             f"{format_counted(self._direct_opens, 'open')} asked for direct I/O (O_DIRECT), which bypasses the page "
-            "cache: replay with `run --direct`"
+            "cache: replay with `run --api direct`"
         ]
 
     def _rank_rows(self, spans: JobSpans) -> Iterator[RankRows]:

@@ -465,7 +465,7 @@ def _direct(file: int) -> Check:
     try:
         os.close(os.open(f"/proc/self/fd/{file}", os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC))
     except OSError as error:
-        return Check(name, f"refused: {error.strerror}", State.WARNING, "leave --direct out here")
+        return Check(name, f"refused: {error.strerror}", State.WARNING, "leave --api direct out here")
     return Check(name, "works")
 
 
@@ -481,7 +481,7 @@ def _dropped(file: int, loads: bool) -> Check:
     before = page_cache.resident([path]).percent
     dropped = page_cache.drop([path])
     after = page_cache.resident([path]).percent
-    remedy = "reads of a twin here may come from memory: make it larger than the memory, or replay with --direct"
+    remedy = "reads of a twin here may come from memory: make it larger than the memory, or replay with --api direct"
     if before is None or after is None:
         found = "; ".join(dropped.warnings) or "the kernel does not tell which pages are cached (mincore)"
         return Check(name, found, State.UNKNOWN, remedy)

@@ -32,7 +32,9 @@ from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.text import program_of
 from dxt_replay.traces.units import NS_PER_S
 from dxt_replay.traces.unseen import nothing_recorded
-from dxt_replay.traces.workers import Workers
+from dxt_replay.traces.workers import Work, workers_of
+
+PathLike = str | os.PathLike[str]
 
 CAPTURE_SUFFIX = ".capture"
 MERGED, PRESENT, FAILED = "merged", "present", "failed"
@@ -41,6 +43,11 @@ OPERATIONS_A_LOG = 400_000
 
 OnJob = Callable[[int, int], None]
 """Called after each job with the number of jobs that are done, and of all."""
+
+
+def several(paths: PathLike | Sequence[PathLike]) -> list[Path]:
+    """One path or many, as a list."""
+    return [Path(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,26 +174,43 @@ class MergedJobs(Result):
         }
 
 
-def merge_each(found: Jobs, output: Path, options: MergeOptions, workers: Workers, on_job: OnJob) -> MergedJobs:
-    """Merge each job into `output`/NAME.capture. A job that fails is reported in the result, and the others are merged.
+def merge_each(
+    logs: PathLike | Sequence[PathLike],
+    output: PathLike,
+    *,
+    exclude: Sequence[str] = (),
+    reconstruct: bool = True,
+    force: bool = False,
+    executor: Work = None,
+    on_job: OnJob | None = None,
+) -> MergedJobs:
+    """Merge every job among Darshan logs into a capture of its own, in the folder `output`.
 
-    Raises: UsageError if two jobs have one name; WorkerError if workers die.
+        made = dxt_replay.merge_each("/var/log/darshan/2026", "captures")
+        [(job.name, job.error) for job in made.jobs if job.error]
+
+    A capture has the name and the folder of its (first) log below the given folder. A job that cannot be merged does
+    not stop the others. An earlier capture of the same logs is kept; `force` replaces it. `executor` shares the work.
+    Raises: LogError for a folder without logs; UsageError if two jobs would have the same capture; WorkerError.
     """
+    found = find_jobs(several(logs), captures=False)
     twice = [name for name, count in Counter(job.name for job in found.jobs).items() if count > 1]
     if twice:
         same = [str(job.path) for job in found.jobs if job.name == twice[0]]
         raise UsageError(f"{' and '.join(same)} would be merged into one capture: give the folder above them")
-    made = _results(partial(_merged, output, options), found.jobs, workers, on_job)
-    return MergedJobs(output=output, jobs=tuple(made), helpers=found.helpers)
+    options = MergeOptions(exclude=tuple(exclude), reconstruct=reconstruct, force=force)
+    made = _results(partial(_merged, Path(output), options), found.jobs, executor, on_job)
+    return MergedJobs(output=Path(output), jobs=tuple(made), helpers=found.helpers)
 
 
-def _results(work: Callable[[Job], Any], jobs: Sequence[Job], workers: Workers, on_job: OnJob) -> list[Any]:
-    made = []
+def _results(work: Callable[[Job], Any], jobs: Sequence[Job], executor: Work, on_job: OnJob | None) -> list[Any]:
+    made, workers = [], workers_of(executor)
     operations = OPERATIONS_A_LOG * sum(max(len(job.logs), 1) for job in jobs)
     with workers.results(work, jobs, operations=operations, named=lambda job: str(job.path)) as results:
         for result in results:
             made.append(result)
-            on_job(len(made), len(jobs))
+            if on_job is not None:
+                on_job(len(made), len(jobs))
     return made
 
 
@@ -279,23 +303,25 @@ class JobSummaries(Result):
         return {"helpers": self.helpers, "jobs": plain(self.jobs)}
 
 
-def check_order(column: str) -> None:
-    """Raises: UsageError for a column that `summarise_each` cannot sort by."""
-    columns = [each.name for each in dataclasses.fields(JobSummary)]
-    if column not in columns:
-        raise UsageError(f"--sort {column}: give one of {', '.join(columns)}")
+def summarise_each(
+    paths: PathLike | Sequence[PathLike], *, sort: str = "name", executor: Work = None, on_job: OnJob | None = None
+) -> JobSummaries:
+    """Sum up each job among captures, Darshan logs, and folders with these in a line.
 
+        jobs = pandas.DataFrame(dxt_replay.summarise_each("captures", sort="bytes_read").jobs)
+        jobs[jobs.input_wait_pct > 20]
 
-def summarise_each(found: Jobs, sort: str, workers: Workers, on_job: OnJob) -> JobSummaries:
-    """The line of each job. A job that cannot be read has a line with its error.
-
-    Logs are merged into a temporary directory. `sort`: a column, in which numbers begin with the largest, texts and
-    times with the least, and nulls come last.
-    Raises: WorkerError.
+    Logs are merged into temporary captures. A job that cannot be read has a line with its `error`. `executor` shares
+    the work. `sort`: a column, in which numbers begin with the largest, texts and times with the least; nulls last.
+    Raises: LogError for a path with neither captures nor logs; UsageError for another column; WorkerError.
     """
+    columns = [each.name for each in dataclasses.fields(JobSummary)]
+    if sort not in columns:
+        raise UsageError(f"--sort {sort}: give one of {', '.join(columns)}")
+    found = find_jobs(several(paths), captures=True)
     # Made here and not in the worker, which may end at any time.
     with TemporaryDirectory(prefix="dxt-replay-") as folder:
-        lines: list[JobSummary] = _results(partial(_line, Path(folder)), found.jobs, workers, on_job)
+        lines: list[JobSummary] = _results(partial(_line, Path(folder)), found.jobs, executor, on_job)
 
     def place(job: JobSummary) -> tuple[bool, Any, str]:
         value = getattr(job, sort)

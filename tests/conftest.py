@@ -73,7 +73,6 @@ GROUPS = {
         "replay/engine/test_link_free.py",
         "replay/engine/test_system_calls.py",
         "replay/hdf5/test_replay.py",
-        "replay/interface",
         "replay/test_anonymize.py",
         "replay/test_jobs.py",
         "replay/transform/test_input_pipelines.py",

@@ -102,11 +102,11 @@ OUTPUT_COMMANDS = {
         name="out",
     ),
     "report": OutputCommand(words=lambda capture, out: ["report", capture, "-o", out], name="out.html", is_file=True),
-    "summary --csv": OutputCommand(
-        words=lambda capture, out: ["summary", capture, "--show", "files", "--csv", out], name="out.csv", is_file=True
+    "summary csv": OutputCommand(
+        words=lambda capture, out: ["summary", capture, "--show", "files", "-o", out], name="out.csv", is_file=True
     ),
-    "summary --parquet": OutputCommand(
-        words=lambda capture, out: ["summary", capture, "--show", "rank-files", "--parquet", out],
+    "summary parquet": OutputCommand(
+        words=lambda capture, out: ["summary", capture, "--show", "rank-files", "-o", out],
         name="out.parquet",
         is_file=True,
     ),

@@ -121,7 +121,7 @@ def test_input_waits_for_c_streams_are_not_called_preprocessing(answers: Answers
     ops.append(read(0, length=1, start_ns=100 * MS))
     capture = build_capture(answers.folder, files=["/data/a"], ops=ops, spans=spans)
     assert "I/O in it: not known" in answers("summary", capture.path)
-    said = answers("summary", capture.path, "--findings")
+    said = answers("summary", capture.path, "--show", "findings")
     assert "Decode in" not in said
     assert "mostly without recorded I/O" not in said
 
@@ -132,7 +132,7 @@ def test_a_profile_without_step_marks_is_a_profile(answers: Answers) -> None:
     )
     assert "The profile marks no training steps" in answers.of_profile(data, "a.xplane.pb")
     assert "Nothing was judged: no training steps, and no I/O was recorded." in answers.of_profile(
-        data, "a.xplane.pb", "--findings"
+        data, "a.xplane.pb", "--show", "findings"
     )
 
 

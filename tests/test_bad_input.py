@@ -122,7 +122,7 @@ def test_a_folder_without_a_profile(tmp_path, capsys):
     assert not (tmp_path / "c.capture").exists()
 
 
-@pytest.mark.parametrize("choice", [["--ranks", "5"], ["--steps", "7-9"]])
+@pytest.mark.parametrize("choice", [["--part", "ranks=5"], ["--part", "steps=7-9"]])
 @pytest.mark.parametrize("command", ["summary", "report", "stage"])
 def test_ranks_and_steps_that_the_capture_does_not_have(tmp_path, capsys, choice, command):
     capture = build_capture(tmp_path, ops=[read(0, length=10)], files=["/a"]).path

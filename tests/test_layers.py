@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tests.places import PACKAGE
 
-ORDER = ("traces", "profiler_merge", "workloads", "replay", "workloads.fit", "replay.interface", "replay.commands")
+ORDER = ("traces", "profiler_merge", "workloads", "replay", "workloads.fit", "replay.commands")
 """Packages, from below: each may import those before it. A module belongs to the longest name that fits."""
 
 COMMON = {"numpy", "pyarrow", "click", "jinja2", "markupsafe", "msgspec", "yaml"}
@@ -28,7 +28,7 @@ HEAVY = {
     "mpi4py": {"replay.ranks", "replay.engine.backends"},
     "obstore": {"replay.target"},
     "pandas": {"profiler_merge.analysis"},
-    "plotly": {"replay.interface"},
+    "plotly": {"replay.commands"},
     "scipy": set(),
     "tensorflow": set(),
     "torch": set(),
@@ -79,7 +79,7 @@ def _module(name: str) -> str:
     if name.split(".")[0] != "dxt_replay":
         return name
     below = name.removeprefix("dxt_replay").removeprefix(".")
-    return below if below in SOURCES else below.rpartition(".")[0] or "replay.interface"
+    return below if below in SOURCES else below.rpartition(".")[0] or "replay.commands"
 
 
 IMPORTS = [found for module, path in SOURCES.items() for found in imports(module, path)]

@@ -11,14 +11,14 @@ from dxt_replay.replay.commands.main import COMMANDS, cli, main
 from tests.output_commands import OUTPUT_COMMANDS
 from tests.test_nothing_outside import small_capture
 
-OUTPUT_OPTIONS = {"-o", "--csv", "--parquet", "--html", "--report", "--record", "--logs"}
+OUTPUT_OPTIONS = {"-o", "--report", "--record", "--logs"}
 INPUT_OPTIONS = {
-    "--target", "--baseline", "--candidate", "--against", "--library", "--profile", "--source", "--key-file", "--floor",
+    "--target", "--baseline", "--candidate", "--library", "--profile", "--source", "--key-file", "--floor",
     "--include", "--check",
 }  # fmt: skip
 """Options that take a path: of what is written, and of what is read or staged into."""
 
-QUICK = ("summary --csv", "fit")
+QUICK = ("summary csv", "fit")
 
 
 def test_every_option_that_names_an_output_is_in_the_table(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ comparison need no code for parts.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
@@ -27,6 +28,19 @@ INTERFACES = {
     "S3": ("S3", "S3_REFUSED"),
 }
 """Interface -> the values of the `api` column that belong to it."""
+
+
+KEYS = {
+    "ranks": "ranks",
+    "from": "begin",
+    "until": "until",
+    "steps": "steps",
+    "path": "paths",
+    "exclude": "exclude",
+    "op": "operations",
+    "api": "interfaces",
+}
+"""Key of --part -> the keyword of `Part.parse`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +70,11 @@ class Part:
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.is_window:
-            raise UsageError("--steps and --from/--until both choose a window: give one of them")
+            raise UsageError("--part steps= and from= or until= both choose a window: give one of them")
         if self.from_ns is not None and self.until_ns is not None and self.until_ns <= self.from_ns:
-            raise UsageError("the window is empty: give --until a later time than --from")
+            raise UsageError("the window of --part is empty: give until= a later time than from=")
         if self.steps is not None and self.steps[1] < self.steps[0]:
-            raise UsageError(f"--steps {self.steps[0]}-{self.steps[1]}: give the first step first")
+            raise UsageError(f"--part steps={self.steps[0]}-{self.steps[1]}: give the first step first")
         given = (("operation", self.operations, OPS), ("interface", self.interfaces, tuple(INTERFACES)))
         for noun, names, known in given:
             for name in names:
@@ -86,20 +100,40 @@ class Part:
         """
         numbers: set[int] = set()
         for text in [] if ranks is None else ranks.split(","):
-            first, last = _range(text, "--ranks")
+            first, last = _range(text, "--part ranks")
             if last < first:
-                raise UsageError(f"--ranks {text}: give the first rank first")
+                raise UsageError(f"--part ranks={text}: give the first rank first")
             numbers.update(range(first, last + 1))
         return cls(
             ranks=None if ranks is None else tuple(sorted(numbers)),
-            from_ns=None if begin is None else parse_duration_ns(begin, "--from"),
-            until_ns=None if until is None else parse_duration_ns(until, "--until"),
-            steps=None if steps is None else _range(steps, "--steps"),
+            from_ns=None if begin is None else parse_duration_ns(begin, "--part from"),
+            until_ns=None if until is None else parse_duration_ns(until, "--part until"),
+            steps=None if steps is None else _range(steps, "--part steps"),
             paths=tuple(paths),
             exclude=tuple(exclude),
             operations=tuple(name.lower() for name in operations),
             interfaces=tuple(name.upper() for name in interfaces),
         )
+
+    @classmethod
+    def named(cls, texts: Sequence[str]) -> Part:
+        """Make one from texts such as "steps=10-19,path=*.h5"; what has no KEY= belongs to the value before it.
+
+        Raises: UsageError.
+        """
+        found: dict[str, list[str]] = {}
+        for text in texts:
+            for word in re.split(rf",(?=(?:{'|'.join(KEYS)})=)", text):
+                key, equals, value = word.strip().partition("=")
+                if key not in KEYS or not equals:
+                    raise UsageError(f"--part {word!r}: give KEY=VALUE with one of the keys {', '.join(KEYS)}")
+                found.setdefault(key, []).append(value)
+        for key in ("ranks", "from", "until", "steps"):
+            if len(found.get(key, ())) > 1:
+                raise UsageError(f"--part gives {key} twice: {' and '.join(found[key])}")
+        listed = ("path", "exclude", "op", "api")
+        given = {KEYS[key]: values if key in listed else values[0] for key, values in found.items()}
+        return cls.parse(**given)  # type: ignore[arg-type]
 
     @property
     def is_everything(self) -> bool:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 class _CalledAsFunction(ModuleType):
     def __call__(self) -> tuple[ListedWorkload, ...]:
-        """The shipped workloads: see `dxt_replay.replay.interface.generating.workloads`."""
+        """The shipped workloads: see `dxt_replay.replay.commands.making.workloads`."""
         from dxt_replay.workloads.source import shipped_workloads
 
         return shipped_workloads()

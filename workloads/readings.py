@@ -100,7 +100,7 @@ def _storage(given: Given, code: bool) -> Iterator[Note]:
         why = "requests to an object store cannot be replayed; the objects are taken as files"
         yield given.note(key, "not expressed", why)
     elif given[key] == "direct_fs":
-        why = "that its reads bypass the page cache; replay with run --direct"
+        why = "that its reads bypass the page cache; replay with run --api direct"
         yield given.note(key, "not expressed", why)
 
 

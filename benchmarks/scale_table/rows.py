@@ -150,7 +150,7 @@ _RUN = ("run", CAPTURE, "--target", "{folder}/twin", "-o", "{folder}/replay.capt
 
 ROWS = (
     _of_capture("job", "summary", "summary", peer="VaniDL's method"),
-    _of_capture("job", "findings", "summary", "--findings"),
+    _of_capture("job", "findings", "summary", "--show", "findings"),
     _of_capture("job", "report", "report", suffix=".html"),
     _of_capture("job", "compare", "compare", CAPTURE, "--different-runs"),
     _of_capture("job", "export csv", "export", "--to", "csv", suffix=".csv", ways=ALONE),
@@ -175,7 +175,7 @@ ROWS = (
     _merge("ranks", "merge, many ranks", SHARED, kept=True),
     _of_capture("ranks", "summary, many ranks", "summary"),
     _of_capture("ranks", "compare, many ranks", "compare", CAPTURE, "--different-runs"),
-    _of_capture("wide", "findings, 512 ranks", "summary", "--findings", ways=SHARED[:2]),
+    _of_capture("wide", "findings, 512 ranks", "summary", "--show", "findings", ways=SHARED[:2]),
     Row(name="open a capture", input="open", code=_OPEN),
     _merge("small", "merge, small log", ALONE, kept=True),
     _of_capture("small", "summary, small", "summary", ways=ALONE),

@@ -90,7 +90,7 @@ class Finding:
     files: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """A member of the list that `dxt-replay summary --findings --json` prints."""
+        """A member of the list that `dxt-replay summary --show findings --json` prints."""
         return dict(plain(self))
 
 

@@ -776,7 +776,7 @@ def _checkpoint_blocking(found: Analysis) -> Iterator[Hit]:
     "It takes {excess:ns} longer than the usual step (mean of the ranks); the other findings leave it out.",
     "at least {WARM_UP:g} times the median of the other steps",
     "None is needed for a long run, which has one first step too. In a short test, leave the first step out "
-    "(--steps 1-N) before you compare.",
+    "(--part steps=1-N) before you compare.",
 )
 def _warm_up(found: Analysis) -> Iterator[Hit]:
     loop = found.summary.loop

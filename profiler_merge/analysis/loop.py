@@ -91,7 +91,7 @@ class _Line:
         if len(ranks) * (last - first + 2) > _MOST_NS:
             raise CaptureError(
                 f"{named}: {len(ranks)} ranks over {format_duration(last - first)} are too much to be looked at "
-                "together: choose some with --ranks, or a window with --from and --until"
+                "together: choose some with --part ranks=A-B, or a window with --part from=TIME,until=TIME"
             )
         return cls(np.array(ranks, dtype=np.int64), first, last - first + 2)
 

@@ -167,7 +167,7 @@ def dependency_rows(capture: Capture) -> list[dict[str, Any]]:
     if capture.operation_count() > MOST_OPERATIONS:
         raise UsageError(
             f"the table dependencies holds up to {format_count(MOST_OPERATIONS)} operations, and {capture.named} has "
-            f"{format_count(capture.operation_count())}: choose a part, such as --steps 10-19"
+            f"{format_count(capture.operation_count())}: choose a part, such as --part steps=10-19"
         )
     steps = steps_of(capture)
     return [row for rank in capture.ranks for row in _of_rank(capture, steps, rank)]

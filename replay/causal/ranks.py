@@ -328,7 +328,7 @@ def _warnings_of(notes: Mapping[int, RankNotes]) -> Iterator[str]:
         yield (
             f"rank {rank}: the profile shows steps {steps[0]} to {steps[-1]}, and {100 * share:.0f} % of the loop's "
             "reads belong to other steps. Outside the profile each thread keeps its think times, as if compute hid no "
-            f"read; --steps {steps[0]}-{steps[-1]} replays only the profiled part"
+            f"read; --part steps={steps[0]}-{steps[-1]} replays only the profiled part"
         )
 
 

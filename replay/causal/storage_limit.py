@@ -127,7 +127,7 @@ def storage_limit(capture: Capture, *, curve: bool = False, steps: Steps | None 
     if capture.operation_count() > MOST_OPERATIONS or counted > MOST_SPANS:
         raise TooLargeError(
             f"the causal model is not worked out above {format_count(MOST_OPERATIONS)} operations or "
-            f"{format_count(MOST_SPANS)} steps and waits; choose a part, such as --steps 10-19"
+            f"{format_count(MOST_SPANS)} steps and waits; choose a part, such as --part steps=10-19"
         )
     if steps is None:
         by_rank = spans_by_rank(capture.spans, capture.ranks)

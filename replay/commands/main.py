@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from dxt_replay.replay.commands.session import Session, add_common_options
+from dxt_replay.replay.commands.session import Session, common_options
 from dxt_replay.traces.errors import DxtReplayError, exhausted
 from dxt_replay.traces.version import VERSION
 
@@ -27,42 +27,78 @@ COMPLETION_VARIABLE = "_DXT_REPLAY_COMPLETE"
 
 COMMAND_GROUPS = {
     "Record": {
-        "record": "Run a job under a tracer and record it as a capture.",
-        "merge": "Merge Darshan logs, other traces and profiles into a capture.",
-        "generate": "Generate a capture from the description of a workload.",
+        "record": ("making", "Run a job under a tracer and record it as a capture."),
+        "merge": ("making", "Merge Darshan logs, other traces and profiles into a capture."),
+        "generate": ("making", "Generate a capture from the description of a workload."),
     },
     "Look": {
-        "summary": "Print operations, bytes, times and patterns of a capture.",
-        "report": "Write a page with timelines and charts of a capture.",
+        "summary": ("looking", "Print operations, bytes, times and patterns of a capture."),
+        "report": ("looking", "Write a page with timelines and charts of a capture."),
     },
     "Replay": {
-        "demo": "Replay the bundled captures, from the logs to the comparison.",
-        "doctor": "Examine this machine and a directory for what a replay needs.",
-        "stage": "Build the twin data set that a replay reads.",
-        "run": "Replay a capture.",
+        "demo": ("demo", "Replay a bundled capture, from the logs to the comparison."),
+        "doctor": ("replaying", "Examine this machine and a directory for what a replay needs."),
+        "stage": ("replaying", "Build the twin data set that a replay reads."),
+        "run": ("replaying", "Replay a capture."),
     },
     "Judge": {
-        "compare": "Compare a replay with its source.",
-        "verify": "Check that captures and staged twins are intact.",
-        "regress": "Test whether one file system is slower than another.",
-        "history": "Show results of regress over time and where they changed.",
+        "compare": ("judging", "Compare a replay with its source."),
+        "verify": ("judging", "Check that captures and staged twins are intact."),
+        "regress": ("judging", "Test whether one file system is slower than another."),
+        "history": ("judging", "Show results of regress over time and where they changed."),
     },
     "Predict": {
-        "transform": "Predict the job with other request sizes, readers or ranks.",
-        "simulate": "Predict how long a capture takes on described storage.",
-        "calibrate": "Measure a file system as a model for simulate.",
-        "capacity": "Find how many accelerators a storage carries.",
+        "transform": ("predicting", "Predict the job with other request sizes, readers or ranks."),
+        "simulate": ("predicting", "Predict how long a capture takes on described storage."),
+        "calibrate": ("predicting", "Measure a file system as a model for simulate."),
+        "capacity": ("capacities", "Find how many accelerators a storage carries."),
     },
     "Share": {
-        "export": "Convert a capture for other tools (Perfetto, Darshan, CSV, fio).",
-        "fit": "Convert a capture to a DLIO workload description.",
-        "anonymize": "Remove all names from a capture, to give it to others.",
+        "export": ("sharing", "Convert a capture for other tools (Perfetto, Darshan, CSV, fio)."),
+        "fit": ("sharing", "Convert a capture to a DLIO workload description."),
+        "anonymize": ("sharing", "Remove all names from a capture, to give it to others."),
     },
 }
-"""Section of the overview -> name and one line of each command; `replay.commands.NAME` offers `command`."""
+"""Section of the overview -> name of each command, the module here that has it, and one line."""
 
-COMMANDS = {name: line for group in COMMAND_GROUPS.values() for name, line in group.items()}
+COMMANDS = {name: line for group in COMMAND_GROUPS.values() for name, (_, line) in group.items()}
 """Name -> one line."""
+
+HOMES = {name: f"{__package__}.{home}" for group in COMMAND_GROUPS.values() for name, (home, _) in group.items()}
+"""Name -> the module that adds the command to `FACES`."""
+
+MEANT = {
+    "replay": "run",
+    "predict": "simulate",
+    "trace": "record",
+    "plot": "report",
+    "show": "summary",
+    "diff": "compare",
+    "convert": "export",
+    "check": "verify",
+    "glossary": "summary (the words are on the page docs/glossary.md)",
+}
+"""What somebody may type -> the command."""
+
+OLD_OPTIONS = (
+    ("summary report stage run regress fit", "--ranks", "--part {}=..."),
+    ("summary report stage run regress fit simulate", "--from --until --steps", "--part {}=..."),
+    ("summary report", "--path --exclude --op --api", "--part {}=..."),
+    ("summary", "--findings", "--show findings"),
+    ("summary", "--csv --parquet", "-o FILE.{}"),
+    ("run simulate", "--compute-speed --io-speed", "--speed, or `transform --compute-speed`"),
+    ("run regress", "--direct", "--api direct"),
+    ("run", "--explain", "`summary --show dependencies`"),
+    ("regress", "--speed --compute-speed --io-speed --compute --timeout", "an option of `run` alone"),
+    ("regress", "--alpha --warmup --seed --metric", "no option any more (docs/regression.md)"),
+    ("regress", "--against", "--baseline RECORD.json"),
+    ("regress", "--baseline-map --candidate-map", "--map baseline:PREFIX=DIR or candidate:PREFIX=DIR"),
+    ("regress", "--junit --markdown --html", "--report FILE, by the suffix .xml, .md or .html"),
+    ("simulate", "--runs --check-seconds", "a keyword of dxt_replay.simulate alone"),
+    ("history", "--fail-regression", "the default"),
+    ("demo", "--warm --keep", "no option any more: `stage` and `run` have the choice"),
+)
+"""Commands, their options of earlier releases, and what answers now. For one release."""
 
 EXIT_INTERRUPTED = 130
 EXIT_OUTPUT_CLOSED = 141
@@ -88,8 +124,10 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"dxt_replay.replay.commands.{cmd_name}").command
-        return add_common_options(command)
+        importlib.import_module(HOMES[cmd_name])
+        from dxt_replay.replay.commands.face import FACES
+
+        return FACES[cmd_name]()
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words = list(args)
@@ -108,16 +146,20 @@ class _Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
-            near = get_close_matches(args[0], COMMANDS, n=1)
+            near = [MEANT[args[0]]] if args[0] in MEANT else get_close_matches(args[0], COMMANDS, n=1)
             more = f"did you mean {near[0]}?" if near else f"choose {', '.join(COMMANDS)}"
             raise click.UsageError(f"{args[0]!r} is not a command: {more}", ctx)
+        for option, now in old_options(args[0]).items():
+            variable = f"DXT_REPLAY_{args[0]}_{option[2:]}".upper().replace("-", "_")
+            if variable in os.environ:
+                raise click.UsageError(f"{variable} is set, and {option} is now {now}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, COMMANDS))
         for title, group in COMMAND_GROUPS.items():
             with formatter.section(title):
-                formatter.write_dl([(f"{name:{width}}", line) for name, line in group.items()])
+                formatter.write_dl([(f"{name:{width}}", line) for name, (_, line) in group.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -150,7 +192,7 @@ def cli() -> None:
     """
 
 
-add_common_options(cli)
+cli.params += common_options(hidden=False)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -171,7 +213,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except click.ClickException as error:
-        _complain(session, "UsageError", error.format_message(), _usage(error))
+        _complain(session, "UsageError", _message(error), _usage(error))
         return DxtReplayError.exit_status
     except DxtReplayError as error:
         if session.verbose:
@@ -206,6 +248,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         return DxtReplayError.exit_status
 
 
+def _message(error: click.ClickException) -> str:
+    """What is wrong: of an option of an earlier release the new one, of one that is missing what it means."""
+    command = getattr(getattr(error, "ctx", None), "info_name", None) or ""
+    if isinstance(error, click.NoSuchOption) and (now := old_options(command).get(error.option_name)):
+        return f"{error.option_name} is now {now}"
+    if isinstance(error, click.MissingParameter) and (about := getattr(error.param, "help", None)):
+        return f"{error.format_message().rstrip('.')}: {about}"
+    return error.format_message()
+
+
+def old_options(command: str) -> dict[str, str]:
+    """Options of earlier releases of a command, and what answers now."""
+    rows = [(options.split(), now) for commands, options, now in OLD_OPTIONS if command in commands.split()]
+    return {option: now.format(option[2:]) for options, now in rows for option in options}
+
+
 def _usage(error: click.ClickException) -> str | None:
     """How the command is called, and where its options are listed."""
     context = getattr(error, "ctx", None)
@@ -223,7 +281,7 @@ def _complain(session: Session, kind: str, message: str, hint: str | None = None
     if hint is not None:
         click.echo(f"{PROGRAM}: {printable(hint)}", err=True)
     if session.as_json:
-        from dxt_replay.replay.commands.json_output import OUTPUT_SCHEMA_VERSION
+        from dxt_replay.replay.commands.session import OUTPUT_SCHEMA_VERSION
 
         error = {"type": kind, "message": message, **({} if hint is None else {"hint": hint})}
         click.echo(json.dumps({"schema_version": OUTPUT_SCHEMA_VERSION, "error": error}, indent=2))

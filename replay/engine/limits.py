@@ -41,7 +41,7 @@ def require_descriptors(holders: int) -> None:
         raise ReplayError(
             f"this process needs {wanted} open files, and the limit is {soft}: raise the limit (ulimit -n), start "
             f"{math.ceil(holders / max(soft - wanted + holders, 1))} times as many processes, or choose fewer ranks "
-            "(--ranks); `dxt-replay doctor` lists the limits"
+            "(--part ranks=A-B); `dxt-replay doctor` lists the limits"
         )
 
 
@@ -57,7 +57,7 @@ def require_threads(lanes: int) -> None:
         raise ReplayError(
             f"this process needs {format_count(needed)} threads, one for each lane, and {limit} leaves room for "
             f"{format_count(room)}: raise it, replay on {format_count(places)} {scope} or more, or choose fewer ranks "
-            "(--ranks); `dxt-replay doctor` lists the limits"
+            "(--part ranks=A-B); `dxt-replay doctor` lists the limits"
         )
 
 
@@ -112,7 +112,7 @@ def _try_direct(path: bytes, flags: int) -> None:
         if error.errno != errno.EINVAL:
             return  # no unnamed files here, or no permission: the run itself reports it
         raise TargetError(
-            f"the file system of {os.fsdecode(path)} has no direct I/O (O_DIRECT): leave --direct out, or choose a "
+            f"the file system of {os.fsdecode(path)} has no direct I/O (O_DIRECT): leave --api direct out, or choose a "
             "target on another one (`dxt-replay doctor DIR` tries it)"
         ) from error
 

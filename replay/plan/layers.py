@@ -60,11 +60,11 @@ def backend_of(code: int, options: RunOptions) -> str | Backend:
     """The back end of a code (`replay.engine.files.Backends`): a native one by its name, or what the function
     `back_end(name, options)` of its module in `replay.engine.backends` makes.
 
-    Raises: DxtReplayError if it is not available; UsageError for one that `--direct` does not fit.
+    Raises: DxtReplayError if it is not available; UsageError for one that `--api direct` does not fit.
     """
     name = BACKENDS[code]
     if options.direct and code not in (POSIX, NULL):
-        raise UsageError(f"--direct is for POSIX operations; this replay uses {name} too: give --api posix")
+        raise UsageError(f"--api direct is for POSIX operations; this replay uses {name} too")
     if code in (POSIX, STDIO, NULL, MAPPED):
         return "direct" if options.direct and code == POSIX else name
     home = {"mpiio_collective": "mpiio", "s3": "objects"}.get(name, name)

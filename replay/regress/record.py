@@ -372,7 +372,7 @@ def check_comparable(record: ExperimentRecord, capture: RecordedCapture, options
     name = printable(record.name)
     if record.capture.digest != capture.digest:
         recorded, other = printable(record.capture.name), printable(capture.name)
-        part = "" if record.capture.part == capture.part else " (another part was chosen with --ranks, --steps ...)"
+        part = "" if record.capture.part == capture.part else " (another part was chosen with --part)"
         raise UsageError(
             f"{name} is a record of {recorded} with {record.capture.operations:,} operations, and {other} is other "
             f"work with {capture.operations:,}{part}: give the capture of the record, or make a record of this one"

@@ -189,7 +189,7 @@ class Feeder:
                 raise ReplayError(
                     f"this process needs a thread for each of its {len(self.lanes)} lanes, and the system refused "
                     f"number {len(self._threads) + 1}: raise the limits (ulimit -u, pids.max), start more processes "
-                    "or choose fewer ranks (--ranks)"
+                    "or choose fewer ranks (--part ranks=A-B)"
                 ) from error
             self._threads.append(thread)
 

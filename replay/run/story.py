@@ -272,7 +272,7 @@ def _check_room(capture: Capture, target: str | Path, placements: Placements) ->
     if needed > free:
         raise TargetError(
             f"the run writes {units.format_bytes(needed)} and {units.format_bytes(free)} are free on {target}: free "
-            "space, choose another --target, replay a part (--ranks, --steps), or nothing but the timing (--api null)"
+            "space, choose another --target, replay a part (--part), or nothing but the timing (--api null)"
         )
 
 

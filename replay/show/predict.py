@@ -13,7 +13,7 @@ from dxt_replay.traces.units import format_bytes, format_counted, format_duratio
 if TYPE_CHECKING:
     from dxt_replay.replay.calibration.calibration import Calibration
     from dxt_replay.replay.capacity import Capacity
-    from dxt_replay.replay.interface.simulations import Simulated
+    from dxt_replay.replay.commands.predicting import Simulated
     from dxt_replay.replay.simulation.predict import Prediction
     from dxt_replay.replay.transform.rewrite import Transformed
 

@@ -23,7 +23,7 @@ MOST_WARNING = 70
 """Characters of a warning in brief."""
 
 MAX_GROUPS = 40
-"""Rows of a long table that the terminal shows; `--json` and `--csv` have all of them."""
+"""Rows of a long table that the terminal shows; `--json` and `-o FILE.csv` have all of them."""
 
 
 class Kind(Enum):

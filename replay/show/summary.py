@@ -413,7 +413,7 @@ def _breakdown(groups: Sequence[GroupTotals], by: str) -> Section:
         for each in kept
     ]
     named = (Figure(by, "{group}"), *GROUPS[1:])
-    notes = (f"and {format_count(left)} more with less I/O time: --json and --csv have all",) if left else ()
+    notes = (f"and {format_count(left)} more with less I/O time: --json, or -o FILE.csv, has all",) if left else ()
     return listing(f"By {by}", named, rows, bar_of=lambda row: float(row["io_time_s"]), notes=notes, brief=True)
 
 

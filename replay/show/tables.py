@@ -214,7 +214,7 @@ def data_section(
         ),
         rows=tuple(cells(row) for row in shown),
         notes=(
-            *((f"and {format_count(left)} more: --csv and --json have all",) if left > 0 else ()),
+            *((f"and {format_count(left)} more: --json, or -o FILE.csv, has all",) if left > 0 else ()),
             *([_REBUILT_NOTE] if rebuilt else []),
         ),
     )

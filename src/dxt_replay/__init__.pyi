@@ -10,34 +10,34 @@ from .profiler_merge.recording import keras_recording, lightning_recording, reco
 from .replay.anonymize import Anonymized
 from .replay.calibration.calibration import Calibration
 from .replay.capacity import Capacity
+from .replay.commands.capacities import capacity
+from .replay.commands.captures import open_capture, part
+from .replay.commands.judging import compare, history, noise_floor, regress, verify
+from .replay.commands.looking import (
+    TABLES,
+    Report,
+    figure,
+    findings,
+    report,
+    storage_limit,
+    summary,
+    table,
+    tables,
+    timeline,
+)
+from .replay.commands.making import GeneratedCapture, Recorded, generate, merge, record, workloads
+from .replay.commands.predicting import Simulated, calibrate, simulate, transform
+from .replay.commands.replaying import Staged, doctor, run, run_repeatedly, stage, unstage
+from .replay.commands.sharing import FORMATS, FittedWorkload, anonymize, export, fit
 from .replay.compare.comparison import Comparison
 from .replay.compare.noise import NoiseFloor
 from .replay.compare.verdict import Thresholds
 from .replay.doctor import Diagnosis
-from .replay.interface.analyses import TABLES, findings, storage_limit, summary, table, tables, timeline
-from .replay.interface.anonymizing import anonymize
-from .replay.interface.calibrations import calibrate
-from .replay.interface.capacities import capacity
-from .replay.interface.captures import open_capture, part
-from .replay.interface.charts import FIGURES, figure
-from .replay.interface.comparisons import compare, noise_floor, regress
-from .replay.interface.descriptions import FittedWorkload, fit
-from .replay.interface.examining import doctor
-from .replay.interface.exports import Report, export, report
-from .replay.interface.generating import GeneratedCapture, generate, workloads
-from .replay.interface.histories import history
-from .replay.interface.many_jobs import merge_each, summarise_each
-from .replay.interface.merging import merge
-from .replay.interface.recordings import Recorded, record
-from .replay.interface.replays import Staged, run, run_repeatedly, stage, unstage
-from .replay.interface.simulations import Simulated, simulate
-from .replay.interface.transforming import transform
-from .replay.interface.verifying import verify
-from .replay.jobs import JobSummaries, MergedJobs
-from .replay.options.choices import FORMATS, RunChoices
+from .replay.jobs import JobSummaries, MergedJobs, merge_each, summarise_each
 from .replay.regress.comparison import Regression
 from .replay.regress.history import History
 from .replay.run.result import Repeats, RunResult
+from .replay.show.page.notebook import FIGURES
 from .replay.transform.rewrite import Transformed
 from .replay.verify import Verified
 from .traces.errors import (
@@ -94,7 +94,6 @@ __all__ = [
     "Repeats",
     "ReplayError",
     "Report",
-    "RunChoices",
     "RunResult",
     "Sample",
     "Simulated",

@@ -36,7 +36,7 @@ def _main(limit: int | None = None) -> int:
     """`limit`: of address space, in bytes."""
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
     if command in JOINT_COMMANDS and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # `dxt_replay.replay.commands.processes` undoes it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # `dxt_replay.replay.commands.session` undoes it
     gc.set_threshold(100_000)  # looking for garbage among what is imported takes a tenth of a short command
     if command != "record":  # its job inherits the environment
         # NumPy would start a thread on every processor, which spins for 50 ms, for matrices that no command has.

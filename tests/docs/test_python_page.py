@@ -6,8 +6,7 @@ import re
 
 import dxt_replay
 from dxt_replay.profiler_merge.analysis.tables import TABLES
-from dxt_replay.replay.options.choices import RunChoices
-from dxt_replay.replay.options.option import options_of
+from dxt_replay.replay.commands.face import stated
 from dxt_replay.traces.paces import PACE_CHOICES, Pace
 from tests.docs.reference import REFERENCE
 from tests.places import ROOT
@@ -41,7 +40,7 @@ def test_the_paces_of_the_readme_are_those_of_the_help() -> None:
     rows = re.findall(
         r"^\| `(\w+)`(| \(default\)) \| (.*?) \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE
     )
-    default = options_of(RunChoices)["pace"].option.default
+    default = stated(dxt_replay.run)["pace"].default
     listed = [(name, bool(mark), meaning) for name, mark, meaning in rows if name in PACE_CHOICES]
     assert listed == [(pace.value, pace.value == default, pace.meaning) for pace in Pace]
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dxt_replay.replay.commands.main import COMMANDS, EXIT_INTERRUPTED
+from dxt_replay.replay.commands.main import EXIT_INTERRUPTED, HOMES
 from dxt_replay.traces.samples import sample
 from tests.fuzz.campaign import Campaign, Tally
 from tests.fuzz.targets import TARGETS
@@ -48,8 +48,8 @@ def place_sound_inputs(scratch: Path) -> None:
     """What commands take beside the changed input: a log, and a capture."""
     from tests.fuzz.seeds import small_capture
 
-    for command in COMMANDS:
-        importlib.import_module(f"dxt_replay.replay.commands.{command}")
+    for module in HOMES.values():
+        importlib.import_module(module)
     shutil.copyfile(sample("imagenet").log, scratch / "log.darshan")
     in_child(lambda: shutil.move(small_capture(scratch), scratch / "sound.capture"))
 

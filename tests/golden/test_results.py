@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dxt_replay.replay.commands.json_output import OUTPUT_SCHEMA_VERSION
+from dxt_replay.replay.commands.session import OUTPUT_SCHEMA_VERSION
 from dxt_replay.replay.regress.comparison import BASELINE, CANDIDATE, Regression, compare_sides
 from dxt_replay.replay.regress.health import examine
 from dxt_replay.replay.regress.metrics import MeasuredRun

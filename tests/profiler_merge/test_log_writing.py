@@ -13,7 +13,7 @@ import pytest
 from dxt_replay.profiler_merge.darshan.jobs import open_job
 from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.darshan_recording import log_writing
-from dxt_replay.replay.interface.recordings import Recorded, _cost_warnings
+from dxt_replay.replay.commands.making import Recorded, _cost_warnings
 from tests.places import recorded
 
 MS = 10**6

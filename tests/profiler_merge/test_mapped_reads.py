@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.mapped_reads import FAULT_ROW, MAJOR, MAPPING, MINOR, TORCH_MAPPING, MappedReads
-from dxt_replay.replay.interface.merging import merge
+from dxt_replay.replay.commands.making import merge
 from dxt_replay.traces.schema import APIS, OPS, Unseen, codes
 from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.traces.unseen import unseen_of

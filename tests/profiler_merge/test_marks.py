@@ -30,7 +30,7 @@ from dxt_replay.profiler_merge.profiles.marks import (
     training_loop,
 )
 from dxt_replay.replay.causal.storage_limit import storage_limit
-from dxt_replay.replay.interface.simulations import simulate
+from dxt_replay.replay.commands.predicting import simulate
 from dxt_replay.replay.show.summary import headline
 from dxt_replay.replay.simulation.model import RequestTime, StorageModel
 from dxt_replay.traces.errors import ProfileError

@@ -83,16 +83,15 @@ SHOWN = (
 
 COMMANDS: Mapping[str, str] = {
     "summary": "summary CAPTURE --workers 1",
-    "summary of a part": "summary CAPTURE --by step --from 3300ms --until 4500ms --workers 1",
+    "summary of a part": "summary CAPTURE --by step --part from=3300ms,until=4500ms --workers 1",
     **{f"summary --by {name}": f"summary CAPTURE --by {name} --workers 1" for name in ("rank", "file", "format")},
-    "summary --findings": "summary CAPTURE --findings --workers 1",
+    "summary --findings": "summary CAPTURE --show findings --workers 1",
     **{f"summary --show {name}": f"summary CAPTURE --show {name} --workers 1" for name in SHOWN},
     "verify": "verify CAPTURE",
     "compare": "compare CAPTURE CAPTURE --details --workers 1",
     "simulate null": "simulate CAPTURE --storage null --workers 1",
     "simulate nvme": "simulate CAPTURE --storage nvme --workers 1",
     "simulate theta": "simulate CAPTURE --storage theta_lustre --workers 1",
-    "simulate speeds": "simulate CAPTURE --storage nvme --compute-speed 3 --io-speed 2 --workers 1",
     "simulate ranks": "simulate CAPTURE --storage nvme --ranks 4,16 --workers 1",
     "transform transfer-size": "transform CAPTURE --transfer-size 96KiB -o OUT.capture",
     "transform readers": "transform CAPTURE --readers 3 -o OUT.capture",

@@ -61,7 +61,7 @@ def part_of(capture: Capture, part: Part) -> Capture:
     operations = [OPS[code] for code in np.unique(codes(counted, "op")).tolist()]
     apis = {APIS[code] for code in np.unique(codes(counted, "api")).tolist()}
     there = [name for name, members in INTERFACES.items() if apis & set(members)]
-    asked = [*(f"--op {name}" for name in part.operations), *(f"--api {name}" for name in part.interfaces)]
+    asked = [*(f"op={name}" for name in part.operations), *(f"api={name}" for name in part.interfaces)]
     raise UsageError(
         f"{capture.named} has no operation with {' '.join(asked)}: there are {', '.join(operations)} "
         f"of the interfaces {', '.join(there)}"
@@ -286,7 +286,7 @@ def _files(capture: Capture, part: Part) -> np.ndarray | None:
     chosen = part.file_mask(paths)
     if not (chosen & capture.file_mask).any():
         there = np.flatnonzero(capture.file_mask)
-        options = [f"--path {text!r}" for text in part.paths] + [f"--exclude {text!r}" for text in part.exclude]
+        options = [f"path={text!r}" for text in part.paths] + [f"exclude={text!r}" for text in part.exclude]
         names = ", ".join(repr(paths[file_id]) for file_id in there[:_MOST_NAMES].tolist())
         more = " ..." if len(there) > _MOST_NAMES else ""
         raise UsageError(
@@ -338,7 +338,7 @@ def _windows(capture: Capture, part: Part, ranks: Sequence[int]) -> dict[int, Wi
         return windows
     known = step[is_step & np.isin(rank, ranks)]
     has = f"it has steps {known.min()} to {known.max()}" if len(known) else "it has no numbered steps"
-    raise UsageError(f"{capture.named} has no step of --steps {part.steps[0]}-{part.steps[1]}: {has}")
+    raise UsageError(f"{capture.named} has no step of --part steps={part.steps[0]}-{part.steps[1]}: {has}")
 
 
 def work_of(capture: Capture) -> int:

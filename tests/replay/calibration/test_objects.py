@@ -63,7 +63,7 @@ def test_a_prediction_has_the_arithmetic_of_the_server(
     calibrated: tuple[Calibration, ObjectServer], tmp_path: Path
 ) -> None:
     """20 reads one after the other take 20 times the service time at least, and no less than measured."""
-    from tests.replay.interface.test_on_objects import training
+    from tests.replay.commands.test_on_objects import training
 
     done, _ = calibrated
     source = training(tmp_path, steps=20, compute_ns=1_000)

@@ -69,5 +69,5 @@ def test_a_capture_without_steps_has_no_rows_and_a_large_one_is_refused(
 ) -> None:
     assert dependency_rows(build_capture(tmp_path / "a", files=["/d"], ops=[read(0, length=10)])) == []
     monkeypatch.setattr(explain, "MOST_OPERATIONS", 10)
-    with pytest.raises(UsageError, match=r"up to 10 operations.*--steps 10-19"):
+    with pytest.raises(UsageError, match=r"up to 10 operations.*--part steps=10-19"):
         dependency_rows(capture_of(tmp_path / "b", Loader(), FAST))

@@ -168,7 +168,7 @@ def test_steps_of_a_profile_that_shows_a_part_of_the_run(
     assert np.ptp(predicted_takes_ns(capture, steps, there)) == pytest.approx(truth, rel=0.02)
     if application.depth:
         assert f"the profile shows steps {profiled[0]} to {profiled[-1]}, and " in steps.warnings[0]
-        assert f"--steps {profiled[0]}-{profiled[-1]}" in steps.warnings[0]
+        assert f"--part steps={profiled[0]}-{profiled[-1]}" in steps.warnings[0]
 
 
 def test_steps_selected_in_the_midst_of_a_run(tmp_path: Path) -> None:

@@ -42,27 +42,3 @@ def test_the_key_may_lie_in_a_file(capture: Capture, tmp_path: Path, capsys: pyt
     dxt_replay.anonymize(capture, tmp_path / "b.capture", key=b"a key")
     one, other = (open_capture(tmp_path / f"{name}.capture").paths() for name in "ab")
     assert one == other
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        (("--key-file", "/nowhere/key"), "cannot be read"),
-        (("--key-file", "/dev/null"), "holds no key"),
-        (("--key-file", "/dev/zero"), "more than 1 MiB"),
-    ],
-)
-def test_a_bad_key_is_refused_in_one_line(
-    options: tuple[str, ...], problem: str, capture: Capture, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status, out, err = anonymize(capsys, capture.path, "-o", tmp_path / "o.capture", *options)
-    assert (status, out) == (2, "")
-    assert problem in err
-    assert len(err.strip().splitlines()) == 1
-    assert not (tmp_path / "o.capture").exists()
-
-
-def test_an_output_that_exists_is_kept(capture: Capture, capsys: pytest.CaptureFixture[str]) -> None:
-    status, _, err = anonymize(capsys, capture.path, "-o", capture.path)
-    assert status == 2
-    assert "--force" in err

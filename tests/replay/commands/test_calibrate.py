@@ -55,12 +55,3 @@ def test_as_json_the_object_is_that_of_the_file(
     printed = json.loads(capsys.readouterr().out)
     assert (printed.pop("schema_version"), printed.pop("output")) == (1, str(output))
     assert json.loads(output.read_text())["measured"] == printed
-
-
-@pytest.mark.parametrize("minutes", ["0", "0.001", "nan", "99999"])
-def test_a_time_that_cannot_be_is_refused(
-    target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], minutes: str
-) -> None:
-    assert main(["calibrate", "--target", str(target), "-o", str(tmp_path / "m.json"), "--minutes", minutes]) == 2
-    assert "give 0.017 to 1440 minutes" in capsys.readouterr().err
-    assert os.listdir(target) == []

@@ -36,7 +36,7 @@ def posix(name: bytes, rank: int, count: int, seconds: float, **more: Any) -> di
 
 def found(capsys: pytest.CaptureFixture[str], path: Path) -> dict[str, dict[str, Any]]:
     capsys.readouterr()
-    assert main(["summary", str(path), "--findings", "--json"]) == 0
+    assert main(["summary", str(path), "--show", "findings", "--json"]) == 0
     return {each["code"]: each for each in json.loads(capsys.readouterr().out)["tables"]["findings"]}
 
 

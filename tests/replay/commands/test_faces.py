@@ -41,12 +41,7 @@ def folder(tmp_path: Path) -> Path:
 def answer(capsys: pytest.CaptureFixture[str], folder: Path, line: str) -> dict[str, Any]:
     """What `dxt-replay LINE --json` prints, where names of the line that hold a dot or `twin` are in `folder`."""
     words = [
-        f"/data={folder / 'twin' / 'data'}"
-        if "=" in word
-        else str(folder / word)
-        if "." in word or word[:4] == "twin"
-        else word
-        for word in line.split()
+        str(folder / word) if "=" not in word and ("." in word or word[:4] == "twin") else word for word in line.split()
     ]
     capsys.readouterr()
     assert main([*words, "--json"]) in (0, 1), capsys.readouterr().err
@@ -60,11 +55,11 @@ def answer(capsys: pytest.CaptureFixture[str], folder: Path, line: str) -> dict[
     [
         ("summary source.capture", lambda at: dxt_replay.tables(at / "source.capture")),
         (
-            "summary source.capture --ranks 1",
+            "summary source.capture --part ranks=1",
             lambda at: dxt_replay.tables(dxt_replay.part(at / "source.capture", ranks="1")),
         ),
         (
-            "summary source.capture --op read --path */a",
+            "summary source.capture --part op=read,path=*/a",
             lambda at: dxt_replay.tables(dxt_replay.part(at / "source.capture", operations=["read"], paths=["*/a"])),
         ),
         (
@@ -138,10 +133,10 @@ def test_the_list_of_workloads_is_that_of_its_program(capsys: pytest.CaptureFixt
             ),
         ),
         (
-            "run source.capture --target twin --pace think --io-speed 3 --ranks 1 -o A.capture",
+            "run source.capture --target twin --pace think --speed 3 --part ranks=1 -o A.capture",
             lambda at: dxt_replay.run(
                 dxt_replay.part(at / "source.capture", ranks="1"), at / "twin", at / "a.capture",
-                pace="think", io_speed=3.0,
+                pace="think", speed=3.0,
             ),
         ),
         (
@@ -159,7 +154,7 @@ def test_the_list_of_workloads_is_that_of_its_program(capsys: pytest.CaptureFixt
         ),
         (
             "regress source.capture --baseline twin --candidate twin3 --repeats 6 --warm --pace none "
-            "--ranks 0 -o A.kept",
+            "--part ranks=0 -o A.kept",
             lambda at: dxt_replay.regress(
                 dxt_replay.part(at / "source.capture", ranks="0"), at / "twin", at / "twin3",
                 repeats=6, cold=False, pace="none", output=at / "a.kept",

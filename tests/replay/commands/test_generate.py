@@ -9,8 +9,6 @@ import pytest
 
 import dxt_replay
 from dxt_replay.replay.commands.main import main
-from dxt_replay.replay.options import choices
-from dxt_replay.workloads.description import READINGS
 from dxt_replay.workloads.source import shipped_names
 
 SMALL = ("dataset.num_files_train=8", "dataset.num_files_eval=4", "train.epochs=1", "train.computation_time=0.001")
@@ -56,13 +54,9 @@ def test_what_was_read_is_kept_in_the_capture(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (["generate"], "WORKLOAD is missing"),
-        (["generate", "default"], "--ranks is missing"),
-        (["generate", "default", "--ranks", "2"], "-o OUT.capture is missing"),
         (["generate", "defualt", "--ranks", "2", "-o", "w.capture"], "did you mean default?"),
         (["generate", "default", "reader.batch_size", "--ranks", "2", "-o", "w.capture"], "is not KEY=VALUE"),
         (["generate", "default", "reader.batch_size=0", "--ranks", "2", "-o", "w.capture"], "of 1 or more"),
-        (["generate", "default", "--reading", "none", "--ranks", "2", "-o", "w.capture"], "--reading 'none': choose"),
         (["generate", "llama_70b", "--ranks", "2", "-o", "w.capture"], "give --ranks 32"),
     ],
 )
@@ -75,10 +69,6 @@ def test_wrong_use_is_one_line_and_status_2(
     assert message in printed.err
     assert printed.out == ""
     assert not list(tmp_path.iterdir())
-
-
-def test_all_readings_can_be_chosen() -> None:
-    assert choices.READINGS == READINGS
 
 
 @pytest.mark.parametrize("columns", ["80", "120"])

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dxt_replay.replay.commands.json_output import OUTPUT_SCHEMA_VERSION, StreamedRows, print_json
+from dxt_replay.replay.commands.session import OUTPUT_SCHEMA_VERSION, StreamedRows, print_json
 
 
 def test_one_object_with_its_version_first_and_keys_as_given(capsys: pytest.CaptureFixture[str]) -> None:

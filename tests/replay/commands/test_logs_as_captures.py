@@ -171,9 +171,9 @@ def test_steps_of_a_bare_log_need_a_profile(
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["stage", "LOG", "--target", "t", "--ranks", "7"], "LOG has no rank 7"),
-        (["run", "LOG", "--target", "t", "-o", "r.capture", "--ranks", "7"], "LOG has no rank 7"),
-        (["run", "LOG", "--target", "t", "-o", "r.capture", "--steps", "1-2"], "LOG has no step"),
+        (["stage", "LOG", "--target", "t", "--part", "ranks=7"], "LOG has no rank 7"),
+        (["run", "LOG", "--target", "t", "-o", "r.capture", "--part", "ranks=7"], "LOG has no rank 7"),
+        (["run", "LOG", "--target", "t", "-o", "r.capture", "--part", "steps=1-2"], "LOG has no step"),
         (["run", "LOG", "--target", "nowhere", "-o", "r.capture"], "nowhere does not exist"),
         (["run", "CUT", "--target", "t", "-o", "r.capture"], "cut.darshan"),
         (["run", "none.darshan", "--target", "t", "-o", "r.capture"], "none.darshan"),
@@ -326,7 +326,7 @@ noting.__enter__()
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--ranks", "7"], "job.darshan has no rank 7"),
+        (["--part", "ranks=7"], "job.darshan has no rank 7"),
         (["--pace", "steps"], "--profile DIR"),
         ([], "cut.darshan"),
     ],

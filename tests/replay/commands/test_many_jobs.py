@@ -37,13 +37,13 @@ def test_from_an_archive_of_logs_to_a_table_of_jobs(archive: Path, tmp_path: Pat
 
 
 def test_the_table_as_csv(archive: Path, tmp_path: Path, capsys) -> None:
-    assert main(["summary", str(archive), "--csv", "-"]) == 0
+    assert main(["summary", str(archive), "-o", "-"]) == 0
     head, *lines = capsys.readouterr().out.splitlines()
     assert head.startswith("name,job_id,start,program,ranks")
     assert len(lines) == 2
     file = tmp_path / "jobs.csv"
     file.touch()
-    assert main(["summary", str(archive), "--csv", str(file)]) == 2
+    assert main(["summary", str(archive), "-o", str(file)]) == 2
     assert "exists" in capsys.readouterr().err
 
 
@@ -57,27 +57,9 @@ def test_a_job_that_cannot_be_read_is_named_and_the_others_are_done(archive: Pat
     assert "1 job could not be read" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["summary", "{}", "--steps", "1-2"], "--steps is for one job"),
-        (["summary", "{}", "--show", "files"], "--show is for one job"),
-        (["summary", "{}", "--parquet", "jobs.parquet"], "--parquet is for one job"),
-        (["summary", "{}", "--sort", "colour"], "--sort colour: give one of name"),
-        (["summary", "{}/imagenet", "--sort", "name"], "--sort orders several jobs"),
-        (["summary", "{}", "--csv", "-", "--parquet", "x"], "--csv and --parquet write the same table"),
-        (["merge", "--each", "{}", "-o", "out", "--align", "wall"], "--align speaks of one job"),
-        (["merge", "--each", "{}/nothing", "-o", "out"], "nothing does not exist"),
-    ],
-)
-def test_what_does_not_fit_several_jobs(archive: Path, words: list[str], expected: str, capsys) -> None:
-    assert main([word.format(archive) for word in words]) == 2
-    assert expected in capsys.readouterr().err
-
-
 def test_a_table_of_one_capture_as_parquet(tmp_path: Path) -> None:
     log = str(sample("imagenet").log)
-    assert main(["summary", log, "--show", "sizes", "--parquet", str(tmp_path / "sizes.parquet")]) == 0
+    assert main(["summary", log, "--show", "sizes", "-o", str(tmp_path / "sizes.parquet")]) == 0
     assert pq.read_table(tmp_path / "sizes.parquet").num_rows > 0
-    assert main(["summary", log, "--show", "rank-files", "--parquet", str(tmp_path / "all.parquet")]) == 0
+    assert main(["summary", log, "--show", "rank-files", "-o", str(tmp_path / "all.parquet")]) == 0
     assert "path" in pq.read_schema(tmp_path / "all.parquet").names

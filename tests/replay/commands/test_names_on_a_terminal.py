@@ -33,14 +33,14 @@ def hostile_capture(folder: Path) -> Capture:
 
 COMMANDS = {
     "summary": (0, "summary {capture}"),
-    "summary of files": (0, "summary {capture} --show files --show ranks --findings --show timeline"),
+    "summary of files": (0, "summary {capture} --show files --show ranks --show findings --show timeline"),
     "report": (0, "report {capture} -o {folder}/r.html"),
     "verify": (0, "verify {capture}"),
     "stage": (0, "stage {capture} --target {folder}/t"),
     "run": (0, "run {capture} --target {folder}/t -o {folder}/r.capture --pace none"),
     "run on nothing": (2, "run {capture} --target {folder}/none -o {folder}/r.capture"),
     "compare": (0, "compare {capture} {capture}"),
-    "simulate": (0, "simulate {capture} --storage nvme --runs 1"),
+    "simulate": (0, "simulate {capture} --storage nvme"),
     "simulate on an unknown model": (2, "simulate {capture} --storage {folder}/none.yaml"),
     "transform": (0, "transform {capture} -o {folder}/w.capture --transfer-size 5B"),
     "transform nothing": (2, "transform {capture} -o {folder}/w.capture --compression {folder}"),

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dxt_replay.replay.commands.processes import ending_together
+from dxt_replay.replay.commands.session import ending_together
 from dxt_replay.replay.ranks.mpi import Solo
 from dxt_replay.traces.errors import TargetError
 

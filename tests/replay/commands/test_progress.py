@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dxt_replay.replay.commands.progress import run_progress, run_text, time_left_text
+from dxt_replay.replay.commands.session import run_progress, run_text
 from dxt_replay.replay.run.feeder import Progress
 from dxt_replay.traces.units import NS_PER_MS, NS_PER_S
 
@@ -21,12 +21,6 @@ def test_a_run_without_due_times_is_judged_by_its_rate(done: int, left: str) -> 
 
 
 def test_nothing_is_shown_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
-    with run_progress(True) as report:
+    with run_progress(shown=True) as report:
         report(Progress(done=1, total=2, elapsed_ns=1, expected_ns=2))
     assert capsys.readouterr() == ("", "")
-
-
-def test_the_time_that_all_runs_take_is_judged_by_those_that_are_done() -> None:
-    assert time_left_text(5.0, 0, 22) == "", "nobody knows yet"
-    assert time_left_text(15.0, 2, 6) == "; all runs: 30 s left"
-    assert time_left_text(15.0, 2, 22) == "; all runs: 2 min left"

@@ -236,7 +236,7 @@ def test_a_merge_that_fails_says_how_to_repeat_it(library, work, capfd) -> None:
 
 
 def test_nothing_with_threads_is_imported_before_the_signals_are_held() -> None:
-    program = "import sys, dxt_replay.replay.commands.record, dxt_replay.replay.interface.recordings\n"
+    program = "import sys, dxt_replay.replay.commands.making\n"
     program += "import dxt_replay.profiler_merge.recorder.job\n"
     program += "print({'numpy', 'pyarrow'} & set(sys.modules))"
     done = subprocess.run([PYTHON, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -55,35 +55,8 @@ def test_a_page_of_two_with_the_noise_between_two_runs(tmp_path: Path) -> None:
 def test_options_choose_what_it_is_about(tmp_path: Path) -> None:
     capture = training(tmp_path)
     output = tmp_path / "report.html"
-    options = ["--ranks", "1", "--op", "read", "--from", "150ms", "--until", "200ms"]
+    options = ["--part", "ranks=1,op=read,from=150ms,until=200ms"]
     assert main(["report", str(capture.path), "-o", str(output), *options]) == 0
     page = output.read_text(encoding="utf-8")
     assert carried(page, "data")["timelines"]["source"]["ranks"] == [1] * 4
     assert 0 < carried(page, "summary")["source"]["operations"]["read"] < 60
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["missing.capture"], "does not exist"),
-        (["CAPTURE", "CAPTURE", "--from", "1s"], "times of one capture"),
-        (["CAPTURE", "missing.capture"], "does not exist"),
-    ],
-)
-def test_wrong_use_is_one_message(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
-) -> None:
-    capture = training(tmp_path)
-    output = tmp_path / "report.html"
-    named = [str(capture.path) if argument == "CAPTURE" else argument for argument in arguments]
-    assert main(["report", *named, "-o", str(output)]) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert "Traceback" not in error
-    assert not output.exists()
-
-
-def test_what_is_no_file_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    capture = training(tmp_path)
-    assert main(["report", str(capture.path), "-o", str(tmp_path)]) == 2
-    assert "is not a file" in capsys.readouterr().err

@@ -45,7 +45,7 @@ def test_the_next_command_has_the_same_options(
     target, real = tmp_path / "the target", tmp_path / "real"
     real.mkdir()
     (real / "b").write_bytes(bytes(4096))
-    chosen = ["--map", f"/d/b={real / 'b'}", "--ranks", "0"]
+    chosen = ["--map", f"/d/b={real / 'b'}", "--part", "ranks=0"]
     target.mkdir(exist_ok=True)
     assert main(["stage", str(capture.path), "--target", str(target), *chosen]) == 0
     following = capsys.readouterr().out.splitlines()[-1].removeprefix("next: dxt-replay ")

@@ -34,7 +34,7 @@ def capture(tmp_path: Path) -> Path:
     [
         "summary {0}",
         "summary {0} --json",
-        "summary {0} --csv -",
+        "summary {0} -o -",
         "export {0} --to csv -o -",
         pytest.param("compare {0} {0} --different-runs", marks=pytest.mark.slow),
         pytest.param("compare {0} {0} --different-runs --json", marks=pytest.mark.slow),

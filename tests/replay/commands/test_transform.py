@@ -43,16 +43,3 @@ def test_json(capture: Capture, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert status == 0
     assert found["changes"] == {"transfer_bytes": 524288}
     assert (found["before"]["reads"], found["after"]["reads"]) == (60, 32)
-
-
-def test_a_refusal_is_one_line(capture: Capture, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, err = transform(capsys, capture.path, "-o", tmp_path / "o.capture", "--chunk", "1MiB")
-    assert (status, out) == (2, "")
-    assert "reads no HDF5 file" in err
-    assert not (tmp_path / "o.capture").exists()
-
-
-def test_an_output_that_exists_is_kept(capture: Capture, capsys: pytest.CaptureFixture[str]) -> None:
-    status, _, err = transform(capsys, capture.path, "-o", capture.path, "--readers", 4)
-    assert status == 2
-    assert "--force" in err

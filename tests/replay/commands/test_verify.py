@@ -47,16 +47,3 @@ def test_the_object_has_places_rows_and_differences(
     assert [place["kind"] for place in found["places"]] == ["capture", "twin"]
     assert [each["file"] for each in found["places"][0]["differences"]] == ["spans.parquet"]
     assert found["places"][1]["different"] == 0
-
-
-@pytest.mark.parametrize("argument", ["nowhere", "file", "empty"])
-def test_what_is_neither_is_wrong_use(tmp_path: Path, argument: str, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "file").write_bytes(b"")
-    assert main(["verify", str(tmp_path / argument)]) == 2
-    assert "give a capture" in capsys.readouterr().err
-
-
-def test_a_source_that_is_not_there_is_wrong_use(places: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", str(places[0]), "--source", "nowhere.darshan"]) == 2
-    assert "--source nowhere.darshan does not exist" in capsys.readouterr().err

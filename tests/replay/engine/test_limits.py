@@ -63,7 +63,7 @@ def test_threads_without_room_for_their_stacks_are_refused_with_the_number_of_pr
     refusal = said(ADDRESS_SPACE)
     assert "needs 508 threads, one for each lane" in refusal
     assert "the limit of address space (ulimit -v)" in refusal
-    assert "replay on 10 processes or more, or choose fewer ranks (--ranks)" in refusal
+    assert "replay on 10 processes or more, or choose fewer ranks (--part ranks=A-B)" in refusal
 
 
 def test_a_thread_takes_two_mappings_of_those_that_the_kernel_allows_a_process() -> None:

@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from dxt_replay.replay.commands.main import COMMANDS
+from dxt_replay.replay.commands.main import HOMES
 from dxt_replay.replay.commands.main import main as run_command_line
 
 LATE = 124
@@ -68,12 +68,12 @@ def wait_for(child: int, case: dict[str, Any]) -> tuple[int, float]:
 WARM = (
     "pandas",  # which pyarrow imports at its first array
     "dxt_replay.profiler_merge.given_files",  # which another user cannot read where Python belongs to root
-    "dxt_replay.replay.commands.json_output",
+    "dxt_replay.replay.commands.session",
     "dxt_replay.replay.engine.issue",
     "dxt_replay.replay.run.story",
     "dxt_replay.replay.show.terminal",
     "dxt_replay.replay.target.stage",
-    *(f"dxt_replay.replay.commands.{name}" for name in COMMANDS),
+    *HOMES.values(),
 )
 """Imported before the forks."""
 

@@ -25,7 +25,7 @@ import mpi4py
 import sys
 from dxt_replay.replay.ranks import mpi
 from pathlib import Path
-from dxt_replay.replay.commands.processes import ending_together
+from dxt_replay.replay.commands.session import ending_together
 from dxt_replay.replay.run.story import run_replay
 from tests.replay.causal.test_paced_ranks import options
 from dxt_replay.traces.errors import DxtReplayError

@@ -158,7 +158,7 @@ def test_each_kind_of_operation(every_kind: Capture, tmp_path: Path, options: tu
 @needs_darshan
 def test_a_part_of_a_capture(every_kind: Capture, tmp_path: Path) -> None:
     part = dxt_replay.part(every_kind, ranks="0")
-    check(asked_for(part), watched(every_kind.path, tmp_path, "--ranks", "0"))
+    check(asked_for(part), watched(every_kind.path, tmp_path, "--part", "ranks=0"))
 
 
 @needs_darshan

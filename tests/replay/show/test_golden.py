@@ -19,7 +19,7 @@ GOLDEN = Path(__file__).parent / "golden"
 VIEWS = {
     "summary": (),
     "by-file": ("--by", "file"),
-    "findings": ("--findings",),
+    "findings": ("--show", "findings"),
     "timeline": ("--show", "timeline"),
     "tables": ("--show", "overlap", "--show", "steps", "--show", "sizes", "--show", "files", "--show", "ranks"),
 }

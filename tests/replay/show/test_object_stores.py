@@ -101,7 +101,7 @@ def test_the_page_of_counters_alone_is_no_timeline(tmp_path: Path, capsys: pytes
 
 def test_a_part_has_no_figures_of_the_whole_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = log_of(tmp_path / "a.darshan", posix=DxtRecord(record_id=1, reads=_READ))
-    for options, there in (([], True), (["--op", "read"], False)):
+    for options, there in (([], True), (["--part", "op=read"], False)):
         assert main(["summary", str(log), "--json", *options]) == 0
         summary = json.loads(capsys.readouterr().out)
         assert ("DAOS" in summary["interfaces"], "DAOS" in summary["counted_times"]) == (there, there)

@@ -99,7 +99,7 @@ def test_many_rows_are_cut_with_a_note(tmp_path: Path) -> None:
     capture = build_capture(tmp_path, files=[f"/{n}" for n in range(50)], ops=ops)
     (section,) = view_sections(views(capture, ["files"]))
     assert len(section.rows) == 40
-    assert section.notes == ("and 10 more: --csv and --json have all",)
+    assert section.notes == ("and 10 more: --json, or -o FILE.csv, has all",)
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -78,7 +78,7 @@ def test_many_groups_are_cut_with_the_largest_kept(tmp_path: Path) -> None:
     section = next(section for section in summary_sections(found) if section.title == "By file")
     assert len(section.rows) == MAX_GROUPS
     assert section.rows[0][0] == f"/{MAX_GROUPS + 8}"
-    assert section.notes == ("and 9 more with less I/O time: --json and --csv have all",)
+    assert section.notes == ("and 9 more with less I/O time: --json, or -o FILE.csv, has all",)
 
 
 def finding(code: str, at_stake_s: float | None, of: str = "training loop") -> Finding:

@@ -15,8 +15,8 @@ import pytest
 import dxt_replay
 from dxt_replay.profiler_merge.analysis.summary import summarise
 from dxt_replay.replay.causal import ranks as module
-from dxt_replay.replay.interface import simulations
-from dxt_replay.replay.interface.simulations import Simulated
+from dxt_replay.replay.commands import predicting as simulations
+from dxt_replay.replay.commands.predicting import Simulated
 from dxt_replay.replay.simulation.model import (
     Client,
     Jitter,
@@ -152,7 +152,7 @@ def test_an_uncertain_model_gives_an_interval(tmp_path: Path) -> None:
 
 def test_what_cannot_be_simulated_is_refused(tmp_path: Path) -> None:
     capture, _, _ = derived(tmp_path, Application(steps=3), FAST)
-    with pytest.raises(UsageError, match="--runs 0: give 1 or more"):
+    with pytest.raises(UsageError, match="runs 0: give 1 or more"):
         dxt_replay.simulate(capture, "null", runs=0)
     with pytest.raises(UsageError, match="1 to 1048576 ranks"):
         dxt_replay.simulate(capture, "null", ranks=[0])

@@ -1,0 +1,393 @@
+"""Replays: `doctor` before, `stage` and `unstage` of the twin, `run`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+
+from dxt_replay.replay.commands.captures import (
+    CaptureOrPath,
+    PartOption,
+    Parts,
+    Source,
+    is_from_logs,
+    named,
+    opened,
+    path_maps,
+)  # fmt: skip
+from dxt_replay.replay.commands.face import (
+    Argument,
+    Force,
+    Maps,
+    Option,
+    PathLike,
+    PathMaps,
+    Target,
+    Timeout,
+    check_choices,
+    command,
+    output,
+    public,
+)  # fmt: skip
+from dxt_replay.replay.commands.session import (
+    answer,
+    byte_progress,
+    current,
+    given_options,
+    print_json,
+    print_next,
+    reported,
+    run_progress,
+    status,
+)  # fmt: skip
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.paces import API_CHOICES, COMPUTE_CHOICES, PACE_CHOICES, Pace
+
+if TYPE_CHECKING:
+    from dxt_replay.replay.doctor import Diagnosis
+    from dxt_replay.replay.plan.pacing import Pacing, RunOptions
+    from dxt_replay.replay.ranks.mpi import Communicator
+    from dxt_replay.replay.run.feeder import Progress
+    from dxt_replay.replay.run.result import Repeats, RunResult
+    from dxt_replay.replay.target.stage import StagePlan
+    from dxt_replay.traces.store.reader import Capture
+
+PACE_HELP = (
+    "timed: at its recorded time; think: after its recorded pause; steps: when training allows it; none: at once."
+)
+PaceOption = Annotated[str, Option(PACE_HELP, choices=PACE_CHOICES)]
+SpeedOption = Annotated[float, Option("2 halves every gap.")]
+ComputeOption = Annotated[str, Option("Compute asleep or spinning.", choices=COMPUTE_CHOICES)]
+ApiOption = Annotated[
+    str, Option("auto: as recorded; direct: POSIX past the page cache; null: no I/O.", choices=(*API_CHOICES, "direct"))
+]
+ColdOption = Annotated[bool, Option("Drop cached pages first.", flags=("--cold/--warm",))]
+
+
+@command(show="show.make.doctor_sections")
+def doctor(directory: Annotated[PathLike | None, Argument("[DIR|TARGET]", text=True)] = None) -> Diagnosis:
+    """Examine this machine, and a directory or object store, for all that a recording or a replay needs.
+
+    It loads the compiled cores, the packages and MPI in processes of their own, and starts two MPI processes. It
+    reads the limits of open files, threads and memory, and measures how late idle threads wake up. It tries Darshan
+    on a small program. In a directory it tries direct I/O and the page cache with a file of 1 MiB, which it removes.
+    To an object store (s3:// URL) it sends a PUT of 1 MiB, a GET, a LIST and a DELETE.
+    Exits 0 if nothing that is needed is broken, 1 if something is, 2 for wrong use.
+
+    In Python:
+
+        assert dxt_replay.doctor("/scratch/twin").passed
+
+    Raises: UsageError if `directory` is neither a directory nor the URL of an object store.
+    """
+    from dxt_replay.replay.doctor import examine
+    from dxt_replay.replay.target.targets import target_named
+
+    with status("examining"):
+        return examine(None if directory is None else target_named(directory))
+
+
+# ---------------------------------------------------------------------------------------------- stage
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """Result of `stage`. `written`: False for a dry run."""
+
+    plan: StagePlan
+    written: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `dxt-replay stage --json` prints."""
+        return {**self.plan.as_json(), "written": self.written}
+
+    def carry_out(
+        self,
+        *,
+        workers: int | None = None,
+        timeout_s: float | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> Staged:
+        """Write the plan of a dry run; arguments as of `stage`."""
+        from dxt_replay.replay.plan.pacing import check_timeout
+        from dxt_replay.replay.ranks.stopping import TimeLimit
+        from dxt_replay.replay.target.stage import stage as carry_out
+        from dxt_replay.replay.target.targets import check_there
+
+        check_there(self.plan.target)
+        with (
+            TimeLimit(check_timeout(timeout_s), doing="staging") as limit,
+            reported(on_progress, byte_progress("staging")) as progress,
+        ):
+            carry_out(self.plan, workers=workers, progress=progress, limit=limit)
+        return Staged(plan=self.plan, written=True)
+
+
+@public
+def stage(
+    capture: Source,
+    target: Target,
+    *,
+    dry_run: Annotated[bool, Option("Print what would be written, and write nothing.")] = False,
+    sparse: Annotated[bool, Option("Write holes, whose reads reach no device.")] = False,
+    maps: Maps = None,
+    workers: Annotated[int | None, Option("Files written at the same time.", least=1, most=64)] = None,
+    timeout_s: Timeout = None,
+    part: PartOption = (),
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Staged:
+    """Stage a twin of the recorded data set of a capture (or a .darshan log) under a target directory.
+
+    Each file that the capture reads is made as large as its accesses need. Its data do not compress. The target exists;
+    what was staged before stays, and real data of --map is never written.
+
+    In Python:
+
+        dxt_replay.stage("run.capture", "/lustre/me/twin", dry_run=True).plan.bytes_to_write
+
+    When `timeout_s` ends the call, complete files stay, and the next call continues. `on_progress` gets the bytes done
+    and the bytes in all.
+    Raises: TargetError when `target` does not exist, the twin does not fit, or a file that was not staged is in the
+    way.
+    """
+    from dxt_replay.replay.target.stage import plan_stage
+
+    with opened(capture, part=part) as source:
+        plan = plan_stage(source, os.fspath(target), maps=path_maps(maps), sparse=sparse)
+    planned = Staged(plan=plan, written=False)
+    return planned if dry_run else planned.carry_out(workers=workers, timeout_s=timeout_s, on_progress=on_progress)
+
+
+def unstage(target: PathLike) -> int:
+    """Remove all staged files of `target`, and no other file. Returns the number of files removed.
+
+        dxt_replay.unstage("/lustre/me/twin")
+
+    Raises: TargetError when `target` was not staged.
+    """
+    from dxt_replay.replay.target.stage import unstage as remove
+
+    return remove(os.fspath(target))
+
+
+@command(name="stage", like=stage)
+def _stage(
+    *, remove: Annotated[bool, Option("Remove all that was staged, and nothing else.")] = False, **given: Any
+) -> int:
+    from dxt_replay.replay.target.targets import check_there, target_named
+    from dxt_replay.traces.units import format_counted
+
+    target, as_json, dry_run = given["target"], current().as_json, given.pop("dry_run")
+    if remove:
+        removed = unstage(target)
+        if as_json:
+            print_json({"target": str(target), "removed": removed})
+        else:
+            click.echo(f"Removed {format_counted(removed, 'file')} from {target}")
+        return 0
+    if not dry_run:
+        check_there(target_named(target))
+    limits = {key: given.pop(key) for key in ("workers", "timeout_s")}
+    planned = stage(**given, dry_run=True)
+    if not as_json:
+        for line in planned.plan.lines(dry_run=dry_run):
+            click.echo(line)
+    if not dry_run:
+        began = time.monotonic()
+        planned = planned.carry_out(**limits)
+        if not as_json:
+            click.echo(planned.plan.done_line(time.monotonic() - began))
+            again = given_options({"maps", "part"})
+            print_next("run", given["capture"], "--target", target, *again, "-o", "replay.capture")
+    if as_json:
+        print_json(planned.as_json())
+    return 0
+
+
+# ------------------------------------------------------------------------------------------------ run
+@public
+def run(
+    capture: Source,
+    target: Target,
+    output: Annotated[PathLike, output("OUT.capture", "The capture of the replay.")],
+    *,
+    pace: PaceOption = "timed",
+    speed: SpeedOption = 1.0,
+    compute: ComputeOption = "sleep",
+    api: ApiOption = "auto",
+    timeout_s: Timeout = None,
+    cold: ColdOption = True,
+    maps: Maps = None,
+    part: PartOption = (),
+    force: Force = False,
+    on_progress: Callable[[Progress], None] | None = None,
+    comm: Communicator | None = None,
+) -> RunResult:
+    """Replay a capture (or a .darshan log), and write the replay as a capture too.
+
+    Under `mpiexec -n R` each process replays its share of the recorded ranks.
+    Exits 1 when an operation or close failed, a read or write moved fewer bytes than recorded, or the run was stopped.
+
+    In Python:
+
+        result = dxt_replay.run("run.capture", "/lustre/me/twin", "replay.capture", pace="steps")
+        result.as_json()["elapsed_s"]
+
+    In a program that mpiexec started, each process calls `run`; all get the result. When `timeout_s` ends a run,
+    ReplayError names the call that hangs. If the calling thread itself is stuck in it, the process ends with status 2.
+    Raises: UsageError for choices that do not fit; TargetError when the twin is not staged; ReplayError.
+    """
+    from dxt_replay.replay.run.story import run_replay
+
+    how = {"pace": pace, "speed": speed, "compute": compute, "api": api, "timeout_s": timeout_s, "cold": cold}
+    with _ready(capture, target, Path(output), comm, how | {"maps": maps}, part=part, force=force) as ready:
+        source, options, processes = ready
+        with reported(on_progress, run_progress(shown=processes.rank == 0)) as progress:
+            result = run_replay(source, Path(output), options, processes, progress)
+    everywhere: RunResult = processes.broadcast(result)
+    return everywhere
+
+
+def run_repeatedly(
+    capture: CaptureOrPath,
+    target: PathLike,
+    output: PathLike,
+    times: int,
+    *,
+    part: Parts = (),
+    force: bool = False,
+    on_progress: Callable[[Progress], None] | None = None,
+    comm: Communicator | None = None,
+    **how: Any,
+) -> Repeats:
+    """Run `times` replays from the same state, into `OUT.1.capture`, `OUT.2.capture` ...; `how`: as of `run`.
+
+        repeats = dxt_replay.run_repeatedly("run.capture", "/lustre/me/twin", "replay.capture", 5)
+        repeats.as_json()["elapsed_s"]["median"]
+
+    Raises: as `run`. The captures of the earlier runs stay.
+    """
+    from dxt_replay.replay.run.story import run_repeatedly as repeat_run
+
+    check_choices(run, how)
+    ready = _ready(capture, target, Path(output), comm, how, part=part, force=force, times=times)
+    with (
+        ready as (source, options, processes),
+        reported(on_progress, run_progress(shown=processes.rank == 0)) as progress,
+    ):
+        result = repeat_run(source, Path(output), options, processes, times, progress)
+    everywhere: Repeats = processes.broadcast(result)
+    return everywhere
+
+
+@command(name="run", like=run)
+def _run(
+    *,
+    repeat: Annotated[int, Option("Run N times, into OUT.1.capture ...; print the median.", least=1, metavar="N")] = 1,
+    comm: Communicator,
+    **given: Any,
+) -> Callable[[], int]:
+    result: RunResult | Repeats
+    result = run(comm=comm, **given) if repeat == 1 else run_repeatedly(times=repeat, comm=comm, **given)
+
+    def print_it() -> int:
+        first = result if repeat == 1 else result.runs[0]
+        following = ("compare", given["capture"], first.capture) if result.succeeded else ()
+        answer(result, f"show.run.{'run' if repeat == 1 else 'repeat'}_sections", *following)
+        return int(not result.succeeded)
+
+    return print_it
+
+
+@contextmanager
+def _ready(
+    capture: CaptureOrPath,
+    target: PathLike,
+    output: Path,
+    comm: Communicator | None,
+    how: dict[str, Any],
+    *,
+    part: Parts,
+    force: bool,
+    times: int = 1,
+) -> Iterator[tuple[Capture, RunOptions, Communicator]]:
+    """The opened capture and the options of a run, checked as far as possible before logs are merged. Collective."""
+    from dxt_replay.replay.plan.pacing import check_timeout
+    from dxt_replay.replay.ranks.mpi import connect, first_does, together
+    from dxt_replay.replay.ranks.stopping import TimeLimit
+    from dxt_replay.replay.run.story import check_outputs
+
+    processes = comm or connect()
+    timeout_s = check_timeout(how.get("timeout_s"))
+    with ExitStack() as held:
+        with TimeLimit(timeout_s, processes, "opening the capture, or waiting for the other processes"):
+            first_does(processes, lambda: check_outputs(output, times, force=force))
+            together(processes, lambda: pacing_of(capture, how.get("pace", "timed"), how.get("speed", 1.0)))
+            source = held.enter_context(opened(capture, processes, output, part=part))
+            options = together(processes, lambda: run_options(source, target, force=force, **how))
+        yield source, options, processes
+
+
+def run_options(
+    source: Capture,
+    target: PathLike,
+    *,
+    pace: str = "timed",
+    speed: float = 1.0,
+    compute: str = "sleep",
+    api: str = "auto",
+    timeout_s: float | None = None,
+    cold: bool = True,
+    maps: PathMaps | None = None,
+    force: bool = False,
+) -> RunOptions:
+    """The options of a replay, checked. Raises: UsageError for choices that do not fit the capture or each other."""
+    from dxt_replay.replay.plan.pacing import RunOptions, mpi_hints
+    from dxt_replay.replay.target.targets import target_named
+
+    place = target_named(target)
+    objects = place if isinstance(place, str) else ""
+    if not objects and api == "s3":
+        raise UsageError("--api s3 needs a --target s3://BUCKET/PREFIX")
+    if objects and api not in ("auto", "s3", "null"):
+        raise UsageError(f"--api {api} needs files: on an s3:// target choose auto, s3 or null")
+    if objects and maps:
+        raise UsageError("--map needs files: stage all data into the s3:// target")
+    return RunOptions(
+        target=place,
+        pacing=pacing_of(source, pace, speed),
+        compute=compute,
+        maps=path_maps(maps),
+        cold=cold,
+        api="s3" if objects and api == "auto" else "posix" if api == "direct" else api,
+        direct=api == "direct",
+        hints=mpi_hints(source),
+        sources=source.whole.info.sources if is_from_logs(source) else (),
+        force=force,
+        timeout_s=timeout_s,
+    )
+
+
+def pacing_of(capture: CaptureOrPath, pace: str, speed: float) -> Pacing:
+    """The pacing of a replay of `capture`, which may still be unopened. Raises: UsageError if it does not fit."""
+    from dxt_replay.replay.plan.pacing import Pacing
+
+    pacing = Pacing(pace=Pace.named(pace), speed=speed)
+    if pacing.pace is Pace.STEPS:
+        check_profiled(capture)
+    return pacing
+
+
+def check_profiled(capture: CaptureOrPath) -> None:
+    """Raises: UsageError for logs without a profile, which have no steps to follow."""
+    if is_from_logs(capture):
+        log = named(capture)
+        raise UsageError(
+            f"{log} has no training steps, which the pace steps follows: merge it with a profile "
+            f"(`dxt-replay merge {log} --profile DIR -o OUT.capture`), or replay it with --pace think or timed"
+        )
