@@ -9,16 +9,16 @@
 module imports only the standard library, because recorded jobs import it.
 """
 
-import ast
+import re
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+_STUB = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
 _HOME_OF = {
-    alias.name: f"{__name__}.{node.module}"
-    for node in ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")).body
-    if isinstance(node, ast.ImportFrom)
-    for alias in node.names
+    name: f"{__name__}{module}"
+    for module, names in re.findall(r"^from (\.[\w.]+) import (\([^)]*\)|.*)", _STUB, re.MULTILINE)  # ast costs 8 ms
+    for name in re.findall(r"\w+", names)
 }
 """Public name -> the module that defines it."""
 
