@@ -168,7 +168,7 @@ def compare(
     different = relation is Relation.DIFFERENT
     source = source if different else part_replayed(source, replay)
     record = None if different else replay_record(replay.info, replay.path / "capture.json")
-    issued = {} if record is None else {"api": record.api, "reconstruct": record.reconstruct}
+    issued: dict[str, Any] = {} if record is None else {"api": record.api, "reconstruct": record.reconstruct}
     layers = choose_layers(source, **issued), choose_layers(replay)
     both = measure_both((source, replay), layers, on_rows, workers)
     exact = both.equality.exactness(failed_recorded=both.recorded.failed, failed_replayed=both.replayed.failed)
@@ -239,7 +239,7 @@ def _comparison(
         exact=exact,
         distribution=Distances(
             transfer_size=Distance.between(recorded.totals.size_bytes, replayed.totals.size_bytes),
-            inter_arrival=Distance.between(*gaps, NS_PER_US),
+            inter_arrival=Distance.between(gaps[0], gaps[1], NS_PER_US),
             latency=Distance.between(recorded.latency_ns, replayed.latency_ns, NS_PER_US),
         ),
         timing=timing,
@@ -342,8 +342,9 @@ def noise_floor(pairs: Sequence[tuple[Capture, Capture]], source: Capture | None
     found: list[dict[str, float | None]] = []
     for first, second in pairs:
         relation = check_pair(first, second)
-        for run in (first, second) if source is not None else ():
-            check_job(source, run)
+        if source is not None:
+            check_job(source, first)
+            check_job(source, second)
         found.append(measured(compare(first, second, relation=relation)))
     worst: dict[str, float | None] = {}
     for name in found[0]:

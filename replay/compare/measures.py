@@ -397,10 +397,9 @@ class BothSides(Sums):
     """
 
     def __init__(self, captures: Sequence[Capture], layers: Sequence[LayerChoice], origins: Sequence[int]) -> None:
-        *numbers, paths = _numbers_of(*(capture.whole for capture in captures))
-        self.recorded, self.replayed = (
-            Side(*each, len(paths), origin) for *each, origin in zip(captures, layers, numbers, origins, strict=True)
-        )
+        source, replay, paths = _numbers_of(captures[0].whole, captures[1].whole)
+        self.recorded = Side(captures[0], layers[0], source, len(paths), origins[0])
+        self.replayed = Side(captures[1], layers[1], replay, len(paths), origins[1])
         self.equality = Equality(paths)
 
     def add(self, ranks: Sequence[int], on_rows: Callable[[int], None] = lambda rows: None) -> None:

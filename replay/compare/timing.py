@@ -86,7 +86,7 @@ class Timing:
             elapsed_error_pct=100 * (replay_ns * speed - source_ns) / source_ns if source_ns else None,
             drift_ppm=slope[0] if slope else None,
             drift_interval_ppm=slope[1:] if slope else None,
-            step_error_pct=step_error(*tables, speed),
+            step_error_pct=step_error(tables[0], tables[1], speed),
             lag_us=percentiles_us(sides[1].lateness.lag.distribution()),
             jitter_us=record.jitter_us if record is not None else None,
         )

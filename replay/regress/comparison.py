@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -207,6 +207,7 @@ def compare_sides(
 
     `recorded`: runs of an earlier session in place of a baseline; `runs` are then of the candidate alone.
     """
+    least: Callable[[float], int | None]
     before: Sequence[MeasuredRun]
     after: Sequence[MeasuredRun]
     if recorded is None:
@@ -222,8 +223,8 @@ def compare_sides(
     both = [*before, *after] if before and after else []
     names = [name for name in METRICS if both and all(name in run.metrics for run in both)]
     names.sort(key=lambda name: name != primary)
-    values = {name: tuple(tuple(run.metrics[name] for run in side) for side in (before, after)) for name in names}
-    ratios = {name: ratio(*values[name]) for name in names}
+    values = {name: [tuple(run.metrics[name] for run in side) for side in (before, after)] for name in names}
+    ratios = {name: ratio(values[name][0], values[name][1]) for name in names}
     others = [name for name in names if name != primary]
     # The metrics that do not decide share their probability of a false alarm.
     adjusted = dict(zip(others, holm([ratios[name].p_value for name in others]), strict=True))
