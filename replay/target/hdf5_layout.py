@@ -233,9 +233,10 @@ def _requests(capture: Capture, wanted: np.ndarray) -> tuple[dict[int, np.ndarra
         if new >= max(known, _FOLD_ROWS):
             parts = [folded(parts)]
             known, new = len(parts[0]), 0
-    table = folded(parts).sort_by([(name, "ascending") for name in keys]) if parts else ()
-    if not len(table):
+    table = folded(parts) if parts else None
+    if not table:
         return {}, refused
+    table = table.sort_by([(name, "ascending") for name in keys])
     rows = np.zeros(len(table), dtype=REQUEST)
     for name in REQUEST.names or ():
         rows[name] = table[name].to_numpy()
@@ -248,16 +249,11 @@ def known_datasets(table: pa.Table) -> dict[int, list[KnownDataset]]:
     datasets: dict[int, list[KnownDataset]] = {}
     chunks = ("chunk_index", "chunk_offset", "chunk_size")
     arrays = [[cell.values.to_numpy() if cell.is_valid else None for cell in table[name]] for name in chunks]
-    for row, index, offset, size in zip(table.drop_columns(list(chunks)).to_pylist(), *arrays, strict=True):
-        known = {each: None if row[each] is None else tuple(row[each]) for each in ("shape", "chunk_shape", "filters")}
-        known |= {
-            "type_size": row["type_size"],
-            "points": row["points"],
-            "index": index,
-            "offset": offset,
-            "size": size,
-        }
-        datasets.setdefault(row["file_id"], []).append(KnownDataset(name=row["dataset"], **known))
+    for row, index, offset, size in zip(table.drop_columns([*chunks, "chunk_mask"]).to_pylist(), *arrays, strict=True):
+        known = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
+        file_id = known.pop("file_id")
+        named = KnownDataset(name=known.pop("dataset"), index=index, offset=offset, size=size, **known)
+        datasets.setdefault(file_id, []).append(named)
     return datasets
 
 
@@ -284,7 +280,7 @@ def _from_index(requests: np.ndarray, known: Sequence[KnownDataset]) -> Hdf5Layo
             continue
         order = np.argsort(dataset.index, kind="stable")
         shape, chunks = dataset.shape or (dataset.points,), dataset.chunk_shape or ()
-        columns = (each[order] for each in (dataset.index, dataset.offset, dataset.size))
+        columns = (dataset.index[order], dataset.offset[order], dataset.size[order])
         datasets.append(
             DatasetLayout(dataset.name, dataset.type_size, shape, chunks, *columns, compressed=bool(dataset.filters))
         )

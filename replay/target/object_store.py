@@ -110,7 +110,6 @@ class ObjectPlace:
         return self.base.removesuffix("/") + ("?" + query if query else "")
 
     def key(self, path: str) -> str:
-        """The key of the object at a path below the target."""
         return self.prefix + path
 
     def below(self, name: str) -> ObjectPlace:
@@ -270,7 +269,6 @@ def read_range_timed(client: Any, key: str, offset: int, into: memoryview) -> tu
 
 
 def put_whole(client: Any, key: str, data: bytes | memoryview) -> None:
-    """One PUT."""
     import obstore
 
     _asked(key, lambda: obstore.put(client, key, data, use_multipart=False))
@@ -313,7 +311,6 @@ def create(client: Any, key: str) -> bool:
 
 
 def copy_object(client: Any, key: str, new_key: str) -> None:
-    """One CopyObject, which replaces an object at `new_key`."""
     import obstore
 
     _asked(key, lambda: obstore.copy(client, key, new_key))

@@ -128,8 +128,8 @@ class StagePlan:
         lines = [f"Nothing to write {place}"]
         if len(files):
             holes = f", {format_count(int(self.sparse.sum()))} of them as holes" if self.sparse.any() else ""
-            verb, size = "Would write" if dry_run else "Writing", format_bytes(self.bytes_to_write)
-            lines = [f"{verb} {format_counted(len(files), 'file')} {place}: {size}{holes}"]
+            verb, written = "Would write" if dry_run else "Writing", format_bytes(self.bytes_to_write)
+            lines = [f"{verb} {format_counted(len(files), 'file')} {place}: {written}{holes}"]
             least = np.partition(files.size, -min(LARGEST_SHOWN, len(files)))[-min(LARGEST_SHOWN, len(files))]
             equal = np.flatnonzero(files.size == least)
             first = pc.select_k_unstable(files.path.take(equal), LARGEST_SHOWN, [("", "ascending")])

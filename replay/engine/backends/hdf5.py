@@ -201,7 +201,6 @@ class Hdf5Backend(Backend):
         return access
 
     def size(self, handle: Hdf5File) -> int:
-        """Size of the file in bytes, or of its dataset of bytes."""
         with _os_errors():
             return int(handle.id.get_filesize() if handle.space is None else handle.space.id.shape[0])
 
@@ -261,7 +260,6 @@ class Hdf5Backend(Backend):
         return handle
 
     def sync(self, handle: Hdf5File) -> None:
-        """One H5Fflush."""
         import h5py
 
         with _os_errors():

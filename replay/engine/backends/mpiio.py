@@ -66,16 +66,13 @@ class MpiioBackend(Backend):
                     info.Free()
 
     def size(self, handle: MpiFile) -> int:
-        """Size in bytes now."""
         with self._calling():
             return int(handle.file.Get_size())
 
     def read(self, handle: MpiFile, offset: int, length: int, buffer: memoryview) -> int:
-        """One MPI_File_read_at."""
         return self._transfer(handle.file.Read_at, offset, buffer[:length])
 
     def write(self, handle: MpiFile, offset: int, length: int, data: memoryview) -> int:
-        """One MPI_File_write_at."""
         return self._transfer(handle.file.Write_at, offset, data[:length])
 
     def _transfer(self, call: Any, offset: int, view: memoryview) -> int:
@@ -86,21 +83,17 @@ class MpiioBackend(Backend):
             return int(status.Get_count(mpi.BYTE))
 
     def close(self, handle: MpiFile) -> None:
-        """One MPI_File_close."""
         with self._calling():
             handle.file.Close()
 
     def another(self, handle: MpiFile) -> MpiFile:
-        """The file opened once more, for reading."""
         return self._open(self._mpi.COMM_SELF, handle.path, writable=False, create=False)
 
     def sync(self, handle: MpiFile) -> None:
-        """One MPI_File_sync; EROFS for a file that is open for reading."""
         with self._calling():
             handle.file.Sync()
 
     def seek(self, handle: MpiFile, offset: int) -> None:
-        """One MPI_File_seek of the individual pointer."""
         with self._calling():
             handle.file.Seek(offset, self._mpi.SEEK_SET)
 

@@ -95,7 +95,6 @@ class ObjectBackend(Backend):
         return _UNKNOWN_BYTES
 
     def read(self, handle: ObjectFile, offset: int, length: int, buffer: memoryview) -> int:
-        """One ranged GET."""
         return read_range(self._client, handle.key, offset, buffer[:length])
 
     def write(self, handle: ObjectFile, offset: int, length: int, data: memoryview) -> int:
@@ -148,21 +147,17 @@ class ObjectBackend(Backend):
         """No request."""
 
     def stat(self, path: bytes, *, follow: bool) -> None:
-        """A HEAD."""
         size_of(self._client, self._key(path))
 
     def rename(self, path: bytes, new_path: bytes) -> None:
-        """A CopyObject and a DELETE, as S3 has no rename."""
         key = self._key(path)
         copy_object(self._client, key, self._key(new_path))
         delete_object(self._client, key)
 
     def list(self, path: bytes) -> None:
-        """One LIST of up to 1000 keys below a folder."""
         next(keys_below(self._client, self._key(path).rstrip("/") + "/"), None)
 
     def delete(self, path: bytes) -> None:
-        """A DELETE."""
         delete_object(self._client, self._key(path))
 
     def _key(self, path: bytes) -> str:
