@@ -14,7 +14,7 @@ from dxt_replay.traces.units import format_bytes, format_count, format_counted, 
 from dxt_replay.traces.unseen import nothing_recorded
 
 if TYPE_CHECKING:
-    from dxt_replay.replay.doctor.examination import Diagnosis
+    from dxt_replay.replay.doctor import Diagnosis
 
     from dxt_replay.profiler_merge.merge import MergeResult
     from dxt_replay.replay.anonymize import Anonymized
