@@ -190,11 +190,6 @@ def seconds(value: float) -> str:
     return format_duration(value * NS_PER_S)
 
 
-def run_time(value: float | None) -> str:
-    """Duration of a job, seconds; None if its log has no end, as after a signal."""
-    return "not known" if value is None else seconds(value)
-
-
 def microseconds(value: float) -> str:
     """A duration in microseconds: `1500` -> `1.50 ms`."""
     return format_duration(value * NS_PER_US)

@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from dxt_replay.profiler_merge.analysis.steady_loop import SteadyLoop
     from dxt_replay.profiler_merge.analysis.summary import Summary
 
-LIMITS_PCT, SLOWS_PCT = SERIOUS_PCT, MATERIAL_PCT
-"""Gain of infinitely fast storage, per cent, from which it limits or slows a run: the severities of findings."""
-
 LONG_WAIT_PCT = 100 - LEAST_UTILISATION_PCT
 """Input wait, per cent of the loop, that MLPerf Storage does not accept."""
 
@@ -247,7 +244,7 @@ def _gain(summary: Summary, limit: Limit | None) -> Iterable[str]:
                 f"Besides, training waited {seconds(waited_s)} while Darshan wrote the logs of worker processes that "
                 "had ended: a cost of the recording, which all figures leave out."
             )
-        if loop.input_wait_pct >= LONG_WAIT_PCT and isinstance(limit, StorageLimit) and limit.limit_pct < SLOWS_PCT:
+        if loop.input_wait_pct >= LONG_WAIT_PCT and isinstance(limit, StorageLimit) and limit.limit_pct < MATERIAL_PCT:
             if limit.prepared:
                 yield "Training waits for input to be prepared."
             elif not doubted:
@@ -290,7 +287,7 @@ def limit_text(limit: StorageLimit, *, with_compute: bool = True) -> str:
 
 
 def _gain_text(gain_s: float, pct: float, of: str, *, judged: bool = True) -> str:
-    verdict = "limits" if pct >= LIMITS_PCT else "slows" if pct >= SLOWS_PCT else "does not limit"
+    verdict = "limits" if pct >= SERIOUS_PCT else "slows" if pct >= MATERIAL_PCT else "does not limit"
     saved = f"at most {seconds(gain_s)}, {pct:.1f} % of the {of}" if gain_s else "nothing"
     return f"Infinitely fast storage would save {saved}{f': storage {verdict} this run' if judged else ''}."
 
@@ -359,13 +356,6 @@ def _io(summary: Summary, found: Mapping[str, Any]) -> Section:
         source = _SOURCES[summary.access_pattern_source]
         said["sequential"] = f"{percent(summary.sequential_pct)} (from {source})"
     return table("I/O", IO, found, said)
-
-
-def counted_below(summary: Summary) -> dict[str, Any]:
-    """Of `counted_times` those of the interfaces that carry out all others."""
-    counted = summary.counted_times
-    moved = {name: (each["bytes_read"] or 0) + (each["bytes_written"] or 0) for name, each in counted.items()}
-    return {name: counted[name] for name in lowest(moved)}
 
 
 def _counted(interfaces: Mapping[str, InterfaceTotals], quantity: str) -> int:
