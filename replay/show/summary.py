@@ -19,7 +19,7 @@ from dxt_replay.replay.show.section import (
     prose,
     seconds,
 )
-from dxt_replay.traces.layers import OBJECT_STORES, called, lowest
+from dxt_replay.traces.layers import OBJECT_STORES, called
 from dxt_replay.traces.plain import plain
 from dxt_replay.traces.storage_limit import UNKNOWN, Doubt, Limit, NoStorageLimitError, StorageLimit
 from dxt_replay.traces.units import (
