@@ -263,7 +263,7 @@ def listing_section(workloads: Sequence[ListedWorkload]) -> Section:
     """The shipped workloads, one row each."""
     rows: list[dict[str, Any]] = []
     for each in workloads:
-        row = {"name": each.name, "reads": each.format.replace("_", " ") or "checkpoints"}
+        row: dict[str, Any] = {"name": each.name, "reads": each.format.replace("_", " ") or "checkpoints"}
         if each.batch_size:
             row |= {"files": each.files, "bytes": each.bytes, "batch_size": each.batch_size}
             row["compute"] = f"{each.compute_s:g} s"

@@ -296,7 +296,7 @@ def calibration_sections(done: Calibration, output: str) -> list[Section]:
     throttle = f"reads pass at a rate after a burst: {', '.join(rates)}" if done.model.limits else "none seen"
     sizes = {each.size for each in done.measured}
     most = {size: max(each.bytes_per_s for each in done.measured if each.size == size) for size in sizes}
-    calls = [
+    calls: list[dict[str, Any]] = [
         {
             "call": f"{each.call}, {each.state}" if each.state else each.call,
             "size_bytes": each.size,
