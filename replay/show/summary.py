@@ -133,7 +133,8 @@ def summary_sections(summary: Summary, limit: Limit | None = None) -> list[Secti
     sections = [prose("", headline(summary, limit)), _job(summary, found), _training(summary, found)]
     if io_recorded(summary) and traced:
         sections.append(_io(summary, found))
-    sections.append(_interfaces(summary))
+    # Totals by counters alone stand in no first line unless they were rebuilt.
+    sections.append(replace(_interfaces(summary), brief=not traced and not summary.reconstructed.pct))
     if summary.groups is not None:
         sections.append(_breakdown(summary.groups, summary.by or ""))
     sections.append(prose(WARNINGS, summary.warnings, brief=True))
