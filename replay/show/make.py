@@ -16,10 +16,9 @@ from dxt_replay.traces.unseen import nothing_recorded
 if TYPE_CHECKING:
     from dxt_replay.profiler_merge.merge import MergeResult
     from dxt_replay.replay.anonymize import Anonymized
+    from dxt_replay.replay.commands.making import GeneratedCapture, Recorded
+    from dxt_replay.replay.commands.sharing import FittedWorkload
     from dxt_replay.replay.doctor import Diagnosis
-    from dxt_replay.replay.interface.descriptions import FittedWorkload
-    from dxt_replay.replay.interface.generating import GeneratedCapture
-    from dxt_replay.replay.interface.recordings import Recorded
     from dxt_replay.replay.jobs import JobSummaries, MergedJobs
     from dxt_replay.replay.verify import Verified, VerifiedPlace
     from dxt_replay.traces.schema import RankClock

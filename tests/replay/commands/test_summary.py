@@ -171,7 +171,7 @@ def test_the_first_lines_say_what_the_run_was(tmp_path: Path, capsys: pytest.Cap
     assert main(["summary", str(capture.path)]) == 0
     first = " ".join(capsys.readouterr().out.split("Job")[0].split())
     assert first.startswith("Training of 4 steps on 1 rank; the whole job took ")
-    assert "waits for input 40.0 % of the loop and computes 60.0 % of it." in first
+    assert "waits for input 40.0 % of the steady loop." in first
     assert (
         "limits this training by 30.0 %: with infinitely fast storage it would take 2.800 s instead of 4.000 s" in first
     )
@@ -217,5 +217,4 @@ def test_a_log_without_a_trace_shows_its_counters(tmp_path: Path, capsys: pytest
     assert main(["summary", str(capture.path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("No DXT trace")
-    assert [line.split()[-1] for line in lines if line.startswith(("reads, counted", "writes, counted"))] == ["3", "2"]
-    assert any(line.split() == ["bytes,", "counted", "4.00", "KiB"] for line in lines)
+    assert any(line.split()[:5] == ["POSIX", "3", "2", "4.00", "KiB"] for line in lines)
