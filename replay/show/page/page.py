@@ -52,6 +52,17 @@ _LANES = {
     "recorded": "those of the replayed capture",
 }
 
+_CHARTS = {
+    "course": ("timeline", "Bandwidth, operations in flight, and shares of time over time"),
+    "heat": ("timeline", "Heat map of ranks over time"),
+    "lag": ("comparison", "Lag of the replayed operations over time"),
+    "storage": ("findings", "Training time by the speed of storage"),
+    "steps": ("steps", "Where the time of each training step went"),
+    "sizes": ("sizes", "Number of requests and bytes moved by request size"),
+    "offsets": ("files", "Offsets of a file's reads and writes over time"),
+}
+"""The section of each chart, and its name for screen readers."""
+
 Part = tuple[str, str, float]
 """A part of the bar of the answer: style, name and seconds."""
 
@@ -166,6 +177,7 @@ def _contents(sides: Sequence[Side], comparison: Comparison | None, data: Mappin
         "longest_s": max(answer["whole_s"] for answer in answers.values()),
         "comparison": [] if comparison is None else _compared(comparison),
         "figures": data["figures"],
+        "labels": _CHARTS,
         "timelines": data["timelines"],
         "kinds": {kind: colour for kind, colour in charts.KIND_COLOURS.items() if kind in kinds},
         "words": WORDS,
