@@ -23,7 +23,16 @@ from dxt_replay.replay.show.compare import comparison_sections
 from dxt_replay.replay.show.glossary import WORDS
 from dxt_replay.replay.show.page import chart_data as charts
 from dxt_replay.replay.show.section import Kind, Section, seconds, tone_of
-from dxt_replay.replay.show.summary import enough_texts, has_trace, headline, stake_text, storage_cost, summary_sections
+from dxt_replay.replay.show.summary import (
+    enough_texts,
+    finding_blocks,
+    finding_sections,
+    has_trace,
+    headline,
+    stake_text,
+    storage_cost,
+    summary_sections,
+)
 from dxt_replay.replay.show.tables import FILES, RANKS, STEPS, DataColumn, Row, used_columns
 from dxt_replay.traces.layers import called
 from dxt_replay.traces.records import replay_record
@@ -36,7 +45,6 @@ from dxt_replay.traces.unseen import nothing_recorded
 if TYPE_CHECKING:
     import jinja2
 
-    from dxt_replay.profiler_merge.analysis.finding import Finding
     from dxt_replay.profiler_merge.analysis.overview import Overview
     from dxt_replay.replay.compare.comparison import Comparison
 
@@ -181,8 +189,11 @@ def _contents(sides: Sequence[Side], comparison: Comparison | None, data: Mappin
         "timelines": data["timelines"],
         "kinds": {kind: colour for kind, colour in charts.KIND_COLOURS.items() if kind in kinds},
         "words": WORDS,
-        "of": {"drawn": _drawn, "blocks": _blocks, "enough": _enough, "slowest": _slowest, "files": _files,
-               "ranks": _ranks, "seen": _seen, "job": _job, "tables": summary_sections},
+        "of": {
+            "drawn": _drawn, "blocks": finding_blocks, "nothing": finding_sections, "stake": stake_text,
+            "enough": _enough, "slowest": _slowest, "files": _files, "ranks": _ranks, "seen": _seen, "job": _job,
+            "tables": summary_sections,
+        },
     }  # fmt: skip
 
 
@@ -338,16 +349,6 @@ def _drawn(side: Side, line: Mapping[str, Any] | None) -> str:
     ranks, shown = len(side.overview.analysis.overlap.ranks), len(set(line["ranks"]))
     half = "half of them with the most I/O time, half evenly spread, as far as there is room"
     return words if shown == ranks else f"{words} Shown are {shown} of {format_count(ranks)} ranks: {half}."
-
-
-def _blocks(found: Sequence[Finding]) -> list[dict[str, Any]]:
-    """Findings by what is at stake: those of the same time can gain it once."""
-    blocks: dict[Any, dict[str, Any]] = {}
-    for finding in found:
-        stake = (finding.at_stake_s, finding.at_stake_of) if finding.at_stake_s else finding.code
-        block = blocks.setdefault(stake, {"stake": stake_text(finding, ()), "findings": []})
-        block["findings"].append(finding)
-    return list(blocks.values())
 
 
 def _enough(overview: Overview) -> list[str]:
