@@ -335,6 +335,8 @@ def _share(value: float | None) -> str:
 
 def _drawn(side: Side, line: Mapping[str, Any] | None) -> str:
     """How the bars of the timeline came from the operations, in sentences."""
+    if line is None and side.traced:
+        return "The capture holds nothing to draw."
     if line is None or not side.traced:
         recorded = not nothing_recorded(side.overview.analysis.summary.coverage.unseen)
         return "No trace: when the I/O happened is not known." if recorded else "No I/O was recorded."
@@ -362,6 +364,9 @@ def _seen(overview: Overview) -> list[tuple[str, str]]:
     shares = {"bytes": coverage.bytes, "operations": coverage.operations}
     known = [f"{100 * share:.2f} % of the {what}" for what, share in shares.items() if share is not None]
     rows = [("traced", ", ".join(known) or "how much is not known: nothing counted the I/O")]
+    for each in coverage.unseen:
+        amount = "how much is not known" if each.bytes is None else f"at least {format_bytes(each.bytes)}"
+        rows.append(("not traced", f"{each.name}: {amount}"))
     rebuilt = summary.reconstructed
     if count := rebuilt.read + rebuilt.write + rebuilt.other:
         rows.append(("from counters", f"{format_counted(count, 'operation')}, in no total: their times are estimates"))
