@@ -436,7 +436,7 @@ def timeline(overview: Overview, origin_ns: int, *, estimates: bool = True) -> d
     found = [((rank, _LOOP_ROWS.get(kind, "loop")), kind, bars) for (rank, kind), bars in overview.loops.tracks.items()]
     found += [((rank, f"lane {lane}"), kind, bars) for (rank, lane, kind), bars in drawn.items()]
     kept = [(places[row], kind, bars) for row, kind, bars in found if row in places]
-    files = np.unique(np.concatenate([bars.file_id for _, _, bars in kept] or [[]])).astype(int).tolist()
+    files = sorted({int(each) for _, _, bars in kept for each in np.unique(bars.file_id)})
     first, last = overview.course.edges_ns()[[0, -1]].tolist()
     return {
         "rows": labels,
