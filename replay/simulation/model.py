@@ -212,7 +212,7 @@ class Client(_Part, kw_only=True, rename={"step_ns": "step", "meeting_ns": "meet
     """What the ranks themselves need beside compute and storage.
 
     step_ns: holds the training thread in each step between its fetch and its compute. meeting_ns: the least time of a
-    meeting, by number of ranks; between two numbers it is linear in log2 of the ranks, beyond them it stays.
+    meeting, by number of ranks; it is linear in log2 of the ranks, beyond the last two as between them.
     """
 
     step_ns: Time = Time()
@@ -226,8 +226,11 @@ class Client(_Part, kw_only=True, rename={"step_ns": "step", "meeting_ns": "meet
         """The least time of a meeting of so many ranks, ns."""
         if not self.meeting_ns:
             return 0.0
-        known = sorted(self.meeting_ns.items())
-        return float(np.interp(np.log2(ranks), [np.log2(count) for count, _ in known], [time for _, time in known]))
+        counts, times = np.log2(sorted(self.meeting_ns)), [self.meeting_ns[count] for count in sorted(self.meeting_ns)]
+        if len(times) > 1 and ranks > max(self.meeting_ns):
+            slope = (times[-1] - times[-2]) / (counts[-1] - counts[-2])
+            return max(float(times[-1] + slope * (np.log2(ranks) - counts[-1])), 0.0)
+        return float(np.interp(np.log2(ranks), counts, times))
 
 
 class StorageModel(_Part, kw_only=True):

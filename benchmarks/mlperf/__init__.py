@@ -1,0 +1,1 @@
+"""Forecasts that published results of MLPerf Storage confirm, or do not."""

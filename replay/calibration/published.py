@@ -1,0 +1,207 @@
+"""What folders of results of DLIO and MLPerf Storage say of a job's steps, of their client and of their storage.
+
+A run's folder has `summary.json`, `per_epoch_stats.json` and its configuration. DLIO's utilisation is the compute of
+the steps after the first one, per cent of the time that they took; so the time of an epoch divides into its first step
+and its later ones. A later step that takes longer than its compute waits for the storage or costs the client time; no
+result says which. Two lower bounds of the storage's rate that agree, of steps and of the first step, in which all
+readers start at once, say that it is the storage.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from dxt_replay.replay.simulation.model import Client, Limit, Rate, StorageModel, Time
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.workloads.description import Workload
+from dxt_replay.workloads.files import record_length
+from dxt_replay.workloads.source import CONFIGURATIONS, read_workload
+
+AT_LEAST_PCT = 95.0
+"""Utilisation above which ranks hardly wait: the storage can do more than it was asked for."""
+
+AGREE = 0.10
+"""By how much two bounds may differ that agree: rates of epochs of one run differ by up to 8 %."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedSteps:
+    """Steps of all runs with a number of ranks: medians over the epochs after the first one, or of that one alone.
+
+    steps: of an epoch. cost_ms: what a later step takes beyond its compute.
+    steady_bytes_per_s: what later steps took in; first_bytes_per_s: what the readers of the first step took in, None
+    where tf.data reads. Both are lower bounds of the storage; `storage_limits` where they agree and ranks waited.
+    """
+
+    ranks: int
+    runs: int
+    epochs: int
+    steps: int
+    utilisation_pct: float
+    epoch_s: float
+    first_step_ms: float
+    later_step_ms: float
+    cost_ms: float
+    steady_bytes_per_s: float
+    first_bytes_per_s: float | None
+
+    @property
+    def storage_limits(self) -> bool | None:
+        """None where the result does not say."""
+        if self.utilisation_pct > AT_LEAST_PCT:
+            return False
+        rates = sorted((self.steady_bytes_per_s, self.first_bytes_per_s or 0.0))
+        return True if rates[1] <= (1 + AGREE) * rates[0] else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """Results of one workload. by_ranks: ascending. left_out: folders that have no training, and why."""
+
+    workload: str
+    compute_ms: float
+    batch_bytes: float
+    by_ranks: tuple[PublishedSteps, ...]
+    left_out: Mapping[str, str]
+
+    def model(self, name: str) -> StorageModel:
+        """A storage that costs the client what these steps cost, with a limit of its rate where one showed.
+
+        The fewest ranks give the cost of a step, more ranks what a meeting adds."""
+        free = [each for each in self.by_ranks if not each.storage_limits]
+        limited = [each for each in self.by_ranks if each.storage_limits]
+        step_ms = free[0].cost_ms if free else 0.0
+        rates = [max(each.steady_bytes_per_s, each.first_bytes_per_s or 0.0) for each in limited]
+        seen = ", ".join(str(each.ranks) for each in self.by_ranks)
+        return StorageModel(
+            name=name,
+            about=f"from results of {self.workload} with {seen} ranks"
+            + ("" if limited else "; no limit of the storage showed"),
+            client=Client(
+                step_ns=Time(1e6 * step_ms),
+                meeting_ns={each.ranks: Time(1e6 * max(each.cost_ms - step_ms, 0.0)) for each in free},
+            )
+            if free
+            else None,
+            limits=tuple(
+                Limit(name="rate", each="system", operations=("read",), per_s=Rate(max(rates))) for _ in rates[:1]
+            ),
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `dxt-replay calibrate --json` prints of a folder of results."""
+        return {
+            "workload": self.workload,
+            "compute_ms": self.compute_ms,
+            "batch_bytes": self.batch_bytes,
+            "by_ranks": [{**asdict(each), "storage_limits": each.storage_limits} for each in self.by_ranks],
+            "left_out": dict(self.left_out),
+        }
+
+
+def is_published(folder: Path) -> bool:
+    """Whether a folder holds results, in itself or in folders below."""
+    return folder.is_dir() and next(folder.rglob("summary.json"), None) is not None
+
+
+def published_results(folder: Path) -> Published:
+    """The results in a folder of runs of one workload, which may differ in their number of ranks.
+
+    Raises: UsageError for a folder without runs that trained, for runs of several workloads, and for files that DLIO
+    does not write.
+    """
+    left_out: dict[str, str] = {}
+    found: dict[tuple[str, float, float], dict[int, list[PublishedSteps]]] = {}
+    for summary in sorted(folder.rglob("summary.json")):
+        place, metric = summary.parent, _document(summary).get("metric")
+        if not any((place / each / "config.yaml").is_file() for each in CONFIGURATIONS):
+            left_out[str(place)] = "it has no configuration"
+            continue
+        workload = read_workload(place).workload
+        if not isinstance(metric, Mapping) or not metric.get("train_au_percentage") or not workload.workflow.train:
+            left_out[str(place)] = "it did not train"
+            continue
+        steps = _steps_of(place, _document(summary), workload)
+        name = workload.model.name if workload.model.name != "default" else workload.dataset.format
+        batch = workload.reader.batch_size * record_length(workload.dataset)
+        kind = (name, 1e3 * workload.train.computation_time.mean_s, batch)
+        found.setdefault(kind, {}).setdefault(steps.ranks, []).append(steps)
+    if not found:
+        why = next(iter(left_out.values()), "it has no summary.json")
+        raise UsageError(f"{folder} has no results of a run that trained: {why}; give the folder of a run of DLIO")
+    if len(found) > 1:
+        kinds = " and ".join(f"{name} with {compute:g} ms and {batch:,.0f} B a step" for name, compute, batch in found)
+        raise UsageError(f"{folder} has results of several workloads ({kinds}): give the folder of one of them")
+    ((name, compute_ms, batch), runs), *_ = found.items()
+    return Published(
+        workload=name,
+        compute_ms=compute_ms,
+        batch_bytes=batch,
+        by_ranks=tuple(_together(each) for _, each in sorted(runs.items())),
+        left_out=left_out,
+    )
+
+
+def _steps_of(place: Path, summary: Mapping[str, Any], workload: Workload) -> PublishedSteps:
+    """The steps of one run. Raises: UsageError for a damaged result."""
+    reader, data = workload.reader, workload.dataset
+    try:
+        ranks = int(summary["num_accelerators"])
+        shares = [float(each) / 100 for each in summary["metric"]["train_au_percentage"]]
+        per_epoch = min(place.glob("*per_epoch_stats.json"), key=lambda path: (len(path.name), path.name))
+        blocks = [_seconds(each["block1"]) for each in _document(per_epoch).values() if "block1" in each]
+        steps = data.num_files_train * data.num_samples_per_file // (reader.batch_size * ranks)
+        if len(blocks) != len(shares) or steps < 2 or not all(0 < each <= 1.01 for each in shares):
+            raise ValueError(f"{len(blocks)} blocks, {len(shares)} utilisations and {steps} steps of {ranks} ranks")
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise UsageError(f"{place} is not a result of DLIO that can be read: {error}") from error
+    compute_s = workload.train.computation_time.mean_s
+    rest = slice(1 if len(blocks) > 1 else 0, None)
+    later_s = [compute_s / share for share in shares[rest]]
+    first_s = [block - (steps - 1) * later for block, later in zip(blocks[rest], later_s, strict=True)]
+    batch = ranks * reader.batch_size * record_length(data)
+    first, later = median(first_s), median(later_s)
+    return PublishedSteps(
+        ranks=ranks,
+        runs=1,
+        epochs=len(later_s),
+        steps=steps,
+        utilisation_pct=100 * compute_s / later,
+        epoch_s=median(blocks[rest]),
+        first_step_ms=1e3 * first,
+        later_step_ms=1e3 * later,
+        cost_ms=1e3 * max(later - compute_s, 0.0),
+        steady_bytes_per_s=batch / later,
+        first_bytes_per_s=max(reader.read_threads, 1) * batch / first
+        if reader.data_loader == "pytorch" and first > 0
+        else None,
+    )
+
+
+def _together(runs: Sequence[PublishedSteps]) -> PublishedSteps:
+    """The median of each figure over runs with one number of ranks."""
+    figures = {name: [asdict(each)[name] for each in runs] for name in asdict(runs[0])}
+    medians = {name: None if None in values else median(values) for name, values in figures.items()}
+    whole = {name: round(medians[name]) for name in ("ranks", "steps")}
+    return PublishedSteps(**{**medians, **whole, "runs": len(runs), "epochs": sum(figures["epochs"])})
+
+
+def _seconds(block: Mapping[str, Any]) -> float:
+    """The duration of a block: between its times, which have microseconds; what is stated is rounded."""
+    return (datetime.fromisoformat(block["end"]) - datetime.fromisoformat(block["start"])).total_seconds()
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} cannot be read as JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise UsageError(f"{path} is not a JSON object")
+    return found
