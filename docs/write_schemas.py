@@ -30,6 +30,7 @@ Schema = dict[str, Any]
 RESULTS = {
     "anonymize": "replay.anonymize.Anonymized",
     "calibrate": "replay.calibration.calibration.Calibration",
+    "calibrate-results": "replay.calibration.published.Published",
     "capacity": "replay.capacity.Capacity",
     "compare": "replay.compare.comparison.Comparison",
     "compare-floor": "replay.compare.noise.NoiseFloor",
@@ -55,6 +56,7 @@ RESULTS = {
 """Name of the schema -> class of the result, below dxt_replay."""
 
 COMMANDS = {
+    "calibrate-results": "calibrate RESULTS",
     "compare-floor": "compare --floor",
     "merge-each": "merge --each",
     "run-repeat": "run --repeat",
@@ -356,10 +358,8 @@ def schemas() -> dict[str, Schema]:
     for name, column in tables["findings"]["items"]["properties"].items():
         tables["findings"]["items"]["properties"][name] = {"description": COLUMNS[name].meaning, **column}
     made["summary"]["properties"]["tables"] = {"type": "object", "properties": tables}
-    made["calibrate"] = {
-        **made["calibrate"],
-        "properties": {"output": {"type": "string"}, **made["calibrate"]["properties"]},
-    }
+    for name in ("calibrate", "calibrate-results"):
+        made[name]["properties"] = {"output": {"type": "string"}, **made[name]["properties"]}
     return {name: titled(document(name, schema), FIGURES.get(name, ())) for name, schema in made.items()}
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from dxt_replay.replay.simulation.model import Client, Limit, Rate, StorageModel, Time
+from dxt_replay.replay.simulation.model import Client, Limit, Rate, StorageModel, Time, document_of
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.workloads.description import Workload
 from dxt_replay.workloads.files import record_length
@@ -94,6 +94,10 @@ class Published:
             ),
         )
 
+    def document(self) -> dict[str, Any]:
+        """The storage model, as `read_storage_model` reads it."""
+        return document_of(self.model(f"{self.workload}-results"))
+
     def as_json(self) -> dict[str, Any]:
         """The object that `dxt-replay calibrate --json` prints of a folder of results."""
         return {
@@ -105,9 +109,12 @@ class Published:
         }
 
 
-def is_published(folder: Path) -> bool:
-    """Whether a folder holds results, in itself or in folders below."""
-    return folder.is_dir() and next(folder.rglob("summary.json"), None) is not None
+def is_published(folder: Path, depth: int = 3) -> bool:
+    """Whether a folder is that of a run, or has folders alone that are."""
+    if (folder / "summary.json").is_file() or depth == 0 or not folder.is_dir():
+        return (folder / "summary.json").is_file()
+    inner = [each for each in folder.iterdir() if each.is_dir()]
+    return bool(inner) and all(is_published(each, depth - 1) for each in inner)
 
 
 def published_results(folder: Path) -> Published:

@@ -30,6 +30,7 @@ from dxt_replay.traces.plain import Result
 
 if TYPE_CHECKING:
     from dxt_replay.replay.calibration.calibration import Calibration
+    from dxt_replay.replay.calibration.published import Published
     from dxt_replay.replay.plan.pacing import Pacing
     from dxt_replay.replay.simulation.check import Agreement
     from dxt_replay.replay.simulation.model import StorageModel
@@ -126,7 +127,10 @@ def calibrate(
     target: Annotated[
         PathLike,
         Option(
-            "Directory or s3:// URL to measure; what is written below it is removed again.", metavar="DIR", text=True
+            "Directory or s3:// URL to measure; what is written below it is removed again. Or a folder of results of "
+            "DLIO or MLPerf Storage.",
+            metavar="DIR",
+            text=True,
         ),
     ],
     output: PathLike | None = None,
@@ -134,7 +138,7 @@ def calibrate(
     minutes: Annotated[float, Option("Time to measure for; more narrows the intervals.")] = 3.0,
     force: Force = False,
     on_progress: Callable[[float, float, str], None] | None = None,
-) -> Calibration:
+) -> Calibration | Published:
     """Measure a file system or an object store, so that `simulate` can predict a training run on it.
 
     Issues reads, writes and other calls of many sizes, up to 64 in flight, with the engine of a replay. The page cache
@@ -142,6 +146,9 @@ def calibrate(
     requests; without the right to write, GETs and HEADs of a staged twin. The result lists what was not measured.
 
     Nothing else should use the machine or the storage meanwhile.
+
+    A folder of results, of runs of one workload with one or more numbers of ranks, is read and nothing is measured: the
+    model has what a step and a meeting cost the client, and a limit of the storage where one shows.
 
     In Python:
 
@@ -153,6 +160,7 @@ def calibrate(
     """
     from dxt_replay.replay.calibration.calibration import calibrate as measure
     from dxt_replay.replay.calibration.calibration import calibrate_objects
+    from dxt_replay.replay.calibration.published import is_published, published_results
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
     from dxt_replay.replay.target.targets import target_named
     from dxt_replay.traces.output import check_output, new_file
@@ -161,8 +169,11 @@ def calibrate(
     if place is not None:
         check_output(place, force=force)
     with unwind_on_signals(), reported(on_progress, share_progress("measuring")) as report:
+        done: Calibration | Published
         if isinstance(named, str):
             done = calibrate_objects(named, 60.0 * minutes, on_progress=report)
+        elif is_published(Path(named)):
+            done = published_results(Path(named))
         else:
             done = measure(named, 60.0 * minutes, on_progress=report)
         if place is not None:
@@ -177,13 +188,15 @@ def _calibrate(
     output: Annotated[PathLike, output("MODEL.json", "The storage model to write, such as measured.json.")],
     **given: Any,
 ) -> int:
-    from dxt_replay.replay.show.predict import calibration_sections
+    from dxt_replay.replay.calibration.published import Published
+    from dxt_replay.replay.show.predict import calibration_sections, published_sections
 
     done = calibrate(output=output, **given)
     if current().as_json:
         print_json({"output": str(output), **done.as_json()})
     else:
-        print_answer(calibration_sections(done, str(output)))
+        shown = published_sections if isinstance(done, Published) else calibration_sections
+        print_answer(shown(done, str(output)))
     return 0
 
 

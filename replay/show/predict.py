@@ -12,6 +12,7 @@ from dxt_replay.traces.units import format_bytes, format_counted, format_duratio
 
 if TYPE_CHECKING:
     from dxt_replay.replay.calibration.calibration import Calibration
+    from dxt_replay.replay.calibration.published import Published
     from dxt_replay.replay.capacity import Capacity
     from dxt_replay.replay.commands.predicting import Simulated
     from dxt_replay.replay.simulation.predict import Prediction
@@ -330,6 +331,35 @@ def calibration_sections(done: Calibration, output: str) -> list[Section]:
         prose(UNSEEN, done.unseen, brief=True),
     ]
     return [section for section in sections if section.rows]
+
+
+PUBLISHED = figures("""
+    ranks | {ranks}
+    runs | {runs}
+    utilisation | {utilisation_pct}
+    an epoch | {epoch_s}
+    first step | {first_step_ms}
+    later step | {later_step_ms}
+    beyond its compute | {cost_ms}
+    later steps read | {steady_bytes_per_s}
+    the first step read | {first_bytes_per_s}
+    storage | {storage}
+""")
+STORAGE = {True: "limits", False: "can do more", None: "not known"}
+
+
+def published_sections(found: Published, output: str) -> list[Section]:
+    """The tables of results that others published. `output`: the storage model that was written."""
+    rows = [{**each, "storage": STORAGE[each["storage_limits"]]} for each in found.as_json()["by_ranks"]]
+    best = max(found.by_ranks, key=lambda each: each.steady_bytes_per_s)
+    rate = f"{max(best.steady_bytes_per_s, best.first_bytes_per_s or 0.0) / 1e9:.3g} GB/s"
+    first = f"Wrote {output}: steps of {found.workload} compute {found.compute_ms:g} ms and cost the client up to "
+    first += f"{max(each.cost_ms for each in found.by_ranks):.3g} ms more; the storage gave {rate}"
+    first += "." if any(each.storage_limits for each in found.by_ranks) else ", so it can do at least that."
+    left_out = [f"{place}: {why}" for place, why in found.left_out.items()]
+    return [prose("", [first]), replace(listing("By ranks", PUBLISHED, rows), brief=True), prose("Left out", left_out)][
+        : 2 + bool(left_out)
+    ]
 
 
 FIGURES = {

@@ -9,8 +9,10 @@ import pytest
 import yaml
 
 from dxt_replay.replay.calibration.published import is_published, published_results
-from dxt_replay.replay.simulation.model import document_of, model_of
+from dxt_replay.replay.commands.main import main
+from dxt_replay.replay.simulation.model import document_of, model_of, read_storage_model
 from dxt_replay.traces.errors import UsageError
+from tests.schemas import check
 
 BATCH, READERS, RECORD, COMPUTE_S = 4, 8, 1_000_000, 0.2
 
@@ -88,3 +90,14 @@ def test_what_is_no_result_is_refused_with_its_place(tmp_path):
     (tmp_path / "c" / "summary.json").write_text("[")
     with pytest.raises(UsageError, match="cannot be read as JSON"):
         published_results(tmp_path)
+
+
+def test_the_command_reads_results_in_place_of_measuring(tmp_path, capsys):
+    write_run(tmp_path / "runs" / "one", 1, 2.0, 0.204)
+    write_run(tmp_path / "runs" / "eight", 8, 2.5, 0.210)
+    command = ["calibrate", "--target", str(tmp_path / "runs"), "-o", str(tmp_path / "model.json")]
+    assert main(command) == 0
+    assert "steps of made compute 200 ms and cost the client up to 10 ms more" in capsys.readouterr().out
+    assert main([*command, "--force", "--json"]) == 0
+    check("calibrate-results", json.loads(capsys.readouterr().out))
+    assert read_storage_model(tmp_path / "model.json").client.meeting_at(8) == pytest.approx(6e6)

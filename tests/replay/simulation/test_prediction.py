@@ -200,7 +200,7 @@ def test_the_client_holds_each_step_and_meetings_cost_more_with_ranks(tmp_path: 
     plain = described(FAST)
     client = Client(step_ns=4.0 * MS, meeting_ns={1: 0.0, 8: 6.0 * MS})
     model = msgspec.structs.replace(plain, client=client)
-    assert [client.meeting_at(ranks) for ranks in (1, 2, 8, 64)] == [0.0, 2.0 * MS, 6.0 * MS, 6.0 * MS]
+    assert [client.meeting_at(ranks) for ranks in (1, 2, 8, 64)] == [0.0, 2.0 * MS, 6.0 * MS, 12.0 * MS]
     assert model_of(json.loads(json.dumps(document_of(model)))) == model
     found = simulated(tmp_path / "a", application, model, ranks=[8])
     without = simulated(tmp_path / "b", application, plain, ranks=[8])
