@@ -10,6 +10,7 @@ from dxt_replay.replay.engine.items import (
     MARK,
     OPEN,
     OPERATION_ROW,
+    READ_AHEAD,
     READ_AT,
     RENAME,
     RENAME_ROW,
@@ -21,7 +22,7 @@ from dxt_replay.replay.engine.items import (
     SYNC,
     WRITE_AT,
 )
-from dxt_replay.replay.plan.layers import POSIX, choose_layers, spans_by_rank, survey_rank
+from dxt_replay.replay.plan.layers import POSIX, STDIO, choose_layers, spans_by_rank, survey_rank
 from dxt_replay.replay.plan.operations import (
     PROCESS_ITEMS,
     RankPlan,
@@ -33,7 +34,7 @@ from dxt_replay.replay.plan.operations import (
 from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.plan.spill import SpillFile
 from dxt_replay.replay.target.placement import Placements
-from dxt_replay.traces.schema import SPAN_KINDS
+from dxt_replay.traces.schema import OPEN_FLAGS, SPAN_KINDS
 from tests.capture_builder import File, Op, Span, build_capture, read, spans_table, write
 
 
@@ -76,61 +77,53 @@ def test_each_lane_gets_its_own_operations_in_order(tmp_path):
     ]
     source = planned(build_capture(tmp_path, ops=ops, files=["/a", "/b"]))
     first, _ = drained(source, 0)
-    assert first["due_ns"].tolist() == [0, 300]
-    assert first["kind"].tolist() == [READ_AT, READ_AT]
     own = first.view(OPERATION_ROW)
     assert (own["offset"].tolist(), own["length"].tolist(), own["step"].tolist()) == ([7, 9], [3, 0], [4, -1])
+    assert (first["kind"].tolist(), first["due_ns"].tolist(), slots(first)) == ([READ_AT, READ_AT], [0, 300], [0, 0])
     second, _ = drained(source, 1)
     assert (second["kind"].tolist(), second["due_ns"].tolist(), slots(second)) == ([WRITE_AT], [50], [1])
 
 
-def test_batches_never_exceed_what_the_loop_takes(tmp_path):
-    ops = [read(0, start_ns=100 + i, length=1, offset=i) for i in range(BATCH_ITEMS + 10)]
-    rows, sizes = drained(planned(build_capture(tmp_path, ops=ops, files=["/a", "/b"])), 0)
+def test_batches_never_exceed_what_the_loop_takes_and_think_carries_over_between_them(tmp_path):
+    count = BATCH_ITEMS + 10
+    ops = [read(0, start_ns=100 + 30 * i, end_ns=110 + 30 * i, length=1, offset=i) for i in range(count)]
+    rows, sizes = drained(planned(build_capture(tmp_path, ops=ops, files=["/a", "/b"]), Pacing(pace=Pace.THINK)), 0)
     assert sizes == [BATCH_ITEMS, 10]
-    assert rows.view(OPERATION_ROW)["offset"].tolist() == list(range(BATCH_ITEMS + 10))
+    assert rows.view(OPERATION_ROW)["offset"].tolist() == list(range(count))
+    assert rows["due_ns"].tolist() == [0] + [20] * (count - 1)
+    assert batch_items_of(1) == BATCH_ITEMS
+    assert batch_items_of(512) * 512 * RING_BATCHES <= PROCESS_ITEMS
+    assert batch_items_of(10**6) >= 1
 
 
-def test_think_carries_over_between_row_groups_of_a_lane(tmp_path):
-    ops = [read(0, start_ns=100 + 30 * i, end_ns=110 + 30 * i, length=1) for i in range(4)]
-    plan = Pacing(pace=Pace.THINK)
-    rows, _ = drained(planned(build_capture(tmp_path, ops=ops, files=["/a", "/b"]), plan), 0)
-    assert rows["due_ns"].tolist() == [0, 20, 20, 20]
-
-
-def test_written_files_are_made_and_read_files_are_not(tmp_path):
-    capture = build_capture(tmp_path, ops=[read(0), write(1), write(1, start_ns=4)], files=["/a", "/b"])
+def test_written_files_are_made_and_a_file_has_a_slot_for_each_back_end(tmp_path):
+    ops = [read(0, start_ns=100), read(0, api="STDIO", start_ns=101, lane=1), *[write(1, start_ns=102)] * 2]
+    capture = build_capture(tmp_path, ops=ops, files=["/a", "/b"])
     found = process_file_slots([survey_rank(capture, 0, choose_layers(capture))] * 2, placed(2))
+    read_twice = [(b"/t/0", False, False, 1)] * 2
     assert [(slot.path, slot.writable, slot.create, slot.uses) for slot in found] == 2 * [
-        (b"/t/0", False, False, 1),
+        *read_twice,
         (b"/t/1", True, True, 2),
     ]
-    assert found.uses["backend"].tolist() == [POSIX] * 4
-    assert [numbers.of[POSIX].tolist() for numbers in found.numbers] == [[0, 1], [2, 3]]
-
-
-def test_a_file_has_a_slot_for_each_back_end(tmp_path):
-    ops = [read(0, start_ns=100), read(0, api="STDIO", start_ns=101, lane=1), write(1, api="STDIO", start_ns=102)]
-    rows, _ = drained(planned(build_capture(tmp_path, ops=ops, files=["/a", "/b"])), 0)
-    assert slots(rows) == [0, 2]
-    capture = build_capture(tmp_path, name="again", ops=ops, files=["/a", "/b"])
-    rows, _ = drained(planned(capture), 1)
-    assert slots(rows) == [1]
+    assert found.uses["backend"].tolist() == [POSIX, STDIO, POSIX] * 2
+    assert [numbers.of[POSIX].tolist() for numbers in found.numbers] == [[0, 2], [3, 5]]
+    source = planned(capture)
+    assert [slots(drained(source, lane)[0]) for lane in (0, 1)] == [[0, 2, 2], [1]]
 
 
 def test_operations_that_move_no_data_become_items(tmp_path):
     names = ("open", "seek", "stat", "sync", "close", "rename")
+    sequential = 1 << OPEN_FLAGS.index("sequential")
     ops = [
         Op(op, 0, start_ns=100 + i, offset=77 if op == "seek" else -1, origin="reconstructed")
         for i, op in enumerate(names[:-1])
     ]
     ops.append(Op("rename", 0, start_ns=105, other_file_id=1, origin="reconstructed"))
-    ops.append(write(1, start_ns=120, length=3))
-    capture = build_capture(tmp_path, ops=ops, files=[File("/a.tmp", size=0), "/a"])
-    rows, _ = drained(planned(capture), 0)
-    assert rows["kind"].tolist() == [OPEN, SEEK, STAT, SYNC, CLOSE, RENAME, WRITE_AT]
-    assert rows["_place"].tolist() == [-1, 77, -1, -1, -1, 1, 0]
-    assert slots(rows) == [0] * 6 + [1]
+    ops += [Op("open", 1, start_ns=110, offset=-1, open_flags=sequential), write(1, start_ns=120, length=3)]
+    rows, _ = drained(planned(build_capture(tmp_path, ops=ops, files=[File("/a.tmp", size=0), "/a"])), 0)
+    assert rows["kind"].tolist() == [OPEN, SEEK, STAT, SYNC, CLOSE, RENAME, OPEN, WRITE_AT]
+    assert rows["_place"].tolist() == [-1, 77, -1, -1, -1, 1, READ_AHEAD, 0]
+    assert slots(rows) == [0] * 6 + [1, 1]
     assert rows.view(RENAME_ROW)["new_file_id"][5] == 1, "the record needs the file of the new name"
 
 
@@ -190,9 +183,3 @@ def test_waiting_is_not_compute():
     kinds = np.array([SPAN_KINDS.index(kind) for kind in ("step", "input_wait", "checkpoint")], dtype=np.int8)
     busy = busy_intervals(kinds, np.array([0, 10, 50]), np.array([40, 20, 90]))
     assert (busy.starts.tolist(), busy.ends.tolist()) == ([0, 20], [10, 40])
-
-
-def test_many_lanes_have_smaller_batches():
-    assert batch_items_of(1) == BATCH_ITEMS
-    assert batch_items_of(512) * 512 * RING_BATCHES <= PROCESS_ITEMS
-    assert batch_items_of(10**6) >= 1
