@@ -27,61 +27,39 @@ MOST_TIMEOUT_S = 1e8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pacing:
-    """The pace of a replay, and its speed: 2.0 is twice as fast as recorded.
+    """The pace of a replay, and its speed: 2.0 is twice as fast as recorded. `compute_speed`: of compute, if another.
 
-    `speed`: of everything.
-    `compute_speed`: of compute; None for `speed`.
-    `io_speed`: of the gaps between the operations of a lane; None for `speed`.
-    Two different speeds need a pace at which operations and compute wait for each other. Under `timed` they all follow
-    one clock, and the slower of them would fall behind.
-    Raises: UsageError for a speed beyond SLOWEST or FASTEST, or for different speeds where no operation waits.
+    Raises: UsageError for a speed beyond SLOWEST or FASTEST.
     """
 
     pace: Pace = Pace.TIMED
     speed: float = 1.0
     compute_speed: float | None = None
-    io_speed: float | None = None
 
     def __post_init__(self) -> None:
-        speeds = {"--speed": self.speed, "--compute-speed": self.compute_speed, "--io-speed": self.io_speed}
-        for name, speed in speeds.items():
-            if speed is not None and not SLOWEST <= speed <= FASTEST:
+        for name, speed in (("--speed", self.speed), ("--compute-speed", self.of_compute)):
+            if not SLOWEST <= speed <= FASTEST:
                 raise UsageError(f"{name} {speed} is not a number between {SLOWEST:g} and {FASTEST:g}")
-        if not self.pace.is_closed_loop and (self.compute_speed, self.io_speed) != (None, None):
-            kept = "keeps the recorded times: one --speed scales them all"
-            why = kept if self.pace.follows_recording else "has no gaps"
-            raise UsageError(f"--compute-speed and --io-speed need --pace steps or think: pace {self.pace.value} {why}")
 
     @property
     def of_compute(self) -> float:
         return self.speed if self.compute_speed is None else self.compute_speed
 
-    @property
-    def of_io(self) -> float:
-        return self.speed if self.io_speed is None else self.io_speed
-
-    @property
-    def is_uniform(self) -> bool:
-        """Whether compute and I/O have one speed, by which the recorded time of the whole can be divided."""
-        return self.of_compute == self.of_io == self.speed
-
-    def scaled_ns(self, duration_ns: np.ndarray) -> np.ndarray:
-        return _divided(duration_ns, self.speed)
-
     def compute_ns(self, duration_ns: np.ndarray) -> np.ndarray:
+        """Durations of compute (int64 ns) in the replay."""
         return _divided(duration_ns, self.of_compute)
 
     def io_ns(self, duration_ns: np.ndarray) -> np.ndarray:
-        return _divided(duration_ns, self.of_io)
+        """Times, and gaps between the operations of a lane (int64 ns), in the replay."""
+        return _divided(duration_ns, self.speed)
 
     def recorded_ns(self, elapsed_ns: int) -> int:
+        """Duration of `elapsed_ns` of recorded time in the replay, ns."""
         return elapsed_ns if self.speed == 1.0 else round(elapsed_ns / self.speed)
 
 
 def _divided(duration_ns: np.ndarray, speed: float) -> np.ndarray:
-    if speed == 1.0:
-        return duration_ns
-    return np.rint(duration_ns / speed).astype(np.int64)
+    return duration_ns if speed == 1.0 else np.rint(duration_ns / speed).astype(np.int64)
 
 
 def due_ns(
@@ -102,7 +80,7 @@ def due_ns(
     if pacing.pace is Pace.NONE or not len(start_ns):
         return np.zeros(len(start_ns), dtype=np.int64)
     if pacing.pace is Pace.TIMED:
-        return pacing.scaled_ns(start_ns - origin_ns)
+        return pacing.io_ns(start_ns - origin_ns)
     previous = np.concatenate(([previous_end_ns], end_ns[:-1]))
     return (scale or pacing.io_ns)(np.maximum(start_ns - previous, 0))
 

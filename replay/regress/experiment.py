@@ -285,7 +285,7 @@ def _result(
             pace=pacing.pace.value,
             speed=pacing.speed,
             compute_speed=pacing.of_compute,
-            io_speed=pacing.of_io,
+            io_speed=pacing.speed,
             api=options.api,
             direct=options.direct,
             repeats=experiment.repeats,

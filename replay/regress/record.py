@@ -336,7 +336,7 @@ def observe(
         pace=chosen.pacing.pace.value,
         speed=chosen.pacing.speed,
         compute_speed=chosen.pacing.of_compute,
-        io_speed=chosen.pacing.of_io,
+        io_speed=chosen.pacing.speed,
         compute=chosen.compute,
         api=chosen.api,
         direct=chosen.direct,

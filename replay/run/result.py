@@ -147,9 +147,9 @@ class RunResult(Result):
 
     @property
     def expected_ns(self) -> int | None:
-        """The recorded time at the replay's speed; None where that decides nothing, or speeds differ."""
+        """The recorded time at the replay's speed; None where that decides nothing."""
         pacing = self.pacing
-        return pacing.recorded_ns(self.recorded_ns) if pacing.is_uniform and pacing.pace.follows_recording else None
+        return pacing.recorded_ns(self.recorded_ns) if pacing.pace.follows_recording else None
 
     @property
     def from_page_cache(self) -> bool:
@@ -208,7 +208,7 @@ class RunResult(Result):
             "pace": self.pacing.pace.value,
             "speed": self.pacing.speed,
             "compute_speed": self.pacing.of_compute,
-            "io_speed": self.pacing.of_io,
+            "io_speed": self.pacing.speed,
             "compute": self.compute,
             "operations": tally.operations,
             "failed": tally.failed,
@@ -287,7 +287,7 @@ def replay_info(
         pace=pacing.pace.value,
         speed=pacing.speed,
         compute_speed=pacing.of_compute,
-        io_speed=pacing.of_io,
+        io_speed=pacing.speed,
         api=result.io.api,
         selection=None if source.part.is_everything else source.part.as_json(),
         result=result.as_json(),

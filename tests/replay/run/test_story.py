@@ -133,7 +133,6 @@ def test_timed_operations_never_begin_before_they_are_due(tmp_path: Path) -> Non
     [
         (Pacing(), 0.04),
         (Pacing(speed=4.0), 0.01),
-        (Pacing(pace=Pace.THINK, compute_speed=2.0), None),
         (Pacing(pace=Pace.NONE), None),
     ],
 )

@@ -139,7 +139,7 @@ def test_a_part_and_a_replay_are_captures_too(tmp_path):
     assert (found["reader.batch_size"], found["dataset.record_length_bytes"]) == (4, 8192)
     (tmp_path / "twin").mkdir(exist_ok=True)
     dxt_replay.stage(capture, tmp_path / "twin")
-    dxt_replay.run(capture, tmp_path / "twin", tmp_path / "replay.capture", pace="steps", compute_speed=1000)
+    dxt_replay.run(capture, tmp_path / "twin", tmp_path / "replay.capture", pace="steps", speed=1000)
     again = fitted(dxt_replay.open_capture(tmp_path / "replay.capture"))
     assert (again["reader.batch_size"], again["dataset.num_samples_per_file"]) == (4, 40)
 
