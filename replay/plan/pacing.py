@@ -21,8 +21,7 @@ from dxt_replay.traces.schema import Source
 from dxt_replay.traces.store.reader import Capture
 
 SLOWEST, FASTEST = 1e-6, 1e6  # Limits of a speed
-MOST_TIMEOUT_S = 1e8
-"""Seconds, three years: more than threading.TIMEOUT_MAX and timers of the system need to be tried with."""
+MOST_TIMEOUT_S = 1e8  # three years: threading.TIMEOUT_MAX and timers of the system need not be tried with more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

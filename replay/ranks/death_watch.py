@@ -17,17 +17,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 LAUNCHER_PREFIXES = ("PMI", "PMIX", "OMPI", "HYDRA", "MPI", "SLURM")
-"""Environment variables with these prefixes are kept from the child, or MPI would take it for a process of the job."""
+"""Environment variables that are kept from the child, or MPI would take it for a process of the job."""
 
-_PATIENCE_S = 2.0
-"""How long the child still watches after the process that started it has ended, since that one may not be the first."""
+_PATIENCE_S = 2.0  # for which the child still watches after its parent has ended, which may not be the first
 
 
 class DeathWatch:
-    """Watches the processes of this node from a child process, until `dismiss`.
+    """Watches the processes of this node (process id -> name) from a child process, from now until `dismiss`.
 
-    `names`: process id -> name of the process in the report.
-    The child watches from the moment this is made. Does nothing where the system cannot watch processes.
+    Does nothing where the system cannot watch processes.
     """
 
     def __init__(self, names: Mapping[int, str]) -> None:
@@ -59,7 +57,7 @@ class DeathWatch:
 def watch(names: Mapping[int, str]) -> str | None:
     """Wait until a process dies, and return its name; None once the watch is dismissed (a byte on standard input).
 
-    `names`: process id -> name. Writes a byte to standard output when the watch has begun.
+    Writes a byte to standard output when the watch has begun.
     """
     watched: dict[int, str] = {}
     with select.epoll() as ends:

@@ -39,14 +39,10 @@ SHARED_BYTES, SHARED_BYTES_EACH = 16 << 20, 6 << 20
 
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 
-LAST_WORDS_S, OTHERS_WAIT_S = 0.2, 2.0
-"""How long a message that may be the last one is given to reach the launcher, and how long the processes that do not
-write it wait for the one that does: the first that dies in the start of MPI ends all."""
-
+LAST_WORDS_S = 0.2  # for a message that may be the last one to reach the launcher
+OTHERS_WAIT_S = 2.0  # for those that do not write it: the first that dies in the start of MPI ends all
 _CLOCK_ROUNDS = 30
-
-MOST_START_S = 600
-"""Seconds after which a process gives up waiting for the others in the start of MPI: one of them died before it."""
+MOST_START_S = 600  # then a process gives up waiting for the others in the start of MPI: one died before it
 
 
 def is_launched(environment: Mapping[str, str] = os.environ) -> bool:

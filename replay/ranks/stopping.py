@@ -29,13 +29,10 @@ ONE_SIGNAL_NS = NS_PER_S
 
 EXIT_SIGNALLED = 128  # Added to the number of the signal that ended a program, as a shell reports it
 PATIENCE_S = 2.0  # Seconds after the limit in which the process may end in order
-TURN_S, MOST_TURNS_S = 0.3, 10.0
-"""Seconds between the ends of two processes, and between the first and the last: the launcher ends all others after the
-first, so that one message is printed."""
-
-LAST_RESORT_S = 5.0
-"""Seconds after which a process is ended whose Python threads cannot run, because the call that hangs keeps the
-interpreter lock. Its stack is then printed by `faulthandler`, whose thread needs no lock."""
+TURN_S, MOST_TURNS_S = 0.3, 10.0  # between the ends of two processes, and of the first and the last: the launcher ends
+# all others after the first, so that one message is printed.
+LAST_RESORT_S = 5.0  # then `faulthandler`, whose thread needs no interpreter lock, ends a process whose hanging call
+# keeps that lock, and prints its stack.
 
 
 class StopRelay:
