@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
 from math import prod
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -250,7 +251,7 @@ def known_datasets(table: pa.Table) -> dict[int, list[KnownDataset]]:
     chunks = ("chunk_index", "chunk_offset", "chunk_size")
     arrays = [[cell.values.to_numpy() if cell.is_valid else None for cell in table[name]] for name in chunks]
     for row, index, offset, size in zip(table.drop_columns([*chunks, "chunk_mask"]).to_pylist(), *arrays, strict=True):
-        known = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
+        known: dict[str, Any] = {n: tuple(each) if isinstance(each, list) else each for n, each in row.items()}
         file_id = known.pop("file_id")
         named = KnownDataset(name=known.pop("dataset"), index=index, offset=offset, size=size, **known)
         datasets.setdefault(file_id, []).append(named)
