@@ -76,25 +76,6 @@ def answer(capsys: pytest.CaptureFixture[str], folder: Path, line: str) -> dict[
             "compare --floor replay.capture again.capture",
             lambda at: dxt_replay.noise_floor((at / "replay.capture", at / "again.capture")),
         ),
-        (
-            "stage source.capture --target twin2 --dry-run",
-            lambda at: dxt_replay.stage(at / "source.capture", at / "twin2", dry_run=True),
-        ),
-        (
-            "report source.capture replay.capture -o page.html --force",
-            lambda at: dxt_replay.report(
-                at / "source.capture", at / "replay.capture", output=at / "page.html", force=True
-            ),
-        ),
-        *(
-            (
-                f"export source.capture --to {to} -o out.{suffix} --force",
-                lambda at, to=to, suffix=suffix: dxt_replay.export(
-                    at / "source.capture", to, at / f"out.{suffix}", force=True
-                ),
-            )
-            for to, suffix in (("darshan", "darshan"), ("chrome", "json.gz"), ("csv", "csv"))
-        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -106,14 +87,6 @@ def test_a_command_answers_as_its_program_does(
     for document in (said, shown):
         document.pop("free_bytes", None)
     assert shown == said
-
-
-def test_merge_answers_as_its_program_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sources = dxt_replay.sample("imagenet")
-    merged = dxt_replay.merge(sources.log, tmp_path / "a.capture", profiles=sources.profiles, align="wall")
-    profiles = " ".join(f"--profile {path}" for path in sources.profiles)
-    shown = answer(capsys, tmp_path, f"merge {sources.log} {profiles} --align wall -o b.capture")
-    assert {**shown, "capture": ""} == {**json.loads(json.dumps(merged.as_json())), "capture": ""}
 
 
 def test_the_list_of_workloads_is_that_of_its_program(capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,7 +45,7 @@ def test_a_recorded_job_is_summed_up_in_few_lines(
     capture = dxt_replay.merge(logs, tmp_path / "a.capture", profiles=profiles).capture
     said = lines(capsys, "summary", capture)
     assert len(said) <= 15, "\n".join(said)
-    said = lines(capsys, "summary", capture, "--findings")
+    said = lines(capsys, "summary", capture, "--show", "findings")
     assert len(said) <= 20 or name in ("torch_eval",), "\n".join(said)
     said = lines(capsys, "simulate", capture, "--storage", "nvme")
     assert len(said) <= 12, "\n".join(said)
