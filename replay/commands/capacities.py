@@ -25,31 +25,28 @@ if TYPE_CHECKING:
 
 
 @command(
-    show="show.predict.capacity_sections",
-    fails=lambda found, given: found.ranks == 0 and found.limited_by == "storage",
+    show="show.predict.capacity_sections", fails=lambda found, given: found.ranks == 0 and found.limited_by == "storage"
 )
 def capacity(
     capture: Annotated[CaptureOrPath | str, Argument("CAPTURE|WORKLOAD")],
-    target: Annotated[
-        PathLike, Option("Directory on the storage, or s3:// URL, for the twins.", metavar="DIR", text=True)
-    ],
+    target: Annotated[PathLike, Option("Directory on the storage, or s3:// URL, for the twins.", "DIR", text=True)],
     overrides: Annotated[Sequence[str], Argument("[KEY=VALUE]...", text=True)] = (),
     *,
     utilisation_pct: Annotated[
         float,
         Option(
             "Accelerator utilisation that every run must reach.",
+            "PCT",
             name="utilisation",
             least=0,
             most=100,
             inclusive=False,
-            metavar="PCT",
         ),
     ] = 90.0,
-    most: Annotated[int, Option("Most ranks to try.", least=1, most=1 << 16, metavar="N")] = 32,
+    most: Annotated[int, Option("Most ranks to try.", "N", least=1, most=1 << 16)] = 32,
     storage: Annotated[
         str | Path | None,
-        Option("Begin at the ranks that `simulate` predicts for this model, such as nvme.", metavar="MODEL", text=True),
+        Option("Begin at the ranks that `simulate` predicts for this model, such as nvme.", "MODEL", text=True),
     ] = None,
     output: Annotated[PathLike | None, output("DIR", "Keep the captures in DIR.  [default: deleted]")] = None,
     on_progress: Callable[[str, Progress], None] | None = None,

@@ -33,7 +33,7 @@ else:
     CaptureOrPath, Parts = PathLike, Sequence[str]  # their homes import what reads captures, which --help need not
 
 Source = Annotated[CaptureOrPath, Argument("CAPTURE")]
-PartOption = Annotated[Parts, Option(PART_HELP, flags=("--part",), metavar="KEY=VALUE,...")]
+PartOption = Annotated[Parts, Option(PART_HELP, "KEY=VALUE,...", flags="--part")]
 
 RunPair = tuple[CaptureOrPath, CaptureOrPath]
 """Two runs of one job."""
@@ -43,8 +43,8 @@ Floor = Annotated[
     Sequence[RunPair],
     Option(
         "Two runs of the same application, or two replays: no limit is stricter than their difference. Repeatable.",
+        "A B",
         pair=True,
-        metavar="A B",
     ),
 ]
 

@@ -42,8 +42,7 @@ def _demo(
         output("DIR", "Keep captures and pages in this new directory.  [default: dxt-replay-demo, or with a number]"),
     ] = None,
     target: Annotated[
-        PathLike | None,
-        Option("Directory on the file system to replay on.  [default: the temporary directory]", metavar="DIR"),
+        PathLike | None, Option("Directory on the file system to replay on.  [default: the temporary directory]", "DIR")
     ] = None,
 ) -> int:
     """Merge, stage, replay on two ranks, compare and draw a bundled capture, in about half a minute.

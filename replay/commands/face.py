@@ -37,18 +37,19 @@ class Option:
     """One choice of a user.
 
     help: what it does, for --help and the documentation.
-    flags: spelling on the command line if it differs from the keyword; () for a choice of Python alone.
+    metavar: placeholder of the value.
+    flags: spellings on the command line if they differ from the keyword; "" for a choice of Python alone.
     name: in the environment if it differs from the keyword. `no_` before the keyword makes a flag that switches off.
-    metavar: placeholder of the value. choices: the allowed values. least, most: limits of a number, themselves allowed
+    choices: the allowed values. least, most: limits of a number, themselves allowed
     if `inclusive`. text: a path that may be a URL. pair: each value is two words. parse: makes the value of the text on
     the command line, and of the flag for its errors.
     """
 
     help: str
-    _: KW_ONLY
-    flags: tuple[str, ...] | None = None
-    name: str = ""
     metavar: str | None = None
+    _: KW_ONLY
+    flags: str | None = None
+    name: str = ""
     choices: tuple[str, ...] = ()
     least: int | None = None
     most: int | None = None
@@ -61,7 +62,8 @@ class Option:
         """Raises: UsageError for a value that is none of the choices, or beyond the limits."""
         if value is default or value == default:
             return
-        flag = f"--{(self.name or keyword).replace('_', '-')}" if self.flags is None else (keyword, *self.flags)[-1]
+        own = f"--{(self.name or keyword).replace('_', '-')}" if self.flags is None else self.flags
+        flag = (own or keyword).split()[-1]
         if self.choices and value not in self.choices:
             raise UsageError(f"{flag} {str(value)!r}: choose {', '.join(self.choices)}")
         if self.least is None:
@@ -87,17 +89,14 @@ class Argument:
 
 
 Force = Annotated[bool, Option("Replace an earlier output.")]
-Target = Annotated[PathLike, Option("Directory, or s3:// URL, of the staged twin.", metavar="DIR", text=True)]
-Maps = Annotated[
-    PathMaps | None,
-    Option("Files below PREFIX are in DIR; repeatable.", flags=("--map",), metavar="PREFIX=DIR"),
-]
+Target = Annotated[PathLike, Option("Directory, or s3:// URL, of the staged twin.", "DIR", text=True)]
+Maps = Annotated[PathMaps | None, Option("Files below PREFIX are in DIR; repeatable.", "PREFIX=DIR", flags="--map")]
 Timeout = Annotated[
     float | None,
     Option(
         "Stop after 90, 10m or 2h; print what hangs.",
-        flags=("--timeout",),
-        metavar="DURATION",
+        "DURATION",
+        flags="--timeout",
         parse=lambda text, flag: duration_s(text, flag),
     ),
 ]
@@ -113,7 +112,7 @@ def duration_s(text: str, flag: str) -> float:
 
 def output(metavar: str, help: str) -> Option:
     """The option -o."""
-    return Option(help, flags=("-o", "--output"), metavar=metavar)
+    return Option(help, metavar, flags="-o --output")
 
 
 # ----------------------------------------------------------------------------------- from a signature
@@ -317,13 +316,13 @@ def _parameter(each: Stated) -> click.Parameter | None:
     if isinstance(about, Argument):
         nargs = -1 if each.many else 1
         return click.Argument([each.keyword], type=kind, nargs=nargs, required=required, metavar=about.metavar)
-    if about.flags == ():
+    if about.flags == "":
         return None
-    flags = about.flags or (f"--{each.name.replace('_', '-')}",)
+    flags = (about.flags or f"--{each.name.replace('_', '-')}").split()
     if bool in each.kinds:
         on = each.default is True and not each.is_negative
         if on and about.flags is None:
-            flags = (f"{flags[0]}/--no-{flags[0][2:]}",)
+            flags = [f"{flags[0]}/--no-{flags[0][2:]}"]
         return click.Option([*flags, each.name], is_flag=True, default=on, show_default=on, help=about.help)
     if about.choices:
         kind = OneOf(about.choices)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from dxt_replay.replay.verify import Verified
     from dxt_replay.traces.workers import Work, Workers
 
-Threshold = Annotated[float, Option("Least change that matters.", name="threshold", metavar="PCT")]
+Threshold = Annotated[float, Option("Least change that matters.", "PCT", name="threshold")]
 
 
 # -------------------------------------------------------------------------------------------- compare
@@ -97,17 +97,15 @@ def _compare(
         Option(
             "Fail when the cosine of all ten factors is below S. By default the seven that storage does not decide "
             "count, and must reach 0.95.",
+            "S",
             least=0,
             most=1,
-            metavar="S",
         ),
     ] = None,
     max_elapsed_error: Annotated[
-        float, Option("Largest error of a timed replay's elapsed time, in per cent.", least=0, metavar="PCT")
+        float, Option("Largest error of a timed replay's elapsed time, in per cent.", "PCT", least=0)
     ] = 1.0,
-    max_drift: Annotated[
-        float, Option("Largest drift of a timed replay, us per second.", least=0, metavar="PPM")
-    ] = 20.0,
+    max_drift: Annotated[float, Option("Largest drift of a timed replay, us per second.", "PPM", least=0)] = 20.0,
     different_runs: DifferentRuns = False,
     floor: Floor = (),
     executor: Workers,
@@ -140,11 +138,7 @@ def verify(
     *paths: Annotated[PathLike, Argument("CAPTURE|TARGET...", text=True)],
     sources: Annotated[
         Sequence[PathLike],
-        Option(
-            "What a capture was made from, where it does not lie beside it; repeatable.",
-            flags=("--source",),
-            metavar="FILE",
-        ),
+        Option("What a capture was made from, where it does not lie beside it; repeatable.", "FILE", flags="--source"),
     ] = (),
     sizes_only: Annotated[bool, Option("Do not read the bytes of a twin: fast.")] = False,
 ) -> Verified:
@@ -175,11 +169,11 @@ def verify(
 @public
 def regress(
     capture: Source,
-    baseline: Annotated[PathLike | None, Option("The target as it was, or a RECORD.json.", metavar="DIR", text=True)],
-    candidate: Annotated[PathLike | None, Option("The target to judge.", metavar="DIR", text=True)],
+    baseline: Annotated[PathLike | None, Option("The target as it was, or a RECORD.json.", "DIR", text=True)],
+    candidate: Annotated[PathLike | None, Option("The target to judge.", "DIR", text=True)],
     *,
-    record: Annotated[PathLike | None, Option("Write a record, for `history` too.", metavar="FILE")] = None,
-    repeats: Annotated[int, Option("Pairs of runs.", least=1, most=1000, metavar="N")] = 10,
+    record: Annotated[PathLike | None, Option("Write a record, for `history` too.", "FILE")] = None,
+    repeats: Annotated[int, Option("Pairs of runs.", "N", least=1, most=1000)] = 10,
     threshold_pct: Threshold = 5.0,
     pace: Annotated[
         str | None, Option("As of run.  [default: steps if recorded, else think]", choices=PACE_CHOICES)
@@ -187,14 +181,13 @@ def regress(
     api: ApiOption = "auto",
     cold: ColdOption = True,
     maps: Annotated[
-        Sequence[str],
-        Option("Real data, of one side or both; repeatable.", flags=("--map",), metavar="[SIDE:]PREFIX=DIR"),
+        Sequence[str], Option("Real data, of one side or both; repeatable.", "[SIDE:]PREFIX=DIR", flags="--map")
     ] = (),
     part: PartOption = (),
     output: Annotated[PathLike | None, output("DIR", "Keep the replays in DIR.")] = None,
     report: Annotated[
         PathLike | Sequence[PathLike],
-        Option("Write FILE.xml (JUnit), .md or .html (page).", name="reports", flags=("--report",), metavar="FILE"),
+        Option("Write FILE.xml (JUnit), .md or .html (page).", "FILE", name="reports", flags="--report"),
     ] = (),
     fail_inconclusive: Annotated[bool, Option("Exit 1 also when inconclusive.")] = False,
     force: Force = False,
@@ -354,10 +347,7 @@ def _regress(
     return print_it
 
 
-@command(
-    show="regress.sections.history_sections",
-    fails=lambda found, given: found.regressed,
-)
+@command(show="regress.sections.history_sections", fails=lambda found, given: found.regressed)
 def history(*records: Annotated[PathLike, Argument("RECORD...")], threshold_pct: Threshold = 5.0) -> History:
     """Show how the results of an experiment changed from record to record.
 

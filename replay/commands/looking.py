@@ -151,17 +151,12 @@ def tables(
     by: Annotated[str | None, Option("Add a table of totals per group.", choices=GROUPINGS)] = None,
     maps: Annotated[
         PathMaps | None,
-        Option(
-            "For tfrecords and datasets: files below PREFIX are in DIR; repeatable.",
-            flags=("--map",),
-            metavar="PREFIX=DIR",
-        ),
+        Option("For tfrecords and datasets: files below PREFIX are in DIR; repeatable.", "PREFIX=DIR", flags="--map"),
     ] = None,
     bin: Annotated[
-        str | None,
-        Option("Bin of the timeline, such as 1s or 5ms.", name="bin_width", flags=("--bin",), metavar="TIME"),
+        str | None, Option("Bin of the timeline, such as 1s or 5ms.", "TIME", name="bin_width", flags="--bin")
     ] = None,
-    bins: Annotated[int | None, Option("About how many bins the timeline has if no width is given.", flags=())] = None,
+    bins: Annotated[int | None, Option("About how many bins the timeline has if no width is given.", flags="")] = None,
     executor: Work = None,
 ) -> Views:
     """The summary and several tables of the analysis in as few passes as they need, as Arrow tables.
@@ -333,8 +328,8 @@ class _Command(Command):
 def _summary(
     captures: Annotated[Sequence[PathLike], Argument("CAPTURE...")],
     *,
-    show: Annotated[Sequence[str], Option("Print this table instead of the totals; repeatable.", metavar="TABLE")] = (),
-    sort: Annotated[str | None, Option("For several jobs: the order, largest first.", metavar="COLUMN")] = None,
+    show: Annotated[Sequence[str], Option("Print this table instead of the totals; repeatable.", "TABLE")] = (),
+    sort: Annotated[str | None, Option("For several jobs: the order, largest first.", "COLUMN")] = None,
     part: PartOption = (),
     output: Annotated[
         PathLike | None,

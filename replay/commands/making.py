@@ -121,35 +121,34 @@ def record(
     output: Annotated[PathLike, output("OUT.capture", "The capture to write.")] = "run.capture",
     *,
     logs: Annotated[
-        PathLike | None, Option("New folder for logs and profiles.  [default: OUT.recording]", metavar="DIR")
+        PathLike | None, Option("New folder for logs and profiles.  [default: OUT.recording]", "DIR")
     ] = None,
     tracer: Annotated[
         str | None,
         Option(
             "The tracer; marks see steps and no I/O.  [default: darshan, marks where it is missing]",
-            flags=("--with",),
+            flags="--with",
             choices=TRACERS,
         ),
     ] = None,
-    library: Annotated[PathLike | None, Option("Darshan's libdarshan.so if it is not found.", metavar="FILE")] = None,
+    library: Annotated[PathLike | None, Option("Darshan's libdarshan.so if it is not found.", "FILE")] = None,
     profiles: Annotated[
-        PathLike | Sequence[PathLike],
-        Option("Folder of the job's own profiles; repeatable.", flags=("--profile",), metavar="DIR"),
+        PathLike | Sequence[PathLike], Option("Folder of the job's own profiles; repeatable.", "DIR", flags="--profile")
     ] = (),
     memory_mib: Annotated[
         int | None,
         Option(
             "Of Darshan's trace in each process: 64 MiB hold 1.6 million operations.  [default: 32 to 256]",
-            flags=("--memory",),
+            "MIB",
+            flags="--memory",
             name="memory",
             least=1,
             most=1900,
-            metavar="MIB",
         ),
     ] = None,
     include: Annotated[
         Sequence[PathLike],
-        Option("Trace files below DIR too, such as /opt, which Darshan leaves out; repeatable.", metavar="DIR"),
+        Option("Trace files below DIR too, such as /opt, which Darshan leaves out; repeatable.", "DIR"),
     ] = (),
     force: Force = False,
     stdout: int | None = None,
@@ -370,7 +369,7 @@ def _cost_warnings(recorded: Recorded) -> list[str]:
 
 
 # ---------------------------------------------------------------------------------------------- merge
-Exclude = Annotated[Sequence[str], Option("Leave out these files; repeatable.", metavar="GLOB")]
+Exclude = Annotated[Sequence[str], Option("Leave out these files; repeatable.", "GLOB")]
 Reconstruct = Annotated[bool, Option("Rebuild no untraced operations from counters.", name="no_reconstruct")]
 
 
@@ -381,19 +380,16 @@ def merge(
     *,
     profiles: Annotated[
         PathLike | Sequence[PathLike],
-        Option(
-            "Profiles of TensorFlow, JAX or PyTorch, or their folder; repeatable.", flags=("--profile",), metavar="DIR"
-        ),
+        Option("Profiles of TensorFlow, JAX or PyTorch, or their folder; repeatable.", "DIR", flags="--profile"),
     ] = (),
     align: Annotated[
-        str, Option("auto, anchors, nesting, wall, or seconds to add to the log's times.", metavar="HOW")
+        str, Option("auto, anchors, nesting, wall, or seconds to add to the log's times.", "HOW")
     ] = "auto",
     exclude: Exclude = (),
     reconstruct: Reconstruct = True,
     inspect: Annotated[bool, Option("Store the chunks of the recorded HDF5 files.")] = False,
     maps: Annotated[
-        PathMaps | None,
-        Option("With --inspect: files below PREFIX are in DIR.", flags=("--map",), metavar="PREFIX=DIR"),
+        PathMaps | None, Option("With --inspect: files below PREFIX are in DIR.", "PREFIX=DIR", flags="--map")
     ] = None,
     force: Force = False,
 ) -> MergeResult:
@@ -512,7 +508,7 @@ def generate(
     ] = None,
     device: Annotated[
         str | None,
-        Option("Storage that the times assume, or null.  [default: latency=100us,bandwidth=1GB/s]", metavar="DEVICE"),
+        Option("Storage that the times assume, or null.  [default: latency=100us,bandwidth=1GB/s]", "DEVICE"),
     ] = None,
     seed: Annotated[int, Option("Seed of the random times that DLIO draws without a seed.", least=0)] = 0,
     workers: int | None = None,
@@ -565,7 +561,7 @@ def generate(
 def _generate(
     workload: Annotated[PathLike | None, Argument("WORKLOAD", text=True)] = None,
     *,
-    listed: Annotated[bool, Option("Print the shipped workloads, and generate nothing.", flags=("--list",))] = False,
+    listed: Annotated[bool, Option("Print the shipped workloads, and generate nothing.", flags="--list")] = False,
     ranks: Annotated[int | None, Option("Ranks of the job, one for each accelerator.", least=1)] = None,
     output: Annotated[PathLike | None, output("OUT.capture", "The capture to write.")] = None,
     executor: Work = None,

@@ -68,26 +68,18 @@ def transform(
     capture: Source,
     output: Annotated[PathLike, output("OUT.capture", "The capture to write, such as what-if.capture.")],
     *,
-    chunk: Annotated[
-        int | str | None, Option("Store HDF5 data in chunks of this size, such as 1MiB.", metavar="SIZE")
-    ] = None,
+    chunk: Annotated[int | str | None, Option("Store HDF5 data in chunks of this size, such as 1MiB.", "SIZE")] = None,
     compression: Annotated[
         str | None,
-        Option(
-            "gzip:0.6 stores 60 % of the bytes; gzip:0.6:250MB/s also sets the decoder's speed.", metavar="NAME:RATIO"
-        ),
+        Option("gzip:0.6 stores 60 % of the bytes; gzip:0.6:250MB/s also sets the decoder's speed.", "NAME:RATIO"),
     ] = None,
     transfer_size: Annotated[
-        int | str | None, Option("Read streams in requests of this size, such as 1MiB.", metavar="SIZE")
+        int | str | None, Option("Read streams in requests of this size, such as 1MiB.", "SIZE")
     ] = None,
-    readers: Annotated[
-        int | None, Option("Readers of each rank; 0: the training thread itself reads.", metavar="N")
-    ] = None,
-    prefetch: Annotated[
-        int | None, Option("Batches that readers may be ahead of the training loop.", metavar="N")
-    ] = None,
-    compute_speed: Annotated[float, Option("Compute X times as fast, such as 4.", metavar="X")] = 1.0,
-    ranks: Annotated[int | None, Option("Share the work among N ranks.", metavar="N")] = None,
+    readers: Annotated[int | None, Option("Readers of each rank; 0: the training thread itself reads.", "N")] = None,
+    prefetch: Annotated[int | None, Option("Batches that readers may be ahead of the training loop.", "N")] = None,
+    compute_speed: Annotated[float, Option("Compute X times as fast, such as 4.", "X")] = 1.0,
+    ranks: Annotated[int | None, Option("Share the work among N ranks.", "N")] = None,
     weak: Annotated[bool, Option("With --ranks: give each rank as much work as before.")] = False,
     force: Force = False,
 ) -> Transformed:
@@ -129,7 +121,7 @@ def calibrate(
         Option(
             "Directory or s3:// URL to measure; what is written below it is removed again. Or a folder of results of "
             "DLIO or MLPerf Storage.",
-            metavar="DIR",
+            "DIR",
             text=True,
         ),
     ],
@@ -285,24 +277,24 @@ def simulate(
     capture: Source,
     storage: Annotated[
         str | Path | StorageModel,
-        Option("A YAML or JSON file, or a shipped model: null, nvme, theta_lustre.", metavar="MODEL", text=True),
+        Option("A YAML or JSON file, or a shipped model: null, nvme, theta_lustre.", "MODEL", text=True),
     ],
     *,
     ranks: Annotated[
-        Sequence[int], Option("For these numbers of ranks too: 128,256,...,8192.", metavar="LIST", parse=rank_counts)
+        Sequence[int], Option("For these numbers of ranks too: 128,256,...,8192.", "LIST", parse=rank_counts)
     ] = (),
     strong: Annotated[bool, Option("With --ranks: share the recorded work.")] = False,
-    runs: Annotated[int, Option("Simulations with different seeds if the model has jitter.", flags=(), least=1)] = 5,
+    runs: Annotated[int, Option("Simulations with different seeds if the model has jitter.", flags="", least=1)] = 5,
     speed: Annotated[float, Option("Shorten every gap: 2 halves it.")] = 1.0,
     check: Annotated[
         str | Path | None,
         Option(
             "Replay 5 s on this real storage. A difference widens the interval; a contradiction fails.",
-            metavar="TARGET",
+            "TARGET",
             text=True,
         ),
     ] = None,
-    check_seconds: Annotated[float, Option("Predicted duration of the replay of `check`.", flags=())] = 5.0,
+    check_seconds: Annotated[float, Option("Predicted duration of the replay of `check`.", flags="")] = 5.0,
     part: PartOption = (),
     executor: Work = None,
     on_progress: Progress | None = None,

@@ -68,7 +68,7 @@ ComputeOption = Annotated[str, Option("Compute asleep or spinning.", choices=COM
 ApiOption = Annotated[
     str, Option("auto: as recorded; direct: POSIX past the page cache; null: no I/O.", choices=(*API_CHOICES, "direct"))
 ]
-ColdOption = Annotated[bool, Option("Drop cached pages first.", flags=("--cold/--warm",))]
+ColdOption = Annotated[bool, Option("Drop cached pages first.", flags="--cold/--warm")]
 
 
 @command(show="show.make.doctor_sections")
@@ -288,7 +288,7 @@ def run_repeatedly(
 @command(name="run", like=run)
 def _run(
     *,
-    repeat: Annotated[int, Option("Run N times, into OUT.1.capture ...; print the median.", least=1, metavar="N")] = 1,
+    repeat: Annotated[int, Option("Run N times, into OUT.1.capture ...; print the median.", "N", least=1)] = 1,
     comm: Communicator,
     **given: Any,
 ) -> Callable[[], int]:

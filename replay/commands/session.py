@@ -118,12 +118,7 @@ def _check(context: click.Context) -> None:
 _COMMON = (
     ("--json", "as_json", set_json, "Print the result as JSON."),
     ("--details", "details", set_details, "Print all tables and figures."),
-    (
-        "-v/--verbose",
-        "verbose",
-        set_verbose,
-        "Print versions, the time of each phase, and an error's traceback.",
-    ),
+    ("-v/--verbose", "verbose", set_verbose, "Print versions, the time of each phase, and an error's traceback."),
     ("-q/--quiet", "quiet", set_quiet, "Print the answer alone: no progress, no warnings."),
 )
 

@@ -42,7 +42,7 @@ def export(
         output("OUT", "OUT.darshan, OUT.json.gz, OUT.csv or - (CSV on standard output), or a directory for fio."),
     ],
     *,
-    target: Annotated[PathLike | None, Option("For fio: directory that holds the staged twin.", metavar="DIR")] = None,
+    target: Annotated[PathLike | None, Option("For fio: directory that holds the staged twin.", "DIR")] = None,
     force: Force = False,
 ) -> Exported:
     """Export a capture (or a .darshan log) for other tools.
@@ -167,7 +167,7 @@ def fit(
     capture: Source,
     output: Annotated[PathLike, output("OUT.yaml", "The description, which DLIO and `dxt-replay generate` read.")],
     *,
-    batch: Annotated[int | None, Option("Batch size of a rank, if you know it.", least=1, metavar="N")] = None,
+    batch: Annotated[int | None, Option("Batch size of a rank, if you know it.", "N", least=1)] = None,
     part: PartOption = (),
     force: Force = False,
 ) -> FittedWorkload:
@@ -214,7 +214,7 @@ def fit(
 def _fit(
     *,
     fail_under: Annotated[
-        float | None, Option("Exit 1 below this similarity, such as 95.", least=0, most=100, metavar="PCT")
+        float | None, Option("Exit 1 below this similarity, such as 95.", "PCT", least=0, most=100)
     ] = None,
     **given: Any,
 ) -> int:
@@ -264,7 +264,7 @@ def _anonymize(
     *,
     output: Annotated[PathLike, output("OUT.capture", "The capture to write, such as shared.capture.")],
     key_file: Annotated[
-        PathLike | None, Option("Make the names with the key in this file, such as 32 random bytes.", metavar="FILE")
+        PathLike | None, Option("Make the names with the key in this file, such as 32 random bytes.", "FILE")
     ] = None,
     force: Force = False,
 ) -> int:
