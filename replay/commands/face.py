@@ -11,6 +11,7 @@ import builtins
 import functools
 import inspect
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import KW_ONLY, dataclass
@@ -150,6 +151,10 @@ class _Names(dict[str, Any]):
         return getattr(builtins, name, Any)
 
 
+def _members(kind: Any) -> list[Any]:
+    return [*get_args(kind)] if get_origin(kind) in (Union, UnionType) else [kind]
+
+
 @functools.cache
 def stated(function: Callable[..., Any]) -> Mapping[str, Stated]:
     """The parameters of a function that are options or arguments, by keyword."""
@@ -158,15 +163,13 @@ def stated(function: Callable[..., Any]) -> Mapping[str, Stated]:
     for keyword, parameter in inspect.signature(function).parameters.items():
         if not isinstance(parameter.annotation, str):
             continue
-        hint = eval(parameter.annotation, {}, _Names(vars(inspect.getmodule(function))))
+        hint = eval(parameter.annotation, {}, _Names(vars(sys.modules[function.__module__])))
         if get_origin(hint) is not Annotated:
             continue
         kind, about = get_args(hint)
-        kinds = [*get_args(kind)] if get_origin(kind) in (Union, UnionType) else [kind]
-        rows = [each for each in kinds if get_origin(each) is not None and issubclass(get_origin(each), Sequence)]
-        for row in rows:
-            (member,) = get_args(row)
-            kinds += [*get_args(member)] if get_origin(member) in (Union, UnionType) else [member]
+        kinds = _members(kind)
+        rows = [each for each in kinds if isinstance(row := get_origin(each), type) and issubclass(row, Sequence)]
+        kinds += [member for row in rows for member in _members(get_args(row)[0])]
         found[keyword] = Stated(
             keyword=keyword,
             about=about,
@@ -328,6 +331,9 @@ def _parameter(each: Stated) -> click.Parameter | None:
         kind = OneOf(about.choices)
     elif about.parse is None and kind is str and not about.text:
         kind = int if int in each.kinds and str not in each.kinds else float if float in each.kinds else str
+    more: dict[str, Any] = {}
+    if each.default not in (None, (), inspect.Parameter.empty):
+        more = {"default": each.default, "show_default": True}
     return click.Option(
         [*flags, each.name],
         type=kind,
@@ -337,11 +343,7 @@ def _parameter(each: Stated) -> click.Parameter | None:
         metavar=about.metavar,
         help=about.help,
         callback=functools.partial(_checked, each),
-        **(
-            {}
-            if each.default in (None, (), inspect.Parameter.empty)
-            else {"default": each.default, "show_default": True}
-        ),
+        **more,
     )
 
 

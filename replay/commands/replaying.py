@@ -292,8 +292,7 @@ def _run(
     comm: Communicator,
     **given: Any,
 ) -> Callable[[], int]:
-    result: RunResult | Repeats
-    result = run(comm=comm, **given) if repeat == 1 else run_repeatedly(times=repeat, comm=comm, **given)
+    result: Any = run(comm=comm, **given) if repeat == 1 else run_repeatedly(times=repeat, comm=comm, **given)
 
     def print_it() -> int:
         first = result if repeat == 1 else result.runs[0]
