@@ -537,7 +537,7 @@ def generate(
 
     if isinstance(overrides, Mapping):
         overrides = [override_text(key, value) for key, value in overrides.items()]
-    found = read_workload(Path(workload), tuple(overrides), reading)  # type: ignore[arg-type] - checked by its option
+    found = read_workload(Path(workload), tuple(overrides), reading)  # type: ignore[arg-type]
     check_ranks(found.workload, ranks)
     with (
         Workers(workers or 1) if executor is None else nullcontext(workers_of(executor)) as shared,
