@@ -25,6 +25,7 @@ SHOWN_STEPS = 10
 
 _USES = {
     "compute": "compute",
+    "client": "the client's own time",
     "input_wait": "waiting for input",
     "meetings": "meeting the other ranks",
     "checkpoints": "checkpoints",
@@ -76,14 +77,16 @@ def simulation_sections(found: Simulated) -> list[Section]:
     """The tables of `dxt-replay simulate`."""
     shown, predicted, storage = found.as_json(), found.prediction, found.storage
     spent, total_s = shown["time_s"], sum(shown["time_s"].values()) or 1.0
-    steps = [{f"{name}_ms": step[name] for name in _USES} | {"step": step["step"]} for step in shown["steps"]]
+    steps = [
+        {f"{name}_ms": step.get(name) or None for name in _USES} | {"step": step["step"]} for step in shown["steps"]
+    ]
     longest = sorted(steps, key=lambda step: -step["input_wait_ms"] - step["checkpoints_ms"])[:SHOWN_STEPS]
     hits = shown["requests"]["cache_hits"]
     cached = f"Reads that the page cache served alone: {hits:,}, {format_bytes(shown['requests']['cache_hit_bytes'])}."
     uses = [
         {"use": label, "spent_s": spent[name], "share_pct": 100 * spent[name] / total_s}
         for name, label in _USES.items()
-        if spent[name]
+        if spent.get(name)
     ]
     times = listing("Where the time goes", SPENT, uses, bar_of=lambda row: float(row["spent_s"]))
     most = sorted(uses, key=lambda row: -row["spent_s"])[:3]
