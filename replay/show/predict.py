@@ -80,7 +80,8 @@ def simulation_sections(found: Simulated) -> list[Section]:
     steps = [
         {f"{name}_ms": step.get(name) or None for name in _USES} | {"step": step["step"]} for step in shown["steps"]
     ]
-    longest = sorted(steps, key=lambda step: -step["input_wait_ms"] - step["checkpoints_ms"])[:SHOWN_STEPS]
+    waited = ("input_wait_ms", "checkpoints_ms")
+    longest = sorted(steps, key=lambda step: -sum(step[name] or 0.0 for name in waited))[:SHOWN_STEPS]
     hits = shown["requests"]["cache_hits"]
     cached = f"Reads that the page cache served alone: {hits:,}, {format_bytes(shown['requests']['cache_hit_bytes'])}."
     uses = [
