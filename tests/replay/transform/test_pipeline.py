@@ -19,60 +19,20 @@ from dxt_replay.traces.schema import READ, codes
 from dxt_replay.traces.store.reader import Capture
 from tests import simulated_application
 from tests.capture_builder import Op, Span, build_capture, read
-from tests.replay.transform.works import Read, broken_rules, loop_of, requests, work
+from tests.replay.transform.works import broken_rules, loop_of, requests, work
 from tests.simulated_application import MS, US, Application, Storage
 
 ONE = (1, 0, 0, 10)
 
 
-@pytest.mark.parametrize("readers", [1, 2, 3, 8])
-def test_batches_are_dealt_in_turn_and_keep_their_requests(readers: int) -> None:
-    fed = [number // 2 for number in range(12)]
-    before = work([(1, 0, 100 * number, 100) for number in range(12)], need=fed)
-    found = with_readers(before, np.array(fed), np.ones(12, dtype=bool), readers)
-    assert ((found["lane"] - 1) % readers == found["need"] % readers).all()
-    pairs = [set(zip(each["offset"].tolist(), each["need"].tolist(), strict=True)) for each in (before, found)]
-    assert pairs[0] == pairs[1]
-
-
-FILES = [(lane, lane - 1, 100 * part, 100) for part in range(3) for lane in (1, 2, 3, 4)]
-
-
-@pytest.mark.parametrize(
-    ("reads", "fed", "readers", "by_file", "found"),
-    [
-        # Two workers, of which the second was ahead: one makes the batches in their order.
-        (
-            [(1, 0, 0, 10), (2, 0, 30, 10), (2, 0, 10, 10), (1, 0, 20, 10)],
-            [0, 3, 1, 2],
-            1,
-            False,
-            [(1, 0, 0, 10), (1, 0, 10, 10), (1, 0, 20, 10), (1, 0, 30, 10)],
-        ),
-        (FILES, list(range(12)), 2, True, [(1 + name % 2, name, at, size) for _, name, at, size in FILES]),
-        # What the loop does not read keeps its lane, and readers have lanes of their own.
-        (
-            [(7, 5, 0, 10), (1, 0, 0, 10), (2, 0, 10, 10)],
-            [None, 0, 1],
-            2,
-            False,
-            [(7, 5, 0, 10), (8, 0, 0, 10), (9, 0, 10, 10)],
-        ),
-        # A close goes with the batch before it.
-        ([ONE, (1, 0, 0, 0), (1, 1, 0, 10)], [4, NO_FETCH, 5], 2, False, [ONE, (1, 0, 0, 0), (2, 1, 0, 10)]),
-    ],
-    ids=["order of batches", "whole files", "lanes of others", "a close"],
-)
-def test_reads_are_dealt(
-    reads: list[Read], fed: list[int | None], readers: int, by_file: bool, found: list[Read]
-) -> None:
-    of_loop = np.array([each is not None for each in fed])
-    numbers = np.array([NO_FETCH if each is None else each for each in fed])
-    given = work(reads) | {"follows": np.full(len(reads), 1)}
-    made = with_readers(given, numbers, of_loop, readers, by_file=by_file)
-    assert requests(made) == found
-    # What feeds nothing is held up by no other batch.
-    assert (NO_MOMENT in made["follows"]) == (NO_FETCH in fed)
+def test_files_and_what_feeds_nothing_are_dealt_with_their_batches() -> None:
+    """A close goes with the batch before it, and holds up no other one."""
+    files = work([(lane, lane - 1, 100 * part, 100) for part in range(3) for lane in (1, 2, 3, 4)])
+    found = with_readers(files, np.arange(12), np.ones(12, dtype=bool), 2, by_file=True)
+    assert {(name, lane) for lane, name, _, _ in requests(found)} == {(0, 1), (1, 2), (2, 1), (3, 2)}
+    closes = work([ONE, (1, 0, 0, 0), (1, 1, 0, 10)]) | {"follows": np.array([1, 19, 3])}
+    found = with_readers(closes, np.array([4, NO_FETCH, 5]), np.ones(3, dtype=bool), 2)
+    assert (found["lane"].tolist(), found["follows"].tolist()) == ([1, 1, 2], [1, NO_MOMENT, 3])
 
 
 @pytest.mark.parametrize(
