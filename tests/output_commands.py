@@ -70,7 +70,7 @@ def _regress(*option: str) -> Callable[[Path, Path], list[object]]:
 
 
 def _capacity(capture: Path, out: Path) -> list[object]:
-    few = ("--target", capture.parent / "target", "--most", "1", "--utilisation", "1")
+    few = ("--target", capture.parent, "--most", "1", "--utilisation", "1")
     small = ("dataset.record_length_bytes=2048", "dataset.record_length_bytes_stdev=0")
     return ["capacity", "unet3d_h100", *_SMALL, *small, *few, "-o", out.parent]
 
