@@ -175,7 +175,7 @@ def test_the_first_lines_say_what_the_run_was(tmp_path: Path, capsys: pytest.Cap
     assert (
         "limits this training by 30.0 %: with infinitely fast storage it would take 2.800 s instead of 4.000 s" in first
     )
-    assert "compute 85.7 % of the loop instead of 60.0 %." in first
+    assert "compute 85.7 % of it instead of 60.0 %." in first
     assert main(["summary", str(capture.path), "--show", "storage-limit", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["storage_limit"]["limit_pct"] == pytest.approx(30.0)
