@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import NormalDist, fmean
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -57,8 +57,11 @@ class ModelError(UsageError, ValueError):
 
 
 if TYPE_CHECKING:
-    Time = Burst = Rate = Share = float
-    Size = int
+    Time: TypeAlias = float
+    Burst: TypeAlias = float
+    Rate: TypeAlias = float
+    Share: TypeAlias = float
+    Size: TypeAlias = int
 else:
     # Types of their own, which msgspec leaves to `_quantity`: ns; bytes or requests; those per second; 0.1 for 10 %.
     Time, Burst, Rate, Share = (type(name, (float,), {}) for name in ("Time", "Burst", "Rate", "Share"))
@@ -84,7 +87,7 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A part of a document. What a part cannot be is a `ModelError` when it is made."""
 
 
-class RequestTime(_Part, kw_only=True):
+class RequestTime(_Part, frozen=True, kw_only=True):
     """How long a request takes that waits for nothing, by its size and the number of requests in flight.
 
     in_flight: ascending, with the request itself. sizes: bytes, ascending. time_ns: a row for each number in flight.
@@ -113,13 +116,14 @@ class RequestTime(_Part, kw_only=True):
         return cls(sizes=(0, size), time_ns=((float(latency_ns), latency_ns + size * 1e9 / bytes_per_s),))
 
 
-class _Affine(_Part, kw_only=True):
+class _Affine(_Part, frozen=True, kw_only=True):
     latency: Time = Time()
     bandwidth: Rate | None = None
 
 
 class Limit(
     _Part,
+    frozen=True,
     kw_only=True,
     rename={"operations": "of", "per_s": "rate", "request_bytes": "request_size", "step_ns": "step"},
 ):
@@ -152,7 +156,7 @@ class Limit(
             raise ModelError(f"limit {self.name!r} needs a rate above 0, and a burst and a step that are not negative")
 
 
-class Servers(_Part, kw_only=True, rename={"stripe_bytes": "stripe_size"}):
+class Servers(_Part, frozen=True, kw_only=True, rename={"stripe_bytes": "stripe_size"}):
     """Servers of one kind.
 
     File f begins on server f * stripe_count modulo count. 0 slots: any number; 0 stripe_bytes: files are not striped.
@@ -172,7 +176,7 @@ class Servers(_Part, kw_only=True, rename={"stripe_bytes": "stripe_size"}):
             raise ModelError("a stripe_count above 1 needs a stripe_size")
 
 
-class PageCache(_Part, kw_only=True):
+class PageCache(_Part, frozen=True, kw_only=True):
     """The page cache of a node; what leaves it first is what entered it first. `write`: None for as long as a hit."""
 
     size: Size
@@ -188,7 +192,7 @@ class PageCache(_Part, kw_only=True):
             raise ModelError("a cache needs a size above 0, and other sizes that are not negative")
 
 
-class Jitter(_Part, kw_only=True):
+class Jitter(_Part, frozen=True, kw_only=True):
     """By which factors the times of requests vary, drawn anew for each: quantiles at equally spaced probabilities."""
 
     quantiles: tuple[float, ...]
@@ -208,7 +212,7 @@ class Jitter(_Part, kw_only=True):
         return cls(quantiles=tuple(value / fmean(raw) for value in raw), seed=seed)
 
 
-class Client(_Part, kw_only=True, rename={"step_ns": "step", "meeting_ns": "meeting"}):
+class Client(_Part, frozen=True, kw_only=True, rename={"step_ns": "step", "meeting_ns": "meeting"}):
     """What the ranks themselves need beside compute and storage.
 
     step_ns: holds the training thread in each step between its fetch and its compute. meeting_ns: the least time of a
@@ -233,7 +237,7 @@ class Client(_Part, kw_only=True, rename={"step_ns": "step", "meeting_ns": "meet
         return float(np.interp(np.log2(ranks), counts, times))
 
 
-class StorageModel(_Part, kw_only=True):
+class StorageModel(_Part, frozen=True, kw_only=True):
     """A storage system. An operation that is not listed takes no time.
 
     objects: whether this is an object store, on which files are what docs/objects.md says: a write takes no time, and
@@ -368,7 +372,7 @@ def _converted(value: object, kind: type[_Kind], where: str) -> _Kind:
         said, _, place = str(error).partition(" - at `$")
         place = (where + place.removesuffix("`")).lstrip(".")
         if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", said):
-            of = _PARTS.get(place.split("[")[0], kind)
+            of: Any = _PARTS.get(place.split("[")[0], kind)
             keys = (each.encode_name for each in msgspec.structs.fields(of))
             known = ", ".join(key for key in keys if key != "counts_requests")
             said, place = f"unknown key {unknown[1]!r}{f' of {place}' if place else ''}: choose {known}", ""
@@ -385,7 +389,7 @@ _PARTS = {
 }
 
 
-def _quantity(kind: type, value: object) -> object:
+def _quantity(kind: type, value: object) -> Any:
     """A quantity from text. Numbers without a unit are bytes and shares; 0 is any quantity but a rate."""
     if isinstance(value, kind):
         return value
@@ -452,7 +456,9 @@ def _client(given: Mapping[str, Any]) -> object:
     return {**given, "meeting": {int(n) if str(n).isdecimal() else n: each for n, each in meeting.items()}}
 
 
-_FORMS = {"operations": _operations, "cache": _cache, "limits": _limits, "jitter": _jitter, "client": _client}
+_FORMS: Mapping[str, Callable[[Any], object]] = {
+    "operations": _operations, "cache": _cache, "limits": _limits, "jitter": _jitter, "client": _client,
+}  # fmt: skip
 
 
 def request_time(value: object, where: str) -> RequestTime:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dxt_replay import stage
-from dxt_replay.replay.simulation import model_file
+from dxt_replay.replay.simulation import model as storage_models
 from dxt_replay.traces.schema import HDF5_SCHEMA
 from dxt_replay.workloads.source import SHIPPED
 from tests import kineto_writer
@@ -123,7 +123,7 @@ def _workload(scratch: Path) -> list[Files]:
 
 
 def _storage_model(scratch: Path) -> list[Files]:
-    shipped = Path(model_file.__file__).with_name("shipped")
+    shipped = Path(storage_models.__file__).with_name("shipped")
     return [{"a.yaml": path.read_bytes()} for path in sorted(shipped.glob("*.yaml"))]
 
 
