@@ -128,7 +128,7 @@ def test_what_a_stream_could_not_store_at_its_close_is_told(tmp_path):
 def test_direct_is_for_posix_only(tmp_path):
     source = checkpointing(tmp_path)
     staged(source, tmp_path)
-    with pytest.raises(UsageError, match="--api posix"):
+    with pytest.raises(UsageError, match="--api direct is for POSIX"):
         replayed(source, direct=True)
 
 

@@ -273,7 +273,7 @@ def test_a_system_without_threads_is_told(tmp_path: Path, monkeypatch: pytest.Mo
             super().start()
 
     monkeypatch.setattr(threading, "Thread", Thread)
-    with pytest.raises(ReplayError, match=r"each of its 2 lanes, and the system refused number 2.*--ranks"):
+    with pytest.raises(ReplayError, match=r"each of its 2 lanes, and the system refused number 2.*--part ranks"):
         replayed(source)
     started[0].join()
     assert not (tmp_path / "r.capture").exists()
