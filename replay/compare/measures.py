@@ -211,58 +211,71 @@ class LaneStarts(Sums):
     several. Every operation is a sample while they fit; then every second, every fourth and so on, on all lanes alike.
     """
 
-    STAY = ("_numbers", "_table")
+    STAY = ("_table",)
 
     def __init__(self, most: int = MAX_SAMPLES) -> None:
         self.gaps = DistributionCollector()
         self.stride = 1
         self._most = most
-        self._samples = np.empty((0, 2), dtype=np.int64)  # rank << 32 | lane, and start: by start on each lane
+        # Number of the lane, and start: by start on each lane.
+        self._samples = [(np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64))]
+        self._numbers: dict[int, int] = {}  # of lanes, by their keys: rank << 32 | lane
         self._merged: dict[int, int] = {}  # operations of the lanes that came with `merge`, by these keys
-        self._numbers: dict[int, int] = {}  # of the other lanes, by their keys
-        self._table = KeyTable(2)  # by these numbers, as of `follow_lanes`
+        self._table = KeyTable(2)  # of the other lanes, by their numbers, as of `follow_lanes`
 
     def add(self, rows: OperationRows) -> None:
         """Add rows in start order, at least one: more of the current rank, or all rows of several ranks."""
         rank = rows.ranks.astype(np.int64) if len(rows.ranks) else np.int64(rows.rank)
-        key = rank << 32 | rows.lane
-        keys, _, inverse = distinct(key)
+        keys, _, inverse = distinct(rank << 32 | rows.lane)
         numbers = [self._numbers.setdefault(each, len(self._numbers)) for each in keys.tolist()]
         lanes = np.array(numbers, dtype=np.int32)[inverse]
         gaps, sampled = follow_lanes(self._table, lanes, rows.start_ns, self.stride)
         self.gaps.add(gaps)
-        self._sample(np.stack((key[sampled], rows.start_ns[sampled]), axis=1))
+        self._samples.append((lanes[sampled], rows.start_ns[sampled]))
+        self._thin_out()
 
     def merge(self, later: LaneStarts) -> None:
         """As `Sums.merge`; no lane is on both sides, and the stride becomes the wider of both."""
         self.gaps.merge(later.gaps)
         stride = max(self.stride, later.stride)
-        samples, self._samples, self.stride = later.samples(stride), self.samples(stride), stride
+        numbers = [self._numbers.setdefault(key, len(self._numbers)) for key in later._numbers]
+        lanes, starts = later.samples(stride)
+        self._samples = [self.samples(stride), (np.array(numbers, dtype=np.int32)[lanes], starts)]
         self._merged |= later.operations()
-        self._sample(samples)
+        self.stride = stride
+        self._thin_out()
 
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"_merged": self.operations()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._numbers, self._table = {}, KeyTable(2)
+        self._table = KeyTable(2)
 
-    def _sample(self, samples: np.ndarray) -> None:
-        self._samples = np.concatenate((self._samples, samples))
-        while len(self._samples) > max(self._most, len(self._numbers) + len(self._merged)):
-            self._samples, self.stride = self.samples(2 * self.stride), 2 * self.stride
+    def _thin_out(self) -> None:
+        while sum(len(starts) for _, starts in self._samples) > max(self._most, len(self._numbers)):
+            self._samples, self.stride = [self.samples(2 * self.stride)], 2 * self.stride
 
-    def samples(self, stride: int) -> np.ndarray:
-        """Those at a multiple of the stride: int64 (n, 2), a lane's key (rank << 32 | lane) and a start, by lane."""
-        samples = self._samples[stable_order(self._samples[:, 0])]
-        place = places_in_groups(np.diff(runs(samples[:, 0]), append=len(samples)))
-        return samples[place % (stride // self.stride) == 0]
+    def samples(self, stride: int) -> tuple[np.ndarray, np.ndarray]:
+        """Those at a multiple of the stride, by lane: the number of the lane (n,), and the start."""
+        lanes, starts = (np.concatenate(column) for column in zip(*self._samples, strict=True))
+        order = stable_order(lanes)
+        lanes = lanes[order]
+        kept = places_in_groups(np.diff(runs(lanes), append=len(lanes))) % (stride // self.stride) == 0
+        return lanes[kept], starts[order[kept]]
+
+    def samples_of(self, keys: Sequence[int], stride: int) -> np.ndarray:
+        """The starts of these lanes, one after the other in this order."""
+        lanes, starts = self.samples(stride)
+        number = np.array([self._numbers[key] for key in keys], dtype=np.int64)
+        first, counts = np.searchsorted(lanes, number), np.bincount(lanes, minlength=len(self._numbers))[number]
+        return starts[np.repeat(first, counts) + places_in_groups(counts)]
 
     def operations(self) -> dict[int, int]:
         """The number of operations on each lane, by its key."""
-        counts = self._table.sorted()[1][:, 0].tolist()
-        return {**self._merged, **dict(zip(self._numbers, counts, strict=True))}
+        keys, (numbers, columns) = list(self._numbers), self._table.sorted()
+        own = zip(numbers.tolist(), columns[:, 0].tolist(), strict=True)
+        return {**self._merged, **{keys[number]: count for number, count in own}}
 
 
 def matched_starts(source: LaneStarts, replay: LaneStarts) -> tuple[np.ndarray, np.ndarray]:
@@ -271,9 +284,8 @@ def matched_starts(source: LaneStarts, replay: LaneStarts) -> tuple[np.ndarray, 
     Lanes with different numbers of operations are left out: their k-th operations are not the same.
     """
     stride, there = max(source.stride, replay.stride), replay.operations()
-    same = np.array([key for key, count in source.operations().items() if there.get(key) == count], dtype=np.int64)
-    here, there_ = (side.samples(stride) for side in (source, replay))
-    return here[np.isin(here[:, 0], same), 1], there_[np.isin(there_[:, 0], same), 1]
+    same = sorted(key for key, count in source.operations().items() if there.get(key) == count)
+    return source.samples_of(same, stride), replay.samples_of(same, stride)
 
 
 class Side(Sums):
