@@ -283,7 +283,7 @@ class InferredRules:
     def __init__(self, model: LoopModel) -> None:
         loop = model.loop
         self._model, self._moments = model, model.moments
-        self._bytes_before = 0
+        self._bytes_before: dict[int, int] = {}
         self._fetches, self._blocking = loop.fetches, loop.events(CHECKPOINT, EVALUATION)
         # Number of openings up to the begin of each event, and of fetches before it.
         self._openings_until = 1 + np.cumsum(IS_OPENING[loop.kind])
@@ -335,18 +335,29 @@ class InferredRules:
     def _fed(self, batch: OperationBatch, reads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The batch fetch (as an event) that each operation feeds, NO_EVENT beyond the last; and bool: it fed a fetch
         before the profile's first."""
-        feed, fetch_ends_ns = self._model.feed, self._model.loop.fetch_ends_ns
+        model, feed, turns = self._model, self._model.feed, self._model.turns
         # An operation cannot feed a fetch that ended before it.
-        earliest = np.searchsorted(fetch_ends_ns, batch.end_ns, side="left")
+        earliest = np.searchsorted(model.loop.fetch_ends_ns, batch.end_ns, side="left")
         consumed = np.zeros(len(earliest), dtype=bool)
         if feed.step_bytes:
             moved = np.where(reads, batch.length, 0)
-            before = self._bytes_before + np.cumsum(moved) - moved
-            self._bytes_before += int(moved.sum())
-            fed = np.floor(before / feed.step_bytes - feed.fetches_before).astype(np.int64)
+            if turns:
+                fed = np.zeros(len(moved), dtype=np.int64)
+                for turn, lane in enumerate(turns):
+                    mine = batch.lane == lane
+                    made = np.floor(self._before(lane, moved[mine]) / feed.step_bytes).astype(np.int64)
+                    fed[mine] = made * len(turns) + turn - round(feed.fetches_before)
+            else:
+                fed = np.floor(self._before(0, moved) / feed.step_bytes - feed.fetches_before).astype(np.int64)
             consumed = fed < 0
             earliest = np.maximum(earliest, fed)
         return nth(self._fetches, earliest), consumed
+
+    def _before(self, account: int, moved: np.ndarray) -> np.ndarray:
+        """Bytes moved before each operation; each `account` continues from batch to batch."""
+        before = self._bytes_before.get(account, 0) + np.cumsum(moved) - moved
+        self._bytes_before[account] = self._bytes_before.get(account, 0) + int(moved.sum())
+        return before
 
     def _deal(self, batch: OperationBatch, found: np.ndarray) -> None:
         """Set the dependencies of a DataLoader's workers, from the dealing of their batches."""

@@ -117,6 +117,8 @@ def _feed_rule(model: LoopModel) -> str:
         return "depth 0: the training thread reads what the step needs"
     if not model.feed.step_bytes:
         return "by time: a read feeds the first step that fetched its batch after the read"
+    if model.turns:
+        return f"ahead of the loop, {len(model.turns)} readers take turns, a batch each"
     return "ahead of the loop, in order, as many bytes as a step takes"
 
 

@@ -72,6 +72,28 @@ def with_evaluations(loop: TrainingLoop, batches: Batches, files: int) -> tuple[
     return loop.with_evaluations(pauses.starts[kept], pauses.ends[kept]), evaluated
 
 
+def with_own_reads(loop: TrainingLoop, batches: Batches, loop_reads: LoopReads) -> TrainingLoop:
+    """Take the reads of the training thread for batch fetches, if the profile has no input waits.
+
+    A lane is the training thread if it is the only lane that reads for the loop and also issues the operations of the
+    checkpoints. Without such a lane the loop stays as it is.
+    """
+    if loop.input_waits or len(loop_reads.lanes) != 1:
+        return loop
+    first = np.full(len(loop.step_begin_ns), np.iinfo(np.int64).max)
+    last = np.zeros(len(first), dtype=np.int64)
+    in_checkpoints: set[int] = set()
+    for batch in batches():
+        checkpoint = containing(loop, loop.checkpoints, batch.start_ns) != NO_EVENT
+        in_checkpoints.update(np.unique(batch.lane[checkpoint]).tolist())
+        step = np.searchsorted(loop.step_begin_ns, batch.start_ns, side="right") - 1
+        read = (batch.op == READ) & loop_reads.loop_files[batch.file_id] & ~checkpoint & (step >= 0)
+        read[read] &= batch.end_ns[read] <= loop.step_end_ns[step[read]]
+        np.minimum.at(first, step[read], batch.start_ns[read])
+        np.maximum.at(last, step[read], batch.end_ns[read])
+    return loop.with_fetches(first, last) if in_checkpoints == set(loop_reads.lanes) else loop
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
     """How bytes feed batch fetches (`replay.causal.model`).
@@ -84,6 +106,26 @@ class Feed:
     fetches_before: float = 0.0
     loop_bytes: int = 0
     outside_bytes: int = 0
+
+
+def turns_of(loop: TrainingLoop, batches: Batches, loop_reads: LoopReads, feed: Feed) -> tuple[int, ...]:
+    """The reader lanes in the order of their turns; empty if a read would then end after the fetch that it feeds."""
+    # If batches are missing at the beginning, the number that each lane had read is unknown.
+    if not feed.step_bytes or len(loop_reads.lanes) < 2 or feed.fetches_before < 0:
+        return ()
+    fetches, before = loop.fetch_ends_ns, dict.fromkeys(loop_reads.lanes, 0)
+    for batch in batches():
+        reads = (batch.op == READ) & loop_reads.loop_files[batch.file_id]
+        for turn, lane in enumerate(loop_reads.lanes):
+            mine = reads & (batch.lane == lane)
+            moved = batch.length[mine]
+            fed = np.floor((before[lane] + np.cumsum(moved) - moved) / feed.step_bytes).astype(np.int64)
+            fed = fed * len(loop_reads.lanes) + turn - round(feed.fetches_before)
+            before[lane] += int(moved.sum())
+            in_loop = (fed >= 0) & (fed < len(fetches))
+            if (batch.end_ns[mine][in_loop] > fetches[fed[in_loop]]).any():
+                return ()
+    return loop_reads.lanes
 
 
 def feed_of(loop: TrainingLoop, batches: Batches, loop_files: np.ndarray) -> Feed:

@@ -125,11 +125,29 @@ class TrainingLoop:
         long = free.ends - free.starts > PAUSE_STEPS * np.median(self.step_end_ns - self.step_begin_ns)
         return Intervals.union_of(free.starts[long], free.ends[long])
 
+    def with_fetches(self, begin_ns: np.ndarray, end_ns: np.ndarray) -> TrainingLoop:
+        """The loop in which each step (steps,) fetches its batch from `begin_ns` to `end_ns`, with `input_waits`.
+
+        A fetch that would have no duration or touch another event stays as it was.
+        """
+        begin, end = self.begin_ns.copy(), self.end_ns.copy()
+        fetches, others = self.fetches, np.flatnonzero(self.kind != FETCH)
+        step = np.searchsorted(self.step_begin_ns, begin[fetches], side="right") - 1
+        taken = Intervals.union_of(begin[others], end[others])
+        wanted = (step >= 0) & (begin_ns[step] < end_ns[step])
+        wanted[wanted] &= taken.covered_within(begin_ns[step[wanted]], end_ns[step[wanted]]) == 0
+        begin[fetches[wanted]], end[fetches[wanted]] = begin_ns[step[wanted]], end_ns[step[wanted]]
+        return dataclasses.replace(self._with_events(self.kind, begin, end, self.loader), input_waits=True)
+
     def with_evaluations(self, begin_ns: np.ndarray, end_ns: np.ndarray) -> TrainingLoop:
         """The loop with these pauses as events."""
         kind = np.append(self.kind, np.full(len(begin_ns), EVALUATION, dtype=np.int8))
         loader = np.append(self.loader, np.full(len(begin_ns), OTHER_LOADER, dtype=np.int8))
-        begin_ns, end_ns = np.append(self.begin_ns, begin_ns), np.append(self.end_ns, end_ns)
+        return self._with_events(kind, np.append(self.begin_ns, begin_ns), np.append(self.end_ns, end_ns), loader)
+
+    def _with_events(
+        self, kind: np.ndarray, begin_ns: np.ndarray, end_ns: np.ndarray, loader: np.ndarray
+    ) -> TrainingLoop:
         order = np.lexsort((end_ns, begin_ns))
         return dataclasses.replace(
             self, kind=kind[order], begin_ns=begin_ns[order], end_ns=end_ns[order], loader=loader[order]

@@ -8,6 +8,8 @@ The training thread fetches a batch for each step, and readers fill a bounded bu
 * A step has its batch when every read that feeds it has ended. Read i feeds fetch number floor(bytes read before i /
   step bytes). Step bytes is the largest number with which every fetch of the capture had its bytes when it ended.
   If the profile begins in the middle of the run, the number of its first step gives the number of earlier fetches.
+* If the lanes are true threads and no read contradicts it, reader threads take turns: the j-th batch of thread t of
+  n feeds fetch j n + t. Without this rule the first batches of parallel readers would seem to be ready too early.
 * After its reads a batch is made ready (decoded, collated) before its fetch. If fetches had to wait for their batches,
   this lasts the shortest such time of the capture. Else it lasts as long as the spans of the pipeline, or the gaps
   between the batches of a reader, show. Batches become ready one after the other, beside the training thread.
@@ -37,7 +39,7 @@ import pyarrow as pa
 
 from dxt_replay.replay.causal.columns import InferredRules, KnownRules, starts_batch
 from dxt_replay.replay.causal.dealing import Dealing, Worker, dealing
-from dxt_replay.replay.causal.feed import Feed, LoopReads, feed_of, look, with_evaluations
+from dxt_replay.replay.causal.feed import Feed, LoopReads, feed_of, look, turns_of, with_evaluations, with_own_reads
 from dxt_replay.replay.causal.loop import FETCH, FETCHES, NO_MOMENT, NO_TIMES, Batches, Moments, TrainingLoop
 from dxt_replay.replay.causal.production import PREPARES_READ, Production, known_production, production
 from dxt_replay.replay.engine.items import NO_EVENT
@@ -65,7 +67,7 @@ class LoopModel:
 
     loop_files: the files that the loop reads, bool by file id. reads, inside_share: its reads, and the share of them
     inside input waits. synchronous: whether the training thread itself reads (depth 0).
-    feed: how bytes feed fetches.
+    feed, turns: how bytes feed fetches, and the lanes of readers that take turns.
     residual_ns, ready_ns: (e,), how long an event lasted after its operations and batch; time to make the batch ready.
     needed: bool (e,) by lane, the events that wait for operations of the lane.
     think_ns, long_think_ns: median and longest usual think time, within a batch and before the next batch.
@@ -84,6 +86,7 @@ class LoopModel:
     feed: Feed
     residual_ns: np.ndarray
     ready_ns: np.ndarray
+    turns: tuple[int, ...] = ()
     dealing: Dealing | None = None
     production: Production | None = None
     known: Distribution | None = None
@@ -129,12 +132,13 @@ def derive_model(
     batches: Batches,
     files: int,
     *,
+    threads_known: bool,
     workers: Callable[[Sequence[int]], Sequence[Worker]] = lambda lanes: (),
     pipeline: np.ndarray | None = None,
 ) -> LoopModel:
     """Derive the model of one rank from its loop and operations, which are read eight times at most.
 
-    files: number of files.
+    files: number of files. threads_known: whether lanes are true threads, not inferred from overlaps.
     workers: the worker processes that have some of these lanes. pipeline: the spans of tf.data's threads with the
     fetches that used them (`pipeline_spans`), if the profile has them.
     Memory: some numbers per event, lane and read of a worker.
@@ -146,11 +150,16 @@ def derive_model(
             return _measured(_draft(loop, loop_reads, synchronous=False, production=made), batches)
     loop, evaluated = with_evaluations(loop, batches, files)
     loop_reads = look(loop, batches, evaluated)
+    own = with_own_reads(loop, batches, loop_reads)
+    if own is not loop:
+        loop, loop_reads = own, look(own, batches, evaluated)
     dealt = dealing(loop, batches, workers(loop_reads.lanes))
     # The training thread itself makes all reads that workers do not.
     synchronous = dealt is not None or _reads_itself(loop_reads)
     feed = Feed(loop_bytes=loop_reads.bytes) if synchronous else feed_of(loop, batches, loop_reads.loop_files)
-    return _measured(_draft(loop, loop_reads, synchronous=synchronous, feed=feed, dealing=dealt), batches)
+    turns = turns_of(loop, batches, loop_reads, feed) if threads_known else ()
+    draft = _draft(loop, loop_reads, synchronous=synchronous, feed=feed, turns=turns, dealing=dealt)
+    return _measured(draft, batches)
 
 
 def known_model(

@@ -252,6 +252,7 @@ def _own_model(
         loop,
         moved,
         files,
+        threads_known=capture.info.lanes == "pthread_id",
         workers=partial(_workers, capture, rank),
         pipeline=pipeline_spans(spans, loop),
     )

@@ -35,6 +35,7 @@ APPLICATIONS = {
     "prefetch 1": Application(depth=1),
     "prefetch 2": Application(depth=2, jitter=0.3),
     "prefetch 8": Application(depth=8, jitter=0.5, steps=150),
+    "four readers": Application(depth=8, readers=4, reads_per_batch=8, jitter=0.3),
     "two ranks with a collective": Application(ranks=2, depth=2, jitter=0.4, collective_ns=1 * MS),
     "four ranks that read by themselves": Application(ranks=4, jitter=0.6, collective_ns=3 * MS),
     "checkpoints": Application(ranks=2, checkpoint_every=10, collective_ns=1 * MS),
@@ -263,6 +264,21 @@ def test_a_capture_without_steps_cannot_be_paced_so(tmp_path: Path) -> None:
     capture = build_capture(tmp_path, files=FILES, ops=[read(0, length=10)], spans=[Span("compute", 0, 10)])
     with pytest.raises(CaptureError, match=r"no training steps.*--pace think or timed"):
         steps_of(capture)
+
+
+@pytest.mark.parametrize(("here", "there"), [(FAST, SLOW), (SLOW, FAST)])
+def test_without_input_waits_a_thread_that_trains_and_reads_does_one_after_the_other(
+    here: Storage, there: Storage, tmp_path: Path
+) -> None:
+    application = Application(steps=30, checkpoint_every=7)
+    recorded = run(application, here)
+    spans = [span for span in recorded.spans if span.kind != "input_wait"]
+    capture = build_capture(tmp_path, files=FILES, ops=recorded.ops, spans=spans, info=in_turn_info())
+    steps = steps_of(capture)
+    assert steps.models[0].synchronous
+    assert steps.warnings == ()
+    truth = run(application, there).elapsed_ns - capture.time_span_ns[0]
+    assert predicted_ns(capture, steps, there) == pytest.approx(truth, rel=0.01)
 
 
 def test_a_checkpoint_of_another_thread_does_not_block(tmp_path: Path) -> None:
