@@ -19,7 +19,7 @@ from benchmarks.file_systems.mounted import Mounted, Storage, mounted
 from benchmarks.slowed_storage import limited, run_command, run_in
 from dxt_replay.replay.regress.comparison import BASELINE
 from dxt_replay.replay.regress.experiment import schedule
-from dxt_replay.replay.regress.statistics import Rule, judge, paired_ratio
+from dxt_replay.replay.regress.statistics import ALPHA, Rule, judge, paired_ratio
 
 WORKLOADS = ("reading", "writing", "saving")
 FIO_BYTES = "256m"
@@ -105,7 +105,7 @@ def _fio(before: Path, after: Path, pairs: int, procs: Path | None, options: tup
         job = json.loads(printed[printed.index("{") :])["jobs"][0]
         times.setdefault(side, []).append(1 / job["read"]["bw_bytes"])
     baseline, candidate = (values[1:] for values in (times[BASELINE], times["candidate"]))
-    found = paired_ratio(baseline, candidate, Rule().alpha)
+    found = paired_ratio(baseline, candidate, ALPHA)
     return {
         "command": " ".join(command[2:]).replace(f"--directory={place} ", "") + " " + " ".join(options),
         "verdict": judge(found, Rule()).verdict.value,

@@ -195,7 +195,7 @@ def _together(runs: Sequence[PublishedSteps]) -> PublishedSteps:
     """The median of each figure over runs with one number of ranks."""
     figures = {name: [asdict(each)[name] for each in runs] for name in asdict(runs[0])}
     medians = {name: None if None in values else median(values) for name, values in figures.items()}
-    whole = {name: round(medians[name]) for name in ("ranks", "steps")}
+    whole = {name: round(medians[name] or 0) for name in ("ranks", "steps")}
     return PublishedSteps(**{**medians, **whole, "runs": len(runs), "epochs": sum(figures["epochs"])})
 
 

@@ -139,8 +139,8 @@ def calibrate(
 
     Nothing else should use the machine or the storage meanwhile.
 
-    A folder of results, of runs of one workload with one or more numbers of ranks, is read and nothing is measured: the
-    model has what a step and a meeting cost the client, and a limit of the storage where one shows.
+    A folder of results has runs of one workload, with one or more numbers of ranks. It is read, and nothing is measured:
+    the model has what a step and a meeting cost the client, and a limit of the storage where one shows.
 
     In Python:
 
@@ -186,9 +186,10 @@ def _calibrate(
     done = calibrate(output=output, **given)
     if current().as_json:
         print_json({"output": str(output), **done.as_json()})
+    elif isinstance(done, Published):
+        print_answer(published_sections(done, str(output)))
     else:
-        shown = published_sections if isinstance(done, Published) else calibration_sections
-        print_answer(shown(done, str(output)))
+        print_answer(calibration_sections(done, str(output)))
     return 0
 
 
@@ -233,7 +234,7 @@ class Simulated(Result):
             "change_pct": self.change_pct,
             "doubt": asdict(self.prediction.job.doubt),
             **self.prediction.as_json(),
-            "steps": [{"step": each.step, **each.as_json()} for each in self.prediction.steps()],
+            "steps": [asdict(each) for each in self.prediction.steps()],
             "scaling": [each.as_json() for each in self.scaling],
             "warnings": list(self.warnings),
         }

@@ -338,8 +338,9 @@ class Repeats(Result):
 
     def as_json(self) -> dict[str, Any]:
         """The object that `dxt-replay run --repeat N --json` prints; `runs` has the objects of single runs."""
+        elapsed_s = self.elapsed_s
         return {
             "repeats": len(self.runs),
-            "elapsed_s": self.elapsed_s._asdict(),
+            "elapsed_s": {"median": elapsed_s.median, "min": elapsed_s.min, "max": elapsed_s.max},
             "runs": [run.as_json() for run in self.runs],
         }

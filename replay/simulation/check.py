@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from dxt_replay.traces.units import ns_to_seconds
@@ -24,7 +24,7 @@ class TimeSpent:
     """Where the time of a training thread goes: mean over the ranks, in seconds unless stated otherwise.
 
     input_wait: for its next batch. meetings: for the other ranks. loading: before the first step. client: of a storage
-    model that has one.
+    model that has one, else 0.
     """
 
     compute: float
@@ -38,19 +38,14 @@ class TimeSpent:
     @property
     def total(self) -> float:
         """All of it."""
-        return sum(asdict(self)[field.name] for field in fields(TimeSpent))
-
-    def as_json(self) -> dict[str, float]:
-        """By name; the client's own time only where a storage model has one."""
-        found = asdict(self)
-        return {name: each for name, each in found.items() if name != "client" or each}
+        return float(sum(getattr(self, each.name) for each in fields(TimeSpent)))
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime(TimeSpent):
     """Where the time of one step goes, ms."""
 
-    step: int = -1
+    step: int = field(kw_only=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -110,7 +110,7 @@ class SimulatedJob:
         lanes, shift = [], 0
         for place in range(ranks):
             copy, number = divmod(place, self.ranks)
-            own = {"counter_shift": shift, "file_shift": copy * len(self.file_bytes), "rank": place}
+            own: dict[str, Any] = {"counter_shift": shift, "file_shift": copy * len(self.file_bytes), "rank": place}
             lanes += [EventLane(items=items, **own) for items in self.recorded[number].lanes]
             lanes.append(EventLane(items=scripts[number], watched=True, **own))
             shift += self.recorded[number].counters
@@ -295,7 +295,7 @@ class Prediction:
             "free_storage_s": ns_to_seconds(self.free.elapsed_ns),
             "storage_limits_pct": self.storage_pct,
             "accelerator_utilisation_pct": self.utilisation_pct,
-            "time_s": self.spent_s().as_json(),
+            "time_s": asdict(self.spent_s()),
             "bottleneck": self.bottleneck(),
             "resources": [asdict(each) for each in self.resources()],
             "requests": {
@@ -303,7 +303,11 @@ class Prediction:
                 "cache_hits": self.use.hits,
                 "cache_hit_bytes": self.use.hit_bytes,
             },
-            "simulated": {name: sum(getattr(run, name) for run in runs) for name in ("operations", "items", "seconds")},
+            "simulated": {
+                "operations": sum(run.operations for run in runs),
+                "items": sum(run.items for run in runs),
+                "seconds": sum(run.seconds for run in runs),
+            },
         }
 
     def spent_s(self) -> TimeSpent:

@@ -49,8 +49,10 @@ class DropResult:
     @property
     def warnings(self) -> tuple[str, ...]:
         """A sentence for each group of files that was not dropped."""
-        says = "which does not drop pages on request: their reads will not be cold"
-        kept = (f"{count} files are on {name}, {says}" for name, count in sorted(self.kept.items()))
+        kept = (
+            f"{count} files are on {name}, which does not drop pages on request: their reads will not be cold"
+            for name, count in sorted(self.kept.items())
+        )
         failed = sorted(self.skipped.items())
         return (*kept, *(f"the pages of {count} files could not be dropped: {reason}" for reason, count in failed))
 

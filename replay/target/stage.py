@@ -359,8 +359,10 @@ def check_staged(
         bad = absent | ((sizes >= 0) & (sizes < files.size) & staged)
         if bad.any():
             row = int(np.argmax(bad))
-            what = "is not staged" if absent[row] else f"has {sizes[row]} of {files.size[row]} bytes"
-            raise TargetError(f"{opened.shown(files.path[row].as_py())} {what}: run `dxt-replay stage` first")
+            place = opened.shown(files.path[row].as_py())
+            if absent[row]:
+                raise TargetError(f"{place} is not staged: run `dxt-replay stage` first")
+            raise TargetError(f"{place} has {sizes[row]} of {files.size[row]} bytes: run `dxt-replay stage` first")
     _check_mapped(data.mapped)
     return data.placements
 

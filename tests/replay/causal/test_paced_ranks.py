@@ -107,18 +107,18 @@ def test_ranks_of_several_processes_meet(tmp_path: Path, one_node_each: bool) ->
     """Processes on several nodes estimate how far their clocks differ; by the one clock here no estimate matters."""
     source = source_of(tmp_path, dataclasses.replace(SMALL, ranks=3))
     program = (
-        "import sys\nfrom dxt_replay.replay.ranks import mpi_world\nfrom pathlib import Path\n"
+        "import sys\nfrom dxt_replay.replay.ranks import mpi\nfrom pathlib import Path\n"
         "from tests.replay.causal.test_paced_ranks import options\n"
         "from dxt_replay.replay.run.story import run_replay\n"
         "from dxt_replay.traces.store.reader import open_capture\n"
         f"folder = Path({str(tmp_path)!r})\n"
-        "class World(mpi_world.MpiWorld):\n"
+        "class World(mpi.MpiWorld):\n"
         "    def common_start_ns(self, margin_ns):\n"
         "        start_ns = super().common_start_ns(margin_ns)\n"
         "        (folder / f'start.{self.rank}').write_text(str(start_ns))\n"
         "        return start_ns\n"
         "world = World()\n"
-        + ("mpi_world.node_id = lambda: str(world.rank)\n" if one_node_each else "")
+        + ("mpi.node_id = lambda: str(world.rank)\n" if one_node_each else "")
         + "source = open_capture(folder / 'source.capture')\n"
         "run_replay(source, folder / 'replay.capture', options(folder), world)\n"
     )

@@ -262,7 +262,7 @@ def test_a_wrong_url_is_told_without_what_may_be_secret(tmp_path: Path, url: str
 
 def test_what_needs_files_is_refused(server: ObjectServer, tmp_path: Path) -> None:
     source, url = reading(tmp_path, reads=3), server.url()
-    for choices in ({"api": "posix"}, {"direct": True}, {"maps": {"/data": "/tmp"}}):
+    for choices in ({"api": "posix"}, {"api": "direct"}, {"maps": {"/data": "/tmp"}}):
         with pytest.raises(UsageError, match=r"needs? files"):
             dxt_replay.run(source, url, tmp_path / "replay.capture", **choices)
     with pytest.raises(UsageError, match=r"--api s3 needs"):
