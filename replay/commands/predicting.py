@@ -139,8 +139,8 @@ def calibrate(
 
     Nothing else should use the machine or the storage meanwhile.
 
-    A folder of results has runs of one workload, with one or more numbers of ranks. It is read, and nothing is measured:
-    the model has what a step and a meeting cost the client, and a limit of the storage where one shows.
+    A folder of results has runs of one workload, with one or more numbers of ranks. It is read, and nothing is
+    measured: the model has what a step and a meeting cost the client, and a limit of the storage where one shows.
 
     In Python:
 

@@ -104,7 +104,10 @@ NOISE = {
     one read or write, slowest 1 % | storage.latency_p99_us
     bandwidth while I/O runs | storage.bandwidth_mib_s
 """)
-} | {f"factors.{name}": replace(each, label=f"factor: {each.label}") for name, each in zip(FACTOR_NAMES, FACTORS, strict=True)}
+} | {
+    f"factors.{name}": replace(each, label=f"factor: {each.label}")
+    for name, each in zip(FACTOR_NAMES, FACTORS, strict=True)
+}
 """Distances of a comparison by their name in `noise_floor.measured`; those in brief are printed without --details."""
 
 _LIMITS = {
