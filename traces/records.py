@@ -122,7 +122,7 @@ def replay_record(info: CaptureInfo, where: object = "capture.json") -> ReplayRe
             if not 0 < speed < math.inf:
                 raise ValueError(f"speed {speed}")
         return record
-    except ValueError as error:  # msgspec's, too
+    except (ValueError, msgspec.MsgspecError) as error:
         raise CaptureError(
             f"{where}: the replay's record cannot be read ({error}): update dxt-replay if a newer release wrote it, "
             "else run the replay again"
@@ -167,7 +167,7 @@ def benchmark_run(info: CaptureInfo) -> BenchmarkRun | None:
         if min(run.batch_size, run.exclude_start_steps, run.exclude_end_steps, run.files, run.samples_per_file) < 0:
             raise ValueError("a number below 0")
         return run
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise CaptureError(
             f"capture.json is damaged: the benchmark in its metadata cannot be read ({error}); copy or make the "
             "capture again"
