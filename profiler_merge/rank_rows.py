@@ -38,7 +38,7 @@ from dxt_replay.profiler_merge.recorded_job import (
     lane_rows,
     rank_clock,
 )
-from dxt_replay.profiler_merge.rows import blocks, columns_of, in_file, in_order, joined, number_lanes, rows_of
+from dxt_replay.profiler_merge.rows import blocks, columns_of, in_file, in_order, joined, number_lanes, release, rows_of
 from dxt_replay.traces.files import record_id
 from dxt_replay.traces.schema import APIS, OPS, RECONSTRUCTED, WRITE, RankClock
 from dxt_replay.traces.store.writer import lanes_in
@@ -105,6 +105,7 @@ class RankRowsOfLogs:
             log = self._opened(self.job.processes[0])
             for ranks, rows in self._groups(log):
                 yield from self._rows_of(ranks, [(log, rows)])
+                release(log.found.rows)
             return
         for rank in sorted({process.rank or 0 for process in self.job.processes}):
             logs = [self._opened(process) for process in self.job.processes if process.rank == rank]
