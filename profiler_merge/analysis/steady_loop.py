@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -13,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dxt_replay.profiler_merge.analysis.finding import MATERIAL_PCT, WARM_UP
-from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.measures.span_times import computed_in_loops, gpu_busy_in_profile, gpu_steps
 from dxt_replay.traces.paces import Pace
 from dxt_replay.traces.records import replay_record
@@ -32,7 +30,8 @@ LEAST_STEPS = 3
 class SteadyLoop:
     """The training loop, without the first step of each rank if that step is a warm-up; means over the profiled ranks.
 
-    `recording_wait_s`: input wait while Darshan wrote logs of processes that had ended, which no other time includes;
+    `recording_wait_s`: longest input wait of a rank, from the first step to the last, while Darshan wrote logs of
+    processes that had ended; no other time includes it;
     None where the times of the logs' files are not known.
 
     `loop_s`: without evaluations. `evaluations`: of the rank with most; `evaluation_s`: their time, mean of the ranks.
@@ -76,7 +75,7 @@ def steady_loop(
     overlap: Overlap,
     in_flight_s: float,
     spans: pa.Table,
-    log_waits: Mapping[int, Intervals] | None = None,
+    recording_wait_ns: int | None = None,
     other_s: float = 0.0,
     *,
     hides_fetch: bool = False,
@@ -86,7 +85,7 @@ def steady_loop(
     in_flight_s: time with traced reads and writes of any rank in flight; infinite where some may not be traced, so that
     all waits may be for storage. other_s: time in opens, stats and the like. hides_fetch: whether steps may hold
     fetches that no mark shows, and so these, too.
-    spans: of the capture. log_waits: by rank, from `traces.measures.log_waits`.
+    spans: of the capture. recording_wait_ns: as of `traces.measures.log_waits.longest_log_wait_ns`.
     """
     ranks = overlap.ranks.filter(pc.not_equal(overlap.ranks["loop_ns"], 0))
     if not ranks.num_rows or not overlap.steps.num_rows:
@@ -127,11 +126,7 @@ def steady_loop(
         storage_gain_pct=100 * gain_s / loop_s,
         evaluations=max(ranks["evaluations"].to_pylist()),
         evaluation_s=sum(ranks["evaluation_ns"].to_pylist()) / len(ranks) / NS_PER_S,
-        recording_wait_s=None
-        if log_waits is None
-        else sum(log_waits[rank].length_ns for rank in ranks["rank"].to_pylist() if rank in log_waits)
-        / len(ranks)
-        / NS_PER_S,
+        recording_wait_s=None if recording_wait_ns is None else recording_wait_ns / NS_PER_S,
         compute_at_most=timed > 0,
         gpu_behind_steps=behind if timed else None,
         gpu_busy_pct=100 * busy_ns / whole_ns if whole_ns else None,

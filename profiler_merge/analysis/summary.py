@@ -34,7 +34,7 @@ from dxt_replay.traces.measures.access_pattern import AccessPattern
 from dxt_replay.traces.measures.distribution import Spread
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.measures.io_totals import IoCollector, IoTotals
-from dxt_replay.traces.measures.log_waits import log_waits, with_log_waits
+from dxt_replay.traces.measures.log_waits import longest_log_wait_ns, with_log_waits
 from dxt_replay.traces.measures.operation_rows import OperationRows
 from dxt_replay.traces.measures.span_times import (
     evaluations_by_rank,
@@ -244,9 +244,9 @@ def with_loop(summary: Summary, overlap: Overlap, capture: Capture) -> Summary:
     in_flight_s = summary.in_flight_s if complete else math.inf
     waits = capture.spans.filter(codes(capture.spans, "kind") == _WAIT)["name"].unique().to_pylist()
     hides = waits == [BETWEEN_STEPS]
-    in_logs = log_waits(capture.info, capture.spans)
+    in_logs_ns = longest_log_wait_ns(capture.info, capture.spans)
     spans = with_log_waits(capture.info, capture.spans)
-    loop = steady_loop(overlap, in_flight_s, spans, in_logs, summary.other_io_s, hides_fetch=hides)
+    loop = steady_loop(overlap, in_flight_s, spans, in_logs_ns, summary.other_io_s, hides_fetch=hides)
     benchmark = benchmark_run(capture.info)
     if loop is not None and benchmark is not None:
         figures = benchmark_figures(overlap.steps, benchmark)

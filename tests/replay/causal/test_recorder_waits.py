@@ -15,7 +15,7 @@ WAIT = (400, 900)
 
 
 def job(folder: Path, name: str, wait_ns: int) -> Capture:
-    """Four steps of 50 us: 20 us to read, then compute. Before the third, Darshan writes a worker's log."""
+    """Four steps of 50 us: 20 us to read, then compute. Darshan writes a log before the third and after the last."""
     ops, spans, at = [], [], 0
     for step in range(4):
         begin = at
@@ -28,7 +28,9 @@ def job(folder: Path, name: str, wait_ns: int) -> Capture:
             Span("step", begin, at + 50_000, step=step),
         ]
         at += 50_000
-    written = {"log_writing": [[0, 100_000, 100_000 + wait_ns]]} if wait_ns else {}
+    if wait_ns:
+        spans.append(Span("input_wait", at, at + wait_ns, step=3))
+    written = {"log_writing": [[0, 100_000, 100_000 + wait_ns], [0, at, at + wait_ns]]} if wait_ns else {}
     described = CaptureInfo(job=Job(nprocs=1, run_time_s=1.0), ranks=(0,), made_by=written)
     return build_capture(folder, ops=ops, files=["/a"], spans=spans, info=described, name=name)
 
