@@ -4,7 +4,7 @@ A run's folder has `summary.json`, `per_epoch_stats.json` and its configuration.
 the steps after the first one, per cent of the time that they took; so the time of an epoch divides into its first step
 and its later ones. A later step that takes longer than its compute waits for the storage or costs the client time; no
 result says which. Two lower bounds of the storage's rate that agree, of steps and of the first step, in which all
-readers start at once, say that it is the storage.
+readers start at once, say that it is the storage, or the processors of the readers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dxt_replay.workloads.files import record_length
 from dxt_replay.workloads.source import CONFIGURATIONS, read_workload
 
 AT_LEAST_PCT = 95.0
-"""Utilisation above which ranks hardly wait: the storage can do more than it was asked for."""
+"""Utilisation above which ranks hardly wait, so that the storage did what it was asked for, and may do more."""
 
 AGREE = 0.10
 """By how much two bounds may differ that agree: rates of epochs of one run differ by up to 8 %."""
@@ -36,7 +36,8 @@ class PublishedSteps:
 
     steps: of an epoch. cost_ms: what a later step takes beyond its compute.
     steady_bytes_per_s: what later steps took in; first_bytes_per_s: what the readers of the first step took in, None
-    where tf.data reads. Both are lower bounds of the storage; `storage_limits` where they agree and ranks waited.
+    where tf.data reads. Both are lower bounds of the storage; `storage_limits` where they agree and ranks waited, which
+    a limit of the readers' processors would cause, too.
     """
 
     ranks: int
@@ -76,23 +77,17 @@ class Published:
         The fewest ranks give the cost of a step, more ranks what a meeting adds."""
         free = [each for each in self.by_ranks if not each.storage_limits]
         limited = [each for each in self.by_ranks if each.storage_limits]
-        step_ms = free[0].cost_ms if free else 0.0
         rates = [max(each.steady_bytes_per_s, each.first_bytes_per_s or 0.0) for each in limited]
-        seen = ", ".join(str(each.ranks) for each in self.by_ranks)
-        return StorageModel(
-            name=name,
-            about=f"from results of {self.workload} with {seen} ranks"
-            + ("" if limited else "; no limit of the storage showed"),
-            client=Client(
-                step_ns=Time(1e6 * step_ms),
-                meeting_ns={each.ranks: Time(1e6 * max(each.cost_ms - step_ms, 0.0)) for each in free},
-            )
-            if free
-            else None,
-            limits=tuple(
-                Limit(name="rate", each="system", operations=("read",), per_s=Rate(max(rates))) for _ in rates[:1]
-            ),
-        )
+        client = None
+        if free:
+            step_ms = free[0].cost_ms
+            meetings = {each.ranks: Time(1e6 * max(each.cost_ms - step_ms, 0.0)) for each in free}
+            client = Client(step_ns=Time(1e6 * step_ms), meeting_ns=meetings)
+        about = f"from results of {self.workload} with {', '.join(str(each.ranks) for each in self.by_ranks)} ranks"
+        if not rates:
+            about += "; no limit of the storage showed, so that all time beyond compute is taken for the client's own"
+        limits = [Limit(name="rate", each="system", operations=("read",), per_s=Rate(max(rates)))] if rates else []
+        return StorageModel(name=name, about=about, client=client, limits=tuple(limits))
 
     def document(self) -> dict[str, Any]:
         """The storage model, as `read_storage_model` reads it."""
@@ -110,7 +105,7 @@ class Published:
 
 
 def is_published(folder: Path, depth: int = 3) -> bool:
-    """Whether a folder is that of a run, or has folders alone that are."""
+    """Whether a folder holds results: it is the folder of a run, or all folders in it hold results."""
     if (folder / "summary.json").is_file() or depth == 0 or not folder.is_dir():
         return (folder / "summary.json").is_file()
     inner = [each for each in folder.iterdir() if each.is_dir()]

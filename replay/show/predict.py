@@ -349,7 +349,7 @@ PUBLISHED = figures("""
     the first step read | {first_bytes_per_s}
     storage | {storage}
 """)
-STORAGE = {True: "limits", False: "can do more", None: "not known"}
+STORAGE = {True: "may limit", False: "does not limit", None: "not known"}
 
 
 def published_sections(found: Published, output: str) -> list[Section]:
@@ -357,13 +357,19 @@ def published_sections(found: Published, output: str) -> list[Section]:
     rows = [{**each, "storage": STORAGE[each["storage_limits"]]} for each in found.as_json()["by_ranks"]]
     best = max(found.by_ranks, key=lambda each: each.steady_bytes_per_s)
     rate = f"{max(best.steady_bytes_per_s, best.first_bytes_per_s or 0.0) / 1e9:.3g} GB/s"
-    first = f"Wrote {output}: steps of {found.workload} compute {found.compute_ms:g} ms and cost the client up to "
-    first += f"{max(each.cost_ms for each in found.by_ranks):.3g} ms more; the storage gave {rate}"
-    first += "." if any(each.storage_limits for each in found.by_ranks) else ", so it can do at least that."
+    first = f"Wrote {output}: later steps of {found.workload} compute for {found.compute_ms:g} ms and last up to "
+    first += f"{max(each.cost_ms for each in found.by_ranks):.3g} ms longer. The storage delivered {rate}"
+    if any(each.storage_limits for each in found.by_ranks):
+        first += ", to the readers of the first step as to later steps: a limit of the storage or of the readers."
+    else:
+        first += ". No limit of it shows: the model takes all time beyond compute for the client's own."
     left_out = [f"{place}: {why}" for place, why in found.left_out.items()]
-    return [prose("", [first]), replace(listing("By ranks", PUBLISHED, rows), brief=True), prose("Left out", left_out)][
-        : 2 + bool(left_out)
+    sections = [
+        prose("", [first]),
+        replace(listing("By ranks", PUBLISHED, rows), brief=True),
+        prose("Left out", left_out),
     ]
+    return [section for section in sections if section.rows]
 
 
 FIGURES = {

@@ -97,7 +97,7 @@ def test_the_command_reads_results_in_place_of_measuring(tmp_path, capsys):
     write_run(tmp_path / "runs" / "eight", 8, 2.5, 0.210)
     command = ["calibrate", "--target", str(tmp_path / "runs"), "-o", str(tmp_path / "model.json")]
     assert main(command) == 0
-    assert "steps of made compute 200 ms and cost the client up to 10 ms more" in capsys.readouterr().out
+    assert "later steps of made compute for 200 ms and last up to 10 ms longer" in capsys.readouterr().out
     assert main([*command, "--force", "--json"]) == 0
     check("calibrate-results", json.loads(capsys.readouterr().out))
     assert read_storage_model(tmp_path / "model.json").client.meeting_at(8) == pytest.approx(6e6)
